@@ -1,0 +1,65 @@
+package event
+
+import (
+	"time"
+
+	"github.com/ringfence/router/ring"
+)
+
+// WorkerID is this process's name for one stream of its application. Never reused.
+type WorkerID uint64
+
+// DeliveryID is this process's name for one hand-over of an event to a worker. Never reused.
+type DeliveryID uint64
+
+// Delivery is an event that was handed to a worker. From the moment it is taken
+// from its mailbox until its [Result] is finished, its key is busy.
+type Delivery struct {
+	ID        DeliveryID
+	Event     *Event
+	Partition ring.Partition
+	Token     int64  // the fencing token: grows with every change of owner of the partition
+	Attempt   uint32 // counts the times that the application is given this event, from 1
+}
+
+// ResultKind is how a delivery ended.
+//
+//exhaustive:enforce
+type ResultKind uint8
+
+// How a delivery can end. The last three are not the application's failure.
+const (
+	ResultDone       ResultKind = 1 // the work was done
+	ResultRetry      ResultKind = 2 // it failed: again, after Result.After
+	ResultReject     ResultKind = 3 // it will never succeed: dead letter
+	ResultNotStarted ResultKind = 4 // the handler was not called
+	ResultCancelled  ResultKind = 5 // the handler was cut, because its key was lost
+	ResultLost       ResultKind = 6 // no answer, and its last deadline has passed
+)
+
+// String returns the name of the kind, as metrics and logs have it.
+func (k ResultKind) String() string {
+	switch k {
+	case ResultDone:
+		return "done"
+	case ResultRetry:
+		return "retry"
+	case ResultReject:
+		return "reject"
+	case ResultNotStarted:
+		return "not_started"
+	case ResultCancelled:
+		return "cancelled"
+	case ResultLost:
+		return "lost"
+	}
+	return "unknown"
+}
+
+// Result is the end of one delivery.
+type Result struct {
+	Delivery DeliveryID
+	Kind     ResultKind
+	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
+	Reason   string        // ResultRetry, ResultReject: why
+}

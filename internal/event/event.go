@@ -1,0 +1,93 @@
+// Package event holds the words that every stage shares: the event itself, its
+// names, and the verdict that travels back.
+//
+// It is pure data. An [Event] is immutable once its consumer node has handed it
+// on, with the exceptions that its fields name; whoever needs another value copies it.
+package event
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/ringfence/router/ring"
+)
+
+// KeyMax is the longest key in bytes; a longer one goes to the dead letter topic.
+const KeyMax = 4 << 10
+
+// Key is what makes events belong together: no two events of one key are worked
+// on at the same time. It may hold any bytes. It never appears in a log line.
+type Key string
+
+// LogValue hides the key from every slog handler.
+func (Key) LogValue() slog.Value { return slog.StringValue("(key hidden)") }
+
+// Handle is a consumer node's own name for an event that it has received and not
+// yet settled. It is never reused while that process lives. Zero is no handle.
+type Handle uint64
+
+// MessageID is Pulsar's name of an event, as numbers. It names the *original*
+// event: copies in a retry topic carry it along. Ledger ids are unique in a Pulsar
+// cluster over all topics, so it needs no topic to be unique.
+type MessageID struct {
+	Ledger, Entry  int64
+	Batch          int32 // index in the producer's batch, -1 when there was none
+	TopicPartition int32 // of the topic, -1 when it is not partitioned
+}
+
+// String formats the id as Pulsar's tools do: ledger:entry:partition:batch.
+func (m MessageID) String() string {
+	return fmt.Sprintf("%d:%d:%d:%d", m.Ledger, m.Entry, m.TopicPartition, m.Batch)
+}
+
+// Property is one application property of an event.
+type Property struct{ Name, Value string }
+
+// Event is one event on its way from Pulsar to its owner's application.
+type Event struct {
+	Handle      Handle         // given by the source of the consumer node
+	ID          MessageID      // of the original event, through all copies
+	Topic       string         // original topic, full name
+	Key         Key            // set by stage 2
+	Partition   ring.Partition // set by stage 3
+	Payload     []byte         // never written to
+	Properties  []Property     // never written to
+	PublishTime int64          // Unix milliseconds, by the producer's clock
+	EventTime   int64          // Unix milliseconds, 0 when the producer gave none
+	Redelivery  uint32         // how often Pulsar has delivered it before
+	Attempts    uint32         // how often the application has failed it, at any node; moves up at the owner, and at the consumer node by Attempted
+	Round       uint32         // how often it has been copied to the retry topic
+	FirstError  string         // the application's first failure, "" when none
+	LastError   string         // the application's newest failure, "" when none
+}
+
+// Bytes is what the event weighs in every memory bound: its data and about what
+// its Go values need around it.
+func (e *Event) Bytes() int {
+	n := 256 + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError)
+	for _, p := range e.Properties {
+		n += 32 + len(p.Name) + len(p.Value)
+	}
+	return n
+}
+
+// Property returns the value of the first property called name.
+func (e *Event) Property(name string) (value string, ok bool) {
+	for _, p := range e.Properties {
+		if p.Name == name {
+			return p.Value, true
+		}
+	}
+	return "", false
+}
+
+// Trace returns the W3C trace context that the producer sent along, or "".
+func (e *Event) Trace() string {
+	for _, p := range e.Properties {
+		if strings.EqualFold(p.Name, "traceparent") {
+			return p.Value
+		}
+	}
+	return ""
+}

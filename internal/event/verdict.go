@@ -1,0 +1,57 @@
+package event
+
+import "time"
+
+// VerdictKind is what a verdict says.
+//
+//exhaustive:enforce
+type VerdictKind uint8
+
+// The kinds of verdict. The first three end the event's journey at its consumer
+// node; Attempted leaves it where it is; the others make the consumer node send
+// it again. The numbers are those of the wire (ringfence.peer.v1.VerdictKind).
+const (
+	Done       VerdictKind = 1 // the application has done it: ack
+	Failed     VerdictKind = 2 // the application failed it; again after Delay, by way of the retry topic
+	Rejected   VerdictKind = 3 // to the dead letter topic, because of Reason
+	NotOwner   VerdictKind = 4 // this node does not own the partition (its newest epoch is Epoch)
+	NotYet     VerdictKind = 5 // this node has not read the epoch that you route by; again after Delay
+	Overloaded VerdictKind = 6 // the key's mailbox or the node is full; again after Delay
+	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it goes on here
+)
+
+// String returns the name of the kind, as metrics and logs have it.
+func (k VerdictKind) String() string {
+	switch k {
+	case Done:
+		return "done"
+	case Failed:
+		return "failed"
+	case Rejected:
+		return "rejected"
+	case NotOwner:
+		return "not_owner"
+	case NotYet:
+		return "not_yet"
+	case Overloaded:
+		return "overloaded"
+	case Attempted:
+		return "attempted"
+	}
+	return "unknown"
+}
+
+// Final reports whether the verdict ends the event's journey.
+func (k VerdictKind) Final() bool { return k == Done || k == Failed || k == Rejected }
+
+// Verdict is the owner's word about one event, on its way back to the consumer node.
+type Verdict struct {
+	Handle     Handle
+	Kind       VerdictKind
+	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again
+	Attempts   uint32        // Failed, Rejected, Attempted: failures so far
+	Reason     string        // Rejected: why. Failed, Attempted: the newest error
+	FirstError string        // Failed, Rejected: the first error, "" when none
+	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied
+	Owner      string        // Failed, Rejected: the member that says so
+}
