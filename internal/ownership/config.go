@@ -1,0 +1,189 @@
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config is what a machine is told once. One Config is one incarnation.
+type Config struct {
+	Group      string
+	Name       string // stable over restarts, unique in the group
+	Inc        Incarnation
+	Gen        uint32 // generation of fencing tokens for a cold start, 0 … GenMax
+	HashID     string // ring.HashID
+	Partitions int    // ring.Partitions
+	GRPCAddr   string
+	GossipAddr string
+	Version    string // build, for people
+	Timing     Timing
+
+	Seed uint64 // of the one random choice: the jitter before a Genesis
+
+	// Running holds the partitions on which deliveries of an earlier incarnation of
+	// this process may still run. They are reported by Drained with Seq 0.
+	Running Set
+
+	// Place says which member should own each partition: for sorted names, the
+	// index of the owner for every partition. It must be a pure function.
+	Place func(names []string) ([]uint16, error)
+}
+
+// Timing holds every duration of the protocol that is not a constant of LogVersion.
+type Timing struct {
+	Lease       time.Duration // L
+	BeatEvery   time.Duration // R
+	BeatSpacing time.Duration // between a Beat and the next one that is sent because something changed
+	Guard       time.Duration // G: no dispatch in the last part of a lease
+
+	DrainTimeout time.Duration // from a deposition to the forced end of its deliveries
+	AppAbsence   time.Duration // without an application for longer, a member gives its partitions up
+
+	RankDelay      time.Duration // per rank before a proposal
+	ProposeSpacing time.Duration // between own proposals
+	JoinSettle     time.Duration // to batch joiners
+	NameInUseAfter time.Duration // of another incarnation beating under our name, before we exit
+	RemovedBackoff time.Duration // after a first removal, doubled by each further one
+	RemovedMax     time.Duration // the longest of those
+
+	HelloEvery     time.Duration
+	HelloSlow      time.Duration // while a group is seen, or without an application
+	HelloLostAfter time.Duration // not read back: new reader
+	SnapDelay      time.Duration // per rank before a Snap
+
+	CheckTimeout time.Duration // of a contiguity check, before it is tried again
+	ReopenAfter  time.Duration // without an own Beat read back
+	LostAfter    time.Duration // the same, for good
+	AnchorEvery  time.Duration
+	AnchorBehind time.Duration // how old the position is that the anchor is moved to
+}
+
+// DefaultTiming moves a dead member's partitions in about two seconds.
+func DefaultTiming() Timing {
+	return Timing{
+		Lease:          2 * time.Second,
+		BeatEvery:      500 * time.Millisecond,
+		BeatSpacing:    20 * time.Millisecond,
+		Guard:          100 * time.Millisecond,
+		DrainTimeout:   30 * time.Second,
+		AppAbsence:     5 * time.Second,
+		RankDelay:      150 * time.Millisecond,
+		ProposeSpacing: 300 * time.Millisecond,
+		JoinSettle:     300 * time.Millisecond,
+		NameInUseAfter: 30 * time.Second,
+		RemovedBackoff: 2 * time.Second,
+		RemovedMax:     time.Minute,
+		HelloEvery:     500 * time.Millisecond,
+		HelloSlow:      time.Second,
+		HelloLostAfter: time.Second,
+		SnapDelay:      200 * time.Millisecond,
+		CheckTimeout:   300 * time.Millisecond,
+		ReopenAfter:    5 * time.Second,
+		LostAfter:      5 * time.Minute,
+		AnchorEvery:    time.Minute,
+		AnchorBehind:   10 * time.Minute,
+	}
+}
+
+// FastTiming halves the default lease, for machines that are never short of CPU.
+func FastTiming() Timing {
+	t := DefaultTiming()
+	t.Lease, t.BeatEvery = time.Second, 250*time.Millisecond
+	return t
+}
+
+// CalmTiming doubles the default lease, for machines that pause now and then.
+func CalmTiming() Timing {
+	t := DefaultTiming()
+	t.Lease, t.BeatEvery = 4*time.Second, time.Second
+	return t
+}
+
+// Validate reports every bad field, not just the first.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("ownership: "+format, args...))
+	}
+	if c.Group == "" {
+		bad("Group is empty")
+	}
+	if c.Name == "" {
+		bad("Name is empty")
+	}
+	if c.Inc.IsZero() {
+		bad("Inc is zero")
+	}
+	if c.Gen > GenMax {
+		bad("Gen = %d, want <= %d", c.Gen, GenMax)
+	}
+	if c.HashID == "" {
+		bad("HashID is empty")
+	}
+	if c.Partitions < 1 || c.Partitions > 1<<16 {
+		bad("Partitions = %d, want 1 … 65536", c.Partitions)
+	}
+	if c.Place == nil {
+		bad("Place is nil")
+	}
+	return errors.Join(append(errs, c.Timing.Validate())...)
+}
+
+// Validate reports every bad field, not just the first.
+func (t Timing) Validate() error {
+	var errs []error
+	positive := func(name string, d time.Duration) {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("ownership: %s = %v, want > 0", name, d))
+		}
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"Lease", t.Lease},
+		{"BeatEvery", t.BeatEvery},
+		{"BeatSpacing", t.BeatSpacing},
+		{"Guard", t.Guard},
+		{"DrainTimeout", t.DrainTimeout},
+		{"AppAbsence", t.AppAbsence},
+		{"RankDelay", t.RankDelay},
+		{"ProposeSpacing", t.ProposeSpacing},
+		{"JoinSettle", t.JoinSettle},
+		{"NameInUseAfter", t.NameInUseAfter},
+		{"RemovedBackoff", t.RemovedBackoff},
+		{"RemovedMax", t.RemovedMax},
+		{"HelloEvery", t.HelloEvery},
+		{"HelloSlow", t.HelloSlow},
+		{"HelloLostAfter", t.HelloLostAfter},
+		{"SnapDelay", t.SnapDelay},
+		{"CheckTimeout", t.CheckTimeout},
+		{"ReopenAfter", t.ReopenAfter},
+		{"LostAfter", t.LostAfter},
+		{"AnchorEvery", t.AnchorEvery},
+		{"AnchorBehind", t.AnchorBehind},
+	} {
+		positive(f.name, f.d)
+	}
+	if t.Lease > LeaseMax || t.Lease%time.Millisecond != 0 {
+		errs = append(errs, fmt.Errorf("ownership: Lease = %v, want whole milliseconds and <= %v", t.Lease, LeaseMax))
+	}
+	if t.BeatEvery > t.Lease/3 {
+		errs = append(errs, fmt.Errorf("ownership: BeatEvery = %v, want <= a third of Lease (%v)", t.BeatEvery, t.Lease))
+	}
+	if t.BeatSpacing >= t.BeatEvery {
+		errs = append(errs, fmt.Errorf("ownership: BeatSpacing = %v, want < BeatEvery (%v)", t.BeatSpacing, t.BeatEvery))
+	}
+	if t.Guard >= t.Lease/2 {
+		errs = append(errs, fmt.Errorf("ownership: Guard = %v, want < half of Lease (%v)", t.Guard, t.Lease))
+	}
+	if t.AnchorBehind < 2*t.LostAfter {
+		errs = append(errs, fmt.Errorf("ownership: AnchorBehind = %v, want >= twice LostAfter (%v)", t.AnchorBehind, t.LostAfter))
+	}
+	return errors.Join(errs...)
+}
+
+// waitFor is W: how long the deadlines that a lease of length l gives can outlive
+// the reading of the Beat that renewed it, on any clock that errs by 1 % at most (A2).
+func waitFor(l time.Duration) time.Duration { return l*101/99 + 50*time.Millisecond + 1 }

@@ -1,0 +1,42 @@
+// Package ownership decides whether this member may act for a partition.
+//
+// It is pure: no goroutine, clock, lock, log line or socket, and no random number
+// that was not given to it. Inputs go into [Machine.Step] with the instant at which
+// they happened; effects come out; the same inputs give the same effects.
+//
+// # Invariant
+//
+// For one partition, at any instant, at most one member of the group has an open
+// gate and a valid lease, and no delivery of an earlier tenure runs then. Fencing
+// tokens of a partition only ever grow. See [Lease.MayDispatch] (rule 6, where
+// exclusivity is decided for one delivery) and mayAcquire (rule 5, where a gate opens).
+//
+// # Where to find what
+//
+//	record.go   the five records of the control log
+//	state.go    the replicated state: what each record does to it, the same on every member
+//	machine.go  the local rules: Step, the tail, leases, depositions, deadlines of others
+//	gate.go     gates: acquire (rule 5), dispatch (rule 6), revoke and drain
+//	beat.go     when a Beat is due and what stands in it (rule 1)
+//	propose.go  who proposes which epoch, and when
+//	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
+//	step.go     inputs and effects
+//	token.go    the fencing token
+//
+// # Driving a Machine
+//
+// One goroutine owns a machine. For each input it takes the present instant (for a
+// record: after the record is in hand), calls Step, and performs the effects in
+// their order before the next Step. These are the driver's duties:
+//
+//   - [SetGates] and [Revoke] take effect before the next effect is performed: no
+//     dispatch under the old gate may begin later, and the revocation stands in
+//     every stream's queue before any Pong that is computed from a later [SetLease].
+//   - Each Revoke is answered at once, as the very next input, by [Drained] with its
+//     Seq and with those of its partitions on which nothing runs (none is fine); the
+//     others follow when their last delivery is over.
+//   - [Append] goes out at once; its end is reported by [AppendDone].
+//   - Step is called at [Machine.Next] at the latest, with [Tick] if nothing else came.
+//   - After [Lost] the driver makes a new machine with a new incarnation; after [Exit]
+//     and [Left] it does not. All three end the machine: Step does nothing any more.
+package ownership

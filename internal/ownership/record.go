@@ -1,0 +1,109 @@
+package ownership
+
+import (
+	"encoding/hex"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// LogVersion is the version of the record formats and of the rules of structural
+// validity. A record of another version is never applied.
+const LogVersion = 1
+
+// LeaseMax is the longest lease that an incarnation may have. It is a constant of
+// [LogVersion], not configuration: after a Genesis everybody waits for it.
+const LeaseMax = 4 * time.Second
+
+// GenMax is the greatest generation of fencing tokens.
+const GenMax = 1<<7 - 1
+
+// Incarnation names one lifetime of a member's process: random, new at each start
+// and after LOST. The zero Incarnation is nobody.
+type Incarnation [16]byte
+
+// String returns the first four bytes in hex, enough for people.
+func (i Incarnation) String() string { return hex.EncodeToString(i[:4]) }
+
+// IsZero reports whether i is nobody.
+func (i Incarnation) IsZero() bool { return i == Incarnation{} }
+
+// Position is the place of a record in the control log.
+type Position = event.Position
+
+// Record is one entry of the control log, as everybody reads it. It is immutable
+// once it is made; its slices are shared.
+type Record struct {
+	LogVersion uint32
+	Group      string
+	Inc        Incarnation // who wrote it
+	Body       Body        // nil: a record that this version cannot read
+}
+
+// Body is what a record says: *[Genesis], *[Epoch], *[Beat], *[Hello] or *[Snap].
+//
+//sumtype:decl
+type Body interface{ body() }
+
+// Node is what the group knows about an incarnation.
+type Node struct {
+	Name       string // stable over restarts
+	Inc        Incarnation
+	Lease      time.Duration // constant for an incarnation; whole milliseconds in the log
+	GRPCAddr   string
+	GossipAddr string
+	Since      Position // of its Hello, its Genesis or its removal: the order of forgetting
+}
+
+// Genesis begins a state. It is accepted whenever it is structurally valid; the
+// last one wins.
+type Genesis struct {
+	Gen        uint32 // 0 … GenMax
+	HashID     string // the function from key to partition
+	Partitions uint32
+	Members    []Node
+	Table      []uint16 // partition → index in Members
+}
+
+// Epoch is a whole new table. It is accepted if Prev is the current epoch.
+type Epoch struct {
+	Prev    Position
+	Members []Incarnation
+	Table   []uint16 // partition → index in Members
+	Reason  string   // for people
+}
+
+// Beat renews the lease of its sender once the sender reads it back, and tells
+// which of its old tenures still run.
+type Beat struct {
+	Seq         uint64
+	Applied     Position // newest record that the sender has applied
+	Cur         Position // the sender's current epoch
+	ViewHash    uint64   // over the epochs up to Cur
+	Ready       bool     // the sender has an application and wants partitions
+	Draining    Set      // a delivery of another tenure than the open one runs
+	Acquired    Set      // the gate is open
+	Unreachable []Incarnation
+}
+
+// Hello makes an incarnation known, and asks for the state.
+type Hello struct {
+	Node       Node // Since is unused
+	HashID     string
+	Partitions uint32
+	Gen        uint32
+	NeedState  bool
+	Version    string // the sender's build, for people
+}
+
+// Snap hands a newcomer the state exactly as of its Hello's position.
+type Snap struct {
+	ForHello Position
+	State    *State
+}
+
+func (*Genesis) body() {}
+func (*Epoch) body()   {}
+func (*Beat) body()    {}
+func (*Hello) body()   {}
+func (*Snap) body()    {}

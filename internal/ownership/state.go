@@ -1,0 +1,401 @@
+package ownership
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/ring"
+)
+
+// strangersMax is how many incarnations are remembered that are not members. It is
+// a constant of LogVersion.
+const strangersMax = 256
+
+// State is what the records of the log add up to: the same on every node at the
+// same position (I9). Only the apply methods in this file change it.
+type State struct {
+	Gen      uint32
+	HashID   string
+	Genesis  Position // the newest one
+	Cur      Position // the newest accepted Epoch or Genesis
+	ViewHash uint64   // over all accepted epochs since the Genesis
+	Members  []Incarnation
+	Table    []uint16   // partition → index in Members
+	Nodes    []Node     // all members, and the last strangersMax others, in the order of their coming
+	Start    []Position // partition → where the tenure of its owner began
+	Pending  [][]Tenure // partition → tenures that are deposed and not proven dead (I5)
+
+	pending Set                 // partitions with a pending tenure: an index
+	byInc   map[Incarnation]int // Nodes by incarnation: an index
+}
+
+// Tenure is a deposed tenure that may still run.
+type Tenure struct {
+	Inc   Incarnation // zero: ANY, whatever ran before a Genesis
+	Lease time.Duration
+	Start Position // zero for ANY
+	Dep   Position // the record that deposed it
+
+	// deadline is not replicated: when, by our clock, this tenure is over unless a
+	// Beat that we have not read says otherwise (rule 4). It lives with the tenure.
+	deadline clock.Instant
+}
+
+// Owner returns the incarnation that owns p.
+func (s *State) Owner(p ring.Partition) Incarnation { return s.Members[s.Table[p]] }
+
+// IsMember reports whether inc is a member.
+func (s *State) IsMember(inc Incarnation) bool { return slices.Contains(s.Members, inc) }
+
+// Node returns what is known about inc.
+func (s *State) Node(inc Incarnation) (Node, bool) {
+	i, ok := s.byInc[inc]
+	if !ok {
+		return Node{}, false
+	}
+	return s.Nodes[i], true
+}
+
+// Token returns the fencing token of the present tenure of p.
+func (s *State) Token(p ring.Partition) Token { return TokenOf(s.Gen, s.Start[p]) }
+
+// newGenesisState is the state that a Genesis at this position begins. Every
+// partition waits for ANY: whatever ran before.
+func newGenesisState(at Position, g *Genesis) *State {
+	s := &State{
+		Gen: g.Gen, HashID: g.HashID, Genesis: at, Cur: at, ViewHash: hashGenesis(at, g),
+		Table: g.Table, Nodes: slices.Clone(g.Members),
+		Start:   make([]Position, len(g.Table)),
+		Pending: make([][]Tenure, len(g.Table)),
+	}
+	for i := range s.Nodes {
+		s.Nodes[i].Since = at
+		s.Members = append(s.Members, s.Nodes[i].Inc)
+	}
+	tenures := make([]Tenure, len(g.Table))
+	for p := range g.Table {
+		s.Start[p] = at
+		tenures[p] = Tenure{Lease: LeaseMax, Dep: at}
+		s.Pending[p] = tenures[p : p+1 : p+1]
+	}
+	s.index()
+	return s
+}
+
+// validGenesis is the structural validity of a Genesis.
+func validGenesis(at Position, g *Genesis) error {
+	switch {
+	case g.Gen > GenMax:
+		return fmt.Errorf("generation %d", g.Gen)
+	case len(g.Table) == 0 || uint64(len(g.Table)) != uint64(g.Partitions):
+		return fmt.Errorf("table of %d for %d partitions", len(g.Table), g.Partitions)
+	case !tokenInRange(at):
+		return fmt.Errorf("position %v does not fit a token", at)
+	}
+	for i, n := range g.Members {
+		if err := validNode(n); err != nil {
+			return err
+		}
+		for _, o := range g.Members[:i] {
+			if o.Name == n.Name || o.Inc == n.Inc {
+				return fmt.Errorf("two members %q", n.Name)
+			}
+		}
+	}
+	return validTable(g.Table, len(g.Members))
+}
+
+// validNode is the structural validity of what an incarnation says about itself.
+func validNode(n Node) error {
+	if n.Inc.IsZero() || n.Name == "" || n.Lease <= 0 || n.Lease > LeaseMax || n.Lease%time.Millisecond != 0 {
+		return fmt.Errorf("node %q/%v with a lease of %v", n.Name, n.Inc, n.Lease)
+	}
+	return nil
+}
+
+func validTable(table []uint16, members int) error {
+	for p, i := range table {
+		if int(i) >= members {
+			return fmt.Errorf("partition %d belongs to member %d of %d", p, i, members)
+		}
+	}
+	return nil
+}
+
+// errSuperseded says that an Epoch does not follow the current one.
+var errSuperseded = errors.New("superseded")
+
+// applyEpoch accepts or ignores an Epoch: it is the compare-and-set of the log.
+func (s *State) applyEpoch(at Position, e *Epoch) error {
+	if e.Prev != s.Cur {
+		return errSuperseded
+	}
+	if err := s.validEpoch(at, e); err != nil {
+		return err
+	}
+	before := *s
+	s.Members, s.Table = e.Members, e.Table
+	for p := range ring.Partition(len(s.Table)) {
+		if was := before.Owner(p); was != s.Owner(p) {
+			s.depose(at, p, was)
+		}
+	}
+	for _, inc := range before.Members {
+		if i := s.byInc[inc]; !s.IsMember(inc) {
+			s.Nodes[i].Since = at // it stays known, as the newest of the others
+		}
+	}
+	s.forget()
+	s.ViewHash = hashEpoch(s.ViewHash, at, e)
+	s.Cur = at
+	return nil
+}
+
+// validEpoch is the structural validity of an Epoch.
+func (s *State) validEpoch(at Position, e *Epoch) error {
+	switch {
+	case len(e.Table) != len(s.Table):
+		return fmt.Errorf("table of %d for %d partitions", len(e.Table), len(s.Table))
+	case !tokenInRange(at):
+		return fmt.Errorf("position %v does not fit a token", at)
+	}
+	names := make(map[string]bool, len(e.Members))
+	for _, inc := range e.Members {
+		n, ok := s.Node(inc)
+		if !ok {
+			return fmt.Errorf("unknown member %v", inc)
+		}
+		if names[n.Name] {
+			return fmt.Errorf("two members %q", n.Name)
+		}
+		names[n.Name] = true
+	}
+	return validTable(e.Table, len(e.Members))
+}
+
+// depose ends the tenure of was and begins the one of the new owner.
+func (s *State) depose(at Position, p ring.Partition, was Incarnation) {
+	n, _ := s.Node(was) // members are never forgotten
+	s.Pending[p] = append(s.Pending[p], Tenure{Inc: was, Lease: n.Lease, Start: s.Start[p], Dep: at})
+	s.pending.add(p)
+	s.Start[p] = at
+}
+
+// applyBeat removes the tenures that a Beat proves dead, and reports whether there were any.
+func (s *State) applyBeat(inc Incarnation, b *Beat) bool {
+	changed := false
+	for p := range s.pending.All() {
+		acquired, ok := Position{}, false
+		if b.Acquired.Has(p) {
+			acquired, ok = s.acquiredTenure(p, inc, b)
+		}
+		before := len(s.Pending[p])
+		s.Pending[p] = slices.DeleteFunc(s.Pending[p], func(t Tenure) bool {
+			return released(t, p, inc, b) || ok && provenDead(t, acquired)
+		})
+		if len(s.Pending[p]) != before {
+			changed = true
+		}
+		if len(s.Pending[p]) == 0 {
+			s.pending.remove(p)
+		}
+	}
+	return changed
+}
+
+// released is apply rule (i): the sender has read that the tenure is over, and
+// nothing of it runs any more. A Beat of a sender that has not read it says nothing.
+func released(t Tenure, p ring.Partition, inc Incarnation, b *Beat) bool {
+	return t.Inc == inc && !b.Applied.Before(t.Dep) && !b.Draining.Has(p)
+}
+
+// acquiredTenure finds, for apply rule (ii), which tenure the sender had acquired
+// when it built the Beat: not the present one if it had not read of it.
+func (s *State) acquiredTenure(p ring.Partition, inc Incarnation, b *Beat) (start Position, ok bool) {
+	if s.Owner(p) == inc && !b.Applied.Before(s.Start[p]) {
+		return s.Start[p], true
+	}
+	for _, t := range s.Pending[p] {
+		if t.Inc == inc && !b.Applied.Before(t.Start) && b.Applied.Before(t.Dep) {
+			return t.Start, true
+		}
+	}
+	return Position{}, false
+}
+
+// provenDead is apply rule (ii): who acquired a tenure could do so only because
+// every tenure that was deposed by then was dead for good. ANY is deposed by its Genesis.
+func provenDead(t Tenure, acquired Position) bool { return !acquired.Before(t.Dep) }
+
+// applyHello makes an incarnation known.
+func (s *State) applyHello(at Position, h *Hello) error {
+	if err := validNode(h.Node); err != nil {
+		return err
+	}
+	if _, ok := s.byInc[h.Node.Inc]; ok {
+		return nil
+	}
+	n := h.Node
+	n.Since = at
+	s.Nodes = append(s.Nodes, n)
+	s.byInc[n.Inc] = len(s.Nodes) - 1
+	s.forget()
+	return nil
+}
+
+// forget drops the oldest incarnations that are not members, beyond strangersMax.
+func (s *State) forget() {
+	if len(s.Nodes)-len(s.Members) <= strangersMax {
+		return
+	}
+	var strangers []Node
+	for _, n := range s.Nodes {
+		if !s.IsMember(n.Inc) {
+			strangers = append(strangers, n)
+		}
+	}
+	slices.SortFunc(strangers, func(a, b Node) int {
+		return cmp.Or(comparePositions(a.Since, b.Since), bytes.Compare(a.Inc[:], b.Inc[:]))
+	})
+	gone := strangers[:len(strangers)-strangersMax]
+	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool {
+		return slices.ContainsFunc(gone, func(g Node) bool { return g.Inc == n.Inc })
+	})
+	s.index()
+}
+
+// clone returns a copy that shares nothing that is ever written to. Deadlines are
+// left behind: they are of our clock.
+func (s *State) clone() *State {
+	c := *s
+	c.Nodes = slices.Clone(s.Nodes)
+	c.Start = slices.Clone(s.Start)
+	c.Pending = make([][]Tenure, len(s.Pending))
+	for p := range s.pending.All() {
+		c.Pending[p] = slices.Clone(s.Pending[p])
+		for i := range c.Pending[p] {
+			c.Pending[p][i].deadline = 0
+		}
+	}
+	c.index()
+	return &c
+}
+
+// index rebuilds what can be derived.
+func (s *State) index() {
+	s.byInc = make(map[Incarnation]int, len(s.Nodes))
+	for i, n := range s.Nodes {
+		s.byInc[n.Inc] = i
+	}
+	s.pending = newSet(len(s.Table))
+	for p := range s.Pending {
+		if len(s.Pending[p]) > 0 {
+			s.pending.add(ring.Partition(p))
+		}
+	}
+}
+
+// valid checks a state that somebody else sent. It reads no index.
+func (s *State) valid() error {
+	if s.Gen > GenMax || len(s.Table) == 0 || len(s.Start) != len(s.Table) || len(s.Pending) != len(s.Table) {
+		return errors.New("state of the wrong shape")
+	}
+	for _, inc := range s.Members {
+		if !slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Inc == inc }) {
+			return fmt.Errorf("unknown member %v", inc)
+		}
+	}
+	for _, n := range s.Nodes {
+		if err := validNode(n); err != nil {
+			return err
+		}
+	}
+	for _, tenures := range s.Pending {
+		for _, t := range tenures {
+			if t.Lease <= 0 || t.Lease > LeaseMax {
+				return fmt.Errorf("pending lease of %v", t.Lease)
+			}
+		}
+	}
+	return validTable(s.Table, len(s.Members))
+}
+
+// table returns the immutable picture of the current epoch.
+func (s *State) table() *Table {
+	t := &Table{Cur: s.Cur, Gen: s.Gen, Owners: s.Table, Tokens: make([]Token, len(s.Table))}
+	for _, inc := range s.Members {
+		n, _ := s.Node(inc)
+		t.Members = append(t.Members, n)
+	}
+	for p := range t.Tokens {
+		t.Tokens[p] = s.Token(ring.Partition(p))
+	}
+	return t
+}
+
+func comparePositions(a, b Position) int {
+	return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Entry, b.Entry))
+}
+
+// digest collects what a hash is made of, each part with its length.
+type digest struct{ buf []byte }
+
+func (d *digest) num(v uint64) { d.buf = binary.LittleEndian.AppendUint64(d.buf, v) }
+
+func (d *digest) str(s string) {
+	d.num(uint64(len(s)))
+	d.buf = append(d.buf, s...)
+}
+
+func (d *digest) position(p Position) {
+	d.num(uint64(p.Ledger))
+	d.num(uint64(p.Entry))
+}
+
+func (d *digest) table(t []uint16) {
+	d.num(uint64(len(t)))
+	for _, i := range t {
+		d.buf = binary.LittleEndian.AppendUint16(d.buf, i)
+	}
+}
+
+// hashGenesis begins a chain of view hashes.
+func hashGenesis(at Position, g *Genesis) uint64 {
+	var d digest
+	d.position(at)
+	d.num(uint64(g.Gen))
+	d.str(g.HashID)
+	d.num(uint64(len(g.Members)))
+	for _, n := range g.Members {
+		d.str(n.Name)
+		d.buf = append(d.buf, n.Inc[:]...)
+		d.num(uint64(n.Lease))
+		d.str(n.GRPCAddr)
+		d.str(n.GossipAddr)
+	}
+	d.table(g.Table)
+	return xxhash.Sum64(d.buf)
+}
+
+// hashEpoch goes on with a chain of view hashes.
+func hashEpoch(before uint64, at Position, e *Epoch) uint64 {
+	var d digest
+	d.num(before)
+	d.position(at)
+	d.position(e.Prev)
+	d.num(uint64(len(e.Members)))
+	for _, inc := range e.Members {
+		d.buf = append(d.buf, inc[:]...)
+	}
+	d.table(e.Table)
+	d.str(e.Reason)
+	return xxhash.Sum64(d.buf)
+}

@@ -1,0 +1,241 @@
+package ownership
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/ring"
+)
+
+// Input is something that happened: one of the types below.
+//
+//sumtype:decl
+type Input interface{ input() }
+
+// Tick says that time has passed. It is due at [Machine.Next].
+type Tick struct{}
+
+// RecordRead is the next record of the tail. Step's now was taken after the
+// record was in hand.
+type RecordRead struct {
+	Reader uint64 // as in OpenReader; records of earlier readers are dropped
+	At     Position
+	Record Record
+}
+
+// ReaderOpened answers OpenReader: from here on that reader's records come.
+type ReaderOpened struct{ Reader uint64 }
+
+// ReaderFailed answers OpenReader, or says that the reader broke for good.
+type ReaderFailed struct{ Reader uint64 }
+
+// CheckAnswer answers CheckContiguity: the first two records that the short reader
+// returned, or that it failed.
+type CheckAnswer struct {
+	Check         uint64
+	First, Second Position
+	Failed        bool
+}
+
+// AppendDone answers Append: the log has taken the record, or (Failed) it may or may not have.
+type AppendDone struct {
+	Record Record
+	Failed bool
+}
+
+// Drained says that on these partitions nothing runs any more: no delivery of any
+// tenure that this node was deposed from, of this or an earlier incarnation of the
+// process, neither queued on a stream nor started and not over.
+type Drained struct {
+	// Seq is the Seq of the newest Revoke that was performed when this was found
+	// true, 0 when there was none. A partition that was revoked later stays as it is.
+	Seq        uint64
+	Partitions Set
+}
+
+// AppReady says whether an application is connected.
+type AppReady struct{ Ready bool }
+
+// Evidence is what the transport knows about a peer now. A Dead peer is named in
+// our Beats as unreachable, and is given three counted Beats instead of five. A
+// driver that wants a newcomer to prove its links first reports peers as Dead
+// until the first contact.
+type Evidence struct {
+	Inc   Incarnation
+	Reach Reach
+}
+
+// Reach is whether a peer can be reached from here.
+//
+//exhaustive:enforce
+type Reach uint8
+
+// The values of Reach.
+const (
+	ReachUnknown Reach = iota
+	ReachAlive         // a frame came lately
+	ReachDead          // refused, EOF, no Pong frame, or gossip's suspicion
+)
+
+// Leave asks for a graceful leave: an epoch without us, drain, release, [Left].
+type Leave struct{}
+
+func (Tick) input()         {}
+func (RecordRead) input()   {}
+func (ReaderOpened) input() {}
+func (ReaderFailed) input() {}
+func (CheckAnswer) input()  {}
+func (AppendDone) input()   {}
+func (Drained) input()      {}
+func (AppReady) input()     {}
+func (Evidence) input()     {}
+func (Leave) input()        {}
+
+// Effect is something to do: one of the types below. The effects of a Step are
+// performed in their order.
+//
+//sumtype:decl
+type Effect interface{ effect() }
+
+// OpenReader closes the present tail and opens another one, answered by
+// ReaderOpened or ReaderFailed. It is the first effect of every machine.
+type OpenReader struct {
+	Reader uint64
+	At     Position // the first record to return; zero: what is appended from now on
+}
+
+// CheckContiguity opens a short reader at Last, inclusive, and reports the first
+// two records. It replaces an earlier check that is not answered yet.
+type CheckContiguity struct {
+	Check        uint64
+	Last, InHand Position
+}
+
+// Append appends a record, at once and without retrying for longer than a lease.
+type Append struct{ Record Record }
+
+// SetGates changes gates. It comes before the Revoke that belongs to it.
+type SetGates struct{ Gates []GateChange }
+
+// GateChange is the new gate of one partition.
+type GateChange struct {
+	Partition ring.Partition
+	Gate      Gate
+	Token     Token // of our tenure; zero when we do not own the partition
+}
+
+// Revoke takes every delivery on these partitions from the application: what has
+// not started never will, what runs may only go on until its last deadline. It is
+// answered by Drained.
+type Revoke struct {
+	Seq        uint64 // 1, 2, …
+	Partitions Set
+	Final      bool // Genesis, LOST or exit: no later Pong may list them
+}
+
+// ForceDrain ends the patience with deliveries on revoked partitions: they are
+// extended no more, and are over when their last deadline has passed.
+type ForceDrain struct {
+	Partitions Set
+	Reason     string
+}
+
+// SetLease is the lease after an own Beat was read back.
+type SetLease struct{ Lease Lease }
+
+// PublishTable is the newest applied table, for those who route.
+type PublishTable struct{ Table *Table }
+
+// MoveAnchor moves the durable subscription that keeps the broker from trimming
+// the log under slow readers.
+type MoveAnchor struct{ To Position }
+
+// Lost ends this incarnation: all gates are closed, everything is revoked and
+// forced. The driver raises an alarm and starts again with a new incarnation.
+type Lost struct{ Reason string }
+
+// Exit ends this member: it must not come back by itself.
+type Exit struct{ Reason string }
+
+// Left ends a graceful leave: we own nothing (or nobody is there to take it), and
+// nothing runs.
+type Left struct{}
+
+// Note is for log lines and metrics. It changes nothing.
+type Note struct {
+	Kind   NoteKind
+	At     Position    // of the record that it is about
+	Inc    Incarnation // whom it is about
+	Name   string
+	Count  int           // of partitions, members, …
+	Took   time.Duration // what the kind says
+	Reason string
+}
+
+// NoteKind says what a Note is about.
+type NoteKind string
+
+// The kinds of Note.
+const (
+	NoteAdopted        NoteKind = "adopted"         // we have the state; Took since the first Hello
+	NoteGenesis        NoteKind = "genesis"         // a Genesis was applied
+	NoteEpoch          NoteKind = "epoch"           // an epoch was accepted; Count partitions moved
+	NoteEpochLost      NoteKind = "epoch_lost"      // our proposal was not accepted
+	NoteProposed       NoteKind = "proposed"        // we propose an epoch
+	NoteRemoved        NoteKind = "removed"         // we were voted out, or found silent; Took: the back-off
+	NoteDeposed        NoteKind = "deposed"         // Count open gates closed
+	NoteAcquired       NoteKind = "acquired"        // Count gates opened; Took: the longest wait since the record that gave them to us
+	NoteTakeover       NoteKind = "takeover"        // the same, after a silent owner; Took: since its last Beat
+	NoteDrained        NoteKind = "drained"         // Count partitions have nothing running any more; Took: the longest since the deposition
+	NoteForced         NoteKind = "forced"          // Count partitions are drained by force
+	NoteConfirm        NoteKind = "confirm"         // a confirming Beat
+	NoteLeaseLapsed    NoteKind = "lease_lapsed"    // the lease ran out
+	NoteLeaseRegained  NoteKind = "lease_regained"  // Took: how long there was none
+	NoteReopen         NoteKind = "reader_reopened" // no own Beat came back, or the reader broke
+	NoteRejoin         NoteKind = "rejoin"          // the join starts again with a new reader
+	NoteBadRecord      NoteKind = "bad_record"      // a record was ignored
+	NotePlaceFailed    NoteKind = "place_failed"    // no table could be made
+	NoteCheckRepeated  NoteKind = "check_repeated"  // a contiguity check failed or took too long
+	NoteLostTrust      NoteKind = "lost"            // with Lost
+	NoteSnapSent       NoteKind = "snap_sent"
+	NoteNameHeld       NoteKind = "name_held" // another incarnation beats under our name
+	NoteNoOtherMember  NoteKind = "no_other_member"
+	NoteEvictedFromLog NoteKind = "evicted" // the group has forgotten us: a new Hello
+)
+
+func (OpenReader) effect()      {}
+func (CheckContiguity) effect() {}
+func (Append) effect()          {}
+func (SetGates) effect()        {}
+func (Revoke) effect()          {}
+func (ForceDrain) effect()      {}
+func (SetLease) effect()        {}
+func (PublishTable) effect()    {}
+func (MoveAnchor) effect()      {}
+func (Lost) effect()            {}
+func (Exit) effect()            {}
+func (Left) effect()            {}
+func (Note) effect()            {}
+
+// Lease is this node's permission to act, as of the newest own Beat read back. It
+// is immutable. The zero Lease permits nothing.
+type Lease struct {
+	Until clock.Instant
+	Guard time.Duration // G
+
+	// Draining holds the revoked partitions whose deliveries a Pong may still extend:
+	// the newest own Beat read back lists them, and no Genesis or force bars it.
+	Draining Set
+}
+
+// Table is an immutable picture of the newest applied epoch.
+type Table struct {
+	Cur     Position
+	Gen     uint32
+	Members []Node
+	Owners  []uint16 // partition → index in Members
+	Tokens  []Token  // partition → token of the present tenure
+}
+
+// Owner returns the member that owns p.
+func (t *Table) Owner(p ring.Partition) Node { return t.Members[t.Owners[p]] }
