@@ -1,0 +1,405 @@
+package journal
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+)
+
+// ExamplesMax is how many overlaps, and how many lost events, a [Report] tells in full.
+const ExamplesMax = 10
+
+// File names one journal to check.
+type File struct {
+	Path     string
+	KilledAt clock.Instant // when its process was killed; 0 when it ended by itself, or still runs
+}
+
+// Report is what the journals prove.
+type Report struct {
+	Files     int `json:"files"`
+	TornLines int `json:"torn_lines"` // cut by a kill, ignored
+
+	Started    uint64 `json:"started"` // handlings; the next five add up to it
+	Done       uint64 `json:"done"`
+	Rejected   uint64 `json:"rejected"`
+	Failed     uint64 `json:"failed"`
+	Cancelled  uint64 `json:"cancelled"`
+	Unfinished uint64 `json:"unfinished"` // without an end
+
+	Keys   uint64 `json:"keys"`   // that were handled
+	Events uint64 `json:"events"` // that were done or rejected
+
+	Published    uint64   `json:"published"`
+	Lost         uint64   `json:"lost"`       // published, but neither done nor rejected
+	Unknown      uint64   `json:"unknown"`    // done or rejected, but not published; 0 when nobody told what was
+	Duplicates   uint64   `json:"duplicates"` // handlings of an event that was over already, by another one
+	LostExamples []string `json:"lost_examples,omitempty"`
+
+	Overlaps        uint64        `json:"overlaps"` // pairs of handlings of one key that ran at the same time
+	OverlapMax      time.Duration `json:"overlap_max_ns"`
+	OverlapExamples []Overlap     `json:"overlap_examples,omitempty"` // the first ones
+
+	// StaleTokens counts the handlings that started, or ended as done, after a
+	// higher fencing token of their key had been seen: a sink refuses them.
+	StaleTokens uint64 `json:"stale_tokens"`
+
+	Gap       Spread     `json:"gap"`       // from the end of a handling to the start of the next one of its key
+	GapMaxKey event.Key  `json:"-"`         // the key of the longest gap
+	Handoff   Spread     `json:"handoff"`   // those gaps in which the key went from one living process to another
+	Takeovers []Takeover `json:"takeovers"` // one for each file with a KilledAt, in the order of the files
+}
+
+// Overlap is a pair of handlings of one key that ran at the same time.
+type Overlap struct {
+	Key    event.Key     `json:"key"`
+	Events [2]string     `json:"events"`
+	Paths  [2]string     `json:"paths"`
+	Start  clock.Instant `json:"start_ns"` // of the later one
+	Length time.Duration `json:"length_ns"`
+}
+
+// Takeover tells how long the keys of a killed process waited: for each key that
+// was handled there last, from the kill to its next handling elsewhere.
+type Takeover struct {
+	Path     string        `json:"path"`
+	KilledAt clock.Instant `json:"killed_at_ns"`
+	Keys     Spread        `json:"keys"`
+}
+
+// Check reads the journals of all processes that worked on one load and reports
+// what they prove. published yields what the publishers sent, each event by the
+// name that [Writer.Start] got; nil when nobody knows, then nothing counts as lost.
+//
+// It streams: memory grows with the number of keys, events and running handlings,
+// by some 100 bytes each, not with the number of records. Events and keys are told
+// apart by a 64-bit hash (the odds to confuse any two of ten million are 1 in 300,000).
+//
+// Files may still be growing; then the report is about what has been written.
+func Check(files []File, published iter.Seq[string]) (Report, error) {
+	c := newChecker(files)
+	if err := c.merge(files); err != nil {
+		return Report{}, err
+	}
+	if published != nil {
+		c.settle(published)
+	}
+	return c.finish(), nil
+}
+
+// A checker is told what happened in the order of time over all files.
+type checker struct {
+	files   []File
+	report  Report
+	keys    map[uint64]*keyState
+	events  map[uint64]eventState
+	running []map[Handling]*handling // by file
+
+	gaps, handoffs histogram
+	takeovers      []histogram // by file
+}
+
+type handling struct {
+	file    int
+	event   string
+	eventID uint64
+	key     event.Key
+	state   *keyState
+	start   clock.Instant
+	token   int64
+	stale   bool
+}
+
+type keyState struct {
+	running  []*handling
+	tokenMax int64
+	lastFile int           // of the newest handling
+	lastEnd  clock.Instant // of the newest end
+	ended    bool          // there has been one
+}
+
+type eventState uint8
+
+const (
+	isOver eventState = 1 << iota
+	isPublished
+)
+
+func newChecker(files []File) *checker {
+	c := &checker{
+		files:     files,
+		report:    Report{Files: len(files)},
+		keys:      make(map[uint64]*keyState),
+		events:    make(map[uint64]eventState),
+		running:   make([]map[Handling]*handling, len(files)),
+		takeovers: make([]histogram, len(files)),
+	}
+	for i := range c.running {
+		c.running[i] = make(map[Handling]*handling)
+	}
+	return c
+}
+
+func (c *checker) start(file int, r record) error {
+	if c.running[file][r.handling] != nil {
+		return fmt.Errorf("handling %d starts twice", r.handling)
+	}
+	c.report.Started++
+	hash := xxhash.Sum64String(string(r.key))
+	key := c.keys[hash]
+	if key == nil {
+		key = &keyState{tokenMax: r.token, lastFile: file}
+		c.keys[hash] = key
+	}
+	c.measureGap(key, file, r)
+	h := &handling{
+		file: file, event: r.event, eventID: xxhash.Sum64String(r.event), key: r.key,
+		state: key, start: r.at, token: r.token, stale: r.token < key.tokenMax,
+	}
+	if h.stale {
+		c.report.StaleTokens++
+	}
+	key.tokenMax = max(key.tokenMax, r.token)
+	key.lastFile = file
+	key.running = append(key.running, h)
+	c.running[file][r.handling] = h
+	return nil
+}
+
+// measureGap looks at how long a key has waited that is handled again in file.
+func (c *checker) measureGap(key *keyState, file int, r record) {
+	moved := key.lastFile != file
+	killed := c.files[key.lastFile].KilledAt
+	if moved && killed != 0 && !r.at.Before(killed) {
+		c.takeovers[key.lastFile].add(r.at.Sub(killed))
+	}
+	if !key.ended || len(key.running) > 0 {
+		return
+	}
+	gap := r.at.Sub(key.lastEnd)
+	if c.gaps.count == 0 || gap > c.gaps.max {
+		c.report.GapMaxKey = r.key
+	}
+	c.gaps.add(gap)
+	if moved && (killed == 0 || r.at.Before(killed)) {
+		c.handoffs.add(gap)
+	}
+}
+
+func (c *checker) end(file int, r record) error {
+	h := c.running[file][r.handling]
+	if h == nil {
+		return fmt.Errorf("handling %d ends without a start", r.handling)
+	}
+	delete(c.running[file], r.handling)
+	switch r.outcome {
+	case Done:
+		c.report.Done++
+	case Rejected:
+		c.report.Rejected++
+	case Failed:
+		c.report.Failed++
+	case Cancelled:
+		c.report.Cancelled++
+	}
+	if r.outcome == Done && !h.stale && h.token < h.state.tokenMax {
+		c.report.StaleTokens++
+	}
+	if r.outcome.over() {
+		if c.events[h.eventID]&isOver != 0 {
+			c.report.Duplicates++
+		}
+		c.events[h.eventID] |= isOver
+	}
+	c.stop(h, r.at)
+	return nil
+}
+
+// endOfFile ends at instant at what the process left running.
+func (c *checker) endOfFile(file int, at clock.Instant) {
+	for _, number := range slices.Sorted(maps.Keys(c.running[file])) {
+		c.report.Unfinished++
+		c.stop(c.running[file][number], at)
+	}
+	clear(c.running[file])
+}
+
+// stop counts every other running handling of the key of h as an overlap: it
+// reaches from the later of the two starts to now, the earlier of the two ends.
+func (c *checker) stop(h *handling, at clock.Instant) {
+	key := h.state
+	others := key.running[:0]
+	for _, other := range key.running {
+		if other != h {
+			others = append(others, other)
+			c.overlap(h, other, at)
+		}
+	}
+	clear(key.running[len(others):])
+	key.running = others
+	key.lastEnd, key.ended = at, true
+}
+
+func (c *checker) overlap(a, b *handling, end clock.Instant) {
+	start := max(a.start, b.start)
+	length := end.Sub(start)
+	if length <= 0 {
+		return // they touch
+	}
+	c.report.Overlaps++
+	c.report.OverlapMax = max(c.report.OverlapMax, length)
+	if len(c.report.OverlapExamples) == ExamplesMax {
+		return
+	}
+	c.report.OverlapExamples = append(c.report.OverlapExamples, Overlap{
+		Key:    a.key,
+		Events: [2]string{a.event, b.event},
+		Paths:  [2]string{c.files[a.file].Path, c.files[b.file].Path},
+		Start:  start,
+		Length: length,
+	})
+}
+
+// settle compares what is over with what was published.
+func (c *checker) settle(published iter.Seq[string]) {
+	for name := range published {
+		id := xxhash.Sum64String(name)
+		state := c.events[id]
+		if state&isPublished != 0 {
+			continue // named twice
+		}
+		c.events[id] = state | isPublished
+		c.report.Published++
+		if state&isOver != 0 {
+			continue
+		}
+		c.report.Lost++
+		if len(c.report.LostExamples) < ExamplesMax {
+			c.report.LostExamples = append(c.report.LostExamples, name)
+		}
+	}
+	for _, state := range c.events {
+		if state == isOver {
+			c.report.Unknown++
+		}
+	}
+}
+
+func (c *checker) finish() Report {
+	r := c.report
+	r.Keys = uint64(len(c.keys))
+	for _, state := range c.events {
+		if state&isOver != 0 {
+			r.Events++
+		}
+	}
+	r.Gap, r.Handoff = c.gaps.spread(), c.handoffs.spread()
+	for i, file := range c.files {
+		if file.KilledAt != 0 {
+			r.Takeovers = append(r.Takeovers, Takeover{file.Path, file.KilledAt, c.takeovers[i].spread()})
+		}
+	}
+	return r
+}
+
+// merge feeds the records of all files to the checker in the order of time.
+func (c *checker) merge(files []File) (err error) {
+	var heads headHeap
+	defer func() {
+		for _, h := range heads {
+			err = errors.Join(err, h.reader.close())
+		}
+	}()
+	for i, file := range files {
+		r, err := openReader(file.Path)
+		if err != nil {
+			return err
+		}
+		h := &head{reader: r, file: i, killedAt: file.KilledAt}
+		heads = append(heads, h)
+		if err := h.advance(); err != nil {
+			return err
+		}
+	}
+	heap.Init(&heads)
+	for heads.Len() > 0 {
+		h := heads[0]
+		if h.atEnd {
+			c.endOfFile(h.file, h.record.at)
+			if h.reader.torn {
+				c.report.TornLines++
+			}
+			heap.Pop(&heads)
+			if err := h.reader.close(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.apply(h); err != nil {
+			return fmt.Errorf("journal: %s:%d: %w", h.reader.path, h.reader.line, err)
+		}
+		if err := h.advance(); err != nil {
+			return err
+		}
+		heap.Fix(&heads, 0)
+	}
+	return nil
+}
+
+func (c *checker) apply(h *head) error {
+	if h.record.isStart() {
+		return c.start(h.file, h.record)
+	}
+	return c.end(h.file, h.record)
+}
+
+// head is the next record of one file, or its end.
+type head struct {
+	reader   *reader
+	file     int
+	killedAt clock.Instant
+	record   record
+	atEnd    bool
+}
+
+// advance reads the next record. The end of a file comes when its process was
+// killed, or else, or if it wrote later than that, with its last record.
+func (h *head) advance() error {
+	rec, err := h.reader.next()
+	if errors.Is(err, io.EOF) {
+		h.atEnd = true
+		h.record = record{at: max(h.killedAt, h.reader.last)}
+		return nil
+	}
+	h.record = rec
+	return err
+}
+
+// headHeap implements heap.Interface: earliest first, files in their order at a tie.
+type headHeap []*head
+
+func (h headHeap) Len() int { return len(h) }
+func (h headHeap) Less(i, j int) bool {
+	if h[i].record.at != h[j].record.at {
+		return h[i].record.at < h[j].record.at
+	}
+	return h[i].file < h[j].file
+}
+func (h headHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *headHeap) Push(x any)   { *h = append(*h, x.(*head)) }
+func (h *headHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
