@@ -1,0 +1,244 @@
+package forward
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+)
+
+// Place is where a held event is. It is in exactly one.
+//
+//exhaustive:enforce
+type Place uint8
+
+// The places of a held event.
+const (
+	Queued   Place = iota // for its owner's stream to take
+	Relaying              // for a third member's stream to take, since its owner cannot be reached
+	Sent                  // with a mailbox: the local one, or that of a peer whose stream lives
+	Parked                // its key's mailbox was full; waits for a credit or a delay
+	Delayed               // its owner has not read our epoch yet; waits for a delay
+	Refused               // nobody known will take it; waits for a newer route
+	places
+)
+
+// String returns the name of the place, as metrics and logs have it.
+func (p Place) String() string {
+	switch p {
+	case Queued:
+		return "queued"
+	case Relaying:
+		return "relaying"
+	case Sent:
+		return "sent"
+	case Parked:
+		return "parked"
+	case Delayed:
+		return "delayed"
+	case Refused:
+		return "refused"
+	case places:
+	}
+	return "unknown"
+}
+
+// held is one event until its verdict.
+type held struct {
+	event *event.Event
+	bytes int
+	since clock.Instant
+
+	on         *list // the list that says where it is
+	prev, next *held
+	lane       *lane // Queued, Relaying, Sent: with whom
+
+	older, younger *held // in the order of holding
+
+	past     []Peer // who else had it: their final verdicts count too
+	guest    bool   // relayed to us: it never waits here, see HoldGuest
+	relayed  bool   // Sent: to a third member
+	released bool   // Queued: out of its key's parking; it does not go back there before it was sent
+
+	refuser   Peer           // Refused: by whom
+	refusedAt event.Position // Refused: the epoch that the refuser had applied
+	due       clock.Instant  // Refused: when to try again all the same
+
+	tries *tries // what its owner has told about failures; nil: nothing
+}
+
+// tries is what an owner has told about an event that it goes on trying.
+type tries struct {
+	attempts              uint32
+	firstError, lastError string
+}
+
+// isWith reports whether peer has the event now, as far as we know.
+func (h *held) isWith(peer Peer) bool { return h.on.place == Sent && h.lane.peer == peer }
+
+// had reports whether peer has or once had the event.
+func (h *held) had(peer Peer) bool { return h.isWith(peer) || slices.Contains(h.past, peer) }
+
+// leave remembers that the peer that has the event had it.
+func (h *held) leave() {
+	if !slices.Contains(h.past, h.lane.peer) {
+		h.past = append(h.past, h.lane.peer)
+	}
+	h.relayed = false
+}
+
+// note keeps what the owner told about failures.
+func (h *held) note(v *event.Verdict) {
+	if h.tries == nil {
+		h.tries = &tries{firstError: v.Reason}
+	}
+	if v.FirstError != "" {
+		h.tries.firstError = v.FirstError
+	}
+	h.tries.attempts, h.tries.lastError = max(h.tries.attempts, v.Attempts), v.Reason
+}
+
+// current returns the event with the failures that owners have told. Another owner
+// may have counted on the event itself, so it is copied rather than written to.
+func (h *held) current() *event.Event {
+	if h.tries == nil || h.tries.attempts <= h.event.Attempts {
+		return h.event
+	}
+	ev := *h.event
+	ev.Attempts, ev.LastError = h.tries.attempts, h.tries.lastError
+	if ev.FirstError == "" {
+		ev.FirstError = h.tries.firstError
+	}
+	h.event, h.tries = &ev, nil
+	return h.event
+}
+
+// list is a queue of held events, linked through them. All are in its place.
+type list struct {
+	place      Place
+	head, tail *held
+	n          int
+}
+
+func (l *list) push(h *held) {
+	h.on, h.prev, h.next = l, l.tail, nil
+	if l.tail == nil {
+		l.head = h
+	} else {
+		l.tail.next = h
+	}
+	l.tail = h
+	l.n++
+}
+
+func (l *list) pushFront(h *held) {
+	h.on, h.prev, h.next = l, nil, l.head
+	if l.head == nil {
+		l.tail = h
+	} else {
+		l.head.prev = h
+	}
+	l.head = h
+	l.n++
+}
+
+func (l *list) remove(h *held) {
+	if h.prev == nil {
+		l.head = h.next
+	} else {
+		h.prev.next = h.next
+	}
+	if h.next == nil {
+		l.tail = h.prev
+	} else {
+		h.next.prev = h.prev
+	}
+	h.on, h.prev, h.next = nil, nil, nil
+	l.n--
+}
+
+// ages lists all held events in the order of holding.
+type ages struct{ oldest, youngest *held }
+
+func (a *ages) push(h *held) {
+	h.older, h.younger = a.youngest, nil
+	if a.youngest == nil {
+		a.oldest = h
+	} else {
+		a.youngest.younger = h
+	}
+	a.youngest = h
+}
+
+func (a *ages) remove(h *held) {
+	if h.older == nil {
+		a.oldest = h.younger
+	} else {
+		h.older.younger = h.younger
+	}
+	if h.younger == nil {
+		a.youngest = h.older
+	} else {
+		h.younger.older = h.older
+	}
+	h.older, h.younger = nil, nil
+}
+
+// lane is what waits for one peer and what that peer has.
+type lane struct {
+	peer   Peer
+	up     bool
+	since  clock.Instant // when it came up, went down, or was first heard of
+	owner  bool          // the route gives it partitions
+	queued list
+	relays list // for other owners, which cannot be reached
+	sent   list
+}
+
+func newLane(peer Peer, now clock.Instant) *lane {
+	return &lane{peer: peer, since: now, queued: list{place: Queued}, relays: list{place: Relaying}, sent: list{place: Sent}}
+}
+
+func (l *lane) empty() bool { return l.queued.n+l.relays.n+l.sent.n == 0 }
+
+// wait is a pause for some events: those of one parked key, or those that were
+// delayed until the same instant.
+type wait struct {
+	due    clock.Instant
+	index  int // in waits, -1 when it is not there
+	events list
+
+	// Parked events only.
+	key     event.Key
+	refuser Peer
+	delay   time.Duration // what the refuser asked for
+	burst   int           // how many events to send when it is due
+}
+
+// waits is a heap of waits by due time, for container/heap.
+type waits []*wait
+
+func (w waits) Len() int           { return len(w) }
+func (w waits) Less(i, j int) bool { return w[i].due < w[j].due }
+func (w waits) Swap(i, j int) {
+	w[i], w[j] = w[j], w[i]
+	w[i].index, w[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (w *waits) Push(x any) {
+	e := x.(*wait)
+	e.index = len(*w)
+	*w = append(*w, e)
+}
+
+// Pop implements heap.Interface.
+func (w *waits) Pop() any {
+	old := *w
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*w = old[:len(old)-1]
+	e.index = -1
+	return e
+}

@@ -1,0 +1,393 @@
+package forward
+
+import (
+	"encoding/hex"
+	"fmt"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// Peer is whom an event is sent to: one incarnation of a member, as the control log
+// names it.
+type Peer [16]byte
+
+// String returns the first four bytes in hex, enough for people.
+func (p Peer) String() string { return hex.EncodeToString(p[:4]) }
+
+// Local is this node's own mailbox, whatever its incarnation is.
+var Local Peer
+
+// Route says who owns which partition, as of one epoch. It is immutable.
+type Route interface {
+	// Locate returns the owner of p, or false when there is none.
+	Locate(p ring.Partition) (owner Peer, ok bool)
+	// Epoch is the position of the table's epoch.
+	Epoch() event.Position
+}
+
+// Settlement is the end of one event's journey at its consumer node. Its verdict is
+// final (see [event.VerdictKind.Final]), except that of a guest, see [Table.HoldGuest].
+type Settlement struct {
+	Event   *event.Event
+	Verdict event.Verdict
+}
+
+// Moves is what a call has made ready. The caller owns it, performs it and calls
+// Reset before it passes it again.
+type Moves struct {
+	Local   []*event.Event // for the local mailbox
+	Wake    []Peer         // streams that have something to take
+	Settled []Settlement
+}
+
+// Reset empties m and keeps its memory.
+func (m *Moves) Reset() {
+	clear(m.Local)
+	clear(m.Settled)
+	m.Local, m.Wake, m.Settled = m.Local[:0], m.Wake[:0], m.Settled[:0]
+}
+
+// Empty reports whether there is nothing to do.
+func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
+
+func (m *Moves) wake(peer Peer) {
+	for _, p := range m.Wake {
+		if p == peer {
+			return
+		}
+	}
+	m.Wake = append(m.Wake, peer)
+}
+
+// Table holds the events of one consumer node until their verdicts, and decides
+// where each of them goes next. It is pure: the same calls give the same moves. How
+// many events it holds is bounded by its source, which stops reading.
+//
+// Calls must not overlap, and their instants must not go back. All take time in
+// proportion to the events that they are about; only SetRoute looks at all events
+// that wait.
+type Table struct {
+	config Config
+	self   Peer
+	route  Route // nil before the first SetRoute
+
+	held  map[event.Handle]*held
+	ages  ages
+	free  *held // unused ones, linked by next
+	bytes int
+	count [places]int
+
+	local   *lane
+	lanes   []*lane // in the order of their coming
+	lots    map[event.Key]*wait
+	waits   waits
+	nap     *wait // the newest wait of delayed events
+	refused list  // by due time
+	turn    int   // whose turn it is to relay
+	ignored uint64
+	resent  uint64
+}
+
+// NewTable returns an empty table without a route: what it is given waits. The
+// configuration must be valid.
+func NewTable(config Config) *Table {
+	local := newLane(Local, 0)
+	local.up = true
+	return &Table{
+		config:  config,
+		held:    make(map[event.Handle]*held),
+		local:   local,
+		lots:    make(map[event.Key]*wait),
+		refused: list{place: Refused},
+	}
+}
+
+// Hold takes events from the source and keeps each until its verdict. Handles must
+// be new; an event with a handle that is held already is ignored. One that no frame
+// can carry is settled at once as rejected.
+func (t *Table) Hold(now clock.Instant, events []*event.Event, out *Moves) {
+	for _, ev := range events {
+		t.hold(now, ev, false, out)
+	}
+}
+
+// HoldGuest takes events that a consumer node has sent here because it cannot reach
+// their owner. They carry handles of this node. A guest is passed on once and never
+// waits: where another event would, it is settled with a verdict that is not final
+// (NotOwner, NotYet or Overloaded), which goes back to its consumer node.
+func (t *Table) HoldGuest(now clock.Instant, events []*event.Event, out *Moves) {
+	for _, ev := range events {
+		t.hold(now, ev, true, out)
+	}
+}
+
+func (t *Table) hold(now clock.Instant, ev *event.Event, guest bool, out *Moves) {
+	if t.held[ev.Handle] != nil {
+		t.ignored++
+		return
+	}
+	weight := weightOf(ev)
+	if eventMax := t.config.FrameMax - frameOverheadMax; weight > eventMax {
+		out.Settled = append(out.Settled, Settlement{Event: ev, Verdict: event.Verdict{
+			Handle:   ev.Handle,
+			Kind:     event.Rejected,
+			Attempts: ev.Attempts,
+			Reason:   fmt.Sprintf("the event weighs %d bytes, a frame carries %d", weight, eventMax),
+		}})
+		return
+	}
+	h := t.alloc()
+	h.event, h.bytes, h.since, h.guest = ev, weight, now, guest
+	t.held[ev.Handle] = h
+	t.ages.push(h)
+	t.bytes += weight
+	t.send(now, h, out)
+}
+
+// Take moves what waits for peer to what peer has, and appends it to dst: up to
+// eventsMax events, and up to bytesMax bytes if there is more than one. It returns
+// nothing when the peer is down. A batch with relay set is for other owners, and
+// the peer shall pass it on.
+func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst []*event.Event) (batch []*event.Event, relay bool) {
+	l := t.find(peer)
+	if l == nil || !l.up {
+		return dst, false
+	}
+	from := &l.queued
+	if l.relays.n > 0 {
+		from, relay = &l.relays, true
+	}
+	for bytes := 0; from.head != nil && len(dst) < eventsMax; {
+		h := from.head
+		if lot := t.lots[h.event.Key]; lot != nil && !h.released && !h.guest {
+			h.lane = nil
+			t.move(h, &lot.events)
+			continue
+		}
+		if bytes += h.bytes; bytes > bytesMax && len(dst) > 0 {
+			break
+		}
+		t.move(h, &l.sent)
+		h.lane, h.relayed, h.released = l, relay, false
+		dst = append(dst, h.current())
+	}
+	return dst, relay
+}
+
+// Settle takes verdicts of from, the local mailbox or a peer. A final one settles
+// its event if from ever had it; a refusal counts only from whom has it now. What
+// counts for nothing is ignored: that is normal after a stream broke.
+func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
+	for i := range verdicts {
+		v := &verdicts[i]
+		h := t.held[v.Handle]
+		switch {
+		case h == nil:
+			t.ignored++
+		case v.Kind.Final() && h.had(from):
+			t.settle(h, v, out)
+		case !h.isWith(from):
+			t.ignored++
+		case v.Kind == event.Attempted:
+			h.note(v)
+		default:
+			t.refuse(now, h, v, out)
+		}
+	}
+}
+
+// refuse puts an event aside whose peer does not take it.
+func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves) {
+	if h.guest {
+		t.settle(h, v, out)
+		return
+	}
+	l, relayed := h.lane, h.relayed
+	h.leave()
+	t.resent++
+	switch {
+	case relayed: // the third member could not help; maybe the next one can, but not at once
+		t.strand(now, h, l.peer, event.Position{})
+	case v.Kind == event.Overloaded:
+		t.park(now, h, l.peer, v.Delay)
+	case v.Kind == event.NotOwner:
+		if owner, ok := t.locate(h.event.Partition); ok && owner != l.peer {
+			t.send(now, h, out)
+			return
+		}
+		t.strand(now, h, l.peer, v.Epoch)
+	default: // NotYet, and whatever a later version may say
+		t.delay(now, h, v.Delay)
+	}
+}
+
+// Credit says that from has room again for keys, or for all that it refused when
+// there are none. Their next burst is sent at once.
+func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, out *Moves) {
+	if len(keys) == 0 {
+		for _, lot := range t.lotsWhere(func(lot *wait) bool { return lot.refuser == from }) {
+			t.release(now, lot, lot.burst, out)
+		}
+		return
+	}
+	for _, key := range keys {
+		if lot := t.lots[key]; lot != nil && lot.refuser == from {
+			t.release(now, lot, lot.burst, out)
+		}
+	}
+}
+
+// SetRoute replaces the route and says who this node is. Events that wait go where
+// the new route sends them; those that a peer has stay with it until it answers or
+// its stream breaks, even if it was deposed: it may be running them.
+func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) {
+	t.self, t.route = self, route
+	t.markOwners(now)
+	for _, l := range t.lanes {
+		t.resendIf(now, &l.queued, out, func(h *held) bool {
+			owner, ok := t.locate(h.event.Partition)
+			return !ok || owner != l.peer
+		})
+		t.resendIf(now, &l.relays, out, func(*held) bool { return true })
+	}
+	t.resendIf(now, &t.refused, out, func(h *held) bool {
+		owner, ok := t.locate(h.event.Partition)
+		return ok && (owner != h.refuser || !route.Epoch().Before(h.refusedAt))
+	})
+	moved := t.lotsWhere(func(lot *wait) bool {
+		if lot.events.head == nil {
+			return false
+		}
+		owner, ok := t.locate(lot.events.head.event.Partition)
+		return ok && owner != lot.refuser
+	})
+	for _, lot := range moved {
+		t.release(now, lot, lot.events.n, out)
+	}
+	t.prune()
+}
+
+// PeerUp says that the stream to peer works.
+func (t *Table) PeerUp(now clock.Instant, peer Peer, out *Moves) {
+	l := t.lane(now, peer)
+	if l.up {
+		return
+	}
+	l.up, l.since = true, now
+	if l.queued.n > 0 {
+		out.wake(peer)
+	}
+}
+
+// PeerDown says that the stream to peer is broken. What peer had without an answer
+// is queued again for whom the route names; that the peer may still be working on
+// it is its owner's business: a message id that it knows joins what runs.
+func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
+	l := t.find(peer)
+	if l == nil || l == t.local || !l.up {
+		return
+	}
+	l.up, l.since = false, now
+	for h := l.sent.tail; h != nil; {
+		before := h.prev
+		if owner, ok := t.locate(h.event.Partition); ok && owner == peer && !h.guest {
+			h.leave()
+			t.resent++
+			t.unlink(h)
+			t.count[Queued]++
+			l.queued.pushFront(h) // in its old order, before what came later
+		}
+		h = before
+	}
+	t.resendIf(now, &l.sent, out, func(h *held) bool {
+		h.leave()
+		t.resent++
+		return true
+	})
+	t.resendIf(now, &l.relays, out, func(*held) bool { return true })
+	t.prune()
+}
+
+// Tick does what is due at now. Call it at [Table.Next], or later.
+func (t *Table) Tick(now clock.Instant, out *Moves) {
+	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
+		t.wakeUp(now, t.waits[0], out)
+	}
+	for h := t.refused.head; h != nil && !h.due.After(now); h = t.refused.head {
+		t.send(now, h, out)
+	}
+	for _, l := range t.lanes {
+		if t.unreachable(now, l) && l.queued.n > 0 && t.third(l) != nil {
+			t.resendIf(now, &l.queued, out, func(*held) bool { return true })
+		}
+	}
+}
+
+// Next is the instant at which Tick has something to do, [clock.Forever] when there is none.
+func (t *Table) Next() clock.Instant {
+	next := clock.Forever
+	if len(t.waits) > 0 {
+		next = t.waits[0].due
+	}
+	if t.refused.head != nil {
+		next = min(next, t.refused.head.due)
+	}
+	for _, l := range t.lanes {
+		if !l.up && l.queued.n > 0 && t.third(l) != nil {
+			next = min(next, l.since.Add(t.config.UnreachableHoldMax))
+		}
+	}
+	return next
+}
+
+// Drop forgets events that their source has settled another way. Unknown handles
+// are ignored, and so is what peers will say about them.
+func (t *Table) Drop(handles []event.Handle) {
+	for _, handle := range handles {
+		if h := t.held[handle]; h != nil {
+			t.forget(h)
+		}
+	}
+}
+
+// Has reports whether an event is held, and where.
+func (t *Table) Has(handle event.Handle) (Place, bool) {
+	h := t.held[handle]
+	if h == nil {
+		return 0, false
+	}
+	return h.on.place, true
+}
+
+// Unanswered is how many events peer has without an answer.
+func (t *Table) Unanswered(peer Peer) int {
+	if l := t.find(peer); l != nil {
+		return l.sent.n
+	}
+	return 0
+}
+
+// Len is how many events are held.
+func (t *Table) Len() int { return len(t.held) }
+
+// Stats is a picture of a table.
+type Stats struct {
+	Events     int
+	Bytes      int           // by event.Event.Bytes and the topic
+	In         [places]int   // events by Place
+	ParkedKeys int           // keys whose mailbox was full
+	Oldest     clock.Instant // when the oldest event was held; zero when there is none
+	Resent     uint64        // events that were refused, or lost with their stream
+	Ignored    uint64        // verdicts about nothing that is held
+}
+
+// Stats returns a picture of the table, in constant time.
+func (t *Table) Stats() Stats {
+	s := Stats{Events: len(t.held), Bytes: t.bytes, In: t.count, ParkedKeys: len(t.lots), Resent: t.resent, Ignored: t.ignored}
+	if t.ages.oldest != nil {
+		s.Oldest = t.ages.oldest.since
+	}
+	return s
+}

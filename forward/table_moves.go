@@ -1,0 +1,279 @@
+package forward
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// send gives an event to whom the route names, or lets it wait in its place.
+func (t *Table) send(now clock.Instant, h *held, out *Moves) {
+	if lot := t.lots[h.event.Key]; lot != nil && !h.released {
+		t.orRefuse(h, out, event.Overloaded, func() {
+			h.lane = nil
+			t.move(h, &lot.events)
+		})
+		return
+	}
+	owner, ok := t.locate(h.event.Partition)
+	if !ok {
+		t.orRefuse(h, out, event.NotYet, func() { t.strand(now, h, Local, event.Position{}) })
+		return
+	}
+	l := t.lane(now, owner)
+	switch {
+	case l == t.local:
+		t.move(h, &l.sent)
+		h.lane, h.released = l, false
+		out.Local = append(out.Local, h.current())
+	case l.up:
+		t.move(h, &l.queued)
+		h.lane = l
+		out.wake(owner)
+	default:
+		t.orRefuse(h, out, event.NotYet, func() { t.queueForDown(now, l, h, out) })
+	}
+}
+
+// orRefuse lets an event wait, unless it is a guest: a guest goes back.
+func (t *Table) orRefuse(h *held, out *Moves, kind event.VerdictKind, wait func()) {
+	if !h.guest {
+		wait()
+		return
+	}
+	v := event.Verdict{Handle: h.event.Handle, Kind: kind, Delay: t.config.DelayMin}
+	t.settle(h, &v, out)
+}
+
+// queueForDown queues an event for a peer without a stream, or for a third member
+// if the peer has been out of reach for too long.
+func (t *Table) queueForDown(now clock.Instant, l *lane, h *held, out *Moves) {
+	h.lane = l
+	if t.unreachable(now, l) {
+		if third := t.third(l); third != nil {
+			t.turn++
+			t.move(h, &third.relays)
+			h.lane = third
+			out.wake(third.peer)
+			return
+		}
+	}
+	t.move(h, &l.queued)
+}
+
+// unreachable reports whether events for l shall not wait for it any longer.
+func (t *Table) unreachable(now clock.Instant, l *lane) bool {
+	return !l.up && now.Sub(l.since) >= t.config.UnreachableHoldMax
+}
+
+// third returns a peer that might reach l when we cannot: each in its turn.
+func (t *Table) third(l *lane) *lane {
+	for i := range t.lanes {
+		if other := t.lanes[(t.turn+i)%len(t.lanes)]; other != l && other.up {
+			return other
+		}
+	}
+	return nil
+}
+
+// strand lets an event wait until a route comes that is newer than its refusal.
+func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Position) {
+	h.refuser, h.refusedAt, h.due = refuser, at, now.Add(t.config.RefusedRetry)
+	h.lane = nil
+	t.move(h, &t.refused)
+}
+
+// delay lets an event wait for its own sake. One frame's delayed events share a wait.
+func (t *Table) delay(now clock.Instant, h *held, d time.Duration) {
+	due := now.Add(t.clamp(d))
+	if t.nap == nil || t.nap.index < 0 || t.nap.due != due {
+		t.nap = &wait{due: due, events: list{place: Delayed}}
+		heap.Push(&t.waits, t.nap)
+	}
+	h.lane = nil
+	t.move(h, &t.nap.events)
+}
+
+// park lets the whole key of an event wait; events of the key that are queued or
+// still to come join it. Its next burst is small again, since the last was too large.
+func (t *Table) park(now clock.Instant, h *held, refuser Peer, d time.Duration) {
+	key := h.event.Key
+	lot := t.lots[key]
+	if lot == nil {
+		lot = &wait{key: key, index: -1, events: list{place: Parked}}
+		t.lots[key] = lot
+	}
+	lot.refuser, lot.delay, lot.burst = refuser, t.clamp(d), t.config.ParkBurstMin
+	lot.due = now.Add(lot.delay)
+	h.lane = nil
+	t.move(h, &lot.events)
+	if lot.index < 0 {
+		heap.Push(&t.waits, lot)
+	} else {
+		heap.Fix(&t.waits, lot.index)
+	}
+}
+
+// wakeUp ends a wait that is due.
+func (t *Table) wakeUp(now clock.Instant, w *wait, out *Moves) {
+	if w.events.place == Parked {
+		t.release(now, w, w.burst, out)
+		return
+	}
+	heap.Remove(&t.waits, w.index)
+	for w.events.head != nil {
+		t.send(now, w.events.head, out)
+	}
+}
+
+// release sends the next n events of a parked key. What remains waits again, and if
+// nothing of the burst is refused the next one is twice as large.
+func (t *Table) release(now clock.Instant, lot *wait, n int, out *Moves) {
+	for range min(n, lot.events.n) {
+		h := lot.events.head
+		h.released = true
+		t.send(now, h, out)
+	}
+	if lot.events.n == 0 {
+		heap.Remove(&t.waits, lot.index)
+		delete(t.lots, lot.key)
+		return
+	}
+	lot.burst = min(2*lot.burst, max(t.config.ParkBurstMin, t.config.FrameEventsMax))
+	lot.due = now.Add(lot.delay)
+	heap.Fix(&t.waits, lot.index)
+}
+
+// lotsWhere returns the parked keys that match, in an order that only depends on
+// earlier calls (a map's would not).
+func (t *Table) lotsWhere(match func(*wait) bool) []*wait {
+	var lots []*wait
+	for _, w := range t.waits {
+		if w.events.place == Parked && match(w) {
+			lots = append(lots, w)
+		}
+	}
+	return lots
+}
+
+// resendIf sends those events of a list again that match.
+func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*held) bool) {
+	last := l.tail // what send appends to the same list is not looked at again
+	for h := l.head; h != nil; {
+		next, done := h.next, h == last
+		if match(h) {
+			t.send(now, h, out)
+		}
+		if done {
+			return
+		}
+		h = next
+	}
+}
+
+func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
+	out.Settled = append(out.Settled, Settlement{Event: h.event, Verdict: *v})
+	t.forget(h)
+}
+
+func (t *Table) forget(h *held) {
+	t.unlink(h)
+	t.ages.remove(h)
+	t.bytes -= h.bytes
+	delete(t.held, h.event.Handle)
+	*h = held{next: t.free}
+	t.free = h
+}
+
+func (t *Table) alloc() *held {
+	h := t.free
+	if h == nil {
+		return new(held)
+	}
+	t.free, h.next = h.next, nil
+	return h
+}
+
+// move takes an event from where it is to the end of l.
+func (t *Table) move(h *held, l *list) {
+	t.unlink(h)
+	t.count[l.place]++
+	l.push(h)
+}
+
+func (t *Table) unlink(h *held) {
+	if h.on != nil {
+		t.count[h.on.place]--
+		h.on.remove(h)
+	}
+}
+
+func (t *Table) locate(p ring.Partition) (Peer, bool) {
+	if t.route == nil {
+		return Local, false
+	}
+	owner, ok := t.route.Locate(p)
+	if owner == t.self {
+		owner = Local
+	}
+	return owner, ok
+}
+
+// lane returns the lane of peer, and makes it when peer is new.
+func (t *Table) lane(now clock.Instant, peer Peer) *lane {
+	if l := t.find(peer); l != nil {
+		return l
+	}
+	l := newLane(peer, now)
+	t.lanes = append(t.lanes, l)
+	return l
+}
+
+// find returns the lane of peer, nil when there is none. Groups are small: looking
+// through a few lanes is as fast as a map, and has an order.
+func (t *Table) find(peer Peer) *lane {
+	if peer == Local {
+		return t.local
+	}
+	for _, l := range t.lanes {
+		if l.peer == peer {
+			return l
+		}
+	}
+	return nil
+}
+
+// markOwners notes which peers own partitions, and begins to count the time for
+// which a new one is out of reach.
+func (t *Table) markOwners(now clock.Instant) {
+	for _, l := range t.lanes {
+		l.owner = false
+	}
+	for p := range ring.Partition(ring.Partitions) {
+		if owner, ok := t.locate(p); ok {
+			t.lane(now, owner).owner = true
+		}
+	}
+}
+
+// prune forgets peers that are gone for good.
+func (t *Table) prune() {
+	kept := t.lanes[:0]
+	for _, l := range t.lanes {
+		if l.up || l.owner || !l.empty() {
+			kept = append(kept, l)
+		}
+	}
+	clear(t.lanes[len(kept):])
+	t.lanes = kept
+}
+
+func (t *Table) clamp(d time.Duration) time.Duration {
+	return min(max(d, t.config.DelayMin), t.config.DelayMax)
+}
+
+// weightOf is what an event counts in frames: never less than its encoding.
+func weightOf(ev *event.Event) int { return ev.Bytes() + len(ev.Topic) }
