@@ -1,0 +1,32 @@
+// Package invariant states what must never be false, and says so when it is.
+//
+// A broken invariant is a bug of ours, never of the outside world. In test builds
+// (-race, or -tags invariants) it panics, so that the test that found it fails
+// where it happened. In production it is counted, and [Check] returns false, so
+// that the caller gives up the one thing that is in doubt instead of the process.
+package invariant
+
+import "sync/atomic"
+
+var failures atomic.Uint64
+
+// Check returns ok. When ok is false it panics with what in test builds, and
+// counts a failure in all others. It is safe for concurrent use and costs one
+// branch while all is well, so what must be a constant: no formatting on the way.
+func Check(ok bool, what string) bool {
+	if !ok {
+		fail(what)
+	}
+	return ok
+}
+
+// Failures returns how many checks have failed in this process. It is a metric
+// with an alert: anything but 0 is a bug.
+func Failures() uint64 { return failures.Load() }
+
+func fail(what string) {
+	failures.Add(1)
+	if Enabled {
+		panic("invariant broken: " + what)
+	}
+}

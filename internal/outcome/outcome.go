@@ -1,0 +1,187 @@
+// Package outcome decides what the result of a delivery means for its event:
+// ack, retry after a delay, or dead letter.
+//
+// It is pure, and [Of] is the only place that decides it. The jitter of a delay
+// comes from a hash of the message id and the number of failures, so a replay
+// gives the same delays, and two events that failed together do not come back together.
+//
+// # Invariant
+//
+// Only what the application did counts as its failure: after a refusal, a cut or
+// a lost answer the event has as many failures as before.
+package outcome
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// ReasonMax is the longest reason in bytes that is kept of what the application
+// says; the rest is cut. Reasons travel with the event through every retry.
+const ReasonMax = 1 << 10
+
+// Kind is one of the three outcomes.
+//
+//exhaustive:enforce
+type Kind uint8
+
+// The three outcomes.
+const (
+	Ack        Kind = 1 // the event is done
+	Retry      Kind = 2 // again, after Outcome.Delay
+	DeadLetter Kind = 3 // never again, because of Outcome.Reason
+)
+
+// String returns the name of the kind, as metrics and logs have it.
+func (k Kind) String() string {
+	switch k {
+	case Ack:
+		return "ack"
+	case Retry:
+		return "retry"
+	case DeadLetter:
+		return "dead_letter"
+	}
+	return "unknown"
+}
+
+// Outcome is what a result means for its event.
+type Outcome struct {
+	Kind     Kind
+	Delay    time.Duration // Retry: how long to wait, 0 for at once
+	Hold     bool          // Retry: wait at the owner, which keeps the key's order; else by way of the retry topic
+	Attempts uint32        // failures of the application so far, this result included
+	Reason   string        // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
+}
+
+// Config says how often and how fast failed events come back.
+type Config struct {
+	// AttemptsMax is how often the application may fail an event: the failure
+	// with this number goes to the dead letter topic. At least 1.
+	AttemptsMax uint32
+	// BackoffMin is the delay after the first failure, before jitter; it doubles
+	// with every further one. More than 0.
+	BackoffMin time.Duration
+	// BackoffMax is the longest delay that doubling leads to. At least BackoffMin.
+	BackoffMax time.Duration
+	// AfterMax is the longest delay that the application may ask for; a longer
+	// one is cut to it. More than 0.
+	AfterMax time.Duration
+	// RetryHoldMax is the longest delay that is waited for at the owner; an event
+	// with a longer one goes by way of the retry topic. At least 0.
+	RetryHoldMax time.Duration
+}
+
+// DefaultConfig returns ten attempts over five to nine minutes, the first half of
+// them at the owner.
+func DefaultConfig() Config {
+	return Config{
+		AttemptsMax:  10,
+		BackoffMin:   time.Second,
+		BackoffMax:   10 * time.Minute,
+		AfterMax:     7 * 24 * time.Hour,
+		RetryHoldMax: 30 * time.Second,
+	}
+}
+
+// Validate reports every field that has no sense.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field string, value any, want string) {
+		errs = append(errs, fmt.Errorf("outcome: %s = %v, want %s", field, value, want))
+	}
+	if c.AttemptsMax < 1 {
+		bad("AttemptsMax", c.AttemptsMax, ">= 1")
+	}
+	if c.BackoffMin <= 0 {
+		bad("BackoffMin", c.BackoffMin, "> 0")
+	}
+	if c.BackoffMax < c.BackoffMin {
+		bad("BackoffMax", c.BackoffMax, fmt.Sprintf(">= BackoffMin (%v)", c.BackoffMin))
+	}
+	if c.AfterMax <= 0 {
+		bad("AfterMax", c.AfterMax, "> 0")
+	}
+	if c.RetryHoldMax < 0 {
+		bad("RetryHoldMax", c.RetryHoldMax, ">= 0")
+	}
+	return errors.Join(errs...)
+}
+
+// Of maps the result r of a delivery of e to its outcome, under a valid c. An
+// unknown kind counts as a failure: doing it again is safe, loss is not.
+func Of(c Config, e *event.Event, r event.Result) Outcome {
+	switch r.Kind {
+	case event.ResultDone:
+		return Outcome{Kind: Ack, Attempts: e.Attempts}
+	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost:
+		return Outcome{Kind: Retry, Hold: true, Attempts: e.Attempts}
+	case event.ResultReject:
+		return Outcome{Kind: DeadLetter, Attempts: e.Attempts + 1, Reason: clip(r.Reason)}
+	case event.ResultRetry:
+	}
+	return failed(c, e, r)
+}
+
+// failed is the outcome of a failure that the application would like to try again.
+func failed(c Config, e *event.Event, r event.Result) Outcome {
+	attempts := e.Attempts + 1
+	if attempts >= c.AttemptsMax {
+		reason := clip(fmt.Sprintf("failed %d times: %s", attempts, r.Reason))
+		return Outcome{Kind: DeadLetter, Attempts: attempts, Reason: reason}
+	}
+	delay := min(r.After, c.AfterMax)
+	if delay <= 0 {
+		delay = backoff(c, e.ID, attempts)
+	}
+	return Outcome{
+		Kind:     Retry,
+		Delay:    delay,
+		Hold:     delay <= c.RetryHoldMax,
+		Attempts: attempts,
+		Reason:   clip(r.Reason),
+	}
+}
+
+// backoff returns the delay after failure number attempts (from 1) of id: the
+// doubled delay less a jitter of up to half of it.
+func backoff(c Config, id event.MessageID, attempts uint32) time.Duration {
+	full := c.BackoffMin
+	for n := uint32(1); n < attempts && full < c.BackoffMax; n++ {
+		full = min(2*full, c.BackoffMax)
+		if full <= 0 { // doubled beyond what a Duration holds
+			full = c.BackoffMax
+		}
+	}
+	return full - time.Duration(jitter(id, attempts)%uint64(full/2+1))
+}
+
+// jitter hashes id and attempts. It needs no better quality than that ids which
+// differ in one bit spread evenly.
+func jitter(id event.MessageID, attempts uint32) uint64 {
+	hash := mix(uint64(id.Ledger))
+	hash = mix(hash ^ uint64(id.Entry))
+	hash = mix(hash ^ uint64(uint32(id.Batch))<<32 ^ uint64(uint32(id.TopicPartition)))
+	return mix(hash ^ uint64(attempts))
+}
+
+// mix is the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// clip cuts a reason to ReasonMax bytes of valid UTF-8, which is all that the
+// wire's strings may hold.
+func clip(reason string) string {
+	if len(reason) > ReasonMax {
+		reason = reason[:ReasonMax]
+	}
+	return strings.ToValidUTF8(reason, "")
+}
