@@ -1,6 +1,12 @@
 package ownership
 
-import "github.com/ringfence/router/internal/clock"
+import (
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/ring"
+)
 
 // Gate is whether this node may dispatch for a partition, apart from its lease.
 //
@@ -35,4 +41,298 @@ func (g Gate) String() string {
 // lock under which the gate changes, and took now under it.
 func (l Lease) MayDispatch(g Gate, now clock.Instant) bool {
 	return g == Open && now.Add(l.Guard).Before(l.Until)
+}
+
+// gates are this node's gates and what it knows about running deliveries.
+type gates struct {
+	open    Set // acquired
+	waiting Set // ours and not acquired
+	running Set // a delivery of another tenure than the open one may run
+	barred  Set // running, and never to be extended again
+
+	since   []clock.Instant // partition → when the record was read that its wait or drain began with
+	revoked []uint64        // partition → Seq of the newest Revoke that closed its open gate
+
+	seq        uint64        // of the newest Revoke
+	answered   uint64        // newest Seq that was answered
+	revokedAt  clock.Instant // when the newest Revoke went out
+	drains     []drain       // to be forced, oldest first
+	recheck    bool          // something changed that rule 5 reads
+	nextPassed clock.Instant // when the next deadline of a waiting partition passes
+	confirm    clock.Instant // the latest deadline that has passed and needs an own Beat sent after it
+	stopped    bool          // this node closed its gates by itself, for good
+}
+
+// drain is a batch of partitions that were deposed together.
+type drain struct {
+	at         clock.Instant
+	seq        uint64 // of its Revoke
+	partitions Set
+}
+
+func newGates(partitions int, running Set) gates {
+	g := gates{
+		open: newSet(partitions), waiting: newSet(partitions),
+		running: newSet(partitions), barred: newSet(partitions),
+		since: make([]clock.Instant, partitions), revoked: make([]uint64, partitions),
+	}
+	g.running.addAll(running)
+	g.barred.addAll(running) // LOST: none is ever listed
+	return g
+}
+
+func (g *gates) gate(p ring.Partition) Gate {
+	switch {
+	case g.open.Has(p):
+		return Open
+	case g.waiting.Has(p):
+		return Waiting
+	case g.running.Has(p):
+		return Draining
+	}
+	return Closed
+}
+
+// change returns the gate of p as it is now, for SetGates.
+func (m *Machine) change(p ring.Partition) GateChange {
+	c := GateChange{Partition: p, Gate: m.gates.gate(p)}
+	if c.Gate == Open || c.Gate == Waiting {
+		c.Token = m.state.Token(p)
+	}
+	return c
+}
+
+func (m *Machine) setGates(changes []GateChange) {
+	if len(changes) > 0 {
+		m.emit(SetGates{changes})
+	}
+}
+
+// moveGates follows the tenures that began with the record at r (rule 3): a gate
+// that was open for an earlier tenure leaves Open and is revoked; what we own now waits.
+func (m *Machine) moveGates(r read) {
+	g := &m.gates
+	revoked := newSet(m.cfg.Partitions)
+	var touched []ring.Partition
+	for p := range ring.Partition(m.cfg.Partitions) {
+		ours := m.state.Owner(p) == m.cfg.Inc
+		if m.state.Start[p] != r.at || !ours && !g.open.Has(p) && !g.waiting.Has(p) {
+			continue
+		}
+		touched = append(touched, p)
+		if g.open.Has(p) {
+			g.open.remove(p)
+			revoked.add(p)
+		}
+		g.waiting.remove(p)
+		if ours {
+			g.waiting.add(p)
+		} else {
+			m.beats.changed = true // even if nothing runs: the new owner waits to hear it
+		}
+		g.since[p] = r.when
+	}
+	m.markRevoked(revoked, r.when)
+	changes := make([]GateChange, 0, len(touched))
+	for _, p := range touched {
+		changes = append(changes, m.change(p))
+	}
+	m.setGates(changes)
+	m.revoke(revoked, false)
+	g.recheck = true
+}
+
+// markRevoked says that deliveries of closed tenures may run until we hear otherwise.
+func (m *Machine) markRevoked(revoked Set, when clock.Instant) {
+	if revoked.Empty() {
+		return
+	}
+	g := &m.gates
+	g.running.addAll(revoked)
+	for p := range revoked.All() {
+		g.revoked[p] = g.seq + 1
+		g.since[p] = when
+	}
+	g.drains = append(g.drains, drain{when, g.seq + 1, revoked})
+	m.emit(Note{Kind: NoteDeposed, Count: revoked.Len()})
+}
+
+func (m *Machine) revoke(partitions Set, final bool) {
+	if partitions.Empty() {
+		return
+	}
+	m.gates.seq++
+	m.gates.revokedAt = m.now
+	m.emit(Revoke{Seq: m.gates.seq, Partitions: partitions.Clone(), Final: final})
+	m.beats.changed = true
+}
+
+// stopAll deposes whatever runs or may start here: nothing of it is ever extended
+// again (Genesis, LOST, exit).
+func (m *Machine) stopAll(reason string) {
+	g := &m.gates
+	revoked := g.open.Clone()
+	for p := range revoked.All() {
+		g.open.remove(p)
+		g.waiting.add(p) // until moveGates or closeGates says whose it is
+	}
+	m.markRevoked(revoked, m.now)
+	if g.running.Empty() {
+		return
+	}
+	g.barred.addAll(g.running)
+	g.drains = nil
+	var changes []GateChange
+	for p := range revoked.All() {
+		changes = append(changes, GateChange{Partition: p, Gate: Draining})
+	}
+	m.setGates(changes)
+	m.revoke(g.running, true)
+	m.emit(ForceDrain{Partitions: g.running.Clone(), Reason: reason})
+	m.setLease() // lists none of them
+}
+
+// closeGates gives every claim up.
+func (m *Machine) closeGates() {
+	g := &m.gates
+	waiting := g.waiting.Clone()
+	clear(g.waiting)
+	g.stopped = true
+	var changes []GateChange
+	for p := range waiting.All() {
+		changes = append(changes, m.change(p))
+	}
+	m.setGates(changes)
+}
+
+// drained takes the news that deliveries of closed tenures are over.
+func (m *Machine) drained(in Drained) {
+	g := &m.gates
+	g.answered = max(g.answered, in.Seq)
+	var changes []GateChange
+	var longest time.Duration
+	count := 0
+	for p := range both(in.Partitions, g.running) {
+		if in.Seq < g.revoked[p] {
+			continue // told before the newest revocation: deliveries came in between
+		}
+		g.running.remove(p)
+		g.barred.remove(p)
+		count++
+		longest = max(longest, m.now.Sub(g.since[p]))
+		if !g.waiting.Has(p) {
+			changes = append(changes, m.change(p))
+		}
+	}
+	if count == 0 {
+		return
+	}
+	m.setGates(changes)
+	m.emit(Note{Kind: NoteDrained, Count: count, Took: longest})
+	m.beats.changed = true
+	g.recheck = true
+}
+
+// forceDrains ends the patience with deliveries that outlive their tenure by DrainTimeout.
+func (m *Machine) forceDrains() {
+	g := &m.gates
+	for len(g.drains) > 0 && m.due(g.drains[0].at.Add(m.cfg.Timing.DrainTimeout)) {
+		d := g.drains[0]
+		g.drains = slices.Delete(g.drains, 0, 1)
+		left := newSet(m.cfg.Partitions)
+		for p := range both(d.partitions, g.running) {
+			if g.revoked[p] == d.seq {
+				left.add(p)
+			}
+		}
+		if left.Empty() {
+			continue
+		}
+		g.barred.addAll(left)
+		m.emit(Note{Kind: NoteForced, Count: left.Len()})
+		m.emit(ForceDrain{Partitions: left.Clone(), Reason: "drain timeout"})
+		m.setLease()
+	}
+}
+
+// mayAcquire is rule 5, where a gate opens: the table gives p to us, we have a
+// lease, nothing of our own earlier tenures runs, and every tenure of others is
+// proven over.
+func (m *Machine) mayAcquire(p ring.Partition) bool {
+	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && !m.gates.running.Has(p) &&
+		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !m.provenOver(t) })
+}
+
+// provenOver is the heart of rule 5: the deadline of a foreign tenure lies before
+// the sending of an own Beat that was read back. That the deadline has passed is not
+// enough: a draining Beat that we have not read may have moved it (attack 34).
+// Tenures of our own are judged by what runs.
+func (m *Machine) provenOver(t Tenure) bool {
+	return t.Inc == m.cfg.Inc || t.deadline.Before(m.fresh)
+}
+
+// acquire opens every gate that rule 5 allows. It looks at the waiting partitions
+// only when something has changed or a deadline has passed.
+func (m *Machine) acquire() {
+	g := &m.gates
+	if !g.recheck && !m.due(g.nextPassed) {
+		return
+	}
+	g.recheck, g.nextPassed, g.confirm = false, clock.Forever, 0
+	if g.stopped {
+		return
+	}
+	var opened []ring.Partition
+	for p := range g.waiting.All() {
+		if m.mayAcquire(p) {
+			opened = append(opened, p)
+		} else {
+			m.watchDeadlines(p)
+		}
+	}
+	m.due(g.nextPassed)
+	m.openGates(opened)
+}
+
+// watchDeadlines finds when a waiting partition's next deadline passes, and the
+// latest one that has passed and that no own Beat confirms yet.
+func (m *Machine) watchDeadlines(p ring.Partition) {
+	for _, t := range m.state.Pending[p] {
+		switch {
+		case m.provenOver(t):
+		case t.deadline.Before(m.now):
+			m.gates.confirm = max(m.gates.confirm, t.deadline)
+		default:
+			m.gates.nextPassed = min(m.gates.nextPassed, t.deadline.Add(1))
+		}
+	}
+}
+
+func (m *Machine) openGates(opened []ring.Partition) {
+	if len(opened) == 0 {
+		return
+	}
+	g := &m.gates
+	changes := make([]GateChange, 0, len(opened))
+	var waited, silent time.Duration
+	silentCount := 0
+	for _, p := range opened {
+		g.waiting.remove(p)
+		g.open.add(p)
+		changes = append(changes, m.change(p))
+		waited = max(waited, m.now.Sub(g.since[p]))
+		for _, t := range m.state.Pending[p] {
+			if t.Inc != m.cfg.Inc {
+				silent = max(silent, m.now.Sub(m.heard(t.Inc)))
+				silentCount++
+				break
+			}
+		}
+	}
+	m.setGates(changes)
+	m.emit(Note{Kind: NoteAcquired, At: m.state.Cur, Count: len(opened), Took: waited})
+	if silentCount > 0 {
+		m.emit(Note{Kind: NoteTakeover, At: m.state.Cur, Count: silentCount, Took: silent})
+	}
+	m.beats.changed = true
 }

@@ -1,23 +1,498 @@
 package ownership
 
 import (
+	"fmt"
+	"slices"
+	"time"
+
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/ring"
 )
 
+// acceptedMax is how many accepted epochs are kept to compare views with.
+const acceptedMax = 1024
+
+// peersMax is how many incarnations are followed before old ones are dropped.
+const peersMax = 1024
+
 // Machine is one incarnation of one member. It is not safe for concurrent use.
 type Machine struct {
-	cfg Config
+	cfg  Config
+	now  clock.Instant // of this Step
+	out  []Effect      // of this Step
+	next clock.Instant // when something is due
+	over bool          // lost, exited or left
+
+	tail tail    // join.go: the reader of the log
+	join joining // join.go: until there is a state
+
+	state    *State   // what the log adds up to; nil while joining
+	base     Position // views are compared beyond this epoch
+	accepted []view   // epochs accepted after base
+
+	lease   clock.Instant // rule 2: until when this node may act
+	fresh   clock.Instant // tFresh: when the newest own Beat read back was sent
+	ownRead clock.Instant // when an own Beat was last read back
+	lapsed  clock.Instant // when the lease ran out, zero while there is one
+	listed  Set           // draining of the newest own Beat read back
+	counted []counted     // own Beats that judge silence, the last five
+
+	beats  beats // beat.go: own Beats on their way
+	gates  gates // gate.go
+	intent       // propose.go: what this node wants of the group
+
+	anchors anchors // anchor.go
+
+	heardBase clock.Instant         // rule 4: heard of everybody at first
+	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
+}
+
+// view is an accepted epoch.
+type view struct {
+	at   Position
+	hash uint64
+}
+
+// counted is an own Beat that counts for judging silence.
+type counted struct {
+	at         Position
+	sent, read clock.Instant
+}
+
+// peer is what this node knows about an incarnation, itself included.
+type peer struct {
+	heard   clock.Instant // when its newest Beat was read
+	at      Position      // of its newest Beat
+	beat    *Beat         // its newest; nil: none
+	applied Position      // the newest that it ever applied
+	lists   []listing     // whom it says it cannot reach
+	reach   Reach         // by our own transport
+}
+
+// listing is an unbroken run of Beats that name inc as unreachable.
+type listing struct {
+	inc         Incarnation
+	first, last clock.Instant // when they were read
 }
 
 // New returns the machine of a new incarnation. cfg must be valid.
-func New(cfg Config) *Machine { return &Machine{cfg: cfg} }
-
-// Step applies in at time now, which never falls.
-func (m *Machine) Step(now clock.Instant, in Input) []Effect { return nil }
+func New(cfg Config) *Machine {
+	m := &Machine{cfg: cfg, peers: map[Incarnation]*peer{}}
+	m.gates = newGates(cfg.Partitions, cfg.Running)
+	return m
+}
 
 // Next returns when Step is due at the latest.
-func (m *Machine) Next() clock.Instant { return clock.Forever }
+func (m *Machine) Next() clock.Instant { return m.next }
+
+// Step applies in at time now, which never falls. What protects safety comes
+// first, whatever the input: too long without an own Beat is LOST before a lease is set.
+func (m *Machine) Step(now clock.Instant, in Input) []Effect {
+	if m.over {
+		return nil
+	}
+	m.now, m.out, m.next = max(now, m.now), nil, clock.Forever
+	m.judgeOwnSilence()
+	if !m.over {
+		m.take(in)
+	}
+	if !m.over {
+		m.settle()
+	}
+	return m.out
+}
+
+func (m *Machine) take(in Input) {
+	switch in := in.(type) {
+	case Tick:
+	case RecordRead:
+		m.recordRead(in)
+	case ReaderOpened:
+		m.readerOpened(in)
+	case ReaderFailed:
+		m.readerFailed(in)
+	case CheckAnswer:
+		m.checkAnswer(in)
+	case AppendDone:
+		m.appendDone(in)
+	case Drained:
+		m.drained(in)
+	case AppReady:
+		m.appReady(in)
+	case Evidence:
+		m.peer(in.Inc).reach = in.Reach
+	case Leave:
+		m.leave()
+	}
+}
+
+// settle does what is due. Gates first, so that the Beat tells of them.
+func (m *Machine) settle() {
+	m.keepReading()
+	if m.state == nil {
+		m.keepJoining()
+		m.finishLeaving()
+		return
+	}
+	m.judgeName()
+	if m.over {
+		return
+	}
+	m.noteLapse()
+	m.forceDrains()
+	m.acquire()
+	m.propose()
+	m.answerHellos()
+	m.moveAnchor()
+	m.finishLeaving()
+	if !m.over {
+		m.beat()
+	}
+}
+
+func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
+
+func (m *Machine) append(b Body) {
+	m.emit(Append{Record{LogVersion: LogVersion, Group: m.cfg.Group, Inc: m.cfg.Inc, Body: b}})
+}
+
+// due reports whether t has come, and if not, asks for a Step then.
+func (m *Machine) due(t clock.Instant) bool {
+	if !m.now.Before(t) {
+		return true
+	}
+	m.next = min(m.next, t)
+	return false
+}
+
+// isFresh reports whether this node has state and a valid lease.
+func (m *Machine) isFresh() bool { return m.state != nil && m.now.Before(m.lease) }
+
+func (m *Machine) isMember() bool { return m.state != nil && m.state.IsMember(m.cfg.Inc) }
+
+// peer returns what is known about inc, from now on if nothing was.
+func (m *Machine) peer(inc Incarnation) *peer {
+	p := m.peers[inc]
+	if p == nil {
+		if len(m.peers) >= peersMax {
+			m.forgetPeers()
+		}
+		p = &peer{}
+		m.peers[inc] = p
+	}
+	return p
+}
+
+// forgetPeers drops the incarnations that the log has forgotten and that were not
+// heard for a minute. heardBase takes their place, so that no deadline gets earlier.
+func (m *Machine) forgetPeers() {
+	for inc, p := range m.peers { // every one is judged alone: the order does not matter
+		known := inc == m.cfg.Inc
+		if m.state != nil && !known {
+			_, known = m.state.Node(inc)
+		}
+		if !known && p.heard.Add(time.Minute).Before(m.now) {
+			m.heardBase = max(m.heardBase, p.heard)
+			delete(m.peers, inc)
+		}
+	}
+}
+
+// heard is when the newest Beat of inc was read (rule 4).
+func (m *Machine) heard(inc Incarnation) clock.Instant {
+	if p := m.peers[inc]; p != nil {
+		return max(p.heard, m.heardBase)
+	}
+	return m.heardBase
+}
+
+// seenFresh reports whether n's newest Beat was heard less than its lease ago.
+func (m *Machine) seenFresh(n Node) bool {
+	if n.Inc == m.cfg.Inc {
+		return m.isFresh()
+	}
+	p := m.peers[n.Inc]
+	return p != nil && p.beat != nil && m.now.Before(p.heard.Add(n.Lease))
+}
+
+// apply takes the next record of a gap-free log, read at r.when, into the state.
+func (m *Machine) apply(r read) {
+	if !m.readable(r) {
+		return
+	}
+	switch b := r.rec.Body.(type) {
+	case *Genesis:
+		m.applyGenesis(r, b)
+	case *Epoch:
+		m.applyEpoch(r, b)
+	case *Beat:
+		m.applyBeat(r, b)
+	case *Hello:
+		m.applyHello(r, b)
+	case *Snap:
+		m.snapSeen(b)
+	}
+}
+
+// readable reports whether a record is one of ours. A decision in a format that we
+// cannot read means that we do not know the state any more.
+func (m *Machine) readable(r read) bool {
+	switch {
+	case r.rec.Group != m.cfg.Group && r.rec.LogVersion == LogVersion, r.rec.LogVersion == 0:
+		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "of group " + r.rec.Group})
+		return false
+	case r.rec.LogVersion == LogVersion:
+		return r.rec.Body != nil
+	}
+	switch r.rec.Body.(type) {
+	case *Beat, *Hello, *Snap:
+		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: fmt.Sprintf("of log version %d", r.rec.LogVersion)})
+	default:
+		m.exit(fmt.Sprintf("the group decides in log version %d, this router reads %d", r.rec.LogVersion, LogVersion))
+	}
+	return false
+}
+
+// applyEpoch takes a table. Gates close and Revoke goes out before anything that
+// follows from the new table (rule 3).
+func (m *Machine) applyEpoch(r read, e *Epoch) {
+	s := m.state
+	wasMember, before := m.isMember(), s.Members
+	if err := s.applyEpoch(r.at, e); err != nil {
+		if r.rec.Inc == m.cfg.Inc {
+			m.emit(Note{Kind: NoteEpochLost, At: r.at, Reason: err.Error()})
+		}
+		return
+	}
+	m.keepView(r.at)
+	moved := m.startDeadlines(r)
+	m.moveGates(r)
+	m.emit(PublishTable{s.table()})
+	m.emit(Note{Kind: NoteEpoch, At: r.at, Inc: r.rec.Inc, Count: moved, Reason: e.Reason})
+	m.wanted = 0 // competing proposals are void: judge again
+	switch isMember := m.isMember(); {
+	case m.nameTaken(wasMember, before):
+		m.exit("another incarnation has taken the name " + m.cfg.Name)
+	case wasMember && !isMember:
+		m.removed(r)
+	case !wasMember && isMember:
+		m.joinedAt, m.votedOff = r.when, false
+	}
+}
+
+// startDeadlines is rule 4 for the tenures that the record at r has deposed, and
+// counts them: the silence of the owner is the silence of its tenure.
+func (m *Machine) startDeadlines(r read) (moved int) {
+	for p := range m.state.pending.All() {
+		tenures := m.state.Pending[p]
+		if t := &tenures[len(tenures)-1]; t.Dep == r.at {
+			t.deadline = m.heard(t.Inc).Add(waitFor(t.Lease))
+			moved++
+		}
+	}
+	return moved
+}
+
+// applyGenesis deposes every tenure on every node, also where the owner stays.
+func (m *Machine) applyGenesis(r read, g *Genesis) {
+	if err := validGenesis(r.at, g); err != nil {
+		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "genesis: " + err.Error()})
+		return
+	}
+	if reason := m.foreignGroup(g.HashID, len(g.Table), g.Gen); reason != "" {
+		m.exit(reason)
+		return
+	}
+	m.state = newGenesisState(r.at, g)
+	m.startAnyDeadlines(r.when)
+	m.base, m.accepted = r.at, nil
+	m.counted = nil // its sender is alive, whatever was counted before
+	m.wanted, m.joinSince = 0, 0
+	m.stopAll("genesis")
+	m.moveGates(r)
+	m.emit(PublishTable{m.state.table()})
+	m.emit(Note{Kind: NoteGenesis, At: r.at, Inc: r.rec.Inc, Count: len(g.Table)})
+}
+
+// startAnyDeadlines is rule 4 for whatever ran before a Genesis, or before the
+// record that an adopted state comes from: read at x.
+func (m *Machine) startAnyDeadlines(x clock.Instant) {
+	m.heardBase = max(m.heardBase, x)
+	for p := range m.state.pending.All() {
+		for i := range m.state.Pending[p] {
+			t := &m.state.Pending[p][i]
+			t.deadline = max(t.deadline, x.Add(waitFor(t.Lease)))
+		}
+	}
+	m.gates.recheck = true
+}
+
+// foreignGroup says why this node may not work in a group with these constants.
+func (m *Machine) foreignGroup(hashID string, partitions int, gen uint32) string {
+	switch {
+	case hashID != m.cfg.HashID || partitions != m.cfg.Partitions:
+		return fmt.Sprintf("the group places keys by %s on %d partitions, this router by %s on %d",
+			hashID, partitions, m.cfg.HashID, m.cfg.Partitions)
+	case m.cfg.Gen < gen:
+		return fmt.Sprintf("the group's fencing tokens are of generation %d, this router's of %d", gen, m.cfg.Gen)
+	}
+	return ""
+}
+
+// applyBeat takes a Beat: what it proves about tenures, then what it says about its
+// sender, then, if it is our own, the lease (rule 2).
+func (m *Machine) applyBeat(r read, b *Beat) {
+	if m.diverged(r, b) {
+		m.lost(fmt.Sprintf("log diverged: %v has another epoch %v", r.rec.Inc, b.Cur))
+		return
+	}
+	if m.state.applyBeat(r.rec.Inc, b) {
+		m.gates.recheck = true
+	}
+	p := m.peer(r.rec.Inc)
+	p.at, p.beat, p.heard = r.at, b, r.when
+	if p.applied.Before(b.Applied) {
+		p.applied = b.Applied
+	}
+	p.note(r.when, b.Unreachable)
+	if r.rec.Inc == m.cfg.Inc {
+		m.ownBeat(r, b)
+		return
+	}
+	m.moveDeadlines(r, b)
+}
+
+// moveDeadlines is rule 4 for later Beats: only one that lists p in draining moves
+// the deadlines of its sender's tenures of p. Any other proves nothing about p: its
+// sender holds no lease for it once it has read of its deposition.
+func (m *Machine) moveDeadlines(r read, b *Beat) {
+	for p := range both(b.Draining, m.state.pending) {
+		for i := range m.state.Pending[p] {
+			if t := &m.state.Pending[p][i]; t.Inc == r.rec.Inc {
+				t.deadline = max(t.deadline, r.when.Add(waitFor(t.Lease)))
+			}
+		}
+	}
+}
+
+// ownBeat is rule 2: reading one's own Beat back is the only thing that sets a
+// lease, and it counts from before the Beat was sent.
+func (m *Machine) ownBeat(r read, b *Beat) {
+	sent, ok := m.beats.readBack(b.Seq)
+	if !ok {
+		return // a duplicate
+	}
+	m.ownRead = r.when
+	m.count(counted{r.at, sent, r.when})
+	m.fresh = max(m.fresh, sent)
+	m.lease = max(m.lease, sent.Add(m.cfg.Timing.Lease))
+	m.listed = b.Draining
+	m.gates.recheck = true
+	m.setLease()
+	if m.lapsed != 0 && m.isFresh() {
+		m.emit(Note{Kind: NoteLeaseRegained, Took: m.now.Sub(m.lapsed)})
+		m.lapsed = 0
+	}
+}
+
+// setLease publishes the lease. What is barred is never listed, so no Pong can
+// extend it (rule 7).
+func (m *Machine) setLease() {
+	draining := newSet(m.cfg.Partitions)
+	for p := range both(m.listed, m.gates.running) {
+		if !m.gates.barred.Has(p) {
+			draining.add(p)
+		}
+	}
+	m.emit(SetLease{Lease{Until: m.lease, Guard: m.cfg.Timing.Guard, Draining: draining.Clone()}})
+}
+
+// count keeps own Beats at the pace of R, so that bursts judge nobody; a pause
+// starts anew, so that an outage judges nobody.
+func (m *Machine) count(c counted) {
+	r := m.cfg.Timing.BeatEvery
+	if n := len(m.counted); n > 0 {
+		last := m.counted[n-1]
+		if c.sent.Sub(last.sent) < r*9/10 {
+			return
+		}
+		if c.sent.Sub(last.sent) > 3*r || c.read.Sub(last.read) > 3*r {
+			m.counted = nil
+		}
+	}
+	m.counted = append(m.counted, c)
+	if len(m.counted) > 5 {
+		m.counted = slices.Delete(m.counted, 0, 1)
+	}
+}
+
+// note follows whom the peer cannot reach.
+func (p *peer) note(when clock.Instant, unreachable []Incarnation) {
+	lists := make([]listing, 0, len(unreachable))
+	for _, inc := range unreachable {
+		l := listing{inc: inc, first: when, last: when}
+		if i := p.listing(inc); i >= 0 {
+			l.first = p.lists[i].first
+		}
+		lists = append(lists, l)
+	}
+	p.lists = lists
+}
+
+func (p *peer) listing(inc Incarnation) int {
+	return slices.IndexFunc(p.lists, func(l listing) bool { return l.inc == inc })
+}
+
+// keepView remembers the epoch that was just accepted, to compare views.
+func (m *Machine) keepView(at Position) {
+	m.accepted = append(m.accepted, view{at, m.state.ViewHash})
+	if len(m.accepted) > acceptedMax {
+		m.base = m.accepted[0].at
+		m.accepted = slices.Delete(m.accepted, 0, 1)
+	}
+}
+
+// diverged reports whether the sender of b lives in another history: its current
+// epoch is one that we have passed and never accepted, or accepted with another view.
+// What lies before our adoption or the newest Genesis cannot be judged.
+func (m *Machine) diverged(r read, b *Beat) bool {
+	if !m.base.Before(b.Cur) || !b.Cur.Before(r.at) {
+		return false
+	}
+	i, ok := slices.BinarySearchFunc(m.accepted, b.Cur, func(v view, at Position) int {
+		return comparePositions(v.at, at)
+	})
+	return !ok || m.accepted[i].hash != b.ViewHash
+}
+
+// noteLapse says so when the lease runs out. Nothing needs to be done: rule 6 compares.
+func (m *Machine) noteLapse() {
+	if m.lease != 0 && m.lapsed == 0 && m.due(m.lease) {
+		m.lapsed = m.lease
+		m.emit(Note{Kind: NoteLeaseLapsed})
+	}
+}
+
+// lost ends this incarnation because it cannot know any more who owns what.
+func (m *Machine) lost(reason string) {
+	m.emit(Note{Kind: NoteLostTrust, Reason: reason})
+	m.end(reason, Lost{reason})
+}
+
+// exit ends this member.
+func (m *Machine) exit(reason string) { m.end(reason, Exit{reason}) }
+
+func (m *Machine) end(reason string, last Effect) {
+	if m.over {
+		return
+	}
+	m.stopAll(reason)
+	m.closeGates()
+	m.over = true
+	m.next = clock.Forever
+	m.emit(SetLease{}) // permits nothing
+	m.emit(last)
+}
 
 // Phase is where a node stands.
 type Phase string
@@ -35,16 +510,61 @@ const (
 type Status struct {
 	Phase    Phase
 	Member   bool
-	Lease    Lease
+	Ready    bool // as our Beats say it
+	Lease    clock.Instant
 	Applied  Position // newest record taken in
 	Cur      Position
+	Gen      uint32
 	Open     int // gates
 	Waiting  int
 	Draining int
+	Pending  int // partitions, of anybody, with a tenure that is not proven dead
 }
 
 // Status returns the picture at time now.
-func (m *Machine) Status(now clock.Instant) Status { return Status{} }
+func (m *Machine) Status(now clock.Instant) Status {
+	st := Status{
+		Member: m.isMember(), Ready: m.ready(), Lease: m.lease, Applied: m.tail.last,
+		Open: m.gates.open.Len(), Waiting: m.gates.waiting.Len(), Draining: m.gates.running.Len(),
+	}
+	if m.state != nil {
+		st.Cur, st.Gen, st.Pending = m.state.Cur, m.state.Gen, m.state.pending.Len()
+	}
+	switch {
+	case m.over:
+		st.Phase = Over
+	case m.state == nil:
+		st.Phase = Joining
+	case m.leaving:
+		st.Phase = Leaving
+	case now.Before(m.lease):
+		st.Phase = Fresh
+	default:
+		st.Phase = Stale
+	}
+	return st
+}
 
 // Gate returns the gate of p.
-func (m *Machine) Gate(p ring.Partition) Gate { return Closed }
+func (m *Machine) Gate(p ring.Partition) Gate { return m.gates.gate(p) }
+
+// Blocker is one reason why a gate waits.
+type Blocker struct {
+	Inc      Incarnation   // whose tenure; zero: any, from before a Genesis
+	Start    Position      // of the tenure
+	Deadline clock.Instant // when it is over if nothing more is heard; an own Beat must confirm it then
+}
+
+// Why lists what a waiting partition waits for; Running tells that a delivery of
+// our own earlier tenure runs.
+func (m *Machine) Why(p ring.Partition) (blockers []Blocker, running bool) {
+	if m.state == nil {
+		return nil, m.gates.running.Has(p)
+	}
+	for _, t := range m.state.Pending[p] {
+		if !m.provenOver(t) {
+			blockers = append(blockers, Blocker{t.Inc, t.Start, t.deadline})
+		}
+	}
+	return blockers, m.gates.running.Has(p)
+}

@@ -279,8 +279,11 @@ func (s *State) clone() *State {
 	c.Nodes = slices.Clone(s.Nodes)
 	c.Start = slices.Clone(s.Start)
 	c.Pending = make([][]Tenure, len(s.Pending))
-	for p := range s.pending.All() {
-		c.Pending[p] = slices.Clone(s.Pending[p])
+	for p, tenures := range s.Pending {
+		if len(tenures) == 0 {
+			continue
+		}
+		c.Pending[p] = slices.Clone(tenures)
 		for i := range c.Pending[p] {
 			c.Pending[p][i].deadline = 0
 		}

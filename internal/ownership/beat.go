@@ -1,0 +1,140 @@
+package ownership
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+const (
+	beatsOnWayMax  = 2   // handed to the producer and not finished
+	beatsSentMax   = 256 // remembered until they are read back
+	unreachableMax = 256 // named in one Beat
+)
+
+// beats are this node's own Beats.
+type beats struct {
+	seq     uint64        // of the newest
+	at      clock.Instant // when the newest was built; zero: none
+	ready   bool          // what the newest said
+	changed bool          // something changed that the newest does not say
+	sent    []sentBeat    // not read back, oldest first
+}
+
+type sentBeat struct {
+	seq    uint64
+	at     clock.Instant // before Send: the only instant that a lease may count from
+	done   bool          // the log answered
+	failed bool          // with an error: it may have landed all the same
+}
+
+// readBack returns when a Beat was sent and forgets it with all earlier ones.
+func (b *beats) readBack(seq uint64) (sent clock.Instant, ok bool) {
+	for i, s := range b.sent {
+		if s.seq == seq {
+			b.sent = slices.Delete(b.sent, 0, i+1)
+			return s.at, true
+		}
+	}
+	return 0, false
+}
+
+func (m *Machine) appendDone(in AppendDone) {
+	switch body := in.Record.Body.(type) {
+	case *Beat:
+		for i := range m.beats.sent {
+			if s := &m.beats.sent[i]; s.seq == body.Seq {
+				s.done, s.failed = true, in.Failed
+			}
+		}
+	case *Hello:
+		if in.Failed {
+			m.join.helloFailed()
+		}
+	case *Genesis, *Epoch, *Snap: // read back or not: nothing depends on the answer
+	}
+}
+
+// beat is rule 1: a Beat every R, and at once when something changed that others
+// wait for. It tells one consistent cut: the gates cannot change within a Step, and
+// a partition counts as draining until the driver has said that nothing runs.
+func (m *Machine) beat() {
+	t := &m.cfg.Timing
+	if m.ready() != m.beats.ready {
+		m.beats.changed = true
+	}
+	confirming := m.needsConfirming()
+	if m.beats.at != 0 && !m.due(m.beats.at.Add(t.BeatEvery)) {
+		if !m.beats.changed && !confirming || !m.due(m.beats.at.Add(t.BeatSpacing)) {
+			return
+		}
+	}
+	if m.awaitsDrained() || !m.hasRoom() {
+		return
+	}
+	m.beats.seq++
+	m.beats.at, m.beats.ready, m.beats.changed = m.now, m.ready(), false
+	m.beats.sent = append(m.beats.sent, sentBeat{seq: m.beats.seq, at: m.now})
+	if len(m.beats.sent) > beatsSentMax {
+		m.beats.sent = slices.Delete(m.beats.sent, 0, 1)
+	}
+	m.append(&Beat{
+		Seq: m.beats.seq, Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash,
+		Ready:       m.beats.ready,
+		Draining:    m.gates.running.Clone(),
+		Acquired:    m.gates.open.Clone(),
+		Unreachable: m.unreachable(),
+	})
+	if confirming {
+		m.emit(Note{Kind: NoteConfirm})
+	}
+	m.due(m.now.Add(t.BeatEvery))
+}
+
+// needsConfirming asks for the confirming Beat of rule 5: a deadline has passed,
+// and no own Beat sent after it is on its way or was read back.
+func (m *Machine) needsConfirming() bool {
+	confirm := m.gates.confirm
+	return confirm != 0 && !slices.ContainsFunc(m.beats.sent, func(s sentBeat) bool {
+		return confirm.Before(s.at) && !s.failed
+	})
+}
+
+// awaitsDrained holds a Beat back for the driver's answer to a Revoke, which comes
+// as the very next input: where nothing runs, the first Beat is the release.
+func (m *Machine) awaitsDrained() bool {
+	return m.gates.answered < m.gates.seq && !m.due(m.gates.revokedAt.Add(m.cfg.Timing.BeatSpacing))
+}
+
+// hasRoom keeps few Beats on their way: what queues up in an outage renews nothing.
+// A Beat older than a lease counts as gone.
+func (m *Machine) hasRoom() bool {
+	onWay, first := 0, clock.Forever
+	for _, s := range m.beats.sent {
+		if gone := s.at.Add(m.cfg.Timing.Lease); !s.done && m.now.Before(gone) {
+			onWay++
+			first = min(first, gone)
+		}
+	}
+	return onWay < beatsOnWayMax || m.due(first)
+}
+
+// unreachable lists the nodes that our transport cannot reach, in a fixed order.
+func (m *Machine) unreachable() []Incarnation {
+	var list []Incarnation
+	for _, n := range m.state.Nodes {
+		if n.Inc != m.cfg.Inc && m.reachOf(n.Inc) == ReachDead && (m.state.IsMember(n.Inc) || m.seenFresh(n)) {
+			list = append(list, n.Inc)
+		}
+	}
+	slices.SortFunc(list, func(a, b Incarnation) int { return bytes.Compare(a[:], b[:]) })
+	return list[:min(len(list), unreachableMax)]
+}
+
+func (m *Machine) reachOf(inc Incarnation) Reach {
+	if p := m.peers[inc]; p != nil {
+		return p.reach
+	}
+	return ReachUnknown
+}

@@ -1,0 +1,484 @@
+package ownership
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+const (
+	coldHellos   = 6    // own Hellos read back before a cold start
+	hellosMax    = 8    // remembered while joining
+	keptMax      = 8192 // records kept while joining
+	queueMax     = 8192 // records kept behind a contiguity check
+	owedSnapsMax = 16   // Hellos not answered yet
+)
+
+// read is a record in hand.
+type read struct {
+	at   Position
+	rec  Record
+	when clock.Instant // taken after it was in hand
+}
+
+// tail is the reader of the log. What leaves it is gap-free.
+type tail struct {
+	reader  uint64        // whose records count
+	opened  bool          // it has answered
+	retryAt clock.Instant // it has failed: when to open the next one
+	askedAt clock.Instant // when it was asked for
+	last    Position      // newest record taken in; zero: nothing counts yet
+	resumed bool          // the next record must be last
+
+	check    uint64 // number of the newest contiguity check
+	checking bool
+	checkAt  clock.Instant
+	queue    []read // the record being checked, and what came behind it
+}
+
+// joining is what happens until there is a state.
+type joining struct {
+	hellos   []hello       // read back by the current reader, oldest first
+	kept     []read        // records since the first of them
+	onWay    bool          // a Hello was sent and not read back
+	sentAt   clock.Instant // when the newest Hello was sent; zero: none by this reader
+	began    clock.Instant // when the first one was sent
+	helloAt  Position      // of this incarnation's first Hello
+	group    clock.Instant // when a record of another node was seen last; zero: none
+	row      int           // own Hellos read back in a row with no group seen
+	rowSent  clock.Instant // when the newest of them was sent
+	coldAt   clock.Instant // when to append a Genesis; zero: not yet
+	genesis  clock.Instant // when one was appended in this row; zero: none
+	snapOwed []owedSnap    // Hellos of others
+}
+
+type hello struct {
+	at   Position
+	when clock.Instant // x: when it was read
+}
+
+type owedSnap struct {
+	hello Position
+	inc   Incarnation
+	state *State // as of the Hello
+	when  clock.Instant
+}
+
+// ---- the tail: anchor and contiguity ----
+
+// openReader starts a new tail: behind the newest record taken in, or, without a
+// state, at the end of the log.
+func (m *Machine) openReader() {
+	t := &m.tail
+	t.reader++
+	t.opened, t.retryAt, t.askedAt = false, 0, m.now
+	t.checking, t.queue = false, nil
+	t.resumed = m.state != nil
+	if m.state == nil {
+		t.last = Position{}
+		m.join = joining{began: m.join.began, helloAt: m.join.helloAt, group: m.join.group}
+	}
+	m.emit(OpenReader{Reader: t.reader, At: t.last})
+}
+
+func (m *Machine) readerOpened(in ReaderOpened) {
+	if in.Reader == m.tail.reader {
+		m.tail.opened = true
+	}
+}
+
+func (m *Machine) readerFailed(in ReaderFailed) {
+	if in.Reader == m.tail.reader && m.tail.retryAt == 0 {
+		m.tail.retryAt = m.now.Add(m.cfg.Timing.HelloEvery)
+	}
+}
+
+// keepReading does what the tail has due: its first reader, one that failed, one
+// that brings no own Beat, a check without an answer.
+func (m *Machine) keepReading() {
+	t, timing := &m.tail, &m.cfg.Timing
+	switch {
+	case t.reader == 0, t.retryAt != 0 && m.due(t.retryAt):
+		m.openReader()
+	case (m.state != nil || !t.opened) && m.due(max(m.ownRead, t.askedAt).Add(timing.ReopenAfter)):
+		m.emit(Note{Kind: NoteReopen, At: t.last, Took: m.now.Sub(m.ownRead)})
+		m.openReader()
+	}
+	if t.checking && m.due(t.checkAt.Add(timing.CheckTimeout)) {
+		m.emit(Note{Kind: NoteCheckRepeated, At: t.last})
+		m.startCheck()
+	}
+}
+
+// recordRead takes a record if it is the next one. Nothing is applied while a
+// ledger change is being checked.
+func (m *Machine) recordRead(in RecordRead) {
+	t := &m.tail
+	if in.Reader != t.reader {
+		return
+	}
+	t.opened = true
+	r := read{in.At, in.Record, m.now}
+	if !t.checking {
+		m.takeIn(r)
+		return
+	}
+	if len(t.queue) >= queueMax {
+		m.openReader() // it will come again
+		return
+	}
+	t.queue = append(t.queue, r)
+}
+
+// takeIn is the contiguity rule: after (X,e) comes (X,e+1), or (Y,0) with Y > X.
+func (m *Machine) takeIn(r read) {
+	t := &m.tail
+	if t.resumed {
+		if r.at != t.last {
+			m.gap(fmt.Sprintf("reader resumed at %v, want %v", r.at, t.last))
+			return
+		}
+		t.resumed = false
+		return
+	}
+	switch {
+	case t.last.IsZero():
+		m.deliver(r)
+	case r.at.Ledger == t.last.Ledger && r.at.Entry <= t.last.Entry: // a duplicate
+	case r.at.Ledger == t.last.Ledger && r.at.Entry == t.last.Entry+1:
+		m.deliver(r)
+	case r.at.Ledger > t.last.Ledger && r.at.Entry == 0:
+		t.queue = append(t.queue, r)
+		m.startCheck()
+	default:
+		m.gap(fmt.Sprintf("%v follows %v", r.at, t.last))
+	}
+}
+
+func (m *Machine) startCheck() {
+	t := &m.tail
+	t.check++
+	t.checking, t.checkAt = true, m.now
+	m.emit(CheckContiguity{Check: t.check, Last: t.last, InHand: t.queue[0].at})
+	m.due(m.now.Add(m.cfg.Timing.CheckTimeout))
+}
+
+// checkAnswer ends a check: only a wrong answer is a gap; after an unload a short
+// reader may fail on all nodes at once though nothing is lost.
+func (m *Machine) checkAnswer(in CheckAnswer) {
+	t := &m.tail
+	if !t.checking || in.Check != t.check || in.Failed {
+		return // tried again when it times out
+	}
+	if in.First != t.last || in.Second != t.queue[0].at {
+		m.gap(fmt.Sprintf("%v and %v stand where %v and %v were read", in.First, in.Second, t.last, t.queue[0].at))
+		return
+	}
+	t.checking = false
+	queue := t.queue
+	t.queue = nil
+	m.deliver(queue[0])
+	reader := t.reader
+	for i, r := range queue[1:] {
+		if m.over || t.reader != reader {
+			return
+		}
+		if t.checking {
+			t.queue = append(t.queue, queue[1+i:]...)
+			return
+		}
+		m.takeIn(r)
+	}
+}
+
+// deliver passes a record on that follows the last one.
+func (m *Machine) deliver(r read) {
+	if m.state == nil {
+		m.joiningRead(r)
+		return
+	}
+	m.tail.last = r.at
+	m.apply(r)
+}
+
+// gap ends trust in this reader, and in the state if there is one.
+func (m *Machine) gap(reason string) {
+	if m.state != nil {
+		m.lost("gap in the log: " + reason)
+		return
+	}
+	m.rejoin(reason)
+}
+
+// rejoin starts the join again with a new reader and a new Hello.
+func (m *Machine) rejoin(reason string) {
+	m.emit(Note{Kind: NoteRejoin, Reason: reason})
+	m.openReader()
+}
+
+// judgeOwnSilence is LOST (b): too long without an own Beat, judged before any
+// lease is set.
+func (m *Machine) judgeOwnSilence() {
+	if m.state != nil && m.due(m.ownRead.Add(m.cfg.Timing.LostAfter)) {
+		m.lost(fmt.Sprintf("no own Beat came back for %v", m.now.Sub(m.ownRead)))
+	}
+}
+
+// ---- joining ----
+
+// joiningRead takes a record while there is no state.
+func (m *Machine) joiningRead(r read) {
+	j := &m.join
+	own := r.rec.Inc == m.cfg.Inc
+	if !m.readable(r) {
+		if !m.over && !own {
+			m.groupSeen()
+		}
+		m.keep(r)
+		return
+	}
+	switch b := r.rec.Body.(type) {
+	case *Genesis:
+		if m.adoptGenesis(r, b); m.state != nil || m.over {
+			return
+		}
+	case *Hello:
+		if own {
+			m.helloBack(r)
+		}
+	case *Snap:
+		if m.adoptSnap(r, b); m.state != nil || m.over {
+			return
+		}
+		m.groupSeen()
+	case *Beat, *Epoch:
+		if !own {
+			m.groupSeen()
+		}
+	}
+	m.keep(r)
+	if len(j.kept) > keptMax {
+		m.rejoin("too many records while joining")
+	}
+}
+
+// keep remembers what follows the first own Hello, with its time of reading.
+func (m *Machine) keep(r read) {
+	if len(m.join.hellos) > 0 {
+		m.tail.last = r.at
+		m.join.kept = append(m.join.kept, r)
+	}
+}
+
+// groupSeen ends a row of Hellos: there is a group, and it is alive.
+func (m *Machine) groupSeen() {
+	m.join.group = m.now
+	m.join.row, m.join.coldAt, m.join.genesis = 0, 0, 0
+}
+
+// keepJoining sends Hellos, gives a reader up that does not bring them, and starts cold.
+func (m *Machine) keepJoining() {
+	j, t := &m.join, &m.cfg.Timing
+	if !m.tail.opened || m.leaving {
+		return
+	}
+	if j.onWay && m.due(j.sentAt.Add(t.HelloLostAfter)) {
+		m.rejoin("no Hello came back")
+		return
+	}
+	m.startCold()
+	if !j.onWay && (j.sentAt == 0 || m.due(j.sentAt.Add(m.helloEvery()))) {
+		m.sendHello(true)
+	}
+}
+
+func (m *Machine) helloEvery() time.Duration {
+	t := &m.cfg.Timing
+	if !m.app || m.join.group != 0 && m.now.Before(m.join.group.Add(3*t.HelloSlow)) {
+		return t.HelloSlow
+	}
+	return t.HelloEvery
+}
+
+func (m *Machine) sendHello(needState bool) {
+	j := &m.join
+	j.onWay, j.sentAt = true, m.now
+	if j.began == 0 {
+		j.began = m.now
+	}
+	m.append(&Hello{
+		Node: m.self(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
+		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version,
+	})
+	m.due(m.now.Add(m.helloEvery()))
+}
+
+func (m *Machine) self() Node {
+	return Node{
+		Name: m.cfg.Name, Inc: m.cfg.Inc, Lease: m.cfg.Timing.Lease,
+		GRPCAddr: m.cfg.GRPCAddr, GossipAddr: m.cfg.GossipAddr,
+	}
+}
+
+// helloFailed lets the next Hello go out in its time.
+func (j *joining) helloFailed() { j.onWay = false }
+
+// helloBack takes an own Hello: a Snap for it counts from here on, and it is one
+// more in the row of a cold start. A duplicate is not.
+func (m *Machine) helloBack(r read) {
+	j := &m.join
+	j.hellos = append(j.hellos, hello{r.at, r.when})
+	if j.helloAt.IsZero() {
+		j.helloAt = r.at
+	}
+	if len(j.hellos) > hellosMax {
+		j.hellos = slices.Delete(j.hellos, 0, 1)
+		oldest := j.hellos[0].at
+		j.kept = slices.DeleteFunc(j.kept, func(k read) bool { return k.at.Before(oldest) })
+	}
+	if j.onWay {
+		j.onWay = false
+		j.row++
+		j.rowSent = j.sentAt
+	}
+}
+
+// startCold is the cold start: a ready node that has read six own Hellos back with
+// no other node's Beat, Snap or Genesis between makes itself the first member. No
+// wall time counts: a stalled broker brings no Hello back.
+func (m *Machine) startCold() {
+	j, t := &m.join, &m.cfg.Timing
+	if j.row < coldHellos || !m.app {
+		return
+	}
+	if j.coldAt == 0 {
+		j.coldAt = m.now.Add(m.jitter())
+	}
+	if j.genesis != 0 && !m.due(j.genesis.Add(t.HelloLostAfter)) {
+		return
+	}
+	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= t.HelloEvery {
+		return // with a row that is too old, the next Hello will do
+	}
+	j.genesis = m.now
+	m.append(&Genesis{
+		Gen: m.cfg.Gen, HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
+		Members: []Node{m.self()}, Table: make([]uint16, m.cfg.Partitions),
+	})
+}
+
+// jitter keeps nodes that start together from starting cold together.
+func (m *Machine) jitter() time.Duration {
+	x := m.cfg.Seed + 0x9e3779b97f4a7c15*(m.tail.reader+1) // splitmix64
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return time.Duration(x % uint64(m.cfg.Timing.HelloEvery))
+}
+
+// adoptGenesis takes a Genesis that was read while joining: it is a full state.
+func (m *Machine) adoptGenesis(r read, g *Genesis) {
+	m.applyGenesis(r, g)
+	if m.state == nil || m.over {
+		if r.rec.Inc != m.cfg.Inc {
+			m.groupSeen()
+		}
+		return
+	}
+	m.tail.last = r.at
+	m.adopted(r)
+}
+
+// adoptSnap takes a state that was made for a Hello which the current reader has
+// read back, and applies everything that came after that Hello.
+func (m *Machine) adoptSnap(r read, b *Snap) {
+	i := slices.IndexFunc(m.join.hellos, func(h hello) bool { return h.at == b.ForHello })
+	if i < 0 || b.State == nil {
+		return
+	}
+	if err := b.State.valid(); err != nil {
+		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "snap: " + err.Error()})
+		return
+	}
+	if reason := m.foreignGroup(b.State.HashID, len(b.State.Table), b.State.Gen); reason != "" {
+		m.exit(reason)
+		return
+	}
+	h, kept := m.join.hellos[i], m.join.kept
+	m.tail.last = r.at
+	m.state = b.State.clone()
+	m.base = m.state.Cur
+	m.startAnyDeadlines(h.when)
+	m.emit(PublishTable{m.state.table()})
+	m.adopted(r)
+	for _, k := range kept {
+		if m.over {
+			return
+		}
+		if h.at.Before(k.at) {
+			m.apply(k)
+		}
+	}
+}
+
+// adopted ends the join.
+func (m *Machine) adopted(r read) {
+	m.ownRead = m.now
+	m.emit(Note{Kind: NoteAdopted, At: r.at, Inc: r.rec.Inc, Took: m.now.Sub(m.join.began)})
+	m.join = joining{began: m.join.began, helloAt: m.join.helloAt, sentAt: m.join.sentAt}
+}
+
+// ---- for others ----
+
+// applyHello makes a node known, and owes it a Snap of the state as of here.
+func (m *Machine) applyHello(r read, h *Hello) {
+	if err := m.state.applyHello(r.at, h); err != nil {
+		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "hello: " + err.Error()})
+		return
+	}
+	j := &m.join
+	if h.Node.Inc == m.cfg.Inc {
+		j.onWay = false
+		if j.helloAt.IsZero() {
+			j.helloAt = r.at
+		}
+		return
+	}
+	if !h.NeedState {
+		return
+	}
+	j.snapOwed = slices.DeleteFunc(j.snapOwed, func(o owedSnap) bool { return o.inc == h.Node.Inc })
+	if len(j.snapOwed) == owedSnapsMax {
+		j.snapOwed = slices.Delete(j.snapOwed, 0, 1)
+	}
+	j.snapOwed = append(j.snapOwed, owedSnap{r.at, h.Node.Inc, m.state.clone(), r.when})
+}
+
+// snapSeen takes a Snap of another node off our list.
+func (m *Machine) snapSeen(b *Snap) {
+	j := &m.join
+	j.snapOwed = slices.DeleteFunc(j.snapOwed, func(o owedSnap) bool { return o.hello == b.ForHello })
+}
+
+// answerHellos sends the Snaps that nobody of a lower rank has sent, and our own
+// Hello when the log has forgotten us.
+func (m *Machine) answerHellos() {
+	j, t := &m.join, &m.cfg.Timing
+	if len(j.snapOwed) > 0 && m.isFresh() {
+		wait := time.Duration(m.rank()) * t.SnapDelay
+		j.snapOwed = slices.DeleteFunc(j.snapOwed, func(o owedSnap) bool {
+			if !m.due(o.when.Add(wait)) {
+				return false
+			}
+			m.append(&Snap{ForHello: o.hello, State: o.state})
+			m.emit(Note{Kind: NoteSnapSent, At: o.hello, Inc: o.inc})
+			return true
+		})
+	}
+	if _, known := m.state.Node(m.cfg.Inc); !known && (j.sentAt == 0 || m.due(j.sentAt.Add(t.HelloSlow))) {
+		m.emit(Note{Kind: NoteEvictedFromLog})
+		m.sendHello(false)
+	}
+}

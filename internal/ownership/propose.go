@@ -1,0 +1,436 @@
+package ownership
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// How many counted Beats judge silence (section 3, Proposing).
+const (
+	silentWithEvidence    = 3
+	silentWithoutEvidence = 5
+	replacedAfter         = 2
+)
+
+// intent is what this node wants: for itself, and of the group.
+type intent struct {
+	leaving bool // asked to leave
+	leaveAt clock.Instant
+	app     bool // an application is connected
+	appGone clock.Instant
+
+	joinedAt     clock.Instant // when it became a member
+	votedOff     bool          // removed by others, and not a member since
+	removals     int           // in a row
+	backoffUntil clock.Instant
+
+	wanted     clock.Instant // since when an epoch is wanted; zero: none is
+	joinSince  clock.Instant // since when somebody can join; zero: nobody
+	proposedAt clock.Instant
+	rivalSince clock.Instant // since when another incarnation is seen to beat under our name
+}
+
+func (m *Machine) appReady(in AppReady) {
+	if m.app && !in.Ready {
+		m.appGone = m.now
+	}
+	m.app = in.Ready
+}
+
+// ready is what our Beats say: this node wants partitions. A node that was removed
+// waits until it is drained, reaches a majority, and its back-off has passed.
+func (m *Machine) ready() bool {
+	if !m.app || m.leaving {
+		return false
+	}
+	if m.votedOff && !m.isMember() {
+		return m.gates.running.Empty() && m.reachesMajority() && m.due(m.backoffUntil)
+	}
+	return true
+}
+
+// wantsOut reports whether this member gives its partitions up.
+func (m *Machine) wantsOut() bool {
+	return m.leaving || !m.app && m.due(m.appGone.Add(m.cfg.Timing.AppAbsence))
+}
+
+// removed begins the back-off of a member that others have removed.
+func (m *Machine) removed(r read) {
+	if m.wantsOut() {
+		return // as it wished
+	}
+	t := &m.cfg.Timing
+	if r.when.Sub(m.joinedAt) > t.RemovedMax {
+		m.removals = 0
+	}
+	wait := t.RemovedMax
+	if m.removals < 16 {
+		wait = min(wait, t.RemovedBackoff<<m.removals)
+	}
+	m.removals++
+	m.votedOff = true
+	m.backoffUntil = r.when.Add(wait)
+	m.emit(Note{Kind: NoteRemoved, At: r.at, Inc: r.rec.Inc, Took: wait})
+}
+
+// nameTaken reports whether the epoch that was just accepted gives our name to
+// another incarnation, and whether that is for us to obey: we were the member, or
+// the other one came after us. (An epoch that brings our own dead predecessor in late is not.)
+func (m *Machine) nameTaken(wasMember bool, before []Incarnation) bool {
+	for _, inc := range m.state.Members {
+		n, _ := m.state.Node(inc)
+		if inc != m.cfg.Inc && n.Name == m.cfg.Name && !slices.Contains(before, inc) {
+			return wasMember || m.join.helloAt.Before(n.Since)
+		}
+	}
+	return false
+}
+
+// judgeName makes a node exit whose name is kept beating by another incarnation.
+func (m *Machine) judgeName() {
+	rival, ok := m.rival()
+	if !ok || !m.seenFresh(rival) {
+		m.rivalSince = 0
+		return
+	}
+	if m.rivalSince == 0 {
+		m.rivalSince = m.now
+		m.emit(Note{Kind: NoteNameHeld, Inc: rival.Inc, Name: rival.Name})
+	}
+	if m.due(m.rivalSince.Add(m.cfg.Timing.NameInUseAfter)) {
+		m.exit("name_in_use: " + rival.Inc.String() + " beats as " + rival.Name)
+	}
+}
+
+// rival is the member that has our name, if it is not us.
+func (m *Machine) rival() (Node, bool) {
+	for _, inc := range m.state.Members {
+		if n, _ := m.state.Node(inc); n.Name == m.cfg.Name && inc != m.cfg.Inc {
+			return n, true
+		}
+	}
+	return Node{}, false
+}
+
+// propose appends an Epoch when one is wanted, after this node's rank and not too
+// often. Any FRESH node may, member or not: else a dead sole member would block
+// those who have adopted its state for ever. A late proposal loses the
+// compare-and-set, or wins and is only churn.
+func (m *Machine) propose() {
+	if !m.isFresh() {
+		m.wanted = 0
+		return
+	}
+	next, ok := m.plan()
+	if !ok {
+		m.wanted = 0
+		return
+	}
+	if m.wanted == 0 {
+		m.wanted = m.now
+	}
+	t := &m.cfg.Timing
+	wait := time.Duration(m.rank()) * t.RankDelay
+	if m.wantsOut() {
+		wait = 0
+	}
+	if !m.due(m.wanted.Add(wait)) || m.proposedAt != 0 && !m.due(m.proposedAt.Add(t.ProposeSpacing)) {
+		return
+	}
+	m.proposedAt = m.now
+	names := make([]string, len(next.members))
+	incs := make([]Incarnation, len(next.members))
+	for i, n := range next.members {
+		names[i], incs[i] = n.Name, n.Inc
+	}
+	table, err := m.cfg.Place(names)
+	if err != nil {
+		m.emit(Note{Kind: NotePlaceFailed, Reason: err.Error()})
+		return
+	}
+	reason := strings.Join(next.reasons, ", ")
+	m.append(&Epoch{Prev: m.state.Cur, Members: incs, Table: table, Reason: reason})
+	m.emit(Note{Kind: NoteProposed, At: m.state.Cur, Count: len(incs), Reason: reason})
+	m.due(m.now.Add(t.ProposeSpacing))
+}
+
+// plan is the membership of a next epoch.
+type plan struct {
+	members []Node // by name
+	reasons []string
+}
+
+// plan says who should be a member next, and false if that is who is one now, or if
+// it is not time yet.
+func (m *Machine) plan() (plan, bool) {
+	var next plan
+	for _, inc := range m.state.Members {
+		n, _ := m.state.Node(inc)
+		if why := m.mustGo(n); why != "" {
+			next.reasons = append(next.reasons, why+" "+n.Name)
+			continue
+		}
+		next.members = append(next.members, n)
+	}
+	joiners := m.joiners()
+	if len(joiners) == 0 {
+		m.joinSince = 0
+	} else if m.joinSince == 0 {
+		m.joinSince = m.now
+	}
+	// A removal takes the joiners along, settled or not: one move instead of two.
+	if len(joiners) > 0 && (m.due(m.joinSince.Add(m.cfg.Timing.JoinSettle)) || len(next.reasons) > 0) {
+		for _, n := range joiners {
+			next.members = slices.DeleteFunc(next.members, func(o Node) bool { return o.Name == n.Name })
+			next.members = append(next.members, n)
+			next.reasons = append(next.reasons, "join "+n.Name)
+		}
+	}
+	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return next, len(next.reasons) > 0 && slices.ContainsFunc(next.members, m.seenReady)
+}
+
+// mustGo says why a member may not stay one, "" if it may.
+func (m *Machine) mustGo(n Node) string {
+	switch {
+	case n.Inc == m.cfg.Inc:
+		if m.wantsOut() {
+			return "leave"
+		}
+	case m.silent(n.Inc):
+		return "silent"
+	case m.votedOut(n):
+		return "unreachable"
+	}
+	return ""
+}
+
+// seenReady reports whether n is seen FRESH and wants partitions.
+func (m *Machine) seenReady(n Node) bool {
+	if n.Inc == m.cfg.Inc {
+		return m.isFresh() && m.ready()
+	}
+	return m.seenFresh(n) && m.peers[n.Inc].beat.Ready
+}
+
+// silent reports whether inc has not been heard to apply what our k-th last counted
+// Beat stands at. So a node with a working producer and a stuck reader is silent too.
+func (m *Machine) silent(inc Incarnation) bool {
+	k := silentWithoutEvidence
+	if m.reachOf(inc) == ReachDead {
+		k = silentWithEvidence
+	}
+	p := m.peers[inc]
+	return len(m.counted) >= k && (p == nil || p.applied.Before(m.counted[len(m.counted)-k].at))
+}
+
+// votedOut reports whether more than half of the FRESH members, apart from x, name
+// x as unreachable in two Beats at least 0.9 R apart, and we reach more than half.
+// Of two members the smaller name stays.
+func (m *Machine) votedOut(x Node) bool {
+	if !m.seenFresh(x) {
+		return false // silence will judge it
+	}
+	voters, votes, reached := 0, 0, 0
+	tie := ""
+	for _, inc := range m.state.Members {
+		n, _ := m.state.Node(inc)
+		if inc == x.Inc || !m.seenFresh(n) {
+			continue
+		}
+		voters++
+		tie = n.Name
+		if m.votesAgainst(inc, x.Inc) {
+			votes++
+		}
+		if inc == m.cfg.Inc || m.reachOf(inc) != ReachDead {
+			reached++
+		}
+	}
+	if voters == 1 && x.Name < tie {
+		return false
+	}
+	return 2*votes > voters && 2*reached > voters
+}
+
+// votesAgainst reports whether voter has named x for 0.9 R without a break.
+func (m *Machine) votesAgainst(voter, x Incarnation) bool {
+	p := m.peers[voter]
+	if p == nil {
+		return false
+	}
+	i := p.listing(x)
+	return i >= 0 && p.lists[i].last.Sub(p.lists[i].first) >= m.cfg.Timing.BeatEvery*9/10
+}
+
+// joiners are the nodes that can become members now, by name.
+func (m *Machine) joiners() []Node {
+	var list []Node
+	for _, n := range m.state.Nodes {
+		if !m.state.IsMember(n.Inc) && m.mayJoin(n) {
+			list = append(list, n)
+		}
+	}
+	slices.SortFunc(list, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), comparePositions(a.Since, b.Since), bytes.Compare(a.Inc[:], b.Inc[:]))
+	})
+	return slices.CompactFunc(list, func(a, b Node) bool { return a.Name == b.Name }) // the first of a name
+}
+
+// mayJoin reports whether a node that is not a member can become one: it beats and
+// is ready, it reaches and is reached by a majority of the FRESH members, and
+// nobody who has its name is alive.
+func (m *Machine) mayJoin(n Node) bool {
+	if !m.seenReady(n) {
+		return false
+	}
+	p := m.peers[n.Inc]
+	if p == nil || p.beat == nil || !p.beat.Ready {
+		return false
+	}
+	fresh, reaches, reached := 0, 0, 0
+	for _, inc := range m.state.Members {
+		o, _ := m.state.Node(inc)
+		if o.Name == n.Name {
+			if !m.replaceable(inc) {
+				return false
+			}
+			continue
+		}
+		if !m.seenFresh(o) {
+			continue
+		}
+		fresh++
+		if !slices.Contains(p.beat.Unreachable, inc) {
+			reaches++
+		}
+		if !m.names(inc, n.Inc) {
+			reached++
+		}
+	}
+	return fresh == 0 || 2*reaches > fresh && 2*reached > fresh
+}
+
+// names reports whether inc says now that it cannot reach x.
+func (m *Machine) names(inc, x Incarnation) bool {
+	if inc == m.cfg.Inc {
+		return m.reachOf(x) == ReachDead
+	}
+	p := m.peers[inc]
+	return p != nil && p.listing(x) >= 0
+}
+
+// replaceable reports whether a member has no Beat in our last two counted Beats.
+func (m *Machine) replaceable(inc Incarnation) bool {
+	if inc == m.cfg.Inc || len(m.counted) < replacedAfter {
+		return false
+	}
+	p := m.peers[inc]
+	return p == nil || p.at.Before(m.counted[len(m.counted)-replacedAfter].at)
+}
+
+// reachesMajority reports whether we reach more than half of the FRESH members.
+func (m *Machine) reachesMajority() bool {
+	fresh, reached := 0, 0
+	for _, inc := range m.state.Members {
+		n, _ := m.state.Node(inc)
+		if !m.seenFresh(n) {
+			continue
+		}
+		fresh++
+		if m.reachOf(inc) != ReachDead {
+			reached++
+		}
+	}
+	return fresh == 0 || 2*reached > fresh
+}
+
+// rank is this node's turn: seen-FRESH members by name, then the other seen-FRESH
+// nodes. Who must go has no turn.
+func (m *Machine) rank() int {
+	me, _ := m.state.Node(m.cfg.Inc)
+	me.Name, me.Inc = m.cfg.Name, m.cfg.Inc // also when the log has forgotten us
+	member := m.isMember()
+	rank := 0
+	for _, n := range m.state.Nodes {
+		if n.Inc == m.cfg.Inc || !m.seenFresh(n) || m.silent(n.Inc) {
+			continue
+		}
+		other := m.state.IsMember(n.Inc)
+		before := cmp.Or(cmp.Compare(n.Name, me.Name), bytes.Compare(n.Inc[:], me.Inc[:])) < 0
+		if other && !member || other == member && before {
+			rank++
+		}
+	}
+	return rank
+}
+
+// finishLeaving ends a graceful leave once we are no member (or nobody is there to
+// take over), nothing runs, and the log knows it.
+func (m *Machine) finishLeaving() {
+	if !m.leaving {
+		return
+	}
+	if !m.gates.stopped && m.isMember() && m.isFresh() && m.nobodyTakesOver() {
+		m.emit(Note{Kind: NoteNoOtherMember})
+		m.stopAlone()
+	}
+	done := m.state == nil || m.gates.stopped || !m.isMember() && !m.hasPending()
+	if done && m.gates.running.Empty() {
+		m.over = true
+		m.next = clock.Forever
+		m.emit(SetLease{})
+		m.emit(Left{})
+	}
+}
+
+// nobodyTakesOver reports whether no epoch without us is possible: nobody else is
+// FRESH and ready, or for a whole lease nobody who is could become a member.
+func (m *Machine) nobodyTakesOver() bool {
+	if _, ok := m.plan(); ok {
+		return false
+	}
+	ready := slices.ContainsFunc(m.state.Nodes, func(n Node) bool {
+		return n.Inc != m.cfg.Inc && m.seenReady(n)
+	})
+	return !ready || m.due(m.leaveAt.Add(m.cfg.Timing.Lease))
+}
+
+func (m *Machine) leave() {
+	if !m.leaving {
+		m.leaving, m.leaveAt = true, m.now
+	}
+}
+
+// hasPending reports whether a tenure of ours is still pending: the log does not
+// know yet that it is over.
+func (m *Machine) hasPending() bool {
+	for p := range m.state.pending.All() {
+		if slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return t.Inc == m.cfg.Inc }) {
+			return true
+		}
+	}
+	return false
+}
+
+// stopAlone closes our gates without an epoch, which nobody could be given.
+func (m *Machine) stopAlone() {
+	g := &m.gates
+	revoked := g.open.Clone()
+	for p := range revoked.All() {
+		g.open.remove(p)
+	}
+	m.markRevoked(revoked, m.now)
+	m.closeGates()
+	changes := make([]GateChange, 0, revoked.Len())
+	for p := range revoked.All() {
+		changes = append(changes, m.change(p))
+	}
+	m.setGates(changes)
+	m.revoke(revoked, false)
+}
