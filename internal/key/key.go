@@ -1,0 +1,249 @@
+// Package key decides which key an event belongs to.
+//
+// It is pure: no goroutine, clock, lock, log line or socket. An [Extractor] is
+// immutable and safe for concurrent use; the same message gives the same key on
+// every node, which is what makes one user's events meet at one owner.
+//
+// # Hostile input
+//
+// Payloads are anybody's bytes. [Extractor.Extract] reads a payload in one pass
+// without recursion into values that the path does not name, so a document of
+// any depth costs time linear in its length and no stack. It does not validate:
+// of a broken document it returns what stands at the path before the break, the
+// same on every node.
+package key
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// The reasons for which an event has no usable key. Their text is the reason in
+// the dead letter topic, so it holds nothing of the event.
+var (
+	ErrMissing   = errors.New("no key")
+	ErrNotScalar = errors.New("no key: the JSON path leads to an object or an array")
+	ErrTooLong   = fmt.Errorf("key longer than %d bytes", event.KeyMax)
+)
+
+// Message is what a key can be made from. Empty strings mean that the producer
+// set none.
+type Message struct {
+	MessageKey  string
+	OrderingKey string
+	Properties  []event.Property
+	Payload     []byte
+	ID          event.MessageID // of the original event; only Spread looks at it
+}
+
+// Missing is what to do with an event that has no key.
+//
+//exhaustive:enforce
+type Missing uint8
+
+const (
+	// Reject sends it to the dead letter topic.
+	Reject Missing = iota + 1
+	// Spread gives it a key of its own, made from its message id: it waits for
+	// nobody, and a copy of it in the retry topic gets the same key again.
+	Spread
+)
+
+// ParseMissing reads "reject" or "spread".
+func ParseMissing(s string) (Missing, error) {
+	switch s {
+	case "reject":
+		return Reject, nil
+	case "spread":
+		return Spread, nil
+	}
+	return 0, fmt.Errorf("key: missing = %q, want reject or spread", s)
+}
+
+// String returns the word that [ParseMissing] reads.
+func (m Missing) String() string {
+	switch m {
+	case Reject:
+		return "reject"
+	case Spread:
+		return "spread"
+	}
+	return "unknown"
+}
+
+// Extractor finds the key of a message. The zero Extractor is not usable: see [Parse].
+type Extractor struct {
+	from    from
+	name    string // the property or the path
+	missing Missing
+}
+
+type from uint8
+
+const (
+	fromMessageKey from = iota + 1
+	fromProperty
+	fromJSON
+)
+
+const forms = "message_key, property:NAME or json:PATH"
+
+// Parse reads where keys come from:
+//
+//	message_key     the message key, else the ordering key (the default, also for "")
+//	property:NAME   the property called NAME
+//	json:PATH       a string, number or boolean in a JSON payload; PATH is names and
+//	                array indexes joined by dots, "\." is a dot inside a name
+//
+// A number or boolean counts as it is spelled: 1 and 1.0 are two keys. Of several
+// members with one name the first counts. missing says what to do with an event
+// that has no key; an empty key is none.
+func Parse(spec string, missing Missing) (Extractor, error) {
+	x := Extractor{missing: missing}
+	if missing != Reject && missing != Spread {
+		return Extractor{}, fmt.Errorf("key: missing = %d, want Reject or Spread", missing)
+	}
+	form, name, hasName := strings.Cut(spec, ":")
+	switch form {
+	case "", "message_key":
+		if hasName {
+			return Extractor{}, fmt.Errorf("key: %q: message_key takes no name; want %s", spec, forms)
+		}
+		x.from = fromMessageKey
+	case "property":
+		if name == "" {
+			return Extractor{}, fmt.Errorf("key: %q names no property; want property:NAME", spec)
+		}
+		x.from, x.name = fromProperty, name
+	case "json":
+		if err := checkPath(name); err != nil {
+			return Extractor{}, fmt.Errorf("key: %q: %w", spec, err)
+		}
+		x.from, x.name = fromJSON, name
+	default:
+		return Extractor{}, fmt.Errorf("key: %q is not a place for keys; want %s", spec, forms)
+	}
+	return x, nil
+}
+
+// pathNamesMax bounds the one recursion that a look-up has: into the names of the path.
+const pathNamesMax = 32
+
+// checkPath admits plain paths only. Everything else that gjson reads into a path
+// (queries, wildcards, modifiers) costs more than one pass, or can name two
+// places at once, which is no key.
+func checkPath(path string) error {
+	if path == "" {
+		return errors.New("empty path; want json:PATH")
+	}
+	names, nameBytes := 1, 0
+	for i := 0; i < len(path); i++ {
+		switch c := path[i]; {
+		case c == '\\':
+			if i++; i == len(path) {
+				return errors.New("the path ends in a backslash")
+			}
+			nameBytes++
+		case c == '.':
+			if nameBytes == 0 {
+				return errors.New("the path has an empty name")
+			}
+			names, nameBytes = names+1, 0
+		case strings.IndexByte("*?|#@!{}[]()=<>%", c) >= 0:
+			return fmt.Errorf(`%q has a meaning of its own here; write \%c if it is part of a name`, string(c), c)
+		default:
+			nameBytes++
+		}
+	}
+	if nameBytes == 0 {
+		return errors.New("the path has an empty name")
+	}
+	if names > pathNamesMax {
+		return fmt.Errorf("the path has %d names, at most %d are looked up", names, pathNamesMax)
+	}
+	return nil
+}
+
+// String returns the spec that [Parse] reads.
+func (x Extractor) String() string {
+	switch x.from {
+	case fromProperty:
+		return "property:" + x.name
+	case fromJSON:
+		return "json:" + x.name
+	case fromMessageKey:
+	}
+	return "message_key"
+}
+
+// Extract returns the key of m: 1 … event.KeyMax bytes of any value. Errors are
+// ErrMissing, ErrNotScalar (both only under Reject) and ErrTooLong. The key never
+// aliases the payload.
+func (x Extractor) Extract(m *Message) (event.Key, error) {
+	k, err := x.find(m)
+	if err == nil && k == "" {
+		err = ErrMissing
+	}
+	if err != nil {
+		if x.missing == Spread {
+			return spread(m.ID), nil
+		}
+		return "", err
+	}
+	if len(k) > event.KeyMax {
+		return "", ErrTooLong
+	}
+	return event.Key(k), nil
+}
+
+func (x Extractor) find(m *Message) (string, error) {
+	switch x.from {
+	case fromMessageKey:
+		if m.MessageKey != "" {
+			return m.MessageKey, nil
+		}
+		return m.OrderingKey, nil
+	case fromProperty:
+		for i := range m.Properties {
+			if m.Properties[i].Name == x.name {
+				return m.Properties[i].Value, nil
+			}
+		}
+		return "", nil
+	case fromJSON:
+		return findJSON(m.Payload, x.name)
+	}
+	return "", ErrMissing
+}
+
+func findJSON(payload []byte, path string) (string, error) {
+	switch found := gjson.GetBytes(payload, path); found.Type {
+	case gjson.String:
+		return found.Str, nil
+	case gjson.Number, gjson.True, gjson.False:
+		return found.Raw, nil
+	case gjson.JSON:
+		return "", ErrNotScalar
+	case gjson.Null: // also when there is nothing at the path
+	}
+	return "", ErrMissing
+}
+
+// spread makes a key from a message id. The leading zero byte keeps it apart from
+// the keys that people choose.
+func spread(id event.MessageID) event.Key {
+	b := make([]byte, 0, 48)
+	b = append(b, "\x00id:"...)
+	b = strconv.AppendInt(b, id.Ledger, 10)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, id.Entry, 10)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, int64(id.Batch), 10)
+	return event.Key(b)
+}
