@@ -1,0 +1,506 @@
+package controllog
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// Why bytes are not a record. What [Decode] judges is whether the bytes have the
+// shape of a record; whether a record has an effect is decided in ownership.
+var (
+	ErrVersion   = errors.New("record of another log version")
+	ErrGroup     = errors.New("record of another group")
+	ErrMalformed = errors.New("malformed record")
+)
+
+// partitionsMax is the most partitions that a record can speak of.
+const partitionsMax = 1 << 16
+
+// Encode returns the bytes of a record. It fails if the record says what cannot be
+// written down: a lease that is not in whole milliseconds, or strings that are not UTF-8.
+func Encode(r ownership.Record) ([]byte, error) {
+	out := &controllogv1.Record{LogVersion: r.LogVersion, Group: r.Group, Inc: r.Inc[:]}
+	var err error
+	switch body := r.Body.(type) {
+	case *ownership.Genesis:
+		var g *controllogv1.Genesis
+		g, err = encodeGenesis(body)
+		out.Record = &controllogv1.Record_Genesis{Genesis: g}
+	case *ownership.Epoch:
+		out.Record = &controllogv1.Record_Epoch{Epoch: encodeEpoch(body)}
+	case *ownership.Beat:
+		out.Record = &controllogv1.Record_Beat{Beat: encodeBeat(body)}
+	case *ownership.Hello:
+		var h *controllogv1.Hello
+		h, err = encodeHello(body)
+		out.Record = &controllogv1.Record_Hello{Hello: h}
+	case *ownership.Snap:
+		var s *controllogv1.State
+		s, err = encodeState(body.State)
+		out.Record = &controllogv1.Record_Snap{Snap: &controllogv1.Snap{ForHello: encodePosition(body.ForHello), State: s}}
+	default:
+		err = errors.New("no body")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("controllog: encode %s: %w", kindOf(r), err)
+	}
+	data, err := proto.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("controllog: encode %s: %w", kindOf(r), err)
+	}
+	return data, nil
+}
+
+// Decode reads a record of this group and log version. Every member that has this
+// log version gives the same answer for the same bytes. With an error, which wraps
+// [ErrVersion], [ErrGroup] or [ErrMalformed], it returns what is known of the record,
+// without a body.
+func Decode(group string, data []byte) (ownership.Record, error) {
+	var in controllogv1.Record
+	if err := proto.Unmarshal(data, &in); err != nil {
+		return ownership.Record{}, fmt.Errorf("controllog: %w: not a protobuf message", ErrMalformed)
+	}
+	r := ownership.Record{LogVersion: in.GetLogVersion(), Group: in.GetGroup()}
+	var d decoder
+	r.Inc = d.someInc(in.GetInc())
+	switch {
+	case r.LogVersion != ownership.LogVersion:
+		return r, fmt.Errorf("controllog: %w: %d, want %d", ErrVersion, r.LogVersion, ownership.LogVersion)
+	case r.Group != group:
+		return r, fmt.Errorf("controllog: %w: %q, want %q", ErrGroup, r.Group, group)
+	}
+	body := d.body(&in)
+	if d.err != nil {
+		return r, fmt.Errorf("controllog: %w: %w", ErrMalformed, d.err)
+	}
+	r.Body = body
+	return r, nil
+}
+
+// kindOf names a record for metrics and log lines.
+func kindOf(r ownership.Record) string {
+	switch r.Body.(type) {
+	case *ownership.Genesis:
+		return "genesis"
+	case *ownership.Epoch:
+		return "epoch"
+	case *ownership.Beat:
+		return "beat"
+	case *ownership.Hello:
+		return "hello"
+	case *ownership.Snap:
+		return "snap"
+	}
+	return "none"
+}
+
+// reasonOf names a decoding error for metrics.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, ErrVersion):
+		return "version"
+	case errors.Is(err, ErrGroup):
+		return "group"
+	}
+	return "malformed"
+}
+
+func encodeGenesis(g *ownership.Genesis) (*controllogv1.Genesis, error) {
+	members, err := encodeNodes(g.Members)
+	return &controllogv1.Genesis{
+		Gen: g.Gen, HashId: g.HashID, Partitions: g.Partitions, Members: members, Table: encodeTable(g.Table),
+	}, err
+}
+
+func encodeEpoch(e *ownership.Epoch) *controllogv1.Epoch {
+	return &controllogv1.Epoch{
+		Prev:    encodePosition(e.Prev),
+		Members: encodeIncs(e.Members),
+		Table:   encodeTable(e.Table),
+		Reason:  strings.ToValidUTF8(e.Reason, "?"), // for people: never a reason to fail
+	}
+}
+
+func encodeBeat(b *ownership.Beat) *controllogv1.Beat {
+	return &controllogv1.Beat{
+		Seq:         b.Seq,
+		Applied:     encodePosition(b.Applied),
+		Cur:         encodePosition(b.Cur),
+		ViewHash:    b.ViewHash,
+		Ready:       b.Ready,
+		Draining:    encodeSet(b.Draining),
+		Acquired:    encodeSet(b.Acquired),
+		Unreachable: encodeIncs(b.Unreachable),
+	}
+}
+
+func encodeHello(h *ownership.Hello) (*controllogv1.Hello, error) {
+	node, err := encodeNode(h.Node)
+	return &controllogv1.Hello{
+		Node: node, HashId: h.HashID, Partitions: h.Partitions, Gen: h.Gen, NeedState: h.NeedState, Version: h.Version,
+	}, err
+}
+
+func encodeState(s *ownership.State) (*controllogv1.State, error) {
+	if s == nil {
+		return nil, errors.New("no state")
+	}
+	nodes, err := encodeNodes(s.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	pending, err := encodePending(s.Pending)
+	if err != nil {
+		return nil, err
+	}
+	positions, starts := encodeStarts(s.Start)
+	return &controllogv1.State{
+		Gen: s.Gen, HashId: s.HashID, Genesis: encodePosition(s.Genesis),
+		Cur: encodePosition(s.Cur), ViewHash: s.ViewHash,
+		Members: encodeIncs(s.Members), Table: encodeTable(s.Table), Nodes: nodes,
+		StartPositions: positions, Starts: starts, Pending: pending,
+	}, nil
+}
+
+func encodeNodes(nodes []ownership.Node) ([]*controllogv1.Node, error) {
+	out := make([]*controllogv1.Node, 0, len(nodes))
+	for _, n := range nodes {
+		node, err := encodeNode(n)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, node)
+	}
+	return out, nil
+}
+
+func encodeNode(n ownership.Node) (*controllogv1.Node, error) {
+	lease, err := encodeLease(n.Lease)
+	return &controllogv1.Node{
+		Name: n.Name, Inc: n.Inc[:], LeaseMs: lease,
+		GrpcAddr: n.GRPCAddr, GossipAddr: n.GossipAddr, Since: encodePosition(n.Since),
+	}, err
+}
+
+// encodeLease refuses to round: a lease that others take for shorter than it is
+// would let two members act.
+func encodeLease(d time.Duration) (uint32, error) {
+	ms := d / time.Millisecond
+	if d%time.Millisecond != 0 || ms < 0 || ms > math.MaxUint32 {
+		return 0, fmt.Errorf("lease of %v is not a number of milliseconds", d)
+	}
+	return uint32(ms), nil
+}
+
+// encodePosition leaves the zero position out.
+func encodePosition(p event.Position) *controllogv1.Position {
+	if p.IsZero() {
+		return nil
+	}
+	return &controllogv1.Position{LedgerId: p.Ledger, EntryId: p.Entry}
+}
+
+func encodeIncs(incs []ownership.Incarnation) [][]byte {
+	out := make([][]byte, 0, len(incs))
+	for _, inc := range incs {
+		out = append(out, slices.Clone(inc[:]))
+	}
+	return out
+}
+
+func encodeTable(table []uint16) []byte {
+	out := make([]byte, 0, 2*len(table))
+	for _, i := range table {
+		out = binary.LittleEndian.AppendUint16(out, i)
+	}
+	return out
+}
+
+// encodeSet writes a set as a list where that is shorter than the bits.
+func encodeSet(s ownership.Set) *controllogv1.PartitionSet {
+	if s.Empty() {
+		return nil
+	}
+	var list []uint32
+	for p := range s.All() {
+		list = append(list, uint32(p))
+	}
+	size := int(list[len(list)-1])/8 + 1
+	if 2*len(list) < size { // a partition takes two bytes in a list, mostly
+		return &controllogv1.PartitionSet{List: list}
+	}
+	bits := make([]byte, size)
+	for _, p := range list {
+		bits[p/8] |= 1 << (p % 8)
+	}
+	return &controllogv1.PartitionSet{Bits: bits}
+}
+
+// encodeStarts names each position once: epochs are few, partitions are many.
+func encodeStarts(start []event.Position) (positions []*controllogv1.Position, starts []uint32) {
+	index := make(map[event.Position]uint32)
+	starts = make([]uint32, 0, len(start))
+	for _, at := range start {
+		i, ok := index[at]
+		if !ok {
+			i = uint32(len(positions))
+			index[at] = i
+			positions = append(positions, &controllogv1.Position{LedgerId: at.Ledger, EntryId: at.Entry})
+		}
+		starts = append(starts, i)
+	}
+	return positions, starts
+}
+
+// encodePending writes each tenure once, with its partitions. In a partition the
+// tenures stand in the order in which they were deposed, and so they do here.
+func encodePending(pending [][]ownership.Tenure) ([]*controllogv1.Pending, error) {
+	type tenure struct {
+		inc        ownership.Incarnation
+		lease      time.Duration
+		start, dep event.Position
+	}
+	index := make(map[tenure]int)
+	var tenures []tenure
+	var partitions [][]ring.Partition
+	for p, list := range pending {
+		for _, t := range list {
+			key := tenure{t.Inc, t.Lease, t.Start, t.Dep}
+			i, ok := index[key]
+			if !ok {
+				i = len(tenures)
+				index[key] = i
+				tenures = append(tenures, key)
+				partitions = append(partitions, nil)
+			}
+			partitions[i] = append(partitions[i], ring.Partition(p))
+		}
+	}
+	out := make([]*controllogv1.Pending, 0, len(tenures))
+	for i, t := range tenures {
+		lease, err := encodeLease(t.lease)
+		if err != nil {
+			return nil, err
+		}
+		one := &controllogv1.Pending{
+			LeaseMs: lease, Start: encodePosition(t.start), Dep: encodePosition(t.dep),
+			Partitions: encodeSet(ownership.SetOf(partitions[i]...)),
+		}
+		if !t.inc.IsZero() {
+			one.Inc = t.inc[:]
+		}
+		out = append(out, one)
+	}
+	slices.SortStableFunc(out, func(a, b *controllogv1.Pending) int {
+		return cmp.Or(
+			cmp.Compare(a.GetDep().GetLedgerId(), b.GetDep().GetLedgerId()),
+			cmp.Compare(a.GetDep().GetEntryId(), b.GetDep().GetEntryId()))
+	})
+	return out, nil
+}
+
+// decoder remembers the first thing that was wrong.
+type decoder struct{ err error }
+
+func (d *decoder) fail(format string, args ...any) {
+	if d.err == nil {
+		d.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (d *decoder) body(in *controllogv1.Record) ownership.Body {
+	switch b := in.GetRecord().(type) {
+	case *controllogv1.Record_Genesis:
+		return d.genesis(b.Genesis)
+	case *controllogv1.Record_Epoch:
+		return d.epoch(b.Epoch)
+	case *controllogv1.Record_Beat:
+		return d.beat(b.Beat)
+	case *controllogv1.Record_Hello:
+		return d.hello(b.Hello)
+	case *controllogv1.Record_Snap:
+		return &ownership.Snap{ForHello: d.position(b.Snap.GetForHello()), State: d.state(b.Snap.GetState())}
+	}
+	d.fail("no body")
+	return nil
+}
+
+func (d *decoder) genesis(g *controllogv1.Genesis) *ownership.Genesis {
+	return &ownership.Genesis{
+		Gen: g.GetGen(), HashID: g.GetHashId(), Partitions: g.GetPartitions(),
+		Members: d.nodes(g.GetMembers()), Table: d.table(g.GetTable()),
+	}
+}
+
+func (d *decoder) epoch(e *controllogv1.Epoch) *ownership.Epoch {
+	return &ownership.Epoch{
+		Prev: d.position(e.GetPrev()), Members: d.incs(e.GetMembers()), Table: d.table(e.GetTable()), Reason: e.GetReason(),
+	}
+}
+
+func (d *decoder) beat(b *controllogv1.Beat) *ownership.Beat {
+	return &ownership.Beat{
+		Seq: b.GetSeq(), Applied: d.position(b.GetApplied()), Cur: d.position(b.GetCur()),
+		ViewHash: b.GetViewHash(), Ready: b.GetReady(),
+		Draining: d.set(b.GetDraining()), Acquired: d.set(b.GetAcquired()),
+		Unreachable: d.incs(b.GetUnreachable()),
+	}
+}
+
+func (d *decoder) hello(h *controllogv1.Hello) *ownership.Hello {
+	return &ownership.Hello{
+		Node: d.node(h.GetNode()), HashID: h.GetHashId(), Partitions: h.GetPartitions(),
+		Gen: h.GetGen(), NeedState: h.GetNeedState(), Version: h.GetVersion(),
+	}
+}
+
+func (d *decoder) state(s *controllogv1.State) *ownership.State {
+	if s == nil {
+		d.fail("snap without a state")
+		return nil
+	}
+	table := d.table(s.GetTable())
+	return &ownership.State{
+		Gen: s.GetGen(), HashID: s.GetHashId(), Genesis: d.position(s.GetGenesis()),
+		Cur: d.position(s.GetCur()), ViewHash: s.GetViewHash(),
+		Members: d.incs(s.GetMembers()), Table: table, Nodes: d.nodes(s.GetNodes()),
+		Start:   d.starts(s.GetStartPositions(), s.GetStarts(), len(table)),
+		Pending: d.pending(s.GetPending(), len(table)),
+	}
+}
+
+func (d *decoder) nodes(nodes []*controllogv1.Node) []ownership.Node {
+	var out []ownership.Node
+	for _, n := range nodes {
+		out = append(out, d.node(n))
+	}
+	return out
+}
+
+func (d *decoder) node(n *controllogv1.Node) ownership.Node {
+	return ownership.Node{
+		Name: n.GetName(), Inc: d.someInc(n.GetInc()), Lease: decodeLease(n.GetLeaseMs()),
+		GRPCAddr: n.GetGrpcAddr(), GossipAddr: n.GetGossipAddr(), Since: d.position(n.GetSince()),
+	}
+}
+
+func decodeLease(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// position reads a position; none is the zero position.
+func (d *decoder) position(p *controllogv1.Position) event.Position {
+	if p.GetLedgerId() < 0 || p.GetEntryId() < 0 {
+		d.fail("position %d:%d", p.GetLedgerId(), p.GetEntryId())
+	}
+	return event.Position{Ledger: p.GetLedgerId(), Entry: p.GetEntryId()}
+}
+
+func (d *decoder) incs(incs [][]byte) []ownership.Incarnation {
+	var out []ownership.Incarnation
+	for _, inc := range incs {
+		out = append(out, d.someInc(inc))
+	}
+	return out
+}
+
+// someInc reads an incarnation that is not nobody.
+func (d *decoder) someInc(inc []byte) ownership.Incarnation {
+	var out ownership.Incarnation
+	if copy(out[:], inc) != len(inc) || len(inc) != len(out) || out.IsZero() {
+		d.fail("incarnation %x", inc[:min(len(inc), len(out))])
+	}
+	return out
+}
+
+func (d *decoder) table(data []byte) []uint16 {
+	if len(data)%2 != 0 || len(data)/2 > partitionsMax {
+		d.fail("table of %d bytes", len(data))
+		return nil
+	}
+	out := make([]uint16, 0, len(data)/2)
+	for ; len(data) > 0; data = data[2:] {
+		out = append(out, binary.LittleEndian.Uint16(data))
+	}
+	return out
+}
+
+func (d *decoder) set(s *controllogv1.PartitionSet) ownership.Set {
+	bits, list := s.GetBits(), s.GetList()
+	switch {
+	case len(bits) > 0 && len(list) > 0:
+		d.fail("a set both as bits and as a list")
+	case len(bits) > partitionsMax/8:
+		d.fail("a set of %d bytes", len(bits))
+	case len(list) > 0:
+		return d.listedSet(list)
+	}
+	if d.err != nil {
+		return nil
+	}
+	out := make(ownership.Set, (len(bits)+7)/8)
+	for i, b := range bits {
+		out[i/8] |= uint64(b) << (i % 8 * 8)
+	}
+	return out.Clone() // nil when empty
+}
+
+func (d *decoder) listedSet(list []uint32) ownership.Set {
+	partitions := make([]ring.Partition, 0, min(len(list), partitionsMax))
+	for i, p := range list {
+		if p >= partitionsMax || i > 0 && p <= list[i-1] {
+			d.fail("a set with partition %d out of order or range", p)
+			return nil
+		}
+		partitions = append(partitions, ring.Partition(p))
+	}
+	slices.Reverse(partitions) // the greatest first: the set is made once, at its full length
+	return ownership.SetOf(partitions...)
+}
+
+func (d *decoder) starts(positions []*controllogv1.Position, starts []uint32, partitions int) []event.Position {
+	if len(starts) != partitions {
+		d.fail("%d starts for %d partitions", len(starts), partitions)
+		return nil
+	}
+	out := make([]event.Position, 0, partitions)
+	for _, i := range starts {
+		if uint64(i) >= uint64(len(positions)) {
+			d.fail("start %d of %d", i, len(positions))
+			return nil
+		}
+		out = append(out, d.position(positions[i]))
+	}
+	return out
+}
+
+func (d *decoder) pending(pending []*controllogv1.Pending, partitions int) [][]ownership.Tenure {
+	out := make([][]ownership.Tenure, partitions)
+	for _, one := range pending {
+		t := ownership.Tenure{
+			Lease: decodeLease(one.GetLeaseMs()), Start: d.position(one.GetStart()), Dep: d.position(one.GetDep()),
+		}
+		if len(one.GetInc()) > 0 { // none: ANY
+			t.Inc = d.someInc(one.GetInc())
+		}
+		for p := range d.set(one.GetPartitions()).All() {
+			if int(p) >= partitions {
+				d.fail("pending partition %d of %d", p, partitions)
+				return nil
+			}
+			out[p] = append(out[p], t)
+		}
+	}
+	return out
+}

@@ -1,0 +1,30 @@
+// Package controllog is the total order on which ownership is decided: one log of
+// records that every member of a group appends to and reads in the same order.
+//
+// A [Log] performs those effects of an ownership machine that concern the log and
+// hands back the inputs that they cause. It owns no rule of the protocol: it opens a
+// reader when it is told to, and never again by itself, since only the machine
+// knows whether a new reader is safe.
+//
+// Under it lies a [Transport], which moves opaque bytes:
+//
+//   - [Mem]: in this process.
+//   - [Remote]: a log that another process of the same machine serves (the demo).
+//   - [Pulsar]: one non-partitioned persistent topic.
+//
+// # Invariants
+//
+//   - Every reader sees the records in one order, each at its [event.Position]. A
+//     record may come twice (producer retries, reconnects); a record that is missing
+//     shows as a hole or a ledger change, which the machine checks.
+//   - Bytes that cannot be read still are a record at a position: they are delivered
+//     without a body, so that every member skips the same record.
+//   - The tail never waits for an append, and an append never waits for the tail.
+//
+// # Files
+//
+//	log.go        Log: effects in, inputs out
+//	transport.go  what a Log needs from below
+//	codec.go      records to bytes and back
+//	mem.go, remote.go, pulsar.go   the transports
+package controllog

@@ -1,0 +1,370 @@
+package controllog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// Config of a [Log].
+type Config struct {
+	Group string // of whom records are read and written
+
+	BeatsMax   int // Beats under way at most; one more fails at once. A Beat that waits is worth nothing
+	AppendsMax int // records of any kind under way at most
+	Prefetch   int // records that the tail's reader may hold
+
+	CheckTimeout  time.Duration // of the short reader of one contiguity check
+	AnchorTimeout time.Duration // of one move of the anchor
+	OpenSpacing   time.Duration // a reader that breaks sooner is reported only after this, so that opening cannot spin
+}
+
+// DefaultConfig returns what the protocol asks for, without a group.
+func DefaultConfig() Config {
+	return Config{
+		BeatsMax:      2,
+		AppendsMax:    16,
+		Prefetch:      1000,
+		CheckTimeout:  300 * time.Millisecond,
+		AnchorTimeout: 30 * time.Second,
+		OpenSpacing:   200 * time.Millisecond,
+	}
+}
+
+// Validate reports every bad field, not just the first.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Group == "" {
+		errs = append(errs, errors.New("controllog: Group is empty"))
+	}
+	atLeast := func(name string, got, want int) {
+		if got < want {
+			errs = append(errs, fmt.Errorf("controllog: %s = %d, want >= %d", name, got, want))
+		}
+	}
+	atLeast("BeatsMax", c.BeatsMax, 1)
+	atLeast("AppendsMax", c.AppendsMax, c.BeatsMax+1)
+	atLeast("Prefetch", c.Prefetch, 2)
+	positive := func(name string, d time.Duration) {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("controllog: %s = %v, want > 0", name, d))
+		}
+	}
+	positive("CheckTimeout", c.CheckTimeout)
+	positive("AnchorTimeout", c.AnchorTimeout)
+	positive("OpenSpacing", c.OpenSpacing)
+	return errors.Join(errs...)
+}
+
+// Log performs the effects OpenReader, CheckContiguity, Append and MoveAnchor of an
+// ownership machine and delivers the inputs that answer them, and the records.
+//
+// The effect methods never block and may be called by any goroutine, before and
+// during Run; of readers, checks and anchors the newest request replaces the one
+// before. The lifecycle belongs to [Log.Run].
+type Log struct {
+	cfg       Config
+	transport Transport
+	deliver   func(ownership.Input)
+	log       *slog.Logger
+	metrics   *Metrics
+
+	wake chan struct{} // cap 1: there is something in todo
+
+	mu      sync.Mutex
+	todo    todo
+	beats   int // under way
+	appends int // under way, with the Beats
+}
+
+// todo is what the effect methods leave for Run's goroutine.
+type todo struct {
+	open    *ownership.OpenReader
+	check   *ownership.CheckContiguity
+	anchor  *event.Position
+	answers []ownership.Input // of appends; no more than the caller has asked for
+}
+
+// New returns a Log over a transport. It does no I/O.
+//
+// deliver is called by several goroutines of Run, for the records of one reader in
+// their order. It may block until the driver takes the input, but must return once
+// Run's context has ended. An effect method may be called from within it.
+func New(cfg Config, transport Transport, deliver func(ownership.Input), log *slog.Logger, metrics *Metrics) (*Log, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Log{
+		cfg:       cfg,
+		transport: transport,
+		deliver:   deliver,
+		log:       log.With("component", "controllog"),
+		metrics:   metrics,
+		wake:      make(chan struct{}, 1),
+	}, nil
+}
+
+// OpenReader closes the present tail and opens another one, answered by
+// ownership.ReaderOpened or ReaderFailed; then come its records. A few records of the
+// earlier reader may still come.
+func (l *Log) OpenReader(eff ownership.OpenReader) {
+	l.ask(func(t *todo) { t.open = &eff })
+}
+
+// CheckContiguity reads two records from eff.Last on with a reader of its own,
+// answered by ownership.CheckAnswer. Whether to try again is the machine's decision.
+func (l *Log) CheckContiguity(eff ownership.CheckContiguity) {
+	l.ask(func(t *todo) { t.check = &eff })
+}
+
+// MoveAnchor lets the log forget what lies before. It has no answer; a failure is
+// logged and counted, and the next move makes up for it.
+func (l *Log) MoveAnchor(eff ownership.MoveAnchor) {
+	l.ask(func(t *todo) { t.anchor = &eff.To })
+}
+
+// Append sends one record, answered by ownership.AppendDone.
+func (l *Log) Append(eff ownership.Append) {
+	record := eff.Record
+	data, err := Encode(record)
+	if err != nil {
+		l.appended(record, err)
+		return
+	}
+	if !l.admit(record) {
+		l.appended(record, errBusy)
+		return
+	}
+	began := clock.Now()
+	l.transport.Append(data, func(err error) {
+		l.metrics.appendSeconds.Observe(clock.Now().Sub(began).Seconds())
+		l.release(record)
+		l.appended(record, err)
+	})
+}
+
+// Run connects the transport and performs what it is asked to until ctx ends. It
+// returns nil when asked to stop, and an error if the log cannot be used at all.
+func (l *Log) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.transport.Run(ctx) })
+	group.Go(func() error {
+		l.perform(ctx, group)
+		return nil
+	})
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// perform starts what the effect methods ask for.
+func (l *Log) perform(ctx context.Context, group *errgroup.Group) {
+	stopTail, stopCheck, stopAnchor := func() {}, func() {}, func() {}
+	start := func(stop *func(), run func(context.Context)) {
+		(*stop)()
+		var sub context.Context
+		sub, *stop = context.WithCancel(ctx)
+		group.Go(func() error {
+			run(sub)
+			return nil
+		})
+	}
+	defer func() { stopTail(); stopCheck(); stopAnchor() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+		work := l.takeTodo()
+		for _, answer := range work.answers {
+			l.deliver(answer)
+		}
+		if eff := work.open; eff != nil {
+			start(&stopTail, func(ctx context.Context) { l.tail(ctx, *eff) })
+		}
+		if eff := work.check; eff != nil {
+			start(&stopCheck, func(ctx context.Context) { l.check(ctx, *eff) })
+		}
+		if to := work.anchor; to != nil {
+			start(&stopAnchor, func(ctx context.Context) { l.moveAnchor(ctx, *to) })
+		}
+	}
+}
+
+// tail is one reader, from its opening to its end.
+func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
+	began := clock.Now()
+	l.metrics.readers.WithLabelValues("opened").Inc()
+	err := l.transport.Tail(ctx, eff.At, l.cfg.Prefetch,
+		func() {
+			l.log.Debug("reader opened", "reader", eff.Reader, "position", eff.At)
+			l.deliver(ownership.ReaderOpened{Reader: eff.Reader})
+		},
+		func(e Entry) {
+			record := l.decode(e)
+			if ctx.Err() == nil { // a reader that was replaced need not be heard
+				l.deliver(ownership.RecordRead{Reader: eff.Reader, At: e.At, Record: record})
+			}
+		})
+	if ctx.Err() != nil {
+		return
+	}
+	l.metrics.readers.WithLabelValues("failed").Inc()
+	l.log.Warn("reader lost", "reader", eff.Reader, "position", eff.At, "error", err)
+	if !pause(ctx, l.cfg.OpenSpacing-clock.Now().Sub(began)) {
+		return
+	}
+	l.deliver(ownership.ReaderFailed{Reader: eff.Reader})
+}
+
+// decode never fails: what cannot be read is a record without a body.
+func (l *Log) decode(e Entry) ownership.Record {
+	record, err := Decode(l.cfg.Group, e.Data)
+	if err != nil {
+		l.metrics.bad.WithLabelValues(reasonOf(err)).Inc()
+		l.log.Warn("record skipped", "position", e.At, "error", err)
+		return record
+	}
+	l.metrics.read.WithLabelValues(kindOf(record)).Inc()
+	return record
+}
+
+// check is one short reader of the contiguity rule.
+func (l *Log) check(ctx context.Context, eff ownership.CheckContiguity) {
+	first, second, err := readTwo(ctx, l.transport, eff.Last, l.cfg.CheckTimeout)
+	if ctx.Err() != nil {
+		return
+	}
+	answer := ownership.CheckAnswer{Check: eff.Check, First: first, Second: second, Failed: err != nil}
+	result := "contiguous"
+	switch {
+	case err != nil:
+		result = "failed"
+		l.log.Warn("contiguity check gave no answer", "last", eff.Last, "position", eff.InHand, "error", err)
+	case first != eff.Last || second != eff.InHand:
+		result = "torn"
+		l.log.Warn("control log is not contiguous", "last", eff.Last, "position", eff.InHand, "first", first, "second", second)
+	}
+	l.metrics.checks.WithLabelValues(result).Inc()
+	l.deliver(answer)
+}
+
+// readTwo returns the positions of the first two records at or after from.
+func readTwo(ctx context.Context, t Transport, from event.Position, timeout time.Duration) (first, second event.Position, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var got []event.Position
+	err = t.Tail(ctx, from, 2, func() {}, func(e Entry) {
+		got = append(got, e.At)
+		if len(got) == 2 {
+			cancel()
+		}
+	})
+	if len(got) < 2 {
+		return event.Position{}, event.Position{}, err
+	}
+	return got[0], got[1], nil
+}
+
+func (l *Log) moveAnchor(ctx context.Context, to event.Position) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.AnchorTimeout)
+	defer cancel()
+	result := "ok"
+	if err := l.transport.MoveAnchor(ctx, to); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		result = "failed"
+		l.log.Warn("anchor not moved", "position", to, "error", err)
+	}
+	l.metrics.anchors.WithLabelValues(result).Inc()
+}
+
+// admit counts a record in, unless too many are under way already.
+func (l *Log) admit(record ownership.Record) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.appends >= l.cfg.AppendsMax || isBeat(record) && l.beats >= l.cfg.BeatsMax {
+		return false
+	}
+	l.appends++
+	if isBeat(record) {
+		l.beats++
+	}
+	return true
+}
+
+func (l *Log) release(record ownership.Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.appends--
+	if isBeat(record) {
+		l.beats--
+	}
+}
+
+// appended leaves the answer to an append for Run's goroutine: the caller may be the
+// driver, which would wait for itself, or the client's own goroutine.
+func (l *Log) appended(record ownership.Record, err error) {
+	result := "ok"
+	if err != nil {
+		result = "failed"
+		if errors.Is(err, errBusy) {
+			result = "refused"
+		}
+		l.log.Warn("record not appended", "record", kindOf(record), "error", err)
+	}
+	l.metrics.appended.WithLabelValues(kindOf(record), result).Inc()
+	l.ask(func(t *todo) {
+		t.answers = append(t.answers, ownership.AppendDone{Record: record, Failed: err != nil})
+	})
+}
+
+func (l *Log) ask(change func(*todo)) {
+	l.mu.Lock()
+	change(&l.todo)
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *Log) takeTodo() todo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	work := l.todo
+	l.todo = todo{}
+	return work
+}
+
+func isBeat(record ownership.Record) bool {
+	_, ok := record.Body.(*ownership.Beat)
+	return ok
+}
+
+// pause waits, and reports whether ctx is still alive.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

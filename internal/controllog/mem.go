@@ -1,0 +1,119 @@
+package controllog
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"sync"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// memRecordsMax is how many records a Mem remembers; older ones are forgotten as
+// a broker trims them. At two Beats a second from each of ten members it is an hour.
+const memRecordsMax = 1 << 16
+
+// Mem is a control log in memory, shared by all who hold the same Mem. Make one
+// with [NewMem]. It never fails; it is safe for concurrent use.
+type Mem struct {
+	mu      sync.Mutex
+	records []Entry        // ascending
+	next    event.Position // of the record to come
+	grown   chan struct{}  // closed and replaced by each append
+}
+
+var _ Transport = (*Mem)(nil)
+
+// NewMem returns an empty log. Its first ledger is 1: position zero is no record.
+func NewMem() *Mem {
+	return &Mem{next: event.Position{Ledger: 1}, grown: make(chan struct{})}
+}
+
+// Put appends one record and returns its position.
+func (m *Mem) Put(data []byte) event.Position {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.next
+	m.next.Entry++
+	if len(m.records) == memRecordsMax {
+		m.records = slices.Clone(m.records[memRecordsMax/2:])
+	}
+	m.records = append(m.records, Entry{At: at, Data: slices.Clone(data)})
+	close(m.grown)
+	m.grown = make(chan struct{})
+	return at
+}
+
+// Roll ends the present ledger, as a broker does when it unloads the topic.
+func (m *Mem) Roll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.next = event.Position{Ledger: m.next.Ledger + 1}
+}
+
+// Forget drops the records before this position, as a broker does that trims
+// behind the anchor. A reader that is not past them misses them without a word.
+func (m *Mem) Forget(before event.Position) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records = slices.Clone(m.records[m.index(before):])
+}
+
+// Run has nothing to keep alive.
+func (m *Mem) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Append implements [Transport].
+func (m *Mem) Append(data []byte, done func(error)) {
+	m.Put(data)
+	done(nil)
+}
+
+// Tail implements [Transport]. It needs no prefetch.
+func (m *Mem) Tail(ctx context.Context, from event.Position, _ int, opened func(), record func(Entry)) error {
+	if from.IsZero() {
+		from = m.end()
+	}
+	opened()
+	for ctx.Err() == nil {
+		entries, grown := m.from(from)
+		for _, e := range entries {
+			if ctx.Err() != nil {
+				break
+			}
+			record(e)
+			from = event.Position{Ledger: e.At.Ledger, Entry: e.At.Entry + 1}
+		}
+		if len(entries) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-grown:
+		}
+	}
+	return ctx.Err()
+}
+
+// MoveAnchor does nothing: memory is bounded by the number of records alone.
+func (m *Mem) MoveAnchor(context.Context, event.Position) error { return nil }
+
+// from returns what is there at or after a position, and what closes when there is more.
+func (m *Mem) from(p event.Position) ([]Entry, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records[m.index(p):len(m.records):len(m.records)], m.grown
+}
+
+func (m *Mem) end() event.Position {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.next
+}
+
+// index finds the first record at or after p.
+func (m *Mem) index(p event.Position) int {
+	return sort.Search(len(m.records), func(i int) bool { return !m.records[i].At.Before(p) })
+}

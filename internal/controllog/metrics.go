@@ -1,0 +1,53 @@
+package controllog
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics of a [Log].
+type Metrics struct {
+	appended      *prometheus.CounterVec
+	appendSeconds prometheus.Histogram
+	read          *prometheus.CounterVec
+	bad           *prometheus.CounterVec
+	readers       *prometheus.CounterVec
+	checks        *prometheus.CounterVec
+	anchors       *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
+	return &Metrics{
+		appended: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_controllog_appends_total",
+			Help: "Records appended, by kind and result (ok, failed, refused: too many under way).",
+		}, []string{"record", "result"}),
+		appendSeconds: with.NewHistogram(prometheus.HistogramOpts{
+			Name:    "ringfence_controllog_append_duration_seconds",
+			Help:    "From an append to its acknowledgement or failure.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 13), // 1 ms … 4 s
+		}),
+		read: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_controllog_records_total",
+			Help: "Records read from the tail, by kind.",
+		}, []string{"record"}),
+		bad: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_controllog_bad_records_total",
+			Help: "Records that could not be read and were skipped, by reason (version, group, malformed).",
+		}, []string{"reason"}),
+		readers: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_controllog_readers_total",
+			Help: "Readers of the tail, by event (opened, failed).",
+		}, []string{"event"}),
+		checks: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_controllog_checks_total",
+			Help: "Contiguity checks, by result (contiguous, torn, failed: no answer).",
+		}, []string{"result"}),
+		anchors: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_controllog_anchor_moves_total",
+			Help: "Moves of the anchor subscription, by result (ok, failed).",
+		}, []string{"result"}),
+	}
+}
