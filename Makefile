@@ -1,0 +1,99 @@
+GO ?= go
+
+# What a target passes on to the program behind it, as in: make bench ARGS="--modes shared,ringfence"
+ARGS ?=
+
+RUNS     ?= 100 # make sim: how many seeds
+HOURS    ?= 1   # make sim: simulated hours for each
+SEED     ?=     # make sim: the seed to begin with, to replay a failure
+FUZZTIME ?= 30s # make fuzz: for each target
+
+# The tools are pinned in modules of their own, so that the router's go.mod lists only what the router needs.
+golangci := $(GO) tool -modfile=tools/go.mod golangci-lint
+buf      := $(GO) tool -modfile=tools/buf.mod buf
+
+.PHONY: help
+help: ## Show this help
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
+
+.PHONY: generate
+generate: ## Write the Go code that comes from the .proto files
+	$(buf) generate
+	$(GO) generate ./...
+
+.PHONY: checkgenerate
+checkgenerate: ## Fail if the generated code is not up to date
+	tools/checkgenerate.sh
+
+.PHONY: lint
+lint: ## go vet, golangci-lint, buf lint, and no breaking change of the protos
+	$(GO) vet ./...
+	$(golangci) run ./...
+	$(buf) lint
+	$(buf) format --diff --exit-code
+	tools/breaking.sh
+
+.PHONY: format
+format: ## Format the Go code and the protos as lint wants them
+	$(golangci) fmt ./...
+	$(buf) format --write
+
+.PHONY: build
+build: ## Build everything for this system, macOS and Windows
+	$(GO) build ./...
+	GOOS=darwin $(GO) build ./...
+	GOOS=windows $(GO) build ./...
+
+# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector.
+unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)')
+e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
+
+.PHONY: test
+test: ## All tests, on a real Pulsar that it sets up by itself
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit test-e2e
+
+.PHONY: unit
+unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
+	$(GO) test -race -shuffle=on -timeout=15m $(ARGS) $(unit_packages)
+
+.PHONY: e2e
+e2e: ## The end-to-end tests alone, on a real Pulsar
+	tools/pulsar.sh run -- $(MAKE) --no-print-directory test-e2e
+
+.PHONY: test-e2e
+test-e2e: # with PULSAR_URL set
+	$(if $(strip $(e2e_packages)),$(GO) test -shuffle=on -timeout=15m $(ARGS) $(e2e_packages))
+
+.PHONY: sim
+sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
+	$(GO) test ./internal/sim -run Exclusive -count=1 -v -timeout=0 \
+		$(if $(strip $(SEED)),-sim.seed=$(strip $(SEED)),-sim.seeds=$(strip $(RUNS))) -sim.hours=$(strip $(HOURS)) $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target in turn (FUZZTIME= for each)
+	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|/[^/]*_test.go:func \(Fuzz[A-Za-z0-9_]*\).*| \1|' | sort | \
+	while read -r package target; do \
+		echo "$$package $$target"; \
+		$(GO) test "$$package" -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(strip $(FUZZTIME)) </dev/null || exit 1; \
+	done
+
+.PHONY: chaos
+chaos: ## Real faults on a real broker (ARGS="--faults 20 --seed 1")
+	$(GO) run ./chaos $(ARGS)
+
+.PHONY: bench
+bench: ## Ringfence and the other ways of consuming, side by side on one broker
+	tools/pulsar.sh run -- $(GO) run ./bench $(ARGS)
+
+.PHONY: demo
+demo: ## Three members, three applications, one kill, a verdict
+	$(GO) run ./cmd/router demo $(ARGS)
+
+.PHONY: pulsar
+pulsar: ## Start a Pulsar and leave it running; prints its addresses and how to stop it
+	@tools/pulsar.sh start $(ARGS)
+	@echo "# stop it with: tools/pulsar.sh stop HANDLE"
+
+.PHONY: check
+check: ## What CI runs: generated code, lint, build, tests
+	tools/timed.sh checkgenerate lint build test
