@@ -1,0 +1,117 @@
+package archtest
+
+import (
+	"os"
+	"slices"
+	"testing"
+)
+
+// words are what every stage may import: data, pure decisions, and the wire.
+var words = []string{
+	"ring", "internal/event", "internal/clock", "internal/outcome", "internal/ownership", "internal/invariant", "proto",
+}
+
+var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
+
+var anything = []string{"ring", "forward", "client", "internal", "proto"}
+
+// arrows: cmd → node → pipeline → stages → words.
+var arrows = map[string]arrow{
+	"ring":               {nil, "the bottom: everybody routes by it"},
+	"internal/clock":     {nil, "the bottom: an instant knows nothing"},
+	"internal/invariant": {nil, "the bottom: everybody asserts"},
+	"internal/event":     {[]string{"ring"}, "shared words; an event names its partition"},
+	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
+	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant"}, "pure: who may act depends on records and instants only"},
+
+	"internal/source":  {words, "stages never import each other; they meet in internal/pipeline"},
+	"internal/key":     {[]string{"internal/event"}, "pure: an event in, its key out"},
+	"forward":          {words, "stages never import each other; they meet in internal/pipeline"},
+	"internal/mailbox": {words, "stages never import each other; they meet in internal/pipeline"},
+	"internal/app":     {words, "stages never import each other; they meet in internal/pipeline"},
+
+	"internal/controllog": {words, "carries the records of internal/ownership, whatever they decide"},
+	"internal/membership": {words, "addresses and evidence; what follows from them is decided elsewhere"},
+
+	"internal/pipeline": {slices.Concat(words, stages), "the only place that sees two stages at work"},
+	"internal/node": {
+		slices.Concat(words, []string{"internal/pipeline", "internal/controllog", "internal/membership", "internal/run", "internal/config", "internal/telemetry", "internal/admin"}),
+		"one member: the stages are behind internal/pipeline",
+	},
+	"internal/config": {
+		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry"}),
+		"joins the Config structs of all packages, and uses nothing else of them",
+	},
+	"internal/telemetry": {[]string{"internal/clock"}, "knows how to show, not what"},
+	"internal/admin":     {slices.Concat(words, []string{"internal/telemetry"}), "shows what it is given"},
+	"internal/run":       {nil, "a stage is a function"},
+	"internal/journal":   {[]string{"internal/clock", "internal/event"}, "a witness must not know the accused"},
+
+	"client":            {[]string{"internal/clock", "proto"}, "runs in the user's process: the wire and the clock of leases, nothing of the router"},
+	"client/clienttest": {[]string{"client", "internal/clock", "proto"}, "stands in for the router on the wire"},
+
+	"cmd/router":          {anything, "wires; what it may not decide no import can show"},
+	"internal/demo":       {anything, "drives the whole house from outside"},
+	"internal/sim":        {anything, "drives the machines of the whole house in one event loop"},
+	"internal/pulsartest": {[]string{"internal/event"}, "finds a broker for tests, and nothing else"},
+	"bench":               {anything, "drives the whole house from outside"},
+	"chaos":               {anything, "drives the whole house from outside"},
+	"e2e":                 {anything, "drives the whole house from outside"},
+	"internal/archtest":   {nil, "reads files"},
+	"internal/deps":       {nil, "pins modules, imports nothing of ours"},
+}
+
+var libraries = []only{
+	{
+		"github.com/apache/pulsar-client-go",
+		[]string{"internal/source", "internal/controllog", "internal/pulsartest", "cmd", "bench", "e2e", "chaos", "internal/demo", "internal/deps"},
+		"its manners are dealt with in one place for data and in one for control; the others only produce load",
+	},
+	{
+		"github.com/hashicorp/memberlist",
+		[]string{"internal/membership", "internal/deps"},
+		"gossip gives addresses and evidence, and never decides",
+	},
+	{
+		"github.com/buraksezer/consistent",
+		[]string{"ring", "internal/deps"},
+		"it panics on bad input, and another version places partitions elsewhere",
+	},
+}
+
+var pureFiles = []pure{
+	{dir: "ring", files: []string{"*.go"}},
+	{dir: "internal/event", files: []string{"*.go"}, except: []string{"log/slog"}, why: "a key hides itself from every log"},
+	{dir: "internal/outcome", files: []string{"*.go"}},
+	{dir: "internal/key", files: []string{"*.go"}},
+	{dir: "internal/ownership", files: []string{"*.go"}},
+	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
+}
+
+// mayStartGoroutines lists the files that may hold a go statement, with why an
+// errgroup or a WaitGroup does not do.
+var mayStartGoroutines = map[string]string{
+	"internal/run/run.go": "abandons a stage that does not drain, so nobody waits for all",
+}
+
+func none(t *testing.T, violations []string) {
+	t.Helper()
+	for _, v := range violations {
+		t.Error(v)
+	}
+}
+
+func TestImportArrows(t *testing.T)    { none(t, repository(t).strayImports(arrows)) }
+func TestLibraries(t *testing.T)       { none(t, repository(t).strayLibraries(libraries)) }
+func TestPureFiles(t *testing.T)       { none(t, repository(t).impurities(pureFiles)) }
+func TestGoroutines(t *testing.T)      { none(t, repository(t).goroutines(mayStartGoroutines)) }
+func TestPackageDocs(t *testing.T)     { none(t, repository(t).packageDocs()) }
+func TestPublicNamesDocs(t *testing.T) { none(t, repository(t).undocumented()) }
+
+func TestFileMap(t *testing.T) {
+	architecture, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatalf("the file map of the repository cannot be read: %v", err)
+	}
+	none(t, repository(t).unmapped(string(architecture)))
+}
