@@ -1,0 +1,246 @@
+package mailbox
+
+import (
+	"container/heap"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// item is one event that is here: it waits in its actor or runs.
+type item struct {
+	event    *event.Event
+	actor    *actor
+	delivery event.DeliveryID // 0 while it waits
+	first    address          // who sent it first
+	joined   []address        // who else waits for its verdict, mostly nobody
+	bytes    int              // what it counts in Boxes.bytes
+	accepted clock.Instant
+	next     *item // behind it in its actor
+
+	older, younger *item // in Boxes.ages
+}
+
+// address is where a verdict goes.
+type address struct {
+	sender Sender
+	handle event.Handle
+}
+
+// actor is the queue of one key that has events here. At any time it is in the one
+// place that wait names.
+type actor struct {
+	key     event.Key
+	keyOwn  bool // key is a copy of ours; else it lives in the memory of the first event
+	hash    uint64
+	part    *part
+	running *item
+	head    *item // waiting events, oldest first
+	tail    *item
+	depth   int // how many wait
+
+	wait      Wait
+	since     clock.Instant // when that wait began
+	heldUntil clock.Instant // the first event is not to run before
+	heldIndex int           // in Boxes.held
+
+	worker  *worker // to whom the key sticks
+	workers uint64  // Boxes.generation when that was chosen
+
+	inQueue, inPart links // its neighbours in a worker's queue, and in its partition
+}
+
+type links struct{ prev, next *actor }
+
+func (a *actor) pushBack(it *item) {
+	if a.tail == nil {
+		a.head = it
+	} else {
+		a.tail.next = it
+	}
+	a.tail = it
+	a.depth++
+}
+
+func (a *actor) pushFront(it *item) {
+	it.next = a.head
+	a.head = it
+	if a.tail == nil {
+		a.tail = it
+	}
+	a.depth++
+}
+
+func (a *actor) popFront() *item {
+	it := a.head
+	a.head, it.next = it.next, nil
+	if a.head == nil {
+		a.tail = nil
+	}
+	a.depth--
+	return it
+}
+
+// remove takes a waiting item out from anywhere in the queue.
+func (a *actor) remove(it *item) {
+	if it == a.head {
+		a.popFront()
+		return
+	}
+	before := a.head
+	for before.next != it {
+		before = before.next
+	}
+	before.next, it.next = it.next, nil
+	if a.tail == it {
+		a.tail = before
+	}
+	a.depth--
+}
+
+// part is what the machine knows about one partition.
+type part struct {
+	number  ring.Partition
+	index   int // in Boxes.parts and in the window
+	gate    ownership.Gate
+	token   ownership.Token
+	running int    // deliveries of any tenure that are not over
+	actors  *actor // all active keys of the partition, linked by inPart
+}
+
+// ours reports whether events for the partition are taken in: it is ours, even if
+// an earlier tenure may still run.
+func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == ownership.Waiting }
+
+func (p *part) link(a *actor) {
+	a.part = p
+	a.inPart = links{next: p.actors}
+	if p.actors != nil {
+		p.actors.inPart.prev = a
+	}
+	p.actors = a
+}
+
+func (p *part) unlink(a *actor) {
+	if a.inPart.prev == nil {
+		p.actors = a.inPart.next
+	} else {
+		a.inPart.prev.inPart.next = a.inPart.next
+	}
+	if a.inPart.next != nil {
+		a.inPart.next.inPart.prev = a.inPart.prev
+	}
+	a.inPart = links{}
+}
+
+// queue is a FIFO of actors from which any of them can be taken out.
+type queue struct{ head, tail *actor }
+
+func (q *queue) push(a *actor) {
+	a.inQueue = links{prev: q.tail}
+	if q.tail == nil {
+		q.head = a
+	} else {
+		q.tail.inQueue.next = a
+	}
+	q.tail = a
+}
+
+func (q *queue) remove(a *actor) {
+	if a.inQueue.prev == nil {
+		q.head = a.inQueue.next
+	} else {
+		a.inQueue.prev.inQueue.next = a.inQueue.next
+	}
+	if a.inQueue.next == nil {
+		q.tail = a.inQueue.prev
+	} else {
+		a.inQueue.next.inQueue.prev = a.inQueue.prev
+	}
+	a.inQueue = links{}
+}
+
+// heldHeap holds the actors whose retry is not due yet, the next one first.
+type heldHeap []*actor
+
+var _ heap.Interface = (*heldHeap)(nil)
+
+func (h heldHeap) Len() int           { return len(h) }
+func (h heldHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil }
+
+func (h heldHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heldIndex, h[j].heldIndex = i, j
+}
+
+// Push is for container/heap only.
+func (h *heldHeap) Push(x any) {
+	a := x.(*actor)
+	a.heldIndex = len(*h)
+	*h = append(*h, a)
+}
+
+// Pop is for container/heap only.
+func (h *heldHeap) Pop() any {
+	last := len(*h) - 1
+	a := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return a
+}
+
+// ages links all items by the time they came in, for the age of the oldest.
+type ages struct{ oldest, youngest *item }
+
+func (l *ages) push(it *item) {
+	it.older = l.youngest
+	if l.youngest == nil {
+		l.oldest = it
+	} else {
+		l.youngest.younger = it
+	}
+	l.youngest = it
+}
+
+func (l *ages) remove(it *item) {
+	if it.older == nil {
+		l.oldest = it.younger
+	} else {
+		it.older.younger = it.younger
+	}
+	if it.younger == nil {
+		l.youngest = it.older
+	} else {
+		it.younger.older = it.older
+	}
+	it.older, it.younger = nil, nil
+}
+
+// freeMax is how many unused values a pool keeps. More than that is left to the
+// garbage collector after a burst.
+const freeMax = 4096
+
+// pool keeps values that are not in use. Unlike sync.Pool it needs no lock and
+// gives the same values in every replay.
+type pool[T any] struct{ unused []*T }
+
+// get returns a zero T.
+func (p *pool[T]) get() *T {
+	last := len(p.unused) - 1
+	if last < 0 {
+		return new(T)
+	}
+	x := p.unused[last]
+	p.unused = p.unused[:last]
+	return x
+}
+
+func (p *pool[T]) put(x *T) {
+	var zero T
+	*x = zero
+	if len(p.unused) < freeMax {
+		p.unused = append(p.unused, x)
+	}
+}

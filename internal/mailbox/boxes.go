@@ -1,0 +1,650 @@
+package mailbox
+
+import (
+	"container/heap"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// Sender names who waits for a verdict: [Local], or one inbound peer stream. Never reused.
+type Sender uint64
+
+// Local is this node's own table of events held until their verdict.
+const Local Sender = 0
+
+// Addressed is a verdict and who waits for it.
+type Addressed struct {
+	To Sender
+	event.Verdict
+}
+
+// Output is what calls ask their caller to do. Calls append to it; the caller may
+// reuse it after Reset.
+type Output struct {
+	// Verdicts on events, each to be passed on to its sender.
+	Verdicts []Addressed
+	// Wake names workers for which keys became ready. A worker may be named twice.
+	Wake []event.WorkerID
+	// Drained names partitions that were not open and whose last delivery ended.
+	// It says where to look: when it is read, the gate may have moved on. Only who
+	// moves gates can tell by Running that a partition is drained and stays so.
+	Drained []ring.Partition
+	// Ignored counts results of deliveries that are unknown or over.
+	Ignored int
+}
+
+// Reset empties the output and keeps its memory.
+func (o *Output) Reset() {
+	clear(o.Verdicts) // they hold strings
+	*o = Output{Verdicts: o.Verdicts[:0], Wake: o.Wake[:0], Drained: o.Drained[:0]}
+}
+
+// Boxes holds the actors of the partitions of one shard. It is not safe for
+// concurrent use. The instants it is given may go back by the little that callers
+// wait for a lock: retries and ageing are then off by as little.
+type Boxes struct {
+	cfg    Config // of this shard alone
+	retry  outcome.Config
+	member string
+	shard  int
+	shards int
+
+	epoch   event.Position // newest applied epoch that we were told
+	parts   []part         // partition / shards → partition
+	actors  map[event.Key]*actor
+	here    map[event.MessageID]*item // waiting or running
+	running map[event.DeliveryID]*item
+	senders map[Sender]struct{} // peer streams that sent something and are not gone
+	window  window
+
+	workers workers
+	ready   int   // keys in the workers' queues
+	orphans queue // ready keys while there is no worker
+	held    heldHeap
+	ages    ages
+
+	call      uint64 // counts calls, so that each of them wakes a worker once
+	delivered uint64 // counts deliveries, for their ids
+	bytes     int
+	counters  Counters
+
+	freeActors pool[actor]
+	freeItems  pool[item]
+}
+
+// New returns the Boxes of a node with one shard. The bounds of cfg and retry are
+// taken as valid; member is the node's name in verdicts.
+func New(cfg Config, retry outcome.Config, member string) *Boxes {
+	return newShard(cfg, retry, member, 0, 1)
+}
+
+// newShard returns the Boxes for the partitions p with p mod shards = shard. The
+// bounds of cfg are those of this shard alone.
+func newShard(cfg Config, retry outcome.Config, member string, shard, shards int) *Boxes {
+	count := (ring.Partitions - shard + shards - 1) / shards
+	b := &Boxes{
+		cfg: cfg, retry: retry, member: member, shard: shard, shards: shards,
+		parts:   make([]part, count),
+		actors:  make(map[event.Key]*actor),
+		here:    make(map[event.MessageID]*item),
+		running: make(map[event.DeliveryID]*item),
+		senders: make(map[Sender]struct{}),
+		window:  newWindow(count, cfg.WindowBytesMax, cfg.WindowAgeMax),
+	}
+	for i := range b.parts {
+		b.parts[i].number, b.parts[i].index = ring.Partition(i*shards+shard), i
+	}
+	return b
+}
+
+// part returns what is known about p, which must be a partition of this shard.
+func (b *Boxes) part(p ring.Partition) *part { return &b.parts[int(p)/b.shards] }
+
+// Accept takes events from a sender, or says at once why not. senderEpoch is the
+// newest epoch that the sender has applied; when it is newer than ours, a partition
+// that is not ours may be so in a moment, and the answer is NotYet. The events are
+// never written to; they are kept until their verdict. A peer's stream that is
+// SenderGone must not send any more.
+func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
+	b.call++
+	if from != Local {
+		b.senders[from] = struct{}{}
+	}
+	for _, e := range events {
+		b.accept(now, address{from, e.Handle}, senderEpoch, e, out)
+	}
+}
+
+// accept judges one event. What is known about its id comes before whose partition
+// it is: that it runs here or was done here is true under any epoch.
+func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Position, e *event.Event, out *Output) {
+	if it := b.here[e.ID]; it != nil {
+		b.join(it, from, e, out)
+		return
+	}
+	if b.window.has(e.ID) {
+		b.counters.Duplicates++
+		out.say(from, event.Verdict{Kind: event.Done})
+		return
+	}
+	if e.Partition >= ring.Partitions {
+		b.refuseMisplaced(from, e, out)
+		return
+	}
+	p := b.part(e.Partition)
+	if !p.ours() {
+		b.refuseForeign(from, senderEpoch, out)
+		return
+	}
+	a := b.actors[e.Key]
+	bytes := e.Bytes()
+	if b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || a != nil && a.depth >= b.cfg.DepthMax {
+		b.refuseOverload(from, out)
+		return
+	}
+	if a == nil {
+		if ring.PartitionOf(string(e.Key)) != e.Partition {
+			b.refuseMisplaced(from, e, out)
+			return
+		}
+		a = b.activate(p, e.Key)
+	} else if a.part != p {
+		b.refuseMisplaced(from, e, out)
+		return
+	}
+	b.counters.Accepted++
+	it := b.freeItems.get()
+	it.event, it.actor, it.first, it.bytes, it.accepted = e, a, from, bytes, now
+	b.bytes += bytes
+	b.here[e.ID] = it
+	b.ages.push(it)
+	a.pushBack(it)
+	if a.wait == WaitNothing {
+		b.place(now, a, out)
+	}
+}
+
+// join lets one more sender wait for the verdict on an event that is here.
+func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
+	if it.first == from || slices.Contains(it.joined, from) {
+		return
+	}
+	if len(it.joined)+1 >= b.cfg.JoinsMax {
+		it.joined = slices.DeleteFunc(it.joined, b.isGone)
+		if len(it.joined)+1 >= b.cfg.JoinsMax {
+			b.refuseOverload(from, out)
+			return
+		}
+	}
+	b.counters.Joined++
+	it.joined = append(it.joined, from)
+	if e.Attempts > it.event.Attempts {
+		b.replace(it, e) // its consumer node has heard of failures that ours has not
+	}
+}
+
+func (b *Boxes) refuseForeign(to address, senderEpoch event.Position, out *Output) {
+	if b.epoch.Before(senderEpoch) {
+		b.counters.NotYet++
+		out.say(to, event.Verdict{Kind: event.NotYet, Delay: b.cfg.NotYetDelay})
+		return
+	}
+	b.counters.NotOwner++
+	out.say(to, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch})
+}
+
+func (b *Boxes) refuseOverload(to address, out *Output) {
+	b.counters.Overloaded++
+	out.say(to, event.Verdict{Kind: event.Overloaded, Delay: b.cfg.OverloadedDelay})
+}
+
+// refuseMisplaced answers an event whose key belongs to another partition than it
+// says. Taken in, it could run beside its key; sent again, it would come back the same.
+func (b *Boxes) refuseMisplaced(to address, e *event.Event, out *Output) {
+	b.counters.Misplaced++
+	out.say(to, event.Verdict{
+		Kind:       event.Rejected,
+		Attempts:   e.Attempts,
+		Reason:     "the event's partition is not that of its key",
+		FirstError: e.FirstError,
+		Owner:      b.member,
+	})
+}
+
+// Take appends to dst the first events of up to limit keys that are ready for w, and
+// returns it. Each of them runs from now on. It takes nothing for a worker that is
+// not up, nor while the lease is over: then Tick wakes w when it may come back.
+func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	worker := b.workers.find(w)
+	if worker == nil {
+		return dst
+	}
+	for range limit {
+		a := worker.ready.head
+		if a == nil || !lease.MayDispatch(a.part.gate, now) {
+			break // the gate of a ready key is open, so it is the lease
+		}
+		b.dequeue(a)
+		dst = append(dst, b.dispatch(now, a))
+	}
+	return dst
+}
+
+// dispatch makes the first event of a ready key run.
+func (b *Boxes) dispatch(now clock.Instant, a *actor) event.Delivery {
+	invariant.Check(a.running == nil, "mailbox: one delivery of a key at a time")
+	b.delivered++
+	it := a.popFront()
+	it.delivery = event.DeliveryID(b.delivered*uint64(b.shards) + uint64(b.shard))
+	b.running[it.delivery] = it
+	a.running = it
+	a.part.running++
+	a.wait, a.since, a.heldUntil = WaitHandler, now, 0
+	return event.Delivery{
+		ID:        it.delivery,
+		Event:     it.event,
+		Partition: a.part.number,
+		Token:     int64(a.part.token),
+		Attempt:   it.event.Attempts + 1,
+	}
+}
+
+// Finish ends deliveries. A result of a delivery that is unknown or over is ignored
+// and counted.
+func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
+	b.call++
+	for _, r := range results {
+		it := b.running[r.Delivery]
+		if it == nil {
+			b.counters.Ignored++
+			out.Ignored++
+			continue
+		}
+		b.finish(now, it, r, out)
+	}
+}
+
+func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output) {
+	a, p := it.actor, it.actor.part
+	delete(b.running, it.delivery)
+	it.delivery = 0
+	a.running, a.wait = nil, WaitNothing
+	p.running--
+
+	o := outcome.Of(b.retry, it.event, r)
+	switch o.Kind {
+	case outcome.Ack:
+		b.counters.Done++
+		b.window.add(now, p.index, it.event.ID)
+		b.settle(it, event.Verdict{Kind: event.Done}, out)
+	case outcome.DeadLetter:
+		b.counters.Rejected++
+		b.settle(it, b.failure(event.Rejected, it.event, o), out)
+	case outcome.Retry:
+		b.again(now, it, o, out)
+	}
+	b.place(now, a, out)
+	if p.running == 0 && p.gate != ownership.Open {
+		out.Drained = append(out.Drained, p.number)
+		b.dropWindow(p)
+	}
+}
+
+// again is what becomes of an event that is to be tried again: it leaves by way of
+// the retry topic, or it goes to the next owner, or it stays first in its key.
+func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
+	failed := o.Attempts > it.event.Attempts
+	if !o.Hold {
+		b.counters.Failed++
+		verdict := b.failure(event.Failed, it.event, o)
+		verdict.Delay = o.Delay
+		b.settle(it, verdict, out)
+		return
+	}
+	if failed {
+		b.counters.Retried++
+		b.answer(it, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Reason: o.Reason}, out)
+		b.replace(it, withFailure(it.event, o))
+	} else {
+		b.counters.Returned++
+	}
+	if !it.actor.part.ours() {
+		b.counters.NotOwner++
+		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
+		return
+	}
+	it.actor.pushFront(it)
+	if o.Delay > 0 {
+		it.actor.heldUntil = now.Add(o.Delay)
+	}
+}
+
+// failure returns a final verdict on an event that the application failed.
+func (b *Boxes) failure(kind event.VerdictKind, e *event.Event, o outcome.Outcome) event.Verdict {
+	return event.Verdict{
+		Kind:       kind,
+		Attempts:   o.Attempts,
+		Reason:     o.Reason,
+		FirstError: firstError(e, o),
+		Owner:      b.member,
+	}
+}
+
+// withFailure returns a copy of e that has failed once more. A copy, because others
+// hold e: the table of the consumer node, and whoever is still writing it to a stream.
+func withFailure(e *event.Event, o outcome.Outcome) *event.Event {
+	failed := *e
+	failed.Attempts = o.Attempts
+	failed.FirstError = firstError(e, o)
+	failed.LastError = o.Reason
+	return &failed
+}
+
+func firstError(e *event.Event, o outcome.Outcome) string {
+	if e.FirstError != "" {
+		return e.FirstError
+	}
+	return o.Reason
+}
+
+// SetGates moves gates, each of a partition of this shard; epoch is the newest
+// applied one. Waiting events of a partition that is not ours any more are answered
+// NotOwner; running ones go on. No delivery under an old gate begins after it.
+func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoch event.Position, out *Output) {
+	b.call++
+	b.SetEpoch(epoch)
+	for _, c := range changes {
+		b.setGate(now, c, out)
+	}
+}
+
+// SetEpoch says what the newest applied epoch is, where no gate moved with it.
+func (b *Boxes) SetEpoch(epoch event.Position) {
+	if b.epoch.Before(epoch) {
+		b.epoch = epoch
+	}
+}
+
+func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) {
+	p := b.part(c.Partition)
+	opens := c.Gate == ownership.Open && p.gate != ownership.Open
+	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
+	p.gate, p.token = c.Gate, c.Token
+	for a := p.actors; a != nil; {
+		next := a.inPart.next
+		b.lift(a)
+		if !p.ours() {
+			b.refuseWaiting(a, out)
+		}
+		if a.running == nil {
+			b.place(now, a, out)
+		}
+		a = next
+	}
+	b.dropWindow(p)
+}
+
+// refuseWaiting sends the waiting events of a key to their next owner.
+func (b *Boxes) refuseWaiting(a *actor, out *Output) {
+	it := a.head
+	a.head, a.tail, a.depth, a.heldUntil = nil, nil, 0, 0
+	for it != nil {
+		next := it.next
+		b.counters.NotOwner++
+		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
+		it = next
+	}
+}
+
+// dropWindow forgets what was done on a partition that we have nothing to do with.
+func (b *Boxes) dropWindow(p *part) {
+	if p.gate == ownership.Closed && p.running == 0 {
+		b.window.drop(p.index)
+	}
+}
+
+// Running returns how many deliveries on p are not over, whatever tenure they began in.
+func (b *Boxes) Running(p ring.Partition) int { return b.part(p).running }
+
+// WorkerUp adds a worker: it gets its share of the keys that are ready.
+func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
+	b.call++
+	i, found := b.workers.search(id)
+	if found {
+		return
+	}
+	b.workers.all = slices.Insert(b.workers.all, i, &worker{id: id, salt: mix(uint64(id))})
+	b.workers.generation++
+	b.assignAnew(now, &b.orphans, nil, out)
+	for _, w := range b.workers.all {
+		b.assignAnew(now, &w.ready, w, out)
+	}
+}
+
+// WorkerGone removes a worker: its ready keys go to the others. What it runs goes on
+// running until Finish says how it ended.
+func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
+	b.call++
+	i, found := b.workers.search(id)
+	if !found {
+		return
+	}
+	gone := b.workers.all[i]
+	b.workers.all = slices.Delete(b.workers.all, i, i+1)
+	b.workers.generation++
+	b.assignAnew(now, &gone.ready, gone, out)
+}
+
+// assignAnew moves the keys in q, which are ready for from, to the workers that
+// rendezvous now gives them.
+func (b *Boxes) assignAnew(now clock.Instant, q *queue, from *worker, out *Output) {
+	for a := q.head; a != nil; {
+		next := a.inQueue.next
+		if b.workers.pick(a.hash) != from {
+			b.dequeue(a)
+			b.makeReady(now, a, out)
+		}
+		a = next
+	}
+}
+
+// SenderGone says that verdicts for a peer's stream have no address any more. Its
+// events stay: they are worked on, and who sends them again joins them.
+func (b *Boxes) SenderGone(from Sender) { delete(b.senders, from) }
+
+func (b *Boxes) isGone(to address) bool {
+	if to.sender == Local {
+		return false
+	}
+	_, alive := b.senders[to.sender]
+	return !alive
+}
+
+// Tick lets retries that are due become ready, ages the window, and wakes every
+// worker that has ready keys. It is due at Next, and when a lease has come back.
+func (b *Boxes) Tick(now clock.Instant, out *Output) {
+	b.call++
+	for len(b.held) > 0 && !b.held[0].heldUntil.After(now) {
+		a := b.held[0]
+		b.lift(a)
+		b.place(now, a, out)
+	}
+	b.window.expire(now)
+	for _, w := range b.workers.all {
+		if w.ready.head != nil {
+			b.wake(w, out)
+		}
+	}
+}
+
+// Next returns when Tick is due, or clock.Forever.
+func (b *Boxes) Next() clock.Instant {
+	next := b.window.next()
+	if len(b.held) > 0 {
+		next = min(next, b.held[0].heldUntil)
+	}
+	return next
+}
+
+// Window returns the ids of the events of p that were done lately, oldest first, for
+// the partition's next owner. They are forgotten when its gate is closed.
+func (b *Boxes) Window(p ring.Partition) []event.MessageID { return b.window.ids(b.part(p).index) }
+
+// AddWindow takes over what an earlier owner of p has done, oldest first. Events
+// that wait here and stand in it are answered Done.
+func (b *Boxes) AddWindow(now clock.Instant, p ring.Partition, ids []event.MessageID, out *Output) {
+	b.call++
+	for _, id := range ids {
+		b.window.add(now, b.part(p).index, id)
+		it := b.here[id]
+		if it == nil || it.delivery != 0 {
+			continue
+		}
+		a := it.actor
+		b.lift(a)
+		if it == a.head {
+			a.heldUntil = 0
+		}
+		a.remove(it)
+		b.counters.Duplicates++
+		b.settle(it, event.Verdict{Kind: event.Done}, out)
+		if a.running == nil {
+			b.place(now, a, out)
+		}
+	}
+}
+
+// activate makes the actor of a key.
+func (b *Boxes) activate(p *part, key event.Key) *actor {
+	a := b.freeActors.get()
+	a.key, a.hash = key, xxhash.Sum64String(string(key))
+	p.link(a)
+	b.actors[key] = a
+	return a
+}
+
+// passivate lets the actor of a key without events go.
+func (b *Boxes) passivate(a *actor) {
+	a.part.unlink(a)
+	delete(b.actors, a.key)
+	b.freeActors.put(a)
+}
+
+// place puts an actor that is nowhere, and of whose key nothing runs, where its
+// first event has to wait.
+func (b *Boxes) place(now clock.Instant, a *actor, out *Output) {
+	switch {
+	case a.head == nil:
+		b.passivate(a)
+	case a.part.gate != ownership.Open:
+		a.wait, a.since = WaitGate, now
+	case a.heldUntil.After(now):
+		a.wait, a.since = WaitRetry, now
+		heap.Push(&b.held, a)
+	default:
+		b.makeReady(now, a, out)
+	}
+}
+
+// makeReady queues an actor whose first event may run at the worker of its key.
+func (b *Boxes) makeReady(now clock.Instant, a *actor, out *Output) {
+	if a.workers != b.workers.generation {
+		a.worker, a.workers = b.workers.pick(a.hash), b.workers.generation
+	}
+	a.since = now
+	if a.worker == nil {
+		a.wait = WaitWorker
+		b.orphans.push(a)
+		return
+	}
+	a.wait = WaitSlot
+	a.worker.ready.push(a)
+	b.ready++
+	b.wake(a.worker, out)
+}
+
+// dequeue undoes makeReady.
+func (b *Boxes) dequeue(a *actor) {
+	if a.wait == WaitWorker {
+		b.orphans.remove(a)
+		return
+	}
+	a.worker.ready.remove(a)
+	b.ready--
+}
+
+// lift takes an actor out of where it waits. One whose key runs stays where it is.
+func (b *Boxes) lift(a *actor) {
+	switch a.wait {
+	case WaitHandler:
+		return
+	case WaitRetry:
+		heap.Remove(&b.held, a.heldIndex)
+	case WaitWorker, WaitSlot:
+		b.dequeue(a)
+	case WaitNothing, WaitGate:
+	}
+	a.wait = WaitNothing
+}
+
+func (b *Boxes) wake(w *worker, out *Output) {
+	if w.woken != b.call {
+		w.woken = b.call
+		out.Wake = append(out.Wake, w.id)
+	}
+}
+
+// replace puts another version of the same event in the place of an item's.
+func (b *Boxes) replace(it *item, e *event.Event) {
+	b.bytes -= it.bytes
+	it.event, it.bytes = e, e.Bytes()
+	b.bytes += it.bytes
+}
+
+// settle tells everybody who waits for an item, and lets it go. The item is in no
+// queue and does not run.
+func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
+	b.answer(it, v, out)
+	b.bytes -= it.bytes
+	b.ages.remove(it)
+	delete(b.here, it.event.ID)
+	b.keepKey(it.actor)
+	b.freeItems.put(it)
+}
+
+// keepKey gives an actor that outlives an event a key of its own: the old one lies
+// in the event's memory, and often in that of a whole frame.
+func (b *Boxes) keepKey(a *actor) {
+	if a.keyOwn || a.head == nil && a.running == nil {
+		return
+	}
+	delete(b.actors, a.key) // assigning alone would keep the old string in the map
+	a.key, a.keyOwn = event.Key(strings.Clone(string(a.key))), true
+	b.actors[a.key] = a
+}
+
+// answer tells everybody who waits for an item and can be told.
+func (b *Boxes) answer(it *item, v event.Verdict, out *Output) {
+	if !b.isGone(it.first) {
+		out.say(it.first, v)
+	}
+	for _, to := range it.joined {
+		if !b.isGone(to) {
+			out.say(to, v)
+		}
+	}
+}
+
+func (o *Output) say(to address, v event.Verdict) {
+	v.Handle = to.handle
+	o.Verdicts = append(o.Verdicts, Addressed{To: to.sender, Verdict: v})
+}

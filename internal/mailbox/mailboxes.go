@@ -1,0 +1,231 @@
+package mailbox
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// Mailboxes spreads the partitions over shards, each a [Boxes] behind its own mutex.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use. A mutex is held for machine calls only,
+// a call takes each shard's at most once, and never two together. The clock is read
+// once per call; Take reads it under the lock of each shard that it visits, as
+// ownership.Lease.MayDispatch demands. No method blocks for longer than another's
+// machine call.
+type Mailboxes struct {
+	now     func() clock.Instant
+	shards  []shard
+	turn    atomic.Uint32 // where the next Take begins
+	events  sync.Pool     // of *buckets[*event.Event]
+	results sync.Pool     // of *buckets[event.Result]
+}
+
+// shard is one Boxes and its lock.
+type shard struct {
+	mu    sync.Mutex
+	boxes *Boxes
+	ready atomic.Bool // some worker has ready keys: written under mu, and read without it
+	_     [64]byte    // keeps the neighbour off this cache line
+}
+
+// NewMailboxes returns the mailboxes of the node called member. The configurations
+// must be valid; now reads the clock that leases run on.
+func NewMailboxes(cfg Config, retry outcome.Config, member string, now func() clock.Instant) *Mailboxes {
+	m := &Mailboxes{now: now, shards: make([]shard, cfg.Shards)}
+	for i := range m.shards {
+		m.shards[i].boxes = newShard(cfg.share(), retry, member, i, cfg.Shards)
+	}
+	m.events.New = func() any { return new(buckets[*event.Event]) }
+	m.results.New = func() any { return new(buckets[event.Result]) }
+	return m
+}
+
+// with runs a machine call under the shard's lock.
+func (s *shard) with(call func(*Boxes)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	call(s.boxes)
+	s.ready.Store(s.boxes.ready > 0)
+}
+
+// each runs a machine call on one shard after the other.
+func (m *Mailboxes) each(call func(*Boxes)) {
+	for i := range m.shards {
+		m.shards[i].with(call)
+	}
+}
+
+// of runs a machine call on the shard of p.
+func (m *Mailboxes) of(p ring.Partition, call func(*Boxes)) {
+	m.shards[int(p)%len(m.shards)].with(call)
+}
+
+// Accept is [Boxes.Accept].
+func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
+	now := m.now()
+	sorted := m.events.Get().(*buckets[*event.Event])
+	defer m.events.Put(sorted)
+	sorted.fill(events, len(m.shards), func(e *event.Event) int { return int(e.Partition) % len(m.shards) })
+	defer sorted.reset()
+	for i := range m.shards {
+		if mine := sorted.of(i); len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { b.Accept(now, from, senderEpoch, mine, out) })
+		}
+	}
+}
+
+// Take is [Boxes.Take] over all shards. Each call begins at another one.
+func (m *Mailboxes) Take(lease ownership.Lease, w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	full := len(dst) + limit
+	turn := uint(m.turn.Add(1))
+	for i := range uint(len(m.shards)) {
+		s := &m.shards[(turn+i)%uint(len(m.shards))]
+		if len(dst) >= full {
+			break
+		}
+		if !s.ready.Load() {
+			continue // who makes a key ready wakes w after saying so
+		}
+		s.with(func(b *Boxes) { dst = b.Take(m.now(), lease, w, full-len(dst), dst) })
+	}
+	return dst
+}
+
+// Finish is [Boxes.Finish].
+func (m *Mailboxes) Finish(results []event.Result, out *Output) {
+	now := m.now()
+	sorted := m.results.Get().(*buckets[event.Result])
+	defer m.results.Put(sorted)
+	sorted.fill(results, len(m.shards), func(r event.Result) int { return int(uint64(r.Delivery) % uint64(len(m.shards))) })
+	defer sorted.reset()
+	for i := range m.shards {
+		if mine := sorted.of(i); len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { b.Finish(now, mine, out) })
+		}
+	}
+}
+
+// SetGates is [Boxes.SetGates] for any partitions. When it returns, no delivery
+// under an old gate begins any more.
+func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Position, out *Output) {
+	now := m.now()
+	var sorted buckets[ownership.GateChange]
+	sorted.fill(changes, len(m.shards), func(c ownership.GateChange) int { return int(c.Partition) % len(m.shards) })
+	for i := range m.shards {
+		m.shards[i].with(func(b *Boxes) { b.SetGates(now, sorted.of(i), epoch, out) })
+	}
+}
+
+// Running is [Boxes.Running].
+func (m *Mailboxes) Running(p ring.Partition) (running int) {
+	m.of(p, func(b *Boxes) { running = b.Running(p) })
+	return running
+}
+
+// WorkerUp is [Boxes.WorkerUp].
+func (m *Mailboxes) WorkerUp(id event.WorkerID, out *Output) {
+	now := m.now()
+	m.each(func(b *Boxes) { b.WorkerUp(now, id, out) })
+}
+
+// WorkerGone is [Boxes.WorkerGone].
+func (m *Mailboxes) WorkerGone(id event.WorkerID, out *Output) {
+	now := m.now()
+	m.each(func(b *Boxes) { b.WorkerGone(now, id, out) })
+}
+
+// SenderGone is [Boxes.SenderGone].
+func (m *Mailboxes) SenderGone(from Sender) {
+	m.each(func(b *Boxes) { b.SenderGone(from) })
+}
+
+// Tick is [Boxes.Tick].
+func (m *Mailboxes) Tick(out *Output) {
+	now := m.now()
+	m.each(func(b *Boxes) { b.Tick(now, out) })
+}
+
+// Next is [Boxes.Next]. Finish may bring it nearer.
+func (m *Mailboxes) Next() clock.Instant {
+	next := clock.Forever
+	m.each(func(b *Boxes) { next = min(next, b.Next()) })
+	return next
+}
+
+// Window is [Boxes.Window].
+func (m *Mailboxes) Window(p ring.Partition) (ids []event.MessageID) {
+	m.of(p, func(b *Boxes) { ids = b.Window(p) })
+	return ids
+}
+
+// AddWindow is [Boxes.AddWindow].
+func (m *Mailboxes) AddWindow(p ring.Partition, ids []event.MessageID, out *Output) {
+	now := m.now()
+	m.of(p, func(b *Boxes) { b.AddWindow(now, p, ids, out) })
+}
+
+// Inspect is [Boxes.Inspect].
+func (m *Mailboxes) Inspect(key event.Key) (state KeyState) {
+	m.of(ring.PartitionOf(string(key)), func(b *Boxes) { state = b.Inspect(key) })
+	return state
+}
+
+// Stats is [Boxes.Stats], summed up. The shards are looked at one after the other.
+func (m *Mailboxes) Stats() Stats {
+	sum := Stats{Oldest: clock.Forever}
+	m.each(func(b *Boxes) { sum = sum.add(b.Stats()) })
+	return sum
+}
+
+// buckets sorts values by shard and keeps their order within each.
+type buckets[T any] struct {
+	values []T
+	ends   []int // shard → end of its values
+}
+
+func (b *buckets[T]) fill(values []T, shards int, shardOf func(T) int) {
+	b.values = grow(b.values, len(values))
+	b.ends = grow(b.ends, shards)
+	clear(b.ends)
+	for _, v := range values {
+		b.ends[shardOf(v)]++
+	}
+	begin := 0
+	for i, count := range b.ends {
+		b.ends[i] = begin
+		begin += count
+	}
+	for _, v := range values { // ends[i] walks from the begin of shard i to its end
+		i := shardOf(v)
+		b.values[b.ends[i]] = v
+		b.ends[i]++
+	}
+}
+
+// of returns the values of a shard.
+func (b *buckets[T]) of(shard int) []T {
+	begin := 0
+	if shard > 0 {
+		begin = b.ends[shard-1]
+	}
+	return b.values[begin:b.ends[shard]]
+}
+
+// reset lets go of the values.
+func (b *buckets[T]) reset() { clear(b.values) }
+
+// grow returns a slice of length n, in the memory of s if that suffices.
+func grow[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}

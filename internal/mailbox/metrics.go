@@ -1,0 +1,93 @@
+package mailbox
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// Metrics shows a node's [Mailboxes] to Prometheus. It looks at them when it is
+// scraped, so that events pay nothing for it.
+type Metrics struct {
+	boxes  *Mailboxes
+	gauges []gauge
+	counts []count
+	oldest *prometheus.Desc
+}
+
+type gauge struct {
+	desc  *prometheus.Desc
+	value func(Stats) int
+}
+
+type count struct {
+	desc  *prometheus.Desc
+	label string
+	value func(Counters) uint64
+}
+
+// NewMetrics registers the metrics of boxes.
+func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("ringfence_mailbox_"+name, help, labels, nil)
+	}
+	taken := desc("events_total", "Events that senders brought, by what was said at once.", "answer")
+	ended := desc("deliveries_total", "Deliveries that ended, by what became of the event.", "outcome")
+	m := &Metrics{
+		boxes: boxes,
+		gauges: []gauge{
+			{desc("events", "Events here, waiting or running."), func(s Stats) int { return s.Events }},
+			{desc("running_events", "Events that a worker has."), func(s Stats) int { return s.Running }},
+			{desc("active_keys", "Keys with events here."), func(s Stats) int { return s.Keys }},
+			{desc("ready_keys", "Keys that wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
+			{desc("held_keys", "Keys that wait for the next attempt of a failed event."), func(s Stats) int { return s.Held }},
+			{desc("bytes", "What all events here weigh."), func(s Stats) int { return s.Bytes }},
+			{desc("window_bytes", "What the ids of events that were done lately weigh."), func(s Stats) int { return s.WindowIDs * recordBytes }},
+		},
+		counts: []count{
+			{taken, "accepted", func(c Counters) uint64 { return c.Accepted }},
+			{taken, "joined", func(c Counters) uint64 { return c.Joined }},
+			{taken, "duplicate", func(c Counters) uint64 { return c.Duplicates }},
+			{taken, "overloaded", func(c Counters) uint64 { return c.Overloaded }},
+			{taken, "not_owner", func(c Counters) uint64 { return c.NotOwner }},
+			{taken, "not_yet", func(c Counters) uint64 { return c.NotYet }},
+			{taken, "misplaced", func(c Counters) uint64 { return c.Misplaced }},
+			{ended, "done", func(c Counters) uint64 { return c.Done }},
+			{ended, "failed", func(c Counters) uint64 { return c.Failed }},
+			{ended, "retried", func(c Counters) uint64 { return c.Retried }},
+			{ended, "rejected", func(c Counters) uint64 { return c.Rejected }},
+			{ended, "returned", func(c Counters) uint64 { return c.Returned }},
+			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
+		},
+		oldest: desc("oldest_event_seconds", "How long the oldest event has been here, 0 when there is none."),
+	}
+	reg.MustRegister(m)
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, g := range m.gauges {
+		out <- g.desc
+	}
+	for _, c := range m.counts {
+		out <- c.desc
+	}
+	out <- m.oldest
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	stats := m.boxes.Stats()
+	for _, g := range m.gauges {
+		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.value(stats)))
+	}
+	for _, c := range m.counts {
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.value(stats.Counters)), c.label)
+	}
+	age := 0.0
+	if stats.Oldest != clock.Forever {
+		age = m.boxes.now().Sub(stats.Oldest).Seconds()
+	}
+	out <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age)
+}

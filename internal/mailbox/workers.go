@@ -1,0 +1,63 @@
+package mailbox
+
+import (
+	"slices"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// worker is one stream of the application, and the keys that are ready for it.
+type worker struct {
+	id    event.WorkerID
+	salt  uint64
+	ready queue
+	woken uint64 // Boxes.call in which it was named in Output.Wake last
+}
+
+// workers are the live workers, by id.
+type workers struct {
+	all        []*worker
+	generation uint64 // grows when a worker comes or goes
+}
+
+func (s *workers) search(id event.WorkerID) (int, bool) {
+	return slices.BinarySearchFunc(s.all, id, func(w *worker, id event.WorkerID) int {
+		switch {
+		case w.id < id:
+			return -1
+		case w.id > id:
+			return 1
+		}
+		return 0
+	})
+}
+
+func (s *workers) find(id event.WorkerID) *worker {
+	if i, ok := s.search(id); ok {
+		return s.all[i]
+	}
+	return nil
+}
+
+// pick chooses the worker of a key by rendezvous: a worker that comes takes keys
+// only to itself, one that goes gives only its own away. Nil when there is none.
+func (s *workers) pick(hash uint64) *worker {
+	if len(s.all) == 1 {
+		return s.all[0]
+	}
+	var best *worker
+	var bestScore uint64
+	for _, w := range s.all {
+		if score := mix(hash ^ w.salt); best == nil || score > bestScore {
+			best, bestScore = w, score
+		}
+	}
+	return best
+}
+
+// mix is the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
