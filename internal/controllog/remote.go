@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -119,30 +116,29 @@ func (r *Remote) failQueued(err error) {
 func (r *Remote) Tail(ctx context.Context, from event.Position, _ int, opened func(), record func(Entry)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream when we leave
+	err := r.tail(ctx, from, opened, record)
+	if ctx.Err() != nil {
+		return ctx.Err() // rather than the status that it became
+	}
+	return fmt.Errorf("%w: %w", ErrReaderLost, err)
+}
+
+func (r *Remote) tail(ctx context.Context, from event.Position, opened func(), record func(Entry)) error {
 	stream, err := r.broker.TailRecords(ctx, &demov1.TailRecordsRequest{
 		Topic: r.cfg.Topic, Latest: from.IsZero(), LedgerId: from.Ledger, EntryId: from.Entry,
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrReaderLost, err)
+		return err
 	}
 	if header, err := stream.Header(); err != nil {
-		return fmt.Errorf("%w: %w", ErrReaderLost, err)
-	} else if header == nil { // the stream ended without one; Recv has the reason
-		return receive(stream, func(Entry) {})
+		return err
+	} else if header != nil { // without one the stream has ended, and Recv has the reason
+		opened()
 	}
-	opened()
-	return receive(stream, record)
-}
-
-// receive hands on what comes until the stream ends.
-func receive(stream grpc.ServerStreamingClient[demov1.TailRecordsResponse], record func(Entry)) error {
 	for {
 		in, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%w: the broker ended it", ErrReaderLost)
-		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrReaderLost, err)
+			return err
 		}
 		record(Entry{At: event.Position{Ledger: in.GetLedgerId(), Entry: in.GetEntryId()}, Data: in.GetRecord()})
 	}

@@ -24,8 +24,8 @@ type Transport interface {
 
 	// Append sends one record, behind those that were appended before. It does not
 	// block. While Run runs, done is called exactly once, from any goroutine; it must
-	// not block. An
-	// error means that the record may or may not stand in the log, now or later.
+	// not block. An error means that the record may or may not stand in the log, now
+	// or later.
 	Append(data []byte, done func(error))
 
 	// Tail reads in order from the record at from on, inclusive, or, if from is zero,

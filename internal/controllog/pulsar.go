@@ -1,0 +1,444 @@
+package controllog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/backoff"
+	pulsarlog "github.com/apache/pulsar-client-go/pulsar/log"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// anchorName is the durable subscription that keeps the broker from trimming the
+// log under a slow reader. With readers alone it trims closed ledgers without an error.
+const anchorName = "__anchor"
+
+// openersMax is how many calls that open a reader may hang at once. The client
+// gives such a call no context: one that nobody waits for any more still has to end.
+const openersMax = 4
+
+// PulsarConfig of a [Pulsar].
+type PulsarConfig struct {
+	Topic string // full name, persistent://tenant/namespace/name
+
+	SendTimeout      time.Duration // a lease: a Beat is worth nothing later
+	PendingMax       int           // records that the client holds unacknowledged
+	ReconnectMax     time.Duration // the longest pause between two attempts to reach the broker
+	OperationTimeout time.Duration // of one look-up, subscription or producer
+	KeepAlive        time.Duration // a connection that is silent for twice this is dropped
+}
+
+// DefaultPulsarConfig returns what the protocol asks for, without a topic.
+func DefaultPulsarConfig() PulsarConfig {
+	return PulsarConfig{
+		SendTimeout:      2 * time.Second,
+		PendingMax:       64,
+		ReconnectMax:     500 * time.Millisecond,
+		OperationTimeout: 5 * time.Second,
+		KeepAlive:        5 * time.Second,
+	}
+}
+
+// Validate reports every bad field, not just the first.
+func (c PulsarConfig) Validate() error {
+	var errs []error
+	if !strings.HasPrefix(c.Topic, "persistent://") || strings.Count(c.Topic, "/") != 4 {
+		errs = append(errs, fmt.Errorf("controllog: pulsar: Topic = %q, want persistent://tenant/namespace/name", c.Topic))
+	}
+	if c.PendingMax < 1 {
+		errs = append(errs, fmt.Errorf("controllog: pulsar: PendingMax = %d, want >= 1", c.PendingMax))
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"SendTimeout", c.SendTimeout},
+		{"ReconnectMax", c.ReconnectMax},
+		{"OperationTimeout", c.OperationTimeout},
+		{"KeepAlive", c.KeepAlive},
+	} {
+		if f.d <= 0 {
+			errs = append(errs, fmt.Errorf("controllog: pulsar: %s = %v, want > 0", f.name, f.d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Pulsar is a control log on one non-partitioned persistent topic. It has a client
+// of its own: the backpressure of events must not delay Beats.
+//
+// Within one reader the client reconnects by itself. What it may lose or repeat then
+// shows in the positions, and the machine checks them.
+type Pulsar struct {
+	cfg     PulsarConfig
+	options pulsar.ClientOptions
+	log     *slog.Logger
+
+	ready   chan struct{}  // closed when client may be used
+	opening chan struct{}  // a slot for each call that opens a reader
+	hanging sync.WaitGroup // those calls
+	broken  chan struct{}  // cap 1: the producer is of no use any more
+
+	client pulsar.Client // written before ready is closed
+
+	mu       sync.Mutex
+	producer pulsar.Producer // nil: none at present
+	stopped  bool            // no more calls that open something
+}
+
+var _ Transport = (*Pulsar)(nil)
+
+// NewPulsar returns a transport over a topic. options says how the broker is
+// reached (URL, authentication, TLS, metrics); what concerns timing and logging is
+// set here. It does no I/O.
+func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger) (*Pulsar, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	log = log.With("component", "controllog")
+	options.OperationTimeout = cfg.OperationTimeout
+	options.ConnectionTimeout = cfg.OperationTimeout
+	options.KeepAliveInterval = cfg.KeepAlive
+	options.Logger = pulsarlog.NewLoggerWithSlog(slog.New(demote{log.Handler()}))
+	return &Pulsar{
+		cfg:     cfg,
+		options: options,
+		log:     log,
+		ready:   make(chan struct{}),
+		opening: make(chan struct{}, openersMax),
+		broken:  make(chan struct{}, 1),
+	}, nil
+}
+
+// Run implements [Transport]. It returns [ErrPartitioned] if the topic has
+// partitions. It may be called once.
+func (p *Pulsar) Run(ctx context.Context) error {
+	client, err := pulsar.NewClient(p.options)
+	if err != nil {
+		return fmt.Errorf("controllog: pulsar client: %w", err)
+	}
+	defer p.stop(client)
+	if err := p.checkTopic(ctx, client); err != nil {
+		return err
+	}
+	p.client = client
+	return p.keepProducer(ctx)
+}
+
+// stop cuts the connections, which ends the calls that hang, and waits for them.
+func (p *Pulsar) stop(client pulsar.Client) {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	client.Close()
+	p.hanging.Wait()
+}
+
+// checkTopic waits until the broker has said that the topic has no partitions.
+func (p *Pulsar) checkTopic(ctx context.Context, client pulsar.Client) error {
+	return p.insist(ctx, "look-up", func() error {
+		names, err := client.TopicPartitions(p.cfg.Topic)
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(names, []string{p.cfg.Topic}) {
+			return fatalError{fmt.Errorf("%w: %s has %d partitions", ErrPartitioned, p.cfg.Topic, len(names))}
+		}
+		return nil
+	})
+}
+
+// keepProducer makes a producer, and another one whenever the client has given up
+// on it (it does when a topic is deleted). Only with the first one is the transport
+// ready: who has a reader can append.
+func (p *Pulsar) keepProducer(ctx context.Context) error {
+	ready := sync.OnceFunc(func() { close(p.ready) })
+	for ctx.Err() == nil {
+		var producer pulsar.Producer
+		err := p.insist(ctx, "producer", func() (err error) {
+			producer, err = p.client.CreateProducer(p.producerOptions())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if producer == nil {
+			break // ctx has ended
+		}
+		p.setProducer(producer)
+		ready()
+		select {
+		case <-ctx.Done():
+		case <-p.broken:
+			p.log.Warn("producer lost", "topic", p.cfg.Topic)
+		}
+		p.setProducer(nil)
+		producer.Close()
+	}
+	return nil
+}
+
+// producerOptions: no batching, so that a record is an entry and positions have no
+// holes; no name, since a name would make two members exclude each other.
+func (p *Pulsar) producerOptions() pulsar.ProducerOptions {
+	return pulsar.ProducerOptions{
+		Topic:                   p.cfg.Topic,
+		SendTimeout:             p.cfg.SendTimeout,
+		DisableBatching:         true,
+		DisableBlockIfQueueFull: true,
+		MaxPendingMessages:      p.cfg.PendingMax,
+		BackOffPolicyFunc:       p.backoff,
+	}
+}
+
+func (p *Pulsar) setProducer(producer pulsar.Producer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.producer = producer
+}
+
+// Append implements [Transport]. Without a producer the record fails at once.
+func (p *Pulsar) Append(data []byte, done func(error)) {
+	p.mu.Lock()
+	producer := p.producer
+	p.mu.Unlock()
+	if producer == nil {
+		done(errNotConnected)
+		return
+	}
+	producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: data},
+		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if gaveUp(err) {
+				select {
+				case p.broken <- struct{}{}:
+				default:
+				}
+			}
+			done(err)
+		})
+}
+
+// gaveUp reports whether the producer that failed like this will not come back.
+func gaveUp(err error) bool {
+	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
+		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
+}
+
+// Tail implements [Transport].
+func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error {
+	if err := p.connected(ctx); err != nil {
+		return err
+	}
+	if from.IsZero() {
+		// Before the first read: from here on the broker keeps everything.
+		if err := p.ensureAnchor(ctx); err != nil {
+			return err
+		}
+	}
+	options := pulsar.ReaderOptions{
+		Topic:             p.cfg.Topic,
+		StartMessageID:    pulsar.LatestMessageID(),
+		ReceiverQueueSize: prefetch,
+		BackoffPolicyFunc: p.backoff,
+	}
+	if !from.IsZero() {
+		options.StartMessageID = messageID(from)
+		options.StartMessageIDInclusive = true
+	}
+	reader, err := openWith(ctx, p,
+		func() (pulsar.Reader, error) { return p.client.CreateReader(options) },
+		pulsar.Reader.Close)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrReaderLost, err)
+	}
+	defer reader.Close()
+	opened()
+	for {
+		msg, err := reader.Next(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrReaderLost, err)
+		}
+		record(Entry{At: position(msg.ID()), Data: msg.Payload()})
+	}
+}
+
+// ensureAnchor makes the durable subscription, if it is not there.
+func (p *Pulsar) ensureAnchor(ctx context.Context) error {
+	consumer, err := p.attachAnchor(ctx)
+	if err != nil {
+		return fmt.Errorf("controllog: anchor: %w", err)
+	}
+	consumer.Close()
+	return nil
+}
+
+// MoveAnchor implements [Transport].
+func (p *Pulsar) MoveAnchor(ctx context.Context, to event.Position) error {
+	if err := p.connected(ctx); err != nil {
+		return err
+	}
+	consumer, err := p.attachAnchor(ctx)
+	if err != nil {
+		return fmt.Errorf("controllog: anchor: %w", err)
+	}
+	defer consumer.Close()
+	if err := consumer.AckIDCumulative(messageID(to)); err != nil {
+		return fmt.Errorf("controllog: anchor to %v: %w", to, err)
+	}
+	return nil
+}
+
+// attachAnchor subscribes as one of several standby consumers: members that do it at
+// the same time must not exclude each other.
+func (p *Pulsar) attachAnchor(ctx context.Context) (pulsar.Consumer, error) {
+	return openWith(ctx, p, func() (pulsar.Consumer, error) {
+		return p.client.Subscribe(pulsar.ConsumerOptions{
+			Topic:             p.cfg.Topic,
+			SubscriptionName:  anchorName,
+			Type:              pulsar.Failover,
+			ReceiverQueueSize: 1,
+			AckWithResponse:   true,
+			BackOffPolicyFunc: p.backoff,
+		})
+	}, pulsar.Consumer.Close)
+}
+
+// connected waits for Run to have a client.
+func (p *Pulsar) connected(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.ready:
+		return nil
+	}
+}
+
+// insist tries until it works, ctx ends (then it returns nil) or the error is fatal.
+func (p *Pulsar) insist(ctx context.Context, what string, try func() error) error {
+	policy := p.backoff()
+	for ctx.Err() == nil {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		var fatal fatalError
+		if errors.As(err, &fatal) {
+			return fatal.error
+		}
+		p.log.Warn("broker not reached", "step", what, "topic", p.cfg.Topic, "error", err)
+		pause(ctx, policy.Next())
+	}
+	return nil
+}
+
+// fatalError is one that trying again cannot cure.
+type fatalError struct{ error }
+
+// openWith makes something with a call that takes no context. If ctx ends first, the
+// call goes on alone, and what it makes is closed.
+func openWith[T any](ctx context.Context, p *Pulsar, open func() (T, error), closeIt func(T)) (T, error) {
+	type opened struct {
+		it  T
+		err error
+	}
+	var none T
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case p.opening <- struct{}{}:
+	}
+	result := make(chan opened) // unbuffered: who does not wait any more leaves it to the call
+	started := p.hang(func() {
+		defer func() { <-p.opening }()
+		it, err := open()
+		select {
+		case result <- opened{it, err}:
+		case <-ctx.Done():
+			if err == nil {
+				closeIt(it)
+			}
+		}
+	})
+	if !started {
+		return none, errNotConnected
+	}
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case r := <-result:
+		return r.it, r.err
+	}
+}
+
+// hang runs a call that Run will wait for, unless Run has ended.
+func (p *Pulsar) hang(call func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return false
+	}
+	p.hanging.Go(call)
+	return true
+}
+
+func (p *Pulsar) backoff() backoff.Policy { return &cappedBackoff{max: p.cfg.ReconnectMax} }
+
+// cappedBackoff doubles from 20 ms up to max, without jitter: a control log has few
+// clients, and a member that reconnects late looks silent to the others.
+type cappedBackoff struct{ last, max time.Duration }
+
+func (b *cappedBackoff) Next() time.Duration {
+	b.last = min(max(2*b.last, 20*time.Millisecond), b.max)
+	return b.last
+}
+
+func (b *cappedBackoff) IsMaxBackoffReached() bool { return b.last >= b.max }
+
+func (b *cappedBackoff) Reset() { b.last = 0 }
+
+// messageID names a record to the client: no batch, and the only partition, which the
+// client counts as its first.
+func messageID(p event.Position) pulsar.MessageID {
+	return pulsar.NewMessageID(p.Ledger, p.Entry, -1, 0)
+}
+
+func position(id pulsar.MessageID) event.Position {
+	return event.Position{Ledger: id.LedgerID(), Entry: id.EntryID()}
+}
+
+// demote makes the client's log lines fit ours: a reconnect is an error to it and a
+// matter of course to us.
+type demote struct{ slog.Handler }
+
+func (d demote) level(l slog.Level) slog.Level {
+	switch {
+	case l >= slog.LevelError:
+		return slog.LevelWarn
+	default:
+		return slog.LevelDebug
+	}
+}
+
+func (d demote) Enabled(ctx context.Context, l slog.Level) bool {
+	return d.Handler.Enabled(ctx, d.level(l))
+}
+
+func (d demote) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = d.level(r.Level)
+	return d.Handler.Handle(ctx, r)
+}
+
+func (d demote) WithAttrs(attrs []slog.Attr) slog.Handler { return demote{d.Handler.WithAttrs(attrs)} }
+
+func (d demote) WithGroup(name string) slog.Handler { return demote{d.Handler.WithGroup(name)} }

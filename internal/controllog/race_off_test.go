@@ -1,0 +1,5 @@
+//go:build !race
+
+package controllog
+
+const raceEnabled = false
