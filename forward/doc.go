@@ -15,9 +15,8 @@
 // # Pieces
 //
 //	table.go    Table: hold, take, settle, route (pure: no goroutine, clock or lock)
-//	held.go     the lists that it is made of
-//	shared.go   Shared: a Table behind a mutex, with its clock and its wake-ups
-//	pool.go     Pool: one outbound stream for each peer (events out, verdicts in)
+//	held.go     the lists that it is made of; table_moves.go: the ways between them
+//	pool.go     Pool: a Table behind a mutex, and one outbound stream for each peer
 //	server.go   Server: the inbound streams of others (events in, verdicts out)
 //	link.go     what both ends of a stream have in common: receipts, pings, silence
 //	hello.go    who may talk to whom
@@ -25,10 +24,10 @@
 //
 // # Concurrency
 //
-// Table and the codec's functions belong to their caller. Shared, Pool and Server
-// are safe for concurrent use. Each stream has exactly two goroutines, one that
-// sends and one that receives. Pool.Run, Server.Run and Shared.Run block until their
-// context ends and return when every goroutine that they started has ended. No lock
-// is held while one of the callbacks runs, which are called from the streams'
-// goroutines and may block them: that is back-pressure.
+// A Table belongs to its caller. Pool and Server are safe for concurrent use. Each
+// stream has exactly two goroutines, one that sends and one that receives. Pool.Run
+// and Server.Run block until their context ends, and return when every goroutine
+// that they started has ended. No lock is held while [Sink], [Acceptor] or
+// [Evidence] is called. They are called by the goroutines of the streams and must be
+// quick: meanwhile the stream hears nothing, and after Config.DeadAfter it is dead.
 package forward

@@ -1,0 +1,176 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for all other messages
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+)
+
+// Field numbers of ForwardRequest and ForwardResponse. The hot frame has the same
+// number in both.
+const (
+	fieldReceipt  = 1
+	fieldHot      = 3 // Events, Verdicts
+	fieldFrameMin = 2 // the fields of the oneof
+	fieldFrameMax = 6
+)
+
+// errFrame is the root of every complaint about bytes.
+var errFrame = errors.New("forward: malformed frame")
+
+// eventsFrame is a ForwardRequest that carries events, as the codec takes and gives it.
+type eventsFrame struct {
+	receipt uint64
+	number  uint64 // 0: this frame carries no events
+	epoch   event.Position
+	relay   bool
+	events  []*event.Event
+
+	// other is what the frame carries instead of events. When sending, only for
+	// frames that are not hot; when receiving, nil or a message with its frame set.
+	other *peerv1.ForwardRequest
+
+	scratch eventsScratch
+}
+
+// verdictsFrame is a ForwardResponse that carries verdicts, likewise.
+type verdictsFrame struct {
+	receipt  uint64
+	number   uint64 // 0: this frame carries no verdicts
+	epoch    event.Position
+	verdicts []event.Verdict
+
+	other *peerv1.ForwardResponse
+
+	sizes []int
+}
+
+// codec is the gRPC codec of peer streams: the two hot frames by hand, straight
+// between the wire and the router's own types, and everything else as protobuf. On
+// the wire all of it is protobuf. Safe for concurrent use.
+type codec struct{ frameMax int }
+
+// Name implements [encoding.CodecV2]: the content type is that of protobuf.
+func (codec) Name() string { return "proto" }
+
+// Marshal implements [encoding.CodecV2].
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch v := v.(type) {
+	case *eventsFrame:
+		if v.other == nil {
+			return pooled(v.size(), v.append), nil
+		}
+		return plain().Marshal(v.other)
+	case *verdictsFrame:
+		if v.other == nil {
+			return pooled(v.size(), v.append), nil
+		}
+		return plain().Marshal(v.other)
+	}
+	return plain().Marshal(v)
+}
+
+// Unmarshal implements [encoding.CodecV2]. Events alias a copy of data that only
+// they keep alive; nothing else aliases anything.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch v := v.(type) {
+	case *eventsFrame:
+		return v.parse(data.Materialize(), c.frameMax)
+	case *verdictsFrame:
+		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buf.Free()
+		return v.parse(buf.ReadOnlyData())
+	}
+	return plain().Unmarshal(data, v)
+}
+
+func plain() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
+
+// pooled lets appendTo fill a buffer of a known size, which gRPC returns to the pool.
+func pooled(size int, appendTo func([]byte) []byte) mem.BufferSlice {
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		return mem.BufferSlice{mem.SliceBuffer(appendTo(make([]byte, 0, size)))}
+	}
+	pool := mem.DefaultBufferPool()
+	buf := pool.Get(size)
+	*buf = appendTo((*buf)[:0])
+	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
+}
+
+// envelope is the part that requests and responses share: a receipt and one frame.
+type envelope struct {
+	receipt uint64
+	hot     []byte // the hot frame's bytes
+	field   protowire.Number
+}
+
+// parseEnvelope finds the frame. Protobuf would merge a frame that comes twice; we
+// take it for garbage, since no sender means it.
+func parseEnvelope(b []byte) (e envelope, err error) {
+	err = fields(b, func(num protowire.Number, f field) error {
+		switch {
+		case num == fieldReceipt:
+			e.receipt, err = f.varint()
+			return err
+		case num >= fieldFrameMin && num <= fieldFrameMax:
+			if e.field != 0 {
+				return fmt.Errorf("%w: two frames in one", errFrame)
+			}
+			e.field = num
+			e.hot, err = f.bytes()
+			return err
+		}
+		return nil
+	})
+	return e, err
+}
+
+// parse decodes b, which the events keep.
+func (f *eventsFrame) parse(b []byte, frameMax int) error {
+	*f = eventsFrame{scratch: f.scratch}
+	env, err := parseEnvelope(b)
+	if err != nil {
+		return err
+	}
+	f.receipt = env.receipt
+	switch env.field {
+	case 0:
+		return nil
+	case fieldHot:
+		return f.parseEvents(env.hot, frameMax)
+	}
+	f.other = new(peerv1.ForwardRequest)
+	if err := proto.Unmarshal(b, f.other); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	return nil
+}
+
+// parse decodes b, of which nothing is kept.
+func (f *verdictsFrame) parse(b []byte) error {
+	*f = verdictsFrame{verdicts: f.verdicts[:0], sizes: f.sizes}
+	env, err := parseEnvelope(b)
+	if err != nil {
+		return err
+	}
+	f.receipt = env.receipt
+	switch env.field {
+	case 0:
+		return nil
+	case fieldHot:
+		return f.parseVerdicts(env.hot)
+	}
+	f.other = new(peerv1.ForwardResponse)
+	if err := proto.Unmarshal(b, f.other); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	return nil
+}

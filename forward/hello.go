@@ -1,0 +1,67 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+)
+
+// The protocol versions that this build speaks.
+const (
+	versionMin = 1
+	versionMax = 1
+)
+
+// Identity is what a member says of itself in a Hello.
+type Identity struct {
+	Group       string
+	HashID      string // the function from key to partition, as in ring.HashID
+	Member      string // stable name
+	Incarnation Peer
+	Build       string // for the logs of others
+}
+
+func (i Identity) hello(to Peer) *peerv1.Hello {
+	h := &peerv1.Hello{
+		Group:       i.Group,
+		HashId:      i.HashID,
+		Member:      i.Member,
+		Incarnation: i.Incarnation[:],
+		VersionMin:  versionMin,
+		VersionMax:  versionMax,
+		Build:       i.Build,
+	}
+	if to != Local {
+		h.ToIncarnation = to[:]
+	}
+	return h
+}
+
+// errRefused is the root of every reason not to work with a peer.
+var errRefused = errors.New("forward: refused")
+
+// check tells why this member does not work with the sender of h, with what to do
+// about it; nil when it does.
+func (i Identity) check(h *peerv1.Hello) (Peer, error) {
+	refuse := func(format string, args ...any) (Peer, error) {
+		return Peer{}, fmt.Errorf("%w: %s", errRefused, fmt.Sprintf(format, args...))
+	}
+	var peer Peer
+	switch {
+	case len(h.GetIncarnation()) != len(peer):
+		return refuse("a Hello with an incarnation of %d bytes, want %d", len(h.GetIncarnation()), len(peer))
+	case h.GetGroup() != i.Group:
+		return refuse("member %q is of group %q, this is group %q: give both the same group, or take the address out of the seeds", h.GetMember(), h.GetGroup(), i.Group)
+	case h.GetHashId() != i.HashID:
+		return refuse("member %q places keys by %q, this member by %q: stop all members, then start them with one build", h.GetMember(), h.GetHashId(), i.HashID)
+	case h.GetVersionMin() > versionMax || h.GetVersionMax() < versionMin:
+		return refuse("member %q speaks protocol versions %d to %d, this member %d to %d: update the older one, one minor release at a time",
+			h.GetMember(), h.GetVersionMin(), h.GetVersionMax(), versionMin, versionMax)
+	}
+	copy(peer[:], h.GetIncarnation())
+	if to := h.GetToIncarnation(); len(to) > 0 && string(to) != string(i.Incarnation[:]) {
+		return refuse("this is incarnation %s of member %q, not the one that was called: it has restarted; wait for the next epoch", i.Incarnation, i.Member)
+	}
+	return peer, nil
+}

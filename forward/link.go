@@ -1,0 +1,193 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// How a stream ends by itself.
+var (
+	errSilent   = errors.New("forward: the peer is silent")
+	errNoHello  = errors.New("forward: no Hello in time")
+	errGone     = errors.New("forward: the peer has left, and owes us nothing")
+	errStopping = errors.New("forward: this member is stopping")
+)
+
+// end is one end of a stream, as its sending goroutine sees it. Every frame carries
+// a receipt: the number of the newest hot frame that was taken in here.
+type end interface {
+	// sendHot sends what is ready as the number-th hot frame, false when nothing is.
+	sendHot(number, receipt uint64) (sent bool, err error)
+	// sendReceipt sends a frame without anything else.
+	sendReceipt(receipt uint64) error
+	// sendBeat sends a Ping, or the Pong that answers one.
+	sendBeat(k, receipt uint64) error
+}
+
+// link is what both ends of a stream have in common. The sending goroutine runs
+// [link.run]; the receiving one calls heard and took.
+type link struct {
+	config  Config
+	now     func() clock.Instant
+	metrics *Metrics
+	cancel  context.CancelCauseFunc
+	wakeup  chan struct{} // of capacity one
+	silence *time.Timer   // ends the stream
+	caller  bool          // this end sends the Pings
+
+	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has taken in
+	sent       atomic.Uint64 // newest hot frame of ours
+	takenIn    atomic.Uint64 // newest hot frame of theirs that we have taken in
+	receiptOut atomic.Uint64 // newest one that we have told them so
+	heardAt    atomic.Int64  // when their newest frame came
+	asked      atomic.Uint64 // their newest Ping
+}
+
+func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel context.CancelCauseFunc, caller bool) *link {
+	l := &link{config: config, now: now, metrics: metrics, cancel: cancel, wakeup: make(chan struct{}, 1), caller: caller}
+	l.heardAt.Store(int64(now()))
+	l.silence = time.AfterFunc(config.HelloTimeout, func() { cancel(errNoHello) })
+	return l
+}
+
+// wake lets the sending goroutine look again.
+func (l *link) wake() {
+	select {
+	case l.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// open says that the Hellos are exchanged: from now on silence is judged.
+func (l *link) open() {
+	l.silence.Stop()
+	l.silence = time.AfterFunc(l.config.DeadAfter, func() { l.cancel(errSilent) })
+}
+
+// heard notes a frame of the other end and its receipt.
+func (l *link) heard(receipt uint64) error {
+	l.heardAt.Store(int64(l.now()))
+	l.silence.Reset(l.config.DeadAfter)
+	switch before := l.receiptIn.Load(); {
+	case receipt > l.sent.Load():
+		return fmt.Errorf("%w: a receipt for frame %d, which was not sent", errFrame, receipt)
+	case receipt > before:
+		l.receiptIn.Store(receipt)
+		l.wake()
+	}
+	return nil
+}
+
+// arrived checks the number of a hot frame before it is taken in: they count from
+// one, and the next one may come only after the receipt for the one before.
+func (l *link) arrived(number uint64) error {
+	if want := l.takenIn.Load() + 1; number != want {
+		return fmt.Errorf("%w: frame %d, want %d", errFrame, number, want)
+	}
+	if receipted := l.receiptOut.Load(); number > receipted+1 {
+		return fmt.Errorf("%w: frame %d came before the receipt for frame %d", errFrame, number, number-1)
+	}
+	return nil
+}
+
+// took gives the receipt for a hot frame.
+func (l *link) took(number uint64) {
+	l.takenIn.Store(number)
+	l.wake()
+}
+
+// ping notes a Ping, which the sending goroutine answers.
+func (l *link) ping(k uint64) {
+	l.asked.Store(k)
+	l.wake()
+}
+
+// run is the sending goroutine of a stream. It returns why the stream ended.
+//
+// At most one hot frame is without a receipt. Meanwhile events gather where they
+// wait, so that frames grow with the load and nothing ever waits for a timer.
+func (l *link) run(ctx context.Context, e end) error {
+	defer l.silence.Stop()
+	ticker := time.NewTicker(l.config.PingAfter / 4)
+	defer ticker.Stop()
+	pulse := pulse{link: l, spokeAt: l.now()}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-l.wakeup:
+		case <-ticker.C:
+		}
+		if err := pulse.send(e); err != nil {
+			return err
+		}
+	}
+}
+
+// pulse is the state of the sending goroutine.
+type pulse struct {
+	*link
+	spokeAt  clock.Instant // when our newest frame was sent
+	waiting  bool          // a hot frame has no receipt yet
+	beat     uint64        // newest Ping sent, or answered
+	beatAt   clock.Instant
+	hotSince clock.Instant
+}
+
+// send sends the one frame that is most worth it, if any: whatever follows wakes us
+// again by its receipt.
+func (p *pulse) send(e end) error {
+	now := p.now()
+	if p.waiting && p.receiptIn.Load() >= p.sent.Load() {
+		p.waiting = false
+		if p.caller {
+			p.metrics.receiptWait.Observe(now.Sub(p.hotSince).Seconds())
+		}
+	}
+	receipt := p.takenIn.Load()
+	if !p.waiting {
+		runtime.Gosched() // who woke us may have more: let it finish, so that frames fill
+		number := p.sent.Load() + 1
+		p.sent.Store(number) // before it is sent: its receipt may be here before we are
+		before := p.receiptOut.Swap(receipt)
+		sent, err := e.sendHot(number, receipt)
+		if err != nil {
+			return err
+		}
+		if sent {
+			p.waiting, p.hotSince, p.spokeAt = true, now, now
+			return p.sendBeatIfDue(now, e)
+		}
+		p.sent.Store(number - 1)
+		p.receiptOut.Store(before)
+	}
+	if receipt > p.receiptOut.Load() {
+		p.receiptOut.Store(receipt)
+		p.spokeAt = now
+		if err := e.sendReceipt(receipt); err != nil {
+			return err
+		}
+	}
+	return p.sendBeatIfDue(now, e)
+}
+
+func (p *pulse) sendBeatIfDue(now clock.Instant, e end) error {
+	k := p.asked.Load()
+	if p.caller {
+		quietSince := min(p.spokeAt, clock.Instant(p.heardAt.Load()))
+		if now.Sub(max(quietSince, p.beatAt)) < p.config.PingAfter {
+			return nil
+		}
+		k = p.beat + 1
+	} else if k == p.beat {
+		return nil
+	}
+	p.beat, p.beatAt, p.spokeAt = k, now, now
+	return e.sendBeat(k, p.receiptOut.Load())
+}

@@ -1,0 +1,105 @@
+package forward
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+)
+
+// Metrics counts what this package does. One is shared by a Pool and a Server.
+type Metrics struct {
+	sentLocal, sentPeer, sentRelay prometheus.Counter
+	receivedPeer, receivedRelay    prometheus.Counter
+	verdicts                       [event.Attempted + 1]prometheus.Counter // by kind; 0 is not used
+	framesOut, framesIn            prometheus.Counter
+	frameEvents                    prometheus.Histogram
+	receiptWait                    prometheus.Histogram
+	streamsOut, streamsIn          prometheus.Gauge
+	connects                       *prometheus.CounterVec
+	refused                        prometheus.Counter
+
+	held        *prometheus.GaugeVec
+	heldBytes   prometheus.Gauge
+	parkedKeys  prometheus.Gauge
+	oldest      prometheus.Gauge
+	resent      prometheus.Gauge
+	placeGauges [places]prometheus.Gauge
+}
+
+// NewMetrics registers the metrics of this package. Once per registry.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	sent := counters("ringfence_forward_events_sent_total", "Events sent to a mailbox, by path (local, peer, relay).", "path")
+	received := counters("ringfence_forward_events_received_total", "Events received from other members, by path (peer, relay).", "path")
+	frames := counters("ringfence_forward_frames_total", "Frames of events sent (out) and received (in).", "direction")
+	verdicts := counters("ringfence_forward_verdicts_total", "Verdicts received about events of this node, by kind.", "kind")
+	streams := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "ringfence_forward_streams", Help: "Working streams, by direction (out, in)."}, []string{"direction"})
+	m := &Metrics{
+		sentLocal:     sent.WithLabelValues("local"),
+		sentPeer:      sent.WithLabelValues("peer"),
+		sentRelay:     sent.WithLabelValues("relay"),
+		receivedPeer:  received.WithLabelValues("peer"),
+		receivedRelay: received.WithLabelValues("relay"),
+		framesOut:     frames.WithLabelValues("out"),
+		framesIn:      frames.WithLabelValues("in"),
+		streamsOut:    streams.WithLabelValues("out"),
+		streamsIn:     streams.WithLabelValues("in"),
+		frameEvents: factory.NewHistogram(prometheus.HistogramOpts{
+			Name: "ringfence_forward_frame_events", Help: "Events in one sent frame.", Buckets: prometheus.ExponentialBuckets(1, 4, 7),
+		}),
+		receiptWait: factory.NewHistogram(prometheus.HistogramOpts{
+			Name: "ringfence_forward_receipt_wait_seconds", Help: "Time from sending a frame of events to its receipt.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
+		}),
+		connects: counters("ringfence_forward_connects_total", "Attempts to open a stream to a peer, by result (ok, failed).", "result"),
+		refused: factory.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_forward_refused_streams_total", Help: "Streams of others that this node ended because of what they sent.",
+		}),
+		held: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place.",
+		}, []string{"place"}),
+		heldBytes:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "What the held events weigh."}),
+		parkedKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_parked_keys", Help: "Keys whose mailbox is full."}),
+		oldest:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "How long the oldest event has been held."}),
+		resent:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_resent_events", Help: "Events that were refused or lost with their stream, so far."}),
+	}
+	for kind := event.Done; kind <= event.Attempted; kind++ {
+		m.verdicts[kind] = verdicts.WithLabelValues(kind.String())
+	}
+	for place := range places {
+		m.placeGauges[place] = m.held.WithLabelValues(place.String())
+	}
+	return m
+}
+
+// count adds received verdicts by kind.
+func (m *Metrics) count(verdicts []event.Verdict) {
+	var n [event.Attempted + 1]int
+	for i := range verdicts {
+		n[verdicts[i].Kind]++
+	}
+	for kind, n := range n {
+		if n > 0 {
+			m.verdicts[kind].Add(float64(n))
+		}
+	}
+}
+
+// observe shows a picture of the table.
+func (m *Metrics) observe(now clock.Instant, s Stats) {
+	for place, n := range s.In {
+		m.placeGauges[place].Set(float64(n))
+	}
+	m.heldBytes.Set(float64(s.Bytes))
+	m.parkedKeys.Set(float64(s.ParkedKeys))
+	m.resent.Set(float64(s.Resent))
+	m.oldest.Set(0)
+	if s.Events > 0 {
+		m.oldest.Set(now.Sub(s.Oldest).Seconds())
+	}
+}

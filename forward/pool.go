@@ -1,0 +1,492 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+)
+
+// Sink is where the events of a Pool go when they do not go to a peer. Its methods
+// are called from many goroutines, without a lock, and must be quick: while one
+// runs, its stream hears nothing. The slices are the Pool's again when they return.
+type Sink interface {
+	// Deliver gives events to the local mailbox, whose verdicts go to [Pool.Settle]
+	// as those of [Local].
+	Deliver(events []*event.Event)
+	// Settle ends events. Guests come with verdicts that are not final.
+	Settle(settlements []Settlement)
+}
+
+// Evidence says whether a peer could be reached just now. Up comes once for each
+// stream; down when it breaks, and after every failed attempt to open one.
+type Evidence func(peer Peer, up bool)
+
+// PeerAddress is a peer and where it listens.
+type PeerAddress struct {
+	Peer    Peer
+	Address string // host:port
+}
+
+// Pool is the outbound half of this package: a [Table], and one stream to each peer.
+// All methods are safe for concurrent use.
+type Pool struct {
+	config   Config
+	identity func() Identity
+	creds    credentials.TransportCredentials
+	options  []grpc.DialOption
+	sink     Sink
+	evidence Evidence
+	now      func() clock.Instant
+	metrics  *Metrics
+	log      *slog.Logger
+
+	mu    sync.Mutex // guards table and epoch; held for calls to the table only
+	table *Table
+	epoch event.Position
+	moves sync.Pool // of *Moves
+	due   chan struct{}
+	dueAt clock.Instant // guarded by mu: when Run will tick
+
+	peersMu sync.Mutex
+	peers   map[Peer]*peer // those with a goroutine, or about to get one
+	listed  map[Peer]string
+	changed chan struct{}
+}
+
+// NewPool returns a Pool that does nothing until Run. The configuration must be
+// valid; now is [clock.Now] but in tests; identity is asked for each Hello.
+func NewPool(config Config, identity func() Identity, creds credentials.TransportCredentials, sink Sink, evidence Evidence,
+	now func() clock.Instant, metrics *Metrics, log *slog.Logger, options ...grpc.DialOption,
+) *Pool {
+	return &Pool{
+		config: config, identity: identity, creds: creds, options: options, sink: sink, evidence: evidence,
+		now: now, metrics: metrics, log: log.With("component", "forward"),
+		table: NewTable(config),
+		moves: sync.Pool{New: func() any { return new(Moves) }},
+		due:   make(chan struct{}, 1), dueAt: clock.Forever,
+		peers: make(map[Peer]*peer), listed: make(map[Peer]string),
+		changed: make(chan struct{}, 1),
+	}
+}
+
+// Run keeps the streams until ctx ends, then ends them all and returns nil.
+func (p *Pool) Run(ctx context.Context) error {
+	var streams sync.WaitGroup
+	defer streams.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.changed:
+			p.startPeers(ctx, &streams)
+		case <-p.due:
+		case <-timer.C:
+			p.step(p.table.Tick)
+			p.metrics.observe(p.now(), p.Stats())
+		}
+		timer.Reset(p.untilDue())
+	}
+}
+
+// untilDue arms the next tick: when the table asks for it, but once a second for
+// the metrics.
+func (p *Pool) untilDue() time.Duration {
+	const idle, busy = time.Second, time.Millisecond
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dueAt = p.table.Next()
+	return max(busy, min(idle, p.dueAt.Sub(now)))
+}
+
+// step calls the table under the lock and does outside of it what the call has made
+// ready.
+func (p *Pool) step(call func(now clock.Instant, out *Moves)) {
+	out := p.moves.Get().(*Moves)
+	now := p.now()
+	p.mu.Lock()
+	call(now, out)
+	sooner := p.table.Next().Before(p.dueAt)
+	p.mu.Unlock()
+	if sooner {
+		select {
+		case p.due <- struct{}{}:
+		default:
+		}
+	}
+	p.perform(out)
+	out.Reset()
+	p.moves.Put(out)
+}
+
+func (p *Pool) perform(out *Moves) {
+	p.wake(out.Wake)
+	if len(out.Local) > 0 {
+		p.metrics.sentLocal.Add(float64(len(out.Local)))
+		p.sink.Deliver(out.Local)
+	}
+	if len(out.Settled) > 0 {
+		p.sink.Settle(out.Settled)
+	}
+}
+
+func (p *Pool) wake(peers []Peer) {
+	if len(peers) == 0 {
+		return
+	}
+	p.peersMu.Lock()
+	defer p.peersMu.Unlock()
+	for _, id := range peers {
+		if s := p.peers[id]; s != nil {
+			s.wake()
+		}
+	}
+}
+
+// Hold takes events from the source, see [Table.Hold].
+func (p *Pool) Hold(events []*event.Event) {
+	p.step(func(now clock.Instant, out *Moves) { p.table.Hold(now, events, out) })
+}
+
+// HoldGuest takes events that another member could not bring to their owner, see
+// [Table.HoldGuest].
+func (p *Pool) HoldGuest(events []*event.Event) {
+	p.step(func(now clock.Instant, out *Moves) { p.table.HoldGuest(now, events, out) })
+}
+
+// Settle takes verdicts, see [Table.Settle].
+func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
+	p.metrics.count(verdicts)
+	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
+}
+
+// SetRoute replaces the route and says which incarnation this node is.
+func (p *Pool) SetRoute(self Peer, route Route) {
+	p.step(func(now clock.Instant, out *Moves) {
+		p.epoch = route.Epoch()
+		p.table.SetRoute(now, self, route, out)
+	})
+}
+
+// Drop forgets events that were settled another way.
+func (p *Pool) Drop(handles []event.Handle) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.table.Drop(handles)
+}
+
+// Stats returns a picture of the table.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.table.Stats()
+}
+
+// SetPeers names the peers to keep a stream to, whether or not there is work for
+// them: that they can be reached is evidence. A peer that is not named any more
+// keeps its stream as long as it owes verdicts, and gets no new one.
+func (p *Pool) SetPeers(peers []PeerAddress) {
+	p.peersMu.Lock()
+	defer p.peersMu.Unlock()
+	clear(p.listed)
+	for _, a := range peers {
+		p.listed[a.Peer] = a.Address
+	}
+	for id, s := range p.peers {
+		_, listed := p.listed[id]
+		s.listed.Store(listed)
+		s.wake()
+		if !listed && !s.up.Load() {
+			s.giveUp()
+		}
+	}
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// startPeers starts what SetPeers has named and does not run.
+func (p *Pool) startPeers(ctx context.Context, streams *sync.WaitGroup) {
+	p.peersMu.Lock()
+	defer p.peersMu.Unlock()
+	for id, address := range p.listed {
+		if p.peers[id] != nil {
+			continue
+		}
+		ctx, giveUp := context.WithCancel(ctx)
+		s := &peer{pool: p, id: id, address: address, giveUp: giveUp}
+		s.listed.Store(true)
+		p.peers[id] = s
+		streams.Go(func() {
+			defer giveUp()
+			s.run(ctx)
+		})
+	}
+}
+
+// ended removes a peer whose goroutine ends. If it was named again meanwhile, it starts anew.
+func (p *Pool) ended(s *peer) {
+	p.peersMu.Lock()
+	defer p.peersMu.Unlock()
+	delete(p.peers, s.id)
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// peer keeps one stream to one peer.
+type peer struct {
+	pool    *Pool
+	id      Peer
+	address string
+	giveUp  context.CancelFunc
+	listed  atomic.Bool
+	up      atomic.Bool
+	link    atomic.Pointer[link] // of the present stream
+}
+
+func (s *peer) wake() {
+	if l := s.link.Load(); l != nil {
+		l.wake()
+	}
+}
+
+// run opens one stream after the other until ctx ends or the peer has left.
+func (s *peer) run(ctx context.Context) {
+	defer s.pool.ended(s)
+	p := s.pool
+	pause := p.config.ReconnectMin
+	for {
+		begun := p.now()
+		err := s.stream(ctx)
+		if ctx.Err() != nil || !s.listed.Load() {
+			return
+		}
+		p.evidence(s.id, false)
+		if p.now().Sub(begun) > p.config.DeadAfter {
+			pause = p.config.ReconnectMin
+		}
+		p.log.Info("stream ended", "peer", s.id, "error", err, "pause", pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, p.config.ReconnectMax)
+	}
+}
+
+// stream opens one stream and returns why it ended.
+func (s *peer) stream(ctx context.Context) error {
+	p := s.pool
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l := newLink(p.config, p.now, p.metrics, cancel, true)
+	conn, st, err := s.dial(ctx, l)
+	if err != nil {
+		l.silence.Stop()
+		p.metrics.connects.WithLabelValues("failed").Inc()
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	p.metrics.connects.WithLabelValues("ok").Inc()
+	l.open()
+
+	s.link.Store(l)
+	s.up.Store(true)
+	p.metrics.streamsOut.Inc()
+	p.step(func(now clock.Instant, out *Moves) { p.table.PeerUp(now, s.id, out) })
+	p.evidence(s.id, true)
+	l.wake()
+
+	var receiver sync.WaitGroup
+	receiver.Go(func() { cancel(s.receive(l, st)) })
+	err = l.run(ctx, &outEnd{peer: s, stream: st})
+	cancel(err)
+	receiver.Wait() // nothing of this stream may be settled after PeerDown
+
+	p.metrics.streamsOut.Dec()
+	s.up.Store(false)
+	s.link.Store(nil)
+	p.step(func(now clock.Instant, out *Moves) { p.table.PeerDown(now, s.id, out) })
+	return context.Cause(ctx)
+}
+
+// dial connects and exchanges Hellos; the link's timer bounds both.
+func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream, error) {
+	p := s.pool
+	conn, err := grpc.NewClient("passthrough:///"+s.address, append(p.dialOptions(), p.options...)...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("forward: dial: %w", err)
+	}
+	st, err := s.hello(ctx, l, conn)
+	if err != nil {
+		_ = conn.Close()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, nil, err
+	}
+	return conn, st, nil
+}
+
+// window is the HTTP/2 window of streams and connections: enough for the one frame
+// under way and what comes beside it, without asking.
+const window = 4 << 20
+
+func (p *Pool) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(p.creds),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(codec{frameMax: p.config.FrameMax}),
+			grpc.MaxCallRecvMsgSize(p.config.FrameMax),
+			grpc.MaxCallSendMsgSize(p.config.FrameMax),
+		),
+		grpc.WithDisableRetry(), // a retry would keep copies of our frames, and we retry better
+		grpc.WithInitialWindowSize(window),
+		grpc.WithInitialConnWindowSize(window),
+	}
+}
+
+// peerStream is the calling end of a stream.
+type peerStream = grpc.BidiStreamingClient[peerv1.ForwardRequest, peerv1.ForwardResponse]
+
+func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerStream, error) {
+	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("forward: connect: %s", status.Convert(err).Message())
+	}
+	self := s.pool.identity()
+	hello := &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: self.hello(s.id)}}
+	if err := st.SendMsg(hello); err != nil && err != io.EOF { // EOF: the answer says why
+		return nil, fmt.Errorf("forward: hello: %s", status.Convert(err).Message())
+	}
+	var answer verdictsFrame
+	if err := st.RecvMsg(&answer); err != nil {
+		return nil, fmt.Errorf("forward: hello: %s", status.Convert(err).Message())
+	}
+	if answer.other.GetHello() == nil {
+		return nil, fmt.Errorf("%w: the first frame is not a Hello", errFrame)
+	}
+	who, err := self.check(answer.other.GetHello())
+	if err != nil {
+		return nil, err
+	}
+	if who != s.id {
+		return nil, fmt.Errorf("%w: incarnation %s answers for %s", errRefused, who, s.id)
+	}
+	return st, l.heard(answer.receipt)
+}
+
+// receive is the receiving goroutine of an outbound stream. It returns why it ended.
+func (s *peer) receive(l *link, st peerStream) error {
+	var f verdictsFrame
+	for {
+		if err := st.RecvMsg(&f); err != nil {
+			return fmt.Errorf("forward: receive: %s", status.Convert(err).Message())
+		}
+		if err := l.heard(f.receipt); err != nil {
+			return err
+		}
+		if err := s.handle(l, &f); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *peer) handle(l *link, f *verdictsFrame) error {
+	if f.number > 0 {
+		if err := l.arrived(f.number); err != nil {
+			return err
+		}
+		s.pool.Settle(s.id, f.verdicts)
+		l.took(f.number)
+		return nil
+	}
+	switch frame := f.other.GetFrame().(type) {
+	case nil, *peerv1.ForwardResponse_Pong: // a receipt; and it was heard
+	case *peerv1.ForwardResponse_Credit:
+		keys := make([]event.Key, len(frame.Credit.GetKeys()))
+		for i, key := range frame.Credit.GetKeys() {
+			keys[i] = event.Key(key)
+		}
+		s.pool.step(func(now clock.Instant, out *Moves) { s.pool.table.Credit(now, s.id, keys, out) })
+	case *peerv1.ForwardResponse_GoAway:
+		return fmt.Errorf("forward: the peer ends the stream: %s", frame.GoAway.GetReason())
+	default:
+		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
+	}
+	return nil
+}
+
+// outEnd sends the frames of an outbound stream.
+type outEnd struct {
+	peer   *peer
+	stream peerStream
+	frame  eventsFrame
+	batch  []*event.Event
+}
+
+// sendHot implements end.
+func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
+	p := e.peer.pool
+	p.mu.Lock()
+	batch, relay := p.table.Take(p.now(), e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
+	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
+	p.mu.Unlock()
+	if len(batch) == 0 {
+		if owed == 0 && !e.peer.listed.Load() {
+			return false, errGone
+		}
+		return false, nil
+	}
+	e.frame.receipt, e.frame.number, e.frame.epoch, e.frame.relay, e.frame.events = receipt, number, epoch, relay, batch
+	err := e.stream.SendMsg(&e.frame)
+	p.metrics.framesOut.Inc()
+	p.metrics.frameEvents.Observe(float64(len(batch)))
+	if relay {
+		p.metrics.sentRelay.Add(float64(len(batch)))
+	} else {
+		p.metrics.sentPeer.Add(float64(len(batch)))
+	}
+	clear(batch)
+	e.batch, e.frame.events = batch, nil
+	return true, sendError(err)
+}
+
+// sendReceipt implements end.
+func (e *outEnd) sendReceipt(receipt uint64) error {
+	e.frame.receipt, e.frame.number = receipt, 0
+	return sendError(e.stream.SendMsg(&e.frame))
+}
+
+// sendBeat implements end.
+func (e *outEnd) sendBeat(k, receipt uint64) error {
+	return sendError(e.stream.SendMsg(&peerv1.ForwardRequest{
+		Receipt: receipt,
+		Frame:   &peerv1.ForwardRequest_Ping{Ping: &peerv1.Ping{K: k}},
+	}))
+}
+
+func sendError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("forward: send: %w", err)
+}

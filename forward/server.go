@@ -1,0 +1,402 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+)
+
+// StreamID names an inbound stream of this process. Never reused; zero is none.
+type StreamID uint64
+
+// Arrival is what one frame brings.
+type Arrival struct {
+	From   StreamID
+	Peer   Peer           // who holds the events
+	Epoch  event.Position // by which they were routed
+	Relay  bool           // we are not the owner, and shall pass them on once
+	Events []*event.Event // the receiver's to keep; handles are those of the peer
+}
+
+// Acceptor takes what other members bring. Its methods are called by the receiving
+// goroutines of the streams, and must be quick: while one runs, its stream hears nothing.
+type Acceptor interface {
+	// Accept takes events. Each gets its verdict by [Server.Answer], now or later.
+	Accept(arrival Arrival)
+	// Gone says that a stream is broken: nothing more comes from it, and verdicts for
+	// it have no address.
+	Gone(from StreamID)
+}
+
+// Server is the inbound half of this package: the streams that other members open.
+// All methods are safe for concurrent use.
+type Server struct {
+	peerv1.UnimplementedPeerServiceServer
+
+	config   Config
+	identity func() Identity
+	creds    credentials.TransportCredentials
+	options  []grpc.ServerOption
+	acceptor Acceptor
+	now      func() clock.Instant
+	metrics  *Metrics
+	log      *slog.Logger
+
+	epoch     atomic.Pointer[event.Position]
+	receivers sync.WaitGroup
+
+	mu      sync.RWMutex // guards what follows
+	stopped bool
+	lastID  StreamID
+	streams map[StreamID]*inbound
+}
+
+// NewServer returns a Server that does nothing until Run. The configuration must be
+// valid; now is [clock.Now] but in tests; identity is asked for each Hello.
+func NewServer(config Config, identity func() Identity, creds credentials.TransportCredentials, acceptor Acceptor,
+	now func() clock.Instant, metrics *Metrics, log *slog.Logger, options ...grpc.ServerOption,
+) *Server {
+	return &Server{
+		config: config, identity: identity, creds: creds, options: options, acceptor: acceptor,
+		now: now, metrics: metrics, log: log.With("component", "forward"),
+		streams: make(map[StreamID]*inbound),
+	}
+}
+
+// Run serves streams from listener, which it closes, until ctx ends. Then it sends
+// the verdicts that wait, for at most Config.DeadAfter, ends the streams and returns
+// nil. It can run once.
+func (s *Server) Run(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.Creds(s.creds),
+		grpc.ForceServerCodecV2(codec{frameMax: s.config.FrameMax}),
+		grpc.MaxRecvMsgSize(s.config.FrameMax),
+		grpc.MaxSendMsgSize(s.config.FrameMax),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(window),
+		grpc.MaxConcurrentStreams(16), // of one connection; a peer needs one
+		// Ends a stream whose peer has vanished while a frame to it is stuck.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		grpc.WaitForHandlers(true),
+	}, s.options...)...)
+	peerv1.RegisterPeerServiceServer(server, s)
+
+	var stopper sync.WaitGroup
+	served := make(chan struct{})
+	stopper.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-served:
+		}
+		s.stop()
+		force := time.AfterFunc(s.config.DeadAfter, server.Stop)
+		defer force.Stop()
+		server.GracefulStop()
+	})
+	err := server.Serve(listener)
+	close(served)
+	stopper.Wait()
+	s.receivers.Wait()
+	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("forward: serve: %w", err)
+	}
+	return nil
+}
+
+// stop ends all streams, and those that are just beginning.
+func (s *Server) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for _, in := range s.streams {
+		in.stopping.Store(true)
+		in.link.wake()
+	}
+}
+
+// SetEpoch says what the newest epoch is that this member has applied: peers are told.
+func (s *Server) SetEpoch(epoch event.Position) { s.epoch.Store(&epoch) }
+
+// Answer sends verdicts on a stream. If the stream is gone they are dropped: its
+// peer sends the events again.
+func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
+	s.mu.RLock()
+	in := s.streams[to]
+	s.mu.RUnlock()
+	if in != nil {
+		in.answer(verdicts)
+	}
+}
+
+// Forward implements the stream of peerv1.PeerServiceServer.
+func (s *Server) Forward(st grpc.BidiStreamingServer[peerv1.ForwardRequest, peerv1.ForwardResponse]) error {
+	ctx, cancel := context.WithCancelCause(st.Context())
+	defer cancel(nil)
+	in := &inbound{
+		server: s,
+		stream: st,
+		link:   newLink(s.config, s.now, s.metrics, cancel, false),
+		opened: make(chan struct{}),
+	}
+	defer in.link.silence.Stop()
+	s.receivers.Go(func() { cancel(in.receive()) })
+	select {
+	case <-ctx.Done():
+		s.log.Info("stream refused", "error", context.Cause(ctx))
+	case <-in.opened:
+		s.metrics.streamsIn.Inc()
+		defer s.metrics.streamsIn.Dec()
+		cancel(in.run(ctx)) // if it was cancelled, its cause stays
+		s.log.Info("inbound stream ended", "stream", in.id, "peer", in.peer, "error", context.Cause(ctx))
+	}
+	return s.statusOf(context.Cause(ctx))
+}
+
+// statusOf tells the peer why its stream ends.
+func (s *Server) statusOf(cause error) error {
+	switch {
+	case errors.Is(cause, io.EOF):
+		return nil
+	case errors.Is(cause, errRefused):
+		s.metrics.refused.Inc()
+		return status.Error(codes.FailedPrecondition, cause.Error())
+	case errors.Is(cause, errFrame):
+		s.metrics.refused.Inc()
+		return status.Error(codes.InvalidArgument, cause.Error())
+	case errors.Is(cause, errNoHello), errors.Is(cause, errSilent):
+		return status.Error(codes.DeadlineExceeded, cause.Error())
+	}
+	return status.Error(codes.Unavailable, cause.Error())
+}
+
+// add gives a stream its name. A Server that stops takes no more.
+func (s *Server) add(in *inbound) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return errStopping
+	}
+	s.lastID++
+	in.id = s.lastID
+	s.streams[in.id] = in
+	return nil
+}
+
+func (s *Server) remove(in *inbound) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.streams, in.id)
+}
+
+// inbound is one stream that another member has opened.
+type inbound struct {
+	server *Server
+	stream grpc.BidiStreamingServer[peerv1.ForwardRequest, peerv1.ForwardResponse]
+	link   *link
+	opened chan struct{} // closed when the Hello was good: id and peer are set
+	id     StreamID
+	peer   Peer
+	frame  verdictsFrame // the sending goroutine's
+
+	stopping atomic.Bool // ends when nothing waits any more
+
+	mu     sync.Mutex // guards what follows
+	queued []event.Verdict
+	head   int // index of the first one that was not taken
+}
+
+// receive is the receiving goroutine of an inbound stream. It returns why it ended.
+func (in *inbound) receive() error {
+	s := in.server
+	if err := in.hello(); err != nil {
+		return err
+	}
+	defer s.acceptor.Gone(in.id)
+	defer s.remove(in)
+	var f eventsFrame
+	for {
+		if err := in.recv(&f); err != nil {
+			return err
+		}
+		if err := in.link.heard(f.receipt); err != nil {
+			return err
+		}
+		if err := in.handle(&f); err != nil {
+			return err
+		}
+	}
+}
+
+// hello takes the first frame.
+func (in *inbound) hello() (err error) {
+	var f eventsFrame
+	if err := in.recv(&f); err != nil {
+		return err
+	}
+	hello := f.other.GetHello()
+	if hello == nil {
+		return fmt.Errorf("%w: the first frame is not a Hello", errFrame)
+	}
+	if in.peer, err = in.server.identity().check(hello); err != nil {
+		return err
+	}
+	if err := in.server.add(in); err != nil {
+		return err
+	}
+	in.link.open()
+	close(in.opened)
+	return nil
+}
+
+// recv receives one frame. What cannot be read is the peer's fault, and is told apart
+// from a stream that broke.
+func (in *inbound) recv(f *eventsFrame) error {
+	err := in.stream.RecvMsg(f)
+	switch st := status.Convert(err); {
+	case err == nil, errors.Is(err, io.EOF):
+		return err
+	case st.Code() == codes.Internal, st.Code() == codes.ResourceExhausted:
+		return fmt.Errorf("%w: %s", errFrame, st.Message())
+	default:
+		return fmt.Errorf("forward: receive: %s", st.Message())
+	}
+}
+
+func (in *inbound) handle(f *eventsFrame) error {
+	s := in.server
+	if f.number > 0 {
+		if err := in.link.arrived(f.number); err != nil {
+			return err
+		}
+		received := s.metrics.receivedPeer
+		if f.relay {
+			received = s.metrics.receivedRelay
+		}
+		received.Add(float64(len(f.events)))
+		s.metrics.framesIn.Inc()
+		s.acceptor.Accept(Arrival{From: in.id, Peer: in.peer, Epoch: f.epoch, Relay: f.relay, Events: f.events})
+		in.link.took(f.number)
+		return nil
+	}
+	switch frame := f.other.GetFrame().(type) {
+	case nil: // a receipt
+	case *peerv1.ForwardRequest_Ping:
+		in.link.ping(frame.Ping.GetK())
+	case *peerv1.ForwardRequest_Cancel, *peerv1.ForwardRequest_Window:
+		// Both are advice: without them an event may be worked on twice, as after any
+		// lost verdict.
+	default:
+		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
+	}
+	return nil
+}
+
+// answer queues verdicts. The queue is bounded by the events that the peer has sent.
+func (in *inbound) answer(verdicts []event.Verdict) {
+	in.mu.Lock()
+	if in.head > len(in.queued)/2 { // so that each verdict is moved once at most
+		in.queued = in.queued[:copy(in.queued, in.queued[in.head:])]
+		in.head = 0
+	}
+	in.queued = append(in.queued, verdicts...)
+	in.mu.Unlock()
+	in.link.wake()
+}
+
+// run is the sending goroutine: the handler of the stream. It returns why it ended.
+func (in *inbound) run(ctx context.Context) error {
+	self := in.server.identity()
+	hello := &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Hello{Hello: self.hello(in.peer)}}
+	if err := in.stream.SendMsg(hello); err != nil {
+		return sendError(err)
+	}
+	return in.link.run(ctx, in)
+}
+
+// goAway ends a stream whose verdicts have all been taken in.
+func (in *inbound) goAway(receipt uint64) error {
+	frame := &peerv1.ForwardResponse_GoAway{GoAway: &peerv1.GoAway{Reason: "this member stops"}}
+	if err := in.stream.SendMsg(&peerv1.ForwardResponse{Receipt: receipt, Frame: frame}); err != nil {
+		return sendError(err)
+	}
+	return errStopping
+}
+
+// sendHot implements end.
+func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
+	f := &in.frame
+	stopping := in.stopping.Load() // before the queue is found empty
+	f.verdicts = in.take(f.verdicts[:0])
+	switch {
+	case len(f.verdicts) > 0:
+	case stopping:
+		return false, in.goAway(receipt)
+	default:
+		return false, nil
+	}
+	f.receipt, f.number = receipt, number
+	if epoch := in.server.epoch.Load(); epoch != nil {
+		f.epoch = *epoch
+	}
+	err := in.stream.SendMsg(f)
+	clear(f.verdicts)
+	return true, sendError(err)
+}
+
+// take moves what one frame carries from the queue to dst.
+func (in *inbound) take(dst []event.Verdict) []event.Verdict {
+	config := &in.server.config
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for bytes := 0; in.head < len(in.queued) && len(dst) < config.FrameEventsMax; in.head++ {
+		v := &in.queued[in.head]
+		v.Reason, v.FirstError = clip(v.Reason), clip(v.FirstError)
+		if bytes += len(v.Reason) + len(v.FirstError); bytes > config.FrameBytesMax && len(dst) > 0 {
+			break
+		}
+		dst = append(dst, *v)
+		*v = event.Verdict{}
+	}
+	return dst
+}
+
+// textMax is how much of a reason goes back, in bytes.
+const textMax = 4 << 10
+
+func clip(s string) string {
+	if len(s) <= textMax {
+		return s
+	}
+	return strings.ToValidUTF8(s[:textMax], "")
+}
+
+// sendReceipt implements end.
+func (in *inbound) sendReceipt(receipt uint64) error {
+	in.frame.receipt, in.frame.number = receipt, 0
+	return sendError(in.stream.SendMsg(&in.frame))
+}
+
+// sendBeat implements end.
+func (in *inbound) sendBeat(k, receipt uint64) error {
+	return sendError(in.stream.SendMsg(&peerv1.ForwardResponse{
+		Receipt: receipt,
+		Frame:   &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: k}},
+	}))
+}
