@@ -1,0 +1,61 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config bounds what workers may ask of this node.
+type Config struct {
+	WorkersMax     int // streams at once; more are refused
+	InFlightMax    int // unanswered deliveries of one worker
+	FrameEventsMax int // events in one Deliveries frame
+	FrameBytesMax  int // bytes in one Deliveries frame, unless a single event is larger
+	EventBytesMax  int // bytes of the largest event, and of a frame from a worker; a larger event is rejected
+	ReasonBytesMax int // bytes of the error text of a result; longer ones are cut
+
+	HelloTimeout   time.Duration // how long a new stream may take to introduce itself
+	PingInterval   time.Duration // how often workers shall ask for new deadlines
+	DeadlineMargin time.Duration // δ: how long before the lease ends the deadlines of the application do
+}
+
+// DefaultConfig returns the settings for production.
+func DefaultConfig() Config {
+	return Config{
+		WorkersMax:     64,
+		InFlightMax:    10_000,
+		FrameEventsMax: 512,
+		FrameBytesMax:  256 << 10,
+		EventBytesMax:  8 << 20,
+		ReasonBytesMax: 1 << 10,
+		HelloTimeout:   5 * time.Second,
+		PingInterval:   200 * time.Millisecond,
+		DeadlineMargin: 200 * time.Millisecond,
+	}
+}
+
+// Validate reports every setting that is out of its range.
+func (c Config) Validate() error {
+	var errs []error
+	within := func(name string, value, low, high int64) {
+		if value < low || value > high {
+			errs = append(errs, fmt.Errorf("app: %s = %d, want %d to %d", name, value, low, high))
+		}
+	}
+	within("WorkersMax", int64(c.WorkersMax), 1, 10_000)
+	within("InFlightMax", int64(c.InFlightMax), 1, 100_000)
+	within("FrameEventsMax", int64(c.FrameEventsMax), 1, 100_000)
+	within("FrameBytesMax", int64(c.FrameBytesMax), 1<<10, 64<<20)
+	within("EventBytesMax", int64(c.EventBytesMax), 1<<10, 64<<20)
+	within("ReasonBytesMax", int64(c.ReasonBytesMax), 16, 64<<10)
+	lasts := func(name string, value, low, high time.Duration) {
+		if value < low || value > high {
+			errs = append(errs, fmt.Errorf("app: %s = %v, want %v to %v", name, value, low, high))
+		}
+	}
+	lasts("HelloTimeout", c.HelloTimeout, 100*time.Millisecond, time.Minute)
+	lasts("PingInterval", c.PingInterval, 10*time.Millisecond, 5*time.Second)
+	lasts("DeadlineMargin", c.DeadlineMargin, 100*time.Millisecond, 2*time.Second)
+	return errors.Join(errs...)
+}

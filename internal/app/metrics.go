@@ -1,0 +1,52 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics are what this package counts.
+type Metrics struct {
+	workers    prometheus.Gauge
+	deliveries prometheus.Counter
+	frames     prometheus.Counter
+	results    *prometheus.CounterVec
+	ignored    *prometheus.CounterVec
+	revoked    prometheus.Counter
+	refused    *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	return &Metrics{
+		workers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_app_workers",
+			Help: "Workers that are connected and take deliveries.",
+		}),
+		deliveries: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_app_deliveries_total",
+			Help: "Events handed to workers.",
+		}),
+		frames: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_app_frames_total",
+			Help: "Frames of deliveries sent to workers.",
+		}),
+		results: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_app_results_total",
+			Help: "How deliveries ended (done, retry, reject, not_started, cancelled, lost).",
+		}, []string{"kind"}),
+		ignored: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_app_results_ignored_total",
+			Help: "Results without effect, by reason: unknown (no such delivery, or answered before), late (it was over).",
+		}, []string{"reason"}),
+		revoked: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_app_deliveries_revoked_total",
+			Help: "Deliveries that were taken back from workers because their partition moved.",
+		}),
+		refused: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_app_streams_refused_total",
+			Help: "Streams that were ended for what the worker did, by status code.",
+		}, []string{"code"}),
+	}
+}

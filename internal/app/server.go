@@ -1,0 +1,313 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ringfence/router/internal/appwire"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// Boxes are the mailboxes, as workers see them. All methods are safe for concurrent
+// use, do not block, and do not call back into this package but by [Server.Wake].
+type Boxes interface {
+	// WorkerUp says that w takes deliveries from now on, WorkerGone that it takes none
+	// any more. What w was given stays running until Finish says how it ended.
+	WorkerUp(w event.WorkerID)
+	WorkerGone(w event.WorkerID)
+	// Take appends up to limit deliveries for w to dst. Whoever may not act for their
+	// partitions gets none.
+	Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery
+	// Finish says how deliveries ended. It does not keep the slice.
+	Finish(results []event.Result)
+}
+
+// Identity is what a worker learns about this node.
+type Identity struct {
+	Node  string // member name
+	Group string // router group
+}
+
+// Parts are the collaborators of a [Server]. All are needed.
+type Parts struct {
+	Boxes Boxes
+	// Lease returns the newest lease. For every deposition, Revoke must return before
+	// Lease returns a lease that was set after the deposing record.
+	Lease func() ownership.Lease
+	// Workers is told how many workers take deliveries whenever that has changed. It
+	// is called from Run, one call at a time, and may skip values in between.
+	Workers func(n int)
+	// Drain is told that a worker asks for the whole node to leave its group. It is
+	// called from Run too.
+	Drain func(reason string)
+	// Now reads the lease clock: clock.Now, but in tests.
+	Now     func() clock.Instant
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Server is the AppService. Besides Run its methods are safe for concurrent use.
+type Server struct {
+	appv1.UnimplementedAppServiceServer
+
+	cfg Config
+	id  Identity
+	Parts
+
+	mu        sync.Mutex
+	sessions  map[event.WorkerID]*session // those that are not over, broken ones too
+	last      event.WorkerID
+	live      int    // sessions whose stream has not ended
+	suspended string // the reason, "" when workers may start
+	stopped   bool
+
+	readers sync.WaitGroup
+	changed chan struct{} // cap 1: Run has to look
+	drain   chan string   // cap 1: a reason, on its way to Parts.Drain
+}
+
+// New returns a Server. It serves streams as soon as it is registered with a gRPC
+// server, which must have been made with [ServerOptions]; Run must be running then.
+func New(cfg Config, id Identity, parts Parts) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	parts.Log = parts.Log.With("component", "app")
+	return &Server{
+		cfg: cfg, id: id, Parts: parts,
+		sessions: make(map[event.WorkerID]*session),
+		changed:  make(chan struct{}, 1),
+		drain:    make(chan string, 1),
+	}, nil
+}
+
+// ServerOptions returns what the gRPC server of a Server needs: the codec of the
+// hot frames, room for the largest frame, and windows that let a frame through
+// without waiting.
+func ServerOptions(cfg Config) []grpc.ServerOption {
+	const window = 4 << 20
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(appwire.Codec{}),
+		grpc.MaxRecvMsgSize(cfg.EventBytesMax),
+		grpc.MaxSendMsgSize(frameBytes(cfg)),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(window),
+	}
+}
+
+// frameBytes is the largest frame that goes out: one event of the largest size, and
+// what the frame adds to it.
+func frameBytes(cfg Config) int { return cfg.EventBytesMax + 1<<20 }
+
+// Run tells changes of the workers and finds deliveries that are over without an
+// answer, until ctx ends. Then it says goodbye to the workers, ends their streams,
+// and returns nil when they have ended.
+func (s *Server) Run(ctx context.Context) error {
+	ready := -1
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.stop()
+			s.readers.Wait()
+			return nil
+		case reason := <-s.drain:
+			s.Parts.Drain(reason)
+		case <-s.changed:
+		case <-timer.C:
+		}
+		if n := s.Workers(); n != ready {
+			ready = n
+			s.Metrics.workers.Set(float64(n))
+			s.Parts.Workers(n)
+		}
+		timer.Reset(s.expire())
+	}
+}
+
+// stop ends all streams and refuses new ones.
+func (s *Server) stop() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	for _, w := range s.snapshot() {
+		w.goAway("the router stops")
+	}
+}
+
+// expire finishes what is over without an answer and returns when to look again.
+// The timer only wakes us up; the comparison in the desks decides.
+func (s *Server) expire() time.Duration {
+	const idle, most = time.Hour, 100 * time.Millisecond // most: after a suspend timers are late
+	now, next := s.Now(), clock.Forever
+	for _, w := range s.snapshot() {
+		next = min(next, w.expire(now))
+	}
+	if next == clock.Forever {
+		return idle
+	}
+	return min(max(next.Sub(now), time.Millisecond), most)
+}
+
+// snapshot returns the sessions in the order of their ids.
+func (s *Server) snapshot() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+}
+
+// notify makes Run look at the workers and at what is over.
+func (s *Server) notify() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Workers returns how many workers take deliveries.
+func (s *Server) Workers() int {
+	n := 0
+	for _, w := range s.snapshot() {
+		if w.ready() {
+			n++
+		}
+	}
+	return n
+}
+
+// Wake tells the worker's stream that there is something to take for it. Workers
+// that are gone are ignored. It does not block.
+func (s *Server) Wake(workers ...event.WorkerID) {
+	for _, id := range workers {
+		s.mu.Lock()
+		w := s.sessions[id]
+		s.mu.Unlock()
+		if w != nil {
+			w.wake()
+		}
+	}
+}
+
+// WakeAll wakes every worker: after the lease came back, for one.
+func (s *Server) WakeAll() {
+	for _, w := range s.snapshot() {
+		w.wake()
+	}
+}
+
+// Revoke takes the partitions back from all workers: what they have not started
+// they never will, what runs may go on until its deadline, which later Pongs move
+// only as far as [ownership.Lease.Draining] lists the partition, and with final not
+// at all. The gates of the partitions must be closed already. When it returns, every
+// Pong from then on goes out after the Revoke. It does not block.
+func (s *Server) Revoke(partitions ownership.Set, final bool) {
+	for _, w := range s.snapshot() {
+		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.desk.Revoke(partitions, final, dst) }, partitions)
+	}
+	s.notify()
+}
+
+// RevokeAll takes everything back for good, as a Genesis and LOST do. It does not block.
+func (s *Server) RevokeAll() {
+	for _, w := range s.snapshot() {
+		w.revoke(w.desk.RevokeAll, nil)
+	}
+	s.notify()
+}
+
+// Force gives up on revoked deliveries of these partitions: their deadlines move no
+// more, and when they have passed the deliveries are over, lost.
+func (s *Server) Force(partitions ownership.Set) {
+	for _, w := range s.snapshot() {
+		w.force(partitions)
+	}
+	s.notify()
+}
+
+// Suspend asks all workers, later ones too, to start nothing. What runs goes on.
+func (s *Server) Suspend(reason string) {
+	s.mu.Lock()
+	s.suspended = cmp.Or(reason, "suspended")
+	s.mu.Unlock()
+	for _, w := range s.snapshot() {
+		w.suspend(reason)
+	}
+}
+
+// Resume ends a Suspend.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	s.suspended = ""
+	s.mu.Unlock()
+	for _, w := range s.snapshot() {
+		w.suspend("")
+	}
+}
+
+// admit gives a session its id, its name and its place among the workers. It
+// returns why the workers are suspended, "" when they are not.
+func (s *Server) admit(w *session, name string) (suspended string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return "", errStopped
+	}
+	if s.live >= s.cfg.WorkersMax {
+		return "", fmt.Errorf("%w: %d are connected", errTooMany, s.live)
+	}
+	s.live++
+	s.last++
+	w.id = s.last
+	for _, other := range s.sessions {
+		if name == "" || other.name == name { // its stream may be gone without our having noticed
+			name = fmt.Sprintf("%s#%d", cmp.Or(name, "worker"), w.id)
+			break
+		}
+	}
+	w.name = cmp.Or(name, fmt.Sprintf("worker#%d", w.id))
+	s.sessions[w.id] = w
+	return s.suspended, nil
+}
+
+// parted notes that the stream of an admitted session has ended.
+func (s *Server) parted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live--
+}
+
+// forget drops a session that is over.
+func (s *Server) forget(w *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, w.id)
+}
+
+// finish hands results on, and counts them.
+func (s *Server) finish(results []event.Result) {
+	if len(results) == 0 {
+		return
+	}
+	s.Boxes.Finish(results)
+	var counts [event.ResultLost + 1]int
+	for _, r := range results {
+		counts[r.Kind]++
+	}
+	for kind, n := range counts {
+		if n > 0 {
+			s.Metrics.results.WithLabelValues(event.ResultKind(kind).String()).Add(float64(n))
+		}
+	}
+}

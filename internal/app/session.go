@@ -1,0 +1,549 @@
+package app
+
+import (
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/internal/appwire"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// version is the protocol version that this router speaks.
+const version = 1
+
+var (
+	errTooMany = errors.New("app: too many workers")
+	errStopped = errors.New("app: the router stops")
+)
+
+// session is the stream of one worker, from its first frame until the last of its
+// deliveries is over, which may be after the end of the stream.
+type session struct {
+	server *Server
+	id     event.WorkerID // set by admit, before anybody else sees the session
+	name   string         // likewise
+	awake  chan struct{}  // cap 1: the writer has to look
+
+	mu   sync.Mutex
+	desk *Desk
+
+	// What the writer has to say. Nothing here queues up, however slow the worker is:
+	// a Revoke adds to the one that waits, only the newest Ping is answered, and a Pong
+	// is computed when it goes out, after the Revoke.
+	welcome   *appv1.Welcome
+	revoked   map[ring.Partition]struct{}
+	all       bool
+	ping      uint64 // the newest Ping without an answer
+	pinged    bool
+	suspended string // what the worker shall know, "" for resumed
+	told      string // what it knows
+	goodbye   string // why the router ends the stream
+
+	greeted  bool  // Hello was fine
+	draining bool  // the worker wants no more
+	broken   bool  // the stream has ended
+	ended    bool  // the reader is done
+	err      error // why, nil when the worker closed the stream in order
+
+	sent     uint64 // number of the newest Deliveries frame
+	receipt  uint64 // the newest that the worker has taken in
+	taken    uint64 // number of the newest Results frame that was taken in
+	receipts uint64 // the newest that the worker knows of
+
+	// Scratch of the writer alone.
+	took   []event.Delivery
+	frame  appwire.ToWorker
+	result []event.Result
+}
+
+// Work serves one worker. It is the worker's writer; its reader runs beside it and
+// ends right after it.
+func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
+	w := &session{server: s, awake: make(chan struct{}, 1), desk: NewDesk(0), revoked: make(map[ring.Partition]struct{})}
+	s.readers.Go(func() { w.read(stream) })
+	err := w.write(stream)
+	w.stop()
+	if code := status.Code(err); code != codes.OK && code != codes.Canceled {
+		s.Metrics.refused.WithLabelValues(code.String()).Inc()
+		s.Log.Warn("worker stream ended", "worker", w.name, "error", err)
+	}
+	return err
+}
+
+// wake makes the writer look.
+func (w *session) wake() {
+	select {
+	case w.awake <- struct{}{}:
+	default:
+	}
+}
+
+// read takes frames until the stream ends or the worker breaks the rules.
+func (w *session) read(stream grpc.ServerStream) {
+	var frame appwire.FromWorker
+	var known []event.Result
+	for {
+		err := stream.RecvMsg(&frame)
+		if err == nil {
+			known, err = w.handle(&frame, known[:0])
+		} else {
+			err = received(err)
+		}
+		if err != nil {
+			w.end(err)
+			return
+		}
+	}
+}
+
+// received turns what RecvMsg returned into the status that the worker gets.
+func received(err error) error {
+	if errors.Is(err, io.EOF) {
+		return err
+	}
+	if status.Code(err) == codes.Internal { // bytes that are no frame
+		return status.Error(codes.InvalidArgument, "app: "+status.Convert(err).Message())
+	}
+	return err
+}
+
+// end says that the reader is done.
+func (w *session) end(err error) {
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	w.mu.Lock()
+	w.ended, w.err = true, err
+	w.mu.Unlock()
+	w.wake()
+}
+
+// handle takes one frame in. results is scratch, and returned.
+func (w *session) handle(f *appwire.FromWorker, results []event.Result) ([]event.Result, error) {
+	if !w.greeted { // only the reader writes it
+		if f.Other == nil || f.Other.GetHello() == nil {
+			return results, status.Error(codes.InvalidArgument, "app: the first frame is not a Hello")
+		}
+		return results, w.hello(f.Other.GetHello())
+	}
+	if err := w.received(f.Receipt); err != nil {
+		return results, err
+	}
+	if f.Other == nil {
+		return w.answer(f, results)
+	}
+	return w.control(f.Other, results)
+}
+
+// hello admits the worker.
+func (w *session) hello(h *appv1.Hello) error {
+	if lowest, highest := max(h.GetVersionMin(), 1), max(h.GetVersionMax(), 1); lowest > version || highest < version {
+		return status.Errorf(codes.FailedPrecondition, "app: the worker speaks versions %d to %d of the protocol, this router speaks %d", lowest, highest, version)
+	}
+	if h.GetMaxInFlight() == 0 {
+		return status.Error(codes.InvalidArgument, "app: Hello.max_in_flight = 0, want >= 1")
+	}
+	s := w.server
+	limit := int(min(int64(h.GetMaxInFlight()), int64(s.cfg.InFlightMax)))
+	w.mu.Lock()
+	w.desk = NewDesk(limit)
+	w.mu.Unlock()
+	suspended, err := s.admit(w, cut(h.GetWorker(), 128))
+	switch {
+	case errors.Is(err, errTooMany):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case err != nil:
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	w.suspend(suspended)
+	s.Boxes.WorkerUp(w.id)
+	if !w.greet(limit) { // the stream has ended meanwhile
+		s.Boxes.WorkerGone(w.id)
+		s.parted()
+		s.forget(w)
+		return status.Error(codes.Canceled, "app: the stream has ended")
+	}
+	s.Log.Info("worker connected", "worker", w.name, "sdk", cut(h.GetSdk(), 128), "in_flight_max", limit)
+	s.notify()
+	w.wake()
+	return nil
+}
+
+// greet queues the Welcome, unless the stream has ended.
+func (w *session) greet(limit int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.server
+	w.greeted = !w.broken
+	w.welcome = &appv1.Welcome{
+		Node: s.id.Node, Group: s.id.Group, Version: version, Worker: w.name,
+		Limits: &appv1.Limits{
+			MaxInFlight: uint32(limit), FrameMaxBytes: uint32(frameBytes(s.cfg)),
+			PingIntervalMs: uint32(s.cfg.PingInterval / time.Millisecond), ReasonMaxBytes: uint32(s.cfg.ReasonBytesMax),
+		},
+	}
+	return w.greeted
+}
+
+// received notes the worker's receipt.
+func (w *session) received(receipt uint64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if receipt > w.sent {
+		return status.Errorf(codes.InvalidArgument, "app: receipt for Deliveries frame %d, sent were %d", receipt, w.sent)
+	}
+	if receipt > w.receipt {
+		w.receipt = receipt
+		w.wake()
+	}
+	return nil
+}
+
+// answer takes results in.
+func (w *session) answer(f *appwire.FromWorker, known []event.Result) ([]event.Result, error) {
+	w.mu.Lock()
+	if f.Number != w.taken+1 {
+		defer w.mu.Unlock()
+		return known, status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.taken)
+	}
+	known = w.desk.Answer(f.Results, known)
+	stats := w.desk.Stats()
+	w.mu.Unlock()
+
+	for i := range known {
+		known[i].Reason = cut(known[i].Reason, w.server.cfg.ReasonBytesMax)
+	}
+	w.server.finish(known)
+	w.server.count(stats)
+
+	w.mu.Lock()
+	w.taken = f.Number // only now: the receipt asks for more
+	w.mu.Unlock()
+	w.wake()
+	return known, nil
+}
+
+// control takes any other frame in.
+func (w *session) control(f *appv1.WorkRequest, results []event.Result) ([]event.Result, error) {
+	switch frame := f.GetFrame().(type) {
+	case nil: // only a receipt
+	case *appv1.WorkRequest_Hello:
+		return results, status.Error(codes.InvalidArgument, "app: a second Hello")
+	case *appv1.WorkRequest_Ping:
+		w.mu.Lock()
+		w.ping, w.pinged = frame.Ping.GetK(), true
+		w.mu.Unlock()
+		w.wake()
+	case *appv1.WorkRequest_Progress: // there is no timeout of a single event that it could move
+	case *appv1.WorkRequest_Drain:
+		return w.drain(frame.Drain, results), nil
+	}
+	return results, nil
+}
+
+// drain ends the giving, as the worker asks.
+func (w *session) drain(d *appv1.Drain, results []event.Result) []event.Result {
+	w.mu.Lock()
+	first := !w.draining
+	w.draining = true
+	results = w.desk.Drain(results)
+	w.mu.Unlock()
+	s := w.server
+	if first {
+		s.Boxes.WorkerGone(w.id)
+		s.Log.Info("worker drains", "worker", w.name, "node", d.GetNode())
+	}
+	s.finish(results)
+	if d.GetNode() {
+		select {
+		case s.drain <- cut(d.GetReason(), s.cfg.ReasonBytesMax):
+		default: // the node has been asked to already
+		}
+	}
+	s.notify()
+	return results
+}
+
+// write sends frames until the stream ends, and returns its status.
+func (w *session) write(stream grpc.ServerStream) error {
+	hello := time.NewTimer(w.server.cfg.HelloTimeout)
+	defer hello.Stop()
+	for {
+		msg, end := w.next()
+		w.flush()
+		if msg == nil && !end && w.fill() {
+			continue
+		}
+		if msg == nil && !end {
+			msg = w.onlyReceipt()
+		}
+		switch {
+		case msg != nil:
+			if err := stream.SendMsg(msg); err != nil {
+				return err
+			}
+			continue
+		case end:
+			return w.status()
+		}
+		select {
+		case <-w.awake:
+		case <-hello.C:
+			if !w.hasGreeted() {
+				return status.Errorf(codes.DeadlineExceeded, "app: no Hello within %v", w.server.cfg.HelloTimeout)
+			}
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		}
+	}
+}
+
+func (w *session) hasGreeted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.greeted
+}
+
+// next returns the next frame to send, nil when there is none. It is the order of
+// the stream: what takes deliveries back first, then what moves deadlines, then what
+// stops and starts the worker, and deliveries last. end: nothing comes after it.
+func (w *session) next() (msg any, end bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended || !w.greeted {
+		return nil, w.ended
+	}
+	if f := w.nextControl(); f != nil {
+		f.Receipt, w.receipts = w.taken, w.taken
+		return f, false
+	}
+	if w.desk.Unsent() && w.receipt == w.sent {
+		return w.deliveries(), false
+	}
+	return nil, false
+}
+
+func (w *session) nextControl() *appv1.WorkResponse {
+	switch {
+	case w.welcome != nil:
+		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}
+		w.welcome = nil
+		return f
+	case w.all || len(w.revoked) > 0:
+		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: w.takeRevoke()}}
+	case w.pinged:
+		// The lease is read under the lock under which Revoke marks: a lease that came
+		// after a deposition is read only when its Revoke has gone out.
+		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Pong{Pong: w.pong()}}
+	case w.goodbye != "":
+		w.ended, w.err = true, status.Error(codes.Unavailable, "app: "+w.goodbye)
+		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{Reason: w.goodbye}}}
+	case w.suspended == w.told:
+		return nil
+	}
+	if w.told = w.suspended; w.told == "" {
+		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Resume{Resume: &appv1.Resume{}}}
+	}
+	return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Suspend{Suspend: &appv1.Suspend{Reason: w.told}}}
+}
+
+func (w *session) takeRevoke() *appv1.Revoke {
+	r := &appv1.Revoke{All: w.all, Reason: "the partitions have moved"}
+	for p := range w.revoked {
+		r.Partitions = append(r.Partitions, uint32(p))
+	}
+	clear(w.revoked)
+	w.all = false
+	return r
+}
+
+func (w *session) pong() *appv1.Pong {
+	w.pinged = false
+	s := w.server
+	p := &appv1.Pong{K: w.ping}
+	remaining, draining := w.desk.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
+	p.RemainingNs, p.Draining = remaining.Nanoseconds(), draining
+	return p
+}
+
+// deliveries returns the next Deliveries frame, nil when all that was left for it
+// was too large.
+func (w *session) deliveries() any {
+	cfg := &w.server.cfg
+	clear(w.frame.Deliveries)
+	w.frame.Deliveries, w.result = w.desk.Frame(cfg.FrameEventsMax, cfg.FrameBytesMax, cfg.EventBytesMax, w.frame.Deliveries[:0], w.result)
+	if len(w.frame.Deliveries) == 0 {
+		return nil
+	}
+	w.sent++
+	w.frame.Number, w.frame.Receipt = w.sent, w.taken
+	w.receipts = w.taken
+	w.server.Metrics.frames.Inc()
+	w.server.Metrics.deliveries.Add(float64(len(w.frame.Deliveries)))
+	return &w.frame
+}
+
+// fill takes deliveries out of the mailboxes if the worker has room and nothing is
+// under way to it, and reports whether there is something to do now.
+func (w *session) fill() bool {
+	s := w.server
+	w.mu.Lock()
+	room := 0
+	if w.greeted && w.receipt == w.sent && !w.desk.Unsent() {
+		room = w.desk.StartTake()
+	}
+	w.mu.Unlock()
+	if room == 0 {
+		return false
+	}
+	runtime.Gosched() // let those who fill the mailboxes go first, so that the frame is fuller
+	clear(w.took)
+	w.took = s.Boxes.Take(w.id, min(room, s.cfg.FrameEventsMax), w.took[:0])
+	w.mu.Lock()
+	w.result = w.desk.Give(w.took, w.result)
+	w.mu.Unlock()
+	w.flush()
+	return len(w.took) > 0
+}
+
+// flush finishes what the writer has found to be over.
+func (w *session) flush() {
+	w.server.finish(w.result)
+	w.result = w.result[:0]
+}
+
+// onlyReceipt returns a frame that is nothing but the receipt that the worker waits
+// for, nil when it does not.
+func (w *session) onlyReceipt() any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.receipts == w.taken {
+		return nil
+	}
+	w.receipts = w.taken
+	return &appv1.WorkResponse{Receipt: w.taken}
+}
+
+// status returns what the stream ends with.
+func (w *session) status() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// stop says that the stream has ended. The session lives on while deliveries of it may run.
+func (w *session) stop() {
+	w.mu.Lock()
+	admitted, drained := w.greeted, w.draining
+	w.broken = true
+	w.result = w.desk.Break(w.result)
+	w.mu.Unlock()
+	if !admitted {
+		return
+	}
+	s := w.server
+	s.parted()
+	if !drained {
+		s.Boxes.WorkerGone(w.id)
+	}
+	w.flush()
+	s.Log.Info("worker gone", "worker", w.name)
+	s.notify()
+}
+
+// expire finishes what is over without an answer, and returns when to look again.
+func (w *session) expire(now clock.Instant) clock.Instant {
+	w.mu.Lock()
+	lost := w.desk.Expire(now, nil)
+	next := w.desk.Next()
+	over := w.broken && w.desk.Len() == 0
+	w.mu.Unlock()
+	w.server.finish(lost)
+	if over {
+		w.server.forget(w)
+	}
+	return next
+}
+
+// ready reports whether the worker takes deliveries.
+func (w *session) ready() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.greeted && !w.draining && !w.broken && !w.ended
+}
+
+// revoke runs take, which takes deliveries back, under the lock, and marks what the
+// worker must be told: partitions, or all if that is nil.
+func (w *session) revoke(take func([]event.Result) (bool, []event.Result), partitions ownership.Set) {
+	w.mu.Lock()
+	tell, back := take(nil)
+	stats := w.desk.Stats()
+	if tell && partitions == nil {
+		w.all = true
+	} else if tell {
+		for p := range partitions.All() {
+			w.revoked[p] = struct{}{}
+		}
+	}
+	w.mu.Unlock()
+	w.server.finish(back)
+	w.server.count(stats)
+	w.wake()
+}
+
+func (w *session) force(partitions ownership.Set) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.desk.Force(partitions)
+}
+
+// suspend stops the worker for a reason, or lets it go on with "".
+func (w *session) suspend(reason string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.suspended = reason; reason == "" {
+		w.desk.Resume()
+	} else {
+		w.desk.Suspend()
+	}
+	w.wake()
+}
+
+// goAway ends the stream from our side.
+func (w *session) goAway(reason string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.goodbye = reason
+	w.wake()
+}
+
+// count puts what the desk could not use into the metrics.
+func (s *Server) count(stats DeskStats) {
+	s.Metrics.ignored.WithLabelValues("unknown").Add(float64(stats.Unknown))
+	s.Metrics.ignored.WithLabelValues("late").Add(float64(stats.Late))
+	s.Metrics.revoked.Add(float64(stats.Revoked))
+}
+
+// cut shortens s to at most n bytes, at the border of a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return strings.Clone(s[:n]) // so that the rest can go
+}
