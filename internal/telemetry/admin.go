@@ -1,0 +1,146 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Check is one condition of health. Ask returns nil when it holds.
+type Check struct {
+	Name string
+	Ask  func() error
+}
+
+// Admin is what [NewAdminHandler] shows.
+type Admin struct {
+	// Startup, Ready and Live are the conditions of the three probes. A broker
+	// outage or a slow application belongs to none of Live: a restart mends neither.
+	Startup, Ready, Live []Check
+
+	// Metrics is gathered for /metrics.
+	Metrics prometheus.Gatherer
+
+	// Drain begins to drain, or does nothing if that has begun, and returns a
+	// channel that is closed when nothing is left. It does not end the process.
+	Drain func() <-chan struct{}
+}
+
+// NewAdminHandler serves /startupz, /readyz, /livez, /metrics and /drain.
+//
+// A probe answers 200 when all of its checks hold, and else 503 with a line for
+// each one that does not. /drain (GET, since Kubernetes hooks cannot POST, or POST)
+// answers 200 when everything is drained and 202 when that takes longer than the
+// duration ?wait=, which is 0 by default.
+func NewAdminHandler(a Admin) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /startupz", probe(a.Startup))
+	mux.Handle("GET /readyz", probe(a.Ready))
+	mux.Handle("GET /livez", probe(a.Live))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /drain", drain(a.Drain))
+	mux.Handle("POST /drain", drain(a.Drain))
+	return mux
+}
+
+func probe(checks []Check) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var failing strings.Builder
+		for _, check := range checks {
+			if err := check.Ask(); err != nil {
+				fmt.Fprintf(&failing, "%s: %v\n", check.Name, err)
+			}
+		}
+		if failing.Len() > 0 {
+			answer(w, http.StatusServiceUnavailable, failing.String())
+			return
+		}
+		answer(w, http.StatusOK, "ok\n")
+	})
+}
+
+func drain(begin func() <-chan struct{}) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead { // which a pattern for GET matches too
+			answer(w, http.StatusMethodNotAllowed, "")
+			return
+		}
+		var wait time.Duration
+		if text := r.URL.Query().Get("wait"); text != "" {
+			var err error
+			if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
+				answer(w, http.StatusBadRequest, fmt.Sprintf("wait = %q, want a duration such as 30s\n", text))
+				return
+			}
+		}
+		timeout := time.NewTimer(wait)
+		defer timeout.Stop()
+		drained := begin()
+		select {
+		case <-drained:
+			answer(w, http.StatusOK, "drained\n")
+			return
+		default: // with no time to wait, both cases below would be ready
+		}
+		select {
+		case <-drained:
+			answer(w, http.StatusOK, "drained\n")
+		case <-timeout.C:
+			answer(w, http.StatusAccepted, "draining\n")
+		case <-r.Context().Done():
+		}
+	})
+}
+
+func answer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // a client that has gone does not need it
+}
+
+// NewDebugHandler serves Go's profiles under /debug/pprof/: for loopback only.
+func NewDebugHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// shutdownGrace is how long requests that are being answered may go on.
+const shutdownGrace = time.Second
+
+// Serve serves HTTP on listener until ctx ends, and then closes it. It returns nil
+// when it was ctx that ended it.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			_ = server.Close() // cuts what is left
+		}
+	})
+	err := server.Serve(listener)
+	cancel()
+	wg.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("telemetry: serve %s: %w", listener.Addr(), err)
+}

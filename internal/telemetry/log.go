@@ -1,0 +1,80 @@
+// Package telemetry is how a process shows itself: its log, its metrics and its
+// health.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use once it has been made. Health checks run
+// in the goroutines of the HTTP server: they may be called at any time, several at
+// once, and must answer from what they know, without waiting for anybody.
+package telemetry
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+)
+
+// LogConfig says what is logged, and in which form.
+type LogConfig struct {
+	Level  string // debug, info, warn or error
+	Format string // json, text, or auto: text on a terminal, else json
+}
+
+// DefaultLogConfig returns the settings for production.
+func DefaultLogConfig() LogConfig { return LogConfig{Level: "info", Format: "auto"} }
+
+// Validate reports every field that is out of range.
+func (c LogConfig) Validate() error {
+	var errs []error
+	if _, err := c.level(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Format != "auto" && c.Format != "json" && c.Format != "text" {
+		errs = append(errs, fmt.Errorf("telemetry: Format = %q, want auto, json or text", c.Format))
+	}
+	return errors.Join(errs...)
+}
+
+func (c LogConfig) level() (slog.Level, error) {
+	switch c.Level {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("telemetry: Level = %q, want debug, info, warn or error", c.Level)
+}
+
+// NewLogger returns a logger that writes to w, usually os.Stderr. The level can be
+// changed while it is in use.
+func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, nil, err
+	}
+	at, err := cfg.level()
+	if err != nil {
+		return nil, nil, err
+	}
+	level := new(slog.LevelVar)
+	level.Set(at)
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.Format == "text" || cfg.Format == "auto" && isTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, options)), level, nil
+	}
+	return slog.New(slog.NewJSONHandler(w, options)), level, nil
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
