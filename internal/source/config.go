@@ -1,0 +1,226 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config says what to read and how much of it may be open.
+type Config struct {
+	// Topics to read, at least one; partitioned or not. Short names are completed
+	// as Pulsar does it.
+	Topics []string
+	// Subscription is read as SHARED. It is created if it is not there.
+	Subscription string
+	// FromEarliest makes a subscription that is new begin with the oldest message
+	// that the topic holds; otherwise with what comes next.
+	FromEarliest bool
+	// ConsumerName is what the broker's statistics show; "" lets the client make one up.
+	ConsumerName string
+
+	// RetryTopic takes events that wait for longer than their owner holds them, and
+	// is read as well; "" is RetryTopicName's. All members need the same one.
+	RetryTopic string
+	// DeadLetterTopic takes events that will not be tried again; "" is DeadLetterTopicName's.
+	DeadLetterTopic string
+	// DeadLetterSubscription is created on the dead letter topic before the first
+	// copy, because a topic without a subscription forgets at once what is sent to it.
+	DeadLetterSubscription string
+
+	// BatchMax is how many events are handed to the sink at once. At least 1.
+	BatchMax int
+	// ReceiverQueueMax is how many events the client fetches ahead, over all
+	// partitions of a topic together. At least 1.
+	ReceiverQueueMax int
+	// ChunkedMax is how many messages may be half received on a topic partition,
+	// where producers send them in chunks. At least 1.
+	ChunkedMax int
+	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
+	UnsettledMax int
+	// UnsettledBytesMax is the same for what the open entries weigh.
+	UnsettledBytesMax int
+	// Counting is how the broker counts unacked events. CountEvents needs
+	// acknowledgmentAtBatchIndexLevelEnabled at the broker, and the same value at
+	// all members: a member with CountEntries cannot finish an entry of which
+	// another one has acked single events.
+	Counting Counting
+
+	// CopiesMax is how many copies may be on their way to a topic. At least 1.
+	CopiesMax int
+	// CopyTimeout is when a copy that the broker did not confirm counts as failed.
+	CopyTimeout time.Duration
+	// CopyBackoffMin and CopyBackoffMax bound the wait before failed copies are
+	// sent again; it doubles from one to the other.
+	CopyBackoffMin time.Duration
+	CopyBackoffMax time.Duration
+	// NackDelay is how long the broker is not told of what was given back. More than 0.
+	NackDelay time.Duration
+	// CloseTimeout is how long the last acks may take when Run ends. More than 0.
+	CloseTimeout time.Duration
+}
+
+// DefaultConfig returns all but Topics and Subscription.
+func DefaultConfig() Config {
+	return Config{
+		FromEarliest:           true,
+		DeadLetterSubscription: "ringfence",
+		BatchMax:               256,
+		ReceiverQueueMax:       5000,
+		ChunkedMax:             100,
+		UnsettledMax:           20_000,
+		UnsettledBytesMax:      256 << 20,
+		Counting:               CountEntries,
+		CopiesMax:              256,
+		CopyTimeout:            30 * time.Second,
+		CopyBackoffMin:         100 * time.Millisecond,
+		CopyBackoffMax:         10 * time.Second,
+		NackDelay:              time.Second,
+		CloseTimeout:           2 * time.Second,
+	}
+}
+
+// Validate reports every field that has no sense.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field string, value any, want string) {
+		errs = append(errs, fmt.Errorf("source: %s = %v, want %s", field, value, want))
+	}
+	if len(c.Topics) == 0 || slices.Contains(c.Topics, "") {
+		bad("Topics", fmt.Sprintf("%q", c.Topics), "names of topics")
+	}
+	if c.Subscription == "" {
+		bad("Subscription", `""`, "a name")
+	}
+	if c.DeadLetterSubscription == "" {
+		bad("DeadLetterSubscription", `""`, "a name")
+	}
+	if c.Counting != CountEntries && c.Counting != CountEvents {
+		bad("Counting", c.Counting, "CountEntries or CountEvents")
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"BatchMax", c.BatchMax},
+		{"ReceiverQueueMax", c.ReceiverQueueMax},
+		{"ChunkedMax", c.ChunkedMax},
+		{"UnsettledMax", c.UnsettledMax},
+		{"UnsettledBytesMax", c.UnsettledBytesMax},
+		{"CopiesMax", c.CopiesMax},
+	} {
+		if f.value < 1 {
+			bad(f.name, f.value, ">= 1")
+		}
+	}
+	if c.UnsettledMax+c.BatchMax > OpenMax {
+		bad("UnsettledMax", c.UnsettledMax, fmt.Sprintf("<= %d less BatchMax", OpenMax))
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"CopyTimeout", c.CopyTimeout},
+		{"CopyBackoffMin", c.CopyBackoffMin},
+		{"NackDelay", c.NackDelay},
+		{"CloseTimeout", c.CloseTimeout},
+	} {
+		if f.value <= 0 {
+			bad(f.name, f.value, "> 0")
+		}
+	}
+	if c.CopyBackoffMax < c.CopyBackoffMin {
+		bad("CopyBackoffMax", c.CopyBackoffMax, fmt.Sprintf(">= CopyBackoffMin (%v)", c.CopyBackoffMin))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, c.checkTopics())
+	}
+	return errors.Join(errs...)
+}
+
+// checkTopics makes sure that no event could be copied to where it is read as new.
+func (c Config) checkTopics() error {
+	c = c.complete()
+	var errs []error
+	seen := map[string]bool{}
+	for _, topic := range c.Topics {
+		if seen[topic] {
+			errs = append(errs, fmt.Errorf("source: Topics names %s twice", topic))
+		}
+		seen[topic] = true
+	}
+	for _, topic := range []string{c.RetryTopic, c.DeadLetterTopic} {
+		if seen[topic] {
+			errs = append(errs, fmt.Errorf("source: %s is both a topic to read and one for copies, or for both kinds of copies", topic))
+		}
+		seen[topic] = true
+	}
+	return errors.Join(errs...)
+}
+
+// complete returns c with full topic names.
+func (c Config) complete() Config {
+	topics := make([]string, len(c.Topics))
+	for i, topic := range c.Topics {
+		topics[i] = FullTopicName(topic)
+	}
+	c.Topics = topics
+	if c.RetryTopic == "" {
+		c.RetryTopic = RetryTopicName(topics, c.Subscription)
+	}
+	if c.DeadLetterTopic == "" {
+		c.DeadLetterTopic = DeadLetterTopicName(topics, c.Subscription)
+	}
+	c.RetryTopic, c.DeadLetterTopic = FullTopicName(c.RetryTopic), FullTopicName(c.DeadLetterTopic)
+	return c
+}
+
+// RetryTopicName returns the default retry topic, as Pulsar's clients name it: one
+// for all topics, called after the first by name, so that their order in the
+// configuration of a member does not matter. topics holds at least one name.
+func RetryTopicName(topics []string, subscription string) string {
+	return copyTopicName(topics, subscription) + "-RETRY"
+}
+
+// DeadLetterTopicName returns the default dead letter topic, see [RetryTopicName].
+func DeadLetterTopicName(topics []string, subscription string) string {
+	return copyTopicName(topics, subscription) + "-DLQ"
+}
+
+func copyTopicName(topics []string, subscription string) string {
+	base, _ := splitPartition(FullTopicName(slices.MinFunc(topics, func(a, b string) int {
+		return strings.Compare(FullTopicName(a), FullTopicName(b))
+	})))
+	return base + "-" + subscription
+}
+
+// FullTopicName completes a topic name as Pulsar does it: "orders" is
+// persistent://public/default/orders, "a/b/orders" is persistent://a/b/orders.
+func FullTopicName(topic string) string {
+	switch {
+	case strings.Contains(topic, "://"):
+		return topic
+	case strings.Contains(topic, "/"):
+		return "persistent://" + topic
+	default:
+		return "persistent://public/default/" + topic
+	}
+}
+
+// splitPartition splits the name of a topic partition into its topic and number;
+// the number is -1 when the topic is not partitioned.
+func splitPartition(topic string) (base string, partition int32) {
+	const mark = "-partition-"
+	at := strings.LastIndex(topic, mark)
+	if at < 0 {
+		return topic, -1
+	}
+	n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32)
+	if err != nil || n < 0 {
+		return topic, -1
+	}
+	return topic[:at], int32(n)
+}

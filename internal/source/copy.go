@@ -1,0 +1,151 @@
+package source
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// Properties that a copy carries beside the event's own. Those of the retry topic
+// are taken off again when it is read, so the application sees the original's only.
+const (
+	PropertyMessageID   = "ringfence-message-id"   // of the original: ledger:entry:partition:batch
+	PropertyTopic       = "ringfence-topic"        // of the original, full name
+	PropertyPublishTime = "ringfence-publish-time" // of the original, Unix milliseconds
+	PropertyAttempts    = "ringfence-attempts"     // how often the application failed it
+	PropertyRound       = "ringfence-round"        // how often it was copied to the retry topic
+	PropertyFirstError  = "ringfence-first-error"  // absent when there was none
+	PropertyLastError   = "ringfence-last-error"   // absent when there was none
+	PropertyReason      = "ringfence-reason"       // dead letters: why
+	PropertyOwner       = "ringfence-owner"        // dead letters: the member that said so, absent when it never got to one
+)
+
+const propertyPrefix = "ringfence-"
+
+// outgoing is a copy on its way to the retry or dead letter topic.
+type outgoing struct {
+	topic       string
+	key         string
+	orderingKey string
+	payload     []byte
+	properties  map[string]string
+	eventTime   int64 // Unix milliseconds, 0 when there is none
+	delay       time.Duration
+}
+
+// retryCopy makes the copy that comes back after v.Delay.
+func retryCopy(topic string, m Message, v *event.Verdict) outgoing {
+	c := newCopy(topic, m, v, m.Event.Round+1, v.Reason)
+	c.delay = v.Delay
+	return c
+}
+
+// deadLetterCopy makes the copy that is kept for people to look at.
+func deadLetterCopy(topic string, m Message, v *event.Verdict) outgoing {
+	lastError := m.Event.LastError
+	if attempts(m.Event, v) > m.Event.Attempts {
+		lastError = v.Reason // this very failure was the last
+	}
+	c := newCopy(topic, m, v, m.Event.Round, lastError)
+	c.properties[PropertyReason] = v.Reason
+	if v.Owner != "" {
+		c.properties[PropertyOwner] = v.Owner
+	}
+	return c
+}
+
+func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError string) outgoing {
+	ev := m.Event
+	properties := make(map[string]string, len(ev.Properties)+9)
+	for _, p := range ev.Properties {
+		properties[p.Name] = p.Value
+	}
+	properties[PropertyMessageID] = ev.ID.String()
+	properties[PropertyTopic] = ev.Topic
+	properties[PropertyPublishTime] = strconv.FormatInt(ev.PublishTime, 10)
+	properties[PropertyAttempts] = formatUint(attempts(ev, v))
+	properties[PropertyRound] = formatUint(round)
+	firstError := ev.FirstError
+	if firstError == "" {
+		firstError = v.FirstError
+	}
+	if firstError == "" {
+		firstError = lastError
+	}
+	if firstError != "" {
+		properties[PropertyFirstError] = firstError
+	}
+	if lastError != "" {
+		properties[PropertyLastError] = lastError
+	}
+	return outgoing{
+		topic: topic, key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload,
+		properties: properties, eventTime: ev.EventTime,
+	}
+}
+
+// attempts never lets the count fall: the verdict's is newer than the event's,
+// unless the owner that counted is gone.
+func attempts(ev *event.Event, v *event.Verdict) uint32 { return max(ev.Attempts, v.Attempts) }
+
+func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// restore turns an event that was read from the retry topic back into the original
+// with its history. Whoever can write to that topic can write anything: what does
+// not parse is left as it came, and the event is then one of its own.
+func restore(ev *event.Event) {
+	own := ev.Properties[:0:0]
+	for _, p := range ev.Properties {
+		if !strings.HasPrefix(p.Name, propertyPrefix) {
+			own = append(own, p)
+		}
+	}
+	id, err := parseMessageID(property(ev, PropertyMessageID))
+	if err != nil {
+		ev.Properties = own
+		return
+	}
+	ev.ID = id
+	if topic := property(ev, PropertyTopic); topic != "" {
+		ev.Topic = topic
+	}
+	if ms, err := strconv.ParseInt(property(ev, PropertyPublishTime), 10, 64); err == nil {
+		ev.PublishTime = ms
+	}
+	ev.Attempts = parseUint(property(ev, PropertyAttempts))
+	ev.Round = parseUint(property(ev, PropertyRound))
+	ev.FirstError = property(ev, PropertyFirstError)
+	ev.LastError = property(ev, PropertyLastError)
+	ev.Properties = own
+}
+
+func property(ev *event.Event, name string) string {
+	value, _ := ev.Property(name)
+	return value
+}
+
+func parseUint(s string) uint32 {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+// parseMessageID reads what event.MessageID.String writes.
+func parseMessageID(s string) (event.MessageID, error) {
+	var n [4]int64
+	rest := s
+	for i, bits := range [4]int{64, 64, 32, 32} {
+		field, tail, more := strings.Cut(rest, ":")
+		v, err := strconv.ParseInt(field, 10, bits)
+		if err != nil || more != (i < 3) {
+			return event.MessageID{}, fmt.Errorf("source: %q is not a message id", s)
+		}
+		n[i], rest = v, tail
+	}
+	return event.MessageID{Ledger: n[0], Entry: n[1], TopicPartition: int32(n[2]), Batch: int32(n[3])}, nil
+}

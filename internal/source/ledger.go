@@ -1,0 +1,451 @@
+package source
+
+import (
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/invariant"
+)
+
+// EntryID is the broker's name of an entry: a producer's batch, or a message of its own.
+type EntryID struct{ Ledger, Entry int64 }
+
+// Counting is how the broker counts its allowance of unacked events.
+//
+//exhaustive:enforce
+type Counting uint8
+
+const (
+	// CountEntries is a stock broker: an entry counts whole until all its events are acked.
+	CountEntries Counting = iota + 1
+	// CountEvents is a broker with acknowledgmentAtBatchIndexLevelEnabled.
+	CountEvents
+)
+
+// Message is an event as it came from the broker, with what a key can be made of.
+type Message struct {
+	Event       *event.Event
+	Key         string // the message key, "" when there is none
+	OrderingKey string // the ordering key, "" when there is none
+}
+
+// Receipt says that the broker delivered one event.
+type Receipt struct {
+	Message
+	Entry EntryID
+	Total int32 // events in the entry, at least 1
+	Index int32 // of this one, from 0
+	// Lane is the broker's stream that it came on, a small number. On one lane the
+	// events of an entry come one after the other, with none of another entry between.
+	Lane int32
+	Ref  any // whatever the caller needs to ack it
+}
+
+// Ack tells the caller what to acknowledge at the broker: a whole entry under
+// CountEntries, one event of it under CountEvents.
+type Ack struct {
+	Entry EntryID
+	Total int32
+	Index int32
+	Lane  int32
+	Ref   any // of the event under CountEvents; of the entry's newest receipt otherwise
+}
+
+// Reception is what a receipt means.
+//
+//exhaustive:enforce
+type Reception uint8
+
+const (
+	// Fresh events are handed on, under their new handle.
+	Fresh Reception = iota + 1
+	// Joined events are still open from an earlier receipt: their one verdict will
+	// settle both, nothing is handed on.
+	Joined
+	// Repeated events were settled here, and their entry is still open: under
+	// CountEntries they are acked with it, under CountEvents the ack was lost and
+	// has to be sent again.
+	Repeated
+)
+
+// OpenMax is the largest number of events that a [Ledger] can hold open.
+const OpenMax = 1 << slotBits
+
+// A handle is a slot number below a generation: a slot's generation moves with
+// each use, so that no handle comes twice in the life of a process (at a million
+// events per second through a single slot, 2^40 generations are 12 days; slots are reused in turn).
+const (
+	slotBits = 24
+	slotMask = 1<<slotBits - 1
+)
+
+// noEntry and noSlot end lists and mark what is not there.
+const (
+	noEntry = int32(-1)
+	noSlot  = int32(-1)
+)
+
+// What stands in entry.state besides slot numbers.
+const (
+	unreceived = int32(-1)
+	settled    = int32(-2)
+)
+
+// Stats is a ledger in numbers.
+type Stats struct {
+	Unsettled     int           // events that were received and have no end yet
+	Bytes         int           // what the open entries weigh; a settled event counts as long as its entry, whose memory it shares
+	Entries       int           // open entries
+	PinnedEntries int           // open entries of which some events are settled
+	Pinned        int           // settled events in them: done for us, unacked for the broker
+	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
+	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
+	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
+}
+
+// Ledger knows the open entries and their open events.
+//
+// It is pure: no goroutine, clock, lock or I/O. It is not safe for concurrent use.
+// Memory is reused, so that a receipt and its settlement allocate nothing in the
+// long run.
+type Ledger struct {
+	counting Counting
+	slots    []slot
+	free     queue // of slot numbers
+	entries  []entry
+	spare    []int32 // free entry numbers
+	byID     map[EntryID]int32
+	lanes    []int32 // lane → the entry that is being received on it, or noEntry
+	oldest   int32   // list of entries by age
+	newest   int32
+	stats    Stats
+}
+
+// slot is one open event.
+type slot struct {
+	Message
+	ref        any
+	generation uint64
+	entry      int32
+	index      int32
+	claimed    bool // its copy is under way
+	open       bool
+}
+
+// entry is one open entry.
+type entry struct {
+	id           EntryID
+	state        []int32 // per index: unreceived, settled, or the slot of the open event
+	received     clock.Instant
+	ref          any // newest
+	total        int32
+	open         int32
+	settled      int32
+	lane         int32
+	bytes        int
+	older, newer int32
+	torn         bool // its delivery was cut: what is missing comes only with a whole redelivery
+}
+
+// NewLedger returns an empty ledger.
+func NewLedger(counting Counting) *Ledger {
+	return &Ledger{counting: counting, byID: make(map[EntryID]int32), oldest: noEntry, newest: noEntry}
+}
+
+// Received takes one receipt in. Of a fresh event it returns the new handle, which
+// it also writes into the event. The handle is 0 when the receipt is not fresh, and
+// also when it makes no sense (Index outside of Total) or OpenMax events are open;
+// such an event stays unacked at the broker.
+func (l *Ledger) Received(now clock.Instant, r *Receipt) (event.Handle, Reception) {
+	if r.Index < 0 || r.Index >= r.Total || l.stats.Unsettled == OpenMax {
+		return 0, Joined
+	}
+	number := l.enter(now, r)
+	e := &l.entries[number]
+	if !invariant.Check(e.total == r.Total, "source: an entry changed its size") {
+		return 0, Joined
+	}
+	e.ref = r.Ref
+	switch at := e.state[r.Index]; at {
+	case unreceived:
+		return l.open(number, r), Fresh
+	case settled:
+		return 0, Repeated
+	default:
+		l.slots[at].ref = r.Ref
+		return 0, Joined
+	}
+}
+
+// enter finds or makes the entry of a receipt, and notices when the lane has left
+// another one behind unfinished.
+func (l *Ledger) enter(now clock.Instant, r *Receipt) int32 {
+	for int(r.Lane) >= len(l.lanes) {
+		l.lanes = append(l.lanes, noEntry)
+	}
+	current := l.lanes[r.Lane]
+	if current != noEntry && l.entries[current].id == r.Entry {
+		return current
+	}
+	if current != noEntry {
+		l.leave(current)
+	}
+	number, known := l.byID[r.Entry]
+	if !known {
+		number = l.add(now, r)
+	}
+	e := &l.entries[number]
+	if known && e.lane != r.Lane && l.lanes[e.lane] == number {
+		l.lanes[e.lane] = noEntry
+	}
+	e.lane, e.torn = r.Lane, false
+	l.lanes[r.Lane] = number
+	return number
+}
+
+// leave is called when the lane goes on to another entry.
+func (l *Ledger) leave(number int32) {
+	e := &l.entries[number]
+	l.lanes[e.lane] = noEntry
+	if e.open+e.settled < e.total {
+		e.torn = true
+		l.dropIfOver(number)
+	}
+}
+
+func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
+	var number int32
+	if n := len(l.spare); n > 0 {
+		number, l.spare = l.spare[n-1], l.spare[:n-1]
+	} else {
+		number = int32(len(l.entries))
+		l.entries = append(l.entries, entry{})
+	}
+	e := &l.entries[number]
+	state := e.state[:0]
+	for range r.Total {
+		state = append(state, unreceived)
+	}
+	*e = entry{id: r.Entry, state: state, received: now, total: r.Total, older: l.newest, newer: noEntry}
+	if l.newest == noEntry {
+		l.oldest = number
+	} else {
+		l.entries[l.newest].newer = number
+	}
+	l.newest = number
+	l.byID[r.Entry] = number
+	l.stats.Entries++
+	if l.counting == CountEntries {
+		l.stats.Allowance += int(r.Total)
+	}
+	return number
+}
+
+// open gives a fresh event its slot and handle.
+func (l *Ledger) open(number int32, r *Receipt) event.Handle {
+	at, ok := l.free.pop()
+	if !ok {
+		at = int32(len(l.slots))
+		l.slots = append(l.slots, slot{})
+	}
+	s := &l.slots[at]
+	*s = slot{Message: r.Message, ref: r.Ref, generation: s.generation + 1, entry: number, index: r.Index, open: true}
+	e := &l.entries[number]
+	e.state[r.Index] = at
+	e.open++
+	weight := r.Event.Bytes()
+	e.bytes += weight
+	l.stats.Bytes += weight
+	l.stats.Unsettled++
+	if l.counting == CountEvents {
+		l.stats.Allowance++
+	}
+	handle := event.Handle(s.generation<<slotBits | uint64(at))
+	r.Event.Handle = handle
+	return handle
+}
+
+func (l *Ledger) slotOf(h event.Handle) *slot {
+	at := uint64(h) & slotMask
+	if at >= uint64(len(l.slots)) {
+		return nil
+	}
+	s := &l.slots[at]
+	if !s.open || s.generation != uint64(h)>>slotBits {
+		return nil
+	}
+	return s
+}
+
+// Done settles an event that no copy is made of, and appends what may now be acked.
+// It reports false, and changes nothing, when the event has its end already, or a
+// claim on it.
+func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
+	s := l.slotOf(h)
+	if s == nil || s.claimed {
+		return acks, false
+	}
+	return l.settle(h, s, acks), true
+}
+
+// Claim takes an open event for copying: from now on only [Ledger.Copied] settles
+// it. It reports false when the event has its end already, or another claim on it.
+func (l *Ledger) Claim(h event.Handle) (Message, bool) {
+	s := l.slotOf(h)
+	if s == nil || s.claimed {
+		return Message{}, false
+	}
+	s.claimed = true
+	return s.Message, true
+}
+
+// Copied settles a claimed event whose copy is safe, and appends what may now be acked.
+func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
+	s := l.slotOf(h)
+	if s == nil || !invariant.Check(s.claimed, "source: an event was copied without a claim on it") {
+		return acks, false
+	}
+	return l.settle(h, s, acks), true
+}
+
+// GiveBack closes an open event without settling it, for the broker to deliver it
+// again (to anybody, its whole entry), and returns what to nack. Its entry will not
+// be acked on account of this delivery.
+func (l *Ledger) GiveBack(h event.Handle) (Ack, bool) {
+	s := l.slotOf(h)
+	if s == nil || s.claimed {
+		return Ack{}, false
+	}
+	number, index := s.entry, s.index
+	e := &l.entries[number]
+	nack := Ack{Entry: e.id, Total: e.total, Index: index, Lane: e.lane, Ref: s.ref}
+	l.vacate(h, s)
+	e.state[index] = unreceived
+	e.torn = true
+	l.dropIfOver(number)
+	return nack, true
+}
+
+func (l *Ledger) settle(h event.Handle, s *slot, acks []Ack) []Ack {
+	number := s.entry
+	e := &l.entries[number]
+	ack := Ack{Entry: e.id, Total: e.total, Index: s.index, Lane: e.lane, Ref: s.ref}
+	e.state[s.index] = settled
+	l.vacate(h, s)
+	e.settled++
+	if l.counting == CountEvents {
+		acks = append(acks, ack)
+		if e.open == 0 && (e.settled == e.total || l.lanes[e.lane] != number) {
+			l.remove(number)
+		}
+		return acks
+	}
+	l.stats.Pinned++
+	if e.settled == 1 {
+		l.stats.PinnedEntries++
+	}
+	if e.settled == e.total {
+		ack.Ref = e.ref
+		acks = append(acks, ack)
+		l.remove(number)
+		return acks
+	}
+	l.dropIfOver(number)
+	return acks
+}
+
+// vacate frees the slot of h.
+func (l *Ledger) vacate(h event.Handle, s *slot) {
+	l.entries[s.entry].open--
+	l.stats.Unsettled--
+	if l.counting == CountEvents {
+		l.stats.Allowance--
+	}
+	*s = slot{generation: s.generation}
+	l.free.push(int32(uint64(h) & slotMask))
+}
+
+// dropIfOver forgets a torn entry once nothing of it is open. It is not acked:
+// some of its events have not come, and the broker has it, whole, for somebody.
+func (l *Ledger) dropIfOver(number int32) {
+	e := &l.entries[number]
+	if !e.torn || e.open > 0 {
+		return
+	}
+	if l.counting == CountEntries {
+		l.stats.Torn++
+	}
+	l.remove(number)
+}
+
+func (l *Ledger) remove(number int32) {
+	e := &l.entries[number]
+	if l.lanes[e.lane] == number {
+		l.lanes[e.lane] = noEntry
+	}
+	if e.older == noEntry {
+		l.oldest = e.newer
+	} else {
+		l.entries[e.older].newer = e.newer
+	}
+	if e.newer == noEntry {
+		l.newest = e.older
+	} else {
+		l.entries[e.newer].older = e.older
+	}
+	delete(l.byID, e.id)
+	l.stats.Entries--
+	l.stats.Bytes -= e.bytes
+	if l.counting == CountEntries {
+		l.stats.Allowance -= int(e.total)
+		l.stats.Pinned -= int(e.settled)
+		if e.settled > 0 {
+			l.stats.PinnedEntries--
+		}
+	}
+	e.ref = nil
+	l.spare = append(l.spare, number)
+}
+
+// Stats returns the ledger in numbers. It costs nothing.
+func (l *Ledger) Stats() Stats {
+	s := l.stats
+	s.Oldest = clock.Forever
+	if l.oldest != noEntry {
+		s.Oldest = l.entries[l.oldest].received
+	}
+	return s
+}
+
+// queue is a first-in first-out list of slot numbers. It is first-in first-out so
+// that slots are reused in turn, which keeps generations low.
+type queue struct {
+	ring []int32 // its length is a power of two
+	head int
+	len  int
+}
+
+func (q *queue) push(v int32) {
+	if q.len == len(q.ring) {
+		q.grow()
+	}
+	q.ring[(q.head+q.len)&(len(q.ring)-1)] = v
+	q.len++
+}
+
+func (q *queue) pop() (v int32, ok bool) {
+	if q.len == 0 {
+		return noSlot, false
+	}
+	v = q.ring[q.head]
+	q.head = (q.head + 1) & (len(q.ring) - 1)
+	q.len--
+	return v, true
+}
+
+func (q *queue) grow() {
+	bigger := make([]int32, max(64, 2*len(q.ring)))
+	for i := range q.len {
+		bigger[i] = q.ring[(q.head+i)&(len(q.ring)-1)]
+	}
+	q.ring, q.head = bigger, 0
+}

@@ -1,0 +1,58 @@
+package source
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics of the sources of a process, of which one runs at a time.
+type Metrics struct {
+	unsettled      prometheus.Gauge
+	unsettledBytes prometheus.Gauge
+	openEntries    prometheus.Gauge
+	pinnedEntries  prometheus.Gauge
+	pinnedEvents   prometheus.Gauge
+	allowance      prometheus.Gauge
+	oldest         prometheus.Gauge
+	received       *prometheus.CounterVec
+	acked          prometheus.Counter
+	retried        prometheus.Counter
+	deadLettered   prometheus.Counter
+	nacked         prometheus.Counter
+	ignored        prometheus.Counter
+	torn           prometheus.Counter
+	copyFailures   prometheus.Counter
+	ackFailures    prometheus.Counter
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
+	gauge := func(name, help string) prometheus.Gauge {
+		return with.NewGauge(prometheus.GaugeOpts{Name: "ringfence_source_" + name, Help: help})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return with.NewCounter(prometheus.CounterOpts{Name: "ringfence_source_" + name, Help: help})
+	}
+	return &Metrics{
+		unsettled:      gauge("unsettled", "Events that were received and have no end yet."),
+		unsettledBytes: gauge("unsettled_bytes", "What the open entries weigh."),
+		openEntries:    gauge("open_entries", "Entries with an event that has no end yet."),
+		pinnedEntries:  gauge("pinned_entries", "Open entries of which some events are settled."),
+		pinnedEvents:   gauge("pinned_events", "Settled events that the broker counts as unacked, because others of their entry are open."),
+		allowance:      gauge("allowance_used", "Unacked events as the broker counts them, without those that the client fetched ahead."),
+		oldest:         gauge("oldest_unsettled_seconds", "Age of the oldest open entry, 0 when there is none."),
+		received: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_source_received_total",
+			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here.",
+		}, []string{"kind"}),
+		acked:        counter("acked_total", "Events that ended as done."),
+		retried:      counter("retried_total", "Events that ended as a copy in the retry topic."),
+		deadLettered: counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
+		nacked:       counter("nacked_total", "Events that were given back to the broker, each with its whole entry."),
+		ignored:      counter("ignored_verdicts_total", "Verdicts for events that had their end already."),
+		torn:         counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
+		copyFailures: counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
+		ackFailures:  counter("ack_failures_total", "Acks that the client refused; the broker delivers these entries again."),
+	}
+}

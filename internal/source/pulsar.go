@@ -1,0 +1,323 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
+// is and how to get in; the source has a client of its own, which Run opens and closes.
+//
+// What the client settles by itself, never to be seen here: it acks a message whose
+// checksum, batch or compression is broken, with a log line; it nacks a message that
+// is encrypted, as there are no keys to read it with, which then comes back for ever;
+// it waits for the missing chunks of a message and forgets it after a minute, for
+// the broker to deliver it again.
+func NewPulsar(cfg Config, options pulsar.ClientOptions, metrics *Metrics, logger *slog.Logger) *Source {
+	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
+		if options.Logger == nil {
+			options.Logger = log.NewLoggerWithSlog(logger)
+		}
+		return openPulsar(cfg, options)
+	})
+}
+
+// pulsarLink has one consumer for each topic instead of one for all: the client's
+// consumer of several topics cannot ack a chunked message (v0.19.0 loses track of
+// the topic).
+type pulsarLink struct {
+	cfg      Config
+	client   pulsar.Client
+	messages chan pulsar.ConsumerMessage
+
+	consumers []pulsar.Consumer
+	// What the reader knows of the topic partitions, and the one that it saw last.
+	byTopic map[string]*lane
+	last    *lane
+
+	mu    sync.Mutex // guards lanes, which the reader appends to and the acker reads
+	lanes []*lane
+
+	// The copier's own.
+	producers map[string]pulsar.Producer
+	closing   chan struct{}
+	copying   sync.Mutex // guards producers against close
+}
+
+// lane is a topic partition.
+type lane struct {
+	number    int32
+	topic     string // as the client names it, with the partition
+	base      string // without it
+	partition int32  // -1 when the topic is not partitioned
+	retry     bool
+	consumer  pulsar.Consumer
+}
+
+func openPulsar(cfg Config, options pulsar.ClientOptions) (link, error) {
+	client, err := pulsar.NewClient(options)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	p := &pulsarLink{
+		cfg: cfg, client: client,
+		messages:  make(chan pulsar.ConsumerMessage, cfg.BatchMax),
+		byTopic:   make(map[string]*lane),
+		producers: make(map[string]pulsar.Producer),
+		closing:   make(chan struct{}),
+	}
+	for _, topic := range append([]string{cfg.RetryTopic}, cfg.Topics...) {
+		if err := p.subscribe(topic); err != nil {
+			p.close()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// subscribe attaches to a topic. The receiver queue has a fixed size:
+// the client's EnableAutoScaledReceiverQueueSize (v0.19.0) reserves memory for a
+// batch quadratically in its length and releases it linearly, until its queues
+// stay at one message and its producers block.
+func (p *pulsarLink) subscribe(topic string) error {
+	partitions, err := p.client.TopicPartitions(topic)
+	if err != nil {
+		return fmt.Errorf("source: look up %s: %w", topic, err)
+	}
+	position := pulsar.SubscriptionPositionLatest
+	if p.cfg.FromEarliest || topic == p.cfg.RetryTopic { // copies are never skipped
+		position = pulsar.SubscriptionPositionEarliest
+	}
+	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+		Topic:                          topic,
+		SubscriptionName:               p.cfg.Subscription,
+		Type:                           pulsar.Shared,
+		Name:                           p.cfg.ConsumerName,
+		SubscriptionInitialPosition:    position,
+		MessageChannel:                 p.messages,
+		ReceiverQueueSize:              max(1, p.cfg.ReceiverQueueMax/max(1, len(partitions))),
+		MaxPendingChunkedMessage:       p.cfg.ChunkedMax,
+		NackRedeliveryDelay:            p.cfg.NackDelay,
+		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
+	})
+	if err != nil {
+		return subscribeError(topic, p.cfg.Subscription, err)
+	}
+	p.consumers = append(p.consumers, consumer)
+	return nil
+}
+
+// subscribeError names what the broker says in passing. Its code for it, ConsumerBusy,
+// does not get through the client as a value.
+func subscribeError(topic, subscription string, err error) error {
+	if strings.Contains(err.Error(), "different type") || strings.Contains(err.Error(), "ConsumerBusy") {
+		return fmt.Errorf("source: subscription %q on %s: %w; give the router a subscription of its own, or stop those consumers first (%w)",
+			subscription, topic, ErrSubscriptionType, err)
+	}
+	return fmt.Errorf("source: subscribe %q on %s: %w", subscription, topic, err)
+}
+
+func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+	select {
+	case m := <-p.messages:
+		batch = append(batch, p.receipt(m))
+	case <-ctx.Done():
+		return batch, ctx.Err()
+	}
+	for len(batch) < p.cfg.BatchMax {
+		select {
+		case m := <-p.messages:
+			batch = append(batch, p.receipt(m))
+		default:
+			return batch, nil
+		}
+	}
+	return batch, nil
+}
+
+func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage) Receipt {
+	m := cm.Message
+	from := p.laneOf(cm)
+	id := m.ID()
+	r := Receipt{
+		Entry: EntryID{id.LedgerID(), id.EntryID()},
+		Total: max(1, id.BatchSize()),
+		Lane:  from.number,
+		Ref:   id,
+	}
+	batch := int32(-1)
+	if r.Total > 1 {
+		batch = id.BatchIdx()
+		r.Index = batch
+	}
+	ev := &event.Event{
+		ID:          event.MessageID{Ledger: r.Entry.Ledger, Entry: r.Entry.Entry, Batch: batch, TopicPartition: from.partition},
+		Topic:       from.base,
+		Payload:     m.Payload(),
+		Properties:  properties(m.Properties()),
+		PublishTime: m.PublishTime().UnixMilli(),
+		EventTime:   m.EventTime().UnixMilli(),
+		Redelivery:  m.RedeliveryCount(),
+	}
+	if from.retry {
+		restore(ev)
+	}
+	r.Message = Message{Event: ev, Key: m.Key(), OrderingKey: m.OrderingKey()}
+	return r
+}
+
+func properties(from map[string]string) []event.Property {
+	if len(from) == 0 {
+		return nil
+	}
+	list := make([]event.Property, 0, len(from))
+	for name, value := range from {
+		list = append(list, event.Property{Name: name, Value: value})
+	}
+	return list
+}
+
+// laneOf finds the topic partition that a message came from.
+func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
+	topic := cm.Topic()
+	if p.last != nil && p.last.topic == topic {
+		return p.last
+	}
+	l, ok := p.byTopic[topic]
+	if !ok {
+		base, partition := splitPartition(topic)
+		l = &lane{
+			number: int32(len(p.byTopic)), topic: topic, base: base, partition: partition,
+			retry: base == p.cfg.RetryTopic || topic == p.cfg.RetryTopic, consumer: cm.Consumer,
+		}
+		p.byTopic[topic] = l
+		p.mu.Lock()
+		p.lanes = append(p.lanes, l)
+		p.mu.Unlock()
+	}
+	p.last = l
+	return l
+}
+
+func (p *pulsarLink) consumerOf(a Ack) pulsar.Consumer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lanes[a.Lane].consumer
+}
+
+// ack acknowledges a whole batch at once by its entry: the client's own count of a
+// batch starts anew with every delivery and does not know what was settled before.
+func (p *pulsarLink) ack(a Ack) error {
+	id, ok := a.Ref.(pulsar.MessageID)
+	if !ok {
+		return fmt.Errorf("source: %T is not a message id", a.Ref)
+	}
+	if p.cfg.Counting == CountEntries && a.Total > 1 {
+		id = pulsar.NewMessageID(a.Entry.Ledger, a.Entry.Entry, -1, id.PartitionIdx())
+	}
+	return p.consumerOf(a).AckID(id)
+}
+
+func (p *pulsarLink) nack(a Ack) {
+	if id, ok := a.Ref.(pulsar.MessageID); ok {
+		p.consumerOf(a).NackID(id)
+	}
+}
+
+func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
+	producer, err := p.producer(c.topic)
+	if err != nil {
+		done(err)
+		return
+	}
+	message := &pulsar.ProducerMessage{
+		Payload:      c.payload,
+		Key:          c.key,
+		OrderingKey:  c.orderingKey,
+		Properties:   c.properties,
+		DeliverAfter: c.delay,
+	}
+	if message.Payload == nil {
+		message.Payload = []byte{} // nil would mean a value of some schema
+	}
+	if c.eventTime != 0 {
+		message.EventTime = time.UnixMilli(c.eventTime)
+	}
+	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
+}
+
+var errClosed = errors.New("source: closed")
+
+// producer returns the producer of a topic, made when it is first needed.
+func (p *pulsarLink) producer(topic string) (pulsar.Producer, error) {
+	p.copying.Lock()
+	defer p.copying.Unlock()
+	select {
+	case <-p.closing:
+		return nil, errClosed
+	default:
+	}
+	if producer, ok := p.producers[topic]; ok {
+		return producer, nil
+	}
+	if topic == p.cfg.DeadLetterTopic {
+		if err := p.keepDeadLetters(); err != nil {
+			return nil, err
+		}
+	}
+	producer, err := p.client.CreateProducer(pulsar.ProducerOptions{
+		Topic:              topic,
+		SendTimeout:        p.cfg.CopyTimeout,
+		MaxPendingMessages: 4 * p.cfg.CopiesMax,
+		DisableBatching:    true, // delayed messages are never batched anyway, and an entry of its own pins nothing
+		EnableChunking:     true, // a copy is larger than its original by its properties
+	})
+	if err != nil {
+		return nil, fmt.Errorf("source: producer for %s: %w", topic, err)
+	}
+	p.producers[topic] = producer
+	return producer, nil
+}
+
+// keepDeadLetters makes sure that the dead letter topic has a subscription. If
+// somebody is busy on it, it has.
+func (p *pulsarLink) keepDeadLetters() error {
+	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+		Topic:                       p.cfg.DeadLetterTopic,
+		SubscriptionName:            p.cfg.DeadLetterSubscription,
+		Type:                        pulsar.Exclusive,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		ReceiverQueueSize:           1,
+	})
+	if err != nil {
+		if errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
+			return nil
+		}
+		return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
+	}
+	consumer.Close()
+	return nil
+}
+
+func (p *pulsarLink) close() {
+	close(p.closing)
+	for _, consumer := range p.consumers {
+		consumer.Close() // sends the grouped acks first
+	}
+	p.copying.Lock()
+	defer p.copying.Unlock()
+	for _, producer := range p.producers {
+		producer.Close()
+	}
+	p.client.Close()
+}

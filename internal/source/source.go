@@ -1,0 +1,379 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/invariant"
+)
+
+// ErrSubscriptionType says that the subscription is in use with another type than
+// Shared. It is wrapped with the names of both.
+var ErrSubscriptionType = errors.New("the subscription has consumers of another type than Shared")
+
+// Sink takes a batch of events, in the order in which the broker delivered them.
+// The slice is valid during the call only, the events are the sink's. It may block
+// to hold the source back; when ctx ends it takes the batch without more waiting.
+type Sink func(ctx context.Context, batch []Message)
+
+// link is a source's connection to a broker. receive is called by one goroutine,
+// send by another one, ack and nack by a third; close by any, once, and it makes the
+// others return.
+type link interface {
+	// receive blocks until there is something, and appends up to BatchMax-len(batch) receipts.
+	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
+	// ack may block while the broker is away.
+	ack(a Ack) error
+	nack(a Ack)
+	// send calls done once, from any goroutine, maybe before it returns.
+	send(ctx context.Context, c outgoing, done func(error))
+	// close gives everything back that is not acked.
+	close()
+}
+
+// Source reads a SHARED subscription and settles what it has read. See the package
+// documentation for who may call what.
+type Source struct {
+	cfg     Config
+	open    func(ctx context.Context, cfg Config, log *slog.Logger) (link, error)
+	metrics *Metrics
+	log     *slog.Logger
+
+	ready     chan struct{} // closed when the subscription stands
+	stopped   chan struct{} // closed when nothing more is handed on
+	draining  chan struct{} // closed by the first Drain
+	drainOnce sync.Once
+
+	mu      sync.Mutex
+	ledger  *Ledger
+	acks    []Ack // to be sent by the acker
+	nacks   []Ack
+	acking  int             // acks that the acker has taken and not yet sent
+	copies  []outgoingEvent // to be sent by the copier
+	landed  []landing       // copies that came to their end
+	changed chan struct{}   // capacity 1: something was settled, for the reader
+	idle    chan struct{}   // not nil while somebody drains; closed when nothing is open
+	toAck   chan struct{}   // capacity 1
+	toCopy  chan struct{}   // capacity 1
+}
+
+func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (link, error)) *Source {
+	return &Source{
+		cfg: cfg.complete(), open: open, metrics: metrics, log: log.With("component", "source"),
+		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
+		ledger:  NewLedger(cfg.Counting),
+		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1), toCopy: make(chan struct{}, 1),
+	}
+}
+
+// Ready is closed once Run has subscribed to all topics.
+func (s *Source) Ready() <-chan struct{} { return s.ready }
+
+// Run subscribes and hands events to sink until ctx ends; then it sends the acks
+// that are due, closes the subscription, which gives all open events back to the
+// broker, and returns nil. Any other return is an error: the subscription cannot be
+// had ([ErrSubscriptionType]), or is lost for good. It may be called once.
+func (s *Source) Run(ctx context.Context, sink Sink) error {
+	if err := s.cfg.Validate(); err != nil {
+		return err
+	}
+	broker, err := s.open(ctx, s.cfg, s.log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	s.log.Info("subscribed", "topics", s.cfg.Topics, "subscription", s.cfg.Subscription, "retry_topic", s.cfg.RetryTopic)
+	close(s.ready)
+
+	group, ctx := errgroup.WithContext(ctx)
+	acked := make(chan struct{})
+	reading, stopReading := context.WithCancel(ctx)
+	group.Go(func() error { return s.read(reading, broker, sink) })
+	group.Go(func() error {
+		select {
+		case <-s.draining:
+		case <-ctx.Done():
+		}
+		stopReading()
+		return nil
+	})
+	group.Go(func() error { defer close(acked); s.ack(ctx, broker); return nil })
+	group.Go(func() error { s.copy(ctx, broker); return nil })
+	group.Go(func() error { s.publishGauges(ctx); return nil })
+	group.Go(func() error {
+		<-ctx.Done()
+		// The client may block in Ack while the broker is away; closing ends that.
+		select {
+		case <-acked:
+		case <-time.After(s.cfg.CloseTimeout):
+		}
+		broker.close()
+		return nil
+	})
+	err = group.Wait()
+	s.gauges()
+	return err
+}
+
+// Drain stops reading for good, and waits until every event that was handed on is
+// settled or ctx ends. Run has to be running; it goes on and has to be ended
+// afterwards. Until then, what the client had fetched ahead stays with it.
+func (s *Source) Drain(ctx context.Context) error {
+	s.drainOnce.Do(func() { close(s.draining) })
+	select {
+	case <-s.stopped:
+	case <-ctx.Done():
+		return fmt.Errorf("source: reading has not stopped: %w", context.Cause(ctx))
+	}
+	for {
+		s.mu.Lock()
+		if s.idle == nil {
+			s.idle = make(chan struct{})
+		}
+		idle, open := s.idle, s.ledger.Stats().Unsettled
+		if open == 0 {
+			s.idle = nil
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return fmt.Errorf("source: %d events are not settled: %w", open, context.Cause(ctx))
+		}
+	}
+}
+
+// Stats returns the ledger in numbers.
+func (s *Source) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.Stats()
+}
+
+// read is the reader's goroutine.
+func (s *Source) read(ctx context.Context, broker link, sink Sink) error {
+	defer close(s.stopped)
+	receipts := make([]Receipt, 0, s.cfg.BatchMax)
+	batch := make([]Message, 0, s.cfg.BatchMax)
+	for s.waitForRoom(ctx) {
+		var err error
+		receipts, err = broker.receive(ctx, receipts[:0])
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("source: receive: %w", err)
+		}
+		batch = s.enter(receipts, batch[:0])
+		if len(batch) > 0 {
+			sink(ctx, batch)
+		}
+		clear(receipts) // what is settled may be collected
+		clear(batch)
+	}
+	return nil
+}
+
+// waitForRoom blocks while too much is open, and reports false when ctx has ended.
+func (s *Source) waitForRoom(ctx context.Context) bool {
+	for {
+		if ctx.Err() != nil {
+			return false
+		}
+		s.mu.Lock()
+		stats := s.ledger.Stats()
+		// Acks that cannot be sent while the broker is away count, too.
+		full := stats.Unsettled+len(s.acks)+s.acking >= s.cfg.UnsettledMax || stats.Bytes >= s.cfg.UnsettledBytesMax
+		s.mu.Unlock()
+		if !full {
+			return true
+		}
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// enter takes receipts into the ledger and appends the fresh ones to batch.
+func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
+	now := clock.Now()
+	var joined, repeated int
+	s.mu.Lock()
+	for i := range receipts {
+		r := &receipts[i]
+		switch handle, reception := s.ledger.Received(now, r); reception {
+		case Fresh:
+			if invariant.Check(handle != 0, "source: a fresh event has no handle") {
+				batch = append(batch, r.Message)
+			}
+		case Joined:
+			joined++
+		case Repeated:
+			repeated++
+			if s.cfg.Counting == CountEvents {
+				s.acks = append(s.acks, Ack{Entry: r.Entry, Total: r.Total, Index: r.Index, Lane: r.Lane, Ref: r.Ref})
+			}
+		}
+	}
+	again := len(s.acks) > 0
+	s.mu.Unlock()
+	if again {
+		wake(s.toAck)
+	}
+	s.metrics.received.WithLabelValues("fresh").Add(float64(len(batch)))
+	if joined+repeated > 0 {
+		s.metrics.received.WithLabelValues("joined").Add(float64(joined))
+		s.metrics.received.WithLabelValues("repeated").Add(float64(repeated))
+	}
+	return batch
+}
+
+// Settle brings events to their end: done is acked, failed is copied to the retry
+// topic with its delay and then acked, rejected is copied to the dead letter topic
+// and then acked. Of the verdicts about one event the first counts; other kinds
+// than these three are not for the source.
+func (s *Source) Settle(verdicts []event.Verdict) {
+	var done, ignored int
+	s.mu.Lock()
+	for i := range verdicts {
+		v := &verdicts[i]
+		ok := false
+		switch v.Kind {
+		case event.Done:
+			if s.acks, ok = s.ledger.Done(v.Handle, s.acks); ok {
+				done++
+			}
+		case event.Failed, event.Rejected:
+			var m Message
+			if m, ok = s.ledger.Claim(v.Handle); ok {
+				s.copies = append(s.copies, outgoingEvent{m, *v})
+			}
+		case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
+			invariant.Check(false, "source: settled by a verdict that is not final")
+		}
+		if !ok {
+			ignored++
+		}
+	}
+	s.noteSettled()
+	s.mu.Unlock()
+	s.metrics.acked.Add(float64(done))
+	s.metrics.ignored.Add(float64(ignored))
+}
+
+// GiveBack gives open events back to the broker, which delivers their whole entries
+// again, to anybody, after NackDelay. It is for emergencies: every other event of
+// these entries comes twice.
+func (s *Source) GiveBack(handles []event.Handle) {
+	nacked := 0
+	s.mu.Lock()
+	for _, h := range handles {
+		if nack, ok := s.ledger.GiveBack(h); ok {
+			s.nacks = append(s.nacks, nack)
+			nacked++
+		}
+	}
+	s.noteSettled()
+	s.mu.Unlock()
+	s.metrics.nacked.Add(float64(nacked))
+}
+
+// noteSettled wakes whoever waits for what has just been settled. It is called
+// under the lock; nothing that it does can block.
+func (s *Source) noteSettled() {
+	if len(s.acks)+len(s.nacks) > 0 {
+		wake(s.toAck)
+	}
+	if len(s.copies) > 0 {
+		wake(s.toCopy)
+	}
+	wake(s.changed)
+	if s.idle != nil && s.ledger.Stats().Unsettled == 0 {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// ack is the acker's goroutine. When ctx ends it sends what is due and returns.
+func (s *Source) ack(ctx context.Context, broker link) {
+	var acks, nacks []Ack
+	for ended := false; !ended; {
+		select {
+		case <-s.toAck:
+		case <-ctx.Done():
+			ended = true
+		}
+		s.mu.Lock()
+		acks, s.acks = s.acks, acks[:0]
+		nacks, s.nacks = s.nacks, nacks[:0]
+		s.acking = len(acks)
+		s.mu.Unlock()
+		for _, a := range acks {
+			if err := broker.ack(a); err != nil {
+				s.metrics.ackFailures.Inc()
+				s.log.Warn("ack refused, the broker will deliver the entry again", "message_id", a.Entry, "error", err)
+			}
+		}
+		for _, n := range nacks {
+			broker.nack(n)
+		}
+		clear(acks)
+		clear(nacks)
+		s.mu.Lock()
+		s.acking = 0
+		s.mu.Unlock()
+		wake(s.changed)
+	}
+}
+
+// publishGauges is a goroutine that keeps the gauges fresh, also while nothing moves.
+func (s *Source) publishGauges(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	var torn uint64
+	for {
+		s.gauges()
+		if now := s.Stats().Torn; now > torn {
+			s.metrics.torn.Add(float64(now - torn))
+			torn = now
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Source) gauges() {
+	stats := s.Stats()
+	age := time.Duration(0)
+	if now := clock.Now(); stats.Oldest.Before(now) {
+		age = now.Sub(stats.Oldest)
+	}
+	s.metrics.unsettled.Set(float64(stats.Unsettled))
+	s.metrics.unsettledBytes.Set(float64(stats.Bytes))
+	s.metrics.openEntries.Set(float64(stats.Entries))
+	s.metrics.pinnedEntries.Set(float64(stats.PinnedEntries))
+	s.metrics.pinnedEvents.Set(float64(stats.Pinned))
+	s.metrics.allowance.Set(float64(stats.Allowance))
+	s.metrics.oldest.Set(age.Seconds())
+}
+
+// wake sends to a channel of capacity 1 that its reader looks at when it likes.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
