@@ -1,0 +1,286 @@
+// Package config joins the settings of all packages into one Config, and reads it.
+//
+// # Where a value comes from
+//
+// Flags win over the environment, the environment over the file, the file over the
+// defaults. One name serves all of them: the key DepthMax of the section Mailbox is
+//
+//	--mailbox.depth_max 500
+//	RINGFENCE__MAILBOX__DEPTH_MAX=500
+//	mailbox: {depth_max: 500}
+//
+// An unknown key is an error that tells the nearest name. Durations have units
+// ("500ms"), sizes may have ("8MiB"), lists are YAML lists or have commas.
+//
+// A package's own Config is a section as it stands: a new field there is a new key
+// here, without a line in this package.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/telemetry"
+	"github.com/ringfence/router/ring"
+)
+
+// Config is every setting of a router.
+type Config struct {
+	Node       Node
+	Pulsar     Pulsar
+	Key        Key
+	App        App
+	Peer       Peer
+	Gossip     Gossip
+	Admin      Listener
+	Debug      Listener
+	Ownership  Ownership
+	ControlLog ControlLog
+	Ring       ring.Config
+	Mailbox    mailbox.Config
+	Retry      outcome.Config
+	Drain      Drain
+	Log        telemetry.LogConfig
+}
+
+// Node says who this router is.
+type Node struct {
+	Group string // routers of one group share the events of one subscription
+	Name  string // stable over restarts, unique in the group; the host's name by default
+
+	// AdvertiseHost is the host under which the others reach this router; empty:
+	// the first address of this machine that is not loopback.
+	AdvertiseHost string
+}
+
+// Pulsar says which events come from where.
+type Pulsar struct {
+	URL          string   // pulsar:// or pulsar+ssl://, several hosts with commas
+	Token        Secret   // for token authentication; empty: none
+	Topics       []string // full names, or short ones in public/default
+	Subscription string   // of type SHARED; routers of one group use the same
+}
+
+// Key says which events belong together.
+type Key struct {
+	From    string // message_key, property:NAME or json:PATH
+	Missing string // what to do with an event without a key: reject or spread
+}
+
+// App is about the own application: the address that it dials, and its bounds.
+type App struct {
+	Listen string // host:port on loopback, or unix:PATH
+	app.Config
+}
+
+// Peer is about the streams between routers.
+type Peer struct {
+	Listen string // host:port
+	forward.Config
+}
+
+// Gossip is about membership.
+type Gossip struct {
+	Listen    string   // host:port
+	Join      []string // host:port of some others; a name that resolves to many is fine
+	SecretKey Secret   // of 16, 24 or 32 bytes, in base64; empty: gossip in the clear
+}
+
+// Listener is one address to listen on.
+type Listener struct {
+	Listen string // host:port
+}
+
+// Ownership says how it is decided who may act.
+type Ownership struct {
+	Mode    string // strict, or gossip: without a control log, and not exclusive
+	Profile string // default, fast or calm: the times below, unless they are set one by one
+	ownership.Timing
+}
+
+// ControlLog is about the topic on which ownership is decided.
+type ControlLog struct {
+	Namespace string // tenant/namespace of the topic __ring-<group>
+	controllog.Config
+}
+
+// Drain bounds the way down.
+type Drain struct {
+	Timeout time.Duration // of a whole shutdown, more than ownership.drain_timeout
+}
+
+// The values of Ownership.Mode.
+const (
+	ModeStrict = "strict"
+	ModeGossip = "gossip"
+)
+
+// Secret is a value that is never shown.
+type Secret string
+
+// String returns a word instead of the secret.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(hidden)"
+}
+
+// GoString returns a word instead of the secret.
+func (s Secret) GoString() string { return s.String() }
+
+// Default returns the settings of a router about which nobody has said anything
+// else. It is not valid: a group, topics and a subscription have no default.
+func Default() Config {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "" // Validate asks for one
+	}
+	return Config{
+		Node:       Node{Name: name},
+		Pulsar:     Pulsar{URL: "pulsar://127.0.0.1:6650"},
+		Key:        Key{From: "message_key", Missing: "reject"},
+		App:        App{Listen: "127.0.0.1:16650", Config: app.DefaultConfig()},
+		Peer:       Peer{Listen: "0.0.0.0:16651", Config: forward.DefaultConfig()},
+		Gossip:     Gossip{Listen: "0.0.0.0:16652"},
+		Admin:      Listener{Listen: "0.0.0.0:16653"},
+		Debug:      Listener{Listen: "127.0.0.1:16654"},
+		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},
+		ControlLog: ControlLog{Namespace: "public/default", Config: controllog.DefaultConfig()},
+		Ring:       ring.DefaultConfig(),
+		Mailbox:    mailbox.DefaultConfig(),
+		Retry:      outcome.DefaultConfig(),
+		Drain:      Drain{Timeout: 45 * time.Second},
+		Log:        telemetry.DefaultLogConfig(),
+	}
+}
+
+// profiles are the times of ownership that Ownership.Profile names.
+var profiles = map[string]func() ownership.Timing{
+	"default": ownership.DefaultTiming,
+	"fast":    ownership.FastTiming,
+	"calm":    ownership.CalmTiming,
+}
+
+// derived are the keys that follow from another one.
+var derived = map[string]string{"control_log.group": "node.group"}
+
+// derive fills in what follows from other settings.
+func (c *Config) derive() {
+	c.ControlLog.Group = c.Node.Group
+}
+
+// Validate reports every setting that is out of range, or at odds with another one.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	required := func(key, value string) {
+		if value == "" {
+			bad("%s is not set", key)
+		}
+	}
+	required("node.group", c.Node.Group)
+	required("node.name", c.Node.Name)
+	required("pulsar.subscription", c.Pulsar.Subscription)
+	if len(c.Pulsar.Topics) == 0 || slices.Contains(c.Pulsar.Topics, "") {
+		bad("pulsar.topics = %q, want at least one name", c.Pulsar.Topics)
+	}
+	if !strings.HasPrefix(c.Pulsar.URL, "pulsar://") && !strings.HasPrefix(c.Pulsar.URL, "pulsar+ssl://") {
+		bad("pulsar.url = %q, want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", c.Pulsar.URL)
+	}
+	if tenant, namespace, _ := strings.Cut(c.ControlLog.Namespace, "/"); tenant == "" || namespace == "" || strings.Contains(namespace, "/") {
+		bad("control_log.namespace = %q, want TENANT/NAMESPACE", c.ControlLog.Namespace)
+	}
+	oneOf := func(key, value string, of ...string) {
+		if !slices.Contains(of, value) {
+			bad("%s = %q, want %s", key, value, strings.Join(of, " or "))
+		}
+	}
+	oneOf("ownership.mode", c.Ownership.Mode, ModeStrict, ModeGossip)
+	oneOf("ownership.profile", c.Ownership.Profile, "default", "fast", "calm")
+	errs = append(errs, c.validateAddresses(), c.validateTimes())
+	_, missingErr := key.ParseMissing(c.Key.Missing)
+	_, fromErr := key.Parse(c.Key.From, key.Reject)
+	return errors.Join(append(errs,
+		missingErr,
+		fromErr,
+		in("app", c.App.Config.Validate()),
+		in("peer", c.Peer.Config.Validate()),
+		in("ownership", c.Ownership.Timing.Validate()),
+		in("control_log", c.ControlLog.Config.Validate()),
+		in("ring", c.Ring.Validate()),
+		in("mailbox", c.Mailbox.Validate()),
+		in("retry", c.Retry.Validate()),
+		in("log", c.Log.Validate()),
+	)...)
+}
+
+// in names the section in which a package has found errors, in each of them: the
+// packages do not know by which name they are a section here.
+func in(section string, err error) error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return fmt.Errorf("config: section %s: %w", section, err)
+	}
+	var errs []error
+	for _, one := range joined.Unwrap() {
+		errs = append(errs, in(section, one))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateAddresses() error {
+	var errs []error
+	for _, a := range []struct{ key, address string }{
+		{"app.listen", c.App.Listen},
+		{"peer.listen", c.Peer.Listen},
+		{"gossip.listen", c.Gossip.Listen},
+		{"admin.listen", c.Admin.Listen},
+		{"debug.listen", c.Debug.Listen},
+	} {
+		if path, ok := strings.CutPrefix(a.address, "unix:"); ok && a.key == "app.listen" && path != "" {
+			continue
+		}
+		if _, err := net.ResolveTCPAddr("tcp", a.address); err != nil || !strings.Contains(a.address, ":") {
+			errs = append(errs, fmt.Errorf("config: %s = %q, want HOST:PORT", a.key, a.address))
+		}
+	}
+	if host, _, err := net.SplitHostPort(c.Debug.Listen); err == nil && !isLoopback(host) {
+		errs = append(errs, fmt.Errorf("config: debug.listen = %q, want a loopback address: it shows all memory", c.Debug.Listen))
+	}
+	return errors.Join(errs...)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// validateTimes compares the times of one package with those of another.
+func (c Config) validateTimes() error {
+	var errs []error
+	below := func(key string, value time.Duration, than string, limit time.Duration) {
+		if value >= limit {
+			errs = append(errs, fmt.Errorf("config: %s = %v, want less than %s (%v)", key, value, than, limit))
+		}
+	}
+	below("app.deadline_margin", c.App.DeadlineMargin, "half of ownership.lease", c.Ownership.Lease/2)
+	below("app.ping_interval", c.App.PingInterval, "half of ownership.lease", c.Ownership.Lease/2)
+	below("ownership.drain_timeout", c.Ownership.DrainTimeout, "drain.timeout", c.Drain.Timeout)
+	return errors.Join(errs...)
+}
