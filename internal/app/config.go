@@ -12,7 +12,7 @@ type Config struct {
 	InFlightMax    int // unanswered deliveries of one worker
 	FrameEventsMax int // events in one Deliveries frame
 	FrameBytesMax  int // bytes in one Deliveries frame, unless a single event is larger
-	EventBytesMax  int // bytes of the largest event, and of a frame from a worker; a larger event is rejected
+	EventBytesMax  int // bytes of the largest event; a larger one is rejected
 	ReasonBytesMax int // bytes of the error text of a result; longer ones are cut
 
 	HelloTimeout   time.Duration // how long a new stream may take to introduce itself

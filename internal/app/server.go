@@ -99,12 +99,15 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 	const window = 4 << 20
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(appwire.Codec{}),
-		grpc.MaxRecvMsgSize(cfg.EventBytesMax),
+		grpc.MaxRecvMsgSize(recvBytesMax),
 		grpc.MaxSendMsgSize(frameBytes(cfg)),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 	}
 }
+
+// recvBytesMax is the largest frame that a worker may send: results and little else.
+const recvBytesMax = 4 << 20
 
 // frameBytes is the largest frame that goes out: one event of the largest size, and
 // what the frame adds to it.

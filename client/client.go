@@ -1,0 +1,94 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Handler works on one event. ctx is cancelled when the key is lost; see the
+// package's documentation for that, and for what to return.
+type Handler func(ctx context.Context, e *Event) error
+
+// Run connects to the router at endpoint (host:port, unix:///path, or "" for what
+// [EndpointEnv] says, else [DefaultEndpoint]) and calls handler for every event,
+// until ctx ends. It connects again, by itself and for ever, whenever the stream
+// breaks.
+//
+// When ctx ends, Run asks for no further events, waits for the handlers that run,
+// hands over their results, and returns nil; it returns an error that wraps
+// [ErrDrainTimeout] if handlers ignored even the cancellation after the drain grace.
+// Other errors are about the arguments and come at once.
+func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) error {
+	o := defaults()
+	for _, opt := range opts {
+		opt(&o)
+	}
+	at, err := parseEndpoint(endpoint)
+	if err = errors.Join(err, o.validate()); err != nil {
+		return err
+	}
+	if handler == nil {
+		return errors.New("client: handler = nil")
+	}
+	r := newRunner(ctx, at, handler, o)
+	r.connect(ctx)
+	return r.stop()
+}
+
+// The pauses between attempts to connect: the router is on this machine, so a short
+// one is cheap, and one that comes back should be found soon.
+const (
+	backoffMin = 50 * time.Millisecond
+	backoffMax = 2 * time.Second
+)
+
+// connect runs one stream after the other until ctx ends.
+func (r *runner) connect(ctx context.Context) {
+	backoff := backoffMin
+	for ctx.Err() == nil {
+		worked, err := r.runStream(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if worked {
+			backoff = backoffMin
+		}
+		pause := time.Duration(float64(backoff) * (0.5 + rand.Float64())) // workers of one router spread out
+		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		backoff = min(2*backoff, backoffMax)
+	}
+}
+
+// patience is how long Run waits for handlers that were cancelled at the end of the
+// drain grace, and for the router to take the last results.
+const patience = time.Second
+
+// stop waits for the handlers of all streams and ends the goroutines. ctx has ended.
+func (r *runner) stop() error {
+	hard := time.NewTimer(time.Until(r.drainEnds()) + patience)
+	defer hard.Stop()
+	defer r.grace.Stop()
+	defer r.cut(context.Canceled)
+	r.retire()
+	done := make(chan struct{})
+	var waiter sync.WaitGroup
+	waiter.Go(func() { // outlives Run only if a handler does
+		defer close(done)
+		r.handlers.Wait()
+		r.watches.Wait()
+	})
+	select {
+	case <-done:
+		return nil
+	case <-hard.C:
+		return fmt.Errorf("%w: %d still run", ErrDrainTimeout, r.busy())
+	}
+}

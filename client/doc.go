@@ -1,0 +1,40 @@
+// Package client is the Go SDK of Ringfence: your side of the stream between a
+// router and the application beside it.
+//
+// A handler is a function. [Run] calls it for one event after the other of a key,
+// and for many keys at once; no two handlers of one key run at the same time, on
+// any machine of the group.
+//
+//	err := client.Run(ctx, "", func(ctx context.Context, e *client.Event) error {
+//		return store.Apply(ctx, e.Key, e.FencingToken, e.Payload)
+//	})
+//
+// # What a handler returns
+//
+// Nil means done: the event leaves Pulsar. [RetryAfter] and any other error mean
+// that it failed and is to be tried again, after your delay or the router's own
+// back-off. [Reject] means that it will never succeed: it goes to the dead letter
+// topic. A panic is a failure like any other error.
+//
+// # When the key is lost
+//
+// Keys move between machines. A handler that is running when its key moves may
+// finish, as long as the router can vouch for it. When it cannot any more, the
+// context is cancelled with the cause [ErrKeyLost], and from then on another machine
+// may work on the key: stop at once, and write nothing. What such a handler returns,
+// unless it is nil, counts as neither failure nor success.
+//
+// The context has no Deadline: the lease behind it is renewed while the handler
+// runs, so a handler may take minutes. [Event.LeaseUntil] tells how far it reaches
+// right now.
+//
+// Pass [Event.FencingToken] to your database with every write, and refuse a write
+// whose token is lower than the newest one seen for that key. That covers what no
+// lease can: a machine that was frozen between your last check and the write.
+//
+// # Concurrency
+//
+// Run blocks. Handlers run in at most [MaxInFlight] goroutines, which exist while
+// there is work for them and are kept for the next. An [Event] belongs to its
+// handler until that returns; its methods are safe for concurrent use.
+package client

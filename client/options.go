@@ -1,0 +1,105 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+)
+
+// EndpointEnv is the environment variable that holds the router's endpoint for a
+// Run that is given none.
+const EndpointEnv = "RINGFENCE_APP_ENDPOINT"
+
+// DefaultEndpoint is where a router listens unless it is told otherwise.
+const DefaultEndpoint = "127.0.0.1:16650"
+
+// An Option changes how Run works.
+type Option func(*options)
+
+type options struct {
+	name        string
+	maxInFlight int
+	drainGrace  time.Duration
+	leaveGroup  bool
+	log         *slog.Logger
+	dial        func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+func defaults() options {
+	return options{
+		maxInFlight: 1000,
+		drainGrace:  30 * time.Second,
+		log:         slog.Default(),
+		dial:        new(net.Dialer).DialContext,
+	}
+}
+
+// MaxInFlight bounds how many events are here at once, and so how many handlers run
+// at once: 1 to 100000, 1000 by default. The router may have a lower bound.
+func MaxInFlight(n int) Option { return func(o *options) { o.maxInFlight = n } }
+
+// Name names this worker in the router's logs. By default the router makes a name.
+func Name(name string) Option { return func(o *options) { o.name = name } }
+
+// DrainGrace is how long handlers may go on after the context of Run has ended, 30
+// seconds by default. Then their contexts are cancelled with [ErrDrainTimeout].
+func DrainGrace(d time.Duration) Option { return func(o *options) { o.drainGrace = d } }
+
+// LeaveGroup makes the end of Run the end of the whole node: the router hands all
+// its keys over in order. It suits an application that ends with its Run.
+func LeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
+
+// Logger sets where the SDK reports connections, panics and lost keys; by default
+// slog.Default. It never logs a key or a payload.
+func Logger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// Dialer sets how connections to the router are made.
+func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
+	return func(o *options) { o.dial = dial }
+}
+
+func (o options) validate() error {
+	var errs []error
+	if o.maxInFlight < 1 || o.maxInFlight > 100_000 {
+		errs = append(errs, fmt.Errorf("client: MaxInFlight = %d, want 1 to 100000", o.maxInFlight))
+	}
+	if o.drainGrace < 0 {
+		errs = append(errs, fmt.Errorf("client: DrainGrace = %v, want >= 0", o.drainGrace))
+	}
+	if o.log == nil {
+		errs = append(errs, errors.New("client: Logger = nil"))
+	}
+	if o.dial == nil {
+		errs = append(errs, errors.New("client: Dialer = nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// endpoint is where the router listens.
+type endpoint struct{ network, address string }
+
+// parseEndpoint reads host:port or unix:///path; "" stands for the environment's
+// endpoint, or the default one.
+func parseEndpoint(s string) (endpoint, error) {
+	if s == "" {
+		s = os.Getenv(EndpointEnv)
+	}
+	if s == "" {
+		s = DefaultEndpoint
+	}
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		if !strings.HasPrefix(path, "/") {
+			return endpoint{}, fmt.Errorf("client: endpoint %q: want unix:///path", s)
+		}
+		return endpoint{network: "unix", address: path}, nil
+	}
+	if _, port, err := net.SplitHostPort(s); err != nil || port == "" {
+		return endpoint{}, fmt.Errorf("client: endpoint %q: want host:port or unix:///path", s)
+	}
+	return endpoint{network: "tcp", address: s}, nil
+}

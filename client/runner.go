@@ -1,0 +1,217 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/client/internal/hook"
+	"github.com/ringfence/router/internal/event"
+)
+
+// runner is one Run: the pool of goroutines that handlers run in, and the streams.
+//
+// One lock guards the pool and the inboxes of all streams, so that a goroutine
+// answers one event and takes the next in one go. It is held for a few lines of the
+// machine, and never while a handler runs.
+type runner struct {
+	options
+	endpoint endpoint
+	handler  Handler
+	hooks    hook.Hooks
+	log      *slog.Logger
+	base     context.Context // of all handlers: ctx of Run, but not ended by it
+	cut      context.CancelCauseFunc
+	handlers sync.WaitGroup // goroutines of the pool
+	watches  sync.WaitGroup // one for every stream that has handlers
+
+	mu        sync.Mutex
+	live      *stream    // the one whose deliveries start, nil while there is none
+	work      *sync.Cond // a parked goroutine is wanted, or all of them
+	parked    int
+	pool      int
+	running   int
+	waking    bool // one goroutine is on its way to the lock: it will wake the next
+	retired   bool
+	drainFrom time.Time // when ctx ended, zero before
+	grace     *time.Timer
+}
+
+func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *runner {
+	r := &runner{options: o, endpoint: at, handler: handler, hooks: hook.From(ctx), log: o.log}
+	r.work = sync.NewCond(&r.mu)
+	r.base, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	return r
+}
+
+// drainEnds returns when handlers are cancelled, given that ctx has ended. The first
+// call starts the grace.
+func (r *runner) drainEnds() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.drainFrom.IsZero() {
+		r.drainFrom = time.Now()
+		r.grace = time.AfterFunc(r.drainGrace, func() { r.cut(ErrDrainTimeout) })
+	}
+	return r.drainFrom.Add(r.drainGrace)
+}
+
+// retire lets the goroutines of the pool end when they have nothing to do.
+func (r *runner) retire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retired = true
+	r.work.Broadcast()
+}
+
+// busy returns how many handlers run.
+func (r *runner) busy() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running
+}
+
+// wakeOne gets one more goroutine to look for work, if there is any. The lock is
+// held. One at a time is on its way: it wakes the next before it starts a handler.
+// So handlers that block spread over as many goroutines as there are events, within
+// microseconds, and handlers that return at once are run by a few, without a switch
+// of goroutines for each event.
+func (r *runner) wakeOne() {
+	if r.waking || r.live == nil || !r.live.inbox.startable() {
+		return
+	}
+	switch {
+	case r.parked > 0:
+		r.waking = true
+		r.work.Signal()
+	case r.pool < r.maxInFlight:
+		r.waking = true
+		r.pool++
+		r.handlers.Go(r.handle)
+	}
+}
+
+// handle is one goroutine of the pool.
+func (r *runner) handle() {
+	defer r.leave()
+	var e *Event
+	var result event.Result
+	for woken := true; ; woken = false {
+		if e = r.next(e, result, woken); e == nil {
+			return
+		}
+		result = r.call(e)
+	}
+}
+
+// leave takes a goroutine out of the pool. It does so too when a handler ends it with
+// runtime.Goexit, as the Fatal of a test does.
+func (r *runner) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pool--
+	r.wakeOne()
+}
+
+// next answers the event that the goroutine has finished, if any, and returns the
+// next one to work on; nil means that the goroutine is to end.
+func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
+	now := r.hooks.Now() // before every start: a machine that was asleep must not begin
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if finished != nil {
+		r.finish(finished, result)
+	}
+	for {
+		if woken {
+			r.waking = false
+		}
+		if r.live != nil {
+			if e := r.live.inbox.take(now); e != nil {
+				r.running++
+				r.wakeOne()
+				return e
+			}
+		}
+		if r.retired {
+			return nil
+		}
+		r.parked++
+		r.work.Wait()
+		r.parked--
+		woken = true
+		now = r.hooks.Now()
+	}
+}
+
+// finish answers an event. The lock is held.
+func (r *runner) finish(e *Event, result event.Result) {
+	r.running--
+	s := e.run.stream
+	s.inbox.end(e, result)
+	s.answered()
+}
+
+// call runs the handler and returns its result.
+func (r *runner) call(e *Event) (result event.Result) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		// A panic, or runtime.Goexit; after the latter this goroutine ends.
+		if thrown := recover(); thrown != nil {
+			r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", thrown, "stack", string(debug.Stack()))
+			result = r.resultOf(e, fmt.Errorf("panic: %v", thrown))
+			return
+		}
+		result = r.resultOf(e, errors.New("the handler ended its goroutine"))
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.finish(e, result)
+	}()
+	err := r.handler(&e.run.ctx, e)
+	returned = true
+	return r.resultOf(e, err)
+}
+
+// resultOf turns what a handler returned into the answer to the router. A handler
+// that was cut has not failed, whatever it says; one that came through has done it.
+func (r *runner) resultOf(e *Event, err error) event.Result {
+	cause := e.run.ctx.end(context.Canceled)
+	if err == nil {
+		return event.Result{Kind: event.ResultDone}
+	}
+	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrDrainTimeout) {
+		return event.Result{Kind: event.ResultCancelled}
+	}
+	if reject := (*rejectError)(nil); errors.As(err, &reject) {
+		return event.Result{Kind: event.ResultReject, Reason: reject.reason}
+	}
+	result := event.Result{Kind: event.ResultRetry, Reason: err.Error()}
+	if retry := (*retryError)(nil); errors.As(err, &retry) {
+		result.After = retry.after
+	}
+	return result
+}
+
+// cancel cuts the handlers of deliveries that are lost.
+func (r *runner) cancel(lost []*Event) {
+	for _, e := range lost {
+		r.log.Warn("key lost, handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt)
+		e.run.ctx.end(ErrKeyLost)
+	}
+}
+
+// cutReason shortens an error text to n bytes.
+func cutReason(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

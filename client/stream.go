@@ -1,0 +1,475 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/internal/appwire"
+	"github.com/ringfence/router/internal/clock"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+const (
+	version    = 1
+	sdkName    = "ringfence-go/1"
+	frameMax   = 72 << 20 // above what any router may be set to
+	windowSize = 4 << 20
+
+	// checkEvery is how often deadlines are compared with the clock while the stream, or
+	// a handler of it, lives.
+	checkEvery = 50 * time.Millisecond
+
+	pingDefault = 200 * time.Millisecond // until the router says otherwise
+	reasonMax   = 1 << 10                // likewise
+)
+
+// stream is one connection to the router. Its goroutines: the sender, which decides
+// the order of frames; the reader, which takes frames in their order; and the watch,
+// which cuts handlers when their deadline passes, and lives until the last of them
+// has returned, whatever happens to the stream.
+type stream struct {
+	runner *runner
+	wire   grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
+	wake   chan struct{} // cap 1: the sender has to look
+	broken chan struct{} // closed by the reader at its end
+
+	// Guarded by the runner's lock.
+	inbox     inbox
+	given     uint64 // number of the newest Deliveries frame that was taken in
+	told      uint64 // the newest that the router knows of
+	sent      uint64 // number of the newest Results frame
+	receipt   uint64 // the newest that the router has taken in
+	ongoing   []uint64
+	pingEvery time.Duration
+	reasonMax int
+	welcomed  bool
+	err       error // why the reader ended
+
+	// Scratch of the sender alone.
+	results appwire.ToRouter
+}
+
+// runStream dials, works until the stream breaks or ctx ends and everything is
+// drained, and returns why. worked: the router had welcomed us.
+func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
+	conn, err := r.dialRouter()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }() // the stream is over; its error says more
+	// While we connect, the end of ctx ends that at once; later it begins a drain.
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	connected := context.AfterFunc(ctx, cancel)
+	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{}))
+	if err != nil {
+		return false, err
+	}
+	if !connected() {
+		return false, context.Cause(ctx)
+	}
+	stopDrain := context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(r.drainEnds())+patience, cancel) })
+	defer stopDrain()
+
+	s := &stream{
+		runner: r, wire: wire, wake: make(chan struct{}, 1), broken: make(chan struct{}),
+		pingEvery: pingDefault, reasonMax: reasonMax,
+	}
+	r.begin(s)
+	var goroutines sync.WaitGroup
+	goroutines.Go(s.read)
+	over := make(chan struct{})
+	r.watches.Go(func() { s.watch(over) })
+
+	err = s.send(ctx)
+	cancel()
+	goroutines.Wait()
+	r.end(s)
+	close(over)
+	if s.err != nil { // it says more than what a sender hears: EOF
+		err = s.err
+	}
+	return s.welcomed, err
+}
+
+func (r *runner) dialRouter() (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///router",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // it never leaves this machine
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return r.dial(ctx, r.endpoint.network, r.endpoint.address)
+		}),
+		grpc.WithAuthority("router"),
+		grpc.WithDisableRetry(), // we connect again by ourselves, and gRPC need not keep what we sent
+		grpc.WithInitialWindowSize(windowSize),
+		grpc.WithInitialConnWindowSize(windowSize),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameMax)),
+	)
+}
+
+// begin makes s the stream whose deliveries start.
+func (r *runner) begin(s *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live = s
+}
+
+// end says that s is broken. Its handlers go on until their deadline.
+func (r *runner) end(s *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.inbox.breakOff()
+	r.live = nil
+}
+
+// watch cuts handlers whose deadline has passed, until over is closed and the last
+// handler has returned. The ticker only wakes it up; the lease clock decides.
+func (s *stream) watch(over <-chan struct{}) {
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	r := s.runner
+	for {
+		select {
+		case <-over:
+			over = nil
+		case <-ticker.C:
+		}
+		r.mu.Lock()
+		lost := s.inbox.check(r.hooks.Now(), nil)
+		left := s.inbox.started()
+		r.mu.Unlock()
+		r.cancel(lost)
+		if over == nil && (left == 0 || r.base.Err() != nil) {
+			return
+		}
+	}
+}
+
+// read takes frames in until the stream ends.
+func (s *stream) read() {
+	defer close(s.broken)
+	var f appwire.FromRouter
+	for {
+		err := s.wire.RecvMsg(&f)
+		if err == nil {
+			err = s.handle(&f)
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				s.err = err // read by others only after the reader's end
+			}
+			return
+		}
+	}
+}
+
+// handle takes one frame in.
+func (s *stream) handle(f *appwire.FromRouter) error {
+	r := s.runner
+	var events []*Event
+	if f.Other == nil {
+		events = s.events(f.Deliveries)
+	}
+	r.mu.Lock()
+	if f.Receipt > s.receipt {
+		s.receipt = f.Receipt
+		s.answered()
+	}
+	var lost []*Event
+	var err error
+	if f.Other == nil {
+		s.given = f.Number
+		s.inbox.give(events)
+		s.notify() // the receipt, so that the next frame can come
+	} else {
+		lost, err = s.control(f.Other)
+	}
+	r.wakeOne()
+	r.mu.Unlock()
+	r.cancel(lost)
+	return err
+}
+
+// control takes any frame in but Deliveries. The lock is held.
+func (s *stream) control(f *appv1.WorkResponse) (lost []*Event, err error) {
+	switch frame := f.GetFrame().(type) {
+	case *appv1.WorkResponse_Welcome:
+		return nil, s.welcome(frame.Welcome)
+	case *appv1.WorkResponse_Pong:
+		p := frame.Pong
+		lost = s.inbox.pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
+		s.runner.hooks.Ponged()
+	case *appv1.WorkResponse_Revoke:
+		s.revoke(frame.Revoke)
+	case *appv1.WorkResponse_Suspend:
+		s.inbox.suspended = true
+	case *appv1.WorkResponse_Resume:
+		s.inbox.suspended = false
+	case *appv1.WorkResponse_GoAway:
+		s.runner.log.Info("the router ends the stream", "reason", frame.GoAway.GetReason())
+	}
+	return lost, nil
+}
+
+func (s *stream) welcome(w *appv1.Welcome) error {
+	if w.GetVersion() != version {
+		return fmt.Errorf("client: the router speaks version %d of the protocol, this SDK %d", w.GetVersion(), version)
+	}
+	s.welcomed = true
+	if ms := w.GetLimits().GetPingIntervalMs(); ms > 0 {
+		s.pingEvery = time.Duration(ms) * time.Millisecond
+	}
+	if n := w.GetLimits().GetReasonMaxBytes(); n > 0 {
+		s.reasonMax = int(n)
+	}
+	s.runner.log.Info("connected to the router", "node", w.GetNode(), "group", w.GetGroup(), "worker", w.GetWorker())
+	return nil
+}
+
+func (s *stream) revoke(r *appv1.Revoke) {
+	partitions := make(map[uint32]bool, len(r.GetPartitions()))
+	for _, p := range r.GetPartitions() {
+		partitions[p] = true
+	}
+	single := make(map[uint64]bool, len(r.GetDeliveryIds()))
+	for _, id := range r.GetDeliveryIds() {
+		single[id] = true
+	}
+	s.inbox.revoke(func(e *Event) bool { return r.GetAll() || partitions[e.run.partition] || single[e.run.id] })
+	s.answered()
+}
+
+// slab is how many events share an allocation. A handler that runs for long keeps
+// its whole slab, so it is not as large as a frame.
+const slab = 32
+
+// events makes events of deliveries.
+func (s *stream) events(deliveries []appwire.Delivery) []*Event {
+	properties := make([]Property, 0, countProperties(deliveries))
+	out := make([]*Event, len(deliveries))
+	var chunk []Event
+	for i := range deliveries {
+		if len(chunk) == 0 {
+			chunk = make([]Event, min(slab, len(deliveries)-i))
+		}
+		e := &chunk[0]
+		out[i], chunk = e, chunk[1:]
+		s.fill(e, &deliveries[i])
+		first := len(properties)
+		for _, p := range deliveries[i].Properties {
+			properties = append(properties, Property(p))
+		}
+		if n := len(properties); n > first {
+			e.Properties = properties[first:n:n]
+		}
+	}
+	return out
+}
+
+func countProperties(deliveries []appwire.Delivery) (n int) {
+	for i := range deliveries {
+		n += len(deliveries[i].Properties)
+	}
+	return n
+}
+
+func (s *stream) fill(e *Event, d *appwire.Delivery) {
+	e.Key, e.Payload, e.Topic = d.Key, d.Payload, d.Topic
+	e.ID = MessageID{Ledger: d.Ledger, Entry: d.Entry, Batch: int(d.Batch), TopicPartition: int(d.TopicPartition)}
+	e.PublishTime = time.UnixMilli(d.PublishTime)
+	if d.EventTime != 0 {
+		e.EventTime = time.UnixMilli(d.EventTime)
+	}
+	e.Attempt, e.Redelivery, e.FencingToken = int(d.Attempt), int(d.Redelivery), d.Token
+	e.run.id, e.run.partition, e.run.stream = d.ID, d.Partition, s
+	e.run.ctx.base = s.runner.base
+}
+
+// notify makes the sender look.
+func (s *stream) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// answered makes the sender look if there are results that it may send. The lock is
+// held. While a Results frame is under way, results gather: its receipt wakes the
+// sender.
+func (s *stream) answered() {
+	if s.receipt == s.sent && len(s.inbox.results) > 0 {
+		s.notify()
+	} else if s.inbox.draining {
+		s.notify()
+	}
+}
+
+// progress notes that the work on e goes on.
+func (s *stream) progress(e *Event) {
+	s.runner.mu.Lock()
+	defer s.runner.mu.Unlock()
+	if len(s.ongoing) < s.runner.maxInFlight { // one for each is enough
+		s.ongoing = append(s.ongoing, e.run.id)
+		s.notify()
+	}
+}
+
+func (s *stream) deadlineOf(e *Event) clock.Instant {
+	s.runner.mu.Lock()
+	defer s.runner.mu.Unlock()
+	return s.inbox.deadline(e)
+}
+
+// send sends frames until the stream breaks, or until ctx has ended and all results
+// have been taken in.
+func (s *stream) send(ctx context.Context) error {
+	if err := s.introduce(); err != nil {
+		return err
+	}
+	pings := time.NewTicker(pingDefault)
+	defer pings.Stop()
+	every := pingDefault
+	done := ctx.Done()
+	for {
+		select {
+		case <-s.broken:
+			return nil
+		case <-done:
+			done = nil
+			if err := s.drain(); err != nil {
+				return err
+			}
+		case <-pings.C:
+			if err := s.ping(); err != nil {
+				return err
+			}
+		case <-s.wake:
+		}
+		if d := s.interval(); d != every {
+			every = d
+			pings.Reset(d)
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+		if done == nil && s.drained() {
+			return s.closeSend()
+		}
+	}
+}
+
+func (s *stream) interval() time.Duration {
+	s.runner.mu.Lock()
+	defer s.runner.mu.Unlock()
+	return s.pingEvery
+}
+
+// introduce sends Hello, and at once a Ping, so that the first deliveries need not
+// wait for their deadline.
+func (s *stream) introduce() error {
+	o := &s.runner.options
+	err := s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
+		Worker: o.name, MaxInFlight: uint32(o.maxInFlight), Sdk: sdkName, VersionMin: version, VersionMax: version,
+	}}})
+	if err != nil {
+		return err
+	}
+	return s.ping()
+}
+
+// ping asks for new deadlines. The clock is read before the frame is sent: the
+// deadline counts from there.
+func (s *stream) ping() error {
+	r := s.runner
+	r.mu.Lock()
+	k := s.inbox.sendPing(r.hooks.Now())
+	r.mu.Unlock()
+	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}})
+}
+
+// drain asks for no further deliveries.
+func (s *stream) drain() error {
+	s.runner.drainEnds() // starts the grace
+	s.runner.mu.Lock()
+	s.inbox.drain()
+	s.runner.mu.Unlock()
+	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{
+		Reason: "the application ends", Node: s.runner.leaveGroup,
+	}}})
+}
+
+// drained reports whether nothing runs and the router has all results.
+func (s *stream) drained() bool {
+	s.runner.mu.Lock()
+	defer s.runner.mu.Unlock()
+	return s.inbox.started() == 0 && len(s.inbox.results) == 0 && s.receipt == s.sent
+}
+
+// closeSend ends the stream in order: the router closes its side when it has read all.
+func (s *stream) closeSend() error {
+	if err := s.wire.CloseSend(); err != nil {
+		return err
+	}
+	<-s.broken // at the latest when the stream is cancelled, at the end of the grace
+	return nil
+}
+
+// flush sends results, progress and receipts, as far as there are any.
+func (s *stream) flush() error {
+	runtime.Gosched() // let handlers that are about to end go first, so that the frame is fuller
+	for {
+		msg := s.next()
+		if msg == nil {
+			return nil
+		}
+		if err := s.wire.SendMsg(msg); err != nil {
+			return err
+		}
+	}
+}
+
+// next returns the next frame, nil when there is none. At most one Results frame is
+// under way without a receipt; results gather meanwhile.
+func (s *stream) next() any {
+	r := s.runner
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case len(s.ongoing) > 0:
+		f := &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: s.ongoing}}}
+		s.ongoing, s.told = nil, s.given
+		return f
+	case len(s.inbox.results) > 0 && s.receipt == s.sent:
+		s.sent++
+		s.results.Number, s.results.Receipt, s.told = s.sent, s.given, s.given
+		s.takeResults()
+		return &s.results
+	case s.told < s.given:
+		s.told = s.given
+		return &appv1.WorkRequest{Receipt: s.given}
+	}
+	return nil
+}
+
+// resultBytesMax bounds a Results frame.
+const resultBytesMax = 1 << 20
+
+// takeResults moves results into the frame: all, if they fit. The lock is held.
+func (s *stream) takeResults() {
+	all := s.inbox.results
+	n := 0
+	for size := 0; n < len(all) && size < resultBytesMax; n++ {
+		all[n].Reason = cutReason(all[n].Reason, s.reasonMax)
+		size += 32 + len(all[n].Reason)
+	}
+	rest := append(s.results.Results[:0], all[n:]...) // into the buffer of the frame before
+	s.results.Results, s.inbox.results = all[:n], rest
+}
