@@ -1,0 +1,177 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// controlLog performs the effects that concern the control log. Its methods do not block.
+type controlLog interface {
+	OpenReader(ownership.OpenReader)
+	CheckContiguity(ownership.CheckContiguity)
+	Append(ownership.Append)
+	MoveAnchor(ownership.MoveAnchor)
+}
+
+// dataPath is what ownership governs. A method has taken effect when it returns.
+type dataPath interface {
+	// SetGates changes gates; events that wait behind one that closes go back.
+	SetGates([]ownership.GateChange)
+	// Revoke stands in the queue of every application stream when it returns.
+	Revoke(ownership.Revoke)
+	// Force ends the patience with what runs on these partitions.
+	Force(ownership.ForceDrain)
+	// Idle returns those of the partitions on which nothing runs.
+	Idle(ownership.Set) ownership.Set
+	// SetLease publishes the lease for dispatch and for Pongs.
+	SetLease(ownership.Lease)
+	// SetTable publishes the newest applied epoch for routing.
+	SetTable(*ownership.Table)
+}
+
+// driver is the one goroutine that owns an ownership machine, for one incarnation.
+// It alone changes gates, so a Beat is always a consistent cut.
+type driver struct {
+	machine *ownership.Machine
+	log     controlLog
+	path    dataPath
+	note    func(ownership.Note)
+	inputs  chan ownership.Input
+
+	revoked uint64 // Seq of the newest Revoke that was performed
+
+	ended  chan struct{} // closed when run has returned
+	wake   chan struct{} // cap 1: there is something in idle
+	mu     sync.Mutex
+	idle   []ring.Partition // may have nothing running any more
+	status ownership.Status
+}
+
+func newDriver(cfg ownership.Config, log controlLog, path dataPath, note func(ownership.Note)) *driver {
+	return &driver{
+		machine: ownership.New(cfg), log: log, path: path, note: note,
+		inputs: make(chan ownership.Input, 64), ended: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+}
+
+// deliver hands an input to the machine; it blocks until the driver takes it or has
+// ended. Not for the driver's own goroutine.
+func (d *driver) deliver(in ownership.Input) {
+	select {
+	case d.inputs <- in:
+	case <-d.ended:
+	}
+}
+
+// drained says that nothing may run any more on these partitions. It never blocks:
+// the data path calls it while it works.
+func (d *driver) drained(partitions []ring.Partition) {
+	d.mu.Lock()
+	d.idle = append(d.idle, partitions...)
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status returns the newest picture of the machine. Safe for concurrent use.
+func (d *driver) Status() ownership.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status
+}
+
+// run drives the machine until it ends or ctx does. It returns the effect that ended
+// it: ownership.Lost, Exit or Left, or nil when ctx ended.
+func (d *driver) run(ctx context.Context) ownership.Effect {
+	defer close(d.ended)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var in ownership.Input
+		select {
+		case <-ctx.Done():
+			return nil
+		case in = <-d.inputs:
+		case <-d.wake:
+			in = d.takeIdle()
+		case <-timer.C:
+			in = ownership.Tick{}
+		}
+		if end := d.step(in); end != nil {
+			return end
+		}
+		timer.Reset(d.untilNext())
+	}
+}
+
+// takeIdle asks again, now that the driver is at rest: what is idle behind a gate
+// that is not open stays idle.
+func (d *driver) takeIdle() ownership.Input {
+	d.mu.Lock()
+	asked := d.idle
+	d.idle = nil
+	d.mu.Unlock()
+	return ownership.Drained{Seq: d.revoked, Partitions: d.path.Idle(ownership.SetOf(asked...))}
+}
+
+func (d *driver) untilNext() time.Duration {
+	return max(0, min(time.Hour, d.machine.Next().Sub(clock.Now())))
+}
+
+// step applies in, and what the effects themselves answer, before anything else.
+func (d *driver) step(in ownership.Input) (end ownership.Effect) {
+	now := clock.Now()
+	for in != nil && end == nil {
+		in, end = d.perform(d.machine.Step(now, in))
+	}
+	d.mu.Lock()
+	d.status = d.machine.Status(now)
+	d.mu.Unlock()
+	return end
+}
+
+// perform performs effects in their order. The answer to a Revoke is the next input.
+func (d *driver) perform(effects []ownership.Effect) (next ownership.Input, end ownership.Effect) {
+	var revoked []ring.Partition
+	answer := false
+	for _, eff := range effects {
+		switch eff := eff.(type) {
+		case ownership.OpenReader:
+			d.log.OpenReader(eff)
+		case ownership.CheckContiguity:
+			d.log.CheckContiguity(eff)
+		case ownership.Append:
+			d.log.Append(eff)
+		case ownership.MoveAnchor:
+			d.log.MoveAnchor(eff)
+		case ownership.SetGates:
+			d.path.SetGates(eff.Gates)
+		case ownership.Revoke:
+			d.path.Revoke(eff)
+			d.revoked, answer = eff.Seq, true
+			revoked = slices.AppendSeq(revoked, eff.Partitions.All())
+		case ownership.ForceDrain:
+			d.path.Force(eff)
+		case ownership.SetLease:
+			d.path.SetLease(eff.Lease)
+		case ownership.PublishTable:
+			d.path.SetTable(eff.Table)
+		case ownership.Note:
+			d.note(eff)
+		case ownership.Lost, ownership.Exit, ownership.Left:
+			end = eff
+		}
+	}
+	if answer {
+		next = ownership.Drained{Seq: d.revoked, Partitions: d.path.Idle(ownership.SetOf(revoked...))}
+	}
+	return next, end
+}

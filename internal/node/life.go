@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// life is one incarnation: its machine, its part in the gossip, its readers of the
+// control log. The data path outlives it.
+type life struct {
+	node   *Node
+	inc    ownership.Incarnation
+	gossip *membership.Gossip
+	driver *driver
+}
+
+// live runs one incarnation after the other until one ends for good: LOST begins a
+// new one, which waits for whatever the old one has left running.
+func (n *Node) live(ctx context.Context) error {
+	for {
+		end, err := n.liveOnce(ctx)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		switch end := end.(type) {
+		case ownership.Lost:
+			n.metrics.lost.Inc()
+			n.log.Error("ownership is lost; starting again as a new incarnation", "error", end.Reason)
+		case ownership.Exit:
+			return fmt.Errorf("%w: %s", ErrExit, end.Reason)
+		case ownership.Left:
+			n.log.Info("left the group")
+			close(n.left)
+			<-ctx.Done()
+			return nil
+		}
+	}
+}
+
+// liveOnce is one incarnation, from gossip to its end.
+func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
+	l := &life{node: n, inc: newIncarnation()}
+	var err error
+	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
+	if l.gossip, err = membership.New(n.cfg.Membership, self, n.reach.gossip, n.parts.Log, n.gossipMetrics); err != nil {
+		return nil, err
+	}
+	transport, err := n.parts.ControlLog()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.gossip.Run(ctx) })
+	select {
+	case <-l.gossip.Ready():
+	case <-ctx.Done():
+		return nil, group.Wait()
+	}
+	log, err := controllog.New(n.cfg.ControlLog, transport, func(in ownership.Input) { l.driver.deliver(in) }, n.parts.Log, n.logMetrics)
+	if err != nil {
+		return nil, err
+	}
+	l.driver = newDriver(n.ownershipConfig(l), log, l, n.noted)
+	n.self.Store(&l.inc)
+	n.pipeline.SetSelf(l.inc)
+	n.reach.forget()
+	n.life.Store(l)
+
+	var end ownership.Effect
+	group.Go(func() error { return log.Run(ctx) })
+	group.Go(func() error {
+		defer stop()
+		end = l.driver.run(ctx)
+		return nil
+	})
+	n.begin(l)
+	return end, group.Wait()
+}
+
+// begin tells a new machine what its predecessor may have been told while it was
+// being made.
+func (n *Node) begin(l *life) {
+	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
+	select {
+	case <-n.draining:
+		l.driver.deliver(ownership.Leave{})
+	default:
+	}
+}
+
+func (n *Node) ownershipConfig(l *life) ownership.Config {
+	var running []ring.Partition
+	for p := range ring.Partition(ring.Partitions) {
+		if n.boxes.Running(p) > 0 {
+			running = append(running, p)
+		}
+	}
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	return ownership.Config{
+		Group: n.cfg.Group, Name: n.cfg.Name, Inc: l.inc, Version: n.cfg.Build,
+		HashID: ring.HashID, Partitions: ring.Partitions,
+		GRPCAddr: n.cfg.PeerAddr, GossipAddr: l.gossip.Addr(),
+		Timing:  n.cfg.Timing,
+		Seed:    binary.LittleEndian.Uint64(seed[:]),
+		Running: ownership.SetOf(running...),
+		Place:   n.cfg.Ring.Place,
+	}
+}
+
+func newIncarnation() (inc ownership.Incarnation) {
+	_, _ = rand.Read(inc[:]) // never fails
+	return inc
+}
+
+// The driver's dataPath: the pipeline, and what else a table or a lease concerns.
+
+// SetGates implements dataPath.
+func (l *life) SetGates(changes []ownership.GateChange) { l.node.pipeline.SetGates(changes) }
+
+// Revoke implements dataPath.
+func (l *life) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }
+
+// Force implements dataPath.
+func (l *life) Force(f ownership.ForceDrain) {
+	l.node.metrics.forced.Add(float64(f.Partitions.Len()))
+	l.node.log.Warn("drain by force", "partitions", f.Partitions.Len(), "reason", f.Reason)
+	l.node.pipeline.Force(f)
+}
+
+// Idle implements dataPath.
+func (l *life) Idle(partitions ownership.Set) ownership.Set { return l.node.pipeline.Idle(partitions) }
+
+// SetLease implements dataPath.
+func (l *life) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }
+
+// SetTable implements dataPath. Gates are set already, so what is routed by the new
+// table finds them.
+func (l *life) SetTable(t *ownership.Table) {
+	n := l.node
+	peers := make([]forward.PeerAddress, 0, len(t.Members))
+	known := make([]membership.Known, 0, len(t.Members))
+	for _, m := range t.Members {
+		if m.Inc == l.inc {
+			continue
+		}
+		peers = append(peers, forward.PeerAddress{Peer: forward.Peer(m.Inc), Address: m.GRPCAddr})
+		known = append(known, membership.Known{Inc: m.Inc, GossipAddr: m.GossipAddr})
+	}
+	n.pool.SetPeers(peers)
+	l.gossip.SetKnown(known)
+	n.pipeline.SetTable(t)
+	n.look()
+}
+
+// isMember reports whether the newest table names this incarnation.
+func (l *life) isMember() bool {
+	t := l.node.pipeline.Table()
+	return t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == l.inc })
+}

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// metrics are about ownership, as this node sees it.
+type metrics struct {
+	notes    *prometheus.CounterVec
+	handoff  prometheus.Histogram
+	takeover prometheus.Histogram
+	forced   prometheus.Counter
+	lost     prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		notes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_ownership_notes_total",
+			Help: "Things that the ownership machine has reported, by kind.",
+		}, []string{"kind"}),
+		handoff: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "ringfence_ownership_acquire_seconds",
+			Help:    "Longest wait of a batch of partitions from the record that gave them to this node until their gates opened.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}),
+		takeover: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "ringfence_ownership_takeover_seconds",
+			Help:    "Time from the last sign of a silent owner until its partitions were open here.",
+			Buckets: prometheus.ExponentialBuckets(0.1, 1.5, 16),
+		}),
+		forced: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_ownership_forced_drains_total",
+			Help: "Partitions whose deliveries were given up on because they outlasted the drain timeout, or because of a Genesis or LOST.",
+		}),
+		lost: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_ownership_lost_total",
+			Help: "Times that this node could not trust the control log any more and began a new incarnation.",
+		}),
+	}
+}
+
+// watch exports the newest picture of the machine.
+func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
+	f := promauto.With(reg)
+	gauge := func(name, help string, value func(ownership.Status) float64) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(n.Status()) })
+	}
+	gauge("ringfence_ownership_open_partitions", "Partitions that this node may dispatch for while it has a lease.",
+		func(s ownership.Status) float64 { return float64(s.Open) })
+	gauge("ringfence_ownership_waiting_partitions", "Partitions that are this node's but where an earlier owner may still work.",
+		func(s ownership.Status) float64 { return float64(s.Waiting) })
+	gauge("ringfence_ownership_draining_partitions", "Partitions that are not this node's any more and where its application still works.",
+		func(s ownership.Status) float64 { return float64(s.Draining) })
+	gauge("ringfence_ownership_lease_remaining_seconds", "Time left of this node's lease, negative when it has run out.",
+		func(s ownership.Status) float64 { return s.Lease.Sub(clock.Now()).Seconds() })
+	gauge("ringfence_ownership_is_member", "1 while this node is a member of the newest epoch.",
+		func(s ownership.Status) float64 {
+			if s.Member {
+				return 1
+			}
+			return 0
+		})
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_ownership_lease_margin_seconds",
+		Help: "Least remaining lease at a dispatch since this was read last; the lease itself when nothing was dispatched.",
+	}, func() float64 { return n.pipeline.LeaseMargin(n.cfg.Timing.Lease).Seconds() })
+}
+
+// noted takes a Note of the machine: a log line and a count.
+func (n *Node) noted(note ownership.Note) {
+	m := n.metrics
+	m.notes.WithLabelValues(string(note.Kind)).Inc()
+	level := slog.LevelInfo
+	switch note.Kind {
+	case ownership.NoteAcquired:
+		m.handoff.Observe(note.Took.Seconds())
+	case ownership.NoteTakeover:
+		m.takeover.Observe(note.Took.Seconds())
+	case ownership.NoteConfirm, ownership.NoteSnapSent, ownership.NoteDrained, ownership.NoteEpochLost:
+		level = slog.LevelDebug
+	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
+		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
+		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog:
+		level = slog.LevelWarn
+	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained:
+	}
+	attrs := []any{"kind", string(note.Kind), "epoch", note.At.String()}
+	if note.Name != "" {
+		attrs = append(attrs, "member", note.Name)
+	}
+	if !note.Inc.IsZero() {
+		attrs = append(attrs, "incarnation", note.Inc.String())
+	}
+	if note.Count != 0 {
+		attrs = append(attrs, "partitions", note.Count)
+	}
+	if note.Took != 0 {
+		attrs = append(attrs, "took", note.Took)
+	}
+	if note.Reason != "" {
+		attrs = append(attrs, "reason", note.Reason)
+	}
+	n.log.Log(context.Background(), level, "ownership", attrs...)
+}

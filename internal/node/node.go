@@ -1,0 +1,308 @@
+// Package node is one member of a router group: the pipeline, the driver of its
+// ownership machine, and the life of both, from start to drained.
+//
+// # Concurrency
+//
+// [Node.Run] owns every goroutine. The driver's goroutine alone steps the ownership
+// machine and changes gates; everything else reaches it through inputs. The methods
+// of Node are safe for concurrent use.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/source"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// Config is what a node is told once.
+type Config struct {
+	Group string
+	Name  string // stable over restarts, unique in the group
+	Build string // for people
+
+	PeerAddr string // host:port at which the other members reach PeerListener
+
+	App        app.Config
+	Forward    forward.Config
+	Mailbox    mailbox.Config
+	Retry      outcome.Config
+	Ring       ring.Config
+	Timing     ownership.Timing
+	ControlLog controllog.Config
+	Membership membership.Config // Group and Name are set here
+
+	DrainTimeout time.Duration // of a whole drain
+}
+
+// Parts are a node's collaborators. All are needed.
+type Parts struct {
+	Key key.Extractor
+
+	AppListener  net.Listener // closed by Run
+	PeerListener net.Listener // closed by Run
+	ServerCreds  credentials.TransportCredentials
+	ClientCreds  credentials.TransportCredentials
+
+	// Source returns a new source, for each time that the node begins to consume.
+	Source func() *source.Source
+	// ControlLog returns a new transport, for each incarnation.
+	ControlLog func() (controllog.Transport, error)
+
+	Registry prometheus.Registerer
+	Log      *slog.Logger
+}
+
+// ErrDrainTimeout says that a drain was cut: events were not settled, and the broker
+// will deliver them again.
+var ErrDrainTimeout = errors.New("node: drain timeout")
+
+// ErrExit says that this member may not go on, and must not come back by itself.
+var ErrExit = errors.New("node: cannot be a member")
+
+// Node is one member.
+type Node struct {
+	cfg     Config
+	parts   Parts
+	log     *slog.Logger
+	metrics *metrics
+
+	pipeline *pipeline.Pipeline
+	boxes    *mailbox.Mailboxes
+	app      *app.Server
+	pool     *forward.Pool
+	peers    *forward.Server
+	reach    *reach
+
+	logMetrics    *controllog.Metrics
+	gossipMetrics *membership.Metrics
+
+	self    atomic.Pointer[ownership.Incarnation]
+	life    atomic.Pointer[life]
+	source  atomic.Pointer[source.Source]
+	workers atomic.Int64
+	since   atomic.Int64  // clock.Instant since when there is no worker
+	changed chan struct{} // cap 1: the consumer has to look
+
+	drainOnce sync.Once
+	draining  chan struct{} // closed when a drain was asked for
+	left      chan struct{} // closed when this node owns nothing and runs nothing
+	settled   chan struct{} // closed when the source is done
+	drained   chan struct{} // closed when both are
+}
+
+// New builds a node. It does no I/O.
+func New(cfg Config, parts Parts) (*Node, error) {
+	cfg.Membership.Group, cfg.Membership.Name = cfg.Group, cfg.Name
+	cfg.ControlLog.Group = cfg.Group
+	n := &Node{
+		cfg: cfg, parts: parts, log: parts.Log.With("component", "node"),
+		metrics:       newMetrics(parts.Registry),
+		logMetrics:    controllog.NewMetrics(parts.Registry),
+		gossipMetrics: membership.NewMetrics(parts.Registry),
+		changed:       make(chan struct{}, 1),
+		draining:      make(chan struct{}), left: make(chan struct{}),
+		settled: make(chan struct{}), drained: make(chan struct{}),
+	}
+	n.self.Store(&ownership.Incarnation{})
+	n.since.Store(int64(clock.Now()))
+	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
+	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
+	mailbox.NewMetrics(parts.Registry, n.boxes)
+	n.reach = newReach(n.tell)
+
+	forwardMetrics := forward.NewMetrics(parts.Registry)
+	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, n.pipeline, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
+	n.peers = forward.NewServer(cfg.Forward, n.identity, parts.ServerCreds, n.pipeline, clock.Now, forwardMetrics, parts.Log)
+	var err error
+	n.app, err = app.New(cfg.App, app.Identity{Node: cfg.Name, Group: cfg.Group}, app.Parts{
+		Boxes:   n.pipeline,
+		Lease:   n.pipeline.Lease,
+		Workers: n.workersChanged,
+		Drain: func(reason string) {
+			n.log.Info("the application asks for a drain", "reason", reason)
+			n.Drain()
+		},
+		Now: clock.Now, Log: parts.Log, Metrics: app.NewMetrics(parts.Registry),
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.pipeline.Stages = pipeline.Stages{
+		Source: n, Key: parts.Key, Holder: n.pool, Peers: n.peers, Boxes: n.boxes, App: n.app,
+	}
+	n.metrics.watch(parts.Registry, n)
+	return n, nil
+}
+
+// Run is the node's whole life. When ctx ends it drains, within Config.DrainTimeout,
+// and stops. It returns nil after a drain that was complete; [ErrDrainTimeout];
+// [ErrExit] with the reason; or what made the node stop.
+func (n *Node) Run(ctx context.Context) error {
+	// The stages have a context of their own, so that ctx does not cut what is being drained.
+	below, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, below := errgroup.WithContext(below)
+	group.Go(func() error { return n.pool.Run(below) })
+	group.Go(func() error { return n.peers.Run(below, n.parts.PeerListener) })
+	group.Go(func() error { return n.app.Run(below) })
+	group.Go(func() error { return n.serveApp(below) })
+	group.Go(func() error { return n.pipeline.Run(below) })
+	group.Go(func() error { return n.live(below) })
+	group.Go(func() error { return n.consume(below) })
+	group.Go(func() error {
+		for _, done := range []chan struct{}{n.left, n.settled} {
+			select {
+			case <-done:
+			case <-below.Done():
+				return nil
+			}
+		}
+		n.log.Info("drained")
+		close(n.drained)
+		return nil
+	})
+
+	var cut error
+	select {
+	case <-ctx.Done():
+		cut = n.drainWithin(below)
+	case <-below.Done():
+	}
+	stop()
+	return errors.Join(group.Wait(), cut)
+}
+
+// drainWithin drains and waits for the end, but no longer than it may take.
+func (n *Node) drainWithin(below context.Context) error {
+	n.Drain()
+	timeout := time.NewTimer(n.cfg.DrainTimeout)
+	defer timeout.Stop()
+	select {
+	case <-n.drained:
+		return nil
+	case <-below.Done(): // a stage has failed and says why
+		return nil
+	case <-timeout.C:
+		return fmt.Errorf("%w after %v: %d events are not settled; the broker will deliver them again", ErrDrainTimeout, n.cfg.DrainTimeout, n.Unsettled())
+	}
+}
+
+// Drain makes the node stop consuming, leave the group in order, and finish what it
+// has accepted. It does not end Run. The channel is closed when nothing is left.
+// Calling it again changes nothing.
+func (n *Node) Drain() <-chan struct{} {
+	n.drainOnce.Do(func() {
+		n.log.Info("draining")
+		close(n.draining)
+		n.tell(ownership.Leave{})
+	})
+	return n.drained
+}
+
+// Unsettled returns how many events this node has received and not settled.
+func (n *Node) Unsettled() int {
+	if s := n.source.Load(); s != nil {
+		return s.Stats().Unsettled
+	}
+	return 0
+}
+
+// Status returns the newest picture of ownership.
+func (n *Node) Status() ownership.Status {
+	if l := n.life.Load(); l != nil {
+		return l.driver.Status()
+	}
+	return ownership.Status{Phase: ownership.Joining}
+}
+
+// Table returns the newest applied epoch, nil before the first.
+func (n *Node) Table() *ownership.Table { return n.pipeline.Table() }
+
+// Workers returns how many application streams take deliveries.
+func (n *Node) Workers() int { return int(n.workers.Load()) }
+
+// Settle implements pipeline.Settler: the source that received the events ends them.
+func (n *Node) Settle(verdicts []event.Verdict) {
+	if s := n.source.Load(); s != nil {
+		s.Settle(verdicts)
+	}
+}
+
+func (n *Node) identity() forward.Identity {
+	return forward.Identity{
+		Group: n.cfg.Group, HashID: ring.HashID, Member: n.cfg.Name,
+		Incarnation: forward.Peer(*n.self.Load()), Build: n.cfg.Build,
+	}
+}
+
+// serveApp serves the application's streams.
+func (n *Node) serveApp(ctx context.Context) error {
+	server := grpc.NewServer(app.ServerOptions(n.cfg.App)...)
+	appv1.RegisterAppServiceServer(server, n.app)
+	stop := context.AfterFunc(ctx, func() {
+		force := time.AfterFunc(time.Second, server.Stop)
+		defer force.Stop()
+		server.GracefulStop()
+	})
+	defer stop()
+	if err := server.Serve(n.parts.AppListener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("node: serve the application: %w", err)
+	}
+	return nil
+}
+
+// workersChanged is told how many application streams there are.
+func (n *Node) workersChanged(workers int) {
+	if workers == 0 {
+		n.since.Store(int64(clock.Now()))
+	}
+	n.workers.Store(int64(workers))
+	n.tell(ownership.AppReady{Ready: workers > 0})
+	n.look()
+}
+
+// tell hands an input to the present incarnation's machine, if there is one.
+func (n *Node) tell(in ownership.Input) {
+	if l := n.life.Load(); l != nil {
+		l.driver.deliver(in)
+	}
+}
+
+func (n *Node) deliveriesEnded(partitions []ring.Partition) {
+	if l := n.life.Load(); l != nil {
+		l.driver.drained(partitions)
+	}
+}
+
+// look makes the consumer look whether there is something to do.
+func (n *Node) look() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,61 @@
+package pipeline
+
+import (
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// SetGates changes gates. When it returns, no delivery under an old gate begins,
+// and events that waited behind a closed one are on their way back.
+func (p *Pipeline) SetGates(changes []ownership.GateChange) {
+	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
+}
+
+// Revoke takes partitions back from the application.
+func (p *Pipeline) Revoke(r ownership.Revoke) { p.App.Revoke(r.Partitions, r.Final) }
+
+// Force ends the patience with what runs on revoked partitions.
+func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }
+
+// Idle returns those of the partitions on which nothing runs now.
+func (p *Pipeline) Idle(partitions ownership.Set) ownership.Set {
+	var idle []ring.Partition
+	for q := range partitions.All() {
+		if p.Boxes.Running(q) == 0 {
+			idle = append(idle, q)
+		}
+	}
+	return ownership.SetOf(idle...)
+}
+
+// SetLease publishes the lease. Revocations that belong to the records before it
+// stand in the streams' queues already, which is what Pongs rely on.
+func (p *Pipeline) SetLease(l ownership.Lease) {
+	lapsed := !p.lease.Load().MayDispatch(ownership.Open, p.now())
+	p.lease.Store(&l)
+	if lapsed {
+		p.App.WakeAll() // what was ready waits for nothing but this
+	}
+}
+
+// SetTable publishes the newest applied epoch. Its gates were set before.
+func (p *Pipeline) SetTable(t *ownership.Table) {
+	p.table.Store(t)
+	p.Peers.SetEpoch(t.Cur)
+	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
+	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
+}
+
+// route is an epoch as forward sees it.
+type route struct{ *ownership.Table }
+
+// Locate implements forward.Route.
+func (r route) Locate(p ring.Partition) (forward.Peer, bool) {
+	return forward.Peer(r.Owner(p).Inc), true
+}
+
+// Epoch implements forward.Route.
+func (r route) Epoch() event.Position { return r.Cur }

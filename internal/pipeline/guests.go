@@ -1,0 +1,70 @@
+package pipeline
+
+import (
+	"sync"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/event"
+)
+
+// guests are events that a peer could not bring to their owner and has sent here to
+// be passed on once. They go through this node under handles of this node, and their
+// verdicts go back under the handles of the peer.
+type guests struct {
+	mu     sync.Mutex
+	last   event.Handle
+	origin map[event.Handle]origin
+}
+
+// origin is where a guest's verdict goes.
+type origin struct {
+	stream forward.StreamID
+	handle event.Handle
+}
+
+// guestHandles is set in the handles of guests, so that they never meet those of the
+// source, which count from one end of the same space.
+const guestHandles event.Handle = 1 << 63
+
+func (g *guests) init() { g.origin = make(map[event.Handle]origin) }
+
+// admit gives the events of an arrival handles of this node.
+func (g *guests) admit(a forward.Arrival) []*event.Event {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range a.Events {
+		g.last++
+		h := guestHandles | g.last
+		g.origin[h] = origin{a.From, e.Handle}
+		e.Handle = h
+	}
+	return a.Events
+}
+
+// settle sends the verdict on a guest back, and reports whether it was one.
+func (g *guests) settle(s forward.Settlement, peers Answerer) bool {
+	if s.Event.Handle&guestHandles == 0 {
+		return false
+	}
+	g.mu.Lock()
+	from, ok := g.origin[s.Event.Handle]
+	delete(g.origin, s.Event.Handle)
+	g.mu.Unlock()
+	if ok {
+		v := s.Verdict
+		v.Handle = from.handle
+		peers.Answer(from.stream, []event.Verdict{v})
+	}
+	return true
+}
+
+// gone forgets the guests of a stream: nobody waits for their verdicts.
+func (g *guests) gone(stream forward.StreamID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for h, from := range g.origin {
+		if from.stream == stream {
+			delete(g.origin, h)
+		}
+	}
+}

@@ -1,0 +1,282 @@
+// Package pipeline joins the stages: the way of an event through one node, and of
+// its verdict back. It is the only place that sees two stages.
+//
+//	source ─▶ key ─▶ ring ─▶ forward ─┬─▶ mailbox ─▶ app          (this node owns the key)
+//	                                  └─▶ peer ══▶ its mailbox    (another one does)
+//	peer ══▶ mailbox ─▶ app                                       (a peer holds the event)
+//
+// It decides nothing. Whether a node may act is asked by the mailbox, of
+// [ownership.Lease.MayDispatch]; what a result means, of package outcome.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use. They run on the goroutines of the
+// stages that call them and hold no lock across a call to another stage. The methods
+// that ownership governs by (SetGates, Revoke, Force, Idle, SetLease, SetTable) are
+// for its driver alone, one at a time.
+package pipeline
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// Workers is stage 6, the streams of the application.
+type Workers interface {
+	Wake(workers ...event.WorkerID)
+	WakeAll()
+	Revoke(partitions ownership.Set, final bool)
+	Force(partitions ownership.Set)
+}
+
+// Answerer brings verdicts to the peers that wait for them.
+type Answerer interface {
+	Answer(to forward.StreamID, verdicts []event.Verdict)
+	SetEpoch(epoch event.Position)
+}
+
+// Holder is stage 4: it keeps events until their verdicts.
+type Holder interface {
+	Hold(events []*event.Event)
+	HoldGuest(events []*event.Event)
+	Settle(from forward.Peer, verdicts []event.Verdict)
+	SetRoute(self forward.Peer, route forward.Route)
+}
+
+// Settler is stage 1, where an event's journey ends.
+type Settler interface {
+	Settle(verdicts []event.Verdict)
+}
+
+// Stages are what a pipeline joins. All are needed.
+type Stages struct {
+	Source Settler
+	Key    key.Extractor
+	Holder Holder
+	Peers  Answerer
+	Boxes  *mailbox.Mailboxes
+	App    Workers
+}
+
+// Pipeline joins the stages of one node.
+type Pipeline struct {
+	Stages
+	drained func([]ring.Partition)
+	now     func() clock.Instant
+
+	self   atomic.Pointer[ownership.Incarnation]
+	lease  atomic.Pointer[ownership.Lease]
+	table  atomic.Pointer[ownership.Table]
+	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
+	guests guests
+	spares sync.Pool // of *mailbox.Output
+}
+
+// New returns a pipeline without stages: whoever builds a node sets Stages before
+// anything runs, since the stages need the pipeline too. drained is told of
+// partitions on which nothing may run any more; it must not block.
+func New(drained func([]ring.Partition), now func() clock.Instant) *Pipeline {
+	p := &Pipeline{drained: drained, now: now}
+	p.self.Store(&ownership.Incarnation{})
+	p.lease.Store(&ownership.Lease{})
+	p.spares.New = func() any { return new(mailbox.Output) }
+	p.guests.init()
+	return p
+}
+
+// SetSelf says which incarnation this node is from now on.
+func (p *Pipeline) SetSelf(inc ownership.Incarnation) { p.self.Store(&inc) }
+
+// Run does what is due in the mailboxes, until ctx ends: retries, the ageing of the
+// window of done events. One ticker serves all events.
+func (p *Pipeline) Run(ctx context.Context) error {
+	const resolution = 10 * time.Millisecond
+	ticker := time.NewTicker(resolution)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if p.Boxes.Next() <= p.now() {
+				p.with(p.Boxes.Tick)
+			}
+		}
+	}
+}
+
+// with makes a call to the mailboxes and passes on what it asks for.
+func (p *Pipeline) with(call func(out *mailbox.Output)) {
+	out := p.spares.Get().(*mailbox.Output)
+	call(out)
+	p.pass(out)
+	out.Reset()
+	p.spares.Put(out)
+}
+
+// pass brings verdicts to their senders and wakes workers.
+func (p *Pipeline) pass(out *mailbox.Output) {
+	if len(out.Wake) > 0 {
+		p.App.Wake(out.Wake...)
+	}
+	for len(out.Verdicts) > 0 {
+		to := out.Verdicts[0].To
+		batch := make([]event.Verdict, 0, len(out.Verdicts))
+		rest := out.Verdicts[:0]
+		for _, v := range out.Verdicts {
+			if v.To == to {
+				batch = append(batch, v.Verdict)
+			} else {
+				rest = append(rest, v)
+			}
+		}
+		out.Verdicts = rest
+		p.verdicts(to, batch)
+	}
+	if len(out.Drained) > 0 {
+		p.drained(out.Drained)
+	}
+}
+
+// verdicts is stage 7 on its way back.
+func (p *Pipeline) verdicts(to mailbox.Sender, verdicts []event.Verdict) {
+	if to == mailbox.Local {
+		p.Holder.Settle(forward.Local, verdicts)
+		return
+	}
+	p.Peers.Answer(forward.StreamID(to), verdicts)
+}
+
+// Received implements source.Sink: stages 2 to 4.
+func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
+	events := make([]*event.Event, 0, len(messages))
+	var rejected []event.Verdict
+	for i := range messages {
+		m := &messages[i]
+		k, err := p.Key.Extract(&key.Message{
+			MessageKey:  m.Key,
+			OrderingKey: m.OrderingKey,
+			Properties:  m.Event.Properties,
+			Payload:     m.Event.Payload,
+			ID:          m.Event.ID,
+		})
+		if err != nil {
+			rejected = append(rejected, event.Verdict{
+				Handle: m.Event.Handle, Kind: event.Rejected, Reason: err.Error(), Attempts: m.Event.Attempts,
+			})
+			continue
+		}
+		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
+		events = append(events, m.Event)
+	}
+	if len(rejected) > 0 {
+		p.Source.Settle(rejected)
+	}
+	if len(events) > 0 {
+		p.Holder.Hold(events)
+	}
+}
+
+// Deliver implements forward.Sink: events whose owner is this node.
+func (p *Pipeline) Deliver(events []*event.Event) {
+	epoch := p.epoch()
+	p.with(func(out *mailbox.Output) { p.Boxes.Accept(mailbox.Local, epoch, events, out) })
+}
+
+// Settle implements forward.Sink: the end of a journey. Guests go back to the
+// stream that they came on.
+func (p *Pipeline) Settle(settlements []forward.Settlement) {
+	own := make([]event.Verdict, 0, len(settlements))
+	for _, s := range settlements {
+		if p.guests.settle(s, p.Peers) {
+			continue
+		}
+		own = append(own, s.Verdict)
+	}
+	if len(own) > 0 {
+		p.Source.Settle(own)
+	}
+}
+
+// Accept implements forward.Acceptor: what a peer has brought.
+func (p *Pipeline) Accept(a forward.Arrival) {
+	if a.Relay {
+		p.Holder.HoldGuest(p.guests.admit(a))
+		return
+	}
+	p.with(func(out *mailbox.Output) { p.Boxes.Accept(mailbox.Sender(a.From), a.Epoch, a.Events, out) })
+}
+
+// Gone implements forward.Acceptor.
+func (p *Pipeline) Gone(from forward.StreamID) {
+	p.guests.gone(from)
+	p.Boxes.SenderGone(mailbox.Sender(from))
+}
+
+// WorkerUp implements app.Boxes.
+func (p *Pipeline) WorkerUp(w event.WorkerID) {
+	p.with(func(out *mailbox.Output) { p.Boxes.WorkerUp(w, out) })
+}
+
+// WorkerGone implements app.Boxes.
+func (p *Pipeline) WorkerGone(w event.WorkerID) {
+	p.with(func(out *mailbox.Output) { p.Boxes.WorkerGone(w, out) })
+}
+
+// Take implements app.Boxes. The lease is judged in the mailbox, for each key.
+func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	lease, before := p.lease.Load(), len(dst)
+	dst = p.Boxes.Take(*lease, w, limit, dst)
+	if len(dst) > before {
+		p.noteMargin(lease.Until.Sub(p.now()))
+	}
+	return dst
+}
+
+// noteMargin keeps the least remaining lease of all dispatches.
+func (p *Pipeline) noteMargin(margin time.Duration) {
+	for {
+		least := p.margin.Load()
+		if least != 0 && int64(margin) >= least || p.margin.CompareAndSwap(least, int64(margin)) {
+			return
+		}
+	}
+}
+
+// LeaseMargin returns the least remaining lease at a dispatch since the last call,
+// or most when there was none.
+func (p *Pipeline) LeaseMargin(most time.Duration) time.Duration {
+	if least := p.margin.Swap(0); least != 0 {
+		return time.Duration(least)
+	}
+	return most
+}
+
+// Finish implements app.Boxes.
+func (p *Pipeline) Finish(results []event.Result) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Finish(results, out) })
+}
+
+// Lease returns the newest lease, for dispatch and for Pongs.
+func (p *Pipeline) Lease() ownership.Lease { return *p.lease.Load() }
+
+// Table returns the newest applied epoch, nil before the first.
+func (p *Pipeline) Table() *ownership.Table { return p.table.Load() }
+
+func (p *Pipeline) epoch() event.Position {
+	if t := p.table.Load(); t != nil {
+		return t.Cur
+	}
+	return event.Position{}
+}
