@@ -1,0 +1,254 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// healthInterval is how often this node's own health is looked at.
+const healthInterval = time.Second
+
+// Gossip is this node's part in the gossip of its group. Make one with [New]; its
+// methods are safe for concurrent use.
+type Gossip struct {
+	cfg     Config
+	self    Member // GossipAddr is set by Run
+	meta    []byte
+	report  func(Evidence)
+	log     *slog.Logger
+	metrics *Metrics
+	roster  *roster
+
+	ready chan struct{}          // closed when list may be used and GossipAddr is known
+	list  *memberlist.Memberlist // written before ready is closed
+
+	known   atomic.Pointer[[]Known]
+	members atomic.Pointer[[]Member]
+}
+
+// New returns one incarnation's gossip; a new incarnation needs a new one. It does
+// no I/O. Of self, Inc and GRPCAddr are needed.
+//
+// report is called by one goroutine of Run for each change; it must not block. It
+// hears of other members only. Changes that undo each other at once may be left out.
+func New(cfg Config, self Member, report func(Evidence), log *slog.Logger, metrics *Metrics) (*Gossip, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	self.Name = cfg.Name
+	meta, err := encodeMeta(self)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gossip{
+		cfg:     cfg,
+		self:    self,
+		meta:    meta,
+		report:  report,
+		log:     log.With("component", "membership"),
+		metrics: metrics,
+		roster:  newRoster(),
+		ready:   make(chan struct{}),
+	}
+	g.known.Store(&[]Known{})
+	g.members.Store(&[]Member{})
+	return g, nil
+}
+
+// Run takes part until ctx ends, then leaves: the others know at once that it was on
+// purpose. It returns an error if it cannot listen. It may be called once.
+func (g *Gossip) Run(ctx context.Context) error {
+	if err := g.listen(); err != nil {
+		return err
+	}
+	g.work(ctx)
+	return g.leave()
+}
+
+// work makes contacts and reports changes until ctx ends.
+func (g *Gossip) work(ctx context.Context) {
+	var contacts sync.WaitGroup
+	contacts.Go(func() { g.seek(ctx) })
+	contacts.Go(func() { g.rejoin(ctx) })
+	g.watch(ctx)
+	contacts.Wait()
+}
+
+func (g *Gossip) listen() error {
+	cfg, err := g.cfg.memberlist()
+	if err != nil {
+		return err
+	}
+	cfg.Name = gossipName(g.self)
+	cfg.Delegate, cfg.Events, cfg.Ping = delegate{meta: g.meta}, g.roster, g.roster
+	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) })
+	list, err := memberlist.Create(cfg)
+	if err != nil {
+		return fmt.Errorf("membership: listen on %s: %w", g.cfg.Listen, err)
+	}
+	g.list = list
+	g.self.GossipAddr = addrOf(list.LocalNode())
+	close(g.ready)
+	g.log.Info("gossip started", "member", gossipName(g.self), "address", g.self.GossipAddr)
+	return nil
+}
+
+// Ready is closed when this node listens.
+func (g *Gossip) Ready() <-chan struct{} { return g.ready }
+
+// Addr returns the ip:port at which others reach this node's gossip, "" before Ready.
+func (g *Gossip) Addr() string {
+	select {
+	case <-g.ready:
+		return g.self.GossipAddr
+	default:
+		return ""
+	}
+}
+
+// Members returns the other members that gossip believes alive or suspect, by name
+// and incarnation. The slice must not be written to.
+func (g *Gossip) Members() []Member { return *g.members.Load() }
+
+// SetKnown says which members the control log knows. Those that gossip does not know
+// are contacted every RejoinInterval.
+func (g *Gossip) SetKnown(known []Known) {
+	known = slices.Clone(known)
+	g.known.Store(&known)
+}
+
+// leave says farewell and stops. A farewell that reaches nobody is not an error: the
+// others find out by themselves.
+func (g *Gossip) leave() error {
+	if err := g.list.Leave(g.cfg.LeaveTimeout); err != nil {
+		g.log.Warn("left without a farewell", "error", err)
+	}
+	if err := g.list.Shutdown(); err != nil {
+		return fmt.Errorf("membership: stop: %w", err)
+	}
+	return nil
+}
+
+// watch reports changes until ctx ends.
+func (g *Gossip) watch(ctx context.Context) {
+	w := watcher{gossip: g, reported: make(map[string]reported)}
+	ticker := time.NewTicker(healthInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			g.metrics.health.Set(float64(g.list.GetHealthScore()))
+		case <-g.roster.changed:
+			w.look()
+		}
+	}
+}
+
+// watcher compares the roster with what was reported. One goroutine owns it.
+type watcher struct {
+	gossip   *Gossip
+	reported map[string]reported // other nodes by gossip name
+}
+
+// reported is what was reported of a node.
+type reported struct {
+	member  Member
+	suspect bool
+	ignored bool // it cannot be understood
+}
+
+// look reports the difference.
+func (w *watcher) look() {
+	nodes := w.gossip.roster.snapshot()
+	w.gossip.metrics.members.Set(float64(len(nodes)))
+	delete(nodes, gossipName(w.gossip.self))
+	changed := false
+	for name, n := range nodes {
+		r, ok := w.reported[name]
+		if !ok {
+			r, changed = w.came(name, n), true
+		}
+		if !r.ignored && n.suspect != r.suspect {
+			r.suspect = n.suspect
+			w.say(suspicion(n.suspect), r.member)
+		}
+		w.reported[name] = r
+	}
+	for name, r := range w.reported {
+		if _, ok := nodes[name]; ok {
+			continue
+		}
+		delete(w.reported, name)
+		changed = true
+		if !r.ignored {
+			w.say(Dead, r.member)
+		}
+	}
+	if changed {
+		w.publish()
+	}
+}
+
+func suspicion(suspect bool) Kind {
+	if suspect {
+		return Suspect
+	}
+	return Alive
+}
+
+func (w *watcher) came(name string, n node) reported {
+	m, err := decodeMember(name, n.addr, n.meta)
+	if err != nil {
+		w.gossip.metrics.bad.Inc()
+		w.gossip.log.Warn("gossip node ignored", "member", name, "error", err)
+		return reported{ignored: true}
+	}
+	w.say(Alive, m)
+	return reported{member: m}
+}
+
+func (w *watcher) say(kind Kind, m Member) {
+	w.gossip.metrics.evidence.WithLabelValues(kind.String()).Inc()
+	w.gossip.log.Info("evidence", "kind", kind.String(), "peer", m.Name, "incarnation", m.Inc, "address", m.GossipAddr)
+	w.gossip.report(Evidence{Kind: kind, Member: m})
+}
+
+func (w *watcher) publish() {
+	var members []Member
+	for _, r := range w.reported {
+		if !r.ignored {
+			members = append(members, r.member)
+		}
+	}
+	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(gossipName(a), gossipName(b)) })
+	w.gossip.members.Store(&members)
+}
+
+// missing returns the gossip addresses of known members that gossip does not know.
+func (g *Gossip) missing() []string {
+	incs := map[ownership.Incarnation]bool{g.self.Inc: true}
+	addrs := map[string]bool{g.self.GossipAddr: true}
+	for _, m := range g.Members() {
+		incs[m.Inc], addrs[m.GossipAddr] = true, true
+	}
+	missing := make(map[string]bool)
+	for _, k := range *g.known.Load() {
+		if k.GossipAddr != "" && !incs[k.Inc] && !addrs[k.GossipAddr] {
+			missing[k.GossipAddr] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(missing))
+}

@@ -1,0 +1,400 @@
+package membership
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/internal/ownership"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Members that know one seed find each other and learn each other's addresses.
+func TestMembersFindEachOther(t *testing.T) {
+	t.Parallel()
+	nodes := startGroup(t, 5)
+	for _, n := range nodes {
+		for _, m := range n.gossip.Members() {
+			i := slices.IndexFunc(nodes, func(o *testNode) bool { return o.inc == m.Inc })
+			if i < 0 {
+				t.Fatalf("%s knows a stranger %+v", n.name, m)
+			}
+			want := Member{Name: nodes[i].name, Inc: nodes[i].inc, GRPCAddr: nodes[i].grpcAddr, GossipAddr: nodes[i].gossip.Addr()}
+			if m != want {
+				t.Errorf("%s knows %+v, want %+v", n.name, m, want)
+			}
+		}
+		if got := n.kinds(n.inc); len(got) > 0 {
+			t.Errorf("%s heard evidence about itself: %v", n.name, got)
+		}
+	}
+}
+
+// A graceful leave is seen at once, without suspicion.
+func TestLeaveIsSeenAtOnce(t *testing.T) {
+	t.Parallel()
+	nodes := startGroup(t, 4)
+	began := time.Now()
+	nodes[3].stop()
+	for _, n := range nodes[:3] {
+		waitUntil(t, "the leave to be seen", func() bool { return last(n.kinds(nodes[3].inc)) == Dead })
+		if got := n.kinds(nodes[3].inc); slices.Contains(got, Suspect) {
+			t.Errorf("%s heard %v of one that left", n.name, got)
+		}
+	}
+	took := time.Since(began)
+	t.Logf("leave seen by all after %v", took)
+	if took > 2*time.Second {
+		t.Errorf("took %v: that is how a crash is found, not a leave", took)
+	}
+}
+
+// A crashed member is suspected, then declared dead, by everybody; live members are not.
+func TestCrashIsDetected(t *testing.T) {
+	t.Parallel()
+	nodes := startGroup(t, 5)
+	victim, rest := nodes[4], nodes[:4]
+	began := time.Now()
+	victim.crash()
+	waitUntil(t, "somebody to suspect", func() bool {
+		return slices.ContainsFunc(rest, func(n *testNode) bool { return slices.Contains(n.kinds(victim.inc), Suspect) })
+	})
+	t.Logf("first suspicion after %v", time.Since(began))
+	for _, n := range rest {
+		waitUntil(t, "the crash to be seen", func() bool { return last(n.kinds(victim.inc)) == Dead })
+	}
+	t.Logf("dead for all after %v", time.Since(began))
+	for _, n := range rest {
+		for _, o := range rest {
+			if o != n && last(n.kinds(o.inc)) == Dead {
+				t.Errorf("%s believes %s dead", n.name, o.name)
+			}
+		}
+	}
+}
+
+// A member that restarts under its name and address is a new one, at once.
+func TestRestartIsANewMember(t *testing.T) {
+	t.Parallel()
+	nodes := startGroup(t, 3)
+	old := nodes[2]
+	old.crash()
+	cfg := old.cfg
+	cfg.Listen = old.gossip.Addr()
+	cfg.Seeds = []string{nodes[0].gossip.Addr()}
+	again := startNode(t, cfg)
+	for _, n := range nodes[:2] {
+		waitUntil(t, "the new incarnation to be seen", func() bool { return n.sees(again) })
+	}
+}
+
+// Two halves that have forgotten each other merge again through what the control log knows.
+func TestHalvesMergeByKnownAddresses(t *testing.T) {
+	t.Parallel()
+	left, right := startGroup(t, 2), startGroup(t, 2)
+	dead := Known{Inc: newInc(), GossipAddr: freeAddr(t)} // must not keep the others from being tried
+	left[0].gossip.SetKnown([]Known{
+		{Inc: left[0].inc, GossipAddr: left[0].gossip.Addr()},
+		{Inc: left[1].inc, GossipAddr: left[1].gossip.Addr()},
+		dead,
+		{Inc: right[0].inc, GossipAddr: right[0].gossip.Addr()},
+	})
+	all := slices.Concat(left, right)
+	waitUntil(t, "the halves to merge", func() bool { return allSeeAll(all) })
+}
+
+// A seed may be a name that stands for several addresses.
+func TestSeedByName(t *testing.T) {
+	t.Parallel()
+	a := startNode(t, testConfig("a"))
+	_, port, err := net.SplitHostPort(a.gossip.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := testConfig("b")
+	cfg.Seeds = []string{"dns+localhost:" + port}
+	b := startNode(t, cfg)
+	waitUntil(t, "the seed to be found by name", func() bool { return allSeeAll([]*testNode{a, b}) })
+}
+
+// A seed that is not there yet is tried until it is.
+func TestSeedIsTriedForEver(t *testing.T) {
+	t.Parallel()
+	addr := freeAddr(t)
+	cfg := testConfig("early")
+	cfg.Seeds = []string{addr}
+	early := startNode(t, cfg)
+	waitUntil(t, "a failed attempt", func() bool {
+		return testutil.ToFloat64(early.gossip.metrics.joins.WithLabelValues("seed", "failed")) > 0
+	})
+	cfg = testConfig("late")
+	cfg.Listen = addr
+	late := startNode(t, cfg)
+	waitUntil(t, "the seed to be found", func() bool { return allSeeAll([]*testNode{early, late}) })
+}
+
+// A seed list that names only this node is reported, and no longer once somebody came.
+func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig("lonely")
+	cfg.Listen = freeAddr(t)
+	cfg.Seeds = []string{cfg.Listen}
+	lonely := startNode(t, cfg)
+	reported := func() bool { return testutil.ToFloat64(lonely.gossip.metrics.onlySelf) == 1 }
+	waitUntil(t, "the report", reported)
+	other := testConfig("other")
+	other.Seeds = []string{cfg.Listen}
+	startNode(t, other)
+	waitUntil(t, "the report to end", func() bool { return !reported() })
+}
+
+// Members of another group, without the key or with another one, stay outside.
+func TestStrangersStayOutside(t *testing.T) {
+	key, otherKey := make([]byte, 32), make([]byte, 32)
+	otherKey[0] = 1
+	tests := map[string]func(*Config){
+		"another group": func(c *Config) { c.Group = "other" },
+		"another key":   func(c *Config) { c.SecretKeys = [][]byte{otherKey} },
+		"no key":        func(c *Config) { c.SecretKeys = nil },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := testConfig("a")
+			cfg.SecretKeys = [][]byte{key}
+			a := startNode(t, cfg)
+			cfg = testConfig("stranger")
+			cfg.SecretKeys = [][]byte{key}
+			cfg.Seeds = []string{a.gossip.Addr()}
+			change(&cfg)
+			stranger := startNode(t, cfg)
+			stranger.gossip.SetKnown([]Known{{Inc: a.inc, GossipAddr: a.gossip.Addr()}})
+			for _, why := range []string{"seed", "rejoin"} {
+				waitUntil(t, "two refused contacts by "+why, func() bool {
+					return testutil.ToFloat64(stranger.gossip.metrics.joins.WithLabelValues(why, "failed")) >= 2
+				})
+			}
+			if len(a.gossip.Members()) > 0 || len(stranger.gossip.Members()) > 0 {
+				t.Error("a stranger was let in")
+			}
+		})
+	}
+}
+
+// During a change of keys, members that send with the old one and with the new one understand each other.
+func TestKeysCanChange(t *testing.T) {
+	t.Parallel()
+	before, after := make([]byte, 16), make([]byte, 32)
+	a := testConfig("a")
+	a.SecretKeys = [][]byte{before, after}
+	first := startNode(t, a)
+	b := testConfig("b")
+	b.SecretKeys = [][]byte{after, before}
+	b.Seeds = []string{first.gossip.Addr()}
+	second := startNode(t, b)
+	waitUntil(t, "them to meet", func() bool { return allSeeAll([]*testNode{first, second}) })
+}
+
+// An address that is taken is an error of Run, not a panic or a silence.
+func TestAddressTaken(t *testing.T) {
+	t.Parallel()
+	a := startNode(t, testConfig("a"))
+	cfg := testConfig("b")
+	cfg.Listen = a.gossip.Addr()
+	b, err := New(cfg, Member{Inc: newInc()}, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Run(t.Context()); err == nil || !strings.Contains(err.Error(), cfg.Listen) {
+		t.Errorf("Run = %v, want an error that names the address", err)
+	}
+}
+
+// Run listens, takes part and, when its context ends, leaves and returns nil.
+func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	witness := startNode(t, testConfig("witness"))
+	cfg := testConfig("a")
+	cfg.Seeds = []string{witness.gossip.Addr()}
+	inc := newInc()
+	a, err := New(cfg, Member{Inc: inc}, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if addr := a.Addr(); addr != "" {
+		t.Errorf("Addr before Run = %q", addr)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	<-a.Ready()
+	if a.Addr() == "" {
+		t.Error("Addr is empty though ready")
+	}
+	waitUntil(t, "the witness to see it", func() bool { return slices.Equal(witness.kinds(inc), []Kind{Alive}) })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	waitUntil(t, "the witness to see it leave", func() bool { return slices.Equal(witness.kinds(inc), []Kind{Alive, Dead}) })
+}
+
+// testNode is one member of a test and what it was told.
+type testNode struct {
+	name     string
+	inc      ownership.Incarnation
+	grpcAddr string
+	cfg      Config
+	gossip   *Gossip
+	cancel   context.CancelFunc
+	worked   chan struct{} // closed when the node does nothing more but answer
+	leaving  chan bool     // whether to say farewell
+	ended    chan struct{}
+
+	mu    sync.Mutex
+	heard map[ownership.Incarnation][]Kind
+}
+
+func testConfig(name string) Config {
+	cfg := DefaultConfig()
+	cfg.Group = "test"
+	cfg.Name = name
+	cfg.Listen = "127.0.0.1:0"
+	cfg.RejoinInterval = 300 * time.Millisecond
+	cfg.JoinBackoffMin = 50 * time.Millisecond
+	cfg.JoinBackoffMax = 300 * time.Millisecond
+	return cfg
+}
+
+// startNode starts a member, which leaves at the end of the test unless it is gone.
+func startNode(t *testing.T, cfg Config) *testNode {
+	t.Helper()
+	n := &testNode{
+		name: cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
+		worked: make(chan struct{}), leaving: make(chan bool, 1), ended: make(chan struct{}),
+		heard: make(map[ownership.Incarnation][]Kind),
+	}
+	var err error
+	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.report, quiet(), NewMetrics(prometheus.NewRegistry()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.gossip.listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	go func() { // Run, but for the possibility to crash
+		defer close(n.ended)
+		n.gossip.work(ctx)
+		end := n.gossip.list.Shutdown
+		if <-n.leaving {
+			end = n.gossip.leave
+		}
+		if err := end(); err != nil {
+			t.Errorf("end of %s: %v", n.name, err)
+		}
+	}()
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *testNode) stop()  { n.end(true) }
+func (n *testNode) crash() { n.end(false) }
+
+func (n *testNode) end(farewell bool) {
+	select {
+	case n.leaving <- farewell:
+	default: // it has ended already
+	}
+	n.cancel()
+	<-n.ended
+}
+
+func (n *testNode) report(e Evidence) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heard[e.Member.Inc] = append(n.heard[e.Member.Inc], e.Kind)
+}
+
+// kinds returns what was reported of an incarnation, in order.
+func (n *testNode) kinds(inc ownership.Incarnation) []Kind {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.heard[inc])
+}
+
+func (n *testNode) sees(o *testNode) bool {
+	return slices.ContainsFunc(n.gossip.Members(), func(m Member) bool { return m.Inc == o.inc })
+}
+
+func startGroup(t *testing.T, size int) []*testNode {
+	t.Helper()
+	var nodes []*testNode
+	for i := range size {
+		cfg := testConfig(fmt.Sprintf("n%d", i))
+		if i > 0 {
+			cfg.Seeds = []string{nodes[0].gossip.Addr()}
+		}
+		nodes = append(nodes, startNode(t, cfg))
+	}
+	waitUntil(t, "the group to form", func() bool { return allSeeAll(nodes) })
+	return nodes
+}
+
+func allSeeAll(nodes []*testNode) bool {
+	for _, n := range nodes {
+		for _, o := range nodes {
+			if n != o && !n.sees(o) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func last(kinds []Kind) Kind {
+	if len(kinds) == 0 {
+		return Alive
+	}
+	return kinds[len(kinds)-1]
+}
+
+func newInc() (inc ownership.Incarnation) {
+	_, _ = rand.Read(inc[:]) // never fails
+	return inc
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func waitUntil(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 15 s for %s", what)
+		}
+	}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

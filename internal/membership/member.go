@@ -1,0 +1,92 @@
+package membership
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// Member is one incarnation of a member, as gossip knows it.
+type Member struct {
+	Name       string
+	Inc        ownership.Incarnation
+	GRPCAddr   string // where its peers reach it
+	GossipAddr string // ip:port
+}
+
+// Known is a member that the control log knows.
+type Known struct {
+	Inc        ownership.Incarnation
+	GossipAddr string // host:port
+}
+
+// Kind is what gossip believes about a member.
+//
+//exhaustive:enforce
+type Kind uint8
+
+// The kinds of evidence.
+const (
+	Alive   Kind = iota // it answers, to us or to somebody who told us
+	Suspect             // it did not answer our probe, direct or through others
+	Dead                // it left, or was suspect for too long
+)
+
+// String returns the name of the kind, as metrics and logs have it.
+func (k Kind) String() string {
+	switch k {
+	case Alive:
+		return "alive"
+	case Suspect:
+		return "suspect"
+	case Dead:
+		return "dead"
+	}
+	return "unknown"
+}
+
+// Evidence is a change of what gossip believes about another member.
+type Evidence struct {
+	Kind   Kind
+	Member Member
+}
+
+// metaVersion is the first byte of what a member tells about itself in gossip.
+const metaVersion = 1
+
+// encodeMeta is what we tell about ourselves: a version, the incarnation, the gRPC address.
+func encodeMeta(self Member) ([]byte, error) {
+	meta := append([]byte{metaVersion}, self.Inc[:]...)
+	meta = append(meta, self.GRPCAddr...)
+	if len(meta) > memberlist.MetaMaxSize {
+		return nil, fmt.Errorf("membership: gRPC address of %d bytes leaves gossip no room (%d)", len(self.GRPCAddr), memberlist.MetaMaxSize)
+	}
+	return meta, nil
+}
+
+// decodeMember reads what a node tells about itself.
+func decodeMember(gossipName, gossipAddr, meta string) (Member, error) {
+	m := Member{GossipAddr: gossipAddr}
+	if len(meta) < 1+len(m.Inc) || meta[0] != metaVersion {
+		return Member{}, errors.New("membership: meta of another version")
+	}
+	copy(m.Inc[:], meta[1:])
+	m.GRPCAddr = meta[1+len(m.Inc):]
+	name, ok := strings.CutSuffix(gossipName, "/"+shortInc(m.Inc))
+	if !ok || name == "" || m.Inc.IsZero() {
+		return Member{}, errors.New("membership: name and incarnation do not match")
+	}
+	m.Name = name
+	return m, nil
+}
+
+// gossipName makes each incarnation a node of its own.
+func gossipName(self Member) string { return self.Name + "/" + shortInc(self.Inc) }
+
+// shortInc is the first eight bytes of an incarnation in hex.
+func shortInc(inc ownership.Incarnation) string { return hex.EncodeToString(inc[:8]) }

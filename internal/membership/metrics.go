@@ -1,0 +1,47 @@
+package membership
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics of a [Gossip].
+type Metrics struct {
+	members  prometheus.Gauge
+	health   prometheus.Gauge
+	onlySelf prometheus.Gauge
+	evidence *prometheus.CounterVec
+	joins    *prometheus.CounterVec
+	bad      prometheus.Counter
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
+	return &Metrics{
+		members: with.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_membership_members",
+			Help: "Members that gossip believes alive or suspect, this one included.",
+		}),
+		health: with.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_membership_health_score",
+			Help: "How badly this node itself keeps up with gossip; 0 is well.",
+		}),
+		onlySelf: with.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_membership_seeds_only_self",
+			Help: "1 while the seeds name nobody but this node.",
+		}),
+		evidence: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_membership_evidence_total",
+			Help: "Evidence about other members, by kind (alive, suspect, dead).",
+		}, []string{"kind"}),
+		joins: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_membership_contacts_total",
+			Help: "Attempts to contact a member, by why (seed, rejoin) and result (ok, failed).",
+		}, []string{"why", "result"}),
+		bad: with.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_membership_bad_members_total",
+			Help: "Gossip nodes that could not be understood.",
+		}),
+	}
+}
