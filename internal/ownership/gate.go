@@ -142,6 +142,20 @@ func (m *Machine) moveGates(r read) {
 	g.recheck = true
 }
 
+// claimGates lets wait what an adopted state says is ours: a Genesis of our own
+// that we never read.
+func (m *Machine) claimGates(when clock.Instant) {
+	var changes []GateChange
+	for p := range ring.Partition(m.cfg.Partitions) {
+		if m.state.Owner(p) == m.cfg.Inc {
+			m.gates.waiting.add(p)
+			m.gates.since[p] = when
+			changes = append(changes, m.change(p))
+		}
+	}
+	m.setGates(changes)
+}
+
 // markRevoked says that deliveries of closed tenures may run until we hear otherwise.
 func (m *Machine) markRevoked(revoked Set, when clock.Instant) {
 	if revoked.Empty() {

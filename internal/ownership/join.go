@@ -411,6 +411,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 	m.state = b.State.clone()
 	m.base = m.state.Cur
 	m.startAnyDeadlines(h.when)
+	m.claimGates(h.when)
 	m.emit(PublishTable{m.state.table()})
 	m.adopted(r)
 	for _, k := range kept {
@@ -426,6 +427,9 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 // adopted ends the join.
 func (m *Machine) adopted(r read) {
 	m.ownRead = m.now
+	if m.join.began == 0 {
+		m.join.began = m.now
+	}
 	m.emit(Note{Kind: NoteAdopted, At: r.at, Inc: r.rec.Inc, Took: m.now.Sub(m.join.began)})
 	m.join = joining{began: m.join.began, helloAt: m.join.helloAt, sentAt: m.join.sentAt}
 }
