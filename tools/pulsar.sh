@@ -441,9 +441,19 @@ new_handle() {
 	: >"$HANDLE/.ringfence-pulsar"
 }
 
-# available finds a broker's kind and makes sure that it can be started.
+# available finds a broker's kind and makes sure that it can be started. An engine that cannot get the
+# image is no engine.
 available() {
 	find_kind "$OWN" || return 1
+	if [ "$KIND" = docker ] && ! docker image inspect "$IMAGE" >/dev/null 2>&1 && ! docker pull -q "$IMAGE" >/dev/null; then
+		WHY="docker cannot pull $IMAGE"
+		[ "${RINGFENCE_PULSAR_FROM:-}" != docker ] || return 1
+		RINGFENCE_PULSAR_FROM=dist
+		find_kind "$OWN" || {
+			WHY="docker cannot pull $IMAGE, $WHY"
+			return 1
+		}
+	fi
 	[ "$KIND" != dist ] || fetch
 }
 
