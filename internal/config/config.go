@@ -17,6 +17,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -30,8 +31,10 @@ import (
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
 	"github.com/ringfence/router/ring"
 )
@@ -60,17 +63,21 @@ type Node struct {
 	Group string // routers of one group share the events of one subscription
 	Name  string // stable over restarts, unique in the group; the host's name by default
 
-	// AdvertiseHost is the host under which the others reach this router; empty:
+	// AdvertiseIP is the address under which the others reach this router; empty:
 	// the first address of this machine that is not loopback.
-	AdvertiseHost string
+	AdvertiseIP string
 }
 
 // Pulsar says which events come from where.
 type Pulsar struct {
-	URL          string   // pulsar:// or pulsar+ssl://, several hosts with commas
-	Token        Secret   // for token authentication; empty: none
-	Topics       []string // full names, or short ones in public/default
-	Subscription string   // of type SHARED; routers of one group use the same
+	URL   string // pulsar:// or pulsar+ssl://, several hosts with commas
+	Token Secret // for token authentication; empty: none
+
+	// BatchIndexAcks says that the broker counts unacked events one by one
+	// (acknowledgmentAtBatchIndexLevelEnabled), and not by the entry.
+	BatchIndexAcks bool
+
+	source.Config
 }
 
 // Key says which events belong together.
@@ -93,9 +100,18 @@ type Peer struct {
 
 // Gossip is about membership.
 type Gossip struct {
-	Listen    string   // host:port
-	Join      []string // host:port of some others; a name that resolves to many is fine
-	SecretKey Secret   // of 16, 24 or 32 bytes, in base64; empty: gossip in the clear
+	// EncryptionKeys are in base64, with commas, of 16, 24 or 32 bytes each: the first
+	// one encrypts, any of them decrypts. Empty: gossip in the clear.
+	EncryptionKeys Secret
+
+	membership.Config
+}
+
+// Format shows the section without the decoded keys, whatever the verb.
+func (g Gossip) Format(w fmt.State, _ rune) {
+	g.SecretKeys = nil
+	type plain Gossip // without this method
+	fmt.Fprintf(w, "%+v", plain(g))
 }
 
 // Listener is one address to listen on.
@@ -150,11 +166,11 @@ func Default() Config {
 	}
 	return Config{
 		Node:       Node{Name: name},
-		Pulsar:     Pulsar{URL: "pulsar://127.0.0.1:6650"},
+		Pulsar:     Pulsar{URL: "pulsar://127.0.0.1:6650", Config: source.DefaultConfig()},
 		Key:        Key{From: "message_key", Missing: "reject"},
 		App:        App{Listen: "127.0.0.1:16650", Config: app.DefaultConfig()},
 		Peer:       Peer{Listen: "0.0.0.0:16651", Config: forward.DefaultConfig()},
-		Gossip:     Gossip{Listen: "0.0.0.0:16652"},
+		Gossip:     Gossip{Config: membership.DefaultConfig()},
 		Admin:      Listener{Listen: "0.0.0.0:16653"},
 		Debug:      Listener{Listen: "127.0.0.1:16654"},
 		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},
@@ -174,12 +190,47 @@ var profiles = map[string]func() ownership.Timing{
 	"calm":    ownership.CalmTiming,
 }
 
-// derived are the keys that follow from another one.
-var derived = map[string]string{"control_log.group": "node.group"}
+// derived are the settings of packages that follow from another one here.
+var derived = map[string]string{
+	"control_log.group":  "node.group",
+	"gossip.group":       "node.group",
+	"gossip.name":        "node.name",
+	"gossip.secret_keys": "gossip.encryption_keys",
+	"pulsar.counting":    "pulsar.batch_index_acks",
+}
 
 // derive fills in what follows from other settings.
-func (c *Config) derive() {
-	c.ControlLog.Group = c.Node.Group
+func (c *Config) derive() error {
+	c.ControlLog.Group, c.Gossip.Group = c.Node.Group, c.Node.Group
+	c.Gossip.Name = c.Node.Name
+	c.Pulsar.Counting = source.CountEntries
+	if c.Pulsar.BatchIndexAcks {
+		c.Pulsar.Counting = source.CountEvents
+	}
+	if c.Pulsar.ConsumerName == "" {
+		c.Pulsar.ConsumerName = c.Node.Name
+	}
+	if c.Gossip.Advertise == "" && c.Node.AdvertiseIP != "" {
+		if _, port, err := net.SplitHostPort(c.Gossip.Listen); err == nil { // else Validate says so
+			c.Gossip.Advertise = net.JoinHostPort(c.Node.AdvertiseIP, port)
+		}
+	}
+	return c.deriveKeys()
+}
+
+func (c *Config) deriveKeys() error {
+	c.Gossip.SecretKeys = nil
+	if c.Gossip.EncryptionKeys == "" {
+		return nil
+	}
+	for i, text := range strings.Split(string(c.Gossip.EncryptionKeys), ",") {
+		secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+		if err != nil {
+			return fmt.Errorf("config: gossip.encryption_keys: key %d is not base64", i+1)
+		}
+		c.Gossip.SecretKeys = append(c.Gossip.SecretKeys, secret)
+	}
+	return nil
 }
 
 // Validate reports every setting that is out of range, or at odds with another one.
@@ -193,9 +244,8 @@ func (c Config) Validate() error {
 	}
 	required("node.group", c.Node.Group)
 	required("node.name", c.Node.Name)
-	required("pulsar.subscription", c.Pulsar.Subscription)
-	if len(c.Pulsar.Topics) == 0 || slices.Contains(c.Pulsar.Topics, "") {
-		bad("pulsar.topics = %q, want at least one name", c.Pulsar.Topics)
+	if c.Node.AdvertiseIP != "" && net.ParseIP(c.Node.AdvertiseIP) == nil {
+		bad("node.advertise_ip = %q, want an IP address", c.Node.AdvertiseIP)
 	}
 	if !strings.HasPrefix(c.Pulsar.URL, "pulsar://") && !strings.HasPrefix(c.Pulsar.URL, "pulsar+ssl://") {
 		bad("pulsar.url = %q, want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", c.Pulsar.URL)
@@ -216,8 +266,10 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs,
 		missingErr,
 		fromErr,
+		in("pulsar", c.Pulsar.Config.Validate()),
 		in("app", c.App.Config.Validate()),
 		in("peer", c.Peer.Config.Validate()),
+		in("gossip", c.Gossip.Config.Validate()),
 		in("ownership", c.Ownership.Timing.Validate()),
 		in("control_log", c.ControlLog.Config.Validate()),
 		in("ring", c.Ring.Validate()),
@@ -249,7 +301,6 @@ func (c Config) validateAddresses() error {
 	for _, a := range []struct{ key, address string }{
 		{"app.listen", c.App.Listen},
 		{"peer.listen", c.Peer.Listen},
-		{"gossip.listen", c.Gossip.Listen},
 		{"admin.listen", c.Admin.Listen},
 		{"debug.listen", c.Debug.Listen},
 	} {

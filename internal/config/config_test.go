@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
 )
 
 // enough is the least that a router must be told.
@@ -64,8 +66,26 @@ func TestDefaultsAreValidOnceTheRouterHasAName(t *testing.T) {
 	if loaded.App.Listen != "127.0.0.1:16650" || loaded.Debug.Listen != "127.0.0.1:16654" {
 		t.Errorf("app on %s, debug on %s", loaded.App.Listen, loaded.Debug.Listen)
 	}
-	if loaded.ControlLog.Group != "orders" {
-		t.Errorf("group of the control log is %q", loaded.ControlLog.Group)
+}
+
+func TestWhatFollowsFromAnotherSetting(t *testing.T) {
+	secret := strings.Repeat("k", 16)
+	loaded := load(t, config.Sources{Environ: with(
+		"RINGFENCE__NODE__ADVERTISE_IP=10.0.0.7",
+		"RINGFENCE__PULSAR__BATCH_INDEX_ACKS=true",
+		"RINGFENCE__GOSSIP__ENCRYPTION_KEYS="+base64.StdEncoding.EncodeToString([]byte(secret)),
+	)})
+	if loaded.ControlLog.Group != "orders" || loaded.Gossip.Group != "orders" || loaded.Gossip.Name != "router-0" || loaded.Pulsar.ConsumerName != "router-0" {
+		t.Errorf("groups and names are %q, %q, %q, %q", loaded.ControlLog.Group, loaded.Gossip.Group, loaded.Gossip.Name, loaded.Pulsar.ConsumerName)
+	}
+	if loaded.Gossip.Advertise != "10.0.0.7:16652" {
+		t.Errorf("gossip advertises %q", loaded.Gossip.Advertise)
+	}
+	if loaded.Pulsar.Counting != source.CountEvents {
+		t.Errorf("counting = %v", loaded.Pulsar.Counting)
+	}
+	if keys := loaded.Gossip.SecretKeys; len(keys) != 1 || string(keys[0]) != secret {
+		t.Errorf("%d keys", len(keys))
 	}
 }
 
@@ -112,15 +132,15 @@ retry: {attempts_max: 3, after_max: 1h30m}
 peer: {frame_max: 16MiB, frame_bytes_max: 65536}
 app: {listen: "unix:/run/router.sock"}
 `),
-		Environ: slices.DeleteFunc(with("RINGFENCE__GOSSIP__JOIN=a:1, b:2"), func(s string) bool {
+		Environ: slices.DeleteFunc(with("RINGFENCE__GOSSIP__SEEDS=a:1, b:2"), func(s string) bool {
 			return strings.HasPrefix(s, "RINGFENCE__PULSAR__TOPICS")
 		}),
 	})
 	if got := loaded.Pulsar.Topics; !slices.Equal(got, []string{"a", "persistent://t/n/b"}) {
 		t.Errorf("topics = %q", got)
 	}
-	if got := loaded.Gossip.Join; !slices.Equal(got, []string{"a:1", "b:2"}) {
-		t.Errorf("join = %q", got)
+	if got := loaded.Gossip.Seeds; !slices.Equal(got, []string{"a:1", "b:2"}) {
+		t.Errorf("seeds = %q", got)
 	}
 	if loaded.Ring.Load != 1.5 || loaded.Ring.VirtualNodes != 50 {
 		t.Errorf("ring = %+v", loaded.Ring)
@@ -160,7 +180,7 @@ mailbox: {depth_max: many, bytes_max: 1.5MiB, not_yet_delay: 5}
 ring: {load: heavy}
 node: {name: [a, b]}
 pulsar: {topics: {a: b}}
-gossip: {join: [1]}
+gossip: {seeds: [1]}
 retry: {attempts_max: -1}
 peer: nothing
 `, enough, []string{
@@ -170,7 +190,7 @@ peer: nothing
 			`ring.load = "heavy", want a number`,
 			"node.name has []interface {}, want one value",
 			"unknown key pulsar.topics.a",
-			"gossip.join has 1 in its list, want text",
+			"gossip.seeds has 1 in its list, want text",
 			`retry.attempts_max = "-1", which is out of the range`,
 			"peer is a section, not a setting",
 		}},
@@ -178,7 +198,7 @@ peer: nothing
 			"control_log.group cannot be set: it follows from node.group",
 		}},
 		"nothing said": {"", []string{"RINGFENCE__NODE__NAME="}, []string{
-			"node.group is not set", "node.name is not set", "pulsar.subscription is not set", "pulsar.topics = []",
+			"node.group is not set", "node.name is not set", "section pulsar: source: Subscription", "section pulsar: source: Topics",
 		}},
 		"values without sense": {`
 pulsar: {url: "http://broker:8080"}
@@ -186,6 +206,8 @@ key: {from: shoe size, missing: guess}
 app: {listen: "16650", deadline_margin: 1500ms}
 admin: {listen: "unix:/admin"}
 debug: {listen: "0.0.0.0:16654"}
+gossip: {listen: "localhost", encryption_keys: "not base64!"}
+node: {advertise_ip: here}
 ownership: {mode: loose, profile: slow, drain_timeout: 1m}
 control_log: {namespace: public}
 mailbox: {depth_max: 0}
@@ -196,6 +218,7 @@ log: {level: loud}
 			`ownership.mode = "loose", want strict or gossip`, `ownership.profile = "slow"`,
 			`control_log.namespace = "public"`, "app.deadline_margin = 1.5s, want less than half of ownership.lease (1s)",
 			"ownership.drain_timeout = 1m0s, want less than drain.timeout (45s)",
+			"gossip.encryption_keys: key 1 is not base64", `node.advertise_ip = "here"`, `section gossip: membership: Listen = "localhost"`,
 			"section mailbox: mailbox: DepthMax = 0", `section log: telemetry: Level = "loud"`,
 		}},
 		"not YAML": {"a: [\n", enough, []string{"router.yaml: "}},
@@ -226,10 +249,15 @@ func TestMissingFile(t *testing.T) {
 }
 
 func TestSecretsAreNotShown(t *testing.T) {
-	loaded := load(t, config.Sources{Environ: with("RINGFENCE__PULSAR__TOKEN=hush", "RINGFENCE__GOSSIP__SECRET_KEY=")})
+	loaded := load(t, config.Sources{Environ: with("RINGFENCE__PULSAR__TOKEN=hush", "RINGFENCE__GOSSIP__ENCRYPTION_KEYS=aHVzaGh1c2hodXNoaHVzaA==")})
 	shown := fmt.Sprintf("%v %+v %#v %v", loaded.Config, loaded.Config, loaded.Config, loaded.Settings())
-	if strings.Contains(shown, "hush") {
-		t.Errorf("the token is in %s", shown)
+	for _, secret := range []string{"hush", "aHVzaGh1", "104 117 115 104", "0x68, 0x75"} { // as text, in base64, as bytes
+		if strings.Contains(shown, secret) {
+			t.Errorf("%q is in %s", secret, shown)
+		}
+	}
+	if len(loaded.Gossip.SecretKeys) != 1 {
+		t.Error("the key of the gossip is gone")
 	}
 	if !slices.ContainsFunc(loaded.Settings(), func(s config.Setting) bool { return s.Key == "pulsar.token" && s.Value == "(hidden)" }) {
 		t.Error("the dump does not tell that there is a token")
@@ -241,7 +269,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 
 // What is printed can be read again, and gives the same settings.
 func TestSettingsRoundTrip(t *testing.T) {
-	first := load(t, config.Sources{Environ: with("RINGFENCE__RING__LOAD=1.125", "RINGFENCE__GOSSIP__JOIN=a:1,b:2")})
+	first := load(t, config.Sources{Environ: with("RINGFENCE__RING__LOAD=1.125", "RINGFENCE__GOSSIP__SEEDS=a:1,b:2")})
 	var environ []string
 	for _, s := range first.Settings() {
 		if s.Value != "" {

@@ -60,7 +60,7 @@ var shown = map[string]string{
 	"pulsar.subscription": "SHARED subscription to consume them with",
 	"key.from":            "where the key of an event is: message_key, property:NAME or json:PATH",
 	"app.listen":          "address for the application: HOST:PORT or unix:PATH",
-	"gossip.join":         "addresses of other routers of the group, with commas",
+	"gossip.seeds":        "addresses of other routers of the group, with commas: HOST:PORT or dns+HOST:PORT",
 	"ownership.mode":      "strict, or gossip (which is not exclusive)",
 	"ownership.profile":   "times of ownership: default, fast or calm",
 	"log.level":           "debug, info, warn or error",
@@ -94,8 +94,7 @@ func Load(from Sources) (*Loaded, error) {
 			return nil, err
 		}
 	}
-	loaded.derive()
-	if err := loaded.Validate(); err != nil {
+	if err := errors.Join(loaded.derive(), loaded.Validate()); err != nil {
 		return nil, err
 	}
 	return loaded, nil
