@@ -99,19 +99,24 @@ func (h *held) note(v *event.Verdict) {
 	h.tries.attempts, h.tries.lastError = max(h.tries.attempts, v.Attempts), v.Reason
 }
 
-// current returns the event with the failures that owners have told. Another owner
-// may have counted on the event itself, so it is copied rather than written to.
-func (h *held) current() *event.Event {
-	if h.tries == nil || h.tries.attempts <= h.event.Attempts {
-		return h.event
+// refresh brings the failures that owners have told into the event, and cuts long
+// errors, so that they never make an event too large for a frame. Another owner may
+// still look at the event, so it is copied rather than written to.
+func (h *held) refresh() {
+	told := h.tries
+	news := told != nil && told.attempts > h.event.Attempts
+	if !news && len(h.event.FirstError) <= textMax && len(h.event.LastError) <= textMax {
+		return
 	}
 	ev := *h.event
-	ev.Attempts, ev.LastError = h.tries.attempts, h.tries.lastError
-	if ev.FirstError == "" {
-		ev.FirstError = h.tries.firstError
+	if news {
+		ev.Attempts, ev.LastError = told.attempts, told.lastError
+		if ev.FirstError == "" {
+			ev.FirstError = told.firstError
+		}
 	}
+	ev.FirstError, ev.LastError = clip(ev.FirstError), clip(ev.LastError)
 	h.event, h.tries = &ev, nil
-	return h.event
 }
 
 // list is a queue of held events, linked through them. All are in its place.

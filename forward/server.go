@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -375,16 +374,6 @@ func (in *inbound) take(dst []event.Verdict) []event.Verdict {
 		*v = event.Verdict{}
 	}
 	return dst
-}
-
-// textMax is how much of a reason goes back, in bytes.
-const textMax = 4 << 10
-
-func clip(s string) string {
-	if len(s) <= textMax {
-		return s
-	}
-	return strings.ToValidUTF8(s[:textMax], "")
 }
 
 // sendReceipt implements end.

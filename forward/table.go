@@ -166,12 +166,13 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 			t.move(h, &lot.events)
 			continue
 		}
+		t.refresh(h)
 		if bytes += h.bytes; bytes > bytesMax && len(dst) > 0 {
 			break
 		}
 		t.move(h, &l.sent)
 		h.lane, h.relayed, h.released = l, relay, false
-		dst = append(dst, h.current())
+		dst = append(dst, h.event)
 	}
 	return dst, relay
 }

@@ -26,9 +26,10 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 	l := t.lane(now, owner)
 	switch {
 	case l == t.local:
+		t.refresh(h)
 		t.move(h, &l.sent)
 		h.lane, h.released = l, false
-		out.Local = append(out.Local, h.current())
+		out.Local = append(out.Local, h.event)
 	case l.up:
 		t.move(h, &l.queued)
 		h.lane = l
@@ -177,6 +178,17 @@ func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*hel
 func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
 	out.Settled = append(out.Settled, Settlement{Event: h.event, Verdict: *v})
 	t.forget(h)
+}
+
+// refresh brings an event up to date before it is given out again.
+func (t *Table) refresh(h *held) {
+	if h.past == nil {
+		return // nobody had it
+	}
+	h.refresh()
+	weight := weightOf(h.event)
+	t.bytes += weight - h.bytes
+	h.bytes = weight
 }
 
 func (t *Table) forget(h *held) {

@@ -1,0 +1,345 @@
+package forward
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// fixedRoute is a Route that names an owner for each partition modulo its length.
+type fixedRoute struct {
+	owners []Peer
+	none   map[int]bool // these have no owner
+	epoch  event.Position
+}
+
+func (r fixedRoute) Locate(p ring.Partition) (Peer, bool) {
+	i := int(p) % len(r.owners)
+	return r.owners[i], !r.none[i]
+}
+
+func (r fixedRoute) Epoch() event.Position { return r.epoch }
+
+func peerNumber(n int) Peer { return Peer{0: 'p', 15: byte(n)} }
+
+// model drives a Table with random calls and knows, by other means, what it holds
+// and who has what.
+type model struct {
+	table    *Table
+	now      clock.Instant
+	self     Peer
+	peers    []Peer
+	up       map[Peer]bool
+	guests   map[event.Handle]bool
+	open     map[event.Handle]bool          // held, by what went in and came out
+	with     map[Peer]map[event.Handle]bool // under way on the live stream, by what was given out
+	ever     map[event.Handle]map[Peer]bool
+	settled  map[event.Handle]int
+	last     event.Handle
+	epoch    int64
+	out      Moves
+	sent     int
+	relayed  int
+	parkings int
+}
+
+func newModel() *model {
+	m := &model{
+		table: NewTable(modelConfig()), now: 1, self: peerNumber(0), up: map[Peer]bool{Local: true},
+		guests: map[event.Handle]bool{}, open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
+		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
+	}
+	for n := range 4 {
+		m.peers = append(m.peers, peerNumber(n))
+		m.with[peerNumber(n)] = map[event.Handle]bool{}
+	}
+	return m
+}
+
+func modelConfig() Config {
+	c := DefaultConfig()
+	c.FrameEventsMax = 8
+	c.FrameBytesMax = 2000
+	c.ParkBurstMin = 2
+	return c
+}
+
+// perform does what the table asks for, and checks that it may.
+func (m *model) perform(t fataler) {
+	for _, ev := range m.out.Local {
+		m.give(t, Local, ev.Handle)
+	}
+	for _, peer := range m.out.Wake {
+		if !m.up[peer] {
+			t.Fatalf("woke %s, which has no stream", peer)
+		}
+	}
+	for _, s := range m.out.Settled {
+		h := s.Event.Handle
+		if !s.Verdict.Kind.Final() && !m.guests[h] {
+			t.Fatalf("event %d settled by %s", h, s.Verdict.Kind)
+		}
+		if m.settled[h]++; m.settled[h] > 1 {
+			t.Fatalf("event %d settled twice", h)
+		}
+		delete(m.open, h)
+		for _, with := range m.with {
+			delete(with, h)
+		}
+	}
+	m.out.Reset()
+	m.check(t)
+}
+
+func (m *model) give(t fataler, peer Peer, h event.Handle) {
+	m.sent++
+	if m.with[peer][h] {
+		t.Fatalf("event %d is given to %s twice", h, peer)
+	}
+	for other, with := range m.with {
+		if with[h] && m.up[other] {
+			t.Fatalf("event %d is given to %s while %s has it", h, peer, other)
+		}
+	}
+	m.with[peer][h] = true
+	if m.ever[h] == nil {
+		m.ever[h] = map[Peer]bool{}
+	}
+	m.ever[h][peer] = true
+}
+
+// check compares the table's own sums with what is known.
+func (m *model) check(t fataler) {
+	s := m.table.Stats()
+	if s.Events != len(m.open) || m.table.Len() != len(m.open) {
+		t.Fatalf("table holds %d, want %d", s.Events, len(m.open))
+	}
+	var in [places]int
+	for h := range m.open {
+		place, ok := m.table.Has(h)
+		if !ok {
+			t.Fatalf("event %d is not held", h)
+		}
+		in[place]++
+	}
+	if in != s.In {
+		t.Fatalf("places %v, counted %v", s.In, in)
+	}
+	with := 0
+	for _, w := range m.with {
+		with += len(w)
+	}
+	if in[Sent] != with {
+		t.Fatalf("%d events are sent, %d were given and not answered", in[Sent], with)
+	}
+	if (s.Events == 0) != (s.Bytes == 0) || (s.Events == 0) != (s.Oldest == 0) {
+		t.Fatalf("stats = %+v", s)
+	}
+}
+
+func (m *model) event(t *rapid.T) *event.Event {
+	m.last++
+	key := rapid.IntRange(0, 9).Draw(t, "key")
+	ev := &event.Event{
+		Handle: m.last, Key: event.Key(fmt.Sprint("key", key)), Partition: ring.Partition(key),
+		Payload: make([]byte, rapid.IntRange(0, 1500).Draw(t, "payload")), Topic: "topic",
+	}
+	m.open[ev.Handle] = true
+	return ev
+}
+
+type fataler interface {
+	Fatalf(format string, args ...any)
+	Helper()
+}
+
+func (m *model) actions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"hold": func(t *rapid.T) {
+			var events []*event.Event
+			for range rapid.IntRange(1, 8).Draw(t, "n") {
+				events = append(events, m.event(t))
+			}
+			m.table.Hold(m.now, events, &m.out)
+		},
+		"guest": func(t *rapid.T) {
+			ev := m.event(t)
+			m.guests[ev.Handle] = true
+			m.table.HoldGuest(m.now, []*event.Event{ev}, &m.out)
+		},
+		"take": func(t *rapid.T) {
+			peer := rapid.SampledFrom(m.peers).Draw(t, "peer")
+			batch, relay := m.table.Take(m.now, peer, 8, 2000, nil)
+			if len(batch) > 0 && !m.up[peer] {
+				t.Fatalf("took %d events for %s, which is down", len(batch), peer)
+			}
+			if relay {
+				m.relayed += len(batch)
+			}
+			bytes := 0
+			for _, ev := range batch {
+				bytes += weightOf(ev)
+				m.give(t, peer, ev.Handle)
+			}
+			if len(batch) > 1 && bytes > 2000 {
+				t.Fatalf("took %d bytes", bytes)
+			}
+		},
+		"answer": func(t *rapid.T) {
+			from := rapid.SampledFrom(append([]Peer{Local}, m.peers...)).Draw(t, "from")
+			if m.up[from] {
+				m.answer(t, from)
+			}
+		},
+		"stranger": func(t *rapid.T) { // a verdict about anything, from anybody
+			from := rapid.SampledFrom(m.peers).Draw(t, "from")
+			v := m.verdict(t, event.Handle(rapid.IntRange(1, int(m.last)+1).Draw(t, "handle")))
+			v.Kind = event.Done
+			before := m.settled[v.Handle]
+			m.table.Settle(m.now, from, []event.Verdict{v}, &m.out)
+			m.perform(t)
+			if m.settled[v.Handle] > before && !m.ever[v.Handle][from] {
+				t.Fatalf("event %d was settled by %s, which never had it", v.Handle, from)
+			}
+		},
+		"up": func(t *rapid.T) {
+			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
+			m.up[peer] = true
+			m.table.PeerUp(m.now, peer, &m.out)
+		},
+		"down": func(t *rapid.T) {
+			peer := rapid.SampledFrom(m.peers[1:]).Draw(t, "peer")
+			m.down(peer)
+		},
+		"route": func(t *rapid.T) {
+			r := fixedRoute{none: map[int]bool{}}
+			for i := range 5 {
+				r.owners = append(r.owners, rapid.SampledFrom(m.peers).Draw(t, "owner"))
+				r.none[i] = rapid.IntRange(0, 9).Draw(t, "none") == 0
+			}
+			m.epoch++
+			r.epoch = event.Position{Ledger: m.epoch}
+			m.table.SetRoute(m.now, m.self, r, &m.out)
+		},
+		"credit": func(t *rapid.T) {
+			peer := rapid.SampledFrom(m.peers).Draw(t, "peer")
+			m.table.Credit(m.now, peer, []event.Key{"key0", "key1"}, &m.out)
+		},
+		"time": func(t *rapid.T) {
+			m.now = m.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)
+			m.tick(t)
+		},
+		"drop": func(t *rapid.T) {
+			h := event.Handle(rapid.IntRange(1, int(m.last)+1).Draw(t, "handle"))
+			m.table.Drop([]event.Handle{h})
+			delete(m.open, h)
+			for _, with := range m.with {
+				delete(with, h)
+			}
+		},
+	}
+}
+
+func (m *model) tick(t fataler) {
+	m.table.Tick(m.now, &m.out)
+	if next := m.table.Next(); !next.After(m.now) {
+		t.Fatalf("Next is %v after a Tick at %v", next, m.now)
+	}
+}
+
+func (m *model) down(peer Peer) {
+	m.up[peer] = false
+	m.table.PeerDown(m.now, peer, &m.out)
+	clear(m.with[peer])
+}
+
+func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
+	kinds := []event.VerdictKind{event.Done, event.Failed, event.Rejected, event.NotOwner, event.NotYet, event.Overloaded, event.Attempted}
+	return event.Verdict{
+		Handle:   h,
+		Kind:     rapid.SampledFrom(kinds).Draw(t, "kind"),
+		Delay:    time.Duration(rapid.IntRange(0, 100).Draw(t, "delay")) * time.Millisecond,
+		Attempts: 1,
+		Reason:   "no luck",
+		Epoch:    event.Position{Ledger: rapid.Int64Range(0, m.epoch+1).Draw(t, "epoch")},
+	}
+}
+
+// answer lets a peer say something about some of what it has.
+func (m *model) answer(t *rapid.T, from Peer) {
+	var verdicts []event.Verdict
+	for h := event.Handle(1); h <= m.last; h++ {
+		if !m.with[from][h] || rapid.Bool().Draw(t, "skip") {
+			continue
+		}
+		v := m.verdict(t, h)
+		verdicts = append(verdicts, v)
+		if v.Kind != event.Attempted {
+			delete(m.with[from], h)
+		}
+		if v.Kind == event.Overloaded {
+			m.parkings++
+		}
+	}
+	m.table.Settle(m.now, from, verdicts, &m.out)
+}
+
+// settleAll lets everything work again and answers Done to all: after that, nothing
+// may be left.
+func (m *model) settleAll(t fataler) {
+	m.epoch++
+	m.table.SetRoute(m.now, m.self, fixedRoute{owners: m.peers, epoch: event.Position{Ledger: m.epoch}}, &m.out)
+	m.perform(t)
+	for round := 0; len(m.open) > 0; round++ {
+		if round > 1000 {
+			t.Fatalf("%d events are never settled: %+v", len(m.open), m.table.Stats())
+		}
+		for _, peer := range m.peers[1:] {
+			m.up[peer] = true
+			m.table.PeerUp(m.now, peer, &m.out)
+			batch, _ := m.table.Take(m.now, peer, 8, 2000, nil)
+			for _, ev := range batch {
+				m.give(t, peer, ev.Handle)
+			}
+		}
+		for _, peer := range append([]Peer{Local}, m.peers...) {
+			var verdicts []event.Verdict
+			for h := range m.with[peer] {
+				verdicts = append(verdicts, event.Verdict{Handle: h, Kind: event.Done})
+			}
+			m.table.Settle(m.now, peer, verdicts, &m.out)
+			m.perform(t)
+		}
+		m.now = m.now.Add(20 * time.Millisecond)
+		m.tick(t)
+		m.perform(t)
+	}
+}
+
+// Every held event is settled exactly once or dropped, whatever peers, routes and
+// time do, and is never under way twice.
+func TestTableModel(t *testing.T) {
+	var sent, relayed, parkings int
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel()
+		actions := m.actions()
+		names := slices.Sorted(maps.Keys(actions))
+		for range rapid.IntRange(20, 300).Draw(t, "steps") { // longer than t.Repeat, which stops at about 30
+			actions[rapid.SampledFrom(names).Draw(t, "action")](t)
+			m.perform(t)
+		}
+		m.settleAll(t)
+		sent, relayed, parkings = sent+m.sent, relayed+m.relayed, parkings+m.parkings
+	})
+	if sent == 0 || relayed == 0 || parkings == 0 {
+		t.Errorf("sent %d, relayed %d, parked %d: this run proved nothing", sent, relayed, parkings)
+	}
+}
