@@ -1,0 +1,129 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/membroker"
+)
+
+// MemBroker is a broker in memory: membroker.Broker, or membroker.Client where it
+// lives in another process.
+type MemBroker interface {
+	Publish(ctx context.Context, topic string, messages []membroker.Message) (membroker.EntryID, error)
+	Subscribe(ctx context.Context, o membroker.SubscribeOptions) (membroker.Consumer, error)
+}
+
+// NewMem returns a source that reads from a broker in memory. Config has the same
+// meaning as for Pulsar; chunks, names of consumers, CopyTimeout and CountEvents do
+// not exist there. When the connection to the broker breaks, Run returns.
+func NewMem(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Logger) *Source {
+	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ *slog.Logger) (link, error) {
+		return openMem(ctx, cfg, broker)
+	})
+}
+
+type memLink struct {
+	cfg      Config
+	broker   MemBroker
+	consumer membroker.Consumer
+
+	// The reader's own.
+	received []membroker.Entry // not yet handed on, the first one from index on
+	index    int
+	handedOn int // since the last permits were given
+	lanes    map[string]*lane
+}
+
+func openMem(ctx context.Context, cfg Config, broker MemBroker) (link, error) {
+	if cfg.Counting == CountEvents {
+		return nil, errors.New("source: a broker in memory acks entries only: Counting has to be CountEntries")
+	}
+	consumer, err := broker.Subscribe(ctx, membroker.SubscribeOptions{
+		Subscription: cfg.Subscription, Type: membroker.Shared, FromLatest: !cfg.FromEarliest,
+		Topics: append([]string{cfg.RetryTopic}, cfg.Topics...),
+	})
+	if errors.Is(err, membroker.ErrSubscriptionType) {
+		return nil, fmt.Errorf("source: subscription %q: %w (%w)", cfg.Subscription, ErrSubscriptionType, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("source: subscribe %q: %w", cfg.Subscription, err)
+	}
+	consumer.Permit(cfg.ReceiverQueueMax)
+	return &memLink{cfg: cfg, broker: broker, consumer: consumer, lanes: make(map[string]*lane)}, nil
+}
+
+func (m *memLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+	if len(m.received) == 0 {
+		received, err := m.consumer.Receive(ctx)
+		if err != nil {
+			return batch, err
+		}
+		m.received = received
+	}
+	for len(m.received) > 0 && len(batch) < m.cfg.BatchMax {
+		e := &m.received[0]
+		batch = append(batch, m.receipt(e, m.index))
+		m.handedOn++
+		if m.index++; m.index == len(e.Messages) {
+			*e = membroker.Entry{}
+			m.received, m.index = m.received[1:], 0
+		}
+	}
+	if m.handedOn >= max(1, m.cfg.ReceiverQueueMax/2) {
+		m.consumer.Permit(m.handedOn)
+		m.handedOn = 0
+	}
+	return batch, nil
+}
+
+func (m *memLink) receipt(e *membroker.Entry, index int) Receipt {
+	l, ok := m.lanes[e.Topic]
+	if !ok {
+		base, partition := splitPartition(e.Topic)
+		l = &lane{number: int32(len(m.lanes)), base: base, partition: partition, retry: base == m.cfg.RetryTopic}
+		m.lanes[e.Topic] = l
+	}
+	message := &e.Messages[index]
+	id := event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: -1, TopicPartition: l.partition}
+	if e.Batched {
+		id.Batch = int32(index)
+	}
+	ev := &event.Event{
+		ID: id, Topic: l.base, Payload: message.Payload, Properties: properties(message.Properties),
+		PublishTime: message.PublishTime, EventTime: message.EventTime, Redelivery: e.Redelivery,
+	}
+	if l.retry {
+		restore(ev)
+	}
+	return Receipt{
+		Message: Message{Event: ev, Key: message.Key, OrderingKey: message.OrderingKey},
+		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Lane: l.number,
+	}
+}
+
+func (m *memLink) ack(a Ack) error {
+	m.consumer.Ack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: -1})
+	return nil
+}
+
+func (m *memLink) nack(a Ack) {
+	m.consumer.Nack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: a.Index})
+}
+
+func (m *memLink) send(ctx context.Context, c outgoing, done func(error)) {
+	message := membroker.Message{
+		Key: c.key, OrderingKey: c.orderingKey, Payload: c.payload, Properties: c.properties, EventTime: c.eventTime,
+	}
+	if c.delay > 0 {
+		message.DeliverAt = time.Now().Add(c.delay).UnixMilli() //nolint:forbidigo // the broker holds messages back by the wall clock; no lease depends on it
+	}
+	_, err := m.broker.Publish(ctx, c.topic, []membroker.Message{message})
+	done(err)
+}
+
+func (m *memLink) close() { m.consumer.Close() }
