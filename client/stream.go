@@ -206,7 +206,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost []*Event, err error) {
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
 		lost = s.inbox.pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
-		s.runner.hooks.Ponged()
+		s.runner.hooks.Ponged(s.inbox.newest)
 	case *appv1.WorkResponse_Revoke:
 		s.revoke(frame.Revoke)
 	case *appv1.WorkResponse_Suspend:

@@ -13,8 +13,9 @@ import (
 type Hooks struct {
 	// Now replaces the lease clock. It is called from many goroutines.
 	Now func() clock.Instant
-	// Ponged is told each time a Pong has been taken in. It must not block.
-	Ponged func()
+	// Ponged is told the newest deadline each time a Pong has been taken in. It must
+	// neither block nor call back into the SDK.
+	Ponged func(deadline clock.Instant)
 }
 
 type key struct{}
@@ -29,7 +30,7 @@ func From(ctx context.Context) Hooks {
 		h.Now = clock.Now
 	}
 	if h.Ponged == nil {
-		h.Ponged = func() {}
+		h.Ponged = func(clock.Instant) {}
 	}
 	return h
 }

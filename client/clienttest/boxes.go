@@ -1,0 +1,160 @@
+package clienttest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// Kind is how a delivery ended.
+type Kind uint8
+
+// The kinds of outcome.
+const (
+	Done       Kind = Kind(event.ResultDone)       // the handler returned nil
+	Retry      Kind = Kind(event.ResultRetry)      // it failed
+	Reject     Kind = Kind(event.ResultReject)     // it returned client.Reject
+	NotStarted Kind = Kind(event.ResultNotStarted) // it was not called
+	Cancelled  Kind = Kind(event.ResultCancelled)  // it was cut because the key was lost
+	Lost       Kind = Kind(event.ResultLost)       // the stream broke, and the lease ran out without an answer
+)
+
+// String returns the name of the kind.
+func (k Kind) String() string { return event.ResultKind(k).String() }
+
+// Outcome is what the router was told about a delivery.
+type Outcome struct {
+	Kind   Kind
+	After  time.Duration // Retry: the delay that the handler asked for, 0 for none
+	Reason string        // Retry, Reject: the error's text
+}
+
+// String describes the outcome in words.
+func (o Outcome) String() string {
+	switch {
+	case o.After > 0:
+		return fmt.Sprintf("%v after %v: %s", o.Kind, o.After, o.Reason)
+	case o.Reason != "":
+		return fmt.Sprintf("%v: %s", o.Kind, o.Reason)
+	}
+	return o.Kind.String()
+}
+
+// boxes are the mailboxes: one queue for each key, one running delivery at most.
+type boxes struct {
+	wake func() // workers have to look; called without the lock
+
+	mu      sync.Mutex
+	last    event.DeliveryID
+	keys    map[event.Key]*box
+	ready   []*box // keys with a waiting delivery and none that runs, in order
+	running map[event.DeliveryID]*box
+	tokens  map[ring.Partition]int64
+}
+
+// box is one key with deliveries.
+type box struct {
+	key     event.Key
+	queue   []*Delivery
+	running *Delivery
+}
+
+func newBoxes() *boxes {
+	return &boxes{
+		keys:    make(map[event.Key]*box),
+		running: make(map[event.DeliveryID]*box),
+		tokens:  make(map[ring.Partition]int64),
+	}
+}
+
+// add queues a delivery.
+func (b *boxes) add(d *Delivery) {
+	b.mu.Lock()
+	key := d.event.Key
+	x := b.keys[key]
+	if x == nil {
+		x = &box{key: key}
+		b.keys[key] = x
+	}
+	x.queue = append(x.queue, d)
+	if x.running == nil && len(x.queue) == 1 {
+		b.ready = append(b.ready, x)
+	}
+	b.mu.Unlock()
+	b.wake()
+}
+
+// close moves a partition away and back: what waits in it is not started, and what
+// comes later has a higher token.
+func (b *boxes) close(p ring.Partition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tokens[p]++
+	b.ready = slices.DeleteFunc(b.ready, func(x *box) bool { return ring.PartitionOf(string(x.key)) == p })
+	for _, x := range b.keys {
+		if ring.PartitionOf(string(x.key)) != p {
+			continue
+		}
+		for _, d := range x.queue {
+			d.end(event.Result{Kind: event.ResultNotStarted})
+		}
+		x.queue = nil
+		b.drop(x)
+	}
+}
+
+// drop forgets a key that has nothing any more. The lock is held.
+func (b *boxes) drop(x *box) {
+	if x.running == nil && len(x.queue) == 0 {
+		delete(b.keys, x.key)
+	}
+}
+
+// WorkerUp implements app.Boxes. Any worker takes any key.
+func (b *boxes) WorkerUp(event.WorkerID) {}
+
+// WorkerGone implements app.Boxes.
+func (b *boxes) WorkerGone(event.WorkerID) {}
+
+// Take implements app.Boxes.
+func (b *boxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.ready) > 0 && limit > 0 {
+		x := b.ready[0]
+		b.ready = b.ready[1:]
+		x.running, x.queue = x.queue[0], x.queue[1:]
+		b.last++
+		b.running[b.last] = x
+		p := ring.PartitionOf(string(x.key))
+		dst = append(dst, event.Delivery{
+			ID: b.last, Event: &x.running.event, Partition: p, Token: x.running.token(b.tokens[p]), Attempt: x.running.attempt,
+		})
+		limit--
+	}
+	return dst
+}
+
+// Finish implements app.Boxes.
+func (b *boxes) Finish(results []event.Result) {
+	b.mu.Lock()
+	for _, r := range results {
+		x := b.running[r.Delivery]
+		if x == nil {
+			continue
+		}
+		delete(b.running, r.Delivery)
+		x.running.end(r)
+		x.running = nil
+		if len(x.queue) > 0 {
+			b.ready = append(b.ready, x)
+		}
+		b.drop(x)
+	}
+	b.mu.Unlock()
+	b.wake()
+}

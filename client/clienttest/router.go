@@ -1,0 +1,337 @@
+package clienttest
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/client/internal/hook"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// lease is how far ahead of the router's clock its lease ends.
+const lease = time.Hour
+
+// outcomeWait is how long [Delivery.Outcome] waits before it fails the test.
+const outcomeWait = 30 * time.Second
+
+// Router is a router in memory, for one test.
+type Router struct {
+	t        testing.TB
+	boxes    *boxes
+	server   *app.Server
+	grpc     *grpc.Server
+	listener *bufconn.Listener
+	start    time.Time
+
+	mu        sync.Mutex
+	ahead     time.Duration // of our clock before the real one
+	until     clock.Instant // of the lease
+	workers   map[*worker]struct{}
+	connected int
+	change    *sync.Cond // deadlines of workers, or how many are connected
+	conns     map[net.Conn]struct{}
+}
+
+// worker is one Run.
+type worker struct{ deadline clock.Instant }
+
+// NewRouter returns a running router. It ends with the test.
+func NewRouter(t testing.TB) *Router {
+	t.Helper()
+	r := &Router{
+		t: t, boxes: newBoxes(), listener: bufconn.Listen(1 << 20), start: time.Now(),
+		workers: make(map[*worker]struct{}), conns: make(map[net.Conn]struct{}),
+	}
+	r.change = sync.NewCond(&r.mu)
+	r.until = r.now().Add(lease)
+
+	cfg := app.DefaultConfig()
+	cfg.PingInterval = 20 * time.Millisecond
+	server, err := app.New(cfg, app.Identity{Node: "clienttest", Group: t.Name()}, app.Parts{
+		Boxes: r.boxes, Lease: r.lease, Workers: r.workersChanged, Drain: func(string) {}, Now: r.now,
+		Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server, r.boxes.wake = server, server.WakeAll
+	r.grpc = grpc.NewServer(app.ServerOptions(cfg)...)
+	appv1.RegisterAppServiceServer(r.grpc, server)
+
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Run(ctx) }) // it returns nil
+	r.serve(&running, r.listener)
+	t.Cleanup(func() {
+		stop()
+		r.grpc.Stop()
+		running.Wait()
+	})
+	return r
+}
+
+func (r *Router) serve(running *sync.WaitGroup, l net.Listener) {
+	running.Go(func() { _ = r.grpc.Serve(l) }) // it ends with Stop, or because the listener was closed
+}
+
+// Serve also serves applications that dial l, until the test ends: another process,
+// for one. It returns at once.
+func (r *Router) Serve(l net.Listener) {
+	var running sync.WaitGroup
+	r.serve(&running, &remembering{Listener: l, router: r})
+	r.t.Cleanup(func() {
+		r.grpc.Stop()
+		running.Wait()
+	})
+}
+
+// Run is client.Run against this router.
+func (r *Router) Run(ctx context.Context, handler client.Handler, opts ...client.Option) error {
+	return client.Run(r.Context(ctx), "", handler, append([]client.Option{client.Dialer(r.dial), client.Logger(slog.New(slog.DiscardHandler))}, opts...)...)
+}
+
+// Context returns a context with which client.Run runs on this router's clock; for a
+// Run that dials a listener given to [Router.Serve].
+func (r *Router) Context(ctx context.Context) context.Context {
+	w := &worker{}
+	context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.workers, w)
+		r.change.Broadcast()
+	})
+	return hook.With(ctx, hook.Hooks{Now: r.now, Ponged: func(deadline clock.Instant) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if ctx.Err() == nil {
+			w.deadline = deadline
+			r.workers[w] = struct{}{}
+			r.change.Broadcast()
+		}
+	}})
+}
+
+// Start runs the handler in the background until the test ends, and fails the test
+// if its handlers do not end then. It returns when the stream stands.
+func (r *Router) Start(handler client.Handler, opts ...client.Option) {
+	r.t.Helper()
+	r.mu.Lock()
+	want := r.connected + 1
+	r.mu.Unlock()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := r.Run(ctx, handler, opts...); err != nil {
+			r.t.Errorf("clienttest: %v", err)
+		}
+	})
+	r.t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.connected < want {
+		r.change.Wait()
+	}
+}
+
+// Deliver queues an event for the handler. Key is needed; what else is set reaches the
+// handler as it is, but for FencingToken and Attempt, which count up from 1 where
+// they are 0.
+func (r *Router) Deliver(e *client.Event) *Delivery {
+	d := &Delivery{router: r, event: wireEvent(e), attempt: uint32(max(e.Attempt, 1)), fixed: e.FencingToken, over: make(chan struct{})}
+	r.boxes.add(d)
+	return d
+}
+
+// Lose moves the key away: deliveries of it that wait are not started, and a handler
+// of it that runs is cancelled with client.ErrKeyLost. Other keys notice nothing,
+// unless they share the key's partition. When Lose returns, the router's clock is past
+// the deadline of the handler, and its context is cancelled within 50 ms. What is
+// delivered later has a higher fencing token.
+func (r *Router) Lose(key string) {
+	p := ring.PartitionOf(key)
+	r.boxes.close(p)
+	r.server.Revoke(ownership.SetOf(p), true)
+
+	// What runs may go on until the lease as it is. Renew it for everybody else, and when
+	// they know, let that much time pass.
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.until
+	r.until = old.Add(lease)
+	for !r.everyWorkerPast(old) {
+		r.change.Wait()
+	}
+	r.passTo(old)
+}
+
+// Expire lets the lease run out, as a router does that has lost its broker: every
+// handler that runs is cancelled with client.ErrKeyLost. Then there is a new lease.
+func (r *Router) Expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passTo(r.until)
+	r.until = r.until.Add(lease)
+}
+
+// Disconnect breaks the streams of all workers. They connect again by themselves;
+// what they were working on has the outcome Lost after the next [Router.Expire].
+func (r *Router) Disconnect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.conns {
+		_ = c.Close() // either end may have closed it before
+	}
+	clear(r.conns)
+}
+
+// everyWorkerPast reports whether all workers have a deadline after i. The lock is held.
+func (r *Router) everyWorkerPast(i clock.Instant) bool {
+	if r.connected == 0 {
+		return true
+	}
+	for w := range r.workers {
+		if !w.deadline.After(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// passTo moves the clock to i. The lock is held.
+func (r *Router) passTo(i clock.Instant) {
+	r.ahead += max(i.Sub(r.at()), 0)
+}
+
+// at returns the present instant of our clock. The lock is held.
+func (r *Router) at() clock.Instant { return clock.Instant(time.Since(r.start) + r.ahead + 1) }
+
+func (r *Router) now() clock.Instant {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at()
+}
+
+func (r *Router) lease() ownership.Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return ownership.Lease{Until: r.until}
+}
+
+func (r *Router) workersChanged(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.connected = n
+	r.change.Broadcast()
+}
+
+func (r *Router) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	conn, err := r.listener.DialContext(ctx)
+	if err == nil {
+		r.remember(conn)
+	}
+	return conn, err
+}
+
+func (r *Router) remember(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns[conn] = struct{}{}
+}
+
+// remembering is a listener whose connections Disconnect can break.
+type remembering struct {
+	net.Listener
+	router *Router
+}
+
+func (l *remembering) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.router.remember(conn)
+	}
+	return conn, err
+}
+
+// Delivery is one event on its way through the handler, and what became of it.
+type Delivery struct {
+	router  *Router
+	event   event.Event
+	attempt uint32
+	fixed   int64 // the token that the test has chosen, 0 for none
+
+	over    chan struct{}
+	outcome Outcome // set before over is closed
+}
+
+// Outcome waits until the delivery has ended and returns how. It fails the test when
+// that takes longer than 30 seconds.
+func (d *Delivery) Outcome() Outcome {
+	d.router.t.Helper()
+	select {
+	case <-d.over:
+	case <-time.After(outcomeWait):
+		d.router.t.Fatalf("clienttest: no outcome after %v", outcomeWait)
+	}
+	return d.outcome
+}
+
+// Over is closed when the delivery has ended.
+func (d *Delivery) Over() <-chan struct{} { return d.over }
+
+// Redeliver gives the same event to the handler again, as the router would: with the
+// next Attempt if it was a failure.
+func (d *Delivery) Redeliver() *Delivery {
+	d.router.t.Helper()
+	next := &Delivery{router: d.router, event: d.event, attempt: d.attempt, fixed: d.fixed, over: make(chan struct{})}
+	if d.Outcome().Kind == Retry {
+		next.attempt++
+	}
+	d.router.boxes.add(next)
+	return next
+}
+
+func (d *Delivery) end(r event.Result) {
+	d.outcome = Outcome{Kind: Kind(r.Kind), After: r.After, Reason: r.Reason}
+	close(d.over)
+}
+
+func (d *Delivery) token(moves int64) int64 {
+	if d.fixed != 0 {
+		return d.fixed
+	}
+	return 1 + moves
+}
+
+func wireEvent(e *client.Event) event.Event {
+	out := event.Event{
+		ID:    event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: int32(e.ID.Batch), TopicPartition: int32(e.ID.TopicPartition)},
+		Topic: e.Topic, Key: event.Key(e.Key), Partition: ring.PartitionOf(e.Key), Payload: e.Payload, Redelivery: uint32(e.Redelivery),
+	}
+	for _, p := range e.Properties {
+		out.Properties = append(out.Properties, event.Property(p))
+	}
+	if !e.PublishTime.IsZero() {
+		out.PublishTime = e.PublishTime.UnixMilli()
+	}
+	if !e.EventTime.IsZero() {
+		out.EventTime = e.EventTime.UnixMilli()
+	}
+	return out
+}
