@@ -37,6 +37,7 @@ type eventsFrame struct {
 	// other is what the frame carries instead of events. When sending, only for
 	// frames that are not hot; when receiving, nil or a message with its frame set.
 	other *peerv1.ForwardRequest
+	err   error // the frame was received, and is garbage
 
 	scratch eventsScratch
 }
@@ -49,6 +50,7 @@ type verdictsFrame struct {
 	verdicts []event.Verdict
 
 	other *peerv1.ForwardResponse
+	err   error // the frame was received, and is garbage
 
 	sizes []int
 }
@@ -78,16 +80,19 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return plain().Marshal(v)
 }
 
-// Unmarshal implements [encoding.CodecV2]. Events alias a copy of data that only
+// Unmarshal implements [encoding.CodecV2]. What is wrong with a frame of ours stands
+// in the frame. Events alias a copy of data that only
 // they keep alive; nothing else aliases anything.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *eventsFrame:
-		return v.parse(data.Materialize(), c.frameMax)
+		v.err = v.parse(data.Materialize(), c.frameMax)
+		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
 		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buf.Free()
-		return v.parse(buf.ReadOnlyData())
+		v.err = v.parse(buf.ReadOnlyData())
+		return nil
 	}
 	return plain().Unmarshal(data, v)
 }

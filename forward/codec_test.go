@@ -158,8 +158,8 @@ func TestEventsFrameIsProtobuf(t *testing.T) {
 			t.Fatalf("generated code reads %v, want %v", &got, want)
 		}
 		for _, b := range [][]byte{b, encode(t, want)} {
-			if err := (codec{frameMax: testFrameMax}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil {
-				t.Fatal(err)
+			if err := (codec{frameMax: testFrameMax}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
+				t.Fatal(err, decoded.err)
 			}
 			if !equalEvents(decoded, f) {
 				t.Fatalf("read %+v, want %+v", decoded, f)
@@ -182,8 +182,8 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 			t.Fatalf("generated code reads %v, want %v", &got, want)
 		}
 		for _, b := range [][]byte{b, encode(t, want)} {
-			if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil {
-				t.Fatal(err)
+			if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
+				t.Fatal(err, decoded.err)
 			}
 			if decoded.receipt != f.receipt || decoded.number != f.number || decoded.epoch != f.epoch ||
 				len(decoded.verdicts) != len(f.verdicts) || len(f.verdicts) > 0 && !reflect.DeepEqual(decoded.verdicts, f.verdicts) {

@@ -381,6 +381,9 @@ func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerS
 	if err := st.RecvMsg(&answer); err != nil {
 		return nil, fmt.Errorf("forward: hello: %s", status.Convert(err).Message())
 	}
+	if answer.err != nil {
+		return nil, answer.err
+	}
 	if answer.other.GetHello() == nil {
 		return nil, fmt.Errorf("%w: the first frame is not a Hello", errFrame)
 	}
@@ -400,6 +403,9 @@ func (s *peer) receive(l *link, st peerStream) error {
 	for {
 		if err := st.RecvMsg(&f); err != nil {
 			return fmt.Errorf("forward: receive: %s", status.Convert(err).Message())
+		}
+		if f.err != nil {
+			return f.err
 		}
 		if err := l.heard(f.receipt); err != nil {
 			return err

@@ -268,14 +268,13 @@ func (in *inbound) hello() (err error) {
 // from a stream that broke.
 func (in *inbound) recv(f *eventsFrame) error {
 	err := in.stream.RecvMsg(f)
-	switch st := status.Convert(err); {
-	case err == nil, errors.Is(err, io.EOF):
+	switch {
+	case err == nil:
+		return f.err
+	case errors.Is(err, io.EOF):
 		return err
-	case st.Code() == codes.Internal, st.Code() == codes.ResourceExhausted:
-		return fmt.Errorf("%w: %s", errFrame, st.Message())
-	default:
-		return fmt.Errorf("forward: receive: %s", st.Message())
 	}
+	return fmt.Errorf("forward: receive: %s", status.Convert(err).Message())
 }
 
 func (in *inbound) handle(f *eventsFrame) error {
@@ -283,6 +282,9 @@ func (in *inbound) handle(f *eventsFrame) error {
 	if f.number > 0 {
 		if err := in.link.arrived(f.number); err != nil {
 			return err
+		}
+		if in.stopping.Load() {
+			return nil // not taken in: the peer sends them to somebody else
 		}
 		received := s.metrics.receivedPeer
 		if f.relay {

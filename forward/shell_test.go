@@ -1,0 +1,715 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// network is what nodes of a test dial each other by.
+type network interface {
+	listen(t testing.TB, name string) net.Listener
+	dial(ctx context.Context, address string) (net.Conn, error)
+}
+
+// pipes is a network in memory, for tests in a bubble.
+type pipes struct {
+	mu        sync.Mutex
+	listeners map[string]*bufconn.Listener
+}
+
+func (p *pipes) listen(_ testing.TB, name string) net.Listener {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listeners == nil {
+		p.listeners = map[string]*bufconn.Listener{}
+	}
+	p.listeners[name] = bufconn.Listen(1 << 20)
+	return p.listeners[name]
+}
+
+func (p *pipes) dial(ctx context.Context, address string) (net.Conn, error) {
+	p.mu.Lock()
+	l := p.listeners[address]
+	p.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("nobody listens at %s", address)
+	}
+	return l.DialContext(ctx)
+}
+
+// loopback is real TCP. Names stand for the ports that they were given first.
+type loopback struct {
+	ports sync.Map
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// cut closes all connections.
+func (l *loopback) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, conn := range l.conns {
+		_ = conn.Close()
+	}
+	l.conns = nil
+}
+
+func (l *loopback) listen(t testing.TB, name string) net.Listener {
+	address := "127.0.0.1:0"
+	if known, ok := l.ports.Load(name); ok {
+		address = known.(string)
+	}
+	lis, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.ports.Store(name, lis.Addr().String())
+	return lis
+}
+
+func (l *loopback) dial(ctx context.Context, name string) (net.Conn, error) {
+	address, ok := l.ports.Load(name)
+	if !ok {
+		return nil, fmt.Errorf("nobody listens at %s", name)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address.(string))
+	if err == nil {
+		l.mu.Lock()
+		l.conns = append(l.conns, conn)
+		l.mu.Unlock()
+	}
+	return conn, err
+}
+
+// node is one member of a test: both halves of this package, and a mailbox that
+// answers as the test wants.
+type node struct {
+	t        testing.TB
+	identity Identity
+	network  network
+	pool     *Pool
+	server   *Server
+	metrics  *Metrics
+	registry *prometheus.Registry
+	config   Config
+	now      func() clock.Instant
+
+	// verdict says what the mailbox answers; nil: Done. false: nothing.
+	verdict func(ev *event.Event, attempt int) (event.Verdict, bool)
+
+	mu        sync.Mutex
+	seen      map[event.MessageID]int
+	settled   map[event.Handle]event.Verdict
+	twice     []event.Handle
+	evidence  []bool
+	gone      []StreamID
+	settledCh chan struct{}
+
+	stop       func()
+	stopServer func()
+}
+
+func newNode(t testing.TB, network network, number int, config Config, now func() clock.Instant) *node {
+	n := &node{
+		t: t, network: network, config: config, now: now,
+		identity: Identity{Group: "g", HashID: ring.HashID, Member: fmt.Sprint("m", number), Incarnation: peerNumber(number)},
+		seen:     map[event.MessageID]int{}, settled: map[event.Handle]event.Verdict{}, settledCh: make(chan struct{}, 1),
+		registry: prometheus.NewRegistry(),
+	}
+	n.metrics = NewMetrics(n.registry)
+	n.pool = NewPool(config, n.self, insecure.NewCredentials(), n, n.heard, now, n.metrics, n.log(),
+		grpc.WithContextDialer(network.dial))
+	return n
+}
+
+func (n *node) self() Identity { return n.identity }
+
+func (n *node) log() *slog.Logger {
+	if os.Getenv("FORWARD_TEST_LOG") != "" {
+		return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", n.identity.Member)
+	}
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+func (n *node) name() string { return n.identity.Member }
+
+// start runs both halves; stop ends them.
+func (n *node) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.pool.Run(ctx); err != nil {
+			n.t.Error(err)
+		}
+	})
+	n.startServer()
+	n.stop = func() { cancel(); wg.Wait(); n.stopServer() }
+}
+
+func (n *node) startServer() {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.server = NewServer(n.config, n.self, insecure.NewCredentials(), n, n.now, n.metrics, n.log())
+	n.server.SetEpoch(event.Position{Ledger: 1})
+	listener := n.network.listen(n.t, n.name())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.server.Run(ctx, listener); err != nil {
+			n.t.Error(err)
+		}
+	})
+	n.stopServer = func() { cancel(); wg.Wait() }
+}
+
+func (n *node) heard(_ Peer, up bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.evidence = append(n.evidence, up)
+}
+
+// judge is the mailbox.
+func (n *node) judge(events []*event.Event) []event.Verdict {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var verdicts []event.Verdict
+	for _, ev := range events {
+		n.seen[ev.ID]++
+		v, ok := event.Verdict{Kind: event.Done}, true
+		if n.verdict != nil {
+			v, ok = n.verdict(ev, n.seen[ev.ID])
+		}
+		if v.Handle = ev.Handle; ok {
+			verdicts = append(verdicts, v)
+		}
+	}
+	return verdicts
+}
+
+func (n *node) Accept(a Arrival)              { n.server.Answer(a.From, n.judge(a.Events)) }
+func (n *node) Deliver(events []*event.Event) { n.pool.Settle(Local, n.judge(events)) }
+
+func (n *node) Gone(from StreamID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gone = append(n.gone, from)
+}
+
+func (n *node) Settle(settlements []Settlement) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range settlements {
+		if _, twice := n.settled[s.Event.Handle]; twice {
+			n.twice = append(n.twice, s.Event.Handle)
+		}
+		n.settled[s.Event.Handle] = s.Verdict
+	}
+	select {
+	case n.settledCh <- struct{}{}:
+	default:
+	}
+}
+
+// await blocks until count events are settled.
+func (n *node) await(count int) {
+	n.t.Helper()
+	timeout := time.NewTimer(30 * time.Second)
+	defer timeout.Stop()
+	for {
+		n.mu.Lock()
+		settled, twice := len(n.settled), len(n.twice)
+		n.mu.Unlock()
+		switch {
+		case twice > 0:
+			n.t.Fatalf("%s: %d events settled twice", n.name(), twice)
+		case settled >= count:
+			return
+		}
+		select {
+		case <-n.settledCh:
+		case <-timeout.C:
+			n.t.Fatalf("%s: %d of %d events are settled: %+v", n.name(), settled, count, n.pool.Stats())
+		}
+	}
+}
+
+// events makes n events that the i-th of them names by its handle.
+func (n *node) events(from, count int) []*event.Event {
+	events := make([]*event.Event, count)
+	for i := range events {
+		h := from + i
+		key := event.Key(fmt.Sprint("key", h%97))
+		events[i] = &event.Event{
+			Handle: event.Handle(h), ID: event.MessageID{Ledger: int64(n.identity.Incarnation[15]), Entry: int64(h), Batch: -1, TopicPartition: -1},
+			Topic: "persistent://public/default/t", Key: key, Partition: ring.PartitionOf(string(key)), Payload: []byte("payload"),
+		}
+	}
+	return events
+}
+
+// join gives every node the same route and everybody's address.
+func join(nodes ...*node) fixedRoute {
+	r := fixedRoute{epoch: event.Position{Ledger: 1}}
+	for _, n := range nodes {
+		r.owners = append(r.owners, n.identity.Incarnation)
+	}
+	for _, n := range nodes {
+		n.route(r, nodes...)
+	}
+	return r
+}
+
+func (n *node) route(r fixedRoute, peers ...*node) {
+	var addresses []PeerAddress
+	for _, peer := range peers {
+		if peer != n {
+			addresses = append(addresses, PeerAddress{Peer: peer.identity.Incarnation, Address: peer.name()})
+		}
+	}
+	n.pool.SetPeers(addresses)
+	n.pool.SetRoute(n.identity.Incarnation, r)
+}
+
+func threeNodes(t testing.TB, network network, now func() clock.Instant) []*node {
+	var nodes []*node
+	for i := range 3 {
+		nodes = append(nodes, newNode(t, network, i+1, DefaultConfig(), now))
+	}
+	return nodes
+}
+
+// bubbleClock is a boot-time clock that follows the bubble's time.
+func bubbleClock() func() clock.Instant {
+	start := time.Now()
+	return func() clock.Instant { return clock.Instant(time.Second + time.Since(start)) }
+}
+
+func TestThreeNodes(t *testing.T) {
+	t.Run("pipes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { testThreeNodes(t, &pipes{}, bubbleClock(), 2000) })
+	})
+	t.Run("loopback", func(t *testing.T) { testThreeNodes(t, &loopback{}, clock.Now, 20000) })
+}
+
+func testThreeNodes(t *testing.T, network network, now func() clock.Instant, count int) {
+	nodes := threeNodes(t, network, now)
+	for _, n := range nodes {
+		n.start()
+		defer n.stop()
+	}
+	join(nodes...)
+	var feeders sync.WaitGroup
+	for _, n := range nodes {
+		feeders.Go(func() {
+			for from := 1; from <= count; from += 100 {
+				n.pool.Hold(n.events(from, 100))
+			}
+		})
+	}
+	feeders.Wait()
+	for _, n := range nodes {
+		n.await(count)
+	}
+	total := 0
+	for _, n := range nodes {
+		if s := n.pool.Stats(); s.Events != 0 || s.Bytes != 0 {
+			t.Errorf("%s still holds %+v", n.name(), s)
+		}
+		if len(n.seen) == 0 || len(n.seen) == 3*count {
+			t.Errorf("%s was given %d events", n.name(), len(n.seen))
+		}
+		for id, times := range n.seen {
+			if total++; times != 1 {
+				t.Fatalf("%s was given %s %d times", n.name(), id, times)
+			}
+		}
+	}
+	if total != 3*count {
+		t.Errorf("%d events were handled, want %d", total, 3*count)
+	}
+	if local, peer := testutil.ToFloat64(nodes[0].metrics.sentLocal), testutil.ToFloat64(nodes[0].metrics.sentPeer); local+peer != float64(count) || local == 0 || peer == 0 {
+		t.Errorf("sent %v locally and %v to peers, want %d in sum", local, peer, count)
+	}
+}
+
+// What a peer refuses is sent again, to whom the next route names.
+func TestRefusedEventsFollowTheRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := threeNodes(t, &pipes{}, bubbleClock())
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		b.verdict = func(*event.Event, int) (event.Verdict, bool) {
+			return event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 2}}, true
+		}
+		c.verdict = func(_ *event.Event, attempt int) (event.Verdict, bool) {
+			switch attempt {
+			case 1:
+				return event.Verdict{Kind: event.NotYet, Delay: 10 * time.Millisecond}, true
+			case 2:
+				return event.Verdict{Kind: event.Overloaded, Delay: 20 * time.Millisecond}, true
+			}
+			return event.Verdict{Kind: event.Done}, true
+		}
+		for _, n := range nodes {
+			n.start()
+			defer n.stop()
+		}
+		only := func(owner *node, epoch int64) fixedRoute {
+			return fixedRoute{owners: []Peer{owner.identity.Incarnation}, epoch: event.Position{Ledger: epoch}}
+		}
+		a.route(only(b, 1), nodes...)
+		a.pool.Hold(a.events(1, 50))
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if s := a.pool.Stats(); s.In[Refused] != 50 {
+			t.Fatalf("refused events are in %v", s.In)
+		}
+		a.route(only(c, 2), nodes...)
+		a.await(50)
+		for id, times := range c.seen {
+			if times != 3 {
+				t.Errorf("%s was given %d times, want 3", id, times)
+			}
+		}
+	})
+}
+
+// A silent peer is found out after DeadAfter; what it had goes to its successor.
+func TestSilentPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		frozen := make(chan struct{})
+		var mute atomic.Bool
+		network := &pipes{}
+		nodes := threeNodes(t, network, bubbleClock())
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		b.verdict = func(*event.Event, int) (event.Verdict, bool) {
+			if mute.Load() {
+				<-frozen // a process that is stopped
+			}
+			return event.Verdict{}, false
+		}
+		for _, n := range nodes {
+			n.start()
+			defer n.stop()
+		}
+		defer close(frozen)
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, nodes...)
+		time.Sleep(time.Minute) // idle: only pings keep it alive
+		synctest.Wait()
+		a.mu.Lock()
+		if len(a.evidence) != 2 || !a.evidence[0] || !a.evidence[1] {
+			t.Errorf("evidence after an idle minute is %v, want up twice", a.evidence)
+		}
+		a.mu.Unlock()
+		mute.Store(true)
+		begun := time.Now()
+		a.pool.Hold(a.events(1, 10))
+		for a.pool.Stats().In[Sent] == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		for a.pool.Stats().In[Sent] > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(begun); took < a.config.DeadAfter || took > a.config.DeadAfter+100*time.Millisecond {
+			t.Errorf("found out after %v, want about %v", took, a.config.DeadAfter)
+		}
+		a.route(fixedRoute{owners: []Peer{c.identity.Incarnation}, epoch: event.Position{Ledger: 2}}, a, c)
+		a.await(10)
+	})
+}
+
+// Connections are cut and the server is restarted while events flow: each event is
+// settled once, whatever was on the wire.
+func TestBrokenStreams(t *testing.T) {
+	network := &loopback{}
+	config := DefaultConfig()
+	config.FrameEventsMax = 10 // many small frames, so that there is always one on the wire
+	a := newNode(t, network, 1, config, clock.Now)
+	b := newNode(t, network, 2, config, clock.Now)
+	a.start()
+	b.start()
+	defer a.stop()
+	defer func() { b.stop() }()
+	a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
+	const count, breaks = 20000, 6
+	var feeder sync.WaitGroup
+	feeder.Go(func() {
+		for from := 1; from <= count; from += 50 {
+			a.pool.Hold(a.events(from, 50))
+		}
+	})
+	for i := 1; i <= breaks; i++ {
+		a.await(i * count / 10)
+		if i%2 == 0 {
+			network.cut()
+		} else {
+			b.stopServer()
+			b.startServer()
+		}
+	}
+	feeder.Wait()
+	a.await(count)
+	if len(b.gone) < breaks {
+		t.Errorf("%d streams broke, want at least %d", len(b.gone), breaks)
+	}
+	if s := a.pool.Stats(); s.Events != 0 || s.Resent == 0 {
+		t.Errorf("stats = %+v, want nothing held and something sent again", s)
+	}
+}
+
+func TestOversizedEventIsRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &pipes{}
+		a, b := newNode(t, network, 1, DefaultConfig(), bubbleClock()), newNode(t, network, 2, DefaultConfig(), bubbleClock())
+		for _, n := range []*node{a, b} {
+			n.start()
+			defer n.stop()
+		}
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
+		events := a.events(1, 3)
+		events[0].Payload = make([]byte, a.config.FrameMax)
+		events[1].Payload = make([]byte, a.config.FrameMax-frameOverheadMax-2000) // the largest that fits
+		a.pool.Hold(events)
+		a.await(3)
+		if v := a.settled[1]; v.Kind != event.Rejected || v.Reason == "" {
+			t.Errorf("the oversized event: %+v, want rejected with a reason", v)
+		}
+		if a.settled[2].Kind != event.Done || a.settled[3].Kind != event.Done {
+			t.Errorf("its neighbours: %+v", a.settled)
+		}
+		if len(b.gone) != 0 {
+			t.Error("the stream broke")
+		}
+	})
+}
+
+// Cut off from its owner, events go round by a third member, which settles them.
+func TestRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := threeNodes(t, &pipes{}, bubbleClock())
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		for _, n := range []*node{a, c} {
+			n.start()
+			defer n.stop()
+		}
+		begun := time.Now()
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, nodes...)
+		a.pool.Hold(a.events(1, 10))
+		a.await(10)
+		if took := time.Since(begun); took < a.config.UnreachableHoldMax || took > a.config.UnreachableHoldMax+time.Second {
+			t.Errorf("relayed after %v, want %v", took, a.config.UnreachableHoldMax)
+		}
+		if got := testutil.ToFloat64(c.metrics.receivedRelay); got != 10 {
+			t.Errorf("the third member received %v relayed events, want 10", got)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		downs := 0
+		for _, up := range a.evidence {
+			if !up {
+				downs++
+			}
+		}
+		if downs < 10 || downs > 40 {
+			t.Errorf("%d attempts to reach a dead peer in 10 s, want about 15", downs)
+		}
+	})
+}
+
+// A graceful stop loses no verdict: the caller has all of them before the stream ends.
+func TestStopFlushesVerdicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &pipes{}
+		config := DefaultConfig()
+		config.FrameEventsMax = 10
+		a, b := newNode(t, network, 1, config, bubbleClock()), newNode(t, network, 2, config, bubbleClock())
+		var late []event.Verdict
+		b.verdict = func(ev *event.Event, _ int) (event.Verdict, bool) {
+			late = append(late, event.Verdict{Handle: ev.Handle, Kind: event.Done})
+			return event.Verdict{}, false
+		}
+		a.start()
+		b.start()
+		defer a.stop()
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
+		a.pool.Hold(a.events(1, 1000))
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		b.server.Answer(1, late)
+		b.stop()
+		a.await(1000)
+		for id, times := range b.seen {
+			if times != 1 {
+				t.Fatalf("%s was given %d times", id, times)
+			}
+		}
+	})
+}
+
+// A peer that is not listed any more keeps its stream until it owes nothing.
+func TestUnlistedPeerMayFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &pipes{}
+		a, b := newNode(t, network, 1, DefaultConfig(), bubbleClock()), newNode(t, network, 2, DefaultConfig(), bubbleClock())
+		b.verdict = func(*event.Event, int) (event.Verdict, bool) { return event.Verdict{}, false }
+		for _, n := range []*node{a, b} {
+			n.start()
+			defer n.stop()
+		}
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
+		a.pool.Hold(a.events(1, 1))
+		time.Sleep(time.Second)
+		a.route(fixedRoute{owners: []Peer{a.identity.Incarnation}}, a)
+		time.Sleep(time.Minute)
+		b.server.Answer(1, []event.Verdict{{Handle: 1, Kind: event.Done}})
+		a.await(1)
+		time.Sleep(time.Second)
+		if len(a.pool.peers) != 0 || len(b.gone) != 1 {
+			t.Errorf("%d peers and %d ended streams, want 0 and 1", len(a.pool.peers), len(b.gone))
+		}
+	})
+}
+
+// caller opens a raw stream to b.
+func caller(t *testing.T, network network, b *node, frames ...*peerv1.ForwardRequest) (peerv1.PeerService_ForwardClient, func()) {
+	conn, err := grpc.NewClient("passthrough:///"+b.name(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(network.dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range frames {
+		if err := st.Send(f); err != nil && err != io.EOF {
+			t.Fatal(err)
+		}
+	}
+	return st, func() { cancel(); _ = conn.Close() }
+}
+
+// end reads until the stream ends and returns its status.
+func endOf(st peerv1.PeerService_ForwardClient) *status.Status {
+	for {
+		if _, err := st.Recv(); err != nil {
+			return status.Convert(err)
+		}
+	}
+}
+
+// Who may not talk to us, or talks garbage, is told why. Others do not notice.
+func TestBadStreams(t *testing.T) {
+	hello := func(change func(*peerv1.Hello)) *peerv1.ForwardRequest {
+		h := Identity{Group: "g", HashID: ring.HashID, Member: "x", Incarnation: peerNumber(9)}.hello(peerNumber(2))
+		change(h)
+		return &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: h}}
+	}
+	good := hello(func(*peerv1.Hello) {})
+	events := func(number uint64, handle uint64) *peerv1.ForwardRequest {
+		return &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Events{Events: &peerv1.Events{
+			Number: number, Topics: []string{"t"}, Events: []*peerv1.Event{{Handle: handle}},
+		}}}
+	}
+	tests := map[string]struct {
+		frames []*peerv1.ForwardRequest
+		code   codes.Code
+		says   string
+	}{
+		"another group":       {[]*peerv1.ForwardRequest{hello(func(h *peerv1.Hello) { h.Group = "other" })}, codes.FailedPrecondition, "group"},
+		"another hash":        {[]*peerv1.ForwardRequest{hello(func(h *peerv1.Hello) { h.HashId = "md5" })}, codes.FailedPrecondition, "md5"},
+		"later versions":      {[]*peerv1.ForwardRequest{hello(func(h *peerv1.Hello) { h.VersionMin, h.VersionMax = 7, 9 })}, codes.FailedPrecondition, "versions 7 to 9"},
+		"for another process": {[]*peerv1.ForwardRequest{hello(func(h *peerv1.Hello) { h.ToIncarnation = make([]byte, 16) })}, codes.FailedPrecondition, "restarted"},
+		"no incarnation":      {[]*peerv1.ForwardRequest{hello(func(h *peerv1.Hello) { h.Incarnation = nil })}, codes.FailedPrecondition, "incarnation of 0 bytes"},
+		"events first":        {[]*peerv1.ForwardRequest{events(1, 1)}, codes.InvalidArgument, "not a Hello"},
+		"nothing at all":      {nil, codes.DeadlineExceeded, "no Hello"},
+		"a second hello":      {[]*peerv1.ForwardRequest{good, good}, codes.InvalidArgument, "in the middle"},
+		"a gap":               {[]*peerv1.ForwardRequest{good, events(2, 1)}, codes.InvalidArgument, "frame 2, want 1"},
+		"garbage":             {[]*peerv1.ForwardRequest{good, events(1, 0)}, codes.InvalidArgument, "without a handle"},
+		"an early receipt":    {[]*peerv1.ForwardRequest{good, {Receipt: 99}}, codes.InvalidArgument, "was not sent"},
+		"then silence":        {[]*peerv1.ForwardRequest{good}, codes.DeadlineExceeded, "silent"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := &pipes{}
+				a, b := newNode(t, network, 1, DefaultConfig(), bubbleClock()), newNode(t, network, 2, DefaultConfig(), bubbleClock())
+				for _, n := range []*node{a, b} {
+					n.start()
+					defer n.stop()
+				}
+				a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
+				a.pool.Hold(a.events(1, 1))
+				a.await(1)
+
+				st, closeAll := caller(t, network, b, test.frames...)
+				defer closeAll()
+				if s := endOf(st); s.Code() != test.code || !strings.Contains(s.Message(), test.says) {
+					t.Errorf("status = %v, want %v and %q", s, test.code, test.says)
+				}
+				a.pool.Hold(a.events(2, 10))
+				a.await(11)
+				if len(a.evidence) != 1 {
+					t.Errorf("evidence on the other stream: %v, want up once", a.evidence)
+				}
+			})
+		})
+	}
+}
+
+// The caller, too, refuses who is not the one it means.
+func TestPoolRefusesAnotherIncarnation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &pipes{}
+		a, b := newNode(t, network, 1, DefaultConfig(), bubbleClock()), newNode(t, network, 2, DefaultConfig(), bubbleClock())
+		for _, n := range []*node{a, b} {
+			n.start()
+			defer n.stop()
+		}
+		a.pool.SetPeers([]PeerAddress{{Peer: peerNumber(7), Address: b.name()}})
+		time.Sleep(5 * time.Second)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if len(a.evidence) == 0 {
+			t.Error("no evidence about an incarnation that is gone")
+		}
+		for _, up := range a.evidence {
+			if up {
+				t.Error("an incarnation that is gone was found up")
+			}
+		}
+	})
+}
+
+func TestConfig(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Errorf("the default: %v", err)
+	}
+	if err := (Config{}).Validate(); err == nil {
+		t.Error("a config of zeros is valid")
+	}
+}
