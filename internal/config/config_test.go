@@ -183,12 +183,13 @@ pulsar: {topics: {a: b}}
 gossip: {seeds: [1]}
 retry: {attempts_max: -1}
 peer: nothing
+log: {level: }
 `, enough, []string{
 			`mailbox.depth_max = "many", want a whole number`,
 			`mailbox.bytes_max = "1.5MiB", want a size`,
 			`mailbox.not_yet_delay = "5", want a duration`,
 			`ring.load = "heavy", want a number`,
-			"node.name has []interface {}, want one value",
+			"node.name is a list, want one value", "log.level is empty, want one value",
 			"unknown key pulsar.topics.a",
 			"gossip.seeds has 1 in its list, want text",
 			`retry.attempts_max = "-1", which is out of the range`,
@@ -272,9 +273,7 @@ func TestSettingsRoundTrip(t *testing.T) {
 	first := load(t, config.Sources{Environ: with("RINGFENCE__RING__LOAD=1.125", "RINGFENCE__GOSSIP__SEEDS=a:1,b:2")})
 	var environ []string
 	for _, s := range first.Settings() {
-		if s.Value != "" {
-			environ = append(environ, config.EnvPrefix+strings.ToUpper(strings.ReplaceAll(s.Key, ".", "__"))+"="+s.Value)
-		}
+		environ = append(environ, config.EnvPrefix+strings.ToUpper(strings.ReplaceAll(s.Key, ".", "__"))+"="+s.Value)
 	}
 	if len(environ) < 50 {
 		t.Fatalf("only %d settings; this run proves little", len(environ))

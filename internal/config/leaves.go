@@ -66,13 +66,29 @@ func (l leaf) set(raw any) error {
 	case string, bool, int, int64, uint64, float64:
 		return l.setText(strings.TrimSpace(fmt.Sprint(raw)))
 	}
-	return fmt.Errorf("has %T, want one value", raw)
+	return fmt.Errorf("is %s, want one value", describe(raw))
+}
+
+// describe says what was given without showing it: it may be secret.
+func describe(raw any) string {
+	switch raw.(type) {
+	case nil:
+		return "empty"
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a section"
+	}
+	return "one value"
 }
 
 func (l leaf) setList(raw any) error {
 	var items []string
 	switch raw := raw.(type) {
 	case string:
+		if raw == "" {
+			break
+		}
 		for item := range strings.SplitSeq(raw, ",") {
 			items = append(items, strings.TrimSpace(item))
 		}
@@ -85,7 +101,7 @@ func (l leaf) setList(raw any) error {
 			items = append(items, text)
 		}
 	default:
-		return fmt.Errorf("has %v, want a list", raw)
+		return fmt.Errorf("is %s, want a list", describe(raw))
 	}
 	l.value.Set(reflect.ValueOf(items))
 	return nil
@@ -170,13 +186,17 @@ func (l leaf) String() string {
 	case []string:
 		return strings.Join(v, ",")
 	}
-	if !l.size {
-		return fmt.Sprint(l.value.Interface())
+	if l.size && l.value.CanInt() {
+		return formatSize(l.value.Int())
 	}
+	return fmt.Sprint(l.value.Interface())
+}
+
+func formatSize(n int64) string {
 	for _, unit := range units {
-		if n := l.value.Int(); n != 0 && n%unit.bytes == 0 {
+		if n != 0 && n%unit.bytes == 0 {
 			return fmt.Sprint(n/unit.bytes) + unit.suffix
 		}
 	}
-	return fmt.Sprint(l.value.Interface())
+	return fmt.Sprint(n)
 }

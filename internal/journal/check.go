@@ -57,7 +57,7 @@ type Report struct {
 	Gap       Spread     `json:"gap"`       // from the end of a handling to the start of the next one of its key
 	GapMaxKey event.Key  `json:"-"`         // the key of the longest gap
 	Handoff   Spread     `json:"handoff"`   // those gaps in which the key went from one living process to another
-	Takeovers []Takeover `json:"takeovers"` // one for each file with a KilledAt, in the order of the files
+	Takeovers []Takeover `json:"takeovers,omitempty"` // one for each file with a KilledAt, in the order of the files
 }
 
 // Overlap is a pair of handlings of one key that ran at the same time.

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -427,7 +428,7 @@ func TestWriterStopsAfterTheFirstError(t *testing.T) {
 	}
 	_, first := a.w.Start("e", "k", 1)
 	_, second := a.w.Start("e", "k", 1)
-	if first == nil || second != first {
+	if first == nil || !errors.Is(second, first) {
 		t.Errorf("errors %v and %v, want the same one twice", first, second)
 	}
 }

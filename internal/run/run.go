@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -84,16 +85,16 @@ type member struct {
 // startAll starts the stages bottom up. It ends early when ctx ends, and when a
 // stage returns, which it then reports.
 func (g *group) startAll(ctx context.Context, stages []Stage) (unasked *member) {
-	for i := len(stages) - 1; i >= 0; i-- {
+	for _, stage := range slices.Backward(stages) {
 		if ctx.Err() != nil {
 			return nil
 		}
-		g.start(ctx, stages[i])
-		if stages[i].Ready == nil {
+		g.start(ctx, stage)
+		if stage.Ready == nil {
 			continue
 		}
 		select {
-		case <-stages[i].Ready:
+		case <-stage.Ready:
 		case <-ctx.Done():
 			return nil
 		case unasked = <-g.returned:
@@ -118,8 +119,7 @@ func (g *group) start(ctx context.Context, stage Stage) {
 func (g *group) stopAll(drainTimeout time.Duration) error {
 	timeout := time.NewTimer(drainTimeout)
 	defer timeout.Stop()
-	for i := len(g.members) - 1; i >= 0; i-- {
-		m := g.members[i]
+	for _, m := range slices.Backward(g.members) {
 		m.cancel()
 		select {
 		case <-m.done:
@@ -155,8 +155,7 @@ func (g *group) cut() {
 // errs returns what the stages that have returned returned, top down.
 func (g *group) errs() error {
 	var errs []error
-	for i := len(g.members) - 1; i >= 0; i-- {
-		m := g.members[i]
+	for _, m := range slices.Backward(g.members) {
 		select {
 		case <-m.done:
 			if m.err != nil {
