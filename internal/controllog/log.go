@@ -25,7 +25,6 @@ type Config struct {
 
 	CheckTimeout  time.Duration // of the short reader of one contiguity check
 	AnchorTimeout time.Duration // of one move of the anchor
-	OpenSpacing   time.Duration // a reader that breaks sooner is reported only after this, so that opening cannot spin
 }
 
 // DefaultConfig returns what the protocol asks for, without a group.
@@ -36,7 +35,6 @@ func DefaultConfig() Config {
 		Prefetch:      1000,
 		CheckTimeout:  300 * time.Millisecond,
 		AnchorTimeout: 30 * time.Second,
-		OpenSpacing:   200 * time.Millisecond,
 	}
 }
 
@@ -61,7 +59,6 @@ func (c Config) Validate() error {
 	}
 	positive("CheckTimeout", c.CheckTimeout)
 	positive("AnchorTimeout", c.AnchorTimeout)
-	positive("OpenSpacing", c.OpenSpacing)
 	return errors.Join(errs...)
 }
 
@@ -204,7 +201,6 @@ func (l *Log) perform(ctx context.Context, group *errgroup.Group) {
 
 // tail is one reader, from its opening to its end.
 func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
-	began := clock.Now()
 	l.metrics.readers.WithLabelValues("opened").Inc()
 	err := l.transport.Tail(ctx, eff.At, l.cfg.Prefetch,
 		func() {
@@ -222,9 +218,6 @@ func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
 	}
 	l.metrics.readers.WithLabelValues("failed").Inc()
 	l.log.Warn("reader lost", "reader", eff.Reader, "position", eff.At, "error", err)
-	if !pause(ctx, l.cfg.OpenSpacing-clock.Now().Sub(began)) {
-		return
-	}
 	l.deliver(ownership.ReaderFailed{Reader: eff.Reader})
 }
 
@@ -352,19 +345,4 @@ func (l *Log) takeTodo() todo {
 func isBeat(record ownership.Record) bool {
 	_, ok := record.Body.(*ownership.Beat)
 	return ok
-}
-
-// pause waits, and reports whether ctx is still alive.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

@@ -342,6 +342,16 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 	return nil
 }
 
+// pause waits, for less if ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
 // fatalError is one that trying again cannot cure.
 type fatalError struct{ error }
 

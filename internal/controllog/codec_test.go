@@ -1,0 +1,350 @@
+package controllog
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
+	"github.com/ringfence/router/ring"
+)
+
+const group = "g"
+
+// What is written is read back, whatever it says.
+func TestRecordRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawRecord(t)
+		data, err := Encode(want)
+		if err != nil {
+			t.Fatalf("Encode: %v", err)
+		}
+		got, err := Decode(group, data)
+		if err != nil {
+			t.Fatalf("Decode: %v", err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("got  %+v\nwant %+v", got.Body, want.Body)
+		}
+	})
+}
+
+// A set takes no more than its bits, and a small one takes little.
+func TestSetsAreShort(t *testing.T) {
+	all := make([]ring.Partition, ring.Partitions)
+	for p := range all {
+		all[p] = ring.Partition(p)
+	}
+	for name, c := range map[string]struct {
+		set ownership.Set
+		max int
+	}{
+		"nothing":     {nil, 0},
+		"one":         {ownership.SetOf(4000), 4},
+		"ten":         {ownership.SetOf(all[4000:4010]...), 24},
+		"every third": {everyThird(all), len(all)/8 + 4},
+		"all":         {ownership.SetOf(all...), len(all)/8 + 4},
+	} {
+		if got := proto.Size(encodeSet(c.set)); got > c.max {
+			t.Errorf("%s takes %d bytes, want <= %d", name, got, c.max)
+		}
+	}
+}
+
+func everyThird(all []ring.Partition) ownership.Set {
+	var s []ring.Partition
+	for i := 0; i < len(all); i += 3 {
+		s = append(s, all[i])
+	}
+	return ownership.SetOf(s...)
+}
+
+// A state of full size stays far below what a broker takes (5 MiB).
+func TestSnapOfFullSize(t *testing.T) {
+	s := &ownership.State{HashID: ring.HashID}
+	for i := range 100 {
+		n := ownership.Node{
+			Name: strings.Repeat("n", 60), Lease: 2 * time.Second,
+			GRPCAddr: strings.Repeat("a", 60), GossipAddr: strings.Repeat("b", 60),
+		}
+		n.Inc[0] = byte(i + 1)
+		s.Nodes = append(s.Nodes, n)
+		s.Members = append(s.Members, n.Inc)
+	}
+	for p := range ring.Partitions {
+		at := event.Position{Ledger: 1 << 33, Entry: int64(p)}
+		s.Table = append(s.Table, uint16(p%100))
+		s.Start = append(s.Start, at)
+		s.Pending = append(s.Pending, []ownership.Tenure{{Inc: s.Members[0], Lease: time.Second, Start: at, Dep: at}})
+	}
+	data, err := Encode(ownership.Record{LogVersion: ownership.LogVersion, Group: group, Inc: s.Members[0], Body: &ownership.Snap{State: s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", len(data))
+	if len(data) > 512<<10 {
+		t.Errorf("%d bytes, want <= 512 KiB", len(data))
+	}
+}
+
+// What cannot be written down exactly is refused, not rounded.
+func TestEncodeRefuses(t *testing.T) {
+	record := func(body ownership.Body) ownership.Record {
+		return ownership.Record{LogVersion: ownership.LogVersion, Group: group, Inc: ownership.Incarnation{1}, Body: body}
+	}
+	hello := func(lease time.Duration) ownership.Record {
+		return record(&ownership.Hello{Node: ownership.Node{Name: "n", Inc: ownership.Incarnation{1}, Lease: lease}})
+	}
+	for name, r := range map[string]ownership.Record{
+		"no body":              record(nil),
+		"half a millisecond":   hello(500 * time.Microsecond),
+		"a negative lease":     hello(-time.Second),
+		"a lease of 100 days":  hello(100 * 24 * time.Hour),
+		"a name that is bytes": record(&ownership.Hello{Node: ownership.Node{Name: "\xff", Inc: ownership.Incarnation{1}}}),
+		"a snap of nothing":    record(&ownership.Snap{}),
+	} {
+		if _, err := Encode(r); err == nil {
+			t.Errorf("%s was written", name)
+		}
+	}
+	epoch := record(&ownership.Epoch{Members: []ownership.Incarnation{{1}}, Reason: "\xff is gone"})
+	if data, err := Encode(epoch); err != nil {
+		t.Errorf("a reason that is bytes: %v", err)
+	} else if r, err := Decode(group, data); err != nil || r.Body.(*ownership.Epoch).Reason != "? is gone" {
+		t.Errorf("a reason that is bytes became %+v, %v", r.Body, err)
+	}
+}
+
+// What is not a record of ours is refused with the reason, and without a body.
+func TestDecodeRefuses(t *testing.T) {
+	inc := bytes.Repeat([]byte{7}, 16)
+	node := &controllogv1.Node{Name: "n", Inc: inc, LeaseMs: 2000}
+	state := func(change func(*controllogv1.State)) func(*controllogv1.Record) {
+		return func(r *controllogv1.Record) {
+			s := &controllogv1.State{
+				Members: [][]byte{inc}, Table: []byte{0, 0, 0, 0}, Nodes: []*controllogv1.Node{node},
+				StartPositions: []*controllogv1.Position{{LedgerId: 1}}, Starts: []uint32{0, 0},
+				Pending: []*controllogv1.Pending{{LeaseMs: 1, Partitions: &controllogv1.PartitionSet{List: []uint32{1}}}},
+			}
+			change(s)
+			r.Record = &controllogv1.Record_Snap{Snap: &controllogv1.Snap{State: s}}
+		}
+	}
+	beat := func(b *controllogv1.Beat) func(*controllogv1.Record) {
+		return func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Beat{Beat: b} }
+	}
+	set := func(s *controllogv1.PartitionSet) func(*controllogv1.Record) {
+		return beat(&controllogv1.Beat{Draining: s})
+	}
+	tests := map[string]struct {
+		change func(*controllogv1.Record)
+		want   error
+	}{
+		"a good beat":                {func(*controllogv1.Record) {}, nil},
+		"a good snap":                {state(func(*controllogv1.State) {}), nil},
+		"another version":            {func(r *controllogv1.Record) { r.LogVersion = 2 }, ErrVersion},
+		"another version's body":     {func(r *controllogv1.Record) { r.LogVersion, r.Record = 2, nil }, ErrVersion},
+		"another group":              {func(r *controllogv1.Record) { r.Group = "h" }, ErrGroup},
+		"no body":                    {func(r *controllogv1.Record) { r.Record = nil }, ErrMalformed},
+		"no sender":                  {func(r *controllogv1.Record) { r.Inc = nil }, ErrMalformed},
+		"a sender that is nobody":    {func(r *controllogv1.Record) { r.Inc = make([]byte, 16) }, ErrMalformed},
+		"a sender that is too long":  {func(r *controllogv1.Record) { r.Inc = make([]byte, 17) }, ErrMalformed},
+		"a negative position":        {beat(&controllogv1.Beat{Cur: &controllogv1.Position{EntryId: -1}}), ErrMalformed},
+		"a short incarnation":        {beat(&controllogv1.Beat{Unreachable: [][]byte{{1}}}), ErrMalformed},
+		"a set in two forms":         {set(&controllogv1.PartitionSet{Bits: []byte{1}, List: []uint32{1}}), ErrMalformed},
+		"a set out of order":         {set(&controllogv1.PartitionSet{List: []uint32{2, 1}}), ErrMalformed},
+		"a set with a twin":          {set(&controllogv1.PartitionSet{List: []uint32{1, 1}}), ErrMalformed},
+		"a set out of range":         {set(&controllogv1.PartitionSet{List: []uint32{1 << 16}}), ErrMalformed},
+		"a set too large":            {set(&controllogv1.PartitionSet{Bits: make([]byte, 1<<13+1)}), ErrMalformed},
+		"a snap of nothing":          {func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Snap{} }, ErrMalformed},
+		"half a table entry":         {state(func(s *controllogv1.State) { s.Table = []byte{0, 0, 0} }), ErrMalformed},
+		"a table too large":          {state(func(s *controllogv1.State) { s.Table = make([]byte, 1<<17+2) }), ErrMalformed},
+		"too few starts":             {state(func(s *controllogv1.State) { s.Starts = []uint32{0} }), ErrMalformed},
+		"a start that is not there":  {state(func(s *controllogv1.State) { s.Starts = []uint32{0, 1} }), ErrMalformed},
+		"a start beyond any":         {state(func(s *controllogv1.State) { s.Starts = []uint32{0, math.MaxUint32} }), ErrMalformed},
+		"pending out of the table":   {state(func(s *controllogv1.State) { s.Pending[0].Partitions.List = []uint32{2} }), ErrMalformed},
+		"pending of half an inc":     {state(func(s *controllogv1.State) { s.Pending[0].Inc = inc[:8] }), ErrMalformed},
+		"a node without incarnation": {state(func(s *controllogv1.State) { s.Nodes[0] = &controllogv1.Node{Name: "n"} }), ErrMalformed},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			in := &controllogv1.Record{
+				LogVersion: ownership.LogVersion, Group: group, Inc: inc,
+				Record: &controllogv1.Record_Beat{Beat: &controllogv1.Beat{Seq: 1}},
+			}
+			test.change(in)
+			data, err := proto.Marshal(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := Decode(group, data)
+			if !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Fatalf("Decode: %v, want %v", err, test.want)
+			}
+			if (r.Body == nil) == (err == nil) {
+				t.Errorf("Decode: body %v with error %v", r.Body, err)
+			}
+		})
+	}
+	if _, err := Decode(group, []byte("hello")); !errors.Is(err, ErrMalformed) {
+		t.Errorf("Decode of what is no message: %v, want %v", err, ErrMalformed)
+	}
+}
+
+// Whatever bytes stand in the log, every member reads the same: no crash, no body
+// with an error, and what was read can be written and read again.
+func FuzzDecode(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := Decode(group, data)
+		if err != nil {
+			if r.Body != nil {
+				t.Fatalf("a body with the error %v", err)
+			}
+			return
+		}
+		again, err := Encode(r)
+		if err != nil {
+			t.Fatalf("what was read cannot be written: %v", err)
+		}
+		same, err := Decode(group, again)
+		if err != nil || !reflect.DeepEqual(r, same) {
+			t.Fatalf("read %+v, wrote it, read %+v, %v", r.Body, same.Body, err)
+		}
+	})
+}
+
+func drawRecord(t *rapid.T) ownership.Record {
+	bodies := []*rapid.Generator[ownership.Body]{
+		rapid.Custom(func(t *rapid.T) ownership.Body { return drawGenesis(t) }),
+		rapid.Custom(func(t *rapid.T) ownership.Body { return drawEpoch(t) }),
+		rapid.Custom(func(t *rapid.T) ownership.Body { return drawBeat(t) }),
+		rapid.Custom(func(t *rapid.T) ownership.Body { return drawHello(t) }),
+		rapid.Custom(func(t *rapid.T) ownership.Body { return drawSnap(t) }),
+	}
+	return ownership.Record{
+		LogVersion: ownership.LogVersion, Group: group, Inc: incs.Draw(t, "inc"),
+		Body: rapid.OneOf(bodies...).Draw(t, "body"),
+	}
+}
+
+var incs = rapid.Custom(func(t *rapid.T) ownership.Incarnation {
+	var inc ownership.Incarnation
+	copy(inc[:], rapid.SliceOfN(rapid.Byte(), 1, 16).Draw(t, "bytes"))
+	inc[15] |= 1 // somebody
+	return inc
+})
+
+var positions = rapid.Custom(func(t *rapid.T) event.Position {
+	return event.Position{
+		Ledger: rapid.Int64Range(0, math.MaxInt64).Draw(t, "ledger"),
+		Entry:  rapid.Int64Range(0, math.MaxInt64).Draw(t, "entry"),
+	}
+})
+
+var leases = rapid.Custom(func(t *rapid.T) time.Duration {
+	return time.Duration(rapid.Uint32().Draw(t, "ms")) * time.Millisecond
+})
+
+var nodes = rapid.Custom(func(t *rapid.T) ownership.Node {
+	return ownership.Node{
+		Name: rapid.String().Draw(t, "name"), Inc: incs.Draw(t, "inc"), Lease: leases.Draw(t, "lease"),
+		GRPCAddr: rapid.String().Draw(t, "grpc"), GossipAddr: rapid.String().Draw(t, "gossip"),
+		Since: positions.Draw(t, "since"),
+	}
+})
+
+// some draws a slice, nil if it is empty, as a decoder leaves it.
+func some[T any](t *rapid.T, of *rapid.Generator[T], name string) []T {
+	s := rapid.SliceOfN(of, 0, 4).Draw(t, name)
+	if len(s) == 0 {
+		return nil
+	}
+	return s
+}
+
+func drawTable(t *rapid.T) []uint16 {
+	return rapid.SliceOfN(rapid.Uint16(), 0, 40).Draw(t, "table")
+}
+
+// drawSet draws a sparse or a dense set, of the length that its greatest partition needs.
+func drawSet(t *rapid.T, name string) ownership.Set {
+	greatest := rapid.SampledFrom([]uint16{40, ring.Partitions - 1, math.MaxUint16}).Draw(t, name+" greatest")
+	var partitions []ring.Partition
+	for _, p := range rapid.SliceOfN(rapid.Uint16Range(0, greatest), 0, 60).Draw(t, name) {
+		partitions = append(partitions, ring.Partition(p))
+	}
+	return ownership.SetOf(partitions...)
+}
+
+func drawGenesis(t *rapid.T) *ownership.Genesis {
+	return &ownership.Genesis{
+		Gen: rapid.Uint32().Draw(t, "gen"), HashID: rapid.String().Draw(t, "hash id"),
+		Partitions: rapid.Uint32().Draw(t, "partitions"), Members: some(t, nodes, "members"), Table: drawTable(t),
+	}
+}
+
+func drawEpoch(t *rapid.T) *ownership.Epoch {
+	return &ownership.Epoch{
+		Prev: positions.Draw(t, "prev"), Members: some(t, incs, "members"), Table: drawTable(t),
+		Reason: rapid.String().Draw(t, "reason"),
+	}
+}
+
+func drawBeat(t *rapid.T) *ownership.Beat {
+	return &ownership.Beat{
+		Seq: rapid.Uint64().Draw(t, "seq"), Applied: positions.Draw(t, "applied"), Cur: positions.Draw(t, "cur"),
+		ViewHash: rapid.Uint64().Draw(t, "view hash"), Ready: rapid.Bool().Draw(t, "ready"),
+		Draining: drawSet(t, "draining"), Acquired: drawSet(t, "acquired"),
+		Unreachable: some(t, incs, "unreachable"),
+	}
+}
+
+func drawHello(t *rapid.T) *ownership.Hello {
+	return &ownership.Hello{
+		Node: nodes.Draw(t, "node"), HashID: rapid.String().Draw(t, "hash id"),
+		Partitions: rapid.Uint32().Draw(t, "partitions"), Gen: rapid.Uint32().Draw(t, "gen"),
+		NeedState: rapid.Bool().Draw(t, "need state"), Version: rapid.String().Draw(t, "version"),
+	}
+}
+
+func drawSnap(t *rapid.T) *ownership.Snap {
+	s := &ownership.State{
+		Gen: rapid.Uint32().Draw(t, "gen"), HashID: rapid.String().Draw(t, "hash id"),
+		Genesis: positions.Draw(t, "genesis"), Cur: positions.Draw(t, "cur"), ViewHash: rapid.Uint64().Draw(t, "view hash"),
+		Members: some(t, incs, "members"), Table: drawTable(t), Nodes: some(t, nodes, "nodes"),
+	}
+	epochs := rapid.SliceOfNDistinct(positions, 3, 3, func(p event.Position) event.Position { return p }).Draw(t, "epochs")
+	slices.SortFunc(epochs, byTime)
+	tenures := make([]ownership.Tenure, len(epochs)) // one for each epoch, in their order, as the state has them
+	for i := range tenures {
+		tenures[i] = ownership.Tenure{Lease: leases.Draw(t, "lease"), Start: positions.Draw(t, "start"), Dep: epochs[i]}
+		if rapid.Bool().Draw(t, "somebody") {
+			tenures[i].Inc = incs.Draw(t, "inc")
+		}
+	}
+	s.Start = make([]event.Position, len(s.Table))
+	s.Pending = make([][]ownership.Tenure, len(s.Table))
+	for p := range s.Table {
+		s.Start[p] = rapid.SampledFrom(epochs).Draw(t, "start")
+		for _, tenure := range tenures {
+			if rapid.Bool().Draw(t, "pending") {
+				s.Pending[p] = append(s.Pending[p], tenure)
+			}
+		}
+	}
+	return &ownership.Snap{ForHello: positions.Draw(t, "for hello"), State: s}
+}
+
+func byTime(a, b event.Position) int {
+	return byPosition(Entry{At: a}, Entry{At: b})
+}
