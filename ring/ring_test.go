@@ -293,7 +293,7 @@ func BenchmarkLocate(b *testing.B) {
 }
 
 func BenchmarkNew(b *testing.B) {
-	for _, n := range []int{3, 30, 300} {
+	for _, n := range []int{3, 30, ring.MembersMax} {
 		b.Run(fmt.Sprintf("members=%d", n), func(b *testing.B) {
 			ms := members(n)
 			b.ReportAllocs()

@@ -54,9 +54,9 @@ type Report struct {
 	// higher fencing token of their key had been seen: a sink refuses them.
 	StaleTokens uint64 `json:"stale_tokens"`
 
-	Gap       Spread     `json:"gap"`       // from the end of a handling to the start of the next one of its key
-	GapMaxKey event.Key  `json:"-"`         // the key of the longest gap
-	Handoff   Spread     `json:"handoff"`   // those gaps in which the key went from one living process to another
+	Gap       Spread     `json:"gap"`                 // from the end of a handling to the start of the next one of its key
+	GapMaxKey event.Key  `json:"-"`                   // the key of the longest gap
+	Handoff   Spread     `json:"handoff"`             // those gaps in which the key went from one living process to another
 	Takeovers []Takeover `json:"takeovers,omitempty"` // one for each file with a KilledAt, in the order of the files
 }
 
