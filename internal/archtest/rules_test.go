@@ -24,7 +24,10 @@ var arrows = map[string]arrow{
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant"}, "pure: who may act depends on records and instants only"},
 
-	"internal/source":  {words, "stages never import each other; they meet in internal/pipeline"},
+	"internal/source": {
+		slices.Concat(words, []string{"internal/membroker"}),
+		"stages never import each other; they meet in internal/pipeline. The broker in memory is no stage: it stands where Pulsar's client does",
+	},
 	"internal/key":     {[]string{"internal/event"}, "pure: an event in, its key out"},
 	"forward":          {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox": {words, "stages never import each other; they meet in internal/pipeline"},
@@ -54,7 +57,10 @@ var arrows = map[string]arrow{
 		"runs in the user's process: the wire and the clock of leases, nothing of the router",
 	},
 	"client/internal/hook": {[]string{"internal/clock"}, "lets tests reach into the SDK"},
-	"client/clienttest":    {[]string{"client", "internal/clock", "proto"}, "stands in for the router on the wire"},
+	"client/clienttest": {
+		slices.Concat(words, []string{"client", "internal/app", "internal/appwire"}),
+		"the router that users test against is the real stream server over mailboxes of its own",
+	},
 
 	"cmd/router":          {anything, "wires; what it may not decide no import can show"},
 	"internal/demo":       {anything, "drives the whole house from outside"},
