@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -448,9 +449,24 @@ func (s *subscription) ack(a Ack) bool {
 func (b *Broker) SubscriptionStats(name string) Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.sum(slices.Sorted(maps.Keys(b.topics)), name)
+}
+
+// TopicStats is SubscriptionStats for one topic, with all its partitions.
+func (b *Broker) TopicStats(topic, subscription string) Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sum(b.expand([]string{topic}), subscription)
+}
+
+func (b *Broker) sum(topics []string, name string) Stats {
 	var stats Stats
 	consumers := make(map[*consumer]bool)
-	for _, t := range b.topics {
+	for _, topic := range topics {
+		t := b.topics[topic]
+		if t == nil {
+			continue
+		}
 		stats.Published += t.published
 		for _, s := range t.subscriptions {
 			if name != "" && s.name != name {

@@ -1,0 +1,248 @@
+package source_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/source/sourcetest"
+)
+
+// memBroker is a broker in memory, reached directly or over gRPC.
+type memBroker struct {
+	broker *membroker.Broker
+	reach  func(t testing.TB) source.MemBroker
+}
+
+func (b memBroker) Topic(t testing.TB, partitions int) string {
+	topic := source.FullTopicName(pulsartest.Name(t))
+	if partitions > 0 {
+		if err := b.broker.CreatePartitionedTopic(topic, partitions); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return topic
+}
+
+func (b memBroker) Publish(t testing.TB, topic string, messages ...sourcetest.Message) {
+	entry := make([]membroker.Message, len(messages))
+	for i, m := range messages {
+		entry[i] = membroker.Message{
+			Key: m.Key, OrderingKey: m.OrderingKey, Payload: []byte(m.Payload), Properties: m.Properties, EventTime: m.EventTime,
+		}
+	}
+	if _, err := b.reach(t).Publish(t.Context(), topic, entry); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b memBroker) Source(t testing.TB, cfg source.Config) *source.Source {
+	return source.NewMem(cfg, b.reach(t), sourcetest.NewMetrics(), sourcetest.Quiet())
+}
+
+func (b memBroker) Occupy(t testing.TB, topic, subscription string) {
+	c, err := b.broker.Subscribe(t.Context(), membroker.SubscribeOptions{
+		Subscription: subscription, Type: membroker.Exclusive, Topics: []string{topic},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+}
+
+func (b memBroker) Unacked(_ testing.TB, topic, subscription string) int {
+	stats := b.broker.TopicStats(topic, subscription)
+	return stats.Backlog + stats.Unacked
+}
+
+func newMemBroker() memBroker {
+	broker := membroker.New(membroker.DefaultConfig())
+	return memBroker{broker, func(testing.TB) source.MemBroker { return broker }}
+}
+
+func TestMemKeepsTheContract(t *testing.T) { sourcetest.Run(t, newMemBroker()) }
+
+func TestMemOverGRPCKeepsTheContract(t *testing.T) {
+	broker := membroker.New(membroker.DefaultConfig())
+	listener := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	membroker.Register(server, broker)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) }) // ends with Stop
+	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	conn, err := grpc.NewClient("passthrough:///broker",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client := membroker.NewClient(conn)
+	sourcetest.Run(t, memBroker{broker, func(testing.TB) source.MemBroker { return client }})
+}
+
+// pulsarBroker is a real one.
+type pulsarBroker struct{ client pulsar.Client }
+
+func newPulsarBroker(t *testing.T) pulsarBroker { return pulsarBroker{pulsartest.Client(t)} }
+
+func (pulsarBroker) Topic(t testing.TB, partitions int) string {
+	return pulsartest.Topic(t, partitions)
+}
+
+// Publish makes exactly one entry: the batch is as large as its limit, and the
+// producer knows nothing of keys when it forms it.
+func (b pulsarBroker) Publish(t testing.TB, topic string, messages ...sourcetest.Message) {
+	t.Helper()
+	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, DisableBatching: len(messages) == 1,
+		BatchingMaxMessages: uint(len(messages)), BatchingMaxPublishDelay: time.Minute, BatchingMaxSize: 4 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	errs := make(chan error, len(messages))
+	for _, m := range messages {
+		out := &pulsar.ProducerMessage{Payload: []byte(m.Payload), Key: m.Key, OrderingKey: m.OrderingKey, Properties: m.Properties}
+		if m.EventTime != 0 {
+			out.EventTime = time.UnixMilli(m.EventTime)
+		}
+		producer.SendAsync(t.Context(), out, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { errs <- err })
+	}
+	for range messages {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (pulsarBroker) Source(t testing.TB, cfg source.Config) *source.Source {
+	return source.NewPulsar(cfg, pulsartest.Options(t), sourcetest.NewMetrics(), sourcetest.Quiet())
+}
+
+func (b pulsarBroker) Occupy(t testing.TB, topic, subscription string) {
+	c, err := b.client.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: subscription, Type: pulsar.Exclusive})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+}
+
+func (pulsarBroker) Unacked(t testing.TB, topic, subscription string) int {
+	stats := pulsartest.Stats(t, topic, subscription)
+	return stats.Backlog + stats.Unacked
+}
+
+func TestPulsarKeepsTheContract(t *testing.T) { sourcetest.Run(t, newPulsarBroker(t)) }
+
+// A chunked message is several entries, and all of them have to be acked.
+func TestPulsarChunkedMessage(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 100 << 10,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	want := strings.Repeat("0123456789abcdef", 64<<10) // 1 MiB
+	if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Payload: []byte(want), Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+	got := m.Take(1)
+	if string(got[0].Event.Payload) != want || got[0].Key != "k" {
+		t.Errorf("%d bytes came with key %q, want %d as they were sent", len(got[0].Event.Payload), got[0].Key, len(want))
+	}
+	if kept := b.Unacked(t, topic, sourcetest.Subscription); kept < 10 {
+		t.Errorf("the broker keeps %d entries; a message of fewer than 10 chunks proves nothing", kept)
+	}
+	m.Done(got...)
+	m.AwaitIdle()
+	sourcetest.Await(t, "all chunks acked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+}
+
+// When the broker unloads a topic it delivers what is unacked again, while we are
+// still at it: everything is joined, nothing is handed on twice, and the acks that
+// are sent afterwards count.
+func TestPulsarUnloadWithOpenEntries(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	for range 3 {
+		b.Publish(t, topic, make([]sourcetest.Message, 50)...)
+	}
+	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+	got := m.Take(150)
+	m.Done(got[:20]...)
+	m.Done(got[50:]...)
+	pulsartest.Unload(t, topic)
+	b.Publish(t, topic, sourcetest.Message{Payload: "after"}) // comes behind what is delivered again
+	after := m.Take(1)
+	if string(after[0].Event.Payload) != "after" {
+		t.Errorf("event %v was handed on twice", after[0].Event.ID)
+	}
+	m.Done(after...)
+	m.Done(got[20:50]...)
+	m.AwaitIdle()
+	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+}
+
+// Keys come out of events whose producer knows nothing of keys.
+func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
+	brokers := map[string]func(*testing.T) sourcetest.Broker{
+		"mem":    func(*testing.T) sourcetest.Broker { return newMemBroker() },
+		"pulsar": func(t *testing.T) sourcetest.Broker { return newPulsarBroker(t) },
+	}
+	for name, open := range brokers {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			topic := b.Topic(t, 0)
+			var sent []sourcetest.Message
+			for _, user := range []string{"u1", "u2", "u1", "u3"} {
+				sent = append(sent, sourcetest.Message{
+					Payload: `{"seq":1,"user":{"id":"` + user + `"}}`, Properties: map[string]string{"user": user},
+				})
+			}
+			b.Publish(t, topic, sent...)
+			m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+			got := m.Take(len(sent))
+			for _, spec := range []string{"property:user", "json:user.id"} {
+				x, err := key.Parse(spec, key.Reject)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var keys []string
+				for _, e := range got {
+					k, err := x.Extract(&key.Message{
+						MessageKey: e.Key, OrderingKey: e.OrderingKey,
+						Properties: e.Event.Properties, Payload: e.Event.Payload, ID: e.Event.ID,
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					keys = append(keys, string(k))
+				}
+				if want := []string{"u1", "u2", "u1", "u3"}; !slices.Equal(keys, want) {
+					t.Errorf("%s gave %q, want %q", spec, keys, want)
+				}
+			}
+			m.Done(got...)
+			m.AwaitIdle()
+		})
+	}
+}

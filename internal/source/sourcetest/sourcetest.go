@@ -1,0 +1,612 @@
+// Package sourcetest is the contract between a source and whoever feeds on it, as a
+// suite of tests that runs against any broker: [Run] takes a [Broker] and checks
+// that sources on it hand on every event, settle each one once, and rely on nothing
+// that a stock SHARED subscription does not promise.
+//
+// [Member] is one running source with a sink that collects, for other tests too.
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/source"
+)
+
+// Message is an event as a producer sends it.
+type Message struct {
+	Key         string
+	OrderingKey string
+	Payload     string
+	Properties  map[string]string
+	EventTime   int64 // Unix milliseconds
+}
+
+// Broker is what the suite needs of a broker.
+type Broker interface {
+	// Topic makes a topic that nobody else uses; with 0 partitions it is not partitioned.
+	Topic(t testing.TB, partitions int) string
+	// Publish sends one entry: a batch, or, if it is one message, a message of its own.
+	Publish(t testing.TB, topic string, messages ...Message)
+	// Source makes a source that has not run yet.
+	Source(t testing.TB, cfg source.Config) *source.Source
+	// Occupy attaches an exclusive consumer to a subscription, for the rest of the test.
+	Occupy(t testing.TB, topic, subscription string)
+	// Unacked is how many events or entries of the subscription the broker still
+	// keeps: 0 when all is acked.
+	Unacked(t testing.TB, topic, subscription string) int
+}
+
+// patience is how long anything may take.
+const patience = 30 * time.Second
+
+// Subscription is the subscription that [Config] names.
+const Subscription = "ringfence"
+
+// Config returns a configuration for a topic, with short times.
+func Config(topics ...string) source.Config {
+	cfg := source.DefaultConfig()
+	cfg.Topics = topics
+	cfg.Subscription = Subscription
+	cfg.NackDelay = 100 * time.Millisecond
+	return cfg
+}
+
+// NewMetrics returns metrics in a registry of their own.
+func NewMetrics() *source.Metrics { return source.NewMetrics(prometheus.NewRegistry()) }
+
+// Quiet is a log that nobody reads.
+func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// Member is a running source and what it has handed on.
+type Member struct {
+	*source.Source
+
+	t    testing.TB
+	stop context.CancelFunc
+	over chan struct{}
+	err  error // of Run, once over is closed
+
+	mu     sync.Mutex
+	got    []source.Message
+	change chan struct{} // capacity 1
+}
+
+// Start runs a source until Stop or the end of the test.
+func Start(t testing.TB, src *source.Source) *Member {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	m := &Member{Source: src, t: t, stop: stop, over: make(chan struct{}), change: make(chan struct{}, 1)}
+	var run sync.WaitGroup
+	run.Go(func() {
+		defer close(m.over)
+		m.err = src.Run(ctx, m.sink)
+	})
+	t.Cleanup(func() { m.Stop(); run.Wait() })
+	select {
+	case <-src.Ready():
+	case <-m.over:
+		t.Fatalf("Run returned %v before it was ready", m.err)
+	case <-time.After(patience):
+		t.Fatal("the source did not get ready")
+	}
+	return m
+}
+
+func (m *Member) sink(_ context.Context, batch []source.Message) {
+	m.mu.Lock()
+	m.got = append(m.got, batch...)
+	m.mu.Unlock()
+	select {
+	case m.change <- struct{}{}:
+	default:
+	}
+}
+
+// Stop ends Run, which gives back what is open.
+func (m *Member) Stop() {
+	m.t.Helper()
+	m.stop()
+	select {
+	case <-m.over:
+	case <-time.After(patience):
+		m.t.Fatal("Run did not return")
+	}
+	if m.err != nil {
+		m.t.Errorf("Run = %v", m.err)
+	}
+}
+
+// Take waits for n events and returns them, oldest first.
+func (m *Member) Take(n int) []source.Message {
+	m.t.Helper()
+	deadline := time.After(patience)
+	for {
+		m.mu.Lock()
+		if len(m.got) >= n {
+			taken := slices.Clone(m.got[:n])
+			m.got = slices.Delete(m.got, 0, n)
+			m.mu.Unlock()
+			return taken
+		}
+		have := len(m.got)
+		m.mu.Unlock()
+		select {
+		case <-m.change:
+		case <-deadline:
+			m.t.Fatalf("%d of %d events came", have, n)
+		}
+	}
+}
+
+// Left returns how many events were handed on and not taken.
+func (m *Member) Left() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.got)
+}
+
+// Done settles events as done.
+func (m *Member) Done(events ...source.Message) {
+	verdicts := make([]event.Verdict, len(events))
+	for i, e := range events {
+		verdicts[i] = event.Verdict{Handle: e.Event.Handle, Kind: event.Done}
+	}
+	m.Settle(verdicts)
+}
+
+// AwaitIdle waits until nothing is unsettled.
+func (m *Member) AwaitIdle() {
+	m.t.Helper()
+	Await(m.t, "unsettled = 0", func() bool { return m.Stats().Unsettled == 0 })
+}
+
+// Await waits until a condition holds.
+func Await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.After(patience); ; {
+		if holds() {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("it never came to this: %s", what)
+		}
+	}
+}
+
+func awaitAcked(t testing.TB, b Broker, topic string) {
+	t.Helper()
+	Await(t, "the broker keeps nothing of "+topic, func() bool { return b.Unacked(t, topic, Subscription) == 0 })
+}
+
+// batch makes n messages with payloads prefix-0 … and keys.
+func batch(prefix string, n int) []Message {
+	messages := make([]Message, n)
+	for i := range messages {
+		messages[i] = Message{Key: fmt.Sprintf("key-%d", i), Payload: fmt.Sprintf("%s-%d", prefix, i)}
+	}
+	return messages
+}
+
+func payloads(events []source.Message) []string {
+	list := make([]string, len(events))
+	for i, e := range events {
+		list[i] = string(e.Event.Payload)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Run is the suite.
+func Run(t *testing.T, b Broker) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Broker)
+	}{
+		{"EveryEventComesOnceAndIsAcked", everyEventComesOnceAndIsAcked},
+		{"OneUnsettledEventBringsItsEntryBackWhole", oneUnsettledEventBringsItsEntryBackWhole},
+		{"AnEntryThatComesAgainIsJoined", anEntryThatComesAgainIsJoined},
+		{"TwoConsumersShare", twoConsumersShare},
+		{"Partitions", partitions},
+		{"SeveralTopics", severalTopics},
+		{"RetryThenDeadLetter", retryThenDeadLetter},
+		{"AnotherTypeIsRefused", anotherTypeIsRefused},
+		{"DrainWaitsForSettlement", drainWaitsForSettlement},
+		{"ReadingStopsAtTheBound", readingStopsAtTheBound},
+		{"TheFirstVerdictCounts", theFirstVerdictCounts},
+		{"RawKeysAndTimes", rawKeysAndTimes},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
+	}
+}
+
+func everyEventComesOnceAndIsAcked(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	var want []string
+	for i := range 10 {
+		messages := batch(fmt.Sprintf("batch%d", i), 20)
+		b.Publish(t, topic, messages...)
+		single := batch(fmt.Sprintf("single%d", i), 1)
+		b.Publish(t, topic, single...)
+		for _, m := range append(messages, single...) {
+			want = append(want, m.Payload)
+		}
+	}
+	slices.Sort(want)
+	m := Start(t, b.Source(t, Config(topic)))
+	got := m.Take(len(want))
+	if have := payloads(got); !slices.Equal(have, want) {
+		t.Fatalf("received %v, want %v", have, want)
+	}
+	ids, handles := map[event.MessageID]bool{}, map[event.Handle]bool{}
+	for _, e := range got {
+		ids[e.Event.ID], handles[e.Event.Handle] = true, true
+		if e.Event.Topic != source.FullTopicName(topic) || e.Event.ID.TopicPartition != -1 || e.Event.Redelivery != 0 {
+			t.Fatalf("event %v of %q, redelivery %d", e.Event.ID, e.Event.Topic, e.Event.Redelivery)
+		}
+	}
+	if len(ids) != len(want) || len(handles) != len(want) {
+		t.Errorf("%d message ids and %d handles for %d events", len(ids), len(handles), len(want))
+	}
+	if s := m.Stats(); s.Unsettled != len(want) || s.Entries != 20 || s.Allowance != len(want) {
+		t.Errorf("stats = %+v; want %d unsettled in 20 entries", s, len(want))
+	}
+	m.Done(got...)
+	m.AwaitIdle()
+	awaitAcked(t, b, topic)
+	if s := m.Stats(); s.Entries != 0 || s.Bytes != 0 || s.Allowance != 0 || s.Pinned != 0 || s.PinnedEntries != 0 {
+		t.Errorf("stats after all = %+v, want zeroes", s)
+	}
+	if m.Left() != 0 {
+		t.Errorf("%d more events came", m.Left())
+	}
+}
+
+func oneUnsettledEventBringsItsEntryBackWhole(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	b.Publish(t, topic, batch("b", 10)...)
+	first := Start(t, b.Source(t, Config(topic)))
+	got := first.Take(10)
+	first.Done(got[:4]...)
+	first.Done(got[5:]...)
+	if s := first.Stats(); s.Unsettled != 1 || s.Entries != 1 || s.PinnedEntries != 1 || s.Pinned != 9 || s.Allowance != 10 {
+		t.Errorf("stats = %+v; want 1 unsettled event pinning 9, and an allowance of 10", s)
+	}
+	first.Stop()
+
+	second := Start(t, b.Source(t, Config(topic)))
+	again := second.Take(10)
+	if have, want := payloads(again), payloads(got); !slices.Equal(have, want) {
+		t.Fatalf("redelivered %v, want all of %v", have, want)
+	}
+	for _, e := range again {
+		if !slices.ContainsFunc(got, func(o source.Message) bool { return o.Event.ID == e.Event.ID }) {
+			t.Errorf("event %v was not known by this id before", e.Event.ID)
+		}
+		if e.Event.Redelivery == 0 {
+			t.Errorf("event %v says that it comes for the first time", e.Event.ID)
+		}
+	}
+	second.Done(again...)
+	second.AwaitIdle()
+	awaitAcked(t, b, topic)
+}
+
+// anEntryThatComesAgainIsJoined: of an entry of six, two are settled, three are
+// open, and one is given back, so the broker delivers all six again to the one
+// consumer there is. Only the one that was given back may be handed on again.
+func anEntryThatComesAgainIsJoined(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	b.Publish(t, topic, batch("b", 6)...)
+	m := Start(t, b.Source(t, Config(topic)))
+	got := m.Take(6)
+	m.Done(got[0], got[1])
+	m.GiveBack([]event.Handle{got[2].Event.Handle})
+	again := m.Take(1)
+	if again[0].Event.ID != got[2].Event.ID || again[0].Event.Handle == got[2].Event.Handle {
+		t.Fatalf("%v came again as handle %d, want %v under a new handle", again[0].Event.ID, again[0].Event.Handle, got[2].Event.ID)
+	}
+	m.Done(got[2]) // under the old handle: nobody's
+	if unsettled := m.Stats().Unsettled; unsettled != 4 {
+		t.Errorf("unsettled = %d, want 4", unsettled)
+	}
+	m.Done(got[3:]...)
+	m.Done(again...)
+	m.AwaitIdle()
+	awaitAcked(t, b, topic)
+	if m.Left() != 0 {
+		t.Errorf("%d events were handed on twice", m.Left())
+	}
+}
+
+func twoConsumersShare(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	one, two := Start(t, b.Source(t, Config(topic))), Start(t, b.Source(t, Config(topic)))
+	const entries = 200
+	for i := range entries {
+		b.Publish(t, topic, batch(fmt.Sprint(i), 1)...)
+	}
+	Await(t, "all events came to one of two", func() bool { return one.Left()+two.Left() == entries })
+	var all []source.Message
+	for _, m := range []*Member{one, two} {
+		got := m.Take(m.Left())
+		if len(got) == 0 {
+			t.Error("one of two consumers got nothing")
+		}
+		m.Done(got...)
+		all = append(all, got...)
+	}
+	if distinct := slices.Compact(payloads(all)); len(distinct) != entries {
+		t.Errorf("%d different events came, want %d", len(distinct), entries)
+	}
+	awaitAcked(t, b, topic)
+}
+
+func partitions(t *testing.T, b Broker) {
+	topic := b.Topic(t, 3)
+	m := Start(t, b.Source(t, Config(topic)))
+	const n = 60
+	for i := range n {
+		b.Publish(t, topic, Message{Key: fmt.Sprint(i), Payload: fmt.Sprint(i)})
+	}
+	got := m.Take(n)
+	seen := map[int32]bool{}
+	for _, e := range got {
+		seen[e.Event.ID.TopicPartition] = true
+		if e.Event.Topic != source.FullTopicName(topic) {
+			t.Errorf("topic = %q, want it without the partition", e.Event.Topic)
+		}
+	}
+	if len(seen) != 3 || !seen[0] || !seen[1] || !seen[2] {
+		t.Errorf("topic partitions = %v, want 0, 1 and 2", seen)
+	}
+	m.Done(got...)
+	awaitAcked(t, b, topic)
+}
+
+func severalTopics(t *testing.T, b Broker) {
+	first, second := b.Topic(t, 0), b.Topic(t, 2)
+	m := Start(t, b.Source(t, Config(first, second)))
+	b.Publish(t, first, batch("first", 5)...)
+	b.Publish(t, second, Message{Key: "k", Payload: "second"})
+	got := m.Take(6)
+	byTopic := map[string]int{}
+	for _, e := range got {
+		byTopic[e.Event.Topic]++
+	}
+	if byTopic[source.FullTopicName(first)] != 5 || byTopic[source.FullTopicName(second)] != 1 {
+		t.Errorf("events by topic = %v", byTopic)
+	}
+	m.Done(got...)
+	awaitAcked(t, b, first)
+	awaitAcked(t, b, second)
+}
+
+func retryThenDeadLetter(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	sent := Message{
+		Key: "user-1", OrderingKey: "order-1", Payload: "p", EventTime: 1_700_000_000_123,
+		Properties: map[string]string{"a": "1", "b": "2"},
+	}
+	b.Publish(t, topic, append([]Message{sent}, batch("other", 2)...)...)
+	m := Start(t, b.Source(t, Config(topic)))
+	got := m.Take(3)
+	original := got[0]
+	const delay = 1500 * time.Millisecond
+	started := time.Now()
+	m.Settle([]event.Verdict{{
+		Handle: original.Event.Handle, Kind: event.Failed, Delay: delay, Attempts: 3, Reason: "third error", FirstError: "first error",
+	}})
+	m.Done(got[1:]...)
+	m.AwaitIdle()
+	awaitAcked(t, b, topic)
+
+	retried := m.Take(1)[0]
+	if waited := time.Since(started); waited < delay-100*time.Millisecond {
+		t.Errorf("the copy came after %v, want %v", waited, delay)
+	}
+	want := *original.Event
+	want.Handle, want.Attempts, want.Round = retried.Event.Handle, 3, 1
+	want.FirstError, want.LastError = "first error", "third error"
+	if diff := difference(&want, retried.Event); diff != "" || retried.Key != sent.Key || retried.OrderingKey != sent.OrderingKey {
+		t.Errorf("the copy came as keys %q, %q, and another %s", retried.Key, retried.OrderingKey, diff)
+	}
+
+	m.Settle([]event.Verdict{{
+		Handle: retried.Event.Handle, Kind: event.Rejected, Attempts: 4, Reason: "no use", Owner: "node-7",
+	}})
+	m.AwaitIdle()
+	retryTopic := source.RetryTopicName([]string{topic}, Subscription)
+	awaitAcked(t, b, retryTopic)
+	checkDeadLetter(t, b, topic, sent, original.Event)
+}
+
+func checkDeadLetter(t *testing.T, b Broker, topic string, sent Message, original *event.Event) {
+	t.Helper()
+	cfg := Config(source.DeadLetterTopicName([]string{topic}, Subscription))
+	cfg.Subscription = cfg.DeadLetterSubscription
+	reader := Start(t, b.Source(t, cfg))
+	letter := reader.Take(1)[0]
+	wantProperties := map[string]string{
+		"a": "1", "b": "2",
+		source.PropertyMessageID:   original.ID.String(),
+		source.PropertyTopic:       original.Topic,
+		source.PropertyPublishTime: fmt.Sprint(original.PublishTime),
+		source.PropertyAttempts:    "4",
+		source.PropertyRound:       "1",
+		source.PropertyFirstError:  "first error",
+		source.PropertyLastError:   "no use",
+		source.PropertyReason:      "no use",
+		source.PropertyOwner:       "node-7",
+	}
+	for name, want := range wantProperties {
+		if have, _ := letter.Event.Property(name); have != want {
+			t.Errorf("dead letter property %s = %q, want %q", name, have, want)
+		}
+	}
+	if len(letter.Event.Properties) != len(wantProperties) {
+		t.Errorf("dead letter properties = %v, want %v", letter.Event.Properties, wantProperties)
+	}
+	if letter.Key != sent.Key || letter.OrderingKey != sent.OrderingKey ||
+		string(letter.Event.Payload) != sent.Payload || letter.Event.EventTime != sent.EventTime {
+		t.Errorf("dead letter = %q, %q, %q, %d; want it as it was sent: %+v",
+			letter.Key, letter.OrderingKey, letter.Event.Payload, letter.Event.EventTime, sent)
+	}
+	reader.Done(letter)
+	reader.AwaitIdle()
+}
+
+// difference names the first field in which two events differ, but for the order of
+// their properties and how often the broker has delivered them.
+func difference(want, have *event.Event) string {
+	sorted := func(properties []event.Property) []event.Property {
+		return slices.SortedFunc(slices.Values(properties), func(a, b event.Property) int { return strings.Compare(a.Name, b.Name) })
+	}
+	for _, f := range []struct {
+		name       string
+		want, have any
+	}{
+		{"handle", want.Handle, have.Handle},
+		{"message id", want.ID, have.ID},
+		{"topic", want.Topic, have.Topic},
+		{"payload", string(want.Payload), string(have.Payload)},
+		{"properties", fmt.Sprint(sorted(want.Properties)), fmt.Sprint(sorted(have.Properties))},
+		{"publish time", want.PublishTime, have.PublishTime},
+		{"event time", want.EventTime, have.EventTime},
+		{"attempts", want.Attempts, have.Attempts},
+		{"round", want.Round, have.Round},
+		{"first error", want.FirstError, have.FirstError},
+		{"last error", want.LastError, have.LastError},
+	} {
+		if f.want != f.have {
+			return fmt.Sprintf("%s: %v, want %v", f.name, f.have, f.want)
+		}
+	}
+	return ""
+}
+
+func anotherTypeIsRefused(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	b.Occupy(t, topic, Subscription)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := b.Source(t, Config(topic)).Run(ctx, func(context.Context, []source.Message) {})
+	if !errors.Is(err, source.ErrSubscriptionType) || !strings.Contains(err.Error(), Subscription) || !strings.Contains(err.Error(), topic) {
+		t.Errorf("Run = %v, want ErrSubscriptionType with the names of subscription and topic", err)
+	}
+}
+
+func drainWaitsForSettlement(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	b.Publish(t, topic, batch("b", 5)...)
+	first := Start(t, b.Source(t, Config(topic)))
+	got := first.Take(5)
+	hurried, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := first.Drain(hurried); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "5 events") {
+		t.Errorf("Drain with open events = %v, want a timeout that names 5 events", err)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- first.Drain(t.Context()) }()
+	first.Done(got[1:]...)
+	select {
+	case err := <-drained:
+		t.Fatalf("Drain = %v with an event open", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	first.Done(got[0])
+	select {
+	case err := <-drained:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("Drain did not return")
+	}
+	// What comes now is for others, once this one is gone.
+	b.Publish(t, topic, batch("later", 3)...)
+	first.Stop()
+	second := Start(t, b.Source(t, Config(topic)))
+	later := second.Take(3)
+	if first.Left() != 0 || !slices.Equal(payloads(later), []string{"later-0", "later-1", "later-2"}) {
+		t.Errorf("after Drain the first got %d events and the second %v", first.Left(), payloads(later))
+	}
+	second.Done(later...)
+	second.AwaitIdle()
+	awaitAcked(t, b, topic)
+}
+
+func readingStopsAtTheBound(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	cfg := Config(topic)
+	cfg.UnsettledMax, cfg.BatchMax, cfg.ReceiverQueueMax = 20, 5, 10
+	m := Start(t, b.Source(t, cfg))
+	const n = 100
+	for i := range n {
+		b.Publish(t, topic, batch(fmt.Sprint(i), 1)...)
+	}
+	Await(t, "20 events", func() bool { return m.Left() >= cfg.UnsettledMax })
+	time.Sleep(200 * time.Millisecond) // more of them would come now
+	if got := m.Stats().Unsettled; got >= cfg.UnsettledMax+cfg.BatchMax {
+		t.Errorf("unsettled = %d with a bound of %d", got, cfg.UnsettledMax)
+	}
+	for range n {
+		m.Done(m.Take(1)...)
+	}
+	m.AwaitIdle()
+	awaitAcked(t, b, topic)
+}
+
+func theFirstVerdictCounts(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	b.Publish(t, topic, batch("b", 2)...)
+	m := Start(t, b.Source(t, Config(topic)))
+	got := m.Take(2)
+	m.Done(got[0], got[0])
+	m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Reason: "too late"}})
+	m.Done(source.Message{Event: &event.Event{Handle: 12345}}) // never given
+	m.Done(source.Message{Event: &event.Event{}})
+	if got := m.Stats(); got.Unsettled != 1 || got.Pinned != 1 {
+		t.Errorf("stats = %+v, want 1 unsettled, 1 pinned", got)
+	}
+	m.Done(got[1])
+	m.AwaitIdle()
+	awaitAcked(t, b, topic)
+}
+
+func rawKeysAndTimes(t *testing.T, b Broker) {
+	topic := b.Topic(t, 0)
+	before := time.Now().Add(-time.Minute).UnixMilli()
+	b.Publish(t, topic, Message{Key: "k", OrderingKey: "o", Payload: "x", EventTime: 42, Properties: map[string]string{"p": "v"}})
+	b.Publish(t, topic, Message{Payload: ""})
+	m := Start(t, b.Source(t, Config(topic)))
+	got := m.Take(2)
+	slices.SortFunc(got, func(a, b source.Message) int { return strings.Compare(b.Key, a.Key) })
+	first, second := got[0], got[1]
+	if value, _ := first.Event.Property("p"); first.Key != "k" || first.OrderingKey != "o" || first.Event.EventTime != 42 || value != "v" {
+		t.Errorf("got %q, %q, %+v", first.Key, first.OrderingKey, first.Event)
+	}
+	if second.Key != "" || second.OrderingKey != "" || len(second.Event.Payload) != 0 || second.Event.EventTime != 0 || len(second.Event.Properties) != 0 {
+		t.Errorf("got %q, %q, %+v; want nothing in it", second.Key, second.OrderingKey, second.Event)
+	}
+	for _, e := range got {
+		if now := time.Now().Add(time.Minute).UnixMilli(); e.Event.PublishTime < before || e.Event.PublishTime > now {
+			t.Errorf("publish time = %d", e.Event.PublishTime)
+		}
+	}
+	m.Done(got...)
+	m.AwaitIdle()
+	awaitAcked(t, b, topic)
+}
