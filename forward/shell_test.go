@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -235,6 +237,27 @@ func (n *node) Settle(settlements []Settlement) {
 	}
 }
 
+// streamsGone is how many inbound streams have ended.
+func (n *node) streamsGone() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.gone)
+}
+
+// evidenceSoFar is what was said about reaching peers.
+func (n *node) evidenceSoFar() []bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.evidence)
+}
+
+// handled is how often the mailbox was given each event.
+func (n *node) handled() map[event.MessageID]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.seen)
+}
+
 // await blocks until count events are settled.
 func (n *node) await(count int) {
 	n.t.Helper()
@@ -340,10 +363,10 @@ func testThreeNodes(t *testing.T, network network, now func() clock.Instant, cou
 		if s := n.pool.Stats(); s.Events != 0 || s.Bytes != 0 {
 			t.Errorf("%s still holds %+v", n.name(), s)
 		}
-		if len(n.seen) == 0 || len(n.seen) == 3*count {
-			t.Errorf("%s was given %d events", n.name(), len(n.seen))
+		if got := len(n.handled()); got == 0 || got == 3*count {
+			t.Errorf("%s was given %d events", n.name(), got)
 		}
-		for id, times := range n.seen {
+		for id, times := range n.handled() {
 			if total++; times != 1 {
 				t.Fatalf("%s was given %s %d times", n.name(), id, times)
 			}
@@ -390,7 +413,7 @@ func TestRefusedEventsFollowTheRoute(t *testing.T) {
 		}
 		a.route(only(c, 2), nodes...)
 		a.await(50)
-		for id, times := range c.seen {
+		for id, times := range c.handled() {
 			if times != 3 {
 				t.Errorf("%s was given %d times, want 3", id, times)
 			}
@@ -420,11 +443,9 @@ func TestSilentPeer(t *testing.T) {
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, nodes...)
 		time.Sleep(time.Minute) // idle: only pings keep it alive
 		synctest.Wait()
-		a.mu.Lock()
-		if len(a.evidence) != 2 || !a.evidence[0] || !a.evidence[1] {
-			t.Errorf("evidence after an idle minute is %v, want up twice", a.evidence)
+		if got := a.evidenceSoFar(); !slices.Equal(got, []bool{true, true}) {
+			t.Errorf("evidence after an idle minute is %v, want up twice", got)
 		}
-		a.mu.Unlock()
 		mute.Store(true)
 		begun := time.Now()
 		a.pool.Hold(a.events(1, 10))
@@ -473,8 +494,8 @@ func TestBrokenStreams(t *testing.T) {
 	}
 	feeder.Wait()
 	a.await(count)
-	if len(b.gone) < breaks {
-		t.Errorf("%d streams broke, want at least %d", len(b.gone), breaks)
+	if b.streamsGone() < breaks {
+		t.Errorf("%d streams broke, want at least %d", b.streamsGone(), breaks)
 	}
 	if s := a.pool.Stats(); s.Events != 0 || s.Resent == 0 {
 		t.Errorf("stats = %+v, want nothing held and something sent again", s)
@@ -501,7 +522,7 @@ func TestOversizedEventIsRejected(t *testing.T) {
 		if a.settled[2].Kind != event.Done || a.settled[3].Kind != event.Done {
 			t.Errorf("its neighbours: %+v", a.settled)
 		}
-		if len(b.gone) != 0 {
+		if b.streamsGone() != 0 {
 			t.Error("the stream broke")
 		}
 	})
@@ -526,10 +547,8 @@ func TestRelay(t *testing.T) {
 		if got := testutil.ToFloat64(c.metrics.receivedRelay); got != 10 {
 			t.Errorf("the third member received %v relayed events, want 10", got)
 		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
 		downs := 0
-		for _, up := range a.evidence {
+		for _, up := range a.evidenceSoFar() {
 			if !up {
 				downs++
 			}
@@ -562,7 +581,7 @@ func TestStopFlushesVerdicts(t *testing.T) {
 		b.server.Answer(1, late)
 		b.stop()
 		a.await(1000)
-		for id, times := range b.seen {
+		for id, times := range b.handled() {
 			if times != 1 {
 				t.Fatalf("%s was given %d times", id, times)
 			}
@@ -588,8 +607,10 @@ func TestUnlistedPeerMayFinish(t *testing.T) {
 		b.server.Answer(1, []event.Verdict{{Handle: 1, Kind: event.Done}})
 		a.await(1)
 		time.Sleep(time.Second)
-		if len(a.pool.peers) != 0 || len(b.gone) != 1 {
-			t.Errorf("%d peers and %d ended streams, want 0 and 1", len(a.pool.peers), len(b.gone))
+		a.pool.peersMu.Lock()
+		defer a.pool.peersMu.Unlock()
+		if len(a.pool.peers) != 0 || b.streamsGone() != 1 {
+			t.Errorf("%d peers and %d ended streams, want 0 and 1", len(a.pool.peers), b.streamsGone())
 		}
 	})
 }
@@ -673,8 +694,8 @@ func TestBadStreams(t *testing.T) {
 				}
 				a.pool.Hold(a.events(2, 10))
 				a.await(11)
-				if len(a.evidence) != 1 {
-					t.Errorf("evidence on the other stream: %v, want up once", a.evidence)
+				if got := a.evidenceSoFar(); !slices.Equal(got, []bool{true}) {
+					t.Errorf("evidence on the other stream: %v, want up once", got)
 				}
 			})
 		})
@@ -692,15 +713,8 @@ func TestPoolRefusesAnotherIncarnation(t *testing.T) {
 		}
 		a.pool.SetPeers([]PeerAddress{{Peer: peerNumber(7), Address: b.name()}})
 		time.Sleep(5 * time.Second)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if len(a.evidence) == 0 {
-			t.Error("no evidence about an incarnation that is gone")
-		}
-		for _, up := range a.evidence {
-			if up {
-				t.Error("an incarnation that is gone was found up")
-			}
+		if got := a.evidenceSoFar(); len(got) == 0 || slices.Contains(got, true) {
+			t.Errorf("evidence about an incarnation that is gone: %v, want down only", got)
 		}
 	})
 }

@@ -69,6 +69,7 @@ func modelConfig() Config {
 	c.FrameEventsMax = 8
 	c.FrameBytesMax = 2000
 	c.ParkBurstMin = 2
+	c.UnreachableHoldMax = 500 * time.Millisecond
 	return c
 }
 
@@ -332,7 +333,7 @@ func TestTableModel(t *testing.T) {
 		m := newModel()
 		actions := m.actions()
 		names := slices.Sorted(maps.Keys(actions))
-		for range rapid.IntRange(20, 300).Draw(t, "steps") { // longer than t.Repeat, which stops at about 30
+		for range rapid.IntRange(20, 200).Draw(t, "steps") { // longer than t.Repeat, which stops at about 30
 			actions[rapid.SampledFrom(names).Draw(t, "action")](t)
 			m.perform(t)
 		}

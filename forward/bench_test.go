@@ -1,0 +1,280 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// benchBatch is how many events a source hands on at a time.
+const benchBatch = 256
+
+func benchEvents(n, payload int) []*event.Event {
+	events := make([]*event.Event, n)
+	for i := range events {
+		key := event.Key("user-" + strconv.Itoa(i%10000))
+		events[i] = &event.Event{
+			ID: event.MessageID{Ledger: 12345, Entry: int64(i), Batch: int32(i % 500), TopicPartition: -1}, Topic: "persistent://public/default/events",
+			Key: key, Partition: ring.PartitionOf(string(key)), Payload: make([]byte, payload),
+			PublishTime: 1_700_000_000_000, Properties: []event.Property{{Name: "tenant", Value: "acme"}},
+		}
+	}
+	return events
+}
+
+// hop is both ends of BenchmarkHop: what a source and a mailbox would do, and nothing more.
+type hop struct {
+	server  *Server
+	settled atomic.Int64
+	free    chan int // tickets of batches that may be held
+	open    []atomic.Int32
+}
+
+func (h *hop) Accept(a Arrival) {
+	verdicts := make([]event.Verdict, len(a.Events))
+	for i, ev := range a.Events {
+		verdicts[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
+	}
+	h.server.Answer(a.From, verdicts)
+}
+
+func (h *hop) Gone(StreamID)          {}
+func (h *hop) Deliver([]*event.Event) {}
+
+func (h *hop) Settle(settlements []Settlement) {
+	for _, s := range settlements {
+		batch := int(s.Event.Handle-1) / benchBatch % len(h.open)
+		if h.open[batch].Add(-1) == 0 {
+			h.free <- batch
+		}
+	}
+	h.settled.Add(int64(len(settlements)))
+}
+
+// BenchmarkHop measures one event there and its verdict back: through Table, Pool,
+// codec, gRPC on loopback, codec and Server. raw-stream is the floor: the same bytes
+// over the same gRPC with nothing done to them.
+func BenchmarkHop(b *testing.B) {
+	for _, payload := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("payload=%d", payload), func(b *testing.B) { benchmarkHop(b, payload) })
+		b.Run(fmt.Sprintf("raw-stream/payload=%d", payload), func(b *testing.B) { benchmarkRawStream(b, payload) })
+	}
+}
+
+func benchmarkHop(b *testing.B, payload int) {
+	const batches = 40 // in flight: about 10,000 events
+	h := &hop{free: make(chan int, batches), open: make([]atomic.Int32, batches)}
+	network := &loopback{}
+	log := (&node{}).log()
+	config := DefaultConfig()
+	metrics := NewMetrics(prometheus.NewRegistry())
+	owner := Identity{Group: "g", HashID: ring.HashID, Incarnation: peerNumber(2)}
+	h.server = NewServer(config, func() Identity { return owner }, insecure.NewCredentials(), h, clock.Now, metrics, log)
+	pool := NewPool(config, func() Identity { return Identity{Group: "g", HashID: ring.HashID, Incarnation: peerNumber(1)} },
+		insecure.NewCredentials(), h, func(Peer, bool) {}, clock.Now, metrics, log, grpc.WithContextDialer(network.dial))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	lis := network.listen(b, "owner")
+	go func() { done <- h.server.Run(ctx, lis) }()
+	go func() { done <- pool.Run(ctx) }()
+	defer func() { cancel(); <-done; <-done }()
+	pool.SetPeers([]PeerAddress{{Peer: owner.Incarnation, Address: "owner"}})
+	pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner.Incarnation}})
+	for i := range batches {
+		h.free <- i
+	}
+
+	events := benchEvents(batches*benchBatch, payload)
+	b.ReportAllocs()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b.ResetTimer()
+	rounds := (b.N + benchBatch - 1) / benchBatch
+	for range rounds {
+		batch := <-h.free
+		part := events[batch*benchBatch : (batch+1)*benchBatch]
+		h.open[batch].Store(benchBatch)
+		for i, ev := range part {
+			ev.Handle += event.Handle(batches * benchBatch) // never used again
+			if ev.Handle <= event.Handle(batches*benchBatch) {
+				ev.Handle = event.Handle(batch*benchBatch + i + 1)
+			}
+		}
+		pool.Hold(part)
+	}
+	for h.settled.Load() < int64(rounds*benchBatch) {
+		time.Sleep(50 * time.Microsecond)
+	}
+	b.StopTimer()
+	runtime.ReadMemStats(&after)
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(rounds*benchBatch), "ns/event")
+	b.ReportMetric(float64(after.Mallocs-before.Mallocs)/float64(rounds*benchBatch), "allocs/event")
+}
+
+// rawCodec passes bytes.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+// echo answers each frame with as many bytes as its verdicts would have.
+type echo struct {
+	peerv1.UnimplementedPeerServiceServer
+	answer []byte
+}
+
+func (e echo) Forward(st peerv1.PeerService_ForwardServer) error {
+	for {
+		var frame []byte
+		if err := st.RecvMsg(&frame); err != nil {
+			return nil
+		}
+		if err := st.SendMsg(&e.answer); err != nil {
+			return err
+		}
+	}
+}
+
+func benchmarkRawStream(b *testing.B, payload int) {
+	const perFrame = 500
+	frame := &eventsFrame{number: 1, events: benchEvents(perFrame, payload)}
+	verdicts := &verdictsFrame{number: 1}
+	for i, ev := range frame.events {
+		ev.Handle = event.Handle(1_000_000 + i)
+		verdicts.verdicts = append(verdicts.verdicts, event.Verdict{Handle: ev.Handle, Kind: event.Done})
+	}
+	out, answer := encode(b, frame), encode(b, verdicts)
+
+	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window))
+	peerv1.RegisterPeerServiceServer(server, echo{answer: answer})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(lis) }()
+	defer func() { server.Stop(); <-done }()
+	conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	st, err := peerv1.NewPeerServiceClient(conn).Forward(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	frames := (b.N + perFrame - 1) / perFrame
+	b.ResetTimer()
+	const ahead = 2 // one frame there, one answer back
+	tickets := make(chan struct{}, ahead)
+	go func() {
+		for range frames {
+			tickets <- struct{}{}
+			if err := st.SendMsg(&out); err != nil {
+				return
+			}
+		}
+	}()
+	for range frames {
+		var got []byte
+		if err := st.RecvMsg(&got); err != nil {
+			b.Fatal(err)
+		}
+		<-tickets
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(frames*perFrame), "ns/event")
+}
+
+// BenchmarkCodec measures the fast codec and the generated one on a frame of 500 events.
+func BenchmarkCodec(b *testing.B) {
+	f := &eventsFrame{number: 1, events: benchEvents(500, 100)}
+	for i, ev := range f.events {
+		ev.Handle = event.Handle(i + 1)
+	}
+	generated := protoEvents(f)
+	bytes := encode(b, f)
+	perEvent := func(b *testing.B) {
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(f.events)), "ns/event")
+	}
+	marshal := func(v any) func(*testing.B) {
+		return func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				out, err := codec{frameMax: testFrameMax}.Marshal(v)
+				if err != nil {
+					b.Fatal(err)
+				}
+				out.Free()
+			}
+			perEvent(b)
+		}
+	}
+	unmarshal := func(v any) func(*testing.B) {
+		return func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := (codec{frameMax: testFrameMax}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(bytes)}, v); err != nil {
+					b.Fatal(err)
+				}
+			}
+			perEvent(b)
+		}
+	}
+	b.Run("encode/fast", marshal(f))
+	b.Run("encode/generated", marshal(generated))
+	b.Run("decode/fast", unmarshal(&eventsFrame{}))
+	b.Run("decode/generated", unmarshal(&peerv1.ForwardRequest{}))
+}
+
+// BenchmarkTable measures hold, take and settle without a stream.
+func BenchmarkTable(b *testing.B) {
+	t := NewTable(DefaultConfig())
+	var out Moves
+	t.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &out)
+	t.PeerUp(1, peerNumber(2), &out)
+	events := benchEvents(benchBatch, 100)
+	verdicts := make([]event.Verdict, benchBatch)
+	var batch []*event.Event
+	handle := event.Handle(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		out.Reset()
+		for i, ev := range events {
+			handle++
+			ev.Handle = handle
+			verdicts[i] = event.Verdict{Handle: handle, Kind: event.Done}
+		}
+		t.Hold(1, events, &out)
+		batch, _ = t.Take(1, peerNumber(2), benchBatch, 1<<20, batch[:0])
+		t.Settle(1, peerNumber(2), verdicts, &out)
+	}
+	if t.Len() != 0 || len(batch) != benchBatch {
+		b.Fatalf("%d events are left, the last batch had %d", t.Len(), len(batch))
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*benchBatch), "ns/event")
+}
