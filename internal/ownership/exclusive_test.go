@@ -64,6 +64,7 @@ func TestExclusive(t *testing.T) {
 func simulate(seed uint64, tracing bool) *world {
 	w := newWorld(seed, simTiming())
 	w.tracing = tracing
+	w.mixed = w.chance(0.3)
 	n := 2 + w.rng.IntN(6)
 	names := make([]string, n)
 	for i := range names {
@@ -141,7 +142,7 @@ func (w *world) fault(names []string) {
 // injectGenesis lets a Genesis land that somebody sent long ago.
 func (w *world) injectGenesis(p *proc) {
 	table := make([]uint16, simPartitions)
-	node := Node{Name: p.name, Inc: p.inc, Lease: w.timing.Lease}
+	node := Node{Name: p.name, Inc: p.inc, Lease: p.timing.Lease}
 	w.land(Record{LogVersion: LogVersion, Group: "g", Inc: p.inc, Body: &Genesis{
 		HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table,
 	}})
@@ -181,6 +182,9 @@ func (w *world) heal(names []string) {
 func (w *world) checkRest() {
 	if w.failure != "" {
 		return
+	}
+	if w.stats["lost"] > 0 && w.stats["hole"]+w.stats["delete"] == 0 {
+		w.fail("%d LOST though the log was whole", w.stats["lost"]) // an outage or a pause loses no state
 	}
 	served, working := 0, 0
 	for _, p := range w.procs {

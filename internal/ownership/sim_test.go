@@ -79,6 +79,7 @@ type world struct {
 	failure  string
 	trace    []string
 	tracing  bool
+	mixed    bool
 	lateness float64 // how likely a record lands late
 	dupes    float64
 
@@ -135,6 +136,7 @@ type proc struct {
 	w       *world
 	name    string
 	id      int
+	timing  Timing
 	rate    float64
 	offset  time.Duration
 	m       *Machine
@@ -149,6 +151,7 @@ type proc struct {
 	reader  uint64
 	next    int // index of the next entry
 	topic   int
+	ready   bool
 	reading bool
 	skip    int // entries that the client drops
 
@@ -201,9 +204,13 @@ func (w *world) running(r *run) bool {
 
 func (w *world) start(name string) *proc {
 	p := &proc{
-		w: w, name: name, id: len(w.procs),
+		w: w, name: name, id: len(w.procs), timing: w.timing,
 		rate:   1 + (w.rng.Float64()*2-1)*0.0099,
 		offset: w.between(time.Hour, 100*time.Hour), alive: true, sent: map[uint64]clock.Instant{},
+	}
+	if w.mixed { // members of one group may have leases of different lengths
+		lease := time.Duration(1+w.rng.IntN(4)) * time.Second
+		p.timing.Lease, p.timing.BeatEvery = lease, lease/4
 	}
 	w.procs = append(w.procs, p)
 	w.stats["start"]++
@@ -219,7 +226,7 @@ func (p *proc) newMachine(running Set) {
 	}
 	cfg := Config{
 		Group: "g", Name: p.name, Inc: p.inc, HashID: "h", Partitions: simPartitions,
-		Timing: p.w.timing, Seed: p.w.rng.Uint64(), Running: running, Place: simPlace,
+		Timing: p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: simPlace,
 	}
 	if err := cfg.Validate(); err != nil {
 		p.w.fail("config: %v", err)
@@ -330,9 +337,7 @@ func (p *proc) perform(e Effect) Input {
 	case Lost:
 		w.tracef("%s#%d LOST %s", p.name, p.id, e.Reason)
 		w.stats["lost"]++
-		if strings.Contains(e.Reason, "diverged") {
-			w.stats["diverged"]++
-		}
+		w.stats["lost: "+strings.Join(strings.FieldsFunc(e.Reason, func(r rune) bool { return !(r >= 'a' && r <= 'z' || r == ' ') }), "")]++
 		p.ended = "lost"
 		p.after(w.between(time.Millisecond, 200*time.Millisecond), func() {
 			p.newMachine(p.unfinished())
@@ -362,7 +367,7 @@ func (p *proc) logDown() bool { return p.w.now < p.cut || p.w.now < p.w.outage }
 
 func (p *proc) openReader(e OpenReader) {
 	p.reader = e.Reader
-	p.reading = false
+	p.reading, p.ready = false, false
 	w := p.w
 	reader, m := e.Reader, p.m
 	p.after(w.between(time.Millisecond, 15*time.Millisecond), func() {
@@ -373,7 +378,7 @@ func (p *proc) openReader(e OpenReader) {
 			p.step(ReaderFailed{reader})
 			return
 		}
-		p.topic = w.topic
+		p.topic, p.ready = w.topic, true
 		p.next = len(w.log)
 		if !e.At.IsZero() {
 			p.next = slices.IndexFunc(w.log, func(x entry) bool { return !x.at.Before(e.At) })
@@ -388,7 +393,7 @@ func (p *proc) openReader(e OpenReader) {
 
 // read brings the next entries, one after the other.
 func (p *proc) read() {
-	if p.reading || p.next > len(p.w.log) {
+	if p.reading || !p.ready {
 		return
 	}
 	if p.topic != p.w.topic { // the client silently goes on with the new topic
@@ -590,7 +595,7 @@ func (p *proc) frame(do func()) {
 func (p *proc) setLease(l Lease) {
 	w := p.w
 	if l.Until != 0 {
-		sent := l.Until.Add(-w.timing.Lease)
+		sent := l.Until.Add(-p.timing.Lease)
 		ok := false
 		for _, t := range p.sent {
 			ok = ok || t == sent
