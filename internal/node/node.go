@@ -306,3 +306,32 @@ func (n *Node) look() {
 	default:
 	}
 }
+
+// CheckMember returns why this node is not a member that takes part, nil when it is.
+func (n *Node) CheckMember() error {
+	switch s := n.Status(); {
+	case s.Phase == ownership.Joining:
+		return errors.New("waiting for the state of the group")
+	case s.Phase == ownership.Leaving || s.Phase == ownership.Over:
+		return errors.New("leaving the group")
+	case !s.Member:
+		return errors.New("not in the newest epoch")
+	}
+	return nil
+}
+
+// CheckApp returns an error while no application is connected.
+func (n *Node) CheckApp() error {
+	if n.Workers() == 0 {
+		return errors.New("no application is connected")
+	}
+	return nil
+}
+
+// CheckLease returns an error while this node has no valid lease.
+func (n *Node) CheckLease() error {
+	if left := n.Status().Lease.Sub(clock.Now()); left <= 0 {
+		return fmt.Errorf("no lease: the control log cannot be written or read, or this node was paused (%v over)", -left)
+	}
+	return nil
+}

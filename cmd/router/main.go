@@ -1,0 +1,93 @@
+// Command router is Ringfence: a sidecar that gives every key of a Pulsar SHARED
+// subscription to one application at a time.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/node"
+)
+
+// The exit codes, which supervisors and scripts may rely on.
+const (
+	exitOK      = 0
+	exitFailed  = 1 // it ran, and something went wrong
+	exitUsage   = 2 // wrong command line or settings: trying again changes nothing
+	exitUndrain = 3 // the drain was cut; the broker delivers the unacked events again
+)
+
+// usageError is one for which the exit code is exitUsage.
+type usageError struct{ error }
+
+// Unwrap returns the cause.
+func (e usageError) Unwrap() error { return e.error }
+
+func main() {
+	ctx, stop := signalContext()
+	defer stop()
+	err := rootCommand().ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "router:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, node.ErrDrainTimeout):
+		return exitUndrain
+	}
+	return exitFailed
+}
+
+// signalContext ends with the first SIGTERM or SIGINT. The second one ends the
+// process: whoever sends it does not want to wait.
+func signalContext() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	context.AfterFunc(ctx, stop) // from here on the default action counts again
+	return ctx, stop
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "router",
+		Short:         "Per-key exclusive event processing over a Pulsar SHARED subscription, without locks",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(runCommand(), configCommand(), versionCommand())
+	root.AddCommand(demoCommands()...)
+	return root
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version()) },
+	}
+}
+
+// version is what the Go toolchain knows about this build.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(unknown)"
+	}
+	return info.Main.Version
+}

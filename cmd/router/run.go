@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	plog "github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/telemetry"
+)
+
+func runCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run one member of a group, beside one application",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := load(cmd, file)
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
+	loaded, err := config.Load(config.Sources{File: file, Environ: os.Environ(), Flags: cmd.Flags()})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return loaded, nil
+}
+
+func configCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Look at settings"}
+	var file string
+	show := &cobra.Command{
+		Use:   "print",
+		Short: "Print every setting and where its value comes from; secrets are hidden",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := load(cmd, file)
+			if err != nil {
+				return err
+			}
+			for _, s := range loaded.Settings() {
+				fmt.Fprintf(cmd.OutOrStdout(), "%-36s %-28s %s\n", s.Key, s.Value, s.Origin)
+			}
+			return nil
+		},
+	}
+	show.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	config.AddFlags(show.Flags())
+	cmd.AddCommand(show)
+	return cmd
+}
+
+// broker is where events and the control log come from.
+type broker struct {
+	source     func(*source.Metrics, *slog.Logger) *source.Source
+	controlLog func(*slog.Logger) (controllog.Transport, error)
+}
+
+// throughPulsar reads events and the control log from Pulsar, each with a client of
+// its own: the backpressure of events must not delay Beats.
+func throughPulsar(cfg config.Config) broker {
+	options := pulsar.ClientOptions{URL: cfg.Pulsar.URL}
+	if cfg.Pulsar.Token != "" {
+		options.Authentication = pulsar.NewAuthenticationToken(string(cfg.Pulsar.Token))
+	}
+	return broker{
+		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
+			o := options
+			o.Logger = plog.NewLoggerWithSlog(log)
+			return source.NewPulsar(cfg.Pulsar.Config, o, metrics, log)
+		},
+		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
+			c := controllog.DefaultPulsarConfig()
+			c.Topic = "persistent://" + cfg.ControlLog.Namespace + "/__ring-" + cfg.Node.Group
+			c.SendTimeout = cfg.Ownership.Lease
+			return controllog.NewPulsar(c, options, log)
+		},
+	}
+}
+
+// run is the life of one member, from its listeners to the end of its drain.
+func run(ctx context.Context, cfg config.Config, b broker) error {
+	log, _, err := telemetry.NewLogger(os.Stderr, cfg.Log)
+	if err != nil {
+		return usageError{err}
+	}
+	log = log.With("member", cfg.Node.Name)
+	if cfg.Ownership.Mode != config.ModeStrict {
+		return usageError{fmt.Errorf("ownership.mode = %q is not built yet; only %q is", cfg.Ownership.Mode, config.ModeStrict)}
+	}
+	if clock.Covers != "" {
+		log.Warn("lease clock", "error", clock.Covers)
+	}
+	registry := telemetry.NewRegistry(version())
+	l, err := listen(cfg)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	n, err := newNode(cfg, b, l, registry, log)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "group", cfg.Node.Group, "version", version(),
+		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
+	return serve(ctx, n, l, registry)
+}
+
+// serve runs the node, and its admin and debug pages until it has ended.
+func serve(ctx context.Context, n *node.Node, l *listeners, registry *prometheus.Registry) error {
+	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, pages := errgroup.WithContext(pages)
+	group.Go(func() error { return telemetry.Serve(pages, l.admin, telemetry.NewAdminHandler(adminOf(n, registry))) })
+	group.Go(func() error { return telemetry.Serve(pages, l.debug, telemetry.NewDebugHandler()) })
+	err := n.Run(ctx)
+	stop()
+	return errors.Join(err, group.Wait())
+}
+
+func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger) (*node.Node, error) {
+	missing, err := key.ParseMissing(cfg.Key.Missing)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	extractor, err := key.Parse(cfg.Key.From, missing)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	sourceMetrics := source.NewMetrics(registry)
+	return node.New(node.Config{
+		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
+		PeerAddr: l.peerAddr,
+		App:      cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
+		Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
+		DrainTimeout: cfg.Drain.Timeout,
+	}, node.Parts{
+		Key:         extractor,
+		AppListener: l.app, PeerListener: l.peer,
+		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
+		Source:     func() *source.Source { return b.source(sourceMetrics, log) },
+		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
+		Registry:   registry, Log: log,
+	})
+}
+
+func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
+	return telemetry.Admin{
+		Startup: nil, // whoever can ask finds the listeners up, which is all that starting means
+		Ready:   []telemetry.Check{{Name: "member", Ask: n.CheckMember}, {Name: "application", Ask: n.CheckApp}, {Name: "lease", Ask: n.CheckLease}},
+		Metrics: registry,
+		Drain:   n.Drain,
+	}
+}
+
+// listeners are the ports of one member. The node closes those that it serves.
+type listeners struct {
+	app, peer, admin, debug net.Listener
+	peerAddr                string // at which others reach peer
+}
+
+func listen(cfg config.Config) (*listeners, error) {
+	l := &listeners{}
+	var err error
+	open := func(setting, address string) net.Listener {
+		if err != nil {
+			return nil
+		}
+		var listener net.Listener
+		if listener, err = listenOn(address); err != nil {
+			err = fmt.Errorf("%s: %w", setting, err)
+		}
+		return listener
+	}
+	l.app = open("app.listen", cfg.App.Listen)
+	l.peer = open("peer.listen", cfg.Peer.Listen)
+	l.admin = open("admin.listen", cfg.Admin.Listen)
+	l.debug = open("debug.listen", cfg.Debug.Listen)
+	if err == nil {
+		l.peerAddr, err = advertised(l.peer.Addr().(*net.TCPAddr), cfg.Node.AdvertiseIP)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// listenOn listens on HOST:PORT or unix:PATH. A socket that an earlier process has
+// left behind is removed, if nobody listens on it any more.
+func listenOn(address string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	path = strings.TrimPrefix(path, "//")
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("another process listens on %s", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return net.Listen("unix", path)
+}
+
+// advertised is the address at which other members reach a listener.
+func advertised(addr *net.TCPAddr, ip string) (string, error) {
+	port := strconv.Itoa(addr.Port)
+	if ip != "" {
+		return net.JoinHostPort(ip, port), nil
+	}
+	if !addr.IP.IsUnspecified() {
+		return net.JoinHostPort(addr.IP.String(), port), nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			return net.JoinHostPort(n.IP.String(), port), nil
+		}
+	}
+	return "", usageError{errors.New("no address of this machine is reachable from outside: set node.advertise_ip")}
+}
+
+func (l *listeners) close() {
+	for _, listener := range []net.Listener{l.app, l.peer, l.admin, l.debug} {
+		if listener != nil {
+			_ = listener.Close() // it may be closed already, which is fine
+		}
+	}
+}
