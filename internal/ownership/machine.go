@@ -35,7 +35,7 @@ type Machine struct {
 	ownRead clock.Instant // when an own Beat was last read back
 	lapsed  clock.Instant // when the lease ran out, zero while there is one
 	listed  Set           // draining of the newest own Beat read back
-	counted []counted     // own Beats that judge silence, the last five
+	counted []counted     // own Beats that judge silence, oldest first
 
 	beats  beats // beat.go: own Beats on their way
 	gates  gates // gate.go
@@ -421,7 +421,7 @@ func (m *Machine) count(c counted) {
 		}
 	}
 	m.counted = append(m.counted, c)
-	if len(m.counted) > 5 {
+	if len(m.counted) > countedMax {
 		m.counted = slices.Delete(m.counted, 0, 1)
 	}
 }

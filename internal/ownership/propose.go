@@ -15,6 +15,7 @@ const (
 	silentWithEvidence    = 3
 	silentWithoutEvidence = 5
 	replacedAfter         = 2
+	countedMax            = 64 // remembered
 )
 
 // intent is what this node wants: for itself, and of the group.
@@ -202,7 +203,7 @@ func (m *Machine) mustGo(n Node) string {
 		if m.wantsOut() {
 			return "leave"
 		}
-	case m.silent(n.Inc):
+	case m.silent(n):
 		return "silent"
 	case m.votedOut(n):
 		return "unreachable"
@@ -218,15 +219,27 @@ func (m *Machine) seenReady(n Node) bool {
 	return m.seenFresh(n) && m.peers[n.Inc].beat.Ready
 }
 
-// silent reports whether inc has not been heard to apply what our k-th last counted
+// silent reports whether n has not been heard to apply what our k-th last counted
 // Beat stands at. So a node with a working producer and a stuck reader is silent too.
-func (m *Machine) silent(inc Incarnation) bool {
+func (m *Machine) silent(n Node) bool {
 	k := silentWithoutEvidence
-	if m.reachOf(inc) == ReachDead {
+	if m.reachOf(n.Inc) == ReachDead {
 		k = silentWithEvidence
 	}
-	p := m.peers[inc]
-	return len(m.counted) >= k && (p == nil || p.applied.Before(m.counted[len(m.counted)-k].at))
+	since, ok := m.countedAgo(k, n)
+	p := m.peers[n.Inc]
+	return ok && (p == nil || p.applied.Before(since))
+}
+
+// countedAgo returns the position of our k-th last counted Beat, k at n's pace: who
+// has a longer lease beats more slowly, and must not be judged by our faster Beats.
+func (m *Machine) countedAgo(k int, n Node) (Position, bool) {
+	mine := m.cfg.Timing.Lease
+	k = min(k*int((n.Lease+mine-1)/mine), countedMax)
+	if len(m.counted) < k {
+		return Position{}, false
+	}
+	return m.counted[len(m.counted)-k].at, true
 }
 
 // votedOut reports whether more than half of the FRESH members, apart from x, name
@@ -297,7 +310,7 @@ func (m *Machine) mayJoin(n Node) bool {
 	for _, inc := range m.state.Members {
 		o, _ := m.state.Node(inc)
 		if o.Name == n.Name {
-			if !m.replaceable(inc) {
+			if !m.replaceable(o) {
 				return false
 			}
 			continue
@@ -326,12 +339,10 @@ func (m *Machine) names(inc, x Incarnation) bool {
 }
 
 // replaceable reports whether a member has no Beat in our last two counted Beats.
-func (m *Machine) replaceable(inc Incarnation) bool {
-	if inc == m.cfg.Inc || len(m.counted) < replacedAfter {
-		return false
-	}
-	p := m.peers[inc]
-	return p == nil || p.at.Before(m.counted[len(m.counted)-replacedAfter].at)
+func (m *Machine) replaceable(n Node) bool {
+	since, ok := m.countedAgo(replacedAfter, n)
+	p := m.peers[n.Inc]
+	return ok && n.Inc != m.cfg.Inc && (p == nil || p.at.Before(since))
 }
 
 // reachesMajority reports whether we reach more than half of the FRESH members.
@@ -358,7 +369,7 @@ func (m *Machine) rank() int {
 	member := m.isMember()
 	rank := 0
 	for _, n := range m.state.Nodes {
-		if n.Inc == m.cfg.Inc || !m.seenFresh(n) || m.silent(n.Inc) {
+		if n.Inc == m.cfg.Inc || !m.seenFresh(n) || m.silent(n) {
 			continue
 		}
 		other := m.state.IsMember(n.Inc)
