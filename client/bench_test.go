@@ -1,0 +1,145 @@
+//go:build unix
+
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// endless is mailboxes that always have something: events of as many keys as wanted.
+type endless struct {
+	mu     sync.Mutex
+	last   event.DeliveryID
+	left   int // to give
+	open   int // given, not finished
+	over   chan struct{}
+	sample *event.Event
+}
+
+func (b *endless) WorkerUp(event.WorkerID)   {}
+func (b *endless) WorkerGone(event.WorkerID) {}
+
+func (b *endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for range min(limit, b.left) {
+		b.last++
+		dst = append(dst, event.Delivery{ID: b.last, Event: b.sample, Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Attempt: 1})
+		b.left--
+		b.open++
+	}
+	return dst
+}
+
+func (b *endless) Finish(results []event.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open -= len(results); b.open == 0 && b.left == 0 {
+		close(b.over)
+	}
+}
+
+// fill makes n more events ready.
+func (b *endless) fill(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left, b.over = n, make(chan struct{})
+}
+
+// BenchmarkStream is the whole way of an event from the mailboxes through a handler
+// that does nothing and back. cpu-ns/event is the processor time of both sides
+// together, whatever else the machine does.
+func BenchmarkStream(b *testing.B) {
+	for _, network := range []string{"tcp", "unix"} {
+		for _, size := range []int{200, 4096} {
+			b.Run(fmt.Sprintf("%s/%dB", network, size), func(b *testing.B) { benchmarkStream(b, network, size) })
+		}
+	}
+}
+
+func benchmarkStream(b *testing.B, network string, size int) {
+	address := "127.0.0.1:0"
+	if network == "unix" {
+		address = filepath.Join(b.TempDir(), "s")
+	}
+	listener, err := net.Listen(network, address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	boxes := &endless{sample: &event.Event{
+		ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, Topic: "persistent://public/default/orders",
+		Key: "user-1234", Payload: make([]byte, size), PublishTime: 1_763_000_000_000,
+		Properties: []event.Property{{Name: "source", Value: "web"}},
+	}}
+	cfg := app.DefaultConfig()
+	server, err := app.New(cfg, app.Identity{Node: "bench"}, app.Parts{
+		Boxes: boxes, Now: clock.Now, Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),
+		Lease:   func() ownership.Lease { return ownership.Lease{Until: clock.Now().Add(time.Minute)} },
+		Workers: func(int) {}, Drain: func(string) {},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := grpc.NewServer(app.ServerOptions(cfg)...)
+	appv1.RegisterAppServiceServer(g, server)
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Run(ctx) })
+	running.Go(func() { _ = g.Serve(listener) })
+	running.Go(func() {
+		endpoint := listener.Addr().String()
+		if network == "unix" {
+			endpoint = "unix://" + endpoint
+		}
+		handler := func(context.Context, *client.Event) error { return nil }
+		if err := client.Run(ctx, endpoint, handler, client.MaxInFlight(2000), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+			b.Error(err)
+		}
+	})
+	round := func(n int) {
+		boxes.fill(n)
+		server.WakeAll()
+		<-boxes.over
+	}
+	for server.Workers() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	round(5000)
+	b.ReportAllocs()
+	b.ResetTimer()
+	before := cpuTime(b)
+	round(b.N)
+	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/event")
+	b.StopTimer()
+	stop()
+	g.Stop()
+	running.Wait()
+}
+
+// cpuTime returns the processor time that this process has used.
+func cpuTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
+}
