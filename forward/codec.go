@@ -89,7 +89,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		v.err = v.parse(data.Materialize(), c.frameMax)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
-		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		buf := data.MaterializeToBuffer(&frameBuffers)
 		defer buf.Free()
 		v.err = v.parse(buf.ReadOnlyData())
 		return nil
@@ -104,10 +104,9 @@ func pooled(size int, appendTo func([]byte) []byte) mem.BufferSlice {
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		return mem.BufferSlice{mem.SliceBuffer(appendTo(make([]byte, 0, size)))}
 	}
-	pool := mem.DefaultBufferPool()
-	buf := pool.Get(size)
+	buf := frameBuffers.Get(size)
 	*buf = appendTo((*buf)[:0])
-	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
+	return mem.BufferSlice{mem.NewBuffer(buf, &frameBuffers)}
 }
 
 // envelope is the part that requests and responses share: a receipt and one frame.
@@ -120,22 +119,21 @@ type envelope struct {
 // parseEnvelope finds the frame. Protobuf would merge a frame that comes twice; we
 // take it for garbage, since no sender means it.
 func parseEnvelope(b []byte) (e envelope, err error) {
-	err = fields(b, func(num protowire.Number, f field) error {
+	r := reader{rest: b}
+	for {
+		ok, err := r.next()
 		switch {
-		case num == fieldReceipt:
-			e.receipt, err = f.varint()
-			return err
-		case num >= fieldFrameMin && num <= fieldFrameMax:
-			if e.field != 0 {
-				return fmt.Errorf("%w: two frames in one", errFrame)
+		case !ok:
+			return e, err
+		case r.is(fieldReceipt, protowire.VarintType):
+			e.receipt = r.n
+		case r.num >= fieldFrameMin && r.num <= fieldFrameMax:
+			if e.field != 0 || r.typ != protowire.BytesType {
+				return e, fmt.Errorf("%w: two frames in one, or no frame", errFrame)
 			}
-			e.field = num
-			e.hot, err = f.bytes()
-			return err
+			e.field, e.hot = r.num, r.value
 		}
-		return nil
-	})
-	return e, err
+	}
 }
 
 // parse decodes b, which the events keep.

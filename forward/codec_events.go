@@ -2,7 +2,6 @@ package forward
 
 import (
 	"fmt"
-	"strings"
 	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -220,143 +219,106 @@ func (f *eventsFrame) parseEvents(b []byte, frameMax int) error {
 	if f.number == 0 {
 		return fmt.Errorf("%w: events without a number", errFrame)
 	}
-	p.events = make([]event.Event, 0, count)
-	err = fields(b, func(num protowire.Number, fl field) error {
-		if num != eventsEvents {
-			return nil
+	p.events = make([]event.Event, count)
+	f.events = make([]*event.Event, 0, count)
+	r := reader{rest: b}
+	for {
+		switch ok, err := r.next(); {
+		case !ok:
+			return err
+		case !r.is(eventsEvents, protowire.BytesType):
+			continue
 		}
-		return p.parseEvent(fl.value)
-	})
-	if err != nil {
-		return err
+		ev := &p.events[len(f.events)]
+		if err := p.parseEvent(r.value, ev); err != nil {
+			return err
+		}
+		f.events = append(f.events, ev)
 	}
-	f.events = make([]*event.Event, count)
-	for i := range p.events {
-		f.events[i] = &p.events[i]
-	}
-	return nil
 }
 
 // parseTables reads everything but the events, which it counts: what they refer to
 // may stand behind them.
 func (f *eventsFrame) parseTables(b []byte, p *eventsParser) (count int, err error) {
-	err = fields(b, func(num protowire.Number, fl field) error {
-		switch num {
-		case eventsNumber:
-			f.number, err = fl.varint()
-		case eventsEpoch:
-			err = parsePosition(fl, &f.epoch)
-		case eventsTopics:
-			var s []byte
-			s, err = fl.bytes()
-			p.topics = append(p.topics, strings.Clone(alias(s)))
-		case eventsNames:
-			var s []byte
-			s, err = fl.bytes()
-			p.names = append(p.names, alias(s))
-		case eventsEvents:
-			_, err = fl.bytes()
+	r := reader{rest: b}
+	for {
+		ok, err := r.next()
+		switch {
+		case !ok:
+			return count, err
+		case r.is(eventsNumber, protowire.VarintType):
+			f.number = r.n
+		case r.is(eventsRelay, protowire.VarintType):
+			f.relay = r.n != 0
+		case r.is(eventsEpoch, protowire.BytesType):
+			if err := parsePosition(r.value, &f.epoch); err != nil {
+				return 0, err
+			}
+		case r.is(eventsTopics, protowire.BytesType):
+			p.topics = append(p.topics, string(r.value))
+		case r.is(eventsNames, protowire.BytesType):
+			p.names = append(p.names, alias(r.value))
+		case r.is(eventsEvents, protowire.BytesType):
 			count++
-		case eventsRelay:
-			var n uint64
-			n, err = fl.varint()
-			f.relay = n != 0
 		}
 		switch {
-		case err != nil:
-			return err
 		case count > frameItemsMax, len(p.topics) > frameItemsMax:
-			return fmt.Errorf("%w: more than %d events or topics", errFrame, frameItemsMax)
+			return 0, fmt.Errorf("%w: more than %d events or topics", errFrame, frameItemsMax)
 		case len(p.names) > p.propertiesMax:
-			return fmt.Errorf("%w: more than %d names", errFrame, p.propertiesMax)
+			return 0, fmt.Errorf("%w: more than %d names", errFrame, p.propertiesMax)
 		}
-		return nil
-	})
-	return count, err
+	}
 }
 
-// parseEvent appends one event.
-func (p *eventsParser) parseEvent(b []byte) error {
-	p.events = p.events[:len(p.events)+1]
-	ev := &p.events[len(p.events)-1]
-	start := len(p.properties)
+// parseEvent decodes one event into ev, which is zero.
+func (p *eventsParser) parseEvent(b []byte, ev *event.Event) error {
 	var topic uint64
-	for len(b) > 0 { // not by fields: a closure that writes to all this costs an allocation
-		f, n, err := nextField(b)
-		if err != nil {
-			return err
+	start := len(p.properties) // of this event's: they stand together
+	r := reader{rest: b}
+	for {
+		ok, err := r.next()
+		if !ok {
+			if err != nil {
+				return err
+			}
+			break
 		}
-		b = b[n:]
-		if f.num == eventTopic {
-			topic, err = f.varint()
-		} else if f.num == eventProperties {
-			start, err = p.parseProperty(f, start)
-		} else {
-			err = parseEventField(ev, f)
-		}
-		if err != nil {
-			return err
+		switch {
+		case r.is(eventTopic, protowire.VarintType):
+			topic = r.n
+		case r.is(eventProperties, protowire.BytesType):
+			if start, err = p.parseProperty(r.value, start); err != nil {
+				return err
+			}
+		case r.typ == protowire.VarintType:
+			setNumber(ev, r.num, r.n)
+		default:
+			setBytes(ev, r.num, r.value)
 		}
 	}
-	if topic >= uint64(len(p.topics)) {
-		return fmt.Errorf("%w: topic %d of %d", errFrame, topic, len(p.topics))
-	}
-	if ev.Handle == 0 {
-		return fmt.Errorf("%w: an event without a handle", errFrame)
-	}
-	ev.Topic = p.topics[topic]
 	if end := len(p.properties); end > start {
 		ev.Properties = p.properties[start:end:end]
 	}
+	switch {
+	case topic >= uint64(len(p.topics)):
+		return fmt.Errorf("%w: topic %d of %d", errFrame, topic, len(p.topics))
+	case ev.Handle == 0:
+		return fmt.Errorf("%w: an event without a handle", errFrame)
+	case ev.Partition >= ring.Partitions:
+		return fmt.Errorf("%w: partition %d of %d", errFrame, ev.Partition, ring.Partitions)
+	case len(ev.Key) > event.KeyMax:
+		return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(ev.Key), event.KeyMax)
+	}
+	ev.Topic = p.topics[topic]
 	return nil
 }
 
-// parseEventField reads one field that stands for itself.
-func parseEventField(ev *event.Event, f field) error {
-	switch f.num {
-	case eventKey, eventPayload, eventFirstError, eventLastError:
-		return parseEventBytes(ev, f)
-	case eventHandle, eventPartition, eventLedger, eventEntry, eventBatch, eventTopicPart, eventAttempts,
-		eventPublished, eventTime, eventRedelivery, eventRound:
-		return parseEventNumber(ev, f)
-	}
-	return nil // of a later version
-}
-
-func parseEventBytes(ev *event.Event, f field) error {
-	v, err := f.bytes()
-	if err != nil {
-		return err
-	}
-	switch f.num {
-	case eventKey:
-		if len(v) > event.KeyMax {
-			return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(v), event.KeyMax)
-		}
-		ev.Key = event.Key(alias(v))
-	case eventPayload:
-		ev.Payload = v[:len(v):len(v)]
-	case eventFirstError:
-		ev.FirstError = alias(v)
-	case eventLastError:
-		ev.LastError = alias(v)
-	}
-	return nil
-}
-
-func parseEventNumber(ev *event.Event, f field) error {
-	n, err := f.varint()
-	if err != nil {
-		return err
-	}
-	switch f.num {
+func setNumber(ev *event.Event, num protowire.Number, n uint64) {
+	switch num {
 	case eventHandle:
 		ev.Handle = event.Handle(n)
 	case eventPartition:
-		if n >= ring.Partitions {
-			return fmt.Errorf("%w: partition %d of %d", errFrame, n, ring.Partitions)
-		}
-		ev.Partition = ring.Partition(n)
+		ev.Partition = ring.Partition(min(n, ring.Partitions)) // one too high is noticed later
 	case eventLedger:
 		ev.ID.Ledger = int64(n)
 	case eventEntry:
@@ -376,37 +338,43 @@ func parseEventNumber(ev *event.Event, f field) error {
 	case eventRound:
 		ev.Round = uint32(n)
 	}
-	return nil
+}
+
+func setBytes(ev *event.Event, num protowire.Number, v []byte) {
+	switch num {
+	case eventKey:
+		ev.Key = event.Key(alias(v))
+	case eventPayload:
+		ev.Payload = v[:len(v):len(v)]
+	case eventFirstError:
+		ev.FirstError = alias(v)
+	case eventLastError:
+		ev.LastError = alias(v)
+	}
 }
 
 // parseProperty appends one property to the present block. An event's properties
-// stand together: they begin at start, which moves when a new block is needed.
-func (p *eventsParser) parseProperty(f field, start int) (int, error) {
-	b, err := f.bytes()
-	if err != nil {
-		return start, err
-	}
+// begin at start, which moves when a new block is needed.
+func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
 	if p.propertiesMax--; p.propertiesMax < 0 {
 		return start, fmt.Errorf("%w: too many properties", errFrame)
 	}
 	var name uint64
 	var property event.Property
-	for len(b) > 0 {
-		f, n, err := nextField(b)
+	r := reader{rest: b}
+	for {
+		ok, err := r.next()
 		if err != nil {
 			return start, err
 		}
-		b = b[n:]
-		switch f.num {
-		case 1:
-			name, err = f.varint()
-		case 2:
-			var v []byte
-			v, err = f.bytes()
-			property.Value = alias(v)
+		if !ok {
+			break
 		}
-		if err != nil {
-			return start, err
+		switch {
+		case r.is(1, protowire.VarintType):
+			name = r.n
+		case r.is(2, protowire.BytesType):
+			property.Value = alias(r.value)
 		}
 	}
 	if name >= uint64(len(p.names)) {
@@ -415,7 +383,7 @@ func (p *eventsParser) parseProperty(f field, start int) (int, error) {
 	property.Name = p.names[name]
 	if len(p.properties) == cap(p.properties) {
 		own := p.properties[start:]
-		p.properties = append(make([]event.Property, 0, 2*len(own)+2*cap(p.events)), own...)
+		p.properties = append(make([]event.Property, 0, 2*len(own)+2*len(p.events)), own...)
 		start = 0
 	}
 	p.properties = append(p.properties, property)

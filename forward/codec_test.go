@@ -241,7 +241,6 @@ func TestHostileEventsFrames(t *testing.T) {
 		"two frames":              append(frame(func(*peerv1.Events) {}), frame(func(*peerv1.Events) {})...),
 		"cut off":                 frame(func(*peerv1.Events) {})[:6],
 		"a number instead":        protowire.AppendVarint(protowire.AppendTag(nil, fieldHot, protowire.VarintType), 1),
-		"a receipt of bytes":      protowire.AppendBytes(protowire.AppendTag(nil, fieldReceipt, protowire.BytesType), nil),
 		"a ping that is not one":  protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), []byte{0xff}),
 		"field number zero":       {0x00, 0x01},
 		"a length beyond the end": {fieldHot<<3 | 2, 0xff, 0xff, 0xff, 0xff, 0x0f},
@@ -339,6 +338,20 @@ func TestDecodeAllocatesPerFrame(t *testing.T) {
 	})
 	if allocs > 20 {
 		t.Errorf("decoding 500 events takes %.0f allocations, want a few per frame", allocs)
+	}
+}
+
+func TestBuffers(t *testing.T) {
+	var pool buffers
+	for _, size := range []int{1, 4096, 4097, 1 << 20, 1<<20 + 1, 8 << 20, 8<<20 + 1, 20 << 20} {
+		buf := pool.Get(size)
+		if len(*buf) != size || cap(*buf) < size || size <= 8<<20 && size > 4096 && cap(*buf) >= 2*size {
+			t.Errorf("Get(%d) has length %d and capacity %d", size, len(*buf), cap(*buf))
+		}
+		pool.Put(buf)
+		if again := pool.Get(size); len(*again) != size {
+			t.Errorf("the second Get(%d) has length %d", size, len(*again))
+		}
 	}
 }
 

@@ -92,82 +92,55 @@ func appendVerdict(b []byte, v *event.Verdict) []byte {
 // parseVerdicts decodes the body of one Verdicts message behind f.verdicts, which
 // is empty and keeps its memory.
 func (f *verdictsFrame) parseVerdicts(b []byte) error {
-	for len(b) > 0 {
-		fl, n, err := nextField(b)
-		if err != nil {
+	r := reader{rest: b}
+	for {
+		ok, err := r.next()
+		switch {
+		case err != nil:
 			return err
-		}
-		b = b[n:]
-		switch fl.num {
-		case verdictsNumber:
-			f.number, err = fl.varint()
-		case verdictsEpoch:
-			err = parsePosition(fl, &f.epoch)
-		case verdictsVerdicts:
-			err = f.parseVerdict(fl)
+		case !ok && f.number == 0:
+			return fmt.Errorf("%w: verdicts without a number", errFrame)
+		case !ok:
+			return nil
+		case r.is(verdictsNumber, protowire.VarintType):
+			f.number = r.n
+		case r.is(verdictsEpoch, protowire.BytesType):
+			err = parsePosition(r.value, &f.epoch)
+		case r.is(verdictsVerdicts, protowire.BytesType):
+			err = f.parseVerdict(r.value)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if f.number == 0 {
-		return fmt.Errorf("%w: verdicts without a number", errFrame)
-	}
-	return nil
 }
 
-func (f *verdictsFrame) parseVerdict(fl field) error {
-	b, err := fl.bytes()
-	if err != nil {
-		return err
-	}
+func (f *verdictsFrame) parseVerdict(b []byte) error {
 	if len(f.verdicts) == frameItemsMax {
 		return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
 	}
 	f.verdicts = append(f.verdicts, event.Verdict{Kind: event.NotYet}) // until it says otherwise
 	v := &f.verdicts[len(f.verdicts)-1]
-	for len(b) > 0 {
-		fl, n, err := nextField(b)
-		if err != nil {
+	r := reader{rest: b}
+	for {
+		ok, err := r.next()
+		switch {
+		case !ok:
 			return err
-		}
-		b = b[n:]
-		if err := parseVerdictField(v, fl); err != nil {
-			return err
+		case r.is(verdictEpoch, protowire.BytesType):
+			if err := parsePosition(r.value, &v.Epoch); err != nil {
+				return err
+			}
+		case r.typ == protowire.VarintType:
+			setVerdictNumber(v, r.num, r.n)
+		default:
+			setVerdictText(v, r.num, r.value)
 		}
 	}
-	return nil
 }
 
-func parseVerdictField(v *event.Verdict, f field) error {
-	switch f.num {
-	case verdictHandle, verdictKind, verdictDelay, verdictAttempts:
-		return parseVerdictNumber(v, f)
-	case verdictReason, verdictFirstError, verdictOwner:
-		s, err := f.bytes()
-		if err != nil {
-			return err
-		}
-		switch f.num {
-		case verdictReason:
-			v.Reason = string(s)
-		case verdictFirstError:
-			v.FirstError = string(s)
-		case verdictOwner:
-			v.Owner = string(s)
-		}
-	case verdictEpoch:
-		return parsePosition(f, &v.Epoch)
-	}
-	return nil
-}
-
-func parseVerdictNumber(v *event.Verdict, f field) error {
-	n, err := f.varint()
-	if err != nil {
-		return err
-	}
-	switch f.num {
+func setVerdictNumber(v *event.Verdict, num protowire.Number, n uint64) {
+	switch num {
 	case verdictHandle:
 		v.Handle = event.Handle(n)
 	case verdictKind:
@@ -177,7 +150,17 @@ func parseVerdictNumber(v *event.Verdict, f field) error {
 	case verdictAttempts:
 		v.Attempts = uint32(n)
 	}
-	return nil
+}
+
+func setVerdictText(v *event.Verdict, num protowire.Number, text []byte) {
+	switch num {
+	case verdictReason:
+		v.Reason = string(text)
+	case verdictFirstError:
+		v.FirstError = string(text)
+	case verdictOwner:
+		v.Owner = string(text)
+	}
 }
 
 // kindOf reads a kind. One that we do not know means that we cannot tell what the

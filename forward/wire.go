@@ -9,65 +9,57 @@ import (
 	"github.com/ringfence/router/internal/event"
 )
 
-// field is one field of a message, its value not yet read.
-type field struct {
-	num   protowire.Number
+// reader walks over the fields of a message. A field of another wire type than ours
+// is skipped like an unknown one, as protobuf does: num is 0 then.
+type reader struct {
+	rest []byte
+
+	// The present field.
+	num   protowire.Number // 0 when it is neither a varint nor bytes
 	typ   protowire.Type
-	value []byte // without the tag; of a length-delimited field without the length
 	n     uint64 // of a varint
+	value []byte // of bytes
 }
 
-func (f field) varint() (uint64, error) {
-	if f.typ != protowire.VarintType {
-		return 0, fmt.Errorf("%w: field %d has wire type %d, want a varint", errFrame, f.num, f.typ)
+// next reads the next field, false at the end of the message.
+func (r *reader) next() (bool, error) {
+	if len(r.rest) == 0 {
+		return false, nil
 	}
-	return f.n, nil
-}
-
-func (f field) bytes() ([]byte, error) {
-	if f.typ != protowire.BytesType {
-		return nil, fmt.Errorf("%w: field %d has wire type %d, want bytes", errFrame, f.num, f.typ)
+	head := 1
+	if tag := r.rest[0]; tag >= 8 && tag < 0x80 { // the usual tag has one byte
+		r.num, r.typ = protowire.Number(tag>>3), protowire.Type(tag&7)
+	} else if r.num, r.typ, head = protowire.ConsumeTag(r.rest); head < 0 {
+		return false, malformed(head)
 	}
-	return f.value, nil
-}
-
-// fields calls each for every field of message b, in their order, until one fails.
-func fields(b []byte, each func(protowire.Number, field) error) error {
-	for len(b) > 0 {
-		f, n, err := nextField(b)
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-		if err := each(f.num, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// nextField reads the first field of b and returns its length.
-func nextField(b []byte) (f field, n int, err error) {
-	var head int
-	if b[0] < 0x80 && b[0]>>3 != 0 { // one byte, the usual tag
-		f.num, f.typ, head = protowire.Number(b[0]>>3), protowire.Type(b[0]&7), 1
-	} else if f.num, f.typ, head = protowire.ConsumeTag(b); head < 0 {
-		return f, 0, fmt.Errorf("%w: %w", errFrame, protowire.ParseError(head))
-	}
-	var body int
-	switch f.typ {
+	body := r.rest[head:]
+	var n int
+	switch r.typ {
 	case protowire.VarintType:
-		f.n, body = protowire.ConsumeVarint(b[head:])
+		if len(body) > 0 && body[0] < 0x80 {
+			r.n, n = uint64(body[0]), 1
+		} else {
+			r.n, n = protowire.ConsumeVarint(body)
+		}
 	case protowire.BytesType:
-		f.value, body = protowire.ConsumeBytes(b[head:])
-	default: // no field of ours; skipped if it is well formed
-		body = protowire.ConsumeFieldValue(f.num, f.typ, b[head:])
+		r.value, n = protowire.ConsumeBytes(body)
+	default:
+		n = protowire.ConsumeFieldValue(r.num, r.typ, body)
+		r.num = 0
 	}
-	if body < 0 {
-		return f, 0, fmt.Errorf("%w: %w", errFrame, protowire.ParseError(body))
+	if n < 0 {
+		return false, malformed(n)
 	}
-	return f, head + body, nil
+	r.rest = body[n:]
+	return true, nil
 }
+
+// is reports whether the present field is the one called num, of type typ.
+func (r *reader) is(num protowire.Number, typ protowire.Type) bool {
+	return r.num == num && r.typ == typ
+}
+
+func malformed(code int) error { return fmt.Errorf("%w: %w", errFrame, protowire.ParseError(code)) }
 
 // Proto3 leaves zero values out. The size functions and the append functions below
 // do so in the same way.
@@ -132,21 +124,16 @@ func appendPosition(b []byte, num protowire.Number, p event.Position) []byte {
 }
 
 // parsePosition reads a Position into p, as protobuf merges one.
-func parsePosition(f field, p *event.Position) error {
-	b, err := f.bytes()
-	if err != nil {
-		return err
+func parsePosition(b []byte, p *event.Position) error {
+	r := reader{rest: b}
+	for {
+		switch ok, err := r.next(); {
+		case !ok:
+			return err
+		case r.is(1, protowire.VarintType):
+			p.Ledger = int64(r.n)
+		case r.is(2, protowire.VarintType):
+			p.Entry = int64(r.n)
+		}
 	}
-	return fields(b, func(num protowire.Number, f field) error {
-		if num != 1 && num != 2 {
-			return nil
-		}
-		n, err := f.varint()
-		if num == 1 {
-			p.Ledger = int64(n)
-		} else {
-			p.Entry = int64(n)
-		}
-		return err
-	})
 }
