@@ -88,7 +88,7 @@ type Takeover struct {
 // Files may still be growing; then the report is about what has been written.
 func Check(files []File, published iter.Seq[string]) (Report, error) {
 	c := newChecker(files)
-	if err := c.merge(files); err != nil {
+	if err := merge(files, c); err != nil {
 		return Report{}, err
 	}
 	if published != nil {
@@ -97,7 +97,7 @@ func Check(files []File, published iter.Seq[string]) (Report, error) {
 	return c.finish(), nil
 }
 
-// A checker is told what happened in the order of time over all files.
+// A checker counts what a Report tells.
 type checker struct {
 	files   []File
 	report  Report
@@ -226,7 +226,10 @@ func (c *checker) end(file int, r record) error {
 }
 
 // endOfFile ends at instant at what the process left running.
-func (c *checker) endOfFile(file int, at clock.Instant) {
+func (c *checker) endOfFile(file int, at clock.Instant, torn bool) {
+	if torn {
+		c.report.TornLines++
+	}
 	for _, number := range slices.Sorted(maps.Keys(c.running[file])) {
 		c.report.Unfinished++
 		c.stop(c.running[file][number], at)
@@ -312,8 +315,15 @@ func (c *checker) finish() Report {
 	return r
 }
 
-// merge feeds the records of all files to the checker in the order of time.
-func (c *checker) merge(files []File) (err error) {
+// follower is told what happened, in the order of time over all files.
+type follower interface {
+	start(file int, r record) error
+	end(file int, r record) error
+	endOfFile(file int, at clock.Instant, torn bool)
+}
+
+// merge feeds the records of all files to f in the order of time.
+func merge(files []File, f follower) (err error) {
 	var heads headHeap
 	defer func() {
 		for _, h := range heads {
@@ -335,17 +345,14 @@ func (c *checker) merge(files []File) (err error) {
 	for heads.Len() > 0 {
 		h := heads[0]
 		if h.atEnd {
-			c.endOfFile(h.file, h.record.at)
-			if h.reader.torn {
-				c.report.TornLines++
-			}
+			f.endOfFile(h.file, h.record.at, h.reader.torn)
 			heap.Pop(&heads)
 			if err := h.reader.close(); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := c.apply(h); err != nil {
+		if err := h.tell(f); err != nil {
 			return fmt.Errorf("journal: %s:%d: %w", h.reader.path, h.reader.line, err)
 		}
 		if err := h.advance(); err != nil {
@@ -354,13 +361,6 @@ func (c *checker) merge(files []File) (err error) {
 		heap.Fix(&heads, 0)
 	}
 	return nil
-}
-
-func (c *checker) apply(h *head) error {
-	if h.record.isStart() {
-		return c.start(h.file, h.record)
-	}
-	return c.end(h.file, h.record)
 }
 
 // head is the next record of one file, or its end.
@@ -383,6 +383,13 @@ func (h *head) advance() error {
 	}
 	h.record = rec
 	return err
+}
+
+func (h *head) tell(f follower) error {
+	if h.record.isStart() {
+		return f.start(h.file, h.record)
+	}
+	return f.end(h.file, h.record)
 }
 
 // headHeap implements heap.Interface: earliest first, files in their order at a tie.
