@@ -318,7 +318,7 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		b.counters.Returned++
 	}
 	if !it.actor.part.ours() {
-		b.counters.NotOwner++
+		b.counters.Moved++
 		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
 		return
 	}
@@ -399,7 +399,7 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 	a.head, a.tail, a.depth, a.heldUntil = nil, nil, 0, 0
 	for it != nil {
 		next := it.next
-		b.counters.NotOwner++
+		b.counters.Moved++
 		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
 		it = next
 	}

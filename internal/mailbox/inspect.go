@@ -87,9 +87,10 @@ type Counters struct {
 	Joined     uint64 // senders that joined an event that was here
 	Duplicates uint64 // events that had been done lately
 	Overloaded uint64 // events, or joins, without room
-	NotOwner   uint64 // events refused or returned because the partition is not ours
+	NotOwner   uint64 // events refused because the partition is not ours
 	NotYet     uint64 // events refused because we lag behind the sender
 	Misplaced  uint64 // events whose partition is not that of their key
+	Moved      uint64 // events taken in, and sent back because the partition is not ours any more
 	Done       uint64 // deliveries that did the work
 	Failed     uint64 // deliveries that failed, with a long delay: the event left by way of the retry topic
 	Retried    uint64 // deliveries that failed, with a short delay
@@ -152,6 +153,7 @@ func (c Counters) add(d Counters) Counters {
 	c.NotOwner += d.NotOwner
 	c.NotYet += d.NotYet
 	c.Misplaced += d.Misplaced
+	c.Moved += d.Moved
 	c.Done += d.Done
 	c.Failed += d.Failed
 	c.Retried += d.Retried

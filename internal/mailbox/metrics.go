@@ -22,7 +22,7 @@ type gauge struct {
 
 type count struct {
 	desc  *prometheus.Desc
-	label string
+	label string // value of the only label, "" when there is none
 	value func(Counters) uint64
 }
 
@@ -32,6 +32,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 		return prometheus.NewDesc("ringfence_mailbox_"+name, help, labels, nil)
 	}
 	taken := desc("events_total", "Events that senders brought, by what was said at once.", "answer")
+	moved := desc("moved_events_total", "Events that were taken in and went to the next owner of their partition.")
 	ended := desc("deliveries_total", "Deliveries that ended, by what became of the event.", "outcome")
 	m := &Metrics{
 		boxes: boxes,
@@ -52,6 +53,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{taken, "not_owner", func(c Counters) uint64 { return c.NotOwner }},
 			{taken, "not_yet", func(c Counters) uint64 { return c.NotYet }},
 			{taken, "misplaced", func(c Counters) uint64 { return c.Misplaced }},
+			{moved, "", func(c Counters) uint64 { return c.Moved }},
 			{ended, "done", func(c Counters) uint64 { return c.Done }},
 			{ended, "failed", func(c Counters) uint64 { return c.Failed }},
 			{ended, "retried", func(c Counters) uint64 { return c.Retried }},
@@ -83,7 +85,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.value(stats)))
 	}
 	for _, c := range m.counts {
-		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.value(stats.Counters)), c.label)
+		var labels []string
+		if c.label != "" {
+			labels = append(labels, c.label)
+		}
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.value(stats.Counters)), labels...)
 	}
 	age := 0.0
 	if stats.Oldest != clock.Forever {

@@ -20,7 +20,7 @@ const recordBytes = 128
 type window struct {
 	countMax int
 	ageMax   time.Duration
-	slots    map[event.MessageID]int32
+	slots    map[uint64]int32 // hash of an id → its record, half the size of a map by id
 	records  []record
 	free     int32  // first unused record, linked by after
 	parts    []fifo // partition → its own records, oldest first
@@ -40,7 +40,7 @@ func newWindow(partitions, bytesMax int, ageMax time.Duration) window {
 	return window{
 		countMax: max(1, bytesMax/recordBytes),
 		ageMax:   ageMax,
-		slots:    make(map[event.MessageID]int32),
+		slots:    make(map[uint64]int32),
 		records:  make([]record, 1),
 		parts:    make([]fifo, partitions),
 	}
@@ -49,20 +49,21 @@ func newWindow(partitions, bytesMax int, ageMax time.Duration) window {
 func (w *window) len() int { return len(w.slots) }
 
 func (w *window) has(id event.MessageID) bool {
-	_, ok := w.slots[id]
-	return ok
+	i := w.slots[hashOf(id)]
+	return i != 0 && w.records[i].id == id
 }
 
 // add remembers that id of partition part was done, at the expense of the oldest.
 func (w *window) add(now clock.Instant, part int, id event.MessageID) {
-	if w.has(id) {
-		return
+	hash := hashOf(id)
+	if w.slots[hash] != 0 {
+		return // known, or an id of the same hash is, and this one is not remembered
 	}
 	if w.len() >= w.countMax {
 		w.forgetOldest()
 	}
 	i := w.unused()
-	w.slots[id] = i
+	w.slots[hash] = i
 	last := w.records[0].prev
 	w.records[i] = record{id: id, at: now, prev: last, part: int32(part)}
 	w.records[last].next = i
@@ -100,7 +101,7 @@ func (w *window) forgetFirst(part int) {
 	own.count--
 	w.records[r.prev].next = r.next
 	w.records[r.next].prev = r.prev
-	delete(w.slots, r.id)
+	delete(w.slots, hashOf(r.id))
 	*r = record{after: w.free}
 	w.free = i
 }
@@ -136,4 +137,11 @@ func (w *window) ids(part int) []event.MessageID {
 		ids = append(ids, w.records[i].id)
 	}
 	return ids
+}
+
+// hashOf spreads ids. Two ids with one hash do no harm, and hardly ever meet.
+func hashOf(id event.MessageID) uint64 {
+	hash := mix(uint64(id.Ledger))
+	hash = mix(hash ^ uint64(id.Entry))
+	return mix(hash ^ uint64(uint32(id.Batch))<<32 ^ uint64(uint32(id.TopicPartition)))
 }

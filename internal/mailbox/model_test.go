@@ -1,0 +1,683 @@
+package mailbox
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// modelConfig has bounds that a few dozen events reach.
+var modelConfig = Config{
+	Shards:          1,
+	DepthMax:        4,
+	BytesMax:        12 * 400,
+	JoinsMax:        3,
+	WindowBytesMax:  8 * recordBytes,
+	WindowAgeMax:    10 * time.Second,
+	OverloadedDelay: time.Second,
+	NotYetDelay:     time.Millisecond,
+}
+
+var modelRetry = outcome.Config{
+	AttemptsMax:  4,
+	BackoffMin:   100 * time.Millisecond,
+	BackoffMax:   time.Second,
+	AfterMax:     time.Hour,
+	RetryHoldMax: 2 * time.Second,
+}
+
+// reference says by the simplest means what Boxes should do: slices, and a search
+// through everything for every question.
+type reference struct {
+	epoch   event.Position
+	gates   map[ring.Partition]ownership.GateChange
+	events  []*refEvent // in the order in which they came; a key's order is theirs
+	window  []refDone
+	gone    map[Sender]bool
+	workers []event.WorkerID
+}
+
+type refEvent struct {
+	event     event.Event
+	to        []address
+	running   event.DeliveryID
+	heldUntil clock.Instant
+}
+
+type refDone struct {
+	id event.MessageID
+	p  ring.Partition
+	at clock.Instant
+}
+
+func (r *reference) ours(p ring.Partition) bool {
+	return r.gates[p].Gate == ownership.Open || r.gates[p].Gate == ownership.Waiting
+}
+
+// count returns how many events match.
+func (r *reference) count(match func(*refEvent) bool) (n int) {
+	for _, e := range r.events {
+		if match(e) {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *reference) runningOn(p ring.Partition) int {
+	return r.count(func(e *refEvent) bool { return e.running != 0 && e.event.Partition == p })
+}
+
+func (r *reference) runningOf(key event.Key) int {
+	return r.count(func(e *refEvent) bool { return e.running != 0 && e.event.Key == key })
+}
+
+func (r *reference) depth(key event.Key) int {
+	return r.count(func(e *refEvent) bool { return e.running == 0 && e.event.Key == key })
+}
+
+func (r *reference) bytes() (n int) {
+	for _, e := range r.events {
+		n += e.event.Bytes()
+	}
+	return n
+}
+
+// head returns the event of a key that may run next: none while one runs.
+func (r *reference) head(key event.Key) *refEvent {
+	if r.runningOf(key) > 0 {
+		return nil
+	}
+	for _, e := range r.events {
+		if e.event.Key == key {
+			return e
+		}
+	}
+	return nil
+}
+
+func (r *reference) find(id event.MessageID) *refEvent {
+	for _, e := range r.events {
+		if e.event.ID == id {
+			return e
+		}
+	}
+	return nil
+}
+
+func (r *reference) remove(e *refEvent) {
+	r.events = slices.DeleteFunc(r.events, func(x *refEvent) bool { return x == e })
+}
+
+func (r *reference) say(e *refEvent, v event.Verdict) (said []Addressed) {
+	for _, to := range e.to {
+		if !r.gone[to.sender] {
+			v.Handle = to.handle
+			said = append(said, Addressed{To: to.sender, Verdict: v})
+		}
+	}
+	return said
+}
+
+func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Event) []Addressed {
+	to := address{from, e.Handle}
+	reply := func(v event.Verdict) []Addressed { return r.say(&refEvent{to: []address{to}}, v) }
+	if here := r.find(e.ID); here != nil {
+		if slices.Contains(here.to, to) {
+			return nil
+		}
+		if len(here.to) >= modelConfig.JoinsMax {
+			here.to = append(here.to[:1], slices.DeleteFunc(here.to[1:], func(a address) bool { return r.gone[a.sender] })...)
+		}
+		if len(here.to) >= modelConfig.JoinsMax {
+			return reply(event.Verdict{Kind: event.Overloaded, Delay: modelConfig.OverloadedDelay})
+		}
+		here.to = append(here.to, to)
+		if e.Attempts > here.event.Attempts {
+			here.event = *e
+		}
+		return nil
+	}
+	if slices.ContainsFunc(r.window, func(d refDone) bool { return d.id == e.ID }) {
+		return reply(event.Verdict{Kind: event.Done})
+	}
+	if !r.ours(e.Partition) {
+		if r.epoch.Before(senderEpoch) {
+			return reply(event.Verdict{Kind: event.NotYet, Delay: modelConfig.NotYetDelay})
+		}
+		return reply(event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})
+	}
+	tooMuch := r.bytes() > 0 && r.bytes()+e.Bytes() > modelConfig.BytesMax
+	if tooMuch || r.depth(e.Key) >= modelConfig.DepthMax {
+		return reply(event.Verdict{Kind: event.Overloaded, Delay: modelConfig.OverloadedDelay})
+	}
+	r.events = append(r.events, &refEvent{event: *e, to: []address{to}})
+	return nil
+}
+
+func (r *reference) finish(now clock.Instant, result event.Result) (said []Addressed, drained bool) {
+	i := slices.IndexFunc(r.events, func(e *refEvent) bool { return e.running == result.Delivery })
+	if result.Delivery == 0 || i < 0 {
+		return nil, false
+	}
+	e := r.events[i]
+	p := e.event.Partition
+	e.running = 0
+	drained = r.runningOn(p) == 0 && r.gates[p].Gate != ownership.Open
+	defer func() {
+		if drained && r.gates[p].Gate == ownership.Closed {
+			r.dropWindow(p)
+		}
+	}()
+	o := outcome.Of(modelRetry, &e.event, result)
+	final := event.Verdict{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}
+	if final.FirstError == "" {
+		final.FirstError = o.Reason
+	}
+	switch {
+	case o.Kind == outcome.Ack:
+		r.remove(e)
+		r.window = append(r.window, refDone{e.event.ID, p, now})
+		if len(r.window) > modelConfig.WindowBytesMax/recordBytes {
+			r.window = r.window[1:]
+		}
+		return r.say(e, event.Verdict{Kind: event.Done}), drained
+	case o.Kind == outcome.DeadLetter:
+		r.remove(e)
+		final.Kind = event.Rejected
+		return r.say(e, final), drained
+	case !o.Hold:
+		r.remove(e)
+		final.Kind, final.Delay = event.Failed, o.Delay
+		return r.say(e, final), drained
+	}
+	if o.Attempts > e.event.Attempts {
+		said = r.say(e, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Reason: o.Reason})
+		e.event.Attempts, e.event.FirstError, e.event.LastError = o.Attempts, final.FirstError, o.Reason
+	}
+	if !r.ours(p) {
+		r.remove(e)
+		return append(said, r.say(e, event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})...), drained
+	}
+	e.heldUntil = now.Add(o.Delay)
+	return said, drained
+}
+
+func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said []Addressed) {
+	if r.epoch.Before(epoch) {
+		r.epoch = epoch
+	}
+	r.gates[c.Partition] = c
+	if !r.ours(c.Partition) {
+		for _, e := range slices.Clone(r.events) {
+			if e.event.Partition == c.Partition && e.running == 0 {
+				r.remove(e)
+				said = append(said, r.say(e, event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})...)
+			}
+		}
+	}
+	if c.Gate == ownership.Closed && r.runningOn(c.Partition) == 0 {
+		r.dropWindow(c.Partition)
+	}
+	return said
+}
+
+func (r *reference) dropWindow(p ring.Partition) {
+	r.window = slices.DeleteFunc(r.window, func(d refDone) bool { return d.p == p })
+}
+
+// model drives Boxes and the reference with the same calls and compares them.
+type model struct {
+	*rapid.T
+	boxes *Boxes
+	ref   reference
+	now   clock.Instant
+	out   Output
+
+	keys       []event.Key
+	partitions []ring.Partition
+	known      []*event.Event // every event that was ever sent
+	open       map[address]bool
+	deliveries []event.Delivery // running
+	over       []event.DeliveryID
+	tenure     ownership.Token
+	nextHandle event.Handle
+	nextEntry  int64
+	nextWorker event.WorkerID
+	senders    []Sender
+	nextSender Sender
+	mayTake    map[event.WorkerID]bool // was woken, and has not found its queue empty since
+	stuckTo    map[event.Key]event.WorkerID
+}
+
+// modelKeys returns six keys, two on each of three partitions.
+var modelKeys = func() (keys []event.Key) {
+	count := map[ring.Partition]int{}
+	for i := 0; len(keys) < 6; i++ {
+		key := event.Key(fmt.Sprintf("key-%d", i))
+		if p := ring.PartitionOf(string(key)); p < 200 && (count[p] == 1 || count[p] == 0 && len(count) < 3) {
+			count[p]++
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}()
+
+func newModel(t *rapid.T) *model {
+	m := &model{
+		T: t, boxes: New(modelConfig, modelRetry, "me"), now: clock.Instant(time.Hour), keys: modelKeys,
+		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, gone: map[Sender]bool{}},
+		open:    map[address]bool{},
+		senders: []Sender{Local},
+		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{},
+	}
+	for _, key := range m.keys {
+		if p := ring.PartitionOf(string(key)); !slices.Contains(m.partitions, p) {
+			m.partitions = append(m.partitions, p)
+		}
+	}
+	return m
+}
+
+func (m *model) chance(percent int, label string) bool {
+	return rapid.IntRange(0, 99).Draw(m.T, label) < percent
+}
+
+func pick[T any](m *model, from []T, label string) T {
+	return from[rapid.IntRange(0, len(from)-1).Draw(m.T, label)]
+}
+
+// accept sends a few events: new ones, and such that were sent before, by the same
+// sender again or by another one.
+func (m *model) accept() {
+	if m.chance(30, "new sender") {
+		m.nextSender++
+		m.senders = append(m.senders, m.nextSender)
+	}
+	from := pick(m, m.senders, "from")
+	senderEpoch := event.Position{Ledger: 1, Entry: rapid.Int64Range(0, 3).Draw(m.T, "ahead") + m.ref.epoch.Entry - 1}
+	var events []*event.Event
+	var want []Addressed
+	for range rapid.IntRange(1, 4).Draw(m.T, "events") {
+		e := m.newEvent()
+		if slices.ContainsFunc(events, func(other *event.Event) bool { return other.Handle == e.Handle }) {
+			continue
+		}
+		m.known = append(m.known, e)
+		events = append(events, e)
+		m.open[address{from, e.Handle}] = true
+		want = append(want, m.ref.accept(from, senderEpoch, e)...)
+	}
+	m.boxes.Accept(m.now, from, senderEpoch, events, &m.out)
+	m.expect("Accept", want)
+}
+
+func (m *model) newEvent() *event.Event {
+	if len(m.known) > 0 && m.chance(40, "again") {
+		again := *m.known[max(0, len(m.known)-1-rapid.IntRange(0, 12).Draw(m.T, "back"))]
+		if m.chance(60, "redelivered") {
+			m.nextHandle++
+			again.Handle = m.nextHandle
+		}
+		again.Attempts = rapid.Uint32Range(0, 2).Draw(m.T, "attempts")
+		return &again
+	}
+	m.nextHandle++
+	m.nextEntry++
+	key := pick(m, m.keys, "key")
+	if m.chance(40, "hot") {
+		key = m.keys[0]
+	}
+	return &event.Event{
+		Handle: m.nextHandle, ID: event.MessageID{Ledger: 7, Entry: m.nextEntry, Batch: -1, TopicPartition: -1},
+		Key: key, Partition: ring.PartitionOf(string(key)),
+		Payload: make([]byte, rapid.IntRange(0, 300).Draw(m.T, "size")),
+	}
+}
+
+// take lets a worker take, under a lease that is sometimes over.
+func (m *model) take() {
+	workers := append([]event.WorkerID{99_999}, m.ref.workers...)
+	m.takeFor(pick(m, workers, "worker"), rapid.IntRange(0, 3).Draw(m.T, "limit"), !m.chance(10, "lapsed"))
+}
+
+func (m *model) takeFor(w event.WorkerID, limit int, leased bool) {
+	lease := ownership.Lease{Until: m.now.Add(100), Guard: 99}
+	if !leased {
+		lease.Guard = 100
+	}
+	got := m.boxes.Take(m.now, lease, w, limit, nil)
+	if len(got) > limit || len(got) > 0 && (!leased || !slices.Contains(m.ref.workers, w)) {
+		m.Fatalf("Take(worker %d of %v, limit %d, leased %v) = %d deliveries", w, m.ref.workers, limit, leased, len(got))
+	}
+	m.mayTake[w] = m.mayTake[w] && (len(got) == limit || !leased)
+	for _, d := range got {
+		m.started(w, d)
+	}
+}
+
+// started checks that a delivery is the one that the reference would allow.
+func (m *model) started(w event.WorkerID, d event.Delivery) {
+	key := d.Event.Key
+	head := m.ref.head(key)
+	switch {
+	case head == nil:
+		m.Fatalf("delivery %d of a key that has none to run", d.ID)
+	case head.event.ID != d.Event.ID:
+		m.Fatalf("delivery of event %v, want %v, which is first in its key", d.Event.ID, head.event.ID)
+	case head.heldUntil.After(m.now):
+		m.Fatalf("delivery of event %v at %d, held until %d", d.Event.ID, m.now, head.heldUntil)
+	case m.ref.gates[d.Partition].Gate != ownership.Open:
+		m.Fatalf("delivery with gate %v", m.ref.gates[d.Partition].Gate)
+	case d.Partition != head.event.Partition || d.Token != int64(m.ref.gates[d.Partition].Token):
+		m.Fatalf("delivery %+v, want partition %d and token %d", d, head.event.Partition, m.ref.gates[d.Partition].Token)
+	case d.Attempt != head.event.Attempts+1 || d.Event.LastError != head.event.LastError:
+		m.Fatalf("attempt %d after %q, want %d after %q", d.Attempt, d.Event.LastError, head.event.Attempts+1, head.event.LastError)
+	}
+	if before, ok := m.stuckTo[key]; ok && before != w {
+		m.Fatalf("key moved from worker %d to %d though none came or went", before, w)
+	}
+	m.stuckTo[key] = w
+	head.running, head.heldUntil = d.ID, 0
+	m.deliveries = append(m.deliveries, d)
+}
+
+// finish ends some deliveries in any way, and some that are over or never were.
+func (m *model) finish() {
+	var results []event.Result
+	for range rapid.IntRange(1, 3).Draw(m.T, "results") {
+		switch {
+		case len(m.over) > 0 && m.chance(5, "twice"):
+			results = append(results, event.Result{Delivery: pick(m, m.over, "over"), Kind: event.ResultDone})
+		case m.chance(3, "unknown"):
+			results = append(results, event.Result{Delivery: 1 << 40, Kind: event.ResultDone})
+		case len(m.deliveries) > 0:
+			i := rapid.IntRange(0, len(m.deliveries)-1).Draw(m.T, "delivery")
+			r := event.Result{Delivery: m.deliveries[i].ID, Reason: "no"}
+			r.Kind = pick(m, []event.ResultKind{
+				event.ResultDone, event.ResultDone, event.ResultRetry, event.ResultRetry, event.ResultReject,
+				event.ResultNotStarted, event.ResultCancelled, event.ResultLost,
+			}, "kind")
+			r.After = pick(m, []time.Duration{0, 0, 2 * time.Second, time.Minute}, "after")
+			m.deliveries = slices.Delete(m.deliveries, i, i+1)
+			m.over = append(m.over, r.Delivery)
+			results = append(results, r)
+		}
+	}
+	m.finishAll(results)
+}
+
+func (m *model) finishAll(results []event.Result) {
+	var want []Addressed
+	var wantDrained []ring.Partition
+	wantIgnored := 0
+	for _, r := range results {
+		i := slices.IndexFunc(m.ref.events, func(e *refEvent) bool { return e.running == r.Delivery })
+		if i < 0 {
+			wantIgnored++
+			continue
+		}
+		p := m.ref.events[i].event.Partition
+		said, drained := m.ref.finish(m.now, r)
+		want = append(want, said...)
+		if drained {
+			wantDrained = append(wantDrained, p)
+		}
+	}
+	m.boxes.Finish(m.now, results, &m.out)
+	if !slices.Equal(m.out.Drained, wantDrained) {
+		m.Fatalf("drained %v, want %v", m.out.Drained, wantDrained)
+	}
+	if m.out.Ignored != wantIgnored {
+		m.Fatalf("%d results ignored, want %d", m.out.Ignored, wantIgnored)
+	}
+	m.expect("Finish", want)
+}
+
+// gate moves a gate. Like rule 5, it opens none while something runs.
+func (m *model) gate() {
+	p := pick(m, m.partitions, "partition")
+	gate := pick(m, []ownership.Gate{
+		ownership.Open, ownership.Open, ownership.Open, ownership.Waiting, ownership.Draining, ownership.Closed,
+	}, "gate")
+	if gate == ownership.Open && m.ref.runningOn(p) > 0 {
+		gate = ownership.Waiting
+	}
+	m.setGate(p, gate)
+}
+
+func (m *model) setGate(p ring.Partition, gate ownership.Gate) {
+	m.tenure++
+	c := ownership.GateChange{Partition: p, Gate: gate, Token: m.tenure}
+	epoch := event.Position{Ledger: 1, Entry: m.ref.epoch.Entry + 1}
+	want := m.ref.setGate(c, epoch)
+	m.boxes.SetGates(m.now, []ownership.GateChange{c}, epoch, &m.out)
+	m.expect("SetGates", want)
+}
+
+// worker lets one come or go.
+func (m *model) worker() {
+	clear(m.stuckTo)
+	if i := len(m.ref.workers); i == 0 || i < 3 && m.chance(50, "up") {
+		m.nextWorker++
+		m.ref.workers = append(m.ref.workers, m.nextWorker)
+		m.boxes.WorkerUp(m.now, m.nextWorker, &m.out)
+	} else {
+		i := rapid.IntRange(0, i-1).Draw(m.T, "gone")
+		m.boxes.WorkerGone(m.now, m.ref.workers[i], &m.out)
+		m.ref.workers = slices.Delete(m.ref.workers, i, i+1)
+	}
+	m.expect("WorkerUp or WorkerGone", nil)
+}
+
+func (m *model) senderGone() {
+	if len(m.senders) == 1 {
+		return
+	}
+	i := rapid.IntRange(1, len(m.senders)-1).Draw(m.T, "sender")
+	m.boxes.SenderGone(m.senders[i])
+	m.ref.gone[m.senders[i]] = true
+	m.senders = slices.Delete(m.senders, i, i+1)
+}
+
+func (m *model) tick() {
+	m.now = m.now.Add(time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(m.T, "time")))
+	m.tickNow()
+}
+
+func (m *model) tickNow() {
+	m.ref.window = slices.DeleteFunc(m.ref.window, func(d refDone) bool { return !d.at.Add(modelConfig.WindowAgeMax).After(m.now) })
+	m.boxes.Tick(m.now, &m.out)
+	m.expect("Tick", nil)
+	if next := m.boxes.Next(); !next.After(m.now) {
+		m.Fatalf("after Tick at %d the next one is due at %d", m.now, next)
+	}
+}
+
+// takeAll shows that nothing that may run is left behind.
+func (m *model) takeAll() {
+	m.tickNow()
+	for _, w := range m.ref.workers {
+		m.takeFor(w, 100, true)
+	}
+	if len(m.ref.workers) == 0 {
+		return
+	}
+	for _, key := range m.keys {
+		head := m.ref.head(key)
+		if head != nil && !head.heldUntil.After(m.now) && m.ref.gates[head.event.Partition].Gate == ownership.Open {
+			m.Fatalf("event %v may run, and no worker gets it: %+v", head.event.ID, m.boxes.Inspect(key))
+		}
+	}
+}
+
+// expect compares what a call said with what the reference says, in any order.
+func (m *model) expect(call string, want []Addressed) {
+	count := map[Addressed]int{}
+	for _, v := range want {
+		count[v]++
+	}
+	for _, v := range m.out.Verdicts {
+		count[v]--
+		to := address{v.To, v.Handle}
+		if !m.open[to] {
+			m.Fatalf("%s: verdict %+v for nobody who waits", call, v)
+		}
+		if v.Kind != event.Attempted {
+			delete(m.open, to)
+		}
+	}
+	for v, n := range count {
+		if n != 0 {
+			m.Fatalf("%s: %+v is missing %d times\n got %+v\nwant %+v", call, v, n, m.out.Verdicts, want)
+		}
+	}
+	for _, w := range m.out.Wake {
+		m.mayTake[w] = true
+	}
+	m.out.Reset()
+}
+
+// check holds after every step.
+func (m *model) check() {
+	want := Stats{
+		Counters: m.boxes.counters,
+		Events:   len(m.ref.events), Running: len(m.deliveries), Bytes: m.ref.bytes(), WindowIDs: len(m.ref.window),
+		Oldest: clock.Forever,
+	}
+	for _, key := range m.keys {
+		s := m.boxes.Inspect(key)
+		m.checkKey(key, s)
+		switch s.Wait {
+		case WaitSlot:
+			want.Ready++
+		case WaitRetry:
+			want.Held++
+		case WaitNothing, WaitHandler, WaitGate, WaitWorker:
+		}
+		if s.Wait != WaitNothing {
+			want.Keys++
+		}
+		if m.ref.runningOf(key) > 1 {
+			m.Fatalf("two deliveries of one key run")
+		}
+	}
+	got := m.boxes.Stats()
+	if (got.Oldest == clock.Forever) != (got.Events == 0) || got.Events > 0 && got.Oldest.After(m.now) {
+		m.Fatalf("oldest of %d events came at %d", got.Events, got.Oldest)
+	}
+	got.Oldest = clock.Forever
+	if got != want {
+		m.Fatalf("stats %+v\nwant  %+v", got, want)
+	}
+	for _, p := range m.partitions {
+		if got, want := m.boxes.Running(p), m.ref.runningOn(p); got != want {
+			m.Fatalf("Running(%d) = %d, want %d", p, got, want)
+		}
+	}
+}
+
+// checkKey compares what a key is said to wait for with what it should wait for.
+func (m *model) checkKey(key event.Key, s KeyState) {
+	head := m.ref.head(key)
+	p := ring.PartitionOf(string(key))
+	var ok bool
+	switch s.Wait {
+	case WaitNothing:
+		ok = m.ref.depth(key) == 0 && m.ref.runningOf(key) == 0
+	case WaitHandler:
+		ok = m.ref.runningOf(key) == 1
+	case WaitGate:
+		ok = head != nil && m.ref.gates[p].Gate == ownership.Waiting
+	case WaitRetry:
+		ok = head != nil && m.ref.gates[p].Gate == ownership.Open && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
+	case WaitWorker:
+		ok = head != nil && m.ref.gates[p].Gate == ownership.Open && len(m.ref.workers) == 0
+	case WaitSlot:
+		ok = head != nil && m.ref.gates[p].Gate == ownership.Open && m.mayTake[s.Worker]
+	}
+	if !ok || s.Depth != m.ref.depth(key) || s.Gate != m.ref.gates[p].Gate {
+		m.Fatalf("key waits for %v with %d events behind gate %v (may take: %v); the reference has %d waiting, %d running, gate %v, head %+v",
+			s.Wait, s.Depth, s.Gate, m.mayTake, m.ref.depth(key), m.ref.runningOf(key), m.ref.gates[p].Gate, head)
+	}
+}
+
+// comeToRest lets everything run to its end, and nothing may be left.
+func (m *model) comeToRest() {
+	for len(m.ref.workers) == 0 {
+		m.worker()
+	}
+	for range 100 {
+		var results []event.Result
+		for _, d := range m.deliveries {
+			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
+		}
+		m.deliveries = nil
+		m.finishAll(results)
+		for _, p := range m.partitions {
+			m.setGate(p, ownership.Open)
+		}
+		m.now = m.now.Add(time.Hour)
+		m.takeAll()
+		m.check()
+		if len(m.deliveries) == 0 {
+			break
+		}
+	}
+	s := m.boxes.Stats()
+	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.Bytes+s.WindowIDs != 0 || m.boxes.ages != (ages{}) {
+		m.Fatalf("something is left: %+v, %+v", s, m.boxes.ages)
+	}
+	for p := range m.boxes.parts {
+		if m.boxes.parts[p].actors != nil {
+			m.Fatalf("an actor is left on partition %d", p)
+		}
+	}
+	for to := range m.open {
+		if !m.ref.gone[to.sender] {
+			m.Fatalf("handle %d of sender %d never got a verdict", to.handle, to.sender)
+		}
+	}
+}
+
+// TestBoxesMatchTheReference plays random histories on Boxes and on a reference.
+func TestBoxesMatchTheReference(t *testing.T) {
+	var total Counters
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		actions := []func(){
+			func() {}, // first, for a failing history to shrink to
+			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
+			m.tick, m.gate, m.worker, m.senderGone, m.takeAll,
+		}
+		m.worker()
+		for _, p := range m.partitions {
+			m.setGate(p, ownership.Open)
+		}
+		for range 300 {
+			pick(m, actions, "action")()
+			m.check()
+		}
+		m.comeToRest()
+		total = total.add(m.boxes.counters)
+	})
+	for what, n := range map[string]uint64{
+		"accepted": total.Accepted, "joined": total.Joined, "duplicates": total.Duplicates,
+		"overloaded": total.Overloaded, "not owner": total.NotOwner, "not yet": total.NotYet, "moved": total.Moved,
+		"done": total.Done, "failed": total.Failed, "retried": total.Retried, "rejected": total.Rejected,
+		"returned": total.Returned, "ignored": total.Ignored,
+	} {
+		if n < 50 {
+			t.Errorf("%d times %s: these histories proved little", n, what)
+		}
+	}
+}
