@@ -499,6 +499,10 @@ func (d *decoder) pending(pending []*controllogv1.Pending, partitions int) [][]o
 				d.fail("pending partition %d of %d", p, partitions)
 				return nil
 			}
+			if before := out[p]; len(before) > 0 && !before[len(before)-1].Dep.Before(t.Dep) {
+				d.fail("partition %d was deposed at %v after %v", p, t.Dep, before[len(before)-1].Dep)
+				return nil
+			}
 			out[p] = append(out[p], t)
 		}
 	}

@@ -174,6 +174,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"a start beyond any":         {state(func(s *controllogv1.State) { s.Starts = []uint32{0, math.MaxUint32} }), ErrMalformed},
 		"pending out of the table":   {state(func(s *controllogv1.State) { s.Pending[0].Partitions.List = []uint32{2} }), ErrMalformed},
 		"pending of half an inc":     {state(func(s *controllogv1.State) { s.Pending[0].Inc = inc[:8] }), ErrMalformed},
+		"pending twice":              {state(func(s *controllogv1.State) { s.Pending = append(s.Pending, s.Pending[0]) }), ErrMalformed},
 		"a node without incarnation": {state(func(s *controllogv1.State) { s.Nodes[0] = &controllogv1.Node{Name: "n"} }), ErrMalformed},
 	}
 	for name, test := range tests {
