@@ -1,0 +1,568 @@
+package mailbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// fixture is Boxes with one worker and open gates, and shortcuts to call them.
+type fixture struct {
+	*testing.T
+	*Boxes
+	now clock.Instant
+	out Output
+	id  int64
+}
+
+func newFixture(t *testing.T, change func(*Config)) *fixture {
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	f := &fixture{T: t, Boxes: New(cfg, modelRetry, "me"), now: clock.Instant(time.Hour)}
+	f.SetGates(f.now, openAll(), event.Position{Ledger: 1, Entry: 5}, &f.out)
+	f.WorkerUp(f.now, 1, &f.out)
+	return f
+}
+
+// event returns a new event of a key. Its handle is the entry of its id.
+func (f *fixture) event(key event.Key) *event.Event {
+	f.id++
+	return &event.Event{
+		Handle: event.Handle(f.id), ID: event.MessageID{Ledger: 7, Entry: f.id, Batch: -1, TopicPartition: -1},
+		Key: key, Partition: ring.PartitionOf(string(key)), Payload: []byte("hello"),
+	}
+}
+
+// accept sends events and returns what was said at once.
+func (f *fixture) accept(from Sender, events ...*event.Event) []Addressed {
+	f.out.Reset()
+	f.Accept(f.now, from, event.Position{Ledger: 1, Entry: 5}, events, &f.out)
+	return f.out.Verdicts
+}
+
+func (f *fixture) take() []event.Delivery { return f.Take(f.now, openLease, 1, 100, nil) }
+
+// takeOne takes what must be the only delivery there is.
+func (f *fixture) takeOne() event.Delivery {
+	f.Helper()
+	got := f.take()
+	if len(got) != 1 {
+		f.Fatalf("%d deliveries, want 1", len(got))
+	}
+	return got[0]
+}
+
+// finish ends a delivery and returns what was said.
+func (f *fixture) finish(d event.Delivery, kind event.ResultKind, reason string) []Addressed {
+	f.out.Reset()
+	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: kind, Reason: reason}}, &f.out)
+	return f.out.Verdicts
+}
+
+func (f *fixture) setGate(p ring.Partition, gate ownership.Gate) []Addressed {
+	f.out.Reset()
+	change := ownership.GateChange{Partition: p, Gate: gate, Token: 2}
+	f.SetGates(f.now, []ownership.GateChange{change}, event.Position{Ledger: 1, Entry: 6}, &f.out)
+	return f.out.Verdicts
+}
+
+func (f *fixture) want(got []Addressed, want ...Addressed) {
+	f.Helper()
+	if !slices.Equal(got, want) {
+		f.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func says(to Sender, handle event.Handle, v event.Verdict) Addressed {
+	v.Handle = handle
+	return Addressed{To: to, Verdict: v}
+}
+
+func TestDifferentKeysRunSideBySideAndOneKeyInOrder(t *testing.T) {
+	f := newFixture(t, nil)
+	first, second, other := f.event("ann"), f.event("ann"), f.event("bob")
+	f.want(f.accept(Local, first, second, other))
+	if !slices.Equal(f.out.Wake, []event.WorkerID{1}) {
+		t.Errorf("woke %v, want worker 1, once", f.out.Wake)
+	}
+	got := f.take()
+	if len(got) != 2 || got[0].Event != first || got[1].Event != other {
+		t.Fatalf("deliveries %+v, want the first of ann and the one of bob", got)
+	}
+	if got := f.take(); len(got) != 0 {
+		t.Fatalf("deliveries %+v while both keys run", got)
+	}
+	f.want(f.finish(got[0], event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
+	if d := f.takeOne(); d.Event != second || d.Token != 1 || d.Attempt != 1 || d.Partition != second.Partition {
+		t.Errorf("delivery %+v, want the second of ann", d)
+	}
+}
+
+func TestAcceptUnderEachGate(t *testing.T) {
+	here := event.Position{Ledger: 1, Entry: 6}
+	ahead := event.Position{Ledger: 2}
+	notOwner := event.Verdict{Kind: event.NotOwner, Epoch: here}
+	notYet := event.Verdict{Kind: event.NotYet, Delay: DefaultConfig().NotYetDelay}
+	tests := map[string]struct {
+		gate   ownership.Gate
+		sender event.Position
+		want   []event.Verdict
+		wait   Wait
+	}{
+		"closed":                               {ownership.Closed, here, []event.Verdict{notOwner}, WaitNothing},
+		"closed, sender behind":                {ownership.Closed, event.Position{Ledger: 1}, []event.Verdict{notOwner}, WaitNothing},
+		"closed, sender ahead":                 {ownership.Closed, ahead, []event.Verdict{notYet}, WaitNothing},
+		"draining":                             {ownership.Draining, here, []event.Verdict{notOwner}, WaitNothing},
+		"draining, sender ahead":               {ownership.Draining, ahead, []event.Verdict{notYet}, WaitNothing},
+		"waiting: queued and not dispatched":   {ownership.Waiting, here, nil, WaitGate},
+		"open: ready, whatever sender's epoch": {ownership.Open, ahead, nil, WaitSlot},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			e := f.event("ann")
+			f.setGate(e.Partition, tt.gate)
+			f.out.Reset()
+			f.Accept(f.now, Local, tt.sender, []*event.Event{e}, &f.out)
+			var want []Addressed
+			for _, v := range tt.want {
+				want = append(want, says(Local, 1, v))
+			}
+			f.want(f.out.Verdicts, want...)
+			if got := f.Inspect("ann"); got.Wait != tt.wait {
+				t.Errorf("waits for %v, want %v", got.Wait, tt.wait)
+			}
+			if got, want := len(f.take()), map[bool]int{true: 1}[tt.wait == WaitSlot]; got != want {
+				t.Errorf("%d deliveries, want %d", got, want)
+			}
+		})
+	}
+}
+
+func TestAcceptKnowsADoneEventUnderAnyGate(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.accept(Local, e)
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.setGate(e.Partition, ownership.Draining)
+	f.want(f.accept(9, e), says(9, 1, event.Verdict{Kind: event.Done}))
+}
+
+func TestARunningEventIsJoinedAndBothGetTheVerdict(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.accept(Local, e)
+	d := f.takeOne()
+	redelivered := *e
+	redelivered.Handle = 50
+	f.setGate(e.Partition, ownership.Draining)
+	f.want(f.accept(3, &redelivered)) // joins even now: it will be done here
+	f.want(f.accept(3, &redelivered)) // sent twice on one stream: one verdict
+	done := event.Verdict{Kind: event.Done}
+	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, done), says(3, 50, done))
+}
+
+func TestJoinsAreBoundedAndStreamsThatWentMakeRoom(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.JoinsMax = 3 })
+	e := f.event("ann")
+	f.accept(Local, e)
+	f.want(f.accept(1, e))
+	f.want(f.accept(2, e))
+	f.want(f.accept(3, e), says(3, 1, event.Verdict{Kind: event.Overloaded, Delay: f.cfg.OverloadedDelay}))
+	f.SenderGone(1)
+	f.want(f.accept(3, e))
+	done := event.Verdict{Kind: event.Done}
+	f.want(f.finish(f.takeOne(), event.ResultDone, ""), says(Local, 1, done), says(2, 1, done), says(3, 1, done))
+}
+
+func TestAJoiningSenderThatKnowsOfMoreFailuresIsBelieved(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.accept(Local, e)
+	knows := *e
+	knows.Handle, knows.Attempts, knows.FirstError = 50, 2, "boom"
+	f.accept(3, &knows)
+	if d := f.takeOne(); d.Attempt != 3 || d.Event.FirstError != "boom" {
+		t.Errorf("attempt %d, first error %q, want 3 and boom", d.Attempt, d.Event.FirstError)
+	}
+}
+
+func TestOverload(t *testing.T) {
+	overloaded := event.Verdict{Kind: event.Overloaded, Delay: DefaultConfig().OverloadedDelay}
+	t.Run("of a key leaves other keys alone", func(t *testing.T) {
+		f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
+		f.want(f.accept(Local, f.event("ann"), f.event("ann"), f.event("ann"), f.event("bob")), says(Local, 3, overloaded))
+		f.take()
+		f.want(f.accept(Local, f.event("ann"))) // one runs, so one more may wait
+	})
+	t.Run("of the node stops all keys until something leaves", func(t *testing.T) {
+		first := (&fixture{}).event("ann")
+		f := newFixture(t, func(c *Config) { c.BytesMax = 2*first.Bytes() - 1 })
+		f.want(f.accept(Local, f.event("ann"), f.event("bob")), says(Local, 2, overloaded))
+		f.finish(f.takeOne(), event.ResultDone, "")
+		f.want(f.accept(Local, f.event("bob")))
+	})
+	t.Run("never keeps a single event out", func(t *testing.T) {
+		f := newFixture(t, func(c *Config) { c.BytesMax = 1 })
+		f.want(f.accept(Local, f.event("ann")))
+	})
+}
+
+// A key on two partitions would run beside itself.
+func TestMisplacedEventsAreRejected(t *testing.T) {
+	rejected := event.Verdict{Kind: event.Rejected, Reason: "the event's partition is not that of its key", Owner: "me"}
+	tests := map[string]func(f *fixture, e *event.Event){
+		"no such partition": func(_ *fixture, e *event.Event) { e.Partition = ring.Partitions },
+		"another partition": func(_ *fixture, e *event.Event) { e.Partition = (e.Partition + 1) % ring.Partitions },
+		"another, and key active": func(f *fixture, e *event.Event) {
+			f.accept(Local, f.event(e.Key))
+			e.Partition = (e.Partition + 1) % ring.Partitions
+		},
+	}
+	for name, misplace := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			e := f.event("ann")
+			misplace(f, e)
+			f.want(f.accept(Local, e), says(Local, e.Handle, rejected))
+		})
+	}
+}
+
+func TestAFailedEventStaysFirstUntilItsRetryIsDue(t *testing.T) {
+	f := newFixture(t, nil)
+	first, second := f.event("ann"), f.event("ann")
+	f.accept(Local, first, second)
+	f.want(f.finish(f.takeOne(), event.ResultRetry, "boom"),
+		says(Local, 1, event.Verdict{Kind: event.Attempted, Attempts: 1, Reason: "boom"}))
+	if first.Attempts != 0 || first.LastError != "" {
+		t.Errorf("the event was written to: %+v", first)
+	}
+	state := f.Inspect("ann")
+	if state.Wait != WaitRetry || state.Attempts != 1 || state.Depth != 2 || state.HeldUntil != f.Next() || !state.HeldUntil.After(f.now) {
+		t.Fatalf("state %+v, next tick at %d", state, f.Next())
+	}
+	f.accept(Local, f.event("bob"))
+	if d := f.takeOne(); d.Event.Key != "bob" {
+		t.Fatalf("got key %q, want bob: other keys go on", string(d.Event.Key))
+	}
+	f.now = state.HeldUntil - 1
+	f.Tick(f.now, &f.out)
+	if got := f.take(); len(got) != 0 {
+		t.Fatalf("delivered %v before its time", got)
+	}
+	f.now, f.out = state.HeldUntil, Output{}
+	f.Tick(f.now, &f.out)
+	if !slices.Equal(f.out.Wake, []event.WorkerID{1}) {
+		t.Errorf("woke %v, want worker 1", f.out.Wake)
+	}
+	d := f.takeOne()
+	if d.Event.ID != first.ID || d.Attempt != 2 || d.Event.FirstError != "boom" || d.Event.LastError != "boom" {
+		t.Errorf("delivery %+v of %+v, want the second attempt of the first event", d, d.Event)
+	}
+	f.finish(d, event.ResultDone, "")
+	if d := f.takeOne(); d.Event != second {
+		t.Errorf("then %v, want %v", d.Event.ID, second.ID)
+	}
+}
+
+func TestFinalVerdictsOnFailures(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	e.Attempts, e.FirstError = 2, "first"
+	f.accept(Local, e, f.event("ann"))
+	f.out.Reset()
+	f.Finish(f.now, []event.Result{{Delivery: f.takeOne().ID, Kind: event.ResultRetry, After: time.Minute, Reason: "busy"}}, &f.out)
+	f.want(f.out.Verdicts, says(Local, 1, event.Verdict{
+		Kind: event.Failed, Delay: time.Minute, Attempts: 3, Reason: "busy", FirstError: "first", Owner: "me",
+	}))
+	f.want(f.finish(f.takeOne(), event.ResultReject, "bad"), says(Local, 2, event.Verdict{
+		Kind: event.Rejected, Attempts: 1, Reason: "bad", FirstError: "bad", Owner: "me",
+	}))
+	f.want(f.accept(Local, e)) // neither counts as done
+}
+
+func TestEndsThatAreNobodysFailurePutTheEventBackFirst(t *testing.T) {
+	for _, kind := range []event.ResultKind{event.ResultNotStarted, event.ResultCancelled, event.ResultLost} {
+		t.Run(kind.String(), func(t *testing.T) {
+			f := newFixture(t, nil)
+			first := f.event("ann")
+			f.accept(Local, first, f.event("ann"))
+			f.want(f.finish(f.takeOne(), kind, ""))
+			if d := f.takeOne(); d.Event != first || d.Attempt != 1 {
+				t.Errorf("then %+v, want the same event as attempt 1", d)
+			}
+		})
+	}
+}
+
+func TestDepositionSendsWaitingEventsOnAndLetsTheRunningOneFinish(t *testing.T) {
+	f := newFixture(t, nil)
+	running, waiting := f.event("ann"), f.event("ann")
+	p := running.Partition
+	f.accept(Local, running)
+	f.accept(4, waiting)
+	d := f.takeOne()
+	notOwner := event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 1, Entry: 6}}
+	f.want(f.setGate(p, ownership.Draining), says(4, 2, notOwner))
+	if got := f.Running(p); got != 1 {
+		t.Errorf("Running = %d, want 1", got)
+	}
+	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
+	if !slices.Equal(f.out.Drained, []ring.Partition{p}) || f.Running(p) != 0 {
+		t.Errorf("drained %v with %d running, want partition %d with 0", f.out.Drained, f.Running(p), p)
+	}
+	if len(f.actors) != 0 {
+		t.Errorf("%d actors are left", len(f.actors))
+	}
+}
+
+func TestAFailureAfterDepositionIsCountedAndTheEventMovesOn(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.accept(Local, e)
+	d := f.takeOne()
+	f.setGate(e.Partition, ownership.Draining)
+	f.want(f.finish(d, event.ResultRetry, "boom"),
+		says(Local, 1, event.Verdict{Kind: event.Attempted, Attempts: 1, Reason: "boom"}),
+		says(Local, 1, event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 1, Entry: 6}}))
+}
+
+// A→B→A: what ran under the first tenure is not over when the second one begins.
+func TestAWaitingGateReportsWhenTheEarlierTenureIsOver(t *testing.T) {
+	f := newFixture(t, nil)
+	e, next := f.event("ann"), f.event("ann")
+	f.accept(Local, e)
+	d := f.takeOne()
+	f.setGate(e.Partition, ownership.Draining)
+	f.setGate(e.Partition, ownership.Waiting)
+	f.want(f.accept(Local, next))
+	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
+	if !slices.Equal(f.out.Drained, []ring.Partition{e.Partition}) {
+		t.Errorf("drained %v", f.out.Drained)
+	}
+	if got := f.take(); len(got) != 0 {
+		t.Fatalf("delivered %v through a waiting gate", got)
+	}
+	f.setGate(e.Partition, ownership.Open)
+	if d := f.takeOne(); d.Event != next || d.Token != 2 {
+		t.Errorf("delivery %+v, want the next event under token 2", d)
+	}
+}
+
+func TestTakeObeysTheLeaseAndTickWakesWhenItIsBack(t *testing.T) {
+	f := newFixture(t, nil)
+	f.accept(Local, f.event("ann"))
+	lease := ownership.Lease{Until: f.now.Add(time.Second), Guard: time.Second}
+	if got := f.Take(f.now, lease, 1, 10, nil); len(got) != 0 {
+		t.Fatalf("delivered %v within the guard of the lease", got)
+	}
+	f.out.Reset()
+	f.Tick(f.now, &f.out)
+	if !slices.Equal(f.out.Wake, []event.WorkerID{1}) {
+		t.Errorf("woke %v, want worker 1", f.out.Wake)
+	}
+	lease.Until++
+	if got := f.Take(f.now, lease, 1, 10, nil); len(got) != 1 {
+		t.Errorf("%d deliveries, want 1", len(got))
+	}
+}
+
+func TestKeysSpreadOverWorkersAndStickToThem(t *testing.T) {
+	f := newFixture(t, nil)
+	f.WorkerUp(f.now, 2, &f.out)
+	f.WorkerUp(f.now, 3, &f.out)
+	workers := []event.WorkerID{1, 2, 3}
+	before := f.spread(workers)
+	for w, keys := range before {
+		if len(keys) < 60 || len(keys) > 140 {
+			t.Errorf("worker %d has %d of 300 keys", w, len(keys))
+		}
+	}
+	f.WorkerGone(f.now, 2, &f.out)
+	after := f.spread([]event.WorkerID{1, 3})
+	for _, w := range []event.WorkerID{1, 3} {
+		for _, key := range before[w] {
+			if !slices.Contains(after[w], key) {
+				t.Errorf("a key left worker %d, which stayed", w)
+			}
+		}
+	}
+}
+
+// spread sends one event on each of 300 keys and says which worker gets which key.
+func (f *fixture) spread(workers []event.WorkerID) map[event.WorkerID][]event.Key {
+	events := benchEvents(300)
+	for _, e := range events {
+		f.id++
+		e.ID.Entry = f.id
+	}
+	f.accept(Local, events...)
+	got := map[event.WorkerID][]event.Key{}
+	for _, w := range workers {
+		for _, d := range f.Take(f.now, openLease, w, 1000, nil) {
+			got[w] = append(got[w], d.Event.Key)
+			f.finish(d, event.ResultDone, "")
+		}
+	}
+	return got
+}
+
+func TestAWorkersReadyKeysGoToTheOthersWhenItIsGone(t *testing.T) {
+	f := newFixture(t, nil)
+	f.accept(Local, f.event("ann"), f.event("bob"), f.event("ann"))
+	running := f.Take(f.now, openLease, 1, 1, nil)[0]
+	f.out.Reset()
+	f.WorkerGone(f.now, 1, &f.out)
+	if got := f.Inspect("bob").Wait; got != WaitWorker {
+		t.Errorf("bob waits for %v, want a worker", got)
+	}
+	f.WorkerUp(f.now, 2, &f.out)
+	if !slices.Equal(f.out.Wake, []event.WorkerID{2}) {
+		t.Errorf("woke %v, want worker 2", f.out.Wake)
+	}
+	got := f.Take(f.now, openLease, 2, 10, nil)
+	if len(got) != 1 || got[0].Event.Key != "bob" {
+		t.Fatalf("deliveries %+v, want bob alone: ann still runs", got)
+	}
+	f.finish(running, event.ResultLost, "")
+	if got := f.Take(f.now, openLease, 2, 10, nil); len(got) != 1 || got[0].Event.ID != running.Event.ID {
+		t.Errorf("deliveries %+v, want what the worker left behind", got)
+	}
+}
+
+func TestResultsThatNobodyWaitsForAreIgnored(t *testing.T) {
+	f := newFixture(t, nil)
+	f.accept(Local, f.event("ann"))
+	d := f.takeOne()
+	f.finish(d, event.ResultDone, "")
+	for _, r := range []event.Result{{Delivery: d.ID, Kind: event.ResultRetry}, {Delivery: 0}, {Delivery: 12345}} {
+		f.out.Reset()
+		f.Finish(f.now, []event.Result{r}, &f.out)
+		if f.out.Ignored != 1 || len(f.out.Verdicts) != 0 {
+			t.Errorf("%+v: %d ignored, verdicts %v", r, f.out.Ignored, f.out.Verdicts)
+		}
+	}
+}
+
+func TestTheWindowIsHandedOver(t *testing.T) {
+	from, to := newFixture(t, nil), newFixture(t, nil)
+	done, waits, runs := from.event("ann"), from.event("ann"), from.event("ann")
+	from.accept(Local, done, waits, runs)
+	for range 3 {
+		from.finish(from.takeOne(), event.ResultDone, "")
+	}
+	ids := from.Window(done.Partition)
+	if !slices.Equal(ids, []event.MessageID{done.ID, waits.ID, runs.ID}) {
+		t.Fatalf("window %v", ids)
+	}
+
+	to.accept(Local, runs, waits)
+	to.takeOne()
+	to.out.Reset()
+	to.AddWindow(to.now, done.Partition, ids, &to.out)
+	to.want(to.out.Verdicts, says(Local, waits.Handle, event.Verdict{Kind: event.Done}))
+	to.want(to.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
+
+	from.setGate(done.Partition, ownership.Closed)
+	if got := from.Window(done.Partition); len(got) != 0 {
+		t.Errorf("after the gate has closed the window still holds %v", got)
+	}
+}
+
+// The first event's memory, often a whole frame, must not live as long as a hot key.
+func TestAnActorThatOutlivesAnEventHasItsOwnKey(t *testing.T) {
+	f := newFixture(t, nil)
+	first, second := f.event(event.Key(strings.Clone("ann"))), f.event(event.Key(strings.Clone("ann")))
+	f.accept(Local, first, second)
+	a := f.actors["ann"]
+	if a.keyOwn {
+		t.Error("the key was copied for an event that may be the only one")
+	}
+	f.finish(f.takeOne(), event.ResultDone, "")
+	if f.actors["ann"] != a || !a.keyOwn {
+		t.Error("the actor still has the key of an event that is gone")
+	}
+}
+
+func TestAHotKeyDoesNotDelayOthers(t *testing.T) {
+	f := newFixture(t, nil)
+	for range 500 {
+		f.accept(Local, f.event("hot"))
+	}
+	for i, e := range benchEvents(200) {
+		e.ID.Entry = int64(10_000 + i)
+		f.accept(Local, e)
+		// The hot key takes its turn, and only its turn.
+		hot, cold := 0, 0
+		for _, d := range f.take() {
+			if d.Event.Key == "hot" {
+				hot++
+			} else {
+				cold++
+			}
+			f.finish(d, event.ResultDone, "")
+		}
+		if hot != 1 || cold != 1 {
+			t.Fatalf("round %d: %d hot and %d cold deliveries, want one of each", i, hot, cold)
+		}
+	}
+}
+
+// After a warm-up the way of an event allocates nothing of the machine's own.
+func TestTheHotPathAllocatesNothing(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.WindowBytesMax = 1000 * recordBytes })
+	events := benchEvents(64)
+	var deliveries []event.Delivery
+	results := make([]event.Result, 0, len(events))
+	round := func() {
+		f.out.Reset()
+		for _, e := range events {
+			f.id++
+			e.ID.Entry = f.id
+		}
+		f.Accept(f.now, Local, event.Position{}, events, &f.out)
+		deliveries = f.Take(f.now, openLease, 1, 64, deliveries[:0])
+		results = results[:0]
+		for _, d := range deliveries {
+			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
+		}
+		f.Finish(f.now, results, &f.out)
+	}
+	for range 1000 {
+		round()
+	}
+	if got := testing.AllocsPerRun(1000, round); got >= 1 {
+		t.Errorf("%v allocations for %d events", got, len(events))
+	}
+}
+
+func TestValidateReportsEveryBadField(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Fatalf("default: %v", err)
+	}
+	err := Config{}.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, field := range []string{
+		"Shards", "DepthMax", "BytesMax", "JoinsMax", "WindowBytesMax", "WindowAgeMax", "OverloadedDelay", "NotYetDelay",
+	} {
+		if !strings.Contains(err.Error(), "mailbox: "+field+" = ") {
+			t.Errorf("%q does not name %s", err, field)
+		}
+	}
+	small := DefaultConfig()
+	small.Shards = 64
+	if err := small.Validate(); err == nil || !strings.Contains(err.Error(), "BytesMax") {
+		t.Errorf("shards too small for the largest event: %v", err)
+	}
+}
