@@ -65,6 +65,7 @@ var arrows = map[string]arrow{
 
 	"cmd/router":          {anything, "wires; what it may not decide no import can show"},
 	"internal/demo":       {anything, "drives the whole house from outside"},
+	"internal/witness":    {[]string{"client", "internal/event", "internal/journal"}, "an application: it knows the SDK, and nothing of the router"},
 	"internal/membroker":  {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
 	"internal/sim":        {anything, "drives the machines of the whole house in one event loop"},
 	"internal/pulsartest": {[]string{"internal/event"}, "finds a broker for tests, and nothing else"},

@@ -14,8 +14,8 @@ func TestMeasureWaits(t *testing.T) {
 	published := func(at int, eventID string) string { sent[eventID] = ms(at); return eventID }
 
 	a.handle(10, 20, published(5, "1"), "waits", 1)
-	a.handle(11, 21, published(5, "2"), "sleeps", 1)
-	a.handle(12, 22, published(5, "3"), "busy", 1)
+	a.handle(22, 24, published(5, "2"), "sleeps", 1)
+	a.handle(25, 28, published(5, "3"), "busy", 1)
 	b.handle(30, 40, published(5, "4"), "neighbour", 2)
 	// The router beside a is killed at 100. Its keys come back on b from 1200 on.
 	b.handle(150, 160, published(145, "5"), "neighbour", 2)
