@@ -170,9 +170,10 @@ type plan struct {
 // it is not time yet.
 func (m *Machine) plan() (plan, bool) {
 	var next plan
+	named := m.named()
 	for _, inc := range m.state.Members {
 		n, _ := m.state.Node(inc)
-		if why := m.mustGo(n); why != "" {
+		if why := m.mustGo(n, named); why != "" {
 			next.reasons = append(next.reasons, why+" "+n.Name)
 			continue
 		}
@@ -197,7 +198,7 @@ func (m *Machine) plan() (plan, bool) {
 }
 
 // mustGo says why a member may not stay one, "" if it may.
-func (m *Machine) mustGo(n Node) string {
+func (m *Machine) mustGo(n Node, named []Incarnation) string {
 	switch {
 	case n.Inc == m.cfg.Inc:
 		if m.wantsOut() {
@@ -205,7 +206,7 @@ func (m *Machine) mustGo(n Node) string {
 		}
 	case m.silent(n):
 		return "silent"
-	case m.votedOut(n):
+	case slices.Contains(named, n.Inc) && m.votedOut(n):
 		return "unreachable"
 	}
 	return ""
@@ -240,6 +241,19 @@ func (m *Machine) countedAgo(k int, n Node) (Position, bool) {
 		return Position{}, false
 	}
 	return m.counted[len(m.counted)-k].at, true
+}
+
+// named lists whom members cannot reach, as far as they say so: mostly nobody.
+func (m *Machine) named() []Incarnation {
+	var list []Incarnation
+	for _, inc := range m.state.Members {
+		if p := m.peers[inc]; p != nil {
+			for _, l := range p.lists {
+				list = append(list, l.inc)
+			}
+		}
+	}
+	return list
 }
 
 // votedOut reports whether more than half of the FRESH members, apart from x, name
