@@ -99,25 +99,12 @@ func (w *session) read(stream grpc.ServerStream) {
 		err := stream.RecvMsg(&frame)
 		if err == nil {
 			known, err = w.handle(&frame, known[:0])
-		} else {
-			err = received(err)
 		}
 		if err != nil {
 			w.end(err)
 			return
 		}
 	}
-}
-
-// received turns what RecvMsg returned into the status that the worker gets.
-func received(err error) error {
-	if errors.Is(err, io.EOF) {
-		return err
-	}
-	if status.Code(err) == codes.Internal { // bytes that are no frame
-		return status.Error(codes.InvalidArgument, "app: "+status.Convert(err).Message())
-	}
-	return err
 }
 
 // end says that the reader is done.
@@ -471,10 +458,10 @@ func (w *session) expire(now clock.Instant) clock.Instant {
 	next := w.desk.Next()
 	over := w.broken && w.desk.Len() == 0
 	w.mu.Unlock()
-	w.server.finish(lost)
 	if over {
 		w.server.forget(w)
 	}
+	w.server.finish(lost)
 	return next
 }
 

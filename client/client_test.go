@@ -1,0 +1,474 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/client/clienttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func done(context.Context, *client.Event) error { return nil }
+
+// The way of an event over every kind of connection, with all that it carries.
+func TestEveryTransport(t *testing.T) {
+	sent := &client.Event{
+		Key: "user-\xff", Payload: []byte("payload"), Topic: "persistent://public/default/orders",
+		Properties: []client.Property{{Name: "source", Value: "web"}, {Name: "TraceParent", Value: "00-1-2-01"}},
+		ID:         client.MessageID{Ledger: 7, Entry: 8, Batch: -1, TopicPartition: 3}, PublishTime: time.UnixMilli(1_763_000_000_123),
+		EventTime: time.UnixMilli(5), Attempt: 3, Redelivery: 2, FencingToken: 1 << 60,
+	}
+	handler := func(_ context.Context, e *client.Event) error {
+		source, _ := e.Property("source")
+		_, absent := e.Property("absent")
+		got := []any{e.Key, string(e.Payload), e.Topic, e.Properties, e.ID, e.PublishTime, e.EventTime, e.Attempt, e.Redelivery, e.FencingToken, source, absent, e.Traceparent(), e.ID.String()}
+		want := []any{sent.Key, string(sent.Payload), sent.Topic, sent.Properties, sent.ID, sent.PublishTime, sent.EventTime, 3, 2, int64(1 << 60), "web", false, "00-1-2-01", "7:8:3:-1"}
+		if !reflect.DeepEqual(got, want) {
+			return fmt.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	}
+	transports := map[string]func(t *testing.T, r *clienttest.Router){
+		"memory": func(_ *testing.T, r *clienttest.Router) { r.Start(handler) },
+		"tcp":    func(t *testing.T, r *clienttest.Router) { serve(t, r, "tcp", "127.0.0.1:0", handler) },
+		"unix": func(t *testing.T, r *clienttest.Router) {
+			serve(t, r, "unix", filepath.Join(t.TempDir(), "s"), handler)
+		},
+	}
+	for name, start := range transports {
+		t.Run(name, func(t *testing.T) {
+			r := clienttest.NewRouter(t)
+			start(t, r)
+			if got := r.Deliver(sent).Outcome(); got.Kind != clienttest.Done {
+				t.Error(got)
+			}
+		})
+	}
+}
+
+// serve runs the handler over a real socket, whose address comes by the environment.
+func serve(t *testing.T, r *clienttest.Router, network, address string, handler client.Handler) {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Serve(l)
+	endpoint := l.Addr().String()
+	if network == "unix" {
+		endpoint = "unix://" + endpoint
+	}
+	t.Setenv(client.EndpointEnv, endpoint)
+	ctx, stop := context.WithCancel(r.Context(context.Background()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := client.Run(ctx, "", handler, client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+}
+
+func TestOneAtATimePerKeyAndManyKeysAtOnce(t *testing.T) {
+	const keys, each = 50, 20
+	var running, handled [keys]atomic.Int32
+	var atOnce, most atomic.Int32
+	barrier := make(chan struct{}) // open when every key has a handler that runs
+	r := clienttest.NewRouter(t)
+	r.Start(func(_ context.Context, e *client.Event) error {
+		k := e.Payload[0]
+		if running[k].Add(1) != 1 {
+			t.Error("two handlers of one key run")
+		}
+		if n := atOnce.Add(1); n == keys && most.Swap(n) != n {
+			close(barrier)
+		}
+		<-barrier
+		if got := handled[k].Add(1); got != int32(e.Payload[1])+1 {
+			t.Errorf("event %d of its key came as number %d", e.Payload[1], got)
+		}
+		atOnce.Add(-1)
+		running[k].Add(-1)
+		return nil
+	})
+	var all []*clienttest.Delivery
+	for i := range each {
+		for k := range keys {
+			all = append(all, r.Deliver(&client.Event{Key: fmt.Sprint(k), Payload: []byte{byte(k), byte(i)}}))
+		}
+	}
+	for _, d := range all {
+		if got := d.Outcome(); got.Kind != clienttest.Done {
+			t.Fatalf("outcome = %v, want done", got)
+		}
+	}
+}
+
+func TestMaxInFlightBoundsHandlers(t *testing.T) {
+	var running, most atomic.Int32
+	r := clienttest.NewRouter(t)
+	r.Start(func(context.Context, *client.Event) error {
+		n := running.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		runtime.Gosched()
+		running.Add(-1)
+		return nil
+	}, client.MaxInFlight(3))
+	var all []*clienttest.Delivery
+	for i := range 500 {
+		all = append(all, r.Deliver(&client.Event{Key: fmt.Sprint(i)}))
+	}
+	for _, d := range all {
+		d.Outcome()
+	}
+	if got := most.Load(); got < 1 || got > 3 {
+		t.Errorf("up to %d handlers ran at once, want at most 3", got)
+	}
+}
+
+// until waits for the context and returns why it ended.
+func until(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func TestLostKeyCancelsItsHandlerAlone(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	started, release := make(chan *client.Event, 2), make(chan struct{})
+	var cause error
+	r.Start(func(ctx context.Context, e *client.Event) error {
+		if _, has := ctx.Deadline(); has {
+			t.Error("the context has a deadline")
+		}
+		started <- e
+		if e.Key == "kept" {
+			<-release
+			return ctx.Err()
+		}
+		child, cancel := context.WithTimeout(ctx, time.Hour) // as a driver would
+		defer cancel()
+		cause = until(child)
+		return fmt.Errorf("write: %w", child.Err())
+	})
+	kept := r.Deliver(&client.Event{Key: "kept"})
+	lost := r.Deliver(&client.Event{Key: "lost"})
+	first := []*client.Event{<-started, <-started}
+	for _, e := range first {
+		if left := time.Until(e.LeaseUntil()); left < 30*time.Minute || left > time.Hour {
+			t.Errorf("LeaseUntil is %v away, want most of the hour of this router's lease", left)
+		}
+	}
+	r.Lose("lost")
+	if got := lost.Outcome(); got.Kind != clienttest.Cancelled || !errors.Is(cause, client.ErrKeyLost) {
+		t.Errorf("outcome = %v, cause %v; want cancelled, because the key was lost", got, cause)
+	}
+	close(release)
+	if got := kept.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("the other key: %v, want done", got)
+	}
+	var before int64
+	for _, e := range first {
+		before = max(before, e.FencingToken)
+	}
+	again := lost.Redeliver()
+	if e := <-started; e.FencingToken <= before || e.Attempt != 1 {
+		t.Errorf("token = %d after %d, attempt %d; want a higher token, and that being cut is no failure", e.FencingToken, before, e.Attempt)
+	}
+	r.Expire()
+	if got := again.Outcome(); got.Kind != clienttest.Cancelled {
+		t.Errorf("outcome after the lease ran out = %v, want cancelled", got)
+	}
+}
+
+func TestHandlerThatComesThroughIsDone(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	started := make(chan struct{})
+	r.Start(func(ctx context.Context, _ *client.Event) error {
+		close(started)
+		_ = until(ctx)
+		return nil
+	})
+	d := r.Deliver(&client.Event{Key: "k"})
+	<-started
+	r.Expire()
+	if got := d.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("outcome = %v, want done: it was, whatever became of the lease", got)
+	}
+}
+
+func TestContextNobodyWaitedForTellsToo(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	var kept context.Context
+	r.Start(func(ctx context.Context, e *client.Event) error {
+		if ctx.Err() != nil || e.Progress(ctx) != nil {
+			t.Error("cancelled from the start")
+		}
+		kept = ctx
+		r.Expire()
+		for ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		if err := e.Progress(ctx); !errors.Is(err, client.ErrKeyLost) {
+			t.Errorf("Progress = %v, want ErrKeyLost", err)
+		}
+		return context.Cause(ctx)
+	})
+	if got := r.Deliver(&client.Event{Key: "k"}).Outcome(); got.Kind != clienttest.Cancelled {
+		t.Errorf("outcome = %v, want cancelled", got)
+	}
+	if !errors.Is(kept.Err(), context.Canceled) {
+		t.Errorf("Err after the handler = %v, want Canceled", kept.Err())
+	}
+}
+
+func TestBrokenStream(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	started := make(chan struct{})
+	var stuck atomic.Pointer[error]
+	r.Start(func(ctx context.Context, e *client.Event) error {
+		if e.Key != "stuck" {
+			return nil
+		}
+		close(started)
+		cause := until(ctx)
+		stuck.Store(&cause)
+		return cause
+	})
+	d := r.Deliver(&client.Event{Key: "stuck"})
+	<-started
+	r.Disconnect()
+	// The SDK is back, and other keys go on.
+	if got := r.Deliver(&client.Event{Key: "other"}).Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("another key after the reconnect: %v, want done", got)
+	}
+	select {
+	case <-d.Over():
+		t.Fatalf("over while its handler may run: %v", d.Outcome())
+	default:
+	}
+	if stuck.Load() != nil {
+		t.Error("the handler was cut before its deadline")
+	}
+	r.Expire()
+	if got := d.Outcome(); got.Kind != clienttest.Lost {
+		t.Errorf("outcome = %v, want lost", got)
+	}
+	for stuck.Load() == nil { // within 50 ms
+		time.Sleep(time.Millisecond)
+	}
+	if !errors.Is(*stuck.Load(), client.ErrKeyLost) {
+		t.Errorf("cause = %v, want ErrKeyLost", *stuck.Load())
+	}
+}
+
+func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	r := clienttest.NewRouter(t)
+	r.Start(func(_ context.Context, e *client.Event) error {
+		if e.Attempt == 1 {
+			panic("first")
+		}
+		return nil
+	}, client.Logger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+	d := r.Deliver(&client.Event{Key: "secret-key"})
+	if got := d.Redeliver().Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("second attempt = %v, want done", got)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if s := log.String(); !strings.Contains(s, "handler panicked") || !strings.Contains(s, "client_test.go") || strings.Contains(s, "secret-key") {
+		t.Errorf("log = %s\nwant the panic with its stack and without the key", s)
+	}
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	b  *bytes.Buffer
+}
+
+func (w lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(p)
+}
+
+func TestHandlerThatEndsItsGoroutine(t *testing.T) { // what t.Fatal does in a handler
+	r := clienttest.NewRouter(t)
+	r.Start(func(_ context.Context, e *client.Event) error {
+		if e.Attempt < 3 {
+			runtime.Goexit()
+		}
+		return nil
+	}, client.MaxInFlight(1))
+	d := r.Deliver(&client.Event{Key: "k"})
+	if got := d.Outcome(); got.Kind != clienttest.Retry {
+		t.Errorf("outcome = %v, want retry", got)
+	}
+	if got := d.Redeliver().Redeliver().Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("third attempt = %v, want done: the pool has its goroutine back", got)
+	}
+}
+
+func TestDrainWaitsForHandlers(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	ctx, stop := context.WithCancel(context.Background())
+	started := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		err := r.Run(ctx, func(hctx context.Context, _ *client.Event) error {
+			started <- struct{}{}
+			<-ctx.Done()
+			runtime.Gosched()
+			return hctx.Err() // not ended by the end of Run's context
+		})
+		if err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	})
+	d, after := r.Deliver(&client.Event{Key: "k"}), r.Deliver(&client.Event{Key: "k"})
+	<-started
+	stop()
+	running.Wait()
+	if got := d.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("outcome = %v, want done", got)
+	}
+	select {
+	case <-after.Over():
+		t.Errorf("what came after was given to a worker that drains: %v", after.Outcome())
+	default:
+	}
+}
+
+func TestDrainGrace(t *testing.T) {
+	tests := map[string]struct {
+		handler func(release <-chan struct{}) client.Handler
+		err     error
+		took    time.Duration
+		outcome clienttest.Kind
+	}{
+		"a handler that heeds its context": {
+			handler: func(<-chan struct{}) client.Handler {
+				return func(ctx context.Context, _ *client.Event) error { return until(ctx) }
+			},
+			took: 5 * time.Second, outcome: clienttest.Cancelled,
+		},
+		"a handler that does not": {
+			handler: func(release <-chan struct{}) client.Handler {
+				return func(context.Context, *client.Event) error { <-release; return nil }
+			},
+			err: client.ErrDrainTimeout, took: 6 * time.Second, outcome: clienttest.Lost,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := clienttest.NewRouter(t)
+				release := make(chan struct{})
+				ctx, stop := context.WithCancel(context.Background())
+				result := make(chan error, 1)
+				var running sync.WaitGroup
+				running.Go(func() { result <- r.Run(ctx, test.handler(release), client.DrainGrace(5*time.Second)) })
+				d := r.Deliver(&client.Event{Key: "k"})
+				time.Sleep(time.Second)
+				begin := time.Now()
+				stop()
+				err := <-result
+				if took := time.Since(begin); !errors.Is(err, test.err) || took < test.took || took > test.took+time.Second/2 {
+					t.Errorf("Run = %v after %v, want %v after %v", err, took, test.err, test.took)
+				}
+				close(release)
+				r.Expire()
+				if got := d.Outcome(); got.Kind != test.outcome {
+					t.Errorf("outcome = %v, want %v", got, test.outcome)
+				}
+				running.Wait()
+			})
+		})
+	}
+}
+
+// A router that is not there, and one that comes and goes.
+func TestRunConnectsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := clienttest.NewRouter(t)
+		ctx, stop := context.WithCancel(r.Context(context.Background()))
+		var dials atomic.Int32
+		refuse := func(context.Context, string, string) (net.Conn, error) {
+			dials.Add(1)
+			return nil, errors.New("connection refused")
+		}
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := client.Run(ctx, "", done, client.Dialer(refuse), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+				t.Errorf("Run = %v, want nil", err)
+			}
+		})
+		time.Sleep(time.Minute)
+		if n := dials.Load(); n < 20 || n > 200 {
+			t.Errorf("%d attempts in a minute, want one every second or two", n)
+		}
+		stop()
+		running.Wait()
+	})
+}
+
+func TestRunRefusesBadArguments(t *testing.T) {
+	tests := map[string]struct {
+		endpoint string
+		handler  client.Handler
+		opts     []client.Option
+		says     string
+	}{
+		"no port":      {endpoint: "localhost", handler: done, says: "host:port"},
+		"no path":      {endpoint: "unix://sock", handler: done, says: "unix:///path"},
+		"no handler":   {says: "handler"},
+		"no room":      {handler: done, opts: []client.Option{client.MaxInFlight(0)}, says: "MaxInFlight"},
+		"no logger":    {handler: done, opts: []client.Option{client.Logger(nil)}, says: "Logger"},
+		"no dialer":    {handler: done, opts: []client.Option{client.Dialer(nil)}, says: "Dialer"},
+		"a past grace": {handler: done, opts: []client.Option{client.DrainGrace(-1)}, says: "DrainGrace"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := client.Run(context.Background(), test.endpoint, test.handler, test.opts...)
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("Run = %v, want an error about %s", err, test.says)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	if err := client.RetryAfter(nil, time.Second); err != nil {
+		t.Errorf("RetryAfter(nil) = %v, want nil", err)
+	}
+	cause := errors.New("cause")
+	if err := client.RetryAfter(cause, time.Second); !errors.Is(err, cause) || err.Error() != "cause" {
+		t.Errorf("RetryAfter hides its cause: %v", err)
+	}
+	if got := client.Reject("why").Error(); got != "why" {
+		t.Errorf("Reject says %q, want why", got)
+	}
+	e := &client.Event{}
+	if !e.LeaseUntil().IsZero() || e.Progress(context.Background()) != nil {
+		t.Error("an event that no router delivered has a lease")
+	}
+}

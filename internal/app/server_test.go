@@ -1,0 +1,534 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// stubBoxes are mailboxes that the test fills, and whose results it waits for.
+type stubBoxes struct {
+	mu       sync.Mutex
+	ready    []event.Delivery
+	up, gone []event.WorkerID
+	taking   func() // called in the middle of Take
+	finished chan event.Result
+}
+
+func (b *stubBoxes) WorkerUp(w event.WorkerID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.up = append(b.up, w)
+}
+
+func (b *stubBoxes) WorkerGone(w event.WorkerID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gone = append(b.gone, w)
+}
+
+func (b *stubBoxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
+	b.mu.Lock()
+	n := min(limit, len(b.ready))
+	dst = append(dst, b.ready[:n]...)
+	b.ready = b.ready[n:]
+	taking := b.taking
+	b.mu.Unlock()
+	if n > 0 && taking != nil {
+		taking()
+	}
+	return dst
+}
+
+func (b *stubBoxes) Finish(results []event.Result) {
+	for _, r := range results {
+		b.finished <- r
+	}
+}
+
+// rig is a Server with everything around it that a test turns.
+type rig struct {
+	t       *testing.T
+	boxes   *stubBoxes
+	server  *Server
+	metrics *Metrics
+	lease   atomic.Pointer[ownership.Lease]
+	ahead   atomic.Int64
+	workers chan int
+	drains  chan string
+	conn    *grpc.ClientConn
+}
+
+func (r *rig) now() clock.Instant { return clock.Now().Add(time.Duration(r.ahead.Load())) }
+
+func newRig(t *testing.T, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, boxes: &stubBoxes{finished: make(chan event.Result, 1000)}, metrics: NewMetrics(prometheus.NewRegistry()),
+		workers: make(chan int, 100), drains: make(chan string, 1),
+	}
+	r.lease.Store(&ownership.Lease{Until: r.now().Add(time.Hour)})
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	server, err := New(cfg, Identity{Node: "n1", Group: "g"}, Parts{
+		Boxes: r.boxes, Lease: func() ownership.Lease { return *r.lease.Load() },
+		Workers: func(n int) { r.workers <- n }, Drain: func(reason string) { r.drains <- reason },
+		Now: r.now, Log: slog.New(slog.DiscardHandler), Metrics: r.metrics,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server = server
+	listener := bufconn.Listen(1 << 20)
+	g := grpc.NewServer(ServerOptions(cfg)...)
+	appv1.RegisterAppServiceServer(g, server)
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Run(ctx) })
+	running.Go(func() { _ = g.Serve(listener) })
+	r.conn, err = grpc.NewClient("passthrough:///app", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = r.conn.Close()
+		stop()
+		g.Stop()
+		running.Wait()
+	})
+	return r
+}
+
+// worker is a worker that speaks the generated messages.
+type worker struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
+	cancel context.CancelFunc
+}
+
+func (r *rig) dial() *worker {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	r.t.Cleanup(cancel)
+	stream, err := appv1.NewAppServiceClient(r.conn).Work(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &worker{t: r.t, stream: stream, cancel: cancel}
+}
+
+// connect dials, says Hello, and waits until the router counts the worker.
+func (r *rig) connect(hello *appv1.Hello) *worker {
+	r.t.Helper()
+	w := r.dial()
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: hello}})
+	if f := w.recv(); f.GetWelcome().GetNode() != "n1" {
+		r.t.Fatalf("first frame = %v, want a Welcome", f)
+	}
+	return w
+}
+
+func (w *worker) send(f *appv1.WorkRequest) {
+	w.t.Helper()
+	if err := w.stream.Send(f); err != nil {
+		w.t.Fatalf("send %v: %v", f, err)
+	}
+}
+
+func (w *worker) recv() *appv1.WorkResponse {
+	w.t.Helper()
+	f, err := w.stream.Recv()
+	if err != nil {
+		w.t.Fatalf("recv: %v", err)
+	}
+	return f
+}
+
+func (w *worker) ping(k uint64) {
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}})
+}
+
+func (w *worker) results(receipt, number uint64, results ...*appv1.Result) {
+	w.send(&appv1.WorkRequest{Receipt: receipt, Frame: &appv1.WorkRequest_Results{Results: &appv1.Results{Number: number, Results: results}}})
+}
+
+// status returns the status that the stream ends with.
+func (w *worker) status() *status.Status {
+	for {
+		if _, err := w.stream.Recv(); err != nil {
+			return status.Convert(err)
+		}
+	}
+}
+
+func (r *rig) fill(ds ...event.Delivery) {
+	r.boxes.mu.Lock()
+	r.boxes.ready = append(r.boxes.ready, ds...)
+	r.boxes.mu.Unlock()
+	r.server.WakeAll()
+}
+
+func (r *rig) wantFinished(want ...string) {
+	r.t.Helper()
+	var got []string
+	for range want {
+		select {
+		case f := <-r.boxes.finished:
+			got = append(got, fmt.Sprintf("%d:%v", f.Delivery, f.Kind))
+		case <-time.After(10 * time.Second):
+			r.t.Fatalf("finished = %v, want %v", got, want)
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		r.t.Fatalf("finished = %v, want %v", got, want)
+	}
+}
+
+func (r *rig) wantNothingFinished() {
+	r.t.Helper()
+	select {
+	case f := <-r.boxes.finished:
+		r.t.Fatalf("finished %d:%v, want nothing yet", f.Delivery, f.Kind)
+	default:
+	}
+}
+
+func (r *rig) wantWorkers(want int) {
+	r.t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		select {
+		case n := <-r.workers:
+			if n == want {
+				return
+			}
+		case <-deadline:
+			r.t.Fatalf("the node was not told of %d workers", want)
+		}
+	}
+}
+
+func TestConversation(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 2})
+	r.wantWorkers(1)
+	r.fill(delivery(1, 0), delivery(2, 0), delivery(3, 0))
+	f := w.recv()
+	if got := f.GetDeliveries(); got.GetNumber() != 1 || len(got.GetDeliveries()) != 2 {
+		t.Fatalf("frame = %v, want number 1 with the 2 that fit", f)
+	}
+	w.results(0, 1, &appv1.Result{DeliveryId: 10, Kind: appv1.ResultKind_RESULT_KIND_DONE})
+	r.wantFinished("10:done")
+	if f := w.recv(); f.GetFrame() != nil || f.GetReceipt() != 1 {
+		t.Fatalf("frame = %v, want only a receipt: the first Deliveries frame has none yet", f)
+	}
+	w.send(&appv1.WorkRequest{Receipt: 1})
+	if f := w.recv(); f.GetDeliveries().GetNumber() != 2 || f.GetDeliveries().GetDeliveries()[0].GetDeliveryId() != 30 {
+		t.Fatalf("frame = %v, want delivery 30 in frame 2", f)
+	}
+	w.results(2, 2, &appv1.Result{DeliveryId: 20, Kind: appv1.ResultKind_RESULT_KIND_RETRY, AfterMs: 7, Reason: strings.Repeat("é", 2000)},
+		&appv1.Result{DeliveryId: 30}, &appv1.Result{DeliveryId: 30}, &appv1.Result{DeliveryId: 12345})
+	got := <-r.boxes.finished
+	if got.Kind != event.ResultRetry || got.After != 7*time.Millisecond || len(got.Reason) != 1024 {
+		t.Errorf("result = %v after %v with %d bytes, want retry after 7ms, cut to 1024 bytes", got.Kind, got.After, len(got.Reason))
+	}
+	r.wantFinished("30:retry") // a kind that is not set
+	if f := w.recv(); f.GetReceipt() != 2 {
+		t.Errorf("frame = %v, want the receipt of Results 2", f)
+	}
+	if got := testutil.ToFloat64(r.metrics.ignored.WithLabelValues("unknown")); got != 2 {
+		t.Errorf("ignored results = %v, want 2", got)
+	}
+	if err := w.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if s := w.status(); s.Message() != "EOF" {
+		t.Errorf("end = %v, want in order", s)
+	}
+	r.wantWorkers(0)
+}
+
+// Bad input ends its own stream, with a status that says why, and no other.
+func TestBadFramesHarmOnlyTheirStream(t *testing.T) {
+	hello := func(w *worker) {
+		w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
+		w.recv()
+	}
+	tests := map[string]struct {
+		do   func(*worker)
+		code codes.Code
+		says string
+	}{
+		"no Hello":      {do: func(w *worker) { w.ping(1) }, code: codes.InvalidArgument, says: "not a Hello"},
+		"Results first": {do: func(w *worker) { w.results(0, 1) }, code: codes.InvalidArgument, says: "not a Hello"},
+		"silence":       {do: func(*worker) {}, code: codes.DeadlineExceeded, says: "no Hello within"},
+		"second Hello": {do: func(w *worker) {
+			hello(w)
+			w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
+		}, code: codes.InvalidArgument, says: "second Hello"},
+		"no room": {do: func(w *worker) { w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{}}}) }, code: codes.InvalidArgument, says: "max_in_flight"},
+		"a later version": {do: func(w *worker) {
+			w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1, VersionMin: 2, VersionMax: 3}}})
+		}, code: codes.FailedPrecondition, says: "versions 2 to 3"},
+		"a receipt for nothing":   {do: func(w *worker) { hello(w); w.send(&appv1.WorkRequest{Receipt: 1}) }, code: codes.InvalidArgument, says: "receipt"},
+		"a Results frame missing": {do: func(w *worker) { hello(w); w.results(0, 2) }, code: codes.InvalidArgument, says: "Results frame 2 after 0"},
+		"oversize": {do: func(w *worker) {
+			hello(w)
+			w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{Reason: string(bytes.Repeat([]byte("x"), recvBytesMax))}}})
+		}, code: codes.ResourceExhausted, says: "larger than max"},
+		"garbage": {do: func(w *worker) {
+			hello(w)
+			if err := w.stream.SendMsg(garbage("\xff\xff\xff garbage")); err != nil {
+				w.t.Fatal(err)
+			}
+		}, code: codes.Internal, says: "frame of the worker"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *Config) { c.HelloTimeout = 200 * time.Millisecond })
+			bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
+			w := r.dialWith(grpc.ForceCodecV2(garbageCodec{encoding.GetCodecV2("proto")}))
+			test.do(w)
+			if s := w.status(); s.Code() != test.code || !strings.Contains(s.Message(), test.says) {
+				t.Errorf("status = %v %q, want %v with %q", s.Code(), s.Message(), test.code, test.says)
+			}
+			bystander.ping(1)
+			if f := bystander.recv(); f.GetPong().GetK() != 1 {
+				t.Errorf("the other stream got %v, want its Pong", f)
+			}
+		})
+	}
+}
+
+// garbage is sent as it is.
+type garbage string
+
+type garbageCodec struct{ encoding.CodecV2 }
+
+func (c garbageCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if g, ok := v.(garbage); ok {
+		return mem.BufferSlice{mem.SliceBuffer(g)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+func (r *rig) dialWith(opt grpc.CallOption) *worker {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	r.t.Cleanup(cancel)
+	stream, err := appv1.NewAppServiceClient(r.conn).Work(ctx, opt)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &worker{t: r.t, stream: stream, cancel: cancel}
+}
+
+func TestTooManyWorkers(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.WorkersMax = 2 })
+	first := r.connect(&appv1.Hello{MaxInFlight: 1})
+	r.connect(&appv1.Hello{MaxInFlight: 1})
+	r.wantWorkers(2)
+	w := r.dial()
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
+	if s := w.status(); s.Code() != codes.ResourceExhausted {
+		t.Errorf("status of the third of two = %v, want ResourceExhausted", s)
+	}
+	first.cancel()
+	r.wantWorkers(1)
+	r.connect(&appv1.Hello{MaxInFlight: 1})
+	r.wantWorkers(2)
+}
+
+func TestPongSaysHowLong(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 1})
+	w.ping(5)
+	p := w.recv().GetPong()
+	if d := time.Duration(p.GetRemainingNs()); p.GetK() != 5 || d < 59*time.Minute || d > time.Hour-200*time.Millisecond {
+		t.Errorf("pong = %v (%v), want the hour of the lease less the margin", p, d)
+	}
+	r.lease.Store(&ownership.Lease{})
+	w.ping(6)
+	if p := w.recv().GetPong(); p.GetK() != 6 || p.GetRemainingNs() != 0 {
+		t.Errorf("pong without a lease = %v, want that nothing remains", p)
+	}
+}
+
+// Attack 37: no Pong from a lease that was set after a deposition overtakes its Revoke.
+func TestRevokeComesBeforeThePong(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	w.ping(999)
+	w.recv()
+	r.fill(delivery(1, 0), delivery(2, 0))
+	w.recv()
+	for k := range uint64(50) {
+		w.ping(k) // answered before and after what follows
+	}
+	r.server.Revoke(ownership.SetOf(1), false)
+	late := r.now().Add(100 * time.Hour)
+	r.lease.Store(&ownership.Lease{Until: late, Draining: ownership.SetOf(1)})
+	w.ping(1000)
+	revoked := false
+	for {
+		f := w.recv()
+		if rv := f.GetRevoke(); rv != nil {
+			if !slices.Equal(rv.GetPartitions(), []uint32{1}) || rv.GetAll() {
+				t.Fatalf("revoke = %v, want partition 1", rv)
+			}
+			revoked = true
+		}
+		if p := f.GetPong(); p.GetRemainingNs() > int64(2*time.Hour) {
+			if !revoked {
+				t.Fatal("a Pong of the later lease came before the Revoke")
+			}
+			if !slices.Equal(p.GetDraining(), []uint64{10}) {
+				t.Fatalf("draining = %v, want the revoked delivery", p.GetDraining())
+			}
+			return
+		}
+	}
+}
+
+func TestRevokeWhileTheMailboxesAreRead(t *testing.T) {
+	r := newRig(t, nil)
+	r.boxes.taking = func() { r.server.Revoke(ownership.SetOf(1), false) }
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	r.fill(delivery(1, 0), delivery(2, 0))
+	if got := w.recv().GetDeliveries().GetDeliveries(); len(got) != 1 || got[0].GetDeliveryId() != 20 {
+		t.Errorf("deliveries = %v, want 20 alone", got)
+	}
+	r.wantFinished("10:not_started")
+}
+
+// Attack 41, and what a crash of the application is.
+func TestBrokenStreamIsLostOnlyAfterTheLease(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	w.ping(1)
+	w.recv()
+	r.fill(delivery(1, 0))
+	w.recv()
+	w.cancel()
+	r.wantWorkers(1)
+	r.wantWorkers(0)
+	r.server.RevokeAll()
+	r.server.Force(ownership.SetOf(1))
+	r.wantNothingFinished()
+	r.ahead.Store(int64(time.Hour) - int64(time.Minute))
+	r.server.notify()
+	r.wantNothingFinished()
+	r.ahead.Store(int64(time.Hour) + int64(time.Minute))
+	r.wantFinished("10:lost") // within a tick of Run
+	if n := len(r.server.snapshot()); n != 0 {
+		t.Errorf("%d sessions are left of a worker that is over", n)
+	}
+}
+
+func TestForcedDeliveryIsLostAfterTheLeaseAndTheStreamGoesOn(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	w.ping(1)
+	w.recv()
+	r.fill(delivery(1, 0))
+	w.recv()
+	r.server.RevokeAll()
+	if !w.recv().GetRevoke().GetAll() {
+		t.Fatal("no Revoke of everything")
+	}
+	r.wantNothingFinished()
+	r.ahead.Store(int64(2 * time.Hour))
+	r.wantFinished("10:lost")
+	w.results(1, 1, &appv1.Result{DeliveryId: 10, Kind: appv1.ResultKind_RESULT_KIND_DONE})
+	if f := w.recv(); f.GetReceipt() != 1 {
+		t.Errorf("frame = %v, want a receipt", f)
+	}
+	if got := testutil.ToFloat64(r.metrics.ignored.WithLabelValues("late")); got != 1 {
+		t.Errorf("late results = %v, want 1", got)
+	}
+}
+
+func TestDrainAndSuspend(t *testing.T) {
+	r := newRig(t, nil)
+	r.server.Suspend("cold start")
+	w := r.connect(&appv1.Hello{MaxInFlight: 10, Worker: "w"})
+	if f := w.recv(); f.GetSuspend().GetReason() != "cold start" {
+		t.Fatalf("frame = %v, want that it starts suspended", f)
+	}
+	r.fill(delivery(1, 0))
+	r.server.Resume()
+	if f := w.recv(); f.GetResume() == nil {
+		t.Fatalf("frame = %v, want Resume before deliveries", f)
+	}
+	w.recv()
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{Node: true, Reason: "deploy"}}})
+	if got := <-r.drains; got != "deploy" {
+		t.Errorf("drain = %q, want that the node is asked to leave", got)
+	}
+	r.wantWorkers(0)
+	r.fill(delivery(2, 0))
+	w.results(1, 1, &appv1.Result{DeliveryId: 10, Kind: appv1.ResultKind_RESULT_KIND_DONE})
+	r.wantFinished("10:done")
+	if f := w.recv(); f.GetDeliveries() != nil {
+		t.Errorf("frame = %v, want no deliveries after Drain", f)
+	}
+}
+
+func TestStopSaysGoodbye(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 1})
+	r.server.stop()
+	if f := w.recv(); f.GetGoAway() == nil {
+		t.Errorf("frame = %v, want GoAway", f)
+	}
+	if s := w.status(); s.Code() != codes.Unavailable {
+		t.Errorf("status = %v, want Unavailable", s)
+	}
+	late := r.dial()
+	late.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
+	if s := late.status(); s.Code() != codes.Unavailable {
+		t.Errorf("status of a newcomer = %v, want Unavailable", s)
+	}
+}
+
+func TestConfigReportsEveryBadField(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Errorf("the default: %v", err)
+	}
+	err := Config{}.Validate()
+	for _, field := range []string{"WorkersMax", "InFlightMax", "FrameEventsMax", "FrameBytesMax", "EventBytesMax", "ReasonBytesMax", "HelloTimeout", "PingInterval", "DeadlineMargin"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error = %v, want one that names %s", err, field)
+		}
+	}
+}
