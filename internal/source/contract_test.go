@@ -109,7 +109,7 @@ func (b pulsarBroker) Publish(t testing.TB, topic string, messages ...sourcetest
 	t.Helper()
 	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{
 		Topic: topic, DisableBatching: len(messages) == 1,
-		BatchingMaxMessages: uint(len(messages)), BatchingMaxPublishDelay: time.Minute, BatchingMaxSize: 4 << 20,
+		BatchingMaxMessages: uint(len(messages)) + 1, BatchingMaxPublishDelay: time.Minute, BatchingMaxSize: 4 << 20,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +122,9 @@ func (b pulsarBroker) Publish(t testing.TB, topic string, messages ...sourcetest
 			out.EventTime = time.UnixMilli(m.EventTime)
 		}
 		producer.SendAsync(t.Context(), out, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { errs <- err })
+	}
+	if err := producer.FlushWithCtx(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	for range messages {
 		if err := <-errs; err != nil {
