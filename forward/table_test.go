@@ -1,0 +1,226 @@
+package forward
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// tableTest is a table whose moves are kept, with peers 1 and 2 up and all owned by 1.
+type tableTest struct {
+	*Table
+	t   *testing.T
+	now clock.Instant
+	out Moves
+}
+
+func newTableTest(t *testing.T) *tableTest {
+	tt := &tableTest{Table: NewTable(DefaultConfig()), t: t, now: clock.Instant(time.Hour)}
+	tt.owner(1, 1)
+	tt.PeerUp(tt.now, peerNumber(1), &tt.out)
+	tt.PeerUp(tt.now, peerNumber(2), &tt.out)
+	return tt
+}
+
+func (tt *tableTest) owner(number int, epoch int64) {
+	tt.SetRoute(tt.now, peerNumber(0), fixedRoute{owners: []Peer{peerNumber(number)}, epoch: event.Position{Ledger: epoch}}, &tt.out)
+}
+
+// hold holds events of one key with the handles from … to.
+func (tt *tableTest) hold(key event.Key, from, to event.Handle) {
+	for h := from; h <= to; h++ {
+		tt.Hold(tt.now, []*event.Event{{Handle: h, Key: key, Partition: ring.Partition(1)}}, &tt.out)
+	}
+}
+
+func (tt *tableTest) after(d time.Duration) {
+	tt.now = tt.now.Add(d)
+	tt.Tick(tt.now, &tt.out)
+}
+
+func (tt *tableTest) take(number int) []event.Handle {
+	batch, _ := tt.Take(tt.now, peerNumber(number), 1000, 1<<20, nil)
+	var handles []event.Handle
+	for _, ev := range batch {
+		handles = append(handles, ev.Handle)
+	}
+	return handles
+}
+
+func (tt *tableTest) say(number int, kind event.VerdictKind, epoch int64, handles ...event.Handle) {
+	for _, h := range handles {
+		v := event.Verdict{Handle: h, Kind: kind, Delay: 100 * time.Millisecond, Epoch: event.Position{Ledger: epoch}}
+		tt.Settle(tt.now, peerNumber(number), []event.Verdict{v}, &tt.out)
+	}
+}
+
+func (tt *tableTest) wantTake(number int, want ...event.Handle) {
+	tt.t.Helper()
+	if got := tt.take(number); !slices.Equal(got, want) {
+		tt.t.Fatalf("peer %d takes %v, want %v", number, got, want)
+	}
+}
+
+func TestNotOwnerWaitsForANewerRoute(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 1)
+	tt.wantTake(1, 1)
+	tt.say(1, event.NotOwner, 3, 1)
+	tt.owner(1, 2) // newer, but the refuser knew it already
+	tt.wantTake(1)
+	tt.owner(1, 3) // what the refuser had applied names it all the same
+	tt.wantTake(1, 1)
+	tt.say(1, event.NotOwner, 4, 1)
+	tt.owner(2, 4)
+	tt.wantTake(2, 1)
+}
+
+func TestNotOwnerIsSentAtOnceWhenTheRouteHasMoved(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 1)
+	tt.wantTake(1, 1)
+	tt.owner(2, 2)
+	tt.wantTake(2) // the deposed owner may be working on it
+	tt.say(1, event.NotOwner, 2, 1)
+	tt.wantTake(2, 1)
+}
+
+func TestNotOwnerIsRetriedAfterAWhile(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 1)
+	tt.wantTake(1, 1)
+	tt.say(1, event.NotOwner, 9, 1)
+	if next := tt.Next().Sub(tt.now); next != tt.config.RefusedRetry {
+		t.Errorf("next in %v, want %v", next, tt.config.RefusedRetry)
+	}
+	tt.after(tt.config.RefusedRetry)
+	tt.wantTake(1, 1)
+}
+
+func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 1)
+	tt.wantTake(1, 1)
+	tt.owner(2, 2)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	tt.wantTake(2, 1)
+	tt.say(1, event.NotOwner, 2, 1) // it has it no more: this changes nothing
+	tt.say(3, event.Done, 0, 1)     // never had it
+	if tt.Len() != 1 || len(tt.out.Settled) != 0 {
+		t.Fatalf("%d held, settled %v", tt.Len(), tt.out.Settled)
+	}
+	tt.say(1, event.Done, 0, 1)
+	tt.say(2, event.Done, 0, 1)
+	if tt.Len() != 0 || len(tt.out.Settled) != 1 || tt.Stats().Ignored != 3 {
+		t.Errorf("%d held, settled %v, %d ignored", tt.Len(), tt.out.Settled, tt.Stats().Ignored)
+	}
+}
+
+func TestOverloadedParksOnlyItsKey(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("hot", 1, 1)
+	tt.wantTake(1, 1)
+	tt.hold("hot", 2, 2) // queued before the refusal is known
+	tt.say(1, event.Overloaded, 0, 1)
+	tt.hold("hot", 3, 60)
+	tt.hold("cold", 100, 101)
+	tt.wantTake(1, 100, 101)
+	if s := tt.Stats(); s.In[Parked] != 60 || s.ParkedKeys != 1 {
+		t.Fatalf("stats = %+v, want 60 events of 1 key parked", s)
+	}
+	for _, want := range []int{16, 32, 12} { // bursts double while none is refused
+		tt.after(99 * time.Millisecond)
+		tt.wantTake(1)
+		tt.after(time.Millisecond)
+		if got := len(tt.take(1)); got != want {
+			t.Fatalf("a burst of %d, want %d", got, want)
+		}
+	}
+	if tt.Stats().ParkedKeys != 0 {
+		t.Error("the key is still parked")
+	}
+}
+
+func TestCreditReleasesAtOnce(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("hot", 1, 2)
+	tt.wantTake(1, 1, 2)
+	tt.say(1, event.Overloaded, 0, 1, 2)
+	tt.Credit(tt.now, peerNumber(2), nil, &tt.out) // not the one that refused
+	tt.wantTake(1)
+	tt.Credit(tt.now, peerNumber(1), []event.Key{"hot"}, &tt.out)
+	tt.wantTake(1, 1, 2)
+}
+
+func TestBrokenStreamKeepsOrder(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 3)
+	tt.wantTake(1, 1, 2, 3)
+	tt.hold("k", 4, 5)
+	tt.say(1, event.Done, 0, 2)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	tt.wantTake(1)
+	tt.PeerUp(tt.now, peerNumber(1), &tt.out)
+	tt.wantTake(1, 1, 3, 4, 5)
+}
+
+func TestAttemptsTravelWithTheEvent(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 1)
+	tt.wantTake(1, 1)
+	given := tt.held[1].event
+	v := event.Verdict{Handle: 1, Kind: event.Attempted, Attempts: 3, Reason: strings.Repeat("x", 2*textMax)}
+	tt.Settle(tt.now, peerNumber(1), []event.Verdict{v}, &tt.out)
+	tt.owner(2, 2)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	batch, _ := tt.Take(tt.now, peerNumber(2), 1, 1, nil)
+	if ev := batch[0]; ev.Attempts != 3 || len(ev.LastError) != textMax || ev.FirstError == "" {
+		t.Errorf("the next owner gets %d attempts and an error of %d bytes", ev.Attempts, len(ev.LastError))
+	}
+	if given.Attempts != 0 {
+		t.Error("the event was written to while its first owner may look at it")
+	}
+}
+
+func TestGuestNeverWaits(t *testing.T) {
+	tt := newTableTest(t)
+	guest := func(h event.Handle) { tt.HoldGuest(tt.now, []*event.Event{{Handle: h}}, &tt.out) }
+	guest(1)
+	tt.wantTake(1, 1)
+	tt.say(1, event.NotOwner, 2, 1)
+	guest(2)
+	tt.wantTake(1, 2)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	guest(3)
+	var kinds []event.VerdictKind
+	for _, s := range tt.out.Settled {
+		kinds = append(kinds, s.Verdict.Kind)
+	}
+	if want := []event.VerdictKind{event.NotOwner, event.NotYet, event.NotYet}; !slices.Equal(kinds, want) || tt.Len() != 0 {
+		t.Errorf("guests end with %v, want %v; %d are held", kinds, want, tt.Len())
+	}
+}
+
+func TestRelayGoesByTurnsAndBack(t *testing.T) {
+	tt := newTableTest(t)
+	tt.PeerUp(tt.now, peerNumber(3), &tt.out)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	tt.hold("k", 1, 1)
+	tt.after(tt.config.UnreachableHoldMax - 1)
+	tt.wantTake(2)
+	tt.after(1)
+	first := slices.Concat(tt.take(2), tt.take(3))
+	if !slices.Equal(first, []event.Handle{1}) {
+		t.Fatalf("relayed %v, want event 1 once", first)
+	}
+	tt.say(2, event.NotOwner, 1, 1)
+	tt.say(3, event.NotOwner, 1, 1)
+	tt.PeerUp(tt.now, peerNumber(1), &tt.out)
+	tt.after(tt.config.RefusedRetry)
+	tt.wantTake(1, 1)
+}
