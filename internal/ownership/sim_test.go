@@ -79,7 +79,9 @@ type world struct {
 	failure  string
 	trace    []string
 	tracing  bool
-	mixed    bool
+	mixed    bool    // leases of different lengths
+	brief    bool    // handlers take milliseconds
+	idle     bool    // no deliveries
 	lateness float64 // how likely a record lands late
 	dupes    float64
 
@@ -647,7 +649,7 @@ func (p *proc) setLease(l Lease) {
 
 func (p *proc) dispatch(part ring.Partition) {
 	w := p.w
-	if !p.alive || p.busy[part] || !p.app || !p.lease.MayDispatch(p.gates[part].Gate, p.local(w.now)) {
+	if w.idle || !p.alive || p.busy[part] || !p.app || !p.lease.MayDispatch(p.gates[part].Gate, p.local(w.now)) {
 		return
 	}
 	p.busy[part] = true
@@ -674,6 +676,8 @@ func (p *proc) dispatch(part ring.Partition) {
 
 func (w *world) handlerTime() time.Duration {
 	switch x := w.rng.Float64(); {
+	case w.brief:
+		return w.between(time.Millisecond, 50*time.Millisecond)
 	case x < 0.7:
 		return w.between(20*time.Millisecond, 300*time.Millisecond)
 	case x < 0.97:
