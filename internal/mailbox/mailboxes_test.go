@@ -1,0 +1,317 @@
+package mailbox
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// crowd is senders, workers and a mover of gates at work on the same mailboxes.
+type crowd struct {
+	*testing.T
+	boxes   *Mailboxes
+	keys    []event.Key
+	inKey   map[event.Key]*atomic.Int32 // deliveries that run
+	refused chan address                // to be sent again; holds as many as there are events
+	settled sync.Map                    // address → nothing
+	left    sync.WaitGroup              // events without a final verdict
+	stop    chan struct{}
+}
+
+func (c *crowd) stopped() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *crowd) send(to address, out *Output) {
+	key := c.keys[int(to.handle)%len(c.keys)]
+	c.boxes.Accept(to.sender, event.Position{}, []*event.Event{{
+		Handle: to.handle, Key: key, Partition: ring.PartitionOf(string(key)),
+		ID: event.MessageID{Ledger: int64(to.sender), Entry: int64(to.handle)},
+	}}, out)
+	c.hear(out)
+}
+
+// hear takes verdicts in: one Done for each event, until then it is sent again.
+func (c *crowd) hear(out *Output) {
+	for _, v := range out.Verdicts {
+		to := address{v.To, v.Handle}
+		if v.Kind != event.Done {
+			c.refused <- to
+		} else if _, twice := c.settled.LoadOrStore(to, nil); twice {
+			c.Errorf("handle %d of sender %d is done twice", v.Handle, v.To)
+		} else {
+			c.left.Done()
+		}
+	}
+	out.Reset()
+}
+
+func (c *crowd) work(w event.WorkerID) {
+	var out Output
+	var taken []event.Delivery
+	for !c.stopped() {
+		taken = c.boxes.Take(openLease, w, 16, taken[:0])
+		for _, d := range taken {
+			if n := c.inKey[d.Event.Key].Add(1); n != 1 {
+				c.Errorf("%d deliveries of one key at once", n)
+			}
+		}
+		runtime.Gosched()
+		var results []event.Result
+		for _, d := range taken {
+			c.inKey[d.Event.Key].Add(-1)
+			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
+		}
+		c.boxes.Finish(results, &out)
+		c.hear(&out)
+	}
+}
+
+// moveGates closes and opens one partition after the other. Like the driver of
+// ownership it opens none while something runs.
+func (c *crowd) moveGates() {
+	var out Output
+	for i := 0; !c.stopped(); i++ {
+		p := ring.PartitionOf(string(c.keys[i%len(c.keys)]))
+		c.boxes.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Draining}}, event.Position{}, &out)
+		for c.boxes.Running(p) > 0 && !c.stopped() {
+			runtime.Gosched()
+		}
+		if c.boxes.Running(p) == 0 {
+			c.boxes.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: ownership.Token(i)}}, event.Position{}, &out)
+		}
+		c.hear(&out)
+	}
+}
+
+func (c *crowd) sendAgain() {
+	var out Output
+	for {
+		select {
+		case <-c.stop:
+			return
+		case to := <-c.refused:
+			c.send(to, &out)
+		}
+	}
+}
+
+func TestMailboxesUnderConcurrency(t *testing.T) {
+	const senders, eventsEach, workers = 2, 3000, 2
+	c := &crowd{
+		T:       t,
+		boxes:   NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "me", clock.Now),
+		inKey:   map[event.Key]*atomic.Int32{},
+		refused: make(chan address, senders*eventsEach),
+		stop:    make(chan struct{}),
+	}
+	for i := range 50 {
+		c.keys = append(c.keys, event.Key(fmt.Sprintf("key-%d", i)))
+		c.inKey[c.keys[i]] = new(atomic.Int32)
+	}
+	c.boxes.SetGates(openAll(), event.Position{}, &Output{})
+	c.left.Add(senders * eventsEach)
+	var running sync.WaitGroup
+	for w := range event.WorkerID(workers) {
+		c.boxes.WorkerUp(w, &Output{})
+		running.Go(func() { c.work(w) })
+	}
+	running.Go(c.moveGates)
+	running.Go(c.sendAgain)
+	for from := range Sender(senders) {
+		running.Go(func() {
+			var out Output
+			for handle := range event.Handle(eventsEach) {
+				c.send(address{from, handle}, &out)
+			}
+		})
+	}
+	c.left.Wait()
+	close(c.stop)
+	running.Wait()
+
+	s := c.boxes.Stats()
+	if s.Events+s.Running+s.Keys+s.Bytes+s.Ready != 0 || s.Oldest != clock.Forever {
+		t.Errorf("something is left: %+v", s)
+	}
+	if s.Done != senders*eventsEach {
+		t.Errorf("%d done, want %d", s.Done, senders*eventsEach)
+	}
+	if s.Moved+s.NotOwner == 0 {
+		t.Error("no event met a closed gate: this run proved little")
+	}
+}
+
+// newMailboxes returns mailboxes of four shards with open gates, whose clock is *now.
+func newMailboxes(now *clock.Instant) *Mailboxes {
+	cfg := DefaultConfig()
+	cfg.Shards = 4
+	m := NewMailboxes(cfg, modelRetry, "me", func() clock.Instant { return *now })
+	m.SetGates(openAll(), event.Position{}, &Output{})
+	return m
+}
+
+func TestMailboxesFindTheShardOfEverything(t *testing.T) {
+	now := clock.Instant(time.Hour)
+	m := newMailboxes(&now)
+	var out Output
+	m.WorkerUp(1, &out)
+	events := benchEvents(100)
+	for i, e := range events {
+		e.ID.Entry = int64(i)
+	}
+	m.Accept(Local, event.Position{}, events, &out)
+	if !slices.Contains(out.Wake, 1) {
+		t.Error("worker 1 was not woken")
+	}
+	if got := m.Inspect("user-7"); got.Wait != WaitSlot || got.Partition != ring.PartitionOf("user-7") {
+		t.Errorf("user-7: %+v", got)
+	}
+	if got := m.Take(openLease, 1, 30, nil); len(got) != 30 {
+		t.Fatalf("%d deliveries, want 30", len(got))
+	} else {
+		m.WorkerGone(1, &out)
+		m.WorkerUp(2, &out)
+		got = m.Take(openLease, 2, 1000, got)
+		if len(got) != 100 || m.Take(openLease, 2, 1, nil) != nil {
+			t.Fatalf("%d deliveries, want 100", len(got))
+		}
+		results := make([]event.Result, 0, len(got))
+		ids := map[event.DeliveryID]bool{}
+		for _, d := range got {
+			ids[d.ID] = true
+			if m.Running(d.Partition) == 0 {
+				t.Errorf("nothing runs on partition %d", d.Partition)
+			}
+			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
+		}
+		if len(ids) != 100 {
+			t.Errorf("%d ids for 100 deliveries", len(ids))
+		}
+		out.Reset()
+		m.Finish(results, &out)
+	}
+	if len(out.Verdicts) != 100 || out.Ignored != 0 {
+		t.Errorf("%d verdicts, %d ignored", len(out.Verdicts), out.Ignored)
+	}
+	if got, want := m.Window(events[7].Partition), []event.MessageID{events[7].ID}; !slices.Contains(got, want[0]) {
+		t.Errorf("window %v without %v", got, want)
+	}
+}
+
+func TestMailboxesTick(t *testing.T) {
+	now := clock.Instant(time.Hour)
+	m := newMailboxes(&now)
+	var out Output
+	if got := m.Next(); got != clock.Forever {
+		t.Errorf("idle mailboxes are due at %d", got)
+	}
+	e := benchEvents(1)
+	m.Accept(3, event.Position{}, e, &out)
+	m.SenderGone(3)
+	m.WorkerUp(1, &out)
+	d := m.Take(openLease, 1, 1, nil)
+	out.Reset()
+	m.Finish([]event.Result{{Delivery: d[0].ID, Kind: event.ResultRetry, After: time.Second}}, &out)
+	if len(out.Verdicts) != 0 {
+		t.Errorf("verdicts %v for a stream that is gone", out.Verdicts)
+	}
+	if got, want := m.Next(), now.Add(time.Second); got != want {
+		t.Errorf("due at %d, want %d", got, want)
+	}
+	now = now.Add(time.Second)
+	m.Tick(&out)
+	if got := m.Take(openLease, 1, 1, nil); len(got) != 1 || got[0].Attempt != 2 {
+		t.Errorf("deliveries %+v, want the second attempt", got)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	now := clock.Instant(time.Hour)
+	m := newMailboxes(&now)
+	var out Output
+	m.WorkerUp(1, &out)
+	events := benchEvents(3)
+	for i, e := range events {
+		e.ID.Entry = int64(i)
+	}
+	m.Accept(Local, event.Position{}, events, &out)
+	m.Accept(2, event.Position{}, events[:1], &out)
+	m.Finish([]event.Result{{Delivery: m.Take(openLease, 1, 1, nil)[0].ID, Kind: event.ResultDone}, {Delivery: 1 << 40}}, &out)
+	now = now.Add(90 * time.Second)
+
+	reg := prometheus.NewPedanticRegistry()
+	NewMetrics(reg, m)
+	want := `
+# HELP ringfence_mailbox_active_keys Keys with events here.
+# TYPE ringfence_mailbox_active_keys gauge
+ringfence_mailbox_active_keys 2
+# HELP ringfence_mailbox_deliveries_total Deliveries that ended, by what became of the event.
+# TYPE ringfence_mailbox_deliveries_total counter
+ringfence_mailbox_deliveries_total{outcome="done"} 1
+ringfence_mailbox_deliveries_total{outcome="failed"} 0
+ringfence_mailbox_deliveries_total{outcome="ignored"} 1
+ringfence_mailbox_deliveries_total{outcome="rejected"} 0
+ringfence_mailbox_deliveries_total{outcome="retried"} 0
+ringfence_mailbox_deliveries_total{outcome="returned"} 0
+# HELP ringfence_mailbox_events_total Events that senders brought, by what was said at once.
+# TYPE ringfence_mailbox_events_total counter
+ringfence_mailbox_events_total{answer="accepted"} 3
+ringfence_mailbox_events_total{answer="duplicate"} 0
+ringfence_mailbox_events_total{answer="joined"} 1
+ringfence_mailbox_events_total{answer="misplaced"} 0
+ringfence_mailbox_events_total{answer="not_owner"} 0
+ringfence_mailbox_events_total{answer="not_yet"} 0
+ringfence_mailbox_events_total{answer="overloaded"} 0
+# HELP ringfence_mailbox_oldest_event_seconds How long the oldest event has been here, 0 when there is none.
+# TYPE ringfence_mailbox_oldest_event_seconds gauge
+ringfence_mailbox_oldest_event_seconds 90
+`
+	names := []string{
+		"ringfence_mailbox_active_keys", "ringfence_mailbox_deliveries_total",
+		"ringfence_mailbox_events_total", "ringfence_mailbox_oldest_event_seconds",
+	}
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+func TestBucketsKeepTheOrderWithinAShard(t *testing.T) {
+	var b buckets[int]
+	for _, values := range [][]int{{5, 3, 8, 13, 0, 2}, {}, {4, 1}} { // shrinks: the memory is used again
+		b.fill(values, 3, func(v int) int { return v % 3 })
+		for shard := range 3 {
+			var want []int
+			for _, v := range values {
+				if v%3 == shard {
+					want = append(want, v)
+				}
+			}
+			if got := b.of(shard); !slices.Equal(got, want) {
+				t.Errorf("shard %d of %v holds %v, want %v", shard, values, got, want)
+			}
+		}
+	}
+}
