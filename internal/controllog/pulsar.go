@@ -32,7 +32,7 @@ type PulsarConfig struct {
 	SendTimeout      time.Duration // a lease: a Beat is worth nothing later
 	PendingMax       int           // records that the client holds unacknowledged
 	ReconnectMax     time.Duration // the longest pause between two attempts to reach the broker
-	OperationTimeout time.Duration // of one look-up, subscription or producer
+	OperationTimeout time.Duration // of one look-up, subscription or producer; Run may take so long to end while no broker answers
 	KeepAlive        time.Duration // a connection that is silent for twice this is dropped
 }
 

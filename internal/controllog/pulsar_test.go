@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -17,6 +18,9 @@ import (
 
 	"github.com/ringfence/router/internal/event"
 )
+
+// admin keeps no connections: they would look like leaks.
+var admin = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // topics makes the names of topics unique in this process; the time does it between processes.
 var topics atomic.Int64
@@ -122,6 +126,43 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	}
 }
 
+// Where no broker answers, Run waits for one, appends fail at once, and all ends
+// when it is told to.
+func TestPulsarWithoutBroker(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	cfg := DefaultPulsarConfig()
+	cfg.Topic, cfg.OperationTimeout = newTopic(), time.Second
+	options := pulsar.ClientOptions{URL: "pulsar://" + listener.Addr().String(), MetricsRegisterer: prometheus.NewRegistry()}
+	p, err := NewPulsar(cfg, options, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- p.Run(ctx) }()
+	go func() { ended <- p.Tail(ctx, event.Position{}, 10, func() {}, func(Entry) {}) }()
+	failed := make(chan error, 1)
+	p.Append([]byte("x"), func(err error) { failed <- err })
+	if err := receiveWithin(t, failed); !errors.Is(err, errNotConnected) {
+		t.Errorf("append without a broker: %v, want %v", err, errNotConnected)
+	}
+	time.Sleep(300 * time.Millisecond) // real: the look-up hangs in the network
+	began := time.Now()
+	cancel()
+	for range 2 {
+		if err := receiveWithin(t, ended); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("ended after %v with an operation timeout of %v", took, cfg.OperationTimeout)
+	}
+}
+
 // How long an append takes to come back on the appender's own tail: what a lease
 // renewal costs.
 func TestPulsarAppendToTailLatency(t *testing.T) {
@@ -202,7 +243,7 @@ func (b broker) admin(t *testing.T, method, topic, path, body string) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := admin.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
