@@ -20,6 +20,7 @@
 //	beat.go     when a Beat is due and what stands in it (rule 1)
 //	propose.go  who proposes which epoch, and when
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
+//	anchor.go   what keeps the broker from trimming the log
 //	step.go     inputs and effects
 //	token.go    the fencing token
 //
@@ -37,6 +38,8 @@
 //     others follow when their last delivery is over.
 //   - [Append] goes out at once; its end is reported by [AppendDone].
 //   - Step is called at [Machine.Next] at the latest, with [Tick] if nothing else came.
+//   - A machine begins with all gates closed, those of Config.Running draining, and
+//     Revoke counts from 1 again: what an earlier machine is owed is dropped.
 //   - After [Lost] the driver makes a new machine with a new incarnation; after [Exit]
 //     and [Left] it does not. All three end the machine: Step does nothing any more.
 package ownership

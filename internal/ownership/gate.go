@@ -222,6 +222,9 @@ func (m *Machine) closeGates() {
 // drained takes the news that deliveries of closed tenures are over.
 func (m *Machine) drained(in Drained) {
 	g := &m.gates
+	if in.Seq > g.seq {
+		return // the answer to a Revoke of an earlier machine
+	}
 	g.answered = max(g.answered, in.Seq)
 	var changes []GateChange
 	var longest time.Duration

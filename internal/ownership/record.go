@@ -25,6 +25,9 @@ type Incarnation [16]byte
 // String returns the first four bytes in hex, enough for people.
 func (i Incarnation) String() string { return hex.EncodeToString(i[:4]) }
 
+// MarshalText makes logs show the incarnation as String does.
+func (i Incarnation) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
 // IsZero reports whether i is nobody.
 func (i Incarnation) IsZero() bool { return i == Incarnation{} }
 

@@ -85,8 +85,9 @@ type world struct {
 	lateness float64 // how likely a record lands late
 	dupes    float64
 
-	stats map[string]int
-	takes []time.Duration // takeover durations, as notes tell
+	ending string // how the last machine ended
+	stats  map[string]int
+	takes  []time.Duration // takeover durations, as notes tell
 }
 
 func newWorld(seed uint64, timing Timing) *world {
@@ -340,7 +341,7 @@ func (p *proc) perform(e Effect) Input {
 		w.tracef("%s#%d LOST %s", p.name, p.id, e.Reason)
 		w.stats["lost"]++
 		w.stats["lost: "+strings.Join(strings.FieldsFunc(e.Reason, func(r rune) bool { return !(r >= 'a' && r <= 'z' || r == ' ') }), "")]++
-		p.ended = "lost"
+		p.ended, w.ending = "lost", "lost"
 		p.after(w.between(time.Millisecond, 200*time.Millisecond), func() {
 			p.newMachine(p.unfinished())
 			p.step(AppReady{p.app})
@@ -348,11 +349,11 @@ func (p *proc) perform(e Effect) Input {
 	case Exit:
 		w.tracef("%s#%d EXIT %s", p.name, p.id, e.Reason)
 		w.stats["exit"]++
-		p.ended = "exit"
+		p.ended, w.ending = "exit", "exit"
 	case Left:
 		w.tracef("%s#%d left", p.name, p.id)
 		w.stats["left"]++
-		p.ended = "left"
+		p.ended, w.ending = "left", "left"
 	case Note:
 		w.stats[string(e.Kind)]++
 		if e.Kind == NoteTakeover {

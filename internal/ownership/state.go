@@ -323,7 +323,7 @@ func (s *State) valid() error {
 	}
 	for _, tenures := range s.Pending {
 		for _, t := range tenures {
-			if t.Lease <= 0 || t.Lease > LeaseMax {
+			if t.Lease <= 0 || t.Lease > LeaseMax || t.Inc.IsZero() && t.Lease != LeaseMax {
 				return fmt.Errorf("pending lease of %v", t.Lease)
 			}
 		}

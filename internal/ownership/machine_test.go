@@ -1,0 +1,253 @@
+package ownership
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/ring"
+)
+
+// land appends a record to the world's log and lets everybody read it.
+func (w *world) hear(inc Incarnation, b Body) {
+	w.land(Record{LogVersion: LogVersion, Group: "g", Inc: inc, Body: b})
+	w.runUntil(w.now + 200*time.Millisecond)
+}
+
+// TestWhatEndsAMachine: LOST and exit, by what is read.
+func TestWhatEndsAMachine(t *testing.T) {
+	foreign := Incarnation{0xF}
+	node := Node{Name: "f", Inc: foreign, Lease: time.Second}
+	table := make([]uint16, simPartitions)
+	for name, c := range map[string]struct {
+		do   func(w *world, p *proc)
+		want string
+	}{
+		"log (c): an epoch that was never accepted": {func(w *world, p *proc) {
+			w.hear(foreign, &Beat{Cur: Position{Ledger: p.m.state.Cur.Ledger, Entry: p.m.state.Cur.Entry + 1}})
+		}, "lost"},
+		"attack 49: a slow node's older epoch diverges from nothing": {func(w *world, p *proc) {
+			w.hear(foreign, &Beat{Cur: Position{Ledger: 1}})
+		}, ""},
+		"another function from key to partition": {func(w *world, p *proc) {
+			w.hear(foreign, &Genesis{HashID: "x", Partitions: simPartitions, Members: []Node{node}, Table: table})
+		}, "exit"},
+		"attack 52: a greater generation": {func(w *world, p *proc) {
+			w.hear(foreign, &Genesis{Gen: 1, HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
+		}, "exit"},
+		"a Genesis that is not valid": {func(w *world, p *proc) {
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table[1:]})
+		}, ""},
+		"a hole": {func(w *world, p *proc) {
+			w.next.Entry++
+			w.hear(foreign, &Beat{})
+		}, "lost"},
+		"a lower ledger": {func(w *world, p *proc) {
+			w.next = Position{Ledger: 9}
+			w.hear(foreign, &Beat{})
+		}, "lost"},
+		"a decision of another log version": {func(w *world, p *proc) {
+			w.land(Record{LogVersion: LogVersion + 1, Group: "g", Inc: foreign})
+			w.runUntil(w.now + 200*time.Millisecond)
+		}, "exit"},
+		"another group's record": {func(w *world, p *proc) {
+			w.land(Record{LogVersion: LogVersion, Group: "other", Inc: foreign, Body: &Beat{}})
+			w.runUntil(w.now + 200*time.Millisecond)
+		}, ""},
+		"attack 48: an outage of 31 s": {func(w *world, p *proc) {
+			w.outage = w.now + 31*time.Second
+			w.runUntil(w.now + 35*time.Second)
+		}, ""},
+		"no own Beat for 5 min": {func(w *world, p *proc) {
+			p.pauseFor(6 * time.Minute)
+			w.runUntil(w.now + 6*time.Minute + time.Millisecond)
+		}, "lost"},
+		"the only member leaves (attack 51)": {func(w *world, p *proc) {
+			p.step(Leave{})
+			w.runUntil(w.now + 200*time.Millisecond)
+		}, "left"},
+		"its name is taken": {func(w *world, p *proc) {
+			twin := Node{Name: p.name, Inc: foreign, Lease: time.Second}
+			w.hear(foreign, &Hello{Node: twin, HashID: "h", Partitions: simPartitions})
+			w.hear(foreign, &Epoch{Prev: p.m.state.Cur, Members: []Incarnation{foreign}, Table: table})
+		}, "exit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := quietWorld(t, 3, DefaultTiming(), 1)
+			w.brief = true
+			p := w.procs[0]
+			m := p.m
+			c.do(w, p)
+			if w.failure != "" {
+				t.Fatal(w.failure)
+			}
+			if got := map[bool]string{true: w.ending, false: ""}[m.over]; got != c.want {
+				t.Errorf("the machine ended as %q, want %q", got, c.want)
+			}
+			if m.over && (m.gates.open.Len() > 0 || len(m.Step(m.now, Tick{})) > 0) {
+				t.Error("a machine that is over still acts")
+			}
+		})
+	}
+}
+
+// TestGenesisOrder: gates close and everything is revoked for good before any later
+// lease (attacks 36 and 37, mutations 17 and 20).
+func TestGenesisOrder(t *testing.T) {
+	w := quietWorld(t, 5, DefaultTiming(), 1)
+	p := w.procs[0]
+	w.outage = w.now + time.Hour // nobody but the test feeds the machine
+	genesis := Record{LogVersion: LogVersion, Group: "g", Inc: p.inc, Body: &Genesis{
+		HashID: "h", Partitions: simPartitions, Members: []Node{{Name: p.name, Inc: p.inc, Lease: 2 * time.Second}},
+		Table: make([]uint16, simPartitions),
+	}}
+	next := Position{Ledger: p.m.tail.last.Ledger, Entry: p.m.tail.last.Entry + 1}
+	var got []string
+	for _, e := range p.m.Step(p.local(w.now), RecordRead{Reader: p.reader, At: next, Record: genesis}) {
+		switch e := e.(type) {
+		case SetGates:
+			got = append(got, "gates "+e.Gates[0].Gate.String())
+		case Revoke:
+			got = append(got, fmt.Sprintf("revoke %d final %t", e.Partitions.Len(), e.Final))
+		case ForceDrain:
+			got = append(got, "force")
+		case SetLease:
+			got = append(got, fmt.Sprintf("lease lists %d", e.Lease.Draining.Len()))
+		case PublishTable:
+			got = append(got, "table")
+		case Append:
+			got = append(got, fmt.Sprintf("append %T", e.Record.Body))
+		}
+	}
+	want := "gates draining; revoke 8 final true; force; lease lists 0; gates waiting; table"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("effects: %s\nwant:    %s", strings.Join(got, "; "), want)
+	}
+}
+
+// TestOldDrainedDoesNotCount: news from before the newest revocation is no news.
+func TestOldDrainedDoesNotCount(t *testing.T) {
+	m := New(Config{Partitions: 1})
+	m.gates.running.add(0)
+	m.gates.revoked[0], m.gates.seq = 2, 2
+	m.drained(Drained{Seq: 1, Partitions: SetOf(0)})
+	if !m.gates.running.Has(0) {
+		t.Error("an answer to the first Revoke ended the second drain")
+	}
+	m.drained(Drained{Seq: 2, Partitions: SetOf(0)})
+	if m.gates.running.Has(0) {
+		t.Error("the drain did not end")
+	}
+}
+
+// TestPartitionIsCutByVotes: A and B cannot reach C, and C knows (attacks 20, 21).
+func TestPartitionIsCutByVotes(t *testing.T) {
+	for name, c := range map[string]struct {
+		members int
+		cut     [][2]int
+		gone    []string
+	}{
+		"one of three":                        {3, [][2]int{{0, 2}, {1, 2}}, []string{"n2"}},
+		"two of two: the smaller name stays":  {2, [][2]int{{0, 1}}, []string{"n1"}},
+		"a single link between two of four":   {4, [][2]int{{0, 1}}, nil},
+		"one of three, seen by one of others": {3, [][2]int{{0, 2}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := quietWorld(t, 7, DefaultTiming(), c.members)
+			for _, pair := range c.cut {
+				w.reach(w.procs[pair[0]], w.procs[pair[1]], ReachDead)
+			}
+			w.runUntil(w.now + 3500*time.Millisecond)
+			m := w.procs[0].m
+			var gone []string
+			for _, p := range w.procs {
+				if !m.state.IsMember(p.inc) {
+					gone = append(gone, p.name)
+				}
+			}
+			if !slices.Equal(gone, c.gone) || w.failure != "" {
+				t.Errorf("gone: %v, want %v; %s", gone, c.gone, w.failure)
+			}
+			if len(c.gone) == 0 {
+				return
+			}
+			w.servedAgain(t)
+			w.runUntil(w.now + 20*time.Second)
+			if m.state.IsMember(w.procs[len(w.procs)-1].inc) {
+				t.Error("it came back though it is still cut off")
+			}
+			for _, pair := range c.cut {
+				w.reach(w.procs[pair[0]], w.procs[pair[1]], ReachAlive)
+			}
+			w.runUntil(w.now + 5*time.Second)
+			if !m.state.IsMember(w.procs[len(w.procs)-1].inc) || w.failure != "" {
+				t.Errorf("it did not come back: %s", w.failure)
+			}
+		})
+	}
+}
+
+// TestSecondProcessOfANameExits (attack 10).
+func TestSecondProcessOfANameExits(t *testing.T) {
+	w := quietWorld(t, 11, DefaultTiming(), 2)
+	twin := w.start("n1")
+	w.runUntil(w.now + 33*time.Second)
+	if twin.ended != "exit" || w.procs[1].ended != "" || !w.procs[0].m.state.IsMember(w.procs[1].inc) {
+		t.Errorf("twin %q, first %q", twin.ended, w.procs[1].ended)
+	}
+}
+
+// BenchmarkBeatRead: what a Beat of another costs in a group of 100 at rest.
+func BenchmarkBeatRead(b *testing.B) {
+	const members = 100
+	g := &Genesis{HashID: "h", Partitions: ring.Partitions, Table: make([]uint16, ring.Partitions)}
+	for i := range members {
+		g.Members = append(g.Members, Node{Name: fmt.Sprintf("n%03d", i), Inc: Incarnation{1, byte(i)}, Lease: 2 * time.Second})
+	}
+	for p := range g.Table {
+		g.Table[p] = uint16(p % members)
+	}
+	m := New(Config{
+		Group: "g", Name: "n000", Inc: Incarnation{1}, HashID: "h", Partitions: ring.Partitions, Timing: DefaultTiming(),
+		Place: func(n []string) ([]uint16, error) { return g.Table, nil },
+	})
+	pos, now := Position{Ledger: 1}, clock.Instant(time.Hour)
+	var mine []*Beat
+	read := func(inc Incarnation, body Body) {
+		pos.Entry++
+		for _, e := range m.Step(now, RecordRead{Reader: 1, At: pos, Record: Record{LogVersion: 1, Group: "g", Inc: inc, Body: body}}) {
+			if a, ok := e.(Append); ok {
+				if beat, ok := a.Record.Body.(*Beat); ok {
+					mine = append(mine, beat)
+				}
+			}
+		}
+	}
+	m.Step(now, Tick{})
+	m.Step(now, AppReady{true})
+	m.Step(now, ReaderOpened{1})
+	read(Incarnation{1, 1}, g)
+	all := newSet(ring.Partitions)
+	for p := range ring.Partition(ring.Partitions) {
+		all.add(p)
+	}
+	seq := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range members {
+			now += clock.Instant(5 * time.Millisecond)
+			inc := Incarnation{1, byte(i)}
+			if i == 0 && len(mine) > 0 {
+				read(inc, mine[len(mine)-1])
+				mine = nil
+				continue
+			}
+			seq++
+			read(inc, &Beat{Seq: seq, Applied: pos, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true, Acquired: all})
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/members, "ns/beat")
+}
