@@ -32,8 +32,8 @@ type PulsarConfig struct {
 	SendTimeout      time.Duration // a lease: a Beat is worth nothing later
 	PendingMax       int           // records that the client holds unacknowledged
 	ReconnectMax     time.Duration // the longest pause between two attempts to reach the broker
-	OperationTimeout time.Duration // of one look-up, subscription or producer; Run may take so long to end while no broker answers
-	KeepAlive        time.Duration // a connection that is silent for twice this is dropped
+	OperationTimeout time.Duration // of one look-up, subscription or producer
+	KeepAlive        time.Duration // a connection that is silent for twice this is dropped, a new one that is silent for this
 }
 
 // DefaultPulsarConfig returns what the protocol asks for, without a topic.
@@ -119,7 +119,8 @@ func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger)
 }
 
 // Run implements [Transport]. It returns [ErrPartitioned] if the topic has
-// partitions. It may be called once.
+// partitions. While no broker answers it may take an OperationTimeout or KeepAlive
+// to end: the client's calls cannot be cancelled. It may be called once.
 func (p *Pulsar) Run(ctx context.Context) error {
 	client, err := pulsar.NewClient(p.options)
 	if err != nil {

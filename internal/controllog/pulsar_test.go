@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,44 +15,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/pulsartest"
 )
 
-// admin keeps no connections: they would look like leaks.
-var admin = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-
-// topics makes the names of topics unique in this process; the time does it between processes.
-var topics atomic.Int64
-
-func newTopic() string {
-	return fmt.Sprintf("persistent://public/default/__ring-test-%d-%d", time.Now().UnixNano(), topics.Add(1))
-}
-
 func pulsarSite(t *testing.T) site {
-	broker := requireBroker(t)
-	topic := newTopic()
+	topic := pulsartest.Topic(t, 0)
 	return site{
-		connect: func(t *testing.T) Transport { return connectPulsar(t, broker, topic) },
-		roll:    func(t *testing.T) { broker.unload(t, topic) },
+		connect: func(t *testing.T) Transport { return connectPulsar(t, topic) },
+		roll:    func(t *testing.T) { unload(t, topic) },
 	}
-}
-
-// connectPulsar returns a transport that is ready to append.
-func connectPulsar(t *testing.T, b broker, topic string) *Pulsar {
-	t.Helper()
-	p := b.transport(t, topic)
-	runTransport(t, p)
-	if err := p.connected(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 // A topic with partitions has no total order: Run refuses it and says why.
 func TestPulsarRefusesPartitionedTopic(t *testing.T) {
-	broker := requireBroker(t)
-	topic := newTopic()
-	broker.admin(t, http.MethodPut, topic, "/partitions", "3")
-	err := broker.transport(t, topic).Run(t.Context())
+	topic := pulsartest.Topic(t, 3)
+	err := newTransport(t, topic).Run(t.Context())
 	if !errors.Is(err, ErrPartitioned) {
 		t.Fatalf("Run = %v, want ErrPartitioned", err)
 	}
@@ -66,20 +41,19 @@ func TestPulsarRefusesPartitionedTopic(t *testing.T) {
 // Without the anchor a broker trims closed ledgers behind the back of a reader that
 // opens later; with it, nothing goes before MoveAnchor says so.
 func TestPulsarAnchorKeepsTheLog(t *testing.T) {
-	broker := requireBroker(t)
-	topic := newTopic()
-	tr := connectPulsar(t, broker, topic)
+	topic := pulsartest.Topic(t, 0)
+	tr := connectPulsar(t, topic)
 	tail := openTail(t, tr, event.Position{})
 	var all []Entry
 	for i := range 3 {
 		appendOne(t, tr, fmt.Sprint(i))
 		all = append(all, tail.take(t, 1)...)
-		broker.unload(t, topic)
+		unload(t, topic)
 	}
 	appendOne(t, tr, "3")
 	all = append(all, tail.take(t, 1)...)
 
-	broker.trim(t, topic)
+	trim(t, topic)
 	if got := openTail(t, tr, all[0].At).take(t, 4); !slices.EqualFunc(got, all, sameEntry) {
 		t.Errorf("after trimming the log began at %v, want %v", got[0].At, all[0].At)
 	}
@@ -87,7 +61,7 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 	if err := tr.MoveAnchor(t.Context(), all[2].At); err != nil {
 		t.Fatalf("MoveAnchor: %v", err)
 	}
-	broker.trim(t, topic)
+	trim(t, topic)
 	waitUntil(t, "the broker to trim up to the anchor", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -107,13 +81,12 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 // (The old records are gone; the machine finds that out by itself.)
 func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	skipUnderRace(t)
-	broker := requireBroker(t)
-	topic := newTopic()
-	tr := connectPulsar(t, broker, topic)
+	topic := pulsartest.Topic(t, 0)
+	tr := connectPulsar(t, topic)
 	tail := openTail(t, tr, event.Position{})
 	appendOne(t, tr, "old")
 	old := tail.take(t, 1)[0]
-	broker.admin(t, http.MethodDelete, topic, "?force=true", "")
+	pulsartest.Admin(t, http.MethodDelete, adminPath(topic)+"?force=true", nil, nil)
 	waitUntil(t, "an append to work", func() bool {
 		done := make(chan error, 1)
 		tr.Append([]byte("new"), func(err error) { done <- err })
@@ -135,7 +108,7 @@ func TestPulsarWithoutBroker(t *testing.T) {
 	}
 	defer func() { _ = listener.Close() }()
 	cfg := DefaultPulsarConfig()
-	cfg.Topic, cfg.OperationTimeout = newTopic(), time.Second
+	cfg.Topic, cfg.OperationTimeout, cfg.KeepAlive = "persistent://public/default/none", time.Second, time.Second
 	options := pulsar.ClientOptions{URL: "pulsar://" + listener.Addr().String(), MetricsRegisterer: prometheus.NewRegistry()}
 	p, err := NewPulsar(cfg, options, quiet())
 	if err != nil {
@@ -158,16 +131,15 @@ func TestPulsarWithoutBroker(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("ended after %v with an operation timeout of %v", took, cfg.OperationTimeout)
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("ended after %v, with an operation timeout of %v", took, cfg.OperationTimeout)
 	}
 }
 
 // How long an append takes to come back on the appender's own tail: what a lease
 // renewal costs.
 func TestPulsarAppendToTailLatency(t *testing.T) {
-	broker := requireBroker(t)
-	tr := connectPulsar(t, broker, newTopic())
+	tr := connectPulsar(t, pulsartest.Topic(t, 0))
 	tail := openTail(t, tr, event.Position{})
 	var took []time.Duration
 	for i := range 200 {
@@ -188,36 +160,44 @@ func TestPulsarAppendToTailLatency(t *testing.T) {
 	}
 }
 
-// broker is a real one, and its admin interface.
-type broker struct{ url, adminURL string }
-
-func requireBroker(t *testing.T) broker {
+// newTransport returns a transport over a topic of the test's broker.
+func newTransport(t *testing.T, topic string) *Pulsar {
 	t.Helper()
-	b := broker{url: os.Getenv("PULSAR_URL"), adminURL: os.Getenv("PULSAR_ADMIN_URL")}
-	if b.url == "" || b.adminURL == "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("PULSAR_URL or PULSAR_ADMIN_URL is not set")
-		}
-		t.Skip("no broker: PULSAR_URL or PULSAR_ADMIN_URL is not set")
-	}
-	return b
-}
-
-func (b broker) transport(t *testing.T, topic string) *Pulsar {
-	t.Helper()
+	t.Cleanup(http.DefaultClient.CloseIdleConnections) // of the admin calls: they would look like leaks
 	cfg := DefaultPulsarConfig()
 	cfg.Topic = topic
-	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: b.url, MetricsRegisterer: prometheus.NewRegistry()}, quiet())
+	p, err := NewPulsar(cfg, pulsar.ClientOptions{URL: pulsartest.URL(t), MetricsRegisterer: prometheus.NewRegistry()}, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func (b broker) unload(t *testing.T, topic string) {
+// connectPulsar returns a transport that is ready to append.
+func connectPulsar(t *testing.T, topic string) *Pulsar {
+	t.Helper()
+	p := newTransport(t, topic)
+	runTransport(t, p)
+	if err := p.connected(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func unload(t *testing.T, topic string) {
 	t.Helper()
 	skipUnderRace(t)
-	b.admin(t, http.MethodPut, topic, "/unload", "")
+	pulsartest.Unload(t, topic)
+}
+
+// trim asks the broker to drop the ledgers that nobody needs any more.
+func trim(t *testing.T, topic string) {
+	t.Helper()
+	pulsartest.Admin(t, http.MethodPost, adminPath(topic)+"/trim", nil, nil)
+}
+
+func adminPath(topic string) string {
+	return "/admin/v2/" + strings.Replace(topic, "://", "/", 1)
 }
 
 // skipUnderRace skips what makes the client reconnect: it has data races of its own
@@ -226,30 +206,6 @@ func skipUnderRace(t *testing.T) {
 	t.Helper()
 	if raceEnabled {
 		t.Skip("pulsar-client-go v0.19.0 races with itself when it reconnects; run without -race")
-	}
-}
-
-// trim asks the broker to drop the ledgers that nobody needs any more.
-func (b broker) trim(t *testing.T, topic string) {
-	t.Helper()
-	b.admin(t, http.MethodPost, topic, "/trim", "")
-}
-
-func (b broker) admin(t *testing.T, method, topic, path, body string) {
-	t.Helper()
-	url := b.adminURL + "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + path
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := admin.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode/100 != 2 {
-		t.Fatalf("%s %s: %s", method, url, resp.Status)
 	}
 }
 
