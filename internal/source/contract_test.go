@@ -205,6 +205,23 @@ func TestPulsarUnloadWithOpenEntries(t *testing.T) {
 	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 }
 
+// The client takes a message of nothing for a broken one, and acks it. If this test
+// fails, it has learned better, and the sentence about it in NewPulsar may go.
+func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+	b.Publish(t, topic, sourcetest.Message{})
+	b.Publish(t, topic, sourcetest.Message{Properties: map[string]string{"a": "b"}})
+	got := m.Take(1)
+	if _, ok := got[0].Event.Property("a"); !ok {
+		t.Error("the message of nothing came")
+	}
+	m.Done(got...)
+	m.AwaitIdle()
+	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+}
+
 // Keys come out of events whose producer knows nothing of keys.
 func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
 	brokers := map[string]func(*testing.T) sourcetest.Broker{

@@ -18,11 +18,12 @@ import (
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
 // is and how to get in; the source has a client of its own, which Run opens and closes.
 //
-// What the client settles by itself, never to be seen here: it acks a message whose
-// checksum, batch or compression is broken, with a log line; it nacks a message that
-// is encrypted, as there are no keys to read it with, which then comes back for ever;
-// it waits for the missing chunks of a message and forgets it after a minute, for
-// the broker to deliver it again.
+// What the client (v0.19.0) settles by itself, never to be seen here: it acks a
+// message whose checksum, batch or compression is broken, with a log line, and so it
+// does with a message that was sent without a batch and has neither payload nor
+// properties; it nacks a message that is encrypted, as there are no keys to read it
+// with, which then comes back for ever; it waits for the missing chunks of a message
+// and forgets it after a minute, for the broker to deliver it again.
 func NewPulsar(cfg Config, options pulsar.ClientOptions, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {

@@ -587,9 +587,9 @@ func rawKeysAndTimes(t *testing.T, b Broker) {
 	topic := b.Topic(t, 0)
 	before := time.Now().Add(-time.Minute).UnixMilli()
 	b.Publish(t, topic, Message{Key: "k", OrderingKey: "o", Payload: "x", EventTime: 42, Properties: map[string]string{"p": "v"}})
-	b.Publish(t, topic, Message{Payload: ""})
+	b.Publish(t, topic, Message{Payload: ""}, Message{Payload: ""})
 	m := Start(t, b.Source(t, Config(topic)))
-	got := m.Take(2)
+	got := m.Take(3)
 	slices.SortFunc(got, func(a, b source.Message) int { return strings.Compare(b.Key, a.Key) })
 	first, second := got[0], got[1]
 	if value, _ := first.Event.Property("p"); first.Key != "k" || first.OrderingKey != "o" || first.Event.EventTime != 42 || value != "v" {
