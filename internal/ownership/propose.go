@@ -170,14 +170,14 @@ type plan struct {
 // it is not time yet.
 func (m *Machine) plan() (plan, bool) {
 	var next plan
+	var gone []Incarnation
 	named := m.named()
 	for _, inc := range m.state.Members {
 		n, _ := m.state.Node(inc)
 		if why := m.mustGo(n, named); why != "" {
 			next.reasons = append(next.reasons, why+" "+n.Name)
-			continue
+			gone = append(gone, inc)
 		}
-		next.members = append(next.members, n)
 	}
 	joiners := m.joiners()
 	if len(joiners) == 0 {
@@ -185,16 +185,25 @@ func (m *Machine) plan() (plan, bool) {
 	} else if m.joinSince == 0 {
 		m.joinSince = m.now
 	}
-	// A removal takes the joiners along, settled or not: one move instead of two.
-	if len(joiners) > 0 && (m.due(m.joinSince.Add(m.cfg.Timing.JoinSettle)) || len(next.reasons) > 0) {
-		for _, n := range joiners {
-			next.members = slices.DeleteFunc(next.members, func(o Node) bool { return o.Name == n.Name })
+	if len(joiners) > 0 && len(gone) == 0 && !m.due(m.joinSince.Add(m.cfg.Timing.JoinSettle)) {
+		joiners = nil // a removal takes them along, settled or not: one move instead of two
+	}
+	if len(gone)+len(joiners) == 0 {
+		return next, false
+	}
+	for _, inc := range m.state.Members {
+		n, _ := m.state.Node(inc)
+		replaced := slices.ContainsFunc(joiners, func(j Node) bool { return j.Name == n.Name })
+		if !replaced && !slices.Contains(gone, inc) {
 			next.members = append(next.members, n)
-			next.reasons = append(next.reasons, "join "+n.Name)
 		}
 	}
+	for _, n := range joiners {
+		next.members = append(next.members, n)
+		next.reasons = append(next.reasons, "join "+n.Name)
+	}
 	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return next, len(next.reasons) > 0 && slices.ContainsFunc(next.members, m.seenReady)
+	return next, slices.ContainsFunc(next.members, m.seenReady)
 }
 
 // mustGo says why a member may not stay one, "" if it may.

@@ -33,8 +33,9 @@ type State struct {
 	Start    []Position // partition → where the tenure of its owner began
 	Pending  [][]Tenure // partition → tenures that are deposed and not proven dead (I5)
 
-	pending Set                 // partitions with a pending tenure: an index
-	byInc   map[Incarnation]int // Nodes by incarnation: an index
+	pending Set                  // partitions with a pending tenure: an index
+	byInc   map[Incarnation]int  // Nodes by incarnation: an index
+	members map[Incarnation]bool // Members: an index
 }
 
 // Tenure is a deposed tenure that may still run.
@@ -53,7 +54,7 @@ type Tenure struct {
 func (s *State) Owner(p ring.Partition) Incarnation { return s.Members[s.Table[p]] }
 
 // IsMember reports whether inc is a member.
-func (s *State) IsMember(inc Incarnation) bool { return slices.Contains(s.Members, inc) }
+func (s *State) IsMember(inc Incarnation) bool { return s.members[inc] }
 
 // Node returns what is known about inc.
 func (s *State) Node(inc Incarnation) (Node, bool) {
@@ -143,6 +144,7 @@ func (s *State) applyEpoch(at Position, e *Epoch) error {
 	}
 	before := *s
 	s.Members, s.Table = e.Members, e.Table
+	s.indexMembers()
 	for p := range ring.Partition(len(s.Table)) {
 		if was := before.Owner(p); was != s.Owner(p) {
 			s.depose(at, p, was)
@@ -298,11 +300,19 @@ func (s *State) index() {
 	for i, n := range s.Nodes {
 		s.byInc[n.Inc] = i
 	}
+	s.indexMembers()
 	s.pending = newSet(len(s.Table))
 	for p := range s.Pending {
 		if len(s.Pending[p]) > 0 {
 			s.pending.add(ring.Partition(p))
 		}
+	}
+}
+
+func (s *State) indexMembers() {
+	s.members = make(map[Incarnation]bool, len(s.Members))
+	for _, inc := range s.Members {
+		s.members[inc] = true
 	}
 }
 
