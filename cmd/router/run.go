@@ -175,7 +175,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
 	return telemetry.Admin{
 		Startup: nil, // whoever can ask finds the listeners up, which is all that starting means
-		Ready:   []telemetry.Check{{Name: "member", Ask: n.CheckMember}, {Name: "application", Ask: n.CheckApp}, {Name: "lease", Ask: n.CheckLease}},
+		Ready:   []telemetry.Check{{Name: "member", Ask: n.CheckMember}, {Name: "application", Ask: n.CheckApp}, {Name: "lease", Ask: n.CheckLease}, {Name: "source", Ask: n.CheckSource}},
 		Metrics: registry,
 		Drain:   n.Drain,
 	}

@@ -2,20 +2,60 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/source"
 )
 
 // consume reads the subscription while this node is a member with an application,
 // and not otherwise: a node that can work on nothing takes nothing from the others.
 func (n *Node) consume(ctx context.Context) error {
 	defer close(n.settled)
+	pause := subscribePauseMin
 	for n.waitUntil(ctx, n.mayConsume) {
-		if err := n.consumeOnce(ctx); err != nil {
-			return err
+		began := clock.Now()
+		err := n.consumeOnce(ctx)
+		n.consumeErr.Store(&err)
+		switch {
+		case errors.Is(err, source.ErrSubscriptionType):
+			return fmt.Errorf("node: %w", err) // somebody uses it in another way: not for us to wait out
+		case err != nil:
+			if clock.Now().Sub(began) > subscribePauseMax {
+				pause = subscribePauseMin
+			}
+			n.log.Warn("cannot consume; trying again", "error", err, "pause", pause)
+			n.sleep(ctx, pause)
+			pause = min(2*pause, subscribePauseMax)
 		}
+	}
+	return nil
+}
+
+// The pauses between two attempts to subscribe.
+const (
+	subscribePauseMin = 500 * time.Millisecond
+	subscribePauseMax = 15 * time.Second
+)
+
+// sleep waits, but not while the node drains.
+func (n *Node) sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-n.draining:
+	case <-timer.C:
+	}
+}
+
+// CheckSource returns why this node does not consume though it should.
+func (n *Node) CheckSource() error {
+	if err := n.consumeErr.Load(); err != nil && *err != nil {
+		return *err
 	}
 	return nil
 }
@@ -27,22 +67,31 @@ func (n *Node) consumeOnce(ctx context.Context) error {
 	n.source.Store(src)
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	failed := make(chan error, 1)
-	go func() {
-		failed <- src.Run(reading, n.pipeline.Received)
-		stop()
-	}()
-	n.log.Info("consuming")
+	var err error
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer stop()
+		err = src.Run(reading, n.pipeline.Received)
+	})
+	running.Go(func() { n.noteConsuming(reading, src) })
 	n.waitUntil(reading, func() bool { return !n.mayConsume() })
 	if reading.Err() == nil {
 		n.log.Info("no longer consuming")
 		_ = src.Drain(reading) // an error means that reading has ended, which is all we wait for
 	}
 	stop()
-	if err := <-failed; err != nil {
-		return fmt.Errorf("node: %w", err)
+	running.Wait()
+	return err
+}
+
+// noteConsuming says so when the subscription stands.
+func (n *Node) noteConsuming(ctx context.Context, src *source.Source) {
+	select {
+	case <-src.Ready():
+		n.consumeErr.Store(nil)
+		n.log.Info("consuming")
+	case <-ctx.Done():
 	}
-	return nil
 }
 
 func (n *Node) mayConsume() bool {

@@ -101,11 +101,13 @@ type Node struct {
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
 
-	self    atomic.Pointer[ownership.Incarnation]
-	life    atomic.Pointer[life]
-	source  atomic.Pointer[source.Source]
-	workers atomic.Int64
-	since   atomic.Int64  // clock.Instant since when there is no worker
+	self       atomic.Pointer[ownership.Incarnation]
+	life       atomic.Pointer[life]
+	source     atomic.Pointer[source.Source]
+	workers    atomic.Int64
+	since      atomic.Int64          // clock.Instant since when there is no worker
+	consumeErr atomic.Pointer[error] // why the last attempt to consume ended
+
 	changed chan struct{} // cap 1: the consumer has to look
 
 	drainOnce sync.Once
