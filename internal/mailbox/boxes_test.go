@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/invariant"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -542,6 +543,23 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	}
 	if got := testing.AllocsPerRun(1000, round); got >= 1 {
 		t.Errorf("%v allocations for %d events", got, len(events))
+	}
+}
+
+// Should a key ever be ready while it runs, it is given up and the promise kept.
+func TestARunningKeyIsNeverDispatchedAgain(t *testing.T) {
+	f := newFixture(t, nil)
+	f.accept(Local, f.event("ann"), f.event("ann"))
+	f.takeOne()
+	before := invariant.Failures()
+	f.makeReady(f.now, f.actors["ann"], &f.out) // the planted bug
+	defer func() {
+		if panicked := recover() != nil; panicked != invariant.Enabled || invariant.Failures() != before+1 {
+			t.Errorf("panicked: %v, failures: %d, want %v and one more than %d", panicked, invariant.Failures(), invariant.Enabled, before)
+		}
+	}()
+	if got := f.take(); len(got) != 0 {
+		t.Errorf("deliveries %+v of a key that runs", got)
 	}
 }
 

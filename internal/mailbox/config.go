@@ -26,7 +26,7 @@ type Config struct {
 	// JoinsMax is how many senders may wait for the verdict on one event. At least 1.
 	JoinsMax int
 	// WindowBytesMax is how many bytes the ids of events that were done lately may
-	// take, at 128 bytes each; each shard has an equal part. At least 128 for each shard.
+	// take, counted as 128 bytes each; each shard has an equal part. At least 128 for each shard.
 	WindowBytesMax int
 	// WindowAgeMax is how long such an id is remembered, when the bytes suffice.
 	// It is forgotten up to a sixteenth later. More than 0.
