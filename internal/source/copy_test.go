@@ -1,0 +1,162 @@
+package source
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// What goes out as a retry copy comes back as the event that it was, with its history.
+func TestRestoreUndoesRetryCopy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-z]{1,3}`)
+		original := event.Event{
+			ID: event.MessageID{
+				Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry"),
+				Batch: rapid.Int32Min(-1).Draw(t, "batch"), TopicPartition: rapid.Int32Min(-1).Draw(t, "partition"),
+			},
+			Topic:       "persistent://a/b/" + name.Draw(t, "topic"),
+			Payload:     []byte("p"),
+			PublishTime: rapid.Int64Min(0).Draw(t, "publish time"),
+			EventTime:   rapid.Int64Min(0).Draw(t, "event time"),
+			Round:       rapid.Uint32Max(10).Draw(t, "round"),
+		}
+		for property := range rapid.MapOf(name, rapid.Just("v")).Draw(t, "properties") {
+			original.Properties = append(original.Properties, event.Property{Name: property, Value: "v"})
+		}
+		v := event.Verdict{
+			Kind: event.Failed, Attempts: rapid.Uint32().Draw(t, "attempts"),
+			Reason: name.Draw(t, "last"), FirstError: name.Draw(t, "first"),
+		}
+		c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &v)
+		back := event.Event{
+			ID: event.MessageID{Ledger: 9}, Topic: "retry", Payload: c.payload, EventTime: c.eventTime,
+			Properties: make([]event.Property, 0), PublishTime: 1,
+		}
+		for property, value := range c.properties {
+			back.Properties = append(back.Properties, event.Property{Name: property, Value: value})
+		}
+		restore(&back)
+
+		want := original
+		want.Round++
+		want.Attempts, want.FirstError, want.LastError = v.Attempts, v.FirstError, v.Reason
+		if len(back.Properties) != len(want.Properties) {
+			t.Fatalf("properties = %v, want %v", back.Properties, want.Properties)
+		}
+		for _, p := range want.Properties {
+			if _, ok := back.Property(p.Name); !ok {
+				t.Fatalf("property %s is lost", p.Name)
+			}
+		}
+		back.Properties, want.Properties = nil, nil
+		if !reflect.DeepEqual(back, want) {
+			t.Fatalf("restored %+v, want %+v", back, want)
+		}
+		if c.key != "k" || c.orderingKey != "o" {
+			t.Fatalf("keys = %q, %q", c.key, c.orderingKey)
+		}
+	})
+}
+
+// Anybody may write to a retry topic.
+func FuzzRestore(f *testing.F) {
+	f.Add("1:2:3:4", "persistent://a/b/c", "1", "2")
+	f.Add("1:2:3", "", "-1", "x")
+	f.Add("1:2:3:4:5", "t", "99999999999", "")
+	f.Add("", "", "", "")
+	f.Fuzz(func(t *testing.T, id, topic, attempts, round string) {
+		own := event.MessageID{Ledger: 5, Entry: 6, Batch: -1, TopicPartition: -1}
+		ev := event.Event{ID: own, Topic: "retry", Properties: []event.Property{
+			{Name: PropertyMessageID, Value: id},
+			{Name: PropertyTopic, Value: topic},
+			{Name: PropertyAttempts, Value: attempts},
+			{Name: PropertyRound, Value: round},
+			{Name: "mine", Value: "v"},
+		}}
+		restore(&ev)
+		if len(ev.Properties) != 1 || ev.Properties[0].Name != "mine" {
+			t.Fatalf("properties = %v, want the application's own", ev.Properties)
+		}
+		if ev.ID == own && (ev.Topic != "retry" || ev.Attempts != 0 || ev.Round != 0) {
+			t.Fatalf("an event of its own took over %q, %d, %d", ev.Topic, ev.Attempts, ev.Round)
+		}
+		if parsed, err := parseMessageID(id); err == nil && ev.ID != parsed {
+			t.Fatalf("message id = %v, want %v", ev.ID, parsed)
+		}
+	})
+}
+
+func TestMessageIDsReadBackAsWritten(t *testing.T) {
+	want := event.MessageID{Ledger: 12, Entry: 34, Batch: -1, TopicPartition: 5}
+	if got, err := parseMessageID(want.String()); got != want || err != nil {
+		t.Errorf("parseMessageID(%q) = %v, %v", want, got, err)
+	}
+	for _, bad := range []string{"", "1", "1:2:3", "1:2:3:4:5", "1:2:3:", "a:2:3:4", "1:2:3:4294967296", " 1:2:3:4"} {
+		if got, err := parseMessageID(bad); err == nil {
+			t.Errorf("parseMessageID(%q) = %v, want an error", bad, got)
+		}
+	}
+}
+
+// An event that never came to the application has neither errors nor an owner.
+func TestDeadLetterOfAnEventWithoutAKey(t *testing.T) {
+	ev := event.Event{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, Topic: "t"}
+	c := deadLetterCopy("dead", Message{Event: &ev}, &event.Verdict{Kind: event.Rejected, Reason: "no key"})
+	if c.topic != "dead" || c.properties[PropertyReason] != "no key" || c.properties[PropertyAttempts] != "0" {
+		t.Errorf("copy = %+v", c)
+	}
+	for _, absent := range []string{PropertyFirstError, PropertyLastError, PropertyOwner} {
+		if value, ok := c.properties[absent]; ok {
+			t.Errorf("%s = %q, want none", absent, value)
+		}
+	}
+}
+
+func TestDefaultNamesDoNotDependOnOrder(t *testing.T) {
+	a := RetryTopicName([]string{"z", "persistent://public/default/orders-partition-3"}, "s")
+	b := RetryTopicName([]string{"orders-partition-3", "public/default/z"}, "s")
+	if want := "persistent://public/default/orders-s-RETRY"; a != want || b != want {
+		t.Errorf("retry topics %q and %q, want %q", a, b, want)
+	}
+	if got, want := DeadLetterTopicName([]string{"x/y/t"}, "s"), "persistent://x/y/t-s-DLQ"; got != want {
+		t.Errorf("dead letter topic %q, want %q", got, want)
+	}
+}
+
+func TestValidateReportsEveryField(t *testing.T) {
+	err := Config{}.Validate()
+	if err == nil {
+		t.Fatal("the zero Config is valid")
+	}
+	for _, field := range []string{
+		"Topics", "Subscription", "DeadLetterSubscription", "Counting", "BatchMax", "ReceiverQueueMax", "ChunkedMax",
+		"UnsettledMax", "UnsettledBytesMax", "CopiesMax", "CopyTimeout", "CopyBackoffMin", "NackDelay", "CloseTimeout",
+	} {
+		if !strings.Contains(err.Error(), field+" ") {
+			t.Errorf("%v does not mention %s", err, field)
+		}
+	}
+	valid := DefaultConfig()
+	valid.Topics, valid.Subscription = []string{"a", "b"}, "s"
+	if err := valid.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*Config){
+		"a topic twice":                 func(c *Config) { c.Topics = []string{"a", "public/default/a"} },
+		"retry topic among the topics":  func(c *Config) { c.RetryTopic = "a" },
+		"one topic for both copies":     func(c *Config) { c.RetryTopic, c.DeadLetterTopic = "c", "c" },
+		"more open than handles":        func(c *Config) { c.UnsettledMax = OpenMax },
+		"backoff that ends at its half": func(c *Config) { c.CopyBackoffMax = c.CopyBackoffMin / 2 },
+	} {
+		c := valid
+		spoil(&c)
+		if c.Validate() == nil {
+			t.Errorf("%s: valid", name)
+		}
+	}
+}

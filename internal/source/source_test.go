@@ -1,0 +1,182 @@
+package source_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/source/sourcetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The Pulsar client (v0.19.0) leaves these behind for a while after Close.
+		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar/internal.(*connectionPool).checkAndCleanIdleConnections"),
+		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+	)
+}
+
+// flaky is a broker that takes no copies for a while.
+type flaky struct {
+	*membroker.Broker
+
+	mu       sync.Mutex
+	refuse   int
+	attempts []time.Time
+}
+
+var errFlaky = errors.New("not now")
+
+func (f *flaky) Publish(ctx context.Context, topic string, messages []membroker.Message) (membroker.EntryID, error) {
+	f.mu.Lock()
+	f.attempts = append(f.attempts, time.Now())
+	refuse := f.refuse > 0
+	f.refuse--
+	f.mu.Unlock()
+	if refuse {
+		return membroker.EntryID{}, errFlaky
+	}
+	return f.Broker.Publish(ctx, topic, messages)
+}
+
+// A copy that fails leaves its original unacked, and is sent again ever more slowly.
+func TestACopyThatFailsIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &flaky{Broker: membroker.New(membroker.DefaultConfig()), refuse: 4}
+		if _, err := broker.Broker.Publish(t.Context(), "persistent://public/default/t", []membroker.Message{{Payload: []byte("x")}}); err != nil {
+			t.Fatal(err)
+		}
+		cfg := sourcetest.Config("t")
+		reg := prometheus.NewRegistry()
+		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
+		m := sourcetest.Start(t, src)
+		got := m.Take(1)
+		m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Reason: "no use"}})
+
+		time.Sleep(cfg.CopyBackoffMin + cfg.CopyBackoffMin/2) // 2 of 5 attempts are over
+		stats := broker.SubscriptionStats(cfg.Subscription)
+		if m.Stats().Unsettled != 1 || stats.Unacked != 1 {
+			t.Errorf("unsettled %d, unacked %d while the copy is not safe; want 1, 1", m.Stats().Unsettled, stats.Unacked)
+		}
+		m.AwaitIdle()
+		synctest.Wait()
+		if stats := broker.SubscriptionStats(cfg.Subscription); stats.Unacked != 0 || stats.Acked != 1 {
+			t.Errorf("stats = %+v, want all acked", stats)
+		}
+		for i, want := 1, cfg.CopyBackoffMin; i < len(broker.attempts); i, want = i+1, 2*want {
+			if gap := broker.attempts[i].Sub(broker.attempts[i-1]); gap != want {
+				t.Errorf("attempt %d came after %v, want %v", i+1, gap, want)
+			}
+		}
+		if len(broker.attempts) != 5 {
+			t.Errorf("%d attempts, want 5", len(broker.attempts))
+		}
+		if got := metric(t, reg, "ringfence_source_copy_failures_total"); got != 4 {
+			t.Errorf("copy failures = %v, want 4", got)
+		}
+		m.Stop()
+	})
+}
+
+func metric(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			total := 0.0
+			for _, m := range f.GetMetric() {
+				total += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+			return total
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// The gauges move while nothing else does: an operator sees one stuck event grow old.
+func TestMetricsTellOfAStuckEvent(t *testing.T) {
+	broker := membroker.New(membroker.DefaultConfig())
+	if _, err := broker.Publish(t.Context(), "persistent://public/default/t", make([]membroker.Message, 10)); err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, source.NewMem(sourcetest.Config("t"), broker, source.NewMetrics(reg), sourcetest.Quiet()))
+	m.Done(m.Take(10)[1:]...)
+	for name, want := range map[string]float64{
+		"ringfence_source_unsettled": 1, "ringfence_source_pinned_entries": 1, "ringfence_source_pinned_events": 9,
+		"ringfence_source_allowance_used": 10, "ringfence_source_acked_total": 9, "ringfence_source_received_total": 10,
+	} {
+		sourcetest.Await(t, fmt.Sprintf("%s = %v", name, want), func() bool { return metric(t, reg, name) == want })
+	}
+	sourcetest.Await(t, "it is a second old", func() bool { return metric(t, reg, "ringfence_source_oldest_unsettled_seconds") >= 1 })
+	m.Stop()
+	if got := metric(t, reg, "ringfence_source_nacked_total"); got != 0 {
+		t.Errorf("nacked = %v", got)
+	}
+}
+
+// BenchmarkSource measures our side of an event: from the broker's entry through
+// the ledger to the sink, and from its verdict to the ack of its entry.
+func BenchmarkSource(b *testing.B) {
+	broker := membroker.New(membroker.DefaultConfig())
+	cfg := sourcetest.Config("t")
+	src := source.NewMem(cfg, broker, sourcetest.NewMetrics(), sourcetest.Quiet())
+	const batch = 500
+	entry := make([]membroker.Message, batch)
+	for i := range entry {
+		entry[i] = membroker.Message{Key: "k", Payload: make([]byte, 200), PublishTime: 1}
+	}
+	done := make(chan int, 1024)
+	ctx, stop := context.WithCancel(b.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		verdicts := make([]event.Verdict, 0, cfg.BatchMax)
+		_ = src.Run(ctx, func(_ context.Context, events []source.Message) {
+			verdicts = verdicts[:0]
+			for _, e := range events {
+				verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Done})
+			}
+			src.Settle(verdicts)
+			done <- len(events)
+		})
+	})
+	<-src.Ready()
+	b.ReportAllocs()
+	b.ResetTimer()
+	for settled, sent := 0, 0; settled < b.N; {
+		for sent < b.N && sent-settled < 20*batch {
+			if _, err := broker.Publish(ctx, "persistent://public/default/t", entry); err != nil {
+				b.Fatal(err)
+			}
+			sent += batch
+		}
+		settled += <-done
+	}
+	b.StopTimer()
+	stop()
+	for {
+		select {
+		case <-done:
+			continue
+		default:
+		}
+		break
+	}
+	run.Wait()
+}
