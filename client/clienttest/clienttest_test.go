@@ -46,8 +46,12 @@ func TestOutcomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := clienttest.NewRouter(t)
 			r.Start(test.handler)
-			if got := r.Deliver(&client.Event{Key: "k"}).Outcome(); got != test.want {
+			d := r.Deliver(&client.Event{Key: "k"})
+			if got := d.Outcome(); got != test.want {
 				t.Errorf("outcome = %v, want %v", got, test.want)
+			}
+			if got := d.Redeliver().Outcome(); got != test.want {
+				t.Errorf("second outcome = %v, want %v", got, test.want)
 			}
 		})
 	}

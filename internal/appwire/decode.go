@@ -153,9 +153,8 @@ func (f *FromRouter) readDeliveries(r reader) bool {
 	}
 }
 
-// count returns how many deliveries, and at most how many properties, there are. A
-// property takes at least two bytes, and names are rare, so a frame without names
-// has none.
+// count returns how many deliveries and properties there are, so that each gets one
+// allocation. It stops at what it does not know.
 func count(r reader) (deliveries, properties int) {
 	for {
 		tag, more := r.next()
