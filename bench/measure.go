@@ -40,8 +40,9 @@ type point struct {
 
 // proc is one process under measurement.
 type proc struct {
-	role string // app or router
-	cmd  *exec.Cmd
+	role   string // app or router
+	cmd    *exec.Cmd
+	reader sync.WaitGroup
 
 	mu     sync.Mutex
 	events []point
@@ -61,7 +62,8 @@ func measure(ctx context.Context, o Options, mode, dir string, round int) (Sampl
 	defer func() {
 		cancel()
 		for _, p := range procs {
-			_ = p.cmd.Wait()
+			p.reader.Wait()
+			_ = p.cmd.Wait() // it was killed
 		}
 	}()
 	if err != nil {
@@ -146,7 +148,7 @@ func start(ctx context.Context, o Options, mode, topic, dir string) ([]*proc, er
 		if err := p.cmd.Start(); err != nil {
 			return fmt.Errorf("start %s: %w", role, err)
 		}
-		go p.read(out)
+		p.reader.Go(func() { p.read(out) })
 		procs = append(procs, p)
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/signal"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -34,11 +35,9 @@ func runWorker(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	var handled atomic.Int64
-	go func() {
-		for range time.Tick(100 * time.Millisecond) {
-			fmt.Println(handled.Load())
-		}
-	}()
+	var report sync.WaitGroup
+	defer report.Wait()
+	report.Go(func() { reportProgress(ctx, &handled) })
 	work := func(payload []byte) error { return nil }
 	if *handler == "json" {
 		work = decode
@@ -51,6 +50,20 @@ func runWorker(args []string) error {
 		})
 	}
 	return consumeShared(ctx, *url, *topic, work, &handled)
+}
+
+// reportProgress prints how many events have been handled, ten times a second.
+func reportProgress(ctx context.Context, handled *atomic.Int64) {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			fmt.Println(handled.Load())
+		}
+	}
 }
 
 // consumeShared is the plain way: one SHARED consumer, as many handlers as the
@@ -70,18 +83,26 @@ func consumeShared(ctx context.Context, url, topic string, work func([]byte) err
 		return err
 	}
 	defer consumer.Close()
+	var handlers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		go func() {
-			for m := range messages {
-				if work(m.Payload()) != nil {
-					consumer.Nack(m)
-					continue
-				}
-				_ = consumer.Ack(m)
-				handled.Add(1)
-			}
-		}()
+		handlers.Go(func() { handle(ctx, consumer, messages, work, handled) })
 	}
-	<-ctx.Done()
+	handlers.Wait()
 	return nil
+}
+
+func handle(ctx context.Context, consumer pulsar.Consumer, messages <-chan pulsar.ConsumerMessage, work func([]byte) error, handled *atomic.Int64) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-messages:
+			if work(m.Payload()) != nil {
+				consumer.Nack(m)
+				continue
+			}
+			_ = consumer.Ack(m) // without a receipt from the broker it never fails
+			handled.Add(1)
+		}
+	}
 }

@@ -41,8 +41,8 @@ var arrows = map[string]arrow{
 
 	"internal/pipeline": {slices.Concat(words, stages), "the only place that sees two stages at work"},
 	"internal/node": {
-		slices.Concat(words, []string{"internal/pipeline", "internal/controllog", "internal/membership", "internal/run", "internal/config", "internal/telemetry", "internal/admin"}),
-		"one member: the stages are behind internal/pipeline",
+		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/membership", "internal/run"}),
+		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
 		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry"}),
@@ -73,23 +73,22 @@ var arrows = map[string]arrow{
 	"chaos":               {anything, "drives the whole house from outside"},
 	"e2e":                 {anything, "drives the whole house from outside"},
 	"internal/archtest":   {nil, "reads files"},
-	"internal/deps":       {nil, "pins modules, imports nothing of ours"},
 }
 
 var libraries = []only{
 	{
 		"github.com/apache/pulsar-client-go",
-		[]string{"internal/source", "internal/controllog", "internal/pulsartest", "cmd", "bench", "e2e", "chaos", "internal/demo", "internal/deps"},
+		[]string{"internal/source", "internal/controllog", "internal/pulsartest", "cmd", "bench", "e2e", "chaos", "internal/demo"},
 		"its manners are dealt with in one place for data and in one for control; the others only produce load",
 	},
 	{
 		"github.com/hashicorp/memberlist",
-		[]string{"internal/membership", "internal/deps"},
+		[]string{"internal/membership"},
 		"gossip gives addresses and evidence, and never decides",
 	},
 	{
 		"github.com/buraksezer/consistent",
-		[]string{"ring", "internal/deps"},
+		[]string{"ring"},
 		"it panics on bad input, and another version places partitions elsewhere",
 	},
 }

@@ -14,7 +14,15 @@ import (
 // consume reads the subscription while this node is a member with an application,
 // and not otherwise: a node that can work on nothing takes nothing from the others.
 func (n *Node) consume(ctx context.Context) error {
-	defer close(n.settled)
+	err := n.consumeWhileAllowed(ctx)
+	close(n.settled)
+	if err == nil {
+		<-ctx.Done() // drained, and not over yet
+	}
+	return err
+}
+
+func (n *Node) consumeWhileAllowed(ctx context.Context) error {
 	pause := subscribePauseMin
 	for n.waitUntil(ctx, n.mayConsume) {
 		began := clock.Now()

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -34,6 +33,7 @@ import (
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/run"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
@@ -161,53 +161,66 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	return n, nil
 }
 
+// stopTimeout is how long the stages may take to stop once nothing is left to drain.
+const stopTimeout = 10 * time.Second
+
 // Run is the node's whole life. When ctx ends it drains, within Config.DrainTimeout,
 // and stops. It returns nil after a drain that was complete; [ErrDrainTimeout];
 // [ErrExit] with the reason; or what made the node stop.
 func (n *Node) Run(ctx context.Context) error {
 	// The stages have a context of their own, so that ctx does not cut what is being drained.
-	below, stop := context.WithCancel(context.WithoutCancel(ctx))
+	stages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	group, below := errgroup.WithContext(below)
-	group.Go(func() error { return n.pool.Run(below) })
-	group.Go(func() error { return n.peers.Run(below, n.parts.PeerListener) })
-	group.Go(func() error { return n.app.Run(below) })
-	group.Go(func() error { return n.serveApp(below) })
-	group.Go(func() error { return n.pipeline.Run(below) })
-	group.Go(func() error { return n.live(below) })
-	group.Go(func() error { return n.consume(below) })
-	group.Go(func() error {
-		for _, done := range []chan struct{}{n.left, n.settled} {
-			select {
-			case <-done:
-			case <-below.Done():
-				return nil
-			}
-		}
-		n.log.Info("drained")
-		close(n.drained)
-		return nil
+	var ended error
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		defer stop()
+		ended = run.All(stages, stopTimeout,
+			run.Stage{Name: "source", Run: n.consume},
+			run.Stage{Name: "ownership", Run: n.live},
+			run.Stage{Name: "forward", Run: n.pool.Run},
+			run.Stage{Name: "peers", Run: func(ctx context.Context) error { return n.peers.Run(ctx, n.parts.PeerListener) }},
+			run.Stage{Name: "mailbox", Run: n.pipeline.Run},
+			run.Stage{Name: "app", Run: n.app.Run},
+			run.Stage{Name: "app streams", Run: n.serveApp},
+		)
 	})
+	wait.Go(func() { n.noteDrained(stages) })
 
 	var cut error
 	select {
 	case <-ctx.Done():
-		cut = n.drainWithin(below)
-	case <-below.Done():
+		cut = n.drainWithin(stages)
+	case <-stages.Done():
 	}
 	stop()
-	return errors.Join(group.Wait(), cut)
+	wait.Wait()
+	return errors.Join(ended, cut)
+}
+
+// noteDrained closes drained when this node owns nothing, runs nothing and has
+// settled all that it received.
+func (n *Node) noteDrained(stages context.Context) {
+	for _, done := range []chan struct{}{n.left, n.settled} {
+		select {
+		case <-done:
+		case <-stages.Done():
+			return
+		}
+	}
+	n.log.Info("drained")
+	close(n.drained)
 }
 
 // drainWithin drains and waits for the end, but no longer than it may take.
-func (n *Node) drainWithin(below context.Context) error {
+func (n *Node) drainWithin(stages context.Context) error {
 	n.Drain()
 	timeout := time.NewTimer(n.cfg.DrainTimeout)
 	defer timeout.Stop()
 	select {
 	case <-n.drained:
 		return nil
-	case <-below.Done(): // a stage has failed and says why
+	case <-stages.Done(): // one has failed and says why
 		return nil
 	case <-timeout.C:
 		return fmt.Errorf("%w after %v: %d events are not settled; the broker will deliver them again", ErrDrainTimeout, n.cfg.DrainTimeout, n.Unsettled())
