@@ -90,6 +90,15 @@ func TestNotOwnerIsSentAtOnceWhenTheRouteHasMoved(t *testing.T) {
 	tt.wantTake(2, 1)
 }
 
+func TestQueuedEventsFollowTheRoute(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("up", 1, 2)
+	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
+	tt.hold("down", 3, 3)
+	tt.owner(2, 2)
+	tt.wantTake(2, 1, 2, 3)
+}
+
 func TestNotOwnerIsRetriedAfterAWhile(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("k", 1, 1)
