@@ -269,6 +269,9 @@ func TestAFailedEventStaysFirstUntilItsRetryIsDue(t *testing.T) {
 	if d.Event.ID != first.ID || d.Attempt != 2 || d.Event.FirstError != "boom" || d.Event.LastError != "boom" {
 		t.Errorf("delivery %+v of %+v, want the second attempt of the first event", d, d.Event)
 	}
+	if state := f.Inspect("ann"); state.Wait != WaitHandler || state.HeldUntil != 0 || state.Delivery != d.ID || state.Worker != 1 {
+		t.Errorf("state %+v, want that delivery %d runs and nothing holds it", state, d.ID)
+	}
 	f.finish(d, event.ResultDone, "")
 	if d := f.takeOne(); d.Event != second {
 		t.Errorf("then %v, want %v", d.Event.ID, second.ID)
@@ -476,6 +479,19 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	from.setGate(done.Partition, ownership.Closed)
 	if got := from.Window(done.Partition); len(got) != 0 {
 		t.Errorf("after the gate has closed the window still holds %v", got)
+	}
+}
+
+func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
+	f := newFixture(t, nil)
+	failed, next := f.event("ann"), f.event("ann")
+	f.accept(Local, failed, next)
+	f.finish(f.takeOne(), event.ResultRetry, "boom")
+	f.out.Reset()
+	f.AddWindow(f.now, failed.Partition, []event.MessageID{failed.ID}, &f.out)
+	f.want(f.out.Verdicts, says(Local, failed.Handle, event.Verdict{Kind: event.Done}))
+	if d := f.takeOne(); d.Event != next {
+		t.Errorf("then %v, want %v", d.Event.ID, next.ID)
 	}
 }
 
