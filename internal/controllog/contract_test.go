@@ -3,7 +3,6 @@ package controllog
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -216,7 +215,7 @@ func openTail(t *testing.T, tr Transport, from event.Position) *tail {
 	t.Helper()
 	collected := &tail{entries: make(chan Entry, 1<<14)}
 	opened := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		err := tr.Tail(ctx, from, 1000, func() { close(opened) }, func(e Entry) { collected.entries <- e })
@@ -266,7 +265,7 @@ func receiveWithin[T any](t *testing.T, from <-chan T) T {
 // runTransport runs a transport until the test ends.
 func runTransport(t *testing.T, tr Transport) Transport {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := tr.Run(ctx); err != nil {
@@ -297,4 +296,4 @@ func byPosition(a, b Entry) int {
 	return 0
 }
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -333,8 +333,7 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if err == nil {
 			return nil
 		}
-		var fatal fatalError
-		if errors.As(err, &fatal) {
+		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return fatal.error
 		}
 		p.log.Warn("broker not reached", "step", what, "topic", p.cfg.Topic, "error", err)

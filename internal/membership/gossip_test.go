@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -295,7 +294,7 @@ func startNode(t *testing.T, cfg Config) *testNode {
 	if err := n.gossip.listen(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	n.cancel = cancel
 	go func() { // Run, but for the possibility to crash
 		defer close(n.ended)
@@ -397,4 +396,4 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
