@@ -37,6 +37,9 @@ type Report struct {
 	Cancelled  uint64 `json:"cancelled"`
 	Unfinished uint64 `json:"unfinished"` // without an end
 
+	FirstStart clock.Instant `json:"first_start_ns"` // of all handlings; 0 when there is none
+	LastEnd    clock.Instant `json:"last_end_ns"`    // of all that ended
+
 	Keys   uint64 `json:"keys"`   // that were handled
 	Events uint64 `json:"events"` // that were done or rejected
 
@@ -154,6 +157,9 @@ func (c *checker) start(file int, r record) error {
 	if c.running[file][r.handling] != nil {
 		return fmt.Errorf("handling %d starts twice", r.handling)
 	}
+	if c.report.Started == 0 {
+		c.report.FirstStart = r.at
+	}
 	c.report.Started++
 	hash := xxhash.Sum64String(string(r.key))
 	key := c.keys[hash]
@@ -202,6 +208,7 @@ func (c *checker) end(file int, r record) error {
 		return fmt.Errorf("handling %d ends without a start", r.handling)
 	}
 	delete(c.running[file], r.handling)
+	c.report.LastEnd = r.at
 	switch r.outcome {
 	case Done:
 		c.report.Done++

@@ -1,0 +1,204 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/ring"
+)
+
+// group is the second part: members, and an application beside each.
+type group struct {
+	part
+
+	members []*member
+}
+
+// fenced runs the same load through Ringfence, and judges it.
+func (d *demo) fenced(ctx context.Context, baselineOverlaps uint64) (*Result, error) {
+	d.view.note("Now Ringfence: a router beside each application; each key belongs to one of them.")
+	g := &group{part: part{demo: d, title: "Ringfence", duration: d.options.Duration}}
+	g.rows = g.fill
+	for i := range d.options.Nodes {
+		m := &member{application: d.application(fmt.Sprintf("app-%d", i+1)), node: fmt.Sprintf("node-%d", i+1)}
+		g.members = append(g.members, m)
+		g.apps = append(g.apps, m.application)
+	}
+	var kills []journal.Kill
+	var drained error
+	err := g.shown(ctx, func(ctx context.Context) (err error) {
+		if err := g.start(ctx); err != nil {
+			return err
+		}
+		if kills, err = g.load(ctx); err != nil {
+			return err
+		}
+		drained = g.drain(ctx)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.crew.stopAll()
+	result, err := g.measure(kills)
+	if err != nil {
+		return nil, err
+	}
+	result.BaselineSharedOverlaps = baselineOverlaps
+	return result, drained
+}
+
+// start starts all members and applications, and waits until they share the
+// partitions.
+func (g *group) start(ctx context.Context) error {
+	for _, m := range g.members {
+		if err := g.startRouter(m); err != nil {
+			return err
+		}
+		var err error
+		m.process, err = g.crew.start(m.name, m.line, RoleApp, "--journal", m.journal, "--endpoint", m.endpoint)
+		if err != nil {
+			return err
+		}
+	}
+	return until(ctx, startPatience, "forming the group", func(ctx context.Context) (bool, error) {
+		return g.look(ctx) && g.partitions() == ring.Partitions && g.everyoneOwns(), nil
+	})
+}
+
+// load publishes, and meanwhile kills a router and starts it again.
+func (g *group) load(ctx context.Context) (kills []journal.Kill, err error) {
+	g.view.note("%d members share %d partitions. %d events/s on %d keys for %v.",
+		len(g.members), ring.Partitions, g.options.Rate, g.options.Keys, g.options.Duration)
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return g.publish(ctx, g.names.fenced.topic) })
+	if g.options.KillAt > 0 {
+		tasks.Go(func() (err error) {
+			kills, err = g.fault(ctx)
+			return err
+		})
+	}
+	err = tasks.Wait()
+	return kills, err
+}
+
+// victim is the member that is killed.
+const victim = 1
+
+func (g *group) fault(ctx context.Context) ([]journal.Kill, error) {
+	m := g.members[victim]
+	if err := sleep(ctx, g.options.KillAt); err != nil {
+		return nil, err
+	}
+	at, err := m.kill()
+	if err != nil {
+		return nil, err
+	}
+	g.view.note("%5.1f s  SIGKILL for the router %s. Its application lives on, alone.", g.options.KillAt.Seconds(), m.node)
+	kills := []journal.Kill{{Path: m.journal, At: at}}
+	if g.options.RestartAt == 0 {
+		return kills, nil
+	}
+	if err := sleep(ctx, g.options.RestartAt-g.options.KillAt); err != nil {
+		return kills, err
+	}
+	g.view.note("%5.1f s  %s is started again.", g.options.RestartAt.Seconds(), m.node)
+	return kills, g.startRouter(m)
+}
+
+// sleep waits for d, or returns why ctx ended.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drain waits until every event has its end: no member has an open one, the broker
+// has none, and the journals tell of all.
+func (g *group) drain(ctx context.Context) error {
+	return until(ctx, drainPatience, "settling what was published", func(ctx context.Context) (bool, error) {
+		if !g.look(ctx) || g.unsettled() > 0 {
+			return false, nil
+		}
+		if open, err := g.backend.open(ctx, g.names.fenced.name); err != nil || open > 0 {
+			return false, err
+		}
+		return g.allHandled()
+	})
+}
+
+// measure reads the journals.
+func (g *group) measure(kills []journal.Kill) (*Result, error) {
+	report, err := journal.Check(g.files(), g.sent.names)
+	if err != nil {
+		return nil, err
+	}
+	paths := make([]string, len(g.apps))
+	for i, a := range g.apps {
+		paths[i] = a.journal
+	}
+	waits, err := journal.MeasureWaits(paths, kills, g.sent.sentAt)
+	if err != nil {
+		return nil, err
+	}
+	r := resultOf(report, waits)
+	r.stayedAway = g.options.RestartAt > 0 && g.members[victim].figures().partitions == 0
+	return &r, nil
+}
+
+// look asks all members for their figures, and reports whether all that live take
+// part in the group.
+func (g *group) look(ctx context.Context) bool {
+	ok := true
+	for _, m := range g.members {
+		ok = m.look(ctx) && ok
+	}
+	return ok
+}
+
+func (g *group) partitions() (n int) {
+	for _, m := range g.members {
+		n += m.figures().partitions
+	}
+	return n
+}
+
+func (g *group) unsettled() (n int) {
+	for _, m := range g.members {
+		n += m.figures().unsettled
+	}
+	return n
+}
+
+func (g *group) everyoneOwns() bool {
+	for _, m := range g.members {
+		if m.figures().partitions == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// fill shows the members in the table, and says when partitions have moved.
+func (g *group) fill(pic *picture) {
+	ctx, cancel := context.WithTimeout(context.Background(), askPatience) //nolint:contextcheck // a look at the members, which no caller waits for
+	defer cancel()
+	g.look(ctx)
+	for i, m := range g.members {
+		r, moved := m.row()
+		r.handled = pic.rows[i].handled
+		pic.rows[i] = r
+		if moved != "" && pic.elapsed > 0 {
+			g.view.note("%5.1f s  %s", pic.elapsed.Seconds(), moved)
+		}
+	}
+}

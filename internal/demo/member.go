@@ -1,0 +1,213 @@
+package demo
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// member is one router and its application. The router may be killed and started
+// again; the application lives on.
+type member struct {
+	*application
+
+	node     string
+	endpoint string // of the router, for the application
+	gossip   string // address of the newest router
+
+	mu     sync.Mutex // guards what follows
+	router *process
+	admin  string // address
+	killed bool
+	seen   figures
+	before int // partitions at the last row
+	told   int // partitions that were reported last
+}
+
+// stateKilled is what the table shows of a member without its router.
+const stateKilled = "KILLED"
+
+// figures are what a member says of itself.
+type figures struct {
+	member     bool
+	partitions int // it may dispatch for
+	unsettled  int
+}
+
+// startRouter starts the router of a member, for the first time or again.
+func (g *group) startRouter(m *member) error {
+	ports, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	gossip, admin := loopback(ports[0]), loopback(ports[1])
+	listen := "unix:" + filepath.Join(g.dir, m.node+".sock")
+	m.endpoint = "unix://" + filepath.Join(g.dir, m.node+".sock")
+	if runtime.GOOS == "windows" { // where such a path is no endpoint
+		if m.endpoint == "" {
+			m.endpoint = loopback(ports[2])
+		}
+		listen = m.endpoint
+	}
+	m.gossip = gossip
+	file := filepath.Join(g.dir, m.node+".yaml")
+	if err := os.WriteFile(file, []byte(g.settings(m, listen, admin)), 0o600); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	router, err := g.crew.start(m.node, func(string) {}, append([]string{RoleMember, "--config", file}, g.backend.arguments()...)...)
+	m.mu.Lock()
+	m.router, m.admin, m.killed = router, admin, false
+	m.mu.Unlock()
+	return err
+}
+
+// settings is the file of one member: what `router run --config` takes.
+func (g *group) settings(m *member, listen, admin string) string {
+	url := g.options.Pulsar
+	if url == "" {
+		url = "pulsar://127.0.0.1:6650" // not used
+	}
+	var seeds []string
+	for _, other := range g.members {
+		if other != m && other.gossip != "" {
+			seeds = append(seeds, strconv.Quote(other.gossip))
+		}
+	}
+	return fmt.Sprintf(`# One member of a demo.
+node:       {group: %q, name: %q}
+pulsar:     {url: %q, topics: [%q], subscription: %q}
+control_log: {namespace: %q}
+app:        {listen: %q}
+peer:       {listen: "127.0.0.1:0"}
+gossip:     {listen: %q, seeds: [%s]}
+admin:      {listen: %q}
+debug:      {listen: "127.0.0.1:0"}
+ownership:  {profile: fast}
+`, g.names.group, m.node, url, g.names.fenced.topic, g.names.fenced.name, controlNamespace, listen, m.gossip, strings.Join(seeds, ", "), admin)
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freePorts returns ports that were free a moment ago.
+func freePorts(n int) (ports []int, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
+		if err != nil {
+			return nil, fmt.Errorf("demo: %w", err)
+		}
+		defer l.Close()
+		addr, _ := l.Addr().(*net.TCPAddr)
+		ports = append(ports, addr.Port)
+	}
+	return ports, nil
+}
+
+// kill kills the router.
+func (m *member) kill() (clock.Instant, error) {
+	m.mu.Lock()
+	router := m.router
+	m.killed, m.seen = true, figures{}
+	m.mu.Unlock()
+	return router.kill()
+}
+
+// askPatience is how long a member may take to tell its figures.
+const askPatience = time.Second
+
+// look asks the router for its figures, if it lives, and reports whether it takes
+// part in the group.
+func (m *member) look(ctx context.Context) bool {
+	m.mu.Lock()
+	admin, killed := m.admin, m.killed
+	m.mu.Unlock()
+	if killed {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	f, err := ask(ctx, admin)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && !m.killed {
+		m.seen = f
+	}
+	return err == nil && f.member
+}
+
+func (m *member) figures() figures {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen
+}
+
+// row is the member's line of the table, and what to say if its share has changed
+// and stayed so since the last one.
+func (m *member) row() (r row, moved string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r = row{name: m.node, state: "up", partitions: m.seen.partitions, unsettled: m.seen.unsettled}
+	switch {
+	case m.killed:
+		r.state, r.partitions, r.unsettled = stateKilled, unknown, unknown
+	case m.seen.partitions == 0:
+		r.state = "joining"
+	}
+	now := m.seen.partitions
+	if now == m.before && now != m.told {
+		if now > m.told {
+			moved = fmt.Sprintf("%s owns %d more partitions: %d.", m.node, now-m.told, now)
+		} else if !m.killed {
+			moved = fmt.Sprintf("%s has handed over %d partitions: %d left.", m.node, m.told-now, now)
+		}
+		m.told = now
+	}
+	m.before = now
+	return r, moved
+}
+
+// ask reads the metrics of a member.
+func ask(ctx context.Context, admin string) (f figures, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
+	if err != nil {
+		return f, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return f, err
+	}
+	defer response.Body.Close()
+	return figuresIn(response.Body)
+}
+
+// figuresIn reads figures from the text format of Prometheus.
+func figuresIn(text io.Reader) (f figures, err error) {
+	lines := bufio.NewScanner(text)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			continue // a comment, or a metric with labels that hold spaces
+		}
+		switch name {
+		case "ringfence_ownership_is_member":
+			f.member = n == 1
+		case "ringfence_ownership_open_partitions":
+			f.partitions = int(n)
+		case "ringfence_source_unsettled":
+			f.unsettled = int(n)
+		}
+	}
+	return f, lines.Err()
+}
