@@ -101,7 +101,7 @@ func benchmarkStream(b *testing.B, network string, size int) {
 	}
 	g := grpc.NewServer(app.ServerOptions(cfg)...)
 	appv1.RegisterAppServiceServer(g, server)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(b.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Run(ctx) })
 	running.Go(func() { _ = g.Serve(listener) })

@@ -42,22 +42,23 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 // The pauses between attempts to connect: the router is on this machine, so a short
 // one is cheap, and one that comes back should be found soon.
 const (
-	backoffMin = 50 * time.Millisecond
-	backoffMax = 2 * time.Second
+	backoffFirst = 50 * time.Millisecond
+	backoffMax   = 2 * time.Second
 )
 
 // connect runs one stream after the other until ctx ends.
 func (r *runner) connect(ctx context.Context) {
-	backoff := backoffMin
+	backoff := backoffFirst
 	for ctx.Err() == nil {
 		worked, err := r.runStream(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if worked {
-			backoff = backoffMin
+			backoff = backoffFirst
 		}
-		pause := time.Duration(float64(backoff) * (0.5 + rand.Float64())) // workers of one router spread out
+		spread := 0.5 + rand.Float64() //nolint:forbidigo // keeps the workers of one router apart; nothing else depends on it
+		pause := time.Duration(float64(backoff) * spread)
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
 		select {
 		case <-ctx.Done():
@@ -73,10 +74,8 @@ const patience = time.Second
 
 // stop waits for the handlers of all streams and ends the goroutines. ctx has ended.
 func (r *runner) stop() error {
-	hard := time.NewTimer(time.Until(r.drainEnds()) + patience)
-	defer hard.Stop()
-	defer r.grace.Stop()
-	defer r.cut(context.Canceled)
+	r.startGrace()
+	defer r.endGrace()
 	r.retire()
 	done := make(chan struct{})
 	var waiter sync.WaitGroup
@@ -88,7 +87,7 @@ func (r *runner) stop() error {
 	select {
 	case <-done:
 		return nil
-	case <-hard.C:
+	case <-r.hard.Done():
 		return fmt.Errorf("%w: %d still run", ErrDrainTimeout, r.busy())
 	}
 }

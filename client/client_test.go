@@ -76,7 +76,7 @@ func serve(t *testing.T, r *clienttest.Router, network, address string, handler 
 		endpoint = "unix://" + endpoint
 	}
 	t.Setenv(client.EndpointEnv, endpoint)
-	ctx, stop := context.WithCancel(r.Context(context.Background()))
+	ctx, stop := context.WithCancel(r.Context(context.WithoutCancel(t.Context())))
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := client.Run(ctx, "", handler, client.Logger(slog.New(slog.DiscardHandler))); err != nil {
@@ -330,7 +330,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) { // what t.Fatal does in a h
 
 func TestDrainWaitsForHandlers(t *testing.T) {
 	r := clienttest.NewRouter(t)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(t.Context())
 	started := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -383,7 +383,7 @@ func TestDrainGrace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := clienttest.NewRouter(t)
 				release := make(chan struct{})
-				ctx, stop := context.WithCancel(context.Background())
+				ctx, stop := context.WithCancel(t.Context())
 				result := make(chan error, 1)
 				var running sync.WaitGroup
 				running.Go(func() { result <- r.Run(ctx, test.handler(release), client.DrainGrace(5*time.Second)) })
@@ -410,7 +410,7 @@ func TestDrainGrace(t *testing.T) {
 func TestRunConnectsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := clienttest.NewRouter(t)
-		ctx, stop := context.WithCancel(r.Context(context.Background()))
+		ctx, stop := context.WithCancel(r.Context(t.Context()))
 		var dials atomic.Int32
 		refuse := func(context.Context, string, string) (net.Conn, error) {
 			dials.Add(1)
@@ -448,7 +448,7 @@ func TestRunRefusesBadArguments(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := client.Run(context.Background(), test.endpoint, test.handler, test.opts...)
+			err := client.Run(t.Context(), test.endpoint, test.handler, test.opts...)
 			if err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("Run = %v, want an error about %s", err, test.says)
 			}
@@ -468,7 +468,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("Reject says %q, want why", got)
 	}
 	e := &client.Event{}
-	if !e.LeaseUntil().IsZero() || e.Progress(context.Background()) != nil {
+	if !e.LeaseUntil().IsZero() || e.Progress(t.Context()) != nil {
 		t.Error("an event that no router delivered has a lease")
 	}
 }

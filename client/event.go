@@ -83,7 +83,8 @@ func (e *Event) LeaseUntil() time.Time {
 	if s == nil {
 		return time.Time{}
 	}
-	return time.Now().Add(s.deadlineOf(e).Sub(s.runner.hooks.Now()))
+	left := s.deadlineOf(e).Sub(s.runner.hooks.Now())
+	return time.Now().Add(left) //nolint:forbidigo // wall time, for the reader; the lease clock decides
 }
 
 // Progress tells the router that the work on this event goes on, so that a timeout
@@ -116,10 +117,10 @@ type delivery struct {
 // looks at it, which most handlers of small work never do: a standard context
 // stands behind it from the first call of Done or Value on.
 type handlerContext struct {
-	base context.Context // of all handlers; it has no deadline
+	base context.Context //nolint:containedctx // this is a context, and base its parent: that of all handlers, without a deadline
 
 	mu     sync.Mutex
-	std    context.Context // nil until it is needed
+	std    context.Context //nolint:containedctx // what stands behind this context, nil until it is needed
 	cancel context.CancelCauseFunc
 	cause  error // why it was cancelled, nil while it is not
 }

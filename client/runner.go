@@ -25,40 +25,48 @@ type runner struct {
 	handler  Handler
 	hooks    hook.Hooks
 	log      *slog.Logger
-	base     context.Context // of all handlers: ctx of Run, but not ended by it
+	base     context.Context //nolint:containedctx // of all handlers: ctx of Run, but not ended by it
 	cut      context.CancelCauseFunc
+	hard     context.Context //nolint:containedctx // of all streams: ends when Run waits no longer
+	giveUp   context.CancelFunc
+	grace    sync.Once
+	ends     [2]*time.Timer // of the grace, and of the patience after it; set by startGrace
 	handlers sync.WaitGroup // goroutines of the pool
 	watches  sync.WaitGroup // one for every stream that has handlers
 
-	mu        sync.Mutex
-	live      *stream    // the one whose deliveries start, nil while there is none
-	work      *sync.Cond // a parked goroutine is wanted, or all of them
-	parked    int
-	pool      int
-	running   int
-	waking    bool // one goroutine is on its way to the lock: it will wake the next
-	retired   bool
-	drainFrom time.Time // when ctx ended, zero before
-	grace     *time.Timer
+	mu      sync.Mutex
+	live    *stream    // the one whose deliveries start, nil while there is none
+	work    *sync.Cond // a parked goroutine is wanted, or all of them
+	parked  int
+	pool    int
+	running int
+	waking  bool // one goroutine is on its way to the lock: it will wake the next
+	retired bool
 }
 
 func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *runner {
 	r := &runner{options: o, endpoint: at, handler: handler, hooks: hook.From(ctx), log: o.log}
 	r.work = sync.NewCond(&r.mu)
 	r.base, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.hard, r.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	return r
 }
 
-// drainEnds returns when handlers are cancelled, given that ctx has ended. The first
-// call starts the grace.
-func (r *runner) drainEnds() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.drainFrom.IsZero() {
-		r.drainFrom = time.Now()
-		r.grace = time.AfterFunc(r.drainGrace, func() { r.cut(ErrDrainTimeout) })
+// startGrace begins the drain, when ctx has ended. Only the first call counts.
+func (r *runner) startGrace() {
+	r.grace.Do(func() {
+		r.ends[0] = time.AfterFunc(r.drainGrace, func() { r.cut(ErrDrainTimeout) })
+		r.ends[1] = time.AfterFunc(r.drainGrace+patience, r.giveUp)
+	})
+}
+
+// endGrace lets go of what Run holds. The grace must have begun.
+func (r *runner) endGrace() {
+	for _, timer := range r.ends {
+		timer.Stop()
 	}
-	return r.drainFrom.Add(r.drainGrace)
+	r.cut(context.Canceled)
+	r.giveUp()
 }
 
 // retire lets the goroutines of the pool end when they have nothing to do.
@@ -204,7 +212,7 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 func (r *runner) cancel(lost []*Event) {
 	for _, e := range lost {
 		r.log.Warn("key lost, handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt)
-		e.run.ctx.end(ErrKeyLost)
+		_ = e.run.ctx.end(ErrKeyLost) // it returns the cause, not a failure
 	}
 }
 

@@ -67,18 +67,18 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	}
 	defer func() { _ = conn.Close() }() // the stream is over; its error says more
 	// While we connect, the end of ctx ends that at once; later it begins a drain.
-	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	streamCtx, cancel := context.WithCancel(r.hard)
 	defer cancel()
 	connected := context.AfterFunc(ctx, cancel)
-	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{}))
+	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{})) //nolint:contextcheck // the stream outlives ctx: see above
 	if err != nil {
 		return false, err
 	}
 	if !connected() {
 		return false, context.Cause(ctx)
 	}
-	stopDrain := context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(r.drainEnds())+patience, cancel) })
-	defer stopDrain()
+	stopWaiting := context.AfterFunc(ctx, r.startGrace)
+	defer stopWaiting()
 
 	s := &stream{
 		runner: r, wire: wire, wake: make(chan struct{}, 1), broken: make(chan struct{}),
@@ -397,7 +397,6 @@ func (s *stream) ping() error {
 
 // drain asks for no further deliveries.
 func (s *stream) drain() error {
-	s.runner.drainEnds() // starts the grace
 	s.runner.mu.Lock()
 	s.inbox.drain()
 	s.runner.mu.Unlock()

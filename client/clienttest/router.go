@@ -53,7 +53,7 @@ type worker struct{ deadline clock.Instant }
 func NewRouter(t testing.TB) *Router {
 	t.Helper()
 	r := &Router{
-		t: t, boxes: newBoxes(), listener: bufconn.Listen(1 << 20), start: time.Now(),
+		t: t, boxes: newBoxes(), listener: bufconn.Listen(1 << 20), start: time.Now(), //nolint:forbidigo // the clock of this package is made of it, for synctest
 		workers: make(map[*worker]struct{}), conns: make(map[net.Conn]struct{}),
 	}
 	r.change = sync.NewCond(&r.mu)
@@ -72,7 +72,7 @@ func NewRouter(t testing.TB) *Router {
 	r.grpc = grpc.NewServer(app.ServerOptions(cfg)...)
 	appv1.RegisterAppServiceServer(r.grpc, server)
 
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it outlives the workers
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Run(ctx) }) // it returns nil
 	r.serve(&running, r.listener)
@@ -220,7 +220,10 @@ func (r *Router) passTo(i clock.Instant) {
 }
 
 // at returns the present instant of our clock. The lock is held.
-func (r *Router) at() clock.Instant { return clock.Instant(time.Since(r.start) + r.ahead + 1) }
+func (r *Router) at() clock.Instant {
+	elapsed := time.Since(r.start) //nolint:forbidigo // fake time in a synctest bubble, unlike CLOCK_BOOTTIME
+	return clock.Instant(elapsed + r.ahead + 1)
+}
 
 func (r *Router) now() clock.Instant {
 	r.mu.Lock()

@@ -106,8 +106,10 @@ func TestAnswers(t *testing.T) {
 	d.StartTake()
 	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent: nobody can have answered it
 	got := d.Answer([]event.Result{
-		{Delivery: 10, Kind: event.ResultDone}, {Delivery: 10, Kind: event.ResultRetry},
-		{Delivery: 30, Kind: event.ResultDone}, {Delivery: 777, Kind: event.ResultDone},
+		{Delivery: 10, Kind: event.ResultDone},
+		{Delivery: 10, Kind: event.ResultRetry},
+		{Delivery: 30, Kind: event.ResultDone},
+		{Delivery: 777, Kind: event.ResultDone},
 	}, nil)
 	wantResults(t, "once each, and only what was sent", got, "10:done ")
 	if s := d.Stats(); s.Unknown != 3 {

@@ -110,7 +110,7 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	listener := bufconn.Listen(1 << 20)
 	g := grpc.NewServer(ServerOptions(cfg)...)
 	appv1.RegisterAppServiceServer(g, server)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Run(ctx) })
 	running.Go(func() { _ = g.Serve(listener) })
