@@ -126,6 +126,14 @@ func Stats(t testing.TB, topic, subscription string) Subscription {
 	return stats.Subscriptions[subscription]
 }
 
+// BatchIndexAcks reports whether the broker counts acks of single events in a batch.
+func BatchIndexAcks(t testing.TB) bool {
+	t.Helper()
+	settings := map[string]any{}
+	Admin(t, http.MethodGet, "/admin/v2/brokers/configuration/runtime", nil, &settings)
+	return settings["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
+}
+
 func partitions(t testing.TB, topic string) int {
 	t.Helper()
 	var metadata struct {

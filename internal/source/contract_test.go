@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/pulsartest"
@@ -205,6 +206,41 @@ func TestPulsarUnloadWithOpenEntries(t *testing.T) {
 	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 }
 
+// With acknowledgmentAtBatchIndexLevelEnabled, CountEvents acks single events, and only
+// the open ones come back.
+func TestPulsarBatchIndexAcks(t *testing.T) {
+	b := newPulsarBroker(t)
+	if !pulsartest.BatchIndexAcks(t) {
+		t.Skip("this broker acks entries only: start one with tools/pulsar.sh run --set acknowledgmentAtBatchIndexLevelEnabled=true")
+	}
+	topic := b.Topic(t, 0)
+	b.Publish(t, topic, make([]sourcetest.Message, 10)...)
+	cfg := sourcetest.Config(topic)
+	cfg.Counting = source.CountEvents
+	first := sourcetest.Start(t, b.Source(t, cfg))
+	got := first.Take(10)
+	first.Done(got[:3]...)
+	first.Done(got[4:]...)
+	sourcetest.Await(t, "the broker counts one event", func() bool {
+		return pulsartest.Stats(t, topic, sourcetest.Subscription).Unacked == 1
+	})
+	if s := first.Stats(); s.Allowance != 1 || s.Pinned != 0 {
+		t.Errorf("stats = %+v; want an allowance of 1 and nothing pinned", s)
+	}
+	first.Stop()
+	second := sourcetest.Start(t, b.Source(t, cfg))
+	again := second.Take(1)
+	if again[0].Event.ID != got[3].Event.ID {
+		t.Errorf("%v came again, want %v", again[0].Event.ID, got[3].Event.ID)
+	}
+	second.Done(again...)
+	second.AwaitIdle()
+	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	if s := second.Stats(); second.Left() != 0 || s.Entries != 0 {
+		t.Errorf("%d more events came, stats = %+v", second.Left(), s)
+	}
+}
+
 // The client takes a message of nothing for a broken one, and acks it. If this test
 // fails, it has learned better, and the sentence about it in NewPulsar may go.
 func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
@@ -264,5 +300,49 @@ func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
 			m.Done(got...)
 			m.AwaitIdle()
 		})
+	}
+}
+
+// BenchmarkPulsarSource measures the whole of it on a real broker: entries of a
+// producer's default batching, received, settled as done at once, and acked.
+func BenchmarkPulsarSource(b *testing.B) {
+	client := pulsartest.Client(b)
+	topic := pulsartest.Topic(b, 0)
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: 5000})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer producer.Close()
+	payload := make([]byte, 200)
+	for range b.N {
+		producer.SendAsync(b.Context(), &pulsar.ProducerMessage{Payload: payload, Key: "k"}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	if err := producer.FlushWithCtx(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	src := source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(b), sourcetest.NewMetrics(), sourcetest.Quiet())
+	ctx, stop := context.WithCancel(b.Context())
+	b.ReportAllocs()
+	b.ResetTimer()
+	settled := 0
+	verdicts := make([]event.Verdict, 0, 256)
+	err = src.Run(ctx, func(_ context.Context, events []source.Message) {
+		verdicts = verdicts[:0]
+		for _, e := range events {
+			verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Done})
+		}
+		src.Settle(verdicts)
+		if settled += len(events); settled == b.N {
+			b.StopTimer()
+			stop()
+		}
+	})
+	stop()
+	if err != nil {
+		b.Fatal(err)
 	}
 }

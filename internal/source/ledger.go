@@ -333,11 +333,10 @@ func (l *Ledger) settle(h event.Handle, s *slot, acks []Ack) []Ack {
 	l.vacate(h, s)
 	e.settled++
 	if l.counting == CountEvents {
-		acks = append(acks, ack)
-		if e.open == 0 && (e.settled == e.total || l.lanes[e.lane] != number) {
+		if e.open == 0 { // each ack stands for itself; what the broker has left out will not come
 			l.remove(number)
 		}
-		return acks
+		return append(acks, ack)
 	}
 	l.stats.Pinned++
 	if e.settled == 1 {

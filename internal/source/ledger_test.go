@@ -76,6 +76,15 @@ func TestCountEventsAcksEachAndPinsNothing(t *testing.T) {
 	}
 }
 
+// After acks of single events the broker delivers the rest only.
+func TestCountEventsForgetsAnEntryOfWhichOnlyAPartCame(t *testing.T) {
+	l := source.NewLedger(source.CountEvents)
+	h := take(t, l, 7, 10, 0, 3)[0]
+	if acks, ok := l.Done(h, nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
+		t.Errorf("acks = %v, %v; stats = %+v, want none left", acks, ok, l.Stats())
+	}
+}
+
 func TestOneEndForEachEvent(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	h := take(t, l, 1, 1, 0, 0)[0]

@@ -88,7 +88,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	broker, err := s.open(ctx, s.cfg, s.log)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was asked to stop while it connected
 		}
 		return err
 	}
@@ -112,6 +112,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	group.Go(func() error { s.publishGauges(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
+		stopReading() // before the link is closed, which the reader would take for an error
 		// The client may block in Ack while the broker is away; closing ends that.
 		select {
 		case <-acked:

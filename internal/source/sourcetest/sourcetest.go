@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/source"
 )
@@ -402,7 +403,7 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 	got := m.Take(3)
 	original := got[0]
 	const delay = 1500 * time.Millisecond
-	started := time.Now()
+	started := clock.Now()
 	m.Settle([]event.Verdict{{
 		Handle: original.Event.Handle, Kind: event.Failed, Delay: delay, Attempts: 3, Reason: "third error", FirstError: "first error",
 	}})
@@ -411,7 +412,7 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 	awaitAcked(t, b, topic)
 
 	retried := m.Take(1)[0]
-	if waited := time.Since(started); waited < delay-100*time.Millisecond {
+	if waited := clock.Now().Sub(started); waited < delay-100*time.Millisecond {
 		t.Errorf("the copy came after %v, want %v", waited, delay)
 	}
 	want := *original.Event
@@ -585,7 +586,7 @@ func theFirstVerdictCounts(t *testing.T, b Broker) {
 
 func rawKeysAndTimes(t *testing.T, b Broker) {
 	topic := b.Topic(t, 0)
-	before := time.Now().Add(-time.Minute).UnixMilli()
+	now := time.Now() //nolint:forbidigo // publish times are of the wall clock
 	b.Publish(t, topic, Message{Key: "k", OrderingKey: "o", Payload: "x", EventTime: 42, Properties: map[string]string{"p": "v"}})
 	b.Publish(t, topic, Message{Payload: ""}, Message{Payload: ""})
 	m := Start(t, b.Source(t, Config(topic)))
@@ -599,8 +600,8 @@ func rawKeysAndTimes(t *testing.T, b Broker) {
 		t.Errorf("got %q, %q, %+v; want nothing in it", second.Key, second.OrderingKey, second.Event)
 	}
 	for _, e := range got {
-		if now := time.Now().Add(time.Minute).UnixMilli(); e.Event.PublishTime < before || e.Event.PublishTime > now {
-			t.Errorf("publish time = %d", e.Event.PublishTime)
+		if published := time.UnixMilli(e.Event.PublishTime); published.Sub(now).Abs() > time.Minute {
+			t.Errorf("published at %v, it is %v", published, now)
 		}
 	}
 	m.Done(got...)
