@@ -50,11 +50,16 @@ e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit test-e2e
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit test-reconnect test-e2e
 
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
 	$(GO) test -race -shuffle=on -timeout=15m $(ARGS) $(unit_packages)
+
+# pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
+.PHONY: test-reconnect
+test-reconnect:
+	$(GO) test -shuffle=on -timeout=5m $(ARGS) ./internal/controllog ./internal/source
 
 .PHONY: e2e
 e2e: ## The end-to-end tests alone, on a real Pulsar

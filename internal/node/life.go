@@ -23,6 +23,8 @@ type life struct {
 	inc    ownership.Incarnation
 	gossip *membership.Gossip
 	driver *driver
+
+	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
 
 // live runs one incarnation after the other until one ends for good: LOST begins a
@@ -76,7 +78,6 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	l.driver = newDriver(n.ownershipConfig(l), log, l, n.noted)
 	n.self.Store(&l.inc)
 	n.pipeline.SetSelf(l.inc)
-	n.reach.forget()
 	n.life.Store(l)
 
 	var end ownership.Effect
@@ -94,6 +95,9 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 // being made.
 func (n *Node) begin(l *life) {
 	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
+	n.reach.retell()
+	// What ended after Config.Running was taken was told to the machine before.
+	l.driver.drained(slices.Collect(l.running.All()))
 	select {
 	case <-n.draining:
 		l.driver.deliver(ownership.Leave{})
@@ -108,6 +112,7 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 			running = append(running, p)
 		}
 	}
+	l.running = ownership.SetOf(running...)
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	return ownership.Config{
@@ -116,7 +121,7 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 		GRPCAddr: n.cfg.PeerAddr, GossipAddr: l.gossip.Addr(),
 		Timing:  n.cfg.Timing,
 		Seed:    binary.LittleEndian.Uint64(seed[:]),
-		Running: ownership.SetOf(running...),
+		Running: l.running,
 		Place:   n.cfg.Ring.Place,
 	}
 }
@@ -160,6 +165,9 @@ func (l *life) SetTable(t *ownership.Table) {
 		peers = append(peers, forward.PeerAddress{Peer: forward.Peer(m.Inc), Address: m.GRPCAddr})
 		known = append(known, membership.Known{Inc: m.Inc, GossipAddr: m.GossipAddr})
 	}
+	n.reach.keep(func(inc ownership.Incarnation) bool {
+		return slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == inc })
+	})
 	n.pool.SetPeers(peers)
 	l.gossip.SetKnown(known)
 	n.pipeline.SetTable(t)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/invariant"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -69,6 +70,10 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 			}
 			return 0
 		})
+	f.NewCounterFunc(prometheus.CounterOpts{
+		Name: "ringfence_invariant_failures_total",
+		Help: "Assertions that did not hold: a bug in the router. Please report it.",
+	}, func() float64 { return float64(invariant.Failures()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_ownership_lease_margin_seconds",
 		Help: "Least remaining lease at a dispatch since this was read last; the lease itself when nothing was dispatched.",

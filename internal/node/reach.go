@@ -64,9 +64,29 @@ func (r *reach) change(inc ownership.Incarnation, change func(*links)) {
 	}
 }
 
-// forget begins anew, with a new machine that has been told nothing.
-func (r *reach) forget() {
+// retell tells a new machine, which knows nothing yet, what is known.
+func (r *reach) retell() {
+	r.mu.Lock()
+	known := make([]ownership.Evidence, 0, len(r.peers))
+	for inc, l := range r.peers {
+		if l.told != ownership.ReachUnknown {
+			known = append(known, ownership.Evidence{Inc: inc, Reach: l.told})
+		}
+	}
+	r.mu.Unlock()
+	for _, e := range known {
+		r.tell(e)
+	}
+}
+
+// keep forgets peers that no table names and no stream reaches any more, so that a
+// long life with many restarts around it does not fill the memory.
+func (r *reach) keep(named func(ownership.Incarnation) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.peers)
+	for inc, l := range r.peers {
+		if l.stream != ownership.ReachAlive && !named(inc) {
+			delete(r.peers, inc)
+		}
+	}
 }

@@ -14,8 +14,14 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
-// Revoke takes partitions back from the application.
-func (p *Pipeline) Revoke(r ownership.Revoke) { p.App.Revoke(r.Partitions, r.Final) }
+// Revoke takes partitions back from the application; a final one takes everything.
+func (p *Pipeline) Revoke(r ownership.Revoke) {
+	if r.Final {
+		p.App.RevokeAll()
+		return
+	}
+	p.App.Revoke(r.Partitions, false)
+}
 
 // Force ends the patience with what runs on revoked partitions.
 func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }

@@ -37,6 +37,7 @@ type Workers interface {
 	Wake(workers ...event.WorkerID)
 	WakeAll()
 	Revoke(partitions ownership.Set, final bool)
+	RevokeAll()
 	Force(partitions ownership.Set)
 }
 
