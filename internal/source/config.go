@@ -39,6 +39,11 @@ type Config struct {
 	// ChunkedMax is how many messages may be half received on a topic partition,
 	// where producers send them in chunks. At least 1.
 	ChunkedMax int
+	// ChunkedTimeout is when the client acks and drops a message of which not all
+	// chunks have come (v0.19.0 does so whatever AutoAckIncompleteChunk says). Chunks
+	// wait at the broker while reading stops, so it has to be longer than any pause of
+	// the application; it costs a sleeping goroutine for each chunked message of that time.
+	ChunkedTimeout time.Duration
 	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
 	UnsettledMax int
 	// UnsettledBytesMax is the same for what the open entries weigh.
@@ -71,6 +76,7 @@ func DefaultConfig() Config {
 		BatchMax:               256,
 		ReceiverQueueMax:       5000,
 		ChunkedMax:             100,
+		ChunkedTimeout:         time.Hour,
 		UnsettledMax:           20_000,
 		UnsettledBytesMax:      256 << 20,
 		Counting:               CountEntries,
@@ -123,6 +129,7 @@ func (c Config) Validate() error {
 		name  string
 		value time.Duration
 	}{
+		{"ChunkedTimeout", c.ChunkedTimeout},
 		{"CopyTimeout", c.CopyTimeout},
 		{"CopyBackoffMin", c.CopyBackoffMin},
 		{"NackDelay", c.NackDelay},

@@ -134,7 +134,7 @@ func TestValidateReportsEveryField(t *testing.T) {
 		t.Fatal("the zero Config is valid")
 	}
 	for _, field := range []string{
-		"Topics", "Subscription", "DeadLetterSubscription", "Counting", "BatchMax", "ReceiverQueueMax", "ChunkedMax",
+		"Topics", "Subscription", "DeadLetterSubscription", "Counting", "BatchMax", "ReceiverQueueMax", "ChunkedMax", "ChunkedTimeout",
 		"UnsettledMax", "UnsettledBytesMax", "CopiesMax", "CopyTimeout", "CopyBackoffMin", "NackDelay", "CloseTimeout",
 	} {
 		if !strings.Contains(err.Error(), field+" ") {

@@ -19,8 +19,8 @@ type MemBroker interface {
 }
 
 // NewMem returns a source that reads from a broker in memory. Config has the same
-// meaning as for Pulsar; chunks, names of consumers, CopyTimeout and CountEvents do
-// not exist there. When the connection to the broker breaks, Run returns.
+// meaning as for Pulsar; chunks, names of consumers, CopyTimeout, NackDelay and
+// CountEvents do not exist there. When the connection to the broker breaks, Run returns.
 func NewMem(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Logger) *Source {
 	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ *slog.Logger) (link, error) {
 		return openMem(ctx, cfg, broker)

@@ -22,8 +22,8 @@ import (
 // message whose checksum, batch or compression is broken, with a log line, and so it
 // does with a message that was sent without a batch and has neither payload nor
 // properties; it nacks a message that is encrypted, as there are no keys to read it
-// with, which then comes back for ever; it waits for the missing chunks of a message
-// and forgets it after a minute, for the broker to deliver it again.
+// with, which then comes back for ever; it acks the chunks that it has of a message
+// whose others do not come within ChunkedTimeout.
 func NewPulsar(cfg Config, options pulsar.ClientOptions, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {
@@ -108,6 +108,7 @@ func (p *pulsarLink) subscribe(topic string) error {
 		MessageChannel:                 p.messages,
 		ReceiverQueueSize:              max(1, p.cfg.ReceiverQueueMax/max(1, len(partitions))),
 		MaxPendingChunkedMessage:       p.cfg.ChunkedMax,
+		ExpireTimeOfIncompleteChunk:    p.cfg.ChunkedTimeout,
 		NackRedeliveryDelay:            p.cfg.NackDelay,
 		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
 	})
