@@ -74,11 +74,11 @@ func run(ctx context.Context, o Options, executable, dir string, v *view) (*Resu
 		return nil, causeOf(ctx, err)
 	}
 	defer d.backend.close()
-	baseline, err := d.plain(ctx)
+	plain, err := d.plain(ctx)
 	if err != nil {
 		return nil, causeOf(ctx, fmt.Errorf("plain SHARED: %w", err))
 	}
-	result, err := d.fenced(ctx, baseline.Overlaps)
+	result, err := d.fenced(ctx, plain)
 	if err != nil {
 		return result, causeOf(ctx, fmt.Errorf("ringfence: %w", err))
 	}
@@ -176,8 +176,10 @@ func (d *demo) plain(ctx context.Context) (journal.Report, error) {
 	for i := range d.options.Nodes {
 		a := d.application(fmt.Sprintf("plain-%d", i+1))
 		var err error
-		a.process, err = d.crew.start(a.name, a.line, append([]string{RolePlain, "--journal", a.journal,
-			"--topic", d.names.plain.topic, "--subscription", d.names.plain.name}, d.backend.arguments()...)...)
+		a.process, err = d.crew.start(a.name, a.line, append([]string{
+			RolePlain, "--journal", a.journal,
+			"--topic", d.names.plain.topic, "--subscription", d.names.plain.name,
+		}, d.backend.arguments()...)...)
 		if err != nil {
 			return journal.Report{}, err
 		}

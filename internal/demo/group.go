@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,13 +17,14 @@ type group struct {
 	part
 
 	members []*member
+	told    []int // how many partitions each had when that was last said; the drawer's own
 }
 
 // fenced runs the same load through Ringfence, and judges it.
-func (d *demo) fenced(ctx context.Context, baselineOverlaps uint64) (*Result, error) {
+func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error) {
 	d.view.note("Now Ringfence: a router beside each application; each key belongs to one of them.")
-	g := &group{part: part{demo: d, title: "Ringfence", duration: d.options.Duration}}
-	g.rows = g.fill
+	g := &group{part: part{demo: d, title: "Ringfence", duration: d.options.Duration, against: int(plain.Overlaps)}}
+	g.addMembers = g.fill
 	for i := range d.options.Nodes {
 		m := &member{application: d.application(fmt.Sprintf("app-%d", i+1)), node: fmt.Sprintf("node-%d", i+1)}
 		g.members = append(g.members, m)
@@ -44,11 +46,12 @@ func (d *demo) fenced(ctx context.Context, baselineOverlaps uint64) (*Result, er
 		return nil, err
 	}
 	d.crew.stopAll()
-	result, err := g.measure(kills)
+	result, err := judge(g.journals(), kills, &g.sent)
 	if err != nil {
 		return nil, err
 	}
-	result.BaselineSharedOverlaps = baselineOverlaps
+	result.plain, result.BaselineSharedOverlaps = plain, plain.Overlaps
+	result.stayedAway = g.options.RestartAt > 0 && g.members[victim].figures().partitions == 0
 	return result, drained
 }
 
@@ -136,23 +139,21 @@ func (g *group) drain(ctx context.Context) error {
 	})
 }
 
-// measure reads the journals.
-func (g *group) measure(kills []journal.Kill) (*Result, error) {
-	report, err := journal.Check(g.files(), g.sent.names)
+// judge reads the journals.
+func judge(journals []string, kills []journal.Kill, sent *publication) (*Result, error) {
+	files := make([]journal.File, len(journals))
+	for i, path := range journals {
+		files[i].Path = path
+	}
+	report, err := journal.Check(files, sent.names)
 	if err != nil {
 		return nil, err
 	}
-	paths := make([]string, len(g.apps))
-	for i, a := range g.apps {
-		paths[i] = a.journal
-	}
-	waits, err := journal.MeasureWaits(paths, kills, g.sent.sentAt)
+	waits, err := journal.MeasureWaits(journals, kills, sent.sentAt)
 	if err != nil {
 		return nil, err
 	}
-	r := resultOf(report, waits)
-	r.stayedAway = g.options.RestartAt > 0 && g.members[victim].figures().partitions == 0
-	return &r, nil
+	return resultOf(report, waits), nil
 }
 
 // look asks all members for their figures, and reports whether all that live take
@@ -188,17 +189,33 @@ func (g *group) everyoneOwns() bool {
 	return true
 }
 
-// fill shows the members in the table, and says when partitions have moved.
-func (g *group) fill(pic *picture) {
-	ctx, cancel := context.WithTimeout(context.Background(), askPatience) //nolint:contextcheck // a look at the members, which no caller waits for
-	defer cancel()
+// fill shows the members in the table, and says how partitions have moved.
+func (g *group) fill(ctx context.Context, pic *picture) {
 	g.look(ctx)
+	shares := make([]int, len(g.members))
 	for i, m := range g.members {
-		r, moved := m.row()
-		r.handled = pic.rows[i].handled
-		pic.rows[i] = r
-		if moved != "" && pic.elapsed > 0 {
-			g.view.note("%5.1f s  %s", pic.elapsed.Seconds(), moved)
+		shares[i] = m.figures().partitions
+		handled := pic.rows[i].handled
+		pic.rows[i] = m.row()
+		pic.rows[i].handled = handled
+	}
+	if g.partitions() != ring.Partitions {
+		return // they are moving
+	}
+	if moves := movesOf(g.members, g.told, shares); moves != "" {
+		g.view.note("%5.1f s  Partitions have moved: %s.", pic.elapsed.Seconds(), moves)
+	}
+	g.told = shares
+}
+
+// movesOf tells the difference between the shares before and after, "" when there is
+// none or no before.
+func movesOf(members []*member, before, after []int) string {
+	var moves []string
+	for i, m := range members {
+		if before != nil && before[i] != after[i] {
+			moves = append(moves, fmt.Sprintf("%s %+d", m.node, after[i]-before[i]))
 		}
 	}
+	return strings.Join(moves, ", ")
 }

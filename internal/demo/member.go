@@ -32,8 +32,6 @@ type member struct {
 	admin  string // address
 	killed bool
 	seen   figures
-	before int // partitions at the last row
-	told   int // partitions that were reported last
 }
 
 // stateKilled is what the table shows of a member without its router.
@@ -152,29 +150,18 @@ func (m *member) figures() figures {
 	return m.seen
 }
 
-// row is the member's line of the table, and what to say if its share has changed
-// and stayed so since the last one.
-func (m *member) row() (r row, moved string) {
+// row is the member's line of the table.
+func (m *member) row() row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r = row{name: m.node, state: "up", partitions: m.seen.partitions, unsettled: m.seen.unsettled}
+	r := row{name: m.node, state: "up", partitions: m.seen.partitions, unsettled: m.seen.unsettled}
 	switch {
 	case m.killed:
 		r.state, r.partitions, r.unsettled = stateKilled, unknown, unknown
 	case m.seen.partitions == 0:
 		r.state = "joining"
 	}
-	now := m.seen.partitions
-	if now == m.before && now != m.told {
-		if now > m.told {
-			moved = fmt.Sprintf("%s owns %d more partitions: %d.", m.node, now-m.told, now)
-		} else if !m.killed {
-			moved = fmt.Sprintf("%s has handed over %d partitions: %d left.", m.node, m.told-now, now)
-		}
-		m.told = now
-	}
-	m.before = now
-	return r, moved
+	return r
 }
 
 // ask reads the metrics of a member.

@@ -13,10 +13,11 @@ import (
 // part is one of the two halves of a demo while it runs: some applications and a load.
 type part struct {
 	*demo
-	title    string
-	duration time.Duration
-	apps     []*application
-	rows     func(*picture) // fills in what is known of the members; nil: nothing is
+	title      string
+	duration   time.Duration
+	apps       []*application
+	against    int                             // overlaps of the other part, 0 before it
+	addMembers func(context.Context, *picture) // adds what is known of the members; nil: nothing is
 
 	sent     publication
 	began    atomic.Int64 // clock.Instant of the load, 0 before it
@@ -35,10 +36,18 @@ func (p *part) publish(ctx context.Context, topic string) error {
 	return p.backend.flush(ctx)
 }
 
+func (p *part) journals() []string {
+	paths := make([]string, len(p.apps))
+	for i, a := range p.apps {
+		paths[i] = a.journal
+	}
+	return paths
+}
+
 func (p *part) files() []journal.File {
 	files := make([]journal.File, len(p.apps))
-	for i, a := range p.apps {
-		files[i].Path = a.journal
+	for i, path := range p.journals() {
+		files[i].Path = path
 	}
 	return files
 }
@@ -62,7 +71,7 @@ func (p *part) handled() (n int) {
 
 const (
 	drawEvery  = 500 * time.Millisecond
-	judgeEvery = 2 * time.Second // reading all journals costs some CPU
+	countEvery = 2 * time.Second // reading all journals costs some CPU
 )
 
 // shown runs something while the view shows how the part goes.
@@ -70,14 +79,14 @@ func (p *part) shown(ctx context.Context, run func(context.Context) error) error
 	watching, stop := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { every(watching, drawEvery, p.draw) })
-	watchers.Go(func() { every(watching, judgeEvery, p.judge) })
+	watchers.Go(func() { every(watching, countEvery, p.count) })
 	defer watchers.Wait()
 	defer stop()
 	return run(ctx)
 }
 
 // every calls f at intervals until ctx ends.
-func every(ctx context.Context, interval time.Duration, f func()) {
+func every(ctx context.Context, interval time.Duration, f func(context.Context)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -85,28 +94,28 @@ func every(ctx context.Context, interval time.Duration, f func()) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			f()
+			f(ctx)
 		}
 	}
 }
 
-// judge counts the overlaps so far. What cannot be read now is read at the end.
-func (p *part) judge() {
+// count counts the overlaps so far. What cannot be read now is read at the end.
+func (p *part) count(context.Context) {
 	if report, err := journal.Check(p.files(), nil); err == nil {
 		p.overlaps.Store(int64(report.Overlaps))
 	}
 }
 
-func (p *part) draw() {
-	pic := picture{title: p.title, of: p.duration, published: p.sent.count(), overlaps: int(p.overlaps.Load())}
+func (p *part) draw(ctx context.Context) {
+	pic := picture{title: p.title, of: p.duration, published: p.sent.count(), overlaps: int(p.overlaps.Load()), against: p.against}
 	if began := p.began.Load(); began != 0 {
 		pic.elapsed = clock.Now().Sub(clock.Instant(began))
 	}
 	for _, a := range p.apps {
 		pic.rows = append(pic.rows, row{name: a.name, state: "up", handled: int(a.handled.Load()), partitions: unknown, unsettled: unknown})
 	}
-	if p.rows != nil {
-		p.rows(&pic)
+	if p.addMembers != nil {
+		p.addMembers(ctx, &pic)
 	}
 	p.view.draw(pic)
 }

@@ -33,14 +33,15 @@ type Result struct {
 	Throughput             float64 `json:"throughput"`               // handled events per second, from the first start to the last end
 	BaselineSharedOverlaps uint64  `json:"baseline_shared_overlaps"` // overlaps of plain SHARED under the same load
 
-	unknown      uint64        // events that were handled and never published
-	takeoverKeys uint64        // over which TakeoverMS is taken
-	overlapMax   time.Duration // the longest overlap
-	stayedAway   bool          // the member that was started again owns nothing
+	plain        journal.Report // of plain SHARED
+	unknown      uint64         // events that were handled and never published
+	takeoverKeys uint64         // over which TakeoverMS is taken
+	overlapMax   time.Duration  // the longest overlap
+	stayedAway   bool           // the member that was started again owns nothing
 }
 
-func resultOf(r journal.Report, w journal.Waits) Result {
-	result := Result{
+func resultOf(r journal.Report, w journal.Waits) *Result {
+	result := &Result{
 		Events: r.Published, Handled: r.Events - r.Unknown, Lost: r.Lost, Duplicates: r.Duplicates,
 		Overlaps: r.Overlaps, StaleTokenWrites: r.StaleTokens, HandoffP99MS: milliseconds(w.Handoff.P99),
 		unknown: r.Unknown, overlapMax: r.OverlapMax,
@@ -48,10 +49,16 @@ func resultOf(r journal.Report, w journal.Waits) Result {
 	for _, takeover := range w.Takeovers { // there is one at most
 		result.TakeoverMS, result.takeoverKeys = milliseconds(takeover.P99), takeover.Count
 	}
-	if took := r.LastEnd.Sub(r.FirstStart); took > 0 {
-		result.Throughput = math.Round(float64(result.Handled) / took.Seconds())
-	}
+	result.Throughput = throughput(r)
 	return result
+}
+
+func throughput(r journal.Report) float64 {
+	took := r.LastEnd.Sub(r.FirstStart)
+	if took <= 0 {
+		return 0
+	}
+	return math.Round(float64(r.Events) / took.Seconds())
 }
 
 // milliseconds rounds to a tenth.

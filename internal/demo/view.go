@@ -21,6 +21,7 @@ type picture struct {
 	rows        []row
 	published   int
 	overlaps    int // a few seconds ago
+	against     int // overlaps of the part before, 0 when there was none
 }
 
 // row is one member, or one application without a router.
@@ -175,12 +176,15 @@ func (p picture) table(paint func(colour, text string) string) string {
 		fmt.Fprintf(&b, "  %-10s %s %11s %10s %10s %10s\n", r.name, state,
 			number(r.partitions), number(r.handled), number(r.perSecond), number(r.unsettled))
 	}
-	overlaps := fmt.Sprintf("%10s", thousands(p.overlaps))
+	overlaps := "overlaps so far: " + thousands(p.overlaps)
 	if p.overlaps > 0 {
 		overlaps = paint(red, overlaps)
 	}
-	fmt.Fprintf(&b, "\n  published %s, handled %s, %s/s; overlaps so far: %s\n\n",
-		thousands(p.published), thousands(p.handled()), thousands(p.perSecond()), strings.TrimLeft(overlaps, " "))
+	if p.against > 0 {
+		overlaps += fmt.Sprintf(" (plain SHARED had %s)", thousands(p.against))
+	}
+	fmt.Fprintf(&b, "\n  published %s, handled %s, %s/s\n  %s\n\n",
+		thousands(p.published), thousands(p.handled()), thousands(p.perSecond()), overlaps)
 	return b.String()
 }
 
@@ -224,15 +228,17 @@ func (v *view) result(r *Result, o Options, broken error) {
 		_ = json.NewEncoder(v.results).Encode(r) // who reads it sees when it is missing
 		return
 	}
-	fmt.Fprintf(v.results, "\n  %-26s %14s %14s\n", "", "plain SHARED", "Ringfence")
 	line := func(name, plain, fenced string) { fmt.Fprintf(v.results, "  %-26s %14s %14s\n", name, plain, fenced) }
-	line("overlaps of one key", thousands(r.BaselineSharedOverlaps), thousands(r.Overlaps))
-	line("events", "", thousands(r.Events))
-	line("handled", "", thousands(r.Handled))
-	line("lost", "", thousands(r.Lost))
-	line("duplicates", "", thousands(r.Duplicates))
-	line("stale token writes", "", thousands(r.StaleTokenWrites))
-	line("events/s", "", thousands(uint64(r.Throughput)))
+	numbers := func(name string, plain, fenced uint64) { line(name, thousands(plain), thousands(fenced)) }
+	fmt.Fprintln(v.results)
+	line("", "plain SHARED", "Ringfence")
+	numbers("events", r.plain.Published, r.Events)
+	numbers("handled", r.plain.Events, r.Handled)
+	numbers("overlaps", r.plain.Overlaps, r.Overlaps)
+	numbers("lost", r.plain.Lost, r.Lost)
+	numbers("duplicates", r.plain.Duplicates, r.Duplicates)
+	line("stale token writes", "(no tokens)", thousands(r.StaleTokenWrites))
+	numbers("events/s", uint64(throughput(r.plain)), uint64(r.Throughput))
 	if o.KillAt > 0 {
 		line("takeover after SIGKILL", "", fmt.Sprintf("%.0f ms", r.TakeoverMS))
 	}

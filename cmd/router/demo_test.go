@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain makes the test binary the router when it is started as one: the demo and
+// its children are this binary, started again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "demo" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// demoProcess returns a demo as a process of its own, with its files in a folder of the test.
+func demoProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, folder string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err = os.MkdirTemp("", "demo") //nolint:usetesting // t.TempDir is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	cmd = exec.CommandContext(t.Context(), self, append([]string{"demo"}, arguments...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+folder)
+	cmd.WaitDelay = time.Second
+	return cmd, folder
+}
+
+// output runs a demo, and returns the last line of its standard output and its exit code.
+func output(t *testing.T, arguments ...string) (last []byte, stderr string, code int) {
+	t.Helper()
+	cmd, folder := demoProcess(t, arguments...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	code = cmd.ProcessState.ExitCode()
+	if left, _ := os.ReadDir(folder); code == 0 && len(left) > 0 {
+		t.Errorf("a demo that passed left %v", left)
+	}
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	return lines[len(lines)-1], errs.String(), code
+}
+
+func TestDemo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs ten processes for 15 s")
+	}
+	last, stderr, code := output(t, "--output", "json", "--duration", "8s", "--kill-at", "2s", "--restart-at", "5s", "--rate", "400", "--keys", "100")
+	if code != exitOK {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	var got map[string]float64
+	if err := json.Unmarshal(last, &got); err != nil {
+		t.Fatalf("the last line is %q: %v", last, err)
+	}
+	want := map[string]float64{"events": 3200, "handled": 3200, "lost": 0, "overlaps": 0, "stale_token_writes": 0}
+	for name, n := range want {
+		if got[name] != n {
+			t.Errorf("%s = %v, want %v", name, got[name], n)
+		}
+	}
+	for _, name := range []string{"baseline_shared_overlaps", "takeover_ms", "throughput"} {
+		if got[name] <= 0 {
+			t.Errorf("%s = %v, want more than 0", name, got[name])
+		}
+	}
+	if got["takeover_ms"] > 10_000 {
+		t.Errorf("the takeover took %v ms, which no busy machine explains", got["takeover_ms"])
+	}
+	t.Logf("%s", last)
+}
+
+// A run that proves nothing must not look like one that passed.
+func TestDemoThatProvesNothing(t *testing.T) {
+	last, stderr, code := output(t, "--output", "json", "--nodes", "1", "--duration", "1s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "4", "--keys", "500")
+	if code != exitFailed || !strings.Contains(stderr, "plain SHARED did not overlap") {
+		t.Errorf("exit code %d, want %d; it says\n%s", code, exitFailed, stderr)
+	}
+	if !strings.Contains(stderr, "The logs and journals of this run are in") {
+		t.Errorf("it does not say where the logs are:\n%s", stderr)
+	}
+	var result map[string]float64
+	if err := json.Unmarshal(last, &result); err != nil || result["handled"] != 4 {
+		t.Errorf("the last line is %q, want 4 handled events (%v)", last, err)
+	}
+}
+
+func TestDemoWithBadOptions(t *testing.T) {
+	for _, arguments := range [][]string{{"--nodes", "0"}, {"--output", "xml"}, {"--keys", "1"}, {"--nonsense"}} {
+		_, stderr, code := output(t, arguments...)
+		if code != exitUsage || !strings.Contains(stderr, strings.TrimLeft(arguments[0], "-")) {
+			t.Errorf("%v: exit code %d, want %d; it says %q", arguments, code, exitUsage, stderr)
+		}
+	}
+}
