@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -125,8 +126,8 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if o.Router == "" && contains(o.Modes, modeRingfence) {
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary folder
+	if o.Router == "" && slices.Contains(o.Modes, modeRingfence) {
 		if o.Router, err = buildRouter(ctx, dir); err != nil {
 			return err
 		}
@@ -215,15 +216,6 @@ func cpuText(cpu map[string]float64) string {
 		parts = append(parts, fmt.Sprintf("%s %.2f µs", role, cpu[role]))
 	}
 	return "CPU/event: " + strings.Join(parts, ", ")
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // settle is how long after the last worker's first event the steady window begins.

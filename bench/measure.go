@@ -54,7 +54,7 @@ type proc struct {
 func measure(ctx context.Context, o Options, mode, dir string, round int) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	topic := fmt.Sprintf("persistent://public/default/bench-%s-%d-%08x", mode, round, rand.Uint32())
+	topic := fmt.Sprintf("persistent://public/default/bench-%s-%d-%x", mode, round, time.Now().UnixNano())
 	if err := fill(ctx, o, topic); err != nil {
 		return Sample{}, fmt.Errorf("fill %s: %w", topic, err)
 	}
@@ -109,9 +109,10 @@ func fill(ctx context.Context, o Options, topic string) error {
 	defer producer.Close()
 	var failed error
 	var once sync.Once
+	users := rand.New(rand.NewPCG(1, 1)) // the same load in every run
 	pad := strings.Repeat("x", max(0, o.Size-44))
 	for i := range o.Events {
-		key := "user-" + strconv.Itoa(rand.IntN(o.Keys))
+		key := "user-" + strconv.Itoa(users.IntN(o.Keys))
 		producer.SendAsync(ctx, &pulsar.ProducerMessage{
 			Key:     key,
 			Payload: fmt.Appendf(nil, `{"user":%q,"n":%d,"pad":%q}`, key, i, pad),

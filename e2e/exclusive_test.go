@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -107,14 +106,14 @@ func produce(t *testing.T, topic string, n, keys int) error {
 		if i >= keys {
 			user = rand.IntN(keys)
 		}
-		producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: []byte(payload(user % keys))},
+		producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Payload: []byte(payload(user % keys))},
 			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 				if err != nil {
 					t.Errorf("produce: %v", err)
 				}
 			})
 	}
-	return producer.Flush()
+	return producer.FlushWithCtx(t.Context())
 }
 
 func payload(user int) string { return fmt.Sprintf(`{"user":"user-%d","action":"click"}`, user) }
@@ -144,7 +143,7 @@ func TestAckedWhereItWasReceived(t *testing.T) {
 			}
 		})
 	}
-	if err := producer.Flush(); err != nil {
+	if err := producer.FlushWithCtx(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.settled(30 * time.Second)

@@ -4,6 +4,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -100,12 +101,17 @@ func benchmarkHop(b *testing.B, payload int) {
 	h.server = NewServer(config, func() Identity { return owner }, insecure.NewCredentials(), h, clock.Now, metrics, log)
 	pool := NewPool(config, func() Identity { return Identity{Group: "g", HashID: ring.HashID, Incarnation: peerNumber(1)} },
 		insecure.NewCredentials(), h, func(Peer, bool) {}, clock.Now, metrics, log, grpc.WithContextDialer(network.dial))
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 2)
 	lis := network.listen(b, "owner")
 	go func() { done <- h.server.Run(ctx, lis) }()
 	go func() { done <- pool.Run(ctx) }()
-	defer func() { cancel(); <-done; <-done }()
+	defer func() {
+		cancel()
+		if err := errors.Join(<-done, <-done); err != nil {
+			b.Error(err)
+		}
+	}()
 	pool.SetPeers([]PeerAddress{{Peer: owner.Incarnation, Address: "owner"}})
 	pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner.Incarnation}})
 	for i := range batches {
@@ -165,7 +171,7 @@ func (e echo) Forward(st peerv1.PeerService_ForwardServer) error {
 	for {
 		var frame []byte
 		if err := st.RecvMsg(&frame); err != nil {
-			return nil
+			return nil //nolint:nilerr // the client has closed the stream, however it did
 		}
 		if err := st.SendMsg(&e.answer); err != nil {
 			return err
@@ -191,7 +197,12 @@ func benchmarkRawStream(b *testing.B, payload int) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(lis) }()
-	defer func() { server.Stop(); <-done }()
+	defer func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	}()
 	conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))
 	if err != nil {

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -345,7 +346,7 @@ func setBytes(ev *event.Event, num protowire.Number, v []byte) {
 	case eventKey:
 		ev.Key = event.Key(alias(v))
 	case eventPayload:
-		ev.Payload = v[:len(v):len(v)]
+		ev.Payload = slices.Clip(v)
 	case eventFirstError:
 		ev.FirstError = alias(v)
 	case eventLastError:

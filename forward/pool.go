@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -374,7 +375,7 @@ func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerS
 	}
 	self := s.pool.identity()
 	hello := &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: self.hello(s.id)}}
-	if err := st.SendMsg(hello); err != nil && err != io.EOF { // EOF: the answer says why
+	if err := st.SendMsg(hello); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer says why
 		return nil, fmt.Errorf("forward: hello: %s", status.Convert(err).Message())
 	}
 	var answer verdictsFrame

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -157,7 +158,7 @@ func (n *node) log() *slog.Logger {
 	if os.Getenv("FORWARD_TEST_LOG") != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", n.identity.Member)
 	}
-	return slog.New(slog.NewTextHandler(io.Discard, nil))
+	return slog.New(slog.DiscardHandler)
 }
 
 func (n *node) name() string { return n.identity.Member }
@@ -176,7 +177,7 @@ func (n *node) start() {
 }
 
 func (n *node) startServer() {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(n.t.Context())
 	n.server = NewServer(n.config, n.self, insecure.NewCredentials(), n, n.now, n.metrics, n.log())
 	n.server.SetEpoch(event.Position{Ledger: 1})
 	listener := n.network.listen(n.t, n.name())
@@ -629,13 +630,13 @@ func caller(t *testing.T, network network, b *node, frames ...*peerv1.ForwardReq
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range frames {
-		if err := st.Send(f); err != nil && err != io.EOF {
+		if err := st.Send(f); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 	}

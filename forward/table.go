@@ -3,6 +3,7 @@ package forward
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -53,12 +54,9 @@ func (m *Moves) Reset() {
 func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
 
 func (m *Moves) wake(peer Peer) {
-	for _, p := range m.Wake {
-		if p == peer {
-			return
-		}
+	if !slices.Contains(m.Wake, peer) {
+		m.Wake = append(m.Wake, peer)
 	}
-	m.Wake = append(m.Wake, peer)
 }
 
 // Table holds the events of one consumer node until their verdicts, and decides

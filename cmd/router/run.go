@@ -120,7 +120,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		log.Warn("lease clock", "error", clock.Covers)
 	}
 	registry := telemetry.NewRegistry(version())
-	l, err := listen(cfg)
+	l, err := listen(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ type listeners struct {
 	peerAddr                string // at which others reach peer
 }
 
-func listen(cfg config.Config) (*listeners, error) {
+func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 	l := &listeners{}
 	var err error
 	open := func(setting, address string) net.Listener {
@@ -195,7 +195,7 @@ func listen(cfg config.Config) (*listeners, error) {
 			return nil
 		}
 		var listener net.Listener
-		if listener, err = listenOn(address); err != nil {
+		if listener, err = listenOn(ctx, address); err != nil {
 			err = fmt.Errorf("%s: %w", setting, err)
 		}
 		return listener
@@ -216,20 +216,22 @@ func listen(cfg config.Config) (*listeners, error) {
 
 // listenOn listens on HOST:PORT or unix:PATH. A socket that an earlier process has
 // left behind is removed, if nobody listens on it any more.
-func listenOn(address string) (net.Listener, error) {
+func listenOn(ctx context.Context, address string) (net.Listener, error) {
+	var config net.ListenConfig
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
-		return net.Listen("tcp", address)
+		return config.Listen(ctx, "tcp", address)
 	}
 	path = strings.TrimPrefix(path, "//")
-	if conn, err := net.Dial("unix", path); err == nil {
+	var dialer net.Dialer
+	if conn, err := dialer.DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("another process listens on %s", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return net.Listen("unix", path)
+	return config.Listen(ctx, "unix", path)
 }
 
 // advertised is the address at which other members reach a listener.

@@ -23,7 +23,7 @@ func (n *Node) consume(ctx context.Context) error {
 }
 
 func (n *Node) consumeWhileAllowed(ctx context.Context) error {
-	pause := subscribePauseMin
+	pause := pauseFirst
 	for n.waitUntil(ctx, n.mayConsume) {
 		began := clock.Now()
 		err := n.consumeOnce(ctx)
@@ -32,12 +32,12 @@ func (n *Node) consumeWhileAllowed(ctx context.Context) error {
 		case errors.Is(err, source.ErrSubscriptionType):
 			return fmt.Errorf("node: %w", err) // somebody uses it in another way: not for us to wait out
 		case err != nil:
-			if clock.Now().Sub(began) > subscribePauseMax {
-				pause = subscribePauseMin
+			if clock.Now().Sub(began) > pauseMax {
+				pause = pauseFirst
 			}
 			n.log.Warn("cannot consume; trying again", "error", err, "pause", pause)
 			n.sleep(ctx, pause)
-			pause = min(2*pause, subscribePauseMax)
+			pause = min(2*pause, pauseMax)
 		}
 	}
 	return nil
@@ -45,8 +45,8 @@ func (n *Node) consumeWhileAllowed(ctx context.Context) error {
 
 // The pauses between two attempts to subscribe.
 const (
-	subscribePauseMin = 500 * time.Millisecond
-	subscribePauseMax = 15 * time.Second
+	pauseFirst = 500 * time.Millisecond
+	pauseMax   = 15 * time.Second
 )
 
 // sleep waits, but not while the node drains.
@@ -72,6 +72,9 @@ func (n *Node) CheckSource() error {
 // that it has received is settled.
 func (n *Node) consumeOnce(ctx context.Context) error {
 	src := n.parts.Source()
+	if earlier := n.source.Load(); earlier != nil {
+		src.ContinueAfter(earlier)
+	}
 	n.source.Store(src)
 	reading, stop := context.WithCancel(ctx)
 	defer stop()

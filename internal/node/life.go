@@ -41,7 +41,7 @@ func (n *Node) live(ctx context.Context) error {
 			n.log.Error("ownership is lost; starting again as a new incarnation", "error", end.Reason)
 		case ownership.Exit:
 			return fmt.Errorf("%w: %s", ErrExit, end.Reason)
-		case ownership.Left:
+		default: // ownership.Left
 			n.log.Info("left the group")
 			close(n.left)
 			<-ctx.Done()

@@ -91,9 +91,3 @@ func (s Set) addAll(t Set) {
 		s[i] |= t[i]
 	}
 }
-
-func (s Set) removeAll(t Set) {
-	for i := range min(len(s), len(t)) {
-		s[i] &^= t[i]
-	}
-}

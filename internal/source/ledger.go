@@ -117,6 +117,8 @@ type Ledger struct {
 	lanes    []int32 // lane → the entry that is being received on it, or noEntry
 	oldest   int32   // list of entries by age
 	newest   int32
+	before   uint64 // generations that an earlier ledger of this node has used
+	latest   uint64 // highest generation in use here
 	stats    Stats
 }
 
@@ -150,6 +152,11 @@ type entry struct {
 func NewLedger(counting Counting) *Ledger {
 	return &Ledger{counting: counting, byID: make(map[EntryID]int32), oldest: noEntry, newest: noEntry}
 }
+
+// ContinueAfter makes the handles of l differ from all that an earlier ledger of
+// this node gave: a verdict that comes late must never settle another event. Call it
+// before the first receipt.
+func (l *Ledger) ContinueAfter(earlier *Ledger) { l.before = max(earlier.before, earlier.latest) }
 
 // Received takes one receipt in. Of a fresh event it returns the new handle, which
 // it also writes into the event. The handle is 0 when the receipt is not fresh, and
@@ -248,7 +255,9 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 		l.slots = append(l.slots, slot{})
 	}
 	s := &l.slots[at]
-	*s = slot{Message: r.Message, ref: r.Ref, generation: s.generation + 1, entry: number, index: r.Index, open: true}
+	generation := max(s.generation, l.before) + 1
+	l.latest = max(l.latest, generation)
+	*s = slot{Message: r.Message, ref: r.Ref, generation: generation, entry: number, index: r.Index, open: true}
 	e := &l.entries[number]
 	e.state[r.Index] = at
 	e.open++
@@ -259,7 +268,7 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	if l.counting == CountEvents {
 		l.stats.Allowance++
 	}
-	handle := event.Handle(s.generation<<slotBits | uint64(at))
+	handle := event.Handle(generation<<slotBits | uint64(at))
 	r.Event.Handle = handle
 	return handle
 }

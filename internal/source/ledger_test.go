@@ -322,3 +322,38 @@ func BenchmarkLedger(b *testing.B) {
 		})
 	}
 }
+
+// A verdict may come late, when the source that gave the handle has ended and
+// another one has begun.
+func TestHandlesOfALaterLedgerAreNew(t *testing.T) {
+	receive := func(l *source.Ledger, entry int64) event.Handle {
+		h, _ := l.Received(0, &source.Receipt{
+			Message: source.Message{Event: &event.Event{}}, Entry: source.EntryID{Ledger: 1, Entry: entry}, Total: 1,
+		})
+		return h
+	}
+	seen := map[event.Handle]bool{}
+	var earlier *source.Ledger
+	for range 3 {
+		l := source.NewLedger(source.CountEntries)
+		if earlier != nil {
+			l.ContinueAfter(earlier)
+		}
+		for i := range int64(5) {
+			h := receive(l, i)
+			if h == 0 || seen[h] {
+				t.Fatalf("handle %d comes twice", h)
+			}
+			seen[h] = true
+			if _, ok := l.Done(h, nil); !ok {
+				t.Fatalf("handle %d is unknown to its own ledger", h)
+			}
+		}
+		for h := range seen {
+			if _, ok := l.Done(h, nil); ok {
+				t.Fatalf("handle %d of an earlier ledger settled an event", h)
+			}
+		}
+		earlier = l
+	}
+}

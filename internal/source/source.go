@@ -77,6 +77,14 @@ func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context
 // Ready is closed once Run has subscribed to all topics.
 func (s *Source) Ready() <-chan struct{} { return s.ready }
 
+// ContinueAfter makes the handles of s differ from all that an earlier source of this
+// node has given. Call it when earlier has ended and before Run.
+func (s *Source) ContinueAfter(earlier *Source) {
+	earlier.mu.Lock()
+	defer earlier.mu.Unlock()
+	s.ledger.ContinueAfter(earlier.ledger)
+}
+
 // Run subscribes and hands events to sink until ctx ends; then it sends the acks
 // that are due, closes the subscription, which gives all open events back to the
 // broker, and returns nil. Any other return is an error: the subscription cannot be
