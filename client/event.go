@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/inbox"
 )
 
 // Event is one event, as the producer sent it, and what the router knows of it. Its
@@ -102,15 +102,9 @@ func (e *Event) Progress(ctx context.Context) error {
 
 // delivery is the SDK's own part of an event: its state in the inbox of its stream.
 type delivery struct {
-	id        uint64
-	partition uint32
-	stream    *stream // nil for an event that no router delivered
-	ctx       handlerContext
-
-	// Guarded by the runner's lock.
-	list       *list // the one that it is in, nil for none
-	prev, next *Event
-	deadline   clock.Instant // frozen: of this delivery alone
+	stream *stream // nil for an event that no router delivered
+	ctx    handlerContext
+	item   inbox.Item[Event] // guarded by the runner's lock, but for what never changes
 }
 
 // handlerContext is the context of one handler. It costs nothing until somebody

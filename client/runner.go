@@ -90,7 +90,7 @@ func (r *runner) busy() int {
 // microseconds, and handlers that return at once are run by a few, without a switch
 // of goroutines for each event.
 func (r *runner) wakeOne() {
-	if r.waking || r.live == nil || !r.live.inbox.startable() {
+	if r.waking || r.live == nil || !r.live.inbox.Startable() {
 		return
 	}
 	switch {
@@ -140,7 +140,7 @@ func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
 			r.waking = false
 		}
 		if r.live != nil {
-			if e := r.live.inbox.take(now); e != nil {
+			if e := r.live.inbox.Take(now); e != nil {
 				r.running++
 				r.wakeOne()
 				return e
@@ -161,7 +161,7 @@ func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
 func (r *runner) finish(e *Event, result event.Result) {
 	r.running--
 	s := e.run.stream
-	s.inbox.end(e, result)
+	s.inbox.End(&e.run.item, result)
 	s.answered()
 }
 

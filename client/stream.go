@@ -15,6 +15,8 @@ import (
 
 	"github.com/ringfence/router/internal/appwire"
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/inbox"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -43,7 +45,7 @@ type stream struct {
 	broken chan struct{} // closed by the reader at its end
 
 	// Guarded by the runner's lock.
-	inbox     inbox
+	inbox     inbox.Inbox[Event]
 	given     uint64 // number of the newest Deliveries frame that was taken in
 	told      uint64 // the newest that the router knows of
 	sent      uint64 // number of the newest Results frame
@@ -126,7 +128,7 @@ func (r *runner) begin(s *stream) {
 func (r *runner) end(s *stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.inbox.breakOff()
+	s.inbox.BreakOff()
 	r.live = nil
 }
 
@@ -143,8 +145,8 @@ func (s *stream) watch(over <-chan struct{}) {
 		case <-ticker.C:
 		}
 		r.mu.Lock()
-		lost := s.inbox.check(r.hooks.Now(), nil)
-		left := s.inbox.started()
+		lost := s.inbox.Check(r.hooks.Now(), nil)
+		left := s.inbox.Started()
 		r.mu.Unlock()
 		r.cancel(lost)
 		if over == nil && (left == 0 || r.base.Err() != nil) {
@@ -187,7 +189,9 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	var err error
 	if f.Other == nil {
 		s.given = f.Number
-		s.inbox.give(events)
+		for _, e := range events {
+			s.inbox.Give(&e.run.item)
+		}
 		s.notify() // the receipt, so that the next frame can come
 	} else {
 		lost, err = s.control(f.Other)
@@ -205,14 +209,14 @@ func (s *stream) control(f *appv1.WorkResponse) (lost []*Event, err error) {
 		return nil, s.welcome(frame.Welcome)
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
-		lost = s.inbox.pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
-		s.runner.hooks.Ponged(s.inbox.newest)
+		lost = s.inbox.Pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
+		s.runner.hooks.Ponged(s.inbox.Newest())
 	case *appv1.WorkResponse_Revoke:
 		s.revoke(frame.Revoke)
 	case *appv1.WorkResponse_Suspend:
-		s.inbox.suspended = true
+		s.inbox.Suspend()
 	case *appv1.WorkResponse_Resume:
-		s.inbox.suspended = false
+		s.inbox.Resume()
 	case *appv1.WorkResponse_GoAway:
 		s.runner.log.Info("the router ends the stream", "reason", frame.GoAway.GetReason())
 	}
@@ -239,11 +243,11 @@ func (s *stream) revoke(r *appv1.Revoke) {
 	for _, p := range r.GetPartitions() {
 		partitions[p] = true
 	}
-	single := make(map[uint64]bool, len(r.GetDeliveryIds()))
+	single := make(map[event.DeliveryID]bool, len(r.GetDeliveryIds()))
 	for _, id := range r.GetDeliveryIds() {
-		single[id] = true
+		single[event.DeliveryID(id)] = true
 	}
-	s.inbox.revoke(func(e *Event) bool { return r.GetAll() || partitions[e.run.partition] || single[e.run.id] })
+	s.inbox.Revoke(func(it *inbox.Item[Event]) bool { return r.GetAll() || partitions[it.Partition] || single[it.ID] })
 	s.answered()
 }
 
@@ -289,7 +293,8 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 		e.EventTime = time.UnixMilli(d.EventTime)
 	}
 	e.Attempt, e.Redelivery, e.FencingToken = int(d.Attempt), int(d.Redelivery), d.Token
-	e.run.id, e.run.partition, e.run.stream = d.ID, d.Partition, s
+	e.run.stream = s
+	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
 	e.run.ctx.base = s.runner.base
 }
 
@@ -305,9 +310,9 @@ func (s *stream) notify() {
 // held. While a Results frame is under way, results gather: its receipt wakes the
 // sender.
 func (s *stream) answered() {
-	if s.receipt == s.sent && len(s.inbox.results) > 0 {
+	if s.receipt == s.sent && len(s.inbox.Results) > 0 {
 		s.notify()
-	} else if s.inbox.draining {
+	} else if s.inbox.Draining() {
 		s.notify()
 	}
 }
@@ -317,7 +322,7 @@ func (s *stream) progress(e *Event) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
 	if len(s.ongoing) < s.runner.maxInFlight { // one for each is enough
-		s.ongoing = append(s.ongoing, e.run.id)
+		s.ongoing = append(s.ongoing, uint64(e.run.item.ID))
 		s.notify()
 	}
 }
@@ -325,7 +330,7 @@ func (s *stream) progress(e *Event) {
 func (s *stream) deadlineOf(e *Event) clock.Instant {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	return s.inbox.deadline(e)
+	return s.inbox.Deadline(&e.run.item)
 }
 
 // send sends frames until the stream breaks, or until ctx has ended and all results
@@ -390,7 +395,7 @@ func (s *stream) introduce() error {
 func (s *stream) ping() error {
 	r := s.runner
 	r.mu.Lock()
-	k := s.inbox.sendPing(r.hooks.Now())
+	k := s.inbox.SendPing(r.hooks.Now())
 	r.mu.Unlock()
 	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}})
 }
@@ -398,7 +403,7 @@ func (s *stream) ping() error {
 // drain asks for no further deliveries.
 func (s *stream) drain() error {
 	s.runner.mu.Lock()
-	s.inbox.drain()
+	s.inbox.Drain()
 	s.runner.mu.Unlock()
 	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{
 		Reason: "the application ends", Node: s.runner.leaveGroup,
@@ -409,7 +414,7 @@ func (s *stream) drain() error {
 func (s *stream) drained() bool {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	return s.inbox.started() == 0 && len(s.inbox.results) == 0 && s.receipt == s.sent
+	return s.inbox.Started() == 0 && len(s.inbox.Results) == 0 && s.receipt == s.sent
 }
 
 // closeSend ends the stream in order: the router closes its side when it has read all.
@@ -446,7 +451,7 @@ func (s *stream) next() any {
 		f := &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: s.ongoing}}}
 		s.ongoing, s.told = nil, s.given
 		return f
-	case len(s.inbox.results) > 0 && s.receipt == s.sent:
+	case len(s.inbox.Results) > 0 && s.receipt == s.sent:
 		s.sent++
 		s.results.Number, s.results.Receipt, s.told = s.sent, s.given, s.given
 		s.takeResults()
@@ -463,12 +468,12 @@ const resultBytesMax = 1 << 20
 
 // takeResults moves results into the frame: all, if they fit. The lock is held.
 func (s *stream) takeResults() {
-	all := s.inbox.results
+	all := s.inbox.Results
 	n := 0
 	for size := 0; n < len(all) && size < resultBytesMax; n++ {
 		all[n].Reason = cutReason(all[n].Reason, s.reasonMax)
 		size += 32 + len(all[n].Reason)
 	}
 	rest := append(s.results.Results[:0], all[n:]...) // into the buffer of the frame before
-	s.results.Results, s.inbox.results = all[:n], rest
+	s.results.Results, s.inbox.Results = all[:n], rest
 }

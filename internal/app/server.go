@@ -154,14 +154,11 @@ func (s *Server) stop() {
 // The timer only wakes us up; the comparison in the desks decides.
 func (s *Server) expire() time.Duration {
 	const idle, most = time.Hour, 100 * time.Millisecond // most: after a suspend timers are late
-	now, next := s.Now(), clock.Forever
-	for _, w := range s.snapshot() {
-		next = min(next, w.expire(now))
-	}
+	next := s.Expire()
 	if next == clock.Forever {
 		return idle
 	}
-	return min(max(next.Sub(now), time.Millisecond), most)
+	return min(max(next.Sub(s.Now()), time.Millisecond), most)
 }
 
 // snapshot returns the sessions in the order of their ids.

@@ -69,10 +69,14 @@ type session struct {
 	result []event.Result
 }
 
+func newSession(s *Server) *session {
+	return &session{server: s, awake: make(chan struct{}, 1), desk: NewDesk(0), revoked: make(map[ring.Partition]struct{})}
+}
+
 // Work serves one worker. It is the worker's writer; its reader runs beside it and
 // ends right after it.
 func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
-	w := &session{server: s, awake: make(chan struct{}, 1), desk: NewDesk(0), revoked: make(map[ring.Partition]struct{})}
+	w := newSession(s)
 	s.readers.Go(func() { w.read(stream) })
 	err := w.write(stream)
 	w.stop()
@@ -269,14 +273,7 @@ func (w *session) write(stream grpc.ServerStream) error {
 	hello := time.NewTimer(w.server.cfg.HelloTimeout)
 	defer hello.Stop()
 	for {
-		msg, end := w.next()
-		w.flush()
-		if msg == nil && !end && w.fill() {
-			continue
-		}
-		if msg == nil && !end {
-			msg = w.onlyReceipt()
-		}
+		msg, end := w.round()
 		switch {
 		case msg != nil:
 			if err := stream.SendMsg(msg); err != nil {
@@ -294,6 +291,21 @@ func (w *session) write(stream grpc.ServerStream) error {
 			}
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
+		}
+	}
+}
+
+// round finds the next frame to send, nil when there is nothing to say for now. With
+// end there never will be.
+func (w *session) round() (msg any, end bool) {
+	for {
+		msg, end = w.next()
+		w.flush()
+		switch {
+		case msg != nil || end:
+			return msg, end
+		case !w.fill():
+			return w.onlyReceipt(), false
 		}
 	}
 }

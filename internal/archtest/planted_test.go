@@ -107,6 +107,16 @@ func TestPlantedGoroutine(t *testing.T) {
 	)
 }
 
+func TestPlantedPlants(t *testing.T) {
+	source := "package a\nimport \"github.com/ringfence/router/internal/planted\"\nfunc f() {\n\tif planted.On(planted.NoWait) {\n\t\tplanted.Plant(planted.NoWait)\n\t}\n}\n"
+	tr := plant(t, map[string]string{"a/a.go": source, "a/a_test.go": source, "sim/a.go": source, "sim/a_test.go": source})
+	want(t, tr.plants("sim"),
+		"a/a.go:5: only tests of sim may plant a bug",
+		"a/a_test.go:5: only tests of sim may plant a bug",
+		"sim/a.go:5: only tests of sim may plant a bug",
+	)
+}
+
 func TestPlantedPackageDocs(t *testing.T) {
 	tr := plant(t, map[string]string{
 		"fine/a.go":           "// Package fine is.\npackage fine\n",

@@ -8,7 +8,8 @@ import (
 
 // words are what every stage may import: data, pure decisions, and the wire.
 var words = []string{
-	"ring", "internal/event", "internal/clock", "internal/outcome", "internal/ownership", "internal/invariant", "proto",
+	"ring", "internal/event", "internal/clock", "internal/outcome", "internal/ownership", "internal/invariant",
+	"internal/planted", "proto",
 }
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
@@ -20,9 +21,10 @@ var arrows = map[string]arrow{
 	"ring":               {nil, "the bottom: everybody routes by it"},
 	"internal/clock":     {nil, "the bottom: an instant knows nothing"},
 	"internal/invariant": {nil, "the bottom: everybody asserts"},
+	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
 	"internal/event":     {[]string{"ring"}, "shared words; an event names its partition"},
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
-	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant"}, "pure: who may act depends on records and instants only"},
+	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
 		slices.Concat(words, []string{"internal/membroker"}),
@@ -33,6 +35,8 @@ var arrows = map[string]arrow{
 	"forward":                    {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/appwire"}), "stages never import each other; they meet in internal/pipeline"},
+
+	"internal/inbox": {[]string{"internal/event", "internal/clock", "internal/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
 	"internal/appwire": {[]string{"internal/event", "proto"}, "frames only; both ends of the application's stream share it"},
 
@@ -54,7 +58,7 @@ var arrows = map[string]arrow{
 	"internal/journal":   {[]string{"internal/clock", "internal/event"}, "a witness must not know the accused"},
 
 	"client": {
-		[]string{"client/internal", "internal/appwire", "internal/clock", "internal/event", "proto"},
+		[]string{"client/internal", "internal/appwire", "internal/clock", "internal/event", "internal/inbox", "proto"},
 		"runs in the user's process: the wire and the clock of leases, nothing of the router",
 	},
 	"client/internal/hook": {[]string{"internal/clock"}, "lets tests reach into the SDK"},
@@ -99,6 +103,8 @@ var pureFiles = []pure{
 	{dir: "internal/outcome", files: []string{"*.go"}},
 	{dir: "internal/key", files: []string{"*.go"}},
 	{dir: "internal/ownership", files: []string{"*.go"}},
+	{dir: "internal/inbox", files: []string{"*.go"}},
+	{dir: "internal/app", files: []string{"desk.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "window.go", "workers.go", "config.go"}},
 	{dir: "internal/source", files: []string{"ledger.go", "config.go"}},
@@ -124,6 +130,7 @@ func TestImportArrows(t *testing.T)    { none(t, repository(t).strayImports(arro
 func TestLibraries(t *testing.T)       { none(t, repository(t).strayLibraries(libraries)) }
 func TestPureFiles(t *testing.T)       { none(t, repository(t).impurities(pureFiles)) }
 func TestGoroutines(t *testing.T)      { none(t, repository(t).goroutines(mayStartGoroutines)) }
+func TestPlants(t *testing.T)          { none(t, repository(t).plants("internal/sim")) }
 func TestPackageDocs(t *testing.T)     { none(t, repository(t).packageDocs()) }
 func TestPublicNamesDocs(t *testing.T) { none(t, repository(t).undocumented()) }
 

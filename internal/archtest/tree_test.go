@@ -272,6 +272,31 @@ func (tr tree) goroutines(allowed map[string]string) (violations []string) {
 	return violations
 }
 
+// plants finds uses of planted.Plant outside of the tests of one folder.
+func (tr tree) plants(allowed string) (violations []string) {
+	for _, f := range tr.files {
+		if f.test && f.dir == allowed {
+			continue
+		}
+		for spec, name := range f.imports {
+			if name != module+"/internal/planted" {
+				continue
+			}
+			ast.Inspect(f.ast, func(n ast.Node) bool {
+				use, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if x, ok := use.X.(*ast.Ident); ok && x.Name == localName(spec, name) && use.Sel.Name == "Plant" {
+					violations = append(violations, fmt.Sprintf("%s: only tests of %s may plant a bug", tr.at(n), allowed))
+				}
+				return true
+			})
+		}
+	}
+	return violations
+}
+
 // packageDocs finds packages that have not exactly one package doc, and docs that
 // do not begin as godoc wants them.
 func (tr tree) packageDocs() (violations []string) {
