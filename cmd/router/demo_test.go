@@ -33,7 +33,7 @@ func demoProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, folder strin
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	cmd = exec.CommandContext(t.Context(), self, append([]string{"demo"}, arguments...)...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+folder)
+	cmd.Env = append(os.Environ(), "TMPDIR="+folder, "GORACE=halt_on_error=1") // a race in a child ends the demo
 	cmd.WaitDelay = time.Second
 	return cmd, folder
 }

@@ -45,7 +45,7 @@ const (
 	ready = "ready"
 
 	// progressEvery is how often an application prints how many events it has handled.
-	progressEvery = 200 * time.Millisecond
+	progressEvery = 100 * time.Millisecond
 )
 
 // FollowParent calls exit as soon as standard input ends, which it does when the

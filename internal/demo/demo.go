@@ -69,11 +69,12 @@ func run(ctx context.Context, o Options, executable, dir string, v *view) (*Resu
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	d := &demo{options: o, names: newNames(), dir: dir, view: v, crew: &crew{executable: executable, dir: dir, fail: fail}}
-	defer d.crew.stopAll()
 	if err := d.connect(ctx); err != nil {
+		d.crew.stopAll()
 		return nil, causeOf(ctx, err)
 	}
 	defer d.backend.close()
+	defer d.crew.stopAll() // while the broker is there
 	plain, err := d.plain(ctx)
 	if err != nil {
 		return nil, causeOf(ctx, fmt.Errorf("plain SHARED: %w", err))
@@ -82,7 +83,6 @@ func run(ctx context.Context, o Options, executable, dir string, v *view) (*Resu
 	if err != nil {
 		return result, causeOf(ctx, fmt.Errorf("ringfence: %w", err))
 	}
-	d.crew.stopAll() // before the backend is closed
 	return result, nil
 }
 

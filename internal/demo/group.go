@@ -22,7 +22,8 @@ type group struct {
 
 // fenced runs the same load through Ringfence, and judges it.
 func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error) {
-	d.view.note("Now Ringfence: a router beside each application; each key belongs to one of them.")
+	d.view.note("Now Ringfence: a router beside each application; each key belongs to one of them.\n" +
+		"(A new group first makes sure that no older one is at work, for about 7 s.)")
 	g := &group{part: part{demo: d, title: "Ringfence", duration: d.options.Duration, against: int(plain.Overlaps)}}
 	g.addMembers = g.fill
 	for i := range d.options.Nodes {
@@ -125,11 +126,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// drain waits until every event has its end: no member has an open one, the broker
-// has none, and the journals tell of all.
+// drain waits until every event has its end (no member has an open one, the broker
+// has none, and the journals tell of all) and every partition an owner.
 func (g *group) drain(ctx context.Context) error {
 	return until(ctx, drainPatience, "settling what was published", func(ctx context.Context) (bool, error) {
-		if !g.look(ctx) || g.unsettled() > 0 {
+		if !g.look(ctx) || g.unsettled() > 0 || g.partitions() != ring.Partitions {
 			return false, nil
 		}
 		if open, err := g.backend.open(ctx, g.names.fenced.name); err != nil || open > 0 {

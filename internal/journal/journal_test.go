@@ -96,6 +96,7 @@ func TestCheckOfWhatIsFine(t *testing.T) {
 	got := check(t, []File{a.file(), b.file()}, "e1", "e2", "e3", "e4", "e5")
 	want := Report{
 		Files: 2, Started: 6, Done: 4, Rejected: 1, Failed: 1, Keys: 2, Events: 5, Published: 5,
+		FirstStart: ms(10), LastEnd: ms(80),
 		Gap: got.Gap, Handoff: got.Handoff, GapMaxKey: "k1",
 	}
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
