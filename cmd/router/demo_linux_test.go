@@ -4,16 +4,18 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// childrenOf returns the command lines of the living processes whose demo has its
-// files in folder, by their role, as /proc shows them.
-func childrenOf(t *testing.T, folder string) map[string]int {
+// childrenOf returns the living processes whose demo has its files in folder, by
+// their role, as /proc shows them.
+func childrenOf(t *testing.T, folder string) map[string][]int {
 	t.Helper()
-	roles := make(map[string]int)
+	children := make(map[string][]int)
 	paths, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		t.Fatal(err)
@@ -23,12 +25,15 @@ func childrenOf(t *testing.T, folder string) map[string]int {
 		if err != nil || !bytes.Contains(environ, []byte("RINGFENCE_DEMO_FOLDER="+folder)) {
 			continue // another one's, or it has just ended
 		}
-		line, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		process := filepath.Dir(path)
+		pid, _ := strconv.Atoi(filepath.Base(process)) // digits, by the pattern
+		line, err := os.ReadFile(filepath.Join(process, "cmdline"))
 		if words := bytes.Split(line, []byte{0}); err == nil && len(words) > 2 {
-			roles[string(words[2])]++
+			role := string(words[2])
+			children[role] = append(children[role], pid)
 		}
 	}
-	return roles
+	return children
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -57,7 +62,10 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the members start", func() bool { c := childrenOf(t, folder); return c["member"] > 1 && c["app"] > 1 && c["broker"] == 1 })
+			eventually(t, "the members start", func() bool {
+				c := childrenOf(t, folder)
+				return len(c["member"]) > 1 && len(c["app"]) > 1 && len(c["broker"]) == 1
+			})
 			if err := cmd.Process.Signal(test.signal); err != nil {
 				t.Fatal(err)
 			}
@@ -68,5 +76,29 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 			eventually(t, "the children end", func() bool { return len(childrenOf(t, folder)) == 0 })
 			eventually(t, "the files go", func() bool { left, err := os.ReadDir(folder); return err == nil && len(left) == 0 })
 		})
+	}
+}
+
+func TestDemoEndsWithItsChildren(t *testing.T) {
+	cmd, folder := demoProcess(t, "--duration", "4s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "100", "--keys", "100")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var plain []int
+	eventually(t, "the plain applications start", func() bool {
+		plain = childrenOf(t, folder)["plain"]
+		return len(plain) == 3
+	})
+	if err := syscall.Kill(plain[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // the code says it
+	if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(stderr.String(), "has ended (signal: killed)") {
+		t.Errorf("exit code %d, want %d; it says\n%s", code, exitFailed, stderr.String())
+	}
+	if left := childrenOf(t, folder); len(left) > 0 {
+		t.Errorf("it left %v", left)
 	}
 }

@@ -27,11 +27,7 @@ func demoProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, folder strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err = os.MkdirTemp("", "demo") //nolint:usetesting // t.TempDir is too long for the path of a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	folder = t.TempDir()
 	cmd = exec.CommandContext(t.Context(), self, append([]string{"demo"}, arguments...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+folder, "GORACE=halt_on_error=1") // a race in a child ends the demo
 	cmd.WaitDelay = time.Second

@@ -24,7 +24,8 @@ type member struct {
 	*application
 
 	node     string
-	endpoint string // of the router, for the application
+	listen   string // where the router listens for the application, each time that it starts
+	endpoint string // the same for the application
 	gossip   string // address of the newest router
 
 	mu     sync.Mutex // guards what follows
@@ -51,17 +52,12 @@ func (g *group) startRouter(m *member) error {
 		return err
 	}
 	gossip, admin := loopback(ports[0]), loopback(ports[1])
-	listen := "unix:" + filepath.Join(g.dir, m.node+".sock")
-	m.endpoint = "unix://" + filepath.Join(g.dir, m.node+".sock")
-	if runtime.GOOS == "windows" { // where such a path is no endpoint
-		if m.endpoint == "" {
-			m.endpoint = loopback(ports[2])
-		}
-		listen = m.endpoint
+	if m.endpoint == "" {
+		m.listen, m.endpoint = appAddress(filepath.Join(g.dir, m.node+".sock"), ports[2])
 	}
 	m.gossip = gossip
 	file := filepath.Join(g.dir, m.node+".yaml")
-	if err := os.WriteFile(file, []byte(g.settings(m, listen, admin)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(g.settings(m, admin)), 0o600); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	router, err := g.crew.start(m.node, func(string) {}, append([]string{RoleMember, "--config", file}, g.backend.arguments()...)...)
@@ -71,8 +67,20 @@ func (g *group) startRouter(m *member) error {
 	return err
 }
 
+// socketPathMax is the longest path of a socket that every system takes.
+const socketPathMax = 100
+
+// appAddress is a socket, which nobody else can take while the router is away, or a
+// port where a socket cannot be.
+func appAddress(socket string, port int) (listen, endpoint string) {
+	if runtime.GOOS == "windows" || len(socket) > socketPathMax {
+		return loopback(port), loopback(port)
+	}
+	return "unix:" + socket, "unix://" + socket
+}
+
 // settings is the file of one member: what `router run --config` takes.
-func (g *group) settings(m *member, listen, admin string) string {
+func (g *group) settings(m *member, admin string) string {
 	url := g.options.Pulsar
 	if url == "" {
 		url = "pulsar://127.0.0.1:6650" // not used
@@ -93,7 +101,7 @@ gossip:     {listen: %q, seeds: [%s]}
 admin:      {listen: %q}
 debug:      {listen: "127.0.0.1:0"}
 ownership:  {profile: fast}
-`, g.names.group, m.node, url, g.names.fenced.topic, g.names.fenced.name, controlNamespace, listen, m.gossip, strings.Join(seeds, ", "), admin)
+`, g.names.group, m.node, url, g.names.fenced.topic, g.names.fenced.name, controlNamespace, m.listen, m.gossip, strings.Join(seeds, ", "), admin)
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
