@@ -48,7 +48,7 @@ func dialMemory(address string) (*memory, error) {
 func (m *memory) publish(ctx context.Context, topic string, events []message) error {
 	entry := make([]membroker.Message, len(events))
 	for i, e := range events {
-		entry[i] = membroker.Message{Key: e.key, Payload: []byte(e.name)}
+		entry[i] = membroker.Message{Key: e.key, Payload: []byte(e.name), Properties: e.properties()}
 	}
 	_, err := m.client.Publish(ctx, topic, entry)
 	return err
@@ -102,7 +102,7 @@ func (c *cluster) publish(ctx context.Context, topic string, events []message) e
 		c.producers[topic] = producer
 	}
 	for _, e := range events {
-		producer.SendAsync(ctx, &pulsar.ProducerMessage{Key: e.key, Payload: []byte(e.name)}, c.sent)
+		producer.SendAsync(ctx, &pulsar.ProducerMessage{Key: e.key, Payload: []byte(e.name), Properties: e.properties()}, c.sent)
 	}
 	return c.failure()
 }

@@ -159,7 +159,7 @@ func consumeMemory(ctx context.Context, o AppOptions, w *witness.Witness, stdout
 		for _, e := range entries {
 			for i, m := range e.Messages {
 				handlers.Go(func() error {
-					err := w.Work(ctx, witness.Event{Name: string(m.Payload), Key: event.Key(m.Key), Attempt: 1})
+					err := w.Work(ctx, witness.Event{Name: string(m.Payload), Key: event.Key(m.Key), Attempt: 1, Conduct: m.Properties[witness.ConductProperty]})
 					if err == nil {
 						consumer.Ack(membroker.Ack{ID: e.ID, Index: int32(i)})
 					}
@@ -195,7 +195,7 @@ func consumeCluster(ctx context.Context, o AppOptions, w *witness.Witness, stdou
 			return fmt.Errorf("demo: %w", err)
 		}
 		handlers.Go(func() error {
-			err := w.Work(ctx, witness.Event{Name: string(m.Payload()), Key: event.Key(m.Key()), Attempt: 1})
+			err := w.Work(ctx, witness.Event{Name: string(m.Payload()), Key: event.Key(m.Key()), Attempt: 1, Conduct: m.Properties()[witness.ConductProperty]})
 			if err == nil {
 				_ = consumer.Ack(m) // if it fails, the event comes again
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func newPlant(t *testing.T) *plant {
 
 // publish enters one event, and returns its name.
 func (p *plant) publish() string {
-	return p.sent.next(newLoad(Options{Keys: 1, Rate: 1}), 1)[0].name
+	return p.sent.next(newLoad(Options{Keys: 1, Rate: 1}, 0), 1)[0].name
 }
 
 func (p *plant) start(app int, name, key string, token int64) journal.Handling {
@@ -210,10 +211,11 @@ func TestOptions(t *testing.T) {
 func TestNoKeyIsTooHot(t *testing.T) {
 	const n = 200_000
 	for _, o := range []Options{DefaultOptions(), {Keys: 40, Rate: 2000}, {Keys: 100, Rate: 500}, {Keys: 1, Rate: 50}, {Keys: 5000, Rate: 10_000}} {
-		l := newLoad(o)
+		l := newLoad(o, 0)
+
 		counts := map[string]int{}
 		for range n {
-			counts[l.key()]++
+			counts[l.next().key]++
 		}
 		hottest := 0
 		for _, c := range counts {
@@ -229,10 +231,33 @@ func TestNoKeyIsTooHot(t *testing.T) {
 	}
 }
 
+// Slow events come before the kill, and never on a hot key, which they would stop.
+func TestSlowEvents(t *testing.T) {
+	o := DefaultOptions()
+	l := newLoad(o, o.Duration)
+	slow := 0
+	for i := range o.Rate * int(o.Duration.Seconds()) {
+		m := l.next()
+		if m.conduct == "" {
+			continue
+		}
+		slow++
+		if n, err := strconv.Atoi(strings.TrimPrefix(m.key, "user-")); err != nil || n < l.hot {
+			t.Errorf("event %d of the hot key %s is slow", i, m.key)
+		}
+		if i >= int(o.KillAt.Seconds())*o.Rate {
+			t.Errorf("event %d is slow, and comes after the kill", i)
+		}
+	}
+	if slow < 20 || slow > 60 {
+		t.Errorf("%d events are slow, want about one in %d until the kill", slow, slowEvery)
+	}
+}
+
 func TestPublicationKeepsItsRate(t *testing.T) {
 	var p publication
 	published := 0
-	err := p.run(t.Context(), newLoad(Options{Keys: 10, Rate: 1000}), 1000, 200*time.Millisecond, func(_ context.Context, m []message) error {
+	err := p.run(t.Context(), newLoad(Options{Keys: 10, Rate: 1000}, 0), 1000, 200*time.Millisecond, func(_ context.Context, m []message) error {
 		published += len(m)
 		return nil
 	})

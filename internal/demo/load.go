@@ -8,10 +8,19 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/witness"
 )
 
 // message is one event of the load. Its payload is its name.
-type message struct{ name, key string }
+type message struct{ name, key, conduct string }
+
+// properties of the message as a broker carries it.
+func (m message) properties() map[string]string {
+	if m.conduct == "" {
+		return nil
+	}
+	return map[string]string{witness.ConductProperty: m.conduct}
+}
 
 const (
 	publishEvery = 5 * time.Millisecond
@@ -19,30 +28,46 @@ const (
 
 	hotShareMax = 0.2 // of all events go to the hot keys, at most
 	hotRateMax  = 80  // events per second of one hot key, which is then busy a quarter of the time
+
+	// Until a member is killed, one in slowEvery events takes longer than a lease: so
+	// its application has some in hand, and must cut them before others may go on.
+	slowEvery   = 400
+	slowConduct = "slow:2s"
+	slowTail    = 3 * time.Second // without slow ones at the end of the load, for it to have an end
 )
 
-// load makes the events: most keys are alike, one in a hundred is hot.
+// load makes the events: most keys are alike, one in a hundred is hot, and the
+// others have a slow event now and then.
 type load struct {
 	keys, hot int
 	hotShare  float64
+	slowLeft  int // of the events to come, how many may be slow
 	random    *rand.Rand
 }
 
-func newLoad(o Options) *load {
+func newLoad(o Options, duration time.Duration) *load {
 	hot := max(1, o.Keys/100)
+	slow := max(0, min(o.KillAt, duration-slowTail))
 	return &load{
 		keys: o.Keys, hot: hot,
 		hotShare: min(hotShareMax, float64(hot*hotRateMax)/float64(o.Rate)),
+		slowLeft: int(slow.Seconds() * float64(o.Rate)),
 		random:   rand.New(rand.NewPCG(1, 1)), // the same load in every run
 	}
 }
 
-func (l *load) key() string {
+// next makes an event without a name.
+func (l *load) next() message {
 	n := l.random.IntN(l.keys)
 	if l.random.Float64() < l.hotShare {
 		n = l.random.IntN(l.hot)
 	}
-	return "user-" + strconv.Itoa(n)
+	m := message{key: "user-" + strconv.Itoa(n)}
+	l.slowLeft--
+	if n >= l.hot && l.slowLeft >= 0 && l.random.IntN(slowEvery) == 0 {
+		m.conduct = slowConduct
+	}
+	return m
 }
 
 // publication is the publisher's list: what it has sent, and when. It is safe for
@@ -83,7 +108,8 @@ func (p *publication) next(l *load, n int) []message {
 	now := clock.Now()
 	messages := make([]message, n)
 	for i := range messages {
-		messages[i] = message{name: strconv.Itoa(len(p.sent)), key: l.key()}
+		messages[i] = l.next()
+		messages[i].name = strconv.Itoa(len(p.sent))
 		p.sent = append(p.sent, now)
 	}
 	return messages

@@ -3,6 +3,8 @@ package demo
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -106,18 +108,41 @@ ownership:  {profile: fast}
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts returns ports that were free a moment ago.
+// The ports to choose from lie below those that systems give to outgoing
+// connections, of which this machine is about to make many.
+const (
+	portMin  = 20_000
+	portsMax = 10_000
+)
+
+// freePorts returns ports that were free a moment ago, for TCP and for UDP.
 func freePorts(n int) (ports []int, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
-		if err != nil {
-			return nil, fmt.Errorf("demo: %w", err)
+	var random [2]byte
+	_, _ = rand.Read(random[:]) // never fails
+	first := int(binary.BigEndian.Uint16(random[:]))
+	for i := 0; i < portsMax && len(ports) < n; i++ {
+		port := portMin + (first+i)%portsMax
+		if err = tryPort(loopback(port)); err == nil {
+			ports = append(ports, port)
 		}
-		defer l.Close()
-		addr, _ := l.Addr().(*net.TCPAddr)
-		ports = append(ports, addr.Port)
+	}
+	if len(ports) < n {
+		return nil, fmt.Errorf("demo: no free ports: %w", err)
 	}
 	return ports, nil
+}
+
+func tryPort(address string) error {
+	stream, err := net.Listen("tcp", address) //nolint:noctx // it does not wait for anybody
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	packets, err := net.ListenPacket("udp", address) //nolint:noctx // nor does this
+	if err != nil {
+		return err
+	}
+	return packets.Close()
 }
 
 // kill kills the router.

@@ -27,7 +27,7 @@ type part struct {
 // publish runs the load, and returns when everything is safe at the broker.
 func (p *part) publish(ctx context.Context, topic string) error {
 	p.began.Store(int64(clock.Now()))
-	err := p.sent.run(ctx, newLoad(p.options), p.options.Rate, p.duration, func(ctx context.Context, events []message) error {
+	err := p.sent.run(ctx, newLoad(p.options, p.duration), p.options.Rate, p.duration, func(ctx context.Context, events []message) error {
 		return p.backend.publish(ctx, topic, events)
 	})
 	if err != nil {

@@ -35,6 +35,7 @@ type Result struct {
 
 	plain        journal.Report // of plain SHARED
 	unknown      uint64         // events that were handled and never published
+	cut          uint64         // handlings that the applications cut, because their key was lost
 	takeoverKeys uint64         // over which TakeoverMS is taken
 	overlapMax   time.Duration  // the longest overlap
 	stayedAway   bool           // the member that was started again owns nothing
@@ -44,7 +45,7 @@ func resultOf(r journal.Report, w journal.Waits) *Result {
 	result := &Result{
 		Events: r.Published, Handled: r.Events - r.Unknown, Lost: r.Lost, Duplicates: r.Duplicates,
 		Overlaps: r.Overlaps, StaleTokenWrites: r.StaleTokens, HandoffP99MS: milliseconds(w.Handoff.P99),
-		unknown: r.Unknown, overlapMax: r.OverlapMax,
+		unknown: r.Unknown, cut: r.Cancelled, overlapMax: r.OverlapMax,
 	}
 	for _, takeover := range w.Takeovers { // there is one at most
 		result.TakeoverMS, result.takeoverKeys = milliseconds(takeover.P99), takeover.Count

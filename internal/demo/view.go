@@ -228,7 +228,7 @@ func (v *view) result(r *Result, o Options, broken error) {
 		_ = json.NewEncoder(v.results).Encode(r) // who reads it sees when it is missing
 		return
 	}
-	line := func(name, plain, fenced string) { fmt.Fprintf(v.results, "  %-26s %14s %14s\n", name, plain, fenced) }
+	line := func(name, plain, fenced string) { fmt.Fprintf(v.results, "  %-28s %14s %14s\n", name, plain, fenced) }
 	numbers := func(name string, plain, fenced uint64) { line(name, thousands(plain), thousands(fenced)) }
 	fmt.Fprintln(v.results)
 	line("", "plain SHARED", "Ringfence")
@@ -240,12 +240,18 @@ func (v *view) result(r *Result, o Options, broken error) {
 	line("stale token writes", "(no tokens)", thousands(r.StaleTokenWrites))
 	numbers("events/s", uint64(throughput(r.plain)), uint64(r.Throughput))
 	if o.KillAt > 0 {
+		line("handlers cut by their lease", "(no leases)", thousands(r.cut))
 		line("takeover after SIGKILL", "", fmt.Sprintf("%.0f ms", r.TakeoverMS))
 	}
 	if o.RestartAt > 0 {
 		line("handoff at the return", "", fmt.Sprintf("%.1f ms", r.HandoffP99MS))
 	}
 	fmt.Fprintln(v.results)
+	if o.KillAt > 0 && r.Duplicates > 0 {
+		fmt.Fprintln(v.results, "  Duplicates come from the kill: what the dead member had not acked is delivered again, and a\n"+
+			"  batch is acked as a whole. Those whose owner lives are recognized; these were done by the dead one's.")
+		fmt.Fprintln(v.results)
+	}
 	if broken != nil {
 		fmt.Fprintln(v.results, v.paint(red, "  BROKEN"))
 		return
