@@ -112,7 +112,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	if err != nil {
 		return usageError{err}
 	}
-	log = log.With("member", cfg.Node.Name)
+	log = log.With("node", cfg.Node.Name)
 	if cfg.Ownership.Mode != config.ModeStrict {
 		return usageError{fmt.Errorf("ownership.mode = %q is not built yet; only %q is", cfg.Ownership.Mode, config.ModeStrict)}
 	}

@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/pulsartest"
+)
+
+// refused runs a router that must end by itself, and returns its exit code and what
+// it said.
+func refused(t *testing.T, within time.Duration, args ...string) (code int, said string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), routerBinary, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	overdue := time.AfterFunc(within, func() { _ = cmd.Process.Kill() })
+	defer overdue.Stop()
+	_ = cmd.Wait() // how it ended is in its ProcessState
+	return cmd.ProcessState.ExitCode(), out.String()
+}
+
+func wantRefused(t *testing.T, code, wantCode int, said string, want ...string) {
+	t.Helper()
+	if code != wantCode {
+		t.Errorf("exit code %d, want %d", code, wantCode)
+	}
+	for _, w := range want {
+		if !strings.Contains(said, w) {
+			t.Errorf("it does not say %q", w)
+		}
+	}
+	if t.Failed() {
+		t.Logf("it said:\n%s", said[max(0, len(said)-2000):])
+	}
+}
+
+func TestUnknownSettingIsRefusedWithTheNearestName(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "router.yaml")
+	if err := os.WriteFile(file, []byte("pulsar: {subscripton: orders}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, said := refused(t, 30*time.Second, "run", "--config", file)
+	wantRefused(t, code, 2, said, "subscripton", "pulsar.subscription")
+}
+
+func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	consumer, err := pulsartest.Client(t).Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "e2e", Type: pulsar.Failover,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer consumer.Close()
+	c := newCluster(t, "message_key", 0, topic)
+	m := c.start("a") // with its application: who has none does not subscribe
+	select {
+	case <-m.router.done:
+	case <-time.After(time.Minute):
+		t.Fatal("the router goes on")
+	}
+	said, err := os.ReadFile(m.router.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, m.router.ProcessState.ExitCode(), 1, string(said), topic, `"e2e"`, "another type than Shared")
+}
+
+func TestPartitionedControlTopicIsRefused(t *testing.T) {
+	c := newCluster(t, "message_key", 0, pulsartest.Topic(t, 0))
+	pulsartest.Admin(t, http.MethodPut, "/admin/v2/persistent/public/default/__ring-"+c.group+"/partitions", 3, nil)
+	m := c.start("a")
+	select {
+	case <-m.router.done:
+	case <-time.After(time.Minute):
+		t.Fatal("the router goes on")
+	}
+	said, err := os.ReadFile(m.router.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, m.router.ProcessState.ExitCode(), 1, string(said), "partitioned", "no common order")
+}
+
+// TestSecondMemberOfOneNameIsRefused: whoever comes second goes, and the first one
+// is not disturbed.
+func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
+	const n = 500
+	topic := pulsartest.Topic(t, 0)
+	c := newCluster(t, "message_key", 0, topic)
+	first := c.start("twin")
+	c.ready(first)
+	config, err := os.ReadFile(filepath.Join(c.dir, "twin.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := filepath.Join(c.dir, "second.yaml")
+	there := strings.ReplaceAll(string(config), first.ip+":", fmt.Sprintf("127.88.%d.77:", c.net))
+	if err := os.WriteFile(second, []byte(there), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, said := refused(t, time.Minute, "run", "--config", second, "--ownership.name_in_use_after", "2s")
+	wantRefused(t, code, 1, said, "twin", "name")
+
+	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{Topic: topic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for i := range n {
+		if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint("user-", i%50), Payload: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.settled(30 * time.Second)
+	c.check(ids(t, n, topic))
+}
