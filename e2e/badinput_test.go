@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -127,4 +128,57 @@ func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
 	}
 	c.settled(30 * time.Second)
 	c.check(ids(t, n, topic))
+}
+
+// TestEventBeyondAFrameIsDeadLettered: no frame carries it, so it goes aside with
+// the reason, and the events around it do not notice.
+func TestEventBeyondAFrameIsDeadLettered(t *testing.T) {
+	const small, size = 200, 9 << 20
+	topic := pulsartest.Topic(t, 0)
+	c := newCluster(t, "message_key", 0, topic)
+	a, b := c.start("a"), c.start("b")
+	c.ready(a)
+	c.ready(b)
+
+	client := pulsartest.Client(t)
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true, EnableChunking: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	send := func(payload []byte, i int) {
+		m := &pulsar.ProducerMessage{Key: fmt.Sprint("user-", i), Payload: payload, Properties: map[string]string{"mine": "kept"}}
+		if _, err := producer.Send(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range small {
+		send([]byte("small"), i)
+		if i == small/2 {
+			send(make([]byte, size), i)
+		}
+	}
+	dead, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic + "-e2e-DLQ", SubscriptionName: "test", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	m, err := dead.Receive(ctx)
+	if err != nil {
+		t.Fatalf("no dead letter: %v", err)
+	}
+	if reason := m.Properties()["ringfence-reason"]; !strings.Contains(reason, "a frame carries") {
+		t.Errorf("the reason is %q", reason)
+	}
+	if len(m.Payload()) != size || m.Key() != fmt.Sprint("user-", small/2) || m.Properties()["mine"] != "kept" {
+		t.Errorf("the dead letter has %d bytes, key %q and properties %v: not the original's", len(m.Payload()), m.Key(), m.Properties())
+	}
+	c.settled(30 * time.Second)
+	if got := c.handled(a) + c.handled(b); got != small {
+		t.Errorf("%d events were handled, want %d", got, small)
+	}
 }
