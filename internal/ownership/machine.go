@@ -270,6 +270,7 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	m.emit(PublishTable{s.table()})
 	m.emit(Note{Kind: NoteEpoch, At: r.at, Inc: r.rec.Inc, Count: moved, Reason: e.Reason})
 	m.wanted = 0 // competing proposals are void: judge again
+	m.forgetReach(before)
 	switch isMember := m.isMember(); {
 	case m.nameTaken(wasMember, before):
 		m.exit("another incarnation has taken the name " + m.cfg.Name)
@@ -277,6 +278,17 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 		m.removed(r)
 	case !wasMember && isMember:
 		m.joinedAt, m.votedOff = r.when, false
+	}
+}
+
+// forgetReach drops what the transport has said about members that are none any more:
+// it keeps links to members only, so nobody would ever say that one of them can be
+// reached again, and it could not come back.
+func (m *Machine) forgetReach(before []Incarnation) {
+	for _, inc := range before {
+		if p := m.peers[inc]; p != nil && !m.state.IsMember(inc) {
+			p.reach = ReachUnknown
+		}
 	}
 }
 
@@ -544,6 +556,10 @@ func (m *Machine) Status(now clock.Instant) Status {
 	}
 	return st
 }
+
+// State returns the replicated state, nil while there is none. It is the machine's
+// own: nobody writes to it, and it is valid until the next Step.
+func (m *Machine) State() *State { return m.state }
 
 // Gate returns the gate of p.
 func (m *Machine) Gate(p ring.Partition) Gate { return m.gates.gate(p) }

@@ -1,0 +1,425 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// This file is the judge. What it says about exclusivity it takes from the handlers
+// alone: when, in real time, each of them ran.
+
+// ---- exclusivity, tokens, loss ----
+
+// checkStart: at most one handler of a key runs, and tokens never fall.
+func (w *world) checkStart(h *handling) {
+	w.count("started")
+	if w.tracing {
+		w.tracef("%s: starts %v", h.conn.app, h)
+	}
+	still := w.running[h.key][:0]
+	for _, o := range w.running[h.key] {
+		if o.runs() {
+			still = append(still, o)
+			w.overlapping(o, h)
+		}
+	}
+	w.running[h.key] = append(still, h)
+	p := h.partition
+	if h.token < w.tokens[p] && !w.p.defiant {
+		w.fail("%v starts with a token below %d, with which another handler of its partition has started", h, w.tokens[p])
+	}
+	w.tokens[p] = max(w.tokens[p], h.token)
+}
+
+func (w *world) overlapping(o, h *handling) {
+	if w.p.defiant && o.cancelled && o.token < h.token {
+		w.overlap++ // what a handler that ignores its deadline may do; the sink refuses what it writes
+		return
+	}
+	w.fail("two handlers of one key: %v, since %v, and %v", o, o.begun, h)
+}
+
+// checkEnd: the handler writes to the sink as it ends, if the sink takes its token.
+// Only one that thawed after its deadline may have a stale one.
+func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
+	if w.tracing {
+		w.tracef("%s: %s %v", h.conn.app, r.Kind, h)
+	}
+	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
+	if r.Kind == event.ResultDone {
+		if p := w.broker.byID[h.id]; p != nil {
+			p.done++
+			if p.done > 1 {
+				w.count("done_again")
+			}
+		}
+	}
+	if r.Kind == event.ResultCancelled {
+		return
+	}
+	if h.token < w.sink[h.key] {
+		w.count("stale_write_refused")
+		if inTime && !w.p.defiant {
+			w.fail("%v writes after a handler with the token %d", h, w.sink[h.key])
+		}
+		return
+	}
+	w.sink[h.key] = h.token
+}
+
+// checkDied forgets a handler that died with its process.
+func (w *world) checkDied(h *handling) {
+	h.ended = true
+	w.count("handler_died")
+	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
+}
+
+// checkPong counts deliveries whose deadline moves though they were taken back.
+func (w *world) checkPong(_ *conn, draining []uint64) {
+	if len(draining) > 0 {
+		w.count("extended")
+	}
+}
+
+// handlersOf yields the handlers that run on a partition.
+func (w *world) handlersOn(p ring.Partition, yield func(*handling)) {
+	for _, k := range w.keys { // a map's order would not do
+		for _, h := range w.running[k] {
+			if h.partition == p && h.runs() {
+				yield(h)
+			}
+		}
+	}
+}
+
+// ---- gates, leases, Beats ----
+
+// checkGates: a gate opens once for a tenure, with a greater token than any before
+// (I8), when nothing of an earlier tenure runs (I10), and at one node only (I2).
+func (w *world) checkGates(m *member, changes []ownership.GateChange) {
+	for _, c := range changes {
+		p := c.Partition
+		if c.Gate != ownership.Open {
+			continue
+		}
+		w.moves++
+		if c.Token <= w.opened[p] {
+			w.fail("%s opens partition %d with token %v, after one with %v", m, p, c.Token, w.opened[p])
+		}
+		w.opened[p] = c.Token
+		w.handlersOn(p, func(h *handling) {
+			if !w.p.defiant || !h.cancelled {
+				w.fail("%s opens partition %d while %v runs", m, p, h)
+			}
+		})
+		for _, o := range w.live {
+			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && o.lease.Until != 0 {
+				w.fail("%s opens partition %d while %s may dispatch for it for another %v", m, p, o, o.lease.Until.Sub(o.clock()))
+			}
+		}
+		w.checkWait(m, p)
+	}
+}
+
+// checkLease: a lease counts from the building of a Beat of one's own (I4).
+func (w *world) checkLease(m *member, l ownership.Lease) {
+	if l.Until == 0 || l.Until == m.lease.Until {
+		return
+	}
+	for p := range m.gates { // I2, from the other side
+		if m.gates[p].Gate != ownership.Open {
+			continue
+		}
+		for _, o := range w.live {
+			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && m.clock().Before(l.Until) {
+				w.fail("%s gets a lease for partition %d, while %s may dispatch for it", m, p, o)
+			}
+		}
+	}
+}
+
+// checkAppend: a Beat does not hide that something runs (I7), and a Genesis is not
+// made while there is a group.
+func (w *world) checkAppend(m *member, r ownership.Record) {
+	switch b := r.Body.(type) {
+	case *ownership.Beat:
+		w.checkBeat(m, b)
+	case *ownership.Genesis:
+		w.count("genesis")
+		w.checkGenesis(m)
+	}
+}
+
+func (w *world) checkBeat(m *member, b *ownership.Beat) {
+	s := m.machine.State()
+	for _, k := range w.keys {
+		for _, h := range w.running[k] {
+			if h.conn.member != m || !h.runs() || b.Draining.Has(h.partition) || w.p.defiant && h.cancelled {
+				continue
+			}
+			if s.Owner(h.partition) != m.inc || int64(s.Token(h.partition)) != h.token {
+				w.fail("%s hides in a Beat that %v runs", m, h)
+			}
+		}
+	}
+}
+
+// personal is how long ago a fault of its own must be for a process to count as sound.
+const personal = 12 * time.Second
+
+// sound reports whether nothing has been wrong with m itself for a while.
+func (w *world) sound(m *member) bool {
+	return !m.process.dead && !m.process.isStopped() && !m.driver.isStopped() && m.touched+personal < w.now && !m.draining
+}
+
+func (w *world) checkGenesis(m *member) {
+	if w.spurious {
+		return
+	}
+	for _, o := range w.live {
+		if o != m && w.sound(o) && o.machine != nil && o.machine.State() != nil && o.ended == nil && w.now-o.joinedAt > personal {
+			w.fail("%s makes a Genesis, though %s has the state and nothing is wrong with it", m, o)
+		}
+	}
+}
+
+// noted judges what a machine reports.
+func (w *world) noted(m *member, n ownership.Note) {
+	w.count("note_" + string(n.Kind))
+	if w.tracing {
+		w.tracef("%s: %s at %v, %d, %v %s %s", m, n.Kind, n.At, n.Count, n.Took, n.Name, n.Reason)
+	}
+	switch n.Kind {
+	case ownership.NoteAdopted:
+		m.joinedAt = w.now
+	case ownership.NoteRemoved:
+		if w.sound(m) && w.now-m.joinedAt > personal && !w.spurious {
+			w.fail("%s was removed, and nothing is wrong with it", m)
+		}
+	case ownership.NoteLostTrust:
+		if !w.lostAllowed {
+			w.fail("%s is LOST, and the log is whole: %s", m, n.Reason)
+		}
+	}
+}
+
+func (w *world) checkExit(m *member, reason string) {
+	w.count("exit")
+	w.tracef("%s: exit, %s", m, reason)
+	if !w.exitAllowed {
+		w.fail("%s exits: %s", m, reason)
+	}
+}
+
+// checkLanded judges epochs where they stand in the log.
+func (w *world) checkLanded(r ownership.Record) {
+	if e, ok := r.Body.(*ownership.Epoch); ok && len(e.Members) == 0 {
+		w.fail("an epoch without members")
+	}
+}
+
+// allowLost notes a fault after which an incarnation may be LOST.
+func (w *world) allowLost() { w.lostAllowed = true }
+
+// ---- state ----
+
+// checkStep: the state at a position is equal everywhere (I9), gates are what the
+// machine says, and what nothing holds back is open.
+func (w *world) checkStep(m *member, in ownership.Input) {
+	s := m.machine.State()
+	if s == nil {
+		return
+	}
+	if read, ok := in.(ownership.RecordRead); ok && w.worthDigesting(read) {
+		w.checkState(m, s)
+	}
+	w.checkProgress(m, s)
+}
+
+func (w *world) worthDigesting(r ownership.RecordRead) bool {
+	if _, isBeat := r.Record.Body.(*ownership.Beat); isBeat {
+		return r.At.Entry%16 == 0
+	}
+	return true
+}
+
+func (w *world) checkState(m *member, s *ownership.State) {
+	at := m.machine.Status(m.stepAt).Applied
+	if m.feed.topic != w.log.topic || at.IsZero() {
+		return
+	}
+	digest := digestOf(s)
+	was, ok := w.log.states[at]
+	if !ok {
+		was, ok = w.log.states2[at]
+	}
+	if ok && was != digest {
+		w.fail("%s has another state at %v than others had", m, at)
+	}
+	w.log.states[at] = digest
+}
+
+func digestOf(s *ownership.State) uint64 {
+	h := hashOf(uint64(s.Gen), s.ViewHash, s.HashID)
+	position := func(p ownership.Position) { h = hashOf(h, uint64(p.Ledger)<<32^uint64(p.Entry), "") }
+	position(s.Genesis)
+	position(s.Cur)
+	for _, inc := range s.Members {
+		h = hashOf(h, 1, string(inc[:]))
+	}
+	for _, n := range s.Nodes {
+		h = hashOf(h, uint64(n.Lease), n.Name)
+		position(n.Since)
+	}
+	for p := range s.Table {
+		h = hashOf(h, uint64(s.Table[p]), "")
+		position(s.Start[p])
+		for _, t := range s.Pending[p] {
+			h = hashOf(h, uint64(t.Lease), string(t.Inc[:]))
+			position(t.Start)
+			position(t.Dep)
+		}
+	}
+	return h
+}
+
+// ---- progress ----
+
+// waiting is how a gate has been waiting.
+type waiting struct {
+	since  time.Duration // in real time, without a break of the lease; 0: it does not wait
+	proven time.Duration // since when all deadlines that it waits for have passed
+}
+
+// graceOpen is how long an own Beat may take from its due time until it is read back,
+// when nothing is wrong with the log.
+func (w *world) graceOpen() time.Duration {
+	return 2*(w.p.appendMax+w.p.readMax) + 90*time.Millisecond
+}
+
+// checkProgress: a gate that nothing holds back is open, and none waits for longer
+// than the protocol says while its owner is FRESH.
+func (w *world) checkProgress(m *member, s *ownership.State) {
+	now := m.stepAt
+	fresh := now.Before(m.machine.Status(now).Lease)
+	for p := range partitionsOf(w) {
+		wait := &m.waits[p]
+		if m.machine.Gate(p) != ownership.Waiting || !fresh || m.ended != nil {
+			*wait = waiting{}
+			continue
+		}
+		if wait.since == 0 {
+			wait.since = w.now
+		}
+		blockers, running := m.machine.Why(p)
+		if len(blockers) == 0 && !running {
+			w.fail("%s keeps partition %d closed, and nothing holds it back", m, p)
+		}
+		w.checkConfirming(m, p, blockers, running)
+	}
+}
+
+// checkConfirming: when the last deadline has passed, an own Beat confirms it at once.
+func (w *world) checkConfirming(m *member, p ring.Partition, blockers []ownership.Blocker, running bool) {
+	wait := &m.waits[p]
+	for _, b := range blockers {
+		if m.clock() <= b.Deadline {
+			wait.proven = 0
+			return
+		}
+	}
+	if running || len(blockers) == 0 {
+		wait.proven = 0
+		return
+	}
+	if wait.proven == 0 {
+		wait.proven = w.now
+	}
+	if w.now-wait.proven > w.graceOpen() && w.logIsWell(m) {
+		w.fail("%s does not confirm that partition %d is free, for %v", m, p, w.now-wait.proven)
+	}
+}
+
+// logIsWell reports whether appends and reads of m take the time that they should.
+func (w *world) logIsWell(m *member) bool {
+	const rest = 3 * time.Second
+	return w.now > w.log.outage+rest && w.now > m.feed.cut+rest && w.now > m.feed.stalled+rest && w.sound(m) &&
+		w.p.late == 0 && m.feed.lag == 0 && w.p.preempt == 0
+}
+
+// openBound is within which time a partition of a FRESH owner opens.
+func (w *world) openBound(m *member) time.Duration {
+	t := w.p.timing
+	longest := max(t.Lease, m.cfg.Timing.Lease)
+	if w.p.mixed || w.spurious || w.lostAllowed {
+		longest = ownership.LeaseMax
+	}
+	w2 := 2 * (longest*101/99 + 50*time.Millisecond)
+	late := time.Duration(0)
+	if w.p.late > 0 {
+		late = 6 * time.Second
+	}
+	return t.DrainTimeout + longest + w2 + late + 3*time.Second
+}
+
+func (w *world) checkWait(m *member, p ring.Partition) {
+	wait := &m.waits[p]
+	if wait.since != 0 && w.now-wait.since > w.openBound(m)+30*time.Second {
+		w.fail("%s opened partition %d only after %v", m, p, w.now-wait.since)
+	}
+}
+
+// unrest says what is still to be done before the cluster rests: every partition is
+// served, every event settled, and nothing is left anywhere.
+func (w *world) unrest() string {
+	var why []string
+	say := func(format string, args ...any) { why = append(why, sprintf(format, args...)) }
+	owned := 0
+	for _, m := range w.live {
+		if m.machine == nil {
+			say("%s has not begun", m)
+			continue
+		}
+		switch status := m.machine.Status(m.clock()); {
+		case m.ended != nil:
+			say("%s has ended", m)
+		case status.Phase != ownership.Fresh:
+			say("%s is %v", m, status.Phase)
+		case !status.Member:
+			say("%s is no member", m)
+		case status.Waiting > 0:
+			say("%s waits for %d partitions", m, status.Waiting)
+		default:
+			owned += status.Open
+		}
+		if s := m.machine.State(); s != nil {
+			if n := m.machine.Status(m.clock()).Pending; n > 0 {
+				say("%s knows %d partitions with pending tenures", m, n)
+			}
+		}
+		if n := m.ledger.Stats().Unsettled; n > 0 {
+			say("%s has %d events unsettled", m, n)
+		}
+		if n := m.table.Len(); n > 0 {
+			say("%s holds %d events", m, n)
+		}
+		if n := m.boxes.Stats().Keys; n > 0 {
+			say("%s has %d mailboxes", m, n)
+		}
+	}
+	if owned != w.p.partitions {
+		say("%d of %d partitions are served", owned, w.p.partitions)
+	}
+	if n, oldest := w.broker.open(); n > 0 {
+		say("%d events are open, the oldest: %v", n, oldest)
+	}
+	if w.broker.unacked > 0 {
+		say("%d entries are unacked", w.broker.unacked)
+	}
+	return strings.Join(why, "; ")
+}

@@ -1,0 +1,379 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// kind is a kind of fault.
+type kind int
+
+// The kinds of fault.
+const (
+	killRouter kind = iota
+	killApp
+	killBoth
+	leaveGroup
+	joinGroup
+	pauseRouter
+	pauseApp
+	pauseBoth
+	suspendHost
+	stallDriver
+	stallTail
+	stallAfterBeat // attack 34
+	cutLog
+	slowLog
+	outageLog
+	longOutage
+	rollLog
+	trimLog
+	skipRecord
+	deleteLog
+	rebuildLog
+	cutOneWay
+	cutPair
+	isolate
+	breakPeer
+	breakApp
+	injectGenesis
+	sameName
+	dropConsumer
+	stallBroker
+	kinds
+)
+
+var kindNames = [kinds]string{
+	"kill_router", "kill_app", "kill_both", "leave", "join", "pause_router", "pause_app", "pause_both", "suspend",
+	"stall_driver", "stall_tail", "stall_after_beat", "cut_log", "slow_log", "outage", "long_outage", "rollover",
+	"trim", "hole", "delete_log", "rebuild_log", "cut_one_way", "cut_pair", "isolate", "break_peer", "break_app",
+	"inject_genesis", "same_name", "drop_consumer", "stall_broker",
+}
+
+// String returns the name under which the kind is counted.
+func (k kind) String() string { return kindNames[k] }
+
+// usual is how often kinds come, against each other.
+var usual = [kinds]int{
+	killRouter: 8, killApp: 5, killBoth: 5, leaveGroup: 6, joinGroup: 6, pauseRouter: 8, pauseApp: 8, pauseBoth: 5,
+	suspendHost: 5, stallDriver: 4, stallTail: 8, stallAfterBeat: 5, cutLog: 6, slowLog: 4, outageLog: 4, longOutage: 1,
+	rollLog: 6, trimLog: 1, skipRecord: 1, deleteLog: 1, rebuildLog: 1, cutOneWay: 4, cutPair: 4, isolate: 3,
+	breakPeer: 5, breakApp: 5, injectGenesis: 2, sameName: 1, dropConsumer: 4, stallBroker: 2,
+}
+
+// fault lets one thing go wrong.
+func (w *world) fault() {
+	k := w.drawKind()
+	p := w.pods[w.rng.IntN(len(w.pods))]
+	if p.gone || p.member == nil || p.member.process.dead {
+		p = w.pods[w.rng.IntN(len(w.pods))]
+	}
+	short, long := w.between(time.Millisecond, time.Second), w.between(500*time.Millisecond, 8*time.Second)
+	if w.chance(0.3) {
+		long = short
+	}
+	w.count("fault_" + k.String())
+	w.faultsEver++
+	w.tracef("FAULT %v at %s for %v", k, p.name, long)
+	m, a := p.member, p.app
+	switch k {
+	case joinGroup:
+		w.join()
+		return
+	case outageLog:
+		w.log.outage = max(w.log.outage, w.now+long)
+		return
+	case longOutage:
+		w.log.outage = max(w.log.outage, w.now+w.between(20*time.Second, 60*time.Second))
+		return
+	case rollLog:
+		w.log.rollover()
+		return
+	case trimLog:
+		w.log.trim()
+		return
+	case deleteLog:
+		w.spurious = true
+		w.log.delete(ownership.Position{Ledger: w.log.next.Ledger + 1 + w.rng.Int64N(5)})
+		return
+	case rebuildLog:
+		w.rebuild()
+		return
+	case stallBroker:
+		w.broker.outage = max(w.broker.outage, w.now+long)
+		w.after(w.broker.outage-w.now, w.broker.dispatch)
+		return
+	case stallAfterBeat:
+		w.stallWhileDraining(p)
+		return
+	case sameName:
+		w.double(p)
+		return
+	}
+	if a != nil && !a.process.dead {
+		switch k {
+		case killApp, killBoth:
+			a.kill()
+			w.restart(p, long)
+		case pauseApp, pauseBoth:
+			d := long
+			if w.chance(0.1) {
+				d = w.between(10*time.Second, 40*time.Second)
+			}
+			a.process.stop(d)
+		case breakApp:
+			if a.conn != nil {
+				a.conn.breakBoth()
+			}
+		}
+	}
+	if m == nil || m.process.dead {
+		p.up()
+		return
+	}
+	m.touch(0)
+	switch k {
+	case killRouter, killBoth:
+		m.kill(w.chance(0.7))
+		w.restart(p, long)
+	case killApp, breakApp:
+		m.touch(long)
+	case pauseApp:
+		m.touch(max(long, a.process.stopped-w.now))
+	case leaveGroup:
+		m.process.act(m.leave)
+		w.restart(p, long+3*time.Second)
+	case pauseRouter, pauseBoth:
+		m.stop(long)
+	case suspendHost:
+		w.suspend(p, w.between(500*time.Millisecond, 15*time.Second))
+	case stallDriver:
+		m.driver.stop(long)
+		m.touch(long)
+	case stallTail:
+		m.feed.stalled = w.now + long
+		if w.chance(0.15) {
+			m.feed.stalled = w.now + 30*time.Second // until the reader is opened again
+		}
+		m.touched = max(m.touched, m.feed.stalled)
+	case cutLog:
+		m.feed.cut = w.now + long
+		m.touch(long)
+	case slowLog:
+		m.feed.lag = w.between(20*time.Millisecond, 700*time.Millisecond)
+		m.touch(long)
+		w.after(long, func() { m.feed.lag = 0 })
+	case skipRecord:
+		m.feed.skip = 1
+	case cutOneWay, cutPair:
+		if q := w.other(m); q != nil {
+			w.cut(m, q, long, k == cutPair)
+		}
+	case isolate:
+		for _, q := range w.live {
+			if q != m {
+				w.cut(m, q, long, w.chance(0.7))
+			}
+		}
+	case breakPeer:
+		if links := m.links(); len(links) > 0 {
+			links[w.rng.IntN(len(links))].cutLater(0, 50*time.Millisecond)
+		}
+	case injectGenesis:
+		w.injectGenesis(m)
+	case dropConsumer:
+		if m.consumer != nil {
+			w.broker.drop(m.consumer)
+		}
+	}
+}
+
+func (w *world) drawKind() kind {
+	sum := 0
+	for _, n := range w.p.weights {
+		sum += n
+	}
+	x := w.rng.IntN(sum)
+	for k, n := range w.p.weights {
+		if x -= n; x < 0 {
+			return kind(k)
+		}
+	}
+	return killRouter
+}
+
+func (w *world) other(m *member) *member {
+	q := w.live[w.rng.IntN(len(w.live))]
+	if q == m {
+		return nil
+	}
+	return q
+}
+
+// restart brings a pod up again in d.
+func (w *world) restart(p *pod, d time.Duration) {
+	if w.chance(0.3) {
+		d = w.between(0, 300*time.Millisecond)
+	}
+	w.after(d, p.up)
+}
+
+// cut cuts the network from m to q, and back if both is set.
+func (w *world) cut(m, q *member, d time.Duration, both bool) {
+	w.cuts[[2]int{m.id, q.id}] = w.now + d
+	if both {
+		w.cuts[[2]int{q.id, m.id}] = w.now + d
+	}
+	m.touch(d)
+	q.touch(d)
+	for _, l := range m.links() {
+		if l.from != q && l.to != q {
+			continue
+		}
+		w.after(w.between(time.Second, 1200*time.Millisecond), func() {
+			if w.isCut(m, q) || w.isCut(q, m) {
+				l.cutLater(0, 100*time.Millisecond)
+			}
+		})
+	}
+}
+
+// suspend lets a whole machine sleep: the boot-time clock goes on.
+func (w *world) suspend(p *pod, d time.Duration) {
+	p.member.stop(d)
+	if p.app != nil {
+		p.app.process.stop(d)
+	}
+	p.host.asleep += d // read by nobody before it is true
+}
+
+// stallWhileDraining is attack 34: a tail stalls right after its own Beat, while
+// somebody drains for long and records land late.
+func (w *world) stallWhileDraining(p *pod) {
+	m := p.member
+	if m == nil || m.process.dead {
+		return
+	}
+	m.feed.stalled = w.now + w.between(time.Second, 3*time.Second)
+	m.touched = max(m.touched, m.feed.stalled)
+	w.join()
+}
+
+// join lets a newcomer in, or one that came later go.
+func (w *world) join() {
+	running := 0
+	var extra *pod
+	for _, p := range w.pods {
+		if !p.gone {
+			running++
+			if p.extra {
+				extra = p
+			}
+		}
+	}
+	if extra != nil && (running >= 9 || w.chance(0.4)) {
+		w.retire(extra)
+		return
+	}
+	if running < 9 {
+		p := w.newPod(fmt.Sprintf("m%d", len(w.pods)))
+		p.extra, p.gen = true, w.pods[0].gen
+		p.up()
+	}
+}
+
+// retire takes a pod away for good, in order or not.
+func (w *world) retire(p *pod) {
+	p.gone = true
+	if m := p.member; m != nil {
+		m.process.act(m.leave)
+	}
+	if a := p.app; a != nil {
+		w.after(w.p.drainMax, a.kill)
+	}
+}
+
+// double starts a second pod under a name that is taken: one of them must give way.
+func (w *world) double(p *pod) {
+	w.exitAllowed = true
+	d := w.newPod(p.name)
+	d.gen, d.extra = p.gen, true
+	d.up()
+	for _, m := range w.live {
+		m.touch(30 * time.Second)
+	}
+	w.after(w.between(2*time.Second, 40*time.Second), func() {
+		d.gone = true
+		if d.member != nil {
+			d.member.kill(true)
+		}
+		if d.app != nil {
+			d.app.kill()
+		}
+	})
+}
+
+// injectGenesis lets a Genesis land that somebody sent long ago.
+func (w *world) injectGenesis(m *member) {
+	w.spurious = true
+	w.log.land(ownership.Record{LogVersion: ownership.LogVersion, Group: "g", Inc: m.inc, Body: &ownership.Genesis{
+		Gen: m.cfg.Gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions),
+		Members: []ownership.Node{{Name: m.cfg.Name, Inc: m.inc, Lease: m.cfg.Timing.Lease, GRPCAddr: m.cfg.GRPCAddr}},
+	}})
+}
+
+// rebuild loses the log's metadata, so that ledger ids begin anew. The operator knows,
+// and raises the generation.
+func (w *world) rebuild() {
+	w.spurious, w.exitAllowed = true, true
+	for _, p := range w.pods {
+		p.gen++
+	}
+	if w.pods[0].gen > ownership.GenMax {
+		return
+	}
+	for _, m := range append([]*member(nil), w.live...) {
+		m.kill(true) // a new configuration is a restart
+		w.restart(m.pod, w.between(0, 2*time.Second))
+	}
+	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(5)})
+}
+
+// heal ends all faults: what runs from now on must come to rest.
+func (w *world) heal() {
+	w.tracef("HEAL")
+	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
+	w.log.outage, w.broker.outage = w.now, w.now
+	w.cuts = cuts{}
+	for _, m := range w.live {
+		m.process.stopped, m.driver.stopped = w.now, w.now
+		m.process.resume()
+		if m.process.dead {
+			continue
+		}
+		m.driver.resume()
+		m.feed.stalled, m.feed.cut, m.feed.lag, m.feed.skip = w.now, w.now, 0, 0
+		w.log.read(m)
+		m.touch(0)
+	}
+	for _, p := range w.pods {
+		if a := p.app; a != nil && !a.process.dead {
+			a.process.stopped = min(a.process.stopped, w.now)
+			a.process.resume()
+		}
+		p.up()
+	}
+	w.broker.dispatch()
+}
+
+// trim lets the broker trim closed ledgers up to the anchor.
+func (l *controlLog) trim() {
+	l.rollover()
+}
+
+func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+
+var _ ring.Partition

@@ -1,0 +1,314 @@
+package sim
+
+import (
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// controlLog is the toy control log: a total order of records, with everything that
+// a real one does to those who write and read it.
+type controlLog struct {
+	w       *world
+	records []logged // ascending; what was trimmed is gone
+	base    int      // how many are gone
+	next    ownership.Position
+	topic   int // counts deletions
+	anchor  ownership.Position
+	outage  time.Duration // the broker answers nobody until then
+	states  map[ownership.Position]uint64
+	states2 map[ownership.Position]uint64 // of the records before those
+}
+
+// logged is a record in the log.
+type logged struct {
+	at     ownership.Position
+	record ownership.Record
+	landed time.Duration
+}
+
+// feed is what one process has of the log: a producer and a tail.
+type feed struct {
+	stalled time.Duration // the tail brings nothing until then
+	cut     time.Duration // neither half works until then
+	skip    int           // records that the client will drop
+	lag     time.Duration // what each append takes more
+	pending []pendingAppend
+	beats   int // under way
+	lands   time.Duration
+
+	reader  uint64
+	open    bool
+	reading bool
+	topic   int
+	next    int // absolute index of the next record
+}
+
+type pendingAppend struct {
+	record ownership.Record
+	life   int
+}
+
+func newControlLog(w *world) *controlLog {
+	return &controlLog{w: w, next: ownership.Position{Ledger: 10 + w.rng.Int64N(1000)}, states: map[ownership.Position]uint64{}}
+}
+
+// end is the absolute index of the record to come.
+func (l *controlLog) end() int { return l.base + len(l.records) }
+
+// find is the absolute index of the first record at or after a position.
+func (l *controlLog) find(at ownership.Position) int {
+	return l.base + sort.Search(len(l.records), func(i int) bool { return !l.records[i].at.Before(at) })
+}
+
+// down reports whether m can neither write nor read.
+func (l *controlLog) down(m *member) bool {
+	return l.w.now < l.outage || l.w.now < m.feed.cut
+}
+
+// upAgain is when m's client works again: clients reconnect at different speeds.
+func (l *controlLog) upAgain(m *member) time.Duration {
+	return max(l.outage, m.feed.cut) + l.w.between(0, 500*time.Millisecond)
+}
+
+// beatsMax is how many Beats a producer takes at once, as internal/controllog does.
+const beatsMax = 2
+
+// append sends a record. Records of one producer keep their order, but for those that
+// chance lets land late.
+func (l *controlLog) append(m *member, record ownership.Record) {
+	w, f, life := l.w, &m.feed, m.life
+	_, isBeat := record.Body.(*ownership.Beat)
+	done := func(failed bool) {
+		m.driver.later(w.hop(), func() {
+			if isBeat {
+				f.beats--
+			}
+			if m.life == life {
+				m.deliver(ownership.AppendDone{Record: record, Failed: failed})
+			}
+		})
+	}
+	if isBeat {
+		f.beats++
+		if f.beats > beatsMax {
+			done(true)
+			return
+		}
+	}
+	delay := w.between(w.p.appendMin, w.p.appendMax) + f.lag
+	late := w.chance(w.p.late)
+	if late {
+		delay = w.between(10*time.Millisecond, 6*time.Second)
+		w.count("late")
+		m.touched = w.now + delay
+	}
+	if l.down(m) {
+		if w.chance(0.5) {
+			w.after(m.cfg.Timing.Lease, func() { done(true) })
+			return
+		}
+		delay += l.upAgain(m) - w.now
+		w.count("flushed")
+	}
+	at := w.now + delay
+	if !late {
+		at = max(at, f.lands)
+		f.lands = at
+	}
+	topic := l.topic
+	w.after(at-w.now, func() { // the record is on its way, whatever happens to its sender
+		if l.topic != topic {
+			done(true)
+			return
+		}
+		if w.now < l.outage && !late {
+			w.after(l.outage-w.now+w.between(0, 500*time.Millisecond), func() { l.landUnless(topic, record); done(false) })
+			return
+		}
+		l.land(record)
+		if w.chance(w.p.duplicate) {
+			w.count("duplicate")
+			w.after(w.between(0, time.Second), func() { l.landUnless(topic, record) })
+		}
+		done(w.chance(w.p.lostAck))
+	})
+}
+
+func (l *controlLog) landUnless(topic int, record ownership.Record) {
+	if l.topic == topic {
+		l.land(record)
+	}
+}
+
+// land puts a record into the log.
+func (l *controlLog) land(record ownership.Record) {
+	w := l.w
+	l.records = append(l.records, logged{l.next, record, w.now})
+	if w.tracing {
+		w.tracef("log %v: %s %s", l.next, w.nameOf(record.Inc), describe(w, record.Body))
+	}
+	w.checkLanded(record)
+	l.next.Entry++
+	for _, m := range w.live {
+		l.read(m)
+	}
+}
+
+// openReader gives m a new tail.
+func (l *controlLog) openReader(m *member, e ownership.OpenReader) {
+	f, w, life := &m.feed, l.w, m.life
+	f.reader, f.open = e.Reader, false
+	m.driver.later(w.between(time.Millisecond, 15*time.Millisecond), func() {
+		if m.life != life || f.reader != e.Reader {
+			return
+		}
+		if l.down(m) {
+			m.deliver(ownership.ReaderFailed{Reader: e.Reader})
+			return
+		}
+		f.open, f.topic, f.next = true, l.topic, l.end()
+		if w.now < f.stalled && w.chance(0.7) {
+			f.stalled = 0 // the new reader found another broker
+		}
+		if !e.At.IsZero() {
+			f.next = l.find(e.At)
+		}
+		m.deliver(ownership.ReaderOpened{Reader: e.Reader})
+		l.read(m)
+	})
+}
+
+// read brings m what has come, a little later.
+func (l *controlLog) read(m *member) {
+	f, w := &m.feed, l.w
+	if f.reading || !f.open || m.process.dead || f.topic == l.topic && f.next >= l.end() {
+		return
+	}
+	f.reading = true
+	delay := w.between(w.p.readMin, w.p.readMax)
+	if blocked := max(f.stalled, f.cut, l.outage); blocked > w.now {
+		delay = max(delay, blocked-w.now+w.between(0, 300*time.Millisecond))
+	}
+	w.after(delay, func() {
+		f.reading = false
+		if !f.open {
+			return // another reader is being opened
+		}
+		if w.now < f.stalled || l.down(m) {
+			l.read(m)
+			return
+		}
+		l.bring(m)
+	})
+}
+
+// bring hands m's driver the records that its reader has.
+func (l *controlLog) bring(m *member) {
+	f, w := &m.feed, l.w
+	if f.topic != l.topic { // the client silently goes on with the new topic
+		f.topic, f.next = l.topic, l.base
+	}
+	if f.next < l.base { // trimmed under a slow reader, without an error
+		w.count("trimmed_under_reader")
+		f.next = l.base
+	}
+	reader, life := f.reader, m.life
+	for f.next < l.end() {
+		x := l.records[f.next-l.base]
+		f.next++
+		if f.skip > 0 {
+			f.skip--
+			w.count("hole")
+			w.allowLost()
+			continue
+		}
+		m.driver.act(func() {
+			if m.life == life && m.feed.reader == reader {
+				m.deliver(ownership.RecordRead{Reader: reader, At: x.at, Record: x.record})
+			}
+		})
+	}
+}
+
+// check is a short reader of the contiguity rule.
+func (l *controlLog) check(m *member, e ownership.CheckContiguity) {
+	w, life := l.w, m.life
+	w.count("check")
+	m.driver.later(w.between(time.Millisecond, 20*time.Millisecond), func() {
+		if m.life != life {
+			return
+		}
+		a := ownership.CheckAnswer{Check: e.Check, Failed: l.down(m) || w.chance(w.p.checkFails)}
+		i := l.find(e.Last) - l.base
+		if i+1 >= len(l.records) {
+			a.Failed = true
+		}
+		if !a.Failed {
+			a.First, a.Second = l.records[i].at, l.records[i+1].at
+		}
+		m.deliver(a)
+	})
+}
+
+// moveAnchor lets the broker trim what lies at or before it, once its ledger is closed.
+func (l *controlLog) moveAnchor(to ownership.Position) {
+	if l.anchor.Before(to) {
+		l.anchor = to
+	}
+	l.w.count("anchor")
+}
+
+// rollover closes the ledger, as an unload does. Trimming comes with it.
+func (l *controlLog) rollover() {
+	if l.next.Entry == 0 {
+		return
+	}
+	l.next = ownership.Position{Ledger: l.next.Ledger + 1 + l.w.rng.Int64N(3)}
+	l.w.tracef("log: rollover to %v", l.next)
+	n := 0
+	for n < len(l.records) && l.records[n].at.Ledger < l.anchor.Ledger {
+		n++ // only whole closed ledgers before the anchor's
+	}
+	l.records = append([]logged(nil), l.records[n:]...)
+	l.base += n
+	l.states, l.states2 = map[ownership.Position]uint64{}, l.states
+}
+
+// delete deletes the topic by force. What follows goes to a new one, whose ledgers
+// have greater ids, unless the metadata was rebuilt.
+func (l *controlLog) delete(next ownership.Position) {
+	l.topic++
+	l.base = l.end()
+	l.records = nil
+	l.next, l.anchor = next, ownership.Position{}
+	l.states, l.states2 = map[ownership.Position]uint64{}, nil
+	l.w.allowLost()
+	l.w.tracef("log: deleted, goes on at %v", next)
+}
+
+func describe(w *world, b ownership.Body) string {
+	switch b := b.(type) {
+	case *ownership.Beat:
+		s := fmt.Sprintf("beat %d, applied %v, ready %t, acquired %x, draining %x", b.Seq, b.Applied, b.Ready, []uint64(b.Acquired), []uint64(b.Draining))
+		for _, inc := range b.Unreachable {
+			s += ", cannot reach " + w.nameOf(inc)
+		}
+		return s
+	case *ownership.Epoch:
+		s := fmt.Sprintf("epoch after %v (%s): %v of", b.Prev, b.Reason, b.Table)
+		for _, inc := range b.Members {
+			s += " " + w.nameOf(inc)
+		}
+		return s
+	case *ownership.Genesis:
+		return fmt.Sprintf("genesis, generation %d", b.Gen)
+	case *ownership.Hello:
+		return fmt.Sprintf("hello, needs state: %t", b.NeedState)
+	case *ownership.Snap:
+		return fmt.Sprintf("snap for the hello at %v", b.ForHello)
+	}
+	return "unreadable"
+}

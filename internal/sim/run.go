@@ -1,0 +1,171 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// Result is what came of one run.
+type Result struct {
+	Seed      uint64
+	Simulated time.Duration
+	Moves     int            // gates that opened
+	Faults    int            // faults that were let loose
+	Overlaps  int            // handlers that overlapped because they defied their deadline
+	Stats     map[string]int // what happened, and how often
+	Failure   string         // the first violation; "" when there was none
+	Trace     []string       // the newest lines, when asked for
+}
+
+// Run simulates a cluster for a time, from a seed.
+func Run(seed uint64, length time.Duration, traced bool) Result {
+	return runScene(seed, length, traced, nil)
+}
+
+// scene changes what a run is like before it begins.
+type scene func(w *world)
+
+func runScene(seed uint64, length time.Duration, traced bool, change scene) Result {
+	w := newWorld(seed, params{partitions: 6})
+	w.tracing = traced
+	w.draw()
+	n := 2 + w.rng.IntN(8)
+	if change != nil {
+		change(w)
+		n = max(n, 0)
+	}
+	for i := range n {
+		p := w.newPod(fmt.Sprintf("n%d", i))
+		w.after(w.between(0, 3*time.Second), p.up)
+	}
+	w.publishing = true
+	w.after(0, w.publishOn)
+	w.runUntil(w.now + 12*time.Second)
+	for w.now < length && w.failure == "" {
+		w.cycle()
+	}
+	return Result{
+		Seed: seed, Simulated: w.now, Moves: w.moves, Faults: w.faultsEver, Overlaps: w.overlap,
+		Stats: w.stats, Failure: w.failure, Trace: w.trace,
+	}
+}
+
+// draw draws what the next stretch of a run is like.
+func (w *world) draw() {
+	p := &w.p
+	p.timing = ownership.DefaultTiming()
+	switch w.rng.IntN(4) {
+	case 0:
+		p.timing = ownership.CalmTiming()
+	case 1:
+		p.timing = ownership.FastTiming()
+	}
+	p.timing.DrainTimeout, p.timing.RemovedMax = 5*time.Second, 8*time.Second
+	p.drainMax = 25 * time.Second
+	p.mixed, p.skew = w.chance(0.2), w.chance(0.2)
+	w.drawTrouble()
+}
+
+// drawTrouble draws the kinds of trouble of the next stretch: some, not all.
+func (w *world) drawTrouble() {
+	p := &w.p
+	p.slow = []float64{0, 0.1, 0.3, 0.5}[w.rng.IntN(4)]
+	p.appendMin, p.appendMax = time.Millisecond, 10*time.Millisecond
+	p.readMin, p.readMax = 500*time.Microsecond, 8*time.Millisecond
+	if w.chance(0.2) {
+		p.appendMax, p.readMax = 150*time.Millisecond, 100*time.Millisecond
+	}
+	p.late, p.duplicate, p.lostAck, p.checkFails, p.preempt = 0, 0, 0, 0, 0
+	if w.chance(0.4) {
+		p.late = 0.01 * float64(1+w.rng.IntN(5))
+	}
+	if w.chance(0.4) {
+		p.duplicate, p.lostAck = 0.02, 0.02
+	}
+	if w.chance(0.4) {
+		p.checkFails = 0.3
+	}
+	if w.chance(0.4) {
+		p.preempt = 0.02
+	}
+	p.publishEvery = []time.Duration{400 * time.Millisecond, time.Second, 3 * time.Second}[w.rng.IntN(3)]
+	p.pace = w.between(300*time.Millisecond, 6*time.Second)
+	sum := 0
+	for k := range p.weights {
+		p.weights[k] = 0
+		if w.chance(0.5) {
+			p.weights[k] = usual[k]
+			sum += usual[k]
+		}
+	}
+	if sum == 0 {
+		p.weights = usual
+	}
+}
+
+// cycle is a stretch with faults, then one in which the cluster must come to rest,
+// then one in which nothing may happen.
+func (w *world) cycle() {
+	w.drawTrouble()
+	w.publishing = true
+	w.tracef("TROUBLE %v", w.p)
+	for end := w.now + w.between(20*time.Second, 90*time.Second); w.now < end && w.failure == ""; {
+		w.fault()
+		w.runUntil(w.now + w.between(0, 2*w.p.pace))
+	}
+	w.rest()
+	w.quiet()
+}
+
+// restMax is how long a cluster may take to come to rest.
+const restMax = 2 * time.Minute
+
+// rest ends all faults and waits until the cluster has come to rest.
+func (w *world) rest() {
+	w.heal()
+	w.runUntil(w.now + 2*time.Second)
+	w.publishing = false
+	for end := w.now + restMax; w.failure == ""; {
+		w.runUntil(w.now + time.Second)
+		for _, p := range w.pods {
+			p.up()
+		}
+		why := w.unrest()
+		if why == "" {
+			return
+		}
+		if w.now > end {
+			w.fail("no rest: %s", why)
+		}
+	}
+}
+
+// quiet is a time without faults: events flow, and nothing else may happen.
+func (w *world) quiet() {
+	w.lostAllowed, w.exitAllowed, w.spurious = false, false, false
+	for _, m := range w.live {
+		m.touched = min(m.touched, w.now-personal)
+	}
+	before := maps.Clone(w.stats)
+	w.publishing = true
+	w.runUntil(w.now + w.between(5*time.Second, 20*time.Second))
+	for _, k := range []string{"lost", "exit", "genesis", "note_removed", "note_epoch", "note_lease_lapsed", "cancelled"} {
+		if w.failure == "" && w.stats[k] > before[k] {
+			w.fail("%s though nothing was wrong", k)
+		}
+	}
+}
+
+// String lists what happened.
+func (r Result) String() string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(r.Stats)) {
+		fmt.Fprintf(&b, "%s=%d ", k, r.Stats[k])
+	}
+	return b.String()
+}

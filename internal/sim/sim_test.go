@@ -1,0 +1,75 @@
+package sim
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	seedFlag  = flag.Uint64("sim.seed", 0, "replay this seed only, with a trace")
+	seedsFlag = flag.Int("sim.seeds", 24, "how many seeds")
+	hoursFlag = flag.Float64("sim.hours", 0.1, "simulated hours for each")
+	firstFlag = flag.Uint64("sim.first", 0, "the first seed; 0: a fresh one")
+)
+
+// TestExclusive runs clusters through every fault of the protocol's list, each from
+// a seed of its own.
+func TestExclusive(t *testing.T) {
+	length := time.Duration(*hoursFlag * float64(time.Hour))
+	if *seedFlag != 0 {
+		r := Run(*seedFlag, length, true)
+		t.Log("\n" + strings.Join(r.Trace, "\n"))
+		if r.Failure != "" {
+			t.Fatal(r.Failure)
+		}
+		return
+	}
+	first := *firstFlag
+	if first == 0 {
+		first = rand.Uint64()>>33 + 1
+	}
+	t.Logf("%d seeds from %d on", *seedsFlag, first)
+	const shards = 2
+	var mu sync.Mutex
+	total := map[string]int{}
+	hours, moves, faults := 0.0, 0, 0
+	t.Run("seeds", func(t *testing.T) {
+		for shard := range shards {
+			t.Run(fmt.Sprint(shard), func(t *testing.T) {
+				t.Parallel()
+				for i := shard; i < *seedsFlag; i += shards {
+					seed := first + uint64(i)
+					r := Run(seed, length, false)
+					if r.Failure != "" {
+						t.Errorf("%s\nreplay with: go test ./internal/sim -run Exclusive -sim.seed=%d -sim.hours=%v -v", r.Failure, seed, *hoursFlag)
+						return
+					}
+					mu.Lock()
+					for k, v := range r.Stats {
+						total[k] += v
+					}
+					hours += r.Simulated.Hours()
+					moves += r.Moves
+					faults += r.Faults
+					mu.Unlock()
+				}
+			})
+		}
+	})
+	for _, k := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%-28s %d", k, total[k])
+	}
+	line, err := json.Marshal(map[string]any{"seeds": *seedsFlag, "cluster_hours": hours, "moves": moves, "faults": faults})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(string(line))
+}
