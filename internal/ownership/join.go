@@ -45,7 +45,6 @@ type joining struct {
 	onWay    bool          // a Hello was sent and not read back
 	sentAt   clock.Instant // when the newest Hello was sent; zero: none by this reader
 	began    clock.Instant // when the first one was sent
-	helloAt  Position      // of this incarnation's first Hello
 	group    clock.Instant // when a record of another node was seen last; zero: none
 	row      int           // own Hellos read back in a row with no group seen
 	rowSent  clock.Instant // when the newest of them was sent
@@ -78,7 +77,7 @@ func (m *Machine) openReader() {
 	t.resumed = m.state != nil
 	if m.state == nil {
 		t.last = Position{}
-		m.join = joining{began: m.join.began, helloAt: m.join.helloAt, group: m.join.group}
+		m.join = joining{began: m.join.began, group: m.join.group}
 	}
 	m.emit(OpenReader{Reader: t.reader, At: t.last})
 }
@@ -330,9 +329,6 @@ func (j *joining) helloFailed() { j.onWay = false }
 func (m *Machine) helloBack(r read) {
 	j := &m.join
 	j.hellos = append(j.hellos, hello{r.at, r.when})
-	if j.helloAt.IsZero() {
-		j.helloAt = r.at
-	}
 	if len(j.hellos) > hellosMax {
 		j.hellos = slices.Delete(j.hellos, 0, 1)
 		oldest := j.hellos[0].at
@@ -431,7 +427,7 @@ func (m *Machine) adopted(r read) {
 		m.join.began = m.now
 	}
 	m.emit(Note{Kind: NoteAdopted, At: r.at, Inc: r.rec.Inc, Took: m.now.Sub(m.join.began)})
-	m.join = joining{began: m.join.began, helloAt: m.join.helloAt, sentAt: m.join.sentAt}
+	m.join = joining{began: m.join.began, sentAt: m.join.sentAt}
 }
 
 // ---- for others ----
@@ -445,9 +441,6 @@ func (m *Machine) applyHello(r read, h *Hello) {
 	j := &m.join
 	if h.Node.Inc == m.cfg.Inc {
 		j.onWay = false
-		if j.helloAt.IsZero() {
-			j.helloAt = r.at
-		}
 		return
 	}
 	if !h.NeedState {

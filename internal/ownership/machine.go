@@ -272,7 +272,7 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	m.wanted = 0 // competing proposals are void: judge again
 	m.forgetReach(before)
 	switch isMember := m.isMember(); {
-	case m.nameTaken(wasMember, before):
+	case m.nameTaken(before):
 		m.exit("another incarnation has taken the name " + m.cfg.Name)
 	case wasMember && !isMember:
 		m.removed(r)

@@ -80,16 +80,15 @@ func (m *Machine) removed(r read) {
 }
 
 // nameTaken reports whether the epoch that was just accepted gives our name to
-// another incarnation, and whether that is for us to obey: we were the member, or
-// the other one came after us. (An epoch that brings our own dead predecessor in late is not.)
-func (m *Machine) nameTaken(wasMember bool, before []Incarnation) bool {
-	for _, inc := range m.state.Members {
+// another incarnation, and whether that is for us to obey: it came after us. (An
+// epoch that brings our own dead predecessor in late is not.) Nodes stand in the
+// order of their coming; Since would not do, for a removal moves it.
+func (m *Machine) nameTaken(before []Incarnation) bool {
+	mine, known := m.state.byInc[m.cfg.Inc]
+	return known && slices.ContainsFunc(m.state.Members, func(inc Incarnation) bool {
 		n, _ := m.state.Node(inc)
-		if inc != m.cfg.Inc && n.Name == m.cfg.Name && !slices.Contains(before, inc) {
-			return wasMember || m.join.helloAt.Before(n.Since)
-		}
-	}
-	return false
+		return n.Name == m.cfg.Name && m.state.byInc[inc] > mine && !slices.Contains(before, inc)
+	})
 }
 
 // judgeName makes a node exit whose name is kept beating by another incarnation.
@@ -328,6 +327,9 @@ func (m *Machine) mayJoin(n Node) bool {
 	p := m.peers[n.Inc]
 	if p == nil || p.beat == nil || !p.beat.Ready {
 		return false
+	}
+	if p.beat.Applied.Before(n.Since) {
+		return false // a Beat of before its removal, which asks for nothing: it may be dead
 	}
 	fresh, reaches, reached := 0, 0, 0
 	for _, inc := range m.state.Members {
