@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"strconv"
@@ -308,4 +309,136 @@ func BenchmarkTable(b *testing.B) {
 		b.Fatalf("%d events are left, the last batch had %d", t.Len(), len(batch))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*benchBatch), "ns/event")
+}
+
+// BenchmarkCold measures a table as a busy member sees it: 20,000 events are held,
+// verdicts come in another order than events, and whenever the table's turn comes
+// others have used the caches meanwhile. Most of the time goes to cache misses, of
+// which the other benchmarks of this file know nothing.
+func BenchmarkCold(b *testing.B) {
+	c := newCold()
+	var hold, take, encode, settle time.Duration
+	for range coldHeld/benchBatch + 1 { // fill, unmeasured
+		c.receive()
+		c.table.Hold(1, c.batch, &c.out)
+		c.take()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.receive()
+		c.evict()
+		c.touch() // the source has just made them
+		hold += c.timed(b, func() { c.table.Hold(1, c.batch, &c.out) })
+		c.evict()
+		take += c.timed(b, c.take)
+		c.evict()
+		encode += c.timed(b, func() {
+			frame, err := codec{frameMax: testFrameMax}.Marshal(&c.frame)
+			if err != nil {
+				b.Fatal(err)
+			}
+			frame.Free()
+		})
+		c.answer()
+		c.evict()
+		settle += c.timed(b, func() { c.table.Settle(1, peerNumber(2), c.verdicts, &c.out) })
+		if len(c.out.Settled) != benchBatch {
+			b.Fatalf("settled %d events of %d", len(c.out.Settled), benchBatch)
+		}
+	}
+	perEvent := func(d time.Duration, unit string) {
+		b.ReportMetric(float64(d)/float64(b.N*benchBatch), unit)
+	}
+	perEvent(hold, "hold-ns/event")
+	perEvent(take, "take-ns/event")
+	perEvent(encode, "encode-ns/event")
+	perEvent(settle, "settle-ns/event")
+	perEvent(hold+take+encode+settle, "cpu-ns/event")
+}
+
+const (
+	coldHeld   = 20_000
+	coldWindow = 4096     // verdicts come in any order among the oldest so many
+	coldCaches = 16 << 20 // bytes, more than what a core has for itself
+)
+
+// cold is a table, a source that gives handles as [source.Ledger] does, and a peer.
+type cold struct {
+	table    *Table
+	out      Moves
+	events   []*event.Event // by slot
+	free     []int          // slots, used in turn
+	batch    []*event.Event
+	sent     []event.Handle // in the order of sending
+	frame    eventsFrame
+	verdicts []event.Verdict
+	rand     *rand.Rand
+	others   []byte
+	sum      int
+}
+
+func newCold() *cold {
+	c := &cold{
+		table: NewTable(DefaultConfig()), rand: rand.New(rand.NewPCG(1, 2)),
+		events: benchEvents(coldHeld+2*benchBatch, 300), others: make([]byte, coldCaches),
+	}
+	c.table.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &c.out)
+	c.table.PeerUp(1, peerNumber(2), &c.out)
+	c.free = c.rand.Perm(len(c.events)) // as after a long time
+	for slot, ev := range c.events {
+		ev.Handle = event.Handle(slot)
+	}
+	return c
+}
+
+// receive prepares the next batch to hold.
+func (c *cold) receive() {
+	c.out.Reset()
+	c.batch = c.batch[:0]
+	for _, slot := range c.free[:benchBatch] {
+		ev := c.events[slot]
+		ev.Handle += 1 << 24 // the next generation
+		c.batch = append(c.batch, ev)
+	}
+	c.free = c.free[benchBatch:]
+}
+
+func (c *cold) take() {
+	c.frame.number++
+	c.frame.events, _ = c.table.Take(1, peerNumber(2), benchBatch, 1<<20, c.frame.events[:0])
+}
+
+// answer prepares the peer's next verdicts.
+func (c *cold) answer() {
+	for _, ev := range c.batch {
+		c.sent = append(c.sent, ev.Handle)
+	}
+	c.verdicts = c.verdicts[:0]
+	for i := range benchBatch {
+		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
+		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
+		c.verdicts = append(c.verdicts, event.Verdict{Handle: c.sent[i], Kind: event.Done})
+		c.free = append(c.free, int(c.sent[i]&(1<<24-1)))
+	}
+	c.sent = c.sent[benchBatch:]
+}
+
+// touch reads the batch as the stages before have done.
+func (c *cold) touch() {
+	for _, ev := range c.batch {
+		c.sum += weightOf(ev) + int(ev.Partition)
+	}
+}
+
+// evict does what other work does to the caches.
+func (c *cold) evict() {
+	for i := 0; i < len(c.others); i += 64 {
+		c.others[i]++
+	}
+}
+
+func (c *cold) timed(b *testing.B, call func()) time.Duration {
+	before := cpuTime(b)
+	call()
+	return cpuTime(b) - before
 }
