@@ -25,14 +25,30 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// endless is mailboxes that always have something: events of as many keys as wanted.
+// endless is mailboxes that always have something. Its events are many, so that the
+// caches of the processor have forgotten each one when its turn comes, as in a router
+// that holds some thousands of them.
 type endless struct {
 	mu     sync.Mutex
 	last   event.DeliveryID
 	left   int // to give
 	open   int // given, not finished
 	over   chan struct{}
-	sample *event.Event
+	events []*event.Event // to give, one after the other, again and again
+}
+
+// coldEvents returns events of about 32 MiB of payload, more than any cache near a
+// processor holds.
+func coldEvents(size int) []*event.Event {
+	events := make([]*event.Event, (32<<20)/size)
+	for i := range events {
+		events[i] = &event.Event{
+			ID: event.MessageID{Ledger: 1, Entry: int64(i), Batch: -1, TopicPartition: -1}, Topic: "persistent://public/default/orders",
+			Key: event.Key(fmt.Sprintf("user-%d", i%10_000)), Payload: make([]byte, size), PublishTime: 1_763_000_000_000,
+			Properties: []event.Property{{Name: "source", Value: "web"}},
+		}
+	}
+	return events
 }
 
 func (b *endless) WorkerUp(event.WorkerID)   {}
@@ -43,7 +59,7 @@ func (b *endless) Take(_ event.WorkerID, limit int, dst []event.Delivery) []even
 	defer b.mu.Unlock()
 	for range min(limit, b.left) {
 		b.last++
-		dst = append(dst, event.Delivery{ID: b.last, Event: b.sample, Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Attempt: 1})
+		dst = append(dst, event.Delivery{ID: b.last, Event: b.events[int(b.last)%len(b.events)], Partition: ring.Partition(b.last % ring.Partitions), Token: 1 << 40, Attempt: 1})
 		b.left--
 		b.open++
 	}
@@ -85,11 +101,7 @@ func benchmarkStream(b *testing.B, network string, size int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	boxes := &endless{sample: &event.Event{
-		ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, Topic: "persistent://public/default/orders",
-		Key: "user-1234", Payload: make([]byte, size), PublishTime: 1_763_000_000_000,
-		Properties: []event.Property{{Name: "source", Value: "web"}},
-	}}
+	boxes := &endless{events: coldEvents(size)}
 	cfg := app.DefaultConfig()
 	server, err := app.New(cfg, app.Identity{Node: "bench"}, app.Parts{
 		Boxes: boxes, Now: clock.Now, Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),
@@ -123,7 +135,7 @@ func benchmarkStream(b *testing.B, network string, size int) {
 	for server.Workers() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	round(5000)
+	round(20_000)
 	b.ReportAllocs()
 	b.ResetTimer()
 	before := cpuTime(b)
