@@ -23,10 +23,6 @@ type Key string
 // LogValue hides the key from every slog handler.
 func (Key) LogValue() slog.Value { return slog.StringValue("(key hidden)") }
 
-// Handle is a consumer node's own name for an event that it has received and not
-// yet settled. It is never reused while that process lives. Zero is no handle.
-type Handle uint64
-
 // MessageID is Pulsar's name of an event, as numbers. It names the *original*
 // event: copies in a retry topic carry it along. Ledger ids are unique in a Pulsar
 // cluster over all topics, so it needs no topic to be unique.

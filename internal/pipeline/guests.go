@@ -12,7 +12,7 @@ import (
 // verdicts go back under the handles of the peer.
 type guests struct {
 	mu     sync.Mutex
-	last   event.Handle
+	last   uint64
 	origin map[event.Handle]origin
 }
 
@@ -22,10 +22,6 @@ type origin struct {
 	handle event.Handle
 }
 
-// guestHandles is set in the handles of guests, so that they never meet those of the
-// source, which count from one end of the same space.
-const guestHandles event.Handle = 1 << 63
-
 func (g *guests) init() { g.origin = make(map[event.Handle]origin) }
 
 // admit gives the events of an arrival handles of this node.
@@ -34,7 +30,7 @@ func (g *guests) admit(a forward.Arrival) []*event.Event {
 	defer g.mu.Unlock()
 	for _, e := range a.Events {
 		g.last++
-		h := guestHandles | g.last
+		h := event.NewGuestHandle(g.last)
 		g.origin[h] = origin{a.From, e.Handle}
 		e.Handle = h
 	}
@@ -43,12 +39,13 @@ func (g *guests) admit(a forward.Arrival) []*event.Event {
 
 // settle sends the verdict on a guest back, and reports whether it was one.
 func (g *guests) settle(s forward.Settlement, peers Answerer) bool {
-	if s.Event.Handle&guestHandles == 0 {
+	handle := s.Verdict.Handle // not the event's: that would be a cache miss for each event
+	if !handle.IsGuest() {
 		return false
 	}
 	g.mu.Lock()
-	from, ok := g.origin[s.Event.Handle]
-	delete(g.origin, s.Event.Handle)
+	from, ok := g.origin[handle]
+	delete(g.origin, handle)
 	g.mu.Unlock()
 	if ok {
 		v := s.Verdict

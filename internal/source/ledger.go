@@ -68,15 +68,7 @@ const (
 )
 
 // OpenMax is the largest number of events that a [Ledger] can hold open.
-const OpenMax = 1 << slotBits
-
-// A handle is a slot number below a generation: a slot's generation moves with
-// each use, so that no handle comes twice in the life of a process (at a million
-// events per second through a single slot, 2^40 generations are 12 days; slots are reused in turn).
-const (
-	slotBits = 24
-	slotMask = 1<<slotBits - 1
-)
+const OpenMax = event.SlotsMax
 
 // noEntry and noSlot end lists and mark what is not there.
 const (
@@ -268,18 +260,18 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	if l.counting == CountEvents {
 		l.stats.Allowance++
 	}
-	handle := event.Handle(generation<<slotBits | uint64(at))
+	handle := event.NewHandle(generation, at)
 	r.Event.Handle = handle
 	return handle
 }
 
 func (l *Ledger) slotOf(h event.Handle) *slot {
-	at := uint64(h) & slotMask
-	if at >= uint64(len(l.slots)) {
+	at := h.Slot()
+	if int(at) >= len(l.slots) {
 		return nil
 	}
 	s := &l.slots[at]
-	if !s.open || s.generation != uint64(h)>>slotBits {
+	if !s.open || s.generation != h.Generation() {
 		return nil
 	}
 	return s
@@ -369,7 +361,7 @@ func (l *Ledger) vacate(h event.Handle, s *slot) {
 		l.stats.Allowance--
 	}
 	*s = slot{generation: s.generation}
-	l.free.push(int32(uint64(h) & slotMask))
+	l.free.push(h.Slot())
 }
 
 // dropIfOver forgets a torn entry once nothing of it is open. It is not acked:
