@@ -37,9 +37,9 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *FromRouter:
-		return v.unmarshal(data.Materialize())
+		return v.unmarshal(joined(data))
 	case *FromWorker:
-		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		buf := data.MaterializeToBuffer(&frameBuffers)
 		defer buf.Free()
 		return v.unmarshal(buf.ReadOnlyData())
 	}

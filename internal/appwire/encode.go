@@ -1,6 +1,7 @@
 package appwire
 
 import (
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/mem"
@@ -9,31 +10,45 @@ import (
 	"github.com/ringfence/router/internal/event"
 )
 
-// Writers go over a frame twice: first they measure, then they write into a buffer
-// of exactly that size. Fields are in the order of their numbers and zero values
-// are left out, as the generated code does it.
+// Fields are in the order of their numbers and zero values are left out, as the
+// generated code does it.
 
-// marshal returns the wire form of the frame, in a pooled buffer.
+// marshal returns the wire form of the frame, in pooled buffers: one for what stands
+// in front of the deliveries, which is known last, and one for the deliveries. So
+// each event, which is far from the processor by now, is read once.
 func (f *ToWorker) marshal() mem.BufferSlice {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
 	defer e.reset() // it must not keep the strings of its tables alive
-	body := e.measure(f)
-	return pooled(sizeVarint(f.Receipt)+1+protowire.SizeVarint(uint64(body))+body, func(b []byte) []byte {
+	size := 0       // what an event weighs is more than its wire form, unless its text has to be mended
+	for i := range f.Deliveries {
+		size += f.Deliveries[i].Event.Bytes()
+	}
+	deliveries := pooled(size, func(b []byte) []byte {
+		for i := range f.Deliveries {
+			b = e.appendDelivery(b, &f.Deliveries[i])
+		}
+		return b
+	})
+	head := e.sizeHead(f.Number)
+	body := head + deliveries.Len()
+	front := pooled(sizeVarint(f.Receipt)+1+protowire.SizeVarint(uint64(body))+head, func(b []byte) []byte {
 		b = appendVarint(b, 1, f.Receipt)
 		b = appendLen(b, 3, body)
-		return e.append(b, f)
+		return e.appendHead(b, f.Number)
 	})
+	return mem.BufferSlice{front, deliveries}
 }
 
-// marshal returns the wire form of the frame, in a pooled buffer.
+// marshal returns the wire form of the frame, in a pooled buffer. It goes over the
+// results twice, first to measure: they are small and at hand.
 func (f *ToRouter) marshal() mem.BufferSlice {
 	body := sizeVarint(f.Number)
 	for i := range f.Results {
 		n := sizeResult(&f.Results[i])
 		body += 1 + protowire.SizeVarint(uint64(n)) + n
 	}
-	return pooled(sizeVarint(f.Receipt)+1+protowire.SizeVarint(uint64(body))+body, func(b []byte) []byte {
+	return mem.BufferSlice{pooled(sizeVarint(f.Receipt)+1+protowire.SizeVarint(uint64(body))+body, func(b []byte) []byte {
 		b = appendVarint(b, 1, f.Receipt)
 		b = appendLen(b, 3, body)
 		b = appendVarint(b, 1, f.Number)
@@ -46,21 +61,18 @@ func (f *ToRouter) marshal() mem.BufferSlice {
 			b = appendString(b, 4, text(r.Reason))
 		}
 		return b
-	})
+	})}
 }
 
 func sizeResult(r *event.Result) int {
 	return sizeVarint(uint64(r.Delivery)) + sizeVarint(uint64(r.Kind)) + sizeVarint(afterWire(r.After)) + sizeString(text(r.Reason))
 }
 
-// encoder is the scratch of one Deliveries frame: its tables, and what the first
-// pass found out for the second.
+// encoder holds the tables of one Deliveries frame.
 type encoder struct {
 	topics table[string]
 	tokens table[int64]
 	names  table[string]
-	sizes  []int    // per delivery
-	refs   []uint32 // in the order of use: per delivery its topic, token, and the names of its properties
 }
 
 var encoders = sync.Pool{New: func() any {
@@ -71,17 +83,11 @@ func (e *encoder) reset() {
 	e.topics.reset()
 	e.tokens.reset()
 	e.names.reset()
-	e.sizes, e.refs = e.sizes[:0], e.refs[:0]
 }
 
-// measure fills the tables and returns the size of the Deliveries message.
-func (e *encoder) measure(f *ToWorker) int {
-	n := sizeVarint(f.Number)
-	for i := range f.Deliveries {
-		size := e.measureDelivery(&f.Deliveries[i])
-		e.sizes = append(e.sizes, size)
-		n += 1 + protowire.SizeVarint(uint64(size)) + size
-	}
+// sizeHead returns the size of a Deliveries message without its deliveries.
+func (e *encoder) sizeHead(number uint64) int {
+	n := sizeVarint(number)
 	for _, t := range e.topics.list {
 		n += 1 + protowire.SizeBytes(len(t))
 	}
@@ -102,31 +108,10 @@ func (e *encoder) sizeTokens() int {
 	return n
 }
 
-func (e *encoder) measureDelivery(d *event.Delivery) int {
-	ev := d.Event
-	topic, token := e.topics.index(text(ev.Topic)), e.tokens.index(d.Token)
-	e.refs = append(e.refs, topic, token)
-	n := sizeVarint(uint64(d.ID)) + sizeVarint(uint64(d.Partition)) + sizeString(string(ev.Key)) + sizeLen(len(ev.Payload))
-	for i := range ev.Properties {
-		p := &ev.Properties[i]
-		name := e.names.index(text(p.Name))
-		e.refs = append(e.refs, name)
-		n += 1 + protowire.SizeBytes(sizeVarint(uint64(name))+sizeString(text(p.Value)))
-	}
-	n += sizeVarint(uint64(ev.ID.Ledger)) + sizeVarint(uint64(ev.ID.Entry))
-	n += sizeVarint(zigzag(ev.ID.Batch)) + sizeVarint(zigzag(ev.ID.TopicPartition))
-	n += sizeVarint(uint64(topic)) + sizeVarint(uint64(token))
-	n += sizeVarint(uint64(ev.PublishTime)) + sizeVarint(uint64(ev.EventTime)) + sizeVarint(uint64(d.Attempt))
-	n += sizeString(text(ev.Trace()))
-	if ev.Redelivery != 0 {
-		n += 2 + protowire.SizeVarint(uint64(ev.Redelivery)) // field 16 is the first with a tag of two bytes
-	}
-	return n
-}
-
-// append writes the Deliveries message that measure has measured.
-func (e *encoder) append(b []byte, f *ToWorker) []byte {
-	b = appendVarint(b, 1, f.Number)
+// appendHead writes a Deliveries message up to its deliveries, whose values are in
+// the tables by now.
+func (e *encoder) appendHead(b []byte, number uint64) []byte {
+	b = appendVarint(b, 1, number)
 	for _, t := range e.topics.list {
 		b = appendLen(b, 2, len(t))
 		b = append(b, t...)
@@ -141,18 +126,16 @@ func (e *encoder) append(b []byte, f *ToWorker) []byte {
 		b = appendLen(b, 4, len(name))
 		b = append(b, name...)
 	}
-	refs := e.refs
-	for i := range f.Deliveries {
-		b = appendLen(b, 5, e.sizes[i])
-		b, refs = appendDelivery(b, &f.Deliveries[i], refs)
-	}
 	return b
 }
 
-// appendDelivery writes d and returns the refs of the next one.
-func appendDelivery(b []byte, d *event.Delivery, refs []uint32) ([]byte, []uint32) {
+// appendDelivery writes d, as field 5 of the Deliveries message, and what repeats in
+// it into the tables.
+func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
+	const room = 2 // for the length, which nearly always fills it
 	ev := d.Event
-	topic, token, names := refs[0], refs[1], refs[2:]
+	b = append(b, 5<<3|byte(protowire.BytesType), 0, 0)
+	begin := len(b)
 	b = appendVarint(b, 1, uint64(d.ID))
 	b = appendVarint(b, 2, uint64(d.Partition))
 	b = appendString(b, 3, string(ev.Key))
@@ -161,7 +144,7 @@ func appendDelivery(b []byte, d *event.Delivery, refs []uint32) ([]byte, []uint3
 		b = append(b, ev.Payload...)
 	}
 	for i := range ev.Properties {
-		name, value := uint64(names[i]), text(ev.Properties[i].Value)
+		name, value := uint64(indexText(&e.names, ev.Properties[i].Name)), text(ev.Properties[i].Value)
 		b = appendLen(b, 5, sizeVarint(name)+sizeString(value))
 		b = appendVarint(b, 1, name)
 		b = appendString(b, 2, value)
@@ -170,8 +153,8 @@ func appendDelivery(b []byte, d *event.Delivery, refs []uint32) ([]byte, []uint3
 	b = appendVarint(b, 7, uint64(ev.ID.Entry))
 	b = appendVarint(b, 8, zigzag(ev.ID.Batch))
 	b = appendVarint(b, 9, zigzag(ev.ID.TopicPartition))
-	b = appendVarint(b, 10, uint64(topic))
-	b = appendVarint(b, 11, uint64(token))
+	b = appendVarint(b, 10, uint64(indexText(&e.topics, ev.Topic)))
+	b = appendVarint(b, 11, uint64(e.tokens.index(d.Token)))
 	b = appendVarint(b, 12, uint64(ev.PublishTime))
 	b = appendVarint(b, 13, uint64(ev.EventTime))
 	b = appendVarint(b, 14, uint64(d.Attempt))
@@ -180,7 +163,22 @@ func appendDelivery(b []byte, d *event.Delivery, refs []uint32) ([]byte, []uint3
 		b = protowire.AppendTag(b, 16, protowire.VarintType)
 		b = protowire.AppendVarint(b, uint64(ev.Redelivery))
 	}
-	return b, names[len(ev.Properties):]
+	return fillLen(b, begin, room)
+}
+
+// fillLen writes the length of b[begin:] in front of it, where room bytes are kept
+// free, and moves it if the length needs more or less than these.
+func fillLen(b []byte, begin, room int) []byte {
+	n := len(b) - begin
+	need := protowire.SizeVarint(uint64(n))
+	switch {
+	case need > room:
+		b = slices.Insert(b, begin, make([]byte, need-room)...)
+	case need < room:
+		b = slices.Delete(b, begin-room+need, begin)
+	}
+	protowire.AppendVarint(b[:begin-room], uint64(n))
+	return b
 }
 
 // table gives the strings or numbers that repeat in a frame their indexes.
@@ -192,18 +190,10 @@ type table[T comparable] struct {
 
 func newTable[T comparable]() table[T] { return table[T]{lookup: make(map[T]uint32)} }
 
-// index returns the index of v, which it adds if it is new. Events of one topic
-// carry the same values in the same order: looking at the last index, and at the
-// one after it, nearly always saves the map.
+// index returns the index of v, which it adds if it is new.
 func (t *table[T]) index(v T) uint32 {
-	if n := len(t.list); n > 0 {
-		if t.list[t.last] == v {
-			return uint32(t.last)
-		}
-		if next := (t.last + 1) % n; t.list[next] == v {
-			t.last = next
-			return uint32(next)
-		}
+	if i, ok := t.recent(v); ok {
+		return i
 	}
 	i, ok := t.lookup[v]
 	if !ok {
@@ -215,21 +205,46 @@ func (t *table[T]) index(v T) uint32 {
 	return i
 }
 
+// recent returns the index of v if it is the last one that was asked for, or the one
+// after it. Events of one topic carry the same values in the same order: this nearly
+// always saves the map.
+func (t *table[T]) recent(v T) (uint32, bool) {
+	n := len(t.list)
+	if n == 0 {
+		return 0, false
+	}
+	if t.list[t.last] == v {
+		return uint32(t.last), true
+	}
+	if next := (t.last + 1) % n; t.list[next] == v {
+		t.last = next
+		return uint32(next), true
+	}
+	return 0, false
+}
+
+// indexText is index for strings of any bytes. What equals an entry needs no mending.
+func indexText(t *table[string], s string) uint32 {
+	if i, ok := t.recent(s); ok {
+		return i
+	}
+	return t.index(text(s))
+}
+
 func (t *table[T]) reset() {
 	clear(t.list)
 	clear(t.lookup)
 	t.list, t.last = t.list[:0], 0
 }
 
-// pooled runs write on a pooled buffer of size bytes.
-func pooled(size int, write func([]byte) []byte) mem.BufferSlice {
+// pooled runs write on an empty pooled buffer that has room for size bytes.
+func pooled(size int, write func([]byte) []byte) mem.Buffer {
 	if mem.IsBelowBufferPoolingThreshold(size) {
-		return mem.BufferSlice{mem.SliceBuffer(write(make([]byte, 0, size)))}
+		return mem.SliceBuffer(write(make([]byte, 0, size)))
 	}
-	pool := mem.DefaultBufferPool()
-	buf := pool.Get(size)
+	buf := frameBuffers.Get(size)
 	*buf = write((*buf)[:0])
-	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
+	return mem.NewBuffer(buf, &frameBuffers)
 }
 
 func zigzag(v int32) uint64 { return uint64(uint32(v)<<1 ^ uint32(v>>31)) }
