@@ -64,7 +64,7 @@ func (h *hop) Deliver([]*event.Event) {}
 
 func (h *hop) Settle(settlements []Settlement) {
 	for _, s := range settlements {
-		batch := int(s.Event.Handle-1) / benchBatch % len(h.open)
+		batch := int(s.Event.Handle.Slot()) / benchBatch
 		if h.open[batch].Add(-1) == 0 {
 			h.free <- batch
 		}
@@ -131,10 +131,7 @@ func benchmarkHop(b *testing.B, payload int) {
 		part := events[batch*benchBatch : (batch+1)*benchBatch]
 		h.open[batch].Store(benchBatch)
 		for i, ev := range part {
-			ev.Handle += event.Handle(batches * benchBatch) // never used again
-			if ev.Handle <= event.Handle(batches*benchBatch) {
-				ev.Handle = event.Handle(batch*benchBatch + i + 1)
-			}
+			ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(batch*benchBatch+i))
 		}
 		pool.Hold(part)
 	}
@@ -292,14 +289,12 @@ func BenchmarkTable(b *testing.B) {
 	events := benchEvents(benchBatch, 100)
 	verdicts := make([]event.Verdict, benchBatch)
 	var batch []*event.Event
-	handle := event.Handle(0)
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
 		for i, ev := range events {
-			handle++
-			ev.Handle = handle
-			verdicts[i] = event.Verdict{Handle: handle, Kind: event.Done}
+			ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(i))
+			verdicts[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
 		}
 		t.Hold(1, events, &out)
 		batch, _ = t.Take(1, peerNumber(2), benchBatch, 1<<20, batch[:0])
@@ -367,7 +362,7 @@ type cold struct {
 	table    *Table
 	out      Moves
 	events   []*event.Event // by slot
-	free     []int          // slots, used in turn
+	free     []int32        // slots, used in turn
 	batch    []*event.Event
 	sent     []event.Handle // in the order of sending
 	frame    eventsFrame
@@ -384,9 +379,9 @@ func newCold() *cold {
 	}
 	c.table.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &c.out)
 	c.table.PeerUp(1, peerNumber(2), &c.out)
-	c.free = c.rand.Perm(len(c.events)) // as after a long time
-	for slot, ev := range c.events {
-		ev.Handle = event.Handle(slot)
+	for _, slot := range c.rand.Perm(len(c.events)) { // in no order, as after a long time
+		c.events[slot].Handle = event.NewHandle(0, int32(slot))
+		c.free = append(c.free, int32(slot))
 	}
 	return c
 }
@@ -397,7 +392,7 @@ func (c *cold) receive() {
 	c.batch = c.batch[:0]
 	for _, slot := range c.free[:benchBatch] {
 		ev := c.events[slot]
-		ev.Handle += 1 << 24 // the next generation
+		ev.Handle = event.NewHandle(ev.Handle.Generation()+1, slot)
 		c.batch = append(c.batch, ev)
 	}
 	c.free = c.free[benchBatch:]
@@ -418,7 +413,7 @@ func (c *cold) answer() {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
 		c.verdicts = append(c.verdicts, event.Verdict{Handle: c.sent[i], Kind: event.Done})
-		c.free = append(c.free, int(c.sent[i]&(1<<24-1)))
+		c.free = append(c.free, c.sent[i].Slot())
 	}
 	c.sent = c.sent[benchBatch:]
 }

@@ -15,6 +15,7 @@
 // # Pieces
 //
 //	table.go    Table: hold, take, settle, route (pure: no goroutine, clock or lock)
+//	shelf.go    finds a held event by its handle
 //	held.go     the lists that it is made of; table_moves.go: the ways between them
 //	pool.go     Pool: a Table behind a mutex, and one outbound stream for each peer
 //	server.go   Server: the inbound streams of others (events in, verdicts out)

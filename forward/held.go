@@ -46,9 +46,10 @@ func (p Place) String() string {
 
 // held is one event until its verdict.
 type held struct {
-	event *event.Event
-	bytes int
-	since clock.Instant
+	handle event.Handle // of event, which is mostly in no cache when its verdict comes
+	event  *event.Event // nil: nothing is held here
+	bytes  uint32
+	since  clock.Instant
 
 	on         *list // the list that says where it is
 	prev, next *held
@@ -56,6 +57,11 @@ type held struct {
 
 	older, younger *held // in the order of holding
 
+	rare *rare // nil: nothing
+}
+
+// rare is what is to say about few events only.
+type rare struct {
 	past     []Peer // who else had it: their final verdicts count too
 	guest    bool   // relayed to us: it never waits here, see HoldGuest
 	relayed  bool   // Sent: to a third member
@@ -65,58 +71,78 @@ type held struct {
 	refusedAt event.Position // Refused: the epoch that the refuser had applied
 	due       clock.Instant  // Refused: when to try again all the same
 
-	tries *tries // what its owner has told about failures; nil: nothing
-}
-
-// tries is what an owner has told about an event that it goes on trying.
-type tries struct {
-	attempts              uint32
+	told                  bool   // its owner has told about failures, and goes on trying:
+	attempts              uint32 // how many
 	firstError, lastError string
 }
+
+// unusual returns what is rare about h, for writing.
+func (h *held) unusual() *rare {
+	if h.rare == nil {
+		h.rare = new(rare)
+	}
+	return h.rare
+}
+
+func (h *held) isGuest() bool    { return h.rare != nil && h.rare.guest }
+func (h *held) isRelayed() bool  { return h.rare != nil && h.rare.relayed }
+func (h *held) isReleased() bool { return h.rare != nil && h.rare.released }
 
 // isWith reports whether peer has the event now, as far as we know.
 func (h *held) isWith(peer Peer) bool { return h.on.place == Sent && h.lane.peer == peer }
 
 // had reports whether peer has or once had the event.
-func (h *held) had(peer Peer) bool { return h.isWith(peer) || slices.Contains(h.past, peer) }
+func (h *held) had(peer Peer) bool {
+	return h.isWith(peer) || h.rare != nil && slices.Contains(h.rare.past, peer)
+}
+
+// given notes that the event was given out, to its owner or to be relayed.
+func (h *held) given(relayed bool) {
+	if relayed || h.rare != nil {
+		r := h.unusual()
+		r.relayed, r.released = relayed, false
+	}
+}
 
 // leave remembers that the peer that has the event had it.
 func (h *held) leave() {
-	if !slices.Contains(h.past, h.lane.peer) {
-		h.past = append(h.past, h.lane.peer)
+	r := h.unusual()
+	if !slices.Contains(r.past, h.lane.peer) {
+		r.past = append(r.past, h.lane.peer)
 	}
-	h.relayed = false
+	r.relayed = false
 }
 
 // note keeps what the owner told about failures.
 func (h *held) note(v *event.Verdict) {
-	if h.tries == nil {
-		h.tries = &tries{firstError: v.Reason}
+	r := h.unusual()
+	if !r.told {
+		r.told, r.firstError = true, v.Reason
 	}
 	if v.FirstError != "" {
-		h.tries.firstError = v.FirstError
+		r.firstError = v.FirstError
 	}
-	h.tries.attempts, h.tries.lastError = max(h.tries.attempts, v.Attempts), v.Reason
+	r.attempts, r.lastError = max(r.attempts, v.Attempts), v.Reason
 }
 
 // refresh brings the failures that owners have told into the event, and cuts long
 // errors, so that they never make an event too large for a frame. Another owner may
 // still look at the event, so it is copied rather than written to.
 func (h *held) refresh() {
-	told := h.tries
-	news := told != nil && told.attempts > h.event.Attempts
+	r := h.rare
+	news := r.told && r.attempts > h.event.Attempts
 	if !news && len(h.event.FirstError) <= textMax && len(h.event.LastError) <= textMax {
 		return
 	}
 	ev := *h.event
 	if news {
-		ev.Attempts, ev.LastError = told.attempts, told.lastError
+		ev.Attempts, ev.LastError = r.attempts, r.lastError
 		if ev.FirstError == "" {
-			ev.FirstError = told.firstError
+			ev.FirstError = r.firstError
 		}
 	}
 	ev.FirstError, ev.LastError = clip(ev.FirstError), clip(ev.LastError)
-	h.event, h.tries = &ev, nil
+	h.event, r.told, r.attempts, r.firstError, r.lastError = &ev, false, 0, "", ""
 }
 
 // list is a queue of held events, linked through them. All are in its place.

@@ -71,9 +71,8 @@ type Table struct {
 	self   Peer
 	route  Route // nil before the first SetRoute
 
-	held  map[event.Handle]*held
+	shelf shelf
 	ages  ages
-	free  *held // unused ones, linked by next
 	bytes int
 	count [places]int
 
@@ -95,7 +94,7 @@ func NewTable(config Config) *Table {
 	local.up = true
 	return &Table{
 		config:  config,
-		held:    make(map[event.Handle]*held),
+		shelf:   shelf{beside: make(map[event.Handle]*held)},
 		local:   local,
 		lots:    make(map[event.Key]*wait),
 		refused: list{place: Refused},
@@ -122,7 +121,7 @@ func (t *Table) HoldGuest(now clock.Instant, events []*event.Event, out *Moves) 
 }
 
 func (t *Table) hold(now clock.Instant, ev *event.Event, guest bool, out *Moves) {
-	if t.held[ev.Handle] != nil {
+	if t.shelf.find(ev.Handle) != nil {
 		t.ignored++
 		return
 	}
@@ -136,9 +135,11 @@ func (t *Table) hold(now clock.Instant, ev *event.Event, guest bool, out *Moves)
 		}})
 		return
 	}
-	h := t.alloc()
-	h.event, h.bytes, h.since, h.guest = ev, weight, now, guest
-	t.held[ev.Handle] = h
+	h := t.shelf.add(ev.Handle)
+	h.event, h.bytes, h.since = ev, uint32(weight), now
+	if guest {
+		h.unusual().guest = true
+	}
 	t.ages.push(h)
 	t.bytes += weight
 	t.send(now, h, out)
@@ -159,17 +160,18 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 	}
 	for bytes := 0; from.head != nil && len(dst) < eventsMax; {
 		h := from.head
-		if lot := t.lots[h.event.Key]; lot != nil && !h.released && !h.guest {
+		if lot := t.lot(h); lot != nil && !h.isReleased() && !h.isGuest() {
 			h.lane = nil
 			t.move(h, &lot.events)
 			continue
 		}
 		t.refresh(h)
-		if bytes += h.bytes; bytes > bytesMax && len(dst) > 0 {
+		if bytes += int(h.bytes); bytes > bytesMax && len(dst) > 0 {
 			break
 		}
 		t.move(h, &l.sent)
-		h.lane, h.relayed, h.released = l, relay, false
+		h.lane = l
+		h.given(relay)
 		dst = append(dst, h.event)
 	}
 	return dst, relay
@@ -181,7 +183,7 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
 	for i := range verdicts {
 		v := &verdicts[i]
-		h := t.held[v.Handle]
+		h := t.shelf.find(v.Handle)
 		switch {
 		case h == nil:
 			t.ignored++
@@ -199,11 +201,11 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 
 // refuse puts an event aside whose peer does not take it.
 func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves) {
-	if h.guest {
+	if h.isGuest() {
 		t.settle(h, v, out)
 		return
 	}
-	l, relayed := h.lane, h.relayed
+	l, relayed := h.lane, h.isRelayed()
 	h.leave()
 	t.resent++
 	switch {
@@ -253,7 +255,7 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 	}
 	t.resendIf(now, &t.refused, out, func(h *held) bool {
 		owner, ok := t.locate(h.event.Partition)
-		return ok && (owner != h.refuser || !route.Epoch().Before(h.refusedAt))
+		return ok && (owner != h.rare.refuser || !route.Epoch().Before(h.rare.refusedAt))
 	})
 	moved := t.lotsWhere(func(lot *wait) bool {
 		if lot.events.head == nil {
@@ -291,7 +293,7 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	l.up, l.since = false, now
 	for h := l.sent.tail; h != nil; {
 		before := h.prev
-		if owner, ok := t.locate(h.event.Partition); ok && owner == peer && !h.guest {
+		if owner, ok := t.locate(h.event.Partition); ok && owner == peer && !h.isGuest() {
 			h.leave()
 			t.resent++
 			t.unlink(h)
@@ -314,7 +316,7 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
 		t.wakeUp(now, t.waits[0], out)
 	}
-	for h := t.refused.head; h != nil && !h.due.After(now); h = t.refused.head {
+	for h := t.refused.head; h != nil && !h.rare.due.After(now); h = t.refused.head {
 		t.send(now, h, out)
 	}
 	for _, l := range t.lanes {
@@ -331,7 +333,7 @@ func (t *Table) Next() clock.Instant {
 		next = t.waits[0].due
 	}
 	if t.refused.head != nil {
-		next = min(next, t.refused.head.due)
+		next = min(next, t.refused.head.rare.due)
 	}
 	for _, l := range t.lanes {
 		if !l.up && l.queued.n > 0 && t.third(l) != nil {
@@ -345,7 +347,7 @@ func (t *Table) Next() clock.Instant {
 // are ignored, and so is what peers will say about them.
 func (t *Table) Drop(handles []event.Handle) {
 	for _, handle := range handles {
-		if h := t.held[handle]; h != nil {
+		if h := t.shelf.find(handle); h != nil {
 			t.forget(h)
 		}
 	}
@@ -353,7 +355,7 @@ func (t *Table) Drop(handles []event.Handle) {
 
 // Has reports whether an event is held, and where.
 func (t *Table) Has(handle event.Handle) (Place, bool) {
-	h := t.held[handle]
+	h := t.shelf.find(handle)
 	if h == nil {
 		return 0, false
 	}
@@ -369,7 +371,7 @@ func (t *Table) Unanswered(peer Peer) int {
 }
 
 // Len is how many events are held.
-func (t *Table) Len() int { return len(t.held) }
+func (t *Table) Len() int { return t.shelf.n }
 
 // Stats is a picture of a table.
 type Stats struct {
@@ -384,7 +386,7 @@ type Stats struct {
 
 // Stats returns a picture of the table, in constant time.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: len(t.held), Bytes: t.bytes, In: t.count, ParkedKeys: len(t.lots), Resent: t.resent, Ignored: t.ignored}
+	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, ParkedKeys: len(t.lots), Resent: t.resent, Ignored: t.ignored}
 	if t.ages.oldest != nil {
 		s.Oldest = t.ages.oldest.since
 	}

@@ -43,7 +43,7 @@ type model struct {
 	with     map[Peer]map[event.Handle]bool // under way on the live stream, by what was given out
 	ever     map[event.Handle]map[Peer]bool
 	settled  map[event.Handle]int
-	last     event.Handle
+	handles  []event.Handle // all that were given, in their order
 	epoch    int64
 	out      Moves
 	sent     int
@@ -146,15 +146,28 @@ func (m *model) check(t fataler) {
 	}
 }
 
-func (m *model) event(t *rapid.T) *event.Event {
-	m.last++
+// nextHandle is what the next event of the source gets. There are few slots, so that
+// many events find theirs taken, as after a change of sources.
+func (m *model) nextHandle() event.Handle {
+	const slots = 16
+	n := len(m.handles)
+	return event.NewHandle(uint64(1+n/slots), int32(n%slots))
+}
+
+func (m *model) event(t *rapid.T, handle event.Handle) *event.Event {
+	m.handles = append(m.handles, handle)
 	key := rapid.IntRange(0, 9).Draw(t, "key")
 	ev := &event.Event{
-		Handle: m.last, Key: event.Key(fmt.Sprint("key", key)), Partition: ring.Partition(key),
+		Handle: handle, Key: event.Key(fmt.Sprint("key", key)), Partition: ring.Partition(key),
 		Payload: make([]byte, rapid.IntRange(0, 1500).Draw(t, "payload")), Topic: "topic",
 	}
 	m.open[ev.Handle] = true
 	return ev
+}
+
+// anyHandle is a handle that was given, is about to be given, or is none.
+func (m *model) anyHandle(t *rapid.T) event.Handle {
+	return rapid.SampledFrom(append([]event.Handle{0, m.nextHandle()}, m.handles...)).Draw(t, "handle")
 }
 
 type fataler interface {
@@ -167,12 +180,12 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"hold": func(t *rapid.T) {
 			var events []*event.Event
 			for range rapid.IntRange(1, 8).Draw(t, "n") {
-				events = append(events, m.event(t))
+				events = append(events, m.event(t, m.nextHandle()))
 			}
 			m.table.Hold(m.now, events, &m.out)
 		},
 		"guest": func(t *rapid.T) {
-			ev := m.event(t)
+			ev := m.event(t, event.NewGuestHandle(uint64(len(m.handles)+1)))
 			m.guests[ev.Handle] = true
 			m.table.HoldGuest(m.now, []*event.Event{ev}, &m.out)
 		},
@@ -205,7 +218,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		},
 		"stranger": func(t *rapid.T) { // a verdict about anything, from anybody
 			from := rapid.SampledFrom(m.peers).Draw(t, "from")
-			v := m.verdict(t, event.Handle(rapid.IntRange(1, int(m.last)+1).Draw(t, "handle")))
+			v := m.verdict(t, m.anyHandle(t))
 			v.Kind = event.Done
 			before := m.settled[v.Handle]
 			m.table.Settle(m.now, from, []event.Verdict{v}, &m.out)
@@ -242,7 +255,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.tick(t)
 		},
 		"drop": func(t *rapid.T) {
-			h := event.Handle(rapid.IntRange(1, int(m.last)+1).Draw(t, "handle"))
+			h := m.anyHandle(t)
 			m.table.Drop([]event.Handle{h})
 			delete(m.open, h)
 			for _, with := range m.with {
@@ -280,7 +293,7 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 // answer lets a peer say something about some of what it has.
 func (m *model) answer(t *rapid.T, from Peer) {
 	var verdicts []event.Verdict
-	for h := event.Handle(1); h <= m.last; h++ {
+	for _, h := range m.handles {
 		if !m.with[from][h] || rapid.Bool().Draw(t, "skip") {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 
 // send gives an event to whom the route names, or lets it wait in its place.
 func (t *Table) send(now clock.Instant, h *held, out *Moves) {
-	if lot := t.lots[h.event.Key]; lot != nil && !h.released {
+	if lot := t.lot(h); lot != nil && !h.isReleased() {
 		t.orRefuse(h, out, event.Overloaded, func() {
 			h.lane = nil
 			t.move(h, &lot.events)
@@ -28,7 +28,8 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 	case l == t.local:
 		t.refresh(h)
 		t.move(h, &l.sent)
-		h.lane, h.released = l, false
+		h.lane = l
+		h.given(false)
 		out.Local = append(out.Local, h.event)
 	case l.up:
 		t.move(h, &l.queued)
@@ -41,11 +42,11 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 
 // orRefuse lets an event wait, unless it is a guest: a guest goes back.
 func (t *Table) orRefuse(h *held, out *Moves, kind event.VerdictKind, wait func()) {
-	if !h.guest {
+	if !h.isGuest() {
 		wait()
 		return
 	}
-	v := event.Verdict{Handle: h.event.Handle, Kind: kind, Delay: t.config.DelayMin}
+	v := event.Verdict{Handle: h.handle, Kind: kind, Delay: t.config.DelayMin}
 	t.settle(h, &v, out)
 }
 
@@ -82,7 +83,8 @@ func (t *Table) third(l *lane) *lane {
 
 // strand lets an event wait until a route comes that is newer than its refusal.
 func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Position) {
-	h.refuser, h.refusedAt, h.due = refuser, at, now.Add(t.config.RefusedRetry)
+	r := h.unusual()
+	r.refuser, r.refusedAt, r.due = refuser, at, now.Add(t.config.RefusedRetry)
 	h.lane = nil
 	t.move(h, &t.refused)
 }
@@ -135,7 +137,7 @@ func (t *Table) wakeUp(now clock.Instant, w *wait, out *Moves) {
 func (t *Table) release(now clock.Instant, lot *wait, n int, out *Moves) {
 	for range min(n, lot.events.n) {
 		h := lot.events.head
-		h.released = true
+		h.unusual().released = true
 		t.send(now, h, out)
 	}
 	if lot.events.n == 0 {
@@ -182,31 +184,29 @@ func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
 
 // refresh brings an event up to date before it is given out again.
 func (t *Table) refresh(h *held) {
-	if h.past == nil {
+	if h.rare == nil || h.rare.past == nil {
 		return // nobody had it
 	}
 	h.refresh()
 	weight := weightOf(h.event)
-	t.bytes += weight - h.bytes
-	h.bytes = weight
+	t.bytes += weight - int(h.bytes)
+	h.bytes = uint32(weight)
 }
 
 func (t *Table) forget(h *held) {
 	t.unlink(h)
 	t.ages.remove(h)
-	t.bytes -= h.bytes
-	delete(t.held, h.event.Handle)
-	*h = held{next: t.free}
-	t.free = h
+	t.bytes -= int(h.bytes)
+	t.shelf.remove(h)
 }
 
-func (t *Table) alloc() *held {
-	h := t.free
-	if h == nil {
-		return new(held)
+// lot returns where the key of an event is parked, nil when it is not. Usually no
+// key is, and then the event is not read.
+func (t *Table) lot(h *held) *wait {
+	if len(t.lots) == 0 {
+		return nil
 	}
-	t.free, h.next = h.next, nil
-	return h
+	return t.lots[h.event.Key]
 }
 
 // move takes an event from where it is to the end of l.

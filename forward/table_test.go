@@ -182,7 +182,7 @@ func TestAttemptsTravelWithTheEvent(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("k", 1, 1)
 	tt.wantTake(1, 1)
-	given := tt.held[1].event
+	given := tt.shelf.find(1).event
 	v := event.Verdict{Handle: 1, Kind: event.Attempted, Attempts: 3, Reason: strings.Repeat("x", 2*textMax)}
 	tt.Settle(tt.now, peerNumber(1), []event.Verdict{v}, &tt.out)
 	tt.owner(2, 2)
@@ -232,4 +232,25 @@ func TestRelayGoesByTurnsAndBack(t *testing.T) {
 	tt.PeerUp(tt.now, peerNumber(1), &tt.out)
 	tt.after(tt.config.RefusedRetry)
 	tt.wantTake(1, 1)
+}
+
+// The slots of a new source begin anew, while events of an earlier one are held.
+func TestSlotOfAnEarlierSource(t *testing.T) {
+	tt := newTableTest(t)
+	earlier, later, third := event.NewHandle(1, 300), event.NewHandle(2, 300), event.NewHandle(3, 300)
+	tt.hold("k", earlier, earlier)
+	tt.hold("k", later, later)
+	tt.hold("k", later, later) // again: ignored
+	tt.wantTake(1, earlier, later)
+	tt.say(1, event.Done, 0, third, earlier)
+	tt.hold("k", third, third)
+	tt.wantTake(1, third)
+	tt.say(1, event.Done, 0, later, third)
+	var settled []event.Handle
+	for _, s := range tt.out.Settled {
+		settled = append(settled, s.Event.Handle)
+	}
+	if want := []event.Handle{earlier, later, third}; !slices.Equal(settled, want) || tt.Len() != 0 || tt.Stats().Ignored != 2 {
+		t.Errorf("settled %v, want %v; %d are held, %d ignored", settled, want, tt.Len(), tt.Stats().Ignored)
+	}
 }

@@ -1,0 +1,68 @@
+package forward
+
+import "github.com/ringfence/router/internal/event"
+
+// shelf keeps the held events, each in a place of its own by the slot of its handle:
+// it is found without hashing, and costs one cache miss where a map of pointers costs
+// three. Guests have no slot, and an event of an earlier source may still have the
+// slot of a new one: these are in a map beside. Places are never given back; there
+// are as many as the source has slots.
+type shelf struct {
+	blocks []*block // by slot
+	beside map[event.Handle]*held
+	n      int
+}
+
+const blockLen = 256
+
+// block is some places. They do not move, so that lists can link them.
+type block [blockLen]held
+
+// find returns what is held under handle, nil when nothing is.
+func (s *shelf) find(handle event.Handle) *held {
+	if h := s.place(handle); h != nil && h.event != nil && h.handle == handle {
+		return h
+	}
+	if len(s.beside) == 0 {
+		return nil
+	}
+	return s.beside[handle]
+}
+
+// place returns the place of a handle, nil when it has none or there is none yet.
+func (s *shelf) place(handle event.Handle) *held {
+	slot := handle.Slot()
+	if i := int(slot / blockLen); i < len(s.blocks) && s.blocks[i] != nil && !handle.IsGuest() {
+		return &s.blocks[i][slot%blockLen]
+	}
+	return nil
+}
+
+// add returns the place for a new event, zero but for its handle.
+func (s *shelf) add(handle event.Handle) *held {
+	h := s.place(handle)
+	if h == nil && !handle.IsGuest() {
+		i := int(handle.Slot() / blockLen)
+		for i >= len(s.blocks) {
+			s.blocks = append(s.blocks, nil)
+		}
+		s.blocks[i] = new(block)
+		h = s.place(handle)
+	}
+	if h == nil || h.event != nil {
+		h = new(held)
+		s.beside[handle] = h
+	}
+	h.handle = handle
+	s.n++
+	return h
+}
+
+// remove empties the place of h.
+func (s *shelf) remove(h *held) {
+	if len(s.beside) > 0 {
+		delete(s.beside, h.handle)
+	}
+	*h = held{}
+	s.n--
+}
