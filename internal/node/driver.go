@@ -42,20 +42,21 @@ type driver struct {
 	log     controlLog
 	path    dataPath
 	note    func(ownership.Note)
+	news    func() []ownership.Input // what is new about the reach of peers, each time that wake says so
 	inputs  chan ownership.Input
 
 	revoked uint64 // Seq of the newest Revoke that was performed
 
 	ended  chan struct{} // closed when run has returned
-	wake   chan struct{} // cap 1: there is something in idle
+	wake   chan struct{} // cap 1: there is something in idle, or news
 	mu     sync.Mutex
 	idle   []ring.Partition // may have nothing running any more
 	status ownership.Status
 }
 
-func newDriver(cfg ownership.Config, log controlLog, path dataPath, note func(ownership.Note)) *driver {
+func newDriver(cfg ownership.Config, log controlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driver {
 	return &driver{
-		machine: ownership.New(cfg), log: log, path: path, note: note,
+		machine: ownership.New(cfg), log: log, path: path, note: note, news: news,
 		inputs: make(chan ownership.Input, 64), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -75,6 +76,11 @@ func (d *driver) drained(partitions []ring.Partition) {
 	d.mu.Lock()
 	d.idle = append(d.idle, partitions...)
 	d.mu.Unlock()
+	d.look()
+}
+
+// look makes the driver look for news and for what is idle. It never blocks.
+func (d *driver) look() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -95,18 +101,21 @@ func (d *driver) run(ctx context.Context) ownership.Effect {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		var in ownership.Input
+		var inputs []ownership.Input
 		select {
 		case <-ctx.Done():
 			return nil
-		case in = <-d.inputs:
+		case in := <-d.inputs:
+			inputs = append(inputs, in)
 		case <-d.wake:
-			in = d.takeIdle()
+			inputs = append([]ownership.Input{d.takeIdle()}, d.news()...)
 		case <-timer.C:
-			in = ownership.Tick{}
+			inputs = append(inputs, ownership.Tick{})
 		}
-		if end := d.step(in); end != nil {
-			return end
+		for _, in := range inputs {
+			if end := d.step(in); end != nil {
+				return end
+			}
 		}
 		timer.Reset(d.untilNext())
 	}

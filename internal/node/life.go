@@ -75,7 +75,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.driver = newDriver(n.ownershipConfig(l), log, l, n.noted)
+	l.driver = newDriver(n.ownershipConfig(l), log, l, n.noted, n.reach.changes)
 	n.self.Store(&l.inc)
 	n.pipeline.SetSelf(l.inc)
 	n.life.Store(l)
@@ -165,9 +165,7 @@ func (l *life) SetTable(t *ownership.Table) {
 		peers = append(peers, forward.PeerAddress{Peer: forward.Peer(m.Inc), Address: m.GRPCAddr})
 		known = append(known, membership.Known{Inc: m.Inc, GossipAddr: m.GossipAddr})
 	}
-	n.reach.keep(func(inc ownership.Incarnation) bool {
-		return slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == inc })
-	})
+	n.reach.list(peers)
 	n.pool.SetPeers(peers)
 	l.gossip.SetKnown(known)
 	n.pipeline.SetTable(t)

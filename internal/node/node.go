@@ -135,7 +135,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
 	mailbox.NewMetrics(parts.Registry, n.boxes)
-	n.reach = newReach(n.tell)
+	n.reach = newReach(n.reachChanged)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
 	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, n.pipeline, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
@@ -308,6 +308,12 @@ func (n *Node) tell(in ownership.Input) {
 	}
 }
 
+func (n *Node) reachChanged() {
+	if l := n.life.Load(); l != nil {
+		l.driver.look()
+	}
+}
+
 func (n *Node) deliveriesEnded(partitions []ring.Partition) {
 	if l := n.life.Load(); l != nil {
 		l.driver.drained(partitions)
@@ -331,6 +337,8 @@ func (n *Node) CheckMember() error {
 		return errors.New("leaving the group")
 	case !s.Member:
 		return errors.New("not in the newest epoch")
+	case s.Open == 0 && s.Waiting > 0:
+		return errors.New("waiting until every earlier owner is over")
 	}
 	return nil
 }

@@ -11,11 +11,15 @@ import (
 // reach joins what streams and gossip know about a peer into evidence. A live stream
 // outweighs gossip, since a frame came within its silence limit; without a stream
 // gossip's suspicion counts.
+//
+// It keeps the present state and wakes the driver, which takes what has changed: so
+// the newest word is the last one that the machine hears, whoever spoke first.
 type reach struct {
-	tell func(ownership.Input)
+	wake func() // does not block
 
-	mu    sync.Mutex
-	peers map[ownership.Incarnation]links
+	mu     sync.Mutex
+	listed map[ownership.Incarnation]bool // to whom streams are kept
+	peers  map[ownership.Incarnation]links
 }
 
 // links are the two ways to a peer.
@@ -25,8 +29,8 @@ type links struct {
 	told    ownership.Reach
 }
 
-func newReach(tell func(ownership.Input)) *reach {
-	return &reach{tell: tell, peers: make(map[ownership.Incarnation]links)}
+func newReach(wake func()) *reach {
+	return &reach{wake: wake, listed: map[ownership.Incarnation]bool{}, peers: map[ownership.Incarnation]links{}}
 }
 
 func (l links) verdict() ownership.Reach {
@@ -38,9 +42,14 @@ func (l links) verdict() ownership.Reach {
 
 // stream implements forward.Evidence.
 func (r *reach) stream(peer forward.Peer, up bool) {
-	r.change(ownership.Incarnation(peer), func(l *links) {
-		if l.stream = ownership.ReachDead; up {
+	inc := ownership.Incarnation(peer)
+	r.change(inc, func(l *links) {
+		switch {
+		case !r.listed[inc]:
+		case up:
 			l.stream = ownership.ReachAlive
+		default:
+			l.stream = ownership.ReachDead
 		}
 	})
 }
@@ -54,39 +63,58 @@ func (r *reach) change(inc ownership.Incarnation, change func(*links)) {
 	r.mu.Lock()
 	l := r.peers[inc]
 	change(&l)
-	verdict := l.verdict()
-	changed := verdict != l.told
-	l.told = verdict
 	r.peers[inc] = l
 	r.mu.Unlock()
-	if changed {
-		r.tell(ownership.Evidence{Inc: inc, Reach: verdict})
-	}
+	r.wake()
 }
 
-// retell tells a new machine, which knows nothing yet, what is known.
-func (r *reach) retell() {
+// list says to whom streams are kept from now on. About all others streams know
+// nothing any more: a member that was removed while it could not be reached would
+// otherwise stay unreachable for good, and never join again.
+func (r *reach) list(peers []forward.PeerAddress) {
+	listed := make(map[ownership.Incarnation]bool, len(peers))
+	for _, p := range peers {
+		listed[ownership.Incarnation(p.Peer)] = true
+	}
 	r.mu.Lock()
-	known := make([]ownership.Evidence, 0, len(r.peers))
+	r.listed = listed
 	for inc, l := range r.peers {
-		if l.told != ownership.ReachUnknown {
-			known = append(known, ownership.Evidence{Inc: inc, Reach: l.told})
+		if !listed[inc] {
+			l.stream = ownership.ReachUnknown
+			r.peers[inc] = l
 		}
 	}
 	r.mu.Unlock()
-	for _, e := range known {
-		r.tell(e)
-	}
+	r.wake()
 }
 
-// keep forgets peers that no table names and no stream reaches any more, so that a
-// long life with many restarts around it does not fill the memory.
-func (r *reach) keep(named func(ownership.Incarnation) bool) {
+// changes returns what the machine has not been told. About whom nothing is known any
+// more is forgotten, so that a long life with many restarts around it does not fill
+// the memory.
+func (r *reach) changes() []ownership.Input {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for inc, l := range r.peers {
-		if l.stream != ownership.ReachAlive && !named(inc) {
+	var news []ownership.Input
+	for inc, l := range r.peers { // each is about another peer: their order does not matter
+		if verdict := l.verdict(); verdict != l.told {
+			l.told = verdict
+			r.peers[inc] = l
+			news = append(news, ownership.Evidence{Inc: inc, Reach: verdict})
+		}
+		if l == (links{}) && !r.listed[inc] {
 			delete(r.peers, inc)
 		}
 	}
+	return news
+}
+
+// retell makes everything news, for a new machine that knows nothing yet.
+func (r *reach) retell() {
+	r.mu.Lock()
+	for inc, l := range r.peers {
+		l.told = ownership.ReachUnknown
+		r.peers[inc] = l
+	}
+	r.mu.Unlock()
+	r.wake()
 }

@@ -270,7 +270,6 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	m.emit(PublishTable{s.table()})
 	m.emit(Note{Kind: NoteEpoch, At: r.at, Inc: r.rec.Inc, Count: moved, Reason: e.Reason})
 	m.wanted = 0 // competing proposals are void: judge again
-	m.forgetReach(before)
 	switch isMember := m.isMember(); {
 	case m.nameTaken(before):
 		m.exit("another incarnation has taken the name " + m.cfg.Name)
@@ -278,17 +277,6 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 		m.removed(r)
 	case !wasMember && isMember:
 		m.joinedAt, m.votedOff = r.when, false
-	}
-}
-
-// forgetReach drops what the transport has said about members that are none any more:
-// it keeps links to members only, so nobody would ever say that one of them can be
-// reached again, and it could not come back.
-func (m *Machine) forgetReach(before []Incarnation) {
-	for _, inc := range before {
-		if p := m.peers[inc]; p != nil && !m.state.IsMember(inc) {
-			p.reach = ReachUnknown
-		}
 	}
 }
 

@@ -222,7 +222,7 @@ func (c *conn) ping() {
 	}
 	k := c.inbox.SendPing(c.app.clock())
 	c.toRouter(&appwire.FromWorker{Other: &appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}}})
-	c.app.process.later(appConfig().PingInterval, c.ping)
+	c.app.process.later(min(pingEvery, c.member.cfg.Timing.Lease/5), c.ping)
 }
 
 func (c *conn) receipted(receipt uint64) {

@@ -106,11 +106,16 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 		m.touched = w.now + delay
 	}
 	if l.down(m) {
-		if w.chance(0.5) {
-			w.after(m.cfg.Timing.Lease, func() { done(true) })
-			return
+		up := l.upAgain(m) - w.now
+		if up > m.cfg.Timing.Lease { // the producer's send timeout
+			failed := done
+			w.after(m.cfg.Timing.Lease, func() { failed(true) })
+			if w.chance(0.7) {
+				return
+			}
+			done = func(bool) {} // it lands all the same
 		}
-		delay += l.upAgain(m) - w.now
+		delay += up // what was queued goes out when the broker is back
 		w.count("flushed")
 	}
 	at := w.now + delay

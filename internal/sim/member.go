@@ -60,6 +60,7 @@ type member struct {
 	gates    []ownership.GateChange
 	lease    ownership.Lease
 	feed     feed
+	reaches  []reach
 
 	// The network.
 	conns      []*peerConn
@@ -98,10 +99,13 @@ var (
 
 func appConfig() app.Config {
 	c := app.DefaultConfig()
-	c.PingInterval = 400 * time.Millisecond
+	c.PingInterval = pingEvery
 	c.FrameEventsMax = 4
 	return c
 }
+
+// pingEvery is longer than in production: it makes a third of all that happens.
+const pingEvery = 400 * time.Millisecond
 
 func mailboxConfig() mailbox.Config {
 	c := mailbox.DefaultConfig()
@@ -210,13 +214,17 @@ func (m *member) begin() {
 		if c.link == nil {
 			c.end()
 		} else {
-			c.listed = false
+			c.unlist()
 		}
+	}
+	for i := range m.reaches {
+		m.reaches[i].told = ownership.ReachUnknown
 	}
 	m.pipeline.SetSelf(m.inc)
 	w.tracef("%s begins as %v, running on %v", m, m.inc, running)
 	m.restAt = m.clock()
 	m.deliver(ownership.AppReady{Ready: m.workers > 0})
+	m.tellReaches()
 	m.deliveriesEnded(running) // what ended before the machine could be told
 	if m.draining {
 		m.deliver(ownership.Leave{})
@@ -384,14 +392,32 @@ func (m *member) deliveriesEnded(partitions []ring.Partition) {
 	})
 }
 
-// evidence tells the machine what streams know about a peer.
-func (m *member) evidence(inc ownership.Incarnation, reach ownership.Reach) {
-	life := m.life
-	m.driver.later(m.w.hop(), func() {
-		if m.life == life {
-			m.deliver(ownership.Evidence{Inc: inc, Reach: reach})
+// reach is what streams know about a peer, and what the machine was told.
+type reach struct {
+	inc       ownership.Incarnation
+	now, told ownership.Reach
+}
+
+// evidence notes what streams know about a peer; the driver takes what has changed
+// when it comes to it, as internal/node's does.
+func (m *member) evidence(inc ownership.Incarnation, now ownership.Reach) {
+	i := slices.IndexFunc(m.reaches, func(r reach) bool { return r.inc == inc })
+	if i < 0 {
+		i = len(m.reaches)
+		m.reaches = append(m.reaches, reach{inc: inc})
+	}
+	m.reaches[i].now = now
+	m.driver.later(m.w.hop(), m.tellReaches)
+}
+
+func (m *member) tellReaches() {
+	for i := range m.reaches {
+		if r := &m.reaches[i]; r.now != r.told {
+			r.told = r.now
+			m.deliver(ownership.Evidence{Inc: r.inc, Reach: r.now})
 		}
-	})
+	}
+	m.reaches = slices.DeleteFunc(m.reaches, func(r reach) bool { return r.now == ownership.ReachUnknown })
 }
 
 // settle looks what the last thing that happened asks for.

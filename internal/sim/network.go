@@ -132,7 +132,9 @@ func (m *member) conn(inc ownership.Incarnation) *peerConn {
 // setPeers keeps a stream to everybody in the table.
 func (m *member) setPeers(t *ownership.Table) {
 	for _, c := range m.conns {
-		c.listed = false
+		if !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == c.inc && c.inc != m.inc }) {
+			c.unlist()
+		}
 	}
 	for _, n := range t.Members {
 		if n.Inc == m.inc {
@@ -154,6 +156,12 @@ func (m *member) setPeers(t *ownership.Table) {
 			c.end()
 		}
 	}
+}
+
+// unlist says that no stream is kept to the peer any more: nothing is known about it.
+func (c *peerConn) unlist() {
+	c.listed = false
+	c.from.evidence(c.inc, ownership.ReachUnknown)
 }
 
 func (c *peerConn) end() {
@@ -189,7 +197,9 @@ func (c *peerConn) failed(took time.Duration) {
 		if c.ended {
 			return
 		}
-		c.from.evidence(c.inc, ownership.ReachDead)
+		if c.listed {
+			c.from.evidence(c.inc, ownership.ReachDead)
+		}
 		c.dial(c.pause)
 		c.pause = min(2*c.pause, time.Second)
 	})
@@ -202,7 +212,9 @@ func (c *peerConn) open() {
 	to.inbound = append(to.inbound, l)
 	c.link, c.pause = l, 20*time.Millisecond
 	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerUp(now, forward.Peer(c.inc), out) })
-	m.evidence(c.inc, ownership.ReachAlive)
+	if c.listed {
+		m.evidence(c.inc, ownership.ReachAlive)
+	}
 	l.pump()
 	if w.now < max(m.process.stopped, to.process.stopped) {
 		l.breakIn(time.Second)

@@ -1,0 +1,310 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/witness"
+	"github.com/ringfence/router/ring"
+)
+
+// group is a router group in this process: real nodes with real streams and gossip
+// on loopback, over a broker and a control log in memory.
+type group struct {
+	t      *testing.T
+	broker *membroker.Broker
+	log    *controllog.Mem
+	dir    string
+
+	mu        sync.Mutex
+	files     []journal.File
+	published []string
+}
+
+func newGroup(t *testing.T) *group {
+	return &group{t: t, broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), dir: t.TempDir()}
+}
+
+// member is a node and its application.
+type member struct {
+	*Node
+	endpoint string
+	stop     context.CancelFunc
+	ended    chan struct{} // closed when Run has returned err
+	err      error
+	stopApp  func()
+}
+
+func (g *group) start(name string, adjust func(*Config)) *member {
+	g.t.Helper()
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		return l
+	}
+	appListener, peerListener := listen(), listen()
+	cfg := Config{
+		Group: "orders", Name: name, Build: "test", PeerAddr: peerListener.Addr().String(),
+		App: app.DefaultConfig(), Forward: forward.DefaultConfig(), Mailbox: mailbox.DefaultConfig(), Retry: outcome.DefaultConfig(),
+		Ring: ring.DefaultConfig(), Timing: ownership.FastTiming(), ControlLog: controllog.DefaultConfig(),
+		Membership: membership.DefaultConfig(), DrainTimeout: 20 * time.Second,
+	}
+	cfg.Membership.Listen = "127.0.0.1:0"
+	// The race detector slows everything down several times; a silent peer is not what these tests are about.
+	cfg.Forward.PingAfter, cfg.Forward.DeadAfter, cfg.Forward.HelloTimeout = time.Second, 5*time.Second, 5*time.Second
+	if adjust != nil {
+		adjust(&cfg)
+	}
+	extractor, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	log := slog.New(slog.DiscardHandler)
+	if os.Getenv("NODE_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
+	}
+	sourceMetrics := source.NewMetrics(registry)
+	sourceConfig := source.DefaultConfig()
+	sourceConfig.Topics, sourceConfig.Subscription = []string{"orders"}, "orders"
+	n, err := New(cfg, Parts{
+		Key: extractor, AppListener: appListener, PeerListener: peerListener,
+		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
+		Source:     func() *source.Source { return source.NewMem(sourceConfig, g.broker, sourceMetrics, log) },
+		ControlLog: func() (controllog.Transport, error) { return g.log, nil },
+		Registry:   registry, Log: log,
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	m := &member{Node: n, endpoint: appListener.Addr().String(), stop: stop, ended: make(chan struct{}), stopApp: func() {}}
+	go func() {
+		m.err = n.Run(ctx)
+		close(m.ended)
+	}()
+	g.t.Cleanup(func() {
+		m.stopApp()
+		stop()
+		<-m.ended
+	})
+	return m
+}
+
+// startApp connects an application that journals what it does.
+func (g *group) startApp(m *member) {
+	g.t.Helper()
+	g.mu.Lock()
+	path := filepath.Join(g.dir, fmt.Sprintf("%d.journal", len(g.files)))
+	g.files = append(g.files, journal.File{Path: path})
+	g.mu.Unlock()
+	w, err := journal.Create(path)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	app := witness.New(witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond}, w)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := client.Run(ctx, m.endpoint, app.Handle, client.Logger(slog.New(slog.DiscardHandler)), client.DrainGrace(5*time.Second)); err != nil {
+			g.t.Errorf("application: %v", err)
+		}
+		if err := w.Close(); err != nil {
+			g.t.Error(err)
+		}
+	}()
+	m.stopApp = sync.OnceFunc(func() { cancel(); <-done })
+}
+
+// publish sends n events on keys, in entries of up to 50.
+func (g *group) publish(n, keys int) {
+	g.t.Helper()
+	for n > 0 {
+		batch := make([]membroker.Message, min(n, 50))
+		for i := range batch {
+			name := fmt.Sprintf("event-%d", len(g.published))
+			g.published = append(g.published, name)
+			batch[i] = membroker.Message{Key: fmt.Sprintf("user-%d", len(g.published)%keys), Payload: []byte(name)}
+		}
+		if _, err := g.broker.Publish(g.t.Context(), "persistent://public/default/orders", batch); err != nil {
+			g.t.Fatal(err)
+		}
+		n -= len(batch)
+	}
+}
+
+// load publishes about 2,000 events a second until it is stopped.
+func (g *group) load(keys int) (stop func()) {
+	ctx, cancel := context.WithCancel(g.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pace := time.NewTicker(25 * time.Millisecond)
+		defer pace.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-pace.C:
+				g.publish(50, keys)
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (g *group) settled() {
+	g.t.Helper()
+	g.eventually("everything is settled", func() error {
+		s := g.broker.SubscriptionStats("orders")
+		if s.Published != len(g.published) || s.Backlog != 0 || s.Unacked != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+// check reads the journals.
+func (g *group) check() journal.Report {
+	g.t.Helper()
+	report, err := journal.Check(g.files, slices.Values(g.published))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if report.Overlaps != 0 || report.Lost != 0 || report.Unknown != 0 || report.StaleTokens != 0 || report.Published == 0 {
+		g.t.Errorf("a promise broke: %+v", report)
+	}
+	return report
+}
+
+func (g *group) ready(members ...*member) {
+	g.t.Helper()
+	for _, m := range members {
+		g.eventually(m.cfg.Name+" is ready", func() error {
+			return errors.Join(m.CheckMember(), m.CheckApp(), m.CheckLease(), m.CheckSource())
+		})
+	}
+}
+
+func (g *group) eventually(what string, ask func() error) {
+	g.t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			g.t.Fatalf("waited until %s: %v", what, err)
+		}
+	}
+}
+
+func TestJoinAndLeave(t *testing.T) {
+	g := newGroup(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.startApp(a)
+	g.startApp(b)
+	g.ready(a, b)
+	stopLoad := g.load(200)
+	c := g.start("c", nil)
+	g.startApp(c)
+	g.ready(c)
+	time.Sleep(500 * time.Millisecond) // of work as three
+	a.stop()
+	<-a.ended
+	if a.err != nil {
+		t.Errorf("a left with %v", a.err)
+	}
+	time.Sleep(500 * time.Millisecond) // of work as two
+	stopLoad()
+	g.settled()
+	if report := g.check(); report.Handoff.Count == 0 {
+		t.Errorf("no key moved between the members: this run proved nothing: %+v", report)
+	}
+}
+
+// TestAbsentApplication: a member whose application is gone for longer than a
+// restart gives its partitions up and takes no events, and comes back with it.
+func TestAbsentApplication(t *testing.T) {
+	g := newGroup(t)
+	impatient := func(c *Config) { c.Timing.AppAbsence = 300 * time.Millisecond }
+	a, b := g.start("a", impatient), g.start("b", impatient)
+	g.startApp(a)
+	g.startApp(b)
+	g.ready(a, b)
+	g.publish(1000, 100)
+	g.settled()
+
+	a.stopApp()
+	g.eventually("a is no member", func() error {
+		if a.Status().Member {
+			return errors.New("it still is")
+		}
+		return nil
+	})
+	g.eventually("a has stopped consuming", func() error {
+		if s := g.broker.SubscriptionStats("orders"); s.Consumers != 1 {
+			return fmt.Errorf("%d consumers", s.Consumers)
+		}
+		return nil
+	})
+	g.publish(1000, 100)
+	g.settled()
+
+	g.startApp(a)
+	g.ready(a)
+	g.publish(1000, 100)
+	g.settled()
+	g.check()
+}
+
+// TestLostMemberBeginsAgain: a control log that goes back cannot be trusted; every
+// member starts again, and nothing runs twice.
+func TestLostMemberBeginsAgain(t *testing.T) {
+	g := newGroup(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.startApp(a)
+	g.startApp(b)
+	g.ready(a, b)
+	g.publish(2000, 100)
+	before := *a.self.Load()
+	g.log.Roll()
+	g.log.Forget(event.Position{Ledger: 1 << 30}) // the last applied record is gone: contiguity cannot be shown
+	g.publish(2000, 100)
+	g.eventually("a is another incarnation, and ready", func() error {
+		if *a.self.Load() == before {
+			return errors.New("it is the same")
+		}
+		return errors.Join(a.CheckMember(), a.CheckLease())
+	})
+	g.settled()
+	g.check()
+}
