@@ -407,13 +407,14 @@ func (m *Machine) setLease() {
 	m.emit(SetLease{Lease{Until: m.lease, Guard: m.cfg.Timing.Guard, Draining: draining.Clone()}})
 }
 
-// count keeps own Beats at the pace of R, so that bursts judge nobody; a pause
-// starts anew, so that an outage judges nobody.
+// count keeps own Beats at the pace of R, so that bursts judge nobody, neither those
+// that were sent together nor those that an outage held back and that came together; a
+// pause starts anew, so that an outage judges nobody.
 func (m *Machine) count(c counted) {
 	r := m.cfg.Timing.BeatEvery
 	if n := len(m.counted); n > 0 {
 		last := m.counted[n-1]
-		if c.sent.Sub(last.sent) < r*9/10 {
+		if c.sent.Sub(last.sent) < r*9/10 || c.read.Sub(last.read) < r/2 {
 			return
 		}
 		if c.sent.Sub(last.sent) > 3*r || c.read.Sub(last.read) > 3*r {
