@@ -2,8 +2,6 @@ package app
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
@@ -23,13 +21,16 @@ import (
 //	  └───────────┴─ Break ▶ gone    └────────────────────────
 //
 // Results that are appended to a dst belong into the mailboxes at once.
+//
+// The worker knows a delivery by a name of the desk's own, which stands in the
+// frame, in its answers and in Pongs; the mailboxes never see it.
 type Desk struct {
 	limit int
 
-	slots   map[event.DeliveryID]slot
 	unsent  []event.Delivery            // given, in no frame yet; a prefix of it is spent
 	spent   int                         // of unsent
-	revoked []event.DeliveryID          // sent and taken back; may name some that are gone
+	sent    slots                       // in a frame
+	revoked []event.DeliveryID          // names of what was sent and taken back; some may be gone
 	until   clock.Instant               // the lease behind the newest Pong: bounds every delivery that is not revoked
 	taking  bool                        // between StartTake and Give
 	missed  map[ring.Partition]struct{} // revoked meanwhile
@@ -46,23 +47,13 @@ type DeskStats struct {
 	Revoked int // deliveries that were taken back
 }
 
-// slot is one delivery that has no answer yet.
-type slot struct {
-	partition ring.Partition
-	sent      bool
-	revoked   bool          // its deadline moves only by Pong.draining
-	forced    bool          // revoked, and its deadline moves no more
-	over      bool          // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
-	until     clock.Instant // revoked: the lease behind the last Pong that could move it
-}
-
 // NewDesk returns the desk of a worker that holds at most limit unanswered deliveries.
 func NewDesk(limit int) *Desk {
-	return &Desk{limit: limit, slots: make(map[event.DeliveryID]slot), missed: make(map[ring.Partition]struct{})}
+	return &Desk{limit: limit, missed: make(map[ring.Partition]struct{})}
 }
 
 // Len returns how many deliveries have no answer.
-func (d *Desk) Len() int { return len(d.slots) }
+func (d *Desk) Len() int { return d.sent.len() + len(d.unsent) - d.spent }
 
 // Stats returns the counters and sets them to zero.
 func (d *Desk) Stats() DeskStats {
@@ -75,23 +66,24 @@ func (d *Desk) Stats() DeskStats {
 // that is 0, keeps note of what is revoked until they are given with Give: taking
 // them from the mailboxes happens without the session's lock.
 func (d *Desk) StartTake() int {
-	if d.broken || d.draining || d.suspended || len(d.slots) >= d.limit {
+	room := d.limit - d.Len()
+	if d.broken || d.draining || d.suspended || room <= 0 {
 		return 0
 	}
 	d.taking = true
-	return d.limit - len(d.slots)
+	return room
 }
 
 // Give puts what was taken since StartTake on the desk. What was revoked meanwhile
 // goes back to its mailbox.
 func (d *Desk) Give(taken []event.Delivery, dst []event.Result) []event.Result {
-	for _, t := range taken {
+	for i := range taken {
+		t := &taken[i]
 		if _, missed := d.missed[t.Partition]; missed || d.all || d.broken || d.draining {
 			dst = append(dst, notStarted(t.ID))
 			continue
 		}
-		d.slots[t.ID] = slot{partition: t.Partition}
-		d.unsent = append(d.unsent, t)
+		d.unsent = append(d.unsent, *t)
 	}
 	d.taking, d.all = false, false
 	clear(d.missed)
@@ -101,8 +93,8 @@ func (d *Desk) Give(taken []event.Delivery, dst []event.Result) []event.Result {
 // Unsent reports whether deliveries wait for a frame.
 func (d *Desk) Unsent() bool { return d.spent < len(d.unsent) }
 
-// Frame appends the deliveries of the next frame to dst: at most events of them,
-// and at most bytes, unless a single event is larger. An event larger than
+// Frame appends the deliveries of the next frame to dst, under the names that the
+// worker shall know them by: at most events of them, and at most bytes, unless a single event is larger. An event larger than
 // eventMax never goes out: it is rejected. From here on the worker may start them.
 func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
 	sum := 0
@@ -111,7 +103,6 @@ func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected
 		size := next.Event.Bytes()
 		if size > eventMax {
 			rejected = append(rejected, tooLarge(next.ID, size, eventMax))
-			delete(d.slots, next.ID)
 			d.spend()
 			continue
 		}
@@ -119,8 +110,8 @@ func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected
 			break
 		}
 		sum += size
+		next.ID = d.sent.take(next.ID, next.Partition)
 		dst = append(dst, next)
-		d.slots[next.ID] = slot{partition: next.Partition, sent: true}
 		d.spend()
 	}
 	return dst, rejected
@@ -135,20 +126,21 @@ func (d *Desk) spend() {
 	}
 }
 
-// Answer takes results of the worker and appends those that end a delivery. An
-// answer counts on a broken stream too, if it had been sent before.
+// Answer takes results of the worker and appends those that end a delivery, under
+// the id that the mailboxes know. An answer counts on a broken stream too, if it had been sent before.
 func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result {
 	for _, r := range results {
-		s, ok := d.slots[r.Delivery]
-		if !ok || !s.sent {
+		s := d.sent.of(r.Delivery)
+		if s == nil {
 			d.stats.Unknown++
 			continue
 		}
-		delete(d.slots, r.Delivery)
+		d.sent.release(s)
 		if s.over {
 			d.stats.Late++
 			continue
 		}
+		r.Delivery = s.id
 		dst = append(dst, r)
 	}
 	return dst
@@ -170,18 +162,17 @@ func (d *Desk) Pong(now clock.Instant, lease ownership.Lease, margin time.Durati
 	// also if the one before has passed.
 	d.until = max(d.until, lease.Until)
 	kept := d.revoked[:0]
-	for _, id := range d.revoked {
-		s, ok := d.slots[id]
-		if !ok || s.over || s.forced {
+	for _, name := range d.revoked {
+		s := d.sent.of(name)
+		if s == nil || s.over || s.forced {
 			continue // Expire finds the forced by their slots
 		}
-		kept = append(kept, id)
+		kept = append(kept, name)
 		if !lease.Draining.Has(s.partition) || !now.Before(s.until) {
 			continue // a deadline that has passed is never extended
 		}
 		s.until = max(s.until, lease.Until)
-		d.slots[id] = s
-		dst = append(dst, uint64(id))
+		dst = append(dst, uint64(name))
 	}
 	d.revoked = kept
 	return remaining, dst
@@ -206,19 +197,17 @@ func (d *Desk) RevokeAll(dst []event.Result) (tell bool, _ []event.Result) {
 }
 
 func (d *Desk) takeBack(hit func(ring.Partition) bool, final bool, dst []event.Result) (tell bool, _ []event.Result) {
-	for _, id := range d.ids() {
-		s := d.slots[id]
-		if !s.sent || s.over || !hit(s.partition) {
+	for s := range d.sent.all() {
+		if s.over || !hit(s.partition) {
 			continue
 		}
 		if !s.revoked {
 			s.revoked, s.until = true, d.until
-			d.revoked = append(d.revoked, id)
+			d.revoked = append(d.revoked, s.name)
 			d.stats.Revoked++
 			tell = true
 		}
 		s.forced = s.forced || final
-		d.slots[id] = s
 	}
 	return tell, d.withdraw(hit, dst)
 }
@@ -231,7 +220,6 @@ func (d *Desk) withdraw(hit func(ring.Partition) bool, dst []event.Result) []eve
 			kept = append(kept, u)
 			continue
 		}
-		delete(d.slots, u.ID)
 		dst = append(dst, notStarted(u.ID))
 	}
 	clear(d.unsent[len(kept):])
@@ -242,10 +230,9 @@ func (d *Desk) withdraw(hit func(ring.Partition) bool, dst []event.Result) []eve
 // Force ends the patience with revoked deliveries of these partitions: their
 // deadlines move no more, and when they have passed the deliveries are over.
 func (d *Desk) Force(partitions ownership.Set) {
-	for id, s := range d.slots {
+	for s := range d.sent.all() {
 		if s.revoked && !s.over && partitions.Has(s.partition) {
 			s.forced = true
-			d.slots[id] = s
 		}
 	}
 }
@@ -269,10 +256,6 @@ func (d *Desk) Break(dst []event.Result) []event.Result {
 	return d.withdraw(everything, dst)
 }
 
-// ids returns the deliveries on the desk in the order of their ids: what comes out
-// of a machine never depends on the order of a map.
-func (d *Desk) ids() []event.DeliveryID { return slices.Sorted(maps.Keys(d.slots)) }
-
 func everything(ring.Partition) bool { return true }
 
 // Expire appends a result for each delivery that is over without an answer. On a
@@ -281,30 +264,23 @@ func (d *Desk) Expire(now clock.Instant, dst []event.Result) []event.Result {
 	if !d.broken && d.Next().After(now) {
 		return dst
 	}
-	for _, id := range d.ids() {
-		s := d.slots[id]
-		if d.broken && s.over {
-			delete(d.slots, id) // nobody will answer it
-			continue
+	for s := range d.sent.all() {
+		if d.expires(s) && !d.end(s).After(now) {
+			s.over = true
+			dst = append(dst, event.Result{Delivery: s.id, Kind: event.ResultLost})
 		}
-		if !d.expires(s) || d.end(s).After(now) {
-			continue
+		if s.over && d.broken {
+			d.sent.release(s) // nobody will answer it
 		}
-		dst = append(dst, event.Result{Delivery: id, Kind: event.ResultLost})
-		if s.over = true; d.broken {
-			delete(d.slots, id)
-			continue
-		}
-		d.slots[id] = s
 	}
 	return dst
 }
 
 // expires reports whether s is over when its deadline has passed.
-func (d *Desk) expires(s slot) bool { return s.sent && !s.over && (d.broken || s.forced) }
+func (d *Desk) expires(s *slot) bool { return !s.over && (d.broken || s.forced) }
 
 // end returns the instant at which no handler of s runs any more.
-func (d *Desk) end(s slot) clock.Instant {
+func (d *Desk) end(s *slot) clock.Instant {
 	if s.revoked {
 		return s.until
 	}
@@ -314,7 +290,7 @@ func (d *Desk) end(s slot) clock.Instant {
 // Next returns when Expire should be called next, [clock.Forever] when it need not be.
 func (d *Desk) Next() clock.Instant {
 	next := clock.Forever
-	for _, s := range d.slots {
+	for s := range d.sent.all() {
 		if d.expires(s) {
 			next = min(next, d.end(s))
 		}

@@ -44,6 +44,24 @@ func leaseUntil(i clock.Instant, draining ...ring.Partition) ownership.Lease {
 	return ownership.Lease{Until: i, Draining: ownership.SetOf(draining...)}
 }
 
+// name returns what the worker knows the delivery with an id by, 0 if it has not gone out.
+func (d *Desk) name(id event.DeliveryID) event.DeliveryID {
+	for s := range d.sent.all() {
+		if s.id == id {
+			return s.name
+		}
+	}
+	return 0
+}
+
+// names is name for several, as a Pong lists them.
+func (d *Desk) names(ids ...event.DeliveryID) (names []uint64) {
+	for _, id := range ids {
+		names = append(names, uint64(d.name(id)))
+	}
+	return names
+}
+
 func show(results []event.Result) string {
 	s := ""
 	for _, r := range results {
@@ -73,7 +91,7 @@ func TestCredit(t *testing.T) {
 		t.Errorf("room of a full worker = %d, want 0", got)
 	}
 	d.Frame(100, 1<<20, 1<<20, nil, nil)
-	d.Answer([]event.Result{{Delivery: 11, Kind: event.ResultDone}}, nil)
+	d.Answer([]event.Result{{Delivery: d.name(11), Kind: event.ResultDone}}, nil)
 	if got := d.StartTake(); got != 1 {
 		t.Errorf("room after an answer = %d, want 1", got)
 	}
@@ -105,15 +123,17 @@ func TestAnswers(t *testing.T) {
 	d := busy(t, 1, 2)
 	d.StartTake()
 	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent: nobody can have answered it
+	name := d.name(10)
 	got := d.Answer([]event.Result{
-		{Delivery: 10, Kind: event.ResultDone},
-		{Delivery: 10, Kind: event.ResultRetry},
+		{Delivery: name, Kind: event.ResultDone},
+		{Delivery: name, Kind: event.ResultRetry},
 		{Delivery: 30, Kind: event.ResultDone},
+		{Delivery: d.name(20) + 1<<slotBits, Kind: event.ResultDone}, // the slot's next use
 		{Delivery: 777, Kind: event.ResultDone},
 	}, nil)
 	wantResults(t, "once each, and only what was sent", got, "10:done ")
-	if s := d.Stats(); s.Unknown != 3 {
-		t.Errorf("unknown = %d, want 3", s.Unknown)
+	if s := d.Stats(); s.Unknown != 4 {
+		t.Errorf("unknown = %d, want 4", s.Unknown)
 	}
 }
 
@@ -152,7 +172,7 @@ func TestBrokenStreamIsOverOnlyAfterItsDeadline(t *testing.T) {
 		t.Errorf("Next = %v, want the lease of the last Pong, 12s", got)
 	}
 	wantResults(t, "before the deadline", d.Expire(12*second-1, nil), "")
-	wantResults(t, "an answer that was on its way", d.Answer([]event.Result{{Delivery: 10, Kind: event.ResultDone}}, nil), "10:done ")
+	wantResults(t, "an answer that was on its way", d.Answer([]event.Result{{Delivery: d.name(10), Kind: event.ResultDone}}, nil), "10:done ")
 	wantResults(t, "at the deadline", d.Expire(12*second, nil), "20:lost ")
 	if d.Len() != 0 || d.Next() != clock.Forever {
 		t.Errorf("%d left, next %v; want nothing", d.Len(), d.Next())
@@ -175,7 +195,7 @@ func TestRevokeFreezesAndDrainingExtends(t *testing.T) {
 	if !tell {
 		t.Error("the worker is not told of a Revoke that concerns it")
 	}
-	if _, draining := d.Pong(11*second, leaseUntil(13*second, 1), margin, nil); !slices.Equal(draining, []uint64{10}) {
+	if _, draining := d.Pong(11*second, leaseUntil(13*second, 1), margin, nil); !slices.Equal(draining, d.names(10)) {
 		t.Errorf("draining = %v, want the revoked delivery", draining)
 	}
 	if _, draining := d.Pong(12*second, leaseUntil(14*second), margin, nil); len(draining) > 0 {
@@ -187,11 +207,11 @@ func TestRevokeFreezesAndDrainingExtends(t *testing.T) {
 	}
 	wantResults(t, "forced, before the given deadline", d.Expire(13*second-1, nil), "")
 	wantResults(t, "forced, at the given deadline", d.Expire(13*second, nil), "10:lost ")
-	wantResults(t, "a late answer", d.Answer([]event.Result{{Delivery: 10, Kind: event.ResultDone}}, nil), "")
+	wantResults(t, "a late answer", d.Answer([]event.Result{{Delivery: d.name(10), Kind: event.ResultDone}}, nil), "")
 	if s := d.Stats(); s.Late != 1 || s.Revoked != 1 {
 		t.Errorf("stats = %+v, want one late, one revoked", s)
 	}
-	wantResults(t, "the other one still works", d.Answer([]event.Result{{Delivery: 20, Kind: event.ResultDone}}, nil), "20:done ")
+	wantResults(t, "the other one still works", d.Answer([]event.Result{{Delivery: d.name(20), Kind: event.ResultDone}}, nil), "20:done ")
 }
 
 func TestPassedDrainingDeadlineIsNotExtended(t *testing.T) {
@@ -233,7 +253,7 @@ func TestRevokeTakesBackWhatHasNotGoneOut(t *testing.T) {
 		t.Error("the worker is told of deliveries that it never had")
 	}
 	frame, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
-	if len(frame) != 1 || frame[0].ID != 20 {
+	if len(frame) != 1 || frame[0].ID != d.name(20) {
 		t.Errorf("next frame = %v, want delivery 20 alone", frame)
 	}
 }
@@ -288,6 +308,7 @@ func TestNothingIsOverWhileItMayRun(t *testing.T) {
 		newest := clock.Instant(0) // the worker's newest deadline
 		own := map[event.DeliveryID]clock.Instant{}
 		partition := map[event.DeliveryID]ring.Partition{}
+		idOf := map[event.DeliveryID]event.DeliveryID{} // by name
 		var next event.DeliveryID
 		leaseEnd := clock.Instant(0)
 		broken := false
@@ -314,7 +335,7 @@ func TestNothingIsOverWhileItMayRun(t *testing.T) {
 				d.Give([]event.Delivery{{ID: next, Partition: p, Event: &event.Event{}}}, nil)
 				sent, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
 				for _, s := range sent {
-					partition[s.ID] = s.Partition
+					idOf[s.ID], partition[next] = next, s.Partition
 				}
 			},
 			"ping": func(t *rapid.T) {
@@ -331,9 +352,10 @@ func TestNothingIsOverWhileItMayRun(t *testing.T) {
 				if remaining <= 0 || rapid.Bool().Draw(t, "lost on its way") {
 					return
 				}
-				for _, id := range draining {
-					if at, ok := own[event.DeliveryID(id)]; ok && now.Before(at) {
-						own[event.DeliveryID(id)] = max(at, a.Add(remaining))
+				for _, name := range draining {
+					id := idOf[event.DeliveryID(name)]
+					if at, ok := own[id]; ok && now.Before(at) {
+						own[id] = max(at, a.Add(remaining))
 					}
 				}
 				newest = max(newest, a.Add(remaining))

@@ -128,11 +128,13 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	return r
 }
 
-// worker is a worker that speaks the generated messages.
+// worker is a worker that speaks the generated messages. To the tests it shows the
+// ids that the mailboxes know, of deliveries (p, 0), instead of the stream's names.
 type worker struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
 	cancel context.CancelFunc
+	names  map[uint64]uint64 // by id
 }
 
 func (r *rig) dial() *worker {
@@ -143,7 +145,7 @@ func (r *rig) dial() *worker {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &worker{t: r.t, stream: stream, cancel: cancel}
+	return &worker{t: r.t, stream: stream, cancel: cancel, names: make(map[uint64]uint64)}
 }
 
 // connect dials, says Hello, and waits until the router counts the worker.
@@ -170,6 +172,17 @@ func (w *worker) recv() *appv1.WorkResponse {
 	if err != nil {
 		w.t.Fatalf("recv: %v", err)
 	}
+	for _, d := range f.GetDeliveries().GetDeliveries() {
+		id := uint64(delivery(int(d.GetPartition()), 0).ID)
+		w.names[id], d.DeliveryId = d.GetDeliveryId(), id
+	}
+	for i, name := range f.GetPong().GetDraining() {
+		for id := range w.names {
+			if w.names[id] == name {
+				f.GetPong().Draining[i] = id
+			}
+		}
+	}
 	return f
 }
 
@@ -178,6 +191,9 @@ func (w *worker) ping(k uint64) {
 }
 
 func (w *worker) results(receipt, number uint64, results ...*appv1.Result) {
+	for _, r := range results {
+		r.DeliveryId = w.names[r.GetDeliveryId()]
+	}
 	w.send(&appv1.WorkRequest{Receipt: receipt, Frame: &appv1.WorkRequest_Results{Results: &appv1.Results{Number: number, Results: results}}})
 }
 
@@ -350,7 +366,7 @@ func (r *rig) dialWith(opt grpc.CallOption) *worker {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &worker{t: r.t, stream: stream, cancel: cancel}
+	return &worker{t: r.t, stream: stream, cancel: cancel, names: make(map[uint64]uint64)}
 }
 
 func TestTooManyWorkers(t *testing.T) {

@@ -1,0 +1,81 @@
+package app
+
+import (
+	"iter"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// slot is one delivery that has gone out and has no answer yet.
+type slot struct {
+	// name is what the worker knows the delivery by: the slot's number, and above it
+	// how often the slot has been used, so that no name comes twice.
+	name      event.DeliveryID
+	id        event.DeliveryID // what the mailboxes know it by
+	until     clock.Instant    // revoked: the lease behind the last Pong that could move it
+	partition ring.Partition
+	taken     bool // false: the slot is free, all but name is of the past
+	revoked   bool // its deadline moves only by Pong.draining
+	forced    bool // revoked, and its deadline moves no more
+	over      bool // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
+}
+
+// slots are the deliveries that a worker has not answered, close together and
+// without a look-up: the name that comes back with an answer says where.
+type slots struct {
+	list []slot
+	free []int32 // numbers of free ones, the warmest last
+}
+
+const (
+	slotBits = 17 // in a name, for the number: more slots than Config lets a worker have
+	slotMask = 1<<slotBits - 1
+)
+
+// len returns how many slots are taken.
+func (s *slots) len() int { return len(s.list) - len(s.free) }
+
+// take takes a slot for a delivery and returns its name.
+func (s *slots) take(id event.DeliveryID, p ring.Partition) event.DeliveryID {
+	var number int32
+	if n := len(s.free); n > 0 {
+		number, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		number = int32(len(s.list))
+		s.list = append(s.list, slot{name: event.DeliveryID(number)})
+	}
+	at := &s.list[number]
+	*at = slot{name: at.name + 1<<slotBits, id: id, partition: p, taken: true}
+	return at.name
+}
+
+// of returns the slot with a name, nil if it is no more, or never was.
+func (s *slots) of(name event.DeliveryID) *slot {
+	number := name & slotMask
+	if number >= event.DeliveryID(len(s.list)) {
+		return nil
+	}
+	if at := &s.list[number]; at.taken && at.name == name {
+		return at
+	}
+	return nil
+}
+
+// release makes a taken slot free.
+func (s *slots) release(at *slot) {
+	at.taken = false
+	s.free = append(s.free, int32(at.name&slotMask))
+}
+
+// all yields the taken slots. The body may release the one it is given.
+func (s *slots) all() iter.Seq[*slot] {
+	return func(yield func(*slot) bool) {
+		for i := range s.list {
+			if at := &s.list[i]; at.taken && !yield(at) {
+				return
+			}
+		}
+	}
+}
