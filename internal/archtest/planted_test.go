@@ -190,3 +190,17 @@ func TestPlantedFileMap(t *testing.T) {
 		"internal/run: ARCHITECTURE.md does not name it in its file map",
 	)
 }
+
+func TestPlantedMissingTest(t *testing.T) {
+	tr := plant(t, map[string]string{
+		"ring/a_test.go":       "package ring\nfunc TestThere() {}\n",
+		"ring/b.go":            "package ring\nfunc TestInCode() {}\n",
+		"internal/a/a_test.go": "package a\nfunc (T) TestMethod() {}\n",
+	})
+	want(t, tr.missingTests("`ring.TestThere`, `ring.TestGone`, `ring.TestInCode` and `a.TestMethod`"),
+		"ring.TestGone: ARCHITECTURE.md says that it holds an invariant, and it is not there",
+		"ring.TestInCode: ARCHITECTURE.md says that it holds an invariant, and it is not there",
+		"a.TestMethod: ARCHITECTURE.md says that it holds an invariant, and it is not there",
+	)
+	want(t, tr.missingTests("no test"), "the text names no test at all")
+}

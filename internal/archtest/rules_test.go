@@ -141,3 +141,13 @@ func TestFileMap(t *testing.T) {
 	}
 	none(t, repository(t).unmapped(string(architecture)))
 }
+
+// TestInvariantsHaveTheirTests: ARCHITECTURE.md names the test that holds each
+// invariant as package.TestName; it must be there.
+func TestInvariantsHaveTheirTests(t *testing.T) {
+	architecture, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	none(t, repository(t).missingTests(string(architecture)))
+}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -407,6 +408,31 @@ func (tr tree) unmapped(architecture string) (violations []string) {
 	for _, dir := range slices.Sorted(maps.Keys(tr.packages())) {
 		if !under(dir, []string{"proto"}) && !named[dir] {
 			violations = append(violations, dir+": ARCHITECTURE.md does not name it in its file map")
+		}
+	}
+	return violations
+}
+
+var namedTest = regexp.MustCompile("`([a-z]+)\\.(Test[A-Za-z0-9]+)`")
+
+// missingTests finds the tests that a text names as package.TestName and that no
+// package of that name has.
+func (tr tree) missingTests(text string) (violations []string) {
+	there := map[string]bool{}
+	for _, f := range tr.files {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && fn.Recv == nil {
+				there[path.Base(f.dir)+"."+fn.Name.Name] = true
+			}
+		}
+	}
+	named := namedTest.FindAllStringSubmatch(text, -1)
+	if len(named) == 0 {
+		violations = append(violations, "the text names no test at all")
+	}
+	for _, m := range named {
+		if name := m[1] + "." + m[2]; !there[name] {
+			violations = append(violations, name+": ARCHITECTURE.md says that it holds an invariant, and it is not there")
 		}
 	}
 	return violations
