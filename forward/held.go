@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -44,18 +45,17 @@ func (p Place) String() string {
 	return "unknown"
 }
 
-// held is one event until its verdict.
+// held is one event until its verdict. It fills one cache line of 64 bytes, no more:
+// most of what a call costs is to fetch them.
 type held struct {
 	handle event.Handle // of event, which is mostly in no cache when its verdict comes
 	event  *event.Event // nil: nothing is held here
 	bytes  uint32
-	since  clock.Instant
+	number uint32  // in its cohort
+	cohort *cohort // those that it came with
 
 	on         *list // the list that says where it is
-	prev, next *held
-	lane       *lane // Queued, Relaying, Sent: with whom
-
-	older, younger *held // in the order of holding
+	prev, next *held // in it; nil in the place Sent, see list
 
 	rare *rare // nil: nothing
 }
@@ -89,7 +89,7 @@ func (h *held) isRelayed() bool  { return h.rare != nil && h.rare.relayed }
 func (h *held) isReleased() bool { return h.rare != nil && h.rare.released }
 
 // isWith reports whether peer has the event now, as far as we know.
-func (h *held) isWith(peer Peer) bool { return h.on.place == Sent && h.lane.peer == peer }
+func (h *held) isWith(peer Peer) bool { return h.on.place == Sent && h.on.lane.peer == peer }
 
 // had reports whether peer has or once had the event.
 func (h *held) had(peer Peer) bool {
@@ -107,8 +107,8 @@ func (h *held) given(relayed bool) {
 // leave remembers that the peer that has the event had it.
 func (h *held) leave() {
 	r := h.unusual()
-	if !slices.Contains(r.past, h.lane.peer) {
-		r.past = append(r.past, h.lane.peer)
+	if peer := h.on.lane.peer; !slices.Contains(r.past, peer) {
+		r.past = append(r.past, peer)
 	}
 	r.relayed = false
 }
@@ -145,22 +145,29 @@ func (h *held) refresh() {
 	h.event, r.told, r.attempts, r.firstError, r.lastError = &ev, false, 0, "", ""
 }
 
-// list is a queue of held events, linked through them. All are in its place.
+// list is a queue of held events, linked through them. All are in its place. What is
+// Sent is only counted: verdicts come in no order, and unlinking would read two more
+// events for each of them. See [shelf.on].
 type list struct {
 	place      Place
+	lane       *lane // Queued, Relaying, Sent: with whom
 	head, tail *held
 	n          int
 }
 
 func (l *list) push(h *held) {
-	h.on, h.prev, h.next = l, l.tail, nil
+	h.on = l
+	l.n++
+	if l.place == Sent {
+		return
+	}
+	h.prev, h.next = l.tail, nil
 	if l.tail == nil {
 		l.head = h
 	} else {
 		l.tail.next = h
 	}
 	l.tail = h
-	l.n++
 }
 
 func (l *list) pushFront(h *held) {
@@ -175,6 +182,11 @@ func (l *list) pushFront(h *held) {
 }
 
 func (l *list) remove(h *held) {
+	h.on = nil
+	l.n--
+	if l.place == Sent {
+		return
+	}
 	if h.prev == nil {
 		l.head = h.next
 	} else {
@@ -185,35 +197,70 @@ func (l *list) remove(h *held) {
 	} else {
 		h.next.prev = h.prev
 	}
-	h.on, h.prev, h.next = nil, nil, nil
-	l.n--
+	h.prev, h.next = nil, nil
 }
 
-// ages lists all held events in the order of holding.
-type ages struct{ oldest, youngest *held }
+// cohort is the events of one call to Hold that are still held.
+type cohort struct {
+	since          clock.Instant
+	serial         uint64 // older ones have lower ones
+	given          uint32 // numbers given to its events, from 0
+	n              int    // events of it that are held
+	older, younger *cohort
+}
 
-func (a *ages) push(h *held) {
-	h.older, h.younger = a.youngest, nil
+// ages lists the cohorts by age.
+type ages struct {
+	oldest, youngest *cohort
+	serial           uint64
+}
+
+// begin starts a cohort; one without events is over at once.
+func (a *ages) begin(now clock.Instant) *cohort {
+	a.serial++
+	c := &cohort{since: now, serial: a.serial, older: a.youngest}
 	if a.youngest == nil {
-		a.oldest = h
+		a.oldest = c
 	} else {
-		a.youngest.younger = h
+		a.youngest.younger = c
 	}
-	a.youngest = h
+	a.youngest = c
+	return c
 }
 
+// add makes h the youngest event of c.
+func (c *cohort) add(h *held) {
+	h.cohort, h.number = c, c.given
+	c.given++
+	c.n++
+}
+
+// remove takes an event out of its cohort.
 func (a *ages) remove(h *held) {
-	if h.older == nil {
-		a.oldest = h.younger
-	} else {
-		h.older.younger = h.younger
+	c := h.cohort
+	c.n--
+	a.endIfEmpty(c)
+}
+
+func (a *ages) endIfEmpty(c *cohort) {
+	if c.n > 0 {
+		return
 	}
-	if h.younger == nil {
-		a.youngest = h.older
+	if c.older == nil {
+		a.oldest = c.younger
 	} else {
-		h.younger.older = h.older
+		c.older.younger = c.younger
 	}
-	h.older, h.younger = nil, nil
+	if c.younger == nil {
+		a.youngest = c.older
+	} else {
+		c.younger.older = c.older
+	}
+}
+
+// byAge orders events as they were held.
+func byAge(a, b *held) int {
+	return cmp.Or(cmp.Compare(a.cohort.serial, b.cohort.serial), cmp.Compare(a.number, b.number))
 }
 
 // lane is what waits for one peer and what that peer has.
@@ -228,7 +275,11 @@ type lane struct {
 }
 
 func newLane(peer Peer, now clock.Instant) *lane {
-	return &lane{peer: peer, since: now, queued: list{place: Queued}, relays: list{place: Relaying}, sent: list{place: Sent}}
+	l := &lane{peer: peer, since: now}
+	l.queued = list{place: Queued, lane: l}
+	l.relays = list{place: Relaying, lane: l}
+	l.sent = list{place: Sent, lane: l}
+	return l
 }
 
 func (l *lane) empty() bool { return l.queued.n+l.relays.n+l.sent.n == 0 }

@@ -1,6 +1,10 @@
 package forward
 
-import "github.com/ringfence/router/internal/event"
+import (
+	"slices"
+
+	"github.com/ringfence/router/internal/event"
+)
 
 // shelf keeps the held events, each in a place of its own by the slot of its handle:
 // it is found without hashing, and costs one cache miss where a map of pointers costs
@@ -65,4 +69,30 @@ func (s *shelf) remove(h *held) {
 	}
 	*h = held{}
 	s.n--
+}
+
+// on returns the events that are on l, in the order of holding. It looks at all
+// places: for what is rare, of lists that keep no links.
+func (s *shelf) on(l *list) []*held {
+	if l.n == 0 {
+		return nil
+	}
+	found := make([]*held, 0, l.n)
+	for _, b := range s.blocks {
+		if b == nil {
+			continue
+		}
+		for i := range b {
+			if h := &b[i]; h.on == l {
+				found = append(found, h)
+			}
+		}
+	}
+	for _, h := range s.beside {
+		if h.on == l {
+			found = append(found, h)
+		}
+	}
+	slices.SortFunc(found, byAge)
+	return found
 }

@@ -65,7 +65,7 @@ func (m *Moves) wake(peer Peer) {
 //
 // Calls must not overlap, and their instants must not go back. All take time in
 // proportion to the events that they are about; only SetRoute looks at all events
-// that wait.
+// that wait, and PeerDown at all events.
 type Table struct {
 	config Config
 	self   Peer
@@ -105,9 +105,7 @@ func NewTable(config Config) *Table {
 // be new; an event with a handle that is held already is ignored. One that no frame
 // can carry is settled at once as rejected.
 func (t *Table) Hold(now clock.Instant, events []*event.Event, out *Moves) {
-	for _, ev := range events {
-		t.hold(now, ev, false, out)
-	}
+	t.holdAll(now, events, false, out)
 }
 
 // HoldGuest takes events that a consumer node has sent here because it cannot reach
@@ -115,12 +113,20 @@ func (t *Table) Hold(now clock.Instant, events []*event.Event, out *Moves) {
 // waits: where another event would, it is settled with a verdict that is not final
 // (NotOwner, NotYet or Overloaded), which goes back to its consumer node.
 func (t *Table) HoldGuest(now clock.Instant, events []*event.Event, out *Moves) {
-	for _, ev := range events {
-		t.hold(now, ev, true, out)
-	}
+	t.holdAll(now, events, true, out)
 }
 
-func (t *Table) hold(now clock.Instant, ev *event.Event, guest bool, out *Moves) {
+func (t *Table) holdAll(now clock.Instant, events []*event.Event, guests bool, out *Moves) {
+	c := t.ages.begin(now)
+	c.n++ // it stays at least as long as this takes
+	for _, ev := range events {
+		t.hold(now, ev, c, guests, out)
+	}
+	c.n--
+	t.ages.endIfEmpty(c)
+}
+
+func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, guest bool, out *Moves) {
 	if t.shelf.find(ev.Handle) != nil {
 		t.ignored++
 		return
@@ -136,11 +142,11 @@ func (t *Table) hold(now clock.Instant, ev *event.Event, guest bool, out *Moves)
 		return
 	}
 	h := t.shelf.add(ev.Handle)
-	h.event, h.bytes, h.since = ev, uint32(weight), now
+	h.event, h.bytes = ev, uint32(weight)
 	if guest {
 		h.unusual().guest = true
 	}
-	t.ages.push(h)
+	c.add(h)
 	t.bytes += weight
 	t.send(now, h, out)
 }
@@ -161,7 +167,6 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 	for bytes := 0; from.head != nil && len(dst) < eventsMax; {
 		h := from.head
 		if lot := t.lot(h); lot != nil && !h.isReleased() && !h.isGuest() {
-			h.lane = nil
 			t.move(h, &lot.events)
 			continue
 		}
@@ -170,7 +175,6 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 			break
 		}
 		t.move(h, &l.sent)
-		h.lane = l
 		h.given(relay)
 		dst = append(dst, h.event)
 	}
@@ -205,7 +209,7 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 		t.settle(h, v, out)
 		return
 	}
-	l, relayed := h.lane, h.isRelayed()
+	l, relayed := h.on.lane, h.isRelayed()
 	h.leave()
 	t.resent++
 	switch {
@@ -291,22 +295,21 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 		return
 	}
 	l.up, l.since = false, now
-	for h := l.sent.tail; h != nil; {
-		before := h.prev
+	lost := t.shelf.on(&l.sent)
+	for _, h := range slices.Backward(lost) {
+		h.leave()
+		t.resent++
 		if owner, ok := t.locate(h.event.Partition); ok && owner == peer && !h.isGuest() {
-			h.leave()
-			t.resent++
 			t.unlink(h)
 			t.count[Queued]++
 			l.queued.pushFront(h) // in its old order, before what came later
 		}
-		h = before
 	}
-	t.resendIf(now, &l.sent, out, func(h *held) bool {
-		h.leave()
-		t.resent++
-		return true
-	})
+	for _, h := range lost {
+		if h.on == &l.sent {
+			t.send(now, h, out)
+		}
+	}
 	t.resendIf(now, &l.relays, out, func(*held) bool { return true })
 	t.prune()
 }

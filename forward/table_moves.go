@@ -12,10 +12,7 @@ import (
 // send gives an event to whom the route names, or lets it wait in its place.
 func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 	if lot := t.lot(h); lot != nil && !h.isReleased() {
-		t.orRefuse(h, out, event.Overloaded, func() {
-			h.lane = nil
-			t.move(h, &lot.events)
-		})
+		t.orRefuse(h, out, event.Overloaded, func() { t.move(h, &lot.events) })
 		return
 	}
 	owner, ok := t.locate(h.event.Partition)
@@ -28,12 +25,10 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 	case l == t.local:
 		t.refresh(h)
 		t.move(h, &l.sent)
-		h.lane = l
 		h.given(false)
 		out.Local = append(out.Local, h.event)
 	case l.up:
 		t.move(h, &l.queued)
-		h.lane = l
 		out.wake(owner)
 	default:
 		t.orRefuse(h, out, event.NotYet, func() { t.queueForDown(now, l, h, out) })
@@ -53,12 +48,10 @@ func (t *Table) orRefuse(h *held, out *Moves, kind event.VerdictKind, wait func(
 // queueForDown queues an event for a peer without a stream, or for a third member
 // if the peer has been out of reach for too long.
 func (t *Table) queueForDown(now clock.Instant, l *lane, h *held, out *Moves) {
-	h.lane = l
 	if t.unreachable(now, l) {
 		if third := t.third(l); third != nil {
 			t.turn++
 			t.move(h, &third.relays)
-			h.lane = third
 			out.wake(third.peer)
 			return
 		}
@@ -85,7 +78,6 @@ func (t *Table) third(l *lane) *lane {
 func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Position) {
 	r := h.unusual()
 	r.refuser, r.refusedAt, r.due = refuser, at, now.Add(t.config.RefusedRetry)
-	h.lane = nil
 	t.move(h, &t.refused)
 }
 
@@ -96,7 +88,6 @@ func (t *Table) delay(now clock.Instant, h *held, d time.Duration) {
 		t.nap = &wait{due: due, events: list{place: Delayed}}
 		heap.Push(&t.waits, t.nap)
 	}
-	h.lane = nil
 	t.move(h, &t.nap.events)
 }
 
@@ -111,7 +102,6 @@ func (t *Table) park(now clock.Instant, h *held, refuser Peer, d time.Duration) 
 	}
 	lot.refuser, lot.delay, lot.burst = refuser, t.clamp(d), t.config.ParkBurstMin
 	lot.due = now.Add(lot.delay)
-	h.lane = nil
 	t.move(h, &lot.events)
 	if lot.index < 0 {
 		heap.Push(&t.waits, lot)

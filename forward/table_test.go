@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -232,6 +233,32 @@ func TestRelayGoesByTurnsAndBack(t *testing.T) {
 	tt.PeerUp(tt.now, peerNumber(1), &tt.out)
 	tt.after(tt.config.RefusedRetry)
 	tt.wantTake(1, 1)
+}
+
+func TestHeldIsOneCacheLine(t *testing.T) {
+	if size := unsafe.Sizeof(held{}); size > 64 {
+		t.Errorf("a held event has %d bytes, want at most 64", size)
+	}
+}
+
+// The oldest is known exactly, in whatever order events end.
+func TestOldest(t *testing.T) {
+	tt := newTableTest(t)
+	begun := tt.now
+	for h := range event.Handle(3) {
+		tt.hold("k", h+1, h+1)
+		tt.after(time.Second)
+	}
+	tt.wantTake(1, 1, 2, 3)
+	for _, step := range []struct {
+		done event.Handle
+		want clock.Instant
+	}{{2, begun}, {1, begun.Add(2 * time.Second)}, {3, 0}} {
+		tt.say(1, event.Done, 0, step.done)
+		if got := tt.Stats().Oldest; got != step.want {
+			t.Errorf("after event %d the oldest is of %v, want %v", step.done, got, step.want)
+		}
+	}
 }
 
 // The slots of a new source begin anew, while events of an earlier one are held.
