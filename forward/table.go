@@ -72,6 +72,7 @@ type Table struct {
 	route  Route // nil before the first SetRoute
 
 	shelf shelf
+	found []*held // scratch of Settle
 	ages  ages
 	bytes int
 	count [places]int
@@ -185,11 +186,14 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 // its event if from ever had it; a refusal counts only from whom has it now. What
 // counts for nothing is ignored: that is normal after a stream broke.
 func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
-	for i := range verdicts {
+	t.found = t.found[:0]
+	for i := range verdicts { // first this alone: then their cache misses overlap
+		t.found = append(t.found, t.shelf.find(verdicts[i].Handle))
+	}
+	for i, h := range t.found {
 		v := &verdicts[i]
-		h := t.shelf.find(v.Handle)
 		switch {
-		case h == nil:
+		case h == nil, h.event == nil: // or settled by an earlier verdict of these
 			t.ignored++
 		case v.Kind.Final() && h.had(from):
 			t.settle(h, v, out)
