@@ -348,7 +348,7 @@ func (w *world) checkConfirming(m *member, p ring.Partition, blockers []ownershi
 // logIsWell reports whether appends and reads of m take the time that they should.
 func (w *world) logIsWell(m *member) bool {
 	const rest = 3 * time.Second
-	return w.now > w.log.outage+rest && w.now > m.feed.cut+rest && w.now > m.feed.stalled+rest && w.sound(m) &&
+	return w.now > w.log.outage+rest && w.now > w.log.rolled+rest && w.now > m.feed.cut+rest && w.now > m.feed.stalled+rest && w.sound(m) &&
 		w.p.late == 0 && m.feed.lag == 0 && w.p.preempt == 0
 }
 
@@ -379,6 +379,9 @@ func (w *world) checkWait(m *member, p ring.Partition) {
 func (w *world) unrest() string {
 	var why []string
 	say := func(format string, args ...any) { why = append(why, sprintf(format, args...)) }
+	if w.promised > 0 {
+		say("%d faults have an end to come", w.promised)
+	}
 	owned := 0
 	for _, m := range w.live {
 		if m.machine == nil {

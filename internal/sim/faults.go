@@ -292,7 +292,11 @@ func (w *world) retire(p *pod) {
 		m.process.act(m.leave)
 	}
 	if a := p.app; a != nil {
-		w.after(w.p.drainMax, a.kill)
+		w.promised++
+		w.after(w.p.drainMax, func() {
+			w.promised--
+			a.kill()
+		})
 	}
 }
 
@@ -305,7 +309,9 @@ func (w *world) double(p *pod) {
 	for _, m := range w.live {
 		m.touch(30 * time.Second)
 	}
+	w.promised++
 	w.after(w.between(2*time.Second, 40*time.Second), func() {
+		w.promised--
 		d.gone = true
 		if d.member != nil {
 			d.member.kill(true)
@@ -346,6 +352,7 @@ func (w *world) rebuild() {
 func (w *world) heal() {
 	w.tracef("HEAL")
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
+	w.p.slow = min(w.p.slow, 0.05) // a backlog is no fault
 	w.log.outage, w.broker.outage = w.now, w.now
 	w.cuts = cuts{}
 	for _, m := range w.live {

@@ -18,6 +18,7 @@ type controlLog struct {
 	topic   int // counts deletions
 	anchor  ownership.Position
 	outage  time.Duration // the broker answers nobody until then
+	rolled  time.Duration // when the ledger changed
 	states  map[ownership.Position]uint64
 	states2 map[ownership.Position]uint64 // of the records before those
 }
@@ -272,6 +273,7 @@ func (l *controlLog) rollover() {
 		return
 	}
 	l.next = ownership.Position{Ledger: l.next.Ledger + 1 + l.w.rng.Int64N(3)}
+	l.rolled = l.w.now
 	l.w.tracef("log: rollover to %v", l.next)
 	n := 0
 	for n < len(l.records) && l.records[n].at.Ledger < l.anchor.Ledger {
@@ -286,6 +288,7 @@ func (l *controlLog) rollover() {
 // have greater ids, unless the metadata was rebuilt.
 func (l *controlLog) delete(next ownership.Position) {
 	l.topic++
+	l.rolled = l.w.now
 	l.base = l.end()
 	l.records = nil
 	l.next, l.anchor = next, ownership.Position{}

@@ -74,6 +74,7 @@ type world struct {
 	calmSince    time.Duration // no fault since
 	publishing   bool
 	faultsEver   int
+	promised     int // ends of faults that are still to come
 	moves        int
 	quietSeconds float64
 }
