@@ -38,7 +38,7 @@ func (g *guests) admit(a forward.Arrival) []*event.Event {
 }
 
 // settle sends the verdict on a guest back, and reports whether it was one.
-func (g *guests) settle(s forward.Settlement, peers Answerer) bool {
+func (g *guests) settle(s *forward.Settlement, peers Answerer) bool {
 	handle := s.Verdict.Handle // not the event's: that would be a cache miss for each event
 	if !handle.IsGuest() {
 		return false

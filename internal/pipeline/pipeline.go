@@ -41,13 +41,13 @@ type Workers interface {
 	Force(partitions ownership.Set)
 }
 
-// Answerer brings verdicts to the peers that wait for them.
+// Answerer brings verdicts to the peers that wait for them. It keeps no slice.
 type Answerer interface {
 	Answer(to forward.StreamID, verdicts []event.Verdict)
 	SetEpoch(epoch event.Position)
 }
 
-// Holder is stage 4: it keeps events until their verdicts.
+// Holder is stage 4: it keeps events until their verdicts, but no slice.
 type Holder interface {
 	Hold(events []*event.Event)
 	HoldGuest(events []*event.Event)
@@ -55,7 +55,7 @@ type Holder interface {
 	SetRoute(self forward.Peer, route forward.Route)
 }
 
-// Settler is stage 1, where an event's journey ends.
+// Settler is stage 1, where an event's journey ends. It keeps no slice.
 type Settler interface {
 	Settle(verdicts []event.Verdict)
 }
@@ -82,6 +82,9 @@ type Pipeline struct {
 	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
 	guests guests
 	spares sync.Pool // of *mailbox.Output
+	events sync.Pool // of *[]*event.Event
+	words  sync.Pool // of *[]event.Verdict
+	posts  sync.Pool // of *post
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
@@ -92,6 +95,9 @@ func New(drained func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
+	p.events.New = func() any { return new([]*event.Event) }
+	p.words.New = func() any { return new([]event.Verdict) }
+	p.posts.New = func() any { return new(post) }
 	p.guests.init()
 	return p
 }
@@ -131,23 +137,23 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Wake) > 0 {
 		p.App.Wake(out.Wake...)
 	}
-	for len(out.Verdicts) > 0 {
-		to := out.Verdicts[0].To
-		batch := make([]event.Verdict, 0, len(out.Verdicts))
-		rest := out.Verdicts[:0]
-		for _, v := range out.Verdicts {
-			if v.To == to {
-				batch = append(batch, v.Verdict)
-			} else {
-				rest = append(rest, v)
-			}
-		}
-		out.Verdicts = rest
-		p.verdicts(to, batch)
+	if len(out.Verdicts) > 0 {
+		p.send(out.Verdicts)
 	}
 	if len(out.Drained) > 0 {
 		p.drained(out.Drained)
 	}
+}
+
+// send brings verdicts to their senders.
+func (p *Pipeline) send(verdicts []mailbox.Addressed) {
+	sorted := p.posts.Get().(*post)
+	sorted.sort(verdicts)
+	for _, b := range sorted.bags[:sorted.used] {
+		p.verdicts(b.to, b.verdicts)
+	}
+	sorted.reset()
+	p.posts.Put(sorted)
 }
 
 // verdicts is stage 7 on its way back.
@@ -161,7 +167,8 @@ func (p *Pipeline) verdicts(to mailbox.Sender, verdicts []event.Verdict) {
 
 // Received implements source.Sink: stages 2 to 4.
 func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
-	events := make([]*event.Event, 0, len(messages))
+	scratch := p.events.Get().(*[]*event.Event)
+	events := (*scratch)[:0]
 	var rejected []event.Verdict
 	for i := range messages {
 		m := &messages[i]
@@ -187,6 +194,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 	if len(events) > 0 {
 		p.Holder.Hold(events)
 	}
+	recycle(&p.events, scratch, events)
 }
 
 // Deliver implements forward.Sink: events whose owner is this node.
@@ -198,16 +206,18 @@ func (p *Pipeline) Deliver(events []*event.Event) {
 // Settle implements forward.Sink: the end of a journey. Guests go back to the
 // stream that they came on.
 func (p *Pipeline) Settle(settlements []forward.Settlement) {
-	own := make([]event.Verdict, 0, len(settlements))
-	for _, s := range settlements {
-		if p.guests.settle(s, p.Peers) {
-			continue
+	scratch := p.words.Get().(*[]event.Verdict)
+	own := (*scratch)[:0]
+	for i := range settlements {
+		s := &settlements[i]
+		if !p.guests.settle(s, p.Peers) {
+			own = append(own, s.Verdict)
 		}
-		own = append(own, s.Verdict)
 	}
 	if len(own) > 0 {
 		p.Source.Settle(own)
 	}
+	recycle(&p.words, scratch, own)
 }
 
 // Accept implements forward.Acceptor: what a peer has brought.
