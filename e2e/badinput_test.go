@@ -50,11 +50,11 @@ func wantRefused(t *testing.T, code, wantCode int, said string, want ...string) 
 
 func TestUnknownSettingIsRefusedWithTheNearestName(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "router.yaml")
-	if err := os.WriteFile(file, []byte("pulsar: {subscripton: orders}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("pulsar: {subscriptio: orders}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, said := refused(t, 30*time.Second, "run", "--config", file)
-	wantRefused(t, code, 2, said, "subscripton", "pulsar.subscription")
+	wantRefused(t, code, 2, said, "subscriptio", "pulsar.subscription")
 }
 
 func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {

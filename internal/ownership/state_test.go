@@ -32,6 +32,7 @@ func helloOf(n Node) logStep { return logStep{n.Inc, &Hello{Node: n, HashID: "h"
 func give(prev int64, to Node) logStep {
 	return logStep{incA, &Epoch{Prev: at(prev), Members: []Incarnation{to.Inc}, Table: []uint16{0}}}
 }
+
 func beatOf(inc Incarnation, applied int64, draining, acquired bool) logStep {
 	b := &Beat{Applied: at(applied)}
 	if draining {
@@ -95,11 +96,13 @@ func TestApplyRules(t *testing.T) {
 		"attack 6: a Beat that has not read the epoch":  {begun(give(1, nodeB), beatOf(incA, 4, false, true)), incB, 5, []Tenure{tenure(incA, 1, 5)}},
 		"attack 4: B releases, A may run": {
 			begun(give(1, nodeB), give(5, nodeC), beatOf(incB, 6, false, false)),
-			incC, 6, []Tenure{tenure(incA, 1, 5)},
+			incC, 6,
+			[]Tenure{tenure(incA, 1, 5)},
 		},
 		"attack 5: A's first release lands late": {
 			begun(give(1, nodeB), give(5, nodeA), give(6, nodeB), beatOf(incA, 5, false, false)),
-			incB, 7, []Tenure{tenure(incB, 5, 6), tenure(incA, 6, 7)},
+			incB, 7,
+			[]Tenure{tenure(incB, 5, 6), tenure(incA, 6, 7)},
 		},
 		"(ii) who acquired proves all before it dead": {
 			begun(give(1, nodeB), give(5, nodeC), beatOf(incC, 6, false, true)),
@@ -107,15 +110,18 @@ func TestApplyRules(t *testing.T) {
 		},
 		"(ii) the sender has not read that it is the owner again": {
 			begun(give(1, nodeB), give(5, nodeA), beatOf(incA, 5, false, true)),
-			incA, 6, []Tenure{tenure(incB, 5, 6)},
+			incA, 6,
+			[]Tenure{tenure(incB, 5, 6)},
 		},
 		"(ii) a deposed tenure that was acquired proves its predecessors dead": {
 			begun(give(1, nodeB), give(5, nodeC), beatOf(incB, 5, false, true)),
-			incC, 6, []Tenure{tenure(incB, 5, 6)},
+			incC, 6,
+			[]Tenure{tenure(incB, 5, 6)},
 		},
 		"(ii) acquired, but not by the Beat's sender's tenure": {
 			begun(give(1, nodeB), beatOf(incC, 5, false, true)),
-			incB, 5, []Tenure{tenure(incA, 1, 5)},
+			incB, 5,
+			[]Tenure{tenure(incA, 1, 5)},
 		},
 		"a second Genesis forgets all tenures and waits for ANY": {
 			begun(give(1, nodeB), genesisOf(nodeB)), incB, 6, []Tenure{{Lease: LeaseMax, Dep: at(6)}},
