@@ -68,7 +68,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *eventsFrame:
 		if v.other == nil {
-			return pooled(v.size(), v.append), nil
+			return v.marshal(), nil
 		}
 		return plain().Marshal(v.other)
 	case *verdictsFrame:
@@ -99,7 +99,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func plain() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
 
-// pooled lets appendTo fill a buffer of a known size, which gRPC returns to the pool.
+// pooled lets appendTo fill a buffer with up to size bytes, which gRPC returns to the pool.
 func pooled(size int, appendTo func([]byte) []byte) mem.BufferSlice {
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		return mem.BufferSlice{mem.SliceBuffer(appendTo(make([]byte, 0, size)))}

@@ -1,10 +1,12 @@
 package forward
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"unsafe"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ringfence/router/internal/event"
@@ -41,8 +43,6 @@ const (
 
 // eventsScratch is what encoding a frame needs besides the frame. It is kept for the next one.
 type eventsScratch struct {
-	body   int
-	sizes  []int // of the events, in their order
 	topics table
 	names  table
 }
@@ -60,7 +60,10 @@ func (t *table) reset() {
 }
 
 func (t *table) add(s string) int {
-	if i, ok := t.find(s); ok {
+	if len(t.list) > 0 && t.list[0] == s { // a frame usually has one topic
+		return 0
+	}
+	if i, ok := t.index[s]; ok {
 		return i
 	}
 	i := len(t.list)
@@ -72,28 +75,6 @@ func (t *table) add(s string) int {
 	return i
 }
 
-func (t *table) find(s string) (int, bool) {
-	if len(t.list) > 0 && t.list[0] == s { // a frame usually has one topic
-		return 0, true
-	}
-	i, ok := t.index[s]
-	return i, ok
-}
-
-// at returns the number of a string that was added.
-func (t *table) at(s string) int {
-	i, _ := t.find(s)
-	return i
-}
-
-func (t *table) size() int {
-	n := 0
-	for _, s := range t.list {
-		n += 1 + protowire.SizeBytes(len(s)) // an empty one too: places count
-	}
-	return n
-}
-
 func (t *table) append(b []byte, num protowire.Number) []byte {
 	for _, s := range t.list {
 		b = protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
@@ -101,88 +82,81 @@ func (t *table) append(b []byte, num protowire.Number) []byte {
 	return b
 }
 
-// size returns how long the encoding is, and prepares append.
-func (f *eventsFrame) size() int {
-	n := sizeUint(f.receipt)
+// headMax is the most that stands before the events of a frame: its receipt, its
+// length, its number and its epoch.
+const headMax = 64
+
+// marshal encodes the frame, the events in one pass: what stands before them, which
+// depends on their length, is a buffer of its own, and what they refer to follows.
+func (f *eventsFrame) marshal() mem.BufferSlice {
+	head := appendUint(make([]byte, 0, headMax), fieldReceipt, f.receipt)
 	if f.number == 0 {
-		return n
+		return mem.BufferSlice{mem.SliceBuffer(head)}
 	}
-	s := &f.scratch
-	s.sizes = s.sizes[:0]
-	s.topics.reset()
-	s.names.reset()
-	s.body = sizeUint(f.number)
+	body := pooled(f.bodyMax(), f.appendBody)
+	length := sizeUint(f.number) + body.Len()
 	if !f.epoch.IsZero() {
-		s.body += sizeBytes(sizePosition(f.epoch))
+		length += sizeBytes(sizePosition(f.epoch))
 	}
-	for _, ev := range f.events {
-		size := s.sizeEvent(ev)
-		s.sizes = append(s.sizes, size)
-		s.body += 1 + protowire.SizeBytes(size)
-	}
-	s.body += s.topics.size() + s.names.size()
-	if f.relay {
-		s.body += 2
-	}
-	return n + 1 + protowire.SizeBytes(s.body)
+	head = appendLen(head, fieldHot, length)
+	head = appendUint(head, eventsNumber, f.number)
+	head = appendPosition(head, eventsEpoch, f.epoch)
+	return append(mem.BufferSlice{mem.SliceBuffer(head)}, body...)
 }
 
-// append encodes the frame behind b. It needs size called before.
-func (f *eventsFrame) append(b []byte) []byte {
-	b = appendUint(b, fieldReceipt, f.receipt)
-	if f.number == 0 {
-		return b
+// bodyMax is never less than what appendBody appends. It reads the heads of all
+// events in a small loop, in which the cache misses of many are under way at once.
+func (f *eventsFrame) bodyMax() int {
+	n := 2 // relay
+	for _, ev := range f.events {
+		n += weightOf(ev)
 	}
+	return n
+}
+
+func (f *eventsFrame) appendBody(b []byte) []byte {
 	s := &f.scratch
-	b = appendLen(b, fieldHot, s.body)
-	b = appendUint(b, eventsNumber, f.number)
-	b = appendPosition(b, eventsEpoch, f.epoch)
-	b = s.topics.append(b, eventsTopics)
-	b = s.names.append(b, eventsNames)
-	for i, ev := range f.events {
-		b = appendLen(b, eventsEvents, s.sizes[i])
+	s.topics.reset()
+	s.names.reset()
+	for _, ev := range f.events {
 		b = s.appendEvent(b, ev)
 	}
+	b = s.topics.append(b, eventsTopics)
+	b = s.names.append(b, eventsNames)
 	if f.relay {
 		b = appendUint(b, eventsRelay, 1)
 	}
 	return b
 }
 
-func (s *eventsScratch) sizeEvent(ev *event.Event) int {
-	n := sizeUint(uint64(ev.Handle)) +
-		sizeUint(uint64(ev.Partition)) +
-		sizeBytes(len(ev.Key)) +
-		sizeBytes(len(ev.Payload)) +
-		sizeUint(uint64(ev.ID.Ledger)) +
-		sizeUint(uint64(ev.ID.Entry)) +
-		sizeUint(zigzag(ev.ID.Batch)) +
-		sizeUint(zigzag(ev.ID.TopicPartition)) +
-		sizeUint(uint64(s.topics.add(ev.Topic))) +
-		sizeUint(uint64(ev.Attempts)) +
-		sizeUint(uint64(ev.PublishTime)) +
-		sizeUint(uint64(ev.EventTime)) +
-		sizeUint(uint64(ev.Redelivery)) +
-		sizeUint(uint64(ev.Round))
-	for _, p := range ev.Properties {
-		n += 1 + protowire.SizeBytes(sizeUint(uint64(s.names.add(p.Name)))+sizeBytes(len(p.Value)))
-	}
-	if ev.FirstError != "" { // their tags have two bytes
-		n += 1 + sizeBytes(len(ev.FirstError))
-	}
-	if ev.LastError != "" {
-		n += 1 + sizeBytes(len(ev.LastError))
-	}
-	return n
+// appendEvent appends one event as a field of its frame.
+func (s *eventsScratch) appendEvent(b []byte, ev *event.Event) []byte {
+	const others = 64 // about what all but key and payload need
+	guess := len(ev.Key) + len(ev.Payload) + others
+	b = appendLen(b, eventsEvents, guess)
+	start := len(b)
+	b = s.appendFields(b, ev)
+	return setLen(b, start, protowire.SizeBytes(guess)-guess)
 }
 
-func (s *eventsScratch) appendEvent(b []byte, ev *event.Event) []byte {
+// setLen writes the length of b[start:] before it, where room bytes were left for it.
+// If that is what the length needs, nothing has to move.
+func setLen(b []byte, start, room int) []byte {
+	length := uint64(len(b) - start)
+	if protowire.SizeVarint(length) == room {
+		binary.PutUvarint(b[start-room:start], length)
+		return b
+	}
+	return slices.Replace(b, start-room, start, binary.AppendUvarint(nil, length)...)
+}
+
+func (s *eventsScratch) appendFields(b []byte, ev *event.Event) []byte {
 	b = appendUint(b, eventHandle, uint64(ev.Handle))
 	b = appendUint(b, eventPartition, uint64(ev.Partition))
 	b = appendString(b, eventKey, string(ev.Key))
 	b = appendBytes(b, eventPayload, ev.Payload)
 	for _, p := range ev.Properties {
-		name := uint64(s.names.at(p.Name))
+		name := uint64(s.names.add(p.Name))
 		b = appendLen(b, eventProperties, sizeUint(name)+sizeBytes(len(p.Value)))
 		b = appendUint(b, 1, name)
 		b = appendString(b, 2, p.Value)
@@ -191,7 +165,7 @@ func (s *eventsScratch) appendEvent(b []byte, ev *event.Event) []byte {
 	b = appendUint(b, eventEntry, uint64(ev.ID.Entry))
 	b = appendUint(b, eventBatch, zigzag(ev.ID.Batch))
 	b = appendUint(b, eventTopicPart, zigzag(ev.ID.TopicPartition))
-	b = appendUint(b, eventTopic, uint64(s.topics.at(ev.Topic)))
+	b = appendUint(b, eventTopic, uint64(s.topics.add(ev.Topic)))
 	b = appendUint(b, eventAttempts, uint64(ev.Attempts))
 	b = appendUint(b, eventPublished, uint64(ev.PublishTime))
 	b = appendUint(b, eventTime, uint64(ev.EventTime))

@@ -385,3 +385,26 @@ func FuzzVerdictsFrame(f *testing.F) {
 		}
 	})
 }
+
+// The length before an event is guessed and corrected, and the room for all is never
+// too small, whatever the sizes are.
+func TestEventLengths(t *testing.T) {
+	sizes := []int{1 << 20, 5 << 20}
+	for _, edge := range []int{1 << 7, 1 << 14} { // where a length gets one byte more
+		for d := range 130 {
+			sizes = append(sizes, edge-d)
+		}
+	}
+	for _, size := range sizes {
+		ev := &event.Event{Handle: 1, Payload: bytes.Repeat([]byte{7}, max(0, size-1))}
+		small := &event.Event{Handle: math.MaxUint64, ID: event.MessageID{Ledger: -1, Entry: -1, Batch: math.MinInt32}, Key: "k"}
+		f := &eventsFrame{number: 1, events: []*event.Event{ev, small, ev}}
+		if got, most := len(f.appendBody(nil)), f.bodyMax(); got > most {
+			t.Errorf("a payload of %d bytes: the body has %d bytes, at most %d were expected", len(ev.Payload), got, most)
+		}
+		var read eventsFrame
+		if err := read.parse(encode(t, f), testFrameMax*2); err != nil || !equalEvents(f, &read) {
+			t.Errorf("a payload of %d bytes does not come back (%v)", len(ev.Payload), err)
+		}
+	}
+}

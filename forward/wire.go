@@ -82,26 +82,38 @@ func appendUint(b []byte, num protowire.Number, v uint64) []byte {
 	if v == 0 {
 		return b
 	}
-	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), v)
+	return appendVarint(appendTag(b, num, protowire.VarintType), v)
 }
 
 func appendString(b []byte, num protowire.Number, s string) []byte {
 	if s == "" {
 		return b
 	}
-	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+	return append(appendLen(b, num, len(s)), s...)
 }
 
 func appendBytes(b []byte, num protowire.Number, s []byte) []byte {
 	if len(s) == 0 {
 		return b
 	}
-	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), s)
+	return append(appendLen(b, num, len(s)), s...)
 }
 
 // appendLen begins a message of n bytes.
 func appendLen(b []byte, num protowire.Number, n int) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.BytesType), uint64(n))
+	return appendVarint(appendTag(b, num, protowire.BytesType), uint64(n))
+}
+
+func appendTag(b []byte, num protowire.Number, typ protowire.Type) []byte {
+	return appendVarint(b, protowire.EncodeTag(num, typ))
+}
+
+// appendVarint is protowire's, with a short way for the one byte that most have.
+func appendVarint(b []byte, v uint64) []byte {
+	if v < 0x80 {
+		return append(b, byte(v))
+	}
+	return protowire.AppendVarint(b, v)
 }
 
 // zigzag is how sint32 stands on the wire.
