@@ -88,7 +88,7 @@ func (b *broker) newEntry() *entry {
 
 // copyLater takes a copy of an event for the retry topic, which delivers it after a delay.
 func (b *broker) copyLater(ev *event.Event, v event.Verdict) {
-	p := b.byID[ev.ID]
+	p := b.find(ev)
 	p.copies++
 	e := b.newEntry()
 	c := *ev
@@ -102,6 +102,18 @@ func (b *broker) copyLater(ev *event.Event, v event.Verdict) {
 		b.ready = append(b.ready, e)
 		b.dispatch()
 	})
+}
+
+// find returns what is known of an event. One that was settled already comes back by
+// a copy that another member makes of an old delivery.
+func (b *broker) find(ev *event.Event) *published {
+	p := b.byID[ev.ID]
+	if p == nil {
+		p = &published{id: ev.ID, key: ev.Key, at: b.w.now, done: 1}
+		b.events = append(b.events, p)
+		b.byID[ev.ID] = p
+	}
+	return p
 }
 
 // subscribe opens a consumer.
@@ -235,7 +247,7 @@ func (c *consumer) copy(m source.Message, v event.Verdict) {
 	w := c.member.w
 	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
 		if v.Kind == event.Rejected {
-			w.broker.byID[m.Event.ID].dead = true
+			w.broker.find(m.Event).dead = true
 			w.count("dead_letter")
 		} else {
 			w.broker.copyLater(m.Event, v)
@@ -276,7 +288,7 @@ func (b *broker) acked(c *consumer, e *entry) {
 		o.holds = slices.DeleteFunc(o.holds, func(x *entry) bool { return x == e })
 	}
 	for _, ev := range e.events {
-		p := b.byID[ev.ID]
+		p := b.find(ev)
 		p.copies--
 		if p.copies > 0 {
 			continue
@@ -284,14 +296,16 @@ func (b *broker) acked(c *consumer, e *entry) {
 		if p.done == 0 && !p.dead {
 			b.w.fail("event %v was acked, and nobody did it", ev.ID)
 		}
-		delete(b.byID, ev.ID)
+		if b.byID[ev.ID] == p {
+			delete(b.byID, ev.ID)
+		}
 	}
 	b.dispatch()
 }
 
 // open returns how many events are not settled, and the oldest of them.
 func (b *broker) open() (n int, oldest *published) {
-	b.events = slices.DeleteFunc(b.events, func(p *published) bool { return p.copies == 0 })
+	b.events = slices.DeleteFunc(b.events, func(p *published) bool { return p.copies <= 0 })
 	if len(b.events) > 0 {
 		oldest = b.events[0]
 	}

@@ -198,8 +198,9 @@ func (w *world) noted(m *member, n ownership.Note) {
 	case ownership.NoteAdopted:
 		m.joinedAt = w.now
 	case ownership.NoteRemoved:
-		if w.sound(m) && w.now-m.joinedAt > personal && !w.spurious {
-			w.fail("%s was removed, and nothing is wrong with it", m)
+		decided := w.log.landedAt(n.At) // which may be long ago
+		if w.sound(m) && decided-m.touched > personal && decided-m.joinedAt > personal && !w.spurious {
+			w.fail("%s was removed, and nothing was wrong with it", m)
 		}
 	case ownership.NoteLostTrust:
 		if !w.lostAllowed {

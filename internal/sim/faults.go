@@ -355,7 +355,7 @@ func (w *world) heal() {
 	w.p.slow = min(w.p.slow, 0.05) // a backlog is no fault
 	w.log.outage, w.broker.outage = w.now, w.now
 	w.cuts = cuts{}
-	for _, m := range w.live {
+	for _, m := range append([]*member(nil), w.live...) {
 		m.process.stopped, m.driver.stopped = w.now, w.now
 		m.process.resume()
 		if m.process.dead {

@@ -64,6 +64,14 @@ func (l *controlLog) find(at ownership.Position) int {
 	return l.base + sort.Search(len(l.records), func(i int) bool { return !l.records[i].at.Before(at) })
 }
 
+// landedAt is when the record at a position landed; 0: it is gone.
+func (l *controlLog) landedAt(at ownership.Position) time.Duration {
+	if i := l.find(at) - l.base; i < len(l.records) && l.records[i].at == at {
+		return l.records[i].landed
+	}
+	return 0
+}
+
 // down reports whether m can neither write nor read.
 func (l *controlLog) down(m *member) bool {
 	return l.w.now < l.outage || l.w.now < m.feed.cut
@@ -166,7 +174,7 @@ func (l *controlLog) land(record ownership.Record) {
 // openReader gives m a new tail.
 func (l *controlLog) openReader(m *member, e ownership.OpenReader) {
 	f, w, life := &m.feed, l.w, m.life
-	f.reader, f.open = e.Reader, false
+	f.reader, f.open, f.reading = e.Reader, false, false
 	m.driver.later(w.between(time.Millisecond, 15*time.Millisecond), func() {
 		if m.life != life || f.reader != e.Reader {
 			return
@@ -194,15 +202,16 @@ func (l *controlLog) read(m *member) {
 		return
 	}
 	f.reading = true
+	reader, life := f.reader, m.life
 	delay := w.between(w.p.readMin, w.p.readMax)
 	if blocked := max(f.stalled, f.cut, l.outage); blocked > w.now {
 		delay = max(delay, blocked-w.now+w.between(0, 300*time.Millisecond))
 	}
 	w.after(delay, func() {
-		f.reading = false
-		if !f.open {
-			return // another reader is being opened
+		if m.life != life || m.feed.reader != reader {
+			return // another reader takes its place
 		}
+		f.reading = false
 		if w.now < f.stalled || l.down(m) {
 			l.read(m)
 			return
@@ -252,7 +261,9 @@ func (l *controlLog) check(m *member, e ownership.CheckContiguity) {
 		if i+1 >= len(l.records) {
 			a.Failed = true
 		}
-		if !a.Failed {
+		if a.Failed {
+			m.touch(0)
+		} else {
 			a.First, a.Second = l.records[i].at, l.records[i+1].at
 		}
 		m.deliver(a)
