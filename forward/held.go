@@ -45,8 +45,8 @@ func (p Place) String() string {
 	return "unknown"
 }
 
-// held is one event until its verdict. It fills one cache line of 64 bytes, no more:
-// most of what a call costs is to fetch them.
+// held is one event until its verdict. It fills one cache line of 64 bytes: most of
+// what a call costs is to fetch them.
 type held struct {
 	handle event.Handle // of event, which is mostly in no cache when its verdict comes
 	event  *event.Event // nil: nothing is held here
@@ -54,10 +54,11 @@ type held struct {
 	number uint32  // in its cohort
 	cohort *cohort // those that it came with
 
-	on         *list // the list that says where it is
-	prev, next *held // in it; nil in the place Sent, see list
+	on *list // the list that says where it is
+	at int   // its position there
 
 	rare *rare // nil: nothing
+	_    [8]byte
 }
 
 // rare is what is to say about few events only.
@@ -145,14 +146,17 @@ func (h *held) refresh() {
 	h.event, r.told, r.attempts, r.firstError, r.lastError = &ev, false, 0, "", ""
 }
 
-// list is a queue of held events, linked through them. All are in its place. What is
-// Sent is only counted: verdicts come in no order, and unlinking would read two more
-// events for each of them. See [shelf.on].
+// list is a queue of held events. All are in its place. It is an array, not links:
+// who takes many of them can fetch the next ones before the first has come. What is
+// Sent is only counted, since verdicts come in no order; see [shelf.on].
 type list struct {
-	place      Place
-	lane       *lane // Queued, Relaying, Sent: with whom
-	head, tail *held
-	n          int
+	place Place
+	lane  *lane // Queued, Relaying, Sent: with whom
+	n     int
+
+	items []*held // nil where one has been removed; but not the first after head
+	head  int     // what is before it was removed
+	first int     // position of items[0]; positions move only with prepend
 }
 
 func (l *list) push(h *held) {
@@ -161,24 +165,24 @@ func (l *list) push(h *held) {
 	if l.place == Sent {
 		return
 	}
-	h.prev, h.next = l.tail, nil
-	if l.tail == nil {
-		l.head = h
-	} else {
-		l.tail.next = h
+	if len(l.items) == cap(l.items) && l.head > len(l.items)/2 {
+		l.first += l.head
+		l.items = slices.Delete(l.items, 0, l.head)
+		l.head = 0
 	}
-	l.tail = h
+	h.at = l.first + len(l.items)
+	l.items = append(l.items, h)
 }
 
-func (l *list) pushFront(h *held) {
-	h.on, h.prev, h.next = l, nil, l.head
-	if l.head == nil {
-		l.tail = h
-	} else {
-		l.head.prev = h
+// prepend puts events before all others, in their order.
+func (l *list) prepend(events []*held) {
+	l.items = slices.Concat(events, l.items[l.head:])
+	l.first += l.head - len(events)
+	l.head = 0
+	l.n += len(events)
+	for i, h := range events {
+		h.on, h.at = l, l.first+i
 	}
-	l.head = h
-	l.n++
 }
 
 func (l *list) remove(h *held) {
@@ -187,17 +191,49 @@ func (l *list) remove(h *held) {
 	if l.place == Sent {
 		return
 	}
-	if h.prev == nil {
-		l.head = h.next
-	} else {
-		h.prev.next = h.next
+	if at := h.at - l.first; at != l.head {
+		l.items[at] = nil
+		return
 	}
-	if h.next == nil {
-		l.tail = h.prev
-	} else {
-		h.next.prev = h.prev
+	l.dropFront()
+}
+
+// pop removes the first event, which front has returned. Unlike remove it does not
+// read it, and so does not wait for it.
+func (l *list) pop(h *held) {
+	h.on = nil
+	l.n--
+	l.dropFront()
+}
+
+func (l *list) dropFront() {
+	l.items[l.head] = nil
+	if l.n == 0 {
+		l.first += len(l.items)
+		l.items, l.head = l.items[:0], 0
+		return
 	}
-	h.prev, h.next = nil, nil
+	for l.head++; l.items[l.head] == nil; l.head++ {
+	}
+}
+
+// front returns the first event, nil when there is none.
+func (l *list) front() *held {
+	if l.n == 0 {
+		return nil
+	}
+	return l.items[l.head]
+}
+
+// all returns the events as they are now, in a slice of the caller's.
+func (l *list) all() []*held {
+	events := make([]*held, 0, l.n)
+	for _, h := range l.items[l.head:] {
+		if h != nil {
+			events = append(events, h)
+		}
+	}
+	return events
 }
 
 // cohort is the events of one call to Hold that are still held.

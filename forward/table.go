@@ -165,8 +165,8 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 	if l.relays.n > 0 {
 		from, relay = &l.relays, true
 	}
-	for bytes := 0; from.head != nil && len(dst) < eventsMax; {
-		h := from.head
+	for bytes := 0; from.n > 0 && len(dst) < eventsMax; {
+		h := from.front()
 		if lot := t.lot(h); lot != nil && !h.isReleased() && !h.isGuest() {
 			t.move(h, &lot.events)
 			continue
@@ -175,6 +175,8 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 		if bytes += int(h.bytes); bytes > bytesMax && len(dst) > 0 {
 			break
 		}
+		t.count[from.place]--
+		from.pop(h)
 		t.move(h, &l.sent)
 		h.given(relay)
 		dst = append(dst, h.event)
@@ -266,10 +268,10 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 		return ok && (owner != h.rare.refuser || !route.Epoch().Before(h.rare.refusedAt))
 	})
 	moved := t.lotsWhere(func(lot *wait) bool {
-		if lot.events.head == nil {
+		if lot.events.n == 0 {
 			return false
 		}
-		owner, ok := t.locate(lot.events.head.event.Partition)
+		owner, ok := t.locate(lot.events.front().event.Partition)
 		return ok && owner != lot.refuser
 	})
 	for _, lot := range moved {
@@ -299,20 +301,21 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 		return
 	}
 	l.up, l.since = false, now
-	lost := t.shelf.on(&l.sent)
-	for _, h := range slices.Backward(lost) {
+	var same, other []*held
+	for _, h := range t.shelf.on(&l.sent) {
 		h.leave()
-		t.resent++
 		if owner, ok := t.locate(h.event.Partition); ok && owner == peer && !h.isGuest() {
 			t.unlink(h)
-			t.count[Queued]++
-			l.queued.pushFront(h) // in its old order, before what came later
+			same = append(same, h)
+		} else {
+			other = append(other, h)
 		}
 	}
-	for _, h := range lost {
-		if h.on == &l.sent {
-			t.send(now, h, out)
-		}
+	t.resent += uint64(len(same) + len(other))
+	t.count[Queued] += len(same)
+	l.queued.prepend(same) // before what came later
+	for _, h := range other {
+		t.send(now, h, out)
 	}
 	t.resendIf(now, &l.relays, out, func(*held) bool { return true })
 	t.prune()
@@ -323,7 +326,7 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
 		t.wakeUp(now, t.waits[0], out)
 	}
-	for h := t.refused.head; h != nil && !h.rare.due.After(now); h = t.refused.head {
+	for h := t.refused.front(); h != nil && !h.rare.due.After(now); h = t.refused.front() {
 		t.send(now, h, out)
 	}
 	for _, l := range t.lanes {
@@ -339,8 +342,8 @@ func (t *Table) Next() clock.Instant {
 	if len(t.waits) > 0 {
 		next = t.waits[0].due
 	}
-	if t.refused.head != nil {
-		next = min(next, t.refused.head.rare.due)
+	if h := t.refused.front(); h != nil {
+		next = min(next, h.rare.due)
 	}
 	for _, l := range t.lanes {
 		if !l.up && l.queued.n > 0 && t.third(l) != nil {

@@ -117,8 +117,8 @@ func (t *Table) wakeUp(now clock.Instant, w *wait, out *Moves) {
 		return
 	}
 	heap.Remove(&t.waits, w.index)
-	for w.events.head != nil {
-		t.send(now, w.events.head, out)
+	for w.events.n > 0 {
+		t.send(now, w.events.front(), out)
 	}
 }
 
@@ -126,7 +126,7 @@ func (t *Table) wakeUp(now clock.Instant, w *wait, out *Moves) {
 // nothing of the burst is refused the next one is twice as large.
 func (t *Table) release(now clock.Instant, lot *wait, n int, out *Moves) {
 	for range min(n, lot.events.n) {
-		h := lot.events.head
+		h := lot.events.front()
 		h.unusual().released = true
 		t.send(now, h, out)
 	}
@@ -154,16 +154,10 @@ func (t *Table) lotsWhere(match func(*wait) bool) []*wait {
 
 // resendIf sends those events of a list again that match.
 func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*held) bool) {
-	last := l.tail // what send appends to the same list is not looked at again
-	for h := l.head; h != nil; {
-		next, done := h.next, h == last
+	for _, h := range l.all() { // what send appends to the same list is not looked at again
 		if match(h) {
 			t.send(now, h, out)
 		}
-		if done {
-			return
-		}
-		h = next
 	}
 }
 

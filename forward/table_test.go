@@ -7,6 +7,8 @@ import (
 	"time"
 	"unsafe"
 
+	"pgregory.net/rapid"
+
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/ring"
@@ -236,8 +238,8 @@ func TestRelayGoesByTurnsAndBack(t *testing.T) {
 }
 
 func TestHeldIsOneCacheLine(t *testing.T) {
-	if size := unsafe.Sizeof(held{}); size > 64 {
-		t.Errorf("a held event has %d bytes, want at most 64", size)
+	if size := unsafe.Sizeof(held{}); size != 64 {
+		t.Errorf("a held event has %d bytes, want 64", size)
 	}
 }
 
@@ -279,5 +281,51 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	}
 	if want := []event.Handle{earlier, later, third}; !slices.Equal(settled, want) || tt.Len() != 0 || tt.Stats().Ignored != 2 {
 		t.Errorf("settled %v, want %v; %d are held, %d ignored", settled, want, tt.Len(), tt.Stats().Ignored)
+	}
+}
+
+// A list keeps its order whatever is removed and put before, and its array does not
+// grow with what has passed through.
+func TestList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := list{place: Queued}
+		var want []*held
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			switch fresh := new(held); rapid.IntRange(0, 5).Draw(t, "step") {
+			case 0, 1:
+				l.push(fresh)
+				want = append(want, fresh)
+			case 2:
+				l.prepend([]*held{fresh})
+				want = slices.Insert(want, 0, fresh)
+			case 3, 4:
+				if l.n > 0 {
+					l.pop(l.front())
+					want = want[1:]
+				}
+			case 5:
+				if l.n > 0 {
+					i := rapid.IntRange(0, l.n-1).Draw(t, "which")
+					l.remove(want[i])
+					want = slices.Delete(want, i, i+1)
+				}
+			}
+			if got := l.all(); !slices.Equal(got, want) || l.n != len(want) {
+				t.Fatalf("%d events are listed, want %d, or their order is wrong", len(got), len(want))
+			}
+			if l.n > 0 && l.front() != want[0] {
+				t.Fatal("the first event is not the front")
+			}
+		}
+	})
+	l := list{place: Queued}
+	for range 100_000 {
+		l.push(new(held))
+		if l.n > 10 {
+			l.pop(l.front())
+		}
+	}
+	if most := 100; cap(l.items) > most {
+		t.Errorf("10 events need room for %d, want at most %d", cap(l.items), most)
 	}
 }
