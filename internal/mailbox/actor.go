@@ -9,14 +9,19 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// item is one event that is here: it waits in its actor or runs.
+// item is one event that is here: it waits in its actor or runs. It says itself what
+// the way of most events needs, so that nothing reads the event between its arrival
+// and its delivery: by then no cache knows it any more.
 type item struct {
 	event    *event.Event
 	actor    *actor
 	delivery event.DeliveryID // 0 while it waits
+	place    uint32           // in Boxes.items
+	attempts uint32           // of the event
+	bytes    int              // what it counts in Boxes.bytes
 	first    address          // who sent it first
 	joined   []address        // who else waits for its verdict, mostly nobody
-	bytes    int              // what it counts in Boxes.bytes
+	id       event.MessageID  // of the event
 	accepted clock.Instant
 	next     *item // behind it in its actor
 

@@ -62,7 +62,8 @@ type Boxes struct {
 	parts   []part         // partition / shards → partition
 	actors  map[event.Key]*actor
 	here    map[event.MessageID]*item // waiting or running
-	running map[event.DeliveryID]*item
+	items   slab[item]
+	running int
 	senders map[Sender]struct{} // peer streams that sent something and are not gone
 	window  window
 
@@ -78,7 +79,6 @@ type Boxes struct {
 	counters  Counters
 
 	freeActors pool[actor]
-	freeItems  pool[item]
 }
 
 // New returns the Boxes of a node with one shard. The bounds of cfg and retry are
@@ -96,7 +96,6 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 		parts:   make([]part, count),
 		actors:  make(map[event.Key]*actor),
 		here:    make(map[event.MessageID]*item),
-		running: make(map[event.DeliveryID]*item),
 		senders: make(map[Sender]struct{}),
 		window:  newWindow(count, cfg.WindowBytesMax, cfg.WindowAgeMax),
 	}
@@ -147,7 +146,8 @@ func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Positi
 	}
 	a := b.actors[e.Key]
 	bytes := e.Bytes()
-	if b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || a != nil && a.depth >= b.cfg.DepthMax {
+	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
+	if tooMuch || a != nil && a.depth >= b.cfg.DepthMax {
 		b.refuseOverload(from, out)
 		return
 	}
@@ -162,8 +162,11 @@ func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Positi
 		return
 	}
 	b.counters.Accepted++
-	it := b.freeItems.get()
-	it.event, it.actor, it.first, it.bytes, it.accepted = e, a, from, bytes, now
+	it, place := b.items.get()
+	*it = item{
+		event: e, actor: a, place: place, id: e.ID, attempts: e.Attempts,
+		bytes: bytes, first: from, accepted: now,
+	}
 	b.bytes += bytes
 	b.here[e.ID] = it
 	b.ages.push(it)
@@ -187,7 +190,7 @@ func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 	}
 	b.counters.Joined++
 	it.joined = append(it.joined, from)
-	if e.Attempts > it.event.Attempts {
+	if e.Attempts > it.attempts {
 		b.replace(it, e) // its consumer node has heard of failures that ours has not
 	}
 }
@@ -245,11 +248,10 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 
 // dispatch makes the first event of a ready key run.
 func (b *Boxes) dispatch(now clock.Instant, a *actor) event.Delivery {
-	b.delivered++
 	it := a.popFront()
-	it.delivery = event.DeliveryID(b.delivered*uint64(b.shards) + uint64(b.shard))
-	b.running[it.delivery] = it
+	it.delivery = b.newDelivery(it)
 	a.running = it
+	b.running++
 	a.part.running++
 	a.wait, a.since, a.heldUntil = WaitHandler, now, 0
 	return event.Delivery{
@@ -257,8 +259,35 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor) event.Delivery {
 		Event:     it.event,
 		Partition: a.part.number,
 		Token:     int64(a.part.token),
-		Attempt:   it.event.Attempts + 1,
+		Attempt:   it.attempts + 1,
 	}
+}
+
+// itemsMax is how many events one shard may hold, so that the number of a place fits
+// into the id of a delivery.
+const (
+	placeBits = 20
+	itemsMax  = 1 << placeBits
+)
+
+// newDelivery names a delivery: how many there were before, the place of its item,
+// and the shard. So the item is found without a search, and all shards together give
+// 1<<44 names before the first comes again.
+func (b *Boxes) newDelivery(it *item) event.DeliveryID {
+	b.delivered++
+	return event.DeliveryID((b.delivered<<placeBits|uint64(it.place))*uint64(b.shards) + uint64(b.shard))
+}
+
+// find returns the item of a delivery that runs, or nil.
+func (b *Boxes) find(id event.DeliveryID) *item {
+	place := uint64(id) / uint64(b.shards) % itemsMax
+	if id == 0 || place >= uint64(b.items.places()) {
+		return nil
+	}
+	if it := b.items.at(uint32(place)); it.delivery == id {
+		return it
+	}
+	return nil
 }
 
 // Finish ends deliveries. A result of a delivery that is unknown or over is ignored
@@ -266,7 +295,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor) event.Delivery {
 func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 	b.call++
 	for _, r := range results {
-		it := b.running[r.Delivery]
+		it := b.find(r.Delivery)
 		if it == nil {
 			b.counters.Ignored++
 			out.Ignored++
@@ -278,16 +307,16 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 
 func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output) {
 	a, p := it.actor, it.actor.part
-	delete(b.running, it.delivery)
+	b.running--
 	it.delivery = 0
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 
-	o := outcome.Of(b.retry, it.event, r)
+	o := outcome.Of(b.retry, it.id, it.attempts, r)
 	switch o.Kind {
 	case outcome.Ack:
 		b.counters.Done++
-		b.window.add(now, p.index, it.event.ID)
+		b.window.add(now, p.index, it.id)
 		b.settle(it, event.Verdict{Kind: event.Done}, out)
 	case outcome.DeadLetter:
 		b.counters.Rejected++
@@ -305,7 +334,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 // again is what becomes of an event that is to be tried again: it leaves by way of
 // the retry topic, or it goes to the next owner, or it stays first in its key.
 func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
-	failed := o.Attempts > it.event.Attempts
+	failed := o.Attempts > it.attempts
 	if !o.Hold {
 		b.counters.Failed++
 		verdict := b.failure(event.Failed, it.event, o)
@@ -610,7 +639,7 @@ func (b *Boxes) wake(w *worker, out *Output) {
 // replace puts another version of the same event in the place of an item's.
 func (b *Boxes) replace(it *item, e *event.Event) {
 	b.bytes -= it.bytes
-	it.event, it.bytes = e, e.Bytes()
+	it.event, it.attempts, it.bytes = e, e.Attempts, e.Bytes()
 	b.bytes += it.bytes
 }
 
@@ -620,9 +649,9 @@ func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
 	b.answer(it, v, out)
 	b.bytes -= it.bytes
 	b.ages.remove(it)
-	delete(b.here, it.event.ID)
+	delete(b.here, it.id)
 	b.keepKey(it.actor)
-	b.freeItems.put(it)
+	b.items.put(it.place)
 }
 
 // keepKey gives an actor that outlives an event a key of its own: the old one lies

@@ -21,7 +21,8 @@ type Config struct {
 	// At least 1.
 	DepthMax int
 	// BytesMax is how many bytes all events here may weigh, as event.Event.Bytes
-	// counts them; each shard has an equal part. At least 9 MiB for each shard.
+	// counts them; each shard has an equal part, and holds at most 1<<20 events however
+	// light they are. At least 9 MiB for each shard.
 	BytesMax int
 	// JoinsMax is how many senders may wait for the verdict on one event. At least 1.
 	JoinsMax int

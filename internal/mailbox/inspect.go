@@ -73,7 +73,7 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 		it = a.running
 	}
 	s.Wait, s.Since, s.Depth, s.HeldUntil = a.wait, a.since, a.depth, a.heldUntil
-	s.Event, s.Attempts, s.Accepted = it.event.ID, it.event.Attempts, it.accepted
+	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.accepted
 	s.Delivery = it.delivery
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id
@@ -117,7 +117,7 @@ func (b *Boxes) Stats() Stats {
 	s := Stats{
 		Counters:  b.counters,
 		Events:    len(b.here),
-		Running:   len(b.running),
+		Running:   b.running,
 		Keys:      len(b.actors),
 		Ready:     b.ready,
 		Held:      len(b.held),

@@ -178,7 +178,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 			r.dropWindow(p)
 		}
 	}()
-	o := outcome.Of(modelRetry, &e.event, result)
+	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, result)
 	final := event.Verdict{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}
 	if final.FirstError == "" {
 		final.FirstError = o.Reason

@@ -112,31 +112,32 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Of maps the result r of a delivery of e to its outcome, under a valid c. An
-// unknown kind counts as a failure: doing it again is safe, loss is not.
-func Of(c Config, e *event.Event, r event.Result) Outcome {
+// Of maps the result r of a delivery to its outcome, under a valid c. The event is
+// id, and the application has failed it attempts times before. An unknown kind counts
+// as a failure: doing it again is safe, loss is not.
+func Of(c Config, id event.MessageID, attempts uint32, r event.Result) Outcome {
 	switch r.Kind {
 	case event.ResultDone:
-		return Outcome{Kind: Ack, Attempts: e.Attempts}
+		return Outcome{Kind: Ack, Attempts: attempts}
 	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost:
-		return Outcome{Kind: Retry, Hold: true, Attempts: e.Attempts}
+		return Outcome{Kind: Retry, Hold: true, Attempts: attempts}
 	case event.ResultReject:
-		return Outcome{Kind: DeadLetter, Attempts: e.Attempts + 1, Reason: clip(r.Reason)}
+		return Outcome{Kind: DeadLetter, Attempts: attempts + 1, Reason: clip(r.Reason)}
 	case event.ResultRetry:
 	}
-	return failed(c, e, r)
+	return failed(c, id, attempts+1, r)
 }
 
-// failed is the outcome of a failure that the application would like to try again.
-func failed(c Config, e *event.Event, r event.Result) Outcome {
-	attempts := e.Attempts + 1
+// failed is the outcome of failure number attempts (from 1), which the application
+// would like to try again.
+func failed(c Config, id event.MessageID, attempts uint32, r event.Result) Outcome {
 	if attempts >= c.AttemptsMax {
 		reason := clip(fmt.Sprintf("failed %d times: %s", attempts, r.Reason))
 		return Outcome{Kind: DeadLetter, Attempts: attempts, Reason: reason}
 	}
 	delay := min(r.After, c.AfterMax)
 	if delay <= 0 {
-		delay = backoff(c, e.ID, attempts)
+		delay = backoff(c, id, attempts)
 	}
 	return Outcome{
 		Kind:     Retry,

@@ -80,7 +80,7 @@ func TestOf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := Of(testConfig, &event.Event{Attempts: tt.attempts}, tt.result)
+			got := Of(testConfig, event.MessageID{}, tt.attempts, tt.result)
 			if got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
@@ -136,8 +136,8 @@ func TestOfKeepsItsPromises(t *testing.T) {
 			After:  time.Duration(rapid.Int64().Draw(t, "after")),
 			Reason: string(rapid.SliceOfN(rapid.Byte(), 0, 2*ReasonMax).Draw(t, "reason")),
 		}
-		got := Of(testConfig, e, r)
-		if again := Of(testConfig, e, r); again != got {
+		got := Of(testConfig, e.ID, e.Attempts, r)
+		if again := Of(testConfig, e.ID, e.Attempts, r); again != got {
 			t.Fatalf("%+v, then %+v", got, again)
 		}
 		if len(got.Reason) > ReasonMax || !utf8.ValidString(got.Reason) {
