@@ -7,6 +7,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -281,6 +282,9 @@ func (d *Desk) expires(s *slot) bool { return !s.over && (d.broken || s.forced) 
 
 // end returns the instant at which no handler of s runs any more.
 func (d *Desk) end(s *slot) clock.Instant {
+	if planted.On(planted.ForcedRelease) && s.forced || planted.On(planted.BrokenStreamIsOver) && d.broken {
+		return 0
+	}
 	if s.revoked {
 		return s.until
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/planted"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -336,6 +337,9 @@ func (w *session) next() (msg any, end bool) {
 }
 
 func (w *session) nextControl() *appv1.WorkResponse {
+	if planted.On(planted.RevokeAfterPong) && w.welcome == nil && w.pinged {
+		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Pong{Pong: w.pong()}}
+	}
 	switch {
 	case w.welcome != nil:
 		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}

@@ -1,6 +1,9 @@
 package ownership
 
-import "github.com/ringfence/router/internal/clock"
+import (
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
+)
 
 // anchors remembers where the log stood, once per AnchorEvery.
 type anchors struct {
@@ -26,6 +29,9 @@ func (m *Machine) moveAnchor() {
 	for len(a.marks) > 0 && m.now.Sub(a.marks[0].when) >= t.AnchorBehind {
 		old = a.marks[0].at
 		a.marks = a.marks[1:]
+	}
+	if planted.On(planted.NoAnchor) {
+		old = m.tail.last
 	}
 	if !old.IsZero() && m.isFresh() && m.rank() == 0 {
 		m.emit(MoveAnchor{To: old})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
 )
 
 const (
@@ -46,6 +47,7 @@ func (m *Machine) appendDone(in AppendDone) {
 		for i := range m.beats.sent {
 			if s := &m.beats.sent[i]; s.seq == body.Seq {
 				s.done, s.failed = true, in.Failed
+				m.renewUnread(*s)
 			}
 		}
 	case *Hello:
@@ -53,6 +55,14 @@ func (m *Machine) appendDone(in AppendDone) {
 			m.join.helloFailed()
 		}
 	case *Genesis, *Epoch, *Snap: // read back or not: nothing depends on the answer
+	}
+}
+
+// renewUnread does nothing: only reading a Beat back renews the lease (rule 2).
+func (m *Machine) renewUnread(s sentBeat) {
+	if planted.On(planted.StaleRead) && !s.failed && m.state != nil {
+		m.lease = max(m.lease, s.at.Add(m.cfg.Timing.Lease))
+		m.setLease()
 	}
 }
 
@@ -82,7 +92,7 @@ func (m *Machine) beat() {
 	m.append(&Beat{
 		Seq: m.beats.seq, Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash,
 		Ready:       m.beats.ready,
-		Draining:    m.gates.running.Clone(),
+		Draining:    m.draining(),
 		Acquired:    m.gates.open.Clone(),
 		Unreachable: m.unreachable(),
 	})
@@ -92,10 +102,31 @@ func (m *Machine) beat() {
 	m.due(m.now.Add(t.BeatEvery))
 }
 
+// draining is where a delivery of any tenure but the open one runs, as of now.
+func (m *Machine) draining() Set {
+	s := m.gates.running.Clone()
+	if planted.On(planted.DrainingIsGateState) {
+		for p := range both(s, m.gates.waiting) {
+			s.remove(p)
+		}
+	}
+	if planted.On(planted.CutNotAtomic) {
+		for p := range s.All() {
+			if m.gates.since[p] == m.now {
+				s.remove(p)
+			}
+		}
+	}
+	return s
+}
+
 // needsConfirming asks for the confirming Beat of rule 5: a deadline has passed,
 // and no own Beat sent after it is on its way or was read back.
 func (m *Machine) needsConfirming() bool {
 	confirm := m.gates.confirm
+	if planted.On(planted.NoConfirmingBeat) {
+		return false
+	}
 	return confirm != 0 && !slices.ContainsFunc(m.beats.sent, func(s sentBeat) bool {
 		return confirm.Before(s.at) && !s.failed
 	})

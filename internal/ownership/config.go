@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ringfence/router/internal/planted"
 )
 
 // Config is what a machine is told once. One Config is one incarnation.
@@ -186,4 +188,9 @@ func (t Timing) Validate() error {
 
 // waitFor is W: how long the deadlines that a lease of length l gives can outlive
 // the reading of the Beat that renewed it, on any clock that errs by 1 % at most (A2).
-func waitFor(l time.Duration) time.Duration { return l*101/99 + 50*time.Millisecond + 1 }
+func waitFor(l time.Duration) time.Duration {
+	if planted.On(planted.DriftNoMargin) {
+		return l
+	}
+	return l*101/99 + 50*time.Millisecond + 1
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -186,6 +187,9 @@ func (m *Machine) revoke(partitions Set, final bool) {
 func (m *Machine) stopAll(reason string) {
 	g := &m.gates
 	revoked := g.open.Clone()
+	if planted.On(planted.GenesisKeepsOwner) && reason == "genesis" {
+		revoked = m.notOurs(revoked)
+	}
 	for p := range revoked.All() {
 		g.open.remove(p)
 		g.waiting.add(p) // until moveGates or closeGates says whose it is
@@ -194,7 +198,9 @@ func (m *Machine) stopAll(reason string) {
 	if g.running.Empty() {
 		return
 	}
-	g.barred.addAll(g.running)
+	if !planted.On(planted.DrainGenesis) {
+		g.barred.addAll(g.running)
+	}
 	g.drains = nil
 	var changes []GateChange
 	for p := range revoked.All() {
@@ -204,6 +210,23 @@ func (m *Machine) stopAll(reason string) {
 	m.revoke(g.running, true)
 	m.emit(ForceDrain{Partitions: g.running.Clone(), Reason: reason})
 	m.setLease() // lists none of them
+}
+
+// notOurs returns those of the partitions that the table gives to others.
+func (m *Machine) notOurs(partitions Set) Set {
+	s := newSet(m.cfg.Partitions)
+	for p := range partitions.All() {
+		if m.state.Owner(p) != m.cfg.Inc {
+			s.add(p)
+		}
+	}
+	return s
+}
+
+// nameOf returns the name of an incarnation, "" if nobody knows it.
+func (m *Machine) nameOf(inc Incarnation) string {
+	n, _ := m.state.Node(inc)
+	return n.Name
 }
 
 // closeGates gives every claim up.
@@ -276,7 +299,11 @@ func (m *Machine) forceDrains() {
 // lease, nothing of our own earlier tenures runs, and every tenure of others is
 // proven over.
 func (m *Machine) mayAcquire(p ring.Partition) bool {
-	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && !m.gates.running.Has(p) &&
+	if planted.On(planted.ConfirmOnRelease) && m.fresh <= m.gates.since[p] {
+		return false
+	}
+	drained := !m.gates.running.Has(p) || planted.On(planted.NoSelfDrain)
+	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && drained &&
 		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !m.provenOver(t) })
 }
 
@@ -285,6 +312,14 @@ func (m *Machine) mayAcquire(p ring.Partition) bool {
 // enough: a draining Beat that we have not read may have moved it (attack 34).
 // Tenures of our own are judged by what runs.
 func (m *Machine) provenOver(t Tenure) bool {
+	switch {
+	case planted.On(planted.NoWait):
+		return true
+	case planted.On(planted.DrainRace):
+		return t.Inc == m.cfg.Inc || t.deadline.Before(m.now)
+	case planted.On(planted.SameName) && m.nameOf(t.Inc) == m.cfg.Name:
+		return true
+	}
 	return t.Inc == m.cfg.Inc || t.deadline.Before(m.fresh)
 }
 

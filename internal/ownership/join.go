@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
 )
 
 const (
@@ -101,6 +102,7 @@ func (m *Machine) keepReading() {
 	switch {
 	case t.reader == 0, t.retryAt != 0 && m.due(t.retryAt):
 		m.openReader()
+	case planted.On(planted.NoReaderReopen) && m.state != nil:
 	case (m.state != nil || !t.opened) && m.due(max(m.ownRead, t.askedAt).Add(timing.ReopenAfter)):
 		m.emit(Note{Kind: NoteReopen, At: t.last, Took: m.now.Sub(m.ownRead)})
 		m.openReader()
@@ -146,9 +148,16 @@ func (m *Machine) takeIn(r read) {
 	case t.last.IsZero():
 		m.deliver(r)
 	case r.at.Ledger == t.last.Ledger && r.at.Entry <= t.last.Entry: // a duplicate
+	case planted.On(planted.LowerLedgerIsDuplicate) && r.at.Ledger < t.last.Ledger:
+	case planted.On(planted.NoContiguity) && t.last.Before(r.at):
+		m.deliver(r)
 	case r.at.Ledger == t.last.Ledger && r.at.Entry == t.last.Entry+1:
 		m.deliver(r)
 	case r.at.Ledger > t.last.Ledger && r.at.Entry == 0:
+		if planted.On(planted.ApplyDuringCheck) {
+			m.deliver(r)
+			return
+		}
 		t.queue = append(t.queue, r)
 		m.startCheck()
 	default:
@@ -168,6 +177,10 @@ func (m *Machine) startCheck() {
 // reader may fail on all nodes at once though nothing is lost.
 func (m *Machine) checkAnswer(in CheckAnswer) {
 	t := &m.tail
+	if planted.On(planted.ErrorIsLost) && in.Failed && t.checking && in.Check == t.check {
+		m.gap("no answer")
+		return
+	}
 	if !t.checking || in.Check != t.check || in.Failed {
 		return // tried again when it times out
 	}
@@ -220,7 +233,11 @@ func (m *Machine) rejoin(reason string) {
 // judgeOwnSilence is LOST (b): too long without an own Beat, judged before any
 // lease is set.
 func (m *Machine) judgeOwnSilence() {
-	if m.state != nil && m.due(m.ownRead.Add(m.cfg.Timing.LostAfter)) {
+	lostAfter := m.cfg.Timing.LostAfter
+	if planted.On(planted.LostAfter30s) {
+		lostAfter = 30 * time.Second
+	}
+	if m.state != nil && m.due(m.ownRead.Add(lostAfter)) {
 		m.lost(fmt.Sprintf("no own Beat came back for %v", m.now.Sub(m.ownRead)))
 	}
 }
@@ -308,7 +325,7 @@ func (m *Machine) sendHello(needState bool) {
 		j.began = m.now
 	}
 	m.append(&Hello{
-		Node: m.self(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
+		Node: m.announced(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version,
 	})
 	m.due(m.now.Add(m.helloEvery()))
@@ -319,6 +336,15 @@ func (m *Machine) self() Node {
 		Name: m.cfg.Name, Inc: m.cfg.Inc, Lease: m.cfg.Timing.Lease,
 		GRPCAddr: m.cfg.GRPCAddr, GossipAddr: m.cfg.GossipAddr,
 	}
+}
+
+// announced is what a Hello says of this node: what it is.
+func (m *Machine) announced() Node {
+	n := m.self()
+	if planted.On(planted.LeaseShrinks) {
+		n.Lease /= 2
+	}
+	return n
 }
 
 // helloFailed lets the next Hello go out in its time.
@@ -346,6 +372,9 @@ func (m *Machine) helloBack(r read) {
 // wall time counts: a stalled broker brings no Hello back.
 func (m *Machine) startCold() {
 	j, t := &m.join, &m.cfg.Timing
+	if planted.On(planted.ColdByWallTime) && m.app && j.genesis == 0 && j.began != 0 && m.now.Sub(j.began) > coldHellos*t.HelloEvery {
+		j.row, j.rowSent, j.coldAt = coldHellos, m.now, m.now
+	}
 	if j.row < coldHellos || !m.app {
 		return
 	}
@@ -391,6 +420,9 @@ func (m *Machine) adoptGenesis(r read, g *Genesis) {
 // read back, and applies everything that came after that Hello.
 func (m *Machine) adoptSnap(r read, b *Snap) {
 	i := slices.IndexFunc(m.join.hellos, func(h hello) bool { return h.at == b.ForHello })
+	if planted.On(planted.SnapAnyHello) && i < 0 && b.State != nil && len(m.join.hellos) > 0 && m.sentHello(b) {
+		i = 0
+	}
 	if i < 0 || b.State == nil {
 		return
 	}
@@ -406,7 +438,9 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 	m.tail.last = r.at
 	m.state = b.State.clone()
 	m.base = m.state.Cur
-	m.startAnyDeadlines(h.when)
+	if !planted.On(planted.AdoptNoWait) {
+		m.startAnyDeadlines(h.when)
+	}
 	m.claimGates(h.when)
 	m.emit(PublishTable{m.state.table()})
 	m.adopted(r)
@@ -418,6 +452,11 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 			m.apply(k)
 		}
 	}
+}
+
+// sentHello reports whether a Snap knows us: it may be for any Hello of ours.
+func (m *Machine) sentHello(b *Snap) bool {
+	return slices.ContainsFunc(b.State.Nodes, func(n Node) bool { return n.Inc == m.cfg.Inc })
 }
 
 // adopted ends the join.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -257,6 +258,9 @@ func (m *Machine) readable(r read) bool {
 // follows from the new table (rule 3).
 func (m *Machine) applyEpoch(r read, e *Epoch) {
 	s := m.state
+	if planted.On(planted.LocalTable) {
+		e = m.ownTable(e)
+	}
 	wasMember, before := m.isMember(), s.Members
 	if err := s.applyEpoch(r.at, e); err != nil {
 		if r.rec.Inc == m.cfg.Inc {
@@ -278,6 +282,19 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	case !wasMember && isMember:
 		m.joinedAt, m.votedOff = r.when, false
 	}
+}
+
+// ownTable is an epoch with the table that this node would have made.
+func (m *Machine) ownTable(e *Epoch) *Epoch {
+	var names []string
+	for _, inc := range e.Members {
+		names = append(names, m.nameOf(inc))
+	}
+	own := *e
+	if table, err := m.cfg.Place(names); err == nil {
+		own.Table = table
+	}
+	return &own
 }
 
 // startDeadlines is rule 4 for the tenures that the record at r has deposed, and
@@ -303,7 +320,12 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 		m.exit(reason)
 		return
 	}
+	chain := uint64(0)
+	if planted.On(planted.ChainOverGenesis) && m.state != nil {
+		chain = m.state.ViewHash
+	}
 	m.state = newGenesisState(r.at, g)
+	m.state.ViewHash += chain
 	m.startAnyDeadlines(r.when)
 	m.base, m.accepted = r.at, nil
 	m.counted = nil // its sender is alive, whatever was counted before
@@ -321,7 +343,11 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 	for p := range m.state.pending.All() {
 		for i := range m.state.Pending[p] {
 			t := &m.state.Pending[p][i]
-			t.deadline = max(t.deadline, x.Add(waitFor(t.Lease)))
+			wait := waitFor(t.Lease)
+			if planted.On(planted.LmaxForConfig) && t.Inc.IsZero() {
+				wait = waitFor(m.cfg.Timing.Lease)
+			}
+			t.deadline = max(t.deadline, x.Add(wait))
 		}
 	}
 	m.gates.recheck = true
@@ -333,7 +359,7 @@ func (m *Machine) foreignGroup(hashID string, partitions int, gen uint32) string
 	case hashID != m.cfg.HashID || partitions != m.cfg.Partitions:
 		return fmt.Sprintf("the group places keys by %s on %d partitions, this router by %s on %d",
 			hashID, partitions, m.cfg.HashID, m.cfg.Partitions)
-	case m.cfg.Gen < gen:
+	case m.cfg.Gen < gen && !planted.On(planted.OlderGenStays):
 		return fmt.Sprintf("the group's fencing tokens are of generation %d, this router's of %d", gen, m.cfg.Gen)
 	}
 	return ""
@@ -366,7 +392,11 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 // the deadlines of its sender's tenures of p. Any other proves nothing about p: its
 // sender holds no lease for it once it has read of its deposition.
 func (m *Machine) moveDeadlines(r read, b *Beat) {
-	for p := range both(b.Draining, m.state.pending) {
+	moving := b.Draining
+	if planted.On(planted.UnawareBeatMovesDl) {
+		moving = m.state.pending
+	}
+	for p := range both(moving, m.state.pending) {
 		for i := range m.state.Pending[p] {
 			if t := &m.state.Pending[p][i]; t.Inc == r.rec.Inc {
 				t.deadline = max(t.deadline, r.when.Add(waitFor(t.Lease)))
@@ -381,6 +411,9 @@ func (m *Machine) ownBeat(r read, b *Beat) {
 	sent, ok := m.beats.readBack(b.Seq)
 	if !ok {
 		return // a duplicate
+	}
+	if planted.On(planted.AckTime) {
+		sent = r.when
 	}
 	m.ownRead = r.when
 	m.count(counted{r.at, sent, r.when})
@@ -414,10 +447,12 @@ func (m *Machine) count(c counted) {
 	r := m.cfg.Timing.BeatEvery
 	if n := len(m.counted); n > 0 {
 		last := m.counted[n-1]
-		if c.sent.Sub(last.sent) < r*9/10 || c.read.Sub(last.read) < r/2 {
+		if (c.sent.Sub(last.sent) < r*9/10 || c.read.Sub(last.read) < r/2) && !planted.On(planted.CountBursts) {
 			return
 		}
-		if c.sent.Sub(last.sent) > 3*r || c.read.Sub(last.read) > 3*r {
+		if planted.On(planted.CountsSurvivePause) {
+			// goes on
+		} else if c.sent.Sub(last.sent) > 3*r || c.read.Sub(last.read) > 3*r {
 			m.counted = nil
 		}
 	}
@@ -457,7 +492,7 @@ func (m *Machine) keepView(at Position) {
 // epoch is one that we have passed and never accepted, or accepted with another view.
 // What lies before our adoption or the newest Genesis cannot be judged.
 func (m *Machine) diverged(r read, b *Beat) bool {
-	if !m.base.Before(b.Cur) || !b.Cur.Before(r.at) {
+	if !m.base.Before(b.Cur) && !planted.On(planted.DivergedWithoutBase) || !b.Cur.Before(r.at) {
 		return false
 	}
 	i, ok := slices.BinarySearchFunc(m.accepted, b.Cur, func(v view, at Position) int {
@@ -487,7 +522,9 @@ func (m *Machine) end(reason string, last Effect) {
 	if m.over {
 		return
 	}
-	m.stopAll(reason)
+	if !planted.On(planted.LostWithoutRevoke) {
+		m.stopAll(reason)
+	}
 	m.closeGates()
 	m.over = true
 	m.next = clock.Forever

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
 )
 
 // How many counted Beats judge silence (section 3, Proposing).
@@ -122,7 +123,7 @@ func (m *Machine) rival() (Node, bool) {
 // those who have adopted its state for ever. A late proposal loses the
 // compare-and-set, or wins and is only churn.
 func (m *Machine) propose() {
-	if !m.isFresh() {
+	if !m.isFresh() || planted.On(planted.MembersOnlyPropose) && !m.isMember() {
 		m.wanted = 0
 		return
 	}
@@ -202,7 +203,7 @@ func (m *Machine) plan() (plan, bool) {
 		next.reasons = append(next.reasons, "join "+n.Name)
 	}
 	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return next, slices.ContainsFunc(next.members, m.seenReady)
+	return next, slices.ContainsFunc(next.members, m.seenReady) || planted.On(planted.LastMemberEpoch)
 }
 
 // mustGo says why a member may not stay one, "" if it may.
@@ -237,6 +238,9 @@ func (m *Machine) silent(n Node) bool {
 	}
 	since, ok := m.countedAgo(k, n)
 	p := m.peers[n.Inc]
+	if planted.On(planted.SilentByPosition) {
+		return ok && (p == nil || p.at.Before(since))
+	}
 	return ok && (p == nil || p.applied.Before(since))
 }
 
@@ -321,6 +325,9 @@ func (m *Machine) joiners() []Node {
 // is ready, it reaches and is reached by a majority of the FRESH members, and
 // nobody who has its name is alive.
 func (m *Machine) mayJoin(n Node) bool {
+	if planted.On(planted.JoinOnHello) {
+		return !slices.ContainsFunc(m.state.Members, func(inc Incarnation) bool { return m.state.sameName(inc, n.Inc) })
+	}
 	if !m.seenReady(n) {
 		return false
 	}
@@ -365,6 +372,9 @@ func (m *Machine) names(inc, x Incarnation) bool {
 
 // replaceable reports whether a member has no Beat in our last two counted Beats.
 func (m *Machine) replaceable(n Node) bool {
+	if planted.On(planted.ReplaceAtOnce) {
+		return n.Inc != m.cfg.Inc
+	}
 	since, ok := m.countedAgo(replacedAfter, n)
 	p := m.peers[n.Inc]
 	return ok && n.Inc != m.cfg.Inc && (p == nil || p.at.Before(since))

@@ -12,6 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -66,7 +67,19 @@ func (s *State) Node(inc Incarnation) (Node, bool) {
 }
 
 // Token returns the fencing token of the present tenure of p.
-func (s *State) Token(p ring.Partition) Token { return TokenOf(s.Gen, s.Start[p]) }
+func (s *State) Token(p ring.Partition) Token {
+	if planted.On(planted.TokenIsEpochNumber) {
+		return Token(s.Start[p].Ledger-s.Genesis.Ledger)<<entryBits + Token(s.Start[p].Entry-s.Genesis.Entry) + 1
+	}
+	return TokenOf(s.Gen, s.Start[p])
+}
+
+// sameName reports whether two incarnations have one name.
+func (s *State) sameName(a, b Incarnation) bool {
+	x, _ := s.Node(a)
+	y, ok := s.Node(b)
+	return ok && x.Name == y.Name
+}
 
 // newGenesisState is the state that a Genesis at this position begins. Every
 // partition waits for ANY: whatever ran before.
@@ -136,7 +149,7 @@ var errSuperseded = errors.New("superseded")
 
 // applyEpoch accepts or ignores an Epoch: it is the compare-and-set of the log.
 func (s *State) applyEpoch(at Position, e *Epoch) error {
-	if e.Prev != s.Cur {
+	if e.Prev != s.Cur && !planted.On(planted.NoCAS) {
 		return errSuperseded
 	}
 	if err := s.validEpoch(at, e); err != nil {
@@ -166,7 +179,7 @@ func (s *State) validEpoch(at Position, e *Epoch) error {
 	switch {
 	case len(e.Table) != len(s.Table):
 		return fmt.Errorf("table of %d for %d partitions", len(e.Table), len(s.Table))
-	case !tokenInRange(at):
+	case !tokenInRange(at) && !planted.On(planted.RangeCheckedLocally):
 		return fmt.Errorf("position %v does not fit a token", at)
 	}
 	names := make(map[string]bool, len(e.Members))
@@ -186,6 +199,9 @@ func (s *State) validEpoch(at Position, e *Epoch) error {
 // depose ends the tenure of was and begins the one of the new owner.
 func (s *State) depose(at Position, p ring.Partition, was Incarnation) {
 	n, _ := s.Node(was) // members are never forgotten
+	if planted.On(planted.PrevOnly) {
+		s.Pending[p] = nil
+	}
 	s.Pending[p] = append(s.Pending[p], Tenure{Inc: was, Lease: n.Lease, Start: s.Start[p], Dep: at})
 	s.pending.add(p)
 	s.Start[p] = at
@@ -201,6 +217,12 @@ func (s *State) applyBeat(inc Incarnation, b *Beat) bool {
 		}
 		before := len(s.Pending[p])
 		s.Pending[p] = slices.DeleteFunc(s.Pending[p], func(t Tenure) bool {
+			if planted.On(planted.AnyStart) && t.Inc.IsZero() && b.Acquired.Has(p) {
+				return true
+			}
+			if planted.On(planted.ReleaseByName) && s.sameName(t.Inc, inc) {
+				return released(t, p, t.Inc, b)
+			}
 			return released(t, p, inc, b) || ok && provenDead(t, acquired)
 		})
 		if len(s.Pending[p]) != before {
@@ -216,13 +238,14 @@ func (s *State) applyBeat(inc Incarnation, b *Beat) bool {
 // released is apply rule (i): the sender has read that the tenure is over, and
 // nothing of it runs any more. A Beat of a sender that has not read it says nothing.
 func released(t Tenure, p ring.Partition, inc Incarnation, b *Beat) bool {
-	return t.Inc == inc && !b.Applied.Before(t.Dep) && !b.Draining.Has(p)
+	aware := !b.Applied.Before(t.Dep) || planted.On(planted.ReleaseUnaware)
+	return t.Inc == inc && aware && !b.Draining.Has(p)
 }
 
 // acquiredTenure finds, for apply rule (ii), which tenure the sender had acquired
 // when it built the Beat: not the present one if it had not read of it.
 func (s *State) acquiredTenure(p ring.Partition, inc Incarnation, b *Beat) (start Position, ok bool) {
-	if s.Owner(p) == inc && !b.Applied.Before(s.Start[p]) {
+	if s.Owner(p) == inc && (!b.Applied.Before(s.Start[p]) || planted.On(planted.AcquiredWithoutApplied)) {
 		return s.Start[p], true
 	}
 	for _, t := range s.Pending[p] {

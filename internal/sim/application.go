@@ -347,7 +347,7 @@ func (c *conn) watch() {
 // How late a handler may learn that its deadline has passed, and how long it then
 // takes to return. Together they stay below the margin of the deadlines (200 ms).
 const (
-	checkEvery  = 50 * time.Millisecond
+	checkEvery   = 50 * time.Millisecond
 	returnWithin = 80 * time.Millisecond
 )
 

@@ -355,4 +355,3 @@ func hashOf(a, b uint64, s string) uint64 {
 	h *= 0x94d049bb133111eb
 	return h ^ h>>32
 }
-

@@ -353,7 +353,12 @@ func (w *world) heal() {
 	w.tracef("HEAL")
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
 	w.p.slow = min(w.p.slow, 0.05) // a backlog is no fault
-	w.log.outage, w.broker.outage = w.now, w.now
+	end := w.log.outage            // what waits for it in a producer comes out then, and not before
+	for _, m := range w.live {
+		end = max(end, m.feed.cut)
+	}
+	w.runUntil(max(w.now, end))
+	w.broker.outage = w.now
 	w.cuts = cuts{}
 	for _, m := range append([]*member(nil), w.live...) {
 		m.process.stopped, m.driver.stopped = w.now, w.now
@@ -362,7 +367,7 @@ func (w *world) heal() {
 			continue
 		}
 		m.driver.resume()
-		m.feed.stalled, m.feed.cut, m.feed.lag, m.feed.skip = w.now, w.now, 0, 0
+		m.feed.stalled, m.feed.lag, m.feed.skip = w.now, 0, 0
 		w.log.read(m)
 		m.touch(0)
 	}

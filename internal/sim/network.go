@@ -72,7 +72,9 @@ func (h holder) Settle(from forward.Peer, verdicts []event.Verdict) {
 // SetRoute implements pipeline.Holder.
 func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 	h.epoch = route.Epoch()
-	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.SetRoute(now, self, small{route, h.w.p.partitions}, out) })
+	h.forward(func(now clock.Instant, out *forward.Moves) {
+		h.table.SetRoute(now, self, small{route, h.w.p.partitions}, out)
+	})
 }
 
 // small is a route of a table with few partitions.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ func TestExclusive(t *testing.T) {
 		}
 		return
 	}
+	debug.SetGCPercent(400) // worlds are small and make much garbage
 	first := *firstFlag
 	if first == 0 {
 		first = rand.Uint64()>>33 + 1
