@@ -42,7 +42,8 @@ func (s *shelf) place(handle event.Handle) *held {
 	return nil
 }
 
-// add returns the place for a new event, zero but for its handle.
+// add returns the place for a new event, zero but for its handle; nil when the handle
+// is held already.
 func (s *shelf) add(handle event.Handle) *held {
 	h := s.place(handle)
 	if h == nil && !handle.IsGuest() {
@@ -53,9 +54,15 @@ func (s *shelf) add(handle event.Handle) *held {
 		s.blocks[i] = new(block)
 		h = s.place(handle)
 	}
-	if h == nil || h.event != nil {
+	switch {
+	case h == nil, h.event != nil && h.handle != handle:
+		if s.beside[handle] != nil {
+			return nil
+		}
 		h = new(held)
 		s.beside[handle] = h
+	case h.event != nil:
+		return nil
 	}
 	h.handle = handle
 	s.n++

@@ -72,7 +72,7 @@ type Table struct {
 	route  Route // nil before the first SetRoute
 
 	shelf shelf
-	found []*held // scratch of Settle
+	found []*held // scratch of holdAll and Settle
 	ages  ages
 	bytes int
 	count [places]int
@@ -120,7 +120,15 @@ func (t *Table) HoldGuest(now clock.Instant, events []*event.Event, out *Moves) 
 func (t *Table) holdAll(now clock.Instant, events []*event.Event, guests bool, out *Moves) {
 	c := t.ages.begin(now)
 	c.n++ // it stays at least as long as this takes
-	for _, ev := range events {
+	t.found = t.found[:0]
+	for _, ev := range events { // first this alone: then their cache misses overlap
+		t.found = append(t.found, t.shelf.find(ev.Handle))
+	}
+	for i, ev := range events {
+		if t.found[i] != nil {
+			t.ignored++
+			continue
+		}
 		t.hold(now, ev, c, guests, out)
 	}
 	c.n--
@@ -128,10 +136,6 @@ func (t *Table) holdAll(now clock.Instant, events []*event.Event, guests bool, o
 }
 
 func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, guest bool, out *Moves) {
-	if t.shelf.find(ev.Handle) != nil {
-		t.ignored++
-		return
-	}
 	weight := weightOf(ev)
 	if eventMax := t.config.FrameMax - frameOverheadMax; weight > eventMax {
 		out.Settled = append(out.Settled, Settlement{Event: ev, Verdict: event.Verdict{
@@ -143,6 +147,10 @@ func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, guest bool, 
 		return
 	}
 	h := t.shelf.add(ev.Handle)
+	if h == nil { // twice in one call
+		t.ignored++
+		return
+	}
 	h.event, h.bytes = ev, uint32(weight)
 	if guest {
 		h.unusual().guest = true

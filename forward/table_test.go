@@ -269,7 +269,11 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	earlier, later, third := event.NewHandle(1, 300), event.NewHandle(2, 300), event.NewHandle(3, 300)
 	tt.hold("k", earlier, earlier)
 	tt.hold("k", later, later)
-	tt.hold("k", later, later) // again: ignored
+	twice := &event.Event{Handle: later}
+	tt.Hold(tt.now, []*event.Event{twice, twice}, &tt.out) // held already
+	guest := &event.Event{Handle: event.NewGuestHandle(1)}
+	tt.HoldGuest(tt.now, []*event.Event{guest, guest}, &tt.out)
+	tt.Drop([]event.Handle{guest.Handle})
 	tt.wantTake(1, earlier, later)
 	tt.say(1, event.Done, 0, third, earlier)
 	tt.hold("k", third, third)
@@ -279,7 +283,7 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	for _, s := range tt.out.Settled {
 		settled = append(settled, s.Event.Handle)
 	}
-	if want := []event.Handle{earlier, later, third}; !slices.Equal(settled, want) || tt.Len() != 0 || tt.Stats().Ignored != 2 {
+	if want := []event.Handle{earlier, later, third}; !slices.Equal(settled, want) || tt.Len() != 0 || tt.Stats().Ignored != 4 {
 		t.Errorf("settled %v, want %v; %d are held, %d ignored", settled, want, tt.Len(), tt.Stats().Ignored)
 	}
 }
