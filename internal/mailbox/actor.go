@@ -17,6 +17,7 @@ type item struct {
 	actor    *actor
 	delivery event.DeliveryID // 0 while it waits
 	place    uint32           // in Boxes.items
+	hash     uint32           // of the id
 	attempts uint32           // of the event
 	bytes    int              // what it counts in Boxes.bytes
 	first    address          // who sent it first
@@ -27,6 +28,9 @@ type item struct {
 
 	older, younger *item // in Boxes.ages
 }
+
+// ref returns what Boxes.known has under the hash of the id.
+func (it *item) ref() uint32 { return it.place + 1 }
 
 // address is where a verdict goes.
 type address struct {
@@ -108,11 +112,11 @@ func (a *actor) remove(it *item) {
 // part is what the machine knows about one partition.
 type part struct {
 	number  ring.Partition
-	index   int // in Boxes.parts and in the window
 	gate    ownership.Gate
 	token   ownership.Token
 	running int    // deliveries of any tenure that are not over
 	actors  *actor // all active keys of the partition, linked by inPart
+	done    history
 }
 
 // ours reports whether events for the partition are taken in: it is ours, even if

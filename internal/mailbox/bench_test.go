@@ -67,7 +67,7 @@ func BenchmarkAcceptTakeFinish(b *testing.B) {
 			b.Fatalf("%d verdicts on %d events", len(out.Verdicts), len(batch))
 		}
 	}
-	for at := 0; boxes.window.len() < boxes.window.countMax; at = (at + batch) % (len(events) - batch) {
+	for at := 0; boxes.window.n < boxes.window.countMax; at = (at + batch) % (len(events) - batch) {
 		round(events[at : at+batch])
 	}
 	b.ReportAllocs()
@@ -113,7 +113,7 @@ func BenchmarkMailboxes(b *testing.B) {
 
 // One operation is the look-up of an id in a full window, half of them known.
 func BenchmarkWindowLookup(b *testing.B) {
-	w := newWindow(ring.Partitions, DefaultConfig().WindowBytesMax, time.Hour)
+	w := newTestWindow(ring.Partitions, DefaultConfig().WindowBytesMax/recordBytes, time.Hour)
 	for i := range w.countMax {
 		w.add(0, i%ring.Partitions, event.MessageID{Ledger: 7, Entry: int64(i)})
 	}

@@ -61,8 +61,8 @@ type Boxes struct {
 	epoch   event.Position // newest applied epoch that we were told
 	parts   []part         // partition / shards → partition
 	actors  map[event.Key]*actor
-	here    map[event.MessageID]*item // waiting or running
-	items   slab[item]
+	known   *index     // hash of an id → its item, or its record in the window
+	items   slab[item] // waiting or running
 	running int
 	senders map[Sender]struct{} // peer streams that sent something and are not gone
 	window  window
@@ -95,12 +95,12 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 		cfg: cfg, retry: retry, member: member, shard: shard, shards: shards,
 		parts:   make([]part, count),
 		actors:  make(map[event.Key]*actor),
-		here:    make(map[event.MessageID]*item),
+		known:   newIndex(),
 		senders: make(map[Sender]struct{}),
-		window:  newWindow(count, cfg.WindowBytesMax, cfg.WindowAgeMax),
 	}
+	b.window = newWindow(b.known, cfg.WindowBytesMax, cfg.WindowAgeMax)
 	for i := range b.parts {
-		b.parts[i].number, b.parts[i].index = ring.Partition(i*shards+shard), i
+		b.parts[i].number = ring.Partition(i*shards + shard)
 	}
 	return b
 }
@@ -126,11 +126,13 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
 func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Position, e *event.Event, out *Output) {
-	if it := b.here[e.ID]; it != nil {
+	hash := hashOf(e.ID)
+	it, done := b.lookUp(hash, e.ID)
+	if it != nil {
 		b.join(it, from, e, out)
 		return
 	}
-	if b.window.has(e.ID) {
+	if done {
 		b.counters.Duplicates++
 		out.say(from, event.Verdict{Kind: event.Done})
 		return
@@ -164,16 +166,31 @@ func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Positi
 	b.counters.Accepted++
 	it, place := b.items.get()
 	*it = item{
-		event: e, actor: a, place: place, id: e.ID, attempts: e.Attempts,
+		event: e, actor: a, place: place, hash: hash, id: e.ID, attempts: e.Attempts,
 		bytes: bytes, first: from, accepted: now,
 	}
 	b.bytes += bytes
-	b.here[e.ID] = it
+	b.known.add(hash, it.ref())
 	b.ages.push(it)
 	a.pushBack(it)
 	if a.wait == WaitNothing {
 		b.place(now, a, out)
 	}
+}
+
+// lookUp says what is known about an id: the item if it is here, or that it was done
+// lately.
+func (b *Boxes) lookUp(hash uint32, id event.MessageID) (it *item, done bool) {
+	ref := b.known.find(hash, func(ref uint32) bool {
+		if ref >= doneBit {
+			return b.window.isID(ref, id)
+		}
+		return b.items.at(ref-1).id == id
+	})
+	if ref == 0 || ref >= doneBit {
+		return nil, ref != 0
+	}
+	return b.items.at(ref - 1), false
 }
 
 // join lets one more sender wait for the verdict on an event that is here.
@@ -316,8 +333,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	switch o.Kind {
 	case outcome.Ack:
 		b.counters.Done++
-		b.window.add(now, p.index, it.id)
-		b.settle(it, event.Verdict{Kind: event.Done}, out)
+		b.settleDone(now, it, out)
 	case outcome.DeadLetter:
 		b.counters.Rejected++
 		b.settle(it, b.failure(event.Rejected, it.event, o), out)
@@ -441,7 +457,7 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 // dropWindow forgets what was done on a partition that we have nothing to do with.
 func (b *Boxes) dropWindow(p *part) {
 	if p.gate == ownership.Closed && p.running == 0 {
-		b.window.drop(p.index)
+		b.window.drop(&p.done)
 	}
 }
 
@@ -530,29 +546,37 @@ func (b *Boxes) Next() clock.Instant {
 
 // Window returns the ids of the events of p that were done lately, oldest first, for
 // the partition's next owner. They are forgotten when its gate is closed.
-func (b *Boxes) Window(p ring.Partition) []event.MessageID { return b.window.ids(b.part(p).index) }
+func (b *Boxes) Window(p ring.Partition) []event.MessageID { return b.window.ids(b.part(p).done) }
 
 // AddWindow takes over what an earlier owner of p has done, oldest first. Events
-// that wait here and stand in it are answered Done.
+// that wait here and stand in it are answered Done; one that runs goes on, and counts
+// by its result.
 func (b *Boxes) AddWindow(now clock.Instant, p ring.Partition, ids []event.MessageID, out *Output) {
 	b.call++
 	for _, id := range ids {
-		b.window.add(now, b.part(p).index, id)
-		it := b.here[id]
-		if it == nil || it.delivery != 0 {
-			continue
+		hash := hashOf(id)
+		it, done := b.lookUp(hash, id)
+		switch {
+		case it != nil && it.delivery == 0:
+			b.takeOut(now, it, out)
+		case it == nil && !done:
+			b.known.add(hash, b.window.add(now, &b.part(p).done, id, hash))
 		}
-		a := it.actor
-		b.lift(a)
-		if it == a.head {
-			a.heldUntil = 0
-		}
-		a.remove(it)
-		b.counters.Duplicates++
-		b.settle(it, event.Verdict{Kind: event.Done}, out)
-		if a.running == nil {
-			b.place(now, a, out)
-		}
+	}
+}
+
+// takeOut settles a waiting event that was done elsewhere.
+func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
+	a := it.actor
+	b.lift(a)
+	if it == a.head {
+		a.heldUntil = 0
+	}
+	a.remove(it)
+	b.counters.Duplicates++
+	b.settleDone(now, it, out)
+	if a.running == nil {
+		b.place(now, a, out)
 	}
 }
 
@@ -643,13 +667,25 @@ func (b *Boxes) replace(it *item, e *event.Event) {
 	b.bytes += it.bytes
 }
 
+// settleDone is settle for an event that was done: its id goes over to the window.
+func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
+	ref := b.window.add(now, &it.actor.part.done, it.id, it.hash)
+	b.known.replace(it.hash, it.ref(), ref)
+	b.release(it, event.Verdict{Kind: event.Done}, out)
+}
+
 // settle tells everybody who waits for an item, and lets it go. The item is in no
 // queue and does not run.
 func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
+	b.known.remove(it.hash, it.ref())
+	b.release(it, v, out)
+}
+
+// release is settle but for what is known about the id.
+func (b *Boxes) release(it *item, v event.Verdict, out *Output) {
 	b.answer(it, v, out)
 	b.bytes -= it.bytes
 	b.ages.remove(it)
-	delete(b.here, it.id)
 	b.keepKey(it.actor)
 	b.items.put(it.place)
 }

@@ -116,13 +116,13 @@ type Stats struct {
 func (b *Boxes) Stats() Stats {
 	s := Stats{
 		Counters:  b.counters,
-		Events:    len(b.here),
+		Events:    b.items.len(),
 		Running:   b.running,
 		Keys:      len(b.actors),
 		Ready:     b.ready,
 		Held:      len(b.held),
 		Bytes:     b.bytes,
-		WindowIDs: b.window.len(),
+		WindowIDs: b.window.n,
 		Oldest:    clock.Forever,
 	}
 	if b.ages.oldest != nil {

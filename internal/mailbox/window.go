@@ -1,122 +1,125 @@
 package mailbox
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 )
 
-// recordBytes is what one id counts in a window: its record, its share of the map,
-// and the slack of both (measured: 87 to 99 bytes on average).
+// recordBytes is what one id counts in a window: its record (48 bytes), its share of
+// the index (12 to 24), and what is held twice while either of them grows.
 const recordBytes = 128
 
-// window remembers the ids of events that were done lately, of every partition in
-// the order in which they were done. It is bounded over all partitions together, so
-// that each of them looks back equally far.
+// doneBit marks the references of a window in the index that it shares.
+const doneBit = 1 << 31
+
+// window remembers the ids of events that were done lately: the last ones of all
+// partitions together, so that each of them looks back equally far. An id that was
+// dropped counts until its turn to be forgotten has come.
 //
-// Its records live in one slice without pointers, linked by index, so the garbage
-// collector does not walk them. Index 0 is no record: it closes the ring of all
-// records by age.
+// Its records stand in the order in which they were made, in a ring, under serial
+// numbers that begin with 1. It neither reads nor writes any other when one is added.
 type window struct {
-	countMax int
-	ageMax   time.Duration
-	slots    map[uint64]int32 // hash of an id → its record, half the size of a map by id
-	records  []record
-	free     int32  // first unused record, linked by after
-	parts    []fifo // partition → its own records, oldest first
+	countMax   int
+	ageMax     time.Duration
+	known      *index   // shared with what is here
+	records    []record // serial modulo its length
+	first, end uint64   // serials from first on and before end are in the ring
+	n          int      // how many of them are remembered; the first is
 }
 
-// record is one id. next and prev order all records by age, after those of one partition.
+// record is one id.
 type record struct {
-	id                event.MessageID
-	at                clock.Instant
-	prev, next, after int32
-	part              int32
+	id      event.MessageID
+	at      clock.Instant
+	before  uint64 // serial of the one before it in its partition; forgotten if less than window.first
+	hash    uint32 // of the id
+	dropped bool
 }
 
-type fifo struct{ head, tail, count int32 }
+// history is a partition's part of a window: the serial of its newest record, or less
+// than window.first when it has none.
+type history struct{ newest uint64 }
 
-func newWindow(partitions, bytesMax int, ageMax time.Duration) window {
+func newWindow(known *index, bytesMax int, ageMax time.Duration) window {
+	countMax := max(1, bytesMax/recordBytes)
 	return window{
-		countMax: max(1, bytesMax/recordBytes),
-		ageMax:   ageMax,
-		slots:    make(map[uint64]int32),
-		records:  make([]record, 1),
-		parts:    make([]fifo, partitions),
+		countMax: countMax, ageMax: ageMax, known: known,
+		records: make([]record, min(indexMin, countMax)), first: 1, end: 1,
 	}
 }
 
-func (w *window) len() int { return len(w.slots) }
+// at returns the record with a serial from first on and before end.
+func (w *window) at(serial uint64) *record { return &w.records[serial%uint64(len(w.records))] }
 
-func (w *window) has(id event.MessageID) bool {
-	i := w.slots[hashOf(id)]
-	return i != 0 && w.records[i].id == id
+// isID reports whether a reference of the window stands for id.
+func (w *window) isID(ref uint32, id event.MessageID) bool {
+	ahead := (ref - uint32(w.first)) % doneBit
+	return w.at(w.first+uint64(ahead)).id == id
 }
 
-// add remembers that id of partition part was done, at the expense of the oldest.
-func (w *window) add(now clock.Instant, part int, id event.MessageID) {
-	hash := hashOf(id)
-	if w.slots[hash] != 0 {
-		return // known, or an id of the same hash is, and this one is not remembered
+// add remembers that id was done, at the expense of the oldest, and returns the
+// reference to put into the index. The id must not be known.
+func (w *window) add(now clock.Instant, h *history, id event.MessageID, hash uint32) (ref uint32) {
+	if w.end-w.first == uint64(len(w.records)) {
+		w.makeRoom()
 	}
-	if w.len() >= w.countMax {
+	*w.at(w.end) = record{id: id, at: now, before: h.newest, hash: hash}
+	h.newest = w.end
+	w.end++
+	w.n++
+	return refOf(h.newest)
+}
+
+func refOf(serial uint64) uint32 { return uint32(serial) | doneBit }
+
+func (w *window) makeRoom() {
+	if len(w.records) >= w.countMax {
 		w.forgetOldest()
+		return
 	}
-	i := w.unused()
-	w.slots[hash] = i
-	last := w.records[0].prev
-	w.records[i] = record{id: id, at: now, prev: last, part: int32(part)}
-	w.records[last].next = i
-	w.records[0].prev = i
-
-	own := &w.parts[part]
-	if own.count == 0 {
-		own.head = i
-	} else {
-		w.records[own.tail].after = i
+	wider := *w
+	wider.records = make([]record, min(2*len(w.records), w.countMax))
+	for serial := w.first; serial < w.end; serial++ {
+		*wider.at(serial) = *w.at(serial)
 	}
-	own.tail = i
-	own.count++
+	*w = wider
 }
 
-// unused returns the index of a record that holds nothing.
-func (w *window) unused() int32 {
-	if i := w.free; i != 0 {
-		w.free = w.records[i].after
-		return i
-	}
-	w.records = append(w.records, record{})
-	return int32(len(w.records) - 1)
+// forgetOldest needs at least one id.
+func (w *window) forgetOldest() {
+	w.forget(w.first)
+	w.trim()
 }
 
-// forgetOldest needs at least one record. The oldest of all is the oldest of its partition.
-func (w *window) forgetOldest() { w.forgetFirst(int(w.records[w.records[0].next].part)) }
+func (w *window) forget(serial uint64) {
+	r := w.at(serial)
+	r.dropped = true
+	w.known.remove(r.hash, refOf(serial))
+	w.n--
+}
 
-// forgetFirst forgets the oldest id of a partition, which must have one.
-func (w *window) forgetFirst(part int) {
-	own := &w.parts[part]
-	i := own.head
-	r := &w.records[i]
-	own.head = r.after
-	own.count--
-	w.records[r.prev].next = r.next
-	w.records[r.next].prev = r.prev
-	delete(w.slots, hashOf(r.id))
-	*r = record{after: w.free}
-	w.free = i
+// trim lets the ring begin with a record that is remembered.
+func (w *window) trim() {
+	for w.first < w.end && w.at(w.first).dropped {
+		w.first++
+	}
 }
 
 // drop forgets all ids of a partition.
-func (w *window) drop(part int) {
-	for w.parts[part].count > 0 {
-		w.forgetFirst(part)
+func (w *window) drop(h *history) {
+	for serial := h.newest; serial >= w.first; serial = w.at(serial).before {
+		w.forget(serial)
 	}
+	h.newest = 0
+	w.trim()
 }
 
 // expire forgets what is too old.
 func (w *window) expire(now clock.Instant) {
-	for w.len() > 0 && !w.records[w.records[0].next].at.Add(w.ageMax).After(now) {
+	for w.n > 0 && !w.at(w.first).at.Add(w.ageMax).After(now) {
 		w.forgetOldest()
 	}
 }
@@ -124,25 +127,25 @@ func (w *window) expire(now clock.Instant) {
 // next returns when expire should be called, or clock.Forever. It is a sixteenth of
 // the age late, so that a busy window ages in batches.
 func (w *window) next() clock.Instant {
-	if w.len() == 0 {
+	if w.n == 0 {
 		return clock.Forever
 	}
-	return w.records[w.records[0].next].at.Add(w.ageMax + w.ageMax/16)
+	return w.at(w.first).at.Add(w.ageMax + w.ageMax/16)
 }
 
 // ids returns the ids of a partition, oldest first.
-func (w *window) ids(part int) []event.MessageID {
-	own := w.parts[part]
-	ids := make([]event.MessageID, 0, own.count)
-	for i := own.head; len(ids) < int(own.count); i = w.records[i].after {
-		ids = append(ids, w.records[i].id)
+func (w *window) ids(h history) []event.MessageID {
+	var ids []event.MessageID
+	for serial := h.newest; serial >= w.first; serial = w.at(serial).before {
+		ids = append(ids, w.at(serial).id)
 	}
+	slices.Reverse(ids)
 	return ids
 }
 
-// hashOf spreads ids. Two ids with one hash do no harm, and hardly ever meet.
-func hashOf(id event.MessageID) uint64 {
+// hashOf spreads ids. Two ids with one hash cost a look at each other's record.
+func hashOf(id event.MessageID) uint32 {
 	hash := mix(uint64(id.Ledger))
 	hash = mix(hash ^ uint64(id.Entry))
-	return mix(hash ^ uint64(uint32(id.Batch))<<32 ^ uint64(uint32(id.TopicPartition)))
+	return uint32(mix(hash ^ uint64(uint32(id.Batch))<<32 ^ uint64(uint32(id.TopicPartition))))
 }
