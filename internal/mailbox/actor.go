@@ -23,10 +23,8 @@ type item struct {
 	first    address          // who sent it first
 	joined   []address        // who else waits for its verdict, mostly nobody
 	id       event.MessageID  // of the event
-	accepted clock.Instant
+	arrival  *arrival
 	next     *item // behind it in its actor
-
-	older, younger *item // in Boxes.ages
 }
 
 // ref returns what Boxes.known has under the hash of the id.
@@ -200,31 +198,49 @@ func (h *heldHeap) Pop() any {
 	return a
 }
 
-// ages links all items by the time they came in, for the age of the oldest.
-type ages struct{ oldest, youngest *item }
-
-func (l *ages) push(it *item) {
-	it.older = l.youngest
-	if l.youngest == nil {
-		l.oldest = it
-	} else {
-		l.youngest.younger = it
-	}
-	l.youngest = it
+// arrival is what came in with one call of Accept and is still here. Items of one
+// call share it, so that an event that ends has no neighbours of other calls to touch.
+type arrival struct {
+	at             clock.Instant
+	items          int
+	older, younger *arrival
 }
 
-func (l *ages) remove(it *item) {
-	if it.older == nil {
-		l.oldest = it.younger
+// ages lists the arrivals by age, for the age of the oldest event. All of them have items.
+type ages struct {
+	oldest, youngest *arrival
+	free             pool[arrival]
+}
+
+// begin returns the arrival of a call, to be ended by end.
+func (l *ages) begin(now clock.Instant) *arrival {
+	a := l.free.get()
+	a.at, a.older = now, l.youngest
+	if l.youngest == nil {
+		l.oldest = a
 	} else {
-		it.older.younger = it.younger
+		l.youngest.younger = a
 	}
-	if it.younger == nil {
-		l.youngest = it.older
+	l.youngest = a
+	return a
+}
+
+// end lets an arrival go in which no items are, or are any more.
+func (l *ages) end(a *arrival) {
+	if a.items > 0 {
+		return
+	}
+	if a.older == nil {
+		l.oldest = a.younger
 	} else {
-		it.younger.older = it.older
+		a.older.younger = a.younger
 	}
-	it.older, it.younger = nil, nil
+	if a.younger == nil {
+		l.youngest = a.older
+	} else {
+		a.younger.older = a.older
+	}
+	l.free.put(a)
 }
 
 // freeMax is how many unused values a pool keeps. More than that is left to the

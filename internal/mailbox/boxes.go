@@ -118,14 +118,16 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	if from != Local {
 		b.senders[from] = struct{}{}
 	}
+	came := b.ages.begin(now)
 	for _, e := range events {
-		b.accept(now, address{from, e.Handle}, senderEpoch, e, out)
+		b.accept(came, address{from, e.Handle}, senderEpoch, e, out)
 	}
+	b.ages.end(came)
 }
 
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
-func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Position, e *event.Event, out *Output) {
+func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, out *Output) {
 	hash := hashOf(e.ID)
 	it, done := b.lookUp(hash, e.ID)
 	if it != nil {
@@ -167,14 +169,14 @@ func (b *Boxes) accept(now clock.Instant, from address, senderEpoch event.Positi
 	it, place := b.items.get()
 	*it = item{
 		event: e, actor: a, place: place, hash: hash, id: e.ID, attempts: e.Attempts,
-		bytes: bytes, first: from, accepted: now,
+		bytes: bytes, first: from, arrival: came,
 	}
 	b.bytes += bytes
 	b.known.add(hash, it.ref())
-	b.ages.push(it)
+	came.items++
 	a.pushBack(it)
 	if a.wait == WaitNothing {
-		b.place(now, a, out)
+		b.place(came.at, a, out)
 	}
 }
 
@@ -685,7 +687,8 @@ func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
 func (b *Boxes) release(it *item, v event.Verdict, out *Output) {
 	b.answer(it, v, out)
 	b.bytes -= it.bytes
-	b.ages.remove(it)
+	it.arrival.items--
+	b.ages.end(it.arrival)
 	b.keepKey(it.actor)
 	b.items.put(it.place)
 }

@@ -457,6 +457,33 @@ func TestResultsThatNobodyWaitsForAreIgnored(t *testing.T) {
 	}
 }
 
+func TestStatsKnowTheOldestEventThatIsHere(t *testing.T) {
+	f := newFixture(t, nil)
+	var came []clock.Instant
+	for _, key := range []event.Key{"ann", "bob", "cid", "dan"} {
+		f.now = f.now.Add(time.Second)
+		came = append(came, f.now)
+		f.accept(Local, f.event(key), f.event(key))
+	}
+	running := f.take()
+	for i, step := range []struct {
+		ends   int // which of the running deliveries
+		oldest clock.Instant
+	}{{1, came[0]}, {0, came[0]}, {3, came[0]}, {2, came[0]}} {
+		f.finish(running[step.ends], event.ResultDone, "")
+		if got := f.Stats().Oldest; got != step.oldest {
+			t.Errorf("step %d: the oldest came at %d, want %d", i, got, step.oldest)
+		}
+	}
+	for _, d := range f.take() { // in the order of the ends above: bob, ann, dan, cid
+		f.finish(d, event.ResultDone, "")
+		want := map[event.Key]clock.Instant{"bob": came[0], "ann": came[2], "dan": came[2], "cid": clock.Forever}[d.Event.Key]
+		if got := f.Stats().Oldest; got != want {
+			t.Errorf("after %d the oldest came at %d, want %d", d.Event.Handle, got, want)
+		}
+	}
+}
+
 func TestTheWindowIsHandedOver(t *testing.T) {
 	from, to := newFixture(t, nil), newFixture(t, nil)
 	done, waits, runs := from.event("ann"), from.event("ann"), from.event("ann")

@@ -73,7 +73,7 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 		it = a.running
 	}
 	s.Wait, s.Since, s.Depth, s.HeldUntil = a.wait, a.since, a.depth, a.heldUntil
-	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.accepted
+	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.arrival.at
 	s.Delivery = it.delivery
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id
@@ -126,7 +126,7 @@ func (b *Boxes) Stats() Stats {
 		Oldest:    clock.Forever,
 	}
 	if b.ages.oldest != nil {
-		s.Oldest = b.ages.oldest.accepted
+		s.Oldest = b.ages.oldest.at
 	}
 	return s
 }
