@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"container/heap"
+	"strings"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -40,23 +41,35 @@ type address struct {
 // place that wait names.
 type actor struct {
 	key     event.Key
-	keyOwn  bool // key is a copy of ours; else it lives in the memory of the first event
-	hash    uint64
 	part    *part
 	running *item
 	head    *item // waiting events, oldest first
 	tail    *item
-	depth   int // how many wait
+	worker  *worker // to whom the key sticks
+	workers uint32  // workers.generation when that was chosen
+	depth   int32   // how many wait, at most itemsMax
+
+	place  uint32 // in Boxes.actors
+	hash   uint32 // of the key
+	keyOwn bool   // key is a copy of ours; else it lives in the memory of the first event
 
 	wait      Wait
+	heldIndex int32         // in Boxes.held
 	since     clock.Instant // when that wait began
 	heldUntil clock.Instant // the first event is not to run before
-	heldIndex int           // in Boxes.held
-
-	worker  *worker // to whom the key sticks
-	workers uint64  // Boxes.generation when that was chosen
 
 	inQueue, inPart links // its neighbours in a worker's queue, and in its partition
+}
+
+// ref returns what Boxes.keys has under the hash of the key.
+func (a *actor) ref() uint32 { return a.place + 1 }
+
+// keepKey gives an actor that outlives an event a key of its own: the old one lies
+// in the event's memory, and often in that of a whole frame.
+func (a *actor) keepKey() {
+	if !a.keyOwn && (a.head != nil || a.running != nil) {
+		a.key, a.keyOwn = event.Key(strings.Clone(string(a.key))), true
+	}
 }
 
 type links struct{ prev, next *actor }
@@ -179,13 +192,13 @@ func (h heldHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil }
 
 func (h heldHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].heldIndex, h[j].heldIndex = i, j
+	h[i].heldIndex, h[j].heldIndex = int32(i), int32(j)
 }
 
 // Push is for container/heap only.
 func (h *heldHeap) Push(x any) {
 	a := x.(*actor)
-	a.heldIndex = len(*h)
+	a.heldIndex = int32(len(*h))
 	*h = append(*h, a)
 }
 

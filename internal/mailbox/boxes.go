@@ -2,10 +2,8 @@ package mailbox
 
 import (
 	"container/heap"
+	"hash/maphash"
 	"slices"
-	"strings"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -60,7 +58,9 @@ type Boxes struct {
 
 	epoch   event.Position // newest applied epoch that we were told
 	parts   []part         // partition / shards → partition
-	actors  map[event.Key]*actor
+	keys    *index         // hash of a key → its actor
+	seed    maphash.Seed   // of the hashes of keys, so that nobody can choose keys that meet
+	actors  slab[actor]
 	known   *index     // hash of an id → its item, or its record in the window
 	items   slab[item] // waiting or running
 	running int
@@ -77,8 +77,6 @@ type Boxes struct {
 	delivered uint64 // counts deliveries, for their ids
 	bytes     int
 	counters  Counters
-
-	freeActors pool[actor]
 }
 
 // New returns the Boxes of a node with one shard. The bounds of cfg and retry are
@@ -94,7 +92,8 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 	b := &Boxes{
 		cfg: cfg, retry: retry, member: member, shard: shard, shards: shards,
 		parts:   make([]part, count),
-		actors:  make(map[event.Key]*actor),
+		keys:    newIndex(),
+		seed:    maphash.MakeSeed(),
 		known:   newIndex(),
 		senders: make(map[Sender]struct{}),
 	}
@@ -148,10 +147,10 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		b.refuseForeign(from, senderEpoch, out)
 		return
 	}
-	a := b.actors[e.Key]
+	a := b.actor(e.Key)
 	bytes := e.Bytes()
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
-	if tooMuch || a != nil && a.depth >= b.cfg.DepthMax {
+	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
 		b.refuseOverload(from, out)
 		return
 	}
@@ -500,7 +499,7 @@ func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
 func (b *Boxes) assignAnew(now clock.Instant, q *queue, from *worker, out *Output) {
 	for a := q.head; a != nil; {
 		next := a.inQueue.next
-		if b.workers.pick(a.hash) != from {
+		if b.workers.pick(a.key) != from {
 			b.dequeue(a)
 			b.makeReady(now, a, out)
 		}
@@ -582,20 +581,33 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
 	}
 }
 
+// actor returns the actor of a key, or nil.
+func (b *Boxes) actor(key event.Key) *actor {
+	ref := b.keys.find(b.hashOfKey(key), func(ref uint32) bool { return b.actors.at(ref-1).key == key })
+	if ref == 0 {
+		return nil
+	}
+	return b.actors.at(ref - 1)
+}
+
+func (b *Boxes) hashOfKey(key event.Key) uint32 {
+	return uint32(maphash.String(b.seed, string(key)))
+}
+
 // activate makes the actor of a key.
 func (b *Boxes) activate(p *part, key event.Key) *actor {
-	a := b.freeActors.get()
-	a.key, a.hash = key, xxhash.Sum64String(string(key))
+	a, place := b.actors.get()
+	a.key, a.place, a.hash = key, place, b.hashOfKey(key)
 	p.link(a)
-	b.actors[key] = a
+	b.keys.add(a.hash, a.ref())
 	return a
 }
 
 // passivate lets the actor of a key without events go.
 func (b *Boxes) passivate(a *actor) {
 	a.part.unlink(a)
-	delete(b.actors, a.key)
-	b.freeActors.put(a)
+	b.keys.remove(a.hash, a.ref())
+	b.actors.put(a.place)
 }
 
 // place puts an actor that is nowhere, and of whose key nothing runs, where its
@@ -617,7 +629,7 @@ func (b *Boxes) place(now clock.Instant, a *actor, out *Output) {
 // makeReady queues an actor whose first event may run at the worker of its key.
 func (b *Boxes) makeReady(now clock.Instant, a *actor, out *Output) {
 	if a.workers != b.workers.generation {
-		a.worker, a.workers = b.workers.pick(a.hash), b.workers.generation
+		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
 	}
 	a.since = now
 	if a.worker == nil {
@@ -647,7 +659,7 @@ func (b *Boxes) lift(a *actor) {
 	case WaitHandler:
 		return
 	case WaitRetry:
-		heap.Remove(&b.held, a.heldIndex)
+		heap.Remove(&b.held, int(a.heldIndex))
 	case WaitWorker, WaitSlot:
 		b.dequeue(a)
 	case WaitNothing, WaitGate:
@@ -689,19 +701,8 @@ func (b *Boxes) release(it *item, v event.Verdict, out *Output) {
 	b.bytes -= it.bytes
 	it.arrival.items--
 	b.ages.end(it.arrival)
-	b.keepKey(it.actor)
+	it.actor.keepKey()
 	b.items.put(it.place)
-}
-
-// keepKey gives an actor that outlives an event a key of its own: the old one lies
-// in the event's memory, and often in that of a whole frame.
-func (b *Boxes) keepKey(a *actor) {
-	if a.keyOwn || a.head == nil && a.running == nil {
-		return
-	}
-	delete(b.actors, a.key) // assigning alone would keep the old string in the map
-	a.key, a.keyOwn = event.Key(strings.Clone(string(a.key))), true
-	b.actors[a.key] = a
 }
 
 // answer tells everybody who waits for an item and can be told.

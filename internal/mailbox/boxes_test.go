@@ -324,8 +324,8 @@ func TestDepositionSendsWaitingEventsOnAndLetsTheRunningOneFinish(t *testing.T) 
 	if !slices.Equal(f.out.Drained, []ring.Partition{p}) || f.Running(p) != 0 {
 		t.Errorf("drained %v with %d running, want partition %d with 0", f.out.Drained, f.Running(p), p)
 	}
-	if len(f.actors) != 0 {
-		t.Errorf("%d actors are left", len(f.actors))
+	if f.actors.len() != 0 {
+		t.Errorf("%d actors are left", f.actors.len())
 	}
 }
 
@@ -527,12 +527,12 @@ func TestAnActorThatOutlivesAnEventHasItsOwnKey(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second := f.event(event.Key(strings.Clone("ann"))), f.event(event.Key(strings.Clone("ann")))
 	f.accept(Local, first, second)
-	a := f.actors["ann"]
+	a := f.actor("ann")
 	if a.keyOwn {
 		t.Error("the key was copied for an event that may be the only one")
 	}
 	f.finish(f.takeOne(), event.ResultDone, "")
-	if f.actors["ann"] != a || !a.keyOwn {
+	if f.actor("ann") != a || !a.keyOwn {
 		t.Error("the actor still has the key of an event that is gone")
 	}
 }
@@ -595,7 +595,7 @@ func TestARunningKeyIsNeverDispatchedAgain(t *testing.T) {
 	f.accept(Local, f.event("ann"), f.event("ann"))
 	f.takeOne()
 	before := invariant.Failures()
-	f.makeReady(f.now, f.actors["ann"], &f.out) // the planted bug
+	f.makeReady(f.now, f.actor("ann"), &f.out) // the planted bug
 	defer func() {
 		if panicked := recover() != nil; panicked != invariant.Enabled || invariant.Failures() != before+1 {
 			t.Errorf("panicked: %v, failures: %d, want %v and one more than %d", panicked, invariant.Failures(), invariant.Enabled, before)

@@ -64,7 +64,7 @@ type KeyState struct {
 func (b *Boxes) Inspect(key event.Key) KeyState {
 	p := b.part(ring.PartitionOf(string(key)))
 	s := KeyState{Partition: p.number, Gate: p.gate}
-	a := b.actors[key]
+	a := b.actor(key)
 	if a == nil {
 		return s
 	}
@@ -72,7 +72,7 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 	if a.running != nil {
 		it = a.running
 	}
-	s.Wait, s.Since, s.Depth, s.HeldUntil = a.wait, a.since, a.depth, a.heldUntil
+	s.Wait, s.Since, s.Depth, s.HeldUntil = a.wait, a.since, int(a.depth), a.heldUntil
 	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.arrival.at
 	s.Delivery = it.delivery
 	if a.wait == WaitHandler || a.wait == WaitSlot {
@@ -118,7 +118,7 @@ func (b *Boxes) Stats() Stats {
 		Counters:  b.counters,
 		Events:    b.items.len(),
 		Running:   b.running,
-		Keys:      len(b.actors),
+		Keys:      b.actors.len(),
 		Ready:     b.ready,
 		Held:      len(b.held),
 		Bytes:     b.bytes,

@@ -3,6 +3,8 @@ package mailbox
 import (
 	"slices"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/ringfence/router/internal/event"
 )
 
@@ -17,7 +19,7 @@ type worker struct {
 // workers are the live workers, by id.
 type workers struct {
 	all        []*worker
-	generation uint64 // grows when a worker comes or goes
+	generation uint32 // grows when a worker comes or goes
 }
 
 func (s *workers) search(id event.WorkerID) (int, bool) {
@@ -41,10 +43,14 @@ func (s *workers) find(id event.WorkerID) *worker {
 
 // pick chooses the worker of a key by rendezvous: a worker that comes takes keys
 // only to itself, one that goes gives only its own away. Nil when there is none.
-func (s *workers) pick(hash uint64) *worker {
-	if len(s.all) == 1 {
+func (s *workers) pick(key event.Key) *worker {
+	switch len(s.all) {
+	case 0:
+		return nil
+	case 1:
 		return s.all[0]
 	}
+	hash := xxhash.Sum64String(string(key))
 	var best *worker
 	var bestScore uint64
 	for _, w := range s.all {
