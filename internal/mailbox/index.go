@@ -25,6 +25,9 @@ func (x *index) find(hash uint32, is func(ref uint32) bool) uint32 {
 	}
 }
 
+// peek returns what is where the search for a hash begins.
+func (x *index) peek(hash uint32) uint32 { return x.cells[x.home(hash)].ref }
+
 // add puts a reference, which is not 0, under a hash.
 func (x *index) add(hash, ref uint32) {
 	x.n++
