@@ -448,7 +448,14 @@ func TestResultsThatNobodyWaitsForAreIgnored(t *testing.T) {
 	f.accept(Local, f.event("ann"))
 	d := f.takeOne()
 	f.finish(d, event.ResultDone, "")
-	for _, r := range []event.Result{{Delivery: d.ID, Kind: event.ResultRetry}, {Delivery: 0}, {Delivery: 12345}} {
+	f.accept(Local, f.event("bob")) // where the first one was
+	if next := f.takeOne(); next.ID == d.ID || next.ID%itemsMax != d.ID%itemsMax {
+		t.Errorf("delivery %d after %d, want another name for the same place", next.ID, d.ID)
+	}
+	for _, r := range []event.Result{
+		{Delivery: d.ID, Kind: event.ResultRetry},
+		{Delivery: 0}, {Delivery: 1}, {Delivery: 12345}, {Delivery: 1<<64 - 1},
+	} {
 		f.out.Reset()
 		f.Finish(f.now, []event.Result{r}, &f.out)
 		if f.out.Ignored != 1 || len(f.out.Verdicts) != 0 {
