@@ -35,6 +35,7 @@ type Options struct {
 	Nodes       int
 	Repetitions int
 	Router      string
+	App         string // tcp or unix
 	PulsarURL   string
 	JSON        bool
 }
@@ -95,6 +96,7 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.Nodes, "nodes", 3, "consumers, or routers with one application each")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
 	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
+	f.StringVar(&o.App, "app", "tcp", "how an application reaches its router: tcp, unix")
 	f.StringVar(&o.PulsarURL, "pulsar", os.Getenv("PULSAR_URL"), "the broker")
 	f.StringVar(&output, "output", "table", "table or json")
 	if err := f.Parse(args); err != nil {
@@ -109,6 +111,9 @@ func parse(args []string) (Options, error) {
 	}
 	if o.Handler != "none" && o.Handler != "json" {
 		errs = append(errs, fmt.Errorf("handler %q is not one of none, json", o.Handler))
+	}
+	if o.App != "tcp" && o.App != "unix" {
+		errs = append(errs, fmt.Errorf("app %q is not one of tcp, unix", o.App))
 	}
 	if o.PulsarURL == "" {
 		errs = append(errs, errors.New("no broker: set PULSAR_URL, or run `make bench`, which starts one"))

@@ -47,7 +47,7 @@ func runWorker(args []string) error {
 			err := work(e.Payload)
 			handled.Add(1)
 			return err
-		})
+		}, client.MaxInFlight(5000)) // as many as the other modes' receiver queues hold
 	}
 	return consumeShared(ctx, *url, *topic, work, &handled)
 }

@@ -25,6 +25,8 @@ const (
 	sdkName    = "ringfence-go/1"
 	frameMax   = 72 << 20 // above what any router may be set to
 	windowSize = 4 << 20
+	// socketBufferSize lets a whole frame through in one or two system calls.
+	socketBufferSize = 256 << 10
 
 	// checkEvery is how often deadlines are compared with the clock while the stream, or
 	// a handler of it, lives.
@@ -111,6 +113,8 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 		}),
 		grpc.WithAuthority("router"),
 		grpc.WithDisableRetry(), // we connect again by ourselves, and gRPC need not keep what we sent
+		grpc.WithReadBufferSize(socketBufferSize),
+		grpc.WithWriteBufferSize(socketBufferSize),
 		grpc.WithInitialWindowSize(windowSize),
 		grpc.WithInitialConnWindowSize(windowSize),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameMax)),

@@ -351,6 +351,9 @@ func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream,
 // under way and what comes beside it, without asking.
 const window = 4 << 20
 
+// socketBuffer lets a full frame through in a few system calls.
+const socketBuffer = 256 << 10
+
 func (p *Pool) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(p.creds),
@@ -360,6 +363,8 @@ func (p *Pool) dialOptions() []grpc.DialOption {
 			grpc.MaxCallSendMsgSize(p.config.FrameMax),
 		),
 		grpc.WithDisableRetry(), // a retry would keep copies of our frames, and we retry better
+		grpc.WithReadBufferSize(socketBuffer),
+		grpc.WithWriteBufferSize(socketBuffer),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
 	}

@@ -88,6 +88,8 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.ForceServerCodecV2(codec{frameMax: s.config.FrameMax}),
 		grpc.MaxRecvMsgSize(s.config.FrameMax),
 		grpc.MaxSendMsgSize(s.config.FrameMax),
+		grpc.ReadBufferSize(socketBuffer),
+		grpc.WriteBufferSize(socketBuffer),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 		grpc.MaxConcurrentStreams(16), // of one connection; a peer needs one

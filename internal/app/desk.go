@@ -169,7 +169,7 @@ func (d *Desk) Pong(now clock.Instant, lease ownership.Lease, margin time.Durati
 			continue // Expire finds the forced by their slots
 		}
 		kept = append(kept, name)
-		if !lease.Draining.Has(s.partition) || !now.Before(s.until) {
+		if !lease.Draining.Has(s.partition) || !now.Before(s.until) && !planted.On(planted.ExtendPassed) {
 			continue // a deadline that has passed is never extended
 		}
 		s.until = max(s.until, lease.Until)

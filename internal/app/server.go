@@ -97,10 +97,13 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 // without waiting.
 func ServerOptions(cfg Config) []grpc.ServerOption {
 	const window = 4 << 20
+	const socketBuffer = 256 << 10 // a frame in one or two system calls
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(appwire.Codec{}),
 		grpc.MaxRecvMsgSize(recvBytesMax),
 		grpc.MaxSendMsgSize(frameBytes(cfg)),
+		grpc.ReadBufferSize(socketBuffer),
+		grpc.WriteBufferSize(socketBuffer),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 	}
