@@ -120,6 +120,9 @@ func (m *Machine) moveGates(r read) {
 		if m.state.Start[p] != r.at || !ours && !g.open.Has(p) && !g.waiting.Has(p) {
 			continue
 		}
+		if planted.On(planted.GenesisKeepsOwner) && ours && g.open.Has(p) && m.state.Genesis == r.at {
+			continue
+		}
 		touched = append(touched, p)
 		if g.open.Has(p) {
 			g.open.remove(p)
@@ -207,8 +210,10 @@ func (m *Machine) stopAll(reason string) {
 		changes = append(changes, GateChange{Partition: p, Gate: Draining})
 	}
 	m.setGates(changes)
-	m.revoke(g.running, true)
-	m.emit(ForceDrain{Partitions: g.running.Clone(), Reason: reason})
+	m.revoke(g.running, !planted.On(planted.DrainGenesis))
+	if !planted.On(planted.DrainGenesis) {
+		m.emit(ForceDrain{Partitions: g.running.Clone(), Reason: reason})
+	}
 	m.setLease() // lists none of them
 }
 

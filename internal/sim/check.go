@@ -197,6 +197,11 @@ func (w *world) noted(m *member, n ownership.Note) {
 	switch n.Kind {
 	case ownership.NoteAdopted:
 		m.joinedAt = w.now
+		m.cur, m.members = ownership.Position{}, nil
+	case ownership.NoteGenesis:
+		m.cur = n.At
+	case ownership.NoteEpoch:
+		w.checkEpoch(m, n)
 	case ownership.NoteRemoved:
 		decided := w.log.landedAt(n.At) // which may be long ago
 		if w.sound(m) && decided-m.touched > personal && decided-m.joinedAt > personal && !w.spurious {
@@ -205,6 +210,59 @@ func (w *world) noted(m *member, n ownership.Note) {
 	case ownership.NoteLostTrust:
 		if !w.lostAllowed {
 			w.fail("%s is LOST, and the log is whole: %s", m, n.Reason)
+		}
+	}
+}
+
+// checkEpoch: the log is a compare-and-set register; who joins has an application, and
+// takes nobody's name who beats.
+func (w *world) checkEpoch(m *member, n ownership.Note) {
+	x, ok := w.log.at(n.At)
+	if !ok {
+		return
+	}
+	e := x.record.Body.(*ownership.Epoch)
+	if !m.cur.IsZero() && e.Prev != m.cur {
+		w.fail("%s accepts an epoch after %v, and its own is %v", m, e.Prev, m.cur)
+	}
+	before := m.members
+	m.cur, m.members = n.At, e.Members
+	for _, inc := range e.Members {
+		joined := w.names[inc]
+		if before == nil || joined == nil || slices.Contains(before, inc) {
+			continue
+		}
+		if joined.inc == inc && !joined.hadWorker && !joined.process.dead {
+			w.fail("%s joins, and never had an application", joined)
+		}
+		for _, old := range before {
+			o := w.names[old]
+			if o == nil || slices.Contains(e.Members, old) || o.cfg.Name != joined.cfg.Name || o.inc != old || o.process.dead || w.p.late > 0 || w.p.appendMax > 10*time.Millisecond {
+				continue
+			}
+			if age := x.landed - o.beatAt; age >= 0 && age < o.cfg.Timing.BeatEvery/3 {
+				w.fail("%s takes the name of %s, whose last Beat is %v old", joined, o, age)
+			}
+		}
+	}
+}
+
+// checkServed: while there is a sound member, no partition goes without an owner for
+// longer than a takeover can take, whatever is wrong with others.
+func (w *world) checkServed() {
+	if w.servedAt == nil {
+		w.servedAt = make([]time.Duration, w.p.partitions)
+	}
+	sound := slices.ContainsFunc(w.live, func(m *member) bool { return w.sound(m) && m.ended == nil && w.now-m.joinedAt > personal })
+	for p := range partitionsOf(w) {
+		served := slices.ContainsFunc(w.live, func(m *member) bool {
+			return m.gates != nil && m.lease.MayDispatch(m.gates[p].Gate, m.clock())
+		})
+		if served || !sound {
+			w.servedAt[p] = w.now
+		}
+		if w.now-w.servedAt[p] > 20*time.Second {
+			w.fail("nobody has served partition %d for %v", p, w.now-w.servedAt[p])
 		}
 	}
 }
@@ -219,8 +277,15 @@ func (w *world) checkExit(m *member, reason string) {
 
 // checkLanded judges epochs where they stand in the log.
 func (w *world) checkLanded(r ownership.Record) {
-	if e, ok := r.Body.(*ownership.Epoch); ok && len(e.Members) == 0 {
-		w.fail("an epoch without members")
+	switch b := r.Body.(type) {
+	case *ownership.Epoch:
+		if len(b.Members) == 0 {
+			w.fail("an epoch without members")
+		}
+	case *ownership.Beat:
+		if m := w.names[r.Inc]; m != nil && m.inc == r.Inc {
+			m.beatAt = w.now
+		}
 	}
 }
 
@@ -240,6 +305,24 @@ func (w *world) checkStep(m *member, in ownership.Input) {
 		w.checkState(m, s)
 	}
 	w.checkProgress(m, s)
+	w.checkTokens(m, s)
+	if w.ambush {
+		w.ambushTail(m, in)
+	}
+}
+
+// checkTokens: an open gate has the token of the present tenure.
+func (w *world) checkTokens(m *member, s *ownership.State) {
+	for _, e := range m.effects {
+		if _, ok := e.(ownership.SetGates); ok {
+			return // not performed yet
+		}
+	}
+	for p := range m.gates {
+		if c := m.gates[p]; c.Gate == ownership.Open && m.ended == nil && len(m.effects) == 0 && c.Token != s.Token(c.Partition) {
+			w.fail("%s dispatches for partition %d with the token %v, and its tenure has %v", m, p, c.Token, s.Token(c.Partition))
+		}
+	}
 }
 
 func (w *world) worthDigesting(r ownership.RecordRead) bool {
@@ -402,6 +485,9 @@ func (w *world) unrest() string {
 			owned += status.Open
 		}
 		if s := m.machine.State(); s != nil {
+			if len(s.Members) != len(w.live) {
+				say("%s knows %d members", m, len(s.Members))
+			}
 			if n := m.machine.Status(m.clock()).Pending; n > 0 {
 				say("%s knows %d partitions with pending tenures", m, n)
 			}

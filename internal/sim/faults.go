@@ -156,7 +156,7 @@ func (w *world) fault() {
 	case stallTail:
 		m.feed.stalled = w.now + long
 		if w.chance(0.15) {
-			m.feed.stalled = w.now + 30*time.Second // until the reader is opened again
+			m.feed.wedged = true
 		}
 		m.touched = max(m.touched, m.feed.stalled)
 	case cutLog:
@@ -367,11 +367,19 @@ func (w *world) heal() {
 			continue
 		}
 		m.driver.resume()
-		m.feed.stalled, m.feed.lag, m.feed.skip = w.now, 0, 0
+		m.feed.stalled, m.feed.lag, m.feed.skip, m.feed.stuck = w.now, 0, 0, false
 		w.log.read(m)
 		m.touch(0)
 	}
+	if w.log.next.Entry > 1<<22 {
+		w.log.rollover() // no token names a position of the old one
+	}
+	gen := uint32(0)
 	for _, p := range w.pods {
+		gen = max(gen, p.gen)
+	}
+	for _, p := range w.pods {
+		p.gen = gen // as the operator was told
 		if a := p.app; a != nil && !a.process.dead {
 			a.process.stopped = min(a.process.stopped, w.now)
 			a.process.resume()
@@ -379,6 +387,23 @@ func (w *world) heal() {
 		p.up()
 	}
 	w.broker.dispatch()
+}
+
+// ambushTail is the heart of attack 34: the tail of a member that waits for another
+// one's handlers stalls right after an own Beat.
+func (w *world) ambushTail(m *member, in ownership.Input) {
+	read, ok := in.(ownership.RecordRead)
+	if !ok || read.Record.Inc != m.inc || w.now < m.feed.stalled {
+		return
+	}
+	for p := range partitionsOf(w) {
+		if blockers, _ := m.machine.Why(p); m.machine.Gate(p) == ownership.Waiting && len(blockers) > 0 && w.chance(0.3) {
+			m.feed.stalled = w.now + w.between(2*time.Second, 4*time.Second)
+			m.touched = max(m.touched, m.feed.stalled)
+			w.count("ambush")
+			return
+		}
+	}
 }
 
 // trim lets the broker trim closed ledgers up to the anchor.

@@ -33,6 +33,8 @@ type logged struct {
 // feed is what one process has of the log: a producer and a tail.
 type feed struct {
 	stalled time.Duration // the tail brings nothing until then
+	wedged  bool          // the tail brings nothing until its reader is opened again
+	stuck   bool          // nor then
 	cut     time.Duration // neither half works until then
 	skip    int           // records that the client will drop
 	lag     time.Duration // what each append takes more
@@ -64,12 +66,18 @@ func (l *controlLog) find(at ownership.Position) int {
 	return l.base + sort.Search(len(l.records), func(i int) bool { return !l.records[i].at.Before(at) })
 }
 
+// at returns the record at a position.
+func (l *controlLog) at(at ownership.Position) (logged, bool) {
+	if i := l.find(at) - l.base; i < len(l.records) && l.records[i].at == at {
+		return l.records[i], true
+	}
+	return logged{}, false
+}
+
 // landedAt is when the record at a position landed; 0: it is gone.
 func (l *controlLog) landedAt(at ownership.Position) time.Duration {
-	if i := l.find(at) - l.base; i < len(l.records) && l.records[i].at == at {
-		return l.records[i].landed
-	}
-	return 0
+	x, _ := l.at(at)
+	return x.landed
 }
 
 // down reports whether m can neither write nor read.
@@ -183,6 +191,7 @@ func (l *controlLog) openReader(m *member, e ownership.OpenReader) {
 			m.deliver(ownership.ReaderFailed{Reader: e.Reader})
 			return
 		}
+		f.wedged = false
 		f.open, f.topic, f.next = true, l.topic, l.end()
 		if w.now < f.stalled && w.chance(0.7) {
 			f.stalled = 0 // the new reader found another broker
@@ -212,6 +221,9 @@ func (l *controlLog) read(m *member) {
 			return // another reader takes its place
 		}
 		f.reading = false
+		if f.wedged || f.stuck {
+			return
+		}
 		if w.now < f.stalled || l.down(m) {
 			l.read(m)
 			return

@@ -82,12 +82,15 @@ type member struct {
 	reading  *consumer // the same while it takes more
 	consumes bool      // consumeLater is under way
 
-	draining bool
-	leftAt   time.Duration
-	touched  time.Duration // when a fault of its own was over, or will be
-	joinedAt time.Duration
-	sent     []clock.Instant // when Beats were built
-	waits    []waiting       // partition → how long its gate has been waiting
+	draining  bool
+	leftAt    time.Duration
+	touched   time.Duration // when a fault of its own was over, or will be
+	joinedAt  time.Duration
+	cur       ownership.Position // as the judge follows it
+	members   []ownership.Incarnation
+	beatAt    time.Duration // when its newest Beat landed
+	hadWorker bool          // an application was there
+	waits     []waiting     // partition → how long its gate has been waiting
 }
 
 func (m *member) String() string { return fmt.Sprintf("%s#%d/%d", m.cfg.Name, m.id, m.life) }
@@ -207,9 +210,9 @@ func (m *member) begin() {
 		m.gates[p] = ownership.GateChange{Partition: ring.Partition(p), Gate: m.machine.Gate(ring.Partition(p))}
 	}
 	m.waits = make([]waiting, w.p.partitions)
-	m.sent = m.sent[:0]
+	m.cur, m.members, m.hadWorker = ownership.Position{}, nil, m.workers > 0
 	m.lease = ownership.Lease{}
-	m.feed = feed{stalled: m.feed.stalled, cut: m.feed.cut, lag: m.feed.lag, lands: m.feed.lands}
+	m.feed = feed{stalled: m.feed.stalled, cut: m.feed.cut, lag: m.feed.lag, lands: m.feed.lands, stuck: m.feed.stuck}
 	for _, c := range slices.Clone(m.conns) {
 		if c.link == nil {
 			c.end()
@@ -464,6 +467,7 @@ func (m *member) look() {
 		m.lookSoon = false
 		if n := m.app.Workers(); n != m.workers {
 			m.workers = n
+			m.hadWorker = m.hadWorker || n > 0
 			if n == 0 {
 				m.noWorker = m.clock()
 				m.process.later(m.cfg.Timing.AppAbsence+time.Millisecond, m.consumeLater)

@@ -27,7 +27,7 @@ func Run(seed uint64, length time.Duration, traced bool) Result {
 	return runScene(seed, length, traced, nil)
 }
 
-// scene changes what a run is like before it begins.
+// scene changes what a run is like, before it begins and before each stretch of trouble.
 type scene func(w *world)
 
 func runScene(seed uint64, length time.Duration, traced bool, change scene) Result {
@@ -35,9 +35,10 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	w.tracing = traced
 	w.draw()
 	n := 2 + w.rng.IntN(8)
+	w.shape = change
 	if change != nil {
 		change(w)
-		n = max(n, 0)
+		n = 2 + w.rng.IntN(3)
 	}
 	for i := range n {
 		p := w.newPod(fmt.Sprintf("n%d", i))
@@ -45,6 +46,7 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	}
 	w.publishing = true
 	w.after(0, w.publishOn)
+	w.after(time.Second, w.watch)
 	w.runUntil(w.now + 12*time.Second)
 	for w.now < length && w.failure == "" {
 		w.cycle()
@@ -74,7 +76,7 @@ func (w *world) draw() {
 // drawTrouble draws the kinds of trouble of the next stretch: some, not all.
 func (w *world) drawTrouble() {
 	p := &w.p
-	p.slow = []float64{0, 0.1, 0.3, 0.5}[w.rng.IntN(4)]
+	p.slow, p.long = []float64{0, 0.1, 0.3, 0.5}[w.rng.IntN(4)], 0.1
 	p.appendMin, p.appendMax = time.Millisecond, 10*time.Millisecond
 	p.readMin, p.readMax = 500*time.Microsecond, 8*time.Millisecond
 	if w.chance(0.2) {
@@ -112,14 +114,33 @@ func (w *world) drawTrouble() {
 // then one in which nothing may happen.
 func (w *world) cycle() {
 	w.drawTrouble()
+	if w.shape != nil {
+		w.shape(w)
+	}
 	w.publishing = true
 	w.tracef("TROUBLE %v", w.p)
 	for end := w.now + w.between(20*time.Second, 90*time.Second); w.now < end && w.failure == ""; {
-		w.fault()
+		if w.script != nil {
+			w.faultsEver++
+			w.script(w)
+		} else {
+			w.fault()
+		}
 		w.runUntil(w.now + w.between(0, 2*w.p.pace))
 	}
+	w.watchServed = false
 	w.rest()
 	w.quiet()
+}
+
+// watch looks once a second whether everything is served, where that is asked for.
+func (w *world) watch() {
+	if w.watchServed {
+		w.checkServed()
+	} else {
+		w.servedAt = nil
+	}
+	w.after(time.Second, w.watch)
 }
 
 // restMax is how long a cluster may take to come to rest.

@@ -54,6 +54,9 @@ func TestExclusive(t *testing.T) {
 						t.Errorf("%s\nreplay with: go test ./internal/sim -run Exclusive -sim.seed=%d -sim.hours=%v -v", r.Failure, seed, *hoursFlag)
 						return
 					}
+					if r.Moves == 0 || r.Faults == 0 {
+						t.Errorf("seed %d: %d moves and %d faults prove nothing", seed, r.Moves, r.Faults)
+					}
 					mu.Lock()
 					for k, v := range r.Stats {
 						total[k] += v
@@ -66,6 +69,17 @@ func TestExclusive(t *testing.T) {
 			})
 		}
 	})
+	if *seedsFlag >= 20 && !t.Failed() { // a run that moved nothing, or hit nothing, proves nothing
+		for _, k := range []string{
+			"lost", "genesis", "left", "forced", "extended", "cancelled", "late", "duplicate", "flushed", "hole", "check",
+			"redelivered", "done_again", "copied", "handler_died", "stream_broken", "app_stream_broken", "relayed",
+			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
+		} {
+			if total[k] == 0 {
+				t.Errorf("no %s in %d seeds: this run proves too little", k, *seedsFlag)
+			}
+		}
+	}
 	for _, k := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%-28s %d", k, total[k])
 	}

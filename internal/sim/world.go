@@ -13,10 +13,11 @@ import (
 type params struct {
 	partitions int
 	timing     ownership.Timing
-	mixed      bool // members with leases of different lengths
-	skew       bool // members that would place partitions differently
-	defiant    bool // handlers that ignore their deadlines
-	slow       float64
+	mixed      bool    // members with leases of different lengths
+	skew       bool    // members that would place partitions differently
+	defiant    bool    // handlers that ignore their deadlines
+	slow       float64 // how likely a handler takes long
+	long       float64 // and of these, very long
 	preempt    float64 // how likely the driver's goroutine waits between two effects
 	drainMax   time.Duration
 
@@ -74,7 +75,12 @@ type world struct {
 	calmSince    time.Duration // no fault since
 	publishing   bool
 	faultsEver   int
-	promised     int // ends of faults that are still to come
+	shape        scene
+	script       func(w *world) // in the place of faults drawn by weight
+	watchServed  bool
+	servedAt     []time.Duration
+	ambush       bool // stall tails when a wait is about to end
+	promised     int  // ends of faults that are still to come
 	moves        int
 	quietSeconds float64
 }
@@ -140,7 +146,7 @@ func (w *world) publishOn() {
 func (w *world) drawWork(h *handling) (time.Duration, event.Result) {
 	takes := w.between(2*time.Millisecond, 80*time.Millisecond)
 	switch x := w.rng.Float64(); {
-	case x < w.p.slow*0.1:
+	case x < w.p.slow*w.p.long:
 		takes = w.between(2*time.Second, 12*time.Second)
 	case x < w.p.slow:
 		takes = w.between(200*time.Millisecond, 2500*time.Millisecond)
