@@ -214,8 +214,8 @@ func (w *world) noted(m *member, n ownership.Note) {
 	}
 }
 
-// checkEpoch: the log is a compare-and-set register; who joins has an application, and
-// takes nobody's name who beats.
+// checkEpoch: the log is a compare-and-set register. Where the log is prompt and
+// faithful, who joins has an application, and takes nobody's name who beats.
 func (w *world) checkEpoch(m *member, n ownership.Note) {
 	x, ok := w.log.at(n.At)
 	if !ok {
@@ -229,7 +229,7 @@ func (w *world) checkEpoch(m *member, n ownership.Note) {
 	m.cur, m.members = n.At, e.Members
 	for _, inc := range e.Members {
 		joined := w.names[inc]
-		if before == nil || joined == nil || slices.Contains(before, inc) {
+		if !w.strict || before == nil || joined == nil || slices.Contains(before, inc) {
 			continue
 		}
 		if joined.inc == inc && !joined.hadWorker && !joined.process.dead {
@@ -237,7 +237,7 @@ func (w *world) checkEpoch(m *member, n ownership.Note) {
 		}
 		for _, old := range before {
 			o := w.names[old]
-			if o == nil || slices.Contains(e.Members, old) || o.cfg.Name != joined.cfg.Name || o.inc != old || o.process.dead || w.p.late > 0 || w.p.appendMax > 10*time.Millisecond {
+			if o == nil || slices.Contains(e.Members, old) || o.cfg.Name != joined.cfg.Name || o.inc != old || o.process.dead {
 				continue
 			}
 			if age := x.landed - o.beatAt; age >= 0 && age < o.cfg.Timing.BeatEvery/3 {

@@ -109,6 +109,7 @@ func busy(w *world) {
 }
 
 func promptLog(w *world) {
+	w.strict = true
 	w.p.appendMax, w.p.readMax = 10*time.Millisecond, 8*time.Millisecond
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
 }

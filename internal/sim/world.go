@@ -79,6 +79,7 @@ type world struct {
 	script       func(w *world) // in the place of faults drawn by weight
 	watchServed  bool
 	servedAt     []time.Duration
+	strict       bool // the log is prompt and faithful all the time
 	ambush       bool // stall tails when a wait is about to end
 	promised     int  // ends of faults that are still to come
 	moves        int
