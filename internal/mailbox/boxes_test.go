@@ -454,7 +454,10 @@ func TestResultsThatNobodyWaitsForAreIgnored(t *testing.T) {
 	}
 	for _, r := range []event.Result{
 		{Delivery: d.ID, Kind: event.ResultRetry},
-		{Delivery: 0}, {Delivery: 1}, {Delivery: 12345}, {Delivery: 1<<64 - 1},
+		{Delivery: 0},
+		{Delivery: 1},
+		{Delivery: 12345},
+		{Delivery: 1<<64 - 1},
 	} {
 		f.out.Reset()
 		f.Finish(f.now, []event.Result{r}, &f.out)

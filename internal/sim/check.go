@@ -152,6 +152,7 @@ func (w *world) checkAppend(m *member, r ownership.Record) {
 	case *ownership.Genesis:
 		w.count("genesis")
 		w.checkGenesis(m)
+	default: // the others promise nothing
 	}
 }
 
@@ -286,6 +287,7 @@ func (w *world) checkLanded(r ownership.Record) {
 		if m := w.names[r.Inc]; m != nil && m.inc == r.Inc {
 			m.beatAt = w.now
 		}
+	default: // the others need no judge
 	}
 }
 

@@ -38,8 +38,7 @@ type feed struct {
 	cut     time.Duration // neither half works until then
 	skip    int           // records that the client will drop
 	lag     time.Duration // what each append takes more
-	pending []pendingAppend
-	beats   int // under way
+	beats   int           // under way
 	lands   time.Duration
 
 	reader  uint64
@@ -47,11 +46,6 @@ type feed struct {
 	reading bool
 	topic   int
 	next    int // absolute index of the next record
-}
-
-type pendingAppend struct {
-	record ownership.Record
-	life   int
 }
 
 func newControlLog(w *world) *controlLog {
@@ -320,20 +314,21 @@ func (l *controlLog) delete(next ownership.Position) {
 	l.w.tracef("log: deleted, goes on at %v", next)
 }
 
+func names(w *world, incs []ownership.Incarnation) []string {
+	all := make([]string, len(incs))
+	for i, inc := range incs {
+		all[i] = w.nameOf(inc)
+	}
+	return all
+}
+
 func describe(w *world, b ownership.Body) string {
 	switch b := b.(type) {
 	case *ownership.Beat:
-		s := fmt.Sprintf("beat %d, applied %v, ready %t, acquired %x, draining %x", b.Seq, b.Applied, b.Ready, []uint64(b.Acquired), []uint64(b.Draining))
-		for _, inc := range b.Unreachable {
-			s += ", cannot reach " + w.nameOf(inc)
-		}
-		return s
+		return fmt.Sprintf("beat %d, applied %v, ready %t, acquired %x, draining %x, cannot reach %v",
+			b.Seq, b.Applied, b.Ready, []uint64(b.Acquired), []uint64(b.Draining), names(w, b.Unreachable))
 	case *ownership.Epoch:
-		s := fmt.Sprintf("epoch after %v (%s): %v of", b.Prev, b.Reason, b.Table)
-		for _, inc := range b.Members {
-			s += " " + w.nameOf(inc)
-		}
-		return s
+		return fmt.Sprintf("epoch after %v (%s): %v of %v", b.Prev, b.Reason, b.Table, names(w, b.Members))
 	case *ownership.Genesis:
 		return fmt.Sprintf("genesis, generation %d", b.Gen)
 	case *ownership.Hello:

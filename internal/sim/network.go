@@ -373,10 +373,6 @@ func (m *member) links() []*link {
 func (m *member) silence(until time.Duration) {
 	w := m.w
 	for _, l := range m.links() {
-		other := l.to
-		if other == m {
-			other = l.from
-		}
 		w.after(w.between(time.Second, 1200*time.Millisecond), func() {
 			if (w.now < until || m.process.dead) && l.outUp {
 				l.cutLater(0, 10*time.Millisecond)

@@ -69,21 +69,19 @@ type world struct {
 	sink    map[event.Key]int64       // the sink: greatest token that has written
 	overlap int                       // overlaps that defiant handlers made
 
-	lostAllowed  bool
-	exitAllowed  bool
-	spurious     bool          // the present faults may remove anybody, and bring a Genesis
-	calmSince    time.Duration // no fault since
-	publishing   bool
-	faultsEver   int
-	shape        scene
-	script       func(w *world) // in the place of faults drawn by weight
-	watchServed  bool
-	servedAt     []time.Duration
-	strict       bool // the log is prompt and faithful all the time
-	ambush       bool // stall tails when a wait is about to end
-	promised     int  // ends of faults that are still to come
-	moves        int
-	quietSeconds float64
+	lostAllowed bool
+	exitAllowed bool
+	spurious    bool // the present faults may remove anybody, and bring a Genesis
+	publishing  bool
+	faultsEver  int
+	shape       scene
+	script      func(w *world) // in the place of faults drawn by weight
+	watchServed bool
+	servedAt    []time.Duration
+	strict      bool // the log is prompt and faithful all the time
+	ambush      bool // stall tails when a wait is about to end
+	promised    int  // ends of faults that are still to come
+	moves       int
 }
 
 func newWorld(seed uint64, p params) *world {
