@@ -351,9 +351,13 @@ func TestDrainWaitsForHandlers(t *testing.T) {
 	if got := d.Outcome(); got.Kind != clienttest.Done {
 		t.Errorf("outcome = %v, want done", got)
 	}
+	// The Drain and the first result may pass each other on the wire: then the router
+	// gives the second event as well, and it must come back untouched.
 	select {
 	case <-after.Over():
-		t.Errorf("what came after was given to a worker that drains: %v", after.Outcome())
+		if got := after.Outcome(); got.Kind != clienttest.NotStarted {
+			t.Errorf("what came after was handled by a worker that drains: %v", got)
+		}
 	default:
 	}
 }
