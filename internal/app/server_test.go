@@ -451,12 +451,12 @@ func TestRevokeWhileTheMailboxesAreRead(t *testing.T) {
 func TestBrokenStreamIsLostOnlyAfterTheLease(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	r.wantWorkers(1)
 	w.ping(1)
 	w.recv()
 	r.fill(delivery(1, 0))
 	w.recv()
 	w.cancel()
-	r.wantWorkers(1)
 	r.wantWorkers(0)
 	r.server.RevokeAll()
 	r.server.Force(ownership.SetOf(1))
