@@ -21,6 +21,7 @@ var arrows = map[string]arrow{
 	"ring":               {nil, "the bottom: everybody routes by it"},
 	"internal/clock":     {nil, "the bottom: an instant knows nothing"},
 	"internal/invariant": {nil, "the bottom: everybody asserts"},
+	"internal/framepool": {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
 	"internal/event":     {[]string{"ring"}, "shared words; an event names its partition"},
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
@@ -32,13 +33,13 @@ var arrows = map[string]arrow{
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
 	"internal/key":               {[]string{"internal/event"}, "pure: an event in, its key out"},
-	"forward":                    {words, "stages never import each other; they meet in internal/pipeline"},
+	"forward":                    {slices.Concat(words, []string{"internal/framepool"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/appwire"}), "stages never import each other; they meet in internal/pipeline"},
 
 	"internal/inbox": {[]string{"internal/event", "internal/clock", "internal/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
-	"internal/appwire": {[]string{"internal/event", "proto"}, "frames only; both ends of the application's stream share it"},
+	"internal/appwire": {[]string{"internal/event", "internal/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
 	"internal/controllog": {words, "carries the records of internal/ownership, whatever they decide"},
 	"internal/membership": {words, "addresses and evidence; what follows from them is decided elsewhere"},
