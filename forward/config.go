@@ -40,6 +40,9 @@ type Config struct {
 	// ParkBurstMin is how many events of a parked key are sent when its pause is
 	// over. It doubles with each burst that is taken, up to FrameEventsMax. >= 1.
 	ParkBurstMin int
+	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. A
+	// pause begins with what the owner asks for and doubles with each refusal. > 0.
+	ParkDelayMax time.Duration
 }
 
 // DefaultConfig returns the settings that the design was measured with.
@@ -58,6 +61,7 @@ func DefaultConfig() Config {
 		DelayMin:           5 * time.Millisecond,
 		DelayMax:           30 * time.Second,
 		ParkBurstMin:       16,
+		ParkDelayMax:       5 * time.Second,
 	}
 }
 
@@ -82,5 +86,6 @@ func (c Config) Validate() error {
 	check(c.DelayMin > 0, "DelayMin", c.DelayMin, "> 0")
 	check(c.DelayMax >= c.DelayMin, "DelayMax", c.DelayMax, ">= DelayMin")
 	check(c.ParkBurstMin >= 1, "ParkBurstMin", c.ParkBurstMin, ">= 1")
+	check(c.ParkDelayMax > 0, "ParkDelayMax", c.ParkDelayMax, "> 0")
 	return errors.Join(errs...)
 }

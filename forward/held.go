@@ -330,8 +330,11 @@ type wait struct {
 	// Parked events only.
 	key     event.Key
 	refuser Peer
-	delay   time.Duration // what the refuser asked for
+	asked   time.Duration // how long the refuser asked to wait
+	delay   time.Duration // how long to wait without a credit: more after each refusal
 	burst   int           // how many events to send when it is due
+	tried   bool          // events were sent, and none of them was refused since
+	open    bool          // all were sent: others of the key may follow, until one is refused
 }
 
 // waits is a heap of waits by due time, for container/heap.

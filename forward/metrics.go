@@ -19,6 +19,7 @@ type Metrics struct {
 	streamsOut, streamsIn          prometheus.Gauge
 	connects                       *prometheus.CounterVec
 	refused                        prometheus.Counter
+	creditsOut, creditsIn          prometheus.Counter
 
 	held        *prometheus.GaugeVec
 	heldBytes   prometheus.Gauge
@@ -38,6 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	received := counters("ringfence_forward_events_received_total", "Events received from other members, by path (peer, relay).", "path")
 	frames := counters("ringfence_forward_frames_total", "Frames of events sent (out) and received (in).", "direction")
 	verdicts := counters("ringfence_forward_verdicts_total", "Verdicts received about events of this node, by kind.", "kind")
+	credits := counters("ringfence_forward_credits_total", "Credits for parked keys given to others (out) and received (in).", "direction")
 	streams := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "ringfence_forward_streams", Help: "Working streams, by direction (out, in)."}, []string{"direction"})
 	m := &Metrics{
 		sentLocal:     sent.WithLabelValues("local"),
@@ -47,6 +49,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		receivedRelay: received.WithLabelValues("relay"),
 		framesOut:     frames.WithLabelValues("out"),
 		framesIn:      frames.WithLabelValues("in"),
+		creditsOut:    credits.WithLabelValues("out"),
+		creditsIn:     credits.WithLabelValues("in"),
 		streamsOut:    streams.WithLabelValues("out"),
 		streamsIn:     streams.WithLabelValues("in"),
 		frameEvents: factory.NewHistogram(prometheus.HistogramOpts{

@@ -175,6 +175,12 @@ func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
 	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
 }
 
+// Credit takes a credit, see [Table.Credit].
+func (p *Pool) Credit(from Peer, keys []event.Key, events int) {
+	p.metrics.creditsIn.Inc()
+	p.step(func(now clock.Instant, out *Moves) { p.table.Credit(now, from, keys, events, out) })
+}
+
 // SetRoute replaces the route and says which incarnation this node is.
 func (p *Pool) SetRoute(self Peer, route Route) {
 	p.step(func(now clock.Instant, out *Moves) {
@@ -438,7 +444,7 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		for i, key := range frame.Credit.GetKeys() {
 			keys[i] = event.Key(key)
 		}
-		s.pool.step(func(now clock.Instant, out *Moves) { s.pool.table.Credit(now, s.id, keys, out) })
+		s.pool.Credit(s.id, keys, int(frame.Credit.GetEvents()))
 	case *peerv1.ForwardResponse_GoAway:
 		return fmt.Errorf("forward: the peer ends the stream: %s", frame.GoAway.GetReason())
 	default:

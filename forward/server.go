@@ -146,6 +146,24 @@ func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
 	}
 }
 
+// Credit tells the peer of a stream that there is room again for a number of events
+// of one key that it was refused, or with a nil key for all that it was refused. It
+// does not keep the key. If the stream is gone it is dropped, and so it may be for
+// another reason: who waits for credit tries again without it.
+func (s *Server) Credit(to StreamID, key *event.Key, events int) {
+	s.mu.RLock()
+	in := s.streams[to]
+	s.mu.RUnlock()
+	if in == nil {
+		return
+	}
+	credit := &peerv1.Credit{Events: uint32(events)}
+	if key != nil {
+		credit.Keys = [][]byte{[]byte(*key)}
+	}
+	in.credit(credit)
+}
+
 // Forward implements the stream of peerv1.PeerServiceServer.
 func (s *Server) Forward(st grpc.BidiStreamingServer[peerv1.ForwardRequest, peerv1.ForwardResponse]) error {
 	ctx, cancel := context.WithCancelCause(st.Context())
@@ -218,9 +236,39 @@ type inbound struct {
 
 	stopping atomic.Bool // ends when nothing waits any more
 
-	mu     sync.Mutex // guards what follows
-	queued []event.Verdict
-	head   int // index of the first one that was not taken
+	mu      sync.Mutex // guards what follows
+	queued  []event.Verdict
+	head    int // index of the first one that was not taken
+	credits []*peerv1.Credit
+}
+
+// creditsMax is how many credits wait for one stream; more are dropped.
+const creditsMax = 1024
+
+// credit queues a credit.
+func (in *inbound) credit(c *peerv1.Credit) {
+	in.mu.Lock()
+	if len(in.credits) < creditsMax {
+		in.credits = append(in.credits, c)
+	}
+	in.mu.Unlock()
+	in.link.wake()
+}
+
+// sendCredits sends the credits that wait.
+func (in *inbound) sendCredits(receipt uint64) error {
+	in.mu.Lock()
+	credits := in.credits
+	in.credits = nil
+	in.mu.Unlock()
+	for _, c := range credits {
+		f := &peerv1.ForwardResponse{Receipt: receipt, Frame: &peerv1.ForwardResponse_Credit{Credit: c}}
+		if err := in.stream.SendMsg(f); err != nil {
+			return sendError(err)
+		}
+		in.server.metrics.creditsOut.Inc()
+	}
+	return nil
 }
 
 // receive is the receiving goroutine of an inbound stream. It returns why it ended.
@@ -344,6 +392,9 @@ func (in *inbound) goAway(receipt uint64) error {
 
 // sendHot implements end.
 func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
+	if err := in.sendCredits(receipt); err != nil {
+		return false, err
+	}
 	f := &in.frame
 	stopping := in.stopping.Load() // before the queue is found empty
 	f.verdicts = in.take(f.verdicts[:0])

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -78,8 +79,9 @@ type Table struct {
 	count [places]int
 
 	local   *lane
-	lanes   []*lane // in the order of their coming
-	lots    map[event.Key]*wait
+	lanes   []*lane             // in the order of their coming
+	lots    map[event.Key]*wait // parked keys, and such as were a moment ago
+	parked  int                 // lots that are not open
 	waits   waits
 	nap     *wait // the newest wait of delayed events
 	refused list  // by due time
@@ -242,20 +244,30 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 	}
 }
 
-// Credit says that from has room again for keys, or for all that it refused when
-// there are none. Their next burst is sent at once.
-func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, out *Moves) {
+// Credit says that from has room again for some events of each of the keys, as many
+// as a burst if that is 0; or for a burst of all that it refused when there are no
+// keys. They are sent at once.
+func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, events int, out *Moves) {
 	if len(keys) == 0 {
 		for _, lot := range t.lotsWhere(func(lot *wait) bool { return lot.refuser == from }) {
-			t.release(now, lot, lot.burst, out)
+			t.redeem(now, lot, lot.burst, out)
 		}
 		return
 	}
 	for _, key := range keys {
 		if lot := t.lots[key]; lot != nil && lot.refuser == from {
-			t.release(now, lot, lot.burst, out)
+			t.redeem(now, lot, cmp.Or(events, lot.burst), out)
 		}
 	}
+}
+
+// redeem releases events of a parked key for a credit.
+func (t *Table) redeem(now clock.Instant, lot *wait, events int, out *Moves) {
+	if lot.open {
+		return // nothing waits for it
+	}
+	lot.delay = lot.asked
+	t.release(now, lot, events, out)
 }
 
 // SetRoute replaces the route and says who this node is. Events that wait go where
@@ -404,7 +416,7 @@ type Stats struct {
 
 // Stats returns a picture of the table, in constant time.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, ParkedKeys: len(t.lots), Resent: t.resent, Ignored: t.ignored}
+	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, ParkedKeys: t.parked, Resent: t.resent, Ignored: t.ignored}
 	if t.ages.oldest != nil {
 		s.Oldest = t.ages.oldest.since
 	}

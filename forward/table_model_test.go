@@ -248,7 +248,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		},
 		"credit": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers).Draw(t, "peer")
-			m.table.Credit(m.now, peer, []event.Key{"key0", "key1"}, &m.out)
+			m.table.Credit(m.now, peer, []event.Key{"key0", "key1"}, rapid.IntRange(0, 3).Draw(t, "events"), &m.out)
 		},
 		"time": func(t *rapid.T) {
 			m.now = m.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)

@@ -92,7 +92,9 @@ func (t *Table) delay(now clock.Instant, h *held, d time.Duration) {
 }
 
 // park lets the whole key of an event wait; events of the key that are queued or
-// still to come join it. Its next burst is small again, since the last was too large.
+// still to come join it. Its refuser gives credit when there is room. In case that is
+// lost it is tried again after a pause, with a small burst; when that is refused too,
+// the pause doubles.
 func (t *Table) park(now clock.Instant, h *held, refuser Peer, d time.Duration) {
 	key := h.event.Key
 	lot := t.lots[key]
@@ -100,7 +102,17 @@ func (t *Table) park(now clock.Instant, h *held, refuser Peer, d time.Duration) 
 		lot = &wait{key: key, index: -1, events: list{place: Parked}}
 		t.lots[key] = lot
 	}
-	lot.refuser, lot.delay, lot.burst = refuser, t.clamp(d), t.config.ParkBurstMin
+	if lot.index < 0 || lot.open {
+		t.parked++
+	}
+	switch {
+	case lot.refuser != refuser || lot.delay == 0:
+		lot.delay = t.clamp(d)
+	case lot.tried:
+		lot.delay = max(lot.delay, min(2*lot.delay, t.config.ParkDelayMax))
+	}
+	lot.refuser, lot.asked, lot.burst = refuser, t.clamp(d), t.config.ParkBurstMin
+	lot.tried, lot.open = false, false
 	lot.due = now.Add(lot.delay)
 	t.move(h, &lot.events)
 	if lot.index < 0 {
@@ -123,17 +135,25 @@ func (t *Table) wakeUp(now clock.Instant, w *wait, out *Moves) {
 }
 
 // release sends the next n events of a parked key. What remains waits again, and if
-// nothing of the burst is refused the next one is twice as large.
+// nothing of the burst is refused the next one is twice as large. A key of which all
+// was sent is remembered for one more pause, so that a refusal finds how long it was.
 func (t *Table) release(now clock.Instant, lot *wait, n int, out *Moves) {
+	if lot.open { // nothing was refused
+		heap.Remove(&t.waits, lot.index)
+		delete(t.lots, lot.key)
+		return
+	}
+	if lot.tried {
+		lot.delay = lot.asked
+	}
 	for range min(n, lot.events.n) {
 		h := lot.events.front()
 		h.unusual().released = true
 		t.send(now, h, out)
 	}
-	if lot.events.n == 0 {
-		heap.Remove(&t.waits, lot.index)
-		delete(t.lots, lot.key)
-		return
+	lot.tried = true
+	if lot.open = lot.events.n == 0; lot.open {
+		t.parked--
 	}
 	lot.burst = min(2*lot.burst, max(t.config.ParkBurstMin, t.config.FrameEventsMax))
 	lot.due = now.Add(lot.delay)
@@ -190,7 +210,10 @@ func (t *Table) lot(h *held) *wait {
 	if len(t.lots) == 0 {
 		return nil
 	}
-	return t.lots[h.event.Key]
+	if lot := t.lots[h.event.Key]; lot != nil && !lot.open {
+		return lot
+	}
+	return nil
 }
 
 // move takes an event from where it is to the end of l.

@@ -163,9 +163,9 @@ func TestCreditReleasesAtOnce(t *testing.T) {
 	tt.hold("hot", 1, 2)
 	tt.wantTake(1, 1, 2)
 	tt.say(1, event.Overloaded, 0, 1, 2)
-	tt.Credit(tt.now, peerNumber(2), nil, &tt.out) // not the one that refused
+	tt.Credit(tt.now, peerNumber(2), nil, 0, &tt.out) // not the one that refused
 	tt.wantTake(1)
-	tt.Credit(tt.now, peerNumber(1), []event.Key{"hot"}, &tt.out)
+	tt.Credit(tt.now, peerNumber(1), []event.Key{"hot"}, 0, &tt.out)
 	tt.wantTake(1, 1, 2)
 }
 

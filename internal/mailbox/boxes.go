@@ -30,6 +30,8 @@ type Addressed struct {
 type Output struct {
 	// Verdicts on events, each to be passed on to its sender.
 	Verdicts []Addressed
+	// Credits for senders that were told Overloaded, each to be passed on.
+	Credits []Credit
 	// Wake names workers for which keys became ready. A worker may be named twice.
 	Wake []event.WorkerID
 	// Drained names partitions that were not open and whose last delivery ended.
@@ -43,7 +45,8 @@ type Output struct {
 // Reset empties the output and keeps its memory.
 func (o *Output) Reset() {
 	clear(o.Verdicts) // they hold strings
-	*o = Output{Verdicts: o.Verdicts[:0], Wake: o.Wake[:0], Drained: o.Drained[:0]}
+	clear(o.Credits)
+	*o = Output{Verdicts: o.Verdicts[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Drained: o.Drained[:0]}
 }
 
 // Boxes holds the actors of the partitions of one shard. It is not safe for
@@ -65,6 +68,7 @@ type Boxes struct {
 	items   slab[item] // waiting or running
 	running int
 	senders map[Sender]struct{} // peer streams that sent something and are not gone
+	owed    debts
 	window  window
 
 	workers workers
@@ -152,7 +156,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	bytes := e.Bytes()
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
 	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
-		b.refuseOverload(from, out)
+		b.refuseFull(a, from, out)
 		return
 	}
 	if a == nil {
@@ -323,6 +327,7 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 		}
 		b.finish(now, it, r, out)
 	}
+	b.repayAll(out)
 }
 
 // readAhead reads what finishing results will look at, and does nothing else. In
@@ -356,6 +361,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	case outcome.Retry:
 		b.again(now, it, o, out)
 	}
+	b.repayKey(a, out)
 	b.place(now, a, out)
 	if p.running == 0 && p.gate != ownership.Open {
 		out.Drained = append(out.Drained, p.number)
@@ -449,12 +455,14 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 		b.lift(a)
 		if !p.ours() {
 			b.refuseWaiting(a, out)
+			b.cancelDebts(a)
 		}
 		if a.running == nil {
 			b.place(now, a, out)
 		}
 		a = next
 	}
+	b.repayAll(out)
 	b.dropWindow(p)
 }
 
@@ -527,10 +535,14 @@ func (b *Boxes) assignAnew(now clock.Instant, q *queue, from *worker, out *Outpu
 func (b *Boxes) SenderGone(from Sender) { delete(b.senders, from) }
 
 func (b *Boxes) isGone(to address) bool {
-	if to.sender == Local {
+	return b.isSenderGone(to.sender)
+}
+
+func (b *Boxes) isSenderGone(s Sender) bool {
+	if s == Local {
 		return false
 	}
-	_, alive := b.senders[to.sender]
+	_, alive := b.senders[s]
 	return !alive
 }
 
@@ -591,6 +603,7 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
 	a.remove(it)
 	b.counters.Duplicates++
 	b.settleDone(now, it, out)
+	b.repayKey(a, out)
 	if a.running == nil {
 		b.place(now, a, out)
 	}

@@ -44,6 +44,7 @@ type Workers interface {
 // Answerer brings verdicts to the peers that wait for them. It keeps no slice.
 type Answerer interface {
 	Answer(to forward.StreamID, verdicts []event.Verdict)
+	Credit(to forward.StreamID, key *event.Key, events int)
 	SetEpoch(epoch event.Position)
 }
 
@@ -52,6 +53,7 @@ type Holder interface {
 	Hold(events []*event.Event)
 	HoldGuest(events []*event.Event)
 	Settle(from forward.Peer, verdicts []event.Verdict)
+	Credit(from forward.Peer, keys []event.Key, events int)
 	SetRoute(self forward.Peer, route forward.Route)
 }
 
@@ -140,8 +142,25 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Verdicts) > 0 {
 		p.send(out.Verdicts)
 	}
+	for i := range out.Credits {
+		p.credit(&out.Credits[i])
+	}
 	if len(out.Drained) > 0 {
 		p.drained(out.Drained)
+	}
+}
+
+// credit tells a sender that there is room again for what was refused.
+func (p *Pipeline) credit(c *mailbox.Credit) {
+	switch {
+	case c.To == mailbox.Local && c.All:
+		p.Holder.Credit(forward.Local, nil, 0)
+	case c.To == mailbox.Local:
+		p.Holder.Credit(forward.Local, []event.Key{c.Key}, c.Events)
+	case c.All:
+		p.Peers.Credit(forward.StreamID(c.To), nil, 0)
+	default:
+		p.Peers.Credit(forward.StreamID(c.To), &c.Key, c.Events)
 	}
 }
 

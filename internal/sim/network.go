@@ -69,6 +69,11 @@ func (h holder) Settle(from forward.Peer, verdicts []event.Verdict) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Settle(now, from, verdicts, out) })
 }
 
+// Credit implements pipeline.Holder.
+func (h holder) Credit(from forward.Peer, keys []event.Key, events int) {
+	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Credit(now, from, keys, events, out) })
+}
+
 // SetRoute implements pipeline.Holder.
 func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 	h.epoch = route.Epoch()
@@ -352,6 +357,25 @@ func (a answerer) Answer(to forward.StreamID, verdicts []event.Verdict) {
 			l.verdicts = append(l.verdicts, verdicts...)
 			l.answer()
 		}
+	}
+}
+
+// Credit implements pipeline.Answerer. One in eight is lost: nobody may rely on them.
+func (a answerer) Credit(to forward.StreamID, key *event.Key, events int) {
+	var keys []event.Key
+	if key != nil {
+		keys = []event.Key{*key}
+	}
+	for _, l := range a.inbound {
+		if l.id != to || !l.inUp || a.w.chance(0.125) {
+			continue
+		}
+		a.w.count("credit")
+		l.arrive(&l.back, l.to, l.from, func() {
+			if l.outUp {
+				holder{l.from}.Credit(forward.Peer(l.conn.inc), keys, events)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,88 @@
+package mailbox
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// wantCredits compares what the last call gave.
+func (f *fixture) wantCredits(what string, want ...Credit) {
+	f.Helper()
+	if !slices.Equal(f.out.Credits, want) {
+		f.Errorf("%s: credits %+v, want %+v", what, f.out.Credits, want)
+	}
+}
+
+// accepts sends n events of a key.
+func (f *fixture) accepts(from Sender, key event.Key, n int) {
+	f.Helper()
+	var events []*event.Event
+	for range n {
+		events = append(events, f.event(key))
+	}
+	f.accept(from, events...)
+}
+
+// A full mailbox gives credit once it is half empty, once, and shares it out.
+func TestCreditForAKey(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.DepthMax = 4 })
+	f.accepts(1, "ann", 5) // the fifth finds no room
+	f.accepts(1, "ann", 1)
+	f.accepts(Local, "ann", 1)
+	f.wantCredits("full")
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.wantCredits("three of four wait")
+	f.finish(f.takeOne(), event.ResultRetry, "again") // is first again, so three still wait
+	f.wantCredits("a retry frees nothing")
+	f.now = f.now.Add(modelRetry.BackoffMax)
+	f.Tick(f.now, &f.out)
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.wantCredits("half", Credit{To: 1, Key: "ann", Events: 1}, Credit{To: Local, Key: "ann", Events: 1})
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.wantCredits("it was given")
+	if len(f.owed.keys) != 0 {
+		t.Errorf("%d keys are owed credit", len(f.owed.keys))
+	}
+}
+
+// Whoever is gone gets no credit, and takes no share.
+func TestNoCreditForAStreamThatIsGone(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
+	f.accepts(1, "ann", 3)
+	f.accepts(2, "ann", 1)
+	f.SenderGone(1)
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.wantCredits("half", Credit{To: 2, Key: "ann", Events: 1})
+}
+
+// A full shard gives credit to all that it refused, once a quarter is free.
+func TestCreditForTheShard(t *testing.T) {
+	weight := (&fixture{}).event("ann").Bytes()
+	f := newFixture(t, func(c *Config) { c.BytesMax = 4 * weight })
+	f.accept(3, f.event("ann"), f.event("bob"), f.event("cat"), f.event("dan"), f.event("eve"))
+	f.accepts(Local, "fay", 1)
+	f.wantCredits("full")
+	deliveries := f.take()
+	f.finish(deliveries[0], event.ResultDone, "")
+	f.wantCredits("a quarter is free", Credit{To: 3, All: true}, Credit{To: Local, All: true})
+	f.finish(deliveries[1], event.ResultDone, "")
+	f.wantCredits("it was given")
+}
+
+// What waited goes back when the partition moves, so nobody is owed anything.
+func TestNoCreditForWhatHasMoved(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
+	e := f.event("ann")
+	f.accept(1, e)
+	f.accepts(1, "ann", 3)
+	d := f.takeOne()
+	f.setGate(e.Partition, ownership.Draining)
+	f.finish(d, event.ResultDone, "")
+	f.wantCredits("moved")
+	if len(f.owed.keys) != 0 {
+		t.Errorf("%d keys are owed credit", len(f.owed.keys))
+	}
+}
