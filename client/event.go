@@ -33,7 +33,8 @@ type Event struct {
 	Attempt int
 	// Redelivery is how often Pulsar had delivered the event before.
 	Redelivery int
-	// FencingToken only grows for a key, with every change of its owner.
+	// FencingToken only grows for a key, with every change of its owner. It is 0 if the
+	// routers run with ownership.mode gossip, which cannot order owners.
 	FencingToken int64
 
 	run delivery

@@ -69,6 +69,9 @@ func configCommand() *cobra.Command {
 			for _, s := range loaded.Settings() {
 				fmt.Fprintf(cmd.OutOrStdout(), "%-36s %-28s %s\n", s.Key, s.Value, s.Origin)
 			}
+			if modeOf(loaded.Config) == node.Gossip {
+				fmt.Fprintln(cmd.OutOrStdout(), "# not exclusive:", node.NotExclusive)
+			}
 			return nil
 		},
 	}
@@ -113,9 +116,6 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		return usageError{err}
 	}
 	log = log.With("node", cfg.Node.Name)
-	if cfg.Ownership.Mode != config.ModeStrict {
-		return usageError{fmt.Errorf("ownership.mode = %q is not built yet; only %q is", cfg.Ownership.Mode, config.ModeStrict)}
-	}
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)
 	}
@@ -160,7 +160,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
 		PeerAddr: l.peerAddr,
 		App:      cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
-		Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
+		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
 		DrainTimeout: cfg.Drain.Timeout,
 	}, node.Parts{
 		Key:         extractor,
@@ -172,10 +172,18 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 	})
 }
 
+func modeOf(cfg config.Config) node.Mode {
+	if cfg.Ownership.Mode == config.ModeGossip {
+		return node.Gossip
+	}
+	return node.Strict
+}
+
 func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
 	return telemetry.Admin{
 		Startup: nil, // whoever can ask finds the listeners up, which is all that starting means
 		Ready:   []telemetry.Check{{Name: "member", Ask: n.CheckMember}, {Name: "application", Ask: n.CheckApp}, {Name: "lease", Ask: n.CheckLease}, {Name: "source", Ask: n.CheckSource}},
+		Notice:  n.Notice(),
 		Metrics: registry,
 		Drain:   n.Drain,
 	}

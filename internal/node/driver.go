@@ -11,6 +11,14 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
+// machine decides who may act: inputs in, effects out. An ownership.Machine does, by
+// the control log; with Mode Gossip a gossipMachine, by hearsay.
+type machine interface {
+	Step(now clock.Instant, in ownership.Input) []ownership.Effect
+	Next() clock.Instant
+	Status(now clock.Instant) ownership.Status
+}
+
 // controlLog performs the effects that concern the control log. Its methods do not block.
 type controlLog interface {
 	OpenReader(ownership.OpenReader)
@@ -35,11 +43,11 @@ type dataPath interface {
 	SetTable(*ownership.Table)
 }
 
-// driver is the one goroutine that owns an ownership machine, for one incarnation.
+// driver is the one goroutine that owns a machine, for one incarnation.
 // It alone changes gates, so a Beat is always a consistent cut.
 type driver struct {
-	machine *ownership.Machine
-	log     controlLog
+	machine machine
+	log     controlLog // nil if the machine asks nothing of it
 	path    dataPath
 	note    func(ownership.Note)
 	news    func() []ownership.Input // what is new about the reach of peers, each time that wake says so
@@ -54,9 +62,9 @@ type driver struct {
 	status ownership.Status
 }
 
-func newDriver(cfg ownership.Config, log controlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driver {
+func newDriver(decides machine, log controlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driver {
 	return &driver{
-		machine: ownership.New(cfg), log: log, path: path, note: note, news: news,
+		machine: decides, log: log, path: path, note: note, news: news,
 		inputs: make(chan ownership.Input, 64), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }

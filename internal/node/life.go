@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,6 +24,7 @@ type life struct {
 	inc    ownership.Incarnation
 	gossip *membership.Gossip
 	driver *driver
+	others hearsay // who decides, with Mode Gossip
 
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
@@ -30,6 +32,9 @@ type life struct {
 // live runs one incarnation after the other until one ends for good: LOST begins a
 // new one, which waits for whatever the old one has left running.
 func (n *Node) live(ctx context.Context) error {
+	if n.cfg.Mode == Gossip {
+		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)
+	}
 	for {
 		end, err := n.liveOnce(ctx)
 		if err != nil || ctx.Err() != nil {
@@ -55,11 +60,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	l := &life{node: n, inc: newIncarnation()}
 	var err error
 	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
-	if l.gossip, err = membership.New(n.cfg.Membership, self, n.reach.gossip, n.parts.Log, n.gossipMetrics); err != nil {
-		return nil, err
-	}
-	transport, err := n.parts.ControlLog()
-	if err != nil {
+	if l.gossip, err = membership.New(n.cfg.Membership, self, l.hear, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -71,17 +72,17 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	case <-ctx.Done():
 		return nil, group.Wait()
 	}
-	log, err := controllog.New(n.cfg.ControlLog, transport, func(in ownership.Input) { l.driver.deliver(in) }, n.parts.Log, n.logMetrics)
+	serveLog, err := n.govern(l)
 	if err != nil {
-		return nil, err
+		stop()
+		return nil, errors.Join(err, group.Wait())
 	}
-	l.driver = newDriver(n.ownershipConfig(l), log, l, n.noted, n.reach.changes)
 	n.self.Store(&l.inc)
 	n.pipeline.SetSelf(l.inc)
 	n.life.Store(l)
 
 	var end ownership.Effect
-	group.Go(func() error { return log.Run(ctx) })
+	group.Go(func() error { return serveLog(ctx) })
 	group.Go(func() error {
 		defer stop()
 		end = l.driver.run(ctx)
@@ -89,6 +90,32 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	})
 	n.begin(l)
 	return end, group.Wait()
+}
+
+// govern makes what decides for an incarnation, and returns what has to run for it
+// beside its driver.
+func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error) {
+	cfg := n.ownershipConfig(l)
+	if n.cfg.Mode == Gossip {
+		l.driver = newDriver(newGossipMachine(cfg, l.others.members), nil, l, n.noted, n.reach.changes)
+		return func(context.Context) error { return nil }, nil
+	}
+	transport, err := n.parts.ControlLog()
+	if err != nil {
+		return nil, err
+	}
+	log, err := controllog.New(n.cfg.ControlLog, transport, func(in ownership.Input) { l.driver.deliver(in) }, n.parts.Log, n.logMetrics)
+	if err != nil {
+		return nil, err
+	}
+	l.driver = newDriver(ownership.New(cfg), log, l, n.noted, n.reach.changes)
+	return log.Run, nil
+}
+
+// hear takes what gossip says about another member.
+func (l *life) hear(e membership.Evidence) {
+	l.others.heard(e)
+	l.node.reach.gossip(e) // wakes the driver
 }
 
 // begin tells a new machine what its predecessor may have been told while it was
@@ -167,7 +194,7 @@ func (l *life) SetTable(t *ownership.Table) {
 	}
 	n.reach.list(peers)
 	n.pool.SetPeers(peers)
-	l.gossip.SetKnown(known)
+	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
 	n.pipeline.SetTable(t)
 	n.look()
 }

@@ -70,6 +70,15 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 			}
 			return 0
 		})
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_ownership_exclusive",
+		Help: "1 while ownership is decided on the control log, 0 with ownership.mode gossip, which does not keep a key exclusive.",
+	}, func() float64 {
+		if n.cfg.Mode == Gossip {
+			return 0
+		}
+		return 1
+	})
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Name: "ringfence_invariant_failures_total",
 		Help: "Assertions that did not hold: a bug in the router. Please report it.",

@@ -52,12 +52,25 @@ type Config struct {
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
 	Ring       ring.Config
+	Mode       Mode
 	Timing     ownership.Timing
-	ControlLog controllog.Config
+	ControlLog controllog.Config // with Mode Strict
 	Membership membership.Config // Group and Name are set here
 
 	DrainTimeout time.Duration // of a whole drain
 }
+
+// Mode is how it is decided who may act. All members of a group have the same.
+type Mode uint8
+
+// The modes.
+const (
+	Strict Mode = iota // by the control log: exclusive
+	Gossip             // by whom each member believes alive: not exclusive
+)
+
+// NotExclusive says what Mode Gossip means, for every place where a person may look.
+const NotExclusive = "ownership.mode is gossip: two members may run handlers of one key at once when members come, go or are paused, and fencing tokens are 0"
 
 // Parts are a node's collaborators. All are needed.
 type Parts struct {
@@ -70,7 +83,7 @@ type Parts struct {
 
 	// Source returns a new source, for each time that the node begins to consume.
 	Source func() *source.Source
-	// ControlLog returns a new transport, for each incarnation.
+	// ControlLog returns a new transport, for each incarnation. Not with Mode Gossip.
 	ControlLog func() (controllog.Transport, error)
 
 	Registry prometheus.Registerer
@@ -120,6 +133,9 @@ type Node struct {
 // New builds a node. It does no I/O.
 func New(cfg Config, parts Parts) (*Node, error) {
 	cfg.Membership.Group, cfg.Membership.Name = cfg.Group, cfg.Name
+	if cfg.Mode == Gossip {
+		cfg.Membership.Group += "/gossip" // members of the other mode go by other tables: they must not find each other
+	}
 	cfg.ControlLog.Group = cfg.Group
 	n := &Node{
 		cfg: cfg, parts: parts, log: parts.Log.With("component", "node"),
@@ -341,6 +357,14 @@ func (n *Node) CheckMember() error {
 		return errors.New("waiting until every earlier owner is over")
 	}
 	return nil
+}
+
+// Notice returns what everybody who asks for this node's health should know, "" if nothing.
+func (n *Node) Notice() string {
+	if n.cfg.Mode == Gossip {
+		return NotExclusive
+	}
+	return ""
 }
 
 // CheckApp returns an error while no application is connected.

@@ -40,6 +40,7 @@ type group struct {
 	broker *membroker.Broker
 	log    *controllog.Mem
 	dir    string
+	work   witness.Config // of every application
 
 	mu        sync.Mutex
 	files     []journal.File
@@ -47,7 +48,8 @@ type group struct {
 }
 
 func newGroup(t *testing.T) *group {
-	return &group{t: t, broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), dir: t.TempDir()}
+	return &group{t: t, broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), dir: t.TempDir(),
+		work: witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond}}
 }
 
 // member is a node and its application.
@@ -129,7 +131,7 @@ func (g *group) startApp(m *member) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	app := witness.New(witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond}, w)
+	app := witness.New(g.work, w)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

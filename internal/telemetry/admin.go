@@ -27,6 +27,9 @@ type Admin struct {
 	// outage or a slow application belongs to none of Live: a restart mends neither.
 	Startup, Ready, Live []Check
 
+	// Notice is a line that /readyz adds to every answer; empty: none.
+	Notice string
+
 	// Metrics is gathered for /metrics.
 	Metrics prometheus.Gatherer
 
@@ -43,16 +46,19 @@ type Admin struct {
 // duration ?wait=, which is 0 by default.
 func NewAdminHandler(a Admin) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /startupz", probe(a.Startup))
-	mux.Handle("GET /readyz", probe(a.Ready))
-	mux.Handle("GET /livez", probe(a.Live))
+	mux.Handle("GET /startupz", probe(a.Startup, ""))
+	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))
+	mux.Handle("GET /livez", probe(a.Live, ""))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{}))
 	mux.Handle("GET /drain", drain(a.Drain))
 	mux.Handle("POST /drain", drain(a.Drain))
 	return mux
 }
 
-func probe(checks []Check) http.Handler {
+func probe(checks []Check, notice string) http.Handler {
+	if notice != "" {
+		notice += "\n"
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		var failing strings.Builder
 		for _, check := range checks {
@@ -61,10 +67,10 @@ func probe(checks []Check) http.Handler {
 			}
 		}
 		if failing.Len() > 0 {
-			answer(w, http.StatusServiceUnavailable, failing.String())
+			answer(w, http.StatusServiceUnavailable, failing.String()+notice)
 			return
 		}
-		answer(w, http.StatusOK, "ok\n")
+		answer(w, http.StatusOK, "ok\n"+notice)
 	})
 }
 

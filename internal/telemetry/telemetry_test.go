@@ -112,6 +112,10 @@ func TestProbes(t *testing.T) {
 	if status, body := request(h, "GET", "/metrics"); status != 200 || !strings.Contains(body, `ringfence_build_info{`) || !strings.Contains(body, `version="v1.2.3"`) {
 		t.Errorf("/metrics: %d, without the version of the build", status)
 	}
+	noticed := telemetry.NewAdminHandler(telemetry.Admin{Ready: []telemetry.Check{fine}, Notice: "not what you think", Metrics: telemetry.NewRegistry("v1")})
+	if status, body := request(noticed, "GET", "/readyz"); status != 200 || body != "ok\nnot what you think\n" {
+		t.Errorf("/readyz with a notice: %d %q", status, body)
+	}
 	if status, _ := request(h, "POST", "/readyz"); status != 405 {
 		t.Errorf("POST /readyz: %d, want 405", status)
 	}

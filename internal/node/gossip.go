@@ -1,0 +1,266 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// gossipMachine stands where ownership.Machine stands when gossip alone decides
+// (Mode Gossip). Each node makes the table of those whom it believes alive, opens the
+// gates of its own partitions at once, and renews its lease by itself. Nobody agrees to
+// any of this: two nodes have one partition open for as long as their beliefs differ,
+// and then until the handlers of the one that gives way have ended.
+//
+// What it does keep lies within one node: a partition that comes back waits until what
+// ran there before has ended. Tokens are 0 and epochs zero positions, since nothing
+// orders the tables of different nodes.
+//
+// It is pure, like the machine that it stands for: what members returns changes only
+// between two Steps.
+type gossipMachine struct {
+	self    ownership.Node
+	timing  ownership.Timing
+	place   func(names []string) ([]uint16, error)
+	members func() []membership.Member // the others, in the order of their coming
+
+	table   *ownership.Table // nil before the first
+	gates   []ownership.Gate
+	running []bool // revoked, and maybe not over
+	ran     int    // how many are
+	revokes uint64
+	forceAt clock.Instant // when the patience with them ends
+	forced  bool          // it has ended
+
+	began   clock.Instant // of the first Step
+	lease   clock.Instant
+	renewAt clock.Instant
+	leaving bool
+	over    bool
+
+	now     clock.Instant
+	effects []ownership.Effect
+}
+
+func newGossipMachine(cfg ownership.Config, members func() []membership.Member) *gossipMachine {
+	return &gossipMachine{
+		self:   ownership.Node{Name: cfg.Name, Inc: cfg.Inc, Lease: cfg.Timing.Lease, GRPCAddr: cfg.GRPCAddr, GossipAddr: cfg.GossipAddr},
+		timing: cfg.Timing, place: cfg.Place, members: members,
+		gates: make([]ownership.Gate, cfg.Partitions), running: make([]bool, cfg.Partitions),
+	}
+}
+
+// Step implements machine. Whatever the input is, it looks at the members anew.
+func (m *gossipMachine) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
+	if m.over {
+		return nil
+	}
+	m.now, m.effects = now, nil
+	if m.began == 0 {
+		m.began = now
+	}
+	ran := m.ran
+	switch in := in.(type) {
+	case ownership.Drained:
+		m.drained(in.Partitions)
+	case ownership.Leave:
+		m.leaving = true
+	default: // about the control log, which there is none of, or just the time
+	}
+	table := m.follow()
+	m.moveGates()
+	if table != nil { // its gates are set
+		m.emit(ownership.PublishTable{Table: table})
+	}
+	m.force()
+	m.renew(ran != m.ran)
+	m.finish()
+	return m.effects
+}
+
+// Next implements machine.
+func (m *gossipMachine) Next() clock.Instant {
+	switch {
+	case m.over:
+		return clock.Forever
+	case m.table == nil:
+		return min(m.renewAt, m.opensAt())
+	case m.ran > 0 && !m.forced:
+		return min(m.renewAt, m.forceAt)
+	}
+	return m.renewAt
+}
+
+// opensAt is when there was time enough to hear of a group that is there already.
+func (m *gossipMachine) opensAt() clock.Instant { return m.began.Add(m.timing.JoinSettle) }
+
+// follow returns the table of those who are there, or nil if it is the present one.
+func (m *gossipMachine) follow() *ownership.Table {
+	if m.now.Before(m.opensAt()) {
+		return nil
+	}
+	nodes := m.present()
+	same := func(a, b ownership.Node) bool { return a.Inc == b.Inc }
+	if m.table != nil && slices.EqualFunc(nodes, m.table.Members, same) || len(nodes) == 0 {
+		return nil // alone, one leaves without an heir
+	}
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	owners, err := m.place(names)
+	if err != nil {
+		m.emit(ownership.Note{Kind: ownership.NotePlaceFailed, Reason: err.Error()})
+		return nil
+	}
+	m.table = &ownership.Table{Members: nodes, Owners: owners, Tokens: make([]ownership.Token, len(owners))}
+	m.emit(ownership.Note{Kind: ownership.NoteEpoch, Count: len(nodes), Reason: "gossip"})
+	return m.table
+}
+
+// present returns who is there by name, this node too unless it leaves. Of several
+// incarnations of a name the one that came last counts: gossip takes seconds to see
+// that the one before is dead.
+func (m *gossipMachine) present() []ownership.Node {
+	var nodes []ownership.Node
+	if !m.leaving {
+		nodes = append(nodes, m.self)
+	}
+	others := m.members()
+	for i, o := range others {
+		replaced := func(later membership.Member) bool { return later.Name == o.Name }
+		if o.Name != m.self.Name && !slices.ContainsFunc(others[i+1:], replaced) {
+			nodes = append(nodes, ownership.Node{Name: o.Name, Inc: o.Inc, GRPCAddr: o.GRPCAddr, GossipAddr: o.GossipAddr})
+		}
+	}
+	slices.SortFunc(nodes, func(a, b ownership.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes
+}
+
+// gate is what the gate of p has to be. There is no waiting for other nodes.
+func (m *gossipMachine) gate(p ring.Partition) ownership.Gate {
+	ours := !m.leaving && m.table != nil && m.table.Owner(p).Inc == m.self.Inc
+	switch {
+	case ours && m.running[p]:
+		return ownership.Waiting
+	case ours:
+		return ownership.Open
+	case m.running[p]:
+		return ownership.Draining
+	}
+	return ownership.Closed
+}
+
+func (m *gossipMachine) moveGates() {
+	var changes []ownership.GateChange
+	var revoked []ring.Partition
+	for p := range ring.Partition(len(m.gates)) {
+		gate := m.gate(p)
+		if m.gates[p] == ownership.Open && gate != ownership.Open {
+			revoked = append(revoked, p)
+			m.running[p] = true // until we hear otherwise
+			gate = m.gate(p)
+		}
+		if gate != m.gates[p] {
+			m.gates[p] = gate
+			changes = append(changes, ownership.GateChange{Partition: p, Gate: gate})
+		}
+	}
+	if len(changes) > 0 {
+		m.emit(ownership.SetGates{Gates: changes})
+	}
+	if len(revoked) > 0 {
+		m.ran += len(revoked)
+		m.revokes++
+		m.forceAt, m.forced = m.now.Add(m.timing.DrainTimeout), false
+		m.emit(ownership.Revoke{Seq: m.revokes, Partitions: ownership.SetOf(revoked...)})
+		m.emit(ownership.Note{Kind: ownership.NoteDeposed, Count: len(revoked)})
+	}
+}
+
+func (m *gossipMachine) drained(partitions ownership.Set) {
+	for p := range partitions.All() {
+		if int(p) < len(m.running) && m.running[p] {
+			m.running[p] = false
+			m.ran--
+		}
+	}
+}
+
+// force ends the patience with what outlasts its partition by DrainTimeout.
+func (m *gossipMachine) force() {
+	if m.ran == 0 || m.forced || m.now.Before(m.forceAt) {
+		return
+	}
+	m.forced = true
+	m.emit(ownership.ForceDrain{Partitions: m.draining(), Reason: "drain timeout"})
+	m.emit(ownership.Note{Kind: ownership.NoteForced, Count: m.ran})
+}
+
+// renew gives this node a lease, which nobody has granted. It makes a paused node and
+// its application stop as they would with a real one.
+func (m *gossipMachine) renew(changed bool) {
+	due := !m.now.Before(m.renewAt)
+	if due {
+		m.lease, m.renewAt = m.now.Add(m.timing.Lease), m.now.Add(m.timing.BeatEvery)
+	}
+	if !due && !changed {
+		return
+	}
+	lease := ownership.Lease{Until: m.lease, Guard: m.timing.Guard}
+	if !m.forced {
+		lease.Draining = m.draining()
+	}
+	m.emit(ownership.SetLease{Lease: lease})
+}
+
+// draining returns where something revoked may run.
+func (m *gossipMachine) draining() ownership.Set {
+	var list []ring.Partition
+	for p, running := range m.running {
+		if running {
+			list = append(list, ring.Partition(p))
+		}
+	}
+	return ownership.SetOf(list...)
+}
+
+// finish ends a leave when nothing runs any more. The others hear of it by the farewell.
+func (m *gossipMachine) finish() {
+	if m.leaving && m.ran == 0 {
+		m.over = true
+		m.emit(ownership.SetLease{})
+		m.emit(ownership.Left{})
+	}
+}
+
+// Status implements machine.
+func (m *gossipMachine) Status(now clock.Instant) ownership.Status {
+	s := ownership.Status{Phase: ownership.Fresh, Member: m.table != nil && !m.leaving, Lease: m.lease, Draining: m.ran}
+	for _, g := range m.gates {
+		switch g {
+		case ownership.Open:
+			s.Open++
+		case ownership.Waiting:
+			s.Waiting++
+		case ownership.Closed, ownership.Draining:
+		}
+	}
+	switch {
+	case m.over:
+		s.Phase = ownership.Over
+	case m.leaving:
+		s.Phase = ownership.Leaving
+	case m.table == nil:
+		s.Phase = ownership.Joining
+	case !now.Before(m.lease):
+		s.Phase = ownership.Stale
+	}
+	return s
+}
+
+func (m *gossipMachine) emit(effect ownership.Effect) { m.effects = append(m.effects, effect) }
