@@ -189,6 +189,17 @@ func (p *Pool) SetRoute(self Peer, route Route) {
 	})
 }
 
+// Newest appends to dst each event that is held under one of the handles, see
+// [Table.Newest], and nil where there is none.
+func (p *Pool) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range handles {
+		dst = append(dst, p.table.Newest(h))
+	}
+	return dst
+}
+
 // Drop forgets events that were settled another way.
 func (p *Pool) Drop(handles []event.Handle) {
 	p.mu.Lock()

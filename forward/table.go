@@ -383,6 +383,19 @@ func (t *Table) Drop(handles []event.Handle) {
 	}
 }
 
+// Newest returns a held event with all that its owners have told about its failures,
+// or nil.
+func (t *Table) Newest(handle event.Handle) *event.Event {
+	h := t.shelf.find(handle)
+	if h == nil {
+		return nil
+	}
+	if h.rare != nil {
+		t.renew(h)
+	}
+	return h.event
+}
+
 // Has reports whether an event is held, and where.
 func (t *Table) Has(handle event.Handle) (Place, bool) {
 	h := t.shelf.find(handle)

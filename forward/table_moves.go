@@ -191,6 +191,10 @@ func (t *Table) refresh(h *held) {
 	if h.rare == nil || h.rare.past == nil {
 		return // nobody had it
 	}
+	t.renew(h)
+}
+
+func (t *Table) renew(h *held) {
 	h.refresh()
 	weight := weightOf(h.event)
 	t.bytes += weight - int(h.bytes)

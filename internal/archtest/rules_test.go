@@ -108,7 +108,7 @@ var pureFiles = []pure{
 	{dir: "internal/app", files: []string{"desk.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "window.go", "workers.go", "config.go"}},
-	{dir: "internal/source", files: []string{"ledger.go", "config.go"}},
+	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go"}},
 }
 
 // mayStartGoroutines lists the files that may hold a go statement, with why an

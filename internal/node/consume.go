@@ -82,7 +82,7 @@ func (n *Node) consumeOnce(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() {
 		defer stop()
-		err = src.Run(reading, n.pipeline.Received)
+		err = src.Run(reading, n.pipeline)
 	})
 	running.Go(func() { n.noteConsuming(reading, src) })
 	n.waitUntil(reading, func() bool { return !n.mayConsume() })

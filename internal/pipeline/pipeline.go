@@ -55,6 +55,8 @@ type Holder interface {
 	Settle(from forward.Peer, verdicts []event.Verdict)
 	Credit(from forward.Peer, keys []event.Key, events int)
 	SetRoute(self forward.Peer, route forward.Route)
+	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
+	Drop(handles []event.Handle)
 }
 
 // Settler is stage 1, where an event's journey ends. It keeps no slice.
@@ -215,6 +217,15 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 	}
 	recycle(&p.events, scratch, events)
 }
+
+// Newest implements source.Sink.
+func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	return p.Holder.Newest(handles, dst)
+}
+
+// Spilled implements source.Sink. Who has the events already goes on with them: when
+// their copies come back, they join or are known to be done.
+func (p *Pipeline) Spilled(handles []event.Handle) { p.Holder.Drop(handles) }
 
 // Deliver implements forward.Sink: events whose owner is this node.
 func (p *Pipeline) Deliver(events []*event.Event) {

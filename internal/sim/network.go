@@ -69,6 +69,17 @@ func (h holder) Settle(from forward.Peer, verdicts []event.Verdict) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Settle(now, from, verdicts, out) })
 }
 
+// Newest implements pipeline.Holder.
+func (h holder) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	for _, handle := range handles {
+		dst = append(dst, h.table.Newest(handle))
+	}
+	return dst
+}
+
+// Drop implements pipeline.Holder.
+func (h holder) Drop(handles []event.Handle) { h.table.Drop(handles) }
+
 // Credit implements pipeline.Holder.
 func (h holder) Credit(from forward.Peer, keys []event.Key, events int) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Credit(now, from, keys, events, out) })

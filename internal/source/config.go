@@ -53,6 +53,15 @@ type Config struct {
 	// all members: a member with CountEntries cannot finish an entry of which
 	// another one has acked single events.
 	Counting Counting
+	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
+	// of a topic partition it lets a consumer have unacked. Say a large number where
+	// it has no limit. At least 2.
+	UnackedConsumerMax int
+	// UnackedSubscriptionMax is its maxUnackedMessagesPerSubscription: the same for all
+	// consumers of a topic partition together, of which each member is one. At least 2.
+	UnackedSubscriptionMax int
+	// Spill says what is done so that these limits are not reached.
+	Spill Spill
 
 	// CopiesMax is how many copies may be on their way to a topic. At least 1.
 	CopiesMax int
@@ -80,6 +89,9 @@ func DefaultConfig() Config {
 		UnsettledMax:           20_000,
 		UnsettledBytesMax:      256 << 20,
 		Counting:               CountEntries,
+		UnackedConsumerMax:     50_000,
+		UnackedSubscriptionMax: 200_000,
+		Spill:                  DefaultSpill(),
 		CopiesMax:              256,
 		CopyTimeout:            30 * time.Second,
 		CopyBackoffMin:         100 * time.Millisecond,
@@ -122,6 +134,15 @@ func (c Config) Validate() error {
 			bad(f.name, f.value, ">= 1")
 		}
 	}
+	if c.UnackedConsumerMax < 2 {
+		bad("UnackedConsumerMax", c.UnackedConsumerMax, ">= 2")
+	}
+	if c.UnackedSubscriptionMax < 2 {
+		bad("UnackedSubscriptionMax", c.UnackedSubscriptionMax, ">= 2")
+	}
+	if err := c.Spill.Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.UnsettledMax+c.BatchMax > OpenMax {
 		bad("UnsettledMax", c.UnsettledMax, fmt.Sprintf("<= %d less BatchMax", OpenMax))
 	}
@@ -146,6 +167,20 @@ func (c Config) Validate() error {
 		errs = append(errs, c.checkTopics())
 	}
 	return errors.Join(errs...)
+}
+
+// bounds are what the ledger spills by, in a group of so many members: the allowance of
+// a subscription is for all of them, and nobody knows which of them needs it.
+func (c Config) bounds(members int) Bounds {
+	b := Bounds{Spill: c.Spill, UnsettledMax: c.UnsettledMax, BytesMax: c.UnsettledBytesMax}
+	b.PinnedMax = max(1, min(b.PinnedMax, c.allowance(members)/2))
+	return b
+}
+
+// allowance is how many events of one topic partition the broker lets this node have
+// unacked.
+func (c Config) allowance(members int) int {
+	return min(c.UnackedConsumerMax, c.UnackedSubscriptionMax/max(1, members))
 }
 
 // checkTopics makes sure that no event could be copied to where it is read as new.

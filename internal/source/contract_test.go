@@ -330,7 +330,7 @@ func BenchmarkPulsarSource(b *testing.B) {
 	b.ResetTimer()
 	settled := 0
 	verdicts := make([]event.Verdict, 0, 256)
-	err = src.Run(ctx, func(_ context.Context, events []source.Message) {
+	err = src.Run(ctx, sourcetest.Sink(func(_ context.Context, events []source.Message) {
 		verdicts = verdicts[:0]
 		for _, e := range events {
 			verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Done})
@@ -340,7 +340,7 @@ func BenchmarkPulsarSource(b *testing.B) {
 			b.StopTimer()
 			stop()
 		}
-	})
+	}))
 	stop()
 	if err != nil {
 		b.Fatal(err)

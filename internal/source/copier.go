@@ -7,10 +7,12 @@ import (
 	"github.com/ringfence/router/internal/event"
 )
 
-// outgoingEvent is a claimed event that waits for its copy to be sent.
+// outgoingEvent is an event that waits for its copy to be sent: a claimed one, or one
+// that is spilled.
 type outgoingEvent struct {
-	message Message
-	verdict event.Verdict // Failed or Rejected
+	message Message       // of a spilled one only from when it is sent
+	verdict event.Verdict // Failed or Rejected; of a spilled one the handle is all that counts
+	spilled bool
 }
 
 // landing is the end of one copy.
@@ -25,7 +27,7 @@ type landing struct {
 //
 // A copy that failed may be in its topic all the same. Sent again it is there
 // twice, under one message id, by which its owner knows it.
-func (s *Source) copy(ctx context.Context, broker link) {
+func (s *Source) copy(ctx context.Context, broker link, sink Sink) {
 	var waiting, failed []outgoingEvent
 	var landed []landing
 	flying := 0
@@ -47,7 +49,7 @@ func (s *Source) copy(ctx context.Context, broker link) {
 		s.mu.Unlock()
 
 		flying -= len(landed)
-		if lost := s.settleLanded(landed); len(lost) > 0 {
+		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
 			failed = append(failed, lost...)
 			if again == nil {
 				again = time.After(backoff)
@@ -58,22 +60,67 @@ func (s *Source) copy(ctx context.Context, broker link) {
 		}
 		clear(landed)
 
-		n := min(len(waiting), s.cfg.CopiesMax-flying)
-		for _, out := range waiting[:n] {
-			broker.send(ctx, s.copyOf(out), func(err error) { s.land(out, err) })
+		for len(waiting) > 0 && flying < s.cfg.CopiesMax {
+			n := min(len(waiting), s.cfg.CopiesMax-flying)
+			batch := s.stillNeeded(waiting[:n], sink)
+			for _, out := range batch {
+				broker.send(ctx, s.copyOf(&out), func(err error) { s.land(out, err) })
+			}
+			flying += len(batch)
+			rest := copy(waiting, waiting[n:])
+			clear(waiting[rest:])
+			waiting = waiting[:rest]
 		}
-		flying += n
-		rest := copy(waiting, waiting[n:])
-		clear(waiting[rest:])
-		waiting = waiting[:rest]
 	}
 }
 
-func (s *Source) copyOf(out outgoingEvent) outgoing {
-	if out.verdict.Kind == event.Rejected {
-		return deadLetterCopy(s.cfg.DeadLetterTopic, out.message, &out.verdict)
+// stillNeeded leaves out, in place, spilled events whose verdicts have come meanwhile,
+// and brings the others up to date.
+func (s *Source) stillNeeded(batch []outgoingEvent, sink Sink) []outgoingEvent {
+	needed := batch[:0]
+	var spilled []event.Handle
+	s.mu.Lock()
+	for _, out := range batch {
+		if out.spilled {
+			var ok bool
+			if out.message, ok = s.ledger.Sending(out.verdict.Handle); !ok {
+				continue
+			}
+			spilled = append(spilled, out.verdict.Handle)
+		}
+		needed = append(needed, out)
 	}
-	return retryCopy(s.cfg.RetryTopic, out.message, &out.verdict)
+	s.mu.Unlock()
+	if len(spilled) == 0 {
+		return needed
+	}
+	newest := sink.Newest(spilled, nil)
+	for i := range needed {
+		if out := &needed[i]; out.spilled {
+			if ev := newest[0]; ev != nil {
+				out.message.Event = ev
+			}
+			newest = newest[1:]
+		}
+	}
+	return needed
+}
+
+func (s *Source) copyOf(out *outgoingEvent) outgoing {
+	m, v := out.message, &out.verdict
+	switch {
+	case v.Kind == event.Rejected:
+		return deadLetterCopy(s.cfg.DeadLetterTopic, m, v, v.Reason)
+	case s.roundsAreOver(out):
+		return deadLetterCopy(s.cfg.DeadLetterTopic, m, v, tooManyRounds(m.Event.Round))
+	case out.spilled:
+		return spillCopy(s.cfg.RetryTopic, m, s.cfg.Spill.delay(m.Event.Round))
+	}
+	return retryCopy(s.cfg.RetryTopic, m, v)
+}
+
+func (s *Source) roundsAreOver(out *outgoingEvent) bool {
+	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
 
 // land is called by the broker's client, from any goroutine.
@@ -85,24 +132,37 @@ func (s *Source) land(out outgoingEvent, err error) {
 }
 
 // settleLanded settles the events whose copies are safe and returns the others.
-func (s *Source) settleLanded(landed []landing) (lost []outgoingEvent) {
+func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
 	var retried, deadLettered int
+	var spilled []event.Handle
 	s.mu.Lock()
-	for _, l := range landed {
+	for i := range landed {
+		l := &landed[i]
 		if l.err != nil {
+			if l.spilled {
+				s.ledger.NotCopied(l.verdict.Handle)
+			}
 			lost = append(lost, l.outgoingEvent)
 			continue
 		}
 		s.acks, _ = s.ledger.Copied(l.verdict.Handle, s.acks)
-		if l.verdict.Kind == event.Rejected {
+		if l.spilled {
+			spilled = append(spilled, l.verdict.Handle)
+		}
+		switch {
+		case l.verdict.Kind == event.Rejected || s.roundsAreOver(&l.outgoingEvent):
 			deadLettered++
-		} else {
+		case !l.spilled:
 			retried++
 		}
 	}
 	s.noteSettled()
 	s.mu.Unlock()
+	if len(spilled) > 0 {
+		sink.Spilled(spilled)
+	}
 	s.metrics.retried.Add(float64(retried))
+	s.metrics.spilled.Add(float64(len(spilled)))
 	s.metrics.deadLettered.Add(float64(deadLettered))
 	if len(lost) > 0 {
 		s.metrics.copyFailures.Add(float64(len(lost)))

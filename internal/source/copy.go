@@ -43,14 +43,26 @@ func retryCopy(topic string, m Message, v *event.Verdict) outgoing {
 	return c
 }
 
+// spillCopy makes the copy of an event without a verdict.
+func spillCopy(topic string, m Message, delay time.Duration) outgoing {
+	c := newCopy(topic, m, &event.Verdict{}, m.Event.Round+1, m.Event.LastError)
+	c.delay = delay
+	return c
+}
+
+// tooManyRounds is the reason to give up an event that was copied so often.
+func tooManyRounds(rounds uint32) string {
+	return fmt.Sprintf("copied to the retry topic %d times without coming to an end", rounds)
+}
+
 // deadLetterCopy makes the copy that is kept for people to look at.
-func deadLetterCopy(topic string, m Message, v *event.Verdict) outgoing {
+func deadLetterCopy(topic string, m Message, v *event.Verdict, reason string) outgoing {
 	lastError := m.Event.LastError
 	if attempts(m.Event, v) > m.Event.Attempts {
 		lastError = v.Reason // this very failure was the last
 	}
 	c := newCopy(topic, m, v, m.Event.Round, lastError)
-	c.properties[PropertyReason] = v.Reason
+	c.properties[PropertyReason] = reason
 	if v.Owner != "" {
 		c.properties[PropertyOwner] = v.Owner
 	}

@@ -106,7 +106,7 @@ func TestMessageIDsReadBackAsWritten(t *testing.T) {
 // An event that never came to the application has neither errors nor an owner.
 func TestDeadLetterOfAnEventWithoutAKey(t *testing.T) {
 	ev := event.Event{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, Topic: "t"}
-	c := deadLetterCopy("dead", Message{Event: &ev}, &event.Verdict{Kind: event.Rejected, Reason: "no key"})
+	c := deadLetterCopy("dead", Message{Event: &ev}, &event.Verdict{Kind: event.Rejected}, "no key")
 	if c.topic != "dead" || c.properties[PropertyReason] != "no key" || c.properties[PropertyAttempts] != "0" {
 		t.Errorf("copy = %+v", c)
 	}

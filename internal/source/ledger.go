@@ -89,6 +89,7 @@ type Stats struct {
 	Entries       int           // open entries
 	PinnedEntries int           // open entries of which some events are settled
 	Pinned        int           // settled events in them: done for us, unacked for the broker
+	Spilling      int           // unsettled events of which a copy is to be made, to free what they pin
 	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
 	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
 	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
@@ -106,12 +107,21 @@ type Ledger struct {
 	entries  []entry
 	spare    []int32 // free entry numbers
 	byID     map[EntryID]int32
-	lanes    []int32 // lane → the entry that is being received on it, or noEntry
-	oldest   int32   // list of entries by age
+	lanes    []laneState
+	oldest   int32 // list of entries by age
 	newest   int32
 	before   uint64 // generations that an earlier ledger of this node has used
 	latest   uint64 // highest generation in use here
+	batch    uint32 // number of the batch that is being received; earlier ones were handed on
+	spill    spill
 	stats    Stats
+}
+
+// laneState is what a ledger knows of one stream of the broker. The broker has an
+// allowance of its own for each.
+type laneState struct {
+	current int32 // the entry that is being received, or noEntry
+	unacked int   // events as the broker counts them
 }
 
 // slot is one open event.
@@ -121,9 +131,22 @@ type slot struct {
 	generation uint64
 	entry      int32
 	index      int32
-	claimed    bool // its copy is under way
+	batch      uint32 // that it came with
+	claim      claim
 	open       bool
 }
+
+// claim says who settles an open event.
+//
+//exhaustive:enforce
+type claim uint8
+
+const (
+	unclaimed claim = iota // its verdict
+	spilling               // its verdict, or a copy that waits to be sent, to free what the event pins
+	sending                // that it was done, or this copy, which is on its way to the broker
+	claimed                // the copy that its verdict asked for, alone
+)
 
 // entry is one open entry.
 type entry struct {
@@ -133,6 +156,7 @@ type entry struct {
 	ref          any // newest
 	total        int32
 	open         int32
+	spilling     int32 // of the open ones, those of which a copy is to be made
 	settled      int32
 	lane         int32
 	bytes        int
@@ -179,9 +203,9 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt) (event.Handle, Receptio
 // another one behind unfinished.
 func (l *Ledger) enter(now clock.Instant, r *Receipt) int32 {
 	for int(r.Lane) >= len(l.lanes) {
-		l.lanes = append(l.lanes, noEntry)
+		l.lanes = append(l.lanes, laneState{current: noEntry})
 	}
-	current := l.lanes[r.Lane]
+	current := l.lanes[r.Lane].current
 	if current != noEntry && l.entries[current].id == r.Entry {
 		return current
 	}
@@ -193,18 +217,39 @@ func (l *Ledger) enter(now clock.Instant, r *Receipt) int32 {
 		number = l.add(now, r)
 	}
 	e := &l.entries[number]
-	if known && e.lane != r.Lane && l.lanes[e.lane] == number {
-		l.lanes[e.lane] = noEntry
+	if known && e.lane != r.Lane {
+		l.changeLane(number, r.Lane)
 	}
-	e.lane, e.torn = r.Lane, false
-	l.lanes[r.Lane] = number
+	e.torn = false
+	l.lanes[r.Lane].current = number
 	return number
+}
+
+// changeLane is for an entry that comes again by another way.
+func (l *Ledger) changeLane(number, to int32) {
+	e := &l.entries[number]
+	from := &l.lanes[e.lane]
+	if from.current == number {
+		from.current = noEntry
+	}
+	unacked := l.unackedOf(e)
+	from.unacked -= unacked
+	l.lanes[to].unacked += unacked
+	e.lane = to
+}
+
+// unackedOf is how many events of an entry the broker counts.
+func (l *Ledger) unackedOf(e *entry) int {
+	if l.counting == CountEntries {
+		return int(e.total)
+	}
+	return int(e.open)
 }
 
 // leave is called when the lane goes on to another entry.
 func (l *Ledger) leave(number int32) {
 	e := &l.entries[number]
-	l.lanes[e.lane] = noEntry
+	l.lanes[e.lane].current = noEntry
 	if e.open+e.settled < e.total {
 		e.torn = true
 		l.dropIfOver(number)
@@ -224,7 +269,7 @@ func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
 	for range r.Total {
 		state = append(state, unreceived)
 	}
-	*e = entry{id: r.Entry, state: state, received: now, total: r.Total, older: l.newest, newer: noEntry}
+	*e = entry{id: r.Entry, state: state, received: now, total: r.Total, lane: r.Lane, older: l.newest, newer: noEntry}
 	if l.newest == noEntry {
 		l.oldest = number
 	} else {
@@ -234,7 +279,7 @@ func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
 	l.byID[r.Entry] = number
 	l.stats.Entries++
 	if l.counting == CountEntries {
-		l.stats.Allowance += int(r.Total)
+		l.count(r.Lane, int(r.Total))
 	}
 	return number
 }
@@ -249,7 +294,7 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	s := &l.slots[at]
 	generation := max(s.generation, l.before) + 1
 	l.latest = max(l.latest, generation)
-	*s = slot{Message: r.Message, ref: r.Ref, generation: generation, entry: number, index: r.Index, open: true}
+	*s = slot{Message: r.Message, ref: r.Ref, generation: generation, entry: number, index: r.Index, batch: l.batch, open: true}
 	e := &l.entries[number]
 	e.state[r.Index] = at
 	e.open++
@@ -258,7 +303,7 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	l.stats.Bytes += weight
 	l.stats.Unsettled++
 	if l.counting == CountEvents {
-		l.stats.Allowance++
+		l.count(e.lane, 1)
 	}
 	handle := event.NewHandle(generation, at)
 	r.Event.Handle = handle
@@ -277,43 +322,56 @@ func (l *Ledger) slotOf(h event.Handle) *slot {
 	return s
 }
 
-// Done settles an event that no copy is made of, and appends what may now be acked.
-// It reports false, and changes nothing, when the event has its end already, or a
-// claim on it.
+// count adds to what the broker counts as unacked.
+func (l *Ledger) count(lane int32, n int) {
+	l.lanes[lane].unacked += n
+	l.stats.Allowance += n
+}
+
+// Done settles an event that was done, and appends what may now be acked. It reports
+// false, and changes nothing, when the event has its end already, or a claim on it.
 func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
 	s := l.slotOf(h)
-	if s == nil || s.claimed {
+	if s == nil || s.claim == claimed {
 		return acks, false
 	}
+	l.spill.ended++
 	return l.settle(h, s, acks), true
 }
 
 // Claim takes an open event for copying: from now on only [Ledger.Copied] settles
-// it. It reports false when the event has its end already, or another claim on it.
+// it. It reports false when the event has its end already, another claim on it, or
+// another copy of it under way.
 func (l *Ledger) Claim(h event.Handle) (Message, bool) {
 	s := l.slotOf(h)
-	if s == nil || s.claimed {
+	if s == nil || s.claim == sending || s.claim == claimed {
 		return Message{}, false
 	}
-	s.claimed = true
+	l.endSpill(s)
+	s.claim = claimed
 	return s.Message, true
 }
 
-// Copied settles a claimed event whose copy is safe, and appends what may now be acked.
+// Copied settles an event whose copy is safe, and appends what may now be acked. It
+// reports false when the event has its end already.
 func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
 	s := l.slotOf(h)
-	if s == nil || !invariant.Check(s.claimed, "source: an event was copied without a claim on it") {
+	if s == nil || !invariant.Check(s.claim == claimed || s.claim == sending, "source: an event was copied without a claim on it") {
 		return acks, false
+	}
+	if s.claim == claimed {
+		l.spill.ended++
 	}
 	return l.settle(h, s, acks), true
 }
 
 // GiveBack closes an open event without settling it, for the broker to deliver it
 // again (to anybody, its whole entry), and returns what to nack. Its entry will not
-// be acked on account of this delivery.
+// be acked on account of this delivery. It reports false when the event has its end
+// already, or a copy of it is under way.
 func (l *Ledger) GiveBack(h event.Handle) (Ack, bool) {
 	s := l.slotOf(h)
-	if s == nil || s.claimed {
+	if s == nil || s.claim == sending || s.claim == claimed {
 		return Ack{}, false
 	}
 	number, index := s.entry, s.index
@@ -355,11 +413,13 @@ func (l *Ledger) settle(h event.Handle, s *slot, acks []Ack) []Ack {
 
 // vacate frees the slot of h.
 func (l *Ledger) vacate(h event.Handle, s *slot) {
-	l.entries[s.entry].open--
+	e := &l.entries[s.entry]
+	e.open--
 	l.stats.Unsettled--
 	if l.counting == CountEvents {
-		l.stats.Allowance--
+		l.count(e.lane, -1)
 	}
+	l.endSpill(s)
 	*s = slot{generation: s.generation}
 	l.free.push(h.Slot())
 }
@@ -379,8 +439,8 @@ func (l *Ledger) dropIfOver(number int32) {
 
 func (l *Ledger) remove(number int32) {
 	e := &l.entries[number]
-	if l.lanes[e.lane] == number {
-		l.lanes[e.lane] = noEntry
+	if l.lanes[e.lane].current == number {
+		l.lanes[e.lane].current = noEntry
 	}
 	if e.older == noEntry {
 		l.oldest = e.newer
@@ -396,7 +456,7 @@ func (l *Ledger) remove(number int32) {
 	l.stats.Entries--
 	l.stats.Bytes -= e.bytes
 	if l.counting == CountEntries {
-		l.stats.Allowance -= int(e.total)
+		l.count(e.lane, -int(e.total))
 		l.stats.Pinned -= int(e.settled)
 		if e.settled > 0 {
 			l.stats.PinnedEntries--

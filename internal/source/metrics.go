@@ -12,11 +12,14 @@ type Metrics struct {
 	openEntries    prometheus.Gauge
 	pinnedEntries  prometheus.Gauge
 	pinnedEvents   prometheus.Gauge
+	spilling       prometheus.Gauge
 	allowance      prometheus.Gauge
+	allowanceRatio prometheus.Gauge
 	oldest         prometheus.Gauge
 	received       *prometheus.CounterVec
 	acked          prometheus.Counter
 	retried        prometheus.Counter
+	spilled        prometheus.Counter
 	deadLettered   prometheus.Counter
 	nacked         prometheus.Counter
 	ignored        prometheus.Counter
@@ -41,6 +44,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		pinnedEntries:  gauge("pinned_entries", "Open entries of which some events are settled."),
 		pinnedEvents:   gauge("pinned_events", "Settled events that the broker counts as unacked, because others of their entry are open."),
 		allowance:      gauge("allowance_used", "Unacked events as the broker counts them, without those that the client fetched ahead."),
+		spilling:       gauge("spilling", "Unsettled events that are to be copied to the retry topic, because they are open for long and pin others or fill the node."),
+		allowanceRatio: gauge("allowance_used_ratio", "Largest part of the broker's allowance of unacked events that this node uses of any topic partition, without what the client fetched ahead."),
 		oldest:         gauge("oldest_unsettled_seconds", "Age of the oldest open entry, 0 when there is none."),
 		received: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_received_total",
@@ -48,6 +53,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 		acked:        counter("acked_total", "Events that ended as done."),
 		retried:      counter("retried_total", "Events that ended as a copy in the retry topic."),
+		spilled:      counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they were open for long and pinned others or filled the node."),
 		deadLettered: counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
 		nacked:       counter("nacked_total", "Events that were given back to the broker, each with its whole entry."),
 		ignored:      counter("ignored_verdicts_total", "Verdicts for events that had their end already."),

@@ -19,10 +19,20 @@ import (
 // Shared. It is wrapped with the names of both.
 var ErrSubscriptionType = errors.New("the subscription has consumers of another type than Shared")
 
-// Sink takes a batch of events, in the order in which the broker delivered them.
-// The slice is valid during the call only, the events are the sink's. It may block
-// to hold the source back; when ctx ends it takes the batch without more waiting.
-type Sink func(ctx context.Context, batch []Message)
+// Sink is where a source hands events on to.
+type Sink interface {
+	// Received takes a batch of events, in the order in which the broker delivered them,
+	// and gives each its key before it returns. The slice is valid during the call only,
+	// the events are the sink's. It may block to hold the source back; when ctx ends
+	// it takes the batch without more waiting.
+	Received(ctx context.Context, batch []Message)
+	// Newest appends to dst, for each handle, the event with all that was heard of its
+	// failures since it was handed on, or nil when the sink has it no more.
+	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
+	// Spilled says that events were settled, by a copy that will come back. No verdict
+	// is waited for any more.
+	Spilled(handles []event.Handle)
+}
 
 // link is a source's connection to a broker. receive is called by one goroutine,
 // send by another one, ack and nack by a third; close by any, once, and it makes the
@@ -60,18 +70,22 @@ type Source struct {
 	copies  []outgoingEvent // to be sent by the copier
 	landed  []landing       // copies that came to their end
 	changed chan struct{}   // capacity 1: something was settled, for the reader
+	spilled []event.Handle  // scratch of spill
+	members int             // that share the subscription
 	idle    chan struct{}   // not nil while somebody drains; closed when nothing is open
 	toAck   chan struct{}   // capacity 1
 	toCopy  chan struct{}   // capacity 1
 }
 
 func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (link, error)) *Source {
-	return &Source{
+	s := &Source{
 		cfg: cfg.complete(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
 		ledger:  NewLedger(cfg.Counting),
 		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1), toCopy: make(chan struct{}, 1),
 	}
+	s.SetMembers(1)
+	return s
 }
 
 // Ready is closed once Run has subscribed to all topics.
@@ -83,6 +97,15 @@ func (s *Source) ContinueAfter(earlier *Source) {
 	earlier.mu.Lock()
 	defer earlier.mu.Unlock()
 	s.ledger.ContinueAfter(earlier.ledger)
+}
+
+// SetMembers says how many members, this one included, share the subscription and so
+// the broker's allowance for it. It may be called at any time.
+func (s *Source) SetMembers(members int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.members = members
+	s.ledger.Bound(s.cfg.bounds(members))
 }
 
 // Run subscribes and hands events to sink until ctx ends; then it sends the acks
@@ -116,7 +139,8 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		return nil
 	})
 	group.Go(func() error { defer close(acked); s.ack(ctx, broker); return nil })
-	group.Go(func() error { s.copy(ctx, broker); return nil })
+	group.Go(func() error { s.copy(ctx, broker, sink); return nil })
+	group.Go(func() error { s.spill(ctx); return nil })
 	group.Go(func() error { s.publishGauges(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
@@ -184,7 +208,7 @@ func (s *Source) read(ctx context.Context, broker link, sink Sink) error {
 		}
 		batch = s.enter(receipts, batch[:0])
 		if len(batch) > 0 {
-			sink(ctx, batch)
+			sink.Received(ctx, batch)
 		}
 		clear(receipts) // what is settled may be collected
 		clear(batch)
@@ -199,6 +223,7 @@ func (s *Source) waitForRoom(ctx context.Context) bool {
 			return false
 		}
 		s.mu.Lock()
+		s.ledger.HandedOn()
 		stats := s.ledger.Stats()
 		// Acks that cannot be sent while the broker is away count, too.
 		full := stats.Unsettled+len(s.acks)+s.acking >= s.cfg.UnsettledMax || stats.Bytes >= s.cfg.UnsettledBytesMax
@@ -265,7 +290,7 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 		case event.Failed, event.Rejected:
 			var m Message
 			if m, ok = s.ledger.Claim(v.Handle); ok {
-				s.copies = append(s.copies, outgoingEvent{m, *v})
+				s.copies = append(s.copies, outgoingEvent{message: m, verdict: *v})
 			}
 		case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
 			invariant.Check(false, "source: settled by a verdict that is not final")
@@ -345,6 +370,42 @@ func (s *Source) ack(ctx context.Context, broker link) {
 	}
 }
 
+// spillEvery is how often is looked whether there is something to spill.
+const spillEvery = 100 * time.Millisecond
+
+// spill is a goroutine that lets the copier copy what the ledger wants to be rid of.
+func (s *Source) spill(ctx context.Context) {
+	ticker := time.NewTicker(spillEvery)
+	defer ticker.Stop()
+	const quiet = 10 * time.Second // between two lines in the log
+	var noted clock.Instant
+	events := 0
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		now := clock.Now()
+		s.mu.Lock()
+		s.spilled = s.ledger.Spill(now, s.spilled[:0])
+		for _, h := range s.spilled {
+			s.copies = append(s.copies, outgoingEvent{verdict: event.Verdict{Handle: h}, spilled: true})
+		}
+		events += len(s.spilled)
+		stats := s.ledger.Stats()
+		if len(s.spilled) > 0 {
+			wake(s.toCopy)
+		}
+		s.mu.Unlock()
+		if events > 0 && (noted == 0 || now.Sub(noted) >= quiet) {
+			s.log.Warn("events that are open for long are copied to the retry topic",
+				"events", events, "unsettled", stats.Unsettled, "pinned", stats.Pinned, "open_entries", stats.Entries)
+			events, noted = 0, now
+		}
+	}
+}
+
 // publishGauges is a goroutine that keeps the gauges fresh, also while nothing moves.
 func (s *Source) publishGauges(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
@@ -365,7 +426,9 @@ func (s *Source) publishGauges(ctx context.Context) {
 }
 
 func (s *Source) gauges() {
-	stats := s.Stats()
+	s.mu.Lock()
+	stats, mostUnacked, allowance := s.ledger.Stats(), s.ledger.MostUnacked(), s.cfg.allowance(s.members)
+	s.mu.Unlock()
 	age := time.Duration(0)
 	if now := clock.Now(); stats.Oldest.Before(now) {
 		age = now.Sub(stats.Oldest)
@@ -375,7 +438,9 @@ func (s *Source) gauges() {
 	s.metrics.openEntries.Set(float64(stats.Entries))
 	s.metrics.pinnedEntries.Set(float64(stats.PinnedEntries))
 	s.metrics.pinnedEvents.Set(float64(stats.Pinned))
+	s.metrics.spilling.Set(float64(stats.Spilling))
 	s.metrics.allowance.Set(float64(stats.Allowance))
+	s.metrics.allowanceRatio.Set(float64(mostUnacked) / float64(max(1, allowance)))
 	s.metrics.oldest.Set(age.Seconds())
 }
 

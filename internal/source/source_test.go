@@ -148,14 +148,14 @@ func BenchmarkSource(b *testing.B) {
 	var run sync.WaitGroup
 	run.Go(func() {
 		verdicts := make([]event.Verdict, 0, cfg.BatchMax)
-		_ = src.Run(ctx, func(_ context.Context, events []source.Message) {
+		_ = src.Run(ctx, sourcetest.Sink(func(_ context.Context, events []source.Message) {
 			verdicts = verdicts[:0]
 			for _, e := range events {
 				verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Done})
 			}
 			src.Settle(verdicts)
 			done <- len(events)
-		})
+		}))
 	})
 	<-src.Ready()
 	b.ReportAllocs()

@@ -69,6 +69,20 @@ func NewMetrics() *source.Metrics { return source.NewMetrics(prometheus.NewRegis
 // Quiet is a log that nobody reads.
 func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// Sink is a sink for tests that only look at what comes.
+type Sink func(ctx context.Context, batch []source.Message)
+
+// Received implements source.Sink.
+func (f Sink) Received(ctx context.Context, batch []source.Message) { f(ctx, batch) }
+
+// Newest implements source.Sink. It has heard of nothing.
+func (Sink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	return append(dst, make([]*event.Event, len(handles))...)
+}
+
+// Spilled implements source.Sink.
+func (Sink) Spilled([]event.Handle) {}
+
 // Member is a running source and what it has handed on.
 type Member struct {
 	*source.Source
@@ -91,7 +105,7 @@ func Start(t testing.TB, src *source.Source) *Member {
 	var run sync.WaitGroup
 	run.Go(func() {
 		defer close(m.over)
-		m.err = src.Run(ctx, m.sink)
+		m.err = src.Run(ctx, Sink(m.received))
 	})
 	t.Cleanup(func() { m.Stop(); run.Wait() })
 	select {
@@ -104,7 +118,7 @@ func Start(t testing.TB, src *source.Source) *Member {
 	return m
 }
 
-func (m *Member) sink(_ context.Context, batch []source.Message) {
+func (m *Member) received(_ context.Context, batch []source.Message) {
 	m.mu.Lock()
 	m.got = append(m.got, batch...)
 	m.mu.Unlock()
@@ -500,7 +514,7 @@ func anotherTypeIsRefused(t *testing.T, b Broker) {
 	b.Occupy(t, topic, Subscription)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := b.Source(t, Config(topic)).Run(ctx, func(context.Context, []source.Message) {})
+	err := b.Source(t, Config(topic)).Run(ctx, Sink(func(context.Context, []source.Message) {}))
 	if !errors.Is(err, source.ErrSubscriptionType) || !strings.Contains(err.Error(), Subscription) || !strings.Contains(err.Error(), topic) {
 		t.Errorf("Run = %v, want ErrSubscriptionType with the names of subscription and topic", err)
 	}

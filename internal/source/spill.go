@@ -1,0 +1,296 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/invariant"
+)
+
+// Spill says when events that are open for long are copied to the retry topic and
+// acked, although they wait or run: so that the few of them do not keep the broker
+// from sending the many others.
+type Spill struct {
+	// PinnedMax is how many events of one topic partition may be unacked, as the broker
+	// counts them, before events are spilled. More than half of the allowance is
+	// never waited for, whatever is set here. At least 1.
+	PinnedMax int
+	// KeyShareMax is the share of what may be open that one key may have when more than
+	// half of it is: the newer ones of its events are spilled. More than 0, at most 1.
+	KeyShareMax float64
+	// After is how long an event is open before it is spilled because its entry pins
+	// many others, or because of its key's share. More than 0.
+	After time.Duration
+	// StuckAfter is how long an event is open before it is spilled for whatever it
+	// takes up. At least After.
+	StuckAfter time.Duration
+	// RateMax is how many events are spilled in a second. Copies with a delay are
+	// never batched: a broker takes about 10,000 of them in a second, of all members
+	// together. At least 1.
+	RateMax int
+	// DelayMin is when a spilled event comes back. It doubles with every further round
+	// of the same event, up to DelayMax. At least a second, which is as fine as the
+	// broker's delays are.
+	DelayMin time.Duration
+	// DelayMax bounds it. Mailboxes must remember what was done for longer than this,
+	// or an event that was running when its copy was made may run again. At least DelayMin.
+	DelayMax time.Duration
+	// RoundsMax is how often an event may be copied to the retry topic, for whatever
+	// reason; then it goes to the dead letter topic. At least 1.
+	RoundsMax int
+}
+
+// What else spilling goes by.
+const (
+	// pinningPart is the part of an entry that may be open for the entry to count as one
+	// that pins many: one copy frees at least so many events.
+	pinningPart = 10
+	// spillsPerEnd is how many spills each event pays for that comes to its end another
+	// way. When an application does nothing at all, spilling would only move its backlog.
+	spillsPerEnd = 2
+)
+
+// DefaultSpill returns bounds for a stock broker: half of its allowance for one
+// consumer, and rounds for some days.
+func DefaultSpill() Spill {
+	return Spill{
+		PinnedMax:   25_000,
+		KeyShareMax: 0.1,
+		After:       time.Second,
+		StuckAfter:  30 * time.Second,
+		RateMax:     2000,
+		DelayMin:    time.Second,
+		DelayMax:    5 * time.Minute,
+		RoundsMax:   1000,
+	}
+}
+
+// Validate reports every field that has no sense.
+func (c Spill) Validate() error {
+	var errs []error
+	check := func(ok bool, field string, value any, want string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("source: Spill.%s = %v, want %s", field, value, want))
+		}
+	}
+	check(c.PinnedMax >= 1, "PinnedMax", c.PinnedMax, ">= 1")
+	check(c.KeyShareMax > 0 && c.KeyShareMax <= 1, "KeyShareMax", c.KeyShareMax, "> 0 and <= 1")
+	check(c.After > 0, "After", c.After, "> 0")
+	check(c.StuckAfter >= c.After, "StuckAfter", c.StuckAfter, fmt.Sprintf(">= After (%v)", c.After))
+	check(c.RateMax >= 1, "RateMax", c.RateMax, ">= 1")
+	check(c.DelayMin >= time.Second, "DelayMin", c.DelayMin, ">= 1s")
+	check(c.DelayMax >= c.DelayMin, "DelayMax", c.DelayMax, fmt.Sprintf(">= DelayMin (%v)", c.DelayMin))
+	check(c.RoundsMax >= 1 && c.RoundsMax <= math.MaxInt32, "RoundsMax", c.RoundsMax, "1 to 2147483647")
+	return errors.Join(errs...)
+}
+
+// delay returns when the next copy of an event that was copied rounds times comes back.
+func (c Spill) delay(rounds uint32) time.Duration {
+	d := c.DelayMin
+	for ; rounds > 0 && d < c.DelayMax; rounds-- {
+		d *= 2
+	}
+	return min(d, c.DelayMax)
+}
+
+// Bounds are what a ledger decides by which events to spill.
+type Bounds struct {
+	Spill
+	UnsettledMax int // of the whole ledger
+	BytesMax     int // of the whole ledger
+}
+
+// spill is a ledger's part that spills.
+type spill struct {
+	bounds Bounds
+	budget float64 // events that may be spilled now
+	at     clock.Instant
+	ended  uint64 // events that came to their end another way since then
+	excess excess
+	keys   map[event.Key]share
+}
+
+// excess is how much more there is than may be; it falls with what is chosen.
+type excess struct {
+	unacked []int // of each lane
+	events  int
+	bytes   int
+}
+
+// share is what one key has of a ledger.
+type share struct{ events, bytes int }
+
+// Bound sets the bounds. A ledger without them spills nothing.
+func (l *Ledger) Bound(b Bounds) {
+	if l.spill.bounds.RateMax == 0 {
+		l.spill.budget = float64(b.RateMax)
+	}
+	l.spill.bounds = b
+}
+
+// HandedOn says that all events that were received have been handed on: they have
+// their keys now, and may be spilled.
+func (l *Ledger) HandedOn() { l.batch++ }
+
+// Spill chooses events to be copied to the retry topic, oldest first, and appends
+// their handles: of each the caller makes a copy ([Ledger.Sending]), and then says
+// [Ledger.Copied] or [Ledger.NotCopied]. Until then nothing else changes for the event.
+//
+// It chooses while the broker counts more than PinnedMax events of a topic partition
+// as unacked, or more than half of UnsettledMax or BytesMax is open. As long as
+// neither is so it costs nothing; otherwise it looks at what is open for longer than
+// Spill.After.
+func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
+	s := &l.spill
+	if s.bounds.RateMax == 0 {
+		return dst
+	}
+	s.earn(now)
+	if !l.measure() || s.budget < 1 {
+		return dst
+	}
+	clear(s.keys)
+	for number := l.oldest; number != noEntry && s.budget >= 1; number = l.entries[number].newer {
+		e := &l.entries[number]
+		age := now.Sub(e.received)
+		if age < s.bounds.After {
+			break
+		}
+		if e.torn || e.open+e.settled < e.total && l.counting == CountEntries {
+			continue // what is missing of it comes only with a whole redelivery
+		}
+		if l.frees(e, age >= s.bounds.StuckAfter) {
+			dst = l.spillEntry(e, dst)
+		} else {
+			dst = l.spillShares(e, dst)
+		}
+	}
+	return dst
+}
+
+// earn adds to the budget what time and progress allow.
+func (s *spill) earn(now clock.Instant) {
+	rate := float64(s.bounds.RateMax)
+	s.budget = min(rate, s.budget+min(rate*now.Sub(s.at).Seconds(), float64(spillsPerEnd*s.ended)))
+	s.at, s.ended = now, 0
+}
+
+// measure notes what there is too much of, and reports whether there is anything.
+func (l *Ledger) measure() bool {
+	x, b := &l.spill.excess, &l.spill.bounds
+	x.events, x.bytes = l.stats.Unsettled-b.UnsettledMax/2, l.stats.Bytes-b.BytesMax/2
+	x.unacked = x.unacked[:0]
+	over := x.events > 0 || x.bytes > 0
+	for i := range l.lanes {
+		unacked := l.lanes[i].unacked - b.PinnedMax
+		x.unacked = append(x.unacked, unacked)
+		over = over || unacked > 0
+	}
+	return over
+}
+
+// frees reports whether an entry holds what there is too much of, and should give it
+// free with all its open events.
+func (l *Ledger) frees(e *entry, stuck bool) bool {
+	x := &l.spill.excess
+	pinsMany := l.counting == CountEntries && e.open <= e.total/pinningPart
+	return (stuck || pinsMany) && (x.unacked[e.lane] > 0 || x.bytes > 0) || stuck && x.events > 0
+}
+
+// spillEntry chooses all open events of an entry, as far as the budget allows.
+func (l *Ledger) spillEntry(e *entry, dst []event.Handle) []event.Handle {
+	x := &l.spill.excess
+	x.unacked[e.lane] -= l.unackedOf(e)
+	x.events -= int(e.open)
+	x.bytes -= e.bytes
+	if e.spilling == e.open {
+		return dst
+	}
+	for _, at := range e.state {
+		if at >= 0 {
+			dst = l.choose(e, at, dst)
+		}
+	}
+	return dst
+}
+
+// spillShares chooses those open events of an entry whose keys have had their share
+// with older ones.
+func (l *Ledger) spillShares(e *entry, dst []event.Handle) []event.Handle {
+	s := &l.spill
+	if s.keys == nil {
+		s.keys = make(map[event.Key]share)
+	}
+	events := s.bounds.KeyShareMax * float64(min(s.bounds.UnsettledMax, s.bounds.PinnedMax))
+	bytes := s.bounds.KeyShareMax * float64(s.bounds.BytesMax)
+	for _, at := range e.state {
+		if at < 0 || !l.isHandedOn(&l.slots[at]) {
+			continue
+		}
+		ev := l.slots[at].Event
+		had := s.keys[ev.Key]
+		had.events++
+		had.bytes += ev.Bytes()
+		s.keys[ev.Key] = had
+		if had.events > 1 && (float64(had.events) > events || float64(had.bytes) > bytes) {
+			dst = l.choose(e, at, dst)
+		}
+	}
+	return dst
+}
+
+func (l *Ledger) isHandedOn(s *slot) bool { return int32(s.batch-l.batch) < 0 }
+
+// choose lets one open event be spilled, unless something settles it already.
+func (l *Ledger) choose(e *entry, at int32, dst []event.Handle) []event.Handle {
+	s := &l.slots[at]
+	if s.claim != unclaimed || l.spill.budget < 1 || !l.isHandedOn(s) {
+		return dst
+	}
+	l.spill.budget--
+	s.claim = spilling
+	e.spilling++
+	l.stats.Spilling++
+	return append(dst, event.NewHandle(s.generation, at))
+}
+
+// endSpill is called when an event is not to be spilled any more, or was.
+func (l *Ledger) endSpill(s *slot) {
+	if s.claim == spilling || s.claim == sending {
+		l.entries[s.entry].spilling--
+		l.stats.Spilling--
+		s.claim = unclaimed
+	}
+}
+
+// Sending says that the copy of an event that was chosen by [Ledger.Spill] is being
+// sent. It reports false when none is needed any more: its verdict came first.
+func (l *Ledger) Sending(h event.Handle) (Message, bool) {
+	s := l.slotOf(h)
+	if s == nil || s.claim != spilling {
+		return Message{}, false
+	}
+	s.claim = sending
+	return s.Message, true
+}
+
+// NotCopied takes back what [Ledger.Sending] has said: the copy will be sent again.
+func (l *Ledger) NotCopied(h event.Handle) {
+	if s := l.slotOf(h); s != nil && invariant.Check(s.claim == sending, "source: a copy failed that nobody has sent") {
+		s.claim = spilling
+	}
+}
+
+// MostUnacked is the largest number of events of one lane that the broker counts as
+// unacked.
+func (l *Ledger) MostUnacked() int {
+	most := 0
+	for i := range l.lanes {
+		most = max(most, l.lanes[i].unacked)
+	}
+	return most
+}
