@@ -23,6 +23,7 @@ import (
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
 )
@@ -116,6 +117,9 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		return usageError{err}
 	}
 	log = log.With("node", cfg.Node.Name)
+	if bug := planted.Present(); bug != planted.None {
+		log.Error("a bug is planted in this process: it breaks what a router promises", "error", bug.String())
+	}
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)
 	}

@@ -117,6 +117,25 @@ func TestPlantedPlants(t *testing.T) {
 	)
 }
 
+func TestPlantedSwitches(t *testing.T) {
+	tr := plant(t, map[string]string{
+		"fine/on.go":     "//go:build planted\n\npackage fine\nimport \"os\"\nvar present = len(os.Args)\nfunc On(b int) bool { return b == present }\n",
+		"fine/off.go":    "//go:build !planted\n\npackage fine\nfunc On(int) bool { return false }\n",
+		"fine/names.go":  "package fine\nvar names = [1]string{}\n",
+		"fine/x_test.go": "package fine\nimport \"os\"\nvar x = os.Args\n",
+		"bad/on.go":      "//go:build !planted || linux\n\npackage bad\nimport \"os\"\nvar present = len(os.Args)\nfunc On(b int) bool { return b == present }\n",
+		"bad/off.go":     "package bad\nfunc Off() bool { return false }\n",
+		"worse/off.go":   "package worse\nfunc On(bool) bool { return true }\n",
+	})
+	want(t, tr.switches("fine"))
+	want(t, tr.switches("bad"),
+		`bad/on.go:4: a build without the tag planted imports "os" to the switches`,
+		"bad/on.go:5: a build without the tag planted has a variable present among the switches",
+		"bad: On is not the constant false in a build without the tag planted",
+	)
+	want(t, tr.switches("worse"), "worse: On is not the constant false in a build without the tag planted")
+}
+
 func TestPlantedPackageDocs(t *testing.T) {
 	tr := plant(t, map[string]string{
 		"fine/a.go":           "// Package fine is.\npackage fine\n",

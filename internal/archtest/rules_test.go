@@ -106,6 +106,7 @@ var pureFiles = []pure{
 	{dir: "internal/ownership", files: []string{"*.go"}},
 	{dir: "internal/inbox", files: []string{"*.go"}},
 	{dir: "internal/app", files: []string{"desk.go"}},
+	{dir: "internal/node", files: []string{"gossip.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "window.go", "workers.go", "config.go"}},
 	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go"}},
@@ -132,6 +133,7 @@ func TestLibraries(t *testing.T)       { none(t, repository(t).strayLibraries(li
 func TestPureFiles(t *testing.T)       { none(t, repository(t).impurities(pureFiles)) }
 func TestGoroutines(t *testing.T)      { none(t, repository(t).goroutines(mayStartGoroutines)) }
 func TestPlants(t *testing.T)          { none(t, repository(t).plants("internal/sim")) }
+func TestSwitches(t *testing.T)        { none(t, repository(t).switches("internal/planted")) }
 func TestPackageDocs(t *testing.T)     { none(t, repository(t).packageDocs()) }
 func TestPublicNamesDocs(t *testing.T) { none(t, repository(t).undocumented()) }
 

@@ -3,6 +3,7 @@ package archtest
 import (
 	"fmt"
 	"go/ast"
+	"go/build/constraint"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -296,6 +297,62 @@ func (tr tree) plants(allowed string) (violations []string) {
 		}
 	}
 	return violations
+}
+
+// switches finds what could turn a planted bug on in a build without the tag: in the
+// folder of the switches, files that such a build has and that import anything or hold
+// a variable that is not blank and not a table of names, and an On that may be true.
+func (tr tree) switches(dir string) (violations []string) {
+	constant := false
+	for _, f := range tr.packages()[dir] {
+		if f.test || f.needs("planted") {
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			violations = append(violations, tr.at(spec)+": a build without the tag planted imports "+spec.Path.Value+" to the switches")
+		}
+		for _, decl := range f.ast.Decls {
+			switch decl := decl.(type) {
+			case *ast.GenDecl:
+				for _, spec := range decl.Specs {
+					if v, ok := spec.(*ast.ValueSpec); ok && decl.Tok == token.VAR && v.Names[0].Name != "names" {
+						violations = append(violations, tr.at(spec)+": a build without the tag planted has a variable "+v.Names[0].Name+" among the switches")
+					}
+				}
+			case *ast.FuncDecl:
+				constant = constant || decl.Name.Name == "On" && returnsFalse(decl)
+			}
+		}
+	}
+	if !constant {
+		violations = append(violations, dir+": On is not the constant false in a build without the tag planted")
+	}
+	return violations
+}
+
+// needs reports whether a build has the file only with the tag.
+func (f file) needs(tag string) bool {
+	for _, group := range f.ast.Comments {
+		for _, line := range group.List {
+			if expr, err := constraint.Parse(line.Text); err == nil && !expr.Eval(func(t string) bool { return t != tag }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// returnsFalse reports whether a function is nothing but "return false".
+func returnsFalse(f *ast.FuncDecl) bool {
+	if len(f.Body.List) != 1 {
+		return false
+	}
+	ret, ok := f.Body.List[0].(*ast.ReturnStmt)
+	if !ok || len(ret.Results) != 1 {
+		return false
+	}
+	value, ok := ret.Results[0].(*ast.Ident)
+	return ok && value.Name == "false"
 }
 
 // packageDocs finds packages that have not exactly one package doc, and docs that

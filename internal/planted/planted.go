@@ -6,9 +6,10 @@
 //	if planted.On(planted.NoWait) { … }
 //
 // In normal builds On is the constant false, and the compiler drops what stands
-// behind it: no switch exists outside of tests. With the build tag "planted" a test
-// of internal/sim turns one of them on by Plant; a rule of internal/archtest keeps
-// everybody else from calling it.
+// behind it: no switch exists there. With the build tag "planted" a test of
+// internal/sim turns one of them on by Plant; a rule of internal/archtest keeps
+// everybody else from calling it. A process of such a build, for an experiment with real
+// faults, begins with the bug that the variable RINGFENCE_PLANTED names.
 package planted
 
 // Bug is one planted bug. Zero is none.

@@ -1,0 +1,5 @@
+//go:build !planted
+
+package planted_test
+
+const built = false
