@@ -52,6 +52,8 @@ const (
 	// spillsPerEnd is how many spills each event pays for that comes to its end another
 	// way. When an application does nothing at all, spilling would only move its backlog.
 	spillsPerEnd = 2
+	// sharesEvery is how often keys are counted, which costs a look at every open event.
+	sharesEvery = time.Second
 )
 
 // DefaultSpill returns bounds for a stock broker: half of its allowance for one
@@ -111,6 +113,7 @@ type spill struct {
 	at     clock.Instant
 	ended  uint64 // events that came to their end another way since then
 	excess excess
+	shared clock.Instant // when keys were last counted
 	keys   map[event.Key]share
 }
 
@@ -153,7 +156,11 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 	if !l.measure() || s.budget < 1 {
 		return dst
 	}
-	clear(s.keys)
+	shares := now.Sub(s.shared) >= sharesEvery
+	if shares {
+		clear(s.keys)
+		s.shared = now
+	}
 	for number := l.oldest; number != noEntry && s.budget >= 1; number = l.entries[number].newer {
 		e := &l.entries[number]
 		age := now.Sub(e.received)
@@ -163,9 +170,10 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 		if e.torn || e.open+e.settled < e.total && l.counting == CountEntries {
 			continue // what is missing of it comes only with a whole redelivery
 		}
-		if l.frees(e, age >= s.bounds.StuckAfter) {
+		switch {
+		case l.frees(e, age >= s.bounds.StuckAfter):
 			dst = l.spillEntry(e, dst)
-		} else {
+		case shares:
 			dst = l.spillShares(e, dst)
 		}
 	}
