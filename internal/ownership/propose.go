@@ -9,6 +9,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/ring"
 )
 
 // How many counted Beats judge silence (section 3, Proposing).
@@ -154,10 +155,33 @@ func (m *Machine) propose() {
 		m.emit(Note{Kind: NotePlaceFailed, Reason: err.Error()})
 		return
 	}
+	table = m.keepStill(names, table)
 	reason := strings.Join(next.reasons, ", ")
 	m.append(&Epoch{Prev: m.state.Cur, Members: incs, Table: table, Reason: reason})
 	m.emit(Note{Kind: NoteProposed, At: m.state.Cur, Count: len(incs), Reason: reason})
 	m.due(m.now.Add(t.ProposeSpacing))
+}
+
+// keepStill takes those moves out of a table that nobody's coming or going asks for.
+// Members are known by their names: who is replaced gets its partitions back.
+func (m *Machine) keepStill(names []string, table []uint16) []uint16 {
+	at := make(map[string]int, len(names)) // name → index in names
+	newcomer := make([]bool, len(names))
+	for i, name := range names {
+		at[name], newcomer[i] = i, true
+	}
+	owner := make([]int, len(m.state.Members)) // index in Members → index in names
+	for i, inc := range m.state.Members {
+		owner[i] = ring.Unowned
+		if at, stays := at[m.nameOf(inc)]; stays {
+			owner[i], newcomer[at] = at, false
+		}
+	}
+	present := make([]int, len(table))
+	for p := range present {
+		present[p] = owner[m.state.Table[p]]
+	}
+	return ring.KeepStill(table, present, newcomer)
 }
 
 // plan is the membership of a next epoch.

@@ -79,9 +79,10 @@ type world struct {
 	failure  string
 	trace    []string
 	tracing  bool
-	mixed    bool    // leases of different lengths
-	brief    bool    // handlers take milliseconds
-	idle     bool    // no deliveries
+	mixed    bool // leases of different lengths
+	brief    bool // handlers take milliseconds
+	idle     bool // no deliveries
+	place    func(names []string) ([]uint16, error)
 	lateness float64 // how likely a record lands late
 	dupes    float64
 
@@ -92,7 +93,7 @@ type world struct {
 
 func newWorld(seed uint64, timing Timing) *world {
 	return &world{
-		rng: rand.New(rand.NewPCG(seed, 1)), timing: timing, next: Position{Ledger: 10},
+		rng: rand.New(rand.NewPCG(seed, 1)), timing: timing, next: Position{Ledger: 10}, place: simPlace,
 		digests: map[Position]uint64{}, opened: map[ring.Partition]Token{},
 		cuts: map[[2]string]bool{}, stats: map[string]int{},
 	}
@@ -229,7 +230,7 @@ func (p *proc) newMachine(running Set) {
 	}
 	cfg := Config{
 		Group: "g", Name: p.name, Inc: p.inc, HashID: "h", Partitions: simPartitions,
-		Timing: p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: simPlace,
+		Timing: p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: p.w.place,
 	}
 	if err := cfg.Validate(); err != nil {
 		p.w.fail("config: %v", err)

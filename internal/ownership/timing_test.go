@@ -169,3 +169,82 @@ func TestNothingMovesWithoutAFault(t *testing.T) {
 		}
 	}
 }
+
+// TestRollingRestartMovesAwayAndBack: members restart in turn, under their names. A
+// partition moves when its own member does, even if the placement would shuffle all.
+func TestRollingRestartMovesAwayAndBack(t *testing.T) {
+	timing := DefaultTiming()
+	w := newWorld(7, timing)
+	w.brief = true
+	w.place = func(names []string) ([]uint16, error) {
+		table := make([]uint16, simPartitions)
+		for p := range table {
+			table[p] = uint16((p + 3*len(names)) % len(names))
+		}
+		return table, nil
+	}
+	names := []string{"a", "b", "c", "d", "e"}
+	rest := func() {
+		t.Helper()
+		w.servedAgain(t)
+		w.runUntil(w.now + 5*time.Second)
+	}
+	for _, name := range names {
+		w.start(name)
+	}
+	for len(w.procs[0].membersNow()) < len(names) && w.now < time.Minute {
+		w.runUntil(w.now + time.Second)
+	}
+	rest()
+	owners := func() (owners [simPartitions]string) {
+		for _, p := range w.procs {
+			for part := range owners {
+				if p.alive && p.gates[part].Gate == Open {
+					owners[part] = p.name
+				}
+			}
+		}
+		return owners
+	}
+	first, before, moves := owners(), owners(), [simPartitions]int{}
+	note := func() {
+		now := owners()
+		for part := range moves {
+			if now[part] != before[part] {
+				moves[part]++
+			}
+		}
+		before = now
+	}
+	for _, name := range names {
+		for _, p := range w.procs {
+			if p.alive && p.name == name && p.ended == "" {
+				p.step(Leave{})
+				rest()
+				note()
+				p.kill(true)
+			}
+		}
+		w.start(name)
+		rest()
+		note()
+	}
+	if w.failure != "" {
+		t.Fatal(w.failure)
+	}
+	if before != first {
+		t.Errorf("owners %v, were %v: a name does not get its partitions back", before, first)
+	}
+	for part, n := range moves {
+		if n != 2 {
+			t.Errorf("partition %d has moved %d times, want away and back", part, n)
+		}
+	}
+}
+
+func (p *proc) membersNow() []Incarnation {
+	if p.m.state == nil {
+		return nil
+	}
+	return p.m.state.Members
+}
