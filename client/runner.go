@@ -129,7 +129,7 @@ func (r *runner) leave() {
 // next answers the event that the goroutine has finished, if any, and returns the
 // next one to work on; nil means that the goroutine is to end.
 func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
-	now := r.hooks.Now() // before every start: a machine that was asleep must not begin
+	now := r.hooks.Starting() // before every start: a machine that was asleep must not begin
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if finished != nil {
@@ -153,7 +153,7 @@ func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
 		r.work.Wait()
 		r.parked--
 		woken = true
-		now = r.hooks.Now()
+		now = r.hooks.Starting()
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 type Hooks struct {
 	// Now replaces the lease clock. It is called from many goroutines.
 	Now func() clock.Instant
+	// Starting is the clock that decides whether a handler may still start: Now if that is
+	// replaced, else a cheap one.
+	Starting func() clock.Instant
 	// Ponged is told the newest deadline each time a Pong has been taken in. It must
 	// neither block nor call back into the SDK.
 	Ponged func(deadline clock.Instant)
@@ -27,7 +30,9 @@ func With(ctx context.Context, h Hooks) context.Context { return context.WithVal
 func From(ctx context.Context) Hooks {
 	h, _ := ctx.Value(key{}).(Hooks)
 	if h.Now == nil {
-		h.Now = clock.Now
+		h.Now, h.Starting = clock.Now, new(clock.Fast).Now
+	} else {
+		h.Starting = h.Now
 	}
 	if h.Ponged == nil {
 		h.Ponged = func(clock.Instant) {}
