@@ -25,8 +25,8 @@ func DefaultConfig() Config {
 	return Config{
 		WorkersMax:     64,
 		InFlightMax:    10_000,
-		FrameEventsMax: 512,
-		FrameBytesMax:  256 << 10,
+		FrameEventsMax: 2048,
+		FrameBytesMax:  1 << 20,
 		EventBytesMax:  8 << 20,
 		ReasonBytesMax: 1 << 10,
 		HelloTimeout:   5 * time.Second,
