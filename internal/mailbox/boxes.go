@@ -81,7 +81,8 @@ type Boxes struct {
 	delivered uint64 // counts deliveries, for their ids
 	bytes     int
 	counters  Counters
-	read      int // by readAhead
+	hashes    []hashes // of the events that are being accepted
+	read      int      // by readAhead and lookAhead
 }
 
 // New returns the Boxes of a node with one shard. The bounds of cfg and retry are
@@ -123,17 +124,17 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 		b.senders[from] = struct{}{}
 	}
 	came := b.ages.begin(now)
-	for _, e := range events {
-		b.accept(came, address{from, e.Handle}, senderEpoch, e, out)
+	b.lookAhead(events)
+	for i, e := range events {
+		b.accept(came, address{from, e.Handle}, senderEpoch, e, b.hashes[i], out)
 	}
 	b.ages.end(came)
 }
 
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
-func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, out *Output) {
-	hash := hashOf(e.ID)
-	it, done := b.lookUp(hash, e.ID)
+func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, hash hashes, out *Output) {
+	it, done := b.lookUp(hash.id, e.ID)
 	if it != nil {
 		b.join(it, from, e, out)
 		return
@@ -152,7 +153,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		b.refuseForeign(from, senderEpoch, out)
 		return
 	}
-	a := b.actor(e.Key)
+	a := b.actor(e.Key, hash.key)
 	bytes := e.Bytes()
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
 	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
@@ -164,7 +165,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 			b.refuseMisplaced(from, e, out)
 			return
 		}
-		a = b.activate(p, e.Key)
+		a = b.activate(p, e.Key, hash.key)
 	} else if a.part != p {
 		b.refuseMisplaced(from, e, out)
 		return
@@ -172,16 +173,37 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	b.counters.Accepted++
 	it, place := b.items.get()
 	*it = item{
-		event: e, actor: a, place: place, hash: hash, id: e.ID, attempts: e.Attempts,
+		event: e, actor: a, place: place, hash: hash.id, id: e.ID, attempts: e.Attempts,
 		bytes: bytes, first: from, arrival: came,
 	}
 	b.bytes += bytes
-	b.known.add(hash, it.ref())
+	b.known.add(hash.id, it.ref())
 	came.items++
 	a.pushBack(it)
 	if a.wait == WaitNothing {
 		b.place(came.at, a, out)
 	}
+}
+
+// hashes are those of an event's id and key.
+type hashes struct{ id, key uint32 }
+
+// lookAhead computes the hashes of events, and reads what accepting them will look at.
+// As in readAhead, the cache misses of many events are then under way at a time.
+func (b *Boxes) lookAhead(events []*event.Event) {
+	sum := 0
+	b.hashes = b.hashes[:0]
+	for _, e := range events {
+		h := hashes{id: hashOf(e.ID), key: b.hashOfKey(e.Key)}
+		b.hashes = append(b.hashes, h)
+		sum += int(b.known.peek(h.id) + b.keys.peek(h.key))
+	}
+	for _, h := range b.hashes {
+		if ref := b.keys.peek(h.key); ref != 0 {
+			sum += int(b.actors.at(ref - 1).place)
+		}
+	}
+	b.read = sum
 }
 
 // lookUp says what is known about an id: the item if it is here, or that it was done
@@ -610,8 +632,8 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
 }
 
 // actor returns the actor of a key, or nil.
-func (b *Boxes) actor(key event.Key) *actor {
-	ref := b.keys.find(b.hashOfKey(key), func(ref uint32) bool { return b.actors.at(ref-1).key == key })
+func (b *Boxes) actor(key event.Key, hash uint32) *actor {
+	ref := b.keys.find(hash, func(ref uint32) bool { return b.actors.at(ref-1).key == key })
 	if ref == 0 {
 		return nil
 	}
@@ -623,9 +645,9 @@ func (b *Boxes) hashOfKey(key event.Key) uint32 {
 }
 
 // activate makes the actor of a key.
-func (b *Boxes) activate(p *part, key event.Key) *actor {
+func (b *Boxes) activate(p *part, key event.Key, hash uint32) *actor {
 	a, place := b.actors.get()
-	a.key, a.place, a.hash = key, place, b.hashOfKey(key)
+	a.key, a.place, a.hash = key, place, hash
 	p.link(a)
 	b.keys.add(a.hash, a.ref())
 	return a

@@ -537,12 +537,12 @@ func TestAnActorThatOutlivesAnEventHasItsOwnKey(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second := f.event(event.Key(strings.Clone("ann"))), f.event(event.Key(strings.Clone("ann")))
 	f.accept(Local, first, second)
-	a := f.actor("ann")
+	a := f.actor("ann", f.hashOfKey("ann"))
 	if a.keyOwn {
 		t.Error("the key was copied for an event that may be the only one")
 	}
 	f.finish(f.takeOne(), event.ResultDone, "")
-	if f.actor("ann") != a || !a.keyOwn {
+	if f.actor("ann", f.hashOfKey("ann")) != a || !a.keyOwn {
 		t.Error("the actor still has the key of an event that is gone")
 	}
 }
@@ -605,7 +605,7 @@ func TestARunningKeyIsNeverDispatchedAgain(t *testing.T) {
 	f.accept(Local, f.event("ann"), f.event("ann"))
 	f.takeOne()
 	before := invariant.Failures()
-	f.makeReady(f.now, f.actor("ann"), &f.out) // the planted bug
+	f.makeReady(f.now, f.actor("ann", f.hashOfKey("ann")), &f.out) // the planted bug
 	defer func() {
 		if panicked := recover() != nil; panicked != invariant.Enabled || invariant.Failures() != before+1 {
 			t.Errorf("panicked: %v, failures: %d, want %v and one more than %d", panicked, invariant.Failures(), invariant.Enabled, before)

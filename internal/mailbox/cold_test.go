@@ -99,7 +99,7 @@ func (c *cold) fill() {
 		c.accept()
 		c.take()
 	}
-	for full := DefaultConfig().WindowBytesMax / recordBytes; c.boxes.Stats().WindowIDs < full; {
+	for full := DefaultConfig().WindowBytesMax / recordBytes; c.boxes.Stats().WindowIDs < full-full/100; {
 		c.answer()
 		c.finish()
 		c.receive()

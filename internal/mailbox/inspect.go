@@ -64,7 +64,7 @@ type KeyState struct {
 func (b *Boxes) Inspect(key event.Key) KeyState {
 	p := b.part(ring.PartitionOf(string(key)))
 	s := KeyState{Partition: p.number, Gate: p.gate}
-	a := b.actor(key)
+	a := b.actor(key, b.hashOfKey(key))
 	if a == nil {
 		return s
 	}

@@ -28,6 +28,7 @@ type window struct {
 	records    []record // serial modulo its length
 	first, end uint64   // serials from first on and before end are in the ring
 	n          int      // how many of them are remembered; the first is
+	read       uint32   // by forgetSome
 }
 
 // record is one id.
@@ -77,7 +78,7 @@ func refOf(serial uint64) uint32 { return uint32(serial) | doneBit }
 
 func (w *window) makeRoom() {
 	if len(w.records) >= w.countMax {
-		w.forgetOldest()
+		w.forgetSome()
 		return
 	}
 	wider := *w
@@ -92,6 +93,21 @@ func (w *window) makeRoom() {
 func (w *window) forgetOldest() {
 	w.forget(w.first)
 	w.trim()
+}
+
+// forgetSome makes room for as many as it takes to read ahead what forgetting will
+// look at, so that the cache misses of many are under way at a time. That is the
+// oldest alone where the window is small.
+func (w *window) forgetSome() {
+	run := min(64, max(1, uint64(len(w.records))/1024))
+	sum := uint32(0)
+	for serial := w.first; serial < w.first+run; serial++ {
+		sum += w.known.peek(w.at(serial).hash)
+	}
+	w.read = sum // or the compiler would leave it all out
+	for end := w.first + run; w.first < end && w.n > 0; {
+		w.forgetOldest()
+	}
 }
 
 func (w *window) forget(serial uint64) {
