@@ -4,8 +4,9 @@
 //	go run ./bench --modes shared,ringfence --handler none
 //
 // Every consumer, application and router is a process of its own. A mode's figures
-// come from its steady window: after every worker has begun and settled, until
-// the backlog is nearly drained, so that start-up and tail do not count. It needs a
+// come from its steady window: from when part of the backlog is handled and every
+// process has the memory that it needs, until the backlog is nearly drained, so that
+// start-up and tail do not count. It needs a
 // broker: PULSAR_URL, or `make bench`, which starts one.
 package main
 
@@ -33,6 +34,8 @@ type Options struct {
 	Keys        int
 	Size        int
 	Nodes       int
+	Warm        float64 // the share of the backlog that warms the processes up
+	GOGC        int     // of every process, on all sides
 	Repetitions int
 	Router      string
 	App         string // tcp or unix
@@ -94,6 +97,8 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.IntVar(&o.Size, "size", 256, "payload bytes")
 	f.IntVar(&o.Nodes, "nodes", 3, "consumers, or routers with one application each")
+	f.Float64Var(&o.Warm, "warm", 0.3, "share of the backlog that warms the processes up and does not count")
+	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
 	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
 	f.StringVar(&o.App, "app", "tcp", "how an application reaches its router: tcp, unix")
@@ -120,6 +125,9 @@ func parse(args []string) (Options, error) {
 	}
 	if o.Events < 1000 || o.Keys < 1 || o.Size < 64 || o.Nodes < 1 || o.Repetitions < 1 {
 		errs = append(errs, errors.New("want --events >= 1000, --keys >= 1, --size >= 64, --nodes >= 1, --repetitions >= 1"))
+	}
+	if o.Warm < 0 || o.Warm > 0.8 || o.GOGC < 10 {
+		errs = append(errs, errors.New("want --warm from 0 to 0.8, --gogc >= 10"))
 	}
 	return o, errors.Join(errs...)
 }

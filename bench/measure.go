@@ -136,7 +136,7 @@ func start(ctx context.Context, o Options, mode, topic, dir string) ([]*proc, er
 	var procs []*proc
 	launch := func(role string, name string, args ...string) error {
 		p := &proc{role: role, cmd: exec.CommandContext(ctx, name, args...)}
-		p.cmd.Env = append(os.Environ(), "GOGC=400")
+		p.cmd.Env = append(os.Environ(), "GOGC="+strconv.Itoa(o.GOGC))
 		log, err := os.Create(filepath.Join(dir, fmt.Sprintf("%s-%d.log", role, len(procs))))
 		if err != nil {
 			return err
@@ -225,8 +225,9 @@ func total(procs []*proc) int {
 	return int(n)
 }
 
-// window computes the figures between the moment when the last worker had begun
-// and settled and the moment when 95 % of the backlog was handled.
+// window computes the figures between the moment when warm of the backlog was
+// handled, or a little after the last worker had begun where that was later, and the
+// moment when 95 % was.
 func window(o Options, procs []*proc) (Sample, error) {
 	var from, to time.Time
 	for _, p := range procs {
@@ -241,13 +242,10 @@ func window(o Options, procs []*proc) (Sample, error) {
 			from = at
 		}
 	}
-	for _, p := range procs {
-		for _, e := range p.events {
-			if eventsAt(procs, e.at) < 0.95*float64(o.Events) && e.at.After(to) {
-				to = e.at
-			}
-		}
+	if at := reached(procs, o.Warm*float64(o.Events)); at.After(from) {
+		from = at
 	}
+	to = reached(procs, 0.95*float64(o.Events))
 	took := to.Sub(from).Seconds()
 	if took < 0.5 {
 		return Sample{}, fmt.Errorf("the steady window is only %.2f s long: ask for more --events", took)
@@ -258,6 +256,19 @@ func window(o Options, procs []*proc) (Sample, error) {
 		s.CPU[p.role] += (valueAt(p.cpu, to) - valueAt(p.cpu, from)) * 1e6 / n
 	}
 	return s, nil
+}
+
+// reached returns the last moment of a report at which less than n events were handled.
+func reached(procs []*proc, n float64) time.Time {
+	var last time.Time
+	for _, p := range procs {
+		for _, e := range p.events {
+			if e.at.After(last) && eventsAt(procs, e.at) < n {
+				last = e.at
+			}
+		}
+	}
+	return last
 }
 
 // began returns when the worker reported its first event.
