@@ -93,7 +93,7 @@ func parse(args []string) (Options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&modes, "modes", "shared,ringfence", "what to run: shared, ringfence")
 	f.StringVar(&o.Handler, "handler", "none", "what the application does with an event: none, json")
-	f.IntVar(&o.Events, "events", 600_000, "events in the backlog of one repetition")
+	f.IntVar(&o.Events, "events", 3_000_000, "events in the backlog of one repetition")
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.IntVar(&o.Size, "size", 256, "payload bytes")
 	f.IntVar(&o.Nodes, "nodes", 3, "consumers, or routers with one application each")
