@@ -7,6 +7,7 @@ RUNS     ?= 100 # make sim: how many seeds
 HOURS    ?= 1   # make sim: simulated hours for each
 SEED     ?=     # make sim: the seed to begin with, to replay a failure
 FUZZTIME ?= 30s # make fuzz: for each target
+SPEC     ?= quick
 
 # The tools are pinned in modules of their own, so that the router's go.mod lists only what the router needs.
 golangci := $(GO) tool -modfile=tools/go.mod golangci-lint
@@ -17,9 +18,10 @@ help: ## Show this help
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
 
 .PHONY: generate
-generate: ## Write the Go code that comes from the .proto files
+generate: ## Write the code that comes from the .proto files, and the alerts and dashboards
 	$(buf) generate
 	$(GO) generate ./...
+	deploy/mixin/render.sh
 
 .PHONY: checkgenerate
 checkgenerate: ## Fail if the generated code is not up to date
@@ -74,6 +76,10 @@ sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
 	$(GO) test ./internal/sim -run Exclusive -count=1 -v -timeout=0 \
 		$(if $(strip $(SEED)),-sim.seed=$(strip $(SEED)),-sim.seeds=$(strip $(RUNS))) -sim.hours=$(strip $(HOURS)) $(ARGS)
 
+.PHONY: spec
+spec: ## Model-check the ownership protocol (SPEC=short|quick|full, or names of runs)
+	spec/check.sh $(SPEC)
+
 .PHONY: fuzz
 fuzz: ## Fuzz every target in turn (FUZZTIME= for each)
 	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|/[^/]*_test.go:func \(Fuzz[A-Za-z0-9_]*\).*| \1|' | sort | \
@@ -98,6 +104,10 @@ demo: ## Three members, three applications, one kill, a verdict
 pulsar: ## Start a Pulsar and leave it running; prints its addresses and how to stop it
 	@tools/pulsar.sh start $(ARGS)
 	@echo "# stop it with: tools/pulsar.sh stop HANDLE"
+
+.PHONY: deploy
+deploy: ## Check image, compose file, charts and alerts with the tools that they are made for
+	$(GO) test ./deploy -count=1 -timeout=30m -tools $(ARGS)
 
 .PHONY: check
 check: ## What CI runs: generated code, lint, build, tests

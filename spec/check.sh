@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Model-checks Handoff.tla with TLC: the protocol must hold, and each planted bug must be found.
+#
+#   spec/check.sh [quick|short|full|NAME…]
+#
+# quick: a few minutes on 2 cores. short: under a minute. full: quick and the larger bounds. NAME…: only these runs.
+# A run given GUIDE=… searches one shape of log only; that is allowed for "violated" runs and refused for "holds" runs.
+#
+# Environment: TLC_JAR (see tools/tlc.sh), TLC_WORKERS (default: as many as cores), TLC_MEM (of the JVM, default 4g).
+
+set -uo pipefail
+cd "$(dirname "$0")"
+jar=$(../tools/tlc.sh) || exit 2
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+cp ./*.tla "$work"; cd "$work"
+modes="ModeWait ModeConf ModeAll ModeAp ModeInc ModeSendTime ModeOwnRead ModeSelf ModeBoot ModeTenureExt ModeForce ModeAdopt ModeAnyStart ModeGenStop ModeAbort"
+bounds="L W MaxEpoch MaxRenew MaxInc MaxLog MaxFast MaxGen"
+short=" drift no_wait release_unaware no_self_drain any_start drain_race reach_fast reach_regenesis "
+only=" ${*:-quick} "; failed=0; ran=0; started=$SECONDS
+
+# run NAME EXPECT MODULE INVARIANTS KEY=VALUE…   EXPECT is "holds" or "violated"
+run() {
+  local name=$1 expect=$2 module=$3 invariants=$4; shift 4
+  case "$only" in
+    *" quick "* | *" full "* | *" $name "*) ;;
+    *" short "*) case "$short" in *" $name "*) ;; *) return ;; esac ;;
+    *) return ;;
+  esac
+  ran=$((ran+1))
+  declare -A v=([NODES]="n1,n2" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [GUIDE]="")
+  local kv k n; for k in $modes; do v[$k]=TRUE; done
+  for kv in "$@"; do v[${kv%%=*}]=${kv#*=}; done
+  [ -z "${v[GUIDE]}" ] || [ "$expect" = violated ] || { echo "FAIL $name: a run that must hold has no guide"; failed=$((failed+1)); return; }
+  {
+    printf 'SPECIFICATION Spec\nINVARIANTS %s\nSYMMETRY Perms\nCHECK_DEADLOCK FALSE\n' "$invariants"
+    [ -z "${v[GUIDE]}" ] || echo "CONSTRAINT ${v[GUIDE]}"
+    echo CONSTANTS
+    for n in ${v[NODES]//,/ }; do echo "  $n = $n"; done
+    echo "  Node = {${v[NODES]}}"
+    for k in $bounds $modes; do echo "  $k = ${v[$k]}"; done
+  } > "$name.cfg"
+  local t=$SECONDS
+  java -XX:+UseParallelGC "-Xmx${TLC_MEM:-4g}" -cp "$jar" tlc2.TLC -workers "${TLC_WORKERS:-auto}" -nowarning -metadir "$work/states" -config "$name.cfg" "$module.tla" > "$name.out" 2>&1
+  rm -rf "$work/states"
+  local got=error
+  grep -q 'No error has been found' "$name.out" && got=holds
+  grep -q 'is violated' "$name.out" && got=violated
+  local states; states=$(grep -oE '[0-9,]+ distinct states found' "$name.out" | tail -1)
+  local verdict=ok; [ "$got" = "$expect" ] || { verdict=FAIL; failed=$((failed+1)); tail -5 "$name.out" >&2; }
+  printf '%-4s %-24s expected %-9s got %-9s %5ss  %s\n' "$verdict" "$name" "$expect" "$got" "$((SECONDS-t))" "${states% found}"
+}
+I="Exclusive OneDispatcher"
+# --- the protocol holds
+run small            holds    Handoff "$I" MaxLog=4 MaxRenew=2
+run drift            holds    Handoff "$I" MaxFast=1 W=2 MaxEpoch=2
+run fine_time        holds    Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2
+run genesis          holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4 L=2 W=2
+# --- every planted bug is found
+run no_wait          violated Handoff "$I" ModeWait=FALSE
+run drain_race       violated Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeConf=FALSE GUIDE=GuideDrain
+run prev_only        violated Handoff "$I" NODES=n1,n2,n3 ModeAll=FALSE GUIDE=GuideChain
+run release_unaware  violated Handoff "$I" MaxEpoch=2 MaxRenew=2 ModeAp=FALSE GUIDE=GuideLate
+run same_name        violated Handoff "$I" MaxEpoch=1 MaxLog=3 MaxRenew=2 MaxInc=2 ModeInc=FALSE
+run ack_time         violated Handoff "$I" ModeSendTime=FALSE
+run stale_read       violated Handoff "$I" MaxEpoch=2 MaxLog=4 MaxRenew=2 ModeOwnRead=FALSE
+run no_self_drain    violated Handoff "$I" MaxLog=6 ModeSelf=FALSE
+run suspend_clock    violated Handoff "$I" ModeBoot=FALSE
+run drift_no_margin  violated Handoff "$I" MaxFast=1 W=1
+run pong_per_stream  violated Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeTenureExt=FALSE GUIDE=GuideLate
+run forced_release   violated Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeForce=FALSE GUIDE=GuideLate
+run adopt_no_wait    violated Handoff "$I" MaxEpoch=2 MaxLog=4 MaxInc=2 MaxRenew=2 ModeAdopt=FALSE
+run any_start        violated HandoffGenesis "$I" L=2 W=2 MaxGen=1 MaxEpoch=1 MaxRenew=2 ModeAnyStart=FALSE GUIDE=GuideGen
+run drain_genesis    violated HandoffGenesis "$I" L=2 W=2 MaxGen=1 MaxEpoch=1 MaxRenew=2 ModeGenStop=FALSE GUIDE=GuideGen
+run app_ignores_deadline violated Handoff "$I" ModeAbort=FALSE
+# --- the protocol makes progress
+run reach_silence    violated Vacuity NoTakeoverBySilence MaxEpoch=2 MaxRenew=2
+run reach_release    violated Vacuity NoTakeoverByRelease MaxEpoch=2 MaxRenew=2
+run reach_fast       violated Vacuity NoReleaseWithoutOwnBeat L=2 W=2 MaxEpoch=2 MaxRenew=2 GUIDE=GuideFast
+run reach_return     violated Vacuity NoReturn MaxRenew=2
+run reach_restart    violated Vacuity NoRestartAcquires MaxInc=2 MaxRenew=2 MaxLog=4 MaxEpoch=2
+run reach_genesis    violated HandoffGenesis NoAcquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
+run reach_regenesis  violated HandoffGenesis NoReacquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
+case "$only" in *" quick "* | *" short "*) ;; *)
+  run small5         holds    Handoff "$I" MaxRenew=2
+  run genesis5       holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 L=2 W=2
+  run genesis_epoch  holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=2 MaxRenew=2 MaxLog=5
+  run genesis_twice  holds    HandoffGenesis "$I" MaxGen=2 MaxEpoch=1 MaxRenew=2 MaxLog=5
+  run restart        holds    Handoff "$I" MaxRenew=2 MaxInc=2 MaxLog=4 MaxEpoch=2
+  run fine_restart   holds    Handoff "$I" L=2 W=2 MaxRenew=1 MaxInc=2 MaxLog=4 MaxEpoch=2
+  run chain3         holds    Handoff "$I" NODES=n1,n2,n3
+  run epochs4        holds    Handoff "$I" MaxEpoch=4 MaxRenew=2 MaxLog=6 ;;
+esac
+[ "$ran" -gt 0 ] || { echo "no run has such a name: $*" >&2; exit 2; }
+echo "$failed of $ran failed, $((SECONDS-started)) s"; [ "$failed" = 0 ]
