@@ -68,6 +68,8 @@ var arrows = map[string]arrow{
 		"the router that users test against is the real stream server over mailboxes of its own",
 	},
 
+	"examples/orders": {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
+
 	"cmd/router":          {anything, "wires; what it may not decide no import can show"},
 	"internal/demo":       {anything, "drives the whole house from outside"},
 	"internal/witness":    {[]string{"client", "internal/event", "internal/journal"}, "an application: it knows the SDK, and nothing of the router"},

@@ -1,0 +1,254 @@
+package deploy_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ringfence/router/internal/config"
+)
+
+var withTools = flag.Bool("tools", false, "build and ask the tools that need minutes to build: see tools/tool.sh")
+
+// tool returns a command that runs one of tools/tool.sh.
+func tool(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	if !*withTools {
+		t.Skip("asks tools that have to be built first: make deploy")
+	}
+	var stderr bytes.Buffer
+	build := exec.CommandContext(t.Context(), "../tools/tool.sh", name)
+	build.Stderr = &stderr
+	path, err := build.Output()
+	if err != nil {
+		t.Fatalf("%s cannot be built: %v\n%s", name, err, stderr.String())
+	}
+	return exec.CommandContext(t.Context(), strings.TrimSpace(string(path)), args...)
+}
+
+// accepts fails the test if a command does not succeed, and returns its output.
+func accepts(t *testing.T, cmd *exec.Cmd) []byte {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s%s", cmd, err, stdout.String(), stderr.String())
+	}
+	return stdout.Bytes()
+}
+
+// refuses fails the test if a command succeeds, or fails without saying why.
+func refuses(t *testing.T, cmd *exec.Cmd, why string) {
+	t.Helper()
+	output, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Errorf("%s accepts it, want a word about %q\n%s", cmd, why, output)
+	} else if !strings.Contains(string(output), why) {
+		t.Errorf("%s: %v, want a word about %q\n%s", cmd, err, why, output)
+	}
+}
+
+// edited writes a copy of a file in which one text is replaced by another.
+func edited(t *testing.T, path, old, replacement string) string {
+	t.Helper()
+	content := read(t, path)
+	if !strings.Contains(content, old) {
+		t.Fatalf("%s has no %q to plant an error in", path, old)
+	}
+	copied := filepath.Join(t.TempDir(), filepath.Base(path))
+	if err := os.WriteFile(copied, []byte(strings.Replace(content, old, replacement, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return copied
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestAlerts(t *testing.T) {
+	const rendered = "mixin/rendered/"
+	accepts(t, tool(t, "promtool", "check", "rules", "--lint=all", "--lint-fatal", rendered+"alerts.yaml", rendered+"rules.yaml"))
+	accepts(t, tool(t, "promtool", "test", "rules", rendered+"tests.yaml"))
+
+	// The tests can fail: an alert with another threshold is noticed.
+	planted := edited(t, rendered+"alerts.yaml", "allowance_used_ratio > 0.9", "allowance_used_ratio > 0.99")
+	for _, name := range []string{"rules.yaml", "tests.yaml"} {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(planted), name), []byte(read(t, rendered+name)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuses(t, tool(t, "promtool", "test", "rules", filepath.Join(filepath.Dir(planted), "tests.yaml")), "RingfenceAllowanceNearlyUsed fires")
+}
+
+func TestComposeFile(t *testing.T) {
+	accepts(t, tool(t, "compose", "compose/compose.yaml"))
+	refuses(t, tool(t, "compose", edited(t, "compose/compose.yaml", "stop_grace_period", "stop_grace_perod")), "stop_grace_perod")
+}
+
+// TestComposeFileSettings: the routers of the compose file take what it tells them, and
+// what it mounts is there.
+func TestComposeFileSettings(t *testing.T) {
+	var file struct {
+		Services map[string]struct {
+			Environment map[string]string
+			Volumes     []string
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "compose/compose.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	routers := 0
+	for name, service := range file.Services {
+		var environ []string
+		for key, value := range service.Environment {
+			environ = append(environ, key+"="+value)
+		}
+		if strings.HasPrefix(name, "router-") {
+			routers++
+			if _, err := config.Load(config.Sources{Environ: environ}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, volume := range service.Volumes {
+			path, _, _ := strings.Cut(volume, ":")
+			if _, err := os.Stat(filepath.Join("compose", path)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if routers != 3 {
+		t.Errorf("%d routers, want 3", routers)
+	}
+}
+
+// charts returns a copy of the charts, with the library where `helm dependency build`
+// would put it.
+func charts(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for to, from := range map[string]string{
+		"orders":                  "helm/orders",
+		"orders/charts/ringfence": "helm/ringfence",
+		"ringfence":               "helm/ringfence",
+		"monitoring":              "helm/monitoring",
+		"mixin":                   "mixin",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, to)), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.CommandContext(t.Context(), "cp", "-RL", from+"/.", filepath.Join(dir, to)).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	return dir
+}
+
+// everything turns on what is off by default.
+var everything = []string{"--set", "ringfence.podMonitor.enabled=true", "--set", "ringfence.secretEnv.RINGFENCE__PULSAR__TOKEN.name=pulsar", "--set", "ringfence.secretEnv.RINGFENCE__PULSAR__TOKEN.key=token"}
+
+func TestCharts(t *testing.T) {
+	tool(t, "helm") // skips early
+	dir := charts(t)
+	orders, monitoring := filepath.Join(dir, "orders"), filepath.Join(dir, "monitoring")
+	for _, chart := range []string{filepath.Join(dir, "ringfence"), orders, monitoring} {
+		accepts(t, tool(t, "helm", "lint", "--strict", chart))
+	}
+	render := func(chart string, args ...string) []byte {
+		t.Helper()
+		return accepts(t, tool(t, "helm", append([]string{"template", "shop", chart, "--namespace", "shop", "--kube-version", "1.36.3"}, args...)...))
+	}
+	schemas := kubernetesSchemas(t)
+	kubeconform := func(manifests []byte) *exec.Cmd {
+		cmd := tool(t, "kubeconform", "-strict", "-summary", "-skip", "PodMonitor,PrometheusRule",
+			"-schema-location", schemas+"/{{.ResourceKind}}{{.KindSuffix}}.json", "-")
+		cmd.Stdin = bytes.NewReader(manifests)
+		return cmd
+	}
+	rendered := render(orders, everything...)
+	accepts(t, kubeconform(rendered))
+	accepts(t, kubeconform(render(monitoring)))
+
+	score := tool(t, "kube-score", "score", "--kubernetes-version", "v1.36",
+		"--ignore-container-cpu-limit",                 // throttling costs leases
+		"--ignore-test", "container-image-pull-policy", // tags are not moved
+		"--ignore-test", "deployment-replicas", // there are three
+		"--ignore-test", "pod-probes", "-") // the application has no port; the sidecar has all probes
+	score.Stdin = bytes.NewReader(rendered)
+	accepts(t, score)
+
+	t.Run("the router takes its file", func(t *testing.T) {
+		if _, err := config.Load(config.Sources{File: routerFile(t, rendered), Environ: []string{"RINGFENCE__NODE__NAME=pod-0"}}); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, plant := range map[string]struct{ old, replacement, why string }{
+		"a field that is misspelt":  {"publishNotReadyAddresses", "publishNotReadyAdresses", "publishNotReadyAdresses"},
+		"a value of the wrong type": {"minReadySeconds: 10", "minReadySeconds: soon", "minReadySeconds"},
+		"a policy that is none":     {"policyTypes", "policyTipes", "policyTipes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			planted := strings.Replace(string(rendered), plant.old, plant.replacement, 1)
+			if planted == string(rendered) {
+				t.Fatalf("nothing to plant an error in: no %q", plant.old)
+			}
+			refuses(t, kubeconform([]byte(planted)), plant.why)
+		})
+	}
+	for name, wrong := range map[string]struct{ set, why string }{
+		"unknown value":          {"ringfence.sidecars=2", "sidecars"},
+		"text for a number":      {"ringfence.drain.seconds=soon", "seconds"},
+		"no subscription":        {"ringfence.config.pulsar.subscription=", "subscription"},
+		"a secret in the config": {"ringfence.config.pulsar.token=s3cret", "secretEnv"},
+		"no version":             {"ringfence.image.tag=", "ringfence.image.tag"},
+		"a name for all pods":    {"ringfence.config.node.name=orders", "node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refuses(t, tool(t, "helm", "template", "shop", orders, "--kube-version", "1.36.3", "--set", wrong.set), wrong.why)
+		})
+	}
+}
+
+// routerFile writes the router.yaml of rendered manifests to a file.
+func routerFile(t *testing.T, manifests []byte) string {
+	t.Helper()
+	decoder := yaml.NewDecoder(bytes.NewReader(manifests))
+	for {
+		var manifest struct{ Data map[string]string }
+		if err := decoder.Decode(&manifest); err != nil {
+			t.Fatalf("no manifest has a router.yaml: %v", err)
+		}
+		if content, ok := manifest.Data["router.yaml"]; ok {
+			path := filepath.Join(t.TempDir(), "router.yaml")
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+	}
+}
+
+// TestImageFile: the image builds with the Go of go.mod, and nobody in it is root.
+func TestImageFile(t *testing.T) {
+	image := read(t, "Dockerfile")
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "../go.mod"))[1]
+	if !strings.Contains(image, "golang:"+version+"-") {
+		t.Errorf("Dockerfile does not build with Go %s, which go.mod wants", version)
+	}
+	base := regexp.MustCompile(`(?m)^FROM (gcr\.io/distroless/static-\S+:nonroot)$`).FindStringSubmatch(image)
+	if base == nil || !strings.Contains(read(t, "../.ko.yaml"), "defaultBaseImage: "+base[1]+"\n") {
+		t.Errorf("Dockerfile and .ko.yaml do not build on the same distroless image without root: %v", base)
+	}
+}

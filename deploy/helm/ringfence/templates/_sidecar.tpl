@@ -1,0 +1,108 @@
+{{/* The item for `initContainers` of your pod. */}}
+{{- define "ringfence.sidecar" -}}
+{{- $v := .Values.ringfence -}}
+- name: ringfence
+  image: {{ include "ringfence.image" . | quote }}
+  imagePullPolicy: {{ $v.image.pullPolicy }}
+  restartPolicy: Always # which makes it a sidecar: it starts before the application and ends after it
+  args: [run, --config=/etc/ringfence/router.yaml]
+  env:
+    - name: RINGFENCE__NODE__NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.name
+    - name: RINGFENCE__NODE__ADVERTISE_IP
+      valueFrom:
+        fieldRef:
+          fieldPath: status.podIP
+    - name: GOMEMLIMIT
+      value: {{ $v.goMemLimit | quote }}
+    {{- range $name, $ref := $v.secretEnv }}
+    - name: {{ $name }}
+      valueFrom:
+        secretKeyRef:
+          name: {{ $ref.name }}
+          key: {{ $ref.key }}
+    {{- end }}
+    {{- with $v.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  ports:
+    - {name: peer, containerPort: 16651, protocol: TCP}
+    - {name: gossip, containerPort: 16652, protocol: TCP}
+    - {name: gossip-udp, containerPort: 16652, protocol: UDP}
+    - {name: admin, containerPort: 16653, protocol: TCP}
+  # It must not wait for the application, which starts only after it.
+  startupProbe:
+    httpGet: {path: /startupz, port: admin}
+    periodSeconds: 1
+    failureThreshold: 60
+  readinessProbe:
+    httpGet: {path: /readyz, port: admin}
+    periodSeconds: 2
+    timeoutSeconds: 2
+    failureThreshold: 2
+  livenessProbe:
+    httpGet: {path: /livez, port: admin}
+    periodSeconds: 10
+    timeoutSeconds: 5
+    failureThreshold: 3
+  # The application's hook comes first in what matters. This one is for pods that have lost theirs.
+  lifecycle:
+    preStop:
+      {{- include "ringfence.drainHook" . | nindent 6 }}
+  resources:
+    {{- toYaml $v.resources | nindent 4 }}
+  securityContext:
+    {{- toYaml $v.securityContext | nindent 4 }}
+  volumeMounts:
+    - {name: ringfence-config, mountPath: /etc/ringfence, readOnly: true}
+    {{- with $v.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/*
+The `lifecycle` of your application's container. SIGTERM would reach the router only after the application is
+gone, which is too late to hand over: so the hook asks for it, and holds the application's own SIGTERM back.
+*/}}
+{{- define "ringfence.applicationLifecycle" -}}
+preStop:
+  {{- include "ringfence.drainHook" . | nindent 2 }}
+{{- end -}}
+
+{{- define "ringfence.drainHook" -}}
+httpGet:
+  path: /drain?wait={{ int .Values.ringfence.drain.seconds }}s
+  port: 16653
+  {{- with .Values.ringfence.drain.headers }}
+  httpHeaders:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* `terminationGracePeriodSeconds` of your pod: the hand-over, the end of the application, and the router's own. */}}
+{{- define "ringfence.terminationGracePeriodSeconds" -}}
+{{- add (int .Values.ringfence.drain.seconds) (int .Values.ringfence.drain.applicationSeconds) 5 -}}
+{{- end -}}
+
+{{/* `env` of your application's container. */}}
+{{- define "ringfence.applicationEnv" -}}
+- name: RINGFENCE_APP_ENDPOINT
+  value: 127.0.0.1:16650
+{{- end -}}
+
+{{/* Items for `volumes` of your pod. */}}
+{{- define "ringfence.volumes" -}}
+- name: ringfence-config
+  configMap:
+    name: {{ include "ringfence.fullname" . }}-router
+{{- with .Values.ringfence.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* An annotation of your pods, so that they are replaced when the router's settings change. */}}
+{{- define "ringfence.podAnnotations" -}}
+ringfence.dev/config-checksum: {{ include "ringfence.config" . | sha256sum }}
+{{- end -}}

@@ -1,0 +1,40 @@
+{
+  _config+:: {
+    // What picks Ringfence's series out of all others, beside their names; '' for none.
+    selector: '',
+
+    // All members of one group have this label, and no member of another group has.
+    groupLabel: 'job',
+
+    // Where the runbooks and the dashboards are.
+    runbookURL: 'https://github.com/ringfence/router/blob/main/docs/operations.md',
+    dashboardURL: '/d',
+
+    // The limits behind the thresholds. They are the router's defaults: whoever sets
+    // others there sets them here as well.
+    limits: {
+      partitions: 4093,  // not a setting
+      lease: 2,  // ownership.lease, in seconds
+      unsettledMax: 20000,  // pulsar.unsettled_max
+      pinnedMax: 25000,  // pulsar.spill.pinned_max
+      mailboxBytesMax: 256 * 1024 * 1024,  // mailbox.bytes_max
+      windowBytesMax: 32 * 1024 * 1024,  // mailbox.window_bytes_max
+    },
+
+    // What is bearable depends on the service.
+    thresholds: {
+      oldestEvent: 300,  // seconds
+      failureRatio: 0.1,
+      redeliveryRatio: 0.2,
+      takeover: 5,  // seconds
+      handoff: 10,  // seconds; a handler that is not finished holds its partition back
+      append: 0.5,  // seconds
+      imbalance: 1.5,  // times the average
+    },
+  },
+
+  // The matchers of a query in braces: what the configuration says, and what the query needs.
+  _matchers:: function(of=[])
+    local all = [m for m in [$._config.selector] + of if m != ''];
+    if all == [] then '' else '{%s}' % std.join(',', all),
+}

@@ -1,0 +1,338 @@
+// Unit tests for promtool: every alert fires on series that deserve it, with the text
+// that people will read, and keeps quiet on series that look much like them.
+local mixin = import 'mixin.libsonnet';
+
+local job = 'job="shop/orders"';
+local a = job + ', instance="a"';
+local b = job + ', instance="b"';
+local s(name, labels, values, more='') = {
+  series: '%s{%s}' % [name, labels + (if more == '' then '' else ', ' + more)],
+  values: values,
+};
+
+// Cases: what is on record minute by minute, when to look, and what $value is then.
+// Group alerts have no instance.
+local atMember = { instance: 'a' };
+local atGroup = {};
+
+local cases = {
+  RingfenceNoMembers: {
+    fires: [s('ringfence_ownership_is_member', a, '1 1 0x10'), s('ringfence_ownership_is_member', b, '0x12')],
+    quiet: [s('ringfence_ownership_is_member', a, '0x12'), s('ringfence_ownership_is_member', b, '1x12')],
+    labels: atGroup,
+  },
+  RingfencePartitionsUnowned: {
+    fires: [
+      s('ringfence_ownership_open_partitions', a, '2000x10'),
+      s('ringfence_ownership_open_partitions', b, '2093 0x10'),
+      s('ringfence_ownership_is_member', a, '1x10'),
+    ],
+    quiet: [  // nobody is missing, and then nobody is there, which has an alert of its own
+      s('ringfence_ownership_open_partitions', a, '4093x6 0x4'),
+      s('ringfence_ownership_is_member', a, '1x6 0x4'),
+    ],
+    labels: atGroup,
+    value: '2000',
+  },
+  RingfencePartitionsOwnedTwice: {
+    fires: [
+      s('ringfence_ownership_open_partitions', a, '4093x10'),
+      s('ringfence_ownership_open_partitions', b, '7x10'),
+      s('ringfence_ownership_lease_remaining_seconds', a, '1.5x10'),
+      s('ringfence_ownership_lease_remaining_seconds', b, '1.5x10'),
+    ],
+    quiet: [  // the second one has open gates, but no lease
+      s('ringfence_ownership_open_partitions', a, '4093x10'),
+      s('ringfence_ownership_open_partitions', b, '7x10'),
+      s('ringfence_ownership_lease_remaining_seconds', a, '1.5x10'),
+      s('ringfence_ownership_lease_remaining_seconds', b, '-1x10'),
+    ],
+    labels: atGroup,
+    value: '4100',
+  },
+  RingfenceLeaseMarginLow: {
+    fires: [s('ringfence_ownership_lease_margin_seconds', a, '1.4 1.4 0.3 1.4x12')],
+    quiet: [s('ringfence_ownership_lease_margin_seconds', a, '1.4x4 0.6 1.4x12')],
+    value: '300ms',
+  },
+  RingfenceLeaseLapsing: {
+    labels: atMember { kind: 'lease_lapsed' },
+    fires: [s('ringfence_ownership_notes_total', a, '0 2 4 6x10', 'kind="lease_lapsed"')],
+    quiet: [
+      s('ringfence_ownership_notes_total', a, '0 1x10', 'kind="lease_lapsed"'),
+      s('ringfence_ownership_notes_total', a, '0+5x10', 'kind="epoch"'),
+    ],
+  },
+  RingfenceOwnershipLost: {
+    fires: [s('ringfence_ownership_lost_total', a, '0 0 1x10')],
+    quiet: [s('ringfence_ownership_lost_total', a, '3x10')],
+  },
+  RingfencePartitionsWaiting: {
+    fires: [s('ringfence_ownership_waiting_partitions', a, '0 40x10')],
+    quiet: [s('ringfence_ownership_waiting_partitions', a, '0 40 0 40 0 40 0 40 0 40 0')],
+    value: '40',
+  },
+  RingfenceDrainForced: {
+    fires: [s('ringfence_ownership_forced_drains_total', a, '0 3x10')],
+    quiet: [s('ringfence_ownership_forced_drains_total', a, '3x10')],
+  },
+  RingfenceHandoffSlow: {
+    fires: [
+      s('ringfence_ownership_acquire_seconds_bucket', a, '0+0x10', 'le="8"'),
+      s('ringfence_ownership_acquire_seconds_bucket', a, '0+4x10', 'le="16"'),
+      s('ringfence_ownership_acquire_seconds_bucket', a, '0+4x10', 'le="+Inf"'),
+    ],
+    quiet: [
+      s('ringfence_ownership_acquire_seconds_bucket', a, '0+4x10', 'le="8"'),
+      s('ringfence_ownership_acquire_seconds_bucket', a, '0+4x10', 'le="16"'),
+      s('ringfence_ownership_acquire_seconds_bucket', a, '0+4x10', 'le="+Inf"'),
+    ],
+    labels: atGroup,
+    value: '15.92s',
+  },
+  RingfenceTakeoverSlow: {
+    fires: [
+      s('ringfence_ownership_takeover_seconds_bucket', a, '0+0x10', 'le="4"'),
+      s('ringfence_ownership_takeover_seconds_bucket', a, '0+1x10', 'le="6"'),
+      s('ringfence_ownership_takeover_seconds_bucket', a, '0+1x10', 'le="+Inf"'),
+    ],
+    quiet: [
+      s('ringfence_ownership_takeover_seconds_bucket', a, '0+1x10', 'le="4"'),
+      s('ringfence_ownership_takeover_seconds_bucket', a, '0+1x10', 'le="+Inf"'),
+    ],
+    labels: atGroup,
+    value: '5.98s',
+  },
+  RingfencePartitionsUneven: {
+    fires: [
+      s('ringfence_ownership_open_partitions', a, '3800x40'),
+      s('ringfence_ownership_open_partitions', b, '293x40'),
+    ],
+    quiet: [
+      s('ringfence_ownership_open_partitions', a, '2500x40'),
+      s('ringfence_ownership_open_partitions', b, '1593x40'),
+    ],
+    at: '35m',
+    labels: atGroup,
+    value: '3800',
+  },
+  RingfenceNotExclusive: {
+    fires: [s('ringfence_ownership_exclusive', a, '0x10')],
+    quiet: [s('ringfence_ownership_exclusive', a, '1x10')],
+  },
+  RingfenceInvariantFailed: {
+    fires: [s('ringfence_invariant_failures_total', a, '0 1x10')],
+    quiet: [s('ringfence_invariant_failures_total', a, '0x10')],
+  },
+  RingfenceMembershipDisagrees: {
+    fires: [s('ringfence_membership_members', a, '2x10'), s('ringfence_membership_members', b, '3x10')],
+    quiet: [s('ringfence_membership_members', a, '2 2 3x10'), s('ringfence_membership_members', b, '3x10')],
+    labels: atGroup,
+  },
+  RingfenceAlone: {
+    fires: [s('ringfence_membership_seeds_only_self', a, '1x10'), s('ringfence_membership_seeds_only_self', b, '0x10')],
+    quiet: [s('ringfence_membership_seeds_only_self', a, '1x10')],  // a group of one is in order
+  },
+  RingfenceGossipUnhealthy: {
+    fires: [s('ringfence_membership_health_score', a, '2x20')],
+    quiet: [s('ringfence_membership_health_score', a, '2x6 0 2x12')],
+    at: '15m',
+  },
+  RingfencePeerUnreachable: {
+    labels: atMember { result: 'failed' },
+    fires: [s('ringfence_forward_connects_total', a, '0+6x15', 'result="failed"')],
+    quiet: [s('ringfence_forward_connects_total', a, '0+6x2 12x15', 'result="failed"'), s('ringfence_forward_connects_total', a, '0+6x15', 'result="ok"')],
+    at: '12m',
+  },
+  RingfenceRelaying: {
+    labels: atMember { path: 'relay' },
+    fires: [s('ringfence_forward_events_sent_total', a, '0+6x15', 'path="relay"')],
+    quiet: [s('ringfence_forward_events_sent_total', a, '0x15', 'path="relay"'), s('ringfence_forward_events_sent_total', a, '0+6x15', 'path="peer"')],
+  },
+  RingfenceControlLogFailing: {
+    fires: [
+      s('ringfence_controllog_appends_total', a, '0+90x10', 'record="beat", result="ok"'),
+      s('ringfence_controllog_appends_total', a, '0+30x10', 'record="beat", result="failed"'),
+    ],
+    quiet: [
+      s('ringfence_controllog_appends_total', a, '0+120x10', 'record="beat", result="ok"'),
+      s('ringfence_controllog_appends_total', a, '0+1x10', 'record="beat", result="failed"'),
+    ],
+    value: '25%',
+  },
+  RingfenceControlLogSlow: {
+    fires: [
+      s('ringfence_controllog_append_duration_seconds_bucket', a, '0+0x15', 'le="0.512"'),
+      s('ringfence_controllog_append_duration_seconds_bucket', a, '0+100x15', 'le="1.024"'),
+      s('ringfence_controllog_append_duration_seconds_bucket', a, '0+100x15', 'le="+Inf"'),
+    ],
+    quiet: [
+      s('ringfence_controllog_append_duration_seconds_bucket', a, '0+100x15', 'le="0.008"'),
+      s('ringfence_controllog_append_duration_seconds_bucket', a, '0+100x15', 'le="+Inf"'),
+    ],
+    labels: atGroup,
+    value: '1.019s',
+  },
+  RingfenceControlLogTorn: {
+    labels: atMember { result: 'torn' },
+    fires: [s('ringfence_controllog_checks_total', a, '0 1x10', 'result="torn"')],
+    quiet: [s('ringfence_controllog_checks_total', a, '0x10', 'result="torn"'), s('ringfence_controllog_checks_total', a, '0+1x10', 'result="contiguous"')],
+  },
+  RingfenceControlLogBadRecords: {
+    fires: [s('ringfence_controllog_bad_records_total', a, '0 1x10', 'reason="group"')],
+    quiet: [s('ringfence_controllog_bad_records_total', a, '7x10', 'reason="group"')],
+  },
+  RingfenceOldestEventHigh: {
+    fires: [s('ringfence_source_oldest_unsettled_seconds', a, '0+60x15')],
+    quiet: [s('ringfence_source_oldest_unsettled_seconds', a, '250x15')],
+    at: '12m',
+    value: '12m 0s',
+  },
+  RingfenceUnsettledAtLimit: {
+    fires: [s('ringfence_source_unsettled', a, '19000x15')],
+    quiet: [s('ringfence_source_unsettled', a, '17000x15')],
+    at: '12m',
+    value: '19000',
+  },
+  RingfencePinnedEventsHigh: {
+    fires: [s('ringfence_source_pinned_events', a, '30000x15')],
+    quiet: [s('ringfence_source_pinned_events', a, '20000x15')],
+    value: '30000',
+  },
+  RingfenceAllowanceNearlyUsed: {
+    fires: [s('ringfence_source_allowance_used_ratio', a, '0.95x10')],
+    quiet: [s('ringfence_source_allowance_used_ratio', a, '0.8x10')],
+    value: '95%',
+  },
+  RingfenceSpilling: {
+    fires: [s('ringfence_source_spilled_total', a, '0+30x30')],
+    quiet: [s('ringfence_source_spilled_total', a, '0+30x5 150x25')],
+    at: '25m',
+  },
+  RingfenceRedeliveryStorm: {
+    fires: [
+      s('ringfence_source_received_total', a, '0+600x20', 'kind="fresh"'),
+      s('ringfence_source_received_total', b, '0+200x20', 'kind="joined"'),
+      s('ringfence_source_received_total', b, '0+200x20', 'kind="repeated"'),
+    ],
+    quiet: [
+      s('ringfence_source_received_total', a, '0+600x20', 'kind="fresh"'),
+      s('ringfence_source_received_total', b, '0+50x20', 'kind="repeated"'),
+    ],
+    at: '18m',
+    labels: atGroup,
+    value: '40%',
+  },
+  RingfenceNacking: {
+    fires: [s('ringfence_source_nacked_total', a, '0+5x20')],
+    quiet: [s('ringfence_source_nacked_total', a, '0 50x20')],  // one drain that was cut
+    at: '15m',
+  },
+  RingfenceAcksFailing: {
+    fires: [s('ringfence_source_ack_failures_total', a, '0 1x10')],
+    quiet: [s('ringfence_source_ack_failures_total', a, '1x10')],
+  },
+  RingfenceCopiesFailing: {
+    fires: [s('ringfence_source_copy_failures_total', a, '0+1x15')],
+    quiet: [s('ringfence_source_copy_failures_total', a, '0 1x15')],
+    at: '12m',
+  },
+  RingfenceDeadLetters: {
+    fires: [s('ringfence_source_dead_lettered_total', a, '0+1x20'), s('ringfence_source_dead_lettered_total', b, '0+2x20')],
+    quiet: [s('ringfence_source_dead_lettered_total', a, '9x20')],
+    at: '15m',
+    labels: atGroup,
+    value: '30',
+  },
+  RingfenceHandlersFailing: {
+    fires: [
+      s('ringfence_mailbox_deliveries_total', a, '0+60x20', 'outcome="done"'),
+      s('ringfence_mailbox_deliveries_total', a, '0+60x20', 'outcome="retried"'),
+    ],
+    quiet: [  // a handoff returns deliveries, and nobody failed
+      s('ringfence_mailbox_deliveries_total', a, '0+60x20', 'outcome="done"'),
+      s('ringfence_mailbox_deliveries_total', a, '0+600x20', 'outcome="returned"'),
+    ],
+    at: '18m',
+    labels: atGroup,
+    value: '50%',
+  },
+  RingfenceMailboxNearlyFull: {
+    fires: [s('ringfence_mailbox_bytes', a, '268435456x10')],
+    quiet: [s('ringfence_mailbox_bytes', a, '200000000x10')],
+    value: '256Mi',
+  },
+  RingfenceKeysParked: {
+    fires: [s('ringfence_forward_parked_keys', a, '3x20')],
+    quiet: [s('ringfence_forward_parked_keys', a, '3x8 0 3x10')],
+    at: '18m',
+    value: '3',
+  },
+  RingfenceNoWorkers: {
+    fires: [s('ringfence_app_workers', a, '4 0x10')],
+    quiet: [s('ringfence_app_workers', a, '4 0 0 4x10')],
+  },
+  RingfenceWorkersRefused: {
+    fires: [s('ringfence_app_streams_refused_total', a, '0 1x10', 'code="InvalidArgument"')],
+    quiet: [s('ringfence_app_streams_refused_total', a, '2x10', 'code="InvalidArgument"')],
+  },
+  RingfenceLateResults: {
+    labels: atMember { reason: 'late' },
+    fires: [s('ringfence_app_results_ignored_total', a, '0+1x20', 'reason="late"')],
+    quiet: [s('ringfence_app_results_ignored_total', a, '0+1x20', 'reason="unknown"')],
+    at: '18m',
+    value: '15',
+  },
+  RingfenceVersionsDiffer: {
+    fires: [s('ringfence_build_info', a, '1x90', 'version="v1"'), s('ringfence_build_info', b, '1x90', 'version="v2"')],
+    quiet: [s('ringfence_build_info', a, '1x30', 'version="v1"'), s('ringfence_build_info', a, '_x30 1x60', 'version="v2"'), s('ringfence_build_info', b, '1x90', 'version="v2"')],
+    at: '80m',
+    labels: atGroup,
+    value: '2',
+  },
+};
+
+local alerts = std.flattenArrays([group.rules for group in mixin.prometheusAlerts.groups]);
+
+// What Prometheus makes of the templates, once it knows where it happens.
+local expanded(text, case) = std.foldl(
+  function(text, pair) std.strReplace(text, pair[0], pair[1]),
+  [
+    ['{{ $labels.job }}', 'shop/orders'],
+    ['{{ $labels.instance }}', 'a'],
+  ] + [
+    ['{{ $value%s }}' % how, std.get(case, 'value', 'a value that the test does not tell')]
+    for how in ['', ' | humanize', ' | humanize1024', ' | humanizeDuration', ' | humanizePercentage']
+  ],
+  text
+);
+
+local tests(alert) =
+  local case = cases[alert.alert];
+  local test(name, series, expected) = {
+    name: '%s %s' % [alert.alert, name],
+    interval: '1m',
+    input_series: series,
+    alert_rule_test: [{ eval_time: std.get(case, 'at', '9m'), alertname: alert.alert, exp_alerts: expected }],
+  };
+  [
+    test('fires', case.fires, [{
+      exp_labels: alert.labels { job: 'shop/orders' } + std.get(case, 'labels', atMember),
+      exp_annotations: {
+        [name]: expanded(alert.annotations[name], case)
+        for name in std.objectFields(alert.annotations)
+      },
+    }]),
+    test('keeps quiet', case.quiet, []),
+  ];
+
+assert std.set([alert.alert for alert in alerts]) == std.set(std.objectFields(cases)) :
+       'in tests.libsonnet, every alert needs a case, and every case an alert: ' +
+       std.setDiff(std.set([alert.alert for alert in alerts]), std.set(std.objectFields(cases))) +
+       std.setDiff(std.set(std.objectFields(cases)), std.set([alert.alert for alert in alerts]));
+
+{
+  rule_files: ['alerts.yaml', 'rules.yaml'],
+  evaluation_interval: '1m',
+  tests: std.flattenArrays([tests(alert) for alert in alerts]),
+}

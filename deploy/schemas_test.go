@@ -1,0 +1,88 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kubernetesVersion is the API that the charts are checked against.
+const kubernetesVersion = "v1.36.3"
+
+// kubernetesSchemas writes a JSON schema for each kind that the charts use, and returns
+// their folder. They come from the OpenAPI document of the module k8s.io/kubernetes,
+// which the Go proxy serves; sites that serve schemas are not needed.
+func kubernetesSchemas(t *testing.T) string {
+	t.Helper()
+	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "k8s.io/kubernetes@"+kubernetesVersion)
+	download.Dir = t.TempDir() // outside of our module
+	var module struct{ Dir string }
+	if err := json.Unmarshal(accepts(t, download), &module); err != nil {
+		t.Fatal(err)
+	}
+	var document struct{ Definitions map[string]any }
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(module.Dir, "api/openapi-spec/swagger.json"))), &document); err != nil {
+		t.Fatal(err)
+	}
+	// Swagger 2 knows no choice of types, so these two are "string" there.
+	const machinery = "io.k8s.apimachinery.pkg."
+	document.Definitions[machinery+"util.intstr.IntOrString"] = map[string]any{"type": []string{"string", "integer"}}
+	document.Definitions[machinery+"api.resource.Quantity"] = map[string]any{"type": []string{"string", "number"}}
+
+	dir := t.TempDir()
+	for kind, definition := range map[string]string{
+		"configmap-v1":                  "core.v1.ConfigMap",
+		"service-v1":                    "core.v1.Service",
+		"deployment-apps-v1":            "apps.v1.Deployment",
+		"poddisruptionbudget-policy-v1": "policy.v1.PodDisruptionBudget",
+		"networkpolicy-networking-v1":   "networking.v1.NetworkPolicy",
+	} {
+		name := "io.k8s.api." + definition
+		needed := map[string]any{}
+		strict(document.Definitions, name, needed)
+		schema, err := json.Marshal(map[string]any{"$ref": "#/definitions/" + name, "definitions": needed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, kind+".json"), schema, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// strict adds the definition of a name to needed, with all that it refers to. An object
+// with known properties may have no others.
+func strict(definitions map[string]any, name string, needed map[string]any) {
+	if needed[name] != nil {
+		return
+	}
+	definition, ok := definitions[name].(map[string]any)
+	if !ok {
+		return
+	}
+	needed[name] = definition
+	if definition["properties"] != nil && definition["additionalProperties"] == nil {
+		definition["additionalProperties"] = false
+	}
+	var walk func(any)
+	walk = func(value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			if ref, ok := value["$ref"].(string); ok {
+				strict(definitions, strings.TrimPrefix(ref, "#/definitions/"), needed)
+			}
+			for _, inner := range value {
+				walk(inner)
+			}
+		case []any:
+			for _, inner := range value {
+				walk(inner)
+			}
+		}
+	}
+	walk(definition)
+}

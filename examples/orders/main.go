@@ -1,0 +1,66 @@
+// Command orders is an example of an application: it adds up what each customer has
+// ordered. Two orders of one customer handled at once would each read the old sum,
+// and one of them would be lost; Ringfence sees to it that this does not happen, with
+// nothing here but a handler.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ringfence/router/client"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if err := run(ctx, log); err != nil {
+		log.Error("orders", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run handles orders until ctx ends. The router beside it is found by the variable
+// RINGFENCE_APP_ENDPOINT, or at its usual port.
+func run(ctx context.Context, log *slog.Logger) error {
+	sums := newLedger()
+	ctx, stop := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer stop()
+	background.Go(func() { sums.report(ctx, log, 10*time.Second) })
+	return client.Run(ctx, "", handler(sums), client.Logger(log))
+}
+
+// order is what a producer sends, with the customer as the message key.
+type order struct {
+	Cents int64 `json:"cents"`
+}
+
+// handler returns the function that the router calls for one order of a customer at
+// a time.
+func handler(sums *ledger) client.Handler {
+	return func(_ context.Context, e *client.Event) error {
+		var o order
+		if err := json.Unmarshal(e.Payload, &o); err != nil {
+			return client.Reject("not an order: " + err.Error()) // trying again would not help
+		}
+		if o.Cents <= 0 {
+			return client.Reject(fmt.Sprintf("an order of %d cents", o.Cents))
+		}
+		err := sums.add(e.Key, e.ID.String(), e.FencingToken, o.Cents)
+		if errors.Is(err, errStale) {
+			return fmt.Errorf("customer is somebody else's by now: %w", err) // the event goes to the new owner
+		}
+		return err
+	}
+}

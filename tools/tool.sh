@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+#
+# Builds a tool for the files in deploy/, unless that was done before, and prints where it is:
+#
+#   $(tools/tool.sh helm) lint deploy/helm/orders
+#
+# Each is pinned in a module of its own, tools/NAME.mod, since their dependencies do not agree.
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+name=${1:-}
+tags=
+case $name in
+compose) package=github.com/compose-spec/compose-go/v2/cmd ;; # checks a file as `docker compose config` does
+helm) package=helm.sh/helm/v4/cmd/helm ;;
+jsonnet) package=github.com/google/go-jsonnet/cmd/jsonnet ;;
+jsonnetfmt) package=github.com/google/go-jsonnet/cmd/jsonnetfmt ;;
+ko) package=github.com/google/ko ;;
+kubeconform) package=github.com/yannh/kubeconform/cmd/kubeconform ;;
+kube-score) package=github.com/zegl/kube-score/cmd/kube-score ;;
+promtool)
+	package=github.com/prometheus/prometheus/cmd/promtool
+	tags=remove_all_sd # or it compiles the clients of every cloud there is
+	;;
+kube-apiserver | kubectl) package=k8s.io/kubernetes/cmd/$name ;;
+etcd) package=go.etcd.io/etcd/server/v3 ;;
+*)
+	echo "usage: tools/tool.sh compose|helm|jsonnet|jsonnetfmt|ko|kubeconform|kube-score|promtool|kube-apiserver|kubectl|etcd" >&2
+	exit 2
+	;;
+esac
+modfile=tools/$name.mod
+case $name in
+jsonnetfmt) modfile=tools/jsonnet.mod ;;
+kube-apiserver | kubectl) modfile=tools/kubernetes.mod ;;
+esac
+
+# `go tool` would do, but it knows no tags. An unchanged tool is not linked again.
+bin=${XDG_CACHE_HOME:-$HOME/.cache}/ringfence/bin
+mkdir -p "$bin"
+"${GO:-go}" build -modfile="$modfile" -tags="$tags" -o "$bin/$name" "$package"
+echo "$bin/$name"
