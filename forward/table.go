@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/ringfence/router/internal/clock"
@@ -25,6 +26,8 @@ var Local Peer
 type Route interface {
 	// Locate returns the owner of p, or false when there is none.
 	Locate(p ring.Partition) (owner Peer, ok bool)
+	// Owners yields everybody who owns a partition, in a fixed order.
+	Owners() iter.Seq[Peer]
 	// Epoch is the position of the table's epoch.
 	Epoch() event.Position
 }

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"testing"
@@ -24,6 +25,16 @@ type fixedRoute struct {
 func (r fixedRoute) Locate(p ring.Partition) (Peer, bool) {
 	i := int(p) % len(r.owners)
 	return r.owners[i], !r.none[i]
+}
+
+func (r fixedRoute) Owners() iter.Seq[Peer] {
+	var owners []Peer
+	for i, owner := range r.owners {
+		if !r.none[i] && !slices.Contains(owners, owner) {
+			owners = append(owners, owner)
+		}
+	}
+	return slices.Values(owners)
 }
 
 func (r fixedRoute) Epoch() event.Position { return r.epoch }

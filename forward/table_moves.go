@@ -275,10 +275,11 @@ func (t *Table) markOwners(now clock.Instant) {
 	for _, l := range t.lanes {
 		l.owner = false
 	}
-	for p := range ring.Partition(ring.Partitions) {
-		if owner, ok := t.locate(p); ok {
-			t.lane(now, owner).owner = true
+	for owner := range t.route.Owners() {
+		if owner == t.self {
+			owner = Local
 		}
+		t.lane(now, owner).owner = true
 	}
 }
 

@@ -154,9 +154,17 @@ func (m *Machine) hasRoom() bool {
 // unreachable lists the nodes that our transport cannot reach, in a fixed order.
 func (m *Machine) unreachable() []Incarnation {
 	var list []Incarnation
-	for _, n := range m.state.Nodes {
-		if n.Inc != m.cfg.Inc && m.reachOf(n.Inc) == ReachDead && (m.state.IsMember(n.Inc) || m.seenFresh(n)) {
-			list = append(list, n.Inc)
+	for _, inc := range m.state.Members {
+		if inc != m.cfg.Inc && m.reachOf(inc) == ReachDead {
+			list = append(list, inc)
+		}
+	}
+	for _, inc := range m.beating {
+		if inc == m.cfg.Inc || m.state.IsMember(inc) || m.reachOf(inc) != ReachDead {
+			continue
+		}
+		if n := m.state.node(inc); n != nil && m.seenFresh(n) {
+			list = append(list, inc)
 		}
 	}
 	slices.SortFunc(list, func(a, b Incarnation) int { return bytes.Compare(a[:], b[:]) })

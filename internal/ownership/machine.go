@@ -46,6 +46,7 @@ type Machine struct {
 
 	heardBase clock.Instant         // rule 4: heard of everybody at first
 	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
+	beating   []Incarnation         // who was heard lately: nobody else is seen FRESH
 }
 
 // view is an accepted epoch.
@@ -207,8 +208,18 @@ func (m *Machine) heard(inc Incarnation) clock.Instant {
 	return m.heardBase
 }
 
+// forgetSilent drops from beating who was not heard for the longest lease. The log
+// remembers hundreds of nodes that are gone: what is asked at every Step is asked of
+// those alone that may be there.
+func (m *Machine) forgetSilent() {
+	m.beating = slices.DeleteFunc(m.beating, func(inc Incarnation) bool {
+		p := m.peers[inc]
+		return p == nil || !m.now.Before(p.heard.Add(LeaseMax))
+	})
+}
+
 // seenFresh reports whether n's newest Beat was heard less than its lease ago.
-func (m *Machine) seenFresh(n Node) bool {
+func (m *Machine) seenFresh(n *Node) bool {
 	if n.Inc == m.cfg.Inc {
 		return m.isFresh()
 	}
@@ -376,6 +387,9 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 		m.gates.recheck = true
 	}
 	p := m.peer(r.rec.Inc)
+	if !slices.Contains(m.beating, r.rec.Inc) {
+		m.beating = append(m.beating, r.rec.Inc)
+	}
 	p.at, p.beat, p.heard = r.at, b, r.when
 	if p.applied.Before(b.Applied) {
 		p.applied = b.Applied
@@ -416,6 +430,7 @@ func (m *Machine) ownBeat(r read, b *Beat) {
 		sent = r.when
 	}
 	m.ownRead = r.when
+	m.forgetSilent()
 	m.count(counted{r.at, sent, r.when})
 	m.fresh = max(m.fresh, sent)
 	m.lease = max(m.lease, sent.Add(m.cfg.Timing.Lease))

@@ -95,8 +95,8 @@ func (m *Machine) nameTaken(before []Incarnation) bool {
 
 // judgeName makes a node exit whose name is kept beating by another incarnation.
 func (m *Machine) judgeName() {
-	rival, ok := m.rival()
-	if !ok || !m.seenFresh(rival) {
+	rival := m.rival()
+	if rival == nil || !m.seenFresh(rival) {
 		m.rivalSince = 0
 		return
 	}
@@ -109,14 +109,14 @@ func (m *Machine) judgeName() {
 	}
 }
 
-// rival is the member that has our name, if it is not us.
-func (m *Machine) rival() (Node, bool) {
-	for _, inc := range m.state.Members {
-		if n, _ := m.state.Node(inc); n.Name == m.cfg.Name && inc != m.cfg.Inc {
-			return n, true
+// rival is the member that has our name, nil if that is us or nobody.
+func (m *Machine) rival() *Node {
+	for i, inc := range m.state.Members {
+		if n := m.state.member(i); n.Name == m.cfg.Name && inc != m.cfg.Inc {
+			return n
 		}
 	}
-	return Node{}, false
+	return nil
 }
 
 // propose appends an Epoch when one is wanted, after this node's rank and not too
@@ -196,8 +196,8 @@ func (m *Machine) plan() (plan, bool) {
 	var next plan
 	var gone []Incarnation
 	named := m.named()
-	for _, inc := range m.state.Members {
-		n, _ := m.state.Node(inc)
+	for i, inc := range m.state.Members {
+		n := m.state.member(i)
 		if why := m.mustGo(n, named); why != "" {
 			next.reasons = append(next.reasons, why+" "+n.Name)
 			gone = append(gone, inc)
@@ -215,8 +215,8 @@ func (m *Machine) plan() (plan, bool) {
 	if len(gone)+len(joiners) == 0 {
 		return next, false
 	}
-	for _, inc := range m.state.Members {
-		n, _ := m.state.Node(inc)
+	for i, inc := range m.state.Members {
+		n := *m.state.member(i)
 		replaced := slices.ContainsFunc(joiners, func(j Node) bool { return j.Name == n.Name })
 		if !replaced && !slices.Contains(gone, inc) {
 			next.members = append(next.members, n)
@@ -227,11 +227,11 @@ func (m *Machine) plan() (plan, bool) {
 		next.reasons = append(next.reasons, "join "+n.Name)
 	}
 	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return next, slices.ContainsFunc(next.members, m.seenReady) || planted.On(planted.LastMemberEpoch)
+	return next, slices.ContainsFunc(next.members, func(n Node) bool { return m.seenReady(&n) }) || planted.On(planted.LastMemberEpoch)
 }
 
 // mustGo says why a member may not stay one, "" if it may.
-func (m *Machine) mustGo(n Node, named []Incarnation) string {
+func (m *Machine) mustGo(n *Node, named []Incarnation) string {
 	switch {
 	case n.Inc == m.cfg.Inc:
 		if m.wantsOut() {
@@ -246,7 +246,7 @@ func (m *Machine) mustGo(n Node, named []Incarnation) string {
 }
 
 // seenReady reports whether n is seen FRESH and wants partitions.
-func (m *Machine) seenReady(n Node) bool {
+func (m *Machine) seenReady(n *Node) bool {
 	if n.Inc == m.cfg.Inc {
 		return m.isFresh() && m.ready()
 	}
@@ -255,13 +255,12 @@ func (m *Machine) seenReady(n Node) bool {
 
 // silent reports whether n has not been heard to apply what our k-th last counted
 // Beat stands at. So a node with a working producer and a stuck reader is silent too.
-func (m *Machine) silent(n Node) bool {
-	k := silentWithoutEvidence
-	if m.reachOf(n.Inc) == ReachDead {
+func (m *Machine) silent(n *Node) bool {
+	k, p := silentWithoutEvidence, m.peers[n.Inc]
+	if p != nil && p.reach == ReachDead {
 		k = silentWithEvidence
 	}
 	since, ok := m.countedAgo(k, n)
-	p := m.peers[n.Inc]
 	if planted.On(planted.SilentByPosition) {
 		return ok && (p == nil || p.at.Before(since))
 	}
@@ -270,7 +269,7 @@ func (m *Machine) silent(n Node) bool {
 
 // countedAgo returns the position of our k-th last counted Beat, k at n's pace: who
 // has a longer lease beats more slowly, and must not be judged by our faster Beats.
-func (m *Machine) countedAgo(k int, n Node) (Position, bool) {
+func (m *Machine) countedAgo(k int, n *Node) (Position, bool) {
 	mine := m.cfg.Timing.Lease
 	k = min(k*int((n.Lease+mine-1)/mine), countedMax)
 	if len(m.counted) < k {
@@ -295,14 +294,14 @@ func (m *Machine) named() []Incarnation {
 // votedOut reports whether more than half of the FRESH members, apart from x, name
 // x as unreachable in two Beats at least 0.9 R apart, and we reach more than half.
 // Of two members the smaller name stays.
-func (m *Machine) votedOut(x Node) bool {
+func (m *Machine) votedOut(x *Node) bool {
 	if !m.seenFresh(x) {
 		return false // silence will judge it
 	}
 	voters, votes, reached := 0, 0, 0
 	tie := ""
-	for _, inc := range m.state.Members {
-		n, _ := m.state.Node(inc)
+	for i, inc := range m.state.Members {
+		n := m.state.member(i)
 		if inc == x.Inc || !m.seenFresh(n) {
 			continue
 		}
@@ -334,9 +333,12 @@ func (m *Machine) votesAgainst(voter, x Incarnation) bool {
 // joiners are the nodes that can become members now, by name.
 func (m *Machine) joiners() []Node {
 	var list []Node
-	for _, n := range m.state.Nodes {
-		if !m.state.IsMember(n.Inc) && m.mayJoin(n) {
-			list = append(list, n)
+	for _, inc := range m.beating {
+		if m.state.IsMember(inc) {
+			continue
+		}
+		if n := m.state.node(inc); n != nil && m.mayJoin(n) {
+			list = append(list, *n)
 		}
 	}
 	slices.SortFunc(list, func(a, b Node) int {
@@ -348,7 +350,7 @@ func (m *Machine) joiners() []Node {
 // mayJoin reports whether a node that is not a member can become one: it beats and
 // is ready, it reaches and is reached by a majority of the FRESH members, and
 // nobody who has its name is alive.
-func (m *Machine) mayJoin(n Node) bool {
+func (m *Machine) mayJoin(n *Node) bool {
 	if planted.On(planted.JoinOnHello) {
 		return !slices.ContainsFunc(m.state.Members, func(inc Incarnation) bool { return m.state.sameName(inc, n.Inc) })
 	}
@@ -363,8 +365,8 @@ func (m *Machine) mayJoin(n Node) bool {
 		return false // a Beat of before its removal, which asks for nothing: it may be dead
 	}
 	fresh, reaches, reached := 0, 0, 0
-	for _, inc := range m.state.Members {
-		o, _ := m.state.Node(inc)
+	for i, inc := range m.state.Members {
+		o := m.state.member(i)
 		if o.Name == n.Name {
 			if !m.replaceable(o) {
 				return false
@@ -395,7 +397,7 @@ func (m *Machine) names(inc, x Incarnation) bool {
 }
 
 // replaceable reports whether a member has no Beat in our last two counted Beats.
-func (m *Machine) replaceable(n Node) bool {
+func (m *Machine) replaceable(n *Node) bool {
 	if planted.On(planted.ReplaceAtOnce) {
 		return n.Inc != m.cfg.Inc
 	}
@@ -407,9 +409,8 @@ func (m *Machine) replaceable(n Node) bool {
 // reachesMajority reports whether we reach more than half of the FRESH members.
 func (m *Machine) reachesMajority() bool {
 	fresh, reached := 0, 0
-	for _, inc := range m.state.Members {
-		n, _ := m.state.Node(inc)
-		if !m.seenFresh(n) {
+	for i, inc := range m.state.Members {
+		if !m.seenFresh(m.state.member(i)) {
 			continue
 		}
 		fresh++
@@ -427,8 +428,9 @@ func (m *Machine) rank() int {
 	me.Name, me.Inc = m.cfg.Name, m.cfg.Inc // also when the log has forgotten us
 	member := m.isMember()
 	rank := 0
-	for _, n := range m.state.Nodes {
-		if n.Inc == m.cfg.Inc || !m.seenFresh(n) || m.silent(n) {
+	for _, inc := range m.beating {
+		n := m.state.node(inc)
+		if n == nil || inc == m.cfg.Inc || !m.seenFresh(n) || m.silent(n) {
 			continue
 		}
 		other := m.state.IsMember(n.Inc)
@@ -465,8 +467,9 @@ func (m *Machine) nobodyTakesOver() bool {
 	if _, ok := m.plan(); ok {
 		return false
 	}
-	ready := slices.ContainsFunc(m.state.Nodes, func(n Node) bool {
-		return n.Inc != m.cfg.Inc && m.seenReady(n)
+	ready := slices.ContainsFunc(m.beating, func(inc Incarnation) bool {
+		n := m.state.node(inc)
+		return n != nil && inc != m.cfg.Inc && m.seenReady(n)
 	})
 	return !ready || m.due(m.leaveAt.Add(m.cfg.Timing.Lease))
 }

@@ -37,6 +37,7 @@ type State struct {
 	pending Set                  // partitions with a pending tenure: an index
 	byInc   map[Incarnation]int  // Nodes by incarnation: an index
 	members map[Incarnation]bool // Members: an index
+	seats   []int                // Members in Nodes: an index
 }
 
 // Tenure is a deposed tenure that may still run.
@@ -65,6 +66,19 @@ func (s *State) Node(inc Incarnation) (Node, bool) {
 	}
 	return s.Nodes[i], true
 }
+
+// node is what is known about inc, nil if that is nothing. It is valid until the next
+// record, and is not written to.
+func (s *State) node(inc Incarnation) *Node {
+	i, ok := s.byInc[inc]
+	if !ok {
+		return nil
+	}
+	return &s.Nodes[i]
+}
+
+// member is node for Members[i], without a look-up.
+func (s *State) member(i int) *Node { return &s.Nodes[s.seats[i]] }
 
 // Token returns the fencing token of the present tenure of p.
 func (s *State) Token(p ring.Partition) Token {
@@ -334,8 +348,10 @@ func (s *State) index() {
 
 func (s *State) indexMembers() {
 	s.members = make(map[Incarnation]bool, len(s.Members))
-	for _, inc := range s.Members {
+	s.seats = make([]int, len(s.Members))
+	for i, inc := range s.Members {
 		s.members[inc] = true
+		s.seats[i] = s.byInc[inc]
 	}
 }
 
