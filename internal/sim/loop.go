@@ -25,6 +25,7 @@ type loop struct {
 type todo struct {
 	at  time.Duration
 	seq uint64
+	to  *process // to whom it happens; nil: to the world
 	do  func()
 }
 
@@ -33,9 +34,11 @@ func (a todo) before(b todo) bool { return a.at < b.at || a.at == b.at && a.seq 
 func newLoop(seed uint64) loop { return loop{rng: rand.New(rand.NewPCG(seed, 0x51b))} }
 
 // after lets do happen in d.
-func (l *loop) after(d time.Duration, do func()) {
+func (l *loop) after(d time.Duration, do func()) { l.schedule(d, nil, do) }
+
+func (l *loop) schedule(d time.Duration, to *process, do func()) {
 	l.seq++
-	l.heap = append(l.heap, todo{l.now + max(d, 0), l.seq, do})
+	l.heap = append(l.heap, todo{l.now + max(d, 0), l.seq, to, do})
 	for i := len(l.heap) - 1; i > 0; {
 		parent := (i - 1) / 4
 		if !l.heap[i].before(l.heap[parent]) {
@@ -73,7 +76,11 @@ func (l *loop) runUntil(t time.Duration) {
 	for len(l.heap) > 0 && l.heap[0].at <= t && l.failure == "" {
 		next := l.pop()
 		l.now = next.at
-		next.do()
+		if next.to == nil {
+			next.do()
+		} else {
+			next.to.act(next.do)
+		}
 	}
 	if l.failure == "" {
 		l.now = t
@@ -186,7 +193,7 @@ func (p *process) run(do func()) {
 }
 
 // later lets do happen to the process in d.
-func (p *process) later(d time.Duration, do func()) { p.loop.after(d, func() { p.act(do) }) }
+func (p *process) later(d time.Duration, do func()) { p.loop.schedule(d, p, do) }
 
 func (p *process) isStopped() bool { return p.loop.now < p.stopped }
 

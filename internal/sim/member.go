@@ -589,7 +589,7 @@ func (m *member) kill(noticed bool) {
 		w.after(d, func() { w.broker.remove(c) })
 	}
 	// Nothing of it is needed any more, and long runs start many.
-	m.pipeline, m.boxes, m.table, m.ledger, m.machine = nil, nil, nil, nil, nil
+	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
 }
 
 // stop stops the whole process.
