@@ -2,7 +2,9 @@ package source_test
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -241,21 +244,106 @@ func TestPulsarBatchIndexAcks(t *testing.T) {
 	}
 }
 
-// The client takes a message of nothing for a broken one, and acks it. If this test
-// fails, it has learned better, and the sentence about it in NewPulsar may go.
+// The client takes a message of nothing for a broken one, and acks it, as it does with
+// what is really broken; its log is the only one to tell. If this test fails, the
+// client has learned better, or says it in other words: see discardWords.
 func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
-	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), source.NewMetrics(reg), sourcetest.Quiet()))
 	b.Publish(t, topic, sourcetest.Message{})
+	b.Publish(t, topic, sourcetest.Message{Key: "a key is nothing to it"})
 	b.Publish(t, topic, sourcetest.Message{Properties: map[string]string{"a": "b"}})
 	got := m.Take(1)
 	if _, ok := got[0].Event.Property("a"); !ok {
-		t.Error("the message of nothing came")
+		t.Error("a message of nothing came")
 	}
 	m.Done(got...)
 	m.AwaitIdle()
 	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	if discarded := metric(t, reg, "ringfence_source_discarded_total"); discarded != 2 {
+		t.Errorf("discarded = %v, want 2", discarded)
+	}
+}
+
+// The broker lets a consumer have 200 events unacked. Of each batch of 50 one event is
+// stuck: without spilling, the fifth batch would not come before one of them is done.
+func TestPulsarAllowanceIsNotUsedUpByStuckEvents(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	const allowance, entries, size = 200, 20, 50
+	b.Publish(t, topic, sourcetest.Message{Payload: "it makes the topic"})
+	limitUnacked(t, topic, allowance)
+	for i := range entries {
+		messages := make([]sourcetest.Message, size)
+		for j := range messages {
+			messages[j] = sourcetest.Message{Key: fmt.Sprint(i, "-", j), Payload: "x"}
+		}
+		b.Publish(t, topic, messages...)
+	}
+	cfg := sourcetest.Config(topic)
+	cfg.ReceiverQueueMax, cfg.UnackedConsumerMax = 50, allowance
+	cfg.Spill.After = 100 * time.Millisecond
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), source.NewMetrics(reg), sourcetest.Quiet()))
+	m.Done(m.Take(1)...)
+
+	stuck := map[event.MessageID]source.Message{}
+	copies := map[event.MessageID]source.Message{}
+	for fresh := 0; fresh < entries*size; {
+		for _, e := range m.Take(1) {
+			switch {
+			case e.Event.Round > 0:
+				copies[e.Event.ID] = e
+			case strings.HasSuffix(e.Key, "-7"):
+				stuck[e.Event.ID] = e
+				fresh++
+			default:
+				m.Done(e)
+				fresh++
+			}
+		}
+	}
+	spilled := metric(t, reg, "ringfence_source_spilled_total")
+	if spilled < entries/2 || spilled > entries {
+		t.Errorf("%v events were spilled to bring %d entries through an allowance of %d", spilled, entries, allowance/size)
+	}
+	for len(copies) < int(spilled) {
+		e := m.Take(1)[0]
+		copies[e.Event.ID] = e
+	}
+	for id, e := range copies {
+		original, known := stuck[id]
+		if !known || e.Event.Round != 1 || e.Event.Attempts != 0 || e.Key != original.Key || e.Event.Topic != topic {
+			t.Errorf("copy %v came as key %q of %s, round %d, attempts %d", id, e.Key, e.Event.Topic, e.Event.Round, e.Event.Attempts)
+		}
+		m.Done(e)
+		delete(stuck, id)
+	}
+	for _, e := range stuck {
+		m.Done(e)
+	}
+	m.AwaitIdle()
+	sourcetest.Await(t, "the broker keeps nothing", func() bool {
+		retry := source.RetryTopicName([]string{topic}, sourcetest.Subscription)
+		return b.Unacked(t, topic, sourcetest.Subscription) == 0 && b.Unacked(t, retry, sourcetest.Subscription) == 0
+	})
+	if nacked := metric(t, reg, "ringfence_source_nacked_total"); nacked != 0 {
+		t.Errorf("nacked = %v", nacked)
+	}
+}
+
+// limitUnacked sets the policy of a topic, and waits until it is in force.
+func limitUnacked(t *testing.T, topic string, unacked int) {
+	t.Helper()
+	path := "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + "/maxUnackedMessagesOnConsumer"
+	pulsartest.Admin(t, http.MethodPost, path, unacked, nil)
+	sourcetest.Await(t, "the broker limits unacked events", func() bool {
+		applied := 0
+		pulsartest.Admin(t, http.MethodGet, path+"?applied=true", nil, &applied)
+		return applied == unacked
+	})
 }
 
 // Keys come out of events whose producer knows nothing of keys.

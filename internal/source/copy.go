@@ -20,6 +20,7 @@ const (
 	PropertyFirstError  = "ringfence-first-error"  // absent when there was none
 	PropertyLastError   = "ringfence-last-error"   // absent when there was none
 	PropertyReason      = "ringfence-reason"       // dead letters: why
+	PropertyEncryption  = "ringfence-encryption"   // dead letters: JSON, what it takes to decrypt the payload; absent when it is in the clear
 	PropertyOwner       = "ringfence-owner"        // dead letters: the member that said so, absent when it never got to one
 )
 

@@ -38,6 +38,8 @@ type Receipt struct {
 	// events of an entry come one after the other, with none of another entry between.
 	Lane int32
 	Ref  any // whatever the caller needs to ack it
+	// Unreadable says why the event cannot be handed on; "" when it can.
+	Unreadable string
 }
 
 // Ack tells the caller what to acknowledge at the broker: a whole entry under

@@ -26,6 +26,7 @@ type Metrics struct {
 	torn           prometheus.Counter
 	copyFailures   prometheus.Counter
 	ackFailures    prometheus.Counter
+	discarded      prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -49,7 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		oldest:         gauge("oldest_unsettled_seconds", "Age of the oldest open entry, 0 when there is none."),
 		received: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_received_total",
-			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here.",
+			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted) go to the dead letter topic.",
 		}, []string{"kind"}),
 		acked:        counter("acked_total", "Events that ended as done."),
 		retried:      counter("retried_total", "Events that ended as a copy in the retry topic."),
@@ -59,6 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ignored:      counter("ignored_verdicts_total", "Verdicts for events that had their end already."),
 		torn:         counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
 		copyFailures: counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
+		discarded:    counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or a message of nothing that was sent without a batch."),
 		ackFailures:  counter("ack_failures_total", "Acks that the client refused; the broker delivers these entries again."),
 	}
 }

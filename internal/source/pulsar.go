@@ -10,25 +10,33 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"github.com/apache/pulsar-client-go/pulsar/log"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
 // is and how to get in; the source has a client of its own, which Run opens and closes.
 //
-// What the client (v0.19.0) settles by itself, never to be seen here: it acks a
-// message whose checksum, batch or compression is broken, with a log line, and so it
-// does with a message that was sent without a batch and has neither payload nor
-// properties; it nacks a message that is encrypted, as there are no keys to read it
-// with, which then comes back for ever; it acks the chunks that it has of a message
-// whose others do not come within ChunkedTimeout.
+// What the client (v0.19.0) settles by itself is never seen here, but counted
+// (ringfence_source_discarded_total): it acks an entry whose checksum, batch or
+// compression is broken, and so it does with a message that was sent without a batch
+// and has neither payload nor properties, whatever its key. It also acks the chunks
+// that it has of a message whose others do not come within ChunkedTimeout.
+//
+// A message that was sent without a batch, compressed and with an empty payload comes
+// with what the compression makes of nothing, a byte or some.
+//
+// An entry that is encrypted comes as one event, whose payload is the whole entry as
+// it is; it goes to the dead letter topic, see PropertyEncryption.
 func NewPulsar(cfg Config, options pulsar.ClientOptions, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {
 			options.Logger = log.NewLoggerWithSlog(logger)
 		}
+		options.Logger = watched{options.Logger, metrics.discarded.Inc}
 		return openPulsar(cfg, options)
 	})
 }
@@ -41,18 +49,27 @@ type pulsarLink struct {
 	client   pulsar.Client
 	messages chan pulsar.ConsumerMessage
 
-	consumers []pulsar.Consumer
 	// What the reader knows of the topic partitions, and the one that it saw last.
-	byTopic map[string]*lane
-	last    *lane
+	byTopic  map[string]*lane
+	last     *lane
+	starving *subscription // nil, or one of which a lane runs out of permits
 
-	mu    sync.Mutex // guards lanes, which the reader appends to and the acker reads
-	lanes []*lane
+	mu            sync.Mutex // guards these against the acker and close
+	subscriptions []*subscription
+	lanes         []*lane // with their consumers; only the reader appends
 
 	// The copier's own.
 	producers map[string]pulsar.Producer
 	closing   chan struct{}
 	copying   sync.Mutex // guards producers against close
+}
+
+// subscription is a topic and who consumes it.
+type subscription struct {
+	topic    string
+	consumer pulsar.Consumer
+	queue    int // messages of each topic partition that the client fetches ahead
+	since    clock.Instant
 }
 
 // lane is a topic partition.
@@ -62,7 +79,8 @@ type lane struct {
 	base      string // without it
 	partition int32  // -1 when the topic is not partitioned
 	retry     bool
-	consumer  pulsar.Consumer
+	lost      int // permits that the client has not given back, see notePermits
+	of        *subscription
 }
 
 func openPulsar(cfg Config, options pulsar.ClientOptions) (link, error) {
@@ -78,10 +96,12 @@ func openPulsar(cfg Config, options pulsar.ClientOptions) (link, error) {
 		closing:   make(chan struct{}),
 	}
 	for _, topic := range append([]string{cfg.RetryTopic}, cfg.Topics...) {
-		if err := p.subscribe(topic); err != nil {
+		sub := &subscription{topic: topic}
+		if err := p.subscribe(sub); err != nil {
 			p.close()
 			return nil, err
 		}
+		p.subscriptions = append(p.subscriptions, sub)
 	}
 	return p, nil
 }
@@ -90,33 +110,67 @@ func openPulsar(cfg Config, options pulsar.ClientOptions) (link, error) {
 // the client's EnableAutoScaledReceiverQueueSize (v0.19.0) reserves memory for a
 // batch quadratically in its length and releases it linearly, until its queues
 // stay at one message and its producers block.
-func (p *pulsarLink) subscribe(topic string) error {
-	partitions, err := p.client.TopicPartitions(topic)
+func (p *pulsarLink) subscribe(sub *subscription) error {
+	partitions, err := p.client.TopicPartitions(sub.topic)
 	if err != nil {
-		return fmt.Errorf("source: look up %s: %w", topic, err)
+		return fmt.Errorf("source: look up %s: %w", sub.topic, err)
 	}
 	position := pulsar.SubscriptionPositionLatest
-	if p.cfg.FromEarliest || topic == p.cfg.RetryTopic { // copies are never skipped
+	if p.cfg.FromEarliest || sub.topic == p.cfg.RetryTopic { // copies are never skipped
 		position = pulsar.SubscriptionPositionEarliest
 	}
+	queue := max(1, p.cfg.ReceiverQueueMax/max(1, len(partitions)))
 	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
-		Topic:                          topic,
+		Topic:                          sub.topic,
 		SubscriptionName:               p.cfg.Subscription,
 		Type:                           pulsar.Shared,
 		Name:                           p.cfg.ConsumerName,
 		SubscriptionInitialPosition:    position,
 		MessageChannel:                 p.messages,
-		ReceiverQueueSize:              max(1, p.cfg.ReceiverQueueMax/max(1, len(partitions))),
+		ReceiverQueueSize:              queue,
 		MaxPendingChunkedMessage:       p.cfg.ChunkedMax,
 		ExpireTimeOfIncompleteChunk:    p.cfg.ChunkedTimeout,
 		NackRedeliveryDelay:            p.cfg.NackDelay,
 		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
+		// Or it would nack what is encrypted, for ever.
+		Decryption: &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume},
 	})
 	if err != nil {
-		return subscribeError(topic, p.cfg.Subscription, err)
+		return subscribeError(sub.topic, p.cfg.Subscription, err)
 	}
-	p.consumers = append(p.consumers, consumer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sub.consumer, sub.queue, sub.since = consumer, queue, clock.Now()
 	return nil
+}
+
+// notePermits counts the permits that the client (v0.19.0) forgets: the broker takes one
+// for each event of an encrypted batch, and the client gives one back for all.
+func (p *pulsarLink) notePermits(l *lane, batchSize int) {
+	l.lost += max(0, batchSize-1)
+	if l.lost >= max(1, l.of.queue/2) {
+		p.starving = l.of
+	}
+}
+
+// reopenAfter is how old a consumer gets at least, so that its acks get through.
+const reopenAfter = time.Second
+
+// reopen consumes a topic anew, because the broker would soon send nothing more: a
+// new consumer has all permits. What is unacked comes again and joins what is open.
+func (p *pulsarLink) reopen() error {
+	sub := p.starving
+	p.starving = nil
+	p.mu.Lock()
+	old := sub.consumer
+	p.mu.Unlock()
+	old.Close()
+	for _, l := range p.byTopic {
+		if l.of == sub {
+			l.lost = 0
+		}
+	}
+	return p.subscribe(sub)
 }
 
 // subscribeError names what the broker says in passing. Its code for it, ConsumerBusy,
@@ -130,9 +184,19 @@ func subscribeError(topic, subscription string, err error) error {
 }
 
 func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+	var due <-chan time.Time
+	if p.starving != nil {
+		age := clock.Now().Sub(p.starving.since)
+		if age >= reopenAfter {
+			return batch, p.reopen()
+		}
+		due = time.After(reopenAfter - age)
+	}
 	select {
 	case m := <-p.messages:
 		batch = append(batch, p.receipt(m))
+	case <-due:
+		return batch, nil
 	case <-ctx.Done():
 		return batch, ctx.Err()
 	}
@@ -174,6 +238,11 @@ func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage) Receipt {
 	if from.retry {
 		restore(ev)
 	}
+	if c := m.GetEncryptionContext(); c != nil {
+		r.Unreadable = reasonEncrypted
+		ev.Properties = append(ev.Properties, encryptionProperty(c))
+		p.notePermits(from, c.BatchSize)
+	}
 	r.Message = Message{Event: ev, Key: m.Key(), OrderingKey: m.OrderingKey()}
 	return r
 }
@@ -200,7 +269,7 @@ func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
 		base, partition := splitPartition(topic)
 		l = &lane{
 			number: int32(len(p.byTopic)), topic: topic, base: base, partition: partition,
-			retry: base == p.cfg.RetryTopic || topic == p.cfg.RetryTopic, consumer: cm.Consumer,
+			retry: base == p.cfg.RetryTopic || topic == p.cfg.RetryTopic, of: p.subscriptionOf(topic, base),
 		}
 		p.byTopic[topic] = l
 		p.mu.Lock()
@@ -214,7 +283,18 @@ func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
 func (p *pulsarLink) consumerOf(a Ack) pulsar.Consumer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lanes[a.Lane].consumer
+	return p.lanes[a.Lane].of.consumer
+}
+
+// subscriptionOf finds the subscription that a topic partition belongs to: of the whole
+// topic, or of this partition alone.
+func (p *pulsarLink) subscriptionOf(topic, base string) *subscription {
+	for _, sub := range p.subscriptions {
+		if sub.topic == topic || sub.topic == base {
+			return sub
+		}
+	}
+	return nil
 }
 
 // ack acknowledges a whole batch at once by its entry: the client's own count of a
@@ -313,7 +393,13 @@ func (p *pulsarLink) keepDeadLetters() error {
 
 func (p *pulsarLink) close() {
 	close(p.closing)
-	for _, consumer := range p.consumers {
+	p.mu.Lock()
+	consumers := make([]pulsar.Consumer, 0, len(p.subscriptions))
+	for _, sub := range p.subscriptions {
+		consumers = append(consumers, sub.consumer)
+	}
+	p.mu.Unlock()
+	for _, consumer := range consumers {
 		consumer.Close() // sends the grouped acks first
 	}
 	p.copying.Lock()

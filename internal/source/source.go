@@ -242,14 +242,20 @@ func (s *Source) waitForRoom(ctx context.Context) bool {
 func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 	now := clock.Now()
 	var joined, repeated int
+	var unreadable []event.Verdict
 	s.mu.Lock()
 	for i := range receipts {
 		r := &receipts[i]
 		switch handle, reception := s.ledger.Received(now, r); reception {
 		case Fresh:
-			if invariant.Check(handle != 0, "source: a fresh event has no handle") {
-				batch = append(batch, r.Message)
+			if !invariant.Check(handle != 0, "source: a fresh event has no handle") {
+				continue
 			}
+			if r.Unreadable != "" {
+				unreadable = append(unreadable, event.Verdict{Handle: handle, Kind: event.Rejected, Reason: r.Unreadable})
+				continue
+			}
+			batch = append(batch, r.Message)
 		case Joined:
 			joined++
 		case Repeated:
@@ -263,6 +269,10 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 	s.mu.Unlock()
 	if again {
 		wake(s.toAck)
+	}
+	if len(unreadable) > 0 {
+		s.Settle(unreadable)
+		s.metrics.received.WithLabelValues("unreadable").Add(float64(len(unreadable)))
 	}
 	s.metrics.received.WithLabelValues("fresh").Add(float64(len(batch)))
 	if joined+repeated > 0 {
