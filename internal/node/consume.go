@@ -76,6 +76,7 @@ func (n *Node) consumeOnce(ctx context.Context) error {
 		src.ContinueAfter(earlier)
 	}
 	n.source.Store(src)
+	n.shareAllowance()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	var err error
@@ -93,6 +94,13 @@ func (n *Node) consumeOnce(ctx context.Context) error {
 	stop()
 	running.Wait()
 	return err
+}
+
+// shareAllowance tells the source with how many it shares the broker's allowance.
+func (n *Node) shareAllowance() {
+	if src, t := n.source.Load(), n.Table(); src != nil && t != nil {
+		src.SetMembers(len(t.Members))
+	}
 }
 
 // noteConsuming says so when the subscription stands.

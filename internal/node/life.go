@@ -196,6 +196,7 @@ func (l *life) SetTable(t *ownership.Table) {
 	n.pool.SetPeers(peers)
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
 	n.pipeline.SetTable(t)
+	n.shareAllowance()
 	n.look()
 }
 
