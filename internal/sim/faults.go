@@ -30,7 +30,7 @@ const (
 	outageLog
 	longOutage
 	rollLog
-	trimLog
+	truncateLog
 	skipRecord
 	deleteLog
 	rebuildLog
@@ -49,7 +49,7 @@ const (
 var kindNames = [kinds]string{
 	"kill_router", "kill_app", "kill_both", "leave", "join", "pause_router", "pause_app", "pause_both", "suspend",
 	"stall_driver", "stall_tail", "stall_after_beat", "cut_log", "slow_log", "outage", "long_outage", "rollover",
-	"trim", "hole", "delete_log", "rebuild_log", "cut_one_way", "cut_pair", "isolate", "break_peer", "break_app",
+	"truncate", "hole", "delete_log", "rebuild_log", "cut_one_way", "cut_pair", "isolate", "break_peer", "break_app",
 	"inject_genesis", "same_name", "drop_consumer", "stall_broker",
 }
 
@@ -60,7 +60,7 @@ func (k kind) String() string { return kindNames[k] }
 var usual = [kinds]int{
 	killRouter: 8, killApp: 5, killBoth: 5, leaveGroup: 6, joinGroup: 6, pauseRouter: 8, pauseApp: 8, pauseBoth: 5,
 	suspendHost: 5, stallDriver: 4, stallTail: 8, stallAfterBeat: 5, cutLog: 6, slowLog: 4, outageLog: 4, longOutage: 1,
-	rollLog: 6, trimLog: 1, skipRecord: 1, deleteLog: 1, rebuildLog: 1, cutOneWay: 4, cutPair: 4, isolate: 3,
+	rollLog: 6, truncateLog: 1, skipRecord: 1, deleteLog: 1, rebuildLog: 1, cutOneWay: 4, cutPair: 4, isolate: 3,
 	breakPeer: 5, breakApp: 5, injectGenesis: 2, sameName: 1, dropConsumer: 4, stallBroker: 2,
 }
 
@@ -92,8 +92,8 @@ func (w *world) fault() {
 	case rollLog:
 		w.log.rollover()
 		return
-	case trimLog:
-		w.log.trim()
+	case truncateLog:
+		w.log.truncate()
 		return
 	case deleteLog:
 		w.spurious = true
@@ -406,9 +406,22 @@ func (w *world) ambushTail(m *member, in ownership.Input) {
 	}
 }
 
-// trim lets the broker trim closed ledgers up to the anchor.
-func (l *controlLog) trim() {
+// truncate lets an operator trim the log by force: all but the newest ledger that
+// holds a record goes, whatever the anchor says. Who has not read that far is LOST, and
+// so is who opens his reader again where he was.
+func (l *controlLog) truncate() {
 	l.rollover()
+	if len(l.records) == 0 {
+		return
+	}
+	last := l.records[len(l.records)-1].at.Ledger
+	l.drop(func(x logged) bool { return x.at.Ledger < last })
+	l.w.allowLost()
+	for _, m := range l.w.live {
+		if m.feed.next < l.base {
+			m.touch(10 * time.Second)
+		}
+	}
 }
 
 func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }

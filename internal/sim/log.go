@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 
@@ -292,13 +293,21 @@ func (l *controlLog) rollover() {
 	l.next = ownership.Position{Ledger: l.next.Ledger + 1 + l.w.rng.Int64N(3)}
 	l.rolled = l.w.now
 	l.w.tracef("log: rollover to %v", l.next)
-	n := 0
-	for n < len(l.records) && l.records[n].at.Ledger < l.anchor.Ledger {
-		n++ // only whole closed ledgers before the anchor's
-	}
-	l.records = append([]logged(nil), l.records[n:]...)
-	l.base += n
+	l.drop(func(x logged) bool { return x.at.Ledger < l.anchor.Ledger }) // only whole closed ledgers
 	l.states, l.states2 = map[ownership.Position]uint64{}, l.states
+}
+
+// drop trims the oldest records, as long as they are to go.
+func (l *controlLog) drop(gone func(logged) bool) {
+	n := slices.IndexFunc(l.records, func(x logged) bool { return !gone(x) })
+	if n < 0 {
+		n = len(l.records)
+	}
+	if n > 0 {
+		l.w.count("trimmed")
+	}
+	l.records = slices.Clone(l.records[n:])
+	l.base += n
 }
 
 // delete deletes the topic by force. What follows goes to a new one, whose ledgers
