@@ -93,6 +93,7 @@ type Stats struct {
 	Pinned        int           // settled events in them: done for us, unacked for the broker
 	Spilling      int           // unsettled events of which a copy is to be made, to free what they pin
 	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
+	GivenBack     uint64        // events that were given back to the broker, ever
 	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
 	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
 }
@@ -382,6 +383,7 @@ func (l *Ledger) GiveBack(h event.Handle) (Ack, bool) {
 	l.vacate(h, s)
 	e.state[index] = unreceived
 	e.torn = true
+	l.stats.GivenBack++
 	l.dropIfOver(number)
 	return nack, true
 }

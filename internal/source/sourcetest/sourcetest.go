@@ -92,6 +92,9 @@ type Member struct {
 	over chan struct{}
 	err  error // of Run, once over is closed
 
+	stopped  bool // by the test, with whatever is open
+	gaveBack bool // by the test
+
 	mu     sync.Mutex
 	got    []source.Message
 	change chan struct{} // capacity 1
@@ -107,7 +110,13 @@ func Start(t testing.TB, src *source.Source) *Member {
 		defer close(m.over)
 		m.err = src.Run(ctx, Sink(m.received))
 	})
-	t.Cleanup(func() { m.Stop(); run.Wait() })
+	t.Cleanup(func() {
+		if !t.Failed() {
+			m.checkEnd()
+		}
+		m.Stop()
+		run.Wait()
+	})
 	select {
 	case <-src.Ready():
 	case <-m.over:
@@ -128,9 +137,28 @@ func (m *Member) received(_ context.Context, batch []source.Message) {
 	}
 }
 
+// checkEnd is called at the end of every test that starts a source: unless the test has
+// cut it off, everything is settled, and nothing was given back that it did not ask for.
+func (m *Member) checkEnd() {
+	m.t.Helper()
+	if !m.stopped {
+		m.AwaitIdle()
+	}
+	if n := m.Stats().GivenBack; n > 0 && !m.gaveBack {
+		m.t.Errorf("%d events were given back to the broker", n)
+	}
+}
+
+// GiveBack is Source.GiveBack, for the tests that force one.
+func (m *Member) GiveBack(handles []event.Handle) {
+	m.gaveBack = true
+	m.Source.GiveBack(handles)
+}
+
 // Stop ends Run, which gives back what is open.
 func (m *Member) Stop() {
 	m.t.Helper()
+	m.stopped = true
 	m.stop()
 	select {
 	case <-m.over:
