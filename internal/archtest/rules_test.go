@@ -57,6 +57,7 @@ var arrows = map[string]arrow{
 	"internal/admin":     {slices.Concat(words, []string{"internal/telemetry"}), "shows what it is given"},
 	"internal/run":       {nil, "a stage is a function"},
 	"internal/journal":   {[]string{"internal/clock", "internal/event"}, "a witness must not know the accused"},
+	"internal/sink":      {nil, "recipes for users' databases: a key and a number are all that they get of the router"},
 
 	"client": {
 		[]string{"client/internal", "internal/appwire", "internal/clock", "internal/event", "internal/inbox", "proto"},
@@ -92,6 +93,16 @@ var libraries = []only{
 		"github.com/hashicorp/memberlist",
 		[]string{"internal/membership"},
 		"gossip gives addresses and evidence, and never decides",
+	},
+	{
+		"github.com/jackc/pgx",
+		[]string{"internal/sink"},
+		"databases are the business of applications, under test or not; the router must not hold one",
+	},
+	{
+		"github.com/redis/go-redis",
+		[]string{"internal/sink", "bench"},
+		"the same; and the benchmark has Redis as the lock of one of the other ways",
 	},
 	{
 		"github.com/buraksezer/consistent",

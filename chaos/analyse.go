@@ -1,0 +1,273 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/journal"
+)
+
+// refusedSuffix is added to the path of a journal: there the application lists the
+// writes that a sink has refused.
+const refusedSuffix = ".refused"
+
+// appRun is one process of an application.
+type appRun struct {
+	member int
+	file   journal.File
+}
+
+// outcome is a fault that was done.
+type outcome struct {
+	Fault fault         `json:"fault"`
+	From  clock.Instant `json:"from_ns"`
+	Until clock.Instant `json:"until_ns"` // stopped goes on, cut is healed, killed is started again
+	Whole clock.Instant `json:"whole_ns"` // every member takes part, every partition is open
+	Lone  bool          `json:"lone"`     // no other fault was near: its times are measured
+}
+
+// strandedMin is from how long a wait on an event counts as stranded, if a fault may
+// be why: a dead node's keys wait for half of it.
+const strandedMin = 5 * time.Second
+
+// strandedMax is how long after the end of a fault what it has stranded may come
+// back: the broker looks after its connections once in 30 s.
+const strandedMax = 70 * time.Second
+
+// durations are samples of a time.
+type durations []time.Duration
+
+// spread sums up samples, in milliseconds.
+type spread struct {
+	Count int     `json:"count"`
+	P50   float64 `json:"p50"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
+}
+
+// spread sorts the samples.
+func (d durations) spread() spread {
+	if len(d) == 0 {
+		return spread{}
+	}
+	slices.Sort(d)
+	at := func(q float64) float64 { return milliseconds(d[min(len(d)-1, int(q*float64(len(d))))]) }
+	return spread{len(d), at(0.50), at(0.99), milliseconds(d[len(d)-1])}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Round(100*time.Microsecond)) / 1e6 }
+
+// times is what the journals tell of how long whom a fault kept waiting.
+//
+// An event waits from when it was sent, or from the end of its key's last handling if
+// that was later, to its first handling. A key has moved when its fencing token is
+// higher than before. Takeovers, handoffs, deploys and still keys are measured in
+// rounds with one fault only.
+type times struct {
+	takeovers map[string]durations // by class of fault: from it to the next handling of the victim's keys
+	handoffs  durations            // waits of moved keys in planned changes
+	still     durations            // waits of keys that did not move in planned changes
+	deploys   durations            // waits of all events sent during a rolling deploy
+	stranded  durations            // waits of events that a victim held, most likely
+	long      durations            // waits beyond strandedMin that no fault explains
+	resumes   durations            // after a broker's restart, from its first append to the first handling
+	moved     map[kind]int         // keys that moved, in rounds of one fault
+	moves     int                  // in all rounds
+}
+
+// classOf names what is comparable among the faults that make others take over.
+func classOf(f fault) string {
+	switch f.Kind { //nolint:exhaustive // the others are no takeovers
+	case kindKill:
+		if f.Variant != atApp {
+			return "kill"
+		}
+	case kindPower:
+		return "power"
+	case kindPause:
+		if f.Variant != atApp {
+			return "pause"
+		}
+	case kindCut, kindHalfCut:
+		return string(f.Kind) + " " + f.Variant
+	}
+	return ""
+}
+
+// analyse reads the journals of all applications.
+func analyse(runs []appRun, outcomes []outcome, sent *publication) (*times, error) {
+	paths := make([]string, len(runs))
+	for i, r := range runs {
+		paths[i] = r.file.Path
+	}
+	outcomes = slices.Clone(outcomes)
+	slices.SortFunc(outcomes, func(a, b outcome) int { return int(a.From - b.From) })
+	a := &analyst{
+		runs: runs, outcomes: outcomes, sent: sent,
+		keys: make(map[event.Key]*keyTimes), running: make(map[at]*keyTimes), seen: make([]bool, len(sent.sent)),
+		backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
+		times: &times{takeovers: make(map[string]durations), moved: make(map[kind]int)},
+	}
+	if err := journal.Walk(paths, a.visit); err != nil {
+		return nil, err
+	}
+	a.finish()
+	return a.times, nil
+}
+
+// analyst follows all keys through all journals.
+type analyst struct {
+	runs     []appRun
+	outcomes []outcome // by From
+	sent     *publication
+
+	keys     map[event.Key]*keyTimes
+	running  map[at]*keyTimes
+	seen     []bool // events that were handled before
+	current  int    // index of the newest outcome that has begun, -1 before
+	last     clock.Instant
+	backs    [][]comeback // by outcome
+	silences []silence    // by outcome
+
+	times *times
+}
+
+type at struct {
+	file     int
+	handling journal.Handling
+}
+
+type keyTimes struct {
+	token     int64
+	member    int // of the newest handling
+	lastStart clock.Instant
+	lastEnd   clock.Instant
+	running   int
+}
+
+// comeback is the first handling of a key after its owner became a victim.
+type comeback struct{ start, sent clock.Instant }
+
+// silence is the longest time in which no handling began.
+type silence struct{ from, until clock.Instant }
+
+func (a *analyst) visit(s journal.Step) error {
+	if s.Outcome != 0 {
+		if k := a.running[at{s.File, s.Handling}]; k != nil {
+			k.lastEnd = s.At
+			k.running--
+			delete(a.running, at{s.File, s.Handling})
+		}
+		return nil
+	}
+	for a.current+1 < len(a.outcomes) && !s.At.Before(a.outcomes[a.current+1].From) {
+		a.current++
+	}
+	k := a.keys[s.Key]
+	if k == nil {
+		k = &keyTimes{token: s.Token}
+		a.keys[s.Key] = k
+	} else {
+		a.measure(k, s)
+	}
+	a.last = s.At
+	k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
+	k.running++
+	a.running[at{s.File, s.Handling}] = k
+	return nil
+}
+
+// measure looks at one handling of a key that was handled before.
+func (a *analyst) measure(k *keyTimes, s journal.Step) {
+	number := a.sent.number(s.Event)
+	if number < 0 {
+		return // the checker counts it as unknown
+	}
+	sentAt := a.sent.sent[number]
+	first := !a.seen[number]
+	a.seen[number] = true
+	moved := s.Token > k.token
+	if moved {
+		a.times.moves++
+	}
+	wait := s.At.Sub(max(sentAt, k.lastEnd))
+	if first && k.running == 0 && wait > strandedMin {
+		a.noteLong(sentAt, s.At, wait)
+	}
+	if a.current < 0 {
+		return
+	}
+	o := &a.outcomes[a.current]
+	a.noteSilence(s.At)
+	if !o.Lone {
+		return
+	}
+	if moved {
+		a.times.moved[o.Fault.Kind]++
+	}
+	if classOf(o.Fault) != "" {
+		if moved && k.member == o.Fault.Member && k.lastStart.Before(o.From) {
+			a.backs[a.current] = append(a.backs[a.current], comeback{s.At, sentAt})
+		}
+		return
+	}
+	if profiles[o.Fault.Kind].graceful && k.running == 0 && first && !sentAt.Before(o.From) {
+		a.noteGraceful(o, moved, sentAt, wait)
+	}
+}
+
+func (a *analyst) noteGraceful(o *outcome, moved bool, sentAt clock.Instant, wait time.Duration) {
+	if sentAt.After(o.Whole) {
+		return
+	}
+	if moved {
+		a.times.handoffs = append(a.times.handoffs, wait)
+	} else {
+		a.times.still = append(a.times.still, wait)
+	}
+	if o.Fault.Kind == kindDeploy {
+		a.times.deploys = append(a.times.deploys, wait)
+	}
+}
+
+// noteLong tells events that a victim may have held from those that nobody explains.
+func (a *analyst) noteLong(sentAt, start clock.Instant, wait time.Duration) {
+	for _, o := range a.outcomes[:a.current+1] {
+		if !profiles[o.Fault.Kind].graceful && o.From.Before(start) && sentAt.Before(o.Whole.Add(strandedMax)) {
+			a.times.stranded = append(a.times.stranded, wait)
+			return
+		}
+	}
+	a.times.long = append(a.times.long, wait)
+}
+
+// noteSilence keeps the longest time without a start since the newest fault began.
+func (a *analyst) noteSilence(now clock.Instant) {
+	s := &a.silences[a.current]
+	if from := max(a.last, a.outcomes[a.current].From); now.Sub(from) > s.until.Sub(s.from) {
+		*s = silence{from, now}
+	}
+}
+
+func (a *analyst) finish() {
+	for i, o := range a.outcomes {
+		if o.Lone && o.Fault.Kind == kindBroker && a.silences[i].until != 0 {
+			s := a.silences[i]
+			a.times.resumes = append(a.times.resumes, max(0, s.until.Sub(min(s.until, a.sent.firstAck(s.from)))))
+		}
+		// Keys without an event to wait with say nothing about the takeover: only those
+		// count whose next event was sent before the first key of the victim was back.
+		first := clock.Forever
+		for _, b := range a.backs[i] {
+			first = min(first, b.start)
+		}
+		for _, b := range a.backs[i] {
+			if b.sent.Before(first) {
+				class := classOf(o.Fault)
+				a.times.takeovers[class] = append(a.times.takeovers[class], b.start.Sub(o.From))
+			}
+		}
+	}
+}

@@ -1,0 +1,233 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	plog "github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/sink"
+)
+
+const (
+	handlersMax = 256 // at once, in one application
+	sinkConns   = 8   // to each database, from one application
+
+	workMax    = time.Millisecond
+	slowEvery  = 1000 // one event in so many takes longer than a lease
+	longMin    = 500 * time.Millisecond
+	longMax    = 4 * time.Second
+	sinkGiveUp = 5 * time.Second
+)
+
+var errStale = errors.New("a newer owner is at work")
+
+// application is the process under test.
+type application struct {
+	journal  *journal.Writer
+	share    float64
+	stubborn bool
+	postgres *sink.Postgres
+	redis    *sink.Redis
+
+	mu      sync.Mutex
+	refused *os.File // a line for each write that a sink refused
+}
+
+// runApp is an application, until it is told to end.
+func runApp(ctx context.Context, args []string) error {
+	var a application
+	var path, postgresURL, redisURL, pulsarURL string
+	f := flag.NewFlagSet(roleApp, flag.ContinueOnError)
+	f.StringVar(&path, "journal", "", "file to write")
+	f.Float64Var(&a.share, "share", 0, "of the keys, that write to the sinks")
+	f.BoolVar(&a.stubborn, "stubborn", false, "ignore every deadline")
+	f.StringVar(&postgresURL, "postgres", "", "sink")
+	f.StringVar(&redisURL, "redis", "", "sink")
+	f.StringVar(&pulsarURL, "pulsar", "", "consume SHARED from here, instead of asking a router")
+	err := f.Parse(args)
+	if err != nil {
+		return err
+	}
+	if a.journal, err = journal.Create(path); err != nil {
+		return err
+	}
+	if a.refused, err = os.Create(path + refusedSuffix); err != nil {
+		return err
+	}
+	if a.share > 0 && postgresURL != "" {
+		if a.postgres, err = sink.OpenPostgres(ctx, postgresURL, sinkConns); err != nil {
+			return err
+		}
+		defer a.postgres.Close()
+		if a.redis, err = sink.OpenRedis(redisURL, sinkConns); err != nil {
+			return err
+		}
+		defer a.redis.Close()
+	}
+	if pulsarURL != "" {
+		err = a.consume(ctx, pulsarURL)
+	} else {
+		err = client.Run(ctx, "", a.handle, client.MaxInFlight(handlersMax))
+	}
+	return errors.Join(err, a.journal.Close())
+}
+
+// handle is a client.Handler.
+func (a *application) handle(ctx context.Context, e *client.Event) error {
+	held := func() bool { return ctx.Err() == nil && time.Until(e.LeaseUntil()) > 0 } //nolint:forbidigo // as wall time is what LeaseUntil gives
+	if a.stubborn {
+		ctx = context.WithoutCancel(ctx)
+		held = func() bool { return true }
+	}
+	return a.work(ctx, held, string(e.Payload), e.Key, e.FencingToken)
+}
+
+// work handles one event. held says whether the key is still ours: a process that
+// was stopped may wake up with work in its hands that is not its own any more.
+func (a *application) work(ctx context.Context, held func() bool, name, key string, token int64) error {
+	h, err := a.journal.Start(name, event.Key(key), token)
+	if err != nil {
+		return err
+	}
+	err = a.act(ctx, held, name, key, token)
+	switch {
+	case err == nil:
+		return a.journal.End(h, journal.Done)
+	case ctx.Err() != nil || errors.Is(err, errStale):
+		return errors.Join(err, a.journal.End(h, journal.Cancelled))
+	}
+	return errors.Join(err, a.journal.End(h, journal.Failed))
+}
+
+// act is what the handler does: it claims the key at the sinks, works, and writes.
+func (a *application) act(ctx context.Context, held func() bool, name, key string, token int64) error {
+	hash := xxhash.Sum64String(key)
+	sampled := a.postgres != nil && float64(hash%10_000) < a.share*10_000
+	if sampled {
+		if err := a.write(ctx, "claim", key, token, a.postgresClaim, name); err != nil {
+			return err
+		}
+	}
+	timer := time.NewTimer(lengthOf(name))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if !held() {
+		return errStale
+	}
+	if sampled {
+		return a.write(ctx, "write", key, token, a.postgresWrite, name)
+	}
+	return nil
+}
+
+func (a *application) postgresClaim(ctx context.Context, key string, token int64, _ string) (bool, error) {
+	return a.postgres.Claim(ctx, key, token)
+}
+
+func (a *application) postgresWrite(ctx context.Context, key string, token int64, name string) (bool, error) {
+	return a.postgres.Write(ctx, key, token, name)
+}
+
+// write writes to both sinks. A stubborn application goes on after a refusal, as one
+// would that does not look.
+func (a *application) write(ctx context.Context, what, key string, token int64, postgres func(context.Context, string, int64, string) (bool, error), name string) error {
+	ctx, cancel := context.WithTimeout(ctx, sinkGiveUp)
+	defer cancel()
+	inPostgres, err := postgres(ctx, key, token, name)
+	if err != nil {
+		return err
+	}
+	inRedis, err := a.redis.Write(ctx, key, token, name+" "+what)
+	if err != nil {
+		return err
+	}
+	if inPostgres && inRedis {
+		return nil
+	}
+	if err := a.note(what, inPostgres, inRedis, key, token, name); err != nil {
+		return err
+	}
+	if a.stubborn {
+		return nil
+	}
+	return errStale
+}
+
+// note writes down what was refused.
+func (a *application) note(what string, inPostgres, inRedis bool, key string, token int64, name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range []struct {
+		name     string
+		accepted bool
+	}{{"postgres", inPostgres}, {"redis", inRedis}} {
+		if s.accepted {
+			continue
+		}
+		if _, err := fmt.Fprintln(a.refused, s.name, what, key, token, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lengthOf is how long the work of an event takes, the same each time.
+func lengthOf(name string) time.Duration {
+	hash := xxhash.Sum64String(name)
+	if hash%slowEvery == 0 {
+		return longMin + time.Duration(hash/slowEvery%uint64(longMax-longMin))
+	}
+	return time.Duration(hash / slowEvery % uint64(workMax))
+}
+
+// consume consumes plain SHARED, with as many handlers at once as beside a router.
+func (a *application) consume(ctx context.Context, url string) error {
+	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: plog.NewLoggerWithSlog(slog.New(slog.DiscardHandler))})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	consumer, err := c.Subscribe(pulsar.ConsumerOptions{
+		Topic: eventsTopic, SubscriptionName: subscription, Type: pulsar.Shared, ReceiverQueueSize: handlersMax,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	var handlers errgroup.Group
+	handlers.SetLimit(handlersMax)
+	defer func() { _ = handlers.Wait() }() // they return no errors
+	for {
+		m, err := consumer.Receive(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // it was told to end
+		}
+		handlers.Go(func() error {
+			work := context.WithoutCancel(ctx)
+			if a.work(work, func() bool { return true }, string(m.Payload()), m.Key(), 0) == nil {
+				_ = consumer.Ack(m) // if it fails, the event comes again
+			}
+			return nil
+		})
+	}
+}

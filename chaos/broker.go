@@ -1,0 +1,154 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// ledgerEntries is how long a ledger of the broker is: the control log of a few
+// members fills one in some ten seconds.
+const ledgerEntries = 150
+
+// broker is a Pulsar of our own, on the bridge.
+type broker struct {
+	url, admin, handle string
+	env                []string
+}
+
+func startBroker(ctx context.Context, dir string) (*broker, error) {
+	tmp := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return nil, err
+	}
+	b := &broker{env: append(os.Environ(), "TMPDIR="+tmp, "RINGFENCE_PULSAR_FROM=dist", "PULSAR_URL=")}
+	out, err := b.tool(ctx, "start", "--own", "--advertise", brokerIP,
+		"--set", fmt.Sprint("managedLedgerMaxEntriesPerLedger=", ledgerEntries), "--set", "managedLedgerMinLedgerRolloverTimeMinutes=0")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch name {
+		case "PULSAR_URL":
+			b.url = value
+		case "PULSAR_ADMIN_URL":
+			b.admin = value
+		case "PULSAR_HANDLE":
+			b.handle = value
+		}
+	}
+	return b, b.call(ctx, http.MethodPut, path(eventsTopic)+"/partitions", topicPartitions, nil)
+}
+
+func (b *broker) tool(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "tools/pulsar.sh", args...)
+	var said bytes.Buffer
+	cmd.Env, cmd.Stderr = b.env, &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("tools/pulsar.sh %s: %w\n%s", args[0], err, said.String())
+	}
+	return string(out), nil
+}
+
+// restart kills the broker and starts it again on its data.
+func (b *broker) restart(ctx context.Context) error {
+	_, err := b.tool(ctx, "restart", b.handle)
+	return err
+}
+
+func (b *broker) unload(ctx context.Context, topic string) error {
+	return b.call(ctx, http.MethodPut, path(topic)+"/unload", nil, nil)
+}
+
+func (b *broker) remove(ctx context.Context, topic string) error {
+	return b.call(ctx, http.MethodDelete, path(topic)+"?force=true", nil, nil)
+}
+
+// ledger returns the newest ledger of a topic.
+func (b *broker) ledger(ctx context.Context, topic string) (newest int64, err error) {
+	var stats struct {
+		Ledgers []struct {
+			ID int64 `json:"ledgerId"`
+		} `json:"ledgers"`
+	}
+	err = b.call(ctx, http.MethodGet, path(topic)+"/internalStats", nil, &stats)
+	for _, l := range stats.Ledgers {
+		newest = max(newest, l.ID)
+	}
+	return newest, err
+}
+
+// awaitRollover waits until a topic goes on in another ledger.
+func (b *broker) awaitRollover(ctx context.Context, topic string) error {
+	before, err := b.ledger(ctx, topic)
+	if err != nil {
+		return err
+	}
+	return eventually(ctx, time.Minute, "the ledger has rolled over", func() error {
+		newest, err := b.ledger(ctx, topic)
+		if err == nil && newest == before {
+			err = fmt.Errorf("it is still ledger %d", before)
+		}
+		return err
+	})
+}
+
+// backlog returns how many entries of the events are not acked.
+func (b *broker) backlog(ctx context.Context) (int, error) {
+	var stats struct {
+		Subscriptions map[string]struct {
+			Backlog int `json:"msgBacklog"`
+		} `json:"subscriptions"`
+	}
+	err := b.call(ctx, http.MethodGet, path(eventsTopic)+"/partitioned-stats?perPartition=false", nil, &stats)
+	return stats.Subscriptions[subscription].Backlog, err
+}
+
+func path(topic string) string { return "/admin/v2/" + strings.Replace(topic, "://", "/", 1) }
+
+// call calls the admin API: body is sent, and the answer read into result, as JSON.
+func (b *broker) call(ctx context.Context, method, path string, body, result any) error {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(text)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, b.admin+path, content)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	said, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if answer.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s %s: %s: %.300s", method, path, answer.Status, said)
+	}
+	if result == nil {
+		return nil
+	}
+	return json.Unmarshal(said, result)
+}

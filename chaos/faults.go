@@ -1,0 +1,179 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// chaos does faults to a group.
+type chaos struct {
+	group   *group
+	network *network
+	broker  *broker
+	proxies *proxies
+}
+
+// do does one fault, and returns when it is over: when what was stopped goes on, what
+// was cut is healed, and what was killed has been started again.
+func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
+	done = outcome{Fault: f, From: clock.Now()}
+	m := c.group.members[f.Member]
+	switch f.Kind {
+	case kindKill:
+		done.From, err = c.kill(ctx, m, f)
+	case kindPower:
+		done.From, err = c.powerOff(ctx, m, f)
+	case kindPause:
+		c.group.stop(m, f.Variant)
+		err = sleep(ctx, f.Length)
+		c.group.resume(m, f.Variant)
+	case kindCut, kindHalfCut:
+		err = c.cut(ctx, m, f)
+	case kindSlow:
+		err = c.proxies.slow(ctx, f)
+	case kindBroker:
+		err = c.broker.restart(ctx)
+	case kindUnload:
+		topic := controlTopic
+		if f.Variant == atEvents {
+			topic = eventsTopic
+		}
+		err = c.broker.unload(ctx, topic)
+	case kindDelete:
+		err = c.broker.remove(ctx, controlTopic)
+	case kindRollover:
+		err = c.broker.awaitRollover(ctx, controlTopic)
+	case kindLeave:
+		err = c.rejoin(ctx, m)
+	case kindDeploy:
+		err = c.deploy(ctx)
+	case kindScale:
+		err = c.scale(ctx)
+	}
+	done.Until = clock.Now()
+	if err != nil {
+		err = fmt.Errorf("%v: %w", f, err)
+	}
+	return done, err
+}
+
+// sleep waits, or returns why not.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// kill kills processes of a member, and returns when it began and they are back.
+func (c *chaos) kill(ctx context.Context, m *member, f fault) (at clock.Instant, err error) {
+	var victims []*process
+	if f.Variant != atApp && c.group.options.Control != controlShared {
+		victims = append(victims, m.router)
+	}
+	if f.Variant != atRouter || c.group.options.Control == controlShared {
+		victims = append(victims, m.app)
+	}
+	at = clock.Now()
+	var all sync.WaitGroup
+	errs := make([]error, len(victims))
+	for i, p := range victims {
+		all.Go(func() {
+			run := p.run()
+			p.kill(f.Length)
+			errs[i] = p.await(ctx, run)
+		})
+	}
+	all.Wait()
+	return at, errors.Join(errs...)
+}
+
+// powerOff kills a member without a word to anybody: it is cut from all before it
+// dies, until just before it comes back.
+func (c *chaos) powerOff(ctx context.Context, m *member, f fault) (at clock.Instant, err error) {
+	pairs := c.network.pairs(m.number, fromAll, "")
+	if err := c.network.cut(ctx, pairs); err != nil {
+		return clock.Now(), err
+	}
+	healed := make(chan error, 1)
+	var healer sync.WaitGroup
+	healer.Go(func() {
+		slept := sleep(ctx, f.Length-100*time.Millisecond)
+		healed <- errors.Join(slept, c.network.heal(context.WithoutCancel(ctx), pairs))
+	})
+	at, err = c.kill(ctx, m, f)
+	healer.Wait()
+	return at, errors.Join(err, <-healed)
+}
+
+func (c *chaos) cut(ctx context.Context, m *member, f fault) error {
+	direction, from := "", f.Variant
+	if f.Kind == kindHalfCut {
+		direction, from, _ = strings.Cut(f.Variant, ":")
+	}
+	pairs := c.network.pairs(m.number, from, direction)
+	if err := c.network.cut(ctx, pairs); err != nil {
+		return err
+	}
+	slept := sleep(ctx, f.Length)
+	return errors.Join(slept, c.network.heal(context.WithoutCancel(ctx), pairs))
+}
+
+// rejoin ends a member gracefully and starts it again.
+func (c *chaos) rejoin(ctx context.Context, m *member) error {
+	if err := c.group.leave(ctx, m); err != nil {
+		return err
+	}
+	return c.group.join(m)
+}
+
+// deploy replaces all members, one after the other, each when the one before it is ready.
+func (c *chaos) deploy(ctx context.Context) error {
+	for _, m := range c.group.present() {
+		if err := c.rejoin(ctx, m); err != nil {
+			return err
+		}
+		if err := c.group.awaitWhole(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scale goes to the least number of members, to the most, to the least and back.
+func (c *chaos) scale(ctx context.Context) error {
+	for _, n := range []int{scaleLeast, scaleMost, scaleLeast, c.group.options.Members} {
+		if err := c.scaleTo(ctx, n); err != nil {
+			return fmt.Errorf("to %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func (c *chaos) scaleTo(ctx context.Context, n int) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(c.group.members))
+	for i, m := range c.group.members {
+		switch {
+		case i < n && !m.isPresent():
+			errs[i] = c.group.join(m)
+		case i >= n && m.isPresent():
+			all.Go(func() { errs[i] = c.group.leave(ctx, m) })
+		}
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return c.group.awaitWhole(ctx)
+}

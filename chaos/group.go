@@ -1,0 +1,346 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/ring"
+)
+
+const (
+	topicPartitions = 4
+	subscription    = "chaos"
+	groupName       = "chaos"
+	eventsTopic     = "persistent://public/default/events"
+	controlTopic    = "persistent://public/default/__ring-" + groupName
+
+	wholeMax = 90 * time.Second // until a group is whole again after a round
+	leaveMax = 50 * time.Second // for each process of a member that leaves
+)
+
+// group is the members and what their applications have written.
+type group struct {
+	options options
+	dir     string
+	broker  *broker
+	sinks   [2]string // URLs of Postgres and Redis, empty without
+	members []*member
+
+	mu   sync.Mutex
+	apps []appRun
+}
+
+// member is one network namespace with a router and an application.
+type member struct {
+	number int
+	name   string
+	router *process
+	app    *process
+	admin  *http.Client
+
+	mu      sync.Mutex
+	present bool
+	newest  int // index of the application's newest run in group.apps
+}
+
+func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
+	g := &group{options: o, dir: dir, broker: b, sinks: sinks}
+	for n := range scaleMost {
+		g.members = append(g.members, g.newMember(n))
+	}
+	return g
+}
+
+func (g *group) newMember(n int) *member {
+	name := memberName(n)
+	m := &member{number: n, name: name, admin: &http.Client{
+		Timeout:   leaveMax + 5*time.Second,
+		Transport: &http.Transport{DialContext: dialWithin(name), DisableKeepAlives: true},
+	}}
+	m.router = &process{
+		namespace: name, log: filepath.Join(g.dir, name+"-router.log"),
+		ended: func(int, clock.Instant, bool) {},
+		launch: func(int) (string, []string, []string) {
+			env := []string{"GOMEMLIMIT=400MiB"}
+			if g.options.Control == controlNoWait {
+				env = append(env, "RINGFENCE_PLANTED=no_wait")
+			}
+			return filepath.Join(g.dir, "router"), []string{"run", "--config", filepath.Join(g.dir, name+".yaml")}, env
+		},
+	}
+	m.app = &process{
+		namespace: name, log: filepath.Join(g.dir, name+"-app.log"),
+		launch: func(run int) (string, []string, []string) { return g.launchApp(m, run) },
+		ended:  func(_ int, at clock.Instant, killed bool) { g.appEnded(m, at, killed) },
+	}
+	return m
+}
+
+// launchApp notes the journal of the application that is about to start.
+func (g *group) launchApp(m *member, run int) (binary string, args, env []string) {
+	path := filepath.Join(g.dir, "journals", fmt.Sprintf("%s-%d.journal", m.name, run))
+	g.mu.Lock()
+	m.newest = len(g.apps)
+	g.apps = append(g.apps, appRun{member: m.number, file: journal.File{Path: path}})
+	g.mu.Unlock()
+	args = []string{roleApp, "--journal", path, "--share", fmt.Sprint(g.options.Share), "--postgres", g.sinks[0], "--redis", g.sinks[1]}
+	if g.options.Stubborn {
+		args = append(args, "--stubborn")
+	}
+	if g.options.Control == controlShared {
+		args = append(args, "--pulsar", g.broker.url)
+	}
+	return "/proc/self/exe", args, nil
+}
+
+func (g *group) appEnded(m *member, at clock.Instant, killed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	file := &g.apps[m.newest].file
+	if killed {
+		file.KilledAt = at
+	}
+	if n := len(file.Stops); n > 0 && file.Stops[n-1].Until == clock.Forever {
+		file.Stops[n-1].Until = at
+	}
+}
+
+// stop stops processes of a member, and resume lets them go on.
+func (g *group) stop(m *member, at string) {
+	if at != atApp {
+		m.router.signal(syscall.SIGSTOP)
+	}
+	if at != atRouter {
+		g.mu.Lock()
+		file := &g.apps[m.newest].file
+		file.Stops = append(file.Stops, journal.Stop{From: clock.Now(), Until: clock.Forever})
+		g.mu.Unlock()
+		m.app.signal(syscall.SIGSTOP)
+	}
+}
+
+func (g *group) resume(m *member, at string) {
+	if at != atRouter {
+		m.app.signal(syscall.SIGCONT)
+		g.mu.Lock()
+		stops := g.apps[m.newest].file.Stops
+		stops[len(stops)-1].Until = clock.Now()
+		g.mu.Unlock()
+	}
+	if at != atApp {
+		m.router.signal(syscall.SIGCONT)
+	}
+}
+
+// configure writes the settings of a member's router.
+func (g *group) configure(m *member) error {
+	mode := "strict"
+	if g.options.Control == controlGossip {
+		mode = "gossip"
+	}
+	seeds := make([]string, 0, scaleLeast)
+	for n := range scaleLeast {
+		seeds = append(seeds, fmt.Sprintf("%q", memberIP(n)+":16652"))
+	}
+	settings := fmt.Sprintf(`node: {group: %q, name: %q, advertise_ip: %q}
+pulsar: {url: %q, topics: [%q], subscription: %q}
+app: {listen: "127.0.0.1:16650"}
+peer: {listen: "0.0.0.0:16651"}
+gossip: {listen: "%[3]s:16652", seeds: [%[7]s]}
+admin: {listen: "127.0.0.1:16653"}
+debug: {listen: "127.0.0.1:16654"}
+ownership: {mode: %[8]s}
+`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode)
+	return os.WriteFile(filepath.Join(g.dir, m.name+".yaml"), []byte(settings), 0o644)
+}
+
+// join starts a member.
+func (g *group) join(m *member) error {
+	m.mu.Lock()
+	m.present = true
+	m.mu.Unlock()
+	if err := g.configure(m); err != nil {
+		return err
+	}
+	if g.options.Control != controlShared {
+		if err := m.router.start(); err != nil {
+			return err
+		}
+	}
+	return m.app.start()
+}
+
+// leave ends a member as Kubernetes ends a pod with a native sidecar: the preStop
+// hook of the application drains the router, then the application ends, then the
+// router.
+func (g *group) leave(ctx context.Context, m *member) error {
+	m.mu.Lock()
+	m.present = false
+	m.mu.Unlock()
+	var errs []error
+	if g.options.Control != controlShared {
+		if _, err := m.ask(ctx, "/drain?wait=45s"); err != nil {
+			errs = append(errs, fmt.Errorf("%s: drain: %w", m.name, err))
+		}
+	}
+	if m.app.end(leaveMax) {
+		errs = append(errs, fmt.Errorf("%s: the application did not end within %v", m.name, leaveMax))
+	}
+	if m.router.end(leaveMax) {
+		errs = append(errs, fmt.Errorf("%s: the router did not end within %v", m.name, leaveMax))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *member) isPresent() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.present
+}
+
+// present lists who takes part at the moment.
+func (g *group) present() (all []*member) {
+	for _, m := range g.members {
+		if m.isPresent() {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// ask asks the router of a member, from inside its namespace.
+func (m *member) ask(ctx context.Context, path string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:16653"+path, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	answer, err := m.admin.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode >= http.StatusBadRequest {
+		err = fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(body)))
+	}
+	return string(body), err
+}
+
+var metricLine = regexp.MustCompile(`(?m)^(\w+) (\S+)$`)
+
+// metrics returns those of a router that have no labels.
+func (m *member) metrics(ctx context.Context) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	text, err := m.ask(ctx, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]float64{}
+	for _, line := range metricLine.FindAllStringSubmatch(text, -1) {
+		if v, err := strconv.ParseFloat(line[2], 64); err == nil {
+			values[line[1]] = v
+		}
+	}
+	return values, nil
+}
+
+// whole reports why the group is not whole: every member that is present takes part,
+// and every partition is open at one of them.
+func (g *group) whole(ctx context.Context) error {
+	if g.options.Control == controlShared {
+		return nil
+	}
+	open := 0.0
+	for _, m := range g.present() {
+		values, err := m.metrics(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		n := values["ringfence_ownership_open_partitions"]
+		if n == 0 {
+			return fmt.Errorf("%s has no open partition", m.name)
+		}
+		open += n
+	}
+	if g.options.Control == "" && open != ring.Partitions {
+		return fmt.Errorf("%v partitions are open, want %d", open, ring.Partitions)
+	}
+	return nil
+}
+
+// awaitWhole waits until the group is whole.
+func (g *group) awaitWhole(ctx context.Context) error {
+	return eventually(ctx, wholeMax, "the group is whole", func() error { return g.whole(ctx) })
+}
+
+// awaitSettled waits until nobody holds an event and the broker has none left.
+func (g *group) awaitSettled(ctx context.Context, within time.Duration) error {
+	return eventually(ctx, within, "everything is settled", func() error {
+		backlog, err := g.broker.backlog(ctx)
+		if err != nil || backlog > 0 {
+			return errors.Join(err, fmt.Errorf("the broker has a backlog of %d", backlog))
+		}
+		if g.options.Control == controlShared {
+			return nil
+		}
+		for _, m := range g.present() {
+			values, err := m.metrics(ctx)
+			if n := values["ringfence_source_unsettled"]; err != nil || n > 0 {
+				return errors.Join(err, fmt.Errorf("%s has %v unsettled", m.name, n))
+			}
+		}
+		return nil
+	})
+}
+
+// end ends everything, without ceremony.
+func (g *group) end() {
+	var all sync.WaitGroup
+	for _, m := range g.members {
+		all.Go(func() {
+			m.app.end(10 * time.Second)
+			m.router.end(time.Second)
+		})
+	}
+	all.Wait()
+}
+
+// runs returns all processes that applications have been so far.
+func (g *group) runs() []appRun {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]appRun(nil), g.apps...)
+}
+
+// eventually asks until the answer is nil, or within is over.
+func eventually(ctx context.Context, within time.Duration, what string, ask func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %v until %s: %w", within, what, err)
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// options are what a run is asked for.
+type options struct {
+	Faults   int
+	Seed     uint64
+	Kinds    []kind
+	Members  int
+	Rate     int
+	Keys     int
+	Share    float64 // of the keys, whose handlings write to the sinks
+	Stubborn bool
+	Control  string
+	Keep     string
+	JSON     bool
+}
+
+// The control runs: what --control takes.
+const (
+	controlShared = "shared" // plain SHARED consumers, no routers
+	controlGossip = "gossip" // ownership.mode: gossip
+	controlNoWait = "nowait" // routers that take partitions over without waiting
+)
+
+// The hidden commands: what a child is.
+const (
+	roleInside = "inside"
+	roleApp    = "app"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) > 0 && args[0] == roleApp:
+		err = runApp(ctx, args[1:])
+	case len(args) > 1 && args[0] == roleInside:
+		err = runInside(ctx, args[1], args[2:])
+	default:
+		err = runOutside(ctx, args)
+	}
+	var child *childError
+	switch {
+	case err == nil:
+		os.Exit(0)
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case errors.As(err, &child):
+		os.Exit(child.code) // it has said why
+	}
+	fmt.Fprintln(os.Stderr, "chaos:", err)
+	os.Exit(1)
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var list, output string
+	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	f.IntVar(&o.Faults, "faults", 20, "how many faults")
+	f.Uint64Var(&o.Seed, "seed", 0, "what the faults are drawn from; 0: the time")
+	f.StringVar(&list, "kinds", "", "kinds of faults, with commas: "+fmt.Sprint(kinds)+"; all when empty")
+	f.IntVar(&o.Members, "members", 5, "members at the beginning, 3 to 9")
+	f.IntVar(&o.Rate, "rate", 3000, "events per second")
+	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
+	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
+	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
+	f.StringVar(&o.Control, "control", "", "a run that must show overlaps: shared, gossip, nowait")
+	f.StringVar(&o.Keep, "keep", "", "directory for the journals and logs, which are else removed unless the run fails")
+	f.StringVar(&output, "output", "text", "text, or json: one object as the last line")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	of, err := parseKinds(list)
+	errs := []error{err}
+	check := func(fine bool, format string, a ...any) {
+		if !fine {
+			errs = append(errs, fmt.Errorf(format, a...))
+		}
+	}
+	o.Kinds, o.JSON = of, output == "json"
+	if o.Seed == 0 {
+		o.Seed = uint64(time.Now().UnixNano()) % 1_000_000 //nolint:forbidigo // a seed, and it is printed
+	}
+	check(f.NArg() == 0, "what is %q? All arguments are flags", f.Args())
+	check(o.Faults >= 1, "--faults = %d, want at least 1", o.Faults)
+	check(o.Members >= scaleLeast && o.Members <= scaleMost, "--members = %d, want %d to %d", o.Members, scaleLeast, scaleMost)
+	check(o.Rate >= 1 && o.Keys >= 1, "--rate = %d and --keys = %d, want at least 1", o.Rate, o.Keys)
+	check(o.Share >= 0 && o.Share <= 1, "--sink-share = %v, want 0 to 1", o.Share)
+	check(output == "text" || output == "json", "--output = %q, want text or json", output)
+	switch o.Control {
+	case "", controlGossip, controlNoWait:
+	case controlShared:
+		o.Kinds = []kind{kindKill, kindPause} // what happens to applications
+	default:
+		check(false, "--control = %q, want shared, gossip or nowait", o.Control)
+	}
+	return o, errors.Join(errs...)
+}
+
+// replay is the command that draws the same faults again.
+func (o options) replay() string {
+	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Keys, o.Share)
+	if len(o.Kinds) < len(kinds) && o.Control != controlShared {
+		list := ""
+		for i, k := range o.Kinds {
+			if i > 0 {
+				list += ","
+			}
+			list += string(k)
+		}
+		command += " --kinds " + list
+	}
+	if o.Stubborn {
+		command += " --app-stubborn"
+	}
+	if o.Control != "" {
+		command += " --control " + o.Control
+	}
+	return command
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// kind is what a fault does.
+type kind string
+
+// The kinds of faults, by the words that --kinds takes.
+const (
+	kindKill     kind = "kill"     // SIGKILL; the kernel tells the peers at once
+	kindPower    kind = "power"    // SIGKILL of the whole machine, behind a cut: nobody is told
+	kindPause    kind = "pause"    // SIGSTOP, later SIGCONT
+	kindCut      kind = "cut"      // packets vanish in both directions
+	kindHalfCut  kind = "halfcut"  // packets vanish in one direction
+	kindSlow     kind = "slow"     // packets take their time
+	kindBroker   kind = "broker"   // SIGKILL of the broker, and a start on the same data
+	kindUnload   kind = "unload"   // the broker gives up a topic and loads it again
+	kindDelete   kind = "delete"   // the control topic is deleted by force
+	kindRollover kind = "rollover" // the control topic goes on in a new ledger
+	kindLeave    kind = "leave"    // a member drains, ends, and joins again
+	kindDeploy   kind = "deploy"   // all members do, one after the other
+	kindScale    kind = "scale"    // to three members, to nine, to three, and back
+)
+
+// profile is what the planner knows of a kind.
+type profile struct {
+	weight   int      // how often it is drawn
+	variants []string // what exactly is done; one is drawn
+	lone     bool     // it concerns the whole group, and has a round for itself
+	broker   bool     // it happens at the broker: one at a time
+	graceful bool     // nothing is broken: the times of planned changes are measured
+}
+
+// The targets within a member, and the sides of a cut.
+const (
+	atRouter = "router"
+	atApp    = "app"
+	atBoth   = "both"
+
+	fromPeers  = "peers"
+	fromPulsar = "pulsar"
+	fromAll    = "all"
+
+	atControl = "control"
+	atEvents  = "events"
+)
+
+var processes = []string{atRouter, atApp, atBoth}
+
+var profiles = map[kind]profile{
+	kindKill:     {weight: 6, variants: processes},
+	kindPower:    {weight: 3, variants: []string{atBoth}},
+	kindPause:    {weight: 6, variants: processes},
+	kindCut:      {weight: 4, variants: []string{fromPeers, fromPulsar, fromAll}},
+	kindHalfCut:  {weight: 4, variants: []string{"in:" + fromPeers, "in:" + fromPulsar, "in:" + fromAll, "out:" + fromPeers, "out:" + fromPulsar, "out:" + fromAll}},
+	kindSlow:     {weight: 3, variants: []string{fromPeers, fromPulsar, fromAll}},
+	kindBroker:   {weight: 1, variants: []string{"restart"}, broker: true},
+	kindUnload:   {weight: 3, variants: []string{atControl, atEvents}, broker: true},
+	kindDelete:   {weight: 1, variants: []string{atControl}, broker: true},
+	kindRollover: {weight: 2, variants: []string{atControl}, broker: true},
+	kindLeave:    {weight: 5, variants: []string{"rejoin"}, graceful: true},
+	kindDeploy:   {weight: 1, variants: []string{"rolling"}, lone: true, graceful: true},
+	kindScale:    {weight: 1, variants: []string{"3-9-3"}, lone: true, graceful: true},
+}
+
+// kinds lists all kinds in the order in which reports tell them.
+var kinds = []kind{
+	kindKill, kindPower, kindPause, kindCut, kindHalfCut, kindSlow, kindBroker, kindUnload, kindDelete, kindRollover,
+	kindLeave, kindDeploy, kindScale,
+}
+
+// The bounds of what is drawn.
+const (
+	roundMax = 3 // faults at once
+	loneOdds = 3 // one round in so many holds several faults; the times of takeovers are measured in the others
+
+	pauseMin, pauseMax = 300 * time.Millisecond, 30 * time.Second
+	cutMin, cutMax     = time.Second, 15 * time.Second
+	slowMin, slowMax   = 2 * time.Second, 10 * time.Second
+	downMin, downMax   = 200 * time.Millisecond, 6 * time.Second // until a killed process is started again
+	delayMin, delayMax = 20 * time.Millisecond, 400 * time.Millisecond
+	spreadMax          = 2 * time.Second // between the beginnings of the faults of a round
+	quietMin, quietMax = time.Second, 3 * time.Second
+)
+
+// fault is one thing that is done to the group. Its times count from the beginning
+// of its round.
+type fault struct {
+	Kind    kind          `json:"kind"`
+	Variant string        `json:"variant"`
+	Member  int           `json:"member"` // number of the victim; of all kinds that have one
+	After   time.Duration `json:"after_ns"`
+	Length  time.Duration `json:"length_ns,omitempty"` // of a pause, a cut, slow links, or until a killed process is started again
+	Delay   time.Duration `json:"delay_ns,omitempty"`  // of packets on slow links
+}
+
+// scaleLeast and scaleMost bound the number of members.
+const scaleLeast, scaleMost = 3, 9
+
+// memberName names a member by its number.
+func memberName(n int) string { return fmt.Sprint("m", n) }
+
+// String tells the fault in a few words.
+func (f fault) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", f.Kind, f.Variant)
+	if p := profiles[f.Kind]; !p.broker && !p.lone {
+		fmt.Fprintf(&b, " of %s", memberName(f.Member))
+	}
+	if f.Length > 0 {
+		fmt.Fprintf(&b, ", %v", f.Length.Round(10*time.Millisecond))
+	}
+	return b.String()
+}
+
+// round is faults that happen at about the same time. When all are over and the
+// group is whole again, Quiet passes, and the next round begins.
+type round struct {
+	Faults []fault       `json:"faults"`
+	Quiet  time.Duration `json:"quiet_ns"`
+}
+
+// lone reports whether the times of the round's one fault may be measured.
+func (r round) lone() bool { return len(r.Faults) == 1 }
+
+// draw returns the rounds of n faults of the given kinds in a group of members. The
+// same arguments give the same rounds. When n allows it, every kind comes.
+func draw(seed uint64, n, members int, of []kind) []round {
+	d := &drawer{random: rand.New(rand.NewPCG(seed, 0x72696e6766656e63)), members: members}
+	d.fill(of, n)
+	var rounds []round
+	for len(d.bag) > 0 {
+		rounds = append(rounds, d.round())
+	}
+	return rounds
+}
+
+// drawer draws the faults of one run.
+type drawer struct {
+	random  *rand.Rand
+	members int
+	bag     []kind
+}
+
+// fill puts n kinds into the bag: each once, then by weight, in random order.
+func (d *drawer) fill(of []kind, n int) {
+	var lots []kind
+	for _, k := range of {
+		lots = append(lots, slices.Repeat([]kind{k}, profiles[k].weight)...)
+	}
+	first := slices.Clone(of)
+	d.random.Shuffle(len(first), func(i, j int) { first[i], first[j] = first[j], first[i] })
+	d.bag = first[:min(n, len(first))]
+	for len(d.bag) < n {
+		d.bag = append(d.bag, lots[d.random.IntN(len(lots))])
+	}
+	d.random.Shuffle(n, func(i, j int) { d.bag[i], d.bag[j] = d.bag[j], d.bag[i] })
+}
+
+func (d *drawer) round() round {
+	r := round{Quiet: d.between(quietMin, quietMax)}
+	size := 1
+	if d.random.IntN(loneOdds) == 0 {
+		size = 2 + d.random.IntN(roundMax-1)
+	}
+	used, broker := map[int]bool{}, false
+	for i := 0; i < size && len(d.bag) > 0; i++ {
+		p := profiles[d.bag[0]]
+		if i > 0 && (p.lone || p.broker && broker || profiles[r.Faults[0].Kind].lone) {
+			break
+		}
+		f := d.fault(d.bag[0], used)
+		if i > 0 {
+			f.After = d.between(0, spreadMax)
+		}
+		r.Faults = append(r.Faults, f)
+		broker = broker || p.broker
+		d.bag = d.bag[1:]
+	}
+	return r
+}
+
+// fault draws the particulars of a fault. No member is the victim of two in a round.
+func (d *drawer) fault(k kind, used map[int]bool) fault {
+	p := profiles[k]
+	f := fault{Kind: k, Variant: p.variants[d.random.IntN(len(p.variants))]}
+	if !p.broker && !p.lone {
+		for f.Member = d.random.IntN(d.members); used[f.Member] && len(used) < d.members; {
+			f.Member = (f.Member + 1) % d.members
+		}
+		used[f.Member] = true
+	}
+	switch k { //nolint:exhaustive // the others have no length
+	case kindKill, kindPower:
+		f.Length = d.between(downMin, downMax)
+	case kindPause:
+		f.Length = d.logarithmic(pauseMin, pauseMax)
+	case kindCut, kindHalfCut:
+		f.Length = d.logarithmic(cutMin, cutMax)
+	case kindSlow:
+		f.Length = d.logarithmic(slowMin, slowMax)
+		f.Delay = d.logarithmic(delayMin, delayMax)
+	}
+	return f
+}
+
+func (d *drawer) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(d.random.Int64N(int64(most-least)+1))
+}
+
+// logarithmic draws as many short times as long ones, by their orders of magnitude.
+func (d *drawer) logarithmic(least, most time.Duration) time.Duration {
+	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), d.random.Float64()))
+}
+
+// parseKinds reads a list of kinds with commas; "" stands for all.
+func parseKinds(list string) ([]kind, error) {
+	if list == "" {
+		return kinds, nil
+	}
+	var of []kind
+	for word := range strings.SplitSeq(list, ",") {
+		k := kind(strings.TrimSpace(word))
+		if _, known := profiles[k]; !known {
+			return nil, fmt.Errorf("--kinds: no kind %q, want some of %v", k, kinds)
+		}
+		if !slices.Contains(of, k) {
+			of = append(of, k)
+		}
+	}
+	return of, nil
+}

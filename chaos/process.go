@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// process is a program that is kept running in the namespace of a member, as a
+// kubelet would: when it ends, it is started again.
+type process struct {
+	namespace string
+	log       string
+	launch    func(run int) (binary string, args, env []string)
+	ended     func(run int, at clock.Instant, killed bool) // told of every end
+
+	keeper sync.WaitGroup // of one goroutine, while the process is wanted
+
+	mu     sync.Mutex // guards what follows
+	cmd    *exec.Cmd
+	done   chan struct{} // closed when cmd has ended
+	runs   int
+	wanted bool
+	down   time.Duration // how long it stays away after the next end
+	killed bool          // the next end is our doing
+	odd    []string      // ends that nobody asked for
+}
+
+// restartAfter is how long a process stays away that ended by itself.
+const restartAfter = time.Second
+
+// start starts the process, which must not be running, and keeps it running.
+func (p *process) start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = true
+	if err := p.spawn(); err != nil {
+		return err
+	}
+	p.keeper.Go(p.keep)
+	return nil
+}
+
+// spawn starts the program. The caller holds the lock.
+func (p *process) spawn() error {
+	binary, args, env := p.launch(p.runs)
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(binary, args...) //nolint:noctx // it ends when it is told to
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), env...)
+	if err := within(p.namespace, cmd.Start); err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	p.cmd, p.done, p.killed = cmd, make(chan struct{}), false
+	p.down = restartAfter
+	p.runs++
+	return nil
+}
+
+// keep waits for the ends of the process, and starts it again until it is not wanted.
+func (p *process) keep() {
+	for {
+		p.mu.Lock()
+		cmd, done, run := p.cmd, p.done, p.runs-1
+		p.mu.Unlock()
+		err := cmd.Wait()
+		at := clock.Now()
+		p.mu.Lock()
+		if p.wanted && !p.killed {
+			p.odd = append(p.odd, fmt.Sprintf("%s ended by itself: %v", p.log, err))
+		}
+		p.ended(run, at, cmd.ProcessState.ExitCode() < 0)
+		close(done)
+		down, wanted := p.down, p.wanted
+		p.mu.Unlock()
+		if !wanted {
+			return
+		}
+		time.Sleep(down)
+		p.mu.Lock()
+		wanted = p.wanted
+		if wanted {
+			if err := p.spawn(); err != nil {
+				p.odd = append(p.odd, err.Error())
+				wanted = false
+			}
+		}
+		p.mu.Unlock()
+		if !wanted {
+			return
+		}
+	}
+}
+
+// kill kills the process, which comes back after down, and returns just before when.
+func (p *process) kill(down time.Duration) clock.Instant {
+	p.mu.Lock()
+	p.down, p.killed = down, true
+	cmd, done := p.cmd, p.done
+	p.mu.Unlock()
+	at := clock.Now()
+	_ = cmd.Process.Kill() // it may have ended
+	<-done
+	return at
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.cmd.Process.Signal(s) // it may have ended
+}
+
+// run is the number of the present or latest run.
+func (p *process) run() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.runs - 1
+}
+
+// end asks the process to end, kills it when patience is over, and waits.
+func (p *process) end(patience time.Duration) (killed bool) {
+	p.mu.Lock()
+	p.wanted, p.killed = false, true
+	cmd, done := p.cmd, p.done
+	p.mu.Unlock()
+	if cmd == nil {
+		return false // it was never started
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-done:
+	case <-time.After(patience):
+		_ = cmd.Process.Kill()
+		killed = true
+	}
+	p.keeper.Wait()
+	return killed
+}
+
+// await waits until the process has been started again after the end of a run.
+func (p *process) await(ctx context.Context, run int) error {
+	for p.run() == run {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (p *process) oddities() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.odd
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"sort"
+	"strconv"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// publication is the publisher's list: when it sent which event, and when the broker
+// had it. Events are numbered from 0.
+type publication struct {
+	sent  []clock.Instant // before the send
+	atEnd []clock.Instant // when the broker had it; 0 while it has not; Forever if the send failed
+	acks  []clock.Instant // in the order of time, at most one in ackEvery
+}
+
+// ackEvery thins out the list of acks.
+const ackEvery = clock.Instant(5e6)
+
+// begin notes that the next event is about to be sent, and returns its number.
+func (p *publication) begin(now clock.Instant) int {
+	p.sent = append(p.sent, now)
+	p.atEnd = append(p.atEnd, 0)
+	return len(p.sent) - 1
+}
+
+// finish notes that the broker has an event, or that nobody knows.
+func (p *publication) finish(n int, now clock.Instant, ok bool) {
+	if !ok {
+		p.atEnd[n] = clock.Forever
+		return
+	}
+	p.atEnd[n] = now
+	if len(p.acks) == 0 || now >= p.acks[len(p.acks)-1]+ackEvery {
+		p.acks = append(p.acks, now)
+	}
+}
+
+// failed counts the events of which nobody knows whether the broker has them.
+func (p *publication) failed() (n int) {
+	for _, at := range p.atEnd {
+		if at == 0 || at == clock.Forever {
+			n++
+		}
+	}
+	return n
+}
+
+// confirmed yields the names of all events that the broker has.
+func (p *publication) confirmed(yield func(string) bool) {
+	for n, at := range p.atEnd {
+		if at != 0 && at != clock.Forever && !yield(strconv.Itoa(n)) {
+			return
+		}
+	}
+}
+
+// number returns the number of an event by its name, -1 if nobody sent it.
+func (p *publication) number(name string) int {
+	n, err := strconv.Atoi(name)
+	if err != nil || n < 0 || n >= len(p.sent) {
+		return -1
+	}
+	return n
+}
+
+// firstAck returns when the broker had the first event after t; Forever for never.
+func (p *publication) firstAck(t clock.Instant) clock.Instant {
+	i := sort.Search(len(p.acks), func(i int) bool { return p.acks[i] > t })
+	if i == len(p.acks) {
+		return clock.Forever
+	}
+	return p.acks[i]
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/journal"
+)
+
+// result is what a run comes to. Its JSON is for machines: fields are only added.
+type result struct {
+	Seed   uint64       `json:"seed"`
+	Faults map[kind]int `json:"faults"`
+
+	Events     uint64 `json:"events"`      // that the broker had
+	Unsure     int    `json:"unsure"`      // of which nobody knows whether the broker had them
+	Handled    uint64 `json:"handled"`     // done at least once
+	Lost       uint64 `json:"lost"`        // of Events, never done
+	Duplicates uint64 `json:"duplicates"`  // handlings of an event that was done already
+	Overlaps   uint64 `json:"overlaps"`    // pairs of handlings of one key at the same time
+	Woken      uint64 `json:"woken"`       // pairs of which one stood still: its process was stopped
+	StaleEnded uint64 `json:"stale_ended"` // handlings that began or were done after a newer owner had begun
+
+	OverlapMaxMS float64 `json:"overlap_max_ms"`
+
+	SinkWrites       uint64 `json:"sink_writes"`        // claims and writes that the sinks accepted
+	StaleTokenWrites uint64 `json:"stale_token_writes"` // of them, after a higher token of the key
+	StaleRefused     uint64 `json:"stale_refused"`      // claims and writes that the sinks refused
+
+	Moves      int               `json:"moves"` // of keys from one owner to the next
+	MovedKeys  map[kind]int      `json:"moved_keys"`
+	TakeoverMS map[string]spread `json:"takeover_ms"`
+	HandoffMS  spread            `json:"handoff_ms"`
+	StillMS    spread            `json:"still_ms"`
+	DeployMS   spread            `json:"deploy_wait_ms"`
+	ResumeMS   spread            `json:"broker_resume_ms"`
+	StrandedMS spread            `json:"stranded_ms"`
+	LongMS     spread            `json:"unexplained_ms"`
+
+	Seconds  float64  `json:"seconds"` // from the first handling to the last
+	Rate     float64  `json:"rate"`    // handled events per second
+	Journals string   `json:"journals"`
+	Replay   string   `json:"replay"`
+	Oddities []string `json:"oddities,omitempty"` // processes that ended when nobody asked them to
+	Broken   []string `json:"broken,omitempty"`   // promises that did not hold, and reasons why the run proves nothing
+
+	examples  []journal.Overlap
+	lost      []string
+	unsettled error
+}
+
+func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication) *result {
+	r := &result{
+		Seed: o.Seed, Faults: map[kind]int{}, Replay: o.replay(),
+		Events: report.Published, Unsure: sent.failed(), Handled: report.Events, Lost: report.Lost,
+		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens,
+		OverlapMaxMS: milliseconds(report.OverlapMax),
+		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
+		HandoffMS: t.handoffs.spread(), StillMS: t.still.spread(), DeployMS: t.deploys.spread(), ResumeMS: t.resumes.spread(),
+		StrandedMS: t.stranded.spread(), LongMS: t.long.spread(),
+		Seconds:  report.LastEnd.Sub(report.FirstStart).Round(time.Second).Seconds(),
+		examples: report.OverlapExamples, lost: report.LostExamples,
+	}
+	for _, o := range outcomes {
+		r.Faults[o.Fault.Kind]++
+	}
+	for class, d := range t.takeovers {
+		r.TakeoverMS[class] = d.spread()
+	}
+	if r.Seconds > 0 {
+		r.Rate = float64(int(float64(r.Handled) / r.Seconds))
+	}
+	return r
+}
+
+// judge says which promises did not hold, and why the run proves nothing if so.
+func (r *result) judge(o options) {
+	broken := func(is bool, format string, args ...any) {
+		if is {
+			r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
+		}
+	}
+	total := 0
+	for _, n := range r.Faults {
+		total += n
+	}
+	broken(r.Events == 0 || r.Handled == 0, "nothing was handled: this run proves nothing")
+	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it says", total, o.Faults)
+	if o.Control != "" {
+		broken(r.Overlaps == 0, "the control run does not overlap: what sees no overlap here proves nothing elsewhere")
+		return
+	}
+	moving := slices.ContainsFunc(slices.Collect(maps.Keys(r.Faults)), func(k kind) bool {
+		return profiles[k].graceful || k == kindKill || k == kindPower || k == kindDelete
+	})
+	broken(moving && r.Moves == 0, "no key has moved: this run proves nothing")
+	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
+	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes", r.StaleTokenWrites)
+	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
+	broken(r.unsettled != nil, "nobody blocked: %v", r.unsettled)
+	if o.Stubborn {
+		broken(o.Share > 0 && r.StaleRefused == 0, "no application tried a stale write: this run proves nothing about the sinks")
+		return
+	}
+	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v ms", r.Overlaps, r.OverlapMaxMS)
+}
+
+// tell prints the result, and returns an error if a promise broke.
+func (r *result) tell(w io.Writer, o options) error {
+	r.judge(o)
+	r.summary(w)
+	if o.JSON {
+		if err := json.NewEncoder(w).Encode(r); err != nil {
+			return err
+		}
+	}
+	if len(r.Broken) == 0 {
+		return nil
+	}
+	errs := make([]error, len(r.Broken))
+	for i, b := range r.Broken {
+		errs[i] = errors.New(b)
+	}
+	return fmt.Errorf("%w\nreplay: %s", errors.Join(errs...), r.Replay)
+}
+
+func (r *result) summary(w io.Writer) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-22s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	for _, k := range kinds {
+		if n := r.Faults[k]; n > 0 {
+			line("faults: "+string(k), "%d (%d keys moved in rounds of their own)", n, r.MovedKeys[k])
+		}
+	}
+	line("events", "%d, handled %d in %.0f s (%.0f/s), lost %d, duplicates %d, unsure %d", r.Events, r.Handled, r.Seconds, r.Rate, r.Lost, r.Duplicates, r.Unsure)
+	line("overlaps", "%d, the longest %v ms; %d more stood still in a stopped process", r.Overlaps, r.OverlapMaxMS, r.Woken)
+	for _, e := range r.examples {
+		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)
+	}
+	line("sinks", "%d claims and writes accepted, %d of them stale; %d refused", r.SinkWrites, r.StaleTokenWrites, r.StaleRefused)
+	for _, class := range slices.Sorted(maps.Keys(r.TakeoverMS)) {
+		line("takeover: "+class, "%v", r.TakeoverMS[class])
+	}
+	line("graceful handoff", "%v", r.HandoffMS)
+	line("keys that do not move", "%v", r.StillMS)
+	line("waits in a deploy", "%v", r.DeployMS)
+	line("after broker restart", "%v", r.ResumeMS)
+	line("stranded", "%v", r.StrandedMS)
+	line("long, unexplained", "%v", r.LongMS)
+	for _, odd := range r.Oddities {
+		line("odd", "%s", odd)
+	}
+	if len(r.Broken) == 0 {
+		line("verdict", "every promise held")
+	}
+	for _, b := range r.Broken {
+		line("BROKEN", "%s", b)
+	}
+}
+
+// String tells a spread in one line.
+func (s spread) String() string {
+	if s.Count == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, max %.1f ms (%d)", s.P50, s.P99, s.Max, s.Count)
+}
+
+// countLines counts the lines of a file; a file that is not there has none.
+func countLines(path string) (n uint64, err error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	for lines.Scan() {
+		n++
+	}
+	return n, errors.Join(err, lines.Err())
+}

@@ -1,0 +1,242 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/sink"
+)
+
+// warmUp is how long the load runs before the first fault, so that all keys are known
+// and everything has the memory that it needs.
+const warmUp = 8 * time.Second
+
+// run sets everything up, goes through the faults of the seed, and judges.
+func run(ctx context.Context, o options, dir string) (*result, error) {
+	say("seed %d: %d faults of %v", o.Seed, o.Faults, o.Kinds)
+	if err := os.Mkdir(filepath.Join(dir, "journals"), 0o755); err != nil {
+		return nil, err
+	}
+	net, err := newNetwork(ctx, scaleMost)
+	if err != nil {
+		return nil, err
+	}
+	d, err := startSinks(ctx, o, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.stop()
+	say("starting Pulsar")
+	b, err := startBroker(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	g := newGroup(o, dir, b, d.urls)
+	defer g.end()
+	for _, m := range g.members[:o.Members] {
+		if err := g.join(m); err != nil {
+			return nil, err
+		}
+	}
+	if err := g.awaitWhole(ctx); err != nil {
+		return nil, err
+	}
+	p, err := newPublisher(ctx, o, b.url)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	c := &chaos{group: g, network: net, broker: b, proxies: &proxies{}}
+	outcomes, err := c.underLoad(ctx, o, p)
+	if err != nil {
+		return nil, err
+	}
+	say("%v are sent, waiting until all are handled", p)
+	unsettled := g.awaitSettled(ctx, 3*time.Minute)
+	g.end()
+	return conclude(ctx, o, g, d, p.published(), outcomes, unsettled)
+}
+
+// underLoad goes through all rounds while the publisher publishes.
+func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcomes []outcome, err error) {
+	loading, stop := context.WithCancel(ctx)
+	defer stop()
+	load, loading := errgroup.WithContext(loading)
+	load.Go(func() error { return p.run(loading) })
+	err = sleep(ctx, warmUp)
+	rounds := draw(o.Seed, o.Faults, o.Members, o.Kinds)
+	for i, r := range rounds {
+		if err != nil {
+			break
+		}
+		var done []outcome
+		done, err = c.round(ctx, i, len(rounds), r)
+		outcomes = append(outcomes, done...)
+	}
+	if err == nil {
+		err = sleep(ctx, quietMax)
+	}
+	stop()
+	return outcomes, errors.Join(err, load.Wait())
+}
+
+// round does the faults of a round, waits until the group is whole, and rests.
+func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error) {
+	done := make([]outcome, len(r.Faults))
+	all, ctx := errgroup.WithContext(ctx)
+	for j, f := range r.Faults {
+		say("round %d of %d: %v", i+1, of, f)
+		all.Go(func() (err error) {
+			if err := sleep(ctx, f.After); err != nil {
+				return err
+			}
+			done[j], err = c.do(ctx, f)
+			return err
+		})
+	}
+	err := all.Wait()
+	ctx = context.WithoutCancel(ctx) // the round's own context is over now
+	if err == nil {
+		err = c.group.awaitWhole(ctx)
+	}
+	whole := clock.Now()
+	for j := range done {
+		done[j].Whole, done[j].Lone = whole, r.lone()
+	}
+	return done, errors.Join(err, sleep(ctx, r.Quiet))
+}
+
+// databases are the sinks of a run.
+type databases struct {
+	urls     [2]string
+	servers  []*sink.Server
+	postgres *sink.Postgres
+	redis    *sink.Redis
+}
+
+func startSinks(ctx context.Context, o options, dir string) (d *databases, err error) {
+	d = &databases{}
+	if o.Share == 0 || o.Control == controlShared { // who has no token cannot be refused
+		return d, nil
+	}
+	defer func() {
+		if err != nil {
+			d.stop()
+		}
+	}()
+	for i, s := range []struct {
+		name  string
+		start func(context.Context, string) (*sink.Server, error)
+	}{{"postgres", sink.StartPostgres}, {"redis", sink.StartRedis}} {
+		home := filepath.Join(dir, s.name)
+		if err := os.Mkdir(home, 0o755); err != nil {
+			return d, err
+		}
+		server, err := s.start(ctx, home)
+		if err != nil {
+			return d, err
+		}
+		d.servers, d.urls[i] = append(d.servers, server), server.URL
+	}
+	if d.postgres, err = sink.OpenPostgres(ctx, d.urls[0], 2); err != nil {
+		return d, err
+	}
+	if d.redis, err = sink.OpenRedis(d.urls[1], 2); err != nil {
+		return d, err
+	}
+	return d, errors.Join(d.postgres.Create(ctx), d.postgres.Watch(ctx))
+}
+
+func (d *databases) stop() {
+	if d.postgres != nil {
+		d.postgres.Close()
+	}
+	if d.redis != nil {
+		d.redis.Close()
+	}
+	for _, s := range d.servers {
+		s.Stop()
+	}
+}
+
+// audit asks the sinks what they have accepted.
+func (d *databases) audit(ctx context.Context) (accepted, stale uint64, err error) {
+	if d.postgres == nil {
+		return 0, 0, nil
+	}
+	p, err := d.postgres.Audit(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	r, err := d.redis.Audit(ctx)
+	return p.Accepted + r.Accepted, p.Stale + r.Stale, err
+}
+
+// conclude reads the journals and the sinks.
+func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, outcomes []outcome, unsettled error) (*result, error) {
+	runs := g.runs()
+	say("reading %d journals", len(runs))
+	files := make([]journal.File, len(runs))
+	for i, r := range runs {
+		files[i] = r.file
+	}
+	files, runs, err := readable(files, runs)
+	if err != nil {
+		return nil, err
+	}
+	report, err := journal.Check(files, sent.confirmed)
+	if err != nil {
+		return nil, err
+	}
+	times, err := analyse(runs, outcomes, sent)
+	if err != nil {
+		return nil, err
+	}
+	r := summarise(o, report, times, outcomes, sent)
+	r.Journals = filepath.Join(g.dir, "journals")
+	r.unsettled = unsettled
+	if r.SinkWrites, r.StaleTokenWrites, err = d.audit(ctx); err != nil {
+		return nil, err
+	}
+	for _, run := range runs {
+		n, err := countLines(run.file.Path + refusedSuffix)
+		if err != nil {
+			return nil, err
+		}
+		r.StaleRefused += n
+	}
+	for _, m := range g.members {
+		r.Oddities = append(append(r.Oddities, m.router.oddities()...), m.app.oddities()...)
+	}
+	return r, nil
+}
+
+// readable leaves out the applications that were killed before they made a journal.
+func readable(files []journal.File, runs []appRun) (there []journal.File, of []appRun, err error) {
+	for i, f := range files {
+		_, err := os.Stat(f.Path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		there, of = append(there, f), append(of, runs[i])
+	}
+	return there, of, nil
+}
+
+func say(format string, args ...any) {
+	at := time.Now().Format("15:04:05") //nolint:forbidigo // for people
+	fmt.Fprintf(os.Stderr, "%s  %s\n", at, fmt.Sprintf(format, args...))
+}
