@@ -39,6 +39,7 @@ const (
 	eventRound      = 15
 	eventFirstError = 16
 	eventLastError  = 17
+	eventCrashes    = 18
 )
 
 // eventsScratch is what encoding a frame needs besides the frame. It is kept for the next one.
@@ -172,7 +173,11 @@ func (s *eventsScratch) appendFields(b []byte, ev *event.Event) []byte {
 	b = appendUint(b, eventRedelivery, uint64(ev.Redelivery))
 	b = appendUint(b, eventRound, uint64(ev.Round))
 	b = appendString(b, eventFirstError, ev.FirstError)
-	return appendString(b, eventLastError, ev.LastError)
+	b = appendString(b, eventLastError, ev.LastError)
+	if ev.Crashes == 0 {
+		return b
+	}
+	return appendUint(b, eventCrashes, uint64(ev.Crashes)) // a tag of two bytes: room is left for it, see bodyMax
 }
 
 // eventsParser decodes the body of one Events message. All that it makes is
@@ -310,6 +315,8 @@ func setNumber(ev *event.Event, num protowire.Number, n uint64) {
 		ev.EventTime = int64(n)
 	case eventRedelivery:
 		ev.Redelivery = uint32(n)
+	case eventCrashes:
+		ev.Crashes = uint32(n)
 	case eventRound:
 		ev.Round = uint32(n)
 	}

@@ -24,6 +24,7 @@ const (
 	verdictFirstError = 6
 	verdictEpoch      = 7
 	verdictOwner      = 8
+	verdictCrashes    = 9
 )
 
 // size returns how long the encoding is, and prepares append.
@@ -69,6 +70,7 @@ func sizeVerdict(v *event.Verdict) int {
 		sizeUint(uint64(v.Kind)) +
 		sizeUint(millis(v.Delay)) +
 		sizeUint(uint64(v.Attempts)) +
+		sizeUint(uint64(v.Crashes)) +
 		sizeBytes(len(v.Reason)) +
 		sizeBytes(len(v.FirstError)) +
 		sizeBytes(len(v.Owner))
@@ -86,7 +88,8 @@ func appendVerdict(b []byte, v *event.Verdict) []byte {
 	b = appendString(b, verdictReason, v.Reason)
 	b = appendString(b, verdictFirstError, v.FirstError)
 	b = appendPosition(b, verdictEpoch, v.Epoch)
-	return appendString(b, verdictOwner, v.Owner)
+	b = appendString(b, verdictOwner, v.Owner)
+	return appendUint(b, verdictCrashes, uint64(v.Crashes))
 }
 
 // parseVerdicts decodes the body of one Verdicts message behind f.verdicts, which
@@ -149,6 +152,8 @@ func setVerdictNumber(v *event.Verdict, num protowire.Number, n uint64) {
 		v.Delay = duration(n)
 	case verdictAttempts:
 		v.Attempts = uint32(n)
+	case verdictCrashes:
+		v.Crashes = uint32(n)
 	}
 }
 

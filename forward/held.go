@@ -73,7 +73,7 @@ type rare struct {
 	due       clock.Instant  // Refused: when to try again all the same
 
 	told                  bool   // its owner has told about failures, and goes on trying:
-	attempts              uint32 // how many
+	attempts, crashes     uint32 // how many, and how many crashes
 	firstError, lastError string
 }
 
@@ -123,7 +123,7 @@ func (h *held) note(v *event.Verdict) {
 	if v.FirstError != "" {
 		r.firstError = v.FirstError
 	}
-	r.attempts, r.lastError = max(r.attempts, v.Attempts), v.Reason
+	r.attempts, r.crashes, r.lastError = max(r.attempts, v.Attempts), max(r.crashes, v.Crashes), v.Reason
 }
 
 // refresh brings the failures that owners have told into the event, and cuts long
@@ -131,19 +131,19 @@ func (h *held) note(v *event.Verdict) {
 // still look at the event, so it is copied rather than written to.
 func (h *held) refresh() {
 	r := h.rare
-	news := r.told && r.attempts > h.event.Attempts
+	news := r.told && (r.attempts > h.event.Attempts || r.crashes > h.event.Crashes)
 	if !news && len(h.event.FirstError) <= textMax && len(h.event.LastError) <= textMax {
 		return
 	}
 	ev := *h.event
 	if news {
-		ev.Attempts, ev.LastError = r.attempts, r.lastError
+		ev.Attempts, ev.Crashes, ev.LastError = max(r.attempts, ev.Attempts), max(r.crashes, ev.Crashes), r.lastError
 		if ev.FirstError == "" {
 			ev.FirstError = r.firstError
 		}
 	}
 	ev.FirstError, ev.LastError = clip(ev.FirstError), clip(ev.LastError)
-	h.event, r.told, r.attempts, r.firstError, r.lastError = &ev, false, 0, "", ""
+	h.event, r.told, r.attempts, r.crashes, r.firstError, r.lastError = &ev, false, 0, 0, "", ""
 }
 
 // list is a queue of held events. All are in its place. It is an array, not links:

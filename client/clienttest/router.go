@@ -311,6 +311,9 @@ func (d *Delivery) Redeliver() *Delivery {
 }
 
 func (d *Delivery) end(r event.Result) {
+	if r.Kind == event.ResultCrashed {
+		r.Kind = event.ResultLost // to the application it is the same
+	}
 	d.outcome = Outcome{Kind: Kind(r.Kind), After: r.After, Reason: r.Reason}
 	close(d.over)
 }

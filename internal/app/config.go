@@ -15,6 +15,9 @@ type Config struct {
 	EventBytesMax  int // bytes of the largest event; a larger one is rejected
 	ReasonBytesMax int // bytes of the error text of a result; longer ones are cut
 
+	// HandlerTimeout is how long a worker may have an event without an answer or Progress
+	// before it is taken back and counts as failed; it comes up to a quarter late. 0: for ever.
+	HandlerTimeout time.Duration
 	HelloTimeout   time.Duration // how long a new stream may take to introduce itself
 	PingInterval   time.Duration // how often workers shall ask for new deadlines
 	DeadlineMargin time.Duration // δ: how long before the lease ends the deadlines of the application do
@@ -53,6 +56,9 @@ func (c Config) Validate() error {
 		if value < low || value > high {
 			errs = append(errs, fmt.Errorf("app: %s = %v, want %v to %v", name, value, low, high))
 		}
+	}
+	if c.HandlerTimeout != 0 {
+		lasts("HandlerTimeout", c.HandlerTimeout, 100*time.Millisecond, 24*time.Hour)
 	}
 	lasts("HelloTimeout", c.HelloTimeout, 100*time.Millisecond, time.Minute)
 	lasts("PingInterval", c.PingInterval, 10*time.Millisecond, 5*time.Second)

@@ -38,14 +38,16 @@ type Desk struct {
 	all     bool                        // everything was revoked meanwhile
 
 	draining, suspended, broken bool
+	crashed                     bool // broken, and nobody meant it
 	stats                       DeskStats
 }
 
 // DeskStats counts what a Desk was told and could not use.
 type DeskStats struct {
-	Unknown int // results for deliveries that are not on the desk: never given, or answered before
-	Late    int // results for deliveries that were over
-	Revoked int // deliveries that were taken back
+	Unknown  int // results for deliveries that are not on the desk: never given, or answered before
+	Late     int // results for deliveries that were over
+	Revoked  int // deliveries that were taken back
+	TimedOut int // deliveries that were taken back because they took too long
 }
 
 // NewDesk returns the desk of a worker that holds at most limit unanswered deliveries.
@@ -142,7 +144,43 @@ func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result
 			continue
 		}
 		r.Delivery = s.id
+		if r.Kind == event.ResultCancelled && s.timedOut {
+			r = tooSlow(s.id)
+		}
 		dst = append(dst, r)
+	}
+	return dst
+}
+
+// Progress says that the work on deliveries goes on: their time begins anew.
+func (d *Desk) Progress(names []uint64) {
+	for _, name := range names {
+		if s := d.sent.of(event.DeliveryID(name)); s != nil {
+			s.looks = 0
+		}
+	}
+}
+
+// TimeOut looks at all deliveries that the worker has, and takes those back for good
+// at which it looks for more than most times without an answer or Progress. It appends
+// their names to dst: the worker must be told, before any later Pong. Their deadlines
+// move no more; one that has not been answered when its deadline has passed, or was
+// cut, counts as failed. What was revoked has a bound of its own already.
+//
+// Looks count, and not time, so that a pause of this process is nobody's failure.
+func (d *Desk) TimeOut(most uint8, dst []uint64) []uint64 {
+	if d.broken {
+		return dst
+	}
+	for s := range d.sent.all() {
+		if s.revoked || s.over {
+			continue
+		}
+		if s.looks++; s.looks > most {
+			s.revoked, s.forced, s.timedOut, s.until = true, true, true, d.until
+			d.stats.TimedOut++
+			dst = append(dst, uint64(s.name))
+		}
 	}
 	return dst
 }
@@ -257,6 +295,13 @@ func (d *Desk) Break(dst []event.Result) []event.Result {
 	return d.withdraw(everything, dst)
 }
 
+// Crash is Break for a stream whose end nobody meant. What is over without an answer
+// may be what has killed the worker.
+func (d *Desk) Crash(dst []event.Result) []event.Result {
+	d.crashed = true
+	return d.Break(dst)
+}
+
 func everything(ring.Partition) bool { return true }
 
 // Expire appends a result for each delivery that is over without an answer. On a
@@ -268,13 +313,24 @@ func (d *Desk) Expire(now clock.Instant, dst []event.Result) []event.Result {
 	for s := range d.sent.all() {
 		if d.expires(s) && !d.end(s).After(now) {
 			s.over = true
-			dst = append(dst, event.Result{Delivery: s.id, Kind: event.ResultLost})
+			dst = append(dst, d.unanswered(s))
 		}
 		if s.over && d.broken {
 			d.sent.release(s) // nobody will answer it
 		}
 	}
 	return dst
+}
+
+// unanswered is the result of a delivery that is over without an answer.
+func (d *Desk) unanswered(s *slot) event.Result {
+	switch {
+	case s.timedOut:
+		return tooSlow(s.id)
+	case d.crashed:
+		return event.Result{Delivery: s.id, Kind: event.ResultCrashed}
+	}
+	return event.Result{Delivery: s.id, Kind: event.ResultLost}
 }
 
 // expires reports whether s is over when its deadline has passed.
@@ -304,6 +360,10 @@ func (d *Desk) Next() clock.Instant {
 
 func notStarted(id event.DeliveryID) event.Result {
 	return event.Result{Delivery: id, Kind: event.ResultNotStarted}
+}
+
+func tooSlow(id event.DeliveryID) event.Result {
+	return event.Result{Delivery: id, Kind: event.ResultRetry, Reason: "the handler took longer than its timeout"}
 }
 
 func tooLarge(id event.DeliveryID, size, limit int) event.Result {

@@ -40,11 +40,23 @@ func (m *Manual) Awake() bool {
 func (m *Manual) Close() { m.session.stop() }
 
 // Expire finishes deliveries that are over without an answer, and returns when to
-// look again. Run does it by itself.
+// look again. Run does it by itself, and nobody may do it beside.
 func (s *Server) Expire() clock.Instant {
 	now, next := s.Now(), clock.Forever
+	look := false
+	if timeout := s.cfg.HandlerTimeout; timeout > 0 {
+		every := timeout / looksMax
+		if look = now.Sub(s.lookedAt) >= every; look {
+			s.lookedAt = now
+		}
+		next = s.lookedAt.Add(every)
+	}
 	for _, w := range s.snapshot() {
-		next = min(next, w.expire(now))
+		next = min(next, w.expire(now, look))
 	}
 	return next
 }
+
+// looksMax is how often a delivery is looked at within the timeout of handlers; it
+// comes up to that much later than it should.
+const looksMax = 8

@@ -13,6 +13,8 @@ type Metrics struct {
 	results    *prometheus.CounterVec
 	ignored    *prometheus.CounterVec
 	revoked    prometheus.Counter
+	timedOut   prometheus.Counter
+	suspects   prometheus.Gauge
 	refused    *prometheus.CounterVec
 }
 
@@ -34,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		results: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_results_total",
-			Help: "How deliveries ended (done, retry, reject, not_started, cancelled, lost).",
+			Help: "How deliveries ended (done, retry, reject, not_started, cancelled, lost, crashed, put_off).",
 		}, []string{"kind"}),
 		ignored: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_results_ignored_total",
@@ -43,6 +45,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		revoked: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_deliveries_revoked_total",
 			Help: "Deliveries that were taken back from workers because their partition moved.",
+		}),
+		timedOut: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_app_deliveries_timed_out_total",
+			Help: "Deliveries that were taken back from workers because they took longer than the handler timeout.",
+		}),
+		suspects: f.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_app_suspects",
+			Help: "Deliveries of events that a worker had when it crashed: few of them run at a time.",
 		}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_streams_refused_total",

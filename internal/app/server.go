@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -71,6 +72,12 @@ type Server struct {
 	live      int    // sessions whose stream has not ended
 	suspended string // the reason, "" when workers may start
 	stopped   bool
+
+	lookedAt clock.Instant // when running deliveries were looked at last; for Expire alone
+
+	wardMu    sync.Mutex // guards ward
+	ward      ward
+	suspected atomic.Int32 // how many are in ward
 
 	readers sync.WaitGroup
 	changed chan struct{} // cap 1: Run has to look
@@ -304,7 +311,10 @@ func (s *Server) finish(results []event.Result) {
 		return
 	}
 	s.Boxes.Finish(results)
-	var counts [event.ResultLost + 1]int
+	if s.suspected.Load() > 0 {
+		s.dischargeSuspects(results)
+	}
+	var counts [event.ResultPutOff + 1]int
 	for _, r := range results {
 		counts[r.Kind]++
 	}
@@ -313,4 +323,26 @@ func (s *Server) finish(results []event.Result) {
 			s.Metrics.results.WithLabelValues(event.ResultKind(kind).String()).Add(float64(n))
 		}
 	}
+}
+
+// admitSuspects keeps apart what was taken and was there when a worker crashed.
+func (s *Server) admitSuspects(taken []event.Delivery, putOff []event.Result) ([]event.Delivery, []event.Result) {
+	s.wardMu.Lock()
+	defer s.wardMu.Unlock()
+	taken, putOff = s.ward.admit(taken, putOff)
+	s.noteSuspects()
+	return taken, putOff
+}
+
+func (s *Server) dischargeSuspects(results []event.Result) {
+	s.wardMu.Lock()
+	defer s.wardMu.Unlock()
+	s.ward.discharge(results)
+	s.noteSuspects()
+}
+
+func (s *Server) noteSuspects() {
+	n := len(s.ward.in)
+	s.suspected.Store(int32(n))
+	s.Metrics.suspects.Set(float64(n))
 }

@@ -448,7 +448,7 @@ func TestRevokeWhileTheMailboxesAreRead(t *testing.T) {
 }
 
 // Attack 41, and what a crash of the application is.
-func TestBrokenStreamIsLostOnlyAfterTheLease(t *testing.T) {
+func TestACrashedWorkersDeliveriesAreOverAfterTheLease(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.connect(&appv1.Hello{MaxInFlight: 10})
 	r.wantWorkers(1)
@@ -465,7 +465,7 @@ func TestBrokenStreamIsLostOnlyAfterTheLease(t *testing.T) {
 	r.server.notify()
 	r.wantNothingFinished()
 	r.ahead.Store(int64(time.Hour) + int64(time.Minute))
-	r.wantFinished("10:lost") // within a tick of Run
+	r.wantFinished("10:crashed") // within a tick of Run
 	if n := len(r.server.snapshot()); n != 0 {
 		t.Errorf("%d sessions are left of a worker that is over", n)
 	}

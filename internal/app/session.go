@@ -47,7 +47,8 @@ type session struct {
 	welcome   *appv1.Welcome
 	revoked   map[ring.Partition]struct{}
 	all       bool
-	ping      uint64 // the newest Ping without an answer
+	timedOut  []uint64 // names of deliveries that are taken back one by one
+	ping      uint64   // the newest Ping without an answer
 	pinged    bool
 	suspended string // what the worker shall know, "" for resumed
 	told      string // what it knows
@@ -239,7 +240,10 @@ func (w *session) control(f *appv1.WorkRequest, results []event.Result) ([]event
 		w.ping, w.pinged = frame.Ping.GetK(), true
 		w.mu.Unlock()
 		w.wake()
-	case *appv1.WorkRequest_Progress: // there is no timeout of a single event that it could move
+	case *appv1.WorkRequest_Progress:
+		w.mu.Lock()
+		w.desk.Progress(frame.Progress.GetDeliveryIds())
+		w.mu.Unlock()
 	case *appv1.WorkRequest_Drain:
 		return w.drain(frame.Drain, results), nil
 	}
@@ -345,7 +349,7 @@ func (w *session) nextControl() *appv1.WorkResponse {
 		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}
 		w.welcome = nil
 		return f
-	case w.all || len(w.revoked) > 0:
+	case w.all || len(w.revoked)+len(w.timedOut) > 0:
 		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: w.takeRevoke()}}
 	case w.pinged:
 		// The lease is read under the lock under which Revoke marks: a lease that came
@@ -364,12 +368,15 @@ func (w *session) nextControl() *appv1.WorkResponse {
 }
 
 func (w *session) takeRevoke() *appv1.Revoke {
-	r := &appv1.Revoke{All: w.all, Reason: "the partitions have moved"}
+	r := &appv1.Revoke{All: w.all, DeliveryIds: w.timedOut, Reason: "the partitions have moved"}
+	if !w.all && len(w.revoked) == 0 {
+		r.Reason = "the handlers took longer than their timeout"
+	}
 	for p := range w.revoked {
 		r.Partitions = append(r.Partitions, uint32(p))
 	}
 	clear(w.revoked)
-	w.all = false
+	w.all, w.timedOut = false, nil
 	return r
 }
 
@@ -415,6 +422,9 @@ func (w *session) fill() bool {
 	runtime.Gosched() // let those who fill the mailboxes go first, so that the frame is fuller
 	clear(w.took)
 	w.took = s.Boxes.Take(w.id, min(room, s.cfg.FrameEventsMax), w.took[:0])
+	if suspicious(w.took) {
+		w.took, w.result = s.admitSuspects(w.took, w.result)
+	}
 	w.mu.Lock()
 	w.result = w.desk.Give(w.took, w.result)
 	w.mu.Unlock()
@@ -452,7 +462,11 @@ func (w *session) stop() {
 	w.mu.Lock()
 	admitted, drained := w.greeted, w.draining
 	w.broken = true
-	w.result = w.desk.Break(w.result)
+	if meant := drained || w.goodbye != "" || w.ended && w.err == nil; meant {
+		w.result = w.desk.Break(w.result)
+	} else {
+		w.result = w.desk.Crash(w.result)
+	}
 	w.mu.Unlock()
 	if !admitted {
 		return
@@ -467,13 +481,22 @@ func (w *session) stop() {
 	s.notify()
 }
 
-// expire finishes what is over without an answer, and returns when to look again.
-func (w *session) expire(now clock.Instant) clock.Instant {
+// expire finishes what is over without an answer, and returns when to look again. With
+// look it also takes back what takes too long.
+func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	w.mu.Lock()
+	if look {
+		w.timedOut = w.desk.TimeOut(looksMax, w.timedOut)
+		if len(w.timedOut) > 0 {
+			w.wake()
+		}
+	}
 	lost := w.desk.Expire(now, nil)
 	next := w.desk.Next()
+	stats := w.desk.Stats()
 	over := w.broken && w.desk.Len() == 0
 	w.mu.Unlock()
+	w.server.count(stats)
 	if over {
 		w.server.forget(w)
 	}
@@ -538,6 +561,7 @@ func (s *Server) count(stats DeskStats) {
 	s.Metrics.ignored.WithLabelValues("unknown").Add(float64(stats.Unknown))
 	s.Metrics.ignored.WithLabelValues("late").Add(float64(stats.Late))
 	s.Metrics.revoked.Add(float64(stats.Revoked))
+	s.Metrics.timedOut.Add(float64(stats.TimedOut))
 }
 
 // cut shortens s to at most n bytes, at the border of a character.

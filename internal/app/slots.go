@@ -16,10 +16,12 @@ type slot struct {
 	id        event.DeliveryID // what the mailboxes know it by
 	until     clock.Instant    // revoked: the lease behind the last Pong that could move it
 	partition ring.Partition
-	taken     bool // false: the slot is free, all but name is of the past
-	revoked   bool // its deadline moves only by Pong.draining
-	forced    bool // revoked, and its deadline moves no more
-	over      bool // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
+	taken     bool  // false: the slot is free, all but name is of the past
+	revoked   bool  // its deadline moves only by Pong.draining
+	forced    bool  // revoked, and its deadline moves no more
+	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
+	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Desk.TimeOut
+	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
 }
 
 // slots are the deliveries that a worker has not answered, close together and

@@ -45,6 +45,7 @@ type Config struct {
 	Pulsar     Pulsar
 	Key        Key
 	App        App
+	Handler    Handler
 	Peer       Peer
 	Gossip     Gossip
 	Admin      Listener
@@ -90,6 +91,13 @@ type Key struct {
 type App struct {
 	Listen string // host:port on loopback, or unix:PATH
 	app.Config
+}
+
+// Handler is about the application's handlers.
+type Handler struct {
+	// Timeout is how long a handler may work on an event without an answer or
+	// Progress; then the event is taken back and counts as failed. 0: as long as it likes.
+	Timeout time.Duration
 }
 
 // Peer is about the streams between routers.
@@ -192,17 +200,19 @@ var profiles = map[string]func() ownership.Timing{
 
 // derived are the settings of packages that follow from another one here.
 var derived = map[string]string{
-	"control_log.group":  "node.group",
-	"gossip.group":       "node.group",
-	"gossip.name":        "node.name",
-	"gossip.secret_keys": "gossip.encryption_keys",
-	"pulsar.counting":    "pulsar.batch_index_acks",
+	"app.handler_timeout": "handler.timeout",
+	"control_log.group":   "node.group",
+	"gossip.group":        "node.group",
+	"gossip.name":         "node.name",
+	"gossip.secret_keys":  "gossip.encryption_keys",
+	"pulsar.counting":     "pulsar.batch_index_acks",
 }
 
 // derive fills in what follows from other settings.
 func (c *Config) derive() error {
 	c.ControlLog.Group, c.Gossip.Group = c.Node.Group, c.Node.Group
 	c.Gossip.Name = c.Node.Name
+	c.App.HandlerTimeout = c.Handler.Timeout
 	c.Pulsar.Counting = source.CountEntries
 	if c.Pulsar.BatchIndexAcks {
 		c.Pulsar.Counting = source.CountEvents

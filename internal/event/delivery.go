@@ -20,6 +20,7 @@ type Delivery struct {
 	Partition ring.Partition
 	Token     int64  // the fencing token: grows with every change of owner of the partition
 	Attempt   uint32 // counts the times that the application is given this event, from 1
+	Crashes   uint32 // of Event: how often a worker crashed that had it
 }
 
 // ResultKind is how a delivery ended.
@@ -35,6 +36,8 @@ const (
 	ResultNotStarted ResultKind = 4 // the handler was not called
 	ResultCancelled  ResultKind = 5 // the handler was cut, because its key was lost
 	ResultLost       ResultKind = 6 // no answer, and its last deadline has passed
+	ResultCrashed    ResultKind = 7 // the same, and its worker's stream broke before
+	ResultPutOff     ResultKind = 8 // the router did not give it out, and will not before After
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -50,6 +53,10 @@ func (k ResultKind) String() string {
 		return "not_started"
 	case ResultCancelled:
 		return "cancelled"
+	case ResultPutOff:
+		return "put_off"
+	case ResultCrashed:
+		return "crashed"
 	case ResultLost:
 		return "lost"
 	}

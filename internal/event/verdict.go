@@ -50,6 +50,7 @@ type Verdict struct {
 	Kind       VerdictKind
 	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again
 	Attempts   uint32        // Failed, Rejected, Attempted: failures so far
+	Crashes    uint32        // Attempted: crashes so far of workers that had it
 	Reason     string        // Rejected: why. Failed, Attempted: the newest error
 	FirstError string        // Failed, Rejected: the first error, "" when none
 	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied

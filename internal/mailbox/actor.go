@@ -20,6 +20,7 @@ type item struct {
 	place    uint32           // in Boxes.items
 	hash     uint32           // of the id
 	attempts uint32           // of the event
+	crashes  uint32           // likewise
 	bytes    int              // what it counts in Boxes.bytes
 	first    address          // who sent it first
 	joined   []address        // who else waits for its verdict, mostly nobody

@@ -173,7 +173,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	b.counters.Accepted++
 	it, place := b.items.get()
 	*it = item{
-		event: e, actor: a, place: place, hash: hash.id, id: e.ID, attempts: e.Attempts,
+		event: e, actor: a, place: place, hash: hash.id, id: e.ID, attempts: e.Attempts, crashes: e.Crashes,
 		bytes: bytes, first: from, arrival: came,
 	}
 	b.bytes += bytes
@@ -235,7 +235,7 @@ func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 	}
 	b.counters.Joined++
 	it.joined = append(it.joined, from)
-	if e.Attempts > it.attempts {
+	if e.Attempts > it.attempts || e.Crashes > it.crashes {
 		b.replace(it, e) // its consumer node has heard of failures that ours has not
 	}
 }
@@ -305,6 +305,7 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor) event.Delivery {
 		Partition: a.part.number,
 		Token:     int64(a.part.token),
 		Attempt:   it.attempts + 1,
+		Crashes:   it.crashes,
 	}
 }
 
@@ -372,7 +373,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 
-	o := outcome.Of(b.retry, it.id, it.attempts, r)
+	o := outcome.Of(b.retry, it.id, it.attempts, it.crashes, r)
 	switch o.Kind {
 	case outcome.Ack:
 		b.counters.Done++
@@ -394,7 +395,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 // again is what becomes of an event that is to be tried again: it leaves by way of
 // the retry topic, or it goes to the next owner, or it stays first in its key.
 func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
-	failed := o.Attempts > it.attempts
+	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
 		b.counters.Failed++
 		verdict := b.failure(event.Failed, it.event, o)
@@ -403,8 +404,12 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		return
 	}
 	if failed {
-		b.counters.Retried++
-		b.answer(it, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Reason: o.Reason}, out)
+		if o.Crashes > it.crashes {
+			b.counters.Crashed++
+		} else {
+			b.counters.Retried++
+		}
+		b.answer(it, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}, out)
 		b.replace(it, withFailure(it.event, o))
 	} else {
 		b.counters.Returned++
@@ -435,7 +440,7 @@ func (b *Boxes) failure(kind event.VerdictKind, e *event.Event, o outcome.Outcom
 // hold e: the table of the consumer node, and whoever is still writing it to a stream.
 func withFailure(e *event.Event, o outcome.Outcome) *event.Event {
 	failed := *e
-	failed.Attempts = o.Attempts
+	failed.Attempts, failed.Crashes = o.Attempts, o.Crashes
 	failed.FirstError = firstError(e, o)
 	failed.LastError = o.Reason
 	return &failed
@@ -727,7 +732,7 @@ func (b *Boxes) wake(w *worker, out *Output) {
 // replace puts another version of the same event in the place of an item's.
 func (b *Boxes) replace(it *item, e *event.Event) {
 	b.bytes -= it.bytes
-	it.event, it.attempts, it.bytes = e, e.Attempts, e.Bytes()
+	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, e.Bytes()
 	b.bytes += it.bytes
 }
 

@@ -94,6 +94,7 @@ type Counters struct {
 	Done       uint64 // deliveries that did the work
 	Failed     uint64 // deliveries that failed, with a long delay: the event left by way of the retry topic
 	Retried    uint64 // deliveries that failed, with a short delay
+	Crashed    uint64 // deliveries whose worker crashed, and that are tried again
 	Rejected   uint64 // deliveries that failed for good
 	Returned   uint64 // deliveries that ended without being the application's failure
 	Ignored    uint64 // results of deliveries that were unknown or over
@@ -157,6 +158,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Done += d.Done
 	c.Failed += d.Failed
 	c.Retried += d.Retried
+	c.Crashed += d.Crashed
 	c.Rejected += d.Rejected
 	c.Returned += d.Returned
 	c.Ignored += d.Ignored

@@ -267,6 +267,7 @@ func TestMetrics(t *testing.T) {
 ringfence_mailbox_active_keys 2
 # HELP ringfence_mailbox_deliveries_total Deliveries that ended, by what became of the event.
 # TYPE ringfence_mailbox_deliveries_total counter
+ringfence_mailbox_deliveries_total{outcome="crashed"} 0
 ringfence_mailbox_deliveries_total{outcome="done"} 1
 ringfence_mailbox_deliveries_total{outcome="failed"} 0
 ringfence_mailbox_deliveries_total{outcome="ignored"} 1

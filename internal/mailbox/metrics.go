@@ -57,6 +57,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{ended, "done", func(c Counters) uint64 { return c.Done }},
 			{ended, "failed", func(c Counters) uint64 { return c.Failed }},
 			{ended, "retried", func(c Counters) uint64 { return c.Retried }},
+			{ended, "crashed", func(c Counters) uint64 { return c.Crashed }},
 			{ended, "rejected", func(c Counters) uint64 { return c.Rejected }},
 			{ended, "returned", func(c Counters) uint64 { return c.Returned }},
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},

@@ -29,6 +29,7 @@ var modelConfig = Config{
 
 var modelRetry = outcome.Config{
 	AttemptsMax:  4,
+	CrashesMax:   3,
 	BackoffMin:   100 * time.Millisecond,
 	BackoffMax:   time.Second,
 	AfterMax:     time.Hour,
@@ -143,7 +144,7 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 			return reply(event.Verdict{Kind: event.Overloaded, Delay: modelConfig.OverloadedDelay})
 		}
 		here.to = append(here.to, to)
-		if e.Attempts > here.event.Attempts {
+		if e.Attempts > here.event.Attempts || e.Crashes > here.event.Crashes {
 			here.event = *e
 		}
 		return nil
@@ -179,7 +180,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 			r.dropWindow(p)
 		}
 	}()
-	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, result)
+	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, e.event.Crashes, result)
 	final := event.Verdict{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}
 	if final.FirstError == "" {
 		final.FirstError = o.Reason
@@ -201,8 +202,9 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 		final.Kind, final.Delay = event.Failed, o.Delay
 		return r.say(e, final), drained
 	}
-	if o.Attempts > e.event.Attempts {
-		said = r.say(e, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Reason: o.Reason})
+	if o.Attempts > e.event.Attempts || o.Crashes > e.event.Crashes {
+		said = r.say(e, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason})
+		e.event.Crashes = o.Crashes
 		e.event.Attempts, e.event.FirstError, e.event.LastError = o.Attempts, final.FirstError, o.Reason
 	}
 	if !r.ours(p) {
@@ -417,7 +419,7 @@ func (m *model) finish() {
 			r := event.Result{Delivery: m.deliveries[i].ID, Reason: "no"}
 			r.Kind = pick(m, []event.ResultKind{
 				event.ResultDone, event.ResultDone, event.ResultRetry, event.ResultRetry, event.ResultReject,
-				event.ResultNotStarted, event.ResultCancelled, event.ResultLost,
+				event.ResultNotStarted, event.ResultCancelled, event.ResultLost, event.ResultCrashed,
 			}, "kind")
 			r.After = pick(m, []time.Duration{0, 0, 2 * time.Second, time.Minute}, "after")
 			m.deliveries = slices.Delete(m.deliveries, i, i+1)

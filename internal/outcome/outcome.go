@@ -55,6 +55,7 @@ type Outcome struct {
 	Delay    time.Duration // Retry: how long to wait, 0 for at once
 	Hold     bool          // Retry: wait at the owner, which keeps the key's order; else by way of the retry topic
 	Attempts uint32        // failures of the application so far, this result included
+	Crashes  uint32        // crashes so far of workers that had the event, likewise
 	Reason   string        // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
 }
 
@@ -63,6 +64,10 @@ type Config struct {
 	// AttemptsMax is how often the application may fail an event: the failure
 	// with this number goes to the dead letter topic. At least 1.
 	AttemptsMax uint32
+	// CrashesMax is how often a worker may crash that has the event: after so many it
+	// goes to the dead letter topic. Crashes are no failures, since the event need not be
+	// the cause. At least 1.
+	CrashesMax uint32
 	// BackoffMin is the delay after the first failure, before jitter; it doubles
 	// with every further one. More than 0.
 	BackoffMin time.Duration
@@ -81,6 +86,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		AttemptsMax:  10,
+		CrashesMax:   5,
 		BackoffMin:   time.Second,
 		BackoffMax:   10 * time.Minute,
 		AfterMax:     7 * 24 * time.Hour,
@@ -96,6 +102,9 @@ func (c Config) Validate() error {
 	}
 	if c.AttemptsMax < 1 {
 		bad("AttemptsMax", c.AttemptsMax, ">= 1")
+	}
+	if c.CrashesMax < 1 {
+		bad("CrashesMax", c.CrashesMax, ">= 1")
 	}
 	if c.BackoffMin <= 0 {
 		bad("BackoffMin", c.BackoffMin, "> 0")
@@ -113,19 +122,40 @@ func (c Config) Validate() error {
 }
 
 // Of maps the result r of a delivery to its outcome, under a valid c. The event is
-// id, and the application has failed it attempts times before. An unknown kind counts
-// as a failure: doing it again is safe, loss is not.
-func Of(c Config, id event.MessageID, attempts uint32, r event.Result) Outcome {
+// id; the application has failed it attempts times before, and crashes workers that
+// had it have crashed. An unknown kind counts as a failure: doing it again is safe,
+// loss is not.
+func Of(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) Outcome {
+	var o Outcome
 	switch r.Kind {
 	case event.ResultDone:
-		return Outcome{Kind: Ack, Attempts: attempts}
+		o = Outcome{Kind: Ack, Attempts: attempts}
 	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost:
-		return Outcome{Kind: Retry, Hold: true, Attempts: attempts}
+		o = Outcome{Kind: Retry, Hold: true, Attempts: attempts}
+	case event.ResultPutOff:
+		o = Outcome{Kind: Retry, Delay: max(0, min(r.After, c.RetryHoldMax)), Hold: true, Attempts: attempts}
+	case event.ResultCrashed:
+		crashes++
+		o = crashed(c, attempts, crashes)
 	case event.ResultReject:
-		return Outcome{Kind: DeadLetter, Attempts: attempts + 1, Reason: clip(r.Reason)}
+		o = Outcome{Kind: DeadLetter, Attempts: attempts + 1, Reason: clip(r.Reason)}
 	case event.ResultRetry:
+		o = failed(c, id, attempts+1, r)
+	default:
+		o = failed(c, id, attempts+1, r)
 	}
-	return failed(c, id, attempts+1, r)
+	o.Crashes = crashes
+	return o
+}
+
+// crashed is the outcome after crash number crashes (from 1). The key has waited
+// until the deadline of the handler already, and waits no longer here.
+func crashed(c Config, attempts, crashes uint32) Outcome {
+	if crashes >= c.CrashesMax {
+		reason := fmt.Sprintf("a worker crashed %d times while it had the event", crashes)
+		return Outcome{Kind: DeadLetter, Attempts: attempts, Reason: reason}
+	}
+	return Outcome{Kind: Retry, Hold: true, Attempts: attempts, Reason: "its worker crashed"}
 }
 
 // failed is the outcome of failure number attempts (from 1), which the application

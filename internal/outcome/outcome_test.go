@@ -14,6 +14,7 @@ import (
 
 var testConfig = Config{
 	AttemptsMax:  4,
+	CrashesMax:   3,
 	BackoffMin:   time.Second,
 	BackoffMax:   time.Minute,
 	AfterMax:     time.Hour,
@@ -23,6 +24,7 @@ var testConfig = Config{
 func TestOf(t *testing.T) {
 	tests := map[string]struct {
 		attempts uint32
+		crashes  uint32
 		result   event.Result
 		want     Outcome
 	}{
@@ -72,6 +74,21 @@ func TestOf(t *testing.T) {
 			result:   event.Result{Kind: event.ResultRetry, Reason: "busy"},
 			want:     Outcome{Kind: DeadLetter, Attempts: 10, Reason: "failed 10 times: busy"},
 		},
+		"a crash is no failure, and the key has waited already": {
+			attempts: 3, crashes: 1,
+			result: event.Result{Kind: event.ResultCrashed},
+			want:   Outcome{Kind: Retry, Hold: true, Attempts: 3, Crashes: 2, Reason: "its worker crashed"},
+		},
+		"the last crash is a dead letter": {
+			attempts: 1, crashes: 2,
+			result: event.Result{Kind: event.ResultCrashed},
+			want:   Outcome{Kind: DeadLetter, Attempts: 1, Crashes: 3, Reason: "a worker crashed 3 times while it had the event"},
+		},
+		"what was put off waits, and is no failure": {
+			attempts: 3, crashes: 1,
+			result: event.Result{Kind: event.ResultPutOff, After: time.Millisecond},
+			want:   Outcome{Kind: Retry, Delay: time.Millisecond, Hold: true, Attempts: 3, Crashes: 1},
+		},
 		"an unknown kind is a failure": {
 			attempts: 3,
 			result:   event.Result{Kind: 99, Reason: "?"},
@@ -80,7 +97,7 @@ func TestOf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := Of(testConfig, event.MessageID{}, tt.attempts, tt.result)
+			got := Of(testConfig, event.MessageID{}, tt.attempts, tt.crashes, tt.result)
 			if got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
@@ -132,12 +149,12 @@ func TestOfKeepsItsPromises(t *testing.T) {
 			Attempts: rapid.Uint32Range(0, 6).Draw(t, "attempts"),
 		}
 		r := event.Result{
-			Kind:   event.ResultKind(rapid.Uint8Range(0, 8).Draw(t, "kind")),
+			Kind:   event.ResultKind(rapid.Uint8Range(0, 9).Draw(t, "kind")),
 			After:  time.Duration(rapid.Int64().Draw(t, "after")),
 			Reason: string(rapid.SliceOfN(rapid.Byte(), 0, 2*ReasonMax).Draw(t, "reason")),
 		}
-		got := Of(testConfig, e.ID, e.Attempts, r)
-		if again := Of(testConfig, e.ID, e.Attempts, r); again != got {
+		got := Of(testConfig, e.ID, e.Attempts, 0, r)
+		if again := Of(testConfig, e.ID, e.Attempts, 0, r); again != got {
 			t.Fatalf("%+v, then %+v", got, again)
 		}
 		if len(got.Reason) > ReasonMax || !utf8.ValidString(got.Reason) {

@@ -117,7 +117,7 @@ func mailboxConfig() mailbox.Config {
 }
 
 func retryConfig() outcome.Config {
-	return outcome.Config{AttemptsMax: 6, BackoffMin: 200 * time.Millisecond, BackoffMax: 4 * time.Second, AfterMax: time.Minute, RetryHoldMax: time.Second}
+	return outcome.Config{AttemptsMax: 6, CrashesMax: 100, BackoffMin: 200 * time.Millisecond, BackoffMax: 4 * time.Second, AfterMax: time.Minute, RetryHoldMax: time.Second}
 }
 
 func forwardConfig() forward.Config {
