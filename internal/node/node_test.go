@@ -48,8 +48,10 @@ type group struct {
 }
 
 func newGroup(t *testing.T) *group {
-	return &group{t: t, broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), dir: t.TempDir(),
-		work: witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond}}
+	return &group{
+		t: t, broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), dir: t.TempDir(),
+		work: witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond},
+	}
 }
 
 // member is a node and its application.
