@@ -16,6 +16,7 @@ const (
 	PropertyTopic       = "ringfence-topic"        // of the original, full name
 	PropertyPublishTime = "ringfence-publish-time" // of the original, Unix milliseconds
 	PropertyAttempts    = "ringfence-attempts"     // how often the application failed it
+	PropertyCrashes     = "ringfence-crashes"      // how often a worker crashed that had it; absent when none did
 	PropertyRound       = "ringfence-round"        // how often it was copied to the retry topic
 	PropertyFirstError  = "ringfence-first-error"  // absent when there was none
 	PropertyLastError   = "ringfence-last-error"   // absent when there was none
@@ -80,6 +81,9 @@ func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError 
 	properties[PropertyTopic] = ev.Topic
 	properties[PropertyPublishTime] = strconv.FormatInt(ev.PublishTime, 10)
 	properties[PropertyAttempts] = formatUint(attempts(ev, v))
+	if crashes := max(ev.Crashes, v.Crashes); crashes > 0 {
+		properties[PropertyCrashes] = formatUint(crashes)
+	}
 	properties[PropertyRound] = formatUint(round)
 	firstError := ev.FirstError
 	if firstError == "" {
@@ -129,6 +133,7 @@ func restore(ev *event.Event) {
 		ev.PublishTime = ms
 	}
 	ev.Attempts = parseUint(property(ev, PropertyAttempts))
+	ev.Crashes = parseUint(property(ev, PropertyCrashes))
 	ev.Round = parseUint(property(ev, PropertyRound))
 	ev.FirstError = property(ev, PropertyFirstError)
 	ev.LastError = property(ev, PropertyLastError)

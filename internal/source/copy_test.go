@@ -23,6 +23,7 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 			Payload:     []byte("p"),
 			PublishTime: rapid.Int64Min(0).Draw(t, "publish time"),
 			EventTime:   rapid.Int64Min(0).Draw(t, "event time"),
+			Crashes:     rapid.Uint32Max(3).Draw(t, "crashes"),
 			Round:       rapid.Uint32Max(10).Draw(t, "round"),
 		}
 		for property := range rapid.MapOf(name, rapid.Just("v")).Draw(t, "properties") {
@@ -30,7 +31,8 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 		}
 		v := event.Verdict{
 			Kind: event.Failed, Attempts: rapid.Uint32().Draw(t, "attempts"),
-			Reason: name.Draw(t, "last"), FirstError: name.Draw(t, "first"),
+			Crashes: rapid.Uint32Max(3).Draw(t, "more crashes"),
+			Reason:  name.Draw(t, "last"), FirstError: name.Draw(t, "first"),
 		}
 		c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &v)
 		back := event.Event{
@@ -44,6 +46,7 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 
 		want := original
 		want.Round++
+		want.Crashes = max(want.Crashes, v.Crashes)
 		want.Attempts, want.FirstError, want.LastError = v.Attempts, v.FirstError, v.Reason
 		if len(back.Properties) != len(want.Properties) {
 			t.Fatalf("properties = %v, want %v", back.Properties, want.Properties)
