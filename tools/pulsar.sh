@@ -2,7 +2,7 @@
 #
 # A real Pulsar broker for tests, on any machine that can have one.
 #
-#   tools/pulsar.sh run   [options] -- CMD...   start, run CMD with PULSAR_URL and PULSAR_ADMIN_URL set, stop
+#   tools/pulsar.sh run   [options] -- CMD...   start, run CMD with PULSAR_URL, PULSAR_ADMIN_URL and PULSAR_HANDLE set, stop
 #   tools/pulsar.sh start [options]             start; print PULSAR_URL=, PULSAR_ADMIN_URL= and PULSAR_HANDLE= lines
 #   tools/pulsar.sh stop  [HANDLE]              stop it and remove its data (default: $PULSAR_HANDLE)
 #   tools/pulsar.sh restart [HANDLE]            kill it (SIGKILL) and start it again on the same data and ports
@@ -557,7 +557,8 @@ cmd_run() {
 	start
 	PULSAR_URL=$(cat "$HANDLE/url")
 	PULSAR_ADMIN_URL=$(cat "$HANDLE/admin")
-	export PULSAR_URL PULSAR_ADMIN_URL
+	PULSAR_HANDLE=$HANDLE
+	export PULSAR_URL PULSAR_ADMIN_URL PULSAR_HANDLE
 	"${COMMAND[@]}" 9>&-
 }
 
