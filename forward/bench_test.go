@@ -60,6 +60,7 @@ func (h *hop) Accept(a Arrival) {
 }
 
 func (h *hop) Gone(StreamID)          {}
+func (h *hop) TakeOver(Window)        {}
 func (h *hop) Deliver([]*event.Event) {}
 
 func (h *hop) Settle(settlements []Settlement) {

@@ -26,6 +26,9 @@ type end interface {
 	sendHot(number, receipt uint64) (sent bool, err error)
 	// sendReceipt sends a frame without anything else.
 	sendReceipt(receipt uint64) error
+	// sendAside sends one frame that needs no receipt and can wait, if there is one, and
+	// tells whether there are more.
+	sendAside(receipt uint64) (more bool, err error)
 	// sendBeat sends a Ping, or the Pong that answers one.
 	sendBeat(k, receipt uint64) error
 }
@@ -126,6 +129,12 @@ func (l *link) run(ctx context.Context, e end) error {
 		}
 		if err := pulse.send(e); err != nil {
 			return err
+		}
+		switch more, err := e.sendAside(l.receiptOut.Load()); {
+		case err != nil:
+			return err
+		case more:
+			l.wake() // after what has become ready meanwhile
 		}
 	}
 }

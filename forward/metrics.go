@@ -19,7 +19,9 @@ type Metrics struct {
 	streamsOut, streamsIn          prometheus.Gauge
 	connects                       *prometheus.CounterVec
 	refused                        prometheus.Counter
-	creditsOut, creditsIn          prometheus.Counter
+
+	windowSent, windowReceived, windowDropped prometheus.Counter
+	creditsOut, creditsIn                     prometheus.Counter
 
 	held        *prometheus.GaugeVec
 	heldBytes   prometheus.Gauge
@@ -40,6 +42,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	frames := counters("ringfence_forward_frames_total", "Frames of events sent (out) and received (in).", "direction")
 	verdicts := counters("ringfence_forward_verdicts_total", "Verdicts received about events of this node, by kind.", "kind")
 	credits := counters("ringfence_forward_credits_total", "Credits for parked keys given to others (out) and received (in).", "direction")
+	window := counters("ringfence_forward_window_ids_total",
+		"Ids of events that were done, handed over with their partitions, by what became of them (sent, received, dropped).", "result")
 	streams := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "ringfence_forward_streams", Help: "Working streams, by direction (out, in)."}, []string{"direction"})
 	m := &Metrics{
 		sentLocal:     sent.WithLabelValues("local"),
@@ -47,12 +51,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		sentRelay:     sent.WithLabelValues("relay"),
 		receivedPeer:  received.WithLabelValues("peer"),
 		receivedRelay: received.WithLabelValues("relay"),
-		framesOut:     frames.WithLabelValues("out"),
-		framesIn:      frames.WithLabelValues("in"),
-		creditsOut:    credits.WithLabelValues("out"),
-		creditsIn:     credits.WithLabelValues("in"),
-		streamsOut:    streams.WithLabelValues("out"),
-		streamsIn:     streams.WithLabelValues("in"),
+		windowSent:    window.WithLabelValues("sent"), windowReceived: window.WithLabelValues("received"), windowDropped: window.WithLabelValues("dropped"),
+		framesOut:  frames.WithLabelValues("out"),
+		framesIn:   frames.WithLabelValues("in"),
+		creditsOut: credits.WithLabelValues("out"),
+		creditsIn:  credits.WithLabelValues("in"),
+		streamsOut: streams.WithLabelValues("out"),
+		streamsIn:  streams.WithLabelValues("in"),
 		frameEvents: factory.NewHistogram(prometheus.HistogramOpts{
 			Name: "ringfence_forward_frame_events", Help: "Events in one sent frame.", Buckets: prometheus.ExponentialBuckets(1, 4, 7),
 		}),

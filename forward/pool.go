@@ -60,6 +60,8 @@ type Pool struct {
 	due   chan struct{}
 	dueAt clock.Instant // guarded by mu: when Run will tick
 
+	handover handover
+
 	peersMu sync.Mutex
 	peers   map[Peer]*peer // those with a goroutine, or about to get one
 	listed  map[Peer]string
@@ -77,7 +79,8 @@ func NewPool(config Config, identity func() Identity, creds credentials.Transpor
 		table: NewTable(config),
 		moves: sync.Pool{New: func() any { return new(Moves) }},
 		due:   make(chan struct{}, 1), dueAt: clock.Forever,
-		peers: make(map[Peer]*peer), listed: make(map[Peer]string),
+		handover: handover{idsMax: config.HandoverIDsMax, queues: make(map[Peer][]Window)},
+		peers:    make(map[Peer]*peer), listed: make(map[Peer]string),
 		changed: make(chan struct{}, 1),
 	}
 }
@@ -207,6 +210,17 @@ func (p *Pool) Drop(handles []event.Handle) {
 	p.table.Drop(handles)
 }
 
+// HandOver sends the windows of partitions to their next owner, which must be listed
+// by SetPeers: after the events that wait for it, and as soon as there is a stream. What
+// exceeds Config.HandoverIDsMax is dropped, and so is what is for a peer that leaves.
+func (p *Pool) HandOver(to Peer, windows []Window) {
+	p.metrics.windowDropped.Add(float64(p.handover.put(to, windows)))
+	p.wake([]Peer{to})
+}
+
+// HandedOver returns a channel that is closed when no window waits to be sent.
+func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
+
 // Stats returns a picture of the table.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
@@ -232,6 +246,7 @@ func (p *Pool) SetPeers(peers []PeerAddress) {
 			s.giveUp()
 		}
 	}
+	p.metrics.windowDropped.Add(float64(p.handover.keepOnly(p.listed)))
 	select {
 	case p.changed <- struct{}{}:
 	default:
@@ -503,6 +518,24 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 func (e *outEnd) sendReceipt(receipt uint64) error {
 	e.frame.receipt, e.frame.number = receipt, 0
 	return sendError(e.stream.SendMsg(&e.frame))
+}
+
+// windowIDBytesMax is what one id takes in a frame at most.
+const windowIDBytesMax = 32
+
+// sendAside implements end: it hands windows over.
+func (e *outEnd) sendAside(receipt uint64) (more bool, err error) {
+	p := e.peer.pool
+	w, more := p.handover.take(e.peer.id, min(p.config.FrameEventsMax, (p.config.FrameMax-frameOverheadMax)/windowIDBytesMax))
+	if len(w.IDs) == 0 {
+		return more, nil
+	}
+	err = e.stream.SendMsg(&peerv1.ForwardRequest{
+		Receipt: receipt,
+		Frame:   &peerv1.ForwardRequest_Window{Window: w.encode()},
+	})
+	p.metrics.windowSent.Add(float64(len(w.IDs)))
+	return more, sendError(err)
 }
 
 // sendBeat implements end.

@@ -39,6 +39,8 @@ type Arrival struct {
 type Acceptor interface {
 	// Accept takes events. Each gets its verdict by [Server.Answer], now or later.
 	Accept(arrival Arrival)
+	// TakeOver takes what was done lately on a partition that is, or will be, ours.
+	TakeOver(window Window)
 	// Gone says that a stream is broken: nothing more comes from it, and verdicts for
 	// it have no address.
 	Gone(from StreamID)
@@ -350,9 +352,15 @@ func (in *inbound) handle(f *eventsFrame) error {
 	case nil: // a receipt
 	case *peerv1.ForwardRequest_Ping:
 		in.link.ping(frame.Ping.GetK())
-	case *peerv1.ForwardRequest_Cancel, *peerv1.ForwardRequest_Window:
-		// Both are advice: without them an event may be worked on twice, as after any
-		// lost verdict.
+	case *peerv1.ForwardRequest_Window:
+		window, err := decodeWindow(frame.Window)
+		if err != nil {
+			return err
+		}
+		s.metrics.windowReceived.Add(float64(len(window.IDs)))
+		s.acceptor.TakeOver(window)
+	case *peerv1.ForwardRequest_Cancel:
+		// It is advice: without it an event may be worked on twice, as after any lost verdict.
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}
@@ -436,6 +444,9 @@ func (in *inbound) sendReceipt(receipt uint64) error {
 	in.frame.receipt, in.frame.number = receipt, 0
 	return sendError(in.stream.SendMsg(&in.frame))
 }
+
+// sendAside implements end: verdicts are all that goes this way.
+func (*inbound) sendAside(uint64) (bool, error) { return false, nil }
 
 // sendBeat implements end.
 func (in *inbound) sendBeat(k, receipt uint64) error {

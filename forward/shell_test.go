@@ -133,6 +133,7 @@ type node struct {
 	twice     []event.Handle
 	evidence  []bool
 	gone      []StreamID
+	windows   []Window
 	settledCh chan struct{}
 
 	stop       func()
@@ -216,6 +217,12 @@ func (n *node) judge(events []*event.Event) []event.Verdict {
 
 func (n *node) Accept(a Arrival)              { n.server.Answer(a.From, n.judge(a.Events)) }
 func (n *node) Deliver(events []*event.Event) { n.pool.Settle(Local, n.judge(events)) }
+
+func (n *node) TakeOver(w Window) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.windows = append(n.windows, w)
+}
 
 func (n *node) Gone(from StreamID) {
 	n.mu.Lock()
@@ -680,6 +687,8 @@ func TestBadStreams(t *testing.T) {
 		"a second hello":      {[]*peerv1.ForwardRequest{good, good}, codes.InvalidArgument, "in the middle"},
 		"a gap":               {[]*peerv1.ForwardRequest{good, events(2, 1)}, codes.InvalidArgument, "frame 2, want 1"},
 		"garbage":             {[]*peerv1.ForwardRequest{good, events(1, 0)}, codes.InvalidArgument, "without a handle"},
+		"a crooked window":    {[]*peerv1.ForwardRequest{good, {Frame: &peerv1.ForwardRequest_Window{Window: &peerv1.Window{LedgerIds: []int64{1}}}}}, codes.InvalidArgument, "a window of 1 ledgers"},
+		"a window too far":    {[]*peerv1.ForwardRequest{good, {Frame: &peerv1.ForwardRequest_Window{Window: &peerv1.Window{Partition: ring.Partitions}}}}, codes.InvalidArgument, "a window of partition"},
 		"an early receipt":    {[]*peerv1.ForwardRequest{good, {Receipt: 99}}, codes.InvalidArgument, "was not sent"},
 		"then silence":        {[]*peerv1.ForwardRequest{good}, codes.DeadlineExceeded, "silent"},
 	}

@@ -214,8 +214,8 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(ended, cut)
 }
 
-// noteDrained closes drained when this node owns nothing, runs nothing and has
-// settled all that it received.
+// noteDrained closes drained when this node owns nothing, runs nothing, has settled all
+// that it received, and has told the next owners what was done.
 func (n *Node) noteDrained(stages context.Context) {
 	for _, done := range []chan struct{}{n.left, n.settled} {
 		select {
@@ -223,6 +223,12 @@ func (n *Node) noteDrained(stages context.Context) {
 		case <-stages.Done():
 			return
 		}
+	}
+	select { // lost, they cost no more than a duplicate
+	case <-n.pool.HandedOver():
+	case <-time.After(n.cfg.Forward.DeadAfter):
+	case <-stages.Done():
+		return
 	}
 	n.log.Info("drained")
 	close(n.drained)

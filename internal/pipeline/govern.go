@@ -12,8 +12,44 @@ import (
 
 // SetGates changes gates. When it returns, no delivery under an old gate begins,
 // and events that waited behind a closed one are on their way back.
+//
+// What was done on a partition goes to its next owner when its gate is closed: nothing
+// of it runs any more then, and the Beat that says so is not built yet.
 func (p *Pipeline) SetGates(changes []ownership.GateChange) {
+	for _, c := range changes {
+		if c.Gate != ownership.Closed {
+			continue
+		}
+		if ids := p.Boxes.Window(c.Partition); len(ids) > 0 { // which closing the gate forgets
+			p.moving = append(p.moving, forward.Window{Partition: c.Partition, IDs: ids})
+		}
+	}
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
+	p.handOver()
+}
+
+// handOver sends the windows of closed partitions to whom the newest table names. A
+// gate that has never been open is closed before the table of its epoch is here.
+func (p *Pipeline) handOver() {
+	t, self := p.table.Load(), *p.self.Load()
+	if t == nil || len(p.moving) == 0 {
+		return
+	}
+	next := make(map[ownership.Incarnation][]forward.Window, len(t.Members))
+	var kept []forward.Window
+	for _, w := range p.moving {
+		if owner := t.Owner(w.Partition).Inc; owner != self {
+			next[owner] = append(next[owner], w)
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	p.moving = kept
+	for _, n := range t.Members { // a map's order would not do
+		if windows := next[n.Inc]; len(windows) > 0 {
+			p.Holder.HandOver(forward.Peer(n.Inc), windows)
+		}
+	}
 }
 
 // Revoke takes partitions back from the application; a final one takes everything.
@@ -55,6 +91,8 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.Peers.SetEpoch(t.Cur)
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
+	p.handOver()
+	p.moving = nil // the rest is ours again
 }
 
 // route is an epoch as forward sees it.

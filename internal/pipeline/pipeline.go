@@ -57,6 +57,7 @@ type Holder interface {
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 	Drop(handles []event.Handle)
+	HandOver(to forward.Peer, windows []forward.Window)
 }
 
 // Settler is stage 1, where an event's journey ends. It keeps no slice.
@@ -85,10 +86,11 @@ type Pipeline struct {
 	table  atomic.Pointer[ownership.Table]
 	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
 	guests guests
-	spares sync.Pool // of *mailbox.Output
-	events sync.Pool // of *[]*event.Event
-	words  sync.Pool // of *[]event.Verdict
-	posts  sync.Pool // of *post
+	moving []forward.Window // the driver's: of closed partitions, until the table names their next owner
+	spares sync.Pool        // of *mailbox.Output
+	events sync.Pool        // of *[]*event.Event
+	words  sync.Pool        // of *[]event.Verdict
+	posts  sync.Pool        // of *post
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
@@ -257,6 +259,11 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 		return
 	}
 	p.with(func(out *mailbox.Output) { p.Boxes.Accept(mailbox.Sender(a.From), a.Epoch, a.Events, out) })
+}
+
+// TakeOver implements forward.Acceptor: what was done on a partition before it is ours.
+func (p *Pipeline) TakeOver(w forward.Window) {
+	p.with(func(out *mailbox.Output) { p.Boxes.AddWindow(w.Partition, w.IDs, out) })
 }
 
 // Gone implements forward.Acceptor.

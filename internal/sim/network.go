@@ -29,6 +29,8 @@ type peerConn struct {
 	link   *link // the present stream
 	pause  time.Duration
 	ended  bool
+
+	windows []forward.Window // to be handed over
 }
 
 // link is one stream of frames, from the member that has events to the one that owns
@@ -90,6 +92,33 @@ func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 	h.epoch = route.Epoch()
 	h.forward(func(now clock.Instant, out *forward.Moves) {
 		h.table.SetRoute(now, self, small{route, h.w.p.partitions}, out)
+	})
+}
+
+// HandOver implements pipeline.Holder.
+func (h holder) HandOver(to forward.Peer, windows []forward.Window) {
+	if c := h.conn(ownership.Incarnation(to)); c != nil {
+		c.windows = append(c.windows, windows...)
+		c.handOver()
+	}
+}
+
+// handOver sends the windows that wait, if there is a stream.
+func (c *peerConn) handOver() {
+	l := c.link
+	if l == nil || len(c.windows) == 0 {
+		return
+	}
+	windows := c.windows
+	c.windows = nil
+	l.arrive(&l.there, l.from, l.to, func() {
+		if !l.inUp {
+			return
+		}
+		for _, w := range windows {
+			l.from.w.count("handed_over")
+			l.to.pipeline.TakeOver(w)
+		}
 	})
 }
 
@@ -234,6 +263,7 @@ func (c *peerConn) open() {
 		m.evidence(c.inc, ownership.ReachAlive)
 	}
 	l.pump()
+	c.handOver()
 	if w.now < max(m.process.stopped, to.process.stopped) {
 		l.breakIn(time.Second)
 	}

@@ -1,0 +1,404 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// meter follows every event of a steady load from its publication to the start of its
+// handler, to tell how long keys wait while the group changes.
+type meter struct {
+	*group
+	work func(key string) time.Duration
+
+	mu       sync.Mutex
+	sent     []clock.Instant
+	handled  []handled
+	starts   map[string]int // how often each event was begun
+	overlaps int
+	running  map[string]bool
+}
+
+// handled is one handling.
+type handled struct {
+	key        string
+	event      int
+	id         event.MessageID
+	token      int64
+	start, end clock.Instant
+}
+
+func newMeter(t *testing.T) *meter {
+	return &meter{
+		group: newGroup(t), starts: map[string]int{}, running: map[string]bool{},
+		work: func(string) time.Duration { return 500 * time.Microsecond },
+	}
+}
+
+// app connects an application to m and returns how to stop it.
+func (t *meter) app(m *member) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = client.Run(ctx, m.endpoint, t.handle, client.Logger(slog.New(slog.DiscardHandler)), client.DrainGrace(5*time.Second))
+	}()
+	m.stopApp = sync.OnceFunc(func() { cancel(); <-done })
+}
+
+func (t *meter) handle(_ context.Context, e *client.Event) error {
+	n, err := strconv.Atoi(string(e.Payload))
+	if err != nil {
+		return err
+	}
+	h := handled{key: e.Key, event: n, id: idOf(e.ID), token: e.FencingToken, start: clock.Now()}
+	t.mu.Lock()
+	t.starts[string(e.Payload)]++
+	if t.running[e.Key] {
+		t.overlaps++
+	}
+	t.running[e.Key] = true
+	t.mu.Unlock()
+	time.Sleep(t.work(e.Key))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running[e.Key] = false
+	h.end = clock.Now()
+	t.handled = append(t.handled, h)
+	return nil
+}
+
+func idOf(id client.MessageID) event.MessageID {
+	return event.MessageID{Ledger: id.Ledger, Entry: id.Entry, Batch: int32(id.Batch), TopicPartition: int32(id.TopicPartition)}
+}
+
+// doneAt fails for events that were done and that the present owner of their partition
+// would work on if they were delivered again. It counts those that it answers.
+func (t *meter) doneAt(members ...*member) (answered map[string]int) {
+	t.t.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	answered = map[string]int{}
+	forgotten := 0
+	for _, h := range t.handled {
+		again := &event.Event{ID: h.id, Key: event.Key(h.key), Partition: ring.PartitionOf(h.key), Handle: 1 << 40}
+		for _, m := range members {
+			if m.Table().Owner(again.Partition).Inc != *m.self.Load() {
+				continue
+			}
+			var out mailbox.Output
+			m.boxes.Accept(mailbox.Local, event.Position{}, []*event.Event{again}, &out)
+			if len(out.Verdicts) == 1 && out.Verdicts[0].Verdict.Kind == event.Done {
+				answered[m.cfg.Name]++
+			} else {
+				forgotten++
+			}
+		}
+	}
+	if forgotten > 0 {
+		t.t.Errorf("%d of %d events that were done would be done again", forgotten, len(t.handled))
+	}
+	return answered
+}
+
+// TestMovedPartitionsBringWhatWasDone: after a join and after a leave, the new owners
+// answer for what the old ones have done.
+func TestMovedPartitionsBringWhatWasDone(t *testing.T) {
+	g := newMeter(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.app(a)
+	g.app(b)
+	g.ready(a, b)
+	stop := g.load(1000, 500*time.Millisecond)
+	time.Sleep(time.Second)
+	stop()
+	g.settled()
+
+	c := g.start("c", nil)
+	g.app(c)
+	g.ready(c)
+	g.eventually("the windows are there", func() error {
+		if n := c.boxes.Stats().WindowIDs; n < len(g.handled)/6 {
+			return fmt.Errorf("%d ids", n)
+		}
+		return nil
+	})
+	for _, m := range []*member{a, b} {
+		<-m.pool.HandedOver()
+	}
+	time.Sleep(100 * time.Millisecond) // for the last frame
+	if answered := g.doneAt(a, b, c); answered["c"] == 0 {
+		t.Errorf("nothing had moved to c: %v", answered)
+	}
+	a.stop()
+	<-a.ended
+	time.Sleep(100 * time.Millisecond)
+	answered := g.doneAt(b, c)
+	if answered["b"]+answered["c"] != len(g.handled) {
+		t.Errorf("b and c answer for %v events, want %d", answered, len(g.handled))
+	}
+	t.Logf("of %d events: %v", len(g.handled), answered)
+}
+
+// load publishes one event of every key in each round, spread over it.
+func (t *meter) load(keys int, round time.Duration) (stop func()) {
+	const pace = 10 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(pace)
+		defer ticker.Stop()
+		begun, next := clock.Now(), 0
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			due := int(clock.Now().Sub(begun) * time.Duration(keys) / round)
+			t.mu.Lock()
+			var batch []membroker.Message
+			for ; next < due; next++ {
+				batch = append(batch, membroker.Message{Key: fmt.Sprintf("user-%d", next%keys), Payload: []byte(strconv.Itoa(next))})
+				t.sent = append(t.sent, clock.Now())
+				t.published = append(t.published, strconv.Itoa(next))
+			}
+			t.mu.Unlock()
+			for len(batch) > 0 {
+				n := min(20, len(batch))
+				if _, err := t.broker.Publish(ctx, "persistent://public/default/orders", batch[:n]); err != nil && ctx.Err() == nil {
+					t.t.Error(err)
+				}
+				batch = batch[n:]
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// waits are how long events waited that were published in a span of time.
+type waits struct {
+	moved, stayed     []time.Duration // of keys that changed their owner in the span, and of the others
+	movedOwn          []time.Duration // the former without the time in which an event of the key ran
+	duplicates, total int
+}
+
+func (t *meter) between(from, to clock.Instant) waits {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var w waits
+	byKey := map[string][]handled{}
+	for _, h := range t.handled {
+		byKey[h.key] = append(byKey[h.key], h)
+	}
+	for _, hs := range byKey {
+		slices.SortFunc(hs, func(a, b handled) int { return int(a.start - b.start) })
+		for i, h := range hs {
+			sent := t.sent[h.event]
+			if sent.Before(from) || to.Before(sent) {
+				continue
+			}
+			w.total++
+			wait, own := h.start.Sub(sent), h.start.Sub(sent)
+			if i > 0 {
+				own = min(own, h.start.Sub(hs[i-1].end))
+			}
+			if i > 0 && hs[i-1].token != h.token {
+				w.moved, w.movedOwn = append(w.moved, wait), append(w.movedOwn, own)
+			} else {
+				w.stayed = append(w.stayed, own)
+			}
+		}
+	}
+	for _, n := range t.starts {
+		w.duplicates += n - 1
+	}
+	return w
+}
+
+// spread describes durations.
+func spread(d []time.Duration) string {
+	if len(d) == 0 {
+		return "none"
+	}
+	slices.Sort(d)
+	at := func(q float64) time.Duration { return d[int(q*float64(len(d)-1))].Round(100 * time.Microsecond) }
+	return fmt.Sprintf("n %d p50 %v p99 %v max %v", len(d), at(0.5), at(0.99), at(1))
+}
+
+func (w waits) String() string {
+	return fmt.Sprintf("%d events, %d duplicates; moved: %s; moved without own handler: %s; stayed: %s",
+		w.total, w.duplicates, spread(w.moved), spread(w.movedOwn), spread(w.stayed))
+}
+
+// span measures what happens while do runs, and a moment longer.
+func (t *meter) span(what string, do func()) waits {
+	from := clock.Now()
+	do()
+	time.Sleep(700 * time.Millisecond)
+	to := clock.Now()
+	time.Sleep(500 * time.Millisecond)
+	w := t.between(from, to)
+	t.t.Logf("%-10s %v", what, w)
+	return w
+}
+
+// TestKeysKeepFlowing reports how long keys wait in a calm group, a join and a leave.
+// What is asserted is what holds on a loaded machine too.
+func TestKeysKeepFlowing(t *testing.T) {
+	g := newMeter(t)
+	if d := os.Getenv("NODE_TEST_WORK"); d != "" {
+		work, err := time.ParseDuration(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.work = func(string) time.Duration { return work }
+	}
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.app(a)
+	g.app(b)
+	g.ready(a, b)
+	stop := g.load(1000, time.Second)
+	g.span("calm", func() { time.Sleep(time.Second) })
+	c := g.start("c", nil)
+	g.span("join", func() {
+		g.app(c)
+		g.ready(c)
+	})
+	g.span("calm", func() { time.Sleep(time.Second) })
+	g.span("leave", func() {
+		a.stop()
+		<-a.ended
+	})
+	stop()
+	g.settled()
+	if g.overlaps > 0 {
+		t.Errorf("%d overlaps", g.overlaps)
+	}
+}
+
+// TestRollingRestart restarts five members one after the other, under their names.
+func TestRollingRestart(t *testing.T) {
+	g := newMeter(t)
+	names := []string{"a", "b", "c", "d", "e"}
+	members := map[string]*member{}
+	for _, name := range names {
+		members[name] = g.start(name, nil)
+		g.app(members[name])
+	}
+	for _, name := range names {
+		g.ready(members[name])
+	}
+	stop := g.load(500, time.Second)
+	time.Sleep(time.Second)
+	before := g.epochs()
+	for _, name := range names {
+		g.span("restart "+name, func() {
+			old := members[name]
+			old.stop()
+			<-old.ended
+			old.stopApp()
+			members[name] = g.start(name, nil)
+			g.app(members[name])
+			g.ready(members[name])
+		})
+	}
+	stop()
+	g.settled()
+	if g.overlaps > 0 {
+		t.Errorf("%d overlaps", g.overlaps)
+	}
+	epochs := g.epochs()
+	since := epochs[len(before)-1:]
+	moves := make(map[int]int) // how often → partitions
+	for p := range ring.Partition(ring.Partitions) {
+		moves[movesOf(p, since)]++
+	}
+	t.Logf("%d epochs; partitions by their moves: %v", len(since)-1, moves)
+	removed := slices.ContainsFunc(since[1:], func(e epoch) bool {
+		return !strings.HasPrefix(e.reason, "leave ") && !strings.HasPrefix(e.reason, "join ")
+	})
+	if !removed && moves[2] != ring.Partitions { // a machine that stops for seconds loses members
+		t.Errorf("partitions by their moves: %v, want 2 for each: away and back", moves)
+	}
+}
+
+// epoch is one table of the log.
+type epoch struct {
+	owners []string // partition → name of its owner
+	reason string
+}
+
+// epochs returns the tables of the log: each names its owners by the names of members.
+func (t *meter) epochs() []epoch {
+	t.t.Helper()
+	ctx, cancel := context.WithCancel(t.t.Context())
+	defer cancel()
+	end := t.log.Put(nil) // a record that nobody can read
+	names := map[ownership.Incarnation]string{}
+	var list []epoch
+	cur := event.Position{}
+	add := func(table []uint16, members []ownership.Incarnation, reason string) {
+		e := epoch{reason: reason, owners: make([]string, len(table))}
+		for p, i := range table {
+			e.owners[p] = names[members[i]]
+		}
+		list = append(list, e)
+	}
+	_ = t.log.Tail(ctx, event.Position{Ledger: 1}, 0, func() {}, func(x controllog.Entry) {
+		if x.At == end {
+			cancel()
+			return
+		}
+		r, err := controllog.Decode("orders", x.Data)
+		if err != nil {
+			return
+		}
+		switch b := r.Body.(type) {
+		case *ownership.Genesis:
+			var members []ownership.Incarnation
+			for _, n := range b.Members {
+				names[n.Inc] = n.Name
+				members = append(members, n.Inc)
+			}
+			cur = x.At
+			add(b.Table, members, "genesis")
+		case *ownership.Hello:
+			names[b.Node.Inc] = b.Node.Name
+		case *ownership.Epoch:
+			if b.Prev == cur {
+				cur = x.At
+				add(b.Table, b.Members, b.Reason)
+			}
+		}
+	})
+	return list
+}
+
+// movesOf is how often a partition changes its owner.
+func movesOf(p ring.Partition, epochs []epoch) (moves int) {
+	for i := range epochs[1:] {
+		if epochs[i].owners[p] != epochs[i+1].owners[p] {
+			moves++
+		}
+	}
+	return moves
+}
