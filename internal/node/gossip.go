@@ -117,8 +117,15 @@ func (m *gossipMachine) follow() *ownership.Table {
 		m.emit(ownership.Note{Kind: ownership.NotePlaceFailed, Reason: err.Error()})
 		return nil
 	}
+	before := m.table
 	m.table = &ownership.Table{Members: nodes, Owners: owners, Tokens: make([]ownership.Token, len(owners))}
-	m.emit(ownership.Note{Kind: ownership.NoteEpoch, Count: len(nodes), Reason: "gossip"})
+	moved := 0
+	for p := range ring.Partition(len(owners)) {
+		if before == nil || before.Owner(p).Inc != m.table.Owner(p).Inc {
+			moved++
+		}
+	}
+	m.emit(ownership.Note{Kind: ownership.NoteEpoch, Count: moved, Reason: "gossip"})
 	return m.table
 }
 

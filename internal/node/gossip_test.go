@@ -22,6 +22,8 @@ type hearer struct {
 	t    *testing.T
 	now  clock.Instant
 	said []string // the effects of the last step
+
+	moved int // partitions, as the newest table says
 }
 
 func memberNamed(name string, inc byte) membership.Member {
@@ -80,6 +82,9 @@ func (h *hearer) step(after time.Duration, in ownership.Input) []string {
 		case ownership.SetLease:
 			h.said = append(h.said, fmt.Sprintf("lease %v, extending %v", e.Lease.Until.Sub(h.now), slices.Collect(e.Lease.Draining.All())))
 		case ownership.Note:
+			if e.Kind == ownership.NoteEpoch {
+				h.moved = e.Count
+			}
 		default:
 			h.said = append(h.said, fmt.Sprintf("%T", e))
 		}
@@ -134,6 +139,9 @@ func TestGossipWaitsForNobody(t *testing.T) {
 	a.hear(membership.Alive, memberNamed("b", 2))
 	a.step(time.Millisecond, ownership.Tick{})
 	a.want("1 draining", "3 draining", "revoke [1 3]", "table a b a b", "lease 1.699s, extending [1 3]")
+	if a.moved != 2 {
+		a.t.Errorf("%d partitions have moved", a.moved)
+	}
 }
 
 func TestGossipWaitsForItsOwn(t *testing.T) {
