@@ -321,6 +321,14 @@
             '5m',
           ),
           alert(
+            'RingfenceEventsDiscarded',
+            'critical',
+            member,
+            increase('ringfence_source_discarded_total', '1h') + ' > 0',
+            'Events were lost before the router saw them.',
+            "Pulsar's client could not read entries, and acked them by itself. No handler has seen their events.",
+          ),
+          alert(
             'RingfenceDeadLetters',
             'warning',
             group,

@@ -237,6 +237,10 @@ local cases = {
     quiet: [s('ringfence_source_copy_failures_total', a, '0 1x15')],
     at: '12m',
   },
+  RingfenceEventsDiscarded: {
+    fires: [s('ringfence_source_discarded_total', a, '0 1x10')],
+    quiet: [s('ringfence_source_discarded_total', a, '1x10')],
+  },
   RingfenceDeadLetters: {
     fires: [s('ringfence_source_dead_lettered_total', a, '0+1x20'), s('ringfence_source_dead_lettered_total', b, '0+2x20')],
     quiet: [s('ringfence_source_dead_lettered_total', a, '9x20')],

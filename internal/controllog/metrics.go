@@ -19,7 +19,7 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	with := promauto.With(reg)
-	return &Metrics{
+	m := &Metrics{
 		appended: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_controllog_appends_total",
 			Help: "Records appended, by kind and result (ok, failed, refused: too many under way).",
@@ -50,4 +50,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Moves of the anchor subscription, by result (ok, failed).",
 		}, []string{"result"}),
 	}
+	// An increase is only seen from a count that was there before it.
+	m.checks.WithLabelValues("torn")
+	for _, reason := range []string{"version", "group", "malformed"} {
+		m.bad.WithLabelValues(reason)
+	}
+	return m
 }

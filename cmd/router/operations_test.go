@@ -1,0 +1,234 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/telemetry"
+)
+
+const (
+	operationsPage = "../../docs/operations.md"
+	renderedMixin  = "../../deploy/mixin/rendered"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// settings returns the settings of a router that was told nothing but what it must be.
+func settings(t *testing.T) *config.Loaded {
+	t.Helper()
+	loaded, err := config.Load(config.Sources{Environ: []string{
+		"RINGFENCE__NODE__GROUP=orders", "RINGFENCE__NODE__NAME=router-0",
+		"RINGFENCE__PULSAR__TOPICS=orders", "RINGFENCE__PULSAR__SUBSCRIPTION=orders",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loaded
+}
+
+// metricsOf returns the metrics that a router registers, each with the names of its labels.
+func metricsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	registry := telemetry.NewRegistry("test")
+	if _, err := newNode(settings(t).Config, broker{}, &listeners{}, registry, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	descs := make(chan *prometheus.Desc, 1000)
+	registry.Describe(descs)
+	close(descs)
+	form := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	metrics := map[string][]string{}
+	for desc := range descs {
+		parts := form.FindStringSubmatch(desc.String())
+		if parts == nil {
+			t.Fatalf("%s is described in another way than this test knows", desc)
+		}
+		metrics[parts[1]] = strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	if len(metrics) < 50 {
+		t.Fatalf("only %d metrics: this test does not see all of them", len(metrics))
+	}
+	return metrics
+}
+
+// queries returns all PromQL of the rendered mixin, by where it stands.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, file := range []string{"alerts.yaml", "rules.yaml"} {
+		for i, line := range strings.Split(read(t, filepath.Join(renderedMixin, file)), "\n") {
+			if _, expr, ok := strings.Cut(line, "expr: "); ok {
+				all[fmt.Sprintf("%s:%d", file, i+1)] = expr
+			}
+		}
+	}
+	dashboards, err := filepath.Glob(filepath.Join(renderedMixin, "dashboards", "*.json"))
+	if err != nil || len(dashboards) == 0 {
+		t.Fatalf("no dashboards: %v", err)
+	}
+	for _, path := range dashboards {
+		var dashboard struct {
+			Panels []struct {
+				Title   string
+				Targets []struct{ Expr string }
+			}
+		}
+		if err := json.Unmarshal([]byte(read(t, path)), &dashboard); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for _, panel := range dashboard.Panels {
+			for i, target := range panel.Targets {
+				all[fmt.Sprintf("%s, panel %q, query %d", filepath.Base(path), panel.Title, i+1)] = target.Expr
+			}
+		}
+	}
+	return all
+}
+
+var (
+	metricName = regexp.MustCompile(`\b((?:job:)?(?:ringfence|go|process)_[a-z_]+(?::\w+)?)(\{[^}]*\})?`)
+	matcher    = regexp.MustCompile(`(\w+)\s*(?:=~|!=|!~|=)`)
+)
+
+// TestQueriesNameWhatThereIs: a dashboard or an alert over a metric or a label that is
+// gone shows nothing, and nobody notices.
+func TestQueriesNameWhatThereIs(t *testing.T) {
+	metrics := metricsOf(t)
+	all := queries(t)
+	if len(all) < 80 {
+		t.Fatalf("only %d queries: this test does not see all of them", len(all))
+	}
+	recorded := map[string]bool{}
+	for _, name := range regexp.MustCompile(`record: "?([\w:]+)`).FindAllStringSubmatch(read(t, filepath.Join(renderedMixin, "rules.yaml")), -1) {
+		recorded[name[1]] = true
+	}
+	for where, expr := range all {
+		names := metricName.FindAllStringSubmatch(expr, -1)
+		if len(names) == 0 {
+			t.Errorf("%s: %s asks for no metric", where, expr)
+		}
+		for _, name := range names {
+			labels, known := metrics[name[1]]
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				if base, ok := strings.CutSuffix(name[1], suffix); ok && !known {
+					labels, known = metrics[base]
+				}
+			}
+			if recorded[name[1]] {
+				continue
+			}
+			if !known {
+				t.Errorf("%s: there is no metric %s (any more): change it in deploy/mixin and run `make generate`", where, name[1])
+				continue
+			}
+			for _, label := range matcher.FindAllStringSubmatch(name[2], -1) {
+				if !slices.Contains([]string{"job", "instance", "le"}, label[1]) && !slices.Contains(labels, label[1]) {
+					t.Errorf("%s: %s has no label %s, only %v", where, name[1], label[1], labels)
+				}
+			}
+		}
+	}
+}
+
+// TestMetricsAreDocumented: docs/operations.md has a row for every metric, and for no other.
+func TestMetricsAreDocumented(t *testing.T) {
+	page := read(t, operationsPage)
+	metrics := metricsOf(t)
+	for name := range metrics {
+		if strings.HasPrefix(name, "ringfence_") && !strings.Contains(page, "\n| `"+name+"`") {
+			t.Errorf("docs/operations.md, section Metrics: add a row \"| `%s` | what it tells, and what to do about it |\"", name)
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(ringfence_\\w+)`").FindAllStringSubmatch(page, -1) {
+		if _, known := metrics[row[1]]; !known {
+			t.Errorf("docs/operations.md: there is no metric %s (any more): remove its row", row[1])
+		}
+	}
+}
+
+// TestLimitsAreDocumented: docs/operations.md has a row for every setting that ends in
+// _max, with its default.
+func TestLimitsAreDocumented(t *testing.T) {
+	page := read(t, operationsPage)
+	limits := 0
+	for _, s := range settings(t).Settings() {
+		if !strings.HasSuffix(s.Key, "_max") {
+			continue
+		}
+		limits++
+		if !strings.Contains(page, fmt.Sprintf("\n| `%s` | %s |", s.Key, s.Value)) {
+			t.Errorf("docs/operations.md, section Limits: there has to be a row \"| `%s` | %s | what it bounds, what happens there, and its metric |\"", s.Key, s.Value)
+		}
+	}
+	if limits < 15 {
+		t.Fatalf("only %d limits: this test does not see all of them", limits)
+	}
+}
+
+// TestAlertsAreDocumented: the runbook of every alert is a section of docs/operations.md.
+func TestAlertsAreDocumented(t *testing.T) {
+	page := read(t, operationsPage)
+	alerts := regexp.MustCompile(`alert: "?(\w+)`).FindAllStringSubmatch(read(t, filepath.Join(renderedMixin, "alerts.yaml")), -1)
+	if len(alerts) < 20 {
+		t.Fatalf("only %d alerts: this test does not see all of them", len(alerts))
+	}
+	for _, alert := range alerts {
+		if !strings.Contains(page, "\n### "+alert[1]+"\n") {
+			t.Errorf("docs/operations.md, section Alerts: add \"### %s\" and what to do", alert[1])
+		}
+	}
+}
+
+// warning finds where a router logs that somebody should know something.
+var warning = regexp.MustCompile(`[lL]og\.(?:Warn|Error)\("([^"]+)"`)
+
+// TestWarningsAreDocumented: docs/operations.md has a row for every warning and error
+// that a router logs.
+func TestWarningsAreDocumented(t *testing.T) {
+	page := read(t, operationsPage)
+	elsewhere := []string{"internal/demo", "internal/witness", "internal/sim", "internal/membroker"} // not in a router that serves
+	found := 0
+	for _, root := range []string{"cmd", "internal", "forward"} {
+		err := filepath.WalkDir(filepath.Join("../..", root), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			dir, _ := filepath.Rel("../..", filepath.Dir(path))
+			if entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || slices.Contains(elsewhere, filepath.ToSlash(dir)) {
+				return nil
+			}
+			for _, message := range warning.FindAllStringSubmatch(read(t, path), -1) {
+				found++
+				if !strings.Contains(page, "\n| `"+message[1]+"` |") {
+					t.Errorf("docs/operations.md, section Warnings: add a row \"| `%s` | what it means, and what to do |\" (%s)", message[1], filepath.ToSlash(path))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 15 {
+		t.Fatalf("only %d warnings: this test does not see all of them", found)
+	}
+}
