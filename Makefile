@@ -89,8 +89,12 @@ fuzz: ## Fuzz every target in turn (FUZZTIME= for each)
 	done
 
 .PHONY: chaos
-chaos: ## Real faults on a real broker (ARGS="--faults 20 --seed 1")
-	$(GO) run ./chaos $(ARGS)
+chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
+	$(GO) run ./chaos --faults 20 $(ARGS)
+
+.PHONY: chaos-long
+chaos-long: ## Three hundred of them
+	$(GO) run ./chaos --faults 300 --rate 4000 $(ARGS)
 
 .PHONY: bench
 bench: ## Ringfence and the other ways of consuming, side by side on one broker

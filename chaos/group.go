@@ -51,6 +51,7 @@ type member struct {
 	name   string
 	router *process
 	app    *process
+	proxy  *process // nil without slow links
 	admin  *http.Client
 
 	mu      sync.Mutex
@@ -76,7 +77,7 @@ func (g *group) newMember(n int) *member {
 		namespace: name, log: filepath.Join(g.dir, name+"-router.log"),
 		ended: func(int, clock.Instant, bool) {},
 		launch: func(int) (string, []string, []string) {
-			env := []string{"GOMEMLIMIT=400MiB"}
+			var env []string
 			if g.options.Control == controlNoWait {
 				env = append(env, "RINGFENCE_PLANTED=no_wait")
 			}
@@ -157,15 +158,19 @@ func (g *group) configure(m *member) error {
 	for n := range scaleLeast {
 		seeds = append(seeds, fmt.Sprintf("%q", memberIP(n)+":16652"))
 	}
+	peer := memberIP(m.number)
+	if m.proxy != nil {
+		peer = "127.0.0.1" // the proxy has the other address
+	}
 	settings := fmt.Sprintf(`node: {group: %q, name: %q, advertise_ip: %q}
 pulsar: {url: %q, topics: [%q], subscription: %q}
 app: {listen: "127.0.0.1:16650"}
-peer: {listen: "0.0.0.0:16651"}
+peer: {listen: "%[9]s:16651"}
 gossip: {listen: "%[3]s:16652", seeds: [%[7]s]}
 admin: {listen: "127.0.0.1:16653"}
 debug: {listen: "127.0.0.1:16654"}
 ownership: {mode: %[8]s}
-`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode)
+`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode, peer)
 	return os.WriteFile(filepath.Join(g.dir, m.name+".yaml"), []byte(settings), 0o644)
 }
 
@@ -316,6 +321,9 @@ func (g *group) end() {
 		all.Go(func() {
 			m.app.end(10 * time.Second)
 			m.router.end(time.Second)
+			if m.proxy != nil {
+				m.proxy.end(time.Second)
+			}
 		})
 	}
 	all.Wait()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -43,6 +44,12 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	}
 	g := newGroup(o, dir, b, d.urls)
 	defer g.end()
+	c := &chaos{group: g, network: net, broker: b}
+	if slices.Contains(o.Kinds, kindSlow) {
+		if c.proxies, err = startProxies(ctx, g); err != nil {
+			return nil, err
+		}
+	}
 	for _, m := range g.members[:o.Members] {
 		if err := g.join(m); err != nil {
 			return nil, err
@@ -56,7 +63,6 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 		return nil, err
 	}
 	defer p.close()
-	c := &chaos{group: g, network: net, broker: b, proxies: &proxies{}}
 	outcomes, err := c.underLoad(ctx, o, p)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/journal"
+)
+
+func ms(n int) clock.Instant { return clock.Instant(time.Duration(n) * time.Millisecond) }
+
+// line is one handling of a script, in milliseconds.
+type line struct {
+	member, from, to int
+	event            int
+	key              string
+	token            int
+}
+
+// script writes the journals of some members. Events are sent at the given times.
+func script(t *testing.T, sentAt []int, lines ...line) ([]appRun, *publication) {
+	t.Helper()
+	type record struct {
+		at   int
+		text string
+	}
+	records := map[int][]record{}
+	for i, l := range lines {
+		records[l.member] = append(records[l.member],
+			record{l.from, fmt.Sprintf("S %d %d %d %q %q\n", ms(l.from), i+1, l.token, strconv.Itoa(l.event), l.key)},
+			record{l.to, fmt.Sprintf("E %d %d done\n", ms(l.to), i+1)})
+	}
+	var runs []appRun
+	for member := range scaleMost {
+		of := records[member]
+		if of == nil {
+			continue
+		}
+		slices.SortStableFunc(of, func(a, b record) int { return a.at - b.at })
+		var text strings.Builder
+		text.WriteString("ringfence-journal 1\n")
+		for _, r := range of {
+			text.WriteString(r.text)
+		}
+		path := filepath.Join(t.TempDir(), fmt.Sprint(member))
+		if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		runs = append(runs, appRun{member: member, file: journal.File{Path: path}})
+	}
+	var sent publication
+	for _, at := range sentAt {
+		n := sent.begin(ms(at))
+		sent.finish(n, ms(at+5), true)
+	}
+	return runs, &sent
+}
+
+func lone(k kind, variant string, member, from, until, whole int) outcome {
+	return outcome{Fault: fault{Kind: k, Variant: variant, Member: member}, From: ms(from), Until: ms(until), Whole: ms(whole), Lone: true}
+}
+
+func TestTakeover(t *testing.T) {
+	// Member 0 has the keys a, b and c, and is killed at 1000. An event of a waits for
+	// the takeover; b has none until later, so it says nothing; c had moved before.
+	runs, sent := script(
+		t, []int{0, 0, 0, 1500, 5000, 5000, 800},
+		line{0, 100, 101, 0, "a", 1}, line{0, 100, 101, 1, "b", 1}, line{0, 100, 101, 2, "c", 1},
+		line{1, 900, 901, 6, "c", 2},
+		line{1, 3000, 3001, 3, "a", 2}, line{1, 5001, 5002, 4, "b", 2}, line{2, 5001, 5002, 5, "c", 3},
+	)
+	got, err := analyse(runs, []outcome{lone(kindKill, atBoth, 0, 1000, 2000, 4000)}, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (durations{2 * time.Second}); !slices.Equal(got.takeovers["kill"], want) {
+		t.Errorf("takeovers are %v, want %v", got.takeovers, want)
+	}
+	if got.moves != 4 || got.moved[kindKill] != 3 {
+		t.Errorf("%d moves, %v", got.moves, got.moved)
+	}
+}
+
+func TestTakeoverAmongOtherFaultsIsNotMeasured(t *testing.T) {
+	runs, sent := script(t, []int{0, 1500}, line{0, 100, 101, 0, "a", 1}, line{1, 3000, 3001, 1, "a", 2})
+	o := lone(kindKill, atBoth, 0, 1000, 2000, 4000)
+	o.Lone = false
+	got, err := analyse(runs, []outcome{o}, sent)
+	if err != nil || len(got.takeovers) != 0 {
+		t.Errorf("takeovers are %v, %v", got.takeovers, err)
+	}
+}
+
+func TestGraceful(t *testing.T) {
+	// a moves while its handler works until 1200; b stays; c was sent before.
+	runs, sent := script(
+		t, []int{0, 0, 0, 1100, 1100, 900, 1600},
+		line{0, 100, 1200, 0, "a", 1}, line{1, 100, 101, 1, "b", 1}, line{1, 100, 101, 2, "c", 1},
+		line{1, 1230, 1231, 3, "a", 2}, line{1, 1107, 1108, 4, "b", 1}, line{1, 1110, 1111, 5, "c", 1}, line{1, 1607, 1608, 6, "b", 1},
+	)
+	for _, k := range []kind{kindLeave, kindDeploy} {
+		got, err := analyse(runs, []outcome{lone(k, "x", 0, 1000, 1400, 1500)}, sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (durations{30 * time.Millisecond}); !slices.Equal(got.handoffs, want) {
+			t.Errorf("%s: handoffs are %v, want %v", k, got.handoffs, want)
+		}
+		if want := (durations{7 * time.Millisecond}); !slices.Equal(got.still, want) {
+			t.Errorf("%s: waits of still keys are %v, want %v", k, got.still, want)
+		}
+		if want := map[kind]int{kindLeave: 0, kindDeploy: 2}[k]; len(got.deploys) != want {
+			t.Errorf("%s: %d waits in a deploy, want %d", k, len(got.deploys), want)
+		}
+	}
+}
+
+func TestStranded(t *testing.T) {
+	runs, sent := script(
+		t, []int{0, 1000, 90_000},
+		line{0, 100, 101, 0, "a", 1}, line{1, 31_000, 31_001, 1, "a", 2}, line{1, 99_000, 99_001, 2, "a", 2},
+	)
+	got, err := analyse(runs, []outcome{lone(kindCut, fromAll, 0, 1000, 2000, 4000)}, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (durations{30 * time.Second}); !slices.Equal(got.stranded, want) {
+		t.Errorf("stranded are %v, want %v", got.stranded, want)
+	}
+	if want := (durations{9 * time.Second}); !slices.Equal(got.long, want) {
+		t.Errorf("unexplained are %v, want %v", got.long, want)
+	}
+}
+
+func TestResume(t *testing.T) {
+	// The broker dies at 1000; the last handling begins at 2000. It has the next event
+	// at 9005, and the first handling begins at 9700.
+	runs, sent := script(
+		t, []int{0, 900, 9000},
+		line{0, 100, 101, 0, "a", 1}, line{0, 2000, 2001, 1, "a", 1}, line{0, 9700, 9701, 2, "a", 1},
+	)
+	got, err := analyse(runs, []outcome{lone(kindBroker, "restart", 0, 1000, 8000, 9900)}, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (durations{695 * time.Millisecond}); !slices.Equal(got.resumes, want) {
+		t.Errorf("resumes are %v, want %v", got.resumes, want)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	var d durations
+	for i := range 100 {
+		d = append(d, time.Duration(100-i)*time.Millisecond)
+	}
+	if got, want := d.spread(), (spread{100, 51, 100, 100}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := (durations{}).spread(); got != (spread{}) {
+		t.Errorf("of nothing: %+v", got)
+	}
+}
+
+// fine is the result of a run in which every promise held.
+func fine() *result {
+	return &result{
+		Faults: map[kind]int{kindKill: 2}, Events: 100, Handled: 100, Moves: 10, SinkWrites: 50, StaleRefused: 1,
+		TakeoverMS: map[string]spread{},
+	}
+}
+
+func TestJudge(t *testing.T) {
+	plain := options{Faults: 2, Share: 0.1}
+	stubborn, control := plain, plain
+	stubborn.Stubborn, control.Control = true, controlShared
+	overlapping := func(r *result) { r.Overlaps = 1 }
+	tests := map[string]struct {
+		options options
+		change  func(*result)
+		broken  string
+	}{
+		"fine":                          {plain, func(*result) {}, ""},
+		"an overlap":                    {plain, overlapping, "exclusive"},
+		"an overlap of the stubborn":    {stubborn, overlapping, ""},
+		"a lost event":                  {plain, func(r *result) { r.Lost = 1 }, "nothing lost"},
+		"a stale write":                 {stubborn, func(r *result) { r.StaleTokenWrites = 1 }, "fencing"},
+		"something unsettled":           {plain, func(r *result) { r.unsettled = errors.New("m1 has 3") }, "nobody blocked"},
+		"nothing handled":               {plain, func(r *result) { r.Handled = 0 }, "proves nothing"},
+		"a fault missing":               {plain, func(r *result) { r.Faults[kindKill] = 1 }, "proves less"},
+		"nothing moved":                 {plain, func(r *result) { r.Moves = 0 }, "no key has moved"},
+		"no writes":                     {plain, func(r *result) { r.SinkWrites = 0 }, "proves less"},
+		"stubborn, but nothing refused": {stubborn, func(r *result) { r.StaleRefused = 0 }, "proves nothing about the sinks"},
+		"a control run that overlaps":   {control, overlapping, ""},
+		"a control run that does not":   {control, func(*result) {}, "does not overlap"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := fine()
+			test.change(r)
+			var out bytes.Buffer
+			err := r.tell(&out, test.options)
+			if (err != nil) != (test.broken != "") || !strings.Contains(out.String(), test.broken) {
+				t.Errorf("got %v, want %q, in:\n%s", err, test.broken, out.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestDraw(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed, n := rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 80).Draw(t, "faults")
+		members := rapid.IntRange(scaleLeast, scaleMost).Draw(t, "members")
+		of := rapid.SliceOfNDistinct(rapid.SampledFrom(kinds), 1, len(kinds), rapid.ID).Draw(t, "kinds")
+		rounds := draw(seed, n, members, of)
+		if !reflect.DeepEqual(rounds, draw(seed, n, members, of)) {
+			t.Fatal("the same seed drew other faults")
+		}
+		count := map[kind]int{}
+		total := 0
+		for _, r := range rounds {
+			checkRound(t, r, members)
+			for _, f := range r.Faults {
+				total++
+				count[f.Kind]++
+			}
+		}
+		if total != n {
+			t.Errorf("%d faults, want %d", total, n)
+		}
+		for _, k := range of {
+			if n >= len(of) && count[k] == 0 {
+				t.Errorf("no %s among %d faults", k, n)
+			}
+			delete(count, k)
+		}
+		if len(count) > 0 {
+			t.Errorf("kinds that nobody asked for: %v", count)
+		}
+	})
+}
+
+func checkRound(t *rapid.T, r round, members int) {
+	if len(r.Faults) == 0 || len(r.Faults) > roundMax {
+		t.Errorf("a round of %d faults", len(r.Faults))
+	}
+	victims, brokers := map[int]bool{}, 0
+	for _, f := range r.Faults {
+		p := profiles[f.Kind]
+		if p.lone && !r.lone() {
+			t.Errorf("%v is not alone", f)
+		}
+		if p.broker {
+			brokers++
+		}
+		if p.lone || p.broker {
+			continue
+		}
+		if victims[f.Member] {
+			t.Errorf("%v: the second fault of this member", f)
+		}
+		victims[f.Member] = true
+		if f.Member < 0 || f.Member >= members {
+			t.Errorf("%v: no such member", f)
+		}
+		if f.Length == 0 && f.Kind != kindLeave {
+			t.Errorf("%v has no length", f)
+		}
+	}
+	if brokers > 1 {
+		t.Errorf("%d faults of the broker at once", brokers)
+	}
+}
+
+// TestDrawDrawsEverything: every variant of every kind comes, alone and in company.
+func TestDrawDrawsEverything(t *testing.T) {
+	alone, together := map[string]bool{}, map[string]bool{}
+	for _, r := range draw(1, 3000, 5, kinds) {
+		for _, f := range r.Faults {
+			if r.lone() {
+				alone[string(f.Kind)+f.Variant] = true
+			} else {
+				together[string(f.Kind)+f.Variant] = true
+			}
+		}
+	}
+	for _, k := range kinds {
+		for _, v := range profiles[k].variants {
+			if !alone[string(k)+v] || !together[string(k)+v] && !profiles[k].lone {
+				t.Errorf("%s %s: alone %v, together %v", k, v, alone[string(k)+v], together[string(k)+v])
+			}
+		}
+	}
+}
+
+func TestParseKinds(t *testing.T) {
+	if got, err := parseKinds("kill, pause,kill"); err != nil || !reflect.DeepEqual(got, []kind{kindKill, kindPause}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if got, err := parseKinds(""); err != nil || len(got) != len(kinds) {
+		t.Errorf("got %v, %v; want all", got, err)
+	}
+	if _, err := parseKinds("kill,earthquake"); err == nil {
+		t.Error("an unknown kind was taken")
+	}
+	for _, k := range kinds {
+		if p := profiles[k]; p.weight < 1 || len(p.variants) == 0 {
+			t.Errorf("%s has the profile %+v", k, p)
+		}
+	}
+	if len(profiles) != len(kinds) {
+		t.Errorf("%d profiles of %d kinds", len(profiles), len(kinds))
+	}
+}
+
+func TestReplayDrawsTheSame(t *testing.T) {
+	o, err := parse([]string{"--seed", "7", "--faults", "9", "--members", "4", "--kinds", "kill,cut", "--app-stubborn", "--rate", "10"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
+	if o.replay() != want {
+		t.Errorf("got  %s\nwant %s", o.replay(), want)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, args := range [][]string{
+		{"--faults", "0"},
+		{"--members", "2"},
+		{"--members", "10"},
+		{"--rate", "0"},
+		{"--sink-share", "2"},
+		{"--control", "none"},
+		{"--kinds", "rain"},
+		{"--output", "xml"},
+		{"stray"},
+	} {
+		if _, err := parse(args); err == nil {
+			t.Errorf("%v was taken", args)
+		}
+	}
+}
