@@ -14,7 +14,7 @@ jar=$(../tools/tlc.sh) || exit 2
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cp ./*.tla "$work"; cd "$work"
 modes="ModeWait ModeConf ModeAll ModeAp ModeInc ModeSendTime ModeOwnRead ModeSelf ModeBoot ModeTenureExt ModeForce ModeAdopt ModeAnyStart ModeGenStop ModeAbort"
-bounds="L W MaxEpoch MaxRenew MaxInc MaxLog MaxFast MaxGen"
+bounds="L W MaxEpoch MaxRenew MaxInc MaxLog MaxFast MaxGen MaxSent"
 short=" drift no_wait release_unaware no_self_drain any_start drain_race reach_fast reach_regenesis "
 only=" ${*:-quick} "; failed=0; ran=0; started=$SECONDS
 
@@ -27,7 +27,7 @@ run() {
     *) return ;;
   esac
   ran=$((ran+1))
-  declare -A v=([NODES]="n1,n2" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [GUIDE]="")
+  declare -A v=([NODES]="n1,n2" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [MaxSent]=99 [GUIDE]="")
   local kv k n; for k in $modes; do v[$k]=TRUE; done
   for kv in "$@"; do v[${kv%%=*}]=${kv#*=}; done
   [ -z "${v[GUIDE]}" ] || [ "$expect" = violated ] || { echo "FAIL $name: a run that must hold has no guide"; failed=$((failed+1)); return; }
@@ -85,7 +85,7 @@ case "$only" in *" quick "* | *" short "*) ;; *)
   run genesis5       holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 L=2 W=2
   run genesis_epoch  holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=2 MaxRenew=2 MaxLog=5
   run genesis_twice  holds    HandoffGenesis "$I" MaxGen=2 MaxEpoch=1 MaxRenew=2 MaxLog=5
-  run restart        holds    Handoff "$I" MaxRenew=2 MaxInc=2 MaxLog=4 MaxEpoch=2
+  run restart        holds    Handoff "$I" MaxRenew=2 MaxInc=2 MaxLog=4 MaxEpoch=2 MaxSent=2
   run fine_restart   holds    Handoff "$I" L=2 W=2 MaxRenew=1 MaxInc=2 MaxLog=4 MaxEpoch=2
   run chain3         holds    Handoff "$I" NODES=n1,n2,n3
   run epochs4        holds    Handoff "$I" MaxEpoch=4 MaxRenew=2 MaxLog=6 ;;
