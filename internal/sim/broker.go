@@ -119,6 +119,10 @@ func (b *broker) find(ev *event.Event) *published {
 // subscribe opens a consumer.
 func (b *broker) subscribe(m *member, ledger *source.Ledger) *consumer {
 	c := &consumer{member: m, ledger: ledger}
+	if b.w.spills {
+		ledger.Bound(bounds())
+		m.process.later(spillEvery, c.spill)
+	}
 	b.w.after(b.w.between(time.Millisecond, 20*time.Millisecond), func() {
 		if !c.closed {
 			b.consumers = append(b.consumers, c)
@@ -221,6 +225,63 @@ func (c *consumer) receive(e *entry) {
 	if len(batch) > 0 {
 		c.member.pipeline.Received(context.Background(), batch)
 	}
+	c.ledger.HandedOn()
+}
+
+// spillEvery is longer than in production: spills are to happen, not to be prompt.
+const spillEvery = 500 * time.Millisecond
+
+// bounds let a ledger spill in the small numbers that this world has.
+func bounds() source.Bounds {
+	b := source.Bounds{Spill: source.DefaultSpill(), UnsettledMax: 24, BytesMax: 1 << 20}
+	b.PinnedMax, b.KeyShareMax, b.RateMax = 12, 0.3, 5
+	b.After, b.StuckAfter = 400*time.Millisecond, 2*time.Second
+	return b
+}
+
+// spill copies what is open for long, as source.Source does.
+func (c *consumer) spill() {
+	if c.closed {
+		return
+	}
+	for _, h := range c.ledger.Spill(c.member.clock(), nil) {
+		c.copySpilled(h)
+	}
+	c.member.process.later(spillEvery, c.spill)
+}
+
+// copySpilled sends a copy of an event that is open. Now and then that fails, which may
+// mean that only its confirmation was lost.
+func (c *consumer) copySpilled(h event.Handle) {
+	m, ok := c.ledger.Sending(h)
+	if !ok {
+		return
+	}
+	ev := m.Event
+	if newest := c.member.table.Newest(h); newest != nil {
+		ev = newest
+	}
+	w := c.member.w
+	failed, landed := w.chance(0.1), !w.chance(0.05)
+	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
+		if landed {
+			w.broker.copyLater(ev, event.Verdict{Delay: time.Second << min(ev.Round, 2)})
+			w.count("spilled")
+		}
+		c.member.process.act(func() {
+			if failed || !landed {
+				c.ledger.NotCopied(h)
+				c.member.process.later(100*time.Millisecond, func() { c.copySpilled(h) })
+				return
+			}
+			acks, settled := c.ledger.Copied(h, nil)
+			if settled {
+				c.member.pipeline.Spilled([]event.Handle{h})
+			}
+			c.ack(acks)
+			c.member.consumeLater()
+		})
+	})
 }
 
 // settle ends events, as source.Source does.

@@ -79,6 +79,7 @@ type world struct {
 	watchServed bool
 	servedAt    []time.Duration
 	strict      bool // the log is prompt and faithful all the time
+	spills      bool // events that are open for long go by way of the retry topic
 	ambush      bool // stall tails when a wait is about to end
 	promised    int  // ends of faults that are still to come
 	moves       int
@@ -90,6 +91,7 @@ func newWorld(seed uint64, p params) *world {
 		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]int64{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
+	w.spills = seed%4 == 1 // copies blur what some planted bugs do
 	w.keys = makeKeys(2*p.partitions, p.partitions)
 	w.tokens = make([]int64, p.partitions)
 	w.opened = make([]ownership.Token, p.partitions)
