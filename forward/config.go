@@ -43,9 +43,9 @@ type Config struct {
 	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. A
 	// pause begins with what the owner asks for and doubles with each refusal. > 0.
 	ParkDelayMax time.Duration
-	// HandoverIDsMax is how many ids of events that were done lately may wait to be
+	// HandoverMax is how many ids of events that were done lately may wait to be
 	// handed over to the next owners of their partitions, >= 1. About 32 bytes each.
-	HandoverIDsMax int
+	HandoverMax int
 }
 
 // DefaultConfig returns the settings that the design was measured with.
@@ -65,7 +65,7 @@ func DefaultConfig() Config {
 		DelayMax:           30 * time.Second,
 		ParkBurstMin:       16,
 		ParkDelayMax:       5 * time.Second,
-		HandoverIDsMax:     1 << 18,
+		HandoverMax:        1 << 18,
 	}
 }
 
@@ -91,6 +91,6 @@ func (c Config) Validate() error {
 	check(c.DelayMax >= c.DelayMin, "DelayMax", c.DelayMax, ">= DelayMin")
 	check(c.ParkBurstMin >= 1, "ParkBurstMin", c.ParkBurstMin, ">= 1")
 	check(c.ParkDelayMax > 0, "ParkDelayMax", c.ParkDelayMax, "> 0")
-	check(c.HandoverIDsMax >= 1, "HandoverIDsMax", c.HandoverIDsMax, ">= 1")
+	check(c.HandoverMax >= 1, "HandoverMax", c.HandoverMax, ">= 1")
 	return errors.Join(errs...)
 }

@@ -27,7 +27,7 @@ func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, now := &pipes{}, bubbleClock()
 		config := DefaultConfig()
-		config.FrameEventsMax, config.HandoverIDsMax = 100, 1000
+		config.FrameEventsMax, config.HandoverMax = 100, 1000
 		a, b := newNode(t, network, 1, config, now), newNode(t, network, 2, config, now)
 		a.start()
 		defer a.stop()

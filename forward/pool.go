@@ -79,7 +79,7 @@ func NewPool(config Config, identity func() Identity, creds credentials.Transpor
 		table: NewTable(config),
 		moves: sync.Pool{New: func() any { return new(Moves) }},
 		due:   make(chan struct{}, 1), dueAt: clock.Forever,
-		handover: handover{idsMax: config.HandoverIDsMax, queues: make(map[Peer][]Window)},
+		handover: handover{idsMax: config.HandoverMax, queues: make(map[Peer][]Window)},
 		peers:    make(map[Peer]*peer), listed: make(map[Peer]string),
 		changed: make(chan struct{}, 1),
 	}
@@ -212,7 +212,7 @@ func (p *Pool) Drop(handles []event.Handle) {
 
 // HandOver sends the windows of partitions to their next owner, which must be listed
 // by SetPeers: after the events that wait for it, and as soon as there is a stream. What
-// exceeds Config.HandoverIDsMax is dropped, and so is what is for a peer that leaves.
+// exceeds Config.HandoverMax is dropped, and so is what is for a peer that leaves.
 func (p *Pool) HandOver(to Peer, windows []Window) {
 	p.metrics.windowDropped.Add(float64(p.handover.put(to, windows)))
 	p.wake([]Peer{to})
