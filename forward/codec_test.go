@@ -31,7 +31,7 @@ func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 			Handle: uint64(ev.Handle), Partition: uint32(ev.Partition), Key: []byte(ev.Key), Payload: ev.Payload,
 			LedgerId: ev.ID.Ledger, EntryId: ev.ID.Entry, BatchIndex: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
 			Topic: uint32(topics.add(ev.Topic)), Attempts: ev.Attempts, PublishTimeMs: ev.PublishTime, EventTimeMs: ev.EventTime,
-			RedeliveryCount: ev.Redelivery, Round: ev.Round, FirstError: ev.FirstError, LastError: ev.LastError,
+			RedeliveryCount: ev.Redelivery, Round: ev.Round, Crashes: ev.Crashes, FirstError: ev.FirstError, LastError: ev.LastError,
 		}
 		for _, p := range ev.Properties {
 			e.Properties = append(e.Properties, &peerv1.Property{Name: uint32(names.add(p.Name)), Value: p.Value})
@@ -46,7 +46,7 @@ func protoVerdicts(f *verdictsFrame) *peerv1.ForwardResponse {
 	body := &peerv1.Verdicts{Number: f.number, Epoch: protoPosition(f.epoch)}
 	for _, v := range f.verdicts {
 		body.Verdicts = append(body.Verdicts, &peerv1.Verdict{
-			Handle: uint64(v.Handle), Kind: peerv1.VerdictKind(v.Kind), DelayMs: uint64(v.Delay.Milliseconds()), Attempts: v.Attempts,
+			Handle: uint64(v.Handle), Kind: peerv1.VerdictKind(v.Kind), DelayMs: uint64(v.Delay.Milliseconds()), Attempts: v.Attempts, Crashes: v.Crashes,
 			Reason: v.Reason, FirstError: v.FirstError, Epoch: protoPosition(v.Epoch), Owner: v.Owner,
 		})
 	}
@@ -78,7 +78,7 @@ func drawEvent(t *rapid.T) *event.Event {
 		Topic:       rapid.SampledFrom([]string{"", "persistent://a/b/c", "persistent://a/b/d"}).Draw(t, "topic"),
 		Attempts:    rapid.Uint32().Draw(t, "attempts"),
 		PublishTime: rapid.Int64().Draw(t, "publish time"), EventTime: rapid.Int64().Draw(t, "event time"),
-		Redelivery: rapid.Uint32().Draw(t, "redelivery"), Round: rapid.Uint32().Draw(t, "round"),
+		Redelivery: rapid.Uint32().Draw(t, "redelivery"), Round: rapid.Uint32().Draw(t, "round"), Crashes: rapid.Uint32().Draw(t, "crashes"),
 		FirstError: text.Draw(t, "first error"), LastError: text.Draw(t, "last error"),
 	}
 	for range rapid.IntRange(0, 5).Draw(t, "properties") {
@@ -105,7 +105,7 @@ func drawVerdicts(t *rapid.T) *verdictsFrame {
 		f.verdicts = append(f.verdicts, event.Verdict{
 			Handle: event.Handle(rapid.Uint64().Draw(t, "handle")), Kind: event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind")),
 			Delay:    time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "ms")) * time.Millisecond,
-			Attempts: rapid.Uint32().Draw(t, "attempts"), Reason: rapid.String().Draw(t, "reason"),
+			Attempts: rapid.Uint32().Draw(t, "attempts"), Crashes: rapid.Uint32().Draw(t, "crashes"), Reason: rapid.String().Draw(t, "reason"),
 			FirstError: rapid.String().Draw(t, "first error"), Epoch: drawPosition(t), Owner: rapid.String().Draw(t, "owner"),
 		})
 	}

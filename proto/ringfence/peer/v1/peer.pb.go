@@ -691,7 +691,9 @@ type Event struct {
 	// The application's first error, empty when it has not failed.
 	FirstError string `protobuf:"bytes,16,opt,name=first_error,json=firstError,proto3" json:"first_error,omitempty"`
 	// The application's newest error, empty when it has not failed.
-	LastError     string `protobuf:"bytes,17,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,17,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// How often a worker crashed that had it.
+	Crashes       uint32 `protobuf:"varint,18,opt,name=crashes,proto3" json:"crashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -845,6 +847,13 @@ func (x *Event) GetLastError() string {
 	return ""
 }
 
+func (x *Event) GetCrashes() uint32 {
+	if x != nil {
+		return x.Crashes
+	}
+	return 0
+}
+
 // Property is one property of an event.
 type Property struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -982,7 +991,9 @@ type Verdict struct {
 	// NOT_OWNER: the newest epoch that the refusing member has applied.
 	Epoch *Position `protobuf:"bytes,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// FAILED, REJECTED: the member whose application said so.
-	Owner         string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
+	// ATTEMPTED: how often a worker crashed that had the event.
+	Crashes       uint32 `protobuf:"varint,9,opt,name=crashes,proto3" json:"crashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1073,12 +1084,19 @@ func (x *Verdict) GetOwner() string {
 	return ""
 }
 
+func (x *Verdict) GetCrashes() uint32 {
+	if x != nil {
+		return x.Crashes
+	}
+	return 0
+}
+
 // Credit says that parked keys may be sent again.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The keys; empty: all that were refused on this stream.
 	Keys [][]byte `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	// How many events the member will take beyond what it holds; 0: no bound given.
+	// How many events of each of the keys there is room for; 0: no bound given.
 	Events        uint32 `protobuf:"varint,2,opt,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1445,7 +1463,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x06topics\x18\x03 \x03(\tR\x06topics\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x120\n" +
 	"\x06events\x18\x05 \x03(\v2\x18.ringfence.peer.v1.EventR\x06events\x12\x14\n" +
-	"\x05relay\x18\x06 \x01(\bR\x05relay\"\xa7\x04\n" +
+	"\x05relay\x18\x06 \x01(\bR\x05relay\"\xc1\x04\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x10\n" +
@@ -1469,14 +1487,15 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\vfirst_error\x18\x10 \x01(\tR\n" +
 	"firstError\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x11 \x01(\tR\tlastError\"4\n" +
+	"last_error\x18\x11 \x01(\tR\tlastError\x12\x18\n" +
+	"\acrashes\x18\x12 \x01(\rR\acrashes\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x8d\x01\n" +
 	"\bVerdicts\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x126\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x1a.ringfence.peer.v1.VerdictR\bverdicts\x121\n" +
-	"\x05epoch\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\"\x8e\x02\n" +
+	"\x05epoch\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\"\xa8\x02\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x122\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1e.ringfence.peer.v1.VerdictKindR\x04kind\x12\x19\n" +
@@ -1486,7 +1505,8 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\vfirst_error\x18\x06 \x01(\tR\n" +
 	"firstError\x121\n" +
 	"\x05epoch\x18\a \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\x12\x14\n" +
-	"\x05owner\x18\b \x01(\tR\x05owner\"4\n" +
+	"\x05owner\x18\b \x01(\tR\x05owner\x12\x18\n" +
+	"\acrashes\x18\t \x01(\rR\acrashes\"4\n" +
 	"\x06Credit\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
