@@ -75,7 +75,8 @@ type Server struct {
 
 	lookedAt clock.Instant // when running deliveries were looked at last; for Expire alone
 
-	wardMu    sync.Mutex // guards ward
+	streams   atomic.Int64 // open ones, whether or not they have said Hello
+	wardMu    sync.Mutex   // guards ward
 	ward      ward
 	suspected atomic.Int32 // how many are in ward
 

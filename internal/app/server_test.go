@@ -385,6 +385,71 @@ func TestTooManyWorkers(t *testing.T) {
 	r.wantWorkers(2)
 }
 
+// Thousands of streams that say nothing are turned away, and who has work goes on.
+func TestManyStreamsAtOnce(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.WorkersMax = 4 })
+	bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
+	const streams = 10_000
+	var refused atomic.Int64
+	var opened sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 100 {
+		opened.Go(func() {
+			for range streams / 100 {
+				stream, err := appv1.NewAppServiceClient(r.conn).Work(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				opened.Go(func() {
+					if _, err := stream.Recv(); status.Code(err) == codes.ResourceExhausted {
+						refused.Add(1)
+					}
+				})
+			}
+		})
+	}
+	for deadline := time.Now().Add(20 * time.Second); refused.Load() < streams-4*streamsPerWorker; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d streams were refused", refused.Load(), streams)
+		}
+	}
+	if n := r.server.streams.Load(); n > 4*streamsPerWorker {
+		t.Errorf("%d streams are open, want %d at most", n, 4*streamsPerWorker)
+	}
+	bystander.ping(7)
+	if f := bystander.recv(); f.GetPong().GetK() != 7 {
+		t.Errorf("the worker got %v, want its Pong", f)
+	}
+	cancel()
+	opened.Wait()
+}
+
+// A worker that floods the router with frames that ask for an answer gets the newest
+// answers, and costs no memory for the others; another worker notices nothing.
+func TestAWorkerThatFloods(t *testing.T) {
+	r := newRig(t, nil)
+	bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
+	w := r.connect(&appv1.Hello{MaxInFlight: 1})
+	const pings = 20_000
+	for k := range uint64(pings) {
+		w.ping(k + 1)
+		if k%100 == 0 {
+			w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: make([]uint64, 1000)}}})
+		}
+	}
+	for before, k := uint64(0), uint64(0); k < pings; before = k {
+		if k = w.recv().GetPong().GetK(); k <= before {
+			t.Fatalf("Pong %d after %d", k, before)
+		}
+	}
+	bystander.ping(1)
+	if f := bystander.recv(); f.GetPong().GetK() != 1 {
+		t.Errorf("the other worker got %v, want its Pong", f)
+	}
+}
+
 func TestPongSaysHowLong(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.connect(&appv1.Hello{MaxInFlight: 1})

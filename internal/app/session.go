@@ -78,6 +78,11 @@ func newSession(s *Server) *session {
 // Work serves one worker. It is the worker's writer; its reader runs beside it and
 // ends right after it.
 func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
+	defer s.streams.Add(-1)
+	if most := streamsPerWorker * s.cfg.WorkersMax; s.streams.Add(1) > int64(most) {
+		s.Metrics.refused.WithLabelValues(codes.ResourceExhausted.String()).Inc()
+		return status.Errorf(codes.ResourceExhausted, "app: more than %d streams, those without a Hello included", most)
+	}
 	w := newSession(s)
 	s.readers.Go(func() { w.read(stream) })
 	err := w.write(stream)
@@ -88,6 +93,10 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	}
 	return err
 }
+
+// streamsPerWorker times Config.WorkersMax is how many streams may be open, so that
+// whoever opens streams and says nothing costs little.
+const streamsPerWorker = 4
 
 // wake makes the writer look.
 func (w *session) wake() {
