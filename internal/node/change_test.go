@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -293,6 +294,78 @@ func TestKeysKeepFlowing(t *testing.T) {
 	if g.overlaps > 0 {
 		t.Errorf("%d overlaps", g.overlaps)
 	}
+}
+
+// TestWhoWaitsForARunningHandler has slow handlers running while partitions move. The
+// keys of a partition wait together for what runs on it (see docs/adr); all others
+// flow.
+func TestWhoWaitsForARunningHandler(t *testing.T) {
+	const slow = 2 * time.Second
+	g := newMeter(t)
+	g.work = func(key string) time.Duration {
+		if strings.HasSuffix(key, "77") { // every hundredth
+			return slow
+		}
+		return 500 * time.Microsecond
+	}
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.app(a)
+	g.app(b)
+	g.ready(a, b)
+	stop := g.load(10000, 5*time.Second) // 20 slow ones a second, 40 at a time
+	time.Sleep(3 * time.Second)
+	c := g.start("c", nil)
+	from := clock.Now()
+	g.app(c)
+	g.ready(c)
+	time.Sleep(time.Second)
+	to := clock.Now()
+	time.Sleep(slow)
+	stop()
+	g.settled()
+
+	beside, alone := g.moved(from, to)
+	t.Logf("moved, beside a running handler of another key: %s", spread(beside))
+	t.Logf("moved, beside none: %s", spread(alone))
+	if len(alone) == 0 {
+		t.Error("no key has moved: this run proved nothing")
+	} else if longest := slices.Max(alone); longest >= slow {
+		t.Errorf("a key waited %v beside no handler, as long as one runs", longest)
+	}
+}
+
+// moved returns how long events published in a span waited whose key had another owner
+// when they were begun than before, apart from those whose own key was running: where
+// another key of the partition ran under the old owner meanwhile, and where none did.
+func (t *meter) moved(from, to clock.Instant) (beside, alone []time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	on := map[ring.Partition][]handled{}
+	for _, h := range t.handled {
+		on[ring.PartitionOf(h.key)] = append(on[ring.PartitionOf(h.key)], h)
+	}
+	for _, hs := range on {
+		old := slices.MinFunc(hs, func(a, b handled) int { return cmp.Compare(a.token, b.token) }).token
+		for _, h := range hs {
+			sent := t.sent[h.event]
+			if h.token == old || sent.Before(from) || to.Before(sent) {
+				continue
+			}
+			ran := func(own bool) bool {
+				return slices.ContainsFunc(hs, func(o handled) bool {
+					return o.token == old && (o.key == h.key) == own && o.start.Before(h.start) && sent.Before(o.end)
+				})
+			}
+			switch wait := h.start.Sub(sent); {
+			case ran(true):
+			case ran(false):
+				beside = append(beside, wait)
+			default:
+				alone = append(alone, wait)
+			}
+		}
+	}
+	return beside, alone
 }
 
 // TestRollingRestart restarts five members one after the other, under their names.
