@@ -99,7 +99,7 @@ func throughPulsar(cfg config.Config) broker {
 		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
 			o := options
 			o.Logger = plog.NewLoggerWithSlog(log)
-			return source.NewPulsar(cfg.Pulsar.Config, o, metrics, log)
+			return source.NewPulsar(cfg.Pulsar.Config, o, string(cfg.Pulsar.Token), metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()

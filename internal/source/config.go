@@ -53,6 +53,9 @@ type Config struct {
 	// all members: a member with CountEntries cannot finish an entry of which
 	// another one has acked single events.
 	Counting Counting
+	// AdminURL is the root of the broker's admin API, which is asked for the two limits
+	// below, and whether Counting is right; "" asks nobody.
+	AdminURL string
 	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
 	// of a topic partition it lets a consumer have unacked. Say a large number where
 	// it has no limit. At least 2.

@@ -138,7 +138,7 @@ func (b pulsarBroker) Publish(t testing.TB, topic string, messages ...sourcetest
 }
 
 func (pulsarBroker) Source(t testing.TB, cfg source.Config) *source.Source {
-	return source.NewPulsar(cfg, pulsartest.Options(t), sourcetest.NewMetrics(), sourcetest.Quiet())
+	return source.NewPulsar(cfg, pulsartest.Options(t), "", sourcetest.NewMetrics(), sourcetest.Quiet())
 }
 
 func (b pulsarBroker) Occupy(t testing.TB, topic, subscription string) {
@@ -251,7 +251,7 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), "", source.NewMetrics(reg), sourcetest.Quiet()))
 	b.Publish(t, topic, sourcetest.Message{})
 	b.Publish(t, topic, sourcetest.Message{Key: "a key is nothing to it"})
 	b.Publish(t, topic, sourcetest.Message{Properties: map[string]string{"a": "b"}})
@@ -269,7 +269,17 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 
 // The broker lets a consumer have 200 events unacked. Of each batch of 50 one event is
 // stuck: without spilling, the fifth batch would not come before one of them is done.
+// What the allowance is, the source is told, or asks.
 func TestPulsarAllowanceIsNotUsedUpByStuckEvents(t *testing.T) {
+	t.Run("configured", func(t *testing.T) {
+		useUpAllowance(t, func(cfg *source.Config, allowance int) { cfg.UnackedConsumerMax = allowance })
+	})
+	t.Run("probed", func(t *testing.T) {
+		useUpAllowance(t, func(cfg *source.Config, _ int) { cfg.AdminURL = pulsartest.AdminURL(t) })
+	})
+}
+
+func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	const allowance, entries, size = 200, 20, 50
@@ -283,10 +293,11 @@ func TestPulsarAllowanceIsNotUsedUpByStuckEvents(t *testing.T) {
 		b.Publish(t, topic, messages...)
 	}
 	cfg := sourcetest.Config(topic)
-	cfg.ReceiverQueueMax, cfg.UnackedConsumerMax = 50, allowance
+	cfg.ReceiverQueueMax = 50
+	tell(&cfg, allowance)
 	cfg.Spill.After = 100 * time.Millisecond
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), "", source.NewMetrics(reg), sourcetest.Quiet()))
 	m.Done(m.Take(1)...)
 
 	stuck := map[event.MessageID]source.Message{}
@@ -344,6 +355,22 @@ func limitUnacked(t *testing.T, topic string, unacked int) {
 		pulsartest.Admin(t, http.MethodGet, path+"?applied=true", nil, &applied)
 		return applied == unacked
 	})
+}
+
+// A broker that acks whole entries would never forget an entry that is acked event by
+// event: better to say so than to wait for that.
+func TestPulsarCountingOfAnotherBrokerIsRefused(t *testing.T) {
+	b := newPulsarBroker(t)
+	if pulsartest.BatchIndexAcks(t) {
+		t.Log("this broker acks single events: nothing to refuse")
+		return
+	}
+	cfg := sourcetest.Config(b.Topic(t, 0))
+	cfg.AdminURL, cfg.Counting = pulsartest.AdminURL(t), source.CountEvents
+	err := b.Source(t, cfg).Run(t.Context(), sourcetest.Sink(func(context.Context, []source.Message) {}))
+	if err == nil || !strings.Contains(err.Error(), "acknowledgmentAtBatchIndexLevelEnabled") {
+		t.Errorf("Run = %v, want an error that says what to do", err)
+	}
 }
 
 // Keys come out of events whose producer knows nothing of keys.
@@ -412,7 +439,7 @@ func BenchmarkPulsarSource(b *testing.B) {
 	if err := producer.FlushWithCtx(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	src := source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(b), sourcetest.NewMetrics(), sourcetest.Quiet())
+	src := source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(b), "", sourcetest.NewMetrics(), sourcetest.Quiet())
 	ctx, stop := context.WithCancel(b.Context())
 	b.ReportAllocs()
 	b.ResetTimer()

@@ -115,6 +115,8 @@ func (m *memLink) nack(a Ack) {
 	m.consumer.Nack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: a.Index})
 }
 
+func (m *memLink) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
+
 func (m *memLink) send(ctx context.Context, c outgoing, done func(error)) {
 	message := membroker.Message{
 		Key: c.key, OrderingKey: c.orderingKey, Payload: c.payload, Properties: c.properties, EventTime: c.eventTime,

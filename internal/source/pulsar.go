@@ -31,13 +31,15 @@ import (
 //
 // An entry that is encrypted comes as one event, whose payload is the whole entry as
 // it is; it goes to the dead letter topic, see PropertyEncryption.
-func NewPulsar(cfg Config, options pulsar.ClientOptions, metrics *Metrics, logger *slog.Logger) *Source {
+//
+// adminToken is for the admin API, if cfg names one; "" is none.
+func NewPulsar(cfg Config, options pulsar.ClientOptions, adminToken string, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {
 			options.Logger = log.NewLoggerWithSlog(logger)
 		}
 		options.Logger = watched{options.Logger, metrics.discarded.Inc}
-		return openPulsar(cfg, options)
+		return openPulsar(cfg, options, adminToken)
 	})
 }
 
@@ -45,9 +47,10 @@ func NewPulsar(cfg Config, options pulsar.ClientOptions, metrics *Metrics, logge
 // consumer of several topics cannot ack a chunked message (v0.19.0 loses track of
 // the topic).
 type pulsarLink struct {
-	cfg      Config
-	client   pulsar.Client
-	messages chan pulsar.ConsumerMessage
+	cfg        Config
+	client     pulsar.Client
+	adminToken string
+	messages   chan pulsar.ConsumerMessage
 
 	// What the reader knows of the topic partitions, and the one that it saw last.
 	byTopic  map[string]*lane
@@ -83,13 +86,13 @@ type lane struct {
 	of        *subscription
 }
 
-func openPulsar(cfg Config, options pulsar.ClientOptions) (link, error) {
+func openPulsar(cfg Config, options pulsar.ClientOptions, adminToken string) (link, error) {
 	client, err := pulsar.NewClient(options)
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
 	p := &pulsarLink{
-		cfg: cfg, client: client,
+		cfg: cfg, client: client, adminToken: adminToken,
 		messages:  make(chan pulsar.ConsumerMessage, cfg.BatchMax),
 		byTopic:   make(map[string]*lane),
 		producers: make(map[string]pulsar.Producer),
@@ -314,6 +317,14 @@ func (p *pulsarLink) nack(a Ack) {
 	if id, ok := a.Ref.(pulsar.MessageID); ok {
 		p.consumerOf(a).NackID(id)
 	}
+}
+
+func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
+	if p.cfg.AdminURL == "" {
+		return limits{}, false, nil
+	}
+	l, err := probe(ctx, p.cfg.AdminURL, p.adminToken, append([]string{p.cfg.RetryTopic}, p.cfg.Topics...))
+	return l, true, err
 }
 
 func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {

@@ -43,6 +43,8 @@ type link interface {
 	// ack may block while the broker is away.
 	ack(a Ack) error
 	nack(a Ack)
+	// limits says what the broker allows, and false when it cannot be asked.
+	limits(ctx context.Context) (limits, bool, error)
 	// send calls done once, from any goroutine, maybe before it returns.
 	send(ctx context.Context, c outgoing, done func(error))
 	// close gives everything back that is not acked.
@@ -123,6 +125,10 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		}
 		return err
 	}
+	if err := s.adopt(ctx, broker); err != nil {
+		broker.close()
+		return err
+	}
 	s.log.Info("subscribed", "topics", s.cfg.Topics, "subscription", s.cfg.Subscription, "retry_topic", s.cfg.RetryTopic)
 	close(s.ready)
 
@@ -156,6 +162,30 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	err = group.Wait()
 	s.gauges()
 	return err
+}
+
+// adopt goes by what the broker says of itself, rather than by the configuration.
+func (s *Source) adopt(ctx context.Context, broker link) error {
+	l, known, err := broker.limits(ctx)
+	if err != nil {
+		s.log.Warn("cannot ask the broker for its limits; going by the configured ones", "error", err)
+	}
+	if !known || err != nil {
+		return nil
+	}
+	switch {
+	case l.batchIndexAcks == "false" && s.cfg.Counting == CountEvents:
+		return errCounting
+	case l.batchIndexAcks == "true" && s.cfg.Counting == CountEntries:
+		s.log.Info("the broker can ack single events of a batch: batch_index_acks at all members would pin fewer of them")
+	}
+	s.mu.Lock()
+	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
+	members := s.members
+	s.mu.Unlock()
+	s.SetMembers(members)
+	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
+	return nil
 }
 
 // Drain stops reading for good, and waits until every event that was handed on is
