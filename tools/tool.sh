@@ -16,7 +16,6 @@ compose) package=github.com/compose-spec/compose-go/v2/cmd ;; # checks a file as
 helm) package=helm.sh/helm/v4/cmd/helm ;;
 jsonnet) package=github.com/google/go-jsonnet/cmd/jsonnet ;;
 jsonnetfmt) package=github.com/google/go-jsonnet/cmd/jsonnetfmt ;;
-ko) package=github.com/google/ko ;;
 kubeconform) package=github.com/yannh/kubeconform/cmd/kubeconform ;;
 kube-score) package=github.com/zegl/kube-score/cmd/kube-score ;;
 promtool)
@@ -26,7 +25,7 @@ promtool)
 kube-apiserver | kubectl) package=k8s.io/kubernetes/cmd/$name ;;
 etcd) package=go.etcd.io/etcd/server/v3 ;;
 *)
-	echo "usage: tools/tool.sh compose|helm|jsonnet|jsonnetfmt|ko|kubeconform|kube-score|promtool|kube-apiserver|kubectl|etcd" >&2
+	echo "usage: tools/tool.sh compose|helm|jsonnet|jsonnetfmt|kubeconform|kube-score|promtool|kube-apiserver|kubectl|etcd" >&2
 	exit 2
 	;;
 esac
