@@ -69,6 +69,7 @@ var arrows = map[string]arrow{
 		"the router that users test against is the real stream server over mailboxes of its own",
 	},
 
+	"deploy":          {nil, "files, and the tests of them"},
 	"examples/orders": {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
 
 	"cmd/router":          {anything, "wires; what it may not decide no import can show"},
