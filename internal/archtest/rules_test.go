@@ -122,7 +122,7 @@ var pureFiles = []pure{
 	{dir: "internal/app", files: []string{"desk.go", "slots.go", "ward.go"}},
 	{dir: "internal/node", files: []string{"gossip.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
-	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "window.go", "workers.go", "config.go"}},
+	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "unpin.go", "window.go", "workers.go", "config.go"}},
 	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go"}},
 }
 

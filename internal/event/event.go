@@ -6,8 +6,10 @@
 package event
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/ringfence/router/ring"
@@ -67,6 +69,20 @@ func (e *Event) Bytes() int {
 		n += 32 + len(p.Name) + len(p.Value)
 	}
 	return n
+}
+
+// Clone returns a copy that shares no memory with e: what a frame or a batch has
+// brought lives as long as the last event that lies in it.
+func (e *Event) Clone() *Event {
+	c := *e
+	c.Topic, c.Key = strings.Clone(e.Topic), Key(strings.Clone(string(e.Key)))
+	c.FirstError, c.LastError = strings.Clone(e.FirstError), strings.Clone(e.LastError)
+	c.Payload = bytes.Clone(e.Payload)
+	c.Properties = slices.Clone(e.Properties)
+	for i, p := range c.Properties {
+		c.Properties[i] = Property{Name: strings.Clone(p.Name), Value: strings.Clone(p.Value)}
+	}
+	return &c
 }
 
 // Property returns the value of the first property called name.

@@ -217,6 +217,7 @@ func (h *heldHeap) Pop() any {
 type arrival struct {
 	at             clock.Instant
 	items          int
+	own            bool // see Boxes.unpin
 	older, younger *arrival
 }
 

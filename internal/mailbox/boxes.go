@@ -77,8 +77,9 @@ type Boxes struct {
 	held    heldHeap
 	ages    ages
 
-	call      uint64 // counts calls, so that each of them wakes a worker once
-	delivered uint64 // counts deliveries, for their ids
+	unpinned  clock.Instant // when unpin looked last
+	call      uint64        // counts calls, so that each of them wakes a worker once
+	delivered uint64        // counts deliveries, for their ids
 	bytes     int
 	counters  Counters
 	hashes    []hashes // of the events that are being accepted
@@ -583,6 +584,7 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 		b.place(now, a, out)
 	}
 	b.window.expire(now)
+	b.unpin(now)
 	for _, w := range b.workers.all {
 		if w.ready.head != nil {
 			b.wake(w, out)
@@ -595,6 +597,9 @@ func (b *Boxes) Next() clock.Instant {
 	next := b.window.next()
 	if len(b.held) > 0 {
 		next = min(next, b.held[0].heldUntil)
+	}
+	if oldest := b.ages.oldest; oldest != nil {
+		next = min(next, max(oldest.at, b.unpinned).Add(unpinAfter))
 	}
 	return next
 }

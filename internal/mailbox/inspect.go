@@ -96,6 +96,7 @@ type Counters struct {
 	Retried    uint64 // deliveries that failed, with a short delay
 	Crashed    uint64 // deliveries whose worker crashed, and that are tried again
 	Rejected   uint64 // deliveries that failed for good
+	Unpinned   uint64 // events that waited for so long that they were copied out of their frame
 	Returned   uint64 // deliveries that ended without being the application's failure
 	Ignored    uint64 // results of deliveries that were unknown or over
 }
@@ -160,6 +161,7 @@ func (c Counters) add(d Counters) Counters {
 	c.Retried += d.Retried
 	c.Crashed += d.Crashed
 	c.Rejected += d.Rejected
+	c.Unpinned += d.Unpinned
 	c.Returned += d.Returned
 	c.Ignored += d.Ignored
 	return c

@@ -33,6 +33,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 	}
 	taken := desc("events_total", "Events that senders brought, by what was said at once.", "answer")
 	moved := desc("moved_events_total", "Events that were taken in and went to the next owner of their partition.")
+	unpinned := desc("unpinned_events_total", "Events that waited for so long that they were copied out of the frame that brought them.")
 	ended := desc("deliveries_total", "Deliveries that ended, by what became of the event.", "outcome")
 	m := &Metrics{
 		boxes: boxes,
@@ -54,6 +55,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{taken, "not_yet", func(c Counters) uint64 { return c.NotYet }},
 			{taken, "misplaced", func(c Counters) uint64 { return c.Misplaced }},
 			{moved, "", func(c Counters) uint64 { return c.Moved }},
+			{unpinned, "", func(c Counters) uint64 { return c.Unpinned }},
 			{ended, "done", func(c Counters) uint64 { return c.Done }},
 			{ended, "failed", func(c Counters) uint64 { return c.Failed }},
 			{ended, "retried", func(c Counters) uint64 { return c.Retried }},
