@@ -1197,7 +1197,7 @@ type Window struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The partition.
 	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The tenure that ends, named by the position where it began.
+	// The tenure that ends, named by the position where it began. Not sent in version 1: what was done is done under any tenure.
 	Tenure *Position `protobuf:"bytes,2,opt,name=tenure,proto3" json:"tenure,omitempty"`
 	// Ledger ids of the message ids that were done, oldest first.
 	LedgerIds []int64 `protobuf:"varint,3,rep,packed,name=ledger_ids,json=ledgerIds,proto3" json:"ledger_ids,omitempty"`
