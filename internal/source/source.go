@@ -169,8 +169,9 @@ func (s *Source) adopt(ctx context.Context, broker link) error {
 	l, known, err := broker.limits(ctx)
 	if err != nil {
 		s.log.Warn("cannot ask the broker for its limits; going by the configured ones", "error", err)
+		return nil //nolint:nilerr // the configured limits will do
 	}
-	if !known || err != nil {
+	if !known {
 		return nil
 	}
 	switch {
