@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -180,4 +181,104 @@ func BenchmarkSource(b *testing.B) {
 		break
 	}
 	run.Wait()
+}
+
+// witness is a sink that has heard of two failures of every event.
+type witness struct {
+	sourcetest.Sink
+
+	mu      sync.Mutex
+	batches chan []source.Message
+	events  map[event.Handle]*event.Event
+	spilled []event.Handle
+}
+
+func (w *witness) Received(_ context.Context, batch []source.Message) {
+	w.mu.Lock()
+	for _, m := range batch {
+		w.events[m.Event.Handle] = m.Event
+	}
+	w.mu.Unlock()
+	w.batches <- slices.Clone(batch)
+}
+
+func (w *witness) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range handles {
+		ev := *w.events[h]
+		ev.Attempts, ev.LastError = 2, "second error"
+		dst = append(dst, &ev)
+	}
+	return dst
+}
+
+func (w *witness) Spilled(handles []event.Handle) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spilled = append(w.spilled, handles...)
+}
+
+// A stuck event is copied with all that is known of it, although the broker does not
+// take the copy at first; when it fails after as many rounds as are allowed, it is a dead
+// letter.
+func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const topic = "persistent://public/default/t"
+		broker := &flaky{Broker: membroker.New(membroker.DefaultConfig()), refuse: 2}
+		if _, err := broker.Broker.Publish(t.Context(), topic, make([]membroker.Message, 20)); err != nil {
+			t.Fatal(err)
+		}
+		cfg := sourcetest.Config("t")
+		cfg.Spill.PinnedMax, cfg.Spill.RoundsMax = 10, 1
+		reg := prometheus.NewRegistry()
+		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
+		sink := &witness{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
+		ctx, stop := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() {
+			if err := src.Run(ctx, sink); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+		})
+		batch := <-sink.batches
+		for _, m := range batch[1:] {
+			src.Settle([]event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
+		}
+		again := (<-sink.batches)[0].Event
+		stuck := batch[0].Event
+		if again.ID != stuck.ID || again.Round != 1 || again.Attempts != 2 || again.LastError != "second error" {
+			t.Errorf("the copy came as %+v of %+v", again, stuck)
+		}
+		sink.mu.Lock()
+		if !slices.Equal(sink.spilled, []event.Handle{stuck.Handle}) {
+			t.Errorf("spilled %v, want %v", sink.spilled, stuck.Handle)
+		}
+		sink.mu.Unlock()
+		src.Settle([]event.Verdict{{Handle: stuck.Handle, Kind: event.Done}}) // late: it has had its end
+		src.Settle([]event.Verdict{{Handle: again.Handle, Kind: event.Failed, Attempts: 3, Reason: "third error"}})
+		synctest.Wait()
+		time.Sleep(2 * time.Second) // the gauges follow
+		for name, want := range map[string]float64{
+			"ringfence_source_spilled_total": 1, "ringfence_source_copy_failures_total": 2, "ringfence_source_retried_total": 0,
+			"ringfence_source_dead_lettered_total": 1, "ringfence_source_unsettled": 0, "ringfence_source_spilling": 0,
+			"ringfence_source_acked_total": 19, "ringfence_source_ignored_verdicts_total": 1, "ringfence_source_allowance_used_ratio": 0,
+		} {
+			if got := metric(t, reg, name); got != want {
+				t.Errorf("%s = %v, want %v", name, got, want)
+			}
+		}
+		stop()
+		run.Wait()
+		letters := sourcetest.Start(t, source.NewMem(sourcetest.Config(topic+"-ringfence-DLQ"), broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
+		letter := letters.Take(1)[0]
+		reason, _ := letter.Event.Property(source.PropertyReason)
+		last, _ := letter.Event.Property(source.PropertyLastError)
+		if reason != "copied to the retry topic 1 times without coming to an end" || last != "third error" {
+			t.Errorf("the dead letter's reason is %q, its last error %q", reason, last)
+		}
+		letters.Done(letter)
+		letters.AwaitIdle()
+		letters.Stop()
+	})
 }
