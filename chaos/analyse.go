@@ -28,9 +28,9 @@ type outcome struct {
 	Lone  bool          `json:"lone"`     // no other fault was near: its times are measured
 }
 
-// strandedMin is from how long a wait on an event counts as stranded, if a fault may
+// strandedLeast is from how long a wait on an event counts as stranded, if a fault may
 // be why: a dead node's keys wait for half of it.
-const strandedMin = 5 * time.Second
+const strandedLeast = 5 * time.Second
 
 // strandedMax is how long after the end of a fault what it has stranded may come
 // back: the broker looks after its connections once in 30 s.
@@ -71,7 +71,7 @@ type times struct {
 	still     durations            // waits of keys that did not move in planned changes
 	deploys   durations            // waits of all events sent during a rolling deploy
 	stranded  durations            // waits of events that a victim held, most likely
-	long      durations            // waits beyond strandedMin that no fault explains
+	long      durations            // waits beyond strandedLeast that no fault explains
 	resumes   durations            // after a broker's restart, from its first append to the first handling
 	moved     map[kind]int         // keys that moved, in rounds of one fault
 	moves     int                  // in all rounds
@@ -79,7 +79,7 @@ type times struct {
 
 // classOf names what is comparable among the faults that make others take over.
 func classOf(f fault) string {
-	switch f.Kind { //nolint:exhaustive // the others are no takeovers
+	switch f.Kind {
 	case kindKill:
 		if f.Variant != atApp {
 			return "kill"
@@ -107,7 +107,7 @@ func analyse(runs []appRun, outcomes []outcome, sent *publication) (*times, erro
 	a := &analyst{
 		runs: runs, outcomes: outcomes, sent: sent,
 		keys: make(map[event.Key]*keyTimes), running: make(map[at]*keyTimes), seen: make([]bool, len(sent.sent)),
-		backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
+		tokens: make(map[int64]clock.Instant), backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
 		times: &times{takeovers: make(map[string]durations), moved: make(map[kind]int)},
 	}
 	if err := journal.Walk(paths, a.visit); err != nil {
@@ -125,8 +125,9 @@ type analyst struct {
 
 	keys     map[event.Key]*keyTimes
 	running  map[at]*keyTimes
-	seen     []bool // events that were handled before
-	current  int    // index of the newest outcome that has begun, -1 before
+	seen     []bool                  // events that were handled before
+	tokens   map[int64]clock.Instant // when a token was first seen: partitions that move together have the same
+	current  int                     // index of the newest outcome that has begun, -1 before
 	last     clock.Instant
 	backs    [][]comeback // by outcome
 	silences []silence    // by outcome
@@ -165,6 +166,9 @@ func (a *analyst) visit(s journal.Step) error {
 	for a.current+1 < len(a.outcomes) && !s.At.Before(a.outcomes[a.current+1].From) {
 		a.current++
 	}
+	if _, known := a.tokens[s.Token]; !known {
+		a.tokens[s.Token] = s.At
+	}
 	k := a.keys[s.Key]
 	if k == nil {
 		k = &keyTimes{token: s.Token}
@@ -193,7 +197,7 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 		a.times.moves++
 	}
 	wait := s.At.Sub(max(sentAt, k.lastEnd))
-	if first && k.running == 0 && wait > strandedMin {
+	if first && k.running == 0 && wait > strandedLeast {
 		a.noteLong(sentAt, s.At, wait)
 	}
 	if a.current < 0 {
@@ -201,8 +205,8 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 	}
 	o := &a.outcomes[a.current]
 	a.noteSilence(s.At)
-	if !o.Lone {
-		return
+	if !o.Lone || a.tokens[s.Token].Before(o.From) && moved {
+		return // the key moved in an earlier round, and shows it only now
 	}
 	if moved {
 		a.times.moved[o.Fault.Kind]++
@@ -255,7 +259,7 @@ func (a *analyst) finish() {
 	for i, o := range a.outcomes {
 		if o.Lone && o.Fault.Kind == kindBroker && a.silences[i].until != 0 {
 			s := a.silences[i]
-			a.times.resumes = append(a.times.resumes, max(0, s.until.Sub(min(s.until, a.sent.firstAck(s.from)))))
+			a.times.resumes = append(a.times.resumes, max(0, s.until.Sub(min(s.until, a.sent.back(s.from, s.until)))))
 		}
 		// Keys without an event to wait with say nothing about the takeover: only those
 		// count whose next event was sent before the first key of the victim was back.

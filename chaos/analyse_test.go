@@ -71,12 +71,13 @@ func lone(k kind, variant string, member, from, until, whole int) outcome {
 
 func TestTakeover(t *testing.T) {
 	// Member 0 has the keys a, b and c, and is killed at 1000. An event of a waits for
-	// the takeover; b has none until later, so it says nothing; c had moved before.
+	// the takeover; b has none until later, so it says nothing; c had moved before, and
+	// so had d with it, though d shows it only after the kill.
 	runs, sent := script(
-		t, []int{0, 0, 0, 1500, 5000, 5000, 800},
-		line{0, 100, 101, 0, "a", 1}, line{0, 100, 101, 1, "b", 1}, line{0, 100, 101, 2, "c", 1},
-		line{1, 900, 901, 6, "c", 2},
-		line{1, 3000, 3001, 3, "a", 2}, line{1, 5001, 5002, 4, "b", 2}, line{2, 5001, 5002, 5, "c", 3},
+		t, []int{0, 0, 0, 1500, 5000, 5000, 800, 0, 1000},
+		line{0, 100, 101, 0, "a", 1}, line{0, 100, 101, 1, "b", 1}, line{0, 100, 101, 2, "c", 1}, line{0, 100, 101, 7, "d", 1},
+		line{1, 900, 901, 6, "c", 2}, line{1, 1005, 1006, 8, "d", 2},
+		line{1, 3000, 3001, 3, "a", 4}, line{1, 5001, 5002, 4, "b", 4}, line{2, 5001, 5002, 5, "c", 4},
 	)
 	got, err := analyse(runs, []outcome{lone(kindKill, atBoth, 0, 1000, 2000, 4000)}, sent)
 	if err != nil {
@@ -85,7 +86,7 @@ func TestTakeover(t *testing.T) {
 	if want := (durations{2 * time.Second}); !slices.Equal(got.takeovers["kill"], want) {
 		t.Errorf("takeovers are %v, want %v", got.takeovers, want)
 	}
-	if got.moves != 4 || got.moved[kindKill] != 3 {
+	if got.moves != 5 || got.moved[kindKill] != 3 {
 		t.Errorf("%d moves, %v", got.moves, got.moved)
 	}
 }
@@ -142,11 +143,12 @@ func TestStranded(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
-	// The broker dies at 1000; the last handling begins at 2000. It has the next event
+	// The broker dies at 1010, when the last handling has begun. It has the next event
 	// at 9005, and the first handling begins at 9700.
 	runs, sent := script(
-		t, []int{0, 900, 9000},
-		line{0, 100, 101, 0, "a", 1}, line{0, 2000, 2001, 1, "a", 1}, line{0, 9700, 9701, 2, "a", 1},
+		t, []int{0, 900, 1001, 9000, 9900},
+		line{0, 100, 101, 0, "a", 1}, line{0, 1003, 1004, 1, "a", 1}, line{0, 9700, 9701, 2, "a", 1}, line{0, 9701, 9702, 3, "a", 1},
+		line{0, 9907, 9908, 4, "a", 1},
 	)
 	got, err := analyse(runs, []outcome{lone(kindBroker, "restart", 0, 1000, 8000, 9900)}, sent)
 	if err != nil {

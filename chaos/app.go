@@ -29,7 +29,7 @@ const (
 
 	workMax    = time.Millisecond
 	slowEvery  = 1000 // one event in so many takes longer than a lease
-	longMin    = 500 * time.Millisecond
+	longLeast  = 500 * time.Millisecond
 	longMax    = 4 * time.Second
 	sinkGiveUp = 5 * time.Second
 )
@@ -89,7 +89,7 @@ func runApp(ctx context.Context, args []string) error {
 
 // handle is a client.Handler.
 func (a *application) handle(ctx context.Context, e *client.Event) error {
-	held := func() bool { return ctx.Err() == nil && time.Until(e.LeaseUntil()) > 0 } //nolint:forbidigo // as wall time is what LeaseUntil gives
+	held := func() bool { return ctx.Err() == nil && time.Until(e.LeaseUntil()) > 0 }
 	if a.stubborn {
 		ctx = context.WithoutCancel(ctx)
 		held = func() bool { return true }
@@ -194,7 +194,7 @@ func (a *application) note(what string, inPostgres, inRedis bool, key string, to
 func lengthOf(name string) time.Duration {
 	hash := xxhash.Sum64String(name)
 	if hash%slowEvery == 0 {
-		return longMin + time.Duration(hash/slowEvery%uint64(longMax-longMin))
+		return longLeast + time.Duration(hash/slowEvery%uint64(longMax-longLeast))
 	}
 	return time.Duration(hash / slowEvery % uint64(workMax))
 }
@@ -220,7 +220,7 @@ func (a *application) consume(ctx context.Context, url string) error {
 	for {
 		m, err := consumer.Receive(ctx)
 		if err != nil {
-			return nil //nolint:nilerr // it was told to end
+			return nil // it was told to end
 		}
 		handlers.Go(func() error {
 			work := context.WithoutCancel(ctx)

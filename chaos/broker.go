@@ -32,6 +32,9 @@ func startBroker(ctx context.Context, dir string) (*broker, error) {
 		return nil, err
 	}
 	b := &broker{env: append(os.Environ(), "TMPDIR="+tmp, "RINGFENCE_PULSAR_FROM=dist", "PULSAR_URL=")}
+	if os.Getenv("RINGFENCE_PULSAR_WAIT") == "" {
+		b.env = append(b.env, "RINGFENCE_PULSAR_WAIT=300") // it is not alone on the machine
+	}
 	out, err := b.tool(ctx, "start", "--own", "--advertise", brokerIP,
 		"--set", fmt.Sprint("managedLedgerMaxEntriesPerLedger=", ledgerEntries), "--set", "managedLedgerMinLedgerRolloverTimeMinutes=0")
 	if err != nil {

@@ -48,7 +48,7 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 		}
 		err = c.broker.unload(ctx, topic)
 	case kindDelete:
-		err = c.broker.remove(ctx, controlTopic)
+		err = c.delete(ctx)
 	case kindRollover:
 		err = c.broker.awaitRollover(ctx, controlTopic)
 	case kindLeave:
@@ -127,6 +127,24 @@ func (c *chaos) cut(ctx context.Context, m *member, f fault) error {
 	}
 	slept := sleep(ctx, f.Length)
 	return errors.Join(slept, c.network.heal(context.WithoutCancel(ctx), pairs))
+}
+
+// noticeMax is how long the members may take to notice that the control log is gone:
+// what they append has no answer, and no lease is longer than that.
+const noticeMax = 20 * time.Second
+
+// delete deletes the control topic and waits until the group has noticed, which is
+// whole for as long as its leases last.
+func (c *chaos) delete(ctx context.Context) error {
+	if err := c.broker.remove(ctx, controlTopic); err != nil {
+		return err
+	}
+	return eventually(ctx, noticeMax, "the members notice", func() error {
+		if c.group.whole(ctx) == nil {
+			return errors.New("they have not noticed")
+		}
+		return nil
+	})
 }
 
 // rejoin ends a member gracefully and starts it again.

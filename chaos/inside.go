@@ -45,7 +45,7 @@ func runOutside(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()          // with it goes the lock
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another user
 		return err
 	}

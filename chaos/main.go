@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -91,7 +92,7 @@ func parse(args []string) (options, error) {
 	}
 	o.Kinds, o.JSON = of, output == "json"
 	if o.Seed == 0 {
-		o.Seed = uint64(time.Now().UnixNano()) % 1_000_000 //nolint:forbidigo // a seed, and it is printed
+		o.Seed = uint64(time.Now().UnixNano()) % 1_000_000
 	}
 	check(f.NArg() == 0, "what is %q? All arguments are flags", f.Args())
 	check(o.Faults >= 1, "--faults = %d, want at least 1", o.Faults)
@@ -113,14 +114,11 @@ func parse(args []string) (options, error) {
 func (o options) replay() string {
 	command := fmt.Sprintf("go run ./chaos --seed %d --faults %d --members %d --rate %d --keys %d --sink-share %v", o.Seed, o.Faults, o.Members, o.Rate, o.Keys, o.Share)
 	if len(o.Kinds) < len(kinds) && o.Control != controlShared {
-		list := ""
+		list := make([]string, len(o.Kinds))
 		for i, k := range o.Kinds {
-			if i > 0 {
-				list += ","
-			}
-			list += string(k)
+			list[i] = string(k)
 		}
-		command += " --kinds " + list
+		command += " --kinds " + strings.Join(list, ",")
 	}
 	if o.Stubborn {
 		command += " --app-stubborn"

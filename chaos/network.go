@@ -115,12 +115,12 @@ func within(name string, f func() error) error {
 	if err != nil {
 		return err
 	}
-	defer home.Close()
+	defer func() { _ = home.Close() }() // a name of a namespace
 	there, err := os.Open("/run/netns/" + name)
 	if err != nil {
 		return err
 	}
-	defer there.Close()
+	defer func() { _ = there.Close() }() // another one
 	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter %s: %w", name, err)
 	}

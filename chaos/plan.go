@@ -81,13 +81,13 @@ const (
 	roundMax = 3 // faults at once
 	loneOdds = 3 // one round in so many holds several faults; the times of takeovers are measured in the others
 
-	pauseMin, pauseMax = 300 * time.Millisecond, 30 * time.Second
-	cutMin, cutMax     = time.Second, 15 * time.Second
-	slowMin, slowMax   = 2 * time.Second, 10 * time.Second
-	downMin, downMax   = 200 * time.Millisecond, 6 * time.Second // until a killed process is started again
-	delayMin, delayMax = 20 * time.Millisecond, 400 * time.Millisecond
-	spreadMax          = 2 * time.Second // between the beginnings of the faults of a round
-	quietMin, quietMax = time.Second, 3 * time.Second
+	pauseLeast, pauseMax = 300 * time.Millisecond, 30 * time.Second
+	cutLeast, cutMax     = time.Second, 15 * time.Second
+	slowLeast, slowMax   = 2 * time.Second, 10 * time.Second
+	downLeast, downMax   = 200 * time.Millisecond, 6 * time.Second // until a killed process is started again
+	delayLeast, delayMax = 20 * time.Millisecond, 400 * time.Millisecond
+	spreadMax            = 2 * time.Second // between the beginnings of the faults of a round
+	quietLeast, quietMax = time.Second, 3 * time.Second
 )
 
 // fault is one thing that is done to the group. Its times count from the beginning
@@ -165,7 +165,7 @@ func (d *drawer) fill(of []kind, n int) {
 }
 
 func (d *drawer) round() round {
-	r := round{Quiet: d.between(quietMin, quietMax)}
+	r := round{Quiet: d.between(quietLeast, quietMax)}
 	size := 1
 	if d.random.IntN(loneOdds) == 0 {
 		size = 2 + d.random.IntN(roundMax-1)
@@ -197,16 +197,16 @@ func (d *drawer) fault(k kind, used map[int]bool) fault {
 		}
 		used[f.Member] = true
 	}
-	switch k { //nolint:exhaustive // the others have no length
+	switch k {
 	case kindKill, kindPower:
-		f.Length = d.between(downMin, downMax)
+		f.Length = d.between(downLeast, downMax)
 	case kindPause:
-		f.Length = d.logarithmic(pauseMin, pauseMax)
+		f.Length = d.logarithmic(pauseLeast, pauseMax)
 	case kindCut, kindHalfCut:
-		f.Length = d.logarithmic(cutMin, cutMax)
+		f.Length = d.logarithmic(cutLeast, cutMax)
 	case kindSlow:
-		f.Length = d.logarithmic(slowMin, slowMax)
-		f.Delay = d.logarithmic(delayMin, delayMax)
+		f.Length = d.logarithmic(slowLeast, slowMax)
+		f.Delay = d.logarithmic(delayLeast, delayMax)
 	}
 	return f
 }

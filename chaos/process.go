@@ -56,7 +56,7 @@ func (p *process) spawn() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()   // the process has its own
 	cmd := exec.Command(binary, args...) //nolint:noctx // it ends when it is told to
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), env...)

@@ -65,11 +65,22 @@ func (p *publication) number(name string) int {
 	return n
 }
 
-// firstAck returns when the broker had the first event after t; Forever for never.
-func (p *publication) firstAck(t clock.Instant) clock.Instant {
-	i := sort.Search(len(p.acks), func(i int) bool { return p.acks[i] > t })
-	if i == len(p.acks) {
+// silenceMin is how long no ack comes when a broker is away.
+const silenceMin = clock.Instant(1e9)
+
+// back returns when the broker had the first event again after the longest time
+// between from and until in which it had none; Forever if that has no end there.
+func (p *publication) back(from, until clock.Instant) clock.Instant {
+	i := sort.Search(len(p.acks), func(i int) bool { return p.acks[i] >= from-silenceMin })
+	end, longest, last := clock.Forever, clock.Instant(0), from-silenceMin
+	for ; i < len(p.acks) && last < until; i++ {
+		if gap := p.acks[i] - last; gap > longest {
+			end, longest = p.acks[i], gap
+		}
+		last = p.acks[i]
+	}
+	if last < until && until-last > longest {
 		return clock.Forever
 	}
-	return p.acks[i]
+	return end
 }

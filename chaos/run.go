@@ -243,6 +243,6 @@ func readable(files []journal.File, runs []appRun) (there []journal.File, of []a
 }
 
 func say(format string, args ...any) {
-	at := time.Now().Format("15:04:05") //nolint:forbidigo // for people
+	at := time.Now().Format("15:04:05")
 	fmt.Fprintf(os.Stderr, "%s  %s\n", at, fmt.Sprintf(format, args...))
 }

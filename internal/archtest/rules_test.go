@@ -124,6 +124,7 @@ var pureFiles = []pure{
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "unpin.go", "window.go", "workers.go", "config.go"}},
 	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go"}},
+	{dir: "chaos", files: []string{"plan.go", "publication.go", "analyse.go"}},
 }
 
 // mayStartGoroutines lists the files that may hold a go statement, with why an
