@@ -52,7 +52,7 @@ e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit test-reconnect test-e2e
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit planted test-reconnect test-e2e
 
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
@@ -79,6 +79,14 @@ sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
 .PHONY: spec
 spec: ## Model-check the ownership protocol (SPEC=short|quick|full, or names of runs)
 	spec/check.sh $(SPEC)
+
+.PHONY: planted
+planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
+	$(GO) test -tags planted ./internal/planted ./internal/sim -run Planted -count=1 -timeout=15m $(ARGS)
+
+.PHONY: planted-table
+planted-table: # hunts each bug five times and writes docs/exclusivity-planted.md
+	$(GO) test -tags planted ./internal/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target in turn (FUZZTIME= for each)

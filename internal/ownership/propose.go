@@ -165,6 +165,9 @@ func (m *Machine) propose() {
 // keepStill takes those moves out of a table that nobody's coming or going asks for.
 // Members are known by their names: who is replaced gets its partitions back.
 func (m *Machine) keepStill(names []string, table []uint16) []uint16 {
+	if len(names) == 0 { // planted: LastMemberEpoch
+		return table
+	}
 	at := make(map[string]int, len(names)) // name → index in names
 	newcomer := make([]bool, len(names))
 	for i, name := range names {

@@ -25,7 +25,8 @@ type application struct {
 	conn    *conn   // the live stream, nil while there is none
 	conns   []*conn // that one, and those whose handlers still run
 	dialing bool
-	defiant bool // its handlers ignore their deadlines
+	defiant bool   // its handlers ignore their deadlines
+	pinged  func() // what a scene does when the next Ping is on its way
 }
 
 func (a *application) String() string { return fmt.Sprintf("%s/app%d", a.pod.name, a.id) }
@@ -223,6 +224,10 @@ func (c *conn) ping() {
 	k := c.inbox.SendPing(c.app.clock())
 	c.toRouter(&appwire.FromWorker{Other: &appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}}})
 	c.app.process.later(min(pingEvery, c.member.cfg.Timing.Lease/5), c.ping)
+	if do := c.app.pinged; do != nil {
+		c.app.pinged = nil
+		do()
+	}
 }
 
 func (c *conn) receipted(receipt uint64) {

@@ -252,7 +252,7 @@ func (w *world) checkEpoch(m *member, n ownership.Note) {
 // longer than a takeover can take, whatever is wrong with others.
 func (w *world) checkServed() {
 	if w.servedAt == nil {
-		w.servedAt = make([]time.Duration, w.p.partitions)
+		w.servedAt = slices.Repeat([]time.Duration{w.now}, w.p.partitions)
 	}
 	sound := slices.ContainsFunc(w.live, func(m *member) bool { return w.sound(m) && m.ended == nil && w.now-m.joinedAt > personal })
 	for p := range partitionsOf(w) {

@@ -353,7 +353,8 @@ func (w *world) heal() {
 	w.tracef("HEAL")
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
 	w.p.slow = min(w.p.slow, 0.05) // a backlog is no fault
-	end := w.log.outage            // what waits for it in a producer comes out then, and not before
+	w.ambush = false
+	end := w.log.outage // what waits for it in a producer comes out then, and not before
 	for _, m := range w.live {
 		end = max(end, m.feed.cut)
 	}

@@ -33,13 +33,14 @@ type logged struct {
 
 // feed is what one process has of the log: a producer and a tail.
 type feed struct {
-	stalled time.Duration // the tail brings nothing until then
-	wedged  bool          // the tail brings nothing until its reader is opened again
-	stuck   bool          // nor then
-	cut     time.Duration // neither half works until then
-	skip    int           // records that the client will drop
-	lag     time.Duration // what each append takes more
-	beats   int           // under way
+	stalled time.Duration     // the tail brings nothing until then
+	wedged  bool              // the tail brings nothing until its reader is opened again
+	stuck   bool              // nor then
+	cut     time.Duration     // neither half works until then
+	skip    int               // records that the client will drop
+	skips   func(logged) bool // of which kind; nil: any
+	lag     time.Duration     // what each append takes more
+	beats   int               // under way
 	lands   time.Duration
 
 	reader  uint64
@@ -241,7 +242,7 @@ func (l *controlLog) bring(m *member) {
 	for f.next < l.end() {
 		x := l.records[f.next-l.base]
 		f.next++
-		if f.skip > 0 {
+		if f.skip > 0 && (f.skips == nil || f.skips(x)) {
 			f.skip--
 			w.count("hole")
 			w.allowLost()

@@ -1,0 +1,92 @@
+package ownership
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// What the simulator of whole clusters has found, each hit on purpose.
+
+// TestBeatsThatAnOutageHeldBackCountOnce: own Beats that were sent a while apart and
+// come back together must not count in one moment: the others' would look too old.
+func TestBeatsThatAnOutageHeldBackCountOnce(t *testing.T) {
+	m := quietWorld(t, 1, DefaultTiming(), 1).procs[0].m
+	r := m.cfg.Timing.BeatEvery
+	for name, c := range map[string]struct {
+		apart time.Duration
+		want  int
+	}{
+		"together":             {0, 1},
+		"at half their pace":   {r / 2, 5},
+		"at their own pace":    {r, 5},
+		"each after a silence": {4 * r, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.counted = nil
+			for i := range 5 {
+				sent := clock.Instant(time.Hour) + clock.Instant(i)*clock.Instant(r)
+				m.count(counted{sent: sent, read: clock.Instant(2*time.Hour) + clock.Instant(i)*clock.Instant(c.apart)})
+			}
+			if len(m.counted) != c.want {
+				t.Errorf("%d of 5 Beats count, want %d", len(m.counted), c.want)
+			}
+		})
+	}
+}
+
+// TestBeatOfBeforeARemovalAsksForNothing: a Beat that lands after its sender was
+// removed, and was sent before, does not make the dead a member again.
+func TestBeatOfBeforeARemovalAsksForNothing(t *testing.T) {
+	w := quietWorld(t, 3, DefaultTiming(), 1)
+	w.brief = true
+	m := w.procs[0].m
+	dead := Incarnation{0xF}
+	w.hear(dead, &Hello{Node: Node{Name: "dead", Inc: dead, Lease: time.Second}, HashID: "h", Partitions: simPartitions})
+	beat := &Beat{Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true}
+	w.hear(dead, beat)
+	w.runUntil(w.now + time.Second)
+	if !m.state.IsMember(dead) {
+		t.Fatal("it never became a member: this proves nothing")
+	}
+	w.runUntil(w.now + 10*time.Second)
+	if m.state.IsMember(dead) {
+		t.Fatal("it is silent, and still a member")
+	}
+	w.hear(dead, beat)
+	w.runUntil(w.now + 2*time.Second)
+	if m.state.IsMember(dead) {
+		t.Error("a late Beat has made it a member again")
+	}
+	w.hear(dead, &Beat{Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash, Ready: true})
+	w.runUntil(w.now + time.Second)
+	if !m.state.IsMember(dead) {
+		t.Error("a Beat of after the removal has not made it a member")
+	}
+}
+
+// TestDeadPredecessorTakesNobodysName: an epoch that brings our own dead predecessor
+// back is not for us to obey; one that brings a successor is.
+func TestDeadPredecessorTakesNobodysName(t *testing.T) {
+	own, other := Incarnation{1}, Incarnation{2}
+	for name, c := range map[string]struct {
+		nodes []Incarnation // in the order of their coming
+		want  bool
+	}{
+		"a predecessor": {[]Incarnation{other, own}, false},
+		"a successor":   {[]Incarnation{own, other}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &State{Members: []Incarnation{other}}
+			for _, inc := range c.nodes {
+				s.Nodes = append(s.Nodes, Node{Name: "n", Inc: inc})
+			}
+			s.index()
+			m := &Machine{cfg: Config{Name: "n", Inc: own}, state: s}
+			if got := m.nameTaken([]Incarnation{own}); got != c.want {
+				t.Errorf("nameTaken = %t, want %t", got, c.want)
+			}
+		})
+	}
+}
