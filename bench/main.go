@@ -2,12 +2,25 @@
 // broker in one run, and prints what each costs.
 //
 //	go run ./bench --modes shared,ringfence --handler none
+//	go run ./bench --suite core --out result.json
+//	go run ./bench plot --in result.json --out docs/img
 //
-// Every consumer, application and router is a process of its own. A mode's figures
-// come from its steady window: from when part of the backlog is handled and every
-// process has the memory that it needs, until the backlog is nearly drained, so that
-// start-up and tail do not count. It needs a
-// broker: PULSAR_URL, or `make bench`, which starts one.
+// Every consumer, application and router is a process of its own. The workloads:
+//
+//   - drain consumes a backlog as fast as it goes. Its figures come from the steady
+//     window: from when part of the backlog is handled and every process has the memory
+//     that it needs, until the backlog is nearly drained, so that start-up and tail do
+//     not count.
+//   - latency publishes at a fixed rate and measures from when an event was to be
+//     published until its handler starts, and until the application is done with it.
+//   - kill publishes at a fixed rate, ends a node by SIGKILL, and measures how long
+//     keys stand still, and what is handled again.
+//
+// Whether a mode is exclusive is read in the journals of its applications: with drain
+// and latency from a run of its own, because journals cost more than an event does;
+// with kill from the run itself.
+//
+// It needs a broker: PULSAR_URL, or `make bench`, which starts one.
 package main
 
 import (
@@ -20,52 +33,19 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"sort"
-	"strings"
 	"syscall"
-	"time"
 )
 
-// Options are what a run is asked for.
-type Options struct {
-	Modes       []string
-	Handler     string
-	Events      int
-	Keys        int
-	Size        int
-	Nodes       int
-	Warm        float64 // the share of the backlog that warms the processes up
-	GOGC        int     // of every process, on all sides
-	Repetitions int
-	Router      string
-	App         string // tcp or unix
-	PulsarURL   string
-	JSON        bool
-}
-
-// Result is what one mode cost, over its repetitions.
-type Result struct {
-	Mode          string             `json:"mode"`
-	ConsumePerS   float64            `json:"consume_per_s"`
-	ConsumeSpread [2]float64         `json:"consume_per_s_min_max"`
-	CPUPerEvent   map[string]float64 `json:"cpu_us_per_event"`
-	Repetitions   int                `json:"repetitions"`
-}
-
-// Report is the whole run, as printed by --output json.
-type Report struct {
-	Handler string             `json:"handler"`
-	Events  int                `json:"events"`
-	Keys    int                `json:"keys"`
-	Size    int                `json:"size"`
-	Nodes   int                `json:"nodes"`
-	Modes   []Result           `json:"modes"`
-	Ratios  map[string]float64 `json:"ratios"`
-}
-
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == workerCommand {
+	command := ""
+	if len(os.Args) > 1 {
+		command = os.Args[1]
+	}
+	switch command {
+	case workerCommand:
 		exit(runWorker(os.Args[2:]))
+	case plotCommand:
+		exit(runPlot(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -87,149 +67,179 @@ func exit(err error) {
 	os.Exit(1)
 }
 
-func parse(args []string) (Options, error) {
-	var o Options
-	var modes, output string
-	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&modes, "modes", "shared,ringfence", "what to run: shared, ringfence")
-	f.StringVar(&o.Handler, "handler", "none", "what the application does with an event: none, json")
-	f.IntVar(&o.Events, "events", 3_000_000, "events in the backlog of one repetition")
-	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
-	f.IntVar(&o.Size, "size", 256, "payload bytes")
-	f.IntVar(&o.Nodes, "nodes", 3, "consumers, or routers with one application each")
-	f.Float64Var(&o.Warm, "warm", 0.3, "share of the backlog that warms the processes up and does not count")
-	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
-	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
-	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
-	f.StringVar(&o.App, "app", "tcp", "how an application reaches its router: tcp, unix")
-	f.StringVar(&o.PulsarURL, "pulsar", os.Getenv("PULSAR_URL"), "the broker")
-	f.StringVar(&output, "output", "table", "table or json")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	o.Modes, o.JSON = strings.Split(modes, ","), output == "json"
-	var errs []error
-	for _, m := range o.Modes {
-		if m != modeShared && m != modeRingfence {
-			errs = append(errs, fmt.Errorf("mode %q is not one of shared, ringfence", m))
-		}
-	}
-	if o.Handler != "none" && o.Handler != "json" {
-		errs = append(errs, fmt.Errorf("handler %q is not one of none, json", o.Handler))
-	}
-	if o.App != "tcp" && o.App != "unix" {
-		errs = append(errs, fmt.Errorf("app %q is not one of tcp, unix", o.App))
-	}
-	if o.PulsarURL == "" {
-		errs = append(errs, errors.New("no broker: set PULSAR_URL, or run `make bench`, which starts one"))
-	}
-	if o.Events < 1000 || o.Keys < 1 || o.Size < 64 || o.Nodes < 1 || o.Repetitions < 1 {
-		errs = append(errs, errors.New("want --events >= 1000, --keys >= 1, --size >= 64, --nodes >= 1, --repetitions >= 1"))
-	}
-	if o.Warm < 0 || o.Warm > 0.8 || o.GOGC < 10 {
-		errs = append(errs, errors.New("want --warm from 0 to 0.8, --gogc >= 10"))
-	}
-	return o, errors.Join(errs...)
+// bench is one run.
+type bench struct {
+	dir   string    // for what rounds leave
+	table io.Writer // for people
+	warn  io.Writer
+
+	verified map[string]*Exclusivity // by mode and number of nodes: once is enough
 }
 
-// run measures every mode in turn, A B A B …, the first round uncounted: the
-// broker's caches and its JIT belong to nobody.
 func run(ctx context.Context, o Options, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "ringfence-bench-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // a temporary folder
-	if o.Router == "" && slices.Contains(o.Modes, modeRingfence) {
+	b := &bench{dir: dir, table: w, warn: os.Stderr, verified: map[string]*Exclusivity{}}
+	if o.JSON {
+		b.table = io.Discard
+	}
+	list := experiments(o)
+	needs := func(name string) bool {
+		return slices.ContainsFunc(list, func(e experiment) bool {
+			return slices.ContainsFunc(e.options.Modes, func(m mode) bool { return m.name == name })
+		})
+	}
+	if needs(modeRedlock) {
+		if _, err := findRedis(); err != nil {
+			return err
+		}
+	}
+	if o.Router == "" && needs(modeRingfence) {
 		if o.Router, err = buildRouter(ctx, dir); err != nil {
 			return err
 		}
 	}
-	samples := map[string][]Sample{}
-	for round := 0; round <= o.Repetitions; round++ {
-		for _, mode := range o.Modes {
-			s, err := measure(ctx, o, mode, dir, round)
+	result := newRun(ctx, o)
+	for _, e := range list {
+		e.options.Router = o.Router
+		if err := e.options.validate(); err != nil {
+			return err
+		}
+		for _, workload := range e.options.Workloads {
+			rep, err := b.measure(ctx, e, workload)
 			if err != nil {
-				return fmt.Errorf("%s, repetition %d: %w", mode, round, err)
+				return err
 			}
-			if round > 0 {
-				samples[mode] = append(samples[mode], s)
-			}
-			if !o.JSON {
-				fmt.Fprintf(w, "%-10s round %d  %9.0f events/s  %s\n", mode, round, s.PerSecond, cpuText(s.CPU))
+			result.Reports = append(result.Reports, rep)
+			rep.print(b.table)
+			if err := save(o.Out, result); err != nil { // what is measured stays, whatever comes
+				return err
 			}
 		}
 	}
-	rep := report(o, samples)
 	if o.JSON {
-		return json.NewEncoder(w).Encode(rep)
-	}
-	for _, r := range rep.Modes {
-		fmt.Fprintf(w, "%-10s median   %9.0f events/s (%.0f … %.0f)  %s\n",
-			r.Mode, r.ConsumePerS, r.ConsumeSpread[0], r.ConsumeSpread[1], cpuText(r.CPUPerEvent))
-	}
-	for mode, ratio := range rep.Ratios {
-		fmt.Fprintf(w, "ringfence / %s = %.2f\n", mode, ratio)
+		return json.NewEncoder(w).Encode(result)
 	}
 	return nil
 }
 
-func report(o Options, samples map[string][]Sample) Report {
-	rep := Report{Handler: o.Handler, Events: o.Events, Keys: o.Keys, Size: o.Size, Nodes: o.Nodes, Ratios: map[string]float64{}}
-	medians := map[string]float64{}
-	for _, mode := range o.Modes {
-		var rates []float64
-		cpu := map[string][]float64{}
-		for _, s := range samples[mode] {
-			rates = append(rates, s.PerSecond)
-			for role, v := range s.CPU {
-				cpu[role] = append(cpu[role], v)
+// save writes the result to a file, if one is asked for.
+func save(name string, r Run) error {
+	if name == "" {
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(b, '\n'), 0o644) //nolint:gosec // a report is for everybody
+}
+
+// measure runs one workload of an experiment in all its modes.
+func (b *bench) measure(ctx context.Context, e experiment, workload string) (Report, error) {
+	if e.name != "" {
+		fmt.Fprintf(b.table, "\n%s: %s\n", e.name, workload)
+	}
+	rep := newReport(e.options, e.name, workload)
+	var results map[string]Result
+	var err error
+	switch workload {
+	case workloadLatency:
+		results, err = measureLatency(ctx, b, e.options)
+	case workloadKill:
+		results, err = measureKill(ctx, b, e.options)
+	default:
+		results, err = measureDrain(ctx, b, e.options)
+	}
+	if err != nil {
+		return rep, fmt.Errorf("%s: %w", workload, err)
+	}
+	for _, m := range e.options.Modes {
+		r := results[m.name]
+		if r.Exclusivity == nil {
+			if r.Exclusivity, err = b.verify(ctx, e.options, m); err != nil {
+				return rep, fmt.Errorf("verify %s: %w", m.name, err)
 			}
 		}
-		r := Result{Mode: mode, Repetitions: len(rates), CPUPerEvent: map[string]float64{}}
-		r.ConsumePerS, r.ConsumeSpread = median(rates)
-		for role, v := range cpu {
-			r.CPUPerEvent[role], _ = median(v)
-		}
-		medians[mode] = r.ConsumePerS
 		rep.Modes = append(rep.Modes, r)
 	}
-	if ours, ok := medians[modeRingfence]; ok {
-		for mode, rate := range medians {
-			if mode != modeRingfence && rate > 0 {
-				rep.Ratios[mode] = ours / rate
+	rep.compare()
+	return rep, nil
+}
+
+// interleave runs repetitions in turn, A B A B …, and hands each sample to keep.
+func interleave[S any](b *bench, o Options, workload string, from, to int, measure func(round) (S, error), keep func(number int, m mode, s S)) error {
+	for number := from; number <= to; number++ {
+		for _, m := range o.Modes {
+			s, err := measure(newRound(o, m, workload, b.dir, number, b.warn))
+			if err != nil {
+				return fmt.Errorf("%s, repetition %d: %w", m.name, number, err)
 			}
+			keep(number, m, s)
 		}
 	}
-	return rep
+	return nil
 }
 
-// median returns the median and the extremes of values, zeros when there are none.
-func median(values []float64) (mid float64, minMax [2]float64) {
-	if len(values) == 0 {
-		return 0, minMax
-	}
-	s := append([]float64(nil), values...)
-	sort.Float64s(s)
-	mid = s[len(s)/2]
-	if len(s)%2 == 0 {
-		mid = (s[len(s)/2-1] + s[len(s)/2]) / 2
-	}
-	return mid, [2]float64{s[0], s[len(s)-1]}
+// measureDrain leaves the first round uncounted: the broker's caches and its JIT
+// belong to nobody.
+func measureDrain(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
+	samples := map[string][]Sample{}
+	err := interleave(b, o, workloadDrain, 0, o.Repetitions, func(r round) (Sample, error) { return r.drain(ctx) },
+		func(number int, m mode, s Sample) {
+			fmt.Fprintf(b.table, "%-*s round %d  %9.0f events/s  %s\n", modeWidth, m.name, number, s.PerSecond, cpuText(s.CPU))
+			if number > 0 {
+				samples[m.name] = append(samples[m.name], s)
+			}
+		})
+	return results(o, samples, drainResult), err
 }
 
-func cpuText(cpu map[string]float64) string {
-	var roles []string
-	for role := range cpu {
-		roles = append(roles, role)
-	}
-	sort.Strings(roles)
-	var parts []string
-	for _, role := range roles {
-		parts = append(parts, fmt.Sprintf("%s %.2f µs", role, cpu[role]))
-	}
-	return "CPU/event: " + strings.Join(parts, ", ")
+func measureLatency(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
+	samples := map[string][]latencySample{}
+	err := interleave(b, o, workloadLatency, 1, o.LatencyRepetitions, func(r round) (latencySample, error) { return r.latency(ctx) },
+		func(number int, m mode, s latencySample) {
+			q := quantilesOf(s.start)
+			fmt.Fprintf(b.table, "%-*s round %d  start p50 %.2f  p99 %.2f  p99.9 %.2f ms\n", modeWidth, m.name, number, q.P50, q.P99, q.P999)
+			samples[m.name] = append(samples[m.name], s)
+		})
+	return results(o, samples, latencyResult), err
 }
 
-// settle is how long after the last worker's first event the steady window begins.
-const settle = 500 * time.Millisecond
+func measureKill(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
+	samples := map[string][]killSample{}
+	err := interleave(b, o, workloadKill, 1, o.LatencyRepetitions, func(r round) (killSample, error) { return r.kill(ctx) },
+		func(number int, m mode, s killSample) {
+			fmt.Fprintf(b.table, "%-*s round %d  gap p99 %v  worst %v\n", modeWidth, m.name, number, s.gap.P99, s.gap.Max)
+			samples[m.name] = append(samples[m.name], s)
+		})
+	return results(o, samples, killResult), err
+}
+
+func results[S any](o Options, samples map[string][]S, result func(Options, mode, []S) Result) map[string]Result {
+	all := map[string]Result{}
+	for _, m := range o.Modes {
+		all[m.name] = result(o, m, samples[m.name])
+	}
+	return all
+}
+
+// verify looks for overlaps in a mode, once for each number of nodes.
+func (b *bench) verify(ctx context.Context, o Options, m mode) (*Exclusivity, error) {
+	if o.VerifyEvents == 0 {
+		return nil, nil
+	}
+	name := fmt.Sprintf("%s %d", m.name, o.Nodes)
+	if e := b.verified[name]; e != nil {
+		return e, nil
+	}
+	s, err := newRound(o, m, "verify", b.dir, 0, b.warn).verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.verified[name] = exclusivity(s)
+	return b.verified[name], nil
+}

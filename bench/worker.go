@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os/signal"
@@ -11,49 +12,97 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-	plog "github.com/apache/pulsar-client-go/pulsar/log"
-
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/journal"
 )
 
 // workerCommand makes this binary one application process of a run.
 const workerCommand = "worker"
 
+// worker is one application process. Its methods are safe for concurrent use.
+type worker struct {
+	name     string
+	mode     mode
+	topic    string
+	pulsar   string
+	redis    string
+	endpoint string
+
+	handler     handler
+	stalledKeys int
+	stall       time.Duration
+
+	journal   *journal.Writer // nil: none
+	latencies *latencies      // nil: none
+	handled   atomic.Int64
+}
+
 // runWorker consumes until it is told to stop, and prints ten times a second how
 // many events it has handled.
 func runWorker(args []string) error {
+	w := &worker{}
 	f := flag.NewFlagSet(workerCommand, flag.ContinueOnError)
-	mode := f.String("mode", "", "shared or ringfence")
-	handler := f.String("handler", "none", "none or json")
-	url := f.String("pulsar", "", "the broker, for shared")
-	topic := f.String("topic", "", "the topic, for shared")
-	endpoint := f.String("endpoint", "", "the router, for ringfence")
+	f.StringVar(&w.name, "name", "", "of this process, unique in its run")
+	name := f.String("mode", "", "one of "+modeNames())
+	work := f.String("handler", "none", "none, json or how long it waits")
+	f.StringVar(&w.pulsar, "pulsar", "", "the broker")
+	f.StringVar(&w.topic, "topic", "", "the topic")
+	f.StringVar(&w.redis, "redis", "", "address of the Redis, for redlock")
+	f.StringVar(&w.endpoint, "endpoint", "", "the router, for ringfence")
+	f.IntVar(&w.stalledKeys, "stalled-keys", 0, "keys whose handler waits for --stall")
+	f.DurationVar(&w.stall, "stall", 0, "how long")
+	journalPath := f.String("journal", "", "file to write starts and ends to")
+	latencyPath := f.String("latencies", "", "file to write latencies to, at the end")
+	latencyFrom := f.Int("latency-from", 0, "number of the first event whose latency counts")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	var known bool
+	if w.mode, known = modeNamed(*name); !known {
+		return fmt.Errorf("mode %q is not one of %s", *name, modeNames())
+	}
+	var err error
+	if w.handler, err = parseHandler(*work); err != nil {
+		return err
+	}
+	if *journalPath != "" {
+		if w.journal, err = journal.Create(*journalPath); err != nil {
+			return err
+		}
+	}
+	if *latencyPath != "" {
+		w.latencies = newLatencies(*latencyFrom)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	var handled atomic.Int64
+	if err := w.consume(ctx); err != nil || w.latencies == nil {
+		return err
+	}
+	return w.latencies.write(*latencyPath)
+}
+
+func (w *worker) consume(ctx context.Context) error {
+	if w.mode.name != modeRingfence {
+		return w.consumeTopic(ctx)
+	}
 	var report sync.WaitGroup
 	defer report.Wait()
-	report.Go(func() { reportProgress(ctx, &handled) })
-	work := func(payload []byte) error { return nil }
-	if *handler == "json" {
-		work = decode
+	report.Go(func() { w.reportProgress(ctx) })
+	atOnce := receiverQueue // as many as the other modes' receiver queues hold
+	if w.waits() {
+		atOnce = waitingHandlers
 	}
-	if *mode == modeRingfence {
-		return client.Run(ctx, *endpoint, func(_ context.Context, e *client.Event) error {
-			err := work(e.Payload)
-			handled.Add(1)
-			return err
-		}, client.MaxInFlight(5000)) // as many as the other modes' receiver queues hold
-	}
-	return consumeShared(ctx, *url, *topic, work, &handled)
+	return client.Run(ctx, w.endpoint, func(_ context.Context, e *client.Event) error {
+		err := w.handle(e.Key, e.Payload, e.FencingToken)
+		w.finished(e.Key, e.Payload)
+		return err
+	}, client.MaxInFlight(atOnce))
 }
 
 // reportProgress prints how many events have been handled, ten times a second.
-func reportProgress(ctx context.Context, handled *atomic.Int64) {
+func (w *worker) reportProgress(ctx context.Context) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -61,48 +110,69 @@ func reportProgress(ctx context.Context, handled *atomic.Int64) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			fmt.Println(handled.Load())
+			fmt.Println(w.handled.Load())
 		}
 	}
 }
 
-// consumeShared is the plain way: one SHARED consumer, as many handlers as the
-// machine has cores.
-func consumeShared(ctx context.Context, url, topic string, work func([]byte) error, handled *atomic.Int64) error {
-	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: plog.DefaultNopLogger()})
+// waits reports whether handlers of this run spend their time waiting.
+func (w *worker) waits() bool { return w.handler.wait > 0 || w.stalledKeys > 0 }
+
+// handlers is how many handlers of a mode that is neither striped nor Ringfence run
+// at once.
+func (w *worker) handlers() int {
+	switch {
+	case w.waits():
+		return waitingHandlers
+	case w.mode.name == modeRedlock:
+		return lockHandlers
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// handle is what the application does with an event. Its bookkeeping is part of no
+// run that is about speed.
+func (w *worker) handle(key string, payload []byte, token int64) error {
+	if w.journal == nil {
+		return w.work(key, payload)
+	}
+	n, _, err := readStamp(payload)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	messages := make(chan pulsar.ConsumerMessage, 1000)
-	consumer, err := c.Subscribe(pulsar.ConsumerOptions{
-		Topic: topic, SubscriptionName: "bench", Type: pulsar.Shared,
-		ReceiverQueueSize: 5000, MessageChannel: messages,
-	})
+	h, err := w.journal.Start(eventName(n), event.Key(key), token)
 	if err != nil {
 		return err
 	}
-	defer consumer.Close()
-	var handlers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		handlers.Go(func() { handle(ctx, consumer, messages, work, handled) })
+	if err := w.work(key, payload); err != nil {
+		return errors.Join(err, w.journal.End(h, journal.Failed))
 	}
-	handlers.Wait()
+	return w.journal.End(h, journal.Done)
+}
+
+func (w *worker) work(key string, payload []byte) error {
+	if w.latencies != nil && !w.stalled(key) {
+		w.latencies.started(payload, clock.Now())
+	}
+	switch {
+	case w.stalled(key):
+		time.Sleep(w.stall)
+	case w.handler.wait > 0:
+		time.Sleep(w.handler.wait)
+	case w.handler.decode:
+		return decode(payload)
+	}
 	return nil
 }
 
-func handle(ctx context.Context, consumer pulsar.Consumer, messages <-chan pulsar.ConsumerMessage, work func([]byte) error, handled *atomic.Int64) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case m := <-messages:
-			if work(m.Payload()) != nil {
-				consumer.Nack(m)
-				continue
-			}
-			_ = consumer.Ack(m) // without a receipt from the broker it never fails
-			handled.Add(1)
-		}
+func (w *worker) stalled(key string) bool {
+	return w.stalledKeys > 0 && keyNumber(key) < w.stalledKeys
+}
+
+// finished counts an event, after the application has acked it.
+func (w *worker) finished(key string, payload []byte) {
+	if w.latencies != nil && !w.stalled(key) {
+		w.latencies.finished(payload, clock.Now())
 	}
+	w.handled.Add(1)
 }

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// subscription is what all consumers of a round's topic share.
+const subscription = "bench"
+
+const namespace = "public/default"
+
+// brokerPID returns the process of the broker that tools/pulsar.sh started, or 0 when
+// it runs in a container or somewhere else.
+func brokerPID(handle string) int {
+	if handle == "" {
+		return 0
+	}
+	b, err := os.ReadFile(filepath.Join(handle, "pid"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// admin is the broker's admin API. Its zero value has none: then nothing is deleted,
+// nothing is known of acks, and there are no partitioned topics.
+type admin struct{ url string }
+
+func (a admin) there() bool { return a.url != "" }
+
+// request returns the body of the answer.
+func (a admin) request(ctx context.Context, method, path, body string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.url, "/")+"/admin/v2/"+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(answer.Body, answerMax))
+	if err == nil && answer.StatusCode >= http.StatusBadRequest {
+		err = fmt.Errorf("%s %s: %s: %.200s", method, path, answer.Status, said)
+	}
+	return said, err
+}
+
+// answerMax is the longest answer of the admin API that is read.
+const answerMax = 16 << 20
+
+func (a admin) get(ctx context.Context, path string, into any) error {
+	b, err := a.request(ctx, http.MethodGet, path, "")
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
+}
+
+func (a admin) delete(ctx context.Context, path string) error {
+	_, err := a.request(ctx, http.MethodDelete, path+"?force=true", "")
+	return err
+}
+
+const ownTopics = "persistent/" + namespace
+
+// createPartitioned makes a topic with n partitions.
+func (a admin) createPartitioned(ctx context.Context, topic string, n int) error {
+	_, err := a.request(ctx, http.MethodPut, ownTopics+"/"+localName(topic)+"/partitions", strconv.Itoa(n))
+	return err
+}
+
+// deleteRound deletes every topic of a round: its own, and those that routers have
+// made for the group that bears its name.
+func (a admin) deleteRound(ctx context.Context, topic string) error {
+	if !a.there() {
+		return nil
+	}
+	var partitioned, plain []string
+	if err := a.get(ctx, ownTopics+"/partitioned", &partitioned); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range partitioned {
+		if ofRound(name, topic) {
+			errs = append(errs, a.delete(ctx, ownTopics+"/"+localName(name)+"/partitions"))
+		}
+	}
+	if err := a.get(ctx, ownTopics, &plain); err != nil {
+		return err
+	}
+	for _, name := range plain {
+		if ofRound(name, topic) {
+			errs = append(errs, a.delete(ctx, ownTopics+"/"+localName(name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ofRound reports whether a topic belongs to the round of topic.
+func ofRound(name, topic string) bool { return strings.Contains(localName(name), localName(topic)) }
+
+func localName(topic string) string { return topic[strings.LastIndex(topic, "/")+1:] }
+
+// entries is what the broker knows of a subscription, in entries: a batch is one.
+type entries struct {
+	at    time.Time
+	added float64 // so far
+	open  float64 // published, and not acked as a whole
+}
+
+// entriesOf asks for a topic, or for all its partitions.
+func (a admin) entriesOf(ctx context.Context, topic string, partitions int) (entries, error) {
+	names := []string{localName(topic)}
+	if partitions > 0 {
+		names = names[:0]
+		for i := range partitions {
+			names = append(names, fmt.Sprintf("%s-partition-%d", localName(topic), i))
+		}
+	}
+	sum := entries{at: time.Now()}
+	for _, name := range names {
+		var stats struct {
+			EntriesAdded float64 `json:"entriesAddedCounter"`
+			Cursors      map[string]struct {
+				Consumed float64 `json:"messagesConsumedCounter"` // counts entries, in spite of its name
+			} `json:"cursors"`
+		}
+		if err := a.get(ctx, ownTopics+"/"+name+"/internalStats", &stats); err != nil {
+			return entries{}, err
+		}
+		sum.added += stats.EntriesAdded
+		sum.open += stats.EntriesAdded - stats.Cursors[subscription].Consumed
+	}
+	return sum, nil
+}
+
+// meanOpen is how long an entry stayed unacked on average, by Little's law: how many
+// were open at a time, divided by how many came in a second. 0 when nothing came.
+func meanOpen(samples []entries) time.Duration {
+	if len(samples) < 2 {
+		return 0
+	}
+	first, last := samples[0], samples[len(samples)-1]
+	took, came := last.at.Sub(first.at), last.added-first.added
+	if took <= 0 || came <= 0 {
+		return 0
+	}
+	open := 0.0
+	for _, s := range samples {
+		open += s.open / float64(len(samples))
+	}
+	return time.Duration(open / came * float64(took))
+}
+
+// version asks which release the broker is, empty when it does not say.
+func (a admin) version(ctx context.Context) string {
+	if !a.there() {
+		return ""
+	}
+	b, err := a.request(ctx, http.MethodGet, "brokers/version", "")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/journal"
+)
+
+// What a process is to its mode.
+const (
+	roleApp    = "app"
+	roleRouter = "router"
+	roleRedis  = "redis"
+	roleBroker = "broker" // nobody's: it is watched, not started
+)
+
+// point is what a worker has done at an instant, or what a process has used.
+type point struct {
+	at    time.Time
+	value float64 // events, or CPU seconds
+}
+
+// proc is one process under measurement.
+type proc struct {
+	role   string
+	pid    int
+	cmd    *exec.Cmd // nil: somebody else's
+	reader sync.WaitGroup
+
+	journal  string        // path of the application's journal, empty for none
+	latency  string        // path of its latencies, empty for none
+	killedAt clock.Instant // 0: it was not
+
+	mu     sync.Mutex
+	events []point
+	cpu    []point
+}
+
+// cluster is the processes of one mode in one round. Its methods are for one goroutine.
+type cluster struct {
+	options Options
+	mode    mode
+	topic   string
+	dir     string // for settings, logs, journals
+	procs   []*proc
+	nodes   [][]*proc // what goes when a node is killed
+	admins  []string  // addresses of the routers' admin servers
+}
+
+// record says what the applications of a cluster write down.
+type record struct {
+	journals    bool
+	latencies   bool
+	latencyFrom int // number of the first event that counts
+}
+
+// startCluster starts the processes of a mode on a topic. Its caller calls end, even
+// after an error.
+func startCluster(ctx context.Context, o Options, m mode, topic, dir string, rec record) (*cluster, error) {
+	c := &cluster{options: o, mode: m, topic: topic, dir: dir}
+	self, err := os.Executable()
+	if err != nil {
+		return c, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return c, err
+	}
+	if o.BrokerPID != 0 {
+		c.procs = append(c.procs, &proc{role: roleBroker, pid: o.BrokerPID})
+	}
+	args := []string{"--mode", m.name, "--handler", o.Handler.name, "--topic", topic, "--pulsar", o.PulsarURL, "--stalled-keys", strconv.Itoa(o.StalledKeys), "--stall", o.Stall.String()}
+	if m.name == modeRedlock {
+		redis, err := startRedis(ctx, c)
+		if err != nil {
+			return c, err
+		}
+		args = append(args, "--redis", redis)
+	}
+	for i := range o.Nodes {
+		if err := c.startNode(ctx, i, self, args, rec); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func (c *cluster) startNode(ctx context.Context, i int, self string, args []string, rec record) error {
+	var node []*proc
+	app := append([]string{workerCommand, "--name", fmt.Sprintf("app-%03d", i)}, args...)
+	if c.mode.name == modeRingfence {
+		config, endpoint, admin, err := routerConfig(c.options, c.topic, c.dir, i)
+		if err != nil {
+			return err
+		}
+		router, err := c.launch(ctx, roleRouter, c.options.Router, "run", "--config", config)
+		if err != nil {
+			return err
+		}
+		node, c.admins = append(node, router), append(c.admins, admin)
+		app = append(app, "--endpoint", endpoint)
+	}
+	var journalPath, latencyPath string
+	if rec.journals {
+		journalPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.journal", i))
+		app = append(app, "--journal", journalPath)
+	}
+	if rec.latencies {
+		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.latencies", i))
+		app = append(app, "--latencies", latencyPath, "--latency-from", strconv.Itoa(rec.latencyFrom))
+	}
+	p, err := c.launch(ctx, roleApp, self, app...)
+	if err != nil {
+		return err
+	}
+	p.journal, p.latency = journalPath, latencyPath
+	c.nodes = append(c.nodes, append(node, p))
+	return nil
+}
+
+func (c *cluster) launch(ctx context.Context, role, name string, args ...string) (*proc, error) {
+	p := &proc{role: role, cmd: exec.CommandContext(ctx, name, args...)}
+	p.cmd.Env = append(os.Environ(), "GOGC="+strconv.Itoa(c.options.GOGC))
+	log, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", role, len(c.procs))))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // the process has its own descriptor
+	p.cmd.Stderr = log
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", role, err)
+	}
+	p.pid = p.cmd.Process.Pid
+	p.reader.Go(func() { p.read(out) })
+	c.procs = append(c.procs, p)
+	return p, nil
+}
+
+// end waits for all processes, after cancel has killed those that still run.
+func (c *cluster) end(cancel context.CancelFunc) {
+	cancel()
+	for _, p := range c.procs {
+		p.wait()
+	}
+}
+
+func (p *proc) wait() {
+	if p.cmd == nil || p.cmd.ProcessState != nil {
+		return
+	}
+	p.reader.Wait()
+	_ = p.cmd.Wait() // it was killed, or told to end
+}
+
+// stopApps tells the applications to end and waits until they have, so that they
+// write what they have kept in memory.
+func (c *cluster) stopApps() {
+	for _, p := range c.apps() {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	}
+	for _, p := range c.apps() {
+		p.wait()
+	}
+}
+
+// kill ends all processes of a node at once.
+func (c *cluster) kill(node int) clock.Instant {
+	at := clock.Now()
+	for _, p := range c.nodes[node] {
+		p.killedAt = at
+		_ = p.cmd.Process.Kill() // it may have ended
+	}
+	return at
+}
+
+func (c *cluster) apps() []*proc {
+	var apps []*proc
+	for _, p := range c.procs {
+		if p.role == roleApp {
+			apps = append(apps, p)
+		}
+	}
+	return apps
+}
+
+func (c *cluster) journals() []journal.File {
+	var files []journal.File
+	for _, p := range c.apps() {
+		files = append(files, journal.File{Path: p.journal, KilledAt: p.killedAt})
+	}
+	return files
+}
+
+// awaitReady waits until every consumer has subscribed, or every router is a member.
+func (c *cluster) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !c.ready(ctx) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the processes are not ready: %w", errors.Join(ctx.Err(), c.lastWords()))
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (c *cluster) ready(ctx context.Context) bool {
+	for _, p := range c.apps() {
+		if !p.reports() {
+			return false
+		}
+	}
+	for _, address := range c.admins {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+		if err != nil {
+			return false
+		}
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			return false
+		}
+	}
+	return true
+}
+
+// lastWords are the ends of the logs, which say why a cluster did not work.
+func (c *cluster) lastWords() error {
+	var errs []error
+	logs, _ := filepath.Glob(filepath.Join(c.dir, "*.log")) // the pattern is a good one
+	for _, name := range logs {
+		b, err := os.ReadFile(name)
+		if text := strings.TrimSpace(string(b[max(0, len(b)-500):])); err == nil && text != "" {
+			errs = append(errs, fmt.Errorf("%s: … %s", filepath.Base(name), text))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// read takes a worker's progress lines: the count of events it has handled.
+func (p *proc) read(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		n, err := strconv.Atoi(lines.Text())
+		if err != nil {
+			continue
+		}
+		p.mu.Lock()
+		p.events = append(p.events, point{time.Now(), float64(n)})
+		p.mu.Unlock()
+	}
+}
+
+// reports says whether the worker has said anything yet.
+func (p *proc) reports() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.events) > 0
+}
+
+func (c *cluster) sampleCPU() {
+	for _, p := range c.procs {
+		p.sampleCPU()
+	}
+}
+
+func (p *proc) sampleCPU() {
+	seconds, err := cpuSeconds(p.pid)
+	if err != nil {
+		return // it has ended; its last point stays
+	}
+	p.mu.Lock()
+	p.cpu = append(p.cpu, point{time.Now(), seconds})
+	p.mu.Unlock()
+}
+
+// cpuSeconds reads what a process has used so far, user and system.
+func cpuSeconds(pid int) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseStat(string(b))
+}
+
+func parseStat(stat string) (float64, error) {
+	f := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name before it may hold anything
+	if len(f) < 13 {
+		return 0, errors.New("unexpected /proc/PID/stat")
+	}
+	user, err1 := strconv.ParseFloat(f[11], 64)
+	system, err2 := strconv.ParseFloat(f[12], 64)
+	return (user + system) / 100, errors.Join(err1, err2) // USER_HZ is 100 on every Linux that Go runs on
+}
+
+// buildRouter builds the router binary of this module into dir.
+func buildRouter(ctx context.Context, dir string) (string, error) {
+	bin := filepath.Join(dir, "router")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/ringfence/router/cmd/router")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build the router: %w", err)
+	}
+	return bin, nil
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Sample is one measured repetition of a drain.
+type Sample struct {
+	PerSecond float64
+	CPU       map[string]float64 // role → CPU microseconds per event
+}
+
+// drain fills a fresh topic, starts the mode's processes, waits until they have
+// handled everything, and computes the steady window's figures.
+func (r round) drain(ctx context.Context) (s Sample, err error) {
+	events := r.mode.events(r.options)
+	err = r.run(ctx, func(ctx context.Context) error {
+		if err := r.backlog(ctx, func(p *publisher) error { return p.backlog(ctx, events) }); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, record{})
+		defer c.end(cancel)
+		if err != nil {
+			return err
+		}
+		if err := c.awaitHandled(ctx, events); err != nil {
+			return err
+		}
+		s, err = window(r.options.Warm, events, c.procs)
+		return err
+	})
+	return s, err
+}
+
+// awaitHandled waits until the applications have handled so many events.
+func (c *cluster) awaitHandled(ctx context.Context, events int) error {
+	tick := time.NewTicker(watchTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d events were handled: %w", total(c.procs), events, errors.Join(ctx.Err(), c.lastWords()))
+		case <-tick.C:
+		}
+		c.sampleCPU()
+		if total(c.procs) >= events {
+			return nil
+		}
+	}
+}
+
+// settle is how long after the last worker's first event the steady window begins.
+const settle = 500 * time.Millisecond
+
+// windowShortest is the shortest steady window that says anything.
+const windowShortest = 500 * time.Millisecond
+
+// window computes the figures between the moment when warm of the backlog was
+// handled, or a little after the last worker had begun where that was later, and the
+// moment when 95 % was.
+func window(warm float64, events int, procs []*proc) (Sample, error) {
+	var from time.Time
+	for _, p := range procs {
+		if p.role != roleApp {
+			continue
+		}
+		began, ok := p.began()
+		if !ok {
+			return Sample{}, errors.New("one of the workers has handled nothing: ask for more --events")
+		}
+		if at := began.Add(settle); at.After(from) {
+			from = at
+		}
+	}
+	if at := reached(procs, warm*float64(events)); at.After(from) {
+		from = at
+	}
+	to := reached(procs, 0.95*float64(events))
+	took := to.Sub(from)
+	if took < windowShortest {
+		return Sample{}, fmt.Errorf("the steady window is only %.2f s long: ask for more --events", took.Seconds())
+	}
+	n := eventsAt(procs, to) - eventsAt(procs, from)
+	return Sample{PerSecond: n / took.Seconds(), CPU: cpuPerEvent(procs, from, to, n)}, nil
+}
+
+// cpuPerEvent is what each role used for n events, in microseconds.
+func cpuPerEvent(procs []*proc, from, to time.Time, n float64) map[string]float64 {
+	cpu := map[string]float64{}
+	for _, p := range procs {
+		p.mu.Lock()
+		cpu[p.role] += (valueAt(p.cpu, to) - valueAt(p.cpu, from)) * 1e6 / n
+		p.mu.Unlock()
+	}
+	return cpu
+}
+
+func total(procs []*proc) int {
+	n := 0.0
+	for _, p := range procs {
+		p.mu.Lock()
+		if len(p.events) > 0 {
+			n += p.events[len(p.events)-1].value
+		}
+		p.mu.Unlock()
+	}
+	return int(n)
+}
+
+// reached returns the last moment of a report at which less than n events were handled.
+func reached(procs []*proc, n float64) time.Time {
+	var last time.Time
+	for _, p := range procs {
+		for _, e := range p.reported() {
+			if e.at.After(last) && eventsAt(procs, e.at) < n {
+				last = e.at
+			}
+		}
+	}
+	return last
+}
+
+// began returns when the worker reported its first event.
+func (p *proc) began() (time.Time, bool) {
+	for _, e := range p.reported() {
+		if e.value > 0 {
+			return e.at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// reported returns the progress so far. The points do not change any more.
+func (p *proc) reported() []point {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.events
+}
+
+func eventsAt(procs []*proc, t time.Time) float64 {
+	n := 0.0
+	for _, p := range procs {
+		n += valueAt(p.reported(), t)
+	}
+	return n
+}
+
+// valueAt interpolates between the points around t. Before the first one it is 0.
+func valueAt(points []point, t time.Time) float64 {
+	var before point
+	for _, p := range points {
+		if p.at.After(t) {
+			if before.at.IsZero() {
+				return 0
+			}
+			part := float64(t.Sub(before.at)) / float64(p.at.Sub(before.at))
+			return before.value + part*(p.value-before.value)
+		}
+		before = p
+	}
+	return before.value
+}

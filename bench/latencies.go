@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// The histograms hold microseconds, to three digits.
+const (
+	latencyMax    = 10 * time.Minute // longer ones count as this
+	latencyDigits = 3
+)
+
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, latencyMax.Microseconds(), latencyDigits)
+}
+
+// latencies are those of one application process, from the publication of an event
+// to the start of its handler, and to when the application was finished with it. Safe
+// for concurrent use.
+type latencies struct {
+	from int // events with lower numbers warm up
+
+	mu         sync.Mutex
+	start, end *hdrhistogram.Histogram
+}
+
+func newLatencies(from int) *latencies {
+	return &latencies{from: from, start: newHistogram(), end: newHistogram()}
+}
+
+func (l *latencies) started(payload []byte, now clock.Instant)  { l.add(l.start, payload, now) }
+func (l *latencies) finished(payload []byte, now clock.Instant) { l.add(l.end, payload, now) }
+
+func (l *latencies) add(h *hdrhistogram.Histogram, payload []byte, now clock.Instant) {
+	n, at, err := readStamp(payload)
+	if err != nil || n < l.from {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = h.RecordValue(min(now.Sub(at), latencyMax).Microseconds()) // within bounds it never fails
+}
+
+// latencyFile is what a worker leaves: histograms in HdrHistogram's own encoding.
+type latencyFile struct {
+	Start []byte `json:"start"`
+	End   []byte `json:"end"`
+}
+
+func (l *latencies) write(path string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var file latencyFile
+	var err error
+	if file.Start, err = l.start.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
+		return err
+	}
+	if file.End, err = l.end.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
+		return err
+	}
+	b, err := json.Marshal(file)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+// mergeLatencies adds the file of a worker to start and end.
+func mergeLatencies(path string, start, end *hdrhistogram.Histogram) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("the latencies of an application: %w", err)
+	}
+	var file latencyFile
+	if err := json.Unmarshal(b, &file); err != nil {
+		return err
+	}
+	for encoded, into := range map[*[]byte]*hdrhistogram.Histogram{&file.Start: start, &file.End: end} {
+		h, err := hdrhistogram.Decode(*encoded)
+		if err != nil {
+			return err
+		}
+		into.Merge(h)
+	}
+	return nil
+}
+
+// Quantiles are of a latency, in milliseconds.
+type Quantiles struct {
+	Count int64   `json:"count"`
+	P50   float64 `json:"p50_ms"`
+	P99   float64 `json:"p99_ms"`
+	P999  float64 `json:"p999_ms"`
+	Max   float64 `json:"max_ms"`
+}
+
+func quantilesOf(h *hdrhistogram.Histogram) Quantiles {
+	ms := func(q float64) float64 { return float64(h.ValueAtPercentile(q)) / 1000 }
+	return Quantiles{Count: h.TotalCount(), P50: ms(50), P99: ms(99), P999: ms(99.9), Max: float64(h.Max()) / 1000}
+}

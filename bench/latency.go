@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// latencySample is one repetition at a fixed rate.
+type latencySample struct {
+	start, end *hdrhistogram.Histogram
+	acked      time.Duration // mean, as the broker sees it; 0: unknown
+	behind     int           // events not handled when the last one was published
+	cpu        map[string]float64
+}
+
+// ackTick is how often the broker is asked what is unacked; an answer costs it a
+// millisecond.
+const ackTick = 250 * time.Millisecond
+
+// catchUpMax is how long events may still be handled after the last was published.
+const catchUpMax = 10 * time.Second
+
+// latency publishes at a fixed rate, and lets the applications measure.
+func (r round) latency(ctx context.Context) (s latencySample, err error) {
+	load := r.options.load()
+	err = r.run(ctx, func(ctx context.Context) error {
+		p, err := newPublisher(r.options, r.mode, r.topic)
+		if err != nil {
+			return err
+		}
+		defer p.close()
+		ctx, cancel := context.WithCancel(ctx)
+		c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, record{latencies: true, latencyFrom: load.warmUp})
+		defer c.end(cancel)
+		if err != nil {
+			return err
+		}
+		var unacked []entries
+		var from time.Time
+		_, err = r.paced(ctx, c, p, func(since time.Duration) {
+			if since < r.options.WarmUp {
+				return
+			}
+			c.sampleCPU()
+			if from.IsZero() {
+				from = time.Now()
+			}
+			if r.admin.there() && (len(unacked) == 0 || time.Since(unacked[len(unacked)-1].at) >= ackTick) {
+				if e, err := r.admin.entriesOf(ctx, r.topic, r.partitions()); err == nil { // one answer less is no harm
+					unacked = append(unacked, e)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		to := time.Now()
+		s.behind = max(0, load.count-total(c.procs))
+		s.cpu = cpuPerEvent(c.procs, from, to, to.Sub(from).Seconds()*float64(r.options.Rate))
+		s.acked = meanOpen(unacked)
+		catchUp, done := context.WithTimeout(ctx, catchUpMax)
+		_ = c.awaitHandled(catchUp, load.count) // what is missing then is told as behind
+		done()
+		c.stopApps()
+		s.start, s.end = newHistogram(), newHistogram()
+		for _, p := range c.apps() {
+			if err := mergeLatencies(p.latency, s.start, s.end); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return s, err
+}

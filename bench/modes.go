@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// The modes.
+const (
+	modeShared             = "shared"
+	modeFailover           = "failover"
+	modeKeyShared          = "key_shared"
+	modeKeySharedUnbatched = "key_shared_unbatched"
+	modeRedlock            = "redlock"
+	modeRingfence          = "ringfence"
+)
+
+// How a producer makes entries.
+const (
+	batchingDefault = "default" // as the client does by itself: any keys in one batch
+	batchingKey     = "key"     // a batch holds one key
+	batchingOff     = "off"
+)
+
+// A mode is one way of consuming a topic. Each is set up as a team would that means
+// to keep it: what a mode needs to be fast it gets, as far as it stays exclusive.
+type mode struct {
+	name         string
+	subscription pulsar.SubscriptionType
+	batching     string // what its producers must do, or do by default
+
+	// partitioned modes get a topic with a partition for each node: with one
+	// partition, one consumer works and the others watch.
+	partitioned bool
+
+	// striped modes get the events of one key in one process and in order, so that it
+	// is left to the application to handle them one at a time.
+	striped bool
+
+	// share is the part of --events that the backlog of this mode holds: enough for
+	// seconds of a steady state, where a whole one would take minutes.
+	share float64
+}
+
+var modes = []mode{
+	{name: modeShared, subscription: pulsar.Shared, batching: batchingDefault, share: 1},
+	{name: modeFailover, subscription: pulsar.Failover, batching: batchingDefault, partitioned: true, striped: true, share: 1},
+	{name: modeKeyShared, subscription: pulsar.KeyShared, batching: batchingKey, striped: true, share: 0.15},
+	{name: modeKeySharedUnbatched, subscription: pulsar.KeyShared, batching: batchingOff, striped: true, share: 0.1},
+	{name: modeRedlock, subscription: pulsar.Shared, batching: batchingDefault, share: 0.1},
+	{name: modeRingfence, subscription: pulsar.Shared, batching: batchingDefault, share: 1},
+}
+
+func modeNamed(name string) (mode, bool) {
+	for _, m := range modes {
+		if m.name == name {
+			return m, true
+		}
+	}
+	return mode{}, false
+}
+
+func modeNames() string {
+	names := make([]string, len(modes))
+	for i, m := range modes {
+		names[i] = m.name
+	}
+	return strings.Join(names, ", ")
+}
+
+// events is how many events the backlog of this mode holds.
+func (m mode) events(o Options) int { return max(1000, int(m.share*float64(o.Events))) }
+
+// batchingFor is what the producers of this mode do when o asks for it. KEY_SHARED
+// cannot have batches of many keys: all of a batch goes to one consumer.
+func (m mode) batchingFor(o Options) string {
+	if o.Batching == "" || m.subscription == pulsar.KeyShared {
+		return m.batching
+	}
+	return o.Batching
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+)
+
+// errNoRedis tells what to do about it.
+var errNoRedis = errors.New("mode redlock needs redis-server, which is not on the PATH: install it (Debian: apt-get install redis-server), or leave redlock out of --modes")
+
+func findRedis() (string, error) {
+	name, err := exec.LookPath("redis-server")
+	if err != nil {
+		return "", errNoRedis
+	}
+	return name, nil
+}
+
+// redisStartMax is how long a Redis may take to answer.
+const redisStartMax = 10 * time.Second
+
+// startRedis starts a Redis on a free loopback port, with nothing on disk: locks are
+// not worth a write, and it is the fastest that Redis can be.
+func startRedis(ctx context.Context, c *cluster) (address string, err error) {
+	name, err := findRedis()
+	if err != nil {
+		return "", err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anybody
+	if err != nil {
+		return "", err
+	}
+	address = listener.Addr().String()
+	listener.Close()
+	_, port, _ := net.SplitHostPort(address) // it came from the listener
+	data := filepath.Join(c.dir, "redis")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return "", err
+	}
+	if _, err := c.launch(ctx, roleRedis, name, "--bind", "127.0.0.1", "--port", port, "--dir", data, "--save", "", "--appendonly", "no"); err != nil {
+		return "", err
+	}
+	client := redis.NewClient(&redis.Options{Addr: address})
+	defer func() { _ = client.Close() }() // it only asked
+	ctx, cancel := context.WithTimeout(ctx, redisStartMax)
+	defer cancel()
+	for {
+		err := client.Ping(ctx).Err()
+		if err == nil {
+			return address, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("redis-server at %s does not answer: %w", address, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// What a team that locks with Redis would choose for handlers of milliseconds. The
+// retries outlast the TTL, so that an event is given back to Pulsar only when its
+// key's holder lives and takes longer than anybody thought.
+const (
+	lockTTL        = 8 * time.Second // redsync's default
+	lockDelayFirst = time.Millisecond
+	lockDelayMax   = 64 * time.Millisecond
+	lockTries      = 250 // about 12 s
+
+	// lockHandlers is how many handlers that do not wait run at once: enough to hide
+	// the way to Redis and back.
+	lockHandlers = 64
+)
+
+// locks guard keys by a Redis.
+type locks struct {
+	client *redis.Client
+	sync   *redsync.Redsync
+}
+
+func newLocks(address string, handlers int) *locks {
+	client := redis.NewClient(&redis.Options{Addr: address, PoolSize: handlers})
+	return &locks{client, redsync.New(goredis.NewPool(client))}
+}
+
+func (l *locks) of(key string) *redsync.Mutex {
+	return l.sync.NewMutex("lock:"+key, redsync.WithExpiry(lockTTL), redsync.WithTries(lockTries), redsync.WithRetryDelayFunc(lockDelay))
+}
+
+func (l *locks) close() { _ = l.client.Close() } // the process ends
+
+// lockDelay doubles from try to try. It is spread by the try's own instant, so that
+// those who wait for one lock do not come back together.
+func lockDelay(tries int) time.Duration {
+	d := lockDelayMax
+	if tries < 7 {
+		d = min(d, lockDelayFirst<<tries)
+	}
+	return d/2 + time.Duration(time.Now().UnixNano())%(d/2+1)
+}
+
+// redisVersion is for the report; empty when there is no Redis.
+func redisVersion(ctx context.Context) string {
+	name, err := findRedis()
+	if err != nil {
+		return ""
+	}
+	out, err := exec.CommandContext(ctx, name, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	return firstField(string(out), "v=")
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Run is everything that one call of the bench measured, as its JSON has it.
+type Run struct {
+	At       time.Time         `json:"at"`
+	Command  []string          `json:"command"`
+	Machine  string            `json:"machine"`
+	Versions map[string]string `json:"versions"`
+	Reports  []Report          `json:"reports"`
+}
+
+// Report is one workload with one set of options, in all modes.
+type Report struct {
+	Name         string             `json:"name"`
+	Workload     string             `json:"workload"`
+	Handler      string             `json:"handler"`
+	Events       int                `json:"events"` // in the backlog, or in all at the rate
+	Keys         int                `json:"keys"`
+	Distribution string             `json:"distribution"`
+	Size         int                `json:"size"`
+	Nodes        int                `json:"nodes"`
+	App          string             `json:"app"`
+	Rate         int                `json:"rate_per_s,omitempty"`
+	StalledKeys  int                `json:"stalled_keys,omitempty"`
+	Modes        []Result           `json:"modes"`
+	Ratios       map[string]float64 `json:"ratios,omitempty"` // ringfence divided by each
+}
+
+// Result is what one mode cost, as the median over its repetitions.
+type Result struct {
+	Mode        string `json:"mode"`
+	Batching    string `json:"batching"`
+	Events      int    `json:"events"` // in one repetition
+	Repetitions int    `json:"repetitions"`
+
+	ConsumePerS   float64            `json:"consume_per_s,omitempty"`
+	ConsumeSpread *[2]float64        `json:"consume_per_s_min_max,omitempty"`
+	CPUPerEvent   map[string]float64 `json:"cpu_us_per_event,omitempty"`
+
+	Latency *Latency `json:"latency,omitempty"`
+	Kill    *Kill    `json:"kill,omitempty"`
+
+	// Exclusivity comes from a run of its own, or with a kill from that run itself.
+	Exclusivity *Exclusivity `json:"exclusivity,omitempty"`
+}
+
+// Latency counts from when an event was to be published. Quantiles are of all
+// repetitions together.
+type Latency struct {
+	Start  Quantiles `json:"start"`                     // of the handler
+	End    Quantiles `json:"end"`                       // the application has acked: to Pulsar, or to its router
+	Acked  float64   `json:"acked_mean_ms,omitempty"`   // at the broker, all of the event's batch
+	Behind int       `json:"behind"`                    // not handled when the last event was published, at worst
+	Added  *Added    `json:"added_to_shared,omitempty"` // to the start of the handler
+}
+
+// Added is how much later than with plain SHARED handlers start.
+type Added struct {
+	P50  float64 `json:"p50_ms"`
+	P99  float64 `json:"p99_ms"`
+	P999 float64 `json:"p999_ms"`
+}
+
+// Kill is what the death of a node did, at worst over the repetitions.
+type Kill struct {
+	GapMax      float64 `json:"gap_max_ms"` // the longest that a key with an event stood still
+	GapP99      float64 `json:"gap_p99_ms"` // 99 of 100 keys stood still at most that long
+	Keys        uint64  `json:"keys"`
+	Redelivered int     `json:"redelivered"` // handlings of events that were handled, or had begun, before
+	Lost        uint64  `json:"lost"`
+}
+
+// Exclusivity is what the applications' journals prove.
+type Exclusivity struct {
+	Overlaps   uint64  `json:"overlaps"` // pairs of handlings of one key that ran at once
+	OverlapMax float64 `json:"overlap_max_ms"`
+	Handlings  uint64  `json:"handlings"`
+	Lost       uint64  `json:"lost"`
+}
+
+func exclusivity(s killSample) *Exclusivity {
+	return &Exclusivity{
+		Overlaps: s.report.Overlaps, OverlapMax: milliseconds(s.report.OverlapMax), Handlings: s.report.Started, Lost: s.report.Lost,
+	}
+}
+
+func (e *Exclusivity) String() string {
+	if e == nil {
+		return "overlaps not looked for"
+	}
+	text := fmt.Sprintf("%d overlaps in %d handlings", e.Overlaps, e.Handlings)
+	if e.Lost > 0 {
+		text += fmt.Sprintf(", %d events LOST", e.Lost)
+	}
+	return text
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func newReport(o Options, name, workload string) Report {
+	r := Report{
+		Name: name, Workload: workload, Handler: o.Handler.name, Events: o.Events, Keys: o.Keys, Distribution: o.Distribution,
+		Size: o.Size, Nodes: o.Nodes, App: o.App, StalledKeys: o.StalledKeys, Ratios: map[string]float64{},
+	}
+	if workload != workloadDrain {
+		r.Rate, r.Events = o.Rate, o.load().count
+	}
+	return r
+}
+
+func drainResult(o Options, m mode, samples []Sample) Result {
+	var rates []float64
+	var cpu []map[string]float64
+	for _, s := range samples {
+		rates, cpu = append(rates, s.PerSecond), append(cpu, s.CPU)
+	}
+	mid, spread := median(rates)
+	return Result{
+		Mode: m.name, Batching: m.batchingFor(o), Events: m.events(o), Repetitions: len(samples),
+		ConsumePerS: mid, ConsumeSpread: &spread, CPUPerEvent: medians(cpu),
+	}
+}
+
+func latencyResult(o Options, m mode, samples []latencySample) Result {
+	l := &Latency{}
+	start, end := newHistogram(), newHistogram()
+	var cpu []map[string]float64
+	var acked []float64
+	for _, s := range samples {
+		start.Merge(s.start)
+		end.Merge(s.end)
+		cpu, acked = append(cpu, s.cpu), append(acked, milliseconds(s.acked))
+		l.Behind = max(l.Behind, s.behind)
+	}
+	l.Start, l.End = quantilesOf(start), quantilesOf(end)
+	l.Acked, _ = median(acked)
+	return Result{
+		Mode: m.name, Batching: m.batchingFor(o), Events: o.load().count, Repetitions: len(samples), CPUPerEvent: medians(cpu), Latency: l,
+	}
+}
+
+func killResult(o Options, m mode, samples []killSample) Result {
+	k, e := &Kill{}, &Exclusivity{}
+	for _, s := range samples {
+		k.GapMax, k.GapP99 = max(k.GapMax, milliseconds(s.gap.Max)), max(k.GapP99, milliseconds(s.gap.P99))
+		k.Keys, k.Redelivered = max(k.Keys, s.gap.Count), max(k.Redelivered, s.again())
+		k.Lost = max(k.Lost, s.report.Lost)
+		one := exclusivity(s)
+		e.Overlaps += one.Overlaps
+		e.OverlapMax = max(e.OverlapMax, one.OverlapMax)
+		e.Handlings += one.Handlings
+		e.Lost += one.Lost
+	}
+	return Result{
+		Mode: m.name, Batching: m.batchingFor(o), Events: o.load().count, Repetitions: len(samples), Kill: k, Exclusivity: e,
+	}
+}
+
+// compare computes what is relative to another mode: the throughput of Ringfence to
+// each of the others, and the latency of each to that of plain SHARED.
+func (r *Report) compare() {
+	byMode := map[string]Result{}
+	for _, m := range r.Modes {
+		byMode[m.Mode] = m
+	}
+	for _, m := range r.Modes {
+		if ours := byMode[modeRingfence].ConsumePerS; ours > 0 && m.Mode != modeRingfence && m.ConsumePerS > 0 {
+			r.Ratios[m.Mode] = ours / m.ConsumePerS
+		}
+		if plain := byMode[modeShared].Latency; plain != nil && m.Latency != nil && m.Mode != modeShared {
+			m.Latency.Added = &Added{
+				P50:  m.Latency.Start.P50 - plain.Start.P50,
+				P99:  m.Latency.Start.P99 - plain.Start.P99,
+				P999: m.Latency.Start.P999 - plain.Start.P999,
+			}
+		}
+	}
+}
+
+// print writes the report as a table.
+func (r *Report) print(w io.Writer) {
+	for _, m := range r.Modes {
+		switch {
+		case m.Latency != nil:
+			l := m.Latency
+			fmt.Fprintf(w, "%-*s start p50 %8.2f  p99 %8.2f  p99.9 %8.2f ms  end p50 %8.2f  p99 %8.2f ms  acked %s  %s\n",
+				modeWidth, m.Mode, l.Start.P50, l.Start.P99, l.Start.P999, l.End.P50, l.End.P99, ackedText(l.Acked), cpuText(m.CPUPerEvent))
+			if l.Behind > r.Rate/10 {
+				fmt.Fprintf(w, "%-*s did not keep up: %d events behind at the end\n", modeWidth, "", l.Behind)
+			}
+		case m.Kill != nil:
+			k := m.Kill
+			fmt.Fprintf(w, "%-*s gap per key p99 %8.1f  worst %8.1f ms  redelivered %6d  lost %d  %v\n",
+				modeWidth, m.Mode, k.GapP99, k.GapMax, k.Redelivered, k.Lost, m.Exclusivity)
+		default:
+			fmt.Fprintf(w, "%-*s median   %9.0f events/s (%.0f … %.0f)  %s  %v\n",
+				modeWidth, m.Mode, m.ConsumePerS, m.ConsumeSpread[0], m.ConsumeSpread[1], cpuText(m.CPUPerEvent), m.Exclusivity)
+		}
+	}
+	for _, m := range r.Modes {
+		if m.Latency != nil && m.Latency.Added != nil {
+			a := m.Latency.Added
+			fmt.Fprintf(w, "%s - %s = p50 %+.2f, p99 %+.2f, p99.9 %+.2f ms\n", m.Mode, modeShared, a.P50, a.P99, a.P999)
+		}
+	}
+	for _, mode := range slices.Sorted(maps.Keys(r.Ratios)) {
+		fmt.Fprintf(w, "ringfence / %s = %.2f\n", mode, r.Ratios[mode])
+	}
+}
+
+// modeWidth makes columns.
+const modeWidth = len(modeKeySharedUnbatched)
+
+func ackedText(ms float64) string {
+	if ms == 0 {
+		return "unknown"
+	}
+	return fmt.Sprintf("mean %.1f ms", ms)
+}
+
+func cpuText(cpu map[string]float64) string {
+	var parts []string
+	for _, role := range slices.Sorted(maps.Keys(cpu)) {
+		parts = append(parts, fmt.Sprintf("%s %.2f µs", role, cpu[role]))
+	}
+	return "CPU/event: " + strings.Join(parts, ", ")
+}
+
+// newRun says where and with what a run takes place.
+func newRun(ctx context.Context, o Options) Run {
+	r := Run{
+		At: time.Now().UTC().Truncate(time.Second), Command: append([]string{"go", "run", "./bench"}, os.Args[1:]...),
+		Machine: machine(), Versions: map[string]string{"go": runtime.Version()},
+	}
+	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		commit = nil // not in a checkout
+	}
+	for name, version := range map[string]string{"pulsar": admin{o.AdminURL}.version(ctx), "redis": redisVersion(ctx), "ringfence": strings.TrimSpace(string(commit))} {
+		if version != "" {
+			r.Versions[name] = version
+		}
+	}
+	return r
+}
+
+// machine is what figures depend on, as far as the kernel tells.
+func machine() string {
+	cpu := runtime.GOARCH
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		cpu = field(string(b), "model name", cpu)
+	}
+	text := fmt.Sprintf("%d × %s", runtime.NumCPU(), cpu)
+	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
+		text += ", " + field(string(b), "MemTotal", "?") + " memory"
+	}
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		text += ", " + runtime.GOOS + " " + strings.TrimSpace(string(b))
+	}
+	return text
+}
+
+// field returns the value in the first line "name : value", or otherwise.
+func field(text, name, otherwise string) string {
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(line, ":")
+		if ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return otherwise
+}
+
+// firstField returns what follows prefix in the first word that begins with it.
+func firstField(text, prefix string) string {
+	for word := range strings.FieldsSeq(text) {
+		if value, ok := strings.CutPrefix(word, prefix); ok {
+			return value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"strconv"
+	"time"
+)
+
+// The suites.
+const (
+	suiteCore = "core" // what everybody asks first, in less than 20 minutes
+	suiteFull = "full" // and what happens at the edges, in hours
+)
+
+// experiment is one set of options and its workloads.
+type experiment struct {
+	name    string
+	options Options
+}
+
+// twoModes are enough where the question is what Ringfence costs.
+var twoModes = []string{modeShared, modeRingfence}
+
+// experiments returns what a call of the bench runs: the one thing that its options
+// ask for, or a suite, of which they are the starting point.
+func experiments(o Options) []experiment {
+	if o.Suite == "" {
+		return []experiment{{"", o}}
+	}
+	s := suite{base: o}
+	s.core()
+	if o.Suite == suiteFull {
+		s.full()
+	}
+	return s.all
+}
+
+type suite struct {
+	base Options
+	all  []experiment
+}
+
+// add adds an experiment in the modes of the command line, or in those that are named,
+// or in all.
+func (s *suite) add(name, workload string, names []string, change func(*Options)) {
+	o := s.base
+	o.Workloads = []string{workload}
+	if len(o.Modes) == 0 {
+		o.Modes = modes
+		if names != nil {
+			o.Modes = nil
+			for _, name := range names {
+				m, _ := modeNamed(name) // they are constants
+				o.Modes = append(o.Modes, m)
+			}
+		}
+	}
+	if change != nil {
+		change(&o)
+	}
+	s.all = append(s.all, experiment{name, o})
+}
+
+func (s *suite) core() {
+	s.add("json", workloadDrain, nil, withHandler("json"))
+	s.add("empty handler", workloadDrain, twoModes, func(o *Options) { withHandler("none")(o); o.VerifyEvents = 0 })
+	s.add("fixed rate", workloadLatency, nil, withHandler("json"))
+	s.add("kill", workloadKill, nil, func(o *Options) { withHandler("json")(o); o.LatencyRepetitions = 1 })
+}
+
+func (s *suite) full() {
+	s.add("stalled keys", workloadLatency, nil, func(o *Options) {
+		o.StalledKeys, o.Measure, o.LatencyRepetitions = 10, 20*time.Second, 1
+	})
+	for _, distribution := range []string{distributionZipf, distributionHot} {
+		s.add(distribution+" keys", workloadDrain, nil, func(o *Options) { o.Distribution = distribution })
+	}
+	for _, wait := range []string{"1ms", "10ms"} {
+		s.add(wait+" handler", workloadDrain, nil, func(o *Options) {
+			withHandler(wait)(o)
+			o.Events = min(o.Events, 500_000)
+		})
+	}
+	for _, nodes := range []int{2, 4, 8, 16} {
+		s.add(strconv.Itoa(nodes)+" nodes", workloadDrain, twoModes, func(o *Options) { o.Nodes = nodes })
+	}
+	for _, size := range []int{64, 1 << 10, 16 << 10, 64 << 10} {
+		s.add(strconv.Itoa(size)+" B", workloadDrain, twoModes, func(o *Options) {
+			o.Size = size
+			o.Events = min(o.Events, backlogBytesMax/size)
+		})
+	}
+	s.add("un-batched producer", workloadDrain, nil, func(o *Options) {
+		o.Batching = batchingOff
+		o.Events = min(o.Events, 300_000)
+	})
+}
+
+// backlogBytesMax bounds what one round of large events puts on the broker's disk.
+const backlogBytesMax = 2 << 30
+
+func withHandler(name string) func(*Options) {
+	return func(o *Options) { o.Handler, _ = parseHandler(name) } // the names are constants
+}
