@@ -468,6 +468,9 @@ func (w *world) unrest() string {
 	if w.promised > 0 {
 		say("%d faults have an end to come", w.promised)
 	}
+	if w.now <= w.log.epochs {
+		say("an epoch is on its way")
+	}
 	owned := 0
 	for _, m := range w.live {
 		if m.machine == nil {

@@ -20,6 +20,7 @@ type controlLog struct {
 	anchor  ownership.Position
 	outage  time.Duration // the broker answers nobody until then
 	rolled  time.Duration // when the ledger changed
+	epochs  time.Duration // when the last epoch that is on its way lands
 	states  map[ownership.Position]uint64
 	states2 map[ownership.Position]uint64 // of the records before those
 }
@@ -135,6 +136,9 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 	if !late {
 		at = max(at, f.lands)
 		f.lands = at
+	}
+	if _, isEpoch := record.Body.(*ownership.Epoch); isEpoch {
+		l.epochs = max(l.epochs, at)
 	}
 	topic := l.topic
 	w.after(at-w.now, func() { // the record is on its way, whatever happens to its sender

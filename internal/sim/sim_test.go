@@ -52,7 +52,7 @@ func TestExclusive(t *testing.T) {
 					r := Run(seed, length, false)
 					if r.Failure != "" {
 						t.Errorf("%s\nreplay with: go test ./internal/sim -run Exclusive -sim.seed=%d -sim.hours=%v -v", r.Failure, seed, *hoursFlag)
-						return
+						continue
 					}
 					if r.Moves == 0 || r.Faults == 0 {
 						t.Errorf("seed %d: %d moves and %d faults prove nothing", seed, r.Moves, r.Faults)
