@@ -15,7 +15,7 @@ buf      := $(GO) tool -modfile=tools/buf.mod buf
 
 .PHONY: help
 help: ## Show this help
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r name what; do printf '  %-14s %s\n' "$$name" "$$what"; done
 
 .PHONY: generate
 generate: ## Write the code that comes from the .proto files, and the alerts and dashboards
@@ -104,9 +104,14 @@ chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --
 chaos-long: ## Three hundred of them
 	$(GO) run ./chaos --faults 300 --rate 4000 $(ARGS)
 
+# The core suite takes less than 20 minutes; make bench ARGS="--modes shared,ringfence" does just that.
 .PHONY: bench
 bench: ## Ringfence and the other ways of consuming, side by side on one broker
-	tools/pulsar.sh run -- $(GO) run ./bench $(ARGS)
+	tools/pulsar.sh run -- $(GO) run ./bench $(or $(ARGS),--suite core --repetitions 5 --out bench/out/core.json)
+
+.PHONY: bench-full
+bench-full: ## The same, and what happens at the edges: hours
+	tools/pulsar.sh run -- $(GO) run ./bench --suite full --repetitions 5 --out bench/out/full.json $(ARGS)
 
 .PHONY: demo
 demo: ## Three members, three applications, one kill, a verdict

@@ -11,12 +11,12 @@ import (
 type Sample struct {
 	PerSecond float64
 	CPU       map[string]float64 // role → CPU microseconds per event
+	Events    int                // in the backlog
 }
 
 // drain fills a fresh topic, starts the mode's processes, waits until they have
 // handled everything, and computes the steady window's figures.
-func (r round) drain(ctx context.Context) (s Sample, err error) {
-	events := r.mode.events(r.options)
+func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
 	err = r.run(ctx, func(ctx context.Context) error {
 		if err := r.backlog(ctx, func(p *publisher) error { return p.backlog(ctx, events) }); err != nil {
 			return err
@@ -31,6 +31,7 @@ func (r round) drain(ctx context.Context) (s Sample, err error) {
 			return err
 		}
 		s, err = window(r.options.Warm, events, c.procs)
+		s.Events = events
 		return err
 	})
 	return s, err
@@ -59,9 +60,12 @@ const settle = 500 * time.Millisecond
 // windowShortest is the shortest steady window that says anything.
 const windowShortest = 500 * time.Millisecond
 
+// drainedAt is the part of the backlog with which the steady window ends.
+const drainedAt = 0.95
+
 // window computes the figures between the moment when warm of the backlog was
 // handled, or a little after the last worker had begun where that was later, and the
-// moment when 95 % was.
+// moment when drainedAt was.
 func window(warm float64, events int, procs []*proc) (Sample, error) {
 	var from time.Time
 	for _, p := range procs {
@@ -79,7 +83,7 @@ func window(warm float64, events int, procs []*proc) (Sample, error) {
 	if at := reached(procs, warm*float64(events)); at.After(from) {
 		from = at
 	}
-	to := reached(procs, 0.95*float64(events))
+	to := reached(procs, drainedAt*float64(events))
 	took := to.Sub(from)
 	if took < windowShortest {
 		return Sample{}, fmt.Errorf("the steady window is only %.2f s long: ask for more --events", took.Seconds())

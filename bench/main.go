@@ -32,6 +32,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 )
@@ -135,6 +136,9 @@ func save(name string, r Run) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // and so is its folder
+		return err
+	}
 	return os.WriteFile(name, append(b, '\n'), 0o644) //nolint:gosec // a report is for everybody
 }
 
@@ -187,9 +191,14 @@ func interleave[S any](b *bench, o Options, workload string, from, to int, measu
 // measureDrain leaves the first round uncounted: the broker's caches and its JIT
 // belong to nobody.
 func measureDrain(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
-	samples := map[string][]Sample{}
-	err := interleave(b, o, workloadDrain, 0, o.Repetitions, func(r round) (Sample, error) { return r.drain(ctx) },
+	samples, events := map[string][]Sample{}, map[string]int{}
+	for _, m := range o.Modes {
+		events[m.name] = m.events(o)
+	}
+	err := interleave(b, o, workloadDrain, 0, o.Repetitions,
+		func(r round) (Sample, error) { return r.drain(ctx, events[r.mode.name]) },
 		func(number int, m mode, s Sample) {
+			events[m.name] = m.eventsAt(o, s.PerSecond)
 			fmt.Fprintf(b.table, "%-*s round %d  %9.0f events/s  %s\n", modeWidth, m.name, number, s.PerSecond, cpuText(s.CPU))
 			if number > 0 {
 				samples[m.name] = append(samples[m.name], s)

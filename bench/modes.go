@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -38,8 +39,9 @@ type mode struct {
 	// is left to the application to handle them one at a time.
 	striped bool
 
-	// share is the part of --events that the backlog of this mode holds: enough for
-	// seconds of a steady state, where a whole one would take minutes.
+	// share is the part of --events that the backlog of this mode holds at most. That
+	// of a mode with less than 1 is also cut to seconds of a steady state, where a whole
+	// one would take minutes.
 	share float64
 }
 
@@ -69,8 +71,24 @@ func modeNames() string {
 	return strings.Join(names, ", ")
 }
 
-// events is how many events the backlog of this mode holds.
-func (m mode) events(o Options) int { return max(1000, int(m.share*float64(o.Events))) }
+// events is how many events the backlog of this mode holds in the first round.
+func (m mode) events(o Options) int { return max(eventsMin, int(m.share*float64(o.Events))) }
+
+// eventsAt is how many it holds in the rounds after it, if the mode handles so many a
+// second.
+func (m mode) eventsAt(o Options, perSecond float64) int {
+	all := m.events(o)
+	if m.share == 1 {
+		return all
+	}
+	return max(eventsMin, min(all, int(perSecond*steadyWanted.Seconds()/(drainedAt-o.Warm))))
+}
+
+// steadyWanted is how long the steady window of a slow mode shall be.
+const steadyWanted = 7 * time.Second
+
+// eventsMin is the smallest backlog.
+const eventsMin = 1000
 
 // batchingFor is what the producers of this mode do when o asks for it. KEY_SHARED
 // cannot have batches of many keys: all of a batch goes to one consumer.

@@ -181,7 +181,7 @@ func (o Options) validate() error {
 	check(o.PulsarURL != "", "no broker: set PULSAR_URL, or run `make bench`, which starts one")
 	check(o.AdminURL != "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.partitioned }),
 		"failover needs a partitioned topic: set PULSAR_ADMIN_URL, or leave it out of --modes")
-	check(o.Events >= 1000 && o.Keys >= 1 && o.Size >= 64 && o.Nodes >= 1 && o.Repetitions >= 1,
+	check(o.Events >= eventsMin && o.Keys >= 1 && o.Size >= 64 && o.Nodes >= 1 && o.Repetitions >= 1,
 		"want --events >= 1000, --keys >= 1, --size >= 64, --nodes >= 1, --repetitions >= 1")
 	check(o.Nodes <= 200, "want --nodes <= 200: each has a loopback address of its own")
 	check(o.Warm >= 0 && o.Warm <= 0.8 && o.GOGC >= 10, "want --warm from 0 to 0.8, --gogc >= 10")

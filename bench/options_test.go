@@ -96,3 +96,22 @@ func TestSuiteKeepsToTheModesAskedFor(t *testing.T) {
 		}
 	}
 }
+
+func TestBacklogOfASlowMode(t *testing.T) {
+	o, err := parseWith("--events", "1000000", "--warm", "0.25")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, slow := mode{share: 1}, mode{share: 0.1}
+	if n := fast.eventsAt(o, 10); n != 1_000_000 {
+		t.Errorf("a mode with a whole backlog gets %d", n)
+	}
+	for perSecond, want := range map[float64]int{1: eventsMin, 5000: 50_000, 1e6: 100_000} {
+		if n := slow.eventsAt(o, perSecond); n != want {
+			t.Errorf("at %v events/s the backlog holds %d, want %d", perSecond, n, want)
+		}
+	}
+	if n := (mode{share: 0.0001}).events(o); n != eventsMin {
+		t.Errorf("the smallest backlog holds %d", n)
+	}
+}

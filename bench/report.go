@@ -43,7 +43,7 @@ type Report struct {
 type Result struct {
 	Mode        string `json:"mode"`
 	Batching    string `json:"batching"`
-	Events      int    `json:"events"` // in one repetition
+	Events      int    `json:"events"` // in one repetition, at most
 	Repetitions int    `json:"repetitions"`
 
 	ConsumePerS   float64            `json:"consume_per_s,omitempty"`
@@ -124,12 +124,13 @@ func newReport(o Options, name, workload string) Report {
 func drainResult(o Options, m mode, samples []Sample) Result {
 	var rates []float64
 	var cpu []map[string]float64
+	events := 0
 	for _, s := range samples {
-		rates, cpu = append(rates, s.PerSecond), append(cpu, s.CPU)
+		rates, cpu, events = append(rates, s.PerSecond), append(cpu, s.CPU), max(events, s.Events)
 	}
 	mid, spread := median(rates)
 	return Result{
-		Mode: m.name, Batching: m.batchingFor(o), Events: m.events(o), Repetitions: len(samples),
+		Mode: m.name, Batching: m.batchingFor(o), Events: events, Repetitions: len(samples),
 		ConsumePerS: mid, ConsumeSpread: &spread, CPUPerEvent: medians(cpu),
 	}
 }

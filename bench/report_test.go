@@ -22,7 +22,7 @@ func exampleRun(t *testing.T) Run {
 	drain, latency, kill := newReport(o, "", workloadDrain), newReport(o, "", workloadLatency), newReport(o, "", workloadKill)
 	for i, m := range o.Modes {
 		rate := 100_000 / float64(i+1)
-		d := drainResult(o, m, []Sample{{rate - 1, map[string]float64{roleApp: 1}}, {rate, map[string]float64{roleApp: 2, roleBroker: 4}}, {rate + 5, map[string]float64{roleApp: 3}}})
+		d := drainResult(o, m, []Sample{{rate - 1, map[string]float64{roleApp: 1}, 100}, {rate, map[string]float64{roleApp: 2, roleBroker: 4}, 100}, {rate + 5, map[string]float64{roleApp: 3}, 100}})
 		d.Exclusivity = exclusivity(killSample{report: journal.Report{Overlaps: uint64(7 - i), Started: 100}})
 		drain.Modes = append(drain.Modes, d)
 		s := latencySample{start: newHistogram(), end: newHistogram(), acked: 3 * time.Millisecond, behind: 1000 * i, cpu: map[string]float64{roleApp: 5}}

@@ -62,9 +62,15 @@ func (s *suite) add(name, workload string, names []string, change func(*Options)
 
 func (s *suite) core() {
 	s.add("json", workloadDrain, nil, withHandler("json"))
-	s.add("empty handler", workloadDrain, twoModes, func(o *Options) { withHandler("none")(o); o.VerifyEvents = 0 })
-	s.add("fixed rate", workloadLatency, nil, withHandler("json"))
-	s.add("kill", workloadKill, nil, func(o *Options) { withHandler("json")(o); o.LatencyRepetitions = 1 })
+	s.add("empty handler", workloadDrain, twoModes, withHandler("none"))
+	s.add("fixed rate", workloadLatency, nil, func(o *Options) {
+		withHandler("json")(o)
+		o.WarmUp, o.Measure, o.LatencyRepetitions = 3*time.Second, 15*time.Second, 1
+	})
+	s.add("kill", workloadKill, nil, func(o *Options) {
+		withHandler("5ms")(o) // so that the kill finds handlers that run
+		o.WarmUp, o.LatencyRepetitions = 3*time.Second, 1
+	})
 }
 
 func (s *suite) full() {
