@@ -32,8 +32,9 @@ type Spill struct {
 	// never batched: a broker takes about 10,000 of them in a second, of all members
 	// together. At least 1.
 	RateMax int
-	// DelayMin is when a spilled event comes back. It doubles with every further round
-	// of the same event, up to DelayMax. At least a second, which is as fine as the
+	// DelayMin is when a spilled event comes back. It grows eightfold with every further
+	// round of the same event, up to DelayMax: what a key cannot do for long goes round
+	// a few times, not many. At least a second, which is as fine as the
 	// broker's delays are.
 	DelayMin time.Duration
 	// DelayMax bounds it. Mailboxes must remember what was done for longer than this,
@@ -51,7 +52,9 @@ const (
 	pinningPart = 10
 	// spillsPerEnd is how many spills each event pays for that comes to its end another
 	// way. When an application does nothing at all, spilling would only move its backlog.
-	spillsPerEnd = 2
+	spillsPerEnd = 4
+	// delayGrowth is how much longer each round of an event takes than the one before.
+	delayGrowth = 8
 	// sharesEvery is how often keys are counted, which costs a look at every open event.
 	sharesEvery = time.Second
 )
@@ -64,8 +67,8 @@ func DefaultSpill() Spill {
 		KeyShareMax: 0.1,
 		After:       time.Second,
 		StuckAfter:  30 * time.Second,
-		RateMax:     2000,
-		DelayMin:    time.Second,
+		RateMax:     3000,
+		DelayMin:    5 * time.Second,
 		DelayMax:    5 * time.Minute,
 		RoundsMax:   1000,
 	}
@@ -94,7 +97,7 @@ func (c Spill) Validate() error {
 func (c Spill) delay(rounds uint32) time.Duration {
 	d := c.DelayMin
 	for ; rounds > 0 && d < c.DelayMax; rounds-- {
-		d *= 2
+		d *= delayGrowth
 	}
 	return min(d, c.DelayMax)
 }

@@ -146,7 +146,7 @@ func TestSlowIsNotStuck(t *testing.T) {
 	wantSpilled(t, l.Spill(second30, nil), first[40:]...) // and with it the excess of 60
 }
 
-// Each event that comes to its end pays for two spills: an application that hangs
+// Each event that comes to its end pays for four spills: an application that hangs
 // altogether keeps its backlog at the broker.
 func TestProgressPaysForSpills(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
@@ -163,11 +163,11 @@ func TestProgressPaysForSpills(t *testing.T) {
 	}
 	now += 100 * second
 	wantSpilled(t, l.Spill(now, nil)) // nothing has come to an end
-	h := enter(t, l, now, 100, "x", "y", "z")
+	h := enter(t, l, now, 100, "x")
 	done(t, l, h)
 	now += 100 * second
-	if got := l.Spill(now, nil); len(got) != 6 {
-		t.Errorf("%d spilled after 3 events were done, want 6", len(got))
+	if got := l.Spill(now, nil); len(got) != 4 {
+		t.Errorf("%d spilled after an event was done, want 4", len(got))
 	}
 	for i := range int64(10) {
 		done(t, l, enter(t, l, now, 200+i, "x"))
@@ -505,5 +505,77 @@ func BenchmarkSpill(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// One key gets half of all events for five minutes, and can do a sixteenth of them. Reading
+// never stops for the others, the broker's allowance is never near its end, and each
+// event of the key is done in the end, or waits in the retry topic.
+func TestAHotKeyStopsNobody(t *testing.T) {
+	const (
+		step      = clock.Instant(100 * time.Millisecond)
+		perStep   = 160 // events: 1,600 in a second
+		donePer   = 5   // of the hot key, in a step
+		allowance = 50_000
+	)
+	l := source.NewLedger(source.CountEntries)
+	cfg := source.DefaultConfig()
+	b := source.Bounds{Spill: cfg.Spill, UnsettledMax: cfg.UnsettledMax, BytesMax: cfg.UnsettledBytesMax}
+	l.Bound(b)
+	rounds := map[event.Handle]uint32{}   // of the open events of the hot key
+	var queue []event.Handle              // the same, oldest first, and some that are not open any more
+	retry := map[clock.Instant][]uint32{} // when events come back → their rounds
+	var entry int64
+	inRetry, received, doneHot, spilled, mostOpen, mostUnacked := 0, 0, 0, 0, 0, 0
+	for now := step; now <= 300*second; now += step {
+		batch := keys("k", perStep)
+		for i := range perStep / 2 {
+			batch[2*i] = "hot"
+		}
+		entry++
+		for i, h := range enter(t, l, now, entry, batch...) {
+			if i%2 == 0 {
+				rounds[h] = 0
+				queue = append(queue, h)
+				received++
+				continue
+			}
+			l.Done(h, nil)
+		}
+		for _, round := range retry[now] {
+			entry++
+			h := enter(t, l, now, entry, "hot")[0]
+			rounds[h] = round
+			queue = append(queue, h)
+			inRetry--
+		}
+		delete(retry, now)
+		for n := 0; n < donePer && len(queue) > 0; queue = queue[1:] {
+			if _, open := rounds[queue[0]]; open {
+				l.Done(queue[0], nil)
+				delete(rounds, queue[0])
+				n++
+				doneHot++
+			}
+		}
+		mostOpen, mostUnacked = max(mostOpen, l.Stats().Unsettled), max(mostUnacked, l.MostUnacked())
+		for _, h := range l.Spill(now, nil) {
+			l.Sending(h)
+			l.Copied(h, nil)
+			round := rounds[h] + 1
+			delete(rounds, h)
+			delay := min(cfg.Spill.DelayMin<<(3*min(round-1, 5)), cfg.Spill.DelayMax)
+			retry[now.Add(delay)] = append(retry[now.Add(delay)], round)
+			inRetry++
+			spilled++
+		}
+	}
+	t.Logf("%d of %d events of the hot key done, %d spilled, %d in the retry topic, %d open; at most %d open and %d unacked",
+		doneHot, received, spilled, inRetry, len(rounds), mostOpen, mostUnacked)
+	if mostOpen >= cfg.UnsettledMax || mostUnacked >= allowance/2 {
+		t.Errorf("%d events were open, %d unacked: reading stopped", mostOpen, mostUnacked)
+	}
+	if doneHot+inRetry+len(rounds) != received || doneHot < 300*10*donePer*9/10 {
+		t.Errorf("%d done, %d in the retry topic, %d open of %d", doneHot, inRetry, len(rounds), received)
 	}
 }
