@@ -32,6 +32,10 @@ const (
 	longLeast  = 500 * time.Millisecond
 	longMax    = 4 * time.Second
 	sinkGiveUp = 5 * time.Second
+
+	stubbornEvery = 10
+	stubbornLeast = 2 * time.Second
+	stubbornMax   = 8 * time.Second
 )
 
 var errStale = errors.New("a newer owner is at work")
@@ -123,7 +127,7 @@ func (a *application) act(ctx context.Context, held func() bool, name, key strin
 			return err
 		}
 	}
-	timer := time.NewTimer(lengthOf(name))
+	timer := time.NewTimer(a.lengthOf(name, sampled))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -190,9 +194,14 @@ func (a *application) note(what string, inPostgres, inRedis bool, key string, to
 	return nil
 }
 
-// lengthOf is how long the work of an event takes, the same each time.
-func lengthOf(name string) time.Duration {
+// lengthOf is how long the work of an event takes, the same each time. A stubborn
+// application has much long work on the keys that it writes about, so that it has
+// some in its hands whenever it loses keys.
+func (a *application) lengthOf(name string, sampled bool) time.Duration {
 	hash := xxhash.Sum64String(name)
+	if a.stubborn && sampled && hash%stubbornEvery == 0 {
+		return stubbornLeast + time.Duration(hash/slowEvery%uint64(stubbornMax-stubbornLeast))
+	}
 	if hash%slowEvery == 0 {
 		return longLeast + time.Duration(hash/slowEvery%uint64(longMax-longLeast))
 	}

@@ -32,9 +32,13 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 	case kindPower:
 		done.From, err = c.powerOff(ctx, m, f)
 	case kindPause:
-		c.group.stop(m, f.Variant)
+		at := f.Variant
+		if c.group.options.Control == controlShared {
+			at = atApp // there is no router
+		}
+		c.group.stop(m, at)
 		err = sleep(ctx, f.Length)
-		c.group.resume(m, f.Variant)
+		c.group.resume(m, at)
 	case kindCut, kindHalfCut:
 		err = c.cut(ctx, m, f)
 	case kindSlow:

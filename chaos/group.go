@@ -137,11 +137,13 @@ func (g *group) stop(m *member, at string) {
 
 func (g *group) resume(m *member, at string) {
 	if at != atRouter {
-		m.app.signal(syscall.SIGCONT)
 		g.mu.Lock()
 		stops := g.apps[m.newest].file.Stops
-		stops[len(stops)-1].Until = clock.Now()
+		if n := len(stops); n > 0 && stops[n-1].Until == clock.Forever { // it has not ended meanwhile
+			stops[n-1].Until = clock.Now()
+		}
 		g.mu.Unlock()
+		m.app.signal(syscall.SIGCONT)
 	}
 	if at != atApp {
 		m.router.signal(syscall.SIGCONT)

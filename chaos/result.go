@@ -52,9 +52,10 @@ type result struct {
 	Oddities []string `json:"oddities,omitempty"` // processes that ended when nobody asked them to
 	Broken   []string `json:"broken,omitempty"`   // promises that did not hold, and reasons why the run proves nothing
 
-	examples  []journal.Overlap
-	lost      []string
-	unsettled error
+	examples []journal.Overlap
+	lost     []string
+	failed   error  // of a fault, of a member that did not come back, or of the wait at the end
+	verdict  string // of a run in which nothing is broken
 }
 
 func summarise(o options, report journal.Report, t *times, outcomes []outcome, sent *publication) *result {
@@ -88,6 +89,7 @@ func (r *result) judge(o options) {
 			r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
 		}
 	}
+	r.verdict = "every promise held"
 	total := 0
 	for _, n := range r.Faults {
 		total += n
@@ -95,6 +97,7 @@ func (r *result) judge(o options) {
 	broken(r.Events == 0 || r.Handled == 0, "nothing was handled: this run proves nothing")
 	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it says", total, o.Faults)
 	if o.Control != "" {
+		r.verdict = "the control run overlaps, as it must"
 		broken(r.Overlaps == 0, "the control run does not overlap: what sees no overlap here proves nothing elsewhere")
 		return
 	}
@@ -105,7 +108,7 @@ func (r *result) judge(o options) {
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
 	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes", r.StaleTokenWrites)
 	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
-	broken(r.unsettled != nil, "nobody blocked: %v", r.unsettled)
+	broken(r.failed != nil, "nobody blocked: %v", r.failed)
 	if o.Stubborn {
 		broken(o.Share > 0 && r.StaleRefused == 0, "no application tried a stale write: this run proves nothing about the sinks")
 		return
@@ -160,7 +163,7 @@ func (r *result) summary(w io.Writer) {
 		line("odd", "%s", odd)
 	}
 	if len(r.Broken) == 0 {
-		line("verdict", "every promise held")
+		line("verdict", "%s", r.verdict)
 	}
 	for _, b := range r.Broken {
 		line("BROKEN", "%s", b)

@@ -22,6 +22,10 @@ import (
 // and everything has the memory that it needs.
 const warmUp = 8 * time.Second
 
+// settleMax is how long after the load all events may take to be handled: what a
+// victim has stranded comes back within a minute or so.
+const settleMax = 3 * time.Minute
+
 // run sets everything up, goes through the faults of the seed, and judges.
 func run(ctx context.Context, o options, dir string) (*result, error) {
 	say("seed %d: %d faults of %v", o.Seed, o.Faults, o.Kinds)
@@ -64,13 +68,13 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	}
 	defer p.close()
 	outcomes, err := c.underLoad(ctx, o, p)
-	if err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	say("%v are sent, waiting until all are handled", p)
-	unsettled := g.awaitSettled(ctx, 3*time.Minute)
+	err = errors.Join(err, g.awaitSettled(ctx, settleMax)) // the journals tell more than either
 	g.end()
-	return conclude(ctx, o, g, d, p.published(), outcomes, unsettled)
+	return conclude(ctx, o, g, d, p.published(), outcomes, err)
 }
 
 // underLoad goes through all rounds while the publisher publishes.
@@ -87,7 +91,11 @@ func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcome
 		}
 		var done []outcome
 		done, err = c.round(ctx, i, len(rounds), r)
-		outcomes = append(outcomes, done...)
+		for _, o := range done {
+			if o.Until != 0 { // it was done
+				outcomes = append(outcomes, o)
+			}
+		}
 	}
 	if err == nil {
 		err = sleep(ctx, quietMax)
@@ -189,7 +197,7 @@ func (d *databases) audit(ctx context.Context) (accepted, stale uint64, err erro
 }
 
 // conclude reads the journals and the sinks.
-func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, outcomes []outcome, unsettled error) (*result, error) {
+func conclude(ctx context.Context, o options, g *group, d *databases, sent *publication, outcomes []outcome, failed error) (*result, error) {
 	runs := g.runs()
 	say("reading %d journals", len(runs))
 	files := make([]journal.File, len(runs))
@@ -210,7 +218,7 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	}
 	r := summarise(o, report, times, outcomes, sent)
 	r.Journals = filepath.Join(g.dir, "journals")
-	r.unsettled = unsettled
+	r.failed = failed
 	if r.SinkWrites, r.StaleTokenWrites, err = d.audit(ctx); err != nil {
 		return nil, err
 	}
