@@ -169,7 +169,7 @@ func (s *Source) adopt(ctx context.Context, broker link) error {
 	l, known, err := broker.limits(ctx)
 	if err != nil {
 		s.log.Warn("cannot ask the broker for its limits; going by the configured ones", "error", err)
-		return nil //nolint:nilerr // the configured limits will do
+		return nil
 	}
 	if !known {
 		return nil
