@@ -27,10 +27,13 @@ func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
 		if err != nil {
 			return err
 		}
-		if err := c.awaitHandled(ctx, events); err != nil {
+		drain, done := context.WithTimeout(ctx, drainMax)
+		defer done()
+		err = c.awaitHandled(drain, events)
+		if err != nil && (ctx.Err() != nil || total(c.procs) < eventsMin) {
 			return err
 		}
-		s, err = window(r.options.Warm, events, c.procs)
+		s, err = window(r.options.Warm, min(events, total(c.procs)), c.procs)
 		s.Events = events
 		return err
 	})
@@ -53,6 +56,10 @@ func (c *cluster) awaitHandled(ctx context.Context, events int) error {
 		}
 	}
 }
+
+// drainMax is how long a backlog is drained. Of one that takes longer, what was handled
+// until then counts.
+const drainMax = 90 * time.Second
 
 // settle is how long after the last worker's first event the steady window begins.
 const settle = 500 * time.Millisecond

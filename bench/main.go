@@ -104,27 +104,39 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 		}
 	}
 	result := newRun(ctx, o)
+	for i := range list {
+		list[i].options.Router = o.Router
+	}
+	err = b.runAll(ctx, list, &result)
+	if o.JSON {
+		err = errors.Join(err, json.NewEncoder(w).Encode(result))
+	}
+	return err
+}
+
+// runAll runs one experiment after the other. One that fails does not keep the others
+// from being run: a suite takes long.
+func (b *bench) runAll(ctx context.Context, list []experiment, result *Run) error {
+	var errs []error
 	for _, e := range list {
-		e.options.Router = o.Router
-		if err := e.options.validate(); err != nil {
-			return err
-		}
 		for _, workload := range e.options.Workloads {
 			rep, err := b.measure(ctx, e, workload)
 			if err != nil {
-				return err
+				fmt.Fprintf(b.warn, "bench: %s %v\n", e.name, err)
+				errs = append(errs, err)
+				if ctx.Err() != nil {
+					return errors.Join(errs...)
+				}
+				continue
 			}
 			result.Reports = append(result.Reports, rep)
 			rep.print(b.table)
-			if err := save(o.Out, result); err != nil { // what is measured stays, whatever comes
-				return err
+			if err := save(e.options.Out, *result); err != nil { // what is measured stays, whatever comes
+				return errors.Join(append(errs, err)...)
 			}
 		}
 	}
-	if o.JSON {
-		return json.NewEncoder(w).Encode(result)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // save writes the result to a file, if one is asked for.
