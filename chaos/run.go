@@ -3,7 +3,9 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -208,6 +210,9 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	if err != nil {
 		return nil, err
 	}
+	if err := save(g.dir, outcomes, sent); err != nil {
+		return nil, err
+	}
 	report, err := journal.Check(files, sent.confirmed)
 	if err != nil {
 		return nil, err
@@ -233,6 +238,27 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 		r.Oddities = append(append(r.Oddities, m.router.oddities()...), m.app.oddities()...)
 	}
 	return r, nil
+}
+
+// save writes down, beside the journals, what was done and what was sent when: with
+// them anybody can measure again.
+func save(dir string, outcomes []outcome, sent *publication) error {
+	text, err := json.MarshalIndent(outcomes, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "outcomes.json"), text, 0o644); err != nil {
+		return err
+	}
+	file, err := os.Create(filepath.Join(dir, "published.txt"))
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewWriter(file)
+	for n, at := range sent.sent {
+		fmt.Fprintln(lines, n, int64(at), int64(sent.atEnd[n]))
+	}
+	return errors.Join(lines.Flush(), file.Close())
 }
 
 // readable leaves out the applications that were killed before they made a journal.
