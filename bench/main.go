@@ -122,8 +122,7 @@ func (b *bench) runAll(ctx context.Context, list []experiment, result *Run) erro
 		for _, workload := range e.options.Workloads {
 			rep, err := b.measure(ctx, e, workload)
 			if err != nil {
-				fmt.Fprintf(b.warn, "bench: %s %v\n", e.name, err)
-				errs = append(errs, err)
+				errs = append(errs, fmt.Errorf("%s%w", e.title(), err))
 				if ctx.Err() != nil {
 					return errors.Join(errs...)
 				}
@@ -157,7 +156,7 @@ func save(name string, r Run) error {
 // measure runs one workload of an experiment in all its modes.
 func (b *bench) measure(ctx context.Context, e experiment, workload string) (Report, error) {
 	if e.name != "" {
-		fmt.Fprintf(b.table, "\n%s: %s\n", e.name, workload)
+		fmt.Fprintf(b.table, "\n%s%s\n", e.title(), workload)
 	}
 	rep := newReport(e.options, e.name, workload)
 	var results map[string]Result

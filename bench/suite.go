@@ -17,6 +17,14 @@ type experiment struct {
 	options Options
 }
 
+// title begins a line about the experiment; it is empty where there is only one.
+func (e experiment) title() string {
+	if e.name == "" {
+		return ""
+	}
+	return e.name + ": "
+}
+
 // twoModes are enough where the question is what Ringfence costs.
 var twoModes = []string{modeShared, modeRingfence}
 
