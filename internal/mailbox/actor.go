@@ -217,7 +217,8 @@ func (h *heldHeap) Pop() any {
 type arrival struct {
 	at             clock.Instant
 	items          int
-	own            bool // see Boxes.unpin
+	own            bool   // see Boxes.unpin
+	framed         uint64 // Boxes.framed when it came
 	older, younger *arrival
 }
 

@@ -77,7 +77,8 @@ type Boxes struct {
 	held    heldHeap
 	ages    ages
 
-	unpinned  clock.Instant // when unpin looked last
+	unpinned  clock.Instant // when Tick called unpin last
+	framed    uint64        // weight of all that peers have brought to this node, see unpin
 	call      uint64        // counts calls, so that each of them wakes a worker once
 	delivered uint64        // counts deliveries, for their ids
 	bytes     int
@@ -125,6 +126,7 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 		b.senders[from] = struct{}{}
 	}
 	came := b.ages.begin(now)
+	came.framed = b.framed
 	b.lookAhead(events)
 	for i, e := range events {
 		b.accept(came, address{from, e.Handle}, senderEpoch, e, b.hashes[i], out)
@@ -155,7 +157,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		return
 	}
 	a := b.actor(e.Key, hash.key)
-	bytes := e.Bytes()
+	bytes := weigh(e)
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
 	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
 		b.refuseFull(a, from, out)
@@ -185,6 +187,13 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		b.place(came.at, a, out)
 	}
 }
+
+// placeBytes is about what an event takes here besides its own weight: an item, an
+// actor if no other event of its key is here, and their places in the indexes.
+const placeBytes = 256
+
+// weigh returns what an event counts in Config.BytesMax.
+func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 
 // hashes are those of an event's id and key.
 type hashes struct{ id, key uint32 }
@@ -584,7 +593,10 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 		b.place(now, a, out)
 	}
 	b.window.expire(now)
-	b.unpin(now)
+	if now.Sub(b.unpinned) >= unpinAfter {
+		b.unpinned = now
+		b.unpin(now)
+	}
 	for _, w := range b.workers.all {
 		if w.ready.head != nil {
 			b.wake(w, out)
@@ -737,7 +749,7 @@ func (b *Boxes) wake(w *worker, out *Output) {
 // replace puts another version of the same event in the place of an item's.
 func (b *Boxes) replace(it *item, e *event.Event) {
 	b.bytes -= it.bytes
-	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, e.Bytes()
+	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, weigh(e)
 	b.bytes += it.bytes
 }
 

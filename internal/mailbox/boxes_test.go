@@ -206,7 +206,7 @@ func TestOverload(t *testing.T) {
 	})
 	t.Run("of the node stops all keys until something leaves", func(t *testing.T) {
 		first := (&fixture{}).event("ann")
-		f := newFixture(t, func(c *Config) { c.BytesMax = 2*first.Bytes() - 1 })
+		f := newFixture(t, func(c *Config) { c.BytesMax = 2*weigh(first) - 1 })
 		f.want(f.accept(Local, f.event("ann"), f.event("bob")), says(Local, 2, overloaded))
 		f.finish(f.takeOne(), event.ResultDone, "")
 		f.want(f.accept(Local, f.event("bob")))

@@ -21,9 +21,12 @@ type Config struct {
 	// At least 1.
 	DepthMax int
 	// BytesMax is how many bytes all events here may weigh, as event.Event.Bytes
-	// counts them; each shard has an equal part, and holds at most 1<<20 events however
+	// counts them and 256 for the place of each; each shard has an equal part, and holds at most 1<<20 events however
 	// light they are. At least 9 MiB for each shard.
 	BytesMax int
+	// FramesBytesMax is how many bytes of peers' frames may stay in memory because of
+	// events that wait; before there are more, these are copied out. At least 1 MiB.
+	FramesBytesMax int
 	// JoinsMax is how many senders may wait for the verdict on one event. At least 1.
 	JoinsMax int
 	// WindowBytesMax is how many bytes the ids of events that were done lately may
@@ -44,6 +47,7 @@ func DefaultConfig() Config {
 		Shards:          8,
 		DepthMax:        1000,
 		BytesMax:        256 << 20,
+		FramesBytesMax:  64 << 20,
 		JoinsMax:        16,
 		WindowBytesMax:  32 << 20,
 		WindowAgeMax:    10 * time.Minute,
@@ -64,6 +68,7 @@ func (c Config) Validate() error {
 	check(c.Shards >= 1 && c.Shards <= ring.Partitions, "Shards", c.Shards, fmt.Sprintf("1 to %d", ring.Partitions))
 	check(c.DepthMax >= 1, "DepthMax", c.DepthMax, ">= 1")
 	check(c.BytesMax/shards >= eventBytesMax, "BytesMax", c.BytesMax, fmt.Sprintf(">= %d for each shard", eventBytesMax))
+	check(c.FramesBytesMax >= 1<<20, "FramesBytesMax", c.FramesBytesMax, ">= 1 MiB")
 	check(c.JoinsMax >= 1, "JoinsMax", c.JoinsMax, ">= 1")
 	check(c.WindowBytesMax/shards >= recordBytes, "WindowBytesMax", c.WindowBytesMax, fmt.Sprintf(">= %d for each shard", recordBytes))
 	check(c.WindowAgeMax > 0, "WindowAgeMax", c.WindowAgeMax, "> 0")

@@ -24,8 +24,11 @@ type Mailboxes struct {
 	now     func() clock.Instant
 	shards  []shard
 	turn    atomic.Uint32 // where the next Take begins
+	framed  atomic.Uint64 // weight of all events that peers have brought
 	events  sync.Pool     // of *buckets[*event.Event]
 	results sync.Pool     // of *buckets[event.Result]
+
+	framesPart uint64 // after so much of framed the shards look which frames to give up
 }
 
 // shard is one Boxes and its lock.
@@ -39,7 +42,7 @@ type shard struct {
 // NewMailboxes returns the mailboxes of the node called member. The configurations
 // must be valid; now reads the clock that leases run on.
 func NewMailboxes(cfg Config, retry outcome.Config, member string, now func() clock.Instant) *Mailboxes {
-	m := &Mailboxes{now: now, shards: make([]shard, cfg.Shards)}
+	m := &Mailboxes{now: now, shards: make([]shard, cfg.Shards), framesPart: max(1, uint64(cfg.FramesBytesMax)/4)}
 	for i := range m.shards {
 		m.shards[i].boxes = newShard(cfg.share(), retry, member, i, cfg.Shards)
 	}
@@ -70,15 +73,21 @@ func (m *Mailboxes) of(p ring.Partition, call func(*Boxes)) {
 
 // Accept is [Boxes.Accept].
 func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
-	now := m.now()
+	now, framed := m.now(), m.framed.Load()
 	sorted := m.events.Get().(*buckets[*event.Event])
 	defer m.events.Put(sorted)
 	sorted.fill(events, len(m.shards), func(e *event.Event) int { return int(e.Partition) % len(m.shards) })
 	defer sorted.reset()
 	for i := range m.shards {
 		if mine := sorted.of(i); len(mine) > 0 {
-			m.shards[i].with(func(b *Boxes) { b.Accept(now, from, senderEpoch, mine, out) })
+			m.shards[i].with(func(b *Boxes) {
+				b.framed = max(b.framed, framed)
+				b.Accept(now, from, senderEpoch, mine, out)
+			})
 		}
+	}
+	if from != Local {
+		m.noteFrame(now, events)
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 var modelConfig = Config{
 	Shards:          1,
 	DepthMax:        4,
-	BytesMax:        12 * 400,
+	BytesMax:        12 * (400 + placeBytes),
+	FramesBytesMax:  64 << 20,
 	JoinsMax:        3,
 	WindowBytesMax:  8 * recordBytes,
 	WindowAgeMax:    10 * time.Second,
@@ -89,7 +90,7 @@ func (r *reference) depth(key event.Key) int {
 
 func (r *reference) bytes() (n int) {
 	for _, e := range r.events {
-		n += e.event.Bytes()
+		n += weigh(&e.event)
 	}
 	return n
 }
@@ -158,7 +159,7 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		}
 		return reply(event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})
 	}
-	tooMuch := r.bytes() > 0 && r.bytes()+e.Bytes() > modelConfig.BytesMax
+	tooMuch := r.bytes() > 0 && r.bytes()+weigh(e) > modelConfig.BytesMax
 	if tooMuch || r.depth(e.Key) >= modelConfig.DepthMax {
 		return reply(event.Verdict{Kind: event.Overloaded, Delay: modelConfig.OverloadedDelay})
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
 )
 
 // unpinAfter is how long an event of a peer lies in the memory of the frame that
@@ -16,13 +17,18 @@ const unpinAfter = time.Second
 // all events weigh is bounded, not what all frames do. Most events are gone within
 // the time, and cost nothing here. What this node has received itself stays in the
 // batch that it came in, which the source counts whole.
+//
+// Long is a matter of time, and of what peers have brought since: under load the
+// frames of one second may be more than there is room for.
 func (b *Boxes) unpin(now clock.Instant) {
-	if now.Sub(b.unpinned) < unpinAfter {
-		return
+	young := func(a *arrival) bool {
+		return now.Sub(a.at) < unpinAfter && b.framed-a.framed < uint64(b.cfg.FramesBytesMax)/2
 	}
-	b.unpinned = now
-	young := func(a *arrival) bool { return now.Sub(a.at) < unpinAfter }
-	if b.ages.oldest == nil || young(b.ages.oldest) {
+	first := b.ages.oldest
+	for first != nil && first.own {
+		first = first.younger
+	}
+	if first == nil || young(first) {
 		return
 	}
 	for place := range uint32(b.items.places()) {
@@ -34,7 +40,24 @@ func (b *Boxes) unpin(now clock.Instant) {
 		it.actor.keepKey()
 		b.counters.Unpinned++
 	}
-	for a := b.ages.oldest; a != nil && !young(a); a = a.younger {
+	for a := first; a != nil && !young(a); a = a.younger {
 		a.own = true
+	}
+}
+
+// noteFrame counts what a peer has brought, after it was accepted, and lets all shards
+// give up old frames each time that another part of what they may keep has come. All
+// shards go by one count: an event in any of them keeps the whole frame.
+func (m *Mailboxes) noteFrame(now clock.Instant, events []*event.Event) {
+	weight := uint64(0)
+	for _, e := range events {
+		weight += uint64(e.Bytes())
+	}
+	after := m.framed.Add(weight)
+	if part := m.framesPart; after/part != (after-weight)/part {
+		m.each(func(b *Boxes) {
+			b.framed = max(b.framed, after)
+			b.unpin(now)
+		})
 	}
 }

@@ -1,10 +1,15 @@
 package mailbox
 
 import (
+	"fmt"
 	"testing"
+	"time"
 	"unsafe"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
 )
 
 // What waits for long keeps nothing of the frame that brought it, and is the same as before.
@@ -41,5 +46,30 @@ func TestUnpin(t *testing.T) {
 	a := f.actor("ann", f.hashOfKey("ann"))
 	if unsafe.StringData(string(a.key)) == unsafe.StringData(string(running.Key)) {
 		t.Error("the actor's key lies in the frame")
+	}
+}
+
+// However little time passes, frames of peers keep no more memory than they may: what
+// waits in old ones is copied out, in every shard.
+func TestUnpinByVolume(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.FramesBytesMax = 1 << 20
+	m := NewMailboxes(cfg, modelRetry, "me", func() clock.Instant { return clock.Instant(time.Hour) })
+	var out Output
+	open := make([]ownership.GateChange, ring.Partitions)
+	for p := range open {
+		open[p] = ownership.GateChange{Partition: ring.Partition(p), Gate: ownership.Open, Token: 1}
+	}
+	m.SetGates(open, event.Position{Ledger: 1}, &out)
+	payload := make([]byte, 8<<10)
+	for i := range 1000 {
+		key := event.Key(fmt.Sprint("key", i))
+		m.Accept(7, event.Position{Ledger: 1}, []*event.Event{{
+			Handle: event.Handle(i + 1), ID: event.MessageID{Ledger: 1, Entry: int64(i)}, Key: key, Partition: ring.PartitionOf(string(key)), Payload: payload,
+		}}, &out)
+	}
+	frame := uint64(8<<10 + 256)
+	if s := m.Stats(); s.Events != 1000 || uint64(1000-s.Unpinned)*frame > uint64(cfg.FramesBytesMax) || s.Unpinned == 1000 {
+		t.Errorf("%d of %d events were copied; frames of %d bytes may keep %d", s.Unpinned, s.Events, frame, cfg.FramesBytesMax)
 	}
 }
