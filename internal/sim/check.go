@@ -204,7 +204,7 @@ func (w *world) noted(m *member, n ownership.Note) {
 	case ownership.NoteEpoch:
 		w.checkEpoch(m, n)
 	case ownership.NoteRemoved:
-		decided := w.log.landedAt(n.At) // which may be long ago
+		decided := w.log.sentAt(n.At) // which may be long ago, and the epoch long on its way
 		if w.sound(m) && decided-m.touched > personal && decided-m.joinedAt > personal && !w.spurious {
 			w.fail("%s was removed, and nothing was wrong with it", m)
 		}

@@ -328,7 +328,7 @@ func (w *world) injectGenesis(m *member) {
 	w.log.land(ownership.Record{LogVersion: ownership.LogVersion, Group: "g", Inc: m.inc, Body: &ownership.Genesis{
 		Gen: m.cfg.Gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions),
 		Members: []ownership.Node{{Name: m.cfg.Name, Inc: m.inc, Lease: m.cfg.Timing.Lease, GRPCAddr: m.cfg.GRPCAddr}},
-	}})
+	}}, w.now)
 }
 
 // rebuild loses the log's metadata, so that ledger ids begin anew. The operator knows,

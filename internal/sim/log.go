@@ -29,6 +29,7 @@ type controlLog struct {
 type logged struct {
 	at     ownership.Position
 	record ownership.Record
+	sent   time.Duration // by its sender, however long it was on its way
 	landed time.Duration
 }
 
@@ -71,10 +72,10 @@ func (l *controlLog) at(at ownership.Position) (logged, bool) {
 	return logged{}, false
 }
 
-// landedAt is when the record at a position landed; 0: it is gone.
-func (l *controlLog) landedAt(at ownership.Position) time.Duration {
+// sentAt is when the record at a position was sent; 0: it is gone.
+func (l *controlLog) sentAt(at ownership.Position) time.Duration {
 	x, _ := l.at(at)
-	return x.landed
+	return x.sent
 }
 
 // down reports whether m can neither write nor read.
@@ -140,35 +141,35 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 	if _, isEpoch := record.Body.(*ownership.Epoch); isEpoch {
 		l.epochs = max(l.epochs, at)
 	}
-	topic := l.topic
+	topic, sent := l.topic, w.now
 	w.after(at-w.now, func() { // the record is on its way, whatever happens to its sender
 		if l.topic != topic {
 			done(true)
 			return
 		}
 		if w.now < l.outage && !late {
-			w.after(l.outage-w.now+w.between(0, 500*time.Millisecond), func() { l.landUnless(topic, record); done(false) })
+			w.after(l.outage-w.now+w.between(0, 500*time.Millisecond), func() { l.landUnless(topic, record, sent); done(false) })
 			return
 		}
-		l.land(record)
+		l.land(record, sent)
 		if w.chance(w.p.duplicate) {
 			w.count("duplicate")
-			w.after(w.between(0, time.Second), func() { l.landUnless(topic, record) })
+			w.after(w.between(0, time.Second), func() { l.landUnless(topic, record, sent) })
 		}
 		done(w.chance(w.p.lostAck))
 	})
 }
 
-func (l *controlLog) landUnless(topic int, record ownership.Record) {
+func (l *controlLog) landUnless(topic int, record ownership.Record, sent time.Duration) {
 	if l.topic == topic {
-		l.land(record)
+		l.land(record, sent)
 	}
 }
 
 // land puts a record into the log.
-func (l *controlLog) land(record ownership.Record) {
+func (l *controlLog) land(record ownership.Record, sent time.Duration) {
 	w := l.w
-	l.records = append(l.records, logged{l.next, record, w.now})
+	l.records = append(l.records, logged{l.next, record, sent, w.now})
 	if w.tracing {
 		w.tracef("log %v: %s %s", l.next, w.nameOf(record.Inc), describe(w, record.Body))
 	}
