@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +26,12 @@ func memberIP(n int) string { return fmt.Sprint("10.77.0.", 11+n) }
 
 // network is a bridge with a network namespace for each member on it. It is in the
 // network namespace of this process, and goes with it.
-type network struct{ members int }
+type network struct {
+	members int
+
+	mu   sync.Mutex // held while the bridge is told, so that it is told in order
+	cuts cuts
+}
 
 // newNetwork makes the bridge and the namespaces. What is cut is a set of pairs of
 // addresses: the bridge drops what goes from the first to the second.
@@ -54,7 +60,7 @@ func newNetwork(ctx context.Context, members int) (*network, error) {
 			return nil, err
 		}
 	}
-	return &network{members}, command(ctx, `
+	return &network{members: members, cuts: cuts{}}, command(ctx, `
 table bridge chaos {
 	set cuts { type ipv4_addr . ipv4_addr; }
 	chain passed { type filter hook prerouting priority 0; ip saddr . ip daddr @cuts drop; }
@@ -87,13 +93,24 @@ func (n *network) pairs(member int, from, direction string) (pairs []string) {
 	return pairs
 }
 
-// cut makes packets vanish, until heal. No two cuts may have a pair in common.
+// cut makes packets vanish, until heal is called with the same pairs.
 func (n *network) cut(ctx context.Context, pairs []string) error {
-	return command(ctx, "", "nft", "add element bridge chaos cuts { "+strings.Join(pairs, ", ")+" }")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return tellBridge(ctx, "add", n.cuts.add(pairs))
 }
 
 func (n *network) heal(ctx context.Context, pairs []string) error {
-	return command(ctx, "", "nft", "delete element bridge chaos cuts { "+strings.Join(pairs, ", ")+" }")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return tellBridge(ctx, "delete", n.cuts.remove(pairs))
+}
+
+func tellBridge(ctx context.Context, verb string, pairs []string) error {
+	if len(pairs) == 0 {
+		return nil
+	}
+	return command(ctx, "", "nft", verb+" element bridge chaos cuts { "+strings.Join(pairs, ", ")+" }")
 }
 
 // command runs a program of the system and says what it said if it fails.

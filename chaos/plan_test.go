@@ -124,6 +124,23 @@ func TestReplayDrawsTheSame(t *testing.T) {
 	}
 }
 
+// TestCutsMayShareAPair: two members without power at once have their link in common.
+func TestCutsMayShareAPair(t *testing.T) {
+	c := cuts{}
+	if got := c.add([]string{"a", "b"}); !reflect.DeepEqual(got, []string{"a", "b"}) {
+		t.Errorf("first: %v", got)
+	}
+	if got := c.add([]string{"b", "c"}); !reflect.DeepEqual(got, []string{"c"}) {
+		t.Errorf("second: %v", got)
+	}
+	if got := c.remove([]string{"a", "b"}); !reflect.DeepEqual(got, []string{"a"}) {
+		t.Errorf("first over: %v", got)
+	}
+	if got := c.remove([]string{"b", "c"}); !reflect.DeepEqual(got, []string{"b", "c"}) {
+		t.Errorf("both over: %v", got)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	for _, args := range [][]string{
 		{"--faults", "0"},
