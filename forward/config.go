@@ -46,6 +46,15 @@ type Config struct {
 	// HandoverMax is how many ids of events that were done lately may wait to be
 	// handed over to the next owners of their partitions, >= 1. About 32 bytes each.
 	HandoverMax int
+	// PeersTypical is how many other members there mostly are: nothing is bounded by
+	// it, but the bound on memory is computed for so many. >= 1.
+	PeersTypical int
+}
+
+// StreamBytes is the most that the two streams of one peer keep in buffers: each way a
+// frame in the socket's buffers, one that is being received, and one that is sent.
+func (c Config) StreamBytes() int {
+	return 4*socketBuffer + 2*3*(c.FrameBytesMax+frameOverheadMax)
 }
 
 // DefaultConfig returns the settings that the design was measured with.
@@ -66,6 +75,7 @@ func DefaultConfig() Config {
 		ParkBurstMin:       16,
 		ParkDelayMax:       5 * time.Second,
 		HandoverMax:        1 << 18,
+		PeersTypical:       8,
 	}
 }
 
@@ -92,5 +102,6 @@ func (c Config) Validate() error {
 	check(c.ParkBurstMin >= 1, "ParkBurstMin", c.ParkBurstMin, ">= 1")
 	check(c.ParkDelayMax > 0, "ParkDelayMax", c.ParkDelayMax, "> 0")
 	check(c.HandoverMax >= 1, "HandoverMax", c.HandoverMax, ">= 1")
+	check(c.PeersTypical >= 1, "PeersTypical", c.PeersTypical, ">= 1")
 	return errors.Join(errs...)
 }

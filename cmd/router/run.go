@@ -70,6 +70,7 @@ func configCommand() *cobra.Command {
 			for _, s := range loaded.Settings() {
 				fmt.Fprintf(cmd.OutOrStdout(), "%-36s %-28s %s\n", s.Key, s.Value, s.Origin)
 			}
+			printMemoryBound(cmd.OutOrStdout(), loaded.Config)
 			if modeOf(loaded.Config) == node.Gossip {
 				fmt.Fprintln(cmd.OutOrStdout(), "# not exclusive:", node.NotExclusive)
 			}
@@ -160,13 +161,10 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		return nil, usageError{err}
 	}
 	sourceMetrics := source.NewMetrics(registry)
-	return node.New(node.Config{
-		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
-		PeerAddr: l.peerAddr,
-		App:      cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
-		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
-		DrainTimeout: cfg.Drain.Timeout,
-	}, node.Parts{
+	nodeConfig := nodeConfigOf(cfg)
+	nodeConfig.PeerAddr = l.peerAddr
+	noteMemoryBound(nodeConfig, cfg.Pulsar.Config, registry, log)
+	return node.New(nodeConfig, node.Parts{
 		Key:         extractor,
 		AppListener: l.app, PeerListener: l.peer,
 		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
@@ -174,6 +172,16 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
 		Registry:   registry, Log: log,
 	})
+}
+
+// nodeConfigOf returns what a node is told, but for its address.
+func nodeConfigOf(cfg config.Config) node.Config {
+	return node.Config{
+		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
+		App: cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
+		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
+		DrainTimeout: cfg.Drain.Timeout,
+	}
 }
 
 func modeOf(cfg config.Config) node.Mode {

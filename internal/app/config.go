@@ -38,6 +38,12 @@ func DefaultConfig() Config {
 	}
 }
 
+// StreamBytes is the most that the stream of one worker keeps in buffers: those of the
+// socket, a frame of deliveries, and one of results, as it is received and as it is read.
+func (c Config) StreamBytes() int {
+	return 2*socketBuffer + c.FrameBytesMax + 2*recvBytesMax
+}
+
 // Validate reports every setting that is out of its range.
 func (c Config) Validate() error {
 	var errs []error

@@ -105,7 +105,6 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 // without waiting.
 func ServerOptions(cfg Config) []grpc.ServerOption {
 	const window = 4 << 20
-	const socketBuffer = 256 << 10 // a frame in one or two system calls
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(appwire.Codec{}),
 		grpc.MaxRecvMsgSize(recvBytesMax),
@@ -116,6 +115,9 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 		grpc.InitialConnWindowSize(window),
 	}
 }
+
+// socketBuffer lets a frame through in one or two system calls.
+const socketBuffer = 256 << 10
 
 // recvBytesMax is the largest frame that a worker may send: results and little else.
 const recvBytesMax = 4 << 20

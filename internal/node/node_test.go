@@ -41,6 +41,8 @@ type group struct {
 	log    *controllog.Mem
 	dir    string
 	work   witness.Config // of every application
+	source source.Config  // of every member
+	feed   source.MemBroker
 
 	mu        sync.Mutex
 	files     []journal.File
@@ -48,8 +50,12 @@ type group struct {
 }
 
 func newGroup(t *testing.T) *group {
+	from := source.DefaultConfig()
+	from.Topics, from.Subscription = []string{"orders"}, "orders"
+	broker := membroker.New(membroker.DefaultConfig())
 	return &group{
-		t: t, broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), dir: t.TempDir(),
+		source: from, feed: broker,
+		t: t, broker: broker, log: controllog.NewMem(), dir: t.TempDir(),
 		work: witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond},
 	}
 }
@@ -96,12 +102,10 @@ func (g *group) start(name string, adjust func(*Config)) *member {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
 	}
 	sourceMetrics := source.NewMetrics(registry)
-	sourceConfig := source.DefaultConfig()
-	sourceConfig.Topics, sourceConfig.Subscription = []string{"orders"}, "orders"
 	n, err := New(cfg, Parts{
 		Key: extractor, AppListener: appListener, PeerListener: peerListener,
 		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
-		Source:     func() *source.Source { return source.NewMem(sourceConfig, g.broker, sourceMetrics, log) },
+		Source:     func() *source.Source { return source.NewMem(g.source, g.feed, sourceMetrics, log) },
 		ControlLog: func() (controllog.Transport, error) { return g.log, nil },
 		Registry:   registry, Log: log,
 	})

@@ -44,6 +44,10 @@ type Config struct {
 	// wait at the broker while reading stops, so it has to be longer than any pause of
 	// the application; it costs a sleeping goroutine for each chunked message of that time.
 	ChunkedTimeout time.Duration
+	// EventBytesTypical is what an event weighs on average, at least 1. The client fetches
+	// ahead by events and not by bytes, so nothing is bounded by it; but the bound on
+	// memory is computed with it, and a warning says when events are larger.
+	EventBytesTypical int
 	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
 	UnsettledMax int
 	// UnsettledBytesMax is the same for what the open entries weigh.
@@ -89,6 +93,7 @@ func DefaultConfig() Config {
 		ReceiverQueueMax:       5000,
 		ChunkedMax:             100,
 		ChunkedTimeout:         time.Hour,
+		EventBytesTypical:      4 << 10,
 		UnsettledMax:           20_000,
 		UnsettledBytesMax:      256 << 20,
 		Counting:               CountEntries,
@@ -129,6 +134,7 @@ func (c Config) Validate() error {
 		{"BatchMax", c.BatchMax},
 		{"ReceiverQueueMax", c.ReceiverQueueMax},
 		{"ChunkedMax", c.ChunkedMax},
+		{"EventBytesTypical", c.EventBytesTypical},
 		{"UnsettledMax", c.UnsettledMax},
 		{"UnsettledBytesMax", c.UnsettledBytesMax},
 		{"CopiesMax", c.CopiesMax},

@@ -74,9 +74,12 @@ type Source struct {
 	changed chan struct{}   // capacity 1: something was settled, for the reader
 	spilled []event.Handle  // scratch of spill
 	members int             // that share the subscription
-	idle    chan struct{}   // not nil while somebody drains; closed when nothing is open
-	toAck   chan struct{}   // capacity 1
-	toCopy  chan struct{}   // capacity 1
+	fresh   struct {        // received since heavier looked
+		events, bytes int
+	}
+	idle   chan struct{} // not nil while somebody drains; closed when nothing is open
+	toAck  chan struct{} // capacity 1
+	toCopy chan struct{} // capacity 1
 }
 
 func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (link, error)) *Source {
@@ -287,6 +290,8 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 				continue
 			}
 			batch = append(batch, r.Message)
+			s.fresh.events++
+			s.fresh.bytes += r.Event.Bytes()
 		case Joined:
 			joined++
 		case Repeated:
@@ -452,8 +457,13 @@ func (s *Source) publishGauges(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	var torn uint64
+	heavy := false
 	for {
 		s.gauges()
+		if mean, is := s.heavier(); is && !heavy {
+			heavy = true // said once, and not every second
+			s.log.Warn("events are larger than the bound on memory assumes", "bytes_mean", mean, "event_bytes_typical", s.cfg.EventBytesTypical)
+		}
 		if now := s.Stats().Torn; now > torn {
 			s.metrics.torn.Add(float64(now - torn))
 			torn = now
@@ -464,6 +474,20 @@ func (s *Source) publishGauges(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// heavier tells what a fresh event has weighed on average since the last call, and
+// whether that is more than is typical. Few events say nothing.
+func (s *Source) heavier() (mean int, is bool) {
+	const enough = 100
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fresh.events < enough {
+		return 0, false
+	}
+	mean = s.fresh.bytes / s.fresh.events
+	s.fresh.events, s.fresh.bytes = 0, 0
+	return mean, mean > s.cfg.EventBytesTypical
 }
 
 func (s *Source) gauges() {

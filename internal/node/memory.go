@@ -1,0 +1,59 @@
+package node
+
+import (
+	"github.com/ringfence/router/internal/source"
+)
+
+// MemoryPart is one thing that a node holds because of events, and the most bytes
+// that it takes.
+type MemoryPart struct {
+	Name  string
+	Bytes int
+}
+
+// What the Go values around an event, a verdict or an id take, rounded up.
+const (
+	fetchedOverhead = 1 << 10 // a message in the Pulsar client's queue
+	openOverhead    = 1 << 10 // an open event in the ledger and in the table of held events, with both of their indexes
+	sentOverhead    = 192     // a delivery that a worker has, and its result
+	verdictOverhead = 256     // a verdict that waits for its frame, without texts
+	idOverhead      = 64      // an id that waits to be handed over
+)
+
+// MemoryBound returns the most that a node holds for events under any load, by parts:
+// live memory, without what the garbage collector has not found yet. It is computed
+// from the settings alone.
+//
+// Where a limit counts events and not bytes, they are taken to have
+// source.Config.EventBytesTypical on average; the source warns when they have more.
+// Streams are those to forward.Config.PeersTypical other members and all workers that
+// are allowed. Half received chunked messages come on top: the client bounds their
+// number and not their size.
+func MemoryBound(c Config, s source.Config) []MemoryPart {
+	event := s.EventBytesTypical
+	topics := len(s.Topics) + 1 // the retry topic
+	streamFrames := c.Forward.StreamBytes() + c.Forward.FrameEventsMax*256
+	return []MemoryPart{
+		// Two batches are between the client and the ledger.
+		{"fetched", (topics*s.ReceiverQueueMax + 2*s.BatchMax) * (event + fetchedOverhead)},
+		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},
+		// The first and the last error of each, at its consumer node and at its owner.
+		{"errors", 2 * 2 * (s.UnsettledMax + s.BatchMax) * c.App.ReasonBytesMax},
+		// Once as the event, once encoded, in both topics for copies.
+		{"copies", 2 * 2 * s.CopiesMax * (event + fetchedOverhead)},
+		{"mailboxes", c.Mailbox.BytesMax},
+		{"frames", c.Mailbox.FramesBytesMax},
+		{"window", c.Mailbox.WindowBytesMax},
+		{"handover", c.Forward.HandoverMax * idOverhead},
+		{"peers", c.Forward.PeersTypical * (streamFrames + s.UnsettledMax*verdictOverhead)},
+		{"workers", c.App.WorkersMax * (c.App.StreamBytes() + c.App.InFlightMax*sentOverhead)},
+	}
+}
+
+// MemorySum returns the sum of the parts.
+func MemorySum(parts []MemoryPart) (sum int) {
+	for _, p := range parts {
+		sum += p.Bytes
+	}
+	return sum
+}
