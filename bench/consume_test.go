@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -175,5 +176,13 @@ func TestLockDelayGrowsAndStaysInBounds(t *testing.T) {
 	}
 	if sum < lockTTL-lockDelayMax*4 {
 		t.Errorf("the tries may be over after %v, before the lock of a dead holder is (%v)", sum, lockTTL)
+	}
+}
+
+func TestMissingRedisSaysWhatToDo(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := findRedis()
+	if err == nil || !strings.Contains(err.Error(), "apt-get install redis-server") || !strings.Contains(err.Error(), "--modes") {
+		t.Errorf("without a Redis: %v", err)
 	}
 }

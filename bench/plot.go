@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
@@ -26,6 +28,7 @@ const (
 	frameHeight = 3 * vg.Centimeter
 	rowHeight   = 0.8 * vg.Centimeter
 	barHeight   = 0.45 * vg.Centimeter
+	margin      = 0.2 * vg.Centimeter
 )
 
 // logMin is what stands for zero on a logarithmic axis.
@@ -66,30 +69,42 @@ func runPlot(args []string) error {
 	return nil
 }
 
-func (c chart) save(name string) (err error) {
-	p := plot.New()
-	p.Title.Text = c.title
-	p.BackgroundColor = nil // as the page has it
-	height := curveHeight
-	switch c.kind {
-	case bars:
-		height, err = frameHeight+vg.Length(len(c.names))*rowHeight, c.drawBars(p)
-	case dots:
-		height, err = frameHeight+vg.Length(len(c.names))*rowHeight, c.drawDots(p)
-	case curves:
-		err = c.drawCurves(p)
-	}
+func (c chart) save(name string) error {
+	p, height, err := c.plot()
 	if err != nil {
 		return err
 	}
 	canvas := vgsvg.New(chartWidth, height)
-	p.Draw(draw.New(canvas))
+	p.Draw(draw.Crop(draw.New(canvas), margin, -margin, margin, -margin))
 	file, err := os.Create(name)
 	if err != nil {
 		return err
 	}
 	_, err = canvas.WriteTo(file)
 	return errors.Join(err, file.Close())
+}
+
+// plot lays the chart out, and says how high it is.
+func (c chart) plot() (p *plot.Plot, height vg.Length, err error) {
+	p = plot.New()
+	p.Title.Text = c.title
+	p.BackgroundColor = nil // as the page has it
+	for _, f := range []*font.Font{
+		&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
+		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font,
+	} {
+		f.Variant = "Sans"
+	}
+	height = curveHeight
+	switch c.kind {
+	case bars:
+		height, err = frameHeight+vg.Length(len(c.names)+len(c.parts)/2)*rowHeight, c.drawBars(p)
+	case dots:
+		height, err = frameHeight+vg.Length(len(c.names)+len(c.parts)/2)*rowHeight, c.drawDots(p)
+	case curves:
+		err = c.drawCurves(p)
+	}
+	return p, height, err
 }
 
 // rows puts the names on the y axis, the first one at the top. It returns the row of
@@ -108,10 +123,13 @@ func (c chart) rows(p *plot.Plot) func(i int) int {
 func (c chart) drawBars(p *plot.Plot) error {
 	row := c.rows(p)
 	var below *plotter.BarChart
+	sums := make(plotter.XYs, len(c.names))
 	for i, part := range c.parts {
 		v := make(plotter.Values, len(part.values))
 		for j, value := range part.values {
 			v[row(j)] = value
+			sums[row(j)].X += value
+			sums[row(j)].Y = float64(row(j))
 		}
 		bar, err := plotter.NewBarChart(v, barHeight)
 		if err != nil {
@@ -125,7 +143,21 @@ func (c chart) drawBars(p *plot.Plot) error {
 		p.Add(bar)
 		c.legend(p, part, bar)
 	}
-	p.X.Min = 0
+	texts := make([]string, len(sums))
+	for i, sum := range sums {
+		texts[i] = strconv.FormatFloat(sum.X, 'f', 1, 64)
+	}
+	labels, err := plotter.NewLabels(plotter.XYLabels{XYs: sums, Labels: texts})
+	if err != nil {
+		return err
+	}
+	labels.Offset = vg.Point{X: margin / 2, Y: -margin / 2}
+	for i := range labels.TextStyle {
+		labels.TextStyle[i].Font.Variant = "Sans"
+	}
+	p.Add(labels)
+	p.X.Min, p.X.Max = 0, max(1.12*p.X.Max, logMin) // room for the labels
+	c.roomForLegend(p)
 	return nil
 }
 
@@ -142,14 +174,12 @@ func (c chart) drawDots(p *plot.Plot) error {
 		if err != nil {
 			return err
 		}
-		dot.GlyphStyle = draw.GlyphStyle{Color: plotutil.Color(i), Radius: vg.Points(4), Shape: plotutil.Shape(i)}
+		dot.GlyphStyle = draw.GlyphStyle{Color: plotutil.Color(i), Radius: vg.Points(4), Shape: shapes[i%len(shapes)]}
 		p.Add(dot)
 		c.legend(p, part, dot)
 	}
-	p.Y.Min, p.Y.Max = -0.5, float64(len(c.names))-0.5
-	if p.X.Max <= p.X.Min {
-		p.X.Max = 10 * p.X.Min // a logarithmic axis wants some length
-	}
+	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5
+	c.roomForLegend(p)
 	return nil
 }
 
@@ -171,6 +201,17 @@ func (c chart) drawCurves(p *plot.Plot) error {
 	}
 	p.Y.Min = 0
 	return nil
+}
+
+// shapes are filled, so that they can be seen on the lines of a grid.
+var shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}}
+
+// roomForLegend lets the rows begin below the legend.
+func (c chart) roomForLegend(p *plot.Plot) {
+	p.Y.Min, p.Y.Max = -0.5, float64(len(c.names))-0.5
+	if len(c.parts) > 1 {
+		p.Y.Max += 0.5 * float64(len(c.parts))
+	}
 }
 
 // legend names a part, where there are several.
