@@ -18,6 +18,10 @@ type Config struct {
 	// HandlerTimeout is how long a worker may have an event without an answer or Progress
 	// before it is taken back and counts as failed; it comes up to a quarter late. 0: for ever.
 	HandlerTimeout time.Duration
+	// SilenceMax is how long a worker whose stream stands may send no Ping before the
+	// stream is cut, as if the worker had crashed: it is frozen, and its keys go on once
+	// their last deadline has passed. It comes up to a quarter late. More than PingInterval.
+	SilenceMax     time.Duration
 	HelloTimeout   time.Duration // how long a new stream may take to introduce itself
 	PingInterval   time.Duration // how often workers shall ask for new deadlines
 	DeadlineMargin time.Duration // δ: how long before the lease ends the deadlines of the application do
@@ -32,6 +36,7 @@ func DefaultConfig() Config {
 		FrameBytesMax:  1 << 20,
 		EventBytesMax:  8 << 20,
 		ReasonBytesMax: 1 << 10,
+		SilenceMax:     10 * time.Second,
 		HelloTimeout:   5 * time.Second,
 		PingInterval:   200 * time.Millisecond,
 		DeadlineMargin: 200 * time.Millisecond,
@@ -66,6 +71,7 @@ func (c Config) Validate() error {
 	if c.HandlerTimeout != 0 {
 		lasts("HandlerTimeout", c.HandlerTimeout, 100*time.Millisecond, 24*time.Hour)
 	}
+	lasts("SilenceMax", c.SilenceMax, max(100*time.Millisecond, 2*c.PingInterval), time.Hour)
 	lasts("HelloTimeout", c.HelloTimeout, 100*time.Millisecond, time.Minute)
 	lasts("PingInterval", c.PingInterval, 10*time.Millisecond, 5*time.Second)
 	lasts("DeadlineMargin", c.DeadlineMargin, 100*time.Millisecond, 2*time.Second)

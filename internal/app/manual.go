@@ -1,6 +1,8 @@
 package app
 
 import (
+	"time"
+
 	"github.com/ringfence/router/internal/appwire"
 	"github.com/ringfence/router/internal/clock"
 )
@@ -43,20 +45,35 @@ func (m *Manual) Close() { m.session.stop() }
 // look again. Run does it by itself, and nobody may do it beside.
 func (s *Server) Expire() clock.Instant {
 	now, next := s.Now(), clock.Forever
-	look := false
-	if timeout := s.cfg.HandlerTimeout; timeout > 0 {
-		every := timeout / looksMax
-		if look = now.Sub(s.lookedAt) >= every; look {
-			s.lookedAt = now
-		}
-		next = s.lookedAt.Add(every)
+	sessions := s.snapshot()
+	if len(sessions) == 0 {
+		return next
 	}
-	for _, w := range s.snapshot() {
-		next = min(next, w.expire(now, look))
+	late, next := due(now, s.cfg.HandlerTimeout, &s.lookedAt, next)
+	quiet, next := due(now, s.cfg.SilenceMax, &s.listenedAt, next)
+	for _, w := range sessions {
+		if quiet {
+			w.listen()
+		}
+		next = min(next, w.expire(now, late))
 	}
 	return next
 }
 
-// looksMax is how often a delivery is looked at within the timeout of handlers; it
-// comes up to that much later than it should.
+// due reports whether it is time for one of the looks within a timeout, which is then
+// noted, and returns the earlier of next and the time for the one after. Timeout 0: never.
+func due(now clock.Instant, timeout time.Duration, last *clock.Instant, next clock.Instant) (bool, clock.Instant) {
+	if timeout == 0 {
+		return false, next
+	}
+	every := timeout / looksMax
+	is := now.Sub(*last) >= every
+	if is {
+		*last = now
+	}
+	return is, min(next, last.Add(every))
+}
+
+// looksMax is how often a delivery is looked at within the timeout of handlers, and a
+// stream within the longest silence; these come up to two looks later than they should.
 const looksMax = 8

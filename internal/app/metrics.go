@@ -16,6 +16,7 @@ type Metrics struct {
 	revoked    prometheus.Counter
 	timedOut   prometheus.Counter
 	suspects   prometheus.Gauge
+	silent     prometheus.Counter
 	refused    *prometheus.CounterVec
 }
 
@@ -54,6 +55,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		suspects: f.NewGauge(prometheus.GaugeOpts{
 			Name: "ringfence_app_suspects",
 			Help: "Deliveries of events that a worker had when it crashed: few of them run at a time.",
+		}),
+		silent: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_app_silent_workers_total",
+			Help: "Workers whose stream was cut because they had sent no Ping for too long.",
 		}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_streams_refused_total",

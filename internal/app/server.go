@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/ringfence/router/internal/appwire"
 	"github.com/ringfence/router/internal/clock"
@@ -73,7 +74,8 @@ type Server struct {
 	suspended string // the reason, "" when workers may start
 	stopped   bool
 
-	lookedAt clock.Instant // when running deliveries were looked at last; for Expire alone
+	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
+	listenedAt clock.Instant // likewise, for silent workers
 
 	streams   atomic.Int64 // open ones, whether or not they have said Hello
 	wardMu    sync.Mutex   // guards ward
@@ -113,6 +115,8 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 		grpc.WriteBufferSize(socketBuffer),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
+		// Ends the connection of a process that is frozen while a frame to it is stuck.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.SilenceMax, Timeout: cfg.SilenceMax / 2}),
 	}
 }
 

@@ -387,7 +387,10 @@ func TestTooManyWorkers(t *testing.T) {
 
 // Thousands of streams that say nothing are turned away, and who has work goes on.
 func TestManyStreamsAtOnce(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.WorkersMax = 4 })
+	r := newRig(t, func(c *Config) {
+		c.WorkersMax = 4
+		c.HelloTimeout, c.SilenceMax = time.Minute, time.Hour // however long it takes here to open the streams
+	})
 	bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
 	const streams = 10_000
 	var refused atomic.Int64
@@ -410,7 +413,7 @@ func TestManyStreamsAtOnce(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(20 * time.Second); refused.Load() < streams-4*streamsPerWorker; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); refused.Load() < streams-4*streamsPerWorker; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d streams were refused", refused.Load(), streams)
 		}

@@ -54,6 +54,7 @@ type session struct {
 	told      string // what it knows
 	goodbye   string // why the router ends the stream
 
+	quiet    uint8 // how often Expire has listened since the newest Ping
 	greeted  bool  // Hello was fine
 	draining bool  // the worker wants no more
 	broken   bool  // the stream has ended
@@ -246,7 +247,7 @@ func (w *session) control(f *appv1.WorkRequest, results []event.Result) ([]event
 		return results, status.Error(codes.InvalidArgument, "app: a second Hello")
 	case *appv1.WorkRequest_Ping:
 		w.mu.Lock()
-		w.ping, w.pinged = frame.Ping.GetK(), true
+		w.ping, w.pinged, w.quiet = frame.Ping.GetK(), true, 0
 		w.mu.Unlock()
 		w.wake()
 	case *appv1.WorkRequest_Progress:
@@ -511,6 +512,23 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	}
 	w.server.finish(lost)
 	return next
+}
+
+// listen ends the stream of a worker that has sent no Ping for longer than it may: its
+// connection lives, and nothing behind it does. Looks count, and not time, so that a
+// pause of this process is not taken for one of the worker's.
+func (w *session) listen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.greeted || w.broken || w.ended {
+		return
+	}
+	if w.quiet++; w.quiet > looksMax {
+		w.server.Metrics.silent.Inc()
+		w.ended = true
+		w.err = status.Errorf(codes.DeadlineExceeded, "app: no Ping for %v: the worker is frozen, or does not send them", w.server.cfg.SilenceMax)
+		w.wake()
+	}
 }
 
 // ready reports whether the worker takes deliveries.
