@@ -477,6 +477,9 @@ func (w *world) unrest() string {
 			say("%s has not begun", m)
 			continue
 		}
+		if m.feed.wedged {
+			say("%s has a reader that brings nothing", m)
+		}
 		switch status := m.machine.Status(m.clock()); {
 		case m.ended != nil:
 			say("%s has ended", m)

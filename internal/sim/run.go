@@ -146,11 +146,16 @@ func (w *world) watch() {
 // restMax is how long a cluster may take to come to rest.
 const restMax = 2 * time.Minute
 
+// restLooks is how many looks, a second apart, must find a cluster at rest: who has
+// just come back is well before others have heard of it.
+const restLooks = 3
+
 // rest ends all faults and waits until the cluster has come to rest.
 func (w *world) rest() {
 	w.heal()
 	w.runUntil(w.now + 2*time.Second)
 	w.publishing = false
+	looks := 0 // in a row that found nothing
 	for end := w.now + restMax; w.failure == ""; {
 		w.runUntil(w.now + time.Second)
 		for _, p := range w.pods {
@@ -158,6 +163,11 @@ func (w *world) rest() {
 		}
 		why := w.unrest()
 		if why == "" {
+			looks++
+		} else {
+			looks = 0
+		}
+		if looks == restLooks {
 			return
 		}
 		if w.now > end {

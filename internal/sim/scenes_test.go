@@ -129,8 +129,14 @@ func rebuildUnder(w *world) {
 	for _, p := range w.pods {
 		p.gen++
 	}
-	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(5)})
-	w.runUntil(w.now + 20*time.Second)
+	w.log.delete(ownership.Position{Ledger: max(1, w.log.next.Ledger-1)}) // an id that no other log has had
+	w.runUntil(w.now + 4*time.Second)
+	for _, m := range w.live {
+		if m.machine != nil && m.machine.State() != nil && w.log.next.Before(m.machine.Status(m.clock()).Applied) {
+			w.fail("%s goes on by a log that is gone", m)
+		}
+	}
+	w.runUntil(w.now + 16*time.Second)
 }
 
 // lateLedger puts the log where positions stop to fit tokens.
@@ -253,7 +259,7 @@ func lateClient(w *world) {
 		return
 	}
 	w.log.outage = w.now + w.between(5*time.Second, 7*time.Second)
-	p.member.feed.cut = w.log.outage + w.between(2200*time.Millisecond, 2900*time.Millisecond) // and it is no fault of its own
+	p.member.feed.cut = w.log.outage + w.between(2100*time.Millisecond, 2600*time.Millisecond) // and it is no fault of its own
 	w.runUntil(w.log.outage + 15*time.Second)
 }
 
