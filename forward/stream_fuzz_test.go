@@ -19,13 +19,16 @@ func (a *arrivals) Accept(Arrival)  { a.frames++ }
 func (a *arrivals) TakeOver(Window) { a.windows++ }
 func (a *arrivals) Gone(StreamID)   {}
 
+// stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.
+var stillMetrics = NewMetrics(prometheus.NewRegistry())
+
 // still is an inbound stream without goroutines: the test is both ends of it.
 func still(t *testing.T) (*inbound, *arrivals) {
 	taken := &arrivals{}
 	cfg := DefaultConfig()
 	cfg.DeadAfter, cfg.HelloTimeout = time.Hour, time.Hour
 	now := func() clock.Instant { return clock.Instant(time.Hour) }
-	s := NewServer(cfg, func() Identity { return Identity{} }, nil, taken, now, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	s := NewServer(cfg, func() Identity { return Identity{} }, nil, taken, now, stillMetrics, slog.New(slog.DiscardHandler))
 	in := &inbound{server: s, link: newLink(cfg, now, s.metrics, func(error) {}, false)}
 	t.Cleanup(func() { in.link.silence.Stop() })
 	return in, taken
