@@ -36,7 +36,7 @@ type hunt struct {
 }
 
 // usualHunt is for bugs that the usual trouble shows.
-var usualHunt = hunt{seeds: 100, length: 3 * time.Minute, in: "usual trouble"}
+var usualHunt = hunt{seeds: 150, length: 3 * time.Minute, in: "usual trouble"}
 
 func huntFor(bug planted.Bug) hunt {
 	if h, ok := hunts[bug]; ok {
@@ -225,6 +225,6 @@ var hunts = map[planted.Bug]hunt{
 	planted.ApplyDuringCheck:       staged(20, 3, "an epoch is lost at the end of a ledger", promptLog, plays(holeAtRollover)),
 	planted.AcquiredWithoutApplied: staged(60, 4, "keys go and come back while Beats land late", only(joinGroup, leaveGroup, killBoth, pauseBoth), busy, landsLate),
 	planted.SnapAnyHello:           staged(200, 3, "Snaps land late for who has had to say Hello again", landsLate, plays(helloAgain)),
-	planted.CountsSurvivePause:     staged(60, 4, "after an outage, one client comes back late", promptLog, calm, plays(lateClient)),
+	planted.CountsSurvivePause:     staged(120, 8, "after an outage, one client comes back late", promptLog, calm, plays(lateClient)),
 	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
 }

@@ -259,7 +259,7 @@ func lateClient(w *world) {
 		return
 	}
 	w.log.outage = w.now + w.between(5*time.Second, 7*time.Second)
-	p.member.feed.cut = w.log.outage + w.between(2100*time.Millisecond, 2600*time.Millisecond) // and it is no fault of its own
+	p.member.feed.cut = w.log.outage + w.between(2300*time.Millisecond, 2700*time.Millisecond) // and it is no fault of its own
 	w.runUntil(w.log.outage + 15*time.Second)
 }
 
