@@ -229,8 +229,8 @@ func (w *session) answer(f *appwire.FromWorker, known []event.Result) ([]event.R
 	for i := range known {
 		known[i].Reason = cut(known[i].Reason, w.server.cfg.ReasonBytesMax)
 	}
-	w.server.finish(known)
 	w.server.count(stats)
+	w.server.finish(known)
 
 	w.mu.Lock()
 	w.taken = f.Number // only now: the receipt asks for more
@@ -505,8 +505,8 @@ func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	next := w.desk.Next()
 	stats := w.desk.Stats()
 	over := w.broken && w.desk.Len() == 0
+	w.server.count(stats) // before the writer can tell anybody
 	w.mu.Unlock()
-	w.server.count(stats)
 	if over {
 		w.server.forget(w)
 	}
