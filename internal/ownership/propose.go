@@ -64,8 +64,8 @@ func (m *Machine) wantsOut() bool {
 
 // removed begins the back-off of a member that others have removed.
 func (m *Machine) removed(r read) {
-	if m.wantsOut() {
-		return // as it wished
+	if m.wantsOut() || r.rec.Inc == m.cfg.Inc {
+		return // as it wishes, or did when it proposed this
 	}
 	t := &m.cfg.Timing
 	if r.when.Sub(m.joinedAt) > t.RemovedMax {

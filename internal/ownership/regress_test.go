@@ -66,6 +66,33 @@ func TestBeatOfBeforeARemovalAsksForNothing(t *testing.T) {
 	}
 }
 
+// TestOwnLeaveIsNoRemoval: the epoch in which a member gives its partitions up, for
+// want of an application, may land after the application is back. Nobody has voted
+// it off, so it does not wait before it joins again.
+func TestOwnLeaveIsNoRemoval(t *testing.T) {
+	for name, c := range map[string]struct {
+		app, own, want bool
+	}{
+		"others' epoch":                       {app: true, want: true},
+		"its own, the application is back":    {app: true, own: true},
+		"its own, the application is missing": {own: true},
+		"others' epoch, it wants out":         {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := quietWorld(t, 2, DefaultTiming(), 1).procs[0].m
+			m.app, m.appGone = c.app, 0
+			by := Incarnation{0xF}
+			if c.own {
+				by = m.cfg.Inc
+			}
+			m.removed(read{at: m.state.Cur, rec: Record{Inc: by}, when: m.now})
+			if m.votedOff != c.want {
+				t.Errorf("it takes itself for removed by others: %t, want %t", m.votedOff, c.want)
+			}
+		})
+	}
+}
+
 // TestDeadPredecessorTakesNobodysName: an epoch that brings our own dead predecessor
 // back is not for us to obey; one that brings a successor is.
 func TestDeadPredecessorTakesNobodysName(t *testing.T) {

@@ -175,7 +175,7 @@ const personal = 12 * time.Second
 
 // sound reports whether nothing has been wrong with m itself for a while.
 func (w *world) sound(m *member) bool {
-	return !m.process.dead && !m.process.isStopped() && !m.driver.isStopped() && m.touched+personal < w.now && !m.draining
+	return !m.process.dead && !m.process.isStopped() && !m.driver.isStopped() && m.workers > 0 && m.touched+personal < w.now && !m.draining
 }
 
 func (w *world) checkGenesis(m *member) {

@@ -467,6 +467,7 @@ func (m *member) look() {
 		m.lookSoon = false
 		if n := m.app.Workers(); n != m.workers {
 			m.workers = n
+			m.touch(0) // without an application a member is not sound, and gives its partitions up
 			m.hadWorker = m.hadWorker || n > 0
 			if n == 0 {
 				m.noWorker = m.clock()
