@@ -2,16 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // subscription is what all consumers of a round's topic share.
@@ -38,53 +38,23 @@ func brokerPID(handle string) int {
 
 // admin is the broker's admin API. Its zero value has none: then nothing is deleted,
 // nothing is known of acks, and there are no partitioned topics.
-type admin struct{ url string }
+type admin struct{ pulsaradmin.Client }
 
-func (a admin) there() bool { return a.url != "" }
-
-// request returns the body of the answer.
-func (a admin) request(ctx context.Context, method, path, body string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(a.url, "/")+"/admin/v2/"+path, strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	said, err := io.ReadAll(io.LimitReader(answer.Body, answerMax))
-	if err == nil && answer.StatusCode >= http.StatusBadRequest {
-		err = fmt.Errorf("%s %s: %s: %.200s", method, path, answer.Status, said)
-	}
-	return said, err
-}
-
-// answerMax is the longest answer of the admin API that is read.
-const answerMax = 16 << 20
+func (a admin) there() bool { return a.URL != "" }
 
 func (a admin) get(ctx context.Context, path string, into any) error {
-	b, err := a.request(ctx, http.MethodGet, path, "")
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, into)
+	return a.Call(ctx, http.MethodGet, path, nil, into)
 }
 
 func (a admin) delete(ctx context.Context, path string) error {
-	_, err := a.request(ctx, http.MethodDelete, path+"?force=true", "")
-	return err
+	return a.Call(ctx, http.MethodDelete, path+"?force=true", nil, nil)
 }
 
 const ownTopics = "persistent/" + namespace
 
 // createPartitioned makes a topic with n partitions.
 func (a admin) createPartitioned(ctx context.Context, topic string, n int) error {
-	_, err := a.request(ctx, http.MethodPut, ownTopics+"/"+localName(topic)+"/partitions", strconv.Itoa(n))
-	return err
+	return a.Call(ctx, http.MethodPut, ownTopics+"/"+localName(topic)+"/partitions", n, nil)
 }
 
 // deleteRound deletes every topic of a round: its own, and those that routers have
@@ -175,7 +145,7 @@ func (a admin) version(ctx context.Context) string {
 	if !a.there() {
 		return ""
 	}
-	b, err := a.request(ctx, http.MethodGet, "brokers/version", "")
+	b, err := a.Do(ctx, http.MethodGet, "brokers/version", nil)
 	if err != nil {
 		return ""
 	}

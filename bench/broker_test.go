@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // fakeAdmin answers as Pulsar's admin API does, and remembers what it was asked to change.
@@ -47,7 +49,7 @@ func startFake(t *testing.T) (admin, *fakeAdmin) {
 	fake := &fakeAdmin{}
 	server := httptest.NewServer(fake)
 	t.Cleanup(server.Close)
-	return admin{server.URL + "/"}, fake
+	return admin{pulsaradmin.Client{URL: server.URL}}, fake
 }
 
 func TestRoundDeletesWhatIsItsOwn(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // Run is everything that one call of the bench measured, as its JSON has it.
@@ -250,7 +252,7 @@ func newRun(ctx context.Context, o Options) Run {
 	if err != nil {
 		commit = nil // not in a checkout
 	}
-	for name, version := range map[string]string{"pulsar": admin{o.AdminURL}.version(ctx), "redis": redisVersion(ctx), "ringfence": strings.TrimSpace(string(commit))} {
+	for name, version := range map[string]string{"pulsar": admin{pulsaradmin.Client{URL: o.AdminURL}}.version(ctx), "redis": redisVersion(ctx), "ringfence": strings.TrimSpace(string(commit))} {
 		if version != "" {
 			r.Versions[name] = version
 		}

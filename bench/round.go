@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // roundMax is how long one round of one mode may take.
@@ -47,7 +48,7 @@ func newRound(o Options, m mode, workload, dir string, number int, warn io.Write
 	name := fmt.Sprintf("bench-%s-%s-%d-%x", workload, m.name, number, time.Now().UnixNano())
 	return round{
 		options: o, mode: m, topic: "persistent://" + namespace + "/" + name, dir: filepath.Join(dir, name),
-		admin: admin{o.AdminURL}, warn: warn,
+		admin: admin{pulsaradmin.Client{URL: o.AdminURL}}, warn: warn,
 	}
 }
 

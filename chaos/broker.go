@@ -5,15 +5,15 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // ledgerEntries is how long a ledger of the broker is: the control log of a few
@@ -22,8 +22,9 @@ const ledgerEntries = 150
 
 // broker is a Pulsar of our own, on the bridge.
 type broker struct {
-	url, admin, handle string
-	env                []string
+	url, handle string
+	admin       pulsaradmin.Client
+	env         []string
 }
 
 func startBroker(ctx context.Context, dir string) (*broker, error) {
@@ -46,12 +47,12 @@ func startBroker(ctx context.Context, dir string) (*broker, error) {
 		case "PULSAR_URL":
 			b.url = value
 		case "PULSAR_ADMIN_URL":
-			b.admin = value
+			b.admin.URL = value
 		case "PULSAR_HANDLE":
 			b.handle = value
 		}
 	}
-	return b, b.call(ctx, http.MethodPut, path(eventsTopic)+"/partitions", topicPartitions, nil)
+	return b, b.admin.Call(ctx, http.MethodPut, pulsaradmin.TopicPath(eventsTopic)+"/partitions", topicPartitions, nil)
 }
 
 func (b *broker) tool(ctx context.Context, args ...string) (string, error) {
@@ -72,11 +73,11 @@ func (b *broker) restart(ctx context.Context) error {
 }
 
 func (b *broker) unload(ctx context.Context, topic string) error {
-	return b.call(ctx, http.MethodPut, path(topic)+"/unload", nil, nil)
+	return b.admin.Call(ctx, http.MethodPut, pulsaradmin.TopicPath(topic)+"/unload", nil, nil)
 }
 
 func (b *broker) remove(ctx context.Context, topic string) error {
-	return b.call(ctx, http.MethodDelete, path(topic)+"?force=true", nil, nil)
+	return b.admin.Call(ctx, http.MethodDelete, pulsaradmin.TopicPath(topic)+"?force=true", nil, nil)
 }
 
 // ledger returns the newest ledger of a topic.
@@ -86,7 +87,7 @@ func (b *broker) ledger(ctx context.Context, topic string) (newest int64, err er
 			ID int64 `json:"ledgerId"`
 		} `json:"ledgers"`
 	}
-	err = b.call(ctx, http.MethodGet, path(topic)+"/internalStats", nil, &stats)
+	err = b.admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(topic)+"/internalStats", nil, &stats)
 	for _, l := range stats.Ledgers {
 		newest = max(newest, l.ID)
 	}
@@ -115,43 +116,6 @@ func (b *broker) backlog(ctx context.Context) (int, error) {
 			Backlog int `json:"msgBacklog"`
 		} `json:"subscriptions"`
 	}
-	err := b.call(ctx, http.MethodGet, path(eventsTopic)+"/partitioned-stats?perPartition=false", nil, &stats)
+	err := b.admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(eventsTopic)+"/partitioned-stats?perPartition=false", nil, &stats)
 	return stats.Subscriptions[subscription].Backlog, err
-}
-
-func path(topic string) string { return "/admin/v2/" + strings.Replace(topic, "://", "/", 1) }
-
-// call calls the admin API: body is sent, and the answer read into result, as JSON.
-func (b *broker) call(ctx context.Context, method, path string, body, result any) error {
-	var content io.Reader = http.NoBody
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		content = bytes.NewReader(text)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, b.admin+path, content)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	said, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	if answer.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("%s %s: %s: %.300s", method, path, answer.Status, said)
-	}
-	if result == nil {
-		return nil
-	}
-	return json.Unmarshal(said, result)
 }

@@ -82,7 +82,7 @@ func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
 
 func TestPartitionedControlTopicIsRefused(t *testing.T) {
 	c := newCluster(t, "message_key", 0, pulsartest.Topic(t, 0))
-	pulsartest.Admin(t, http.MethodPut, "/admin/v2/persistent/public/default/__ring-"+c.group+"/partitions", 3, nil)
+	pulsartest.Admin(t, http.MethodPut, "persistent/public/default/__ring-"+c.group+"/partitions", 3, nil)
 	m := c.start("a")
 	select {
 	case <-m.router.done:

@@ -28,8 +28,8 @@ var arrows = map[string]arrow{
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
-		slices.Concat(words, []string{"internal/membroker"}),
-		"stages never import each other; they meet in internal/pipeline. The broker in memory is no stage: it stands where Pulsar's client does",
+		slices.Concat(words, []string{"internal/membroker", "internal/pulsaradmin"}),
+		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are no stages: they are what a broker is to the source",
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
 	"internal/key":               {[]string{"internal/event"}, "pure: an event in, its key out"},
@@ -72,16 +72,17 @@ var arrows = map[string]arrow{
 	"deploy":          {nil, "files, and the tests of them"},
 	"examples/orders": {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
 
-	"cmd/router":          {anything, "wires; what it may not decide no import can show"},
-	"internal/demo":       {anything, "drives the whole house from outside"},
-	"internal/witness":    {[]string{"client", "internal/event", "internal/journal"}, "an application: it knows the SDK, and nothing of the router"},
-	"internal/membroker":  {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
-	"internal/sim":        {anything, "drives the machines of the whole house in one event loop"},
-	"internal/pulsartest": {[]string{"internal/event"}, "finds a broker for tests, and nothing else"},
-	"bench":               {anything, "drives the whole house from outside"},
-	"chaos":               {anything, "drives the whole house from outside"},
-	"e2e":                 {anything, "drives the whole house from outside"},
-	"internal/archtest":   {nil, "reads files"},
+	"cmd/router":           {anything, "wires; what it may not decide no import can show"},
+	"internal/demo":        {anything, "drives the whole house from outside"},
+	"internal/witness":     {[]string{"client", "internal/event", "internal/journal"}, "an application: it knows the SDK, and nothing of the router"},
+	"internal/membroker":   {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
+	"internal/sim":         {anything, "drives the machines of the whole house in one event loop"},
+	"internal/pulsaradmin": {nil, "one call to the admin API, whoever asks"},
+	"internal/pulsartest":  {[]string{"internal/event", "internal/pulsaradmin"}, "finds a broker for tests, and nothing else"},
+	"bench":                {anything, "drives the whole house from outside"},
+	"chaos":                {anything, "drives the whole house from outside"},
+	"e2e":                  {anything, "drives the whole house from outside"},
+	"internal/archtest":    {nil, "reads files"},
 }
 
 var libraries = []only{

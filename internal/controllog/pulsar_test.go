@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/pulsartest"
 )
 
@@ -86,7 +87,7 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	tail := openTail(t, tr, event.Position{})
 	appendOne(t, tr, "old")
 	old := tail.take(t, 1)[0]
-	pulsartest.Admin(t, http.MethodDelete, adminPath(topic)+"?force=true", nil, nil)
+	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(topic)+"?force=true", nil, nil)
 	waitUntil(t, "an append to work", func() bool {
 		done := make(chan error, 1)
 		tr.Append([]byte("new"), func(err error) { done <- err })
@@ -193,11 +194,7 @@ func unload(t *testing.T, topic string) {
 // trim asks the broker to drop the ledgers that nobody needs any more.
 func trim(t *testing.T, topic string) {
 	t.Helper()
-	pulsartest.Admin(t, http.MethodPost, adminPath(topic)+"/trim", nil, nil)
-}
-
-func adminPath(topic string) string {
-	return "/admin/v2/" + strings.Replace(topic, "://", "/", 1)
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/trim", nil, nil)
 }
 
 // skipUnderRace skips what makes the client reconnect: it has data races of its own

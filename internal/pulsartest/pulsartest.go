@@ -7,21 +7,19 @@
 package pulsartest
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/log"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // URL returns the broker's service URL.
@@ -88,7 +86,7 @@ func Topic(t testing.TB, partitions int) string {
 	t.Helper()
 	topic := "persistent://public/default/" + Name(t)
 	if partitions > 0 {
-		Admin(t, http.MethodPut, path(topic)+"/partitions", partitions, nil)
+		Admin(t, http.MethodPut, pulsaradmin.TopicPath(topic)+"/partitions", partitions, nil)
 	}
 	return topic
 }
@@ -97,7 +95,7 @@ func Topic(t testing.TB, partitions int) string {
 // cut, and what is unacked is delivered again.
 func Unload(t testing.TB, topic string) {
 	t.Helper()
-	Admin(t, http.MethodPut, path(topic)+"/unload", nil, nil)
+	Admin(t, http.MethodPut, pulsaradmin.TopicPath(topic)+"/unload", nil, nil)
 }
 
 // Subscription is the state of one subscription, as the broker sees it.
@@ -122,7 +120,7 @@ func Stats(t testing.TB, topic, subscription string) Subscription {
 	if partitions(t, topic) > 0 {
 		kind = "/partitioned-stats?perPartition=false"
 	}
-	Admin(t, http.MethodGet, path(topic)+kind, nil, &stats)
+	Admin(t, http.MethodGet, pulsaradmin.TopicPath(topic)+kind, nil, &stats)
 	return stats.Subscriptions[subscription]
 }
 
@@ -130,7 +128,7 @@ func Stats(t testing.TB, topic, subscription string) Subscription {
 func BatchIndexAcks(t testing.TB) bool {
 	t.Helper()
 	settings := map[string]any{}
-	Admin(t, http.MethodGet, "/admin/v2/brokers/configuration/runtime", nil, &settings)
+	Admin(t, http.MethodGet, "brokers/configuration/runtime", nil, &settings)
 	return settings["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
 }
 
@@ -139,50 +137,15 @@ func partitions(t testing.TB, topic string) int {
 	var metadata struct {
 		Partitions int `json:"partitions"`
 	}
-	Admin(t, http.MethodGet, path(topic)+"/partitions", nil, &metadata)
+	Admin(t, http.MethodGet, pulsaradmin.TopicPath(topic)+"/partitions", nil, &metadata)
 	return metadata.Partitions
 }
 
-func path(topic string) string {
-	return "/admin/v2/" + strings.Replace(topic, "://", "/", 1)
-}
-
 // Admin calls the admin API: body is sent, and the answer read into result, as JSON
-// where they are not nil. Any other status than 2xx ends the test.
+// where they are not nil. Path is below /admin/v2/. An error ends the test.
 func Admin(t testing.TB, method, path string, body, result any) {
 	t.Helper()
-	var in io.Reader
-	switch body := body.(type) {
-	case nil:
-	case int:
-		in = strings.NewReader(strconv.Itoa(body))
-	default:
-		encoded, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		in = bytes.NewReader(encoded)
-	}
-	request, err := http.NewRequestWithContext(t.Context(), method, AdminURL(t)+path, in)
-	if err != nil {
+	if err := (pulsaradmin.Client{URL: AdminURL(t)}).Call(t.Context(), method, path, body, result); err != nil {
 		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if response.StatusCode/100 != 2 {
-		t.Fatalf("%s %s: %s: %s", method, path, response.Status, answer)
-	}
-	if result != nil {
-		if err := json.Unmarshal(answer, result); err != nil {
-			t.Fatalf("%s %s: %v in %s", method, path, err, answer)
-		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
@@ -352,7 +353,7 @@ func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) 
 // limitUnacked sets the policy of a topic, and waits until it is in force.
 func limitUnacked(t *testing.T, topic string, unacked int) {
 	t.Helper()
-	path := "/admin/v2/" + strings.Replace(topic, "://", "/", 1) + "/maxUnackedMessagesOnConsumer"
+	path := pulsaradmin.TopicPath(topic) + "/maxUnackedMessagesOnConsumer"
 	pulsartest.Admin(t, http.MethodPost, path, unacked, nil)
 	sourcetest.Await(t, "the broker limits unacked events", func() bool {
 		applied := 0
