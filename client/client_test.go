@@ -198,6 +198,44 @@ func TestLostKeyCancelsItsHandlerAlone(t *testing.T) {
 	}
 }
 
+// The lease of this router is an hour, so only the timeout can cut the handler.
+func TestHandlerThatTakesTooLongIsCutAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := clienttest.NewRouter(t, clienttest.HandlerTimeout(8*time.Second))
+		var took time.Duration
+		var cause error
+		r.Start(func(ctx context.Context, e *client.Event) error {
+			if e.Key == "stuck" {
+				begin := time.Now()
+				cause = until(ctx)
+				took = time.Since(begin)
+				return errors.New("the database hangs")
+			}
+			for range 6 {
+				time.Sleep(4 * time.Second)
+				if err := e.Progress(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, client.MaxInFlight(2))
+		steady := r.Deliver(&client.Event{Key: "steady"})
+		synctest.Wait()
+		time.Sleep(time.Second) // so that the two do not end in one instant
+		stuck := r.Deliver(&client.Event{Key: "stuck"})
+		got, want := stuck.Outcome(), clienttest.Outcome{Kind: clienttest.Retry, Reason: "the handler took longer than its timeout"}
+		if got != want || !errors.Is(cause, client.ErrHandlerTimeout) {
+			t.Errorf("outcome = %v, cause %v; want %v", got, cause, want)
+		}
+		if took < 7*time.Second || took > 10*time.Second {
+			t.Errorf("it was cut after %v, want about 8 s", took)
+		}
+		if got := steady.Outcome(); got.Kind != clienttest.Done {
+			t.Errorf("the one that tells its progress: %v, want done", got)
+		}
+	})
+}
+
 func TestHandlerThatComesThroughIsDone(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	started := make(chan struct{})

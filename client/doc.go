@@ -24,6 +24,10 @@
 // may work on the key: stop at once, and write nothing. What such a handler returns,
 // unless it is nil, counts as neither failure nor success.
 //
+// A router may have a timeout for handlers too (handler.timeout, off by default). One
+// that takes longer without [Event.Progress] is cancelled at once, with the cause
+// [ErrHandlerTimeout], and has failed.
+//
 // The context has no Deadline: the lease behind it is renewed while the handler
 // runs, so a handler may take minutes. [Event.LeaseUntil] tells how far it reaches
 // right now.

@@ -9,6 +9,11 @@ import (
 // key is lost: context.Cause(ctx) tells. Another handler may work on the key now.
 var ErrKeyLost = errors.New("client: the key is lost")
 
+// ErrHandlerTimeout is the cause with which the context of a handler is cancelled
+// that took longer than the router's handler.timeout without [Event.Progress]. It
+// counts as a failure, and once the handler has returned the event is tried again.
+var ErrHandlerTimeout = errors.New("client: the handler took longer than its timeout")
+
 // ErrDrainTimeout is the cause with which the contexts of handlers are cancelled
 // that did not end within the [DrainGrace]. Run returns it if they ignore that too.
 var ErrDrainTimeout = errors.New("client: handlers did not end within the drain grace")

@@ -195,7 +195,7 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 	if err == nil {
 		return event.Result{Kind: event.ResultDone}
 	}
-	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrDrainTimeout) {
+	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout) {
 		return event.Result{Kind: event.ResultCancelled}
 	}
 	if reject := (*rejectError)(nil); errors.As(err, &reject) {
@@ -208,11 +208,11 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 	return result
 }
 
-// cancel cuts the handlers of deliveries that are lost.
-func (r *runner) cancel(lost []*Event) {
-	for _, e := range lost {
-		r.log.Warn("key lost, handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt)
-		_ = e.run.ctx.end(ErrKeyLost) // it returns the cause, not a failure
+// cancel cuts the handlers of deliveries for a cause.
+func (r *runner) cancel(cut []*Event, cause error) {
+	for _, e := range cut {
+		r.log.Warn("handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt, "error", cause)
+		_ = e.run.ctx.end(cause) // it returns the cause, not a failure
 	}
 }
 

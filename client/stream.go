@@ -152,7 +152,7 @@ func (s *stream) watch(over <-chan struct{}) {
 		lost := s.inbox.Check(r.hooks.Now(), nil)
 		left := s.inbox.Started()
 		r.mu.Unlock()
-		r.cancel(lost)
+		r.cancel(lost, ErrKeyLost)
 		if over == nil && (left == 0 || r.base.Err() != nil) {
 			return
 		}
@@ -189,7 +189,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		s.receipt = f.Receipt
 		s.answered()
 	}
-	var lost []*Event
+	var lost, slow []*Event
 	var err error
 	if f.Other == nil {
 		s.given = f.Number
@@ -198,25 +198,27 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		}
 		s.notify() // the receipt, so that the next frame can come
 	} else {
-		lost, err = s.control(f.Other)
+		lost, slow, err = s.control(f.Other)
 	}
 	r.wakeOne()
 	r.mu.Unlock()
-	r.cancel(lost)
+	r.cancel(lost, ErrKeyLost)
+	r.cancel(slow, ErrHandlerTimeout)
 	return err
 }
 
-// control takes any frame in but Deliveries. The lock is held.
-func (s *stream) control(f *appv1.WorkResponse) (lost []*Event, err error) {
+// control takes any frame in but Deliveries, and returns whose deadline has passed and
+// who took too long. The lock is held.
+func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error) {
 	switch frame := f.GetFrame().(type) {
 	case *appv1.WorkResponse_Welcome:
-		return nil, s.welcome(frame.Welcome)
+		return nil, nil, s.welcome(frame.Welcome)
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
 		lost = s.inbox.Pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
 		s.runner.hooks.Ponged(s.inbox.Newest())
 	case *appv1.WorkResponse_Revoke:
-		s.revoke(frame.Revoke)
+		slow = s.revoke(frame.Revoke)
 	case *appv1.WorkResponse_Suspend:
 		s.inbox.Suspend()
 	case *appv1.WorkResponse_Resume:
@@ -224,7 +226,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost []*Event, err error) {
 	case *appv1.WorkResponse_GoAway:
 		s.runner.log.Info("the router ends the stream", "reason", frame.GoAway.GetReason())
 	}
-	return lost, nil
+	return lost, slow, nil
 }
 
 func (s *stream) welcome(w *appv1.Welcome) error {
@@ -242,17 +244,25 @@ func (s *stream) welcome(w *appv1.Welcome) error {
 	return nil
 }
 
-func (s *stream) revoke(r *appv1.Revoke) {
-	partitions := make(map[uint32]bool, len(r.GetPartitions()))
-	for _, p := range r.GetPartitions() {
-		partitions[p] = true
+// revoke takes partitions back, whose handlers may go on until their deadline, and
+// single deliveries that took too long. It returns the events of the latter that run.
+func (s *stream) revoke(r *appv1.Revoke) (slow []*Event) {
+	if partitions := setOf(r.GetPartitions()); r.GetAll() || len(partitions) > 0 {
+		s.inbox.Revoke(func(it *inbox.Item[Event]) bool { return r.GetAll() || partitions[it.Partition] })
 	}
-	single := make(map[event.DeliveryID]bool, len(r.GetDeliveryIds()))
-	for _, id := range r.GetDeliveryIds() {
-		single[event.DeliveryID(id)] = true
+	if single := setOf(r.GetDeliveryIds()); len(single) > 0 {
+		slow = s.inbox.Cut(func(it *inbox.Item[Event]) bool { return single[uint64(it.ID)] }, nil)
 	}
-	s.inbox.Revoke(func(it *inbox.Item[Event]) bool { return r.GetAll() || partitions[it.Partition] || single[it.ID] })
 	s.answered()
+	return slow
+}
+
+func setOf[T comparable](values []T) map[T]bool {
+	set := make(map[T]bool, len(values))
+	for _, v := range values {
+		set[v] = true
+	}
+	return set
 }
 
 // slab is how many events share an allocation. A handler that runs for long keeps

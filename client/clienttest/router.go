@@ -49,8 +49,18 @@ type Router struct {
 // worker is one Run.
 type worker struct{ deadline clock.Instant }
 
+// Option configures a [Router].
+type Option func(*app.Config)
+
+// HandlerTimeout gives the router a timeout for handlers, as handler.timeout does: one
+// that takes longer without Progress is cancelled, up to a quarter later. It goes by
+// the time of the test, and must be at least 100 ms. Without it there is none.
+func HandlerTimeout(d time.Duration) Option {
+	return func(c *app.Config) { c.HandlerTimeout = d }
+}
+
 // NewRouter returns a running router. It ends with the test.
-func NewRouter(t testing.TB) *Router {
+func NewRouter(t testing.TB, opts ...Option) *Router {
 	t.Helper()
 	r := &Router{
 		t: t, boxes: newBoxes(), listener: bufconn.Listen(1 << 20), start: time.Now(), //nolint:forbidigo // the clock of this package is made of it, for synctest
@@ -61,6 +71,9 @@ func NewRouter(t testing.TB) *Router {
 
 	cfg := app.DefaultConfig()
 	cfg.PingInterval = 20 * time.Millisecond
+	for _, opt := range opts {
+		opt(&cfg)
+	}
 	server, err := app.New(cfg, app.Identity{Node: "clienttest", Group: t.Name()}, app.Parts{
 		Boxes: r.boxes, Lease: r.lease, Workers: r.workersChanged, Drain: func(string) {}, Now: r.now,
 		Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),

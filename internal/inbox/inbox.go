@@ -27,7 +27,7 @@ type Inbox[T any] struct {
 	waiting list[T] // not started
 	running list[T] // started; their deadline is newest
 	frozen  list[T] // started, then revoked: each has its own deadline
-	lost    list[T] // started, and their deadline has passed: cancelled for good
+	lost    list[T] // started, and cancelled for good: their deadline has passed, or they took too long
 
 	newest clock.Instant // the deadline of what is not revoked; the past until the first Pong
 	pings  [8]ping       // those that may still be answered, a ring by k
@@ -144,6 +144,20 @@ func (b *Inbox[T]) Revoke(hit func(*Item[T]) bool) {
 			it.move(&b.frozen)
 		}
 	}
+}
+
+// Cut takes single deliveries back that took too long. Those that have not started are
+// answered; the others it appends to dst. Their handlers must be cancelled, and need
+// not run until their deadline, which stays where it is.
+func (b *Inbox[T]) Cut(hit func(*Item[T]) bool, dst []*T) []*T {
+	b.Revoke(hit)
+	for it := range b.frozen.all() {
+		if hit(it) {
+			it.move(&b.lost)
+			dst = append(dst, it.Of)
+		}
+	}
+	return dst
 }
 
 // Check appends to dst the running deliveries whose deadline has passed. Their

@@ -149,6 +149,33 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
+// Who took too long is cut at once, and nothing revives it; what has not started has
+// not taken long.
+func TestCut(t *testing.T) {
+	b, events := given(4)
+	ponged(b, 0, 0, 10*time.Second)
+	for range 3 {
+		b.Take(0) // 1, 2 and 3 run; 4 waits
+	}
+	b.Revoke(ofPartition(2))
+	cut := b.Cut(func(it *Item[work]) bool { return it.ID != 3 }, nil)
+	if !slices.Equal(cut, events[:2]) || !slices.Equal(answers(b), []string{"not_started"}) {
+		t.Fatalf("%d are cut and the answers are %v; want the two that run, and one not started", len(cut), answers(b))
+	}
+	ponged(b, 5*second, 5*second, 10*time.Second, 1, 2)
+	for i, want := range []clock.Instant{10 * second, 10 * second, 15 * second} {
+		if got := b.Deadline(&events[i].item); got != want {
+			t.Errorf("deadline of %d = %v, want %v", i+1, got, want)
+		}
+	}
+	if lost := b.Check(20*second, nil); !slices.Equal(lost, events[2:3]) {
+		t.Errorf("%d are lost, want the one that was not cut before", len(lost))
+	}
+	if b.Started() != 3 {
+		t.Errorf("%d run, want 3: being cut does not end a handler", b.Started())
+	}
+}
+
 func TestRevokeIsNotForLaterDeliveries(t *testing.T) { // the key came back
 	b, _ := given(0)
 	ponged(b, 0, 0, time.Second)
@@ -306,6 +333,15 @@ func TestInboxKeepsItsDeadlines(t *testing.T) {
 				b.Revoke(ofPartition(p))
 				if b.waiting.n > 0 && slices.ContainsFunc(slices.Collect(b.waiting.all()), ofPartition(p)) {
 					t.Fatal("a revoked delivery still waits")
+				}
+			},
+			"cut": func(t *rapid.T) {
+				id := event.DeliveryID(rapid.IntRange(1, 1+len(all)).Draw(t, "id"))
+				for _, e := range b.Cut(func(it *Item[work]) bool { return it.ID == id }, nil) {
+					if lost[e] {
+						t.Fatal("a delivery was cut twice")
+					}
+					lost[e], revoked[e] = true, true
 				}
 			},
 			"check": func(t *rapid.T) { check(b.Check(now, nil)) },

@@ -1293,7 +1293,8 @@ type Revoke struct {
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
 	// Why, for logs.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Single deliveries that are taken back (a timeout), whatever their partition.
+	// Single deliveries that took too long, whatever their partition. The worker should cancel their handlers at once and
+	// answer CANCELLED: until it has answered, their keys wait for the deadline.
 	DeliveryIds   []uint64 `protobuf:"varint,4,rep,packed,name=delivery_ids,json=deliveryIds,proto3" json:"delivery_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
