@@ -17,16 +17,8 @@ type Sample struct {
 // drain fills a fresh topic, starts the mode's processes, waits until they have
 // handled everything, and computes the steady window's figures.
 func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
-	err = r.run(ctx, func(ctx context.Context) error {
-		if err := r.backlog(ctx, func(p *publisher) error { return p.backlog(ctx, events) }); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, record{})
-		defer c.end(cancel)
-		if err != nil {
-			return err
-		}
+	fill := func(ctx context.Context, p *publisher) error { return p.backlog(ctx, events) }
+	err = r.onBacklog(ctx, fill, record{}, func(ctx context.Context, c *cluster) error {
 		drain, done := context.WithTimeout(ctx, drainMax)
 		defer done()
 		err = c.awaitHandled(drain, events)

@@ -34,18 +34,7 @@ const lossWait = time.Minute
 // what came of its keys.
 func (r round) kill(ctx context.Context) (s killSample, err error) {
 	load := r.options.load()
-	err = r.run(ctx, func(ctx context.Context) error {
-		p, err := newPublisher(r.options, r.mode, r.topic)
-		if err != nil {
-			return err
-		}
-		defer p.close()
-		ctx, cancel := context.WithCancel(ctx)
-		c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, record{journals: true})
-		defer c.end(cancel)
-		if err != nil {
-			return err
-		}
+	err = r.onLoad(ctx, record{journals: true}, func(ctx context.Context, c *cluster, p *publisher) error {
 		var killed clock.Instant
 		at := r.options.WarmUp + time.Duration(killAfter*float64(r.options.Measure))
 		times, err := r.paced(ctx, c, p, func(since time.Duration) {
@@ -74,17 +63,9 @@ func (r round) kill(ctx context.Context) (s killSample, err error) {
 func (r round) verify(ctx context.Context) (s killSample, err error) {
 	r.options.Keys, r.options.Size = r.options.VerifyKeys, 256
 	r.options.Handler, r.options.StalledKeys = handler{name: "1ms", wait: time.Millisecond}, 0
-	err = r.run(ctx, func(ctx context.Context) error {
-		events := r.options.VerifyEvents
-		if err := r.backlog(ctx, func(p *publisher) error { return p.stampedBacklog(ctx, events) }); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, record{journals: true})
-		defer c.end(cancel)
-		if err != nil {
-			return err
-		}
+	events := r.options.VerifyEvents
+	fill := func(ctx context.Context, p *publisher) error { return p.stampedBacklog(ctx, events) }
+	err = r.onBacklog(ctx, fill, record{journals: true}, func(ctx context.Context, c *cluster) error {
 		if err := c.awaitReady(ctx); err != nil {
 			return err
 		}

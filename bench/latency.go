@@ -25,18 +25,8 @@ const catchUpMax = 10 * time.Second
 // latency publishes at a fixed rate, and lets the applications measure.
 func (r round) latency(ctx context.Context) (s latencySample, err error) {
 	load := r.options.load()
-	err = r.run(ctx, func(ctx context.Context) error {
-		p, err := newPublisher(r.options, r.mode, r.topic)
-		if err != nil {
-			return err
-		}
-		defer p.close()
-		ctx, cancel := context.WithCancel(ctx)
-		c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, record{latencies: true, latencyFrom: load.warmUp})
-		defer c.end(cancel)
-		if err != nil {
-			return err
-		}
+	rec := record{latencies: true, latencyFrom: load.warmUp}
+	err = r.onLoad(ctx, rec, func(ctx context.Context, c *cluster, p *publisher) error {
 		var unacked []entries
 		var from time.Time
 		_, err = r.paced(ctx, c, p, func(since time.Duration) {

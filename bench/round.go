@@ -60,14 +60,47 @@ func (r round) partitions() int {
 	return 0
 }
 
+// onLoad gives do a cluster on an empty topic, and a publisher for it.
+func (r round) onLoad(ctx context.Context, rec record, do func(context.Context, *cluster, *publisher) error) error {
+	return r.run(ctx, func(ctx context.Context) error {
+		p, err := newPublisher(r.options, r.mode, r.topic)
+		if err != nil {
+			return err
+		}
+		defer p.close()
+		return r.withCluster(ctx, rec, func(ctx context.Context, c *cluster) error { return do(ctx, c, p) })
+	})
+}
+
+// onBacklog gives do a cluster that has just been started on a topic filled by fill.
+func (r round) onBacklog(ctx context.Context, fill func(context.Context, *publisher) error, rec record, do func(context.Context, *cluster) error) error {
+	return r.run(ctx, func(ctx context.Context) error {
+		if err := r.backlog(ctx, fill); err != nil {
+			return err
+		}
+		return r.withCluster(ctx, rec, do)
+	})
+}
+
+// withCluster gives do the processes of the mode, which are ended afterwards.
+func (r round) withCluster(ctx context.Context, rec record, do func(context.Context, *cluster) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	c, err := startCluster(ctx, r.options, r.mode, r.topic, r.dir, rec)
+	defer c.end(cancel)
+	if err != nil {
+		return err
+	}
+	return do(ctx, c)
+}
+
 // backlog fills the topic.
-func (r round) backlog(ctx context.Context, fill func(*publisher) error) error {
+func (r round) backlog(ctx context.Context, fill func(context.Context, *publisher) error) error {
 	p, err := newPublisher(r.options, r.mode, r.topic)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	if err := fill(p); err != nil {
+	if err := fill(ctx, p); err != nil {
 		return fmt.Errorf("fill %s: %w", r.topic, err)
 	}
 	return ctx.Err()
