@@ -23,6 +23,7 @@ var arrows = map[string]arrow{
 	"internal/invariant": {nil, "the bottom: everybody asserts"},
 	"internal/framepool": {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
+	"internal/reload":    {[]string{"internal/clock"}, "files, whatever is in them"},
 	"internal/event":     {[]string{"ring"}, "shared words; an event names its partition"},
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
@@ -43,6 +44,9 @@ var arrows = map[string]arrow{
 
 	"internal/controllog": {words, "carries the records of internal/ownership, whatever they decide"},
 	"internal/membership": {words, "addresses and evidence; what follows from them is decided elsewhere"},
+
+	"internal/tlsconf":         {[]string{"internal/reload"}, "certificates, whatever they are for"},
+	"internal/tlsconf/tlstest": {nil, "makes certificates for tests, and nothing else"},
 
 	"internal/pipeline": {slices.Concat(words, stages), "the only place that sees two stages at work"},
 	"internal/node": {
