@@ -81,6 +81,11 @@ func BenchmarkAcceptTakeFinish(b *testing.B) {
 // One operation is one event through the sharded, locked boxes, in batches of 256
 // from the senders and of 64 to the workers.
 func BenchmarkMailboxes(b *testing.B) {
+	b.Run("from=local", func(b *testing.B) { benchmarkMailboxes(b, Local) })
+	b.Run("from=peer", func(b *testing.B) { benchmarkMailboxes(b, 7) })
+}
+
+func benchmarkMailboxes(b *testing.B, from Sender) {
 	boxes := NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now)
 	var out Output
 	boxes.SetGates(openAll(), event.Position{}, &out)
@@ -92,13 +97,13 @@ func BenchmarkMailboxes(b *testing.B) {
 	b.ReportAllocs()
 	for at := 0; at < b.N; at += 256 {
 		out.Reset()
-		from := at % (len(events) - 256)
-		batch := events[from : from+min(256, b.N-at)]
+		first := at % (len(events) - 256)
+		batch := events[first : first+min(256, b.N-at)]
 		for _, e := range batch {
 			entry++
 			e.ID = event.MessageID{Ledger: 7, Entry: entry, Batch: -1, TopicPartition: -1}
 		}
-		boxes.Accept(Local, event.Position{}, batch, &out)
+		boxes.Accept(from, event.Position{}, batch, &out)
 		for done := 0; done < len(batch); {
 			deliveries = boxes.Take(openLease, 1, 64, deliveries[:0])
 			done += len(deliveries)

@@ -83,8 +83,9 @@ type Boxes struct {
 	delivered uint64        // counts deliveries, for their ids
 	bytes     int
 	counters  Counters
-	hashes    []hashes // of the events that are being accepted
-	read      int      // by readAhead and lookAhead
+	looks     []look // at the events that are being accepted
+	brought   int    // what these weigh without their places here, see unpin
+	read      int    // by readAhead and lookAhead
 }
 
 // New returns the Boxes of a node with one shard. The bounds of cfg and retry are
@@ -129,15 +130,15 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	came.framed = b.framed
 	b.lookAhead(events)
 	for i, e := range events {
-		b.accept(came, address{from, e.Handle}, senderEpoch, e, b.hashes[i], out)
+		b.accept(came, address{from, e.Handle}, senderEpoch, e, b.looks[i], out)
 	}
 	b.ages.end(came)
 }
 
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
-func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, hash hashes, out *Output) {
-	it, done := b.lookUp(hash.id, e.ID)
+func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen look, out *Output) {
+	it, done := b.lookUp(seen.id, e.ID)
 	if it != nil {
 		b.join(it, from, e, out)
 		return
@@ -156,8 +157,8 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		b.refuseForeign(from, senderEpoch, out)
 		return
 	}
-	a := b.actor(e.Key, hash.key)
-	bytes := weigh(e)
+	a := b.actor(e.Key, seen.key)
+	bytes := seen.bytes
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
 	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
 		b.refuseFull(a, from, out)
@@ -168,7 +169,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 			b.refuseMisplaced(from, e, out)
 			return
 		}
-		a = b.activate(p, e.Key, hash.key)
+		a = b.activate(p, e.Key, seen.key)
 	} else if a.part != p {
 		b.refuseMisplaced(from, e, out)
 		return
@@ -176,11 +177,11 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	b.counters.Accepted++
 	it, place := b.items.get()
 	*it = item{
-		event: e, actor: a, place: place, hash: hash.id, id: e.ID, attempts: e.Attempts, crashes: e.Crashes,
+		event: e, actor: a, place: place, hash: seen.id, id: e.ID, attempts: e.Attempts, crashes: e.Crashes,
 		bytes: bytes, first: from, arrival: came,
 	}
 	b.bytes += bytes
-	b.known.add(hash.id, it.ref())
+	b.known.add(seen.id, it.ref())
 	came.items++
 	a.pushBack(it)
 	if a.wait == WaitNothing {
@@ -195,21 +196,26 @@ const placeBytes = 256
 // weigh returns what an event counts in Config.BytesMax.
 func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 
-// hashes are those of an event's id and key.
-type hashes struct{ id, key uint32 }
+// look is what accepting an event needs to know of it: the hashes of its id and its
+// key, and what it weighs.
+type look struct {
+	id, key uint32
+	bytes   int
+}
 
-// lookAhead computes the hashes of events, and reads what accepting them will look at.
+// lookAhead looks at events once, and reads what accepting them will look at besides.
 // As in readAhead, the cache misses of many events are then under way at a time.
 func (b *Boxes) lookAhead(events []*event.Event) {
 	sum := 0
-	b.hashes = b.hashes[:0]
+	b.looks, b.brought = b.looks[:0], 0
 	for _, e := range events {
-		h := hashes{id: hashOf(e.ID), key: b.hashOfKey(e.Key)}
-		b.hashes = append(b.hashes, h)
-		sum += int(b.known.peek(h.id) + b.keys.peek(h.key))
+		seen := look{id: hashOf(e.ID), key: b.hashOfKey(e.Key), bytes: weigh(e)}
+		b.looks = append(b.looks, seen)
+		b.brought += seen.bytes - placeBytes
+		sum += int(b.known.peek(seen.id) + b.keys.peek(seen.key))
 	}
-	for _, h := range b.hashes {
-		if ref := b.keys.peek(h.key); ref != 0 {
+	for i := range b.looks {
+		if ref := b.keys.peek(b.looks[i].key); ref != 0 {
 			sum += int(b.actors.at(ref - 1).place)
 		}
 	}

@@ -78,16 +78,18 @@ func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*ev
 	defer m.events.Put(sorted)
 	sorted.fill(events, len(m.shards), func(e *event.Event) int { return int(e.Partition) % len(m.shards) })
 	defer sorted.reset()
+	weight := 0
 	for i := range m.shards {
 		if mine := sorted.of(i); len(mine) > 0 {
 			m.shards[i].with(func(b *Boxes) {
 				b.framed = max(b.framed, framed)
 				b.Accept(now, from, senderEpoch, mine, out)
+				weight += b.brought
 			})
 		}
 	}
 	if from != Local {
-		m.noteFrame(now, events)
+		m.noteFrame(now, uint64(weight))
 	}
 }
 

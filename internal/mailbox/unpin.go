@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
 )
 
 // unpinAfter is how long an event of a peer lies in the memory of the frame that
@@ -45,14 +44,11 @@ func (b *Boxes) unpin(now clock.Instant) {
 	}
 }
 
-// noteFrame counts what a peer has brought, after it was accepted, and lets all shards
-// give up old frames each time that another part of what they may keep has come. All
-// shards go by one count: an event in any of them keeps the whole frame.
-func (m *Mailboxes) noteFrame(now clock.Instant, events []*event.Event) {
-	weight := uint64(0)
-	for _, e := range events {
-		weight += uint64(e.Bytes())
-	}
+// noteFrame counts what a frame of a peer weighs, after it was accepted, and lets all
+// shards give up old frames each time that another part of what they may keep has come.
+// All shards go by one count: an event in any of them keeps the whole frame, those that
+// were refused or known included.
+func (m *Mailboxes) noteFrame(now clock.Instant, weight uint64) {
 	after := m.framed.Add(weight)
 	if part := m.framesPart; after/part != (after-weight)/part {
 		m.each(func(b *Boxes) {

@@ -73,3 +73,21 @@ func TestUnpinByVolume(t *testing.T) {
 		t.Errorf("%d of %d events were copied; frames of %d bytes may keep %d", s.Unpinned, s.Events, frame, cfg.FramesBytesMax)
 	}
 }
+
+// A frame counts whole, also for what of it is known here already: one event that
+// waits keeps all of it.
+func TestUnpinCountsWhatIsKnown(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.FramesBytesMax = 1 << 20
+	m := NewMailboxes(cfg, modelRetry, "me", func() clock.Instant { return clock.Instant(time.Hour) })
+	var out Output
+	p := ring.PartitionOf("ann")
+	m.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: 1}}, event.Position{Ledger: 1}, &out)
+	known := &event.Event{Handle: 1, ID: event.MessageID{Ledger: 1}, Key: "ann", Partition: p, Payload: make([]byte, 8<<10)}
+	for range 1 << 20 / known.Bytes() {
+		m.Accept(7, event.Position{Ledger: 1}, []*event.Event{known}, &out)
+	}
+	if s := m.Stats(); s.Events != 1 || s.Unpinned != 1 {
+		t.Errorf("of %d events %d were copied out after a megabyte of frames, want 1 of 1", s.Events, s.Unpinned)
+	}
+}
