@@ -87,12 +87,20 @@ func (b *endless) fill(n int) {
 func BenchmarkStream(b *testing.B) {
 	for _, network := range []string{"tcp", "unix"} {
 		for _, size := range []int{200, 4096} {
-			b.Run(fmt.Sprintf("%s/%dB", network, size), func(b *testing.B) { benchmarkStream(b, network, size) })
+			b.Run(fmt.Sprintf("%s/%dB", network, size), func(b *testing.B) { benchmarkStream(b, network, size, 1) })
 		}
 	}
 }
 
-func benchmarkStream(b *testing.B, network string, size int) {
+// BenchmarkWorkers is the same over several streams, as of an application of several
+// processes.
+func BenchmarkWorkers(b *testing.B) {
+	for _, workers := range []int{1, 4, 8, 16, 64} {
+		b.Run(fmt.Sprint(workers), func(b *testing.B) { benchmarkStream(b, "tcp", 200, workers) })
+	}
+}
+
+func benchmarkStream(b *testing.B, network string, size, workers int) {
 	address := "127.0.0.1:0"
 	if network == "unix" {
 		address = filepath.Join(b.TempDir(), "s")
@@ -103,6 +111,7 @@ func benchmarkStream(b *testing.B, network string, size int) {
 	}
 	boxes := &endless{events: coldEvents(size)}
 	cfg := app.DefaultConfig()
+	cfg.WorkersMax = max(cfg.WorkersMax, workers)
 	server, err := app.New(cfg, app.Identity{Node: "bench"}, app.Parts{
 		Boxes: boxes, Now: clock.Now, Log: slog.New(slog.DiscardHandler), Metrics: app.NewMetrics(prometheus.NewRegistry()),
 		Lease:   func() ownership.Lease { return ownership.Lease{Until: clock.Now().Add(time.Minute)} },
@@ -117,22 +126,24 @@ func benchmarkStream(b *testing.B, network string, size int) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Run(ctx) })
 	running.Go(func() { _ = g.Serve(listener) })
-	running.Go(func() {
-		endpoint := listener.Addr().String()
-		if network == "unix" {
-			endpoint = "unix://" + endpoint
-		}
-		handler := func(context.Context, *client.Event) error { return nil }
-		if err := client.Run(ctx, endpoint, handler, client.MaxInFlight(2000), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
-			b.Error(err)
-		}
-	})
+	endpoint := listener.Addr().String()
+	if network == "unix" {
+		endpoint = "unix://" + endpoint
+	}
+	handler := func(context.Context, *client.Event) error { return nil }
+	for range workers {
+		running.Go(func() {
+			if err := client.Run(ctx, endpoint, handler, client.MaxInFlight(2000), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+				b.Error(err)
+			}
+		})
+	}
 	round := func(n int) {
 		boxes.fill(n)
 		server.WakeAll()
 		<-boxes.over
 	}
-	for server.Workers() == 0 {
+	for server.Workers() < workers {
 		time.Sleep(time.Millisecond)
 	}
 	round(20_000)

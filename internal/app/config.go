@@ -30,7 +30,9 @@ type Config struct {
 // DefaultConfig returns the settings for production.
 func DefaultConfig() Config {
 	return Config{
-		WorkersMax:     64,
+		// One process of the application needs one. Each may keep 11 MiB, and they do not add
+		// speed: with 16 an event costs 1.4 times the CPU of one stream, with 64 1.8 times.
+		WorkersMax:     16,
 		InFlightMax:    10_000,
 		FrameEventsMax: 2048,
 		FrameBytesMax:  1 << 20,
