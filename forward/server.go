@@ -59,6 +59,7 @@ type Server struct {
 	now      func() clock.Instant
 	metrics  *Metrics
 	log      *slog.Logger
+	others   []func(grpc.ServiceRegistrar)
 
 	epoch     atomic.Pointer[event.Position]
 	receivers sync.WaitGroup
@@ -81,6 +82,10 @@ func NewServer(config Config, identity func() Identity, creds credentials.Transp
 	}
 }
 
+// Also makes Run serve another service on the same port, under the same credentials.
+// To be called before Run.
+func (s *Server) Also(register func(grpc.ServiceRegistrar)) { s.others = append(s.others, register) }
+
 // Run serves streams from listener, which it closes, until ctx ends. Then it sends
 // the verdicts that wait, for at most Config.DeadAfter, ends the streams and returns
 // nil. It can run once.
@@ -100,6 +105,9 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.WaitForHandlers(true),
 	}, s.options...)...)
 	peerv1.RegisterPeerServiceServer(server, s)
+	for _, register := range s.others {
+		register(server)
+	}
 
 	var stopper sync.WaitGroup
 	served := make(chan struct{})

@@ -85,21 +85,30 @@ func (s *shelf) on(l *list) []*held {
 		return nil
 	}
 	found := make([]*held, 0, l.n)
-	for _, b := range s.blocks {
-		if b == nil {
-			continue
-		}
-		for i := range b {
-			if h := &b[i]; h.on == l {
-				found = append(found, h)
-			}
-		}
-	}
-	for _, h := range s.beside {
+	for h := range s.all {
 		if h.on == l {
 			found = append(found, h)
 		}
 	}
 	slices.SortFunc(found, byAge)
 	return found
+}
+
+// all yields everything that is held, in no order.
+func (s *shelf) all(yield func(*held) bool) {
+	for _, b := range s.blocks {
+		if b == nil {
+			continue
+		}
+		for i := range b {
+			if h := &b[i]; h.event != nil && !yield(h) {
+				return
+			}
+		}
+	}
+	for _, h := range s.beside {
+		if !yield(h) {
+			return
+		}
+	}
 }

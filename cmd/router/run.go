@@ -24,6 +24,7 @@ import (
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
 )
@@ -144,7 +145,8 @@ func serve(ctx context.Context, n *node.Node, l *listeners, registry *prometheus
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
-	group.Go(func() error { return telemetry.Serve(pages, l.admin, telemetry.NewAdminHandler(adminOf(n, registry))) })
+	admin := telemetry.NewAdminHandler(adminOf(n, registry))
+	group.Go(func() error { return telemetry.Serve(pages, l.admin, admin) })
 	group.Go(func() error { return telemetry.Serve(pages, l.debug, telemetry.NewDebugHandler()) })
 	err := n.Run(ctx)
 	stop()
@@ -197,6 +199,7 @@ func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
 		Ready:   []telemetry.Check{{Name: "member", Ask: n.CheckMember}, {Name: "application", Ask: n.CheckApp}, {Name: "lease", Ask: n.CheckLease}, {Name: "source", Ask: n.CheckSource}},
 		Notice:  n.Notice(),
 		Metrics: registry,
+		Pages:   report.Handlers(n.Reports()),
 		Drain:   n.Drain,
 	}
 }

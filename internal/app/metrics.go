@@ -68,3 +68,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.refused.WithLabelValues(codes.InvalidArgument.String()) // an increase is only seen from a count that was there before it
 	return m
 }
+
+// LateResults returns how many results came for deliveries that were over: their
+// handlers outlived their permission.
+func (m *Metrics) LateResults() prometheus.Counter { return m.ignored.WithLabelValues("late") }

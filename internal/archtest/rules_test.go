@@ -50,7 +50,7 @@ var arrows = map[string]arrow{
 
 	"internal/pipeline": {slices.Concat(words, stages), "the only place that sees two stages at work"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/membership", "internal/run"}),
+		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/membership", "internal/report", "internal/run"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
@@ -59,6 +59,7 @@ var arrows = map[string]arrow{
 	},
 	"internal/telemetry": {[]string{"internal/clock"}, "knows how to show, not what"},
 	"internal/admin":     {slices.Concat(words, []string{"internal/telemetry"}), "shows what it is given"},
+	"internal/report":    {words, "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/run":       {nil, "a stage is a function"},
 	"internal/journal":   {[]string{"internal/clock", "internal/event"}, "a witness must not know the accused"},
 	"internal/sink":      {nil, "recipes for users' databases: a key and a number are all that they get of the router"},

@@ -81,6 +81,21 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 	return s
 }
 
+// PartState is what is known here about one partition.
+type PartState struct {
+	Gate    ownership.Gate
+	Token   ownership.Token
+	Running int // deliveries of any tenure that are not over
+}
+
+// Parts puts what is known about the partitions of this shard into states, by partition.
+func (b *Boxes) Parts(states *[ring.Partitions]PartState) {
+	for i := range b.parts {
+		p := &b.parts[i]
+		states[p.number] = PartState{p.gate, p.token, p.running}
+	}
+}
+
 // Counters count what happened since the start.
 type Counters struct {
 	Accepted   uint64 // events taken in

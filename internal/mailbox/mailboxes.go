@@ -189,6 +189,13 @@ func (m *Mailboxes) Inspect(key event.Key) (state KeyState) {
 	return state
 }
 
+// Parts is [Boxes.Parts] of all shards, which are looked at one after the other.
+func (m *Mailboxes) Parts() *[ring.Partitions]PartState {
+	states := new([ring.Partitions]PartState)
+	m.each(func(b *Boxes) { b.Parts(states) })
+	return states
+}
+
 // Stats is [Boxes.Stats], summed up. The shards are looked at one after the other.
 func (m *Mailboxes) Stats() Stats {
 	sum := Stats{Oldest: clock.Forever}

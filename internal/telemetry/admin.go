@@ -33,6 +33,9 @@ type Admin struct {
 	// Metrics is gathered for /metrics.
 	Metrics prometheus.Gatherer
 
+	// Pages are served beside what this package knows, by pattern of [http.ServeMux].
+	Pages map[string]http.Handler
+
 	// Drain begins to drain, or does nothing if that has begun, and returns a
 	// channel that is closed when nothing is left. It does not end the process.
 	Drain func() <-chan struct{}
@@ -50,6 +53,9 @@ func NewAdminHandler(a Admin) http.Handler {
 	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))
 	mux.Handle("GET /livez", probe(a.Live, ""))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{}))
+	for pattern, page := range a.Pages {
+		mux.Handle(pattern, page)
+	}
 	mux.Handle("GET /drain", drain(a.Drain))
 	mux.Handle("POST /drain", drain(a.Drain))
 	return mux

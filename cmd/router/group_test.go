@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/telemetry"
+)
+
+// testGroup is some members in this process, each as `router run` would have it but for
+// its broker, which is in memory.
+type testGroup struct {
+	broker  *membroker.Broker
+	log     *controllog.Mem
+	members map[string]*testMember
+	seed    string // where the others find the first one
+}
+
+// testMember is a member and its application.
+type testMember struct {
+	name  string
+	admin string // address
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// settingsOf returns the settings of one member, with ports of their own.
+func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
+	t.Helper()
+	environ := []string{
+		"RINGFENCE__NODE__GROUP=orders", "RINGFENCE__NODE__NAME=" + name, "RINGFENCE__NODE__ADVERTISE_IP=127.0.0.1",
+		"RINGFENCE__PULSAR__TOPICS=orders", "RINGFENCE__PULSAR__SUBSCRIPTION=orders",
+		"RINGFENCE__OWNERSHIP__PROFILE=fast",
+		"RINGFENCE__APP__LISTEN=127.0.0.1:0", "RINGFENCE__PEER__LISTEN=127.0.0.1:0",
+		"RINGFENCE__ADMIN__LISTEN=127.0.0.1:0", "RINGFENCE__DEBUG__LISTEN=127.0.0.1:0",
+		"RINGFENCE__GOSSIP__LISTEN=" + freeAddress(t),
+		"RINGFENCE__PEER__PING_AFTER=1s", "RINGFENCE__PEER__DEAD_AFTER=5s", // a busy machine is not what these tests are about
+	}
+	if g.seed != "" {
+		environ = append(environ, "RINGFENCE__GOSSIP__SEEDS="+g.seed)
+	}
+	loaded, err := config.Load(config.Sources{Environ: environ})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.seed == "" {
+		g.seed = loaded.Gossip.Listen
+	}
+	return loaded.Config
+}
+
+// freeAddress returns a loopback address that both UDP and TCP can have.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// startGroup starts members with applications that run handle, and waits until all of
+// them own something and agree.
+func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup {
+	t.Helper()
+	g := &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), members: map[string]*testMember{}}
+	for _, name := range names {
+		g.start(t, name, handle)
+	}
+	g.await(t, names[0], "all members own something and agree", func(m report.Members) bool {
+		for _, one := range m.Members {
+			if one.Status == nil || one.Partitions == 0 || one.Status.Gates.Open != one.Partitions {
+				return false
+			}
+		}
+		return len(m.Members) == len(names) && len(m.Disagreements) == 0
+	})
+	return g
+}
+
+func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
+	t.Helper()
+	cfg := g.settingsOf(t, name)
+	l, err := listen(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if os.Getenv("ROUTER_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
+	}
+	memory := broker{
+		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
+			return source.NewMem(cfg.Pulsar.Config, g.broker, metrics, log)
+		},
+		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
+	}
+	registry := telemetry.NewRegistry("test")
+	n, err := newNode(cfg, memory, l, registry, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	m := &testMember{name: name, admin: l.admin.Addr().String(), stop: stop, ended: make(chan struct{})}
+	g.members[name] = m
+	appEnded := make(chan struct{})
+	appCtx, stopApp := context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() {
+		defer close(m.ended)
+		if err := serve(ctx, n, l, registry); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}()
+	go func() {
+		defer close(appEnded)
+		if err := client.Run(appCtx, l.app.Addr().String(), handle, client.Logger(log)); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("application of %s: %v", name, err)
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-m.ended
+		stopApp()
+		<-appEnded
+	})
+}
+
+// get asks a member's admin endpoint.
+func (g *testGroup) get(t *testing.T, member, path string, into any) {
+	t.Helper()
+	response, err := http.Get("http://" + g.members[member].admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %s (%v)", path, response.Status, body, err)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		t.Fatalf("%s: %v in %s", path, err, body)
+	}
+}
+
+// publish sends an event of a key.
+func (g *testGroup) publish(t *testing.T, key string) {
+	t.Helper()
+	if _, err := g.broker.Publish(t.Context(), "persistent://public/default/orders", []membroker.Message{{Key: key, Payload: []byte("{}")}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await asks a member about the group until the answer fits.
+func (g *testGroup) await(t *testing.T, member, what string, fits func(report.Members) bool) report.Members {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		var m report.Members
+		g.get(t, member, "/v1/members", &m)
+		if fits(m) {
+			return m
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still not: %s; the group is %s", what, fmt.Sprintf("%+v", m))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

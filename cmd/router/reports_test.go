@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/ring"
+)
+
+// TestReports: any member tells where any key is, what it waits for, and what all others
+// say, from what they say themselves.
+func TestReports(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	g := startGroup(t, func(ctx context.Context, e *client.Event) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}, "router-0", "router-1", "router-2")
+	members := g.await(t, "router-1", "three members", func(m report.Members) bool { return len(m.Members) == 3 })
+	sum := 0
+	for _, m := range members.Members {
+		sum += m.Partitions
+		if verdict, reasons := m.Status.Verdict(); verdict != report.Kept {
+			t.Errorf("exclusivity of %s is %s: %v", m.Name, verdict, reasons)
+		}
+		if m.Status.Member != m.Name || m.Status.Table != members.Table || !m.Status.Listed || m.Status.LeaseSeconds <= 0 {
+			t.Errorf("%s says of itself %+v", m.Name, m.Status)
+		}
+		if want := map[bool]string{true: report.ReachSelf, false: "alive"}[m.Name == "router-1"]; m.Reach != want {
+			t.Errorf("reach of %s is %s, want %s", m.Name, m.Reach, want)
+		}
+	}
+	if sum != ring.Partitions || members.Member != "router-1" || members.Epoch == "0:0" || members.Position == "0:0" {
+		t.Errorf("%d partitions, by %+v", sum, members.Speaker)
+	}
+
+	const key = "a key/with?all&of ä\x00\xff"
+	g.publish(t, key)
+	g.publish(t, key)
+	path := "/v1/keys?key=" + url.QueryEscape(key)
+	var got report.Key
+	deadline := time.Now().Add(20 * time.Second)
+	for len(got.At) == 0 || got.At[0].Wait != "handler" || got.At[0].Queued != 1 {
+		if time.Now().After(deadline) {
+			t.Fatalf("one event runs and one waits, but the key is said to be %+v", got)
+		}
+		time.Sleep(10 * time.Millisecond)
+		got = report.Key{}
+		g.get(t, "router-0", path, &got)
+	}
+	held := 0
+	for _, at := range got.At {
+		for _, h := range at.Held {
+			held += h.Events
+			if h.Place != "sent" || h.With != got.Owner {
+				t.Errorf("%s holds %+v, want it sent to %s", at.Member, h, got.Owner)
+			}
+		}
+	}
+	if owner := got.At[0]; held != 2 || owner.Member != got.Owner || owner.Gate != "open" || owner.Event == "" || owner.Worker == 0 || got.Token == 0 {
+		t.Errorf("%d events are held; the key is at %+v", held, got)
+	}
+
+	for _, name := range []string{"router-0", "router-2"} {
+		var seen report.Partitions
+		g.get(t, "router-0", "/v1/partitions?member="+name, &seen)
+		if p := seen.Partitions[got.Partition]; seen.Member != name || p.Owner != got.Owner || p.Token != got.Token ||
+			(p.Gate == "open") != (name == got.Owner) || (p.Running == 1) != (name == got.Owner) {
+			t.Errorf("%s sees partition %d as %+v", name, got.Partition, p)
+		}
+	}
+}
+
+func TestReportsOfNothing(t *testing.T) {
+	g := startGroup(t, func(context.Context, *client.Event) error { return nil }, "router-0")
+	for path, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"/v1/keys": {http.StatusBadRequest, "say which key"},
+		"/v1/keys?key=" + strings.Repeat("k", 5000): {http.StatusBadRequest, "5000 bytes, want at most 4096"},
+		"/v1/status?member=router-7":                {http.StatusNotFound, `unknown member "router-7": there are router-0`},
+		"/v1/partitions?member=router-7":            {http.StatusNotFound, `unknown member "router-7"`},
+	} {
+		response, err := http.Get("http://" + g.members["router-0"].admin + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body strings.Builder
+		_ = response.Write(&body)
+		response.Body.Close()
+		if response.StatusCode != want.code || !strings.Contains(body.String(), want.says) {
+			t.Errorf("%.40s: %s, want %d and %q", path, body.String(), want.code, want.says)
+		}
+	}
+	var idle report.Key
+	g.get(t, "router-0", "/v1/keys?key=", &idle) // a key may be empty
+	if len(idle.At) != 1 || idle.At[0].Wait != report.WaitsForNothing {
+		t.Errorf("a key without events is %+v", idle)
+	}
+}

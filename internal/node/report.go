@@ -1,0 +1,253 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/ring"
+)
+
+// Reports returns what this node can tell about itself and its group, and lets its
+// peers ask it too. To be called once, before Run.
+func (n *Node) Reports() *report.Group {
+	s := &speaker{node: n, since: clock.Now()}
+	n.peers.Also(report.NewServer(s).Register)
+	return report.NewGroup(s, n.parts.ClientCreds)
+}
+
+// speaker implements report.Local.
+type speaker struct {
+	node  *Node
+	since clock.Instant
+}
+
+func (s *speaker) speaker() report.Speaker {
+	n := s.node
+	who := report.Speaker{
+		Member: n.cfg.Name, Incarnation: n.self.Load().String(),
+		Position: n.Status().Applied.String(), Epoch: ownership.Position{}.String(),
+	}
+	if t := n.Table(); t != nil {
+		who.Epoch, who.Table = t.Cur.String(), fingerprint(t)
+	}
+	return who
+}
+
+// fingerprint is equal for equal owners and tokens.
+func fingerprint(t *ownership.Table) string {
+	sum := xxhash.New()
+	for p, token := range t.Tokens {
+		owner := t.Owner(ring.Partition(p)).Inc
+		_, _ = sum.Write(binary.BigEndian.AppendUint64(owner[:], uint64(token))) // never fails
+	}
+	return fmt.Sprintf("%016x", sum.Sum64())
+}
+
+// Status implements report.Local.
+func (s *speaker) Status() report.Status {
+	n := s.node
+	st := n.Status()
+	status := report.Status{
+		Speaker: s.speaker(), Group: n.cfg.Group, Version: n.cfg.Build, Mode: n.cfg.Mode.String(),
+		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
+		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending},
+		Events:      n.eventsInHand(),
+		Exclusivity: s.exclusivity(),
+	}
+	if st.Lease != 0 {
+		status.LeaseSeconds = st.Lease.Sub(clock.Now()).Seconds()
+	}
+	for _, c := range []struct {
+		name string
+		ask  func() error
+	}{{"member", n.CheckMember}, {"application", n.CheckApp}, {"lease", n.CheckLease}, {"source", n.CheckSource}} {
+		check := report.Check{Name: c.name}
+		if err := c.ask(); err != nil {
+			check.Error = err.Error()
+		}
+		status.Checks = append(status.Checks, check)
+	}
+	return status
+}
+
+func (n *Node) eventsInHand() report.Events {
+	boxes, now := n.boxes.Stats(), clock.Now()
+	events := report.Events{
+		Mailboxes: boxes.Events, Running: boxes.Running, Keys: boxes.Keys, HeldKeys: boxes.Held,
+		OldestHereSeconds: age(now, boxes.Oldest),
+	}
+	if src := n.source.Load(); src != nil {
+		ledger := src.Stats()
+		events.Unsettled, events.PinnedEntries, events.Spilling = ledger.Unsettled, ledger.PinnedEntries, ledger.Spilling
+		events.OldestSeconds = age(now, ledger.Oldest)
+	}
+	return events
+}
+
+// age is how long ago an instant was, 0 if there is none.
+func age(now, since clock.Instant) float64 {
+	if since == clock.Forever || since == 0 {
+		return 0
+	}
+	return max(0, now.Sub(since).Seconds())
+}
+
+func (s *speaker) exclusivity() report.Exclusivity {
+	n := s.node
+	return report.Exclusivity{
+		Seconds:           age(clock.Now(), s.since),
+		InvariantFailures: invariant.Failures(),
+		ForcedDrains:      counted(n.metrics.forced),
+		LateResults:       counted(n.app.Metrics.LateResults()),
+		LostTrust:         counted(n.metrics.lost),
+		LeaseLapses:       counted(n.metrics.notes.WithLabelValues(string(ownership.NoteLeaseLapsed))),
+	}
+}
+
+// counted reads a counter.
+func counted(c prometheus.Counter) uint64 {
+	var m dto.Metric
+	_ = c.Write(&m) // a counter has nothing that could fail
+	return uint64(m.GetCounter().GetValue())
+}
+
+// Partitions implements report.Local.
+func (s *speaker) Partitions() report.Partitions {
+	all := report.Partitions{Speaker: s.speaker(), Partitions: []report.Partition{}}
+	t := s.node.Table()
+	if t == nil {
+		return all
+	}
+	for p, state := range s.node.boxes.Parts() {
+		all.Partitions = append(all.Partitions, report.Partition{
+			Number: uint16(p), Owner: t.Owner(ring.Partition(p)).Name, Token: int64(t.Tokens[p]),
+			Gate: state.Gate.String(), Running: state.Running,
+		})
+	}
+	return all
+}
+
+// Members implements report.Local: this node, who is in its table, and whom gossip knows.
+func (s *speaker) Members() []report.Member {
+	n := s.node
+	self := *n.self.Load()
+	var members []report.Member
+	seen := map[ownership.Incarnation]bool{}
+	add := func(name string, inc ownership.Incarnation, address string, owned int, listed bool) {
+		if seen[inc] {
+			return
+		}
+		seen[inc] = true
+		m := report.Member{Name: name, Incarnation: inc.String(), Address: address, Partitions: owned, Listed: listed, Reach: n.reach.word(inc)}
+		if inc == self {
+			m.Reach = report.ReachSelf
+		}
+		members = append(members, m)
+	}
+	if t := n.Table(); t != nil {
+		owned := make([]int, len(t.Members))
+		for _, i := range t.Owners {
+			owned[i]++
+		}
+		for i, m := range t.Members {
+			add(m.Name, m.Inc, m.GRPCAddr, owned[i], true)
+		}
+	}
+	add(n.cfg.Name, self, n.cfg.PeerAddr, 0, false)
+	if l := n.life.Load(); l != nil {
+		for _, m := range l.gossip.Members() {
+			add(m.Name, m.Inc, m.GRPCAddr, 0, false)
+		}
+	}
+	slices.SortStableFunc(members, func(a, b report.Member) int { return cmp.Compare(a.Name, b.Name) })
+	return members
+}
+
+// word is what the node knows about the reach of a peer.
+func (r *reach) word(inc ownership.Incarnation) string {
+	r.mu.Lock()
+	verdict := r.peers[inc].verdict()
+	r.mu.Unlock()
+	switch verdict {
+	case ownership.ReachAlive:
+		return "alive"
+	case ownership.ReachDead:
+		return "dead"
+	case ownership.ReachUnknown:
+	}
+	return "unknown"
+}
+
+// Owner implements report.Local.
+func (s *speaker) Owner(p ring.Partition) (*report.Member, int64) {
+	t := s.node.Table()
+	if t == nil {
+		return nil, 0
+	}
+	owner := t.Owner(p)
+	return &report.Member{Name: owner.Name, Incarnation: owner.Inc.String(), Address: owner.GRPCAddr}, int64(t.Tokens[p])
+}
+
+// Key implements report.Local.
+func (s *speaker) Key(_ context.Context, key event.Key) report.KeyAt {
+	now, state := clock.Now(), s.node.boxes.Inspect(key)
+	at := report.KeyAt{Speaker: s.speaker(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
+	if at.Wait == report.WaitsForNothing {
+		return at
+	}
+	at.Seconds, at.Age = age(now, state.Since), age(now, state.Accepted)
+	at.Queued, at.Event, at.Failures, at.Worker = state.Depth, state.Event.String(), state.Attempts, uint64(state.Worker)
+	if state.HeldUntil != 0 {
+		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
+	}
+	return at
+}
+
+// held says where the events of a key are that this node has received.
+func (s *speaker) held(now clock.Instant, key event.Key) []report.Held {
+	var all []report.Held
+	for _, share := range s.node.pool.Inspect(key) {
+		h := report.Held{Place: share.Place.String(), Events: share.Events, Seconds: age(now, share.Oldest)}
+		if share.Place != forward.Delayed && share.Place != forward.Refused {
+			h.With = s.nameOf(share.With)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// nameOf returns the name of a peer, as the table has it.
+func (s *speaker) nameOf(peer forward.Peer) string {
+	if peer == forward.Local {
+		return s.node.cfg.Name
+	}
+	if t := s.node.Table(); t != nil {
+		for _, m := range t.Members {
+			if forward.Peer(m.Inc) == peer {
+				return m.Name
+			}
+		}
+	}
+	return peer.String()
+}
+
+// String returns the name of the mode, as the settings have it.
+func (m Mode) String() string {
+	if m == Gossip {
+		return "gossip"
+	}
+	return "strict"
+}

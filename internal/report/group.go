@@ -1,0 +1,174 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// Local is the member that a [Group] belongs to. Its methods answer from what it knows,
+// but for Key, which may wait for the member's next step until ctx ends.
+type Local interface {
+	Status() Status
+	Partitions() Partitions
+	Key(ctx context.Context, key event.Key) KeyAt
+	// Members returns everybody whom it knows, itself included, by name, without a word of theirs.
+	Members() []Member
+	// Owner returns who should act for p, and the token of that tenure; nil before the first table.
+	Owner(p ring.Partition) (*Member, int64)
+}
+
+// AskTimeout is how long one member may take to answer another's question. People
+// wait for it, so it is about as long as a lease: a member that is alive is quicker.
+const AskTimeout = 2 * time.Second
+
+// asksMax is how many members are asked at a time.
+const asksMax = 16
+
+// ErrUnknownMember says that a member was asked for of whom nothing is known.
+var ErrUnknownMember = errors.New("report: unknown member")
+
+// Group puts together what the members of a group say.
+type Group struct {
+	local Local
+	peers peers
+}
+
+// NewGroup returns the group of a member, which asks the others under creds.
+func NewGroup(local Local, creds credentials.TransportCredentials) *Group {
+	return &Group{local: local, peers: peers{creds: creds}}
+}
+
+// Status returns the word of one member about itself; "" is the local one.
+func (g *Group) Status(ctx context.Context, member string) (Status, error) {
+	m, err := g.find(member)
+	if err != nil {
+		return Status{}, err
+	}
+	return g.status(ctx, m)
+}
+
+func (g *Group) status(ctx context.Context, m Member) (Status, error) {
+	if m.Reach == ReachSelf {
+		return g.local.Status(), nil
+	}
+	var status Status
+	err := g.peers.ask(ctx, m.Address, aboutStatus, "", &status)
+	return status, err
+}
+
+// Partitions returns every partition as one member sees them; "" is the local one.
+func (g *Group) Partitions(ctx context.Context, member string) (Partitions, error) {
+	m, err := g.find(member)
+	switch {
+	case err != nil:
+		return Partitions{}, err
+	case m.Reach == ReachSelf:
+		return g.local.Partitions(), nil
+	}
+	var partitions Partitions
+	err = g.peers.ask(ctx, m.Address, aboutPartitions, "", &partitions)
+	return partitions, err
+}
+
+// find returns the member of a name: of several incarnations the one in the table.
+func (g *Group) find(name string) (Member, error) {
+	members := g.local.Members()
+	match := func(m Member) bool { return m.Name == name || name == "" && m.Reach == ReachSelf }
+	var names []string
+	for _, m := range members {
+		if match(m) && (m.Listed || m.Reach == ReachSelf) {
+			return m, nil
+		}
+		names = append(names, m.Name)
+	}
+	if i := slices.IndexFunc(members, match); i >= 0 {
+		return members[i], nil
+	}
+	return Member{}, fmt.Errorf("%w %q: there are %s", ErrUnknownMember, name, strings.Join(slices.Compact(names), ", "))
+}
+
+// Members asks everybody. Who does not answer within [AskTimeout] is listed with the reason.
+func (g *Group) Members(ctx context.Context) Members {
+	all := Members{Speaker: g.local.Status().Speaker, Members: g.local.Members()}
+	each(all.Members, func(m *Member) {
+		status, err := g.status(ctx, *m)
+		if err != nil {
+			m.Error = err.Error()
+			return
+		}
+		m.Status = &status
+	})
+	all.Disagreements = Disagreements(all)
+	return all
+}
+
+// Key asks everybody what a key does there, and returns the words of the owner and of
+// all others that have something of it or did not answer.
+func (g *Group) Key(ctx context.Context, key event.Key) Key {
+	answer := Key{Speaker: g.local.Status().Speaker, Partition: uint16(ring.PartitionOf(string(key)))}
+	var owner string
+	if m, token := g.local.Owner(ring.Partition(answer.Partition)); m != nil {
+		answer.Owner, answer.OwnerAddress, answer.Token, owner = m.Name, m.Address, token, m.Incarnation
+	}
+	members := g.local.Members()
+	slices.SortStableFunc(members, func(a, b Member) int { return rank(a, owner) - rank(b, owner) })
+	words := make([]KeyAt, len(members))
+	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
+	for i, word := range words {
+		if members[i].Incarnation == owner || word.Error != "" || word.Wait != WaitsForNothing || len(word.Held) > 0 {
+			answer.At = append(answer.At, word)
+		}
+	}
+	return answer
+}
+
+func (g *Group) key(ctx context.Context, m Member, key event.Key) KeyAt {
+	if m.Reach == ReachSelf {
+		return g.local.Key(ctx, key)
+	}
+	var word KeyAt
+	if err := g.peers.ask(ctx, m.Address, aboutKey, key, &word); err != nil {
+		return KeyAt{Speaker: Speaker{Member: m.Name, Incarnation: m.Incarnation}, Error: err.Error()}
+	}
+	return word
+}
+
+// rank puts the owner first.
+func rank(m Member, owner string) int {
+	if m.Incarnation == owner {
+		return 0
+	}
+	return 1
+}
+
+func indexes(members []Member) []int {
+	all := make([]int, len(members))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// each calls f for all items, asksMax at a time, and returns when all calls have.
+func each[T any](items []T, f func(*T)) {
+	var calls sync.WaitGroup
+	slots := make(chan struct{}, asksMax)
+	for i := range items {
+		slots <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-slots }()
+			f(&items[i])
+		})
+	}
+	calls.Wait()
+}

@@ -1,0 +1,76 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// Handlers returns the pages of a group for the admin endpoint, by pattern of
+// [http.ServeMux]. Each answers with one JSON object, of the type that it is named for.
+//
+//	GET /v1/status[?member=NAME]      Status of one member: the asked one, or NAME
+//	GET /v1/members                   Members
+//	GET /v1/partitions[?member=NAME]  Partitions, as one member sees them
+//	GET /v1/keys?key=KEY              Key; KEY may have any bytes, percent-encoded
+func Handlers(g *Group) map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /v1/status": page(func(ctx context.Context, r *http.Request) (any, error) {
+			return g.Status(ctx, r.URL.Query().Get("member"))
+		}),
+		"GET /v1/members": page(func(ctx context.Context, _ *http.Request) (any, error) {
+			return g.Members(ctx), nil
+		}),
+		"GET /v1/partitions": page(func(ctx context.Context, r *http.Request) (any, error) {
+			return g.Partitions(ctx, r.URL.Query().Get("member"))
+		}),
+		"GET /v1/keys": page(func(ctx context.Context, r *http.Request) (any, error) {
+			if !r.URL.Query().Has("key") {
+				return nil, badRequest("say which key: /v1/keys?key=KEY, percent-encoded")
+			}
+			key := event.Key(r.URL.Query().Get("key"))
+			if len(key) > event.KeyMax {
+				return nil, badRequest(fmt.Sprintf("the key has %d bytes, want at most %d", len(key), event.KeyMax))
+			}
+			return g.Key(ctx, key), nil
+		}),
+	}
+}
+
+// badRequest is a mistake of who asks.
+type badRequest string
+
+// Error implements error.
+func (b badRequest) Error() string { return string(b) }
+
+func page(answer func(context.Context, *http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		word, err := answer(r.Context(), r)
+		var text []byte
+		if err == nil {
+			text, err = json.Marshal(word)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), codeOf(err))
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = w.Write(append(text, '\n')) // a client that has gone does not need it
+	})
+}
+
+func codeOf(err error) int {
+	var bad badRequest
+	switch {
+	case errors.As(err, &bad):
+		return http.StatusBadRequest
+	case errors.Is(err, ErrUnknownMember):
+		return http.StatusNotFound
+	}
+	return http.StatusBadGateway // the local member always answers: it was another one
+}

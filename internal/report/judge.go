@@ -1,0 +1,106 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// What Member.Reach, KeyAt.Wait and Status.Mode say, where somebody decides by it.
+const (
+	ReachSelf       = "self"
+	WaitsForNothing = "nothing"
+	ModeStrict      = "strict"
+)
+
+// Disagreements tells in sentences what the words of the members differ in, and who
+// gave none; nothing when all agree. Members read the control log one by one, so for a
+// moment after each change they are at different epochs: only what lasts is a fault.
+func Disagreements(m Members) []string {
+	found := []string{}
+	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	for _, one := range m.Members {
+		if one.Error != "" {
+			say("%s does not answer: %s", one.Name, one.Error)
+		}
+	}
+	if modes := saying(m, func(s *Status) string { return "ownership.mode " + s.Mode }); len(modes) > 1 {
+		say("not all decide in the same way who may act: %s", sentence(modes))
+	}
+	epochs := saying(m, func(s *Status) string { return "epoch " + s.Epoch })
+	if len(epochs) > 1 {
+		say("not all are at the same epoch: %s; who lasts behind cannot read the control log", sentence(epochs))
+	}
+	for _, at := range epochs {
+		alike := Members{Members: slices.DeleteFunc(slices.Clone(m.Members), func(one Member) bool {
+			return one.Status == nil || !slices.Contains(at.names, one.Name)
+		})}
+		if tables := saying(alike, func(s *Status) string { return "table " + s.Table }); len(tables) > 1 {
+			say("at %s not all have the same table: %s; `router ring diff` shows the partitions", at.what, sentence(tables))
+		}
+	}
+	return found
+}
+
+// opinion is who says one thing.
+type opinion struct {
+	what  string
+	names []string
+}
+
+// saying groups the members that answered by what they say, the most numerous first.
+func saying(m Members, what func(*Status) string) []opinion {
+	var all []opinion
+	for _, one := range m.Members {
+		if one.Status == nil {
+			continue
+		}
+		i := slices.IndexFunc(all, func(o opinion) bool { return o.what == what(one.Status) })
+		if i < 0 {
+			i, all = len(all), append(all, opinion{what: what(one.Status)})
+		}
+		all[i].names = append(all[i].names, one.Name)
+	}
+	slices.SortStableFunc(all, func(a, b opinion) int { return len(b.names) - len(a.names) })
+	return all
+}
+
+func sentence(opinions []opinion) string {
+	parts := make([]string, len(opinions))
+	for i, o := range opinions {
+		parts[i] = fmt.Sprintf("%s say %s", strings.Join(o.names, ", "), o.what)
+		if len(o.names) == 1 {
+			parts[i] = fmt.Sprintf("%s says %s", o.names[0], o.what)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Verdict is what the counters of [Exclusivity] amount to.
+type Verdict string
+
+// The verdicts.
+const (
+	Kept        Verdict = "kept"         // nothing has happened that could break the promise
+	AtRisk      Verdict = "at risk"      // a handler may have outlived its permission; fencing tokens tell
+	Broken      Verdict = "broken"       // a bug
+	NotPromised Verdict = "not promised" // ownership.mode is gossip
+)
+
+// Verdict judges a member by its own word, with the reasons: none for [Kept].
+func (s Status) Verdict() (verdict Verdict, reasons []string) {
+	e := s.Exclusivity
+	verdict = Kept
+	note := func(worst Verdict, n uint64, format string) {
+		if n > 0 {
+			verdict, reasons = worst, append(reasons, fmt.Sprintf(format, n))
+		}
+	}
+	note(AtRisk, e.LateResults, "%d deliveries were answered after their deadline: the application does not obey it")
+	note(AtRisk, e.ForcedDrains, "%d partitions were given up on while a delivery may have run: its handler outlasted ownership.drain_timeout, or the control log was lost")
+	note(Broken, e.InvariantFailures, "%d assertions did not hold: a bug; please report it")
+	if s.Mode != ModeStrict {
+		return NotPromised, append(reasons, "ownership.mode is "+s.Mode+": two members may run handlers of one key at once")
+	}
+	return verdict, reasons
+}

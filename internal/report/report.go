@@ -1,0 +1,166 @@
+// Package report is what members say about themselves, for people: who is a member,
+// who owns what, what a key waits for, whether exclusivity held.
+//
+// A member speaks for itself only. Whoever asks one member about the group gets what
+// that one put together from the words of all, each with the position of the control
+// log up to which its speaker had read: so it shows who lags, and who disagrees.
+//
+//	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own Speaker
+//	                                                           └─ gRPC ═▶ the Speakers of the others
+//
+// Members ask each other on the port on which they bring each other events, under the
+// same credentials, so that one admin endpoint shows the whole group and none of the
+// others has to be reachable.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use. Nothing here is on the way of an event.
+package report
+
+// Speaker says whose word an answer is, and what that member had read when it spoke.
+type Speaker struct {
+	Member      string `json:"member"`
+	Incarnation string `json:"incarnation"`
+	Position    string `json:"position"` // newest applied record of the control log, as ledger:entry; 0:0 before the first
+	Epoch       string `json:"epoch"`    // the record that made the table in effect; 0:0 before the first
+	Table       string `json:"table"`    // fingerprint of that table: equal for equal tables; "" before the first
+}
+
+// Status is one member's word about itself.
+type Status struct {
+	Speaker
+	Group   string `json:"group"`
+	Version string `json:"version"` // of the build
+	Mode    string `json:"mode"`    // strict, or gossip: not exclusive
+
+	Phase        string  `json:"phase"`         // joining, stale (no lease), fresh, leaving, over
+	Listed       bool    `json:"listed"`        // in the table in effect
+	Draining     bool    `json:"draining"`      // a drain was asked for
+	Drained      bool    `json:"drained"`       // and is over
+	LeaseSeconds float64 `json:"lease_seconds"` // left of the lease; 0: none, negative: over for so long
+	Generation   uint32  `json:"generation"`    // of fencing tokens
+	Workers      int     `json:"workers"`       // application streams that take deliveries
+
+	Checks      []Check     `json:"checks"` // of readiness
+	Gates       Gates       `json:"gates"`
+	Events      Events      `json:"events"`
+	Exclusivity Exclusivity `json:"exclusivity"`
+}
+
+// Check is one condition of readiness.
+type Check struct {
+	Name  string `json:"name"`
+	Error string `json:"error,omitempty"` // "": it holds
+}
+
+// Gates counts partitions by what this member may do with them.
+type Gates struct {
+	Open     int `json:"open"`     // it dispatches for them while it has a lease
+	Waiting  int `json:"waiting"`  // its own, but an earlier owner may still work
+	Draining int `json:"draining"` // no longer its own, and its application still works
+	Pending  int `json:"pending"`  // of anybody: an earlier owner is not proven over
+}
+
+// Events counts what a member has in hand.
+type Events struct {
+	Unsettled         int     `json:"unsettled"`           // received from the broker, without an end
+	OldestSeconds     float64 `json:"oldest_seconds"`      // age of the oldest open entry; 0: none
+	PinnedEntries     int     `json:"pinned_entries"`      // entries kept unacked whole by an open event
+	Spilling          int     `json:"spilling"`            // of which a copy is to be made, to free what they pin
+	Mailboxes         int     `json:"mailboxes"`           // here to be worked on, whoever received them
+	Running           int     `json:"running"`             // of these, with the application
+	Keys              int     `json:"keys"`                // of these events
+	HeldKeys          int     `json:"held_keys"`           // keys that wait for the next attempt of a failed event
+	OldestHereSeconds float64 `json:"oldest_here_seconds"` // age of the oldest in the mailboxes; 0: none
+}
+
+// Exclusivity counts what could have broken the promise. Its counters are those of the
+// metrics that docs/operations.md explains.
+type Exclusivity struct {
+	Seconds           float64 `json:"seconds"`            // how long this process has counted
+	InvariantFailures uint64  `json:"invariant_failures"` // assertions that did not hold: a bug
+	ForcedDrains      uint64  `json:"forced_drains"`      // partitions given up on while a delivery may have run
+	LateResults       uint64  `json:"late_results"`       // answers to deliveries that were over: their handler outlived its permission
+	LostTrust         uint64  `json:"lost_trust"`         // times that the control log could not be trusted any more
+	LeaseLapses       uint64  `json:"lease_lapses"`       // times that the lease ran out: nothing was dispatched meanwhile
+}
+
+// Members is the group as one member sees it, with each member's own word.
+type Members struct {
+	Speaker
+	Members       []Member `json:"members"`       // by name
+	Disagreements []string `json:"disagreements"` // what their words differ in, for people
+}
+
+// Member is one member of a group.
+type Member struct {
+	Name        string  `json:"name"`
+	Incarnation string  `json:"incarnation"`
+	Address     string  `json:"address"`          // host:port on which its peers reach it
+	Listed      bool    `json:"listed"`           // in the asked member's table; else gossip alone knows it
+	Partitions  int     `json:"partitions"`       // that it should act for, by that table
+	Reach       string  `json:"reach"`            // self, alive, dead or unknown, as the asked member finds it
+	Status      *Status `json:"status,omitempty"` // its own word, unless it did not answer
+	Error       string  `json:"error,omitempty"`  // why it did not
+}
+
+// Partitions is every partition, as one member sees them.
+type Partitions struct {
+	Speaker
+	Partitions []Partition `json:"partitions"` // all, in order; none before the first table
+}
+
+// Partition is one slice of the key space.
+type Partition struct {
+	Number  uint16 `json:"partition"`
+	Owner   string `json:"owner"`
+	Token   int64  `json:"token,string"` // fencing token of the present tenure
+	Gate    string `json:"gate"`         // of this member: closed, waiting, open or draining
+	Running int    `json:"running"`      // deliveries at this member
+}
+
+// Key is where a key belongs, and what it waits for.
+type Key struct {
+	Speaker
+	Partition    uint16  `json:"partition"`
+	Owner        string  `json:"owner"` // by the asked member's table; "" before the first
+	OwnerAddress string  `json:"owner_address"`
+	Token        int64   `json:"token,string"`
+	At           []KeyAt `json:"at"` // each member's own word, the owner's first
+}
+
+// KeyAt is what a key does at one member.
+type KeyAt struct {
+	Speaker
+	Error string `json:"error,omitempty"` // why this member gave no word; nothing below counts then
+
+	// In the member's mailboxes.
+	Gate     string    `json:"gate"`               // closed, waiting, open or draining
+	Wait     string    `json:"wait"`               // for what: nothing, handler, retry, gate, worker or slot
+	Seconds  float64   `json:"seconds"`            // for how long
+	Queued   int       `json:"queued"`             // events behind the one that runs, or would run next
+	Event    string    `json:"event,omitempty"`    // message id of that one, as ledger:entry:partition:batch
+	Age      float64   `json:"age_seconds"`        // how long that one has been here
+	Failures uint32    `json:"failures"`           // how often the application has failed it
+	RetryIn  float64   `json:"retry_in_seconds"`   // until its next attempt is due; 0: now
+	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to
+	Blockers []Blocker `json:"blockers,omitempty"` // what a waiting gate waits for
+
+	// Held for their verdict, as the node that received them.
+	Held []Held `json:"held,omitempty"`
+}
+
+// Blocker is one reason why a gate waits.
+type Blocker struct {
+	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew; the speaker's own: its application still works
+	Start   string  `json:"start"`   // where that tenure began in the control log
+	Seconds float64 `json:"seconds"` // until it is over if nothing more is heard; 0: any moment
+}
+
+// Held are events of one key that wait for their verdict at the node that received them.
+type Held struct {
+	Place   string  `json:"place"`          // queued, relaying, sent, parked, delayed or refused
+	With    string  `json:"with,omitempty"` // for whom they wait, or who has them
+	Events  int     `json:"events"`
+	Seconds float64 `json:"seconds"` // since the oldest came
+}
