@@ -225,9 +225,9 @@ func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.E
 	return p.Holder.Newest(handles, dst)
 }
 
-// Spilled implements source.Sink. Who has the events already goes on with them: when
+// Drop implements source.Sink. Who has the events already goes on with them: when
 // their copies come back, they join or are known to be done.
-func (p *Pipeline) Spilled(handles []event.Handle) { p.Holder.Drop(handles) }
+func (p *Pipeline) Drop(handles []event.Handle) { p.Holder.Drop(handles) }
 
 // Deliver implements forward.Sink: events whose owner is this node.
 func (p *Pipeline) Deliver(events []*event.Event) {

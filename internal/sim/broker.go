@@ -207,8 +207,12 @@ func (b *broker) drop(c *consumer) {
 	})
 }
 
-// receive takes one entry in, as source.Source does.
+// receive takes one entry in, as source.Source does. What comes when it does not read
+// any more stays where it is, until the consumer is closed.
 func (c *consumer) receive(e *entry) {
+	if c.member.reading != c {
+		return
+	}
 	var batch []source.Message
 	now := c.member.clock()
 	for i, ev := range e.events {
@@ -276,7 +280,7 @@ func (c *consumer) copySpilled(h event.Handle) {
 			}
 			acks, settled := c.ledger.Copied(h, nil)
 			if settled {
-				c.member.pipeline.Spilled([]event.Handle{h})
+				c.member.pipeline.Drop([]event.Handle{h})
 			}
 			c.ack(acks)
 			c.member.consumeLater()

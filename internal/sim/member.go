@@ -369,6 +369,7 @@ func (m *member) perform(e ownership.Effect) {
 		w.tracef("%s: left", m)
 		m.ended = e
 		m.leftAt = w.now
+		m.consumeLater()
 		m.finishDrain()
 	}
 }
@@ -513,20 +514,44 @@ func (m *member) consume() {
 		m.ledger = ledger
 		m.consumer = m.w.broker.subscribe(m, ledger)
 		m.reading = m.consumer
-	case !m.mayConsume() && m.reading != nil:
+	case !m.mayGoOn() && m.reading != nil:
 		m.reading = nil // for good: what follows is another source
+		c := m.consumer
+		m.process.later(settleMax, func() {
+			if m.consumer == c {
+				m.w.count("abandoned")
+				m.unsubscribe()
+			}
+		})
 		m.consume()
 	case m.reading == nil && m.consumer != nil && m.ledger.Stats().Unsettled == 0:
-		c := m.consumer
-		m.consumer = nil
-		m.w.after(m.w.between(0, 10*time.Millisecond), func() { m.w.broker.remove(c) }) // the last acks go first
-		m.consumeLater()
-		m.finishDrain()
+		m.unsubscribe()
 	}
 }
 
-func (m *member) mayConsume() bool {
-	return !m.draining && m.isMember() && !(m.workers == 0 && m.clock().Sub(m.noWorker) > m.cfg.Timing.AppAbsence)
+// settleMax is how long a member that stops reading waits for verdicts.
+const settleMax = 20 * time.Millisecond
+
+// unsubscribe gives everything that is open back to the broker.
+func (m *member) unsubscribe() {
+	c := m.consumer
+	m.consumer = nil
+	m.w.after(m.w.between(0, 10*time.Millisecond), func() { m.w.broker.remove(c) }) // the last acks go first
+	m.pipeline.Drop(m.ledger.Close(nil))
+	m.consumeLater()
+	m.finishDrain()
+}
+
+func (m *member) mayConsume() bool { return !m.draining && m.isMember() && !m.appIsGone() }
+
+// mayGoOn reports whether a member that reads may do so. In a drain it does until it
+// has left: what it has fetched ahead would wait.
+func (m *member) mayGoOn() bool {
+	return m.mayConsume() || m.draining && m.leftAt == 0 && !m.appIsGone()
+}
+
+func (m *member) appIsGone() bool {
+	return m.workers == 0 && m.clock().Sub(m.noWorker) > m.cfg.Timing.AppAbsence
 }
 
 func (m *member) isMember() bool {

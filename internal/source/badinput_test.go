@@ -170,7 +170,7 @@ func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 	b.Publish(t, topic, sourcetest.Message{Key: "user-1", Payload: "clear"})
 
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), "", source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
 	got := m.Take(1)
 	if string(got[0].Event.Payload) != "clear" {
 		t.Fatalf("%q was handed on", got[0].Event.Payload)
@@ -221,7 +221,7 @@ func TestPulsarManyEncryptedBatches(t *testing.T) {
 	b.Publish(t, topic, sourcetest.Message{Key: "user-1", Payload: "clear"})
 	cfg := sourcetest.Config(topic)
 	cfg.ReceiverQueueMax = 50
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), "", sourcetest.NewMetrics(), sourcetest.Quiet()))
+	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, sourcetest.NewMetrics(), sourcetest.Quiet()))
 	got := m.Take(1)
 	m.Done(got...)
 	m.AwaitIdle()

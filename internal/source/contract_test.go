@@ -139,7 +139,7 @@ func (b pulsarBroker) Publish(t testing.TB, topic string, messages ...sourcetest
 }
 
 func (pulsarBroker) Source(t testing.TB, cfg source.Config) *source.Source {
-	return source.NewPulsar(cfg, pulsartest.Options(t), "", sourcetest.NewMetrics(), sourcetest.Quiet())
+	return source.NewPulsar(cfg, pulsartest.Options(t), nil, sourcetest.NewMetrics(), sourcetest.Quiet())
 }
 
 func (b pulsarBroker) Occupy(t testing.TB, topic, subscription string) {
@@ -252,7 +252,7 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), "", source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
 	b.Publish(t, topic, sourcetest.Message{})
 	b.Publish(t, topic, sourcetest.Message{Key: "a key is nothing to it"})
 	b.Publish(t, topic, sourcetest.Message{Properties: map[string]string{"a": "b"}})
@@ -298,7 +298,7 @@ func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) 
 	tell(&cfg, allowance)
 	cfg.Spill.After = 100 * time.Millisecond
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), "", source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
 	m.Done(m.Take(1)...)
 
 	stuck := map[event.MessageID]source.Message{}
@@ -444,7 +444,7 @@ func BenchmarkPulsarSource(b *testing.B) {
 	if err := producer.FlushWithCtx(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	src := source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(b), "", sourcetest.NewMetrics(), sourcetest.Quiet())
+	src := source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(b), nil, sourcetest.NewMetrics(), sourcetest.Quiet())
 	ctx, stop := context.WithCancel(b.Context())
 	b.ReportAllocs()
 	b.ResetTimer()

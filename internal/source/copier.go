@@ -159,7 +159,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	s.noteSettled()
 	s.mu.Unlock()
 	if len(spilled) > 0 {
-		sink.Spilled(spilled)
+		sink.Drop(spilled)
 	}
 	s.metrics.retried.Add(float64(retried))
 	s.metrics.spilled.Add(float64(len(spilled)))

@@ -388,6 +388,22 @@ func (l *Ledger) GiveBack(h event.Handle) (Ack, bool) {
 	return nack, true
 }
 
+// Close forgets everything that is open, because the broker takes it back with the
+// subscription, and appends the handles of the open events to dst.
+func (l *Ledger) Close(dst []event.Handle) []event.Handle {
+	for at := range l.slots {
+		if s := &l.slots[at]; s.open {
+			h := event.NewHandle(s.generation, int32(at))
+			dst = append(dst, h)
+			l.vacate(h, s)
+		}
+	}
+	for l.oldest != noEntry {
+		l.remove(l.oldest)
+	}
+	return dst
+}
+
 func (l *Ledger) settle(h event.Handle, s *slot, acks []Ack) []Ack {
 	number := s.entry
 	e := &l.entries[number]

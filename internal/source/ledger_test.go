@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -251,6 +252,17 @@ func checkAgainstModel(t *rapid.T) {
 			}
 			delete(where, open[h])
 			delete(open, h)
+		},
+		"close": func(t *rapid.T) {
+			if got, want := sorted(l.Close(nil)), sorted(handlesOf(open)); !slices.Equal(got, want) {
+				t.Fatalf("Close gives %v, open are %v", got, want)
+			}
+			clear(open)
+			clear(where)
+			clear(entries)
+			if s := l.Stats(); s.Unsettled+s.Entries+s.Bytes+s.Allowance+s.Pinned+s.PinnedEntries != 0 {
+				t.Fatalf("left after Close: %+v", s)
+			}
 		},
 		"": func(t *rapid.T) {
 			if got := l.Stats().Unsettled; got != len(open) {

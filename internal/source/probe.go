@@ -28,9 +28,8 @@ var errCounting = errors.New("source: single events are to be acked (batch_index
 
 // probe asks the admin API for the limits of topics, with the policies of topic and
 // namespace applied. The topics have to exist.
-func probe(ctx context.Context, url, token string, topics []string) (limits, error) {
+func probe(ctx context.Context, admin pulsaradmin.Client, topics []string) (limits, error) {
 	l := limits{unackedConsumer: math.MaxInt32, unackedSubscription: math.MaxInt32}
-	admin := pulsaradmin.Client{URL: url, Token: token}
 	ask := func(path string, answer any) error {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()

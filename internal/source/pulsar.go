@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
@@ -32,14 +34,14 @@ import (
 // An entry that is encrypted comes as one event, whose payload is the whole entry as
 // it is; it goes to the dead letter topic, see PropertyEncryption.
 //
-// adminToken is for the admin API, if cfg names one; "" is none.
-func NewPulsar(cfg Config, options pulsar.ClientOptions, adminToken string, metrics *Metrics, logger *slog.Logger) *Source {
+// admin makes the calls to the admin API, if cfg names one; nil is http.DefaultClient.
+func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {
 			options.Logger = log.NewLoggerWithSlog(logger)
 		}
 		options.Logger = watched{options.Logger, metrics.discarded.Inc}
-		return openPulsar(cfg, options, adminToken)
+		return openPulsar(cfg, options, admin)
 	})
 }
 
@@ -47,10 +49,10 @@ func NewPulsar(cfg Config, options pulsar.ClientOptions, adminToken string, metr
 // consumer of several topics cannot ack a chunked message (v0.19.0 loses track of
 // the topic).
 type pulsarLink struct {
-	cfg        Config
-	client     pulsar.Client
-	adminToken string
-	messages   chan pulsar.ConsumerMessage
+	cfg      Config
+	client   pulsar.Client
+	admin    *http.Client
+	messages chan pulsar.ConsumerMessage
 
 	// What the reader knows of the topic partitions, and the one that it saw last.
 	byTopic  map[string]*lane
@@ -86,13 +88,13 @@ type lane struct {
 	of        *subscription
 }
 
-func openPulsar(cfg Config, options pulsar.ClientOptions, adminToken string) (link, error) {
+func openPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client) (link, error) {
 	client, err := pulsar.NewClient(options)
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
 	p := &pulsarLink{
-		cfg: cfg, client: client, adminToken: adminToken,
+		cfg: cfg, client: client, admin: admin,
 		messages:  make(chan pulsar.ConsumerMessage, cfg.BatchMax),
 		byTopic:   make(map[string]*lane),
 		producers: make(map[string]pulsar.Producer),
@@ -323,7 +325,7 @@ func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
 	if p.cfg.AdminURL == "" {
 		return limits{}, false, nil
 	}
-	l, err := probe(ctx, p.cfg.AdminURL, p.adminToken, append([]string{p.cfg.RetryTopic}, p.cfg.Topics...))
+	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, append([]string{p.cfg.RetryTopic}, p.cfg.Topics...))
 	return l, true, err
 }
 

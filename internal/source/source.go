@@ -29,9 +29,9 @@ type Sink interface {
 	// Newest appends to dst, for each handle, the event with all that was heard of its
 	// failures since it was handed on, or nil when the sink has it no more.
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
-	// Spilled says that events were settled, by a copy that will come back. No verdict
-	// is waited for any more.
-	Spilled(handles []event.Handle)
+	// Drop says that no verdict about these events is waited for any more: a copy of
+	// them will come back, or the broker delivers them again.
+	Drop(handles []event.Handle)
 }
 
 // link is a source's connection to a broker. receive is called by one goroutine,
@@ -163,8 +163,21 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		return nil
 	})
 	err = group.Wait()
-	s.gauges()
+	s.abandon(sink)
 	return err
+}
+
+// abandon notes that everything that is still open went back to the broker.
+func (s *Source) abandon(sink Sink) {
+	s.mu.Lock()
+	open := s.ledger.Close(nil)
+	s.noteSettled()
+	s.mu.Unlock()
+	if len(open) > 0 {
+		s.metrics.abandoned.Add(float64(len(open)))
+		sink.Drop(open)
+	}
+	s.gauges()
 }
 
 // adopt goes by what the broker says of itself, rather than by the configuration.
@@ -194,7 +207,9 @@ func (s *Source) adopt(ctx context.Context, broker link) error {
 
 // Drain stops reading for good, and waits until every event that was handed on is
 // settled or ctx ends. Run has to be running; it goes on and has to be ended
-// afterwards. Until then, what the client had fetched ahead stays with it.
+// afterwards, and soon: what the client had fetched ahead waits for that. What is not
+// settled then, the broker delivers to others, and it joins the execution that is
+// under way at its owner.
 func (s *Source) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -190,7 +191,7 @@ type witness struct {
 	mu      sync.Mutex
 	batches chan []source.Message
 	events  map[event.Handle]*event.Event
-	spilled []event.Handle
+	dropped []event.Handle
 }
 
 func (w *witness) Received(_ context.Context, batch []source.Message) {
@@ -213,10 +214,56 @@ func (w *witness) Newest(handles []event.Handle, dst []*event.Event) []*event.Ev
 	return dst
 }
 
-func (w *witness) Spilled(handles []event.Handle) {
+func (w *witness) Drop(handles []event.Handle) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.spilled = append(w.spilled, handles...)
+	w.dropped = append(w.dropped, handles...)
+}
+
+// What has no end when the subscription is closed is the broker's again: nobody waits
+// for it, and the next consumer gets it.
+func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const topic = "persistent://public/default/t"
+		broker := membroker.New(membroker.DefaultConfig())
+		for range 3 { // entries of their own
+			if _, err := broker.Publish(t.Context(), topic, make([]membroker.Message, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reg := prometheus.NewRegistry()
+		src := source.NewMem(sourcetest.Config("t"), broker, source.NewMetrics(reg), sourcetest.Quiet())
+		sink := &witness{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
+		ctx, stop := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() {
+			if err := src.Run(ctx, sink); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+		})
+		synctest.Wait()
+		open := slices.Sorted(maps.Keys(sink.events))
+		src.Settle([]event.Verdict{{Handle: open[0], Kind: event.Done}})
+		stop()
+		run.Wait()
+		slices.Sort(sink.dropped)
+		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 {
+			t.Errorf("dropped %v of %v, want all but the first", sink.dropped, open)
+		}
+		src.Settle([]event.Verdict{{Handle: open[1], Kind: event.Done}}) // late
+		for name, want := range map[string]float64{
+			"ringfence_source_abandoned_total": 2, "ringfence_source_acked_total": 1,
+			"ringfence_source_unsettled": 0, "ringfence_source_open_entries": 0, "ringfence_source_ignored_verdicts_total": 1,
+		} {
+			if got := metric(t, reg, name); got != want {
+				t.Errorf("%s = %v, want %v", name, got, want)
+			}
+		}
+		next := sourcetest.Start(t, source.NewMem(sourcetest.Config("t"), broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
+		next.Done(next.Take(2)...)
+		next.AwaitIdle()
+		next.Stop()
+	})
 }
 
 // A stuck event is copied with all that is known of it, although the broker does not
@@ -251,8 +298,8 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 			t.Errorf("the copy came as %+v of %+v", again, stuck)
 		}
 		sink.mu.Lock()
-		if !slices.Equal(sink.spilled, []event.Handle{stuck.Handle}) {
-			t.Errorf("spilled %v, want %v", sink.spilled, stuck.Handle)
+		if !slices.Equal(sink.dropped, []event.Handle{stuck.Handle}) {
+			t.Errorf("dropped %v, want %v", sink.dropped, stuck.Handle)
 		}
 		sink.mu.Unlock()
 		src.Settle([]event.Verdict{{Handle: stuck.Handle, Kind: event.Done}}) // late: it has had its end

@@ -80,8 +80,8 @@ func (Sink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
 	return append(dst, make([]*event.Event, len(handles))...)
 }
 
-// Spilled implements source.Sink.
-func (Sink) Spilled([]event.Handle) {}
+// Drop implements source.Sink.
+func (Sink) Drop([]event.Handle) {}
 
 // Member is a running source and what it has handed on.
 type Member struct {
