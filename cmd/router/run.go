@@ -194,13 +194,13 @@ func modeOf(cfg config.Config) node.Mode {
 }
 
 func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
+	probes := n.Probes()
 	return telemetry.Admin{
-		Startup: nil, // whoever can ask finds the listeners up, which is all that starting means
-		Ready:   []telemetry.Check{{Name: "member", Ask: n.CheckMember}, {Name: "application", Ask: n.CheckApp}, {Name: "lease", Ask: n.CheckLease}, {Name: "source", Ask: n.CheckSource}},
+		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  n.Notice(),
 		Metrics: registry,
-		Pages:   report.Handlers(n.Reports()),
-		Drain:   n.Drain,
+		Drain:   n.Drain, Undrain: n.Undrain,
+		Pages: report.Handlers(n.Reports()),
 	}
 }
 

@@ -14,19 +14,21 @@ import (
 // consume reads the subscription while this node is a member with an application,
 // and not otherwise: a node that can work on nothing takes nothing from the others.
 func (n *Node) consume(ctx context.Context) error {
-	err := n.consumeWhileAllowed(ctx)
-	close(n.settled)
-	if err == nil {
-		<-ctx.Done() // drained, and not over yet
+	for {
+		s := n.stay()
+		err := n.consumeWhileAllowed(ctx, s)
+		close(s.settled)
+		if err != nil || !s.next(ctx) {
+			return err
+		}
 	}
-	return err
 }
 
-func (n *Node) consumeWhileAllowed(ctx context.Context) error {
+func (n *Node) consumeWhileAllowed(ctx context.Context, s *stay) error {
 	pause := pauseFirst
-	for n.waitUntil(ctx, n.mayConsume) {
+	for n.waitUntil(ctx, s, func() bool { return n.mayConsume(s) }) {
 		began := clock.Now()
-		err := n.consumeOnce(ctx)
+		err := n.consumeOnce(ctx, s)
 		n.consumeErr.Store(&err)
 		switch {
 		case errors.Is(err, source.ErrSubscriptionType):
@@ -36,7 +38,7 @@ func (n *Node) consumeWhileAllowed(ctx context.Context) error {
 				pause = pauseFirst
 			}
 			n.log.Warn("cannot consume; trying again", "error", err, "pause", pause)
-			n.sleep(ctx, pause)
+			sleep(ctx, s, pause)
 			pause = min(2*pause, pauseMax)
 		}
 	}
@@ -50,27 +52,23 @@ const (
 )
 
 // sleep waits, but not while the node drains.
-func (n *Node) sleep(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, s *stay, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-n.draining:
+	case <-s.draining:
 	case <-timer.C:
 	}
 }
 
-// CheckSource returns why this node does not consume though it should.
-func (n *Node) CheckSource() error {
-	if err := n.consumeErr.Load(); err != nil && *err != nil {
-		return *err
-	}
-	return nil
-}
+// settleMax is how long a node that stops reading waits for verdicts: many round trips
+// to any owner. What runs for longer comes again to another node and joins its
+// execution; if this one waited for it, what its client has fetched ahead would wait, too.
+const settleMax = 20 * time.Millisecond
 
-// consumeOnce reads until the node may not any more, and then waits until everything
-// that it has received is settled.
-func (n *Node) consumeOnce(ctx context.Context) error {
+// consumeOnce reads until the node may not any more.
+func (n *Node) consumeOnce(ctx context.Context, s *stay) error {
 	src := n.parts.Source()
 	if earlier := n.source.Load(); earlier != nil {
 		src.ContinueAfter(earlier)
@@ -86,10 +84,13 @@ func (n *Node) consumeOnce(ctx context.Context) error {
 		err = src.Run(reading, n.pipeline)
 	})
 	running.Go(func() { n.noteConsuming(reading, src) })
-	n.waitUntil(reading, func() bool { return !n.mayConsume() })
+	n.waitUntil(reading, s, func() bool { return !n.mayConsume(s) })
+	n.untilLeft(reading, s)
 	if reading.Err() == nil {
 		n.log.Info("no longer consuming")
-		_ = src.Drain(reading) // an error means that reading has ended, which is all we wait for
+		settling, done := context.WithTimeout(reading, settleMax)
+		_ = src.Drain(settling) // an error tells what is left to others
+		done()
 	}
 	stop()
 	running.Wait()
@@ -113,14 +114,29 @@ func (n *Node) noteConsuming(ctx context.Context, src *source.Source) {
 	}
 }
 
-func (n *Node) mayConsume() bool {
-	select {
-	case <-n.draining:
-		return false
-	default:
-	}
+func (n *Node) mayConsume(s *stay) bool {
 	l := n.life.Load()
-	return l != nil && l.isMember() && !n.appIsGone()
+	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone()
+}
+
+// untilLeft lets a node that drains go on reading until its partitions have moved, or
+// it has no application: what it reads is for others then.
+func (n *Node) untilLeft(ctx context.Context, s *stay) {
+	if !s.isDraining() {
+		return
+	}
+	const again = 50 * time.Millisecond // absence is a matter of time, which nobody reports
+	ticker := time.NewTicker(again)
+	defer ticker.Stop()
+	for !n.appIsGone() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.left:
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 // appIsGone reports whether the application has been away for longer than a restart
@@ -131,7 +147,7 @@ func (n *Node) appIsGone() bool {
 
 // waitUntil blocks until the condition holds, and reports false when ctx ended or the
 // node drains and so it never will.
-func (n *Node) waitUntil(ctx context.Context, holds func() bool) bool {
+func (n *Node) waitUntil(ctx context.Context, s *stay, holds func() bool) bool {
 	const again = 200 * time.Millisecond // absence is a matter of time, which nobody reports
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
@@ -142,7 +158,7 @@ func (n *Node) waitUntil(ctx context.Context, holds func() bool) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-n.draining:
+		case <-s.draining:
 			return holds()
 		case <-n.changed:
 		case <-ticker.C:

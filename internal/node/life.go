@@ -24,13 +24,15 @@ type life struct {
 	inc    ownership.Incarnation
 	gossip *membership.Gossip
 	driver *driver
+	pulse  pulse   // of driver
 	others hearsay // who decides, with Mode Gossip
 
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
 
 // live runs one incarnation after the other until one ends for good: LOST begins a
-// new one, which waits for whatever the old one has left running.
+// new one, which waits for whatever the old one has left running, and so does the
+// stay after a drain.
 func (n *Node) live(ctx context.Context) error {
 	if n.cfg.Mode == Gossip {
 		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)
@@ -48,9 +50,11 @@ func (n *Node) live(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", ErrExit, end.Reason)
 		default: // ownership.Left
 			n.log.Info("left the group")
-			close(n.left)
-			<-ctx.Done()
-			return nil
+			s := n.stay()
+			close(s.left)
+			if !s.next(ctx) {
+				return nil
+			}
 		}
 	}
 }
@@ -88,6 +92,11 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		end = l.driver.run(ctx)
 		return nil
 	})
+	s := n.stay()
+	group.Go(func() error {
+		l.obey(ctx, s)
+		return nil
+	})
 	n.begin(l)
 	return end, group.Wait()
 }
@@ -97,19 +106,44 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error) {
 	cfg := n.ownershipConfig(l)
 	if n.cfg.Mode == Gossip {
-		l.driver = newDriver(newGossipMachine(cfg, l.others.members), nil, l, n.noted, n.reach.changes)
+		l.drive(newGossipMachine(cfg, l.others.members), nil)
+		n.started.Store(true)
 		return func(context.Context) error { return nil }, nil
 	}
 	transport, err := n.parts.ControlLog()
 	if err != nil {
 		return nil, err
 	}
-	log, err := controllog.New(n.cfg.ControlLog, transport, func(in ownership.Input) { l.driver.deliver(in) }, n.parts.Log, n.logMetrics)
+	log, err := controllog.New(n.cfg.ControlLog, transport, l.read, n.parts.Log, n.logMetrics)
 	if err != nil {
 		return nil, err
 	}
-	l.driver = newDriver(ownership.New(cfg), log, l, n.noted, n.reach.changes)
+	l.drive(ownership.New(cfg), log)
 	return log.Run, nil
+}
+
+// drive makes the driver of the machine that decides for this incarnation.
+func (l *life) drive(decides machine, log controlLog) {
+	l.pulse.machine = decides
+	l.driver = newDriver(&l.pulse, log, l, l.node.noted, l.node.reach.changes)
+}
+
+// read takes what the control log answers. A record of our own proves that it can be
+// written and read.
+func (l *life) read(in ownership.Input) {
+	if r, ok := in.(ownership.RecordRead); ok && r.Record.Inc == l.inc {
+		l.node.started.Store(true)
+	}
+	l.driver.deliver(in)
+}
+
+// obey hands the wish for a drain to the machine.
+func (l *life) obey(ctx context.Context, s *stay) {
+	select {
+	case <-s.draining:
+		l.driver.deliver(ownership.Leave{})
+	case <-ctx.Done():
+	}
 }
 
 // hear takes what gossip says about another member.
@@ -125,11 +159,6 @@ func (n *Node) begin(l *life) {
 	n.reach.retell()
 	// What ended after Config.Running was taken was told to the machine before.
 	l.driver.drained(slices.Collect(l.running.All()))
-	select {
-	case <-n.draining:
-		l.driver.deliver(ownership.Leave{})
-	default:
-	}
 }
 
 func (n *Node) ownershipConfig(l *life) ownership.Config {

@@ -19,6 +19,7 @@ type metrics struct {
 	takeover prometheus.Histogram
 	forced   prometheus.Counter
 	lost     prometheus.Counter
+	drains   prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -46,12 +47,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "ringfence_ownership_lost_total",
 			Help: "Times that this node could not trust the control log any more and began a new incarnation.",
 		}),
+		drains: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_node_drains_total",
+			Help: "Drains that this node has begun.",
+		}),
 	}
 }
 
 // watch exports the newest picture of the machine.
 func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 	f := promauto.With(reg)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_node_draining",
+		Help: "1 from the begin of a drain until this node takes part again.",
+	}, func() float64 {
+		if n.stay().isDraining() {
+			return 1
+		}
+		return 0
+	})
 	gauge := func(name, help string, value func(ownership.Status) float64) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(n.Status()) })
 	}

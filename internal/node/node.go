@@ -21,6 +21,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
@@ -123,11 +125,8 @@ type Node struct {
 
 	changed chan struct{} // cap 1: the consumer has to look
 
-	drainOnce sync.Once
-	draining  chan struct{} // closed when a drain was asked for
-	left      chan struct{} // closed when this node owns nothing and runs nothing
-	settled   chan struct{} // closed when the source is done
-	drained   chan struct{} // closed when both are
+	stays   stays
+	started atomic.Bool // a record of this node has come back from the control log
 }
 
 // New builds a node. It does no I/O.
@@ -143,8 +142,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		logMetrics:    controllog.NewMetrics(parts.Registry),
 		gossipMetrics: membership.NewMetrics(parts.Registry),
 		changed:       make(chan struct{}, 1),
-		draining:      make(chan struct{}), left: make(chan struct{}),
-		settled: make(chan struct{}), drained: make(chan struct{}),
+		stays:         newStays(),
 	}
 	n.self.Store(&ownership.Incarnation{})
 	n.since.Store(int64(clock.Now()))
@@ -201,7 +199,7 @@ func (n *Node) Run(ctx context.Context) error {
 			run.Stage{Name: "app streams", Run: n.serveApp},
 		)
 	})
-	wait.Go(func() { n.noteDrained(stages) })
+	wait.Go(func() { n.keepStays(stages) })
 
 	var cut error
 	select {
@@ -214,51 +212,19 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(ended, cut)
 }
 
-// noteDrained closes drained when this node owns nothing, runs nothing, has settled all
-// that it received, and has told the next owners what was done.
-func (n *Node) noteDrained(stages context.Context) {
-	for _, done := range []chan struct{}{n.left, n.settled} {
-		select {
-		case <-done:
-		case <-stages.Done():
-			return
-		}
-	}
-	select { // lost, they cost no more than a duplicate
-	case <-n.pool.HandedOver():
-	case <-time.After(n.cfg.Forward.DeadAfter):
-	case <-stages.Done():
-		return
-	}
-	n.log.Info("drained")
-	close(n.drained)
-}
-
 // drainWithin drains and waits for the end, but no longer than it may take.
 func (n *Node) drainWithin(stages context.Context) error {
-	n.Drain()
+	drained := n.endDrain()
 	timeout := time.NewTimer(n.cfg.DrainTimeout)
 	defer timeout.Stop()
 	select {
-	case <-n.drained:
+	case <-drained:
 		return nil
 	case <-stages.Done(): // one has failed and says why
 		return nil
 	case <-timeout.C:
 		return fmt.Errorf("%w after %v: %d events are not settled; the broker will deliver them again", ErrDrainTimeout, n.cfg.DrainTimeout, n.Unsettled())
 	}
-}
-
-// Drain makes the node stop consuming, leave the group in order, and finish what it
-// has accepted. It does not end Run. The channel is closed when nothing is left.
-// Calling it again changes nothing.
-func (n *Node) Drain() <-chan struct{} {
-	n.drainOnce.Do(func() {
-		n.log.Info("draining")
-		close(n.draining)
-		n.tell(ownership.Leave{})
-	})
-	return n.drained
 }
 
 // Unsettled returns how many events this node has received and not settled.
@@ -348,43 +314,4 @@ func (n *Node) look() {
 	case n.changed <- struct{}{}:
 	default:
 	}
-}
-
-// CheckMember returns why this node is not a member that takes part, nil when it is.
-func (n *Node) CheckMember() error {
-	switch s := n.Status(); {
-	case s.Phase == ownership.Joining:
-		return errors.New("waiting for the state of the group")
-	case s.Phase == ownership.Leaving || s.Phase == ownership.Over:
-		return errors.New("leaving the group")
-	case !s.Member:
-		return errors.New("not in the newest epoch")
-	case s.Open == 0 && s.Waiting > 0:
-		return errors.New("waiting until every earlier owner is over")
-	}
-	return nil
-}
-
-// Notice returns what everybody who asks for this node's health should know, "" if nothing.
-func (n *Node) Notice() string {
-	if n.cfg.Mode == Gossip {
-		return NotExclusive
-	}
-	return ""
-}
-
-// CheckApp returns an error while no application is connected.
-func (n *Node) CheckApp() error {
-	if n.Workers() == 0 {
-		return errors.New("no application is connected")
-	}
-	return nil
-}
-
-// CheckLease returns an error while this node has no valid lease.
-func (n *Node) CheckLease() error {
-	if left := n.Status().Lease.Sub(clock.Now()); left <= 0 {
-		return fmt.Errorf("no lease: the control log cannot be written or read, or this node was paused (%v over)", -left)
-	}
-	return nil
 }

@@ -72,6 +72,12 @@ type member struct {
 
 func (g *group) start(name string, adjust func(*Config)) *member {
 	g.t.Helper()
+	return g.startWith(name, adjust, nil)
+}
+
+// startWith starts a member, after exchange has had its parts.
+func (g *group) startWith(name string, adjust func(*Config), exchange func(*Parts)) *member {
+	g.t.Helper()
 	listen := func() net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -102,13 +108,17 @@ func (g *group) start(name string, adjust func(*Config)) *member {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
 	}
 	sourceMetrics := source.NewMetrics(registry)
-	n, err := New(cfg, Parts{
+	parts := Parts{
 		Key: extractor, AppListener: appListener, PeerListener: peerListener,
 		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
 		Source:     func() *source.Source { return source.NewMem(g.source, g.feed, sourceMetrics, log) },
 		ControlLog: func() (controllog.Transport, error) { return g.log, nil },
 		Registry:   registry, Log: log,
-	})
+	}
+	if exchange != nil {
+		exchange(&parts)
+	}
+	n, err := New(cfg, parts)
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -39,14 +39,21 @@ type Admin struct {
 	// Drain begins to drain, or does nothing if that has begun, and returns a
 	// channel that is closed when nothing is left. It does not end the process.
 	Drain func() <-chan struct{}
+
+	// Undrain makes a node that drains, or has drained, take part again, and returns a
+	// channel that is closed when that begins: at once if it does not drain. An error
+	// means that it never will.
+	Undrain func() (<-chan struct{}, error)
 }
 
-// NewAdminHandler serves /startupz, /readyz, /livez, /metrics and /drain.
+// NewAdminHandler serves /startupz, /readyz, /livez, /metrics, /drain and /undrain.
 //
 // A probe answers 200 when all of its checks hold, and else 503 with a line for
 // each one that does not. /drain (GET, since Kubernetes hooks cannot POST, or POST)
 // answers 200 when everything is drained and 202 when that takes longer than the
-// duration ?wait=, which is 0 by default.
+// duration ?wait=, which is 0 by default. /undrain likewise: 200 when the node takes part
+// again, or never stopped to, 202 while its drain has not come to its end, and 409 when
+// the process is about to end.
 func NewAdminHandler(a Admin) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /startupz", probe(a.Startup, ""))
@@ -58,6 +65,8 @@ func NewAdminHandler(a Admin) http.Handler {
 	}
 	mux.Handle("GET /drain", drain(a.Drain))
 	mux.Handle("POST /drain", drain(a.Drain))
+	mux.Handle("GET /undrain", undrain(a.Undrain))
+	mux.Handle("POST /undrain", undrain(a.Undrain))
 	return mux
 }
 
@@ -81,36 +90,59 @@ func probe(checks []Check, notice string) http.Handler {
 }
 
 func drain(begin func() <-chan struct{}) http.Handler {
+	return verb("drained", "draining", func() (<-chan struct{}, error) { return begin(), nil })
+}
+
+func undrain(begin func() (<-chan struct{}, error)) http.Handler {
+	return verb("undrained", "still draining", begin)
+}
+
+// verb answers done if what begin begins has come to its end within ?wait=, and else
+// doing.
+func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead { // which a pattern for GET matches too
 			answer(w, http.StatusMethodNotAllowed, "")
 			return
 		}
-		var wait time.Duration
-		if text := r.URL.Query().Get("wait"); text != "" {
-			var err error
-			if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
-				answer(w, http.StatusBadRequest, fmt.Sprintf("wait = %q, want a duration such as 30s\n", text))
-				return
-			}
+		wait, err := waitOf(r)
+		if err != nil {
+			answer(w, http.StatusBadRequest, err.Error()+"\n")
+			return
 		}
 		timeout := time.NewTimer(wait)
 		defer timeout.Stop()
-		drained := begin()
+		ended, err := begin()
+		if err != nil {
+			answer(w, http.StatusConflict, err.Error()+"\n")
+			return
+		}
 		select {
-		case <-drained:
-			answer(w, http.StatusOK, "drained\n")
+		case <-ended:
+			answer(w, http.StatusOK, done+"\n")
 			return
 		default: // with no time to wait, both cases below would be ready
 		}
 		select {
-		case <-drained:
-			answer(w, http.StatusOK, "drained\n")
+		case <-ended:
+			answer(w, http.StatusOK, done+"\n")
 		case <-timeout.C:
-			answer(w, http.StatusAccepted, "draining\n")
+			answer(w, http.StatusAccepted, doing+"\n")
 		case <-r.Context().Done():
 		}
 	})
+}
+
+func waitOf(r *http.Request) (time.Duration, error) {
+	text := r.URL.Query().Get("wait")
+	if text == "" {
+		return 0, nil
+	}
+	wait, err := time.ParseDuration(text)
+	if err != nil || wait < 0 {
+		return 0, fmt.Errorf("wait = %q, want a duration such as 30s", text)
+	}
+	return wait, nil
 }
 
 func answer(w http.ResponseWriter, status int, text string) {

@@ -154,6 +154,38 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+func TestUndrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := make(chan struct{})
+		ending := false
+		h := telemetry.NewAdminHandler(telemetry.Admin{
+			Metrics: prometheus.NewRegistry(),
+			Undrain: func() (<-chan struct{}, error) {
+				if ending {
+					return nil, errors.New("it ends")
+				}
+				return begun, nil
+			},
+		})
+		expect := func(method, target string, wantStatus int, wantBody string, wantTook time.Duration) {
+			t.Helper()
+			began := time.Now()
+			status, body := request(h, method, target)
+			if took := time.Since(began); status != wantStatus || body != wantBody || took != wantTook {
+				t.Errorf("%s %s: %d %q after %v, want %d %q after %v", method, target, status, body, took, wantStatus, wantBody, wantTook)
+			}
+		}
+		expect("HEAD", "/undrain", 405, "", 0)
+		expect("POST", "/undrain?wait=now", 400, "wait = \"now\", want a duration such as 30s\n", 0)
+		expect("POST", "/undrain", 202, "still draining\n", 0)
+		time.AfterFunc(2*time.Second, func() { close(begun) })
+		expect("GET", "/undrain?wait=5s", 200, "undrained\n", 2*time.Second)
+		expect("POST", "/undrain", 200, "undrained\n", 0)
+		ending = true
+		expect("POST", "/undrain?wait=5s", 409, "it ends\n", 0)
+	})
+}
+
 // A client that goes away must not hold the handler.
 func TestDrainEndsWithItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,199 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/ownership"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// Check is one condition of health. Ask returns nil when it holds, and else says what
+// is wrong. It is safe for concurrent use and does not block.
+type Check struct {
+	Name string
+	Ask  func() error
+}
+
+// Probes are the conditions behind the three probes of a node. A broker outage or a
+// slow application belongs to none of Live: a restart mends neither.
+type Probes struct {
+	// Startup never waits for the application, which starts only after it. Once it
+	// has held it holds for good.
+	Startup []Check
+	// Ready holds while this node takes part.
+	Ready []Check
+	// Live fails when only a restart helps.
+	Live []Check
+}
+
+// Probes returns what to ask for this node's health.
+func (n *Node) Probes() Probes {
+	return Probes{
+		Startup: []Check{{"gossip", n.checkGossip}, {"control_log", n.checkControlLog}},
+		Ready: []Check{
+			{"drain", n.CheckDrain},
+			{"member", n.CheckMember},
+			{"application", n.CheckApp},
+			{"lease", n.CheckLease},
+			{"source", n.CheckSource},
+		},
+		Live: []Check{{"driver", n.checkDriver}},
+	}
+}
+
+func (n *Node) checkGossip() error {
+	if !n.started.Load() && n.life.Load() == nil {
+		return errors.New("the gossip port is not open yet")
+	}
+	return nil
+}
+
+func (n *Node) checkControlLog() error {
+	if !n.started.Load() {
+		return errors.New("no record of this router has come back yet: the control topic cannot be written or read")
+	}
+	return nil
+}
+
+// CheckDrain returns an error from the begin of a drain until this node takes part again.
+func (n *Node) CheckDrain() error {
+	switch s := n.stay(); {
+	case s.isDrained():
+		return errors.New("drained: /undrain brings this router back")
+	case s.isDraining():
+		return errors.New("draining")
+	}
+	return nil
+}
+
+// CheckMember returns why this node is not a member that takes part, nil when it is.
+func (n *Node) CheckMember() error {
+	switch s := n.Status(); {
+	case s.Phase == ownership.Joining:
+		return errors.New("waiting for the state of the group")
+	case s.Phase == ownership.Leaving || s.Phase == ownership.Over:
+		return errors.New("leaving the group")
+	case !s.Member:
+		return errors.New("not in the newest epoch")
+	case s.Open == 0 && s.Waiting > 0:
+		return errors.New("waiting until every earlier owner is over")
+	}
+	return nil
+}
+
+// Notice returns what everybody who asks for this node's health should know, "" if nothing.
+func (n *Node) Notice() string {
+	if n.cfg.Mode == Gossip {
+		return NotExclusive
+	}
+	return ""
+}
+
+// CheckApp returns an error while no application is connected.
+func (n *Node) CheckApp() error {
+	if n.Workers() == 0 {
+		return errors.New("no application is connected")
+	}
+	return nil
+}
+
+// CheckLease returns an error while this node has no valid lease.
+func (n *Node) CheckLease() error {
+	if left := n.Status().Lease.Sub(clock.Now()); left <= 0 {
+		return fmt.Errorf("no lease: the control log cannot be written or read, or this node was paused (%v over)", -left)
+	}
+	return nil
+}
+
+// CheckSource returns why this node does not consume though it should.
+func (n *Node) CheckSource() error {
+	if err := n.consumeErr.Load(); err != nil && *err != nil {
+		return *err
+	}
+	return nil
+}
+
+// stuckAfter is how late the driver of the ownership machine may be before only a
+// restart is believed to help. Its partitions have gone to others long before.
+const stuckAfter = 30 * time.Second
+
+func (n *Node) checkDriver() error {
+	if l := n.life.Load(); l != nil {
+		return l.pulse.check(clock.Now())
+	}
+	return nil
+}
+
+// pulse is a machine that knows when it is due, so that others see that nobody steps it.
+type pulse struct {
+	machine
+	due atomic.Int64 // clock.Instant of the next step at the latest; 0: not stepped yet
+}
+
+// Step implements machine.
+func (p *pulse) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
+	effects := p.machine.Step(now, in)
+	p.due.Store(int64(p.Next()))
+	return effects
+}
+
+func (p *pulse) check(now clock.Instant) error {
+	due := clock.Instant(p.due.Load())
+	if late := now.Sub(due); due != 0 && late > stuckAfter {
+		return fmt.Errorf("the driver of ownership is stuck: its next step is %v late", late.Round(time.Second))
+	}
+	return nil
+}
+
+// The services that the gRPC health service knows on the application's port, besides
+// "" (the same as live) and the name of the AppService (serving while not draining).
+const (
+	healthStartup = "startup"
+	healthReady   = "readiness"
+	healthLive    = "liveness"
+)
+
+// healthEvery is how often the gRPC health service is told the state.
+const healthEvery = 500 * time.Millisecond
+
+// keepHealth tells the gRPC health service how this node is, until ctx ends.
+func (n *Node) keepHealth(ctx context.Context, server *health.Server) {
+	probes := n.Probes()
+	services := map[string][]Check{
+		"":                                       probes.Live,
+		healthStartup:                            probes.Startup,
+		healthReady:                              probes.Ready,
+		healthLive:                               probes.Live,
+		appv1.AppService_ServiceDesc.ServiceName: {{"drain", n.CheckDrain}},
+	}
+	ticker := time.NewTicker(healthEvery)
+	defer ticker.Stop()
+	for {
+		for service, checks := range services {
+			server.SetServingStatus(service, servingStatus(checks))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			server.Shutdown()
+			return
+		}
+	}
+}
+
+func servingStatus(checks []Check) healthv1.HealthCheckResponse_ServingStatus {
+	for _, check := range checks {
+		if check.Ask() != nil {
+			return healthv1.HealthCheckResponse_NOT_SERVING
+		}
+	}
+	return healthv1.HealthCheckResponse_SERVING
+}

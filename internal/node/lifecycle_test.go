@@ -1,0 +1,445 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/membroker"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// The tests of this file are what docs/lifecycle.md names beside its arrows.
+
+// serve connects an application with this handler to m.
+func (g *group) serve(m *member, handler client.Handler, options ...client.Option) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		options = append(options, client.Logger(slog.New(slog.DiscardHandler)))
+		_ = client.Run(ctx, m.endpoint, handler, options...) // a handler that is held may outlast it
+	})
+	m.stopApp = sync.OnceFunc(func() { cancel(); running.Wait() })
+}
+
+func done(context.Context, *client.Event) error { return nil }
+
+// holder is an application that holds on to the first event that it gets.
+type holder struct {
+	key  chan string   // of that event
+	free chan struct{} // ends its handler
+
+	held  atomic.Bool // the first event is there
+	freed sync.Once
+
+	mu      sync.Mutex
+	handled map[string]bool // payloads whose handler has returned
+}
+
+func newHolder(t *testing.T) *holder {
+	h := &holder{key: make(chan string, 1), free: make(chan struct{}), handled: map[string]bool{}}
+	t.Cleanup(h.release)
+	return h
+}
+
+func (h *holder) release() { h.freed.Do(func() { close(h.free) }) }
+
+func (h *holder) handle(_ context.Context, e *client.Event) error {
+	if h.held.CompareAndSwap(false, true) {
+		h.key <- strings.Clone(e.Key)
+		<-h.free
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.handled[string(e.Payload)] = true
+	return nil
+}
+
+func (h *holder) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.handled)
+}
+
+func (h *holder) has(payload string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.handled[payload]
+}
+
+// publishOne sends an event, and returns its payload.
+func (g *group) publishOne(key string) string {
+	g.t.Helper()
+	payload := fmt.Sprintf("event-%d", len(g.published))
+	g.published = append(g.published, payload)
+	if _, err := g.broker.Publish(g.t.Context(), "persistent://public/default/orders", []membroker.Message{{Key: key, Payload: []byte(payload)}}); err != nil {
+		g.t.Fatal(err)
+	}
+	return payload
+}
+
+// failing returns the names of the checks that fail.
+func failing(checks []Check) string {
+	var names []string
+	for _, c := range checks {
+		if c.Ask() != nil {
+			names = append(names, c.Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func (g *group) fails(checks []Check, want string) {
+	g.t.Helper()
+	g.eventually(fmt.Sprintf("%q fails", want), func() error {
+		if got := failing(checks); got != want {
+			return fmt.Errorf("%q fails", got)
+		}
+		return nil
+	})
+}
+
+func (g *group) consumers(want int) {
+	g.t.Helper()
+	g.eventually(fmt.Sprintf("%d consume", want), func() error {
+		if got := g.broker.SubscriptionStats("orders").Consumers; got != want {
+			return fmt.Errorf("%d do", got)
+		}
+		return nil
+	})
+}
+
+func (g *group) closes(what string, c <-chan struct{}) {
+	g.t.Helper()
+	g.eventually(what, func() error {
+		if !isClosed(c) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// mute is a control log that cannot be written until it is told to.
+type mute struct {
+	controllog.Transport
+	speaks atomic.Bool
+}
+
+func (m *mute) Append(data []byte, done func(error)) {
+	if !m.speaks.Load() {
+		done(errors.New("the broker is away"))
+		return
+	}
+	m.Transport.Append(data, done)
+}
+
+func TestLifecycleStarted(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	log := &mute{Transport: g.log}
+	a := g.startWith("a", nil, func(p *Parts) {
+		p.ControlLog = func() (controllog.Transport, error) { return log, nil }
+	})
+	probes := a.Probes()
+	g.fails(probes.Startup, "control_log")
+	if bad := failing(probes.Live); bad != "" {
+		t.Errorf("%s asks for a restart, which would mend nothing", bad)
+	}
+	log.speaks.Store(true)
+	g.fails(probes.Startup, "") // without an application
+	g.fails(probes.Ready, "member application lease")
+	log.speaks.Store(false)
+	if bad := failing(probes.Startup); bad != "" {
+		t.Errorf("%s fails after the start", bad)
+	}
+}
+
+func TestLifecycleJoined(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a := g.start("a", nil)
+	g.fails(a.Probes().Startup, "")
+	if s := g.broker.SubscriptionStats("orders"); s.Consumers != 0 || a.Status().Member {
+		t.Errorf("without an application: member is %v, with %d consumers", a.Status().Member, s.Consumers)
+	}
+	g.serve(a, done)
+	g.fails(a.Probes().Ready, "")
+	g.consumers(1)
+	g.publish(10, 10)
+	g.settled()
+}
+
+// TestLifecycleDrained follows a drain from the request to its end, with a handler
+// that takes as long as it likes.
+func TestLifecycleDrained(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	slow, quick := newHolder(t), newHolder(t)
+	quick.held.Store(true) // and will hold nothing
+	g.serve(a, slow.handle)
+	g.serve(b, quick.handle)
+	g.ready(a, b)
+	g.publish(100, 100)
+	key := <-slow.key
+
+	drained := a.Drain()
+	g.eventually("an epoch is without a", func() error {
+		for _, m := range b.Table().Members {
+			if m.Name == "a" {
+				return errors.New("it is in the newest one")
+			}
+		}
+		return nil
+	})
+	g.fails(a.Probes().Ready, "drain member")
+	next := g.publishOne(key)
+	workAtB := func() {
+		t.Helper()
+		before := quick.count()
+		g.publish(100, 100)
+		g.eventually("b handles what is not held", func() error {
+			if n := quick.count() - before; n < 90 { // all but one key, and what shares its partition
+				return fmt.Errorf("%d events", n)
+			}
+			return nil
+		})
+	}
+	workAtB() // a has stopped consuming by the end of it
+	open := a.Unsettled()
+	workAtB()
+	if n := a.Unsettled(); n > open {
+		t.Errorf("it goes on consuming: %d events were open, now %d", open, n)
+	}
+	if quick.has(next) || isClosed(drained) || a.Workers() != 1 {
+		t.Errorf("while a handler runs: its key's next event was handled: %v, drained: %v, workers: %d", quick.has(next), isClosed(drained), a.Workers())
+	}
+
+	slow.release()
+	g.closes("drained", drained)
+	g.consumers(1)
+	g.settled()
+	if !quick.has(next) || a.Unsettled() != 0 {
+		t.Errorf("the next owner has handled the key: %v; unsettled: %d", quick.has(next), a.Unsettled())
+	}
+	if again := a.Drain(); !isClosed(again) || isClosed(a.ended) {
+		t.Errorf("a second drain is over: %v; the process has ended: %v", isClosed(again), isClosed(a.ended))
+	}
+	a.stop()
+	<-a.ended
+	if a.err != nil {
+		t.Errorf("a drained member ends with %v", a.err)
+	}
+}
+
+func TestLifecycleApplicationAsksForTheDrain(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.serve(a, done, client.LeaveGroup())
+	g.serve(b, done)
+	g.ready(a, b)
+	a.stopApp()
+	g.fails(a.Probes().Ready, "drain member application")
+	g.consumers(1)
+	g.publish(100, 100)
+	g.settled()
+}
+
+// TestLifecycleDrainDeadline: what a drain that was cut leaves is delivered again.
+func TestLifecycleDrainDeadline(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a := g.start("a", func(c *Config) { c.DrainTimeout = 200 * time.Millisecond })
+	slow := newHolder(t)
+	g.serve(a, slow.handle)
+	g.ready(a)
+	g.publish(1, 1)
+	<-slow.key
+	a.stop()
+	<-a.ended
+	if !errors.Is(a.err, ErrDrainTimeout) || !strings.Contains(a.err.Error(), "1 events are not settled") {
+		t.Errorf("a ended with %v, want ErrDrainTimeout and what is left", a.err)
+	}
+	slow.release()
+	b := g.start("b", nil)
+	g.serve(b, done)
+	g.settled()
+}
+
+func TestLifecycleUndrained(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	g.startApp(a)
+	g.startApp(b)
+	g.ready(a, b)
+	if begun, err := a.Undrain(); err != nil || !isClosed(begun) {
+		t.Errorf("nothing was drained: %v, %v", isClosed(begun), err)
+	}
+	stopLoad := g.load(200)
+	const work = 300 * time.Millisecond // several events of every key
+	for range 2 {
+		time.Sleep(work)
+		before := *a.self.Load()
+		g.closes("drained", a.Drain())
+		g.consumers(1)
+		time.Sleep(work)
+		begun, err := a.Undrain()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.closes("coming back", begun)
+		g.fails(a.Probes().Ready, "")
+		g.consumers(2)
+		if *a.self.Load() == before {
+			t.Error("it came back as the incarnation that had left")
+		}
+	}
+	stopLoad()
+	g.settled()
+	if report := g.check(); report.Handoff.Count == 0 {
+		t.Errorf("no key moved between the members: this run proved nothing: %+v", report)
+	}
+	if isClosed(a.ended) {
+		t.Errorf("a has ended: %v", a.err)
+	}
+}
+
+// TestLifecycleUndrainedAlone: with nobody to give its partitions to, a member keeps
+// its place in the table while it is away, and makes a new group when it is back.
+func TestLifecycleUndrainedAlone(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a := g.start("a", nil)
+	g.serve(a, done)
+	g.ready(a)
+	g.publish(10, 10)
+	g.settled()
+	g.closes("drained", a.Drain())
+	g.publish(10, 10)
+	if _, err := a.Undrain(); err != nil {
+		t.Fatal(err)
+	}
+	g.settled()
+	g.ready(a)
+}
+
+// TestUndrainWaitsForTheEndOfTheDrain, which can be wanted back, and at last cannot.
+func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a, b := g.start("a", nil), g.start("b", nil)
+	slow := newHolder(t)
+	g.serve(a, slow.handle)
+	g.serve(b, done)
+	g.ready(a, b)
+	g.publish(100, 100)
+	<-slow.key
+	drained := a.Drain()
+	begun, err := a.Undrain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Drain() // wins: it came last
+	if isClosed(drained) || isClosed(begun) {
+		t.Fatalf("a handler runs; drained: %v, came back: %v", isClosed(drained), isClosed(begun))
+	}
+	slow.release()
+	g.closes("drained", drained)
+	g.fails(a.Probes().Ready, "drain member lease")
+	if isClosed(begun) {
+		t.Error("it came back though it was to drain")
+	}
+	if begun, err = a.Undrain(); err != nil {
+		t.Fatal(err)
+	}
+	g.closes("coming back", begun)
+	g.ready(a)
+	a.stop()
+	g.eventually("it cannot come back any more", func() error {
+		if _, err := a.Undrain(); !errors.Is(err, ErrEnding) {
+			return fmt.Errorf("want ErrEnding: %w", err)
+		}
+		return nil
+	})
+	<-a.ended
+}
+
+func TestDriverThatIsStuck(t *testing.T) {
+	p := &pulse{}
+	now := clock.Instant(time.Hour)
+	if err := p.check(now); err != nil {
+		t.Errorf("before the first step: %v", err)
+	}
+	p.due.Store(int64(now.Add(-stuckAfter)))
+	if err := p.check(now); err != nil {
+		t.Errorf("late: %v", err)
+	}
+	if err := p.check(now.Add(time.Second)); err == nil || !strings.Contains(err.Error(), "31s late") {
+		t.Errorf("stuck: %v", err)
+	}
+	p.due.Store(int64(clock.Forever))
+	if err := p.check(now); err != nil {
+		t.Errorf("with nothing to do: %v", err)
+	}
+}
+
+func TestHealthService(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	a := g.start("a", nil)
+	conn, err := grpc.NewClient(a.endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	service := healthv1.NewHealthClient(conn)
+	app := appv1.AppService_ServiceDesc.ServiceName
+	serving := func(what, want string) {
+		t.Helper()
+		g.eventually(what, func() error {
+			var got []string
+			for _, name := range []string{"", healthLive, healthStartup, healthReady, app} {
+				answer, err := service.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name})
+				if err != nil {
+					return err
+				}
+				if answer.GetStatus() == healthv1.HealthCheckResponse_SERVING {
+					got = append(got, name)
+				}
+			}
+			if strings.Join(got, ",") != want {
+				return fmt.Errorf("serving %q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	serving("it has started", ",liveness,startup,"+app)
+	g.serve(a, done)
+	serving("it is ready", ",liveness,startup,readiness,"+app)
+	a.Drain()
+	serving("it drains", ",liveness,startup")
+}

@@ -1,0 +1,184 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// stay is one stay in the group: from the start, or from an Undrain, to the end of a
+// drain. A drain that has begun goes on to its end: who comes back does so as a new
+// incarnation, with nothing left of the stay before.
+type stay struct {
+	draining chan struct{} // closed when a drain was asked for
+	left     chan struct{} // closed when this node owns nothing and runs nothing
+	settled  chan struct{} // closed when the source is done
+	drained  chan struct{} // closed when both are, and the next owners know what was done
+	over     chan struct{} // closed when the next stay has begun
+}
+
+func newStay() *stay {
+	return &stay{
+		draining: make(chan struct{}), left: make(chan struct{}), settled: make(chan struct{}),
+		drained: make(chan struct{}), over: make(chan struct{}),
+	}
+}
+
+// isDraining reports whether a drain was asked for.
+func (s *stay) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// isDrained reports whether that drain has come to its end.
+func (s *stay) isDrained() bool {
+	select {
+	case <-s.drained:
+		return true
+	default:
+		return false
+	}
+}
+
+// next blocks until the next stay has begun, and reports false when there will be none.
+func (s *stay) next(ctx context.Context) bool {
+	select {
+	case <-s.over:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// stays is where a node stands in the row of its stays, and where it is wanted.
+type stays struct {
+	mu      sync.Mutex
+	present *stay
+	back    bool          // an Undrain came after the newest Drain
+	ending  bool          // Run drains for the last time
+	wanted  chan struct{} // cap 1: back was set
+}
+
+func newStays() stays { return stays{present: newStay(), wanted: make(chan struct{}, 1)} }
+
+// stay returns the present stay.
+func (n *Node) stay() *stay {
+	n.stays.mu.Lock()
+	defer n.stays.mu.Unlock()
+	return n.stays.present
+}
+
+// Drain makes the node stop consuming, leave the group in order, and finish what it
+// has accepted. It does not end Run. The channel is closed when nothing is left.
+// Calling it again changes nothing, but that an [Node.Undrain] in between is off.
+func (n *Node) Drain() <-chan struct{} {
+	n.stays.mu.Lock()
+	defer n.stays.mu.Unlock()
+	s := n.stays.present
+	n.stays.back = false
+	if !s.isDraining() {
+		n.metrics.drains.Inc()
+		n.log.Info("draining")
+		close(s.draining)
+	}
+	return s.drained
+}
+
+// ErrEnding says that the process is on its way to its end and takes no part any more.
+var ErrEnding = errors.New("node: ending")
+
+// Undrain makes a node that drains or has drained take part again, without a restart:
+// when the drain has come to its end, a new incarnation joins the group. The channel
+// is closed when that begins, and is closed already if the node does not drain. The
+// error is [ErrEnding], or nil.
+func (n *Node) Undrain() (<-chan struct{}, error) {
+	n.stays.mu.Lock()
+	defer n.stays.mu.Unlock()
+	switch s := n.stays.present; {
+	case n.stays.ending:
+		return nil, fmt.Errorf("%w: it was told to stop; start it again instead", ErrEnding)
+	case !s.isDraining():
+		begun := make(chan struct{})
+		close(begun)
+		return begun, nil
+	default:
+		if !n.stays.back {
+			n.log.Info("coming back when drained")
+		}
+		n.stays.back = true
+		select {
+		case n.stays.wanted <- struct{}{}:
+		default:
+		}
+		return s.over, nil
+	}
+}
+
+// endDrain drains for the last time: nobody comes back from it.
+func (n *Node) endDrain() <-chan struct{} {
+	n.stays.mu.Lock()
+	n.stays.ending = true
+	n.stays.mu.Unlock()
+	return n.Drain()
+}
+
+// keepStays notes the end of each drain, and begins the next stay when it is wanted,
+// until ctx ends.
+func (n *Node) keepStays(ctx context.Context) {
+	for {
+		s := n.stay()
+		if !n.untilDrained(ctx, s) {
+			return
+		}
+		n.log.Info("drained")
+		close(s.drained)
+		for !n.beginStay(s) {
+			select {
+			case <-n.stays.wanted:
+			case <-ctx.Done():
+				return
+			}
+		}
+		n.log.Info("coming back")
+	}
+}
+
+// untilDrained blocks until this node owns nothing, runs nothing, has settled all that
+// it received, and has told the next owners what was done. It reports false if ctx
+// ended before.
+func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
+	for _, done := range []chan struct{}{s.left, s.settled} {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	select { // lost, they cost no more than a duplicate
+	case <-n.pool.HandedOver():
+	case <-time.After(n.cfg.Forward.DeadAfter):
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// beginStay begins the stay after s, if it is wanted.
+func (n *Node) beginStay(s *stay) bool {
+	n.stays.mu.Lock()
+	defer n.stays.mu.Unlock()
+	if !n.stays.back || n.stays.ending {
+		return false
+	}
+	n.stays.back = false
+	n.stays.present = newStay()
+	n.life.Store(nil) // what the last incarnation believed is nobody's belief any more
+	close(s.over)
+	return true
+}
