@@ -48,8 +48,13 @@ func settings(t *testing.T) *config.Loaded {
 // metricsOf returns the metrics that a router registers, each with the names of its labels.
 func metricsOf(t *testing.T) map[string][]string {
 	t.Helper()
-	registry := telemetry.NewRegistry("test")
-	if _, err := newNode(settings(t).Config, broker{}, &listeners{}, registry, slog.New(slog.DiscardHandler)); err != nil {
+	registry, log := telemetry.NewRegistry("test"), slog.New(slog.DiscardHandler)
+	cfg := settings(t).Config
+	entrances, err := newEntrances(cfg, registry, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newNode(cfg, broker{}, &listeners{entrances: entrances}, registry, log); err != nil {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 1000)

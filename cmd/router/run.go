@@ -4,29 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 
-	"github.com/apache/pulsar-client-go/pulsar"
 	plog "github.com/apache/pulsar-client-go/pulsar/log"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
+	"github.com/ringfence/router/internal/tlsconf"
 )
 
 func runCommand() *cobra.Command {
@@ -86,6 +84,8 @@ func configCommand() *cobra.Command {
 
 // broker is where events and the control log come from.
 type broker struct {
+	// open makes sure, once and before the others, that we are let in; nil: nobody asks.
+	open       func(context.Context, *tlsconf.Metrics, *slog.Logger) error
 	source     func(*source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 }
@@ -93,21 +93,24 @@ type broker struct {
 // throughPulsar reads events and the control log from Pulsar, each with a client of
 // its own: the backpressure of events must not delay Beats.
 func throughPulsar(cfg config.Config) broker {
-	options := pulsar.ClientOptions{URL: cfg.Pulsar.URL}
-	if cfg.Pulsar.Token != "" {
-		options.Authentication = pulsar.NewAuthenticationToken(string(cfg.Pulsar.Token))
-	}
+	var door *pulsarDoor
 	return broker{
+		open: func(ctx context.Context, metrics *tlsconf.Metrics, log *slog.Logger) (err error) {
+			if door, err = newPulsarDoor(cfg.Pulsar, metrics, log); err != nil {
+				return err
+			}
+			return door.greet(ctx, cfg.Pulsar.Topics[0])
+		},
 		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
-			o := options
-			o.Logger = plog.NewLoggerWithSlog(log)
-			return source.NewPulsar(cfg.Pulsar.Config, o, string(cfg.Pulsar.Token), metrics, log)
+			options := door.options()
+			options.Logger = plog.NewLoggerWithSlog(log)
+			return source.NewPulsar(cfg.Pulsar.Config, options, door.adminClient(), metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
 			c.Topic = "persistent://" + cfg.ControlLog.Namespace + "/__ring-" + cfg.Node.Group
 			c.SendTimeout = cfg.Ownership.Lease
-			return controllog.NewPulsar(c, options, log)
+			return controllog.NewPulsar(c, door.options(), log)
 		},
 	}
 }
@@ -131,6 +134,15 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		return err
 	}
 	defer l.close()
+	if l.entrances, err = newEntrances(cfg, registry, log); err != nil {
+		return err
+	}
+	l.limit(cfg)
+	if b.open != nil {
+		if err := b.open(ctx, l.tls, log); err != nil {
+			return usageError{err}
+		}
+	}
 	n, err := newNode(cfg, b, l, registry, log)
 	if err != nil {
 		return err
@@ -146,7 +158,7 @@ func serve(ctx context.Context, n *node.Node, l *listeners, registry *prometheus
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
 	admin := telemetry.NewAdminHandler(adminOf(n, registry))
-	group.Go(func() error { return telemetry.Serve(pages, l.admin, admin) })
+	group.Go(func() error { return telemetry.Serve(pages, l.admin, l.guard.Protect(admin)) })
 	group.Go(func() error { return telemetry.Serve(pages, l.debug, telemetry.NewDebugHandler()) })
 	err := n.Run(ctx)
 	stop()
@@ -169,7 +181,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 	return node.New(nodeConfig, node.Parts{
 		Key:         extractor,
 		AppListener: l.app, PeerListener: l.peer,
-		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
+		AppCreds: l.appCreds, ServerCreds: l.peerServer, ClientCreds: l.peerClient,
 		Source:     func() *source.Source { return b.source(sourceMetrics, log) },
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
 		Registry:   registry, Log: log,
@@ -208,6 +220,8 @@ func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
 type listeners struct {
 	app, peer, admin, debug net.Listener
 	peerAddr                string // at which others reach peer
+
+	*entrances
 }
 
 func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
@@ -218,7 +232,7 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 			return nil
 		}
 		var listener net.Listener
-		if listener, err = listenOn(ctx, address); err != nil {
+		if listener, err = doors.Listen(ctx, address, cfg.App.Socket); err != nil {
 			err = fmt.Errorf("%s: %w", setting, err)
 		}
 		return listener
@@ -235,26 +249,6 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 		return nil, err
 	}
 	return l, nil
-}
-
-// listenOn listens on HOST:PORT or unix:PATH. A socket that an earlier process has
-// left behind is removed, if nobody listens on it any more.
-func listenOn(ctx context.Context, address string) (net.Listener, error) {
-	var config net.ListenConfig
-	path, ok := strings.CutPrefix(address, "unix:")
-	if !ok {
-		return config.Listen(ctx, "tcp", address)
-	}
-	path = strings.TrimPrefix(path, "//")
-	var dialer net.Dialer
-	if conn, err := dialer.DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("another process listens on %s", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return config.Listen(ctx, "unix", path)
 }
 
 // advertised is the address at which other members reach a listener.

@@ -43,8 +43,9 @@ var arrows = map[string]arrow{
 	"internal/appwire": {[]string{"internal/event", "internal/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
 	"internal/controllog": {words, "carries the records of internal/ownership, whatever they decide"},
-	"internal/membership": {words, "addresses and evidence; what follows from them is decided elsewhere"},
+	"internal/membership": {slices.Concat(words, []string{"internal/reload"}), "addresses and evidence; what follows from them is decided elsewhere"},
 
+	"internal/doors":           {[]string{"internal/clock"}, "who gets in, whatever is behind"},
 	"internal/tlsconf":         {[]string{"internal/reload"}, "certificates, whatever they are for"},
 	"internal/tlsconf/tlstest": {nil, "makes certificates for tests, and nothing else"},
 
@@ -54,7 +55,7 @@ var arrows = map[string]arrow{
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
-		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry"}),
+		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/doors", "internal/tlsconf"}),
 		"joins the Config structs of all packages, and uses nothing else of them",
 	},
 	"internal/telemetry": {[]string{"internal/clock"}, "knows how to show, not what"},

@@ -17,7 +17,6 @@
 package config
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -29,6 +28,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -36,6 +36,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
+	"github.com/ringfence/router/internal/tlsconf"
 	"github.com/ringfence/router/ring"
 )
 
@@ -48,7 +49,7 @@ type Config struct {
 	Handler    Handler
 	Peer       Peer
 	Gossip     Gossip
-	Admin      Listener
+	Admin      Admin
 	Debug      Listener
 	Ownership  Ownership
 	ControlLog ControlLog
@@ -74,6 +75,10 @@ type Pulsar struct {
 	URL   string // pulsar:// or pulsar+ssl://, several hosts with commas
 	Token Secret // for token authentication; empty: none
 
+	TokenFile string // file with the token, read again at each connection; instead of Token
+	TLS       PulsarTLS
+	Oauth2    PulsarOAuth2 // instead of a token
+
 	// BatchIndexAcks says that the broker counts unacked events one by one
 	// (acknowledgmentAtBatchIndexLevelEnabled), and not by the entry.
 	BatchIndexAcks bool
@@ -89,7 +94,10 @@ type Key struct {
 
 // App is about the own application: the address that it dials, and its bounds.
 type App struct {
-	Listen string // host:port on loopback, or unix:PATH
+	Listen         string         // host:port on loopback, or unix:PATH; with TLS any host:port
+	doors.Socket                  // of unix:PATH
+	TLS            tlsconf.Config // mutual: Name is that of the application's certificate
+	ConnectionsMax int            // connections at once; more are closed at once
 	app.Config
 }
 
@@ -102,14 +110,16 @@ type Handler struct {
 
 // Peer is about the streams between routers.
 type Peer struct {
-	Listen string // host:port
+	Listen         string         // host:port
+	TLS            tlsconf.Config // mutual: Name is in the certificate of every member
+	ConnectionsMax int            // connections at once, of all members together; more are closed at once
 	forward.Config
 }
 
 // Gossip is about membership.
 type Gossip struct {
 	// EncryptionKeys are in base64, with commas, of 16, 24 or 32 bytes each: the first
-	// one encrypts, any of them decrypts. Empty: gossip in the clear.
+	// one encrypts, any of them decrypts. Empty: gossip in the clear, unless there is a file.
 	EncryptionKeys Secret
 
 	membership.Config
@@ -176,10 +186,10 @@ func Default() Config {
 		Node:       Node{Name: name},
 		Pulsar:     Pulsar{URL: "pulsar://127.0.0.1:6650", Config: source.DefaultConfig()},
 		Key:        Key{From: "message_key", Missing: "reject"},
-		App:        App{Listen: "127.0.0.1:16650", Config: app.DefaultConfig()},
-		Peer:       Peer{Listen: "0.0.0.0:16651", Config: forward.DefaultConfig()},
+		App:        App{Listen: "127.0.0.1:16650", Socket: doors.DefaultSocket(), ConnectionsMax: 64, Config: app.DefaultConfig()},
+		Peer:       Peer{Listen: "0.0.0.0:16651", ConnectionsMax: 1024, Config: forward.DefaultConfig()},
 		Gossip:     Gossip{Config: membership.DefaultConfig()},
-		Admin:      Listener{Listen: "0.0.0.0:16653"},
+		Admin:      DefaultAdmin(),
 		Debug:      Listener{Listen: "127.0.0.1:16654"},
 		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},
 		ControlLog: ControlLog{Namespace: "public/default", Config: controllog.DefaultConfig()},
@@ -228,21 +238,6 @@ func (c *Config) derive() error {
 	return c.deriveKeys()
 }
 
-func (c *Config) deriveKeys() error {
-	c.Gossip.SecretKeys = nil
-	if c.Gossip.EncryptionKeys == "" {
-		return nil
-	}
-	for i, text := range strings.Split(string(c.Gossip.EncryptionKeys), ",") {
-		secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-		if err != nil {
-			return fmt.Errorf("config: gossip.encryption_keys: key %d is not base64", i+1)
-		}
-		c.Gossip.SecretKeys = append(c.Gossip.SecretKeys, secret)
-	}
-	return nil
-}
-
 // Validate reports every setting that is out of range, or at odds with another one.
 func (c Config) Validate() error {
 	var errs []error
@@ -270,7 +265,7 @@ func (c Config) Validate() error {
 	}
 	oneOf("ownership.mode", c.Ownership.Mode, ModeStrict, ModeGossip)
 	oneOf("ownership.profile", c.Ownership.Profile, "default", "fast", "calm")
-	errs = append(errs, c.validateAddresses(), c.validateTimes())
+	errs = append(errs, c.validateAddresses(), c.validateDoors(), c.validateTimes())
 	_, missingErr := key.ParseMissing(c.Key.Missing)
 	_, fromErr := key.Parse(c.Key.From, key.Reject)
 	return errors.Join(append(errs,
@@ -321,15 +316,7 @@ func (c Config) validateAddresses() error {
 			errs = append(errs, fmt.Errorf("config: %s = %q, want HOST:PORT", a.key, a.address))
 		}
 	}
-	if host, _, err := net.SplitHostPort(c.Debug.Listen); err == nil && !isLoopback(host) {
-		errs = append(errs, fmt.Errorf("config: debug.listen = %q, want a loopback address: it shows all memory", c.Debug.Listen))
-	}
 	return errors.Join(errs...)
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // validateTimes compares the times of one package with those of another.

@@ -27,6 +27,14 @@ type Config struct {
 	// received. 16, 24 or 32 bytes each. None: no encryption.
 	SecretKeys [][]byte
 
+	// EncryptionKeysFile holds such keys in base64, one in a line. It is read again when
+	// it changes, so keys can be replaced while the group goes on. Instead of SecretKeys.
+	EncryptionKeysFile string
+
+	// With keys: whether gossip in the clear is dropped, and whether ours is encrypted.
+	// Both are on, but while a group that gossips in the clear changes over.
+	VerifyIncoming, VerifyOutgoing bool
+
 	ProbeInterval    time.Duration // between two probes, each of one member
 	ProbeTimeout     time.Duration // of a direct probe; less than ProbeInterval
 	SuspicionMult    int           // how long a suspect has to object, in probe intervals (times the log of the group's size)
@@ -47,6 +55,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Listen:           "0.0.0.0:16652",
+		VerifyIncoming:   true,
+		VerifyOutgoing:   true,
 		ProbeInterval:    500 * time.Millisecond,
 		ProbeTimeout:     200 * time.Millisecond,
 		SuspicionMult:    4,
@@ -72,6 +82,8 @@ func (c Config) Validate() error {
 	for i, key := range c.SecretKeys {
 		v.need(memberlist.ValidateKey(key) == nil, "SecretKeys[%d] has %d bytes, want 16, 24 or 32", i, len(key))
 	}
+	v.need(len(c.SecretKeys) == 0 || c.EncryptionKeysFile == "", "SecretKeys and EncryptionKeysFile are both set, want one of them")
+	v.need(c.VerifyOutgoing || !c.VerifyIncoming, "VerifyIncoming without VerifyOutgoing: the members would drop each other's gossip")
 	for _, f := range []struct {
 		name string
 		d    time.Duration
@@ -150,6 +162,7 @@ func (c Config) memberlist() (*memberlist.Config, error) {
 			return nil, fmt.Errorf("membership: SecretKeys: %w", err)
 		}
 	}
+	ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = c.VerifyIncoming, c.VerifyOutgoing
 	ml.ProbeInterval, ml.ProbeTimeout = c.ProbeInterval, c.ProbeTimeout
 	ml.SuspicionMult, ml.SuspicionMaxTimeoutMult = c.SuspicionMult, c.SuspicionMaxMult
 	ml.GossipInterval, ml.GossipNodes = c.GossipInterval, c.GossipNodes

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/reload"
 )
 
 // healthInterval is how often this node's own health is looked at.
@@ -32,6 +33,9 @@ type Gossip struct {
 
 	ready chan struct{}          // closed when list may be used and GossipAddr is known
 	list  *memberlist.Memberlist // written before ready is closed
+
+	keys *reload.Value[[][]byte] // nil: they are not in a file
+	ring *memberlist.Keyring     // nil: gossip in the clear
 
 	known   atomic.Pointer[[]Known]
 	members atomic.Pointer[[]Member]
@@ -90,6 +94,16 @@ func (g *Gossip) listen() error {
 	if err != nil {
 		return err
 	}
+	if g.cfg.EncryptionKeysFile != "" {
+		if g.keys, err = g.keyFile(); err != nil {
+			return err
+		}
+		keys := g.keys.Get()
+		if cfg.Keyring, err = memberlist.NewKeyring(keys, keys[0]); err != nil {
+			return fmt.Errorf("membership: keys: %w", err)
+		}
+	}
+	g.ring = cfg.Keyring
 	cfg.Name = gossipName(g.self)
 	cfg.Delegate, cfg.Events, cfg.Ping = delegate{meta: g.meta}, g.roster, g.roster
 	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) })
@@ -151,9 +165,20 @@ func (g *Gossip) watch(ctx context.Context) {
 			return
 		case <-ticker.C:
 			g.metrics.health.Set(float64(g.list.GetHealthScore()))
+			g.renewKeys()
 		case <-g.roster.changed:
 			w.look()
 		}
+	}
+}
+
+// renewKeys takes over what the file of the keys says now.
+func (g *Gossip) renewKeys() {
+	if g.keys == nil {
+		return
+	}
+	if err := setKeys(g.ring, g.keys.Get()); err != nil {
+		g.log.Warn("gossip keys cannot be used", "error", err)
 	}
 }
 

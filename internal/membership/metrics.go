@@ -13,6 +13,8 @@ type Metrics struct {
 	evidence *prometheus.CounterVec
 	joins    *prometheus.CounterVec
 	bad      prometheus.Counter
+
+	keyReloads *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -43,5 +45,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_membership_bad_members_total",
 			Help: "Gossip nodes that could not be understood.",
 		}),
+		keyReloads: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_membership_key_reloads_total",
+			Help: "Changes of the file with the gossip keys, by result (ok, failed).",
+		}, []string{"result"}),
 	}
 }

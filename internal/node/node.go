@@ -80,6 +80,7 @@ type Parts struct {
 
 	AppListener  net.Listener // closed by Run
 	PeerListener net.Listener // closed by Run
+	AppCreds     credentials.TransportCredentials
 	ServerCreds  credentials.TransportCredentials
 	ClientCreds  credentials.TransportCredentials
 
@@ -265,7 +266,7 @@ func (n *Node) identity() forward.Identity {
 
 // serveApp serves the application's streams.
 func (n *Node) serveApp(ctx context.Context) error {
-	server := grpc.NewServer(app.ServerOptions(n.cfg.App)...)
+	server := grpc.NewServer(append(app.ServerOptions(n.cfg.App), grpc.Creds(n.parts.AppCreds))...)
 	appv1.RegisterAppServiceServer(server, n.app)
 	stop := context.AfterFunc(ctx, func() {
 		force := time.AfterFunc(time.Second, server.Stop)

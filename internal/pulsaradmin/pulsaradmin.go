@@ -23,6 +23,9 @@ const (
 type Client struct {
 	URL   string // of the web service, as in http://broker:8080
 	Token string // sent as a bearer token; empty sends none
+
+	// HTTP makes the calls, if it takes more than Token to be let in; nil is http.DefaultClient.
+	HTTP *http.Client
 }
 
 // TopicPath returns the path of a topic, as Call takes it, from its full name
@@ -64,7 +67,11 @@ func (c Client) Do(ctx context.Context, method, path string, body any) ([]byte, 
 	if c.Token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.Token)
 	}
-	answer, err := http.DefaultClient.Do(request)
+	caller := c.HTTP
+	if caller == nil {
+		caller = http.DefaultClient
+	}
+	answer, err := caller.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("admin API: %w", err)
 	}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/tlsconf"
+)
+
+// entrances is who gets in where.
+type entrances struct {
+	appCreds               credentials.TransportCredentials
+	peerServer, peerClient credentials.TransportCredentials
+	guard                  doors.Guard // of the admin page
+
+	metrics *doors.Metrics
+	tls     *tlsconf.Metrics
+}
+
+// newEntrances reads certificates and tokens. Whatever is wrong with them is an error now.
+func newEntrances(cfg config.Config, registry prometheus.Registerer, log *slog.Logger) (*entrances, error) {
+	e := &entrances{
+		appCreds: insecure.NewCredentials(), peerServer: insecure.NewCredentials(), peerClient: insecure.NewCredentials(),
+		metrics: doors.NewMetrics(registry), tls: tlsconf.NewMetrics(registry),
+	}
+	if t := cfg.App.TLS; t.Enabled() {
+		store, err := tlsconf.Open("app", t.Files(), e.tls, log)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("app.tls: %w", err)}
+		}
+		e.appCreds = doors.ServerCredentials("app", store.Server(t.Name), e.metrics, log)
+	}
+	if t := cfg.Peer.TLS; t.Enabled() {
+		store, err := tlsconf.Open("peer", t.Files(), e.tls, log)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("peer.tls: %w", err)}
+		}
+		e.peerServer = doors.ServerCredentials("peer", store.Server(t.Name), e.metrics, log)
+		e.peerClient = credentials.NewTLS(store.Client(t.Name))
+	}
+	token, err := adminToken(cfg.Admin, log)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	e.guard = doors.Guard{
+		Token: token,
+		Open: []string{
+			"/", "/startupz", "/readyz", "/livez", "/healthz", "/metrics",
+			"/v1/status", "/v1/members", "/v1/partitions", // who owns what; no keys
+		},
+		DrainPath: "/drain", DrainOpen: cfg.Admin.DrainOpen, DrainToken: string(cfg.Admin.DrainToken),
+		Metrics: e.metrics,
+	}
+	warnOfOpenDoors(cfg, log)
+	return e, nil
+}
+
+// adminToken returns what tells the token of the admin page at any time.
+func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
+	if cfg.TokenFile == "" {
+		return func() string { return string(cfg.Token) }, nil
+	}
+	value, err := reload.Open([]string{cfg.TokenFile}, func(contents [][]byte) (string, error) {
+		token := strings.TrimSpace(string(contents[0]))
+		if token == "" {
+			return "", fmt.Errorf("%s is empty", cfg.TokenFile)
+		}
+		return token, nil
+	}, func(err error) {
+		if err != nil {
+			log.Warn("admin token cannot be used", "error", err)
+			return
+		}
+		log.Info("admin token taken over")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("admin.token_file: %w", err)
+	}
+	return value.Get, nil
+}
+
+// warnOfOpenDoors tells who could come in from other machines without being asked who they are.
+func warnOfOpenDoors(cfg config.Config, log *slog.Logger) {
+	if !cfg.Peer.TLS.Enabled() && !doors.IsLocal(cfg.Peer.Listen) {
+		log.Warn("peers are not authenticated", "reason", "peer.tls is not set: whoever reaches peer.listen can bring events and read them", "address", cfg.Peer.Listen)
+	}
+	if cfg.Gossip.EncryptionKeys == "" && cfg.Gossip.EncryptionKeysFile == "" && !doors.IsLocal(cfg.Gossip.Listen) {
+		log.Warn("gossip is not encrypted", "reason", "gossip.encryption_keys is not set: whoever reaches gossip.listen can speak as a member", "address", cfg.Gossip.Listen)
+	}
+	if cfg.Admin.DrainOpen && !doors.IsLocal(cfg.Admin.Listen) {
+		log.Info("the drain is open", "reason", "admin.drain_open is set: whoever reaches admin.listen can drain this member", "address", cfg.Admin.Listen)
+	}
+}
+
+// limit bounds how many connections each listener has.
+func (l *listeners) limit(cfg config.Config) {
+	l.app = doors.Limit(l.app, "app", cfg.App.ConnectionsMax, l.metrics)
+	l.peer = doors.Limit(l.peer, "peer", cfg.Peer.ConnectionsMax, l.metrics)
+	l.admin = doors.Limit(l.admin, "admin", cfg.Admin.ConnectionsMax, l.metrics)
+	l.debug = doors.Limit(l.debug, "debug", cfg.Admin.ConnectionsMax, l.metrics)
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/auth"
+	plog "github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/tlsconf"
+)
+
+// pulsarDoor is how a router gets into Pulsar: as whom, and whom it trusts.
+type pulsarDoor struct {
+	settings config.Pulsar
+	store    *tlsconf.Store // nil: in the clear
+}
+
+// newPulsarDoor reads the certificates, if there is TLS.
+func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.Logger) (*pulsarDoor, error) {
+	d := &pulsarDoor{settings: settings}
+	if !strings.HasPrefix(settings.URL, "pulsar+ssl://") {
+		return d, nil
+	}
+	t := settings.TLS
+	var err error
+	d.store, err = tlsconf.Open("pulsar", tlsconf.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
+	return d, err
+}
+
+// options returns what a new client needs. The client reads files again at each
+// connection, and checks that a broker's certificate is for the host that it dials;
+// TLSValidateHostname would hold it against the first host of the URL instead.
+func (d *pulsarDoor) options() pulsar.ClientOptions {
+	options := pulsar.ClientOptions{
+		URL:                   d.settings.URL,
+		TLSTrustCertsFilePath: d.settings.TLS.CAFile,
+		TLSCertificateFile:    d.settings.TLS.CertFile,
+		TLSKeyFilePath:        d.settings.TLS.KeyFile,
+		TLSMinVersion:         tls.VersionTLS12,
+	}
+	if d.store != nil && d.settings.TLS.Name != "" {
+		options.TLSConfig = d.store.Client(d.settings.TLS.Name)
+	}
+	if provider := d.provider(); provider != nil { // a nil Provider in the interface would be taken for one
+		options.Authentication = provider
+	}
+	return options
+}
+
+// provider returns who we are, nil for nobody. Each client needs one of its own.
+func (d *pulsarDoor) provider() auth.Provider {
+	s := d.settings
+	switch {
+	case s.Token != "":
+		return auth.NewAuthenticationToken(string(s.Token))
+	case s.TokenFile != "":
+		return auth.NewAuthenticationTokenFromFile(s.TokenFile)
+	case s.Oauth2.IssuerURL != "":
+		return &oauth2{settings: s.Oauth2}
+	case s.TLS.CertFile != "":
+		return auth.NewAuthenticationFromTLSCertSupplier(func() (*tls.Certificate, error) { return d.store.Certificate(), nil })
+	}
+	return nil
+}
+
+// oauth2 asks the issuer only when a client begins with it: it may be away, and come.
+type oauth2 struct {
+	auth.Provider
+	settings config.PulsarOAuth2
+}
+
+// Init implements auth.Provider.
+func (o *oauth2) Init() (err error) {
+	o.Provider, err = auth.NewAuthenticationOAuth2WithParams(map[string]string{
+		auth.ConfigParamType:      auth.ConfigParamTypeClientCredentials,
+		auth.ConfigParamIssuerURL: o.settings.IssuerURL,
+		auth.ConfigParamAudience:  o.settings.Audience,
+		auth.ConfigParamScope:     o.settings.Scope,
+		auth.ConfigParamKeyFile:   "file://" + o.settings.KeyFile,
+	})
+	if err != nil {
+		return fmt.Errorf("pulsar.oauth2: %w", err)
+	}
+	return o.Provider.Init()
+}
+
+// adminClient makes calls to the admin API as whom the other clients are.
+func (d *pulsarDoor) adminClient() *http.Client {
+	return &http.Client{Transport: &adminTransport{door: d}}
+}
+
+// adminTransport authorizes each request, those after a redirect too: brokers send a
+// question about a topic on to its owner. It does not follow one out of TLS.
+type adminTransport struct {
+	door *pulsarDoor
+
+	once     sync.Once
+	provider auth.Provider
+	failed   error
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	t.once.Do(t.open)
+	if t.failed != nil {
+		return nil, t.failed
+	}
+	request = request.Clone(request.Context())
+	if t.provider != nil && t.provider.Name() == "token" {
+		if first := request.Response; first != nil && first.Request.URL.Scheme == "https" && request.URL.Scheme != "https" {
+			return nil, errors.New("the admin API redirects from https to http: the token is not sent there")
+		}
+		token, err := t.provider.GetData()
+		if err != nil {
+			return nil, err
+		}
+		request.Header.Set("Authorization", "Bearer "+string(token))
+	}
+	// Calls are rare: each has a connection of its own, with the certificates of now.
+	transport := &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}
+	if s := t.door.store; s != nil {
+		transport.TLSClientConfig = s.ClientByHost()
+		if name := t.door.settings.TLS.Name; name != "" {
+			transport.TLSClientConfig = s.Client(name)
+		}
+	}
+	return transport.RoundTrip(request)
+}
+
+func (t *adminTransport) open() {
+	if t.provider = t.door.provider(); t.provider != nil {
+		t.failed = t.provider.Init()
+	}
+}
+
+// greetTimeout is how long a broker may take to answer the first question.
+const greetTimeout = 3 * time.Second
+
+// greet asks the broker one question before anything else. It returns an error if the
+// broker does not let us in, or is not who it has to be: that does not mend itself, and
+// what the client says about it later stands in the log of each attempt only. A
+// broker that cannot be reached is no error: it may come.
+func (d *pulsarDoor) greet(ctx context.Context, topic string) error {
+	heard, options := new(complaint), d.options()
+	options.Logger = plog.NewLoggerWithSlog(slog.New(listener{heard, nil}))
+	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
+	options.MetricsRegisterer = prometheus.NewRegistry() // nobody asks this client
+	client, err := pulsar.NewClient(options)
+	if err != nil {
+		return fmt.Errorf("pulsar: %w", err)
+	}
+	answer := make(chan error, 1)
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		_, err := client.TopicPartitions(topic)
+		answer <- err
+	})
+	defer asking.Wait()
+	defer client.Close()
+	select {
+	case <-ctx.Done():
+		return nil // who asks us to stop hears it from the node
+	case err = <-answer:
+	}
+	if err == nil {
+		return nil
+	}
+	return heard.explain(err)
+}
+
+// complaint is why the client could not connect. Its own errors do not tell: it logs.
+type complaint struct {
+	mu   sync.Mutex // guards why, which goroutines of the client write
+	why  error
+	told bool // by the broker, in words
+}
+
+// explain returns why err is one that does not mend itself, nil if it may.
+func (c *complaint) explain(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.why != nil && c.told:
+		return fmt.Errorf("pulsar.url: the broker does not let us in: %w: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", c.why)
+	case c.why != nil:
+		return fmt.Errorf("pulsar.url: no TLS with the broker: %w: look at pulsar.tls (docs/security.md)", c.why)
+	case strings.Contains(err.Error(), "AuthorizationError"):
+		return fmt.Errorf("pulsar.topics: the broker lets us in, but not to the topic: %w: grant the router's role produce and consume", err)
+	}
+	return nil
+}
+
+// listener is a log handler that keeps the last complaint.
+type listener struct {
+	*complaint
+	err error // that goes with the lines of this logger
+}
+
+// Enabled implements slog.Handler.
+func (listener) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (l listener) Handle(_ context.Context, r slog.Record) error {
+	const refused = "Failed to establish connection with broker: "
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	said, ok := strings.CutPrefix(r.Message, refused)
+	switch {
+	case ok && strings.Contains(strings.ToLower(said), "authenticat"): // not "too many connections"
+		l.why, l.told = errors.New(strings.Trim(said, "'")), true
+	case l.err != nil && !mayPass(l.err):
+		l.why, l.told = l.err, strings.Contains(r.Message, "credentials")
+	}
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		if err, ok := a.Value.Any().(error); ok {
+			l.err = err
+		}
+	}
+	return l
+}
+
+// WithGroup implements slog.Handler.
+func (l listener) WithGroup(string) slog.Handler { return l }
+
+// mayPass reports whether an error is one of a network, and not of a certificate.
+func mayPass(err error) bool {
+	var remote *net.OpError
+	if errors.As(err, &remote) && remote.Op == "remote error" { // the other side ends TLS, and says why
+		return false
+	}
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}

@@ -1,0 +1,119 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/membership"
+)
+
+// Admin is about the admin page: health, metrics, and the verbs of operators.
+type Admin struct {
+	Listen string // host:port; with another one than loopback, set a token too
+
+	// Token is asked for by what changes something and by what shows keys, as Authorization:
+	// Bearer TOKEN. Without one, changes are for callers on loopback only.
+	Token     Secret
+	TokenFile string // file with the token, read again when it changes; instead of Token
+
+	// DrainToken is good for /drain and nothing else: for the hooks of Kubernetes, whose
+	// headers everybody sees who may read pods.
+	DrainToken Secret
+	DrainOpen  bool // /drain needs no token, wherever it is asked for; instead of DrainToken
+
+	ConnectionsMax int // connections at once; more are closed at once
+}
+
+// DefaultAdmin returns the settings for production.
+func DefaultAdmin() Admin { return Admin{Listen: "127.0.0.1:16653", ConnectionsMax: 64} }
+
+// PulsarTLS is about the TLS of brokers, with pulsar+ssl:// and https://. Files are read
+// again at each connection.
+type PulsarTLS struct {
+	CAFile   string // CAs that sign the certificates of brokers, in PEM; empty: those of the system
+	CertFile string // own certificate, if brokers ask for one; it is who we are when there is no token
+	KeyFile  string // its key
+	Name     string // DNS name in the certificates of all brokers; empty: the host that is dialed
+}
+
+// PulsarOAuth2 is about tokens from an OAuth 2.0 server, by client credentials.
+type PulsarOAuth2 struct {
+	IssuerURL string
+	Audience  string
+	Scope     string // with spaces between several
+	KeyFile   string // JSON file with client_id and client_secret, as Pulsar's clients have it
+}
+
+// enabled reports whether anything is set.
+func (o PulsarOAuth2) enabled() bool { return o != PulsarOAuth2{} }
+
+// deriveKeys decodes the keys of the gossip.
+func (c *Config) deriveKeys() error {
+	c.Gossip.SecretKeys = nil
+	if c.Gossip.EncryptionKeys == "" {
+		return nil
+	}
+	keys, err := membership.ParseKeys(string(c.Gossip.EncryptionKeys))
+	if err != nil {
+		return fmt.Errorf("config: gossip.encryption_keys: %w", err)
+	}
+	c.Gossip.SecretKeys = keys
+	return nil
+}
+
+// validateDoors compares who may come in with where they may come from.
+func (c Config) validateDoors() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	oneOf := func(a string, setA bool, b string, setB bool) {
+		if setA && setB {
+			bad("%s and %s are both set, want one of them", a, b)
+		}
+	}
+	if !doors.IsLocal(c.App.Listen) && !c.App.TLS.Enabled() {
+		bad("app.listen = %q can be reached from other machines: want a loopback address or unix:PATH, or set app.tls (docs/security.md)", c.App.Listen)
+	}
+	if !doors.IsLocal(c.Debug.Listen) {
+		bad("debug.listen = %q, want a loopback address: it shows all memory", c.Debug.Listen)
+	}
+	oneOf("admin.token", c.Admin.Token != "", "admin.token_file", c.Admin.TokenFile != "")
+	oneOf("admin.drain_token", c.Admin.DrainToken != "", "admin.drain_open", c.Admin.DrainOpen)
+	oneOf("pulsar.token", c.Pulsar.Token != "", "pulsar.token_file", c.Pulsar.TokenFile != "")
+	oneOf("pulsar.oauth2", c.Pulsar.Oauth2.enabled(), "pulsar.token", c.Pulsar.Token != "" || c.Pulsar.TokenFile != "")
+	oneOf("gossip.encryption_keys", c.Gossip.EncryptionKeys != "", "gossip.encryption_keys_file", c.Gossip.EncryptionKeysFile != "")
+	for _, m := range []struct {
+		key string
+		max int
+	}{{"app.connections_max", c.App.ConnectionsMax}, {"peer.connections_max", c.Peer.ConnectionsMax}, {"admin.connections_max", c.Admin.ConnectionsMax}} {
+		if m.max < 1 {
+			bad("%s = %d, want 1 or more", m.key, m.max)
+		}
+	}
+	return errors.Join(append(errs, c.validatePulsarDoor(),
+		in("app.tls", c.App.TLS.Validate()), in("peer.tls", c.Peer.TLS.Validate()), in("app", c.App.Socket.Validate()))...)
+}
+
+func (c Config) validatePulsarDoor() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	tls := c.Pulsar.TLS
+	if (tls.CertFile == "") != (tls.KeyFile == "") {
+		bad("pulsar.tls.cert_file and pulsar.tls.key_file go together: only one of them is set")
+	}
+	encrypted := strings.HasPrefix(c.Pulsar.URL, "pulsar+ssl://")
+	if tls != (PulsarTLS{}) && !encrypted {
+		bad("pulsar.tls is set, and pulsar.url = %q is in the clear: want pulsar+ssl://HOST:PORT", c.Pulsar.URL)
+	}
+	if o := c.Pulsar.Oauth2; o.enabled() {
+		if issuer, err := url.Parse(o.IssuerURL); err != nil || issuer.Scheme != "https" || issuer.Host == "" {
+			bad("pulsar.oauth2.issuer_url is not https://HOST: it is told the client's secret")
+		}
+		if o.KeyFile == "" {
+			bad("pulsar.oauth2.key_file is not set")
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,117 @@
+package doors
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// caller is a request, and the guard that it meets.
+type caller struct {
+	method, path string
+	token        string // that it has
+	remote       string // loopback if empty
+	header       map[string]string
+	want, drain  string // tokens of the guard
+	open         bool   // DrainOpen
+	status       int
+	says         string
+	host         string
+}
+
+func TestGuard(t *testing.T) {
+	const pod = "10.0.0.7:4711"
+	for name, c := range map[string]caller{
+		"a probe":                                {path: "/readyz", want: "hush", remote: pod, status: 200},
+		"metrics":                                {path: "/metrics", want: "hush", remote: pod, status: 200},
+		"the ring":                               {path: "/v1/ring", want: "hush", remote: pod, status: 200},
+		"keys without the token":                 {path: "/v1/keys", want: "hush", status: 401, says: "admin.token"},
+		"a key without the token":                {path: "/v1/keys/user-1", want: "hush", status: 401, says: "admin.token"},
+		"keys with the token":                    {path: "/v1/keys", want: "hush", token: "hush", remote: pod, status: 200},
+		"keys with the token of the drain":       {path: "/v1/keys", want: "hush", drain: "go", token: "go", status: 401, says: "wrong"},
+		"keys where there is no token":           {path: "/v1/keys", status: 200},
+		"keys from outside, without a token":     {path: "/v1/keys", remote: pod, status: 403, says: "loopback"},
+		"a page that nobody has thought of":      {path: "/v2/new", want: "hush", status: 401, says: "admin.token"},
+		"the root":                               {path: "/", want: "hush", remote: pod, status: 200},
+		"what belongs to the page":               {path: "/assets/page.js", want: "hush", remote: pod, status: 200},
+		"a verb on a path that may be read":      {method: "DELETE", path: "/v1/ring", want: "hush", status: 401},
+		"a verb that GETs":                       {path: "/undrain", remote: pod, status: 403, says: "loopback"},
+		"a verb with the token":                  {method: "POST", path: "/undrain", want: "hush", token: "hush", remote: pod, status: 200},
+		"a verb without it, on loopback":         {method: "POST", path: "/undrain", want: "hush", status: 401, says: "admin.token"},
+		"a verb with a wrong one":                {method: "POST", path: "/undrain", want: "hush", token: "hus", status: 401, says: "wrong"},
+		"a verb with a longer one":               {method: "PUT", path: "/v1/log", want: "hush", token: "hushh", status: 401, says: "wrong"},
+		"a verb where there is no token":         {method: "PUT", path: "/v1/log", status: 200},
+		"a verb from outside, without a token":   {method: "PUT", path: "/v1/log", remote: pod, status: 403, says: "loopback"},
+		"a verb with an empty one, from outside": {method: "PUT", path: "/v1/log", remote: pod, header: map[string]string{"Authorization": "Bearer "}, status: 403, says: "loopback"},
+		"a drain that GETs":                      {path: "/drain", want: "hush", status: 401, says: "admin.token"},
+		"a HEAD of the drain":                    {method: "HEAD", path: "/drain", want: "hush", status: 401},
+		"a drain from outside, without a token":  {path: "/drain", remote: pod, status: 403, says: "loopback"},
+		"a drain that is open":                   {path: "/drain", want: "hush", open: true, remote: pod, status: 200},
+		"a verb where only the drain is open":    {method: "POST", path: "/undrain", open: true, remote: pod, status: 403, says: "loopback"},
+		"a drain with its own token":             {path: "/drain", want: "hush", drain: "go", token: "go", remote: pod, status: 200},
+		"a drain with its own token alone":       {path: "/drain", drain: "go", token: "go", remote: pod, status: 200},
+		"a drain without its own token":          {path: "/drain", drain: "go", remote: pod, status: 401, says: "admin.token"},
+		"a verb with the token of the drain":     {method: "POST", path: "/undrain", want: "hush", drain: "go", token: "go", status: 401, says: "wrong"},
+		"a page of another site":                 {method: "POST", path: "/undrain", header: map[string]string{"Sec-Fetch-Site": "cross-site"}, status: 403, says: "another site"},
+		"an image of another site":               {path: "/drain", header: map[string]string{"Sec-Fetch-Site": "cross-site"}, status: 403, says: "another site"},
+		"our own page":                           {method: "POST", path: "/undrain", header: map[string]string{"Sec-Fetch-Site": "same-origin"}, status: 200},
+		"a name that was bent to loopback":       {method: "POST", path: "/undrain", host: "evil.example:16653", header: map[string]string{"Sec-Fetch-Site": "same-origin"}, status: 403, says: "loopback"},
+		"localhost by its name":                  {method: "POST", path: "/undrain", host: "localhost:16653", status: 200},
+		"loopback of the other kind":             {method: "POST", path: "/undrain", remote: "[::1]:4711", host: "[::1]:16653", status: 200},
+		"a way around the path of the keys":      {path: "/v1/keys/../keys", want: "hush", status: 401},
+		"a way around through what is open":      {path: "/assets/../drain", want: "hush", remote: pod, status: 401},
+	} {
+		t.Run(name, func(t *testing.T) { c.check(t) })
+	}
+}
+
+func (c caller) check(t *testing.T) {
+	metrics := NewMetrics(prometheus.NewRegistry())
+	guard := Guard{
+		Token: func() string { return c.want }, DrainPath: "/drain", DrainOpen: c.open, DrainToken: c.drain,
+		Open: []string{"/", "/readyz", "/metrics", "/v1/ring", "/assets/"}, Metrics: metrics,
+	}
+	through := false
+	handler := guard.Protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { through = true }))
+	if c.method == "" {
+		c.method = http.MethodGet
+	}
+	r := httptest.NewRequest(c.method, c.path, http.NoBody)
+	r.RemoteAddr, r.Host = "127.0.0.1:4711", "127.0.0.1:16653"
+	if c.remote != "" {
+		r.RemoteAddr = c.remote
+	}
+	if c.host != "" {
+		r.Host = c.host
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	for k, v := range c.header {
+		r.Header.Set(k, v)
+	}
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	if w.Code != c.status || through != (c.status == http.StatusOK) {
+		t.Fatalf("status %d (let through: %v), want %d: %s", w.Code, through, c.status, w.Body)
+	}
+	if !strings.Contains(w.Body.String(), c.says) {
+		t.Errorf("it says %q, want a word about %q", w.Body, c.says)
+	}
+	for _, secret := range []string{c.want, c.drain, c.token} {
+		if secret != "" && strings.Contains(w.Body.String(), `"`+secret+`"`) {
+			t.Errorf("it says a token: %q", w.Body)
+		}
+	}
+	want := 1.0
+	if through {
+		want = 0
+	}
+	if got := testutil.ToFloat64(metrics.turnedAway.WithLabelValues("admin", token)); got != want {
+		t.Errorf("%v were counted as turned away, want %v", got, want)
+	}
+}

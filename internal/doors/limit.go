@@ -1,0 +1,136 @@
+package doors
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// Metrics of all doors.
+type Metrics struct {
+	connections *prometheus.GaugeVec
+	turnedAway  *prometheus.CounterVec
+}
+
+// Why somebody is turned away.
+const (
+	full      = "full"      // there are as many connections as there may be
+	handshake = "handshake" // TLS: the wrong certificate, or none
+	token     = "token"     // the wrong bearer token, or none
+)
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
+	return &Metrics{
+		connections: with.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "ringfence_doors_connections",
+			Help: "Open connections, by door (app, peer, admin, debug).",
+		}, []string{"door"}),
+		turnedAway: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_doors_turned_away_total",
+			Help: "Connections and requests that were turned away, by door and why (full, handshake, token).",
+		}, []string{"door", "why"}),
+	}
+}
+
+// Limit returns a listener with at most connectionsMax connections at once. What comes
+// beyond is closed at once: left to wait, it would keep the next one waiting too.
+func Limit(listener net.Listener, door string, connectionsMax int, metrics *Metrics) net.Listener {
+	return &limited{
+		Listener: listener, connectionsMax: int64(connectionsMax),
+		open: metrics.connections.WithLabelValues(door), refused: metrics.turnedAway.WithLabelValues(door, full),
+	}
+}
+
+type limited struct {
+	net.Listener
+	connectionsMax int64
+	count          atomic.Int64
+	open           prometheus.Gauge
+	refused        prometheus.Counter
+}
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.count.Add(1) > l.connectionsMax {
+			l.count.Add(-1)
+			l.refused.Inc()
+			_ = conn.Close()
+			continue
+		}
+		l.open.Inc()
+		return &counted{Conn: conn, gone: sync.OnceFunc(func() { l.count.Add(-1); l.open.Dec() })}, nil
+	}
+}
+
+// counted is a connection that has a place.
+type counted struct {
+	net.Conn
+	gone func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.gone()
+	return c.Conn.Close()
+}
+
+// HandshakeTimeout is how long a connection may take to begin: TLS, and the preface of HTTP/2.
+const HandshakeTimeout = 5 * time.Second
+
+// noteEvery is the least time between two log lines about who was turned away.
+const noteEvery = time.Second
+
+// ServerCredentials are those of a gRPC server behind a door. Handshakes that fail are
+// counted, and now and then logged.
+func ServerCredentials(door string, config *tls.Config, metrics *Metrics, log *slog.Logger) credentials.TransportCredentials {
+	return &watched{
+		TransportCredentials: credentials.NewTLS(config),
+		refused:              metrics.turnedAway.WithLabelValues(door, handshake),
+		log:                  log.With("component", "doors", "door", door),
+		noted:                new(atomic.Int64),
+	}
+}
+
+type watched struct {
+	credentials.TransportCredentials
+	refused prometheus.Counter
+	log     *slog.Logger
+	noted   *atomic.Int64 // clock.Instant of the last log line
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (w *watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := w.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		w.refused.Inc()
+		now, noted := clock.Now(), w.noted.Load()
+		if now.Sub(clock.Instant(noted)) >= noteEvery && w.noted.CompareAndSwap(noted, int64(now)) {
+			w.log.Log(context.Background(), slog.LevelInfo, "turned away", "peer", raw.RemoteAddr().String(), "error", err)
+		}
+	}
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (w *watched) Clone() credentials.TransportCredentials {
+	clone := *w
+	clone.TransportCredentials = w.TransportCredentials.Clone()
+	return &clone
+}

@@ -1,0 +1,88 @@
+package membership
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/ringfence/router/internal/reload"
+)
+
+// ParseKeys reads keys in base64, with commas or line ends between them. Its errors
+// show none of them.
+func ParseKeys(text string) ([][]byte, error) {
+	var keys [][]byte
+	fields := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == '\n' || r == '\r' })
+	for _, field := range fields {
+		field = strings.TrimSpace(field)
+		if field == "" {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(field)
+		if err != nil {
+			return nil, fmt.Errorf("key %d is not base64", len(keys)+1)
+		}
+		if memberlist.ValidateKey(key) != nil {
+			return nil, fmt.Errorf("key %d has %d bytes, want 16, 24 or 32", len(keys)+1, len(key))
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("it has no key")
+	}
+	return keys, nil
+}
+
+// keyFile returns the keys of a file, as it has them at the time. Whatever it says later,
+// gossip that was once encrypted stays so.
+func (g *Gossip) keyFile() (*reload.Value[[][]byte], error) {
+	path := g.cfg.EncryptionKeysFile
+	return reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
+		keys, err := ParseKeys(string(contents[0]))
+		if err != nil {
+			return nil, fmt.Errorf("membership: %s: %w", path, err)
+		}
+		return keys, nil
+	}, func(err error) {
+		if err != nil {
+			g.metrics.keyReloads.WithLabelValues("failed").Inc()
+			g.log.Warn("gossip keys cannot be used", "error", err)
+			return
+		}
+		g.metrics.keyReloads.WithLabelValues("ok").Inc()
+		g.log.Info("gossip keys taken over")
+	})
+}
+
+// setKeys makes ring hold these keys and no other, the first one as its primary.
+//
+// Readers of the ring walk its slice without a lock. AddKey and UseKey make a new one;
+// RemoveKey (v0.7.0) shifts the old one under them, unless the key is the last. So
+// what stays is moved to the front first, and what goes is taken from the end.
+func setKeys(ring *memberlist.Keyring, keys [][]byte) error {
+	for _, key := range keys {
+		if err := ring.AddKey(key); err != nil {
+			return fmt.Errorf("membership: keys: %w", err)
+		}
+	}
+	for _, key := range slices.Backward(keys) {
+		if err := ring.UseKey(key); err != nil {
+			return fmt.Errorf("membership: keys: %w", err)
+		}
+	}
+	for {
+		all := ring.GetKeys()
+		last := all[len(all)-1]
+		if slices.ContainsFunc(keys, func(key []byte) bool { return bytes.Equal(key, last) }) {
+			return nil
+		}
+		if err := ring.RemoveKey(last); err != nil {
+			return fmt.Errorf("membership: keys: %w", err)
+		}
+	}
+}
