@@ -100,8 +100,11 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 		grpc.MaxConcurrentStreams(16), // of one connection; a peer needs one
-		// Ends a stream whose peer has vanished while a frame to it is stuck.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		grpc.ConnectionTimeout(s.config.HelloTimeout),
+		grpc.MaxHeaderListSize(headerBytesMax),
+		// Ends a stream whose peer has vanished while a frame to it is stuck, and a
+		// connection that nobody uses.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, MaxConnectionIdle: idleMax}),
 		grpc.WaitForHandlers(true),
 	}, s.options...)...)
 	peerv1.RegisterPeerServiceServer(server, s)
@@ -130,6 +133,13 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	}
 	return nil
 }
+
+// headerBytesMax is how long the headers of a call may be, and idleMax how long a
+// connection may have no stream.
+const (
+	headerBytesMax = 16 << 10
+	idleMax        = time.Minute
+)
 
 // stop ends all streams, and those that are just beginning.
 func (s *Server) stop() {

@@ -115,10 +115,24 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 		grpc.WriteBufferSize(socketBuffer),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
-		// Ends the connection of a process that is frozen while a frame to it is stuck.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.SilenceMax, Timeout: cfg.SilenceMax / 2}),
+		grpc.ConnectionTimeout(cfg.HelloTimeout),
+		grpc.MaxConcurrentStreams(uint32(cfg.WorkersMax) + spareStreams), // of one connection; the workers of all are bounded too
+		grpc.MaxHeaderListSize(headerBytesMax),
+		// Ends the connection of a process that is frozen while a frame to it is stuck, and
+		// one that nobody uses.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.SilenceMax, Timeout: cfg.SilenceMax / 2, MaxConnectionIdle: idleMax}),
 	}
 }
+
+// spareStreams are for questions about health, and so that one worker too many is
+// refused in words.
+const spareStreams = 16
+
+// headerBytesMax is how long the headers of a call may be.
+const headerBytesMax = 16 << 10
+
+// idleMax is how long a connection may have no stream.
+const idleMax = time.Minute
 
 // socketBuffer lets a frame through in one or two system calls.
 const socketBuffer = 256 << 10

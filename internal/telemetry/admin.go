@@ -162,13 +162,26 @@ func NewDebugHandler() http.Handler {
 	return mux
 }
 
+// What a client may send, and how long it may keep a connection without a request.
+const (
+	headerTimeout  = 5 * time.Second
+	headerBytesMax = 16 << 10
+	bodyBytesMax   = 64 << 10
+	idleMax        = time.Minute
+)
+
 // shutdownGrace is how long requests that are being answered may go on.
 const shutdownGrace = time.Second
 
 // Serve serves HTTP on listener until ctx ends, and then closes it. It returns nil
 // when it was ctx that ended it.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{
+		Handler:           http.MaxBytesHandler(handler, bodyBytesMax),
+		ReadHeaderTimeout: headerTimeout, // no ReadTimeout: it would end a request that waits for a drain
+		IdleTimeout:       idleMax,
+		MaxHeaderBytes:    headerBytesMax,
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
