@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,7 @@ type options struct {
 	leaveGroup  bool
 	log         *slog.Logger
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
+	tls         *tls.Config
 }
 
 func defaults() options {
@@ -62,6 +64,11 @@ func Logger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
+
+// TLS encrypts the connection, for a router that is not on this machine. The router
+// asks for a certificate, and so needs config one; ServerName is the host of the
+// endpoint if config has none. config must not be changed afterwards.
+func TLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
 func (o options) validate() error {
 	var errs []error

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/internal/appwire"
@@ -107,11 +108,10 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 
 func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///router",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // it never leaves this machine
+		r.credentials(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return r.dial(ctx, r.endpoint.network, r.endpoint.address)
 		}),
-		grpc.WithAuthority("router"),
 		grpc.WithDisableRetry(), // we connect again by ourselves, and gRPC need not keep what we sent
 		grpc.WithReadBufferSize(socketBufferSize),
 		grpc.WithWriteBufferSize(socketBufferSize),
@@ -119,6 +119,18 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 		grpc.WithInitialConnWindowSize(windowSize),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameMax)),
 	)
+}
+
+// credentials are none on this machine, which the connection never leaves.
+func (r *runner) credentials() grpc.DialOption {
+	if r.tls == nil {
+		return grpc.WithTransportCredentials(insecure.NewCredentials())
+	}
+	config := r.tls.Clone()
+	if host, _, err := net.SplitHostPort(r.endpoint.address); err == nil && config.ServerName == "" {
+		config.ServerName = host
+	}
+	return grpc.WithTransportCredentials(credentials.NewTLS(config))
 }
 
 // begin makes s the stream whose deliveries start.
