@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,6 +62,13 @@ func build(m *testing.M) int {
 	return m.Run()
 }
 
+// task is what an event may ask of the application; most ask for nothing.
+type task struct {
+	Fails uint32        `json:"fails,omitempty"` // how often it fails before it is done
+	After time.Duration `json:"after,omitempty"` // the delay that it asks for, 0 for the router's own
+	Works time.Duration `json:"works,omitempty"` // how long it takes, 0 for a moment
+}
+
 // application is a worker that journals every handling. It works for a moment, now
 // and then for longer than a lease, and stops at once when its key is lost.
 func application() error {
@@ -79,18 +87,26 @@ func application() error {
 		return err
 	}
 	return client.Run(ctx, os.Getenv("RINGFENCE_APP_ENDPOINT"), func(ctx context.Context, e *client.Event) error {
+		var asked task
+		_ = json.Unmarshal(e.Payload, &asked) // what is no JSON asks for nothing
 		h, err := witness.Start(e.ID.String(), event.Key(e.Key), e.FencingToken)
 		if err != nil {
 			return err
 		}
 		work := time.Duration(rand.Int64N(int64(500 * time.Microsecond)))
-		if slow > 0 && rand.IntN(2000) == 0 {
+		switch {
+		case asked.Works > 0:
+			work = asked.Works
+		case slow > 0 && rand.IntN(2000) == 0:
 			work = slow
 		}
 		timer := time.NewTimer(work)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
+			if uint32(e.Attempt) <= asked.Fails {
+				return errors.Join(witness.End(h, journal.Failed), client.RetryAfter(errors.New("as it was asked to"), asked.After))
+			}
 			return witness.End(h, journal.Done)
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), witness.End(h, journal.Cancelled))
@@ -106,7 +122,8 @@ type cluster struct {
 	topics []string
 	keys   string // where keys come from
 	slow   time.Duration
-	net    int // the group's own loopback network, so that ports are never taken
+	net    int    // the group's own loopback network, so that ports are never taken
+	more   string // settings besides those that every test needs, as YAML
 
 	members []*member
 	files   []journal.File
@@ -148,16 +165,23 @@ func (c *cluster) start(name string) *member {
 	m := &member{name: name, ip: fmt.Sprintf("127.88.%d.%d", c.net, len(c.members)+1)}
 	c.members = append(c.members, m)
 	c.startRouter(m)
+	c.startApp(m)
+	return m
+}
+
+// startApp starts the application of a member, for the first time or again. Each has
+// a journal of its own.
+func (c *cluster) startApp(m *member) {
+	c.t.Helper()
 	m.file = len(c.files)
-	path := filepath.Join(c.dir, fmt.Sprintf("%s-%d.journal", name, m.file))
+	path := filepath.Join(c.dir, fmt.Sprintf("%s-%d.journal", m.name, m.file))
 	c.files = append(c.files, journal.File{Path: path})
 	self, err := os.Executable()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	m.app = c.launch("app-"+name, self, nil,
+	m.app = c.launch("app-"+m.name, self, nil,
 		appCommand+"=1", "RINGFENCE_E2E_JOURNAL="+path, "RINGFENCE_E2E_SLOW="+c.slow.String(), "RINGFENCE_APP_ENDPOINT="+m.ip+":16650")
-	return m
 }
 
 // startRouter starts the router of a member, for the first time or again.
@@ -172,7 +196,8 @@ peer: {listen: "%[6]s:16651"}
 gossip: {listen: "%[6]s:16652", seeds: ["127.88.%[7]d.1:16652"]}
 admin: {listen: "%[6]s:16653"}
 debug: {listen: "%[6]s:16654"}
-`, c.group, m.name, pulsartest.URL(c.t), strings.Join(c.topics, ","), c.keys, m.ip, c.net)
+%[8]s
+`, c.group, m.name, pulsartest.URL(c.t), strings.Join(c.topics, ","), c.keys, m.ip, c.net, c.more)
 	config := filepath.Join(c.dir, m.name+".yaml")
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		c.t.Fatal(err)
