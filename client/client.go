@@ -27,6 +27,7 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	for _, opt := range opts {
 		opt(&o)
 	}
+	o.instrument()
 	at, err := parseEndpoint(endpoint)
 	if err = errors.Join(err, o.validate()); err != nil {
 		return err

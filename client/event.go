@@ -65,7 +65,9 @@ func (e *Event) Property(name string) (value string, ok bool) {
 	return "", false
 }
 
-// Traceparent returns the W3C trace context that the producer sent along, or "".
+// Traceparent returns the event's W3C trace context, or "": that of this very delivery if
+// the router traces the event, else what the producer sent along. With the option
+// [Traces] the handler's context carries it already.
 func (e *Event) Traceparent() string {
 	for i := range e.Properties {
 		if strings.EqualFold(e.Properties[i].Name, "traceparent") {
@@ -142,6 +144,14 @@ func (c *handlerContext) Err() error {
 		return context.Canceled
 	}
 	return c.base.Err()
+}
+
+// derive puts base, which comes from the base of before, behind the context. Call it
+// before the handler has the context.
+func (c *handlerContext) derive(base context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base = base
 }
 
 func (c *handlerContext) standard() context.Context {

@@ -10,6 +10,10 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // EndpointEnv is the environment variable that holds the router's endpoint for a
@@ -28,6 +32,8 @@ type options struct {
 	drainGrace  time.Duration
 	leaveGroup  bool
 	log         *slog.Logger
+	tracer      trace.Tracer                  // nil: no spans
+	propagator  propagation.TextMapPropagator // nil: no trace context
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
 	tls         *tls.Config
 }
@@ -38,6 +44,14 @@ func defaults() options {
 		drainGrace:  30 * time.Second,
 		log:         slog.Default(),
 		dial:        new(net.Dialer).DialContext,
+	}
+}
+
+// instrument looks whether the application uses OpenTelemetry, unless Traces has said so.
+// One that does has set a propagator: the default one knows no fields.
+func (o *options) instrument() {
+	if o.propagator == nil && len(otel.GetTextMapPropagator().Fields()) > 0 {
+		Traces(otel.GetTracerProvider(), otel.GetTextMapPropagator())(o)
 	}
 }
 
@@ -60,6 +74,18 @@ func LeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
 // slog.Default. It never logs a key or a payload.
 func Logger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
+// Traces makes the context of each handler carry the trace of its event, in a span of its
+// own. Without this option that is done with the providers that were given to package
+// otel before [Run], if a propagator was; else it costs nothing.
+func Traces(provider trace.TracerProvider, propagator propagation.TextMapPropagator) Option {
+	return func(o *options) {
+		o.tracer, o.propagator = nil, propagator
+		if provider != nil {
+			o.tracer = provider.Tracer("github.com/ringfence/router/client")
+		}
+	}
+}
+
 // Dialer sets how connections to the router are made.
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
@@ -80,6 +106,9 @@ func (o options) validate() error {
 	}
 	if o.log == nil {
 		errs = append(errs, errors.New("client: Logger = nil"))
+	}
+	if (o.tracer == nil) != (o.propagator == nil) {
+		errs = append(errs, errors.New("client: Traces: want a provider and a propagator"))
 	}
 	if o.dial == nil {
 		errs = append(errs, errors.New("client: Dialer = nil"))

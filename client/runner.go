@@ -167,6 +167,10 @@ func (r *runner) finish(e *Event, result event.Result) {
 
 // call runs the handler and returns its result.
 func (r *runner) call(e *Event) (result event.Result) {
+	if r.propagator != nil {
+		end := r.trace(e)
+		defer func() { end(result) }()
+	}
 	returned := false
 	defer func() {
 		if returned {

@@ -175,7 +175,35 @@ func (p *Pool) HoldGuest(events []*event.Event) {
 // Settle takes verdicts, see [Table.Settle].
 func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
 	p.metrics.count(verdicts)
+	if p.writes() {
+		p.noteAnswers(from, verdicts)
+	}
 	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
+}
+
+// writes reports whether every step of every event is written down.
+func (p *Pool) writes() bool { return p.log.Enabled(context.Background(), slog.LevelDebug) }
+
+// noteAnswers writes down what leaves events where they are, or has them sent again. The
+// end of an event is for the Sink to tell.
+func (p *Pool) noteAnswers(from Peer, verdicts []event.Verdict) {
+	for i := range verdicts {
+		v := &verdicts[i]
+		if v.Kind.Final() {
+			continue
+		}
+		p.mu.Lock()
+		ev := p.table.Newest(v.Handle)
+		p.mu.Unlock()
+		if ev == nil {
+			continue
+		}
+		attrs := []any{"message_id", ev.ID.String(), "peer", from, "verdict", v.Kind.String(), "attempts", v.Attempts}
+		if v.Reason != "" {
+			attrs = append(attrs, "error", ev.Key.HideIn(v.Reason))
+		}
+		p.log.Debug("answered", attrs...)
+	}
 }
 
 // Credit takes a credit, see [Table.Credit].
@@ -494,6 +522,11 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	batch, relay := p.table.Take(p.now(), e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
 	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
 	p.mu.Unlock()
+	if len(batch) > 0 && p.writes() {
+		for _, ev := range batch {
+			p.log.Debug("sent", "message_id", ev.ID.String(), "peer", e.peer.id, "relay", relay)
+		}
+	}
 	if len(batch) == 0 {
 		if owed == 0 && !e.peer.listed.Load() {
 			return false, errGone

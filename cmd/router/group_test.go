@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
@@ -112,7 +113,7 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
 	}
 	registry := telemetry.NewRegistry("test")
-	n, err := newNode(cfg, memory, l, registry, log)
+	n, err := newNode(cfg, memory, l, registry, log, pipeline.Sight{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 	appCtx, stopApp := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
 		defer close(m.ended)
-		if err := serve(ctx, n, l, registry); err != nil {
+		if err := serve(ctx, n, l, adminOf(n, registry)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}()

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/telemetry"
 )
 
@@ -54,7 +55,7 @@ func metricsOf(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newNode(cfg, broker{}, &listeners{entrances: entrances}, registry, log); err != nil {
+	if _, err := newNode(cfg, broker{}, &listeners{entrances: entrances}, registry, log, pipeline.Sight{}); err != nil {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 1000)

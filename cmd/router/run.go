@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
@@ -117,7 +119,7 @@ func throughPulsar(cfg config.Config) broker {
 
 // run is the life of one member, from its listeners to the end of its drain.
 func run(ctx context.Context, cfg config.Config, b broker) error {
-	log, _, err := telemetry.NewLogger(os.Stderr, cfg.Log)
+	log, level, err := telemetry.NewLogger(os.Stderr, cfg.Log)
 	if err != nil {
 		return usageError{err}
 	}
@@ -143,21 +145,28 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return usageError{err}
 		}
 	}
-	n, err := newNode(cfg, b, l, registry, log)
+	sight, stopTraces, err := sightOf(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer stopTraces()
+	n, err := newNode(cfg, b, l, registry, log, sight)
 	if err != nil {
 		return err
 	}
 	log.Info("starting", "group", cfg.Node.Group, "version", version(),
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
-	return serve(ctx, n, l, registry)
+	admin := adminOf(n, registry)
+	maps.Copy(admin.Pages, telemetry.LevelPages(level, log))
+	return serve(ctx, n, l, admin)
 }
 
 // serve runs the node, and its admin and debug pages until it has ended.
-func serve(ctx context.Context, n *node.Node, l *listeners, registry *prometheus.Registry) error {
+func serve(ctx context.Context, n *node.Node, l *listeners, shown telemetry.Admin) error {
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
-	admin := telemetry.NewAdminHandler(adminOf(n, registry))
+	admin := telemetry.NewAdminHandler(shown)
 	group.Go(func() error { return telemetry.Serve(pages, l.admin, l.guard.Protect(admin)) })
 	group.Go(func() error { return telemetry.Serve(pages, l.debug, telemetry.NewDebugHandler()) })
 	err := n.Run(ctx)
@@ -165,7 +174,7 @@ func serve(ctx context.Context, n *node.Node, l *listeners, registry *prometheus
 	return errors.Join(err, group.Wait())
 }
 
-func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger) (*node.Node, error) {
+func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger, sight pipeline.Sight) (*node.Node, error) {
 	missing, err := key.ParseMissing(cfg.Key.Missing)
 	if err != nil {
 		return nil, usageError{err}
@@ -184,7 +193,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		AppCreds: l.appCreds, ServerCreds: l.peerServer, ClientCreds: l.peerClient,
 		Source:     func() *source.Source { return b.source(sourceMetrics, log) },
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
-		Registry:   registry, Log: log,
+		Registry:   registry, Log: log, Sight: sight,
 	})
 }
 

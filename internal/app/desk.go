@@ -363,7 +363,7 @@ func notStarted(id event.DeliveryID) event.Result {
 }
 
 func tooSlow(id event.DeliveryID) event.Result {
-	return event.Result{Delivery: id, Kind: event.ResultRetry, Reason: "the handler took longer than its timeout"}
+	return event.Result{Delivery: id, Kind: event.ResultRetry, TimedOut: true, Reason: "the handler took longer than its timeout"}
 }
 
 func tooLarge(id event.DeliveryID, size, limit int) event.Result {

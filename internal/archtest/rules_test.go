@@ -103,6 +103,11 @@ var libraries = []only{
 		"gossip gives addresses and evidence, and never decides",
 	},
 	{
+		"go.opentelemetry.io/contrib",
+		[]string{"internal/telemetry"},
+		"where spans go is said once, by the environment; whoever makes some needs the API alone",
+	},
+	{
 		"github.com/jackc/pgx",
 		[]string{"internal/sink"},
 		"databases are the business of applications, under test or not; the router must not hold one",

@@ -67,6 +67,7 @@ func (k ResultKind) String() string {
 type Result struct {
 	Delivery DeliveryID
 	Kind     ResultKind
+	TimedOut bool          // ResultRetry: it was the router that lost patience
 	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
 	Reason   string        // ResultRetry, ResultReject: why
 }

@@ -22,8 +22,19 @@ const KeyMax = 4 << 10
 // on at the same time. It may hold any bytes. It never appears in a log line.
 type Key string
 
+// hidden stands where a key was.
+const hidden = "(key hidden)"
+
 // LogValue hides the key from every slog handler.
-func (Key) LogValue() slog.Value { return slog.StringValue("(key hidden)") }
+func (Key) LogValue() slog.Value { return slog.StringValue(hidden) }
+
+// HideIn returns a text of somebody else, such as an application's error, without the key.
+func (k Key) HideIn(text string) string {
+	if k == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, string(k), hidden)
+}
 
 // MessageID is Pulsar's name of an event, as numbers. It names the *original*
 // event: copies in a retry topic carry it along. Ledger ids are unique in a Pulsar
@@ -95,7 +106,8 @@ func (e *Event) Property(name string) (value string, ok bool) {
 	return "", false
 }
 
-// Trace returns the W3C trace context that the producer sent along, or "".
+// Trace returns the event's W3C trace context, or "": the producer's, or that of the
+// newest span that a router has made of it.
 func (e *Event) Trace() string {
 	for _, p := range e.Properties {
 		if strings.EqualFold(p.Name, "traceparent") {

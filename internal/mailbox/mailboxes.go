@@ -110,6 +110,12 @@ func (m *Mailboxes) Take(lease ownership.Lease, w event.WorkerID, limit int, dst
 	return dst
 }
 
+// Delivered is [Boxes.Delivered].
+func (m *Mailboxes) Delivered(id event.DeliveryID) (e *event.Event) {
+	m.shards[uint64(id)%uint64(len(m.shards))].with(func(b *Boxes) { e = b.Delivered(id) })
+	return e
+}
+
 // Finish is [Boxes.Finish].
 func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	now := m.now()
@@ -139,6 +145,12 @@ func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Positio
 func (m *Mailboxes) Running(p ring.Partition) (running int) {
 	m.of(p, func(b *Boxes) { running = b.Running(p) })
 	return running
+}
+
+// Busy is [Boxes.Busy].
+func (m *Mailboxes) Busy(p ring.Partition) (keys []ring.KeyHash) {
+	m.of(p, func(b *Boxes) { keys = b.Busy(p) })
+	return keys
 }
 
 // WorkerUp is [Boxes.WorkerUp].

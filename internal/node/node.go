@@ -91,6 +91,7 @@ type Parts struct {
 
 	Registry prometheus.Registerer
 	Log      *slog.Logger
+	Sight    pipeline.Sight // how single events are shown, in Log and in traces; its zero value is fine
 }
 
 // ErrDrainTimeout says that a drain was cut: events were not settled, and the broker
@@ -148,6 +149,9 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.self.Store(&ownership.Incarnation{})
 	n.since.Store(int64(clock.Now()))
 	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
+	sight := parts.Sight
+	sight.Log = parts.Log
+	n.pipeline.Show(sight)
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
 	mailbox.NewMetrics(parts.Registry, n.boxes)
 	n.reach = newReach(n.reachChanged)

@@ -78,8 +78,10 @@ type Stages struct {
 // Pipeline joins the stages of one node.
 type Pipeline struct {
 	Stages
-	drained func([]ring.Partition)
-	now     func() clock.Instant
+	ended func([]ring.Partition)
+	now   func() clock.Instant
+	traces  *traces // nil: none are made
+	diary   diary
 
 	self   atomic.Pointer[ownership.Incarnation]
 	lease  atomic.Pointer[ownership.Lease]
@@ -94,10 +96,10 @@ type Pipeline struct {
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
-// anything runs, since the stages need the pipeline too. drained is told of
-// partitions on which nothing may run any more; it must not block.
-func New(drained func([]ring.Partition), now func() clock.Instant) *Pipeline {
-	p := &Pipeline{drained: drained, now: now}
+// anything runs, since the stages need the pipeline too. ended is told of
+// partitions without an open gate on which a delivery has ended; it must not block.
+func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
+	p := &Pipeline{ended: ended, now: now}
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
@@ -149,8 +151,8 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])
 	}
-	if len(out.Drained) > 0 {
-		p.drained(out.Drained)
+	if len(out.Ended) > 0 {
+		p.ended(out.Ended)
 	}
 }
 
@@ -203,6 +205,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 			ID:          m.Event.ID,
 		})
 		if err != nil {
+			p.diary.keyless(m.Event, err)
 			rejected = append(rejected, event.Verdict{
 				Handle: m.Event.Handle, Kind: event.Rejected, Reason: err.Error(), Attempts: m.Event.Attempts,
 			})
@@ -211,8 +214,16 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
 		events = append(events, m.Event)
 	}
+	if p.diary.open() {
+		p.diary.received(messages)
+	}
 	if len(rejected) > 0 {
 		p.Source.Settle(rejected)
+	}
+	if p.traces != nil {
+		for _, e := range events {
+			p.traces.receive(e, p.owns(e.Partition))
+		}
 	}
 	if len(events) > 0 {
 		p.Holder.Hold(events)
@@ -227,17 +238,39 @@ func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.E
 
 // Drop implements source.Sink. Who has the events already goes on with them: when
 // their copies come back, they join or are known to be done.
-func (p *Pipeline) Drop(handles []event.Handle) { p.Holder.Drop(handles) }
+func (p *Pipeline) Drop(handles []event.Handle) {
+	if p.traces != nil {
+		p.traces.dropped(handles)
+	}
+	p.Holder.Drop(handles)
+}
 
 // Deliver implements forward.Sink: events whose owner is this node.
 func (p *Pipeline) Deliver(events []*event.Event) {
-	epoch := p.epoch()
-	p.with(func(out *mailbox.Output) { p.Boxes.Accept(mailbox.Local, epoch, events, out) })
+	p.accept(mailbox.Local, p.epoch(), events)
+}
+
+// accept brings events to their mailboxes.
+func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*event.Event) {
+	p.with(func(out *mailbox.Output) {
+		p.Boxes.Accept(from, epoch, events, out)
+		if p.diary.open() {
+			p.diary.arrived(from, events, out.Verdicts)
+		}
+	})
 }
 
 // Settle implements forward.Sink: the end of a journey. Guests go back to the
 // stream that they came on.
 func (p *Pipeline) Settle(settlements []forward.Settlement) {
+	if p.traces != nil {
+		for _, span := range p.traces.settling(settlements) {
+			defer span.End()
+		}
+	}
+	if p.diary.open() {
+		p.diary.settled(settlements)
+	}
 	scratch := p.words.Get().(*[]event.Verdict)
 	own := (*scratch)[:0]
 	for i := range settlements {
@@ -255,10 +288,20 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 // Accept implements forward.Acceptor: what a peer has brought.
 func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
-		p.Holder.HoldGuest(p.guests.admit(a))
+		guests := p.guests.admit(a)
+		if p.traces != nil {
+			p.traces.relay(guests)
+		}
+		if p.diary.open() {
+			p.diary.relayed(guests)
+		}
+		p.Holder.HoldGuest(guests)
 		return
 	}
-	p.with(func(out *mailbox.Output) { p.Boxes.Accept(mailbox.Sender(a.From), a.Epoch, a.Events, out) })
+	if p.traces != nil {
+		p.traces.accept(a.Events)
+	}
+	p.accept(mailbox.Sender(a.From), a.Epoch, a.Events)
 }
 
 // TakeOver implements forward.Acceptor: what was done on a partition before it is ours.
@@ -288,6 +331,12 @@ func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []eve
 	dst = p.Boxes.Take(*lease, w, limit, dst)
 	if len(dst) > before {
 		p.noteMargin(lease.Until.Sub(p.now()))
+		if p.traces != nil {
+			p.traces.deliver(dst[before:])
+		}
+		if p.diary.open() {
+			p.diary.delivered(w, dst[before:])
+		}
 	}
 	return dst
 }
@@ -313,6 +362,10 @@ func (p *Pipeline) LeaseMargin(most time.Duration) time.Duration {
 
 // Finish implements app.Boxes.
 func (p *Pipeline) Finish(results []event.Result) {
+	if p.traces != nil {
+		p.traces.finish(results)
+	}
+	p.diary.finished(results, p.Boxes.Delivered)
 	p.with(func(out *mailbox.Output) { p.Boxes.Finish(results, out) })
 }
 
@@ -321,6 +374,12 @@ func (p *Pipeline) Lease() ownership.Lease { return *p.lease.Load() }
 
 // Table returns the newest applied epoch, nil before the first.
 func (p *Pipeline) Table() *ownership.Table { return p.table.Load() }
+
+// owns reports whether the newest table names this node as the owner of q.
+func (p *Pipeline) owns(q ring.Partition) bool {
+	t := p.table.Load()
+	return t != nil && t.Owner(q).Inc == *p.self.Load()
+}
 
 func (p *Pipeline) epoch() event.Position {
 	if t := p.table.Load(); t != nil {

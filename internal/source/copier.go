@@ -64,7 +64,9 @@ func (s *Source) copy(ctx context.Context, broker link, sink Sink) {
 			n := min(len(waiting), s.cfg.CopiesMax-flying)
 			batch := s.stillNeeded(waiting[:n], sink)
 			for _, out := range batch {
-				broker.send(ctx, s.copyOf(&out), func(err error) { s.land(out, err) })
+				c := s.copyOf(&out)
+				end := s.sending(ctx, out.message.Event, &c)
+				broker.send(ctx, c, func(err error) { end(err); s.land(out, err) })
 			}
 			flying += len(batch)
 			rest := copy(waiting, waiting[n:])
@@ -119,6 +121,11 @@ func (s *Source) copyOf(out *outgoingEvent) outgoing {
 	return retryCopy(s.cfg.RetryTopic, m, v)
 }
 
+// isDead reports whether the copy is a dead letter.
+func (s *Source) isDead(out *outgoingEvent) bool {
+	return out.verdict.Kind == event.Rejected || s.roundsAreOver(out)
+}
+
 func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
@@ -150,7 +157,7 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 			spilled = append(spilled, l.verdict.Handle)
 		}
 		switch {
-		case l.verdict.Kind == event.Rejected || s.roundsAreOver(&l.outgoingEvent):
+		case s.isDead(&l.outgoingEvent):
 			deadLettered++
 		case !l.spilled:
 			retried++
@@ -158,6 +165,9 @@ func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent
 	}
 	s.noteSettled()
 	s.mu.Unlock()
+	for i := range landed {
+		s.noteCopy(&landed[i])
+	}
 	if len(spilled) > 0 {
 		sink.Drop(spilled)
 	}

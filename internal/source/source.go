@@ -58,6 +58,7 @@ type Source struct {
 	open    func(ctx context.Context, cfg Config, log *slog.Logger) (link, error)
 	metrics *Metrics
 	log     *slog.Logger
+	sight   Sight
 
 	ready     chan struct{} // closed when the subscription stands
 	stopped   chan struct{} // closed when nothing more is handed on

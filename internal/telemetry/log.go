@@ -20,10 +20,17 @@ import (
 type LogConfig struct {
 	Level  string // debug, info, warn or error
 	Format string // json, text, or auto: text on a terminal, else json
+	Keys   string // hide, or reveal: events' keys stand in log lines and spans; they may be personal data
 }
 
+// The values of LogConfig.Keys.
+const (
+	KeysHidden   = "hide"
+	KeysRevealed = "reveal"
+)
+
 // DefaultLogConfig returns the settings for production.
-func DefaultLogConfig() LogConfig { return LogConfig{Level: "info", Format: "auto"} }
+func DefaultLogConfig() LogConfig { return LogConfig{Level: "info", Format: "auto", Keys: KeysHidden} }
 
 // Validate reports every field that is out of range.
 func (c LogConfig) Validate() error {
@@ -34,11 +41,16 @@ func (c LogConfig) Validate() error {
 	if c.Format != "auto" && c.Format != "json" && c.Format != "text" {
 		errs = append(errs, fmt.Errorf("telemetry: Format = %q, want auto, json or text", c.Format))
 	}
+	if c.Keys != KeysHidden && c.Keys != KeysRevealed {
+		errs = append(errs, fmt.Errorf("telemetry: Keys = %q, want hide or reveal", c.Keys))
+	}
 	return errors.Join(errs...)
 }
 
-func (c LogConfig) level() (slog.Level, error) {
-	switch c.Level {
+func (c LogConfig) level() (slog.Level, error) { return parseLevel(c.Level) }
+
+func parseLevel(name string) (slog.Level, error) {
+	switch name {
 	case "debug":
 		return slog.LevelDebug, nil
 	case "info":
@@ -48,7 +60,7 @@ func (c LogConfig) level() (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, fmt.Errorf("telemetry: Level = %q, want debug, info, warn or error", c.Level)
+	return 0, fmt.Errorf("telemetry: Level = %q, want debug, info, warn or error", name)
 }
 
 // NewLogger returns a logger that writes to w, usually os.Stderr. The level can be

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestLogger(t *testing.T) {
 	var out bytes.Buffer
-	logger, level, err := telemetry.NewLogger(&out, telemetry.LogConfig{Level: "warn", Format: "auto"})
+	logger, level, err := telemetry.NewLogger(&out, telemetry.LogConfig{Level: "warn", Format: "auto", Keys: "hide"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestLoggerFormats(t *testing.T) {
 		"text":               {&buffer, "text", true},
 		"json on a terminal": {null, "json", false},
 	} {
-		logger, _, err := telemetry.NewLogger(test.w, telemetry.LogConfig{Level: "info", Format: test.format})
+		logger, _, err := telemetry.NewLogger(test.w, telemetry.LogConfig{Level: "info", Format: test.format, Keys: "hide"})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -72,9 +72,9 @@ func TestLoggerFormats(t *testing.T) {
 			t.Errorf("%s: text is %v, want %v", name, text, test.text)
 		}
 	}
-	_, _, err = telemetry.NewLogger(&buffer, telemetry.LogConfig{Level: "loud", Format: "xml"})
-	if err == nil || !strings.Contains(err.Error(), `Level = "loud"`) || !strings.Contains(err.Error(), `Format = "xml"`) {
-		t.Errorf("error %v, want both fields in it", err)
+	_, _, err = telemetry.NewLogger(&buffer, telemetry.LogConfig{Level: "loud", Format: "xml", Keys: "some"})
+	if err == nil || !strings.Contains(err.Error(), `Level = "loud"`) || !strings.Contains(err.Error(), `Format = "xml"`) || !strings.Contains(err.Error(), `Keys = "some"`) {
+		t.Errorf("error %v, want all three fields in it", err)
 	}
 	if err := telemetry.DefaultLogConfig().Validate(); err != nil {
 		t.Errorf("the default is invalid: %v", err)

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/telemetry"
+)
+
+// flushTimeout is how long the last spans may take to get out of an ending process.
+const flushTimeout = 3 * time.Second
+
+// sightOf returns how the member shows single events, and what sends the last spans out.
+func sightOf(ctx context.Context, cfg config.Config, log *slog.Logger) (pipeline.Sight, func(), error) {
+	traces, err := telemetry.NewTraces(ctx, version(), cfg.Node.Group, cfg.Node.Name, log)
+	if err != nil {
+		return pipeline.Sight{}, nil, usageError{err}
+	}
+	if cfg.Log.Keys == telemetry.KeysRevealed {
+		log.Warn("keys are shown in log lines and spans", "setting", "log.keys")
+	}
+	sight := pipeline.Sight{
+		Tracer: traces.Tracer, Roots: traces.Roots, Subscription: cfg.Pulsar.Subscription, Keys: cfg.Log.Keys == telemetry.KeysRevealed,
+	}
+	return sight, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := traces.Close(ctx); err != nil {
+			log.Warn("the last spans are not exported", "error", err)
+		}
+	}, nil
+}

@@ -1,0 +1,129 @@
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/source"
+)
+
+// Sight is how a pipeline shows the way of single events. The zero Sight shows nothing.
+type Sight struct {
+	Tracer       trace.Tracer // nil: no traces
+	Roots        bool         // also events whose producer has not sampled them may be: the Tracer's sampler decides
+	Subscription string       // named in spans
+	Log          *slog.Logger // nil: no lines
+	Keys         bool         // keys are shown in both; they may be personal data
+}
+
+// Show makes the pipeline show the way of events. Call it before anything runs.
+func (p *Pipeline) Show(s Sight) {
+	if s.Tracer != nil {
+		p.traces = newTraces(&s)
+	}
+	if s.Log != nil {
+		p.diary = diary{log: s.Log.With("component", "pipeline"), keys: s.Keys}
+	}
+}
+
+// diary writes the lines about single events: every step at debug, and what the
+// application could not do in time as a warning. Each names the event by its message id.
+type diary struct {
+	log  *slog.Logger // nil: nothing is written
+	keys bool
+}
+
+// open reports whether every step is written down. It is asked once for a batch.
+func (d *diary) open() bool {
+	return d.log != nil && d.log.Enabled(context.Background(), slog.LevelDebug)
+}
+
+func (d *diary) received(messages []source.Message) {
+	for i := range messages {
+		e := messages[i].Event
+		attrs := []any{"message_id", e.ID.String(), "topic", e.Topic, "partition", int(e.Partition), "redelivery", e.Redelivery, "round", e.Round}
+		if d.keys {
+			attrs = append(attrs, "key", string(e.Key))
+		}
+		d.log.Debug("received", attrs...)
+	}
+}
+
+func (d *diary) keyless(e *event.Event, err error) {
+	if d.log != nil {
+		d.log.Warn("no key can be had, the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
+	}
+}
+
+func (d *diary) relayed(events []*event.Event) {
+	for _, e := range events {
+		d.log.Debug("relayed for a peer", "message_id", e.ID.String(), "partition", int(e.Partition))
+	}
+}
+
+// arrived is about events at their mailbox, and the answers that they got there at once.
+func (d *diary) arrived(from mailbox.Sender, events []*event.Event, answers []mailbox.Addressed) {
+	answered := make(map[event.Handle]event.VerdictKind, len(answers))
+	for i := range answers {
+		if answers[i].To == from {
+			answered[answers[i].Handle] = answers[i].Kind
+		}
+	}
+	for _, e := range events {
+		attrs := []any{"message_id", e.ID.String(), "partition", int(e.Partition), "stream", uint64(from)} // 0: from this very node
+		if kind, ok := answered[e.Handle]; ok {
+			d.log.Debug("answered by the mailbox", append(attrs, "verdict", kind.String())...)
+			continue
+		}
+		d.log.Debug("in the mailbox", attrs...)
+	}
+}
+
+func (d *diary) delivered(w event.WorkerID, deliveries []event.Delivery) {
+	for i := range deliveries {
+		v := &deliveries[i]
+		d.log.Debug("delivered", "message_id", v.Event.ID.String(), "partition", int(v.Partition),
+			"worker", uint64(w), "attempt", v.Attempt, "fencing_token", v.Token)
+	}
+}
+
+// finished is about results before the mailboxes have them. find returns the event of
+// a delivery, nil when it is over.
+func (d *diary) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
+	if d.log == nil {
+		return
+	}
+	all := d.open()
+	for i := range results {
+		r := &results[i]
+		late := r.TimedOut || r.Kind == event.ResultLost || r.Kind == event.ResultCrashed
+		if !late && !all {
+			continue
+		}
+		e := find(r.Delivery)
+		if e == nil {
+			continue
+		}
+		attrs := []any{"message_id", e.ID.String(), "partition", int(e.Partition), "result", r.Kind.String(), "attempts", e.Attempts}
+		if r.Reason != "" {
+			attrs = append(attrs, "error", e.Key.HideIn(r.Reason))
+		}
+		if late {
+			d.log.Warn("no answer in time", attrs...)
+		} else {
+			d.log.Debug("finished", attrs...)
+		}
+	}
+}
+
+func (d *diary) settled(settlements []forward.Settlement) {
+	for i := range settlements {
+		s := &settlements[i]
+		d.log.Debug("settled", "message_id", s.Event.ID.String(), "verdict", s.Verdict.Kind.String(), "attempts", s.Verdict.Attempts)
+	}
+}

@@ -1,0 +1,92 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Traces exports spans as the OTEL_ variables of the environment say.
+type Traces struct {
+	Tracer trace.Tracer // nil: nobody wants traces
+	Roots  bool         // OTEL_TRACES_SAMPLER is set, so a trace may begin here; else it follows the producer
+
+	provider *sdktrace.TracerProvider
+}
+
+// tracesWanted are the variables of which one must be set.
+var tracesWanted = []string{"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
+
+// NewTraces returns what the environment asks for, which is nothing unless one of
+// OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
+// is set. OTEL_SDK_DISABLED=true and OTEL_TRACES_EXPORTER=none win over all others.
+//
+// Unless OTEL_TRACES_SAMPLER is set, exactly those events are traced whose producer has
+// sampled them. A wrong value is an error. What is reported to package otel afterwards,
+// such as an exporter that cannot export, goes to log.
+func NewTraces(ctx context.Context, version, group, node string, log *slog.Logger) (*Traces, error) {
+	wanted := false
+	for _, name := range tracesWanted {
+		wanted = wanted || os.Getenv(name) != ""
+	}
+	if !wanted || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return &Traces{}, nil
+	}
+	exporter, err := autoexport.NewSpanExporter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: traces: OTEL_TRACES_EXPORTER=%s: %w; otlp, console and none are known", os.Getenv("OTEL_TRACES_EXPORTER"), err)
+	}
+	if autoexport.IsNoneSpanExporter(exporter) {
+		return &Traces{}, nil
+	}
+	return newTraces(ctx, sdktrace.WithBatcher(exporter), version, group, node, log)
+}
+
+func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, version, group, node string, log *slog.Logger) (*Traces, error) {
+	log = log.With("component", "traces")
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not exported", "error", err) }))
+	about, err := resource.New(ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(
+			semconv.ServiceName("ringfence-router"), semconv.ServiceVersion(version), semconv.ServiceInstanceID(node),
+			attribute.String("ringfence.group", group),
+		),
+		resource.WithFromEnv(), // what the user says comes last, and wins
+	)
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: traces: %w", err)
+	}
+	options := []sdktrace.TracerProviderOption{export, sdktrace.WithResource(about)}
+	roots := os.Getenv("OTEL_TRACES_SAMPLER") != ""
+	if !roots { // else the SDK goes by it
+		options = append(options, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+	}
+	provider := sdktrace.NewTracerProvider(options...)
+	log.Info("tracing", "exporter", cmp.Or(os.Getenv("OTEL_TRACES_EXPORTER"), "otlp"), "sampler", cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), "as the producer"))
+	return &Traces{
+		Tracer: provider.Tracer("github.com/ringfence/router", trace.WithInstrumentationVersion(version)), Roots: roots,
+		provider: provider,
+	}, nil
+}
+
+// Close exports what is left, until ctx ends.
+func (t *Traces) Close(ctx context.Context) error {
+	if t.provider == nil {
+		return nil
+	}
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("telemetry: traces: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package telemetry_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/telemetry"
+)
+
+// collector takes spans over OTLP, and remembers what they are called and who sent them.
+type collector struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	spans map[string]string // name → service.instance.id
+}
+
+func newCollector(t *testing.T) *collector {
+	c := &collector{spans: make(map[string]string)}
+	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var request collectorv1.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(body, &request)
+		}
+		if err != nil || r.URL.Path != "/v1/traces" {
+			t.Errorf("%s: %v", r.URL.Path, err)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, resource := range request.GetResourceSpans() {
+			instance := ""
+			for _, a := range resource.GetResource().GetAttributes() {
+				if a.GetKey() == "service.instance.id" {
+					instance = a.GetValue().GetStringValue()
+				}
+			}
+			for _, scope := range resource.GetScopeSpans() {
+				for _, span := range scope.GetSpans() {
+					c.spans[span.GetName()] = instance
+				}
+			}
+		}
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func newTraces(t *testing.T) *telemetry.Traces {
+	t.Helper()
+	traces, err := telemetry.NewTraces(t.Context(), "v1", "orders", "a", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return traces
+}
+
+// Nobody who has not asked for traces pays for them.
+func TestTracesAreOffUnlessAskedFor(t *testing.T) {
+	for name, environ := range map[string]map[string]string{
+		"nothing set":  {},
+		"no exporter":  {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+		"SDK disabled": {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+		"sampler only": {"OTEL_TRACES_SAMPLER": "always_on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for key, value := range environ {
+				t.Setenv(key, value)
+			}
+			if traces := newTraces(t); traces.Tracer != nil || traces.Close(t.Context()) != nil {
+				t.Error("there is a tracer")
+			}
+		})
+	}
+	t.Setenv("OTEL_TRACES_EXPORTER", "smoke signals")
+	if _, err := telemetry.NewTraces(t.Context(), "v1", "orders", "a", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "smoke signals") {
+		t.Errorf("error %v, want the unknown exporter in it", err)
+	}
+}
+
+// Without a sampler of its own a router follows the producers.
+func TestTracesFollowTheProducer(t *testing.T) {
+	remote := func(flags trace.TraceFlags) context.Context {
+		return trace.ContextWithRemoteSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: flags, Remote: true,
+		}))
+	}
+	for name, test := range map[string]struct {
+		sampler, argument string
+		roots             bool
+		exported          []string
+	}{
+		"as the producer": {"", "", false, []string{"sampled"}},
+		"also a share":    {"parentbased_traceidratio", "1", true, []string{"sampled", "root"}},
+		"everything":      {"always_on", "", true, []string{"sampled", "root", "unsampled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCollector(t)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
+			t.Setenv("OTEL_TRACES_SAMPLER", test.sampler)
+			t.Setenv("OTEL_TRACES_SAMPLER_ARG", test.argument)
+			traces := newTraces(t)
+			if traces.Roots != test.roots {
+				t.Errorf("Roots = %v, want %v", traces.Roots, test.roots)
+			}
+			for name, ctx := range map[string]context.Context{"sampled": remote(trace.FlagsSampled), "unsampled": remote(0), "root": context.Background()} {
+				_, span := traces.Tracer.Start(ctx, name)
+				span.End()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := traces.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if len(c.spans) != len(test.exported) {
+				t.Errorf("exported %v, want %v", c.spans, test.exported)
+			}
+			for _, name := range test.exported {
+				if c.spans[name] != "a" {
+					t.Errorf("span %q comes from %q, want a", name, c.spans[name])
+				}
+			}
+		})
+	}
+}
