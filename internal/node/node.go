@@ -272,6 +272,13 @@ func (n *Node) identity() forward.Identity {
 func (n *Node) serveApp(ctx context.Context) error {
 	server := grpc.NewServer(append(app.ServerOptions(n.cfg.App), grpc.Creds(n.parts.AppCreds))...)
 	appv1.RegisterAppServiceServer(server, n.app)
+	state := health.NewServer()
+	healthv1.RegisterHealthServer(server, state)
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	telling.Go(func() { n.keepHealth(ctx, state) })
 	stop := context.AfterFunc(ctx, func() {
 		force := time.AfterFunc(time.Second, server.Stop)
 		defer force.Stop()
