@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -131,4 +132,20 @@ func write(t testing.TB, path, kind string, content []byte) {
 	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ClientConfig returns the configuration of a client that takes a server of this CA
+// with a name for its own, and shows a certificate, or none.
+func (ca *CA) ClientConfig(t testing.TB, server string, pairs ...Pair) *tls.Config {
+	t.Helper()
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: server, RootCAs: x509.NewCertPool()}
+	config.RootCAs.AddCert(ca.certificate)
+	for _, p := range pairs {
+		certificate, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Certificates = append(config.Certificates, certificate)
+	}
+	return config
 }

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// castle is one member with all doors locked, in this process.
+type castle struct {
+	ip        string
+	ca        *tlstest.CA
+	gossipKey []byte
+	stop      func() error
+}
+
+const adminSecret = "the-token-of-operators"
+
+func newCastle(t *testing.T) *castle {
+	t.Helper()
+	c := &castle{ip: "127.91.0.1", ca: tlstest.NewCA(t), gossipKey: []byte("0123456789abcdef")}
+	peer, app := c.ca.Issue(t, "orders-router"), c.ca.Issue(t, "orders-router")
+	dir := t.TempDir()
+	keys, token := filepath.Join(dir, "keys"), filepath.Join(dir, "token")
+	for path, content := range map[string]string{keys: base64.StdEncoding.EncodeToString(c.gossipKey) + "\n", token: adminSecret + "\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settings := filepath.Join(dir, "router.yaml")
+	content := fmt.Sprintf(`
+node: {group: doors, name: castle}
+pulsar: {topics: orders, subscription: orders}
+app: {listen: "%[1]s:16650", tls: {cert_file: %[2]q, key_file: %[3]q, ca_file: %[4]q, name: orders-app}}
+peer: {listen: "%[1]s:16651", tls: {cert_file: %[5]q, key_file: %[6]q, ca_file: %[4]q, name: orders-router}}
+gossip: {listen: "%[1]s:16652", encryption_keys_file: %[7]q}
+admin: {listen: "%[1]s:16653", token_file: %[8]q, drain_token: only-for-drains}
+debug: {listen: "%[1]s:16654"}
+ownership: {profile: fast}
+log: {level: error}
+`, c.ip, app.CertFile, app.KeyFile, c.ca.File, peer.CertFile, peer.KeyFile, keys, token)
+	if err := os.WriteFile(settings, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := config.Load(config.Sources{File: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, log := membroker.New(membroker.DefaultConfig()), controllog.NewMem()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, loaded.Config, broker{
+			source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
+				return source.NewMem(loaded.Pulsar.Config, events, metrics, log)
+			},
+			controlLog: func(*slog.Logger) (controllog.Transport, error) { return log, nil },
+		})
+	}()
+	c.stop = func() error { cancel(); return <-ended }
+	eventually(t, "the admin page answers", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("the member ended: %v", err)
+		default:
+		}
+		code, _ := c.ask("GET", "/startupz", "")
+		return code == http.StatusOK
+	})
+	return c
+}
+
+// ask makes a request to the admin page, and returns the status and what is said.
+func (c *castle) ask(method, path, token string) (code int, text string) {
+	r, err := http.NewRequest(method, "http://"+c.ip+":16653"+path, http.NoBody)
+	if err != nil {
+		return 0, err.Error()
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(body)
+}
+
+// stranger is somebody who tries a door, by what he has to show.
+type stranger struct {
+	who   string
+	creds credentials.TransportCredentials
+	tls   *tls.Config // nil: in the clear
+}
+
+// strangers try a door whose keeper lets in who has a certificate for name.
+func (c *castle) strangers(t *testing.T, name string) []stranger {
+	t.Helper()
+	other := tlstest.NewCA(t)
+	ended := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	list := []stranger{{who: "in the clear", creds: insecure.NewCredentials()}}
+	for who, pairs := range map[string][]tlstest.Pair{
+		"without a certificate":         nil,
+		"with that of another service":  {c.ca.Issue(t, "payments")},
+		"with the name, of another CA":  {other.Issue(t, name)},
+		"with one that has ended":       {c.ca.IssueFor(t, -time.Minute, ended, name)},
+		"with one for servers and name": {c.ca.IssueFor(t, time.Hour, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, name)},
+	} {
+		config := c.ca.ClientConfig(t, "orders-router", pairs...)
+		list = append(list, stranger{who, credentials.NewTLS(config), config})
+	}
+	return list
+}
+
+// friend has what a door asks for.
+func (c *castle) friend(t *testing.T, name string) *tls.Config {
+	t.Helper()
+	return c.ca.ClientConfig(t, "orders-router", c.ca.Issue(t, name))
+}
+
+// TestDoors: who has no credentials gets in nowhere, and who has them does.
+func TestDoors(t *testing.T) {
+	c := newCastle(t)
+	t.Run("peers", c.testPeers)
+	t.Run("gossip", c.testGossip)
+	t.Run("application", c.testApplication)
+	t.Run("admin", c.testAdmin)
+	t.Run("afterwards", func(t *testing.T) {
+		_, metrics := c.ask("GET", "/metrics", "")
+		for _, series := range []string{
+			`ringfence_doors_turned_away_total{door="peer",why="handshake"}`,
+			`ringfence_doors_turned_away_total{door="app",why="handshake"}`,
+			`ringfence_doors_turned_away_total{door="admin",why="token"}`,
+			`ringfence_tls_certificate_expiry_timestamp_seconds{door="peer"}`,
+		} {
+			if !strings.Contains(metrics, "\n"+series) {
+				t.Errorf("no metric tells of %s", series)
+			}
+		}
+	})
+	if err := c.stop(); err != nil {
+		t.Errorf("the member ended with %v", err)
+	}
+}
+
+// testPeers opens a stream to the member as one who says that he is of another group: who is
+// let in hears about that, and nobody else gets as far.
+func (c *castle) testPeers(t *testing.T) {
+	hello := func(creds credentials.TransportCredentials) error {
+		conn, err := grpc.NewClient(c.ip+":16651", grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		stream, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
+		if err != nil {
+			return err
+		}
+		err = stream.Send(&peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: &peerv1.Hello{
+			Group: "another", HashId: ring.HashID, Member: "m", Incarnation: make([]byte, 16), VersionMin: 1, VersionMax: 1,
+		}}})
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		_, err = stream.Recv()
+		return err
+	}
+	if err := hello(credentials.NewTLS(c.friend(t, "orders-router"))); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a peer with the certificate does not get as far as the Hello: %v", err)
+	}
+	for _, s := range c.strangers(t, "orders-router") {
+		if err := hello(s.creds); status.Code(err) != codes.Unavailable {
+			t.Errorf("a peer %s hears %v", s.who, err)
+		}
+	}
+}
+
+func (c *castle) testGossip(t *testing.T) {
+	other := []byte("fedcba9876543210")
+	knock := func(t *testing.T, ip, group string, keys ...[]byte) (members func() int, failures func() float64) {
+		cfg := membership.DefaultConfig()
+		cfg.Group, cfg.Name, cfg.Listen, cfg.Seeds, cfg.SecretKeys = group, "stranger", ip+":16652", []string{c.ip + ":16652"}, keys
+		registry := prometheus.NewRegistry()
+		g, err := membership.New(cfg, membership.Member{Inc: ownership.Incarnation{1}, GRPCAddr: ip + ":16651"},
+			func(membership.Evidence) {}, slog.New(slog.DiscardHandler), membership.NewMetrics(registry))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		return func() int { return len(g.Members()) }, func() float64 { return counted(t, registry, "ringfence_membership_contacts_total", "failed") }
+	}
+	for name, s := range map[string]struct {
+		ip, group string
+		keys      [][]byte
+	}{
+		"in the clear":       {"127.91.0.2", "doors", nil},
+		"with another key":   {"127.91.0.3", "doors", [][]byte{other}},
+		"with another label": {"127.91.0.4", "payments", [][]byte{c.gossipKey}},
+		"with neither":       {"127.91.0.5", "payments", [][]byte{other}},
+		"with key and label": {"127.91.0.6", "doors", [][]byte{c.gossipKey}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			members, failures := knock(t, s.ip, s.group, s.keys...)
+			if name == "with key and label" {
+				eventually(t, "a member gets in", func() bool { return members() == 1 })
+				return
+			}
+			eventually(t, "two attempts fail", func() bool { return failures() >= 2 })
+			if members() > 0 {
+				t.Error("it got in")
+			}
+		})
+	}
+}
+
+func (c *castle) testApplication(t *testing.T) {
+	const workers, turnedAway = "ringfence_app_workers", `ringfence_doors_turned_away_total{door="app",why="handshake"}`
+	attach := func(config *tls.Config, until string) {
+		t.Helper()
+		before := c.metric(until)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- client.Run(ctx, c.ip+":16650", func(context.Context, *client.Event) error { return nil },
+				client.TLS(config), client.Logger(slog.New(slog.DiscardHandler)))
+		}()
+		eventually(t, until+" grows", func() bool { return c.metric(until) > before })
+		if n := c.metric(workers); until != workers && n > 0 {
+			t.Error("it got in")
+		}
+		stop()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("the application ended with %v", err)
+		}
+		eventually(t, "the worker is gone", func() bool { return c.metric(workers) == 0 })
+	}
+	attach(c.friend(t, "orders-app"), workers)
+	for _, s := range c.strangers(t, "orders-app") {
+		t.Run(s.who, func(*testing.T) { attach(s.tls, turnedAway) })
+	}
+}
+
+// metric returns the value of a series that the member shows, 0 if it does not.
+func (c *castle) metric(series string) (value float64) {
+	_, metrics := c.ask("GET", "/metrics", "")
+	_, rest, _ := strings.Cut(metrics, "\n"+series+" ")
+	_, _ = fmt.Sscan(rest, &value) // nothing to read: 0
+	return value
+}
+
+func (c *castle) testAdmin(t *testing.T) {
+	for _, r := range []struct {
+		method, path string
+	}{
+		{"POST", "/drain"},
+		{"GET", "/drain"},
+		{"HEAD", "/drain"},
+		{"POST", "/undrain"},
+		{"GET", "/undrain"},
+		{"GET", "/v1/keys?key=user-1"},
+		{"PUT", "/v1/log"},
+		{"POST", "/log/level"},
+		{"DELETE", "/v1/members"},
+		{"GET", "/nothing"},
+	} {
+		tokens := []string{"", "wrong", adminSecret[:len(adminSecret)-1], adminSecret + "x"}
+		if !strings.HasSuffix(r.path, "/drain") {
+			tokens = append(tokens, "only-for-drains")
+		}
+		for _, token := range tokens {
+			if code, text := c.ask(r.method, r.path, token); code != http.StatusUnauthorized {
+				t.Errorf("%s %s with the token %q: %d %s", r.method, r.path, token, code, text)
+			}
+		}
+	}
+	for _, path := range []string{"/livez", "/startupz", "/metrics", "/v1/members"} {
+		if code, text := c.ask("GET", path, ""); code != http.StatusOK {
+			t.Errorf("%s is not open: %d %s", path, code, text)
+		}
+	}
+	if code, text := c.ask("GET", "/v1/keys?key=user-1", adminSecret); code != http.StatusOK {
+		t.Errorf("/v1/keys with the token: %d %s", code, text)
+	}
+	if n := c.metric("ringfence_node_drains_total"); n != 0 {
+		t.Errorf("somebody has drained the member %v times", n)
+	}
+	if code, text := c.ask("GET", "/drain?wait=20s", "only-for-drains"); code != http.StatusOK {
+		t.Errorf("/drain with its token: %d %s", code, text)
+	}
+}
+
+// counted sums up the counters of a name that have a label of a value.
+func counted(t *testing.T, registry *prometheus.Registry, name, label string) (sum float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == name && l.GetValue() == label {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
