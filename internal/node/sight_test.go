@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -141,7 +142,7 @@ func (o *observed) tree(id trace.TraceID) (paths []string, wrong error) {
 			name, _, _ := strings.Cut(s.Name, " ")
 			nodes[s.SpanContext.SpanID()] = node{process + "/" + name, s.Parent.SpanID()}
 			for _, a := range s.Attributes {
-				if strings.Contains(a.Value.Emit(), "user-") {
+				if !o.keys && strings.Contains(a.Value.Emit(), "user-") {
 					wrong = errors.Join(wrong, fmt.Errorf("%s shows the key: %s = %s", s.Name, a.Key, a.Value.Emit()))
 				}
 			}
@@ -161,15 +162,15 @@ func (o *observed) tree(id trace.TraceID) (paths []string, wrong error) {
 	return paths, wrong
 }
 
-// The trace of an event goes on from its producer through consumer node, owner and
-// application, each a process of its own, and back to the ack; and only if its producer
-// has sampled it.
-func TestOneTraceAcrossProcesses(t *testing.T) {
-	t.Parallel() // each waits for a Genesis, which takes seconds and no work
+func TestEventsCanBeFollowed(t *testing.T) {
+	t.Parallel() // it waits for a Genesis, which takes seconds and no work
 	o := newObserved(t)
 	a, b := o.start("a", nil), o.start("b", nil)
 	var unsampled sync.Map // payload → trace id that its handler found
 	handler := func(ctx context.Context, e *client.Event) error {
+		if strings.HasPrefix(string(e.Payload), "reject") {
+			return client.Reject("no order of " + e.Key)
+		}
 		sc := trace.SpanContextFromContext(ctx)
 		if strings.HasPrefix(string(e.Payload), "unsampled") {
 			unsampled.Store(string(e.Payload), sc.TraceID().String())
@@ -181,7 +182,14 @@ func TestOneTraceAcrossProcesses(t *testing.T) {
 	o.handle(a, handler)
 	o.handle(b, handler)
 	o.ready(a, b)
+	t.Run("one trace", func(t *testing.T) { followByTrace(t, o, &unsampled) })
+	t.Run("one message id", func(t *testing.T) { followByMessageID(t, o) })
+}
 
+// The trace of an event goes on from its producer through consumer node, owner and
+// application, each with what it exports by itself, and back to the ack; and only if its
+// producer has sampled it.
+func followByTrace(t *testing.T, o *observed, unsampled *sync.Map) {
 	const n = 40
 	traceID := func(i int) string { return fmt.Sprintf("%032x", i+1) }
 	for i := range n {
@@ -232,10 +240,12 @@ func TestOneTraceAcrossProcesses(t *testing.T) {
 		default:
 			t.Errorf("spans %q\nwant  %q\nor    %q", got, local, remote)
 		}
-		if other, _ := trace.TraceIDFromHex(traceID(n + i)); true {
-			if spans, _ := o.tree(other); len(spans) > 0 {
-				t.Errorf("an event that its producer has not sampled has spans %q", spans)
-			}
+		other, err := trace.TraceIDFromHex(traceID(n + i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spans, _ := o.tree(other); len(spans) > 0 {
+			t.Errorf("an event that its producer has not sampled has spans %q", spans)
 		}
 		if got, _ := unsampled.Load(fmt.Sprintf("unsampled %d", i)); got != traceID(n+i) {
 			t.Errorf("the handler of an unsampled event is in trace %v, want its producer's", got)
@@ -247,10 +257,11 @@ func TestOneTraceAcrossProcesses(t *testing.T) {
 }
 
 // Retries and dead letters stay in the trace of their event, also through the topics
-// that copies go to.
+// that copies go to. Here keys are to be shown, and are.
 func TestATraceGoesOnThroughTheRetryTopic(t *testing.T) {
-	t.Parallel() // each waits for a Genesis, which takes seconds and no work
+	t.Parallel() // it waits for a Genesis, which takes seconds and no work
 	o := newObserved(t)
+	o.keys = true
 	soon := func(c *Config) {
 		c.Retry = outcome.DefaultConfig()
 		c.Retry.RetryHoldMax = 0 // every retry goes by way of the retry topic
@@ -290,33 +301,34 @@ func TestATraceGoesOnThroughTheRetryTopic(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("spans %q\nwant  %q", got, want)
 	}
+	for message, n := range map[string]int{"received": 2, "dead letter": 1} {
+		found := o.lines["a"].with(`"msg":"` + message + `"`)
+		if len(found) != n || !strings.Contains(found[0], `"key":"user-1"`) {
+			t.Errorf("%s: %q, want %d, with the key", message, found, n)
+		}
+	}
+	shown := func(s tracetest.SpanStub) bool {
+		return slices.ContainsFunc(s.Attributes, func(a attribute.KeyValue) bool { return a.Key == "ringfence.key" && a.Value.AsString() == "user-1" })
+	}
+	if !slices.ContainsFunc(o.spans["a"].GetSpans(), shown) {
+		t.Error("no span has the key")
+	}
 }
 
 // The message id of an event finds its lines at every node that it crossed, and no
 // line shows its key.
-func TestTheMessageIDFindsAllLines(t *testing.T) {
-	t.Parallel() // each waits for a Genesis, which takes seconds and no work
-	o := newObserved(t)
-	a, b := o.start("a", nil), o.start("b", nil)
-	handler := func(_ context.Context, e *client.Event) error {
-		if strings.HasPrefix(string(e.Payload), "reject") {
-			return client.Reject("no order of " + e.Key)
-		}
-		return nil
-	}
-	o.handle(a, handler)
-	o.handle(b, handler)
-	o.ready(a, b)
+func followByMessageID(t *testing.T, o *observed) {
+	before := o.broker.SubscriptionStats("orders").Acked
 	const n = 40
 	ids := make(map[string]bool) // rejected
 	for i := range n {
-		what := "work"
+		what := "unsampled"
 		if i%2 == 0 {
 			what = "reject"
 		}
 		ids[o.send(fmt.Sprintf("user-%d", i), fmt.Sprintf("%s %d", what, i), "")] = i%2 == 0
 	}
-	o.acked(n)
+	o.acked(before + n)
 
 	crossed := 0
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
@@ -357,31 +369,5 @@ func TestTheMessageIDFindsAllLines(t *testing.T) {
 		if len(l.with("(key hidden)")) == 0 {
 			t.Errorf("no line of %s would have shown a key: this run proved nothing", name)
 		}
-	}
-}
-
-// Whoever says so sees the keys.
-func TestKeysAreShownOnDemand(t *testing.T) {
-	t.Parallel() // each waits for a Genesis, which takes seconds and no work
-	o := newObserved(t)
-	o.keys = true
-	a := o.start("a", nil)
-	o.handle(a, func(context.Context, *client.Event) error { return client.Reject("never") })
-	o.ready(a)
-	o.send("user-1", "doomed", "00-0000000000000000000000000000abcd-00000000000000aa-01")
-	o.acked(1)
-	for _, message := range []string{"received", "dead letter"} {
-		if found := o.lines["a"].with(`"msg":"` + message + `"`); len(found) != 1 || !strings.Contains(found[0], `"key":"user-1"`) {
-			t.Errorf("%s: %q, want one with the key", message, found)
-		}
-	}
-	shown := false
-	for _, s := range o.spans["a"].GetSpans() {
-		for _, attr := range s.Attributes {
-			shown = shown || attr.Key == "ringfence.key" && attr.Value.AsString() == "user-1"
-		}
-	}
-	if !shown {
-		t.Error("no span has the key")
 	}
 }
