@@ -478,6 +478,43 @@ func TestRunConnectsForEver(t *testing.T) {
 	})
 }
 
+// withoutEnd is a context whose Done is nil, as that of context.Background is.
+type withoutEnd struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (*withoutEnd) Done() <-chan struct{} { return nil }
+
+func (c *withoutEnd) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A context without an end must not look like one that has ended: the stream would be
+// drained as soon as it stands, again and again.
+func TestRunWithAContextWithoutAnEnd(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	ctx := &withoutEnd{Context: context.WithoutCancel(t.Context())}
+	var log bytes.Buffer
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(ctx, done, client.Logger(slog.New(slog.NewTextHandler(&log, nil)))) })
+	for n := range int64(5) {
+		if got := r.Deliver(&client.Event{ID: client.MessageID{Entry: n}, Key: "a"}).Outcome(); got.Kind != clienttest.Done {
+			t.Errorf("event %d: %v, want done", n, got)
+		}
+		time.Sleep(100 * time.Millisecond) // a Ping lies between
+	}
+	ctx.ended.Store(true)
+	r.Disconnect()
+	running.Wait()
+	if n := strings.Count(log.String(), "connected to the router"); n != 1 {
+		t.Errorf("%d streams, want 1:\n%s", n, log.String())
+	}
+}
+
 func TestRunRefusesBadArguments(t *testing.T) {
 	tests := map[string]struct {
 		endpoint string

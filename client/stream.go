@@ -368,13 +368,13 @@ func (s *stream) send(ctx context.Context) error {
 	pings := time.NewTicker(pingDefault)
 	defer pings.Stop()
 	every := pingDefault
-	done := ctx.Done()
+	done, draining := ctx.Done(), false // done is nil for a context that never ends, too
 	for {
 		select {
 		case <-s.broken:
 			return nil
 		case <-done:
-			done = nil
+			done, draining = nil, true
 			if err := s.drain(); err != nil {
 				return err
 			}
@@ -391,7 +391,7 @@ func (s *stream) send(ctx context.Context) error {
 		if err := s.flush(); err != nil {
 			return err
 		}
-		if done == nil && s.drained() {
+		if draining && s.drained() {
 			return s.closeSend()
 		}
 	}
