@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/crew"
 	"github.com/ringfence/router/internal/demo"
 	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/source"
@@ -122,7 +123,7 @@ func child(role string, run func(*cobra.Command) error) *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Ignore(os.Interrupt)
-			demo.FollowParent(os.Stdin, os.Exit)
+			crew.FollowParent(os.Stdin, os.Exit)
 			return run(cmd)
 		},
 	}

@@ -11,11 +11,14 @@ import (
 	"time"
 )
 
-// TestMain makes the test binary the router when it is started as one: the demo and
-// its children are this binary, started again.
+// TestMain makes the test binary the router when it is started as one: the children of
+// demo and dev are this binary, started again, and so is the application of a user.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "demo" {
+	if len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "dev") {
 		main()
+	}
+	if len(os.Args) > 1 && os.Args[1] == testApp {
+		os.Exit(runTestApp())
 	}
 	os.Exit(m.Run())
 }
@@ -23,12 +26,17 @@ func TestMain(m *testing.M) {
 // demoProcess returns a demo as a process of its own, with its files in a folder of the test.
 func demoProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, folder string) {
 	t.Helper()
+	return process(t, "demo", arguments...)
+}
+
+func process(t *testing.T, verb string, arguments ...string) (cmd *exec.Cmd, folder string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder = t.TempDir()
-	cmd = exec.CommandContext(t.Context(), self, append([]string{"demo"}, arguments...)...)
+	cmd = exec.CommandContext(t.Context(), self, append([]string{verb}, arguments...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+folder, "GORACE=halt_on_error=1") // a race in a child ends the demo
 	cmd.WaitDelay = time.Second
 	return cmd, folder

@@ -71,6 +71,7 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(demoCommands()...)
+	root.AddCommand(devCommand())
 	return root
 }
 

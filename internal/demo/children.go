@@ -1,16 +1,11 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -19,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/crew"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/journal"
 	"github.com/ringfence/router/internal/membroker"
@@ -34,12 +30,7 @@ const (
 )
 
 const (
-	// folderEnv names the demo's folder to its children.
-	folderEnv    = "RINGFENCE_DEMO_FOLDER"
-	folderPrefix = "ringfence-demo-"
-
-	// farewell is the last line that a parent writes which lives on.
-	farewell = "bye"
+	folderPrefix = crew.FolderPrefix + "demo-"
 
 	// ready is what a plain application prints once it is subscribed.
 	ready = "ready"
@@ -47,23 +38,6 @@ const (
 	// progressEvery is how often an application prints how many events it has handled.
 	progressEvery = 100 * time.Millisecond
 )
-
-// FollowParent calls exit as soon as standard input ends, which it does when the
-// parent closes it or dies, from whatever cause. If the parent has died without a
-// farewell, the demo's folder is removed first. It returns at once.
-func FollowParent(stdin io.Reader, exit func(code int)) {
-	var watch sync.WaitGroup
-	watch.Go(func() { // outlives this call on purpose: it ends with the process
-		last := ""
-		for lines := bufio.NewScanner(stdin); lines.Scan(); {
-			last = lines.Text()
-		}
-		if folder := os.Getenv(folderEnv); last != farewell && strings.HasPrefix(filepath.Base(folder), folderPrefix) {
-			_ = os.RemoveAll(folder) // there is nobody to be told
-		}
-		exit(0)
-	})
-}
 
 // ServeBroker serves events and a control log on a free port of the loopback
 // interface, and prints its address.

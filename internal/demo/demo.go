@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/crew"
 	"github.com/ringfence/router/internal/journal"
 )
 
@@ -31,7 +32,7 @@ type demo struct {
 	options Options
 	names   names
 	dir     string
-	crew    *crew
+	crew    *crew.Crew
 	backend backend
 	view    *view
 }
@@ -68,13 +69,17 @@ func Run(ctx context.Context, o Options, e Environment) error {
 func run(ctx context.Context, o Options, executable, dir string, v *view) (*Result, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	d := &demo{options: o, names: newNames(), dir: dir, view: v, crew: &crew{executable: executable, dir: dir, fail: fail}}
+	d := &demo{options: o, names: newNames(), dir: dir, view: v}
+	d.crew = crew.New(crew.Config{
+		Executable: executable, Dir: dir, Patience: stopPatience,
+		Ended: func(_ *crew.Process, err error) { fail(fmt.Errorf("demo: %w", err)) },
+	})
 	if err := d.connect(ctx); err != nil {
-		d.crew.stopAll()
+		d.crew.StopAll()
 		return nil, causeOf(ctx, err)
 	}
 	defer d.backend.close()
-	defer d.crew.stopAll() // while the broker is there
+	defer d.crew.StopAll() // while the broker is there
 	plain, err := d.plain(ctx)
 	if err != nil {
 		return nil, causeOf(ctx, fmt.Errorf("plain SHARED: %w", err))
@@ -107,7 +112,7 @@ func (d *demo) connect(ctx context.Context) (err error) {
 		return err
 	}
 	address := make(chan string, 1)
-	if _, err := d.crew.start("broker", func(line string) { address <- line }, RoleBroker); err != nil {
+	if _, err := d.child("broker", func(line string) { address <- line }, RoleBroker); err != nil {
 		return err
 	}
 	select {
@@ -119,7 +124,17 @@ func (d *demo) connect(ctx context.Context) (err error) {
 	}
 }
 
+// child starts a process of this demo: of the hidden command that role names.
+func (d *demo) child(name string, line func(string), role string, arguments ...string) (*crew.Process, error) {
+	p, err := d.crew.Start(name, line, append([]string{"demo", role}, arguments...)...)
+	if err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	return p, nil
+}
+
 const (
+	stopPatience  = 2 * time.Second
 	startPatience = 20 * time.Second
 	drainPatience = 20 * time.Second
 	lookEvery     = 50 * time.Millisecond
@@ -150,7 +165,7 @@ func until(ctx context.Context, patience time.Duration, what string, holds func(
 type application struct {
 	name    string
 	journal string
-	process *process
+	process *crew.Process
 	ready   atomic.Bool  // plain ones: it is subscribed
 	handled atomic.Int64 // as it says itself
 }
@@ -176,8 +191,8 @@ func (d *demo) plain(ctx context.Context) (journal.Report, error) {
 	for i := range d.options.Nodes {
 		a := d.application(fmt.Sprintf("plain-%d", i+1))
 		var err error
-		a.process, err = d.crew.start(a.name, a.line, append([]string{
-			RolePlain, "--journal", a.journal,
+		a.process, err = d.child(a.name, a.line, RolePlain, append([]string{
+			"--journal", a.journal,
 			"--topic", d.names.plain.topic, "--subscription", d.names.plain.name,
 		}, d.backend.arguments()...)...)
 		if err != nil {
@@ -207,7 +222,7 @@ func (d *demo) plain(ctx context.Context) (journal.Report, error) {
 		return journal.Report{}, err
 	}
 	for _, a := range apps {
-		d.crew.stop(a.process)
+		d.crew.Stop(a.process)
 	}
 	report, err := journal.Check(p.files(), p.sent.names)
 	d.view.note("Plain SHARED: of %s events, %s times two of one key were handled at the same time.", thousands(report.Events), thousands(report.Overlaps))

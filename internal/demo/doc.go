@@ -6,7 +6,7 @@
 //
 // Every application, router and broker is a process: this binary, started again
 // with a hidden command. A child ends when its standard input does, so nothing is
-// left behind when the parent ends, however it ends ([FollowParent]).
+// left behind when the parent ends, however it ends ([crew.FollowParent]).
 //
 //	router demo             load, faults, live table, verdict
 //	├─ demo broker          events and control log, in memory (not with --pulsar)
@@ -26,7 +26,6 @@
 //	group.go      the second part: members, faults, the end of the drain
 //	load.go       which events are published when
 //	broker.go     where to: the broker process, or a Pulsar
-//	crew.go       child processes
 //	children.go   what the children do
 //	view.go       the live table
 //	verdict.go    what it comes to

@@ -46,7 +46,7 @@ func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	d.crew.stopAll()
+	d.crew.StopAll()
 	result, err := judge(g.journals(), kills, &g.sent)
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (g *group) start(ctx context.Context) error {
 			return err
 		}
 		var err error
-		m.process, err = g.crew.start(m.name, m.line, RoleApp, "--journal", m.journal, "--endpoint", m.endpoint)
+		m.process, err = g.child(m.name, m.line, RoleApp, "--journal", m.journal, "--endpoint", m.endpoint)
 		if err != nil {
 			return err
 		}

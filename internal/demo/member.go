@@ -3,21 +3,17 @@ package demo
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/crew"
 )
 
 // member is one router and its application. The router may be killed and started
@@ -31,7 +27,7 @@ type member struct {
 	gossip   string // address of the newest router
 
 	mu     sync.Mutex // guards what follows
-	router *process
+	router *crew.Process
 	admin  string // address
 	killed bool
 	seen   figures
@@ -49,100 +45,35 @@ type figures struct {
 
 // startRouter starts the router of a member, for the first time or again.
 func (g *group) startRouter(m *member) error {
-	ports, err := freePorts(3)
+	ports, err := crew.FreePorts(3)
 	if err != nil {
 		return err
 	}
-	gossip, admin := loopback(ports[0]), loopback(ports[1])
+	gossip, admin := crew.Loopback(ports[0]), crew.Loopback(ports[1])
 	if m.endpoint == "" {
-		m.listen, m.endpoint = appAddress(filepath.Join(g.dir, m.node+".sock"), ports[2])
+		m.listen, m.endpoint = crew.AppAddress(filepath.Join(g.dir, m.node+".sock"), ports[2])
 	}
 	m.gossip = gossip
-	file := filepath.Join(g.dir, m.node+".yaml")
-	if err := os.WriteFile(file, []byte(g.settings(m, admin)), 0o600); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	var seeds []string
+	for _, other := range g.members {
+		if other != m && other.gossip != "" {
+			seeds = append(seeds, other.gossip)
+		}
 	}
-	router, err := g.crew.start(m.node, func(string) {}, append([]string{RoleMember, "--config", file}, g.backend.arguments()...)...)
+	file := filepath.Join(g.dir, m.node+".yaml")
+	settings := crew.Settings{
+		Group: g.names.group, Name: m.node,
+		Pulsar: g.options.Pulsar, Topics: []string{g.names.fenced.topic}, Subscription: g.names.fenced.name, Namespace: controlNamespace,
+		App: m.listen, Gossip: gossip, Admin: admin, Seeds: seeds,
+	}
+	if err := os.WriteFile(file, settings.YAML(), 0o600); err != nil {
+		return err
+	}
+	router, err := g.child(m.node, func(string) {}, RoleMember, append([]string{"--config", file}, g.backend.arguments()...)...)
 	m.mu.Lock()
 	m.router, m.admin, m.killed = router, admin, false
 	m.mu.Unlock()
 	return err
-}
-
-// socketPathMax is the longest path of a socket that every system takes.
-const socketPathMax = 100
-
-// appAddress is a socket, which nobody else can take while the router is away, or a
-// port where a socket cannot be.
-func appAddress(socket string, port int) (listen, endpoint string) {
-	if runtime.GOOS == "windows" || len(socket) > socketPathMax {
-		return loopback(port), loopback(port)
-	}
-	return "unix:" + socket, "unix://" + socket
-}
-
-// settings is the file of one member: what `router run --config` takes.
-func (g *group) settings(m *member, admin string) string {
-	url := g.options.Pulsar
-	if url == "" {
-		url = "pulsar://127.0.0.1:6650" // not used
-	}
-	var seeds []string
-	for _, other := range g.members {
-		if other != m && other.gossip != "" {
-			seeds = append(seeds, strconv.Quote(other.gossip))
-		}
-	}
-	return fmt.Sprintf(`# One member of a demo.
-node:       {group: %q, name: %q}
-pulsar:     {url: %q, topics: [%q], subscription: %q}
-control_log: {namespace: %q}
-app:        {listen: %q}
-peer:       {listen: "127.0.0.1:0"}
-gossip:     {listen: %q, seeds: [%s]}
-admin:      {listen: %q}
-debug:      {listen: "127.0.0.1:0"}
-ownership:  {profile: fast}
-`, g.names.group, m.node, url, g.names.fenced.topic, g.names.fenced.name, controlNamespace, m.listen, m.gossip, strings.Join(seeds, ", "), admin)
-}
-
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// The ports to choose from lie below those that systems give to outgoing
-// connections, of which this machine is about to make many.
-const (
-	portMin  = 20_000
-	portsMax = 10_000
-)
-
-// freePorts returns ports that were free a moment ago, for TCP and for UDP.
-func freePorts(n int) (ports []int, err error) {
-	var random [2]byte
-	_, _ = rand.Read(random[:]) // never fails
-	first := int(binary.BigEndian.Uint16(random[:]))
-	for i := 0; i < portsMax && len(ports) < n; i++ {
-		port := portMin + (first+i)%portsMax
-		if err = tryPort(loopback(port)); err == nil {
-			ports = append(ports, port)
-		}
-	}
-	if len(ports) < n {
-		return nil, fmt.Errorf("demo: no free ports: %w", err)
-	}
-	return ports, nil
-}
-
-func tryPort(address string) error {
-	stream, err := net.Listen("tcp", address) //nolint:noctx // it does not wait for anybody
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	packets, err := net.ListenPacket("udp", address) //nolint:noctx // nor does this
-	if err != nil {
-		return err
-	}
-	return packets.Close()
 }
 
 // kill kills the router.
@@ -151,7 +82,7 @@ func (m *member) kill() (clock.Instant, error) {
 	router := m.router
 	m.killed, m.seen = true, figures{}
 	m.mu.Unlock()
-	return router.kill()
+	return router.Kill()
 }
 
 // askPatience is how long a member may take to tell its figures.

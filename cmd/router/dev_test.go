@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+)
+
+// testApp makes the test binary the application of a user: it prints what it handles,
+// and crashes over the first event of user-2.
+const testApp = "test-app"
+
+func runTestApp() int {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	err := client.Run(context.Background(), "", func(_ context.Context, e *client.Event) error {
+		if e.Key == "user-2" && e.Redelivery == 0 && crashOnce(os.Getenv("TEST_APP_CRASHED")) {
+			fmt.Println("crashing")
+			os.Exit(1)
+		}
+		fmt.Printf("handled %s\n", e.Payload)
+		return nil
+	}, client.Logger(log))
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// crashOnce reports whether nobody has crashed before.
+func crashOnce(marker string) bool {
+	f, err := os.OpenFile(marker, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return false
+	}
+	return f.Close() == nil
+}
+
+// screen is what a process has written so far. It is safe for concurrent use.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// devProcess returns `router dev` as a process of its own, with its files in a folder of the test.
+func devProcess(t *testing.T, arguments ...string) (cmd *exec.Cmd, shown *screen, folder string) {
+	t.Helper()
+	cmd, folder = process(t, "dev", arguments...)
+	shown = &screen{}
+	cmd.Stdout, cmd.Stderr = shown, shown
+	return cmd, shown, folder
+}
+
+func TestDevExec(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs seven processes for 10 s")
+	}
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "handle.sh")
+	if err := os.WriteFile(script, []byte(`#!/bin/sh
+read -r payload
+echo "$RINGFENCE_KEY attempt $RINGFENCE_ATTEMPT token $RINGFENCE_FENCING_TOKEN: $payload"
+[ "$RINGFENCE_KEY" = user-3 ] && exit 65
+[ "$RINGFENCE_KEY" = user-2 ] && [ "$RINGFENCE_ATTEMPT" = 1 ] && exit 75
+exit 0
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd, shown, folder := devProcess(t, "--exec", script, "--members", "2", "--keys", "4", "--rate", "100", "--events", "4", "--set", "retry.backoff_min=50ms")
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, shown)
+	}
+	for _, line := range []string{
+		`app-[12]  *\| user-1 attempt 1 token [1-9][0-9]*: {"number":1,"user":"user-1","turn":1}`,
+		`user-2 attempt 1 `, `user-2 attempt 2 `, // it failed, and came again
+		`user-3 attempt 1 `, // it was rejected
+		`dev +\| all 4 events are handled`, `dev +\| drained`,
+	} {
+		if !regexp.MustCompile(line).MatchString(shown.String()) {
+			t.Errorf("nothing says %s", line)
+		}
+	}
+	if strings.Contains(shown.String(), "user-3 attempt 2") {
+		t.Error("what was rejected came again")
+	}
+	if t.Failed() {
+		t.Log(shown)
+	}
+	if left, _ := os.ReadDir(folder); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+}
+
+func TestDevCommand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs seven processes for 10 s")
+	}
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, shown, folder := devProcess(t, "--members", "2", "--keys", "5", "--rate", "50", "--", self, testApp)
+	cmd.Env = append(cmd.Env, "TEST_APP_CRASHED="+filepath.Join(t.TempDir(), "crashed"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	says := func(line string) {
+		t.Helper()
+		form := regexp.MustCompile(line)
+		for deadline := time.Now().Add(60 * time.Second); !form.MatchString(shown.String()); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("nothing says %s\n%s", line, shown)
+			}
+		}
+	}
+	says(`app-[12] +\| crashing`)
+	says(`the application has ended \(exit status 1\); starting it again in 500ms`)
+	says(`app-[12] +\| handled {"number":2,"user":"user-2","turn":1}`) // by whoever has it now
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+	says(`dev +\| drained`)
+	if left, _ := os.ReadDir(folder); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+	if left := childrenOf(t, folder); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+	if strings.Contains(shown.String(), "has not drained") {
+		t.Errorf("a member did not drain:\n%s", shown)
+	}
+}
+
+func TestDevWithBadOptions(t *testing.T) {
+	for want, arguments := range map[string][]string{
+		"--members = 0":                       {"--members", "0", "--exec", "true"},
+		"want your application's command":     {},
+		"and not both":                        {"--exec", "true", "--", "true"},
+		"--pulsar needs --topic":              {"--exec", "true", "--pulsar", "pulsar://localhost"},
+		`--set "lease", want`:                 {"--exec", "true", "--set", "lease"},
+		"no-such-command":                     {"--", "no-such-command"},
+		"unknown flag: --ownership.nonsense":  {"--exec", "true", "--set", "ownership.nonsense=1"},
+		"--events is for generated events":    {"--exec", "true", "--pulsar", "pulsar://localhost", "--topic", "a", "--events", "1"},
+		"--topic needs --pulsar":              {"--exec", "true", "--topic", "a"},
+		"--rate 0 never come":                 {"--exec", "true", "--rate", "0", "--events", "1"},
+		"--group and --subscription must not": {"--exec", "true", "--group", ""},
+	} {
+		cmd, shown, _ := devProcess(t, arguments...)
+		_ = cmd.Run() // the code says it
+		if code := cmd.ProcessState.ExitCode(); code != exitUsage || !strings.Contains(shown.String(), want) {
+			t.Errorf("%v: exit code %d, want %d; it says %q, want %q", arguments, code, exitUsage, shown, want)
+		}
+	}
+}

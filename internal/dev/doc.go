@@ -1,0 +1,21 @@
+// Package dev runs a group on one machine to develop an application against: members,
+// the user's own application beside each, and events.
+//
+// # Processes
+//
+// Every one is a process: this binary, started again with a hidden command.
+//
+//	router dev              events, restarts, prefixed output, the drain at the end
+//	├─ demo broker          events and control log, in memory (not with --pulsar)
+//	├─ demo member   × N    `router run`, on that broker
+//	└─ dev app       × N    starts the user's command, and starts it again when it ends
+//	   or dev exec   × N    is the application: runs the user's command for each event
+//
+// The two last stand between, so that the user's processes go when this one does,
+// however it ends.
+//
+// # Concurrency
+//
+// [Run] blocks, and owns every goroutine and every process. [RunCommand] and
+// [RunExec] are what the children do; they block too.
+package dev
