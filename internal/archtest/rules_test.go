@@ -79,6 +79,8 @@ var arrows = map[string]arrow{
 	"examples/orders": {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
 
 	"cmd/router":           {anything, "wires; what it may not decide no import can show"},
+	"internal/crew":        {[]string{"internal/clock", "internal/config"}, "processes of a group: it writes their settings, and runs nothing of the router itself"},
+	"internal/dev":         {anything, "drives the whole house from outside"},
 	"internal/demo":        {anything, "drives the whole house from outside"},
 	"internal/witness":     {[]string{"client", "internal/event", "internal/journal"}, "an application: it knows the SDK, and nothing of the router"},
 	"internal/membroker":   {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
