@@ -257,7 +257,7 @@ func (c *castle) testGossip(t *testing.T) {
 
 func (c *castle) testApplication(t *testing.T) {
 	const workers, turnedAway = "ringfence_app_workers", `ringfence_doors_turned_away_total{door="app",why="handshake"}`
-	attach := func(config *tls.Config, until string) {
+	attach := func(t *testing.T, config *tls.Config, until string) {
 		t.Helper()
 		before := c.metric(until)
 		ctx, stop := context.WithCancel(t.Context())
@@ -276,9 +276,9 @@ func (c *castle) testApplication(t *testing.T) {
 		}
 		eventually(t, "the worker is gone", func() bool { return c.metric(workers) == 0 })
 	}
-	attach(c.friend(t, "orders-app"), workers)
+	attach(t, c.friend(t, "orders-app"), workers)
 	for _, s := range c.strangers(t, "orders-app") {
-		t.Run(s.who, func(*testing.T) { attach(s.tls, turnedAway) })
+		t.Run(s.who, func(t *testing.T) { attach(t, s.tls, turnedAway) })
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -66,10 +67,15 @@ var shown = map[string]string{
 	"log.level":           "debug, info, warn or error",
 }
 
-// AddFlags adds a flag for every setting, named by its key. Help lists the usual ones.
+// AddFlags adds a flag for every setting that is not secret, named by its key. Help lists
+// the usual ones. What is secret has none: everybody on a machine sees how processes
+// were started.
 func AddFlags(flags *pflag.FlagSet) {
 	defaults := Default()
 	for _, l := range leaves(&defaults) {
+		if l.value.Type() == reflect.TypeFor[Secret]() {
+			continue
+		}
 		usage, usual := shown[l.key]
 		flags.String(l.key, l.String(), usage)
 		flags.Lookup(l.key).Hidden = !usual
