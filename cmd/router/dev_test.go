@@ -11,30 +11,42 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ringfence/router/client"
 )
 
-// testApp makes the test binary the application of a user: it prints what it handles,
-// and crashes over the first event of user-2.
+// testApp makes the test binary the application of a user, which prints what it handles.
+// With TEST_APP_CRASHED, the first of them crashes over an event of user-2 and leaves
+// that file behind. With TEST_APP_HOLDS, the first handler goes on until it is cancelled.
 const testApp = "test-app"
 
 func runTestApp() int {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	err := client.Run(context.Background(), "", func(_ context.Context, e *client.Event) error {
-		if e.Key == "user-2" && e.Redelivery == 0 && crashOnce(os.Getenv("TEST_APP_CRASHED")) {
+	ctx, stop := signalContext()
+	defer stop()
+	marker := os.Getenv("TEST_APP_CRASHED")
+	var held atomic.Bool
+	held.Store(os.Getenv("TEST_APP_HOLDS") == "")
+	handle := func(ctx context.Context, e *client.Event) error {
+		if e.Key == "user-2" && marker != "" && crashOnce(marker) {
 			fmt.Println("crashing")
 			os.Exit(1)
 		}
+		if held.CompareAndSwap(false, true) {
+			fmt.Println("holding")
+			<-ctx.Done()
+			fmt.Println("cancelled:", context.Cause(ctx))
+			return ctx.Err()
+		}
 		fmt.Printf("handled %s\n", e.Payload)
 		return nil
-	}, client.Logger(log))
-	if err != nil {
-		return 1
 	}
-	return 0
+	if err := client.Run(ctx, "", handle, client.Logger(slog.New(slog.NewTextHandler(os.Stderr, nil)))); err != nil {
+		return exitFailed
+	}
+	return exitOK
 }
 
 // crashOnce reports whether nobody has crashed before.
