@@ -27,7 +27,8 @@ type Metrics struct {
 	heldBytes   prometheus.Gauge
 	parkedKeys  prometheus.Gauge
 	oldest      prometheus.Gauge
-	resent      prometheus.Gauge
+	resent      prometheus.Counter
+	counted     uint64 // of Stats.Resent
 	placeGauges [places]prometheus.Gauge
 }
 
@@ -75,7 +76,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		heldBytes:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "What the held events weigh."}),
 		parkedKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_parked_keys", Help: "Keys whose mailbox is full."}),
 		oldest:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "How long the oldest event has been held."}),
-		resent:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_resent_events", Help: "Events that were refused or lost with their stream, so far."}),
+		resent:     factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused or lost with their stream, and so sent again."}),
 	}
 	for kind := event.Done; kind <= event.Attempted; kind++ {
 		m.verdicts[kind] = verdicts.WithLabelValues(kind.String())
@@ -99,14 +100,15 @@ func (m *Metrics) count(verdicts []event.Verdict) {
 	}
 }
 
-// observe shows a picture of the table.
+// observe shows a picture of the one table that these metrics are of. One goroutine calls it.
 func (m *Metrics) observe(now clock.Instant, s Stats) {
 	for place, n := range s.In {
 		m.placeGauges[place].Set(float64(n))
 	}
 	m.heldBytes.Set(float64(s.Bytes))
 	m.parkedKeys.Set(float64(s.ParkedKeys))
-	m.resent.Set(float64(s.Resent))
+	m.resent.Add(float64(s.Resent - m.counted))
+	m.counted = s.Resent
 	m.oldest.Set(0)
 	if s.Events > 0 {
 		m.oldest.Set(now.Sub(s.Oldest).Seconds())

@@ -377,7 +377,7 @@ func (s *peer) stream(ctx context.Context) error {
 	l.wake()
 
 	var receiver sync.WaitGroup
-	receiver.Go(func() { cancel(s.receive(l, st)) })
+	receiver.Go(func() { cancel(s.receive(l, st)) }) //nolint:contextcheck // whether a level of the log is on does not depend on one
 	err = l.run(ctx, &outEnd{peer: s, stream: st})
 	cancel(err)
 	receiver.Wait() // nothing of this stream may be settled after PeerDown

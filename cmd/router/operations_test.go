@@ -111,7 +111,7 @@ func queries(t *testing.T) map[string]string {
 }
 
 var (
-	metricName = regexp.MustCompile(`\b((?:job:)?(?:ringfence|go|process)_[a-z_]+(?::\w+)?)(\{[^}]*\})?`)
+	metricName = regexp.MustCompile(`\b((?:group:)?(?:ringfence|go|process)_[a-z_]+(?::\w+)?)(\{[^}]*\})?`)
 	matcher    = regexp.MustCompile(`(\w+)\s*(?:=~|!=|!~|=)`)
 )
 

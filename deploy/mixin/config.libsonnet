@@ -3,8 +3,10 @@
     // What picks Ringfence's series out of all others, beside their names; '' for none.
     selector: '',
 
-    // All members of one group have this label, and no member of another group has.
-    groupLabel: 'job',
+    // The group of a series: the label that tells it, and what gives that label to a series
+    // by its job and instance. Whoever has such a label on all series needs no join: ''.
+    groupLabel: 'group',
+    groupJoin: ' * on (job, instance) group_left (group) ringfence_node_info',
 
     // Where the runbooks and the dashboards are.
     runbookURL: 'https://github.com/ringfence/router/blob/main/docs/operations.md',

@@ -3,7 +3,7 @@ local grafana = import 'grafana.libsonnet';
 {
   local c = $._config,
   local by = c.groupLabel,
-  local one(name, of=[]) = name + $._matchers(['%s=~"$group"' % by, 'instance=~"$instance"'] + of),
+  local one(name, of=[]) = name + $._matchers(['instance=~"$instance"'] + of),  // which are those of the group
   local rate(name, of=[]) = 'rate(%s[$__rate_interval])' % one(name, of),
   local sum(expr, labels=[]) = 'sum by (%s) (%s)' % [std.join(', ', labels), expr],
   local quantile(q, name) = 'histogram_quantile(%g, sum by (le) (%s))' % [q, rate(name + '_bucket')],

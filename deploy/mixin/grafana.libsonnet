@@ -14,8 +14,8 @@
     links: [{ type: 'dashboards', tags: ['ringfence'], title: 'Ringfence', asDropdown: true, keepTime: true, includeVars: true }],
     templating: { list: [
       { name: 'datasource', type: 'datasource', query: 'prometheus', label: 'Data source' },
-      self.variable('group', 'Group', groupLabel, 'ringfence_build_info'),
-      self.variable('instance', 'Router', 'instance', 'ringfence_build_info{%s=~"$group"}' % groupLabel),
+      self.variable('group', 'Group', groupLabel, 'ringfence_node_info') { allValue: '.+' },
+      self.variable('instance', 'Router', 'instance', 'ringfence_node_info{%s=~"$group"}' % groupLabel),  // all: those listed, and so of the group
     ], variable(name, label, of, query):: {
       name: name,
       label: label,
@@ -25,7 +25,6 @@
       refresh: 2,
       includeAll: true,
       multi: true,
-      allValue: '.+',
       current: { text: 'All', value: '$__all' },
     } },
     panels: std.flattenArrays(std.mapWithIndex(placeRow, rows)),

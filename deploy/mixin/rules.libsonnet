@@ -1,8 +1,10 @@
 // Rates that several alerts and panels share, by group.
 {
   local c = $._config,
-  local sumOf(name, window, of=[]) = 'sum by (%s) (rate(%s%s[%s]))' % [c.groupLabel, name, $._matchers(of), window],
-  local sumBy(label, name, window) = 'sum by (%s, %s) (rate(%s%s[%s]))' % [c.groupLabel, label, name, $._matchers(), window],
+  local sumOf(name, window, of=[]) = 'sum by (%s) (rate(%s%s[%s])%s)' % [c.groupLabel, name, $._matchers(of), window, c.groupJoin],
+  local sumBy(label, name, window) = 'sum by (%s, %s) (rate(%s%s[%s])%s)' % [c.groupLabel, label, name, $._matchers(), window, c.groupJoin],
+  // A router that is scraped by two jobs counts once.
+  local ofMembers(name) = 'sum by (%s) (max by (%s, instance) (%s%s%s))' % [c.groupLabel, c.groupLabel, name, $._matchers(), c.groupJoin],
   local record(name, expr) = { record: '%s:%s' % [c.groupLabel, name], expr: expr },
 
   prometheusRules+:: {
@@ -18,8 +20,8 @@
           ])
         ),
         record('ringfence_mailbox_deliveries:rate5m', sumBy('outcome', 'ringfence_mailbox_deliveries_total', '5m')),
-        record('ringfence_ownership_open_partitions:sum', 'sum by (%s) (ringfence_ownership_open_partitions%s)' % [c.groupLabel, $._matchers()]),
-        record('ringfence_ownership_is_member:sum', 'sum by (%s) (ringfence_ownership_is_member%s)' % [c.groupLabel, $._matchers()]),
+        record('ringfence_ownership_open_partitions:sum', ofMembers('ringfence_ownership_open_partitions')),
+        record('ringfence_ownership_is_member:sum', ofMembers('ringfence_ownership_is_member')),
       ],
     }],
   },

@@ -5,15 +5,18 @@ local mixin = import 'mixin.libsonnet';
 local job = 'job="shop/orders"';
 local a = job + ', instance="a"';
 local b = job + ', instance="b"';
+local again = 'job="again", instance="a"';
 local s(name, labels, values, more='') = {
   series: '%s{%s}' % [name, labels + (if more == '' then '' else ', ' + more)],
   values: values,
 };
+local info(labels, group) = s('ringfence_node_info', labels, '1x100', 'group="%s"' % group);
+local oneGroup = [info(a, 'orders'), info(b, 'orders')];
 
 // Cases: what is on record minute by minute, when to look, and what $value is then.
 // Group alerts have no instance.
-local atMember = { instance: 'a' };
-local atGroup = {};
+local atMember = { job: 'shop/orders', instance: 'a' };
+local atGroup = { group: 'orders' };
 
 local cases = {
   RingfenceNoMembers: {
@@ -47,6 +50,14 @@ local cases = {
       s('ringfence_ownership_lease_remaining_seconds', a, '1.5x10'),
       s('ringfence_ownership_lease_remaining_seconds', b, '-1x10'),
     ],
+    local whole(labels) = [
+      s('ringfence_ownership_open_partitions', labels, '4093x10'),
+      s('ringfence_ownership_lease_remaining_seconds', labels, '1.5x10'),
+    ],
+    also: {
+      'two groups of one job': whole(a) + whole(b) + [info(a, 'orders'), info(b, 'payments')],
+      'a router that two jobs scrape': whole(a) + whole(again) + [info(a, 'orders'), info(again, 'orders')],
+    },
     labels: atGroup,
     value: '4100',
   },
@@ -130,6 +141,7 @@ local cases = {
     labels: atGroup,
   },
   RingfenceAlone: {
+    labels: atMember + atGroup,
     fires: [s('ringfence_membership_seeds_only_self', a, '1x10'), s('ringfence_membership_seeds_only_self', b, '0x10')],
     quiet: [s('ringfence_membership_seeds_only_self', a, '1x10')],  // a group of one is in order
   },
@@ -302,7 +314,7 @@ local alerts = std.flattenArrays([group.rules for group in mixin.prometheusAlert
 local expanded(text, case) = std.foldl(
   function(text, pair) std.strReplace(text, pair[0], pair[1]),
   [
-    ['{{ $labels.job }}', 'shop/orders'],
+    ['{{ $labels.group }}', 'orders'],
     ['{{ $labels.instance }}', 'a'],
   ] + [
     ['{{ $value%s }}' % how, std.get(case, 'value', 'a value that the test does not tell')]
@@ -316,18 +328,21 @@ local tests(alert) =
   local test(name, series, expected) = {
     name: '%s %s' % [alert.alert, name],
     interval: '1m',
-    input_series: series,
+    input_series: series + (if std.length([one for one in series if std.startsWith(one.series, 'ringfence_node_info')]) > 0 then [] else oneGroup),
     alert_rule_test: [{ eval_time: std.get(case, 'at', '9m'), alertname: alert.alert, exp_alerts: expected }],
   };
   [
     test('fires', case.fires, [{
-      exp_labels: alert.labels { job: 'shop/orders' } + std.get(case, 'labels', atMember),
+      exp_labels: alert.labels + std.get(case, 'labels', atMember),
       exp_annotations: {
         [name]: expanded(alert.annotations[name], case)
         for name in std.objectFields(alert.annotations)
       },
     }]),
     test('keeps quiet', case.quiet, []),
+  ] + [
+    test('keeps quiet: ' + why, case.also[why], [])
+    for why in std.objectFields(std.get(case, 'also', {}))
   ];
 
 assert std.set([alert.alert for alert in alerts]) == std.set(std.objectFields(cases)) :

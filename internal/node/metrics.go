@@ -66,6 +66,10 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 		}
 		return 0
 	})
+	f.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "ringfence_node_info",
+		Help: "Always 1; the labels tell the group and the name of this member, for queries about whole groups to join with.",
+	}, []string{"group", "member"}).WithLabelValues(n.cfg.Group, n.cfg.Name).Set(1)
 	gauge := func(name, help string, value func(ownership.Status) float64) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(n.Status()) })
 	}

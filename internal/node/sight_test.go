@@ -142,8 +142,8 @@ func (o *observed) tree(id trace.TraceID) (paths []string, wrong error) {
 			name, _, _ := strings.Cut(s.Name, " ")
 			nodes[s.SpanContext.SpanID()] = node{process + "/" + name, s.Parent.SpanID()}
 			for _, a := range s.Attributes {
-				if !o.keys && strings.Contains(a.Value.Emit(), "user-") {
-					wrong = errors.Join(wrong, fmt.Errorf("%s shows the key: %s = %s", s.Name, a.Key, a.Value.Emit()))
+				if !o.keys && strings.Contains(a.Value.String(), "user-") {
+					wrong = errors.Join(wrong, fmt.Errorf("%s shows the key: %s = %s", s.Name, a.Key, a.Value.String()))
 				}
 			}
 		}

@@ -214,7 +214,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
 		events = append(events, m.Event)
 	}
-	if p.diary.open() {
+	if p.diary.open() { //nolint:contextcheck // whether a level is on does not depend on one
 		p.diary.received(messages)
 	}
 	if len(rejected) > 0 {
@@ -222,7 +222,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 	}
 	if p.traces != nil {
 		for _, e := range events {
-			p.traces.receive(e, p.owns(e.Partition))
+			p.traces.receive(e, p.owns(e.Partition)) //nolint:contextcheck // a span of an event comes from the event
 		}
 	}
 	if len(events) > 0 {

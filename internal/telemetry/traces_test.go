@@ -93,7 +93,7 @@ func TestTracesAreOffUnlessAskedFor(t *testing.T) {
 // Without a sampler of its own a router follows the producers.
 func TestTracesFollowTheProducer(t *testing.T) {
 	remote := func(flags trace.TraceFlags) context.Context {
-		return trace.ContextWithRemoteSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
+		return trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 			TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: flags, Remote: true,
 		}))
 	}
@@ -115,7 +115,7 @@ func TestTracesFollowTheProducer(t *testing.T) {
 			if traces.Roots != test.roots {
 				t.Errorf("Roots = %v, want %v", traces.Roots, test.roots)
 			}
-			for name, ctx := range map[string]context.Context{"sampled": remote(trace.FlagsSampled), "unsampled": remote(0), "root": context.Background()} {
+			for name, ctx := range map[string]context.Context{"sampled": remote(trace.FlagsSampled), "unsampled": remote(0), "root": t.Context()} {
 				_, span := traces.Tracer.Start(ctx, name)
 				span.End()
 			}
