@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -98,15 +97,8 @@ type entries struct {
 
 // entriesOf asks for a topic, or for all its partitions.
 func (a admin) entriesOf(ctx context.Context, topic string, partitions int) (entries, error) {
-	names := []string{localName(topic)}
-	if partitions > 0 {
-		names = names[:0]
-		for i := range partitions {
-			names = append(names, fmt.Sprintf("%s-partition-%d", localName(topic), i))
-		}
-	}
 	sum := entries{at: time.Now()}
-	for _, name := range names {
+	for _, name := range partitionNames(topic, partitions) {
 		var stats struct {
 			EntriesAdded float64 `json:"entriesAddedCounter"`
 			Cursors      map[string]struct {

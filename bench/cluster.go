@@ -42,7 +42,7 @@ type proc struct {
 	reader sync.WaitGroup
 
 	journal  string        // path of the application's journal, empty for none
-	latency  string        // path of its latencies, empty for none
+	latency  string        // path of its latencies, or of its halves, empty for none
 	killedAt clock.Instant // 0: it was not
 
 	mu     sync.Mutex
@@ -66,6 +66,17 @@ type record struct {
 	journals    bool
 	latencies   bool
 	latencyFrom int // number of the first event that counts
+	halves      *plan
+	disturbance disturbance // in the second of the halves
+}
+
+// arguments are those of an application that writes what it saw of the halves to path.
+func (rec record) arguments(path string) []string {
+	number, d := strconv.Itoa, rec.disturbance
+	return []string{
+		"--halves", path, "--plan-from", number(rec.halves.from), "--plan-half", number(rec.halves.half), "--plan-to", number(rec.halves.to),
+		"--plan-rate", number(rec.halves.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
+	}
 }
 
 // startCluster starts the processes of a mode on a topic. Its caller calls end, even
@@ -121,6 +132,13 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 	if rec.latencies {
 		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.latencies", i))
 		app = append(app, "--latencies", latencyPath, "--latency-from", strconv.Itoa(rec.latencyFrom))
+	}
+	if rec.halves != nil {
+		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.halves", i))
+		app = append(app, rec.arguments(latencyPath)...)
+	}
+	if c.options.SingleAcks {
+		app = append(app, "--single-acks")
 	}
 	p, err := c.launch(ctx, roleApp, self, app...)
 	if err != nil {

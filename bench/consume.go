@@ -13,6 +13,10 @@ import (
 // client's default is a minute.
 const nackDelay = time.Second
 
+// deliveriesMax is how often an event is delivered that fails, as often as a router
+// does it by default. With FAILOVER the broker does not count.
+const deliveriesMax = 10
+
 // topicConsumer is one consumer of the topic itself, without a router.
 type topicConsumer struct {
 	*worker
@@ -29,10 +33,15 @@ func (w *worker) consumeTopic(ctx context.Context) error {
 	}
 	defer c.Close()
 	t := &topicConsumer{worker: w, messages: make(chan pulsar.ConsumerMessage, 1000)}
-	t.consumer, err = c.Subscribe(pulsar.ConsumerOptions{
+	opts := pulsar.ConsumerOptions{
 		Topic: w.topic, SubscriptionName: subscription, Type: w.mode.subscription, Name: w.name,
 		ReceiverQueueSize: receiverQueue, MessageChannel: t.messages, NackRedeliveryDelay: nackDelay,
-	})
+		EnableBatchIndexAcknowledgment: w.singleAcks,
+	}
+	if w.disturbance.fails > 0 {
+		opts.DLQ = &pulsar.DLQPolicy{MaxDeliveries: deliveriesMax, DeadLetterTopic: w.topic + "-DLQ"}
+	}
+	t.consumer, err = c.Subscribe(opts)
 	if err != nil {
 		return err
 	}

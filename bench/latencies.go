@@ -46,7 +46,11 @@ func (l *latencies) add(h *hdrhistogram.Histogram, payload []byte, now clock.Ins
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_ = h.RecordValue(min(now.Sub(at), latencyMax).Microseconds()) // within bounds it never fails
+	recordLatency(h, now.Sub(at))
+}
+
+func recordLatency(h *hdrhistogram.Histogram, d time.Duration) {
+	_ = h.RecordValue(min(d, latencyMax).Microseconds()) // within bounds it never fails
 }
 
 // latencyFile is what a worker leaves: histograms in HdrHistogram's own encoding.
@@ -58,12 +62,8 @@ type latencyFile struct {
 func (l *latencies) write(path string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var file latencyFile
-	var err error
-	if file.Start, err = l.start.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-		return err
-	}
-	if file.End, err = l.end.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
+	file, err := encodeLatencies(l.start, l.end)
+	if err != nil {
 		return err
 	}
 	b, err := json.Marshal(file)
@@ -71,6 +71,14 @@ func (l *latencies) write(path string) error {
 		return err
 	}
 	return os.WriteFile(path, b, 0o600)
+}
+
+func encodeLatencies(start, end *hdrhistogram.Histogram) (file latencyFile, err error) {
+	if file.Start, err = start.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
+		return file, err
+	}
+	file.End, err = end.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	return file, err
 }
 
 // mergeLatencies adds the file of a worker to start and end.
@@ -83,6 +91,11 @@ func mergeLatencies(path string, start, end *hdrhistogram.Histogram) error {
 	if err := json.Unmarshal(b, &file); err != nil {
 		return err
 	}
+	return file.merge(start, end)
+}
+
+// merge adds what the file holds to start and end.
+func (file latencyFile) merge(start, end *hdrhistogram.Histogram) error {
 	for encoded, into := range map[*[]byte]*hdrhistogram.Histogram{&file.Start: start, &file.End: end} {
 		h, err := hdrhistogram.Decode(*encoded)
 		if err != nil {

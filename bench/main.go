@@ -15,6 +15,9 @@
 //     published until its handler starts, and until the application is done with it.
 //   - kill publishes at a fixed rate, ends a node by SIGKILL, and measures how long
 //     keys stand still, and what is handled again.
+//   - stuck publishes at a fixed rate, first undisturbed, then with handlers of some keys
+//     that hang and of others that fail, and measures what all other keys notice.
+//   - hot does the same with one key that gets every second event, and cannot keep up.
 //
 // Whether a mode is exclusive is read in the journals of its applications: with drain
 // and latency from a run of its own, because journals cost more than an event does;
@@ -35,6 +38,8 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
 func main() {
@@ -86,6 +91,11 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 	b := &bench{dir: dir, table: w, warn: os.Stderr, verified: map[string]*Exclusivity{}}
 	if o.JSON {
 		b.table = io.Discard
+	}
+	if a := (admin{pulsaradmin.Client{URL: o.AdminURL}}); a.there() {
+		if o.SingleAcks, err = a.acksSingleEvents(ctx); err != nil {
+			return err
+		}
 	}
 	list := experiments(o)
 	needs := func(name string) bool {
@@ -166,6 +176,10 @@ func (b *bench) measure(ctx context.Context, e experiment, workload string) (Rep
 		results, err = measureLatency(ctx, b, e.options)
 	case workloadKill:
 		results, err = measureKill(ctx, b, e.options)
+	case workloadStuck:
+		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.stuck(ctx) })
+	case workloadHot:
+		results, err = measureDisturbed(b, e.options, workload, func(r round) (disturbSample, error) { return r.hot(ctx) })
 	default:
 		results, err = measureDrain(ctx, b, e.options)
 	}
@@ -237,6 +251,15 @@ func measureKill(ctx context.Context, b *bench, o Options) (map[string]Result, e
 			samples[m.name] = append(samples[m.name], s)
 		})
 	return results(o, samples, killResult), err
+}
+
+func measureDisturbed(b *bench, o Options, workload string, measure func(round) (disturbSample, error)) (map[string]Result, error) {
+	samples := map[string][]disturbSample{}
+	err := interleave(b, o, workload, 1, o.LatencyRepetitions, measure, func(number int, m mode, s disturbSample) {
+		fmt.Fprintf(b.table, "%-*s round %d  %v\n", modeWidth, m.name, number, disturbResult(o, m, []disturbSample{s}).Disturbed)
+		samples[m.name] = append(samples[m.name], s)
+	})
+	return results(o, samples, disturbResult), err
 }
 
 func results[S any](o Options, samples map[string][]S, result func(Options, mode, []S) Result) map[string]Result {

@@ -15,6 +15,8 @@ const (
 	workloadDrain   = "drain"
 	workloadLatency = "latency"
 	workloadKill    = "kill"
+	workloadStuck   = "stuck"
+	workloadHot     = "hot"
 )
 
 // Options are what a run is asked for.
@@ -39,6 +41,12 @@ type Options struct {
 	LatencyRepetitions int
 	StalledKeys        int           // keys whose handler waits
 	Stall              time.Duration // for that long
+
+	Stuck      float64       // of stuck: the part of the keys whose handler hangs
+	StuckFor   time.Duration // for that long, each time
+	Poisonous  float64       // of stuck: the part of the keys whose handler fails
+	HotTakes   time.Duration // of hot: a handler of the hot key
+	SingleAcks bool          // the broker counts acks of single events in a batch; found out
 
 	VerifyEvents int // events of the run that looks for overlaps; 0: no such run
 	VerifyKeys   int
@@ -86,7 +94,7 @@ func parse(args []string) (Options, error) {
 	var names, workloads, work, output string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&names, "modes", "", "what to run: all, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about)")
-	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load)")
+	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all)")
 	f.StringVar(&o.Suite, "suite", "", "core or full: several runs, one after the other")
 	f.StringVar(&work, "handler", "none", "what the application does with an event: none, json, or how long it waits (1ms)")
 	f.IntVar(&o.Events, "events", 3_000_000, "events in the backlog of one repetition; slow modes get a part of them")
@@ -98,12 +106,16 @@ func parse(args []string) (Options, error) {
 	f.Float64Var(&o.Warm, "warm", 0.3, "share of the backlog that warms the processes up and does not count")
 	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
-	f.IntVar(&o.Rate, "rate", 5000, "events a second of latency and kill")
-	f.DurationVar(&o.WarmUp, "warm-up", 5*time.Second, "how long latency and kill run before they count")
-	f.DurationVar(&o.Measure, "measure", 10*time.Second, "how long latency and kill count")
-	f.IntVar(&o.LatencyRepetitions, "latency-repetitions", 2, "repetitions of latency and kill, all of which count")
+	f.IntVar(&o.Rate, "rate", 5000, "events a second of all workloads but drain")
+	f.DurationVar(&o.WarmUp, "warm-up", 5*time.Second, "how long all workloads but drain run before they count")
+	f.DurationVar(&o.Measure, "measure", 10*time.Second, "how long they count; stuck and hot twice that long, undisturbed and disturbed")
+	f.IntVar(&o.LatencyRepetitions, "latency-repetitions", 2, "repetitions of all workloads but drain, all of which count")
 	f.IntVar(&o.StalledKeys, "stalled-keys", 0, "keys whose handler waits for --stall; latency is about the others")
 	f.DurationVar(&o.Stall, "stall", 2*time.Second, "how long the handler of a stalled key waits")
+	f.Float64Var(&o.Stuck, "stuck", 0.01, "stuck: part of the keys whose handler hangs in the disturbed half")
+	f.DurationVar(&o.StuckFor, "stuck-for", 30*time.Second, "stuck: how long it hangs at each event")
+	f.Float64Var(&o.Poisonous, "poisonous", 0.001, "stuck: part of the keys whose handler fails in the disturbed half")
+	f.DurationVar(&o.HotTakes, "hot-takes", 5*time.Millisecond, "hot: how long the handler of the hot key takes")
 	f.IntVar(&o.VerifyEvents, "verify-events", 20_000, "events of the run in which each mode is searched for overlaps; 0 for none")
 	f.IntVar(&o.VerifyKeys, "verify-keys", 200, "keys of that run")
 	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
@@ -168,7 +180,7 @@ func (o Options) validate() error {
 		check(slices.Contains(of, value), "%s %q is not one of %s", name, value, strings.Join(of, ", "))
 	}
 	for _, w := range o.Workloads {
-		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill)
+		oneOf("workload", w, workloadDrain, workloadLatency, workloadKill, workloadStuck, workloadHot)
 	}
 	if o.Suite != "" {
 		oneOf("suite", o.Suite, suiteCore, suiteFull)
@@ -188,6 +200,8 @@ func (o Options) validate() error {
 	check(o.Rate >= 1 && o.WarmUp >= 0 && o.Measure >= time.Second && o.LatencyRepetitions >= 1,
 		"want --rate >= 1, --warm-up >= 0, --measure >= 1s, --latency-repetitions >= 1")
 	check(o.StalledKeys >= 0 && o.StalledKeys < o.Keys && o.Stall > 0, "want --stalled-keys from 0 to less than --keys, --stall > 0")
+	check(o.Stuck >= 0 && o.Poisonous >= 0 && o.Stuck+o.Poisonous <= 0.5 && o.StuckFor > 0 && o.HotTakes > 0,
+		"want --stuck and --poisonous from 0 to 0.5 together, --stuck-for > 0, --hot-takes > 0")
 	check(o.VerifyEvents == 0 || o.VerifyEvents >= 1000 && o.VerifyKeys >= 1, "want --verify-events 0 or >= 1000, --verify-keys >= 1")
 	check(o.Nodes >= 2 || !slices.Contains(o.Workloads, workloadKill), "want --nodes >= 2 for kill: somebody has to go on")
 	return errors.Join(errs...)

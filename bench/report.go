@@ -37,6 +37,7 @@ type Report struct {
 	App          string             `json:"app"`
 	Rate         int                `json:"rate_per_s,omitempty"`
 	StalledKeys  int                `json:"stalled_keys,omitempty"`
+	SingleAcks   bool               `json:"single_acks,omitempty"` // the broker counts acks of single events in a batch
 	Modes        []Result           `json:"modes"`
 	Ratios       map[string]float64 `json:"ratios,omitempty"` // ringfence divided by each
 }
@@ -52,8 +53,9 @@ type Result struct {
 	ConsumeSpread *[2]float64        `json:"consume_per_s_min_max,omitempty"`
 	CPUPerEvent   map[string]float64 `json:"cpu_us_per_event,omitempty"`
 
-	Latency *Latency `json:"latency,omitempty"`
-	Kill    *Kill    `json:"kill,omitempty"`
+	Latency   *Latency   `json:"latency,omitempty"`
+	Disturbed *Disturbed `json:"disturbed,omitempty"`
+	Kill      *Kill      `json:"kill,omitempty"`
 
 	// Exclusivity comes from a run of its own, or with a kill from that run itself.
 	Exclusivity *Exclusivity `json:"exclusivity,omitempty"`
@@ -115,10 +117,13 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 func newReport(o Options, name, workload string) Report {
 	r := Report{
 		Name: name, Workload: workload, Handler: o.Handler.name, Events: o.Events, Keys: o.Keys, Distribution: o.Distribution,
-		Size: o.Size, Nodes: o.Nodes, App: o.App, StalledKeys: o.StalledKeys, Ratios: map[string]float64{},
+		Size: o.Size, Nodes: o.Nodes, App: o.App, StalledKeys: o.StalledKeys, SingleAcks: o.SingleAcks, Ratios: map[string]float64{},
 	}
 	if workload != workloadDrain {
 		r.Rate, r.Events = o.Rate, o.load().count
+	}
+	if workload == workloadStuck || workload == workloadHot {
+		r.Events = o.plan().to
 	}
 	return r
 }
@@ -204,6 +209,8 @@ func (r *Report) print(w io.Writer) {
 			if l.Behind > r.Rate/10 {
 				fmt.Fprintf(w, "%-*s did not keep up: %d events behind at the end\n", modeWidth, "", l.Behind)
 			}
+		case m.Disturbed != nil:
+			fmt.Fprintf(w, "%-*s %v  %v\n", modeWidth, m.Mode, m.Disturbed, m.Exclusivity)
 		case m.Kill != nil:
 			k := m.Kill
 			fmt.Fprintf(w, "%-*s gap per key p99 %8.1f  worst %8.1f ms  redelivered %6d  lost %d  %v\n",

@@ -22,13 +22,13 @@ func routerConfig(o Options, topic, dir string, i int) (config, endpoint, admin 
 	}
 	settings := fmt.Sprintf(`
 node: {group: %q, name: node-%d}
-pulsar: {url: %q, topics: [%q], subscription: %q}
-app: {listen: %q}
+pulsar: {url: %q, topics: [%q], subscription: %q, batch_index_acks: %[9]v}
+app: {listen: %[6]q}
 peer: {listen: "%[7]s:16651"}
 gossip: {listen: "%[7]s:16652", seeds: ["127.77.0.1:16652"]}
 admin: {listen: %[8]q}
 debug: {listen: "%[7]s:16654"}
-`, localName(topic), i, o.PulsarURL, topic, subscription, listen, ip, admin)
+`, localName(topic), i, o.PulsarURL, topic, subscription, listen, ip, admin, o.SingleAcks)
 	config = filepath.Join(dir, fmt.Sprintf("router-%d.yaml", i))
 	return config, endpoint, admin, os.WriteFile(config, []byte(settings), 0o600)
 }

@@ -85,6 +85,9 @@ func (s *suite) full() {
 	s.add("stalled keys", workloadLatency, nil, func(o *Options) {
 		o.StalledKeys, o.Measure, o.LatencyRepetitions = 10, 20*time.Second, 1
 	})
+	for _, workload := range []string{workloadStuck, workloadHot} {
+		s.add(workload, workload, nil, func(o *Options) { o.Measure, o.LatencyRepetitions = time.Minute, 1 })
+	}
 	for _, distribution := range []string{distributionZipf, distributionHot} {
 		s.add(distribution+" keys", workloadDrain, nil, func(o *Options) { o.Distribution = distribution })
 	}

@@ -33,9 +33,13 @@ type worker struct {
 	handler     handler
 	stalledKeys int
 	stall       time.Duration
+	disturbance disturbance     // from the disturbed half on
+	ending      <-chan struct{} // closed when the process is told to stop
+	singleAcks  bool            // the broker counts acks of single events in a batch
 
 	journal   *journal.Writer // nil: none
 	latencies *latencies      // nil: none
+	halves    *halves         // nil: none
 	handled   atomic.Int64
 }
 
@@ -56,6 +60,16 @@ func runWorker(args []string) error {
 	journalPath := f.String("journal", "", "file to write starts and ends to")
 	latencyPath := f.String("latencies", "", "file to write latencies to, at the end")
 	latencyFrom := f.Int("latency-from", 0, "number of the first event whose latency counts")
+	var p plan
+	halvesPath := f.String("halves", "", "file to write to what an undisturbed and a disturbed half were like, at the end")
+	f.IntVar(&p.from, "plan-from", 0, "number of the first event of the undisturbed half")
+	f.IntVar(&p.half, "plan-half", 0, "number of the first event of the disturbed half")
+	f.IntVar(&p.to, "plan-to", 0, "number of the first event after it")
+	f.IntVar(&p.rate, "plan-rate", 0, "events a second")
+	f.IntVar(&w.disturbance.slow, "disturb-slow", 0, "keys whose handler takes --disturb-takes in the disturbed half")
+	f.IntVar(&w.disturbance.fails, "disturb-fails", 0, "keys after these whose handler fails")
+	f.DurationVar(&w.disturbance.takes, "disturb-takes", 0, "how long")
+	f.BoolVar(&w.singleAcks, "single-acks", false, "the broker counts acks of single events in a batch")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -75,12 +89,22 @@ func runWorker(args []string) error {
 	if *latencyPath != "" {
 		w.latencies = newLatencies(*latencyFrom)
 	}
+	if *halvesPath != "" {
+		w.halves = newHalves(p)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := w.consume(ctx); err != nil || w.latencies == nil {
+	w.ending = ctx.Done()
+	if err := w.consume(ctx); err != nil {
 		return err
 	}
-	return w.latencies.write(*latencyPath)
+	switch {
+	case w.halves != nil:
+		return w.halves.write(*halvesPath)
+	case w.latencies != nil:
+		return w.latencies.write(*latencyPath)
+	}
+	return nil
 }
 
 func (w *worker) consume(ctx context.Context) error {
@@ -95,9 +119,11 @@ func (w *worker) consume(ctx context.Context) error {
 		atOnce = waitingHandlers
 	}
 	return client.Run(ctx, w.endpoint, func(_ context.Context, e *client.Event) error {
-		err := w.handle(e.Key, e.Payload, e.FencingToken)
+		if err := w.handle(e.Key, e.Payload, e.FencingToken); err != nil {
+			return err
+		}
 		w.finished(e.Key, e.Payload)
-		return err
+		return nil
 	}, client.MaxInFlight(atOnce))
 }
 
@@ -116,7 +142,9 @@ func (w *worker) reportProgress(ctx context.Context) {
 }
 
 // waits reports whether handlers of this run spend their time waiting.
-func (w *worker) waits() bool { return w.handler.wait > 0 || w.stalledKeys > 0 }
+func (w *worker) waits() bool {
+	return w.handler.wait > 0 || w.stalledKeys > 0 || w.disturbance.keys() > 0
+}
 
 // handlers is how many handlers of a mode that is neither striped nor Ringfence run
 // at once.
@@ -154,6 +182,11 @@ func (w *worker) work(key string, payload []byte) error {
 	if w.latencies != nil && !w.stalled(key) {
 		w.latencies.started(payload, clock.Now())
 	}
+	if w.halves != nil && keyNumber(key) < w.disturbance.keys() {
+		return w.disturb(key, payload)
+	} else if w.halves != nil {
+		w.halves.started(payload, clock.Now())
+	}
 	switch {
 	case w.stalled(key):
 		time.Sleep(w.stall)
@@ -165,6 +198,28 @@ func (w *worker) work(key string, payload []byte) error {
 	return nil
 }
 
+// errDisturbed is how the handlers fail that are to fail.
+var errDisturbed = errors.New("it fails, as it was told to")
+
+// disturb is the work on an event of a key that is disturbed.
+func (w *worker) disturb(key string, payload []byte) error {
+	n, _, err := readStamp(payload)
+	switch {
+	case err != nil || n < w.halves.plan.half:
+		return err
+	case keyNumber(key) >= w.disturbance.slow:
+		return errDisturbed
+	}
+	timer := time.NewTimer(w.disturbance.takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-w.ending:
+		return errDisturbed
+	}
+}
+
 func (w *worker) stalled(key string) bool {
 	return w.stalledKeys > 0 && keyNumber(key) < w.stalledKeys
 }
@@ -173,6 +228,9 @@ func (w *worker) stalled(key string) bool {
 func (w *worker) finished(key string, payload []byte) {
 	if w.latencies != nil && !w.stalled(key) {
 		w.latencies.finished(payload, clock.Now())
+	}
+	if w.halves != nil && keyNumber(key) >= w.disturbance.keys() {
+		w.halves.finished(payload, clock.Now())
 	}
 	w.handled.Add(1)
 }

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// disturbSample is one round of a workload with a disturbed half.
+type disturbSample struct {
+	both      [2]half
+	published [2]int // events of the other keys
+	late      [2]int // of these, not begun lateMax after the last was published
+	allowance allowance
+}
+
+// lateMax is how long after the end events of other keys may begin. What has not begun
+// by then counts as if it began just then.
+const lateMax = 3 * time.Second
+
+// allowanceTick is how often the broker is asked what it counts as unacked.
+const allowanceTick = 500 * time.Millisecond
+
+// stuck publishes at a fixed rate; in the second half some keys' handlers hang, and
+// others' fail.
+func (r round) stuck(ctx context.Context) (disturbSample, error) {
+	o := r.options
+	d := disturbance{slow: int(o.Stuck * float64(o.Keys)), fails: int(o.Poisonous * float64(o.Keys)), takes: o.StuckFor}
+	pick := keyPicker(o.Distribution, o.Keys)
+	return r.disturb(ctx, d, func(int) int { return pick() })
+}
+
+// hot publishes at a fixed rate; in the second half every second event is of one key,
+// whose handler cannot keep up with that.
+func (r round) hot(ctx context.Context) (disturbSample, error) {
+	half := r.options.plan().half
+	random := rand.New(rand.NewPCG(1, 1))
+	return r.disturb(ctx, disturbance{slow: 1, takes: r.options.HotTakes}, func(n int) int {
+		if n >= half && n%2 == 0 {
+			return 0
+		}
+		return random.IntN(r.options.Keys)
+	})
+}
+
+// disturb publishes events of the keys that pick tells, and measures what the disturbed
+// half does to those of the keys that are not disturbed.
+func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int) (s disturbSample, err error) {
+	plan := r.options.plan()
+	r.options.Measure *= 2 // what paced publishes
+	s.both = [2]half{newHalf(), newHalf()}
+	err = r.onLoad(ctx, record{halves: &plan, disturbance: d}, func(ctx context.Context, c *cluster, p *publisher) error {
+		next := 0
+		p.pick = func() int {
+			n := next
+			next++
+			key := pick(n)
+			if i, ok := plan.of(n); ok && key >= d.keys() {
+				s.published[i]++
+			}
+			return key
+		}
+		var asked time.Time
+		_, err := r.paced(ctx, c, p, func(since time.Duration) {
+			if since < r.options.WarmUp+r.options.Measure/2 || !r.admin.there() || time.Since(asked) < allowanceTick {
+				return
+			}
+			asked = time.Now()
+			if a, err := r.admin.allowanceOf(ctx, r.topic, r.partitions()); err == nil { // one answer less is no harm
+				s.allowance = s.allowance.max(a)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if err := sleep(ctx, lateMax); err != nil {
+			return err
+		}
+		c.stopApps()
+		for _, app := range c.apps() {
+			if err := mergeHalves(app.latency, &s.both); err != nil {
+				return fmt.Errorf("%w\n%w", err, c.lastWords())
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		s.countLate()
+	}
+	return s, err
+}
+
+// countLate adds to the latencies what is not in them because it was never begun.
+func (s *disturbSample) countLate() {
+	for i := range s.both {
+		h := s.both[i].start
+		s.late[i] = max(0, s.published[i]-int(h.TotalCount())) // what is delivered twice begins twice
+		_ = h.RecordValues(lateMax.Microseconds(), int64(s.late[i]))
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// Disturbed is what a disturbance of some keys did to all others, over all repetitions.
+type Disturbed struct {
+	Before Half `json:"undisturbed"`
+	After  Half `json:"disturbed"`
+	// Kept is the part of what was published that was handled in time, of the disturbed
+	// half divided by that of the undisturbed one.
+	Kept float64 `json:"throughput_kept"`
+	// P99Ratio divides the p99 of the disturbed half by that of the undisturbed one.
+	P99Ratio float64 `json:"p99_ratio"`
+	// What the broker counted as unacked at most in the disturbed half, and whether it
+	// stopped a consumer or the subscription for it.
+	UnackedConsumer     int  `json:"unacked_consumer_max"`
+	UnackedSubscription int  `json:"unacked_subscription_max"`
+	Blocked             bool `json:"blocked"`
+}
+
+// Half is one half, of the keys that are not disturbed.
+type Half struct {
+	PublishedPerS float64   `json:"published_per_s"`
+	HandledPerS   float64   `json:"handled_per_s"`
+	Late          int       `json:"late"` // not begun when the round was over
+	Start         Quantiles `json:"start"`
+	End           Quantiles `json:"end"`
+}
+
+func disturbResult(o Options, m mode, samples []disturbSample) Result {
+	d := &Disturbed{}
+	for i, to := range []*Half{&d.Before, &d.After} {
+		sum := newHalf()
+		for _, s := range samples {
+			sum.start.Merge(s.both[i].start)
+			sum.end.Merge(s.both[i].end)
+			seconds := o.Measure.Seconds() * float64(len(samples))
+			to.PublishedPerS += float64(s.published[i]) / seconds
+			to.HandledPerS += float64(s.both[i].handled) / seconds
+			to.Late += s.late[i]
+		}
+		to.Start, to.End = quantilesOf(sum.start), quantilesOf(sum.end)
+	}
+	if before, after := d.Before, d.After; before.HandledPerS > 0 && after.PublishedPerS > 0 && before.Start.P99 > 0 {
+		d.Kept = (after.HandledPerS / after.PublishedPerS) / (before.HandledPerS / before.PublishedPerS)
+		d.P99Ratio = after.Start.P99 / before.Start.P99
+	}
+	for _, s := range samples {
+		d.UnackedConsumer = max(d.UnackedConsumer, s.allowance.Consumer)
+		d.UnackedSubscription = max(d.UnackedSubscription, s.allowance.Subscription)
+		d.Blocked = d.Blocked || s.allowance.Blocked
+	}
+	return Result{Mode: m.name, Batching: m.batchingFor(o), Events: o.plan().to, Repetitions: len(samples), Disturbed: d}
+}
+
+func (d *Disturbed) String() string {
+	text := fmt.Sprintf("others keep %.3f (%.0f of %.0f/s)  start p99 %8.2f → %8.2f ms (%.2f×)  unacked at most %d, of one consumer %d",
+		d.Kept, d.After.HandledPerS, d.After.PublishedPerS, d.Before.Start.P99, d.After.Start.P99, d.P99Ratio, d.UnackedSubscription, d.UnackedConsumer)
+	if d.Blocked {
+		text += "  BLOCKED by the broker"
+	}
+	return text
+}
