@@ -82,7 +82,7 @@ func (p *pod) start(environ []string, arguments ...string) *podProcess {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c := &podProcess{Cmd: exec.Command(self, arguments...), shown: &screen{}, ended: make(chan struct{})} //nolint:noctx // killed by the clean-up
+	c := &podProcess{Cmd: exec.Command(self, arguments...), shown: &screen{}, ended: make(chan struct{})}
 	c.Env = append(os.Environ(), environ...)
 	c.Stdout, c.Stderr = c.shown, c.shown
 	stdin, err := c.StdinPipe() // a child of the demo ends with it

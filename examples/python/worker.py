@@ -1,0 +1,208 @@
+"""The application's side of the stream to a Ringfence router, in one small file.
+
+It keeps the rules that make handlers exclusive (docs/exclusivity.md, A4):
+
+- a deadline comes from a Pong, counts from the sending of its Ping, by a clock that
+  goes on while the machine sleeps, and is never moved once it has passed;
+- a delivery starts only while the newest deadline lies ahead;
+- what was revoked is not started, and what runs of it gets no more time, unless a
+  Pong lists it as draining.
+
+Python cannot stop a thread from outside: a handler that takes long calls
+Event.check(), which raises KeyLost when the time is over, before each write.
+"""
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from ringfence.app.v1 import app_pb2 as pb
+from ringfence.app.v1 import app_pb2_grpc
+
+DONE, RETRY, REJECT = pb.RESULT_KIND_DONE, pb.RESULT_KIND_RETRY, pb.RESULT_KIND_REJECT
+NOT_STARTED, CANCELLED = pb.RESULT_KIND_NOT_STARTED, pb.RESULT_KIND_CANCELLED
+
+
+class Reject(Exception):
+    """The event will never succeed: to the dead letter topic."""
+
+
+class KeyLost(Exception):
+    """Another machine may work on the key now: write nothing."""
+
+
+def now():
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Event:
+    """One event. key and payload are bytes."""
+
+    def __init__(self, d, frame):
+        self.id, self.partition, self.key, self.payload = d.delivery_id, d.partition, d.key, d.payload
+        self.attempt, self.topic = d.attempt, frame.topics[d.topic]
+        self.fencing_token = frame.tokens[d.token]
+        self.message_id = (d.ledger_id, d.entry_id, d.topic_partition, d.batch_index)
+        self.properties = {frame.names[p.name]: p.value for p in d.properties}
+        self.started = self.revoked = False
+        self.deadline = 0.0
+
+    def check(self):
+        if now() >= self.deadline:
+            raise KeyLost
+
+
+class Stream:
+    """One stream to the router. The lock guards everything but the queue of requests."""
+
+    def __init__(self, handler, pool, max_in_flight):
+        self.handler, self.pool = handler, pool
+        self.lock = threading.Lock()
+        self.requests = queue.SimpleQueue()  # WorkRequest, or None at the end
+        self.events, self.pings = {}, {}  # by delivery id; k -> when it was sent
+        self.deadline, self.interval = 0.0, 0.2
+        self.receipt = self.results = self.k = 0
+        self.over = threading.Event()
+        self.draining = False
+        hello = pb.Hello(max_in_flight=max_in_flight, sdk="ringfence-python-example/1")
+        self.requests.put(pb.WorkRequest(hello=hello))
+
+    def ping(self):
+        while not self.over.wait(self.interval):
+            with self.lock:
+                self.k += 1
+                self.pings[self.k] = now()  # before it is sent
+                self.requests.put(pb.WorkRequest(receipt=self.receipt, ping=pb.Ping(k=self.k)))
+
+    def read(self, responses):
+        for response in responses:  # in order: a Revoke counts before any later Pong
+            with self.lock:
+                getattr(self, "on_" + (response.WhichOneof("frame") or "receipt"))(response)
+
+    def on_receipt(self, _):
+        pass
+
+    on_suspend = on_resume = on_receipt
+
+    def on_welcome(self, response):
+        self.interval = response.welcome.limits.ping_interval_ms / 1000
+
+    def on_go_away(self, _):
+        self.drain()
+
+    def on_deliveries(self, response):
+        frame = response.deliveries
+        self.receipt = frame.number
+        for d in frame.deliveries:
+            self.events[d.delivery_id] = Event(d, frame)
+        self.requests.put(pb.WorkRequest(receipt=self.receipt))
+        self.start()
+
+    def on_pong(self, response):
+        pong, at = response.pong, now()
+        sent = self.pings.pop(pong.k, None)
+        if sent is None or pong.remaining_ns <= 0:
+            return
+        deadline, draining = sent + pong.remaining_ns / 1e9, set(pong.draining)
+        self.deadline = max(self.deadline, deadline)
+        for e in self.events.values():
+            if e.started and at < e.deadline and (not e.revoked or e.id in draining):
+                e.deadline = max(e.deadline, deadline)
+        self.start()
+
+    def on_revoke(self, response):
+        revoke = response.revoke
+        partitions, ids = set(revoke.partitions), set(revoke.delivery_ids)
+        for e in list(self.events.values()):
+            if revoke.all or e.partition in partitions or e.id in ids:
+                e.revoked = True
+                if not e.started:
+                    self.answer(e, NOT_STARTED)
+
+    def start(self):
+        if now() >= self.deadline:
+            return  # the next Pong lets them start
+        for e in self.events.values():
+            if not e.started:
+                e.started, e.deadline = True, self.deadline
+                self.pool.submit(self.work, e)
+
+    def work(self, e):
+        with self.lock:
+            if e.id not in self.events:
+                return
+            if e.revoked or self.draining or now() >= e.deadline:  # it has waited for a thread
+                self.answer(e, NOT_STARTED)
+                return
+        kind, reason = DONE, ""
+        try:
+            self.handler(e)
+        except Reject as err:
+            kind, reason = REJECT, str(err)
+        except KeyLost:
+            kind = CANCELLED
+        except Exception as err:  # any failure of the handler: it is tried again
+            kind, reason = (RETRY, repr(err)) if now() < e.deadline else (CANCELLED, "")
+        with self.lock:
+            self.answer(e, kind, reason)
+
+    def answer(self, e, kind, reason=""):
+        if self.events.pop(e.id, None) is None:
+            return
+        self.results += 1
+        result = pb.Result(delivery_id=e.id, kind=kind, reason=reason[:500])
+        self.requests.put(pb.WorkRequest(receipt=self.receipt, results=pb.Results(number=self.results, results=[result])))
+        self.end_if_drained()
+
+    def drain(self):
+        """Asks for no more; what runs is finished. The lock is held."""
+        if not self.draining:
+            self.draining = True
+            self.requests.put(pb.WorkRequest(receipt=self.receipt, drain=pb.Drain(reason="the application stops")))
+            for e in [e for e in self.events.values() if not e.started]:
+                self.answer(e, NOT_STARTED)
+            self.end_if_drained()
+
+    def end_if_drained(self):
+        if self.draining and not self.events:
+            self.requests.put(None)
+
+
+def run(handler, endpoint=None, max_in_flight=16):
+    """Calls handler(event) for every event, until SIGTERM or SIGINT; connects again whenever
+    the stream breaks. Handlers of different keys run at once, of one key never."""
+    endpoint = endpoint or os.environ.get("RINGFENCE_APP_ENDPOINT", "127.0.0.1:16650")
+    stopping, current = threading.Event(), []
+
+    def stop(*_):
+        stopping.set()
+        for s in current:
+            threading.Thread(target=lambda: s.lock.acquire() and (s.drain(), s.lock.release())).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    pause = 0.05
+    with ThreadPoolExecutor(max_in_flight) as pool:
+        while not stopping.is_set():
+            stream = Stream(handler, pool, max_in_flight)
+            current[:] = [stream]
+            with grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", 16 << 20)]) as channel:
+                pinging = threading.Thread(target=stream.ping)
+                try:
+                    responses = app_pb2_grpc.AppServiceStub(channel).Work(iter(stream.requests.get, None))
+                    pinging.start()
+                    stream.read(responses)
+                    pause = 0.05
+                except grpc.RpcError as err:
+                    if not stopping.is_set():
+                        print(f"no stream to the router: {err.code()}", flush=True)
+                finally:
+                    stream.over.set()
+                    stream.requests.put(None)
+                    pinging.join()
+            if not stopping.wait(pause * random.uniform(0.5, 1.5)):
+                pause = min(2 * pause, 2)
