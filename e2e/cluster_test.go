@@ -67,6 +67,14 @@ type task struct {
 	Fails uint32        `json:"fails,omitempty"` // how often it fails before it is done
 	After time.Duration `json:"after,omitempty"` // the delay that it asks for, 0 for the router's own
 	Works time.Duration `json:"works,omitempty"` // how long it takes, 0 for a moment
+	Until time.Time     `json:"until,omitzero"`  // when Works ends to count, zero for never
+
+	Ballast []byte `json:"ballast,omitempty"` // makes the event heavier
+}
+
+// works reports whether the event takes as long as it asks for.
+func (t task) works() bool {
+	return t.Works > 0 && (t.Until.IsZero() || time.Now().Before(t.Until))
 }
 
 // application is a worker that journals every handling. It works for a moment, now
@@ -95,7 +103,7 @@ func application() error {
 		}
 		work := time.Duration(rand.Int64N(int64(500 * time.Microsecond)))
 		switch {
-		case asked.Works > 0:
+		case asked.works():
 			work = asked.Works
 		case slow > 0 && rand.IntN(2000) == 0:
 			work = slow
@@ -122,8 +130,8 @@ type cluster struct {
 	topics []string
 	keys   string // where keys come from
 	slow   time.Duration
-	net    int    // the group's own loopback network, so that ports are never taken
-	more   string // settings besides those that every test needs, as YAML
+	net    int      // the group's own loopback network, so that ports are never taken
+	more   []string // settings besides those that every test needs, as flags
 
 	members []*member
 	files   []journal.File
@@ -196,13 +204,12 @@ peer: {listen: "%[6]s:16651"}
 gossip: {listen: "%[6]s:16652", seeds: ["127.88.%[7]d.1:16652"]}
 admin: {listen: "%[6]s:16653"}
 debug: {listen: "%[6]s:16654"}
-%[8]s
-`, c.group, m.name, pulsartest.URL(c.t), strings.Join(c.topics, ","), c.keys, m.ip, c.net, c.more)
+`, c.group, m.name, pulsartest.URL(c.t), strings.Join(c.topics, ","), c.keys, m.ip, c.net)
 	config := filepath.Join(c.dir, m.name+".yaml")
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	m.router = c.launch("router-"+m.name, routerBinary, []string{"run", "--config", config})
+	m.router = c.launch("router-"+m.name, routerBinary, append([]string{"run", "--config", config}, c.more...))
 }
 
 func (c *cluster) launch(name, binary string, args []string, env ...string) *process {

@@ -23,8 +23,11 @@ const (
 	attemptsMax  = 3
 	retryHoldMax = time.Second
 	deliverTick  = time.Second
-	retries      = `retry: {attempts_max: 3, retry_hold_max: 1s, backoff_min: 50ms, backoff_max: 200ms}`
 )
+
+var retries = []string{
+	"--retry.attempts_max=3", "--retry.retry_hold_max=1s", "--retry.backoff_min=50ms", "--retry.backoff_max=200ms",
+}
 
 // handled is one handling, as the journals tell it.
 type handled struct {
