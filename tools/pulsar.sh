@@ -15,6 +15,9 @@
 #   --own               start a new broker even if PULSAR_URL is set
 #   --advertise HOST    the address that the broker tells its clients (default 127.0.0.1; any other one
 #                       makes it listen on all interfaces)
+#   --secure DIR        a broker that lets nobody in without TLS and a token; implies --own. DIR has ca.pem, cert.pem
+#                       and key.pem (for the advertised address), token-key (the secret that signs tokens) and token
+#                       (of the role admin, who may do everything). Clients are told pulsar+ssl:// and https:// addresses
 #   --optional          (run) where no broker can be had, say so in one line and run CMD without one;
 #                       with CI=true this is a failure all the same
 #
@@ -201,11 +204,12 @@ free_ports() {
 	done
 }
 
-# http_get prints the answer (head and body) to a GET. It needs nothing but bash.
+# http_get prints the answer (head and body) to a GET, with the TOKEN if there is one. It needs nothing but bash.
+TOKEN=
 http_get() {
 	(
 		exec 3<>"/dev/tcp/$1/$2" || exit 1
-		printf 'GET %s HTTP/1.0\r\nHost: %s:%s\r\nAccept: */*\r\n\r\n' "$3" "$1" "$2" >&3
+		printf 'GET %s HTTP/1.0\r\nHost: %s:%s\r\nAccept: */*\r\n%s\r\n' "$3" "$1" "$2" "${TOKEN:+Authorization: Bearer $TOKEN$'\r\n'}" >&3
 		answer=
 		IFS= read -r -t 10 -d '' answer <&3 || true
 		printf '%s' "$answer"
@@ -217,6 +221,28 @@ healthy() {
 	case $(http_get "$1" "$2" /admin/v2/brokers/health) in HTTP/1.?\ 200\ *) ;; *) return 1 ;; esac
 	case $(http_get "$1" "$2" /admin/v2/namespaces/public) in *public/default*) return 0 ;; esac
 	return 1
+}
+
+# secure_settings are those of a broker that lets nobody in without a token. Its two ports in the clear stay, on
+# this machine, for the question whether it is healthy.
+secure_settings() {
+	local dir=$1 broker=$2 web=$3
+	cat <<-SETTINGS
+		brokerServicePortTls=$broker
+		webServicePortTls=$web
+		tlsCertificateFilePath=$dir/cert.pem
+		tlsKeyFilePath=$dir/key.pem
+		tlsTrustCertsFilePath=$dir/ca.pem
+		authenticationEnabled=true
+		authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken
+		tokenSecretKey=file://$dir/token-key
+		authorizationEnabled=true
+		superUserRoles=admin
+		brokerClientTlsEnabled=true
+		brokerClientTrustCertsFilePath=$dir/ca.pem
+		brokerClientAuthenticationPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken
+		brokerClientAuthenticationParameters=file://$dir/token
+	SETTINGS
 }
 
 # The broker's settings are the stock ones with ours in their place. A key that stands twice would be
@@ -317,6 +343,7 @@ launch_docker() {
 	docker rm -f -v "$name" >/dev/null 2>&1 || true
 	# shellcheck disable=SC2016 # expanded inside the container
 	docker run -d --name "$name" -p "$bind$broker:$broker" -p "$bind$web:$web" \
+		${SECURE:+-v "$SECURE:$SECURE:ro" -p "$bind$6:$6" -p "$bind$7:$7"} \
 		-e PULSAR_MEM="$PULSAR_MEM" -e OVERRIDES="$(cat "$handle/overrides")" -e MERGE="$MERGE" \
 		-e ADVERTISE="$advertise" -e BOOKIE="$bookie" -e PULSAR_STANDALONE_CONF=/tmp/standalone.conf \
 		"$IMAGE" bash -c '
@@ -342,24 +369,26 @@ await_health() {
 
 # start_broker starts a broker in the empty handle folder and waits until it works.
 start_broker() {
-	local handle=$1 kind=$2 advertise=$3 try ports broker web bookie bind=0.0.0.0 host=127.0.0.1 code=0
+	local handle=$1 kind=$2 advertise=$3 try ports broker web bookie broker_tls web_tls bind=0.0.0.0 host=127.0.0.1 code=0
 	shift 3
 	printf '%s\n' "$kind" >"$handle/kind"
+	[ -z "$TOKEN" ] || (umask 077 && printf '%s\n' "$TOKEN" >"$handle/token")
 	if [ "$kind" = dist ] && [ "$advertise" = 127.0.0.1 ]; then bind=127.0.0.1; fi
 	for try in 1 2 3; do
 		# shellcheck disable=SC2207 # numbers only; mapfile is not in every bash
-		ports=($(free_ports 3))
-		broker=${ports[0]} web=${ports[1]} bookie=${ports[2]}
+		ports=($(free_ports 5))
+		broker=${ports[0]} web=${ports[1]} bookie=${ports[2]} broker_tls=${ports[3]} web_tls=${ports[4]}
 		{
 			# The bookie takes the port that it is given only if it may also take any port.
 			printf '%s\n' "brokerServicePort=$broker" "webServicePort=$web" "bindAddress=$bind" allowEphemeralPorts=true
+			[ -z "$SECURE" ] || secure_settings "$SECURE" "$broker_tls" "$web_tls"
 			[ $# = 0 ] || printf '%s\n' "$@"
 		} >"$handle/overrides"
 		printf '%s\n' "$advertise $bookie $web" >"$handle/where"
 		case $kind in
 		dist) launch_dist "$handle" "$advertise" "$bookie" ;;
 		docker)
-			if ! launch_docker "$handle" "$advertise" "$bookie" "$broker" "$web"; then
+			if ! launch_docker "$handle" "$advertise" "$bookie" "$broker" "$web" "$broker_tls" "$web_tls"; then
 				cat "$handle/docker.log" >&2
 				grep -q -i 'port is already allocated\|address already in use' "$handle/docker.log" && continue
 				die "docker could not start $IMAGE"
@@ -369,8 +398,13 @@ start_broker() {
 		code=0
 		await_health "$handle" "$host" "$web" || code=$?
 		if [ "$code" = 0 ]; then
-			printf 'pulsar://%s:%s\n' "$advertise" "$broker" >"$handle/url"
-			printf 'http://%s:%s\n' "$advertise" "$web" >"$handle/admin"
+			if [ -n "$SECURE" ]; then
+				printf 'pulsar+ssl://%s:%s\n' "$advertise" "$broker_tls" >"$handle/url"
+				printf 'https://%s:%s\n' "$advertise" "$web_tls" >"$handle/admin"
+			else
+				printf 'pulsar://%s:%s\n' "$advertise" "$broker" >"$handle/url"
+				printf 'http://%s:%s\n' "$advertise" "$web" >"$handle/admin"
+			fi
 			return 0
 		fi
 		[ "$code" = 3 ] || break
@@ -387,6 +421,7 @@ start_broker() {
 HANDLE=
 ADVERTISE=127.0.0.1
 OWN=no
+SECURE=
 OPTIONAL=no
 SETTINGS=()
 COMMAND=()
@@ -405,6 +440,13 @@ parse() {
 		--advertise)
 			[ -n "${2-}" ] || misuse "--advertise wants an address"
 			ADVERTISE=$2
+			shift 2
+			;;
+		--secure)
+			[ -r "${2-}/token" ] || misuse "--secure wants a folder with certificates and tokens, got '${2-}'"
+			SECURE=$(cd "$2" && pwd)
+			TOKEN=$(cat "$SECURE/token")
+			OWN=yes
 			shift 2
 			;;
 		--own)
@@ -506,6 +548,7 @@ cmd_restart() {
 	handle=$(handle_of "$@")
 	[ -r "$handle/where" ] || die "there is no broker of ours at $handle"
 	read -r advertise bookie web <"$handle/where"
+	TOKEN=$(cat "$handle/token" 2>/dev/null || true)
 	case $(cat "$handle/kind") in
 	docker) docker restart -t 0 "$(cat "$handle/container")" >/dev/null ;;
 	dist)

@@ -163,7 +163,7 @@ func (d *pulsarDoor) greet(ctx context.Context, topic string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("pulsar: %w", err)
+		return fmt.Errorf("pulsar: %w: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", err)
 	}
 	answer := make(chan error, 1)
 	var asking sync.WaitGroup

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/tlsconf/tlstest"
+)
+
+func door(t *testing.T, settings config.Pulsar) *pulsarDoor {
+	t.Helper()
+	d, err := newPulsarDoor(settings, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// adminPage is an admin API that says with which token it was asked.
+func adminPage(t *testing.T) (server *httptest.Server, asked *[]string) {
+	t.Helper()
+	asked = new([]string)
+	server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked = append(*asked, r.Header.Get("Authorization"))
+		_, _ = io.WriteString(w, "1")
+	}))
+	t.Cleanup(server.Close)
+	return server, asked
+}
+
+// A token comes from an OAuth 2.0 server, for the clients and for the admin API.
+func TestOAuth2(t *testing.T) {
+	var secret, audience string
+	mux := http.NewServeMux()
+	issuer := httptest.NewServer(mux)
+	defer issuer.Close()
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": issuer.URL, "token_endpoint": issuer.URL + "/token"})
+	})
+	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
+		secret, audience = r.FormValue("client_secret"), r.FormValue("audience")
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "fresh", "token_type": "Bearer", "expires_in": 3600})
+	})
+	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
+	d := door(t, config.Pulsar{URL: "pulsar://x:1", Oauth2: config.PulsarOAuth2{IssuerURL: issuer.URL, Audience: "urn:pulsar", KeyFile: file}})
+	provider := d.provider()
+	if err := provider.Init(); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := provider.GetData(); err != nil || string(token) != "fresh" || secret != "hush" || audience != "urn:pulsar" {
+		t.Errorf("the token is %q (%v), asked for with %q for %q", token, err, secret, audience)
+	}
+	server, asked := adminPage(t)
+	server.Start()
+	if _, err := (pulsaradmin.Client{URL: server.URL, HTTP: d.adminClient()}).Do(t.Context(), http.MethodGet, "x", nil); err != nil || (*asked)[0] != "Bearer fresh" {
+		t.Errorf("the admin API is asked with %q (%v)", *asked, err)
+	}
+}
+
+// The token of a file is that of the moment.
+func TestTokenFileIsReadAgain(t *testing.T) {
+	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")
+	provider := door(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file}).provider()
+	for _, want := range []string{"one", "two"} {
+		write(t, file, want+"\n")
+		if token, err := provider.GetData(); err != nil || string(token) != want {
+			t.Errorf("the token is %q (%v), want %q", token, err, want)
+		}
+	}
+}
+
+// The admin API is asked through TLS with the own certificate, and only when its own is good.
+func TestAdminAPIThroughTLS(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	server, asked := adminPage(t)
+	serving := ca.ClientConfig(t, "", ca.Issue(t, "127.0.0.1", "broker.test"))
+	serving.ClientAuth, serving.ClientCAs = tls.RequireAndVerifyClientCert, serving.RootCAs
+	server.TLS = serving
+	server.StartTLS()
+	own := ca.Issue(t, "router")
+	for name, c := range map[string]struct {
+		tls  config.PulsarTLS
+		want string // of the error
+	}{
+		"by host":              {config.PulsarTLS{CAFile: ca.File, CertFile: own.CertFile, KeyFile: own.KeyFile}, ""},
+		"by name":              {config.PulsarTLS{CAFile: ca.File, CertFile: own.CertFile, KeyFile: own.KeyFile, Name: "broker.test"}, ""},
+		"by another name":      {config.PulsarTLS{CAFile: ca.File, CertFile: own.CertFile, KeyFile: own.KeyFile, Name: "other.test"}, "not for other.test"},
+		"of another CA":        {config.PulsarTLS{CAFile: tlstest.NewCA(t).File, CertFile: own.CertFile, KeyFile: own.KeyFile}, "unknown authority"},
+		"without certificates": {config.PulsarTLS{CAFile: ca.File}, "certificate required"},
+	} {
+		*asked = nil
+		d := door(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: c.tls})
+		_, err := (pulsaradmin.Client{URL: server.URL, HTTP: d.adminClient()}).Do(t.Context(), http.MethodGet, "x", nil)
+		switch {
+		case c.want == "" && (err != nil || len(*asked) != 1 || (*asked)[0] != "Bearer hush"):
+			t.Errorf("%s: asked with %q (%v)", name, *asked, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want a word about %q", name, err, c.want)
+		}
+	}
+}
+
+// A broker sends a question on to another one: the token goes along, but not out of TLS.
+func TestTokenFollowsRedirects(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	inTLS, heard := adminPage(t)
+	inTLS.TLS = ca.ClientConfig(t, "", ca.Issue(t, "127.0.0.1"))
+	inTLS.StartTLS()
+	inTheClear, overheard := adminPage(t)
+	inTheClear.Start()
+	to := ""
+	first := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusTemporaryRedirect) }))
+	first.TLS = ca.ClientConfig(t, "", ca.Issue(t, "127.0.0.1"))
+	first.StartTLS()
+	defer first.Close()
+	client := pulsaradmin.Client{URL: first.URL, HTTP: door(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: config.PulsarTLS{CAFile: ca.File}}).adminClient()}
+
+	to = inTLS.URL
+	if _, err := client.Do(t.Context(), http.MethodGet, "x", nil); err != nil || len(*heard) != 1 || (*heard)[0] != "Bearer hush" {
+		t.Errorf("the second broker is asked with %q (%v)", *heard, err)
+	}
+	to = inTheClear.URL
+	if _, err := client.Do(t.Context(), http.MethodGet, "x", nil); err == nil || len(*overheard) > 0 {
+		t.Errorf("out of TLS the question goes on with %q (%v)", *overheard, err)
+	}
+}
+
+// What the client says about a broker is an error only if waiting does not mend it.
+func TestComplaints(t *testing.T) {
+	for name, c := range map[string]struct {
+		message string
+		err     error
+		want    string
+	}{
+		"not let in":           {"Failed to establish connection with broker: 'Unable to authenticate'", nil, "does not let us in: Unable to authenticate"},
+		"too many connections": {"Failed to establish connection with broker: 'Reached the maximum number of connections'", nil, ""},
+		"not there":            {"Failed to connect to broker.", &timeout{}, ""},
+		"hung up":              {"Failed to perform initial handshake", io.EOF, ""},
+		"wrong certificate":    {"Failed to connect to broker.", errors.New("tls: failed to verify certificate"), "no TLS with the broker"},
+		"no token to read":     {"Failed to load auth credentials", errors.New("empty token credentials"), "does not let us in: empty token"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			why := new(complaint)
+			log := slog.New(listener{why, nil}).With("broker", "x")
+			if c.err != nil {
+				log = log.With("error", c.err)
+			}
+			log.Warn(c.message) //nolint:sloglint // what the client says is not constant
+			err := why.explain(errors.New("connection error"))
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want a word about %q", err, c.want)
+			}
+		})
+	}
+}
+
+type timeout struct{}
+
+func (timeout) Error() string   { return "i/o timeout" }
+func (timeout) Timeout() bool   { return true }
+func (timeout) Temporary() bool { return true }

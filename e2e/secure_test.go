@@ -1,0 +1,260 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/tlsconf/tlstest"
+)
+
+// fortress is a broker that lets nobody in without TLS and a token.
+type fortress struct {
+	dir       string
+	ca        *tlstest.CA
+	tokenKey  []byte
+	url       string
+	admin     pulsaradmin.Client // as the role admin, who may do everything
+	namespace string             // in which the role router may produce and consume
+}
+
+// newFortress starts the broker. It ends with the test, however that ends.
+func newFortress(t *testing.T) *fortress {
+	t.Helper()
+	pulsartest.URL(t) // where there is no broker at all, there is not this one
+	f := &fortress{dir: t.TempDir(), ca: tlstest.NewCA(t), tokenKey: make([]byte, 32), namespace: "public/default"}
+	_, _ = rand.Read(f.tokenKey) // it never fails
+	pair := f.ca.Issue(t, "127.0.0.1", "broker.test")
+	for name, content := range map[string][]byte{
+		"ca.pem": read(t, f.ca.File), "cert.pem": read(t, pair.CertFile), "key.pem": read(t, pair.KeyFile),
+		"token-key": f.tokenKey, "token": []byte(f.token("admin")),
+	} {
+		f.write(t, name, content)
+	}
+	cmd := exec.Command("../tools/pulsar.sh", "run", "--secure", f.dir, "--", "sh", "-c", `echo "$PULSAR_URL $PULSAR_ADMIN_URL"; cat >/dev/null`)
+	cmd.Env = append(os.Environ(), "PULSAR_MEM=-Xms256m -Xmx512m -XX:MaxDirectMemorySize=512m")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the broker ended with %v\n%s", err, said.String())
+		}
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the broker does not start: %v\n%s", err, said.String())
+	}
+	var adminURL string
+	if _, err := fmt.Sscan(line, &f.url, &adminURL); err != nil {
+		t.Fatal(err)
+	}
+	f.admin = pulsaradmin.Client{URL: adminURL, Token: f.token("admin"), HTTP: &http.Client{
+		Transport: &http.Transport{TLSClientConfig: f.ca.ClientConfig(t, ""), DisableKeepAlives: true},
+	}}
+	if err := f.admin.Call(t.Context(), http.MethodPost, "namespaces/"+f.namespace+"/permissions/router", []string{"produce", "consume"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// token returns a token for a role, as `pulsar tokens create` makes it.
+func (f *fortress) token(role string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg":"HS256"}`)) + "." + encode([]byte(`{"sub":"`+role+`"}`))
+	mac := hmac.New(sha256.New, f.tokenKey)
+	mac.Write([]byte(signed))
+	return signed + "." + encode(mac.Sum(nil))
+}
+
+func (f *fortress) write(t *testing.T, name string, content []byte) (path string) {
+	t.Helper()
+	path = filepath.Join(f.dir, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// router returns a router as a process, which sees the topic through what a section pulsar says.
+func (f *fortress) router(t *testing.T, ctx context.Context, ip, topic, section string) (cmd *exec.Cmd, log *bytes.Buffer) { //nolint:revive // the test comes first
+	t.Helper()
+	config := f.write(t, ip+".yaml", fmt.Appendf(nil, `
+node: {group: %q, name: %q}
+pulsar: {url: %q, admin_url: %q, topics: %q, subscription: secure, from_earliest: true, %s}
+app: {listen: "%[2]s:16650"}
+peer: {listen: "%[2]s:16651"}
+gossip: {listen: "%[2]s:16652"}
+admin: {listen: "%[2]s:16653"}
+debug: {listen: "%[2]s:16654"}
+`, pulsartest.Name(t), ip, f.url, f.admin.URL, topic, section))
+	cmd = exec.CommandContext(ctx, routerBinary, "run", "--config", config)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 40 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log = new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = log, log
+	return cmd, log
+}
+
+// TestSecureBroker: through TLS and with a token events come, are settled, and the admin API answers;
+// without, a router ends at once, with a word about what is wrong.
+func TestSecureBroker(t *testing.T) {
+	f := newFortress(t)
+	tokenFile := f.write(t, "router-token", []byte(f.token("router")+"\n"))
+	trust := fmt.Sprintf("tls: {ca_file: %q}", f.ca.File)
+	inside := "persistent://" + f.namespace + "/" + pulsartest.Name(t)
+
+	t.Run("through the door", func(t *testing.T) {
+		t.Parallel()
+		// Only the administrator of a tenant may read the limits; a router does without.
+		f.consume(t, "127.92.0.1", inside, fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "403 Unauthorized")
+	})
+	t.Run("through the door, by the name of the brokers", func(t *testing.T) {
+		t.Parallel()
+		f.consume(t, "127.92.0.2", inside+"-2", fmt.Sprintf("token: %q, tls: {ca_file: %q, name: broker.test}", f.token("admin"), f.ca.File), "the broker's limits")
+	})
+	for i, c := range []struct{ name, topic, section, says string }{
+		{"without a token", inside, trust, "the broker does not let us in"},
+		{"with a token that somebody else has signed", inside, fmt.Sprintf("token: %q, %s", (&fortress{tokenKey: []byte("another")}).token("router"), trust), "the broker does not let us in"},
+		{"with an empty token file", inside, fmt.Sprintf("token_file: %q, %s", f.write(t, "empty", nil), trust), "empty token"},
+		{"with another CA", inside, fmt.Sprintf("token_file: %q, tls: {ca_file: %q}", tokenFile, tlstest.NewCA(t).File), "certificate signed by unknown authority"},
+		{"with the name of other brokers", inside, fmt.Sprintf("token_file: %q, tls: {ca_file: %q, name: other.test}", tokenFile, f.ca.File), "is for broker.test, 127.0.0.1, not for other.test"},
+		{"to a topic of others", "persistent://public/functions/x", fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "not to the topic"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			cmd, log := f.router(t, ctx, fmt.Sprintf("127.92.1.%d", i+1), c.topic, c.section)
+			var exit *exec.ExitError
+			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
+				t.Errorf("the router ended with %v, want exit code 2", err)
+			}
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if last := lines[len(lines)-1]; !strings.Contains(last, c.says) || !strings.Contains(last, "pulsar") {
+				t.Errorf("the router says last %q, want a word about %q", last, c.says)
+			}
+			if strings.Contains(log.String(), f.token("router")) {
+				t.Error("the log has the token")
+			}
+		})
+	}
+}
+
+// consume sees events through a router from the producer to the ack. The router's log
+// has what the admin API has answered.
+func (f *fortress) consume(t *testing.T, ip, topic, section, adminSays string) {
+	const events = 100
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	cmd, log := f.router(t, ctx, ip, topic, section)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var handled atomic.Int64
+	worked := make(chan error, 1)
+	go func() {
+		worked <- client.Run(ctx, ip+":16650", func(context.Context, *client.Event) error {
+			handled.Add(1)
+			return nil
+		})
+	}()
+	f.produce(t, topic, events)
+	eventually(t, time.Minute, "all events are handled", func() error {
+		if n := handled.Load(); n < events {
+			return fmt.Errorf("%d of %d", n, events)
+		}
+		return nil
+	})
+	eventually(t, time.Minute, "all events are settled", func() error {
+		var stats struct {
+			Subscriptions map[string]pulsartest.Subscription `json:"subscriptions"`
+		}
+		if err := f.admin.Call(t.Context(), http.MethodGet, pulsaradmin.TopicPath(topic)+"/stats", nil, &stats); err != nil {
+			return err
+		}
+		if s := stats.Subscriptions["secure"]; s.Type != "Shared" || s.Backlog > 0 || s.Unacked > 0 {
+			return fmt.Errorf("the subscription is %+v", s)
+		}
+		return nil
+	})
+	stop()
+	if err := cmd.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("the router ended with %v", err)
+	}
+	if err := <-worked; err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("the application ended with %v", err)
+	}
+	if !strings.Contains(log.String(), adminSays) {
+		t.Errorf("the log has no %q: the admin API has not answered like that", adminSays)
+	}
+	if strings.Contains(log.String(), f.token("router")) || strings.Contains(log.String(), f.token("admin")) {
+		t.Error("the log has the token")
+	}
+	if t.Failed() {
+		t.Logf("the router says\n%s", log.String())
+	}
+}
+
+func (f *fortress) produce(t *testing.T, topic string, events int) {
+	t.Helper()
+	options := pulsartest.Options(t)
+	options.URL, options.Authentication = f.url, pulsar.NewAuthenticationToken(f.token("router"))
+	options.TLSTrustCertsFilePath = f.ca.File
+	c, err := pulsar.NewClient(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	producer, err := c.CreateProducer(pulsar.ProducerOptions{Topic: topic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for i := range events {
+		if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint("user-", i%10), Payload: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
