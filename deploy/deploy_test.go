@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -157,7 +158,20 @@ func charts(t *testing.T) string {
 }
 
 // everything turns on what is off by default.
-var everything = []string{"--set", "ringfence.podMonitor.enabled=true", "--set", "ringfence.secretEnv.RINGFENCE__PULSAR__TOKEN.name=pulsar", "--set", "ringfence.secretEnv.RINGFENCE__PULSAR__TOKEN.key=token"}
+var everything = sets(
+	"podMonitor.enabled=true", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.name=pulsar", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.key=audience",
+	"config.pulsar.url=pulsar+ssl://pulsar:6651", "drain.token=only-for-drains",
+	"secrets.peerTLS.secretName=orders-tls", "secrets.peerTLS.name=orders-router", "secrets.gossipKeys.secretName=orders-gossip",
+	"secrets.adminToken.secretName=orders-admin", "secrets.pulsarToken.secretName=pulsar", "secrets.pulsarTLS.secretName=pulsar-tls",
+	"secrets.pulsarTLS.clientCertificate=true",
+)
+
+func sets(values ...string) (arguments []string) {
+	for _, value := range values {
+		arguments = append(arguments, "--set", "ringfence."+value)
+	}
+	return arguments
+}
 
 func TestCharts(t *testing.T) {
 	tool(t, "helm") // skips early
@@ -189,11 +203,20 @@ func TestCharts(t *testing.T) {
 	score.Stdin = bytes.NewReader(rendered)
 	accepts(t, score)
 
-	t.Run("the router takes its file", func(t *testing.T) {
-		if _, err := config.Load(config.Sources{File: routerFile(t, rendered), Environ: []string{"RINGFENCE__NODE__NAME=pod-0"}}); err != nil {
-			t.Error(err)
-		}
-	})
+	for name, manifests := range map[string][]byte{"as it is": render(orders), "with everything": rendered} {
+		t.Run("the router takes its file "+name, func(t *testing.T) {
+			loaded, err := config.Load(config.Sources{File: routerFile(t, manifests), Environ: []string{"RINGFENCE__NODE__NAME=pod-0"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The kubelet asks for the drain at the address of the pod: it must be let in, somehow.
+			hookHasToken := strings.Count(string(manifests), "Bearer only-for-drains") == 2
+			if loaded.Admin.DrainOpen == hookHasToken {
+				t.Errorf("the drain is open: %v, and the hooks have its token: %v", loaded.Admin.DrainOpen, hookHasToken)
+			}
+			mountedAt(t, loaded.Settings(), string(manifests))
+		})
+	}
 	for name, plant := range map[string]struct{ old, replacement, why string }{
 		"a field that is misspelt":  {"publishNotReadyAddresses", "publishNotReadyAdresses", "publishNotReadyAdresses"},
 		"a value of the wrong type": {"minReadySeconds: 10", "minReadySeconds: soon", "minReadySeconds"},
@@ -212,12 +235,30 @@ func TestCharts(t *testing.T) {
 		"text for a number":      {"ringfence.drain.seconds=soon", "seconds"},
 		"no subscription":        {"ringfence.config.pulsar.subscription=", "subscription"},
 		"a secret in the config": {"ringfence.config.pulsar.token=s3cret", "secretEnv"},
+		"a token in the config":  {"ringfence.config.admin.token=s3cret", "ringfence.secrets"},
+		"mTLS without a name":    {"ringfence.secrets.peerTLS.secretName=orders-tls", "peerTLS.name"},
+		"a secret of no kind":    {"ringfence.secrets.tokens.secretName=x", "tokens"},
 		"no version":             {"ringfence.image.tag=", "ringfence.image.tag"},
 		"a name for all pods":    {"ringfence.config.node.name=orders", "node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refuses(t, tool(t, "helm", "template", "shop", orders, "--kube-version", "1.36.3", "--set", wrong.set), wrong.why)
 		})
+	}
+}
+
+// mountedAt checks that the folder of each file that the settings name is mounted.
+func mountedAt(t *testing.T, settings []config.Setting, manifests string) {
+	t.Helper()
+	for _, s := range settings {
+		if !strings.HasSuffix(s.Key, "_file") || s.Value == "" {
+			continue
+		}
+		folder := filepath.Dir(s.Value)
+		if !strings.Contains(manifests, fmt.Sprintf("{name: ringfence-%s, mountPath: %s, readOnly: true}", filepath.Base(folder), folder)) ||
+			!strings.Contains(manifests, fmt.Sprintf("- name: ringfence-%s\n          secret:\n", filepath.Base(folder))) {
+			t.Errorf("%s = %s, where nothing is mounted", s.Key, s.Value)
+		}
 	}
 }
 

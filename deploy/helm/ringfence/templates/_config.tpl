@@ -5,13 +5,57 @@
   "gossip" (dict "seeds" (list (printf "dns+%s-gossip.%s.svc:16652" (include "ringfence.fullname" .) .Release.Namespace)))
   "drain" (dict "timeout" (printf "%ds" (int .Values.ringfence.drain.seconds)))
 -}}
+{{- $_ := include "ringfence.doors" (dict "own" $own "values" .Values.ringfence) -}}
 {{- $config := merge $own (deepCopy .Values.ringfence.config) -}}
 {{- $pulsar := default dict $config.pulsar -}}
 {{- if not $pulsar.topics }}{{ fail "ringfence.config.pulsar.topics is not set: which topics shall be consumed?" }}{{ end -}}
 {{- if not $pulsar.subscription }}{{ fail "ringfence.config.pulsar.subscription is not set: which subscription do the routers share?" }}{{ end -}}
-{{- if $pulsar.token }}{{ fail "ringfence.config.pulsar.token would be readable in the ConfigMap: use ringfence.secretEnv" }}{{ end -}}
-{{- if dig "gossip" "encryption_keys" "" $config }}{{ fail "ringfence.config.gossip.encryption_keys would be readable in the ConfigMap: use ringfence.secretEnv" }}{{ end -}}
+{{- range $path := list "pulsar.token" "gossip.encryption_keys" "admin.token" "admin.drain_token" -}}
+{{- $at := splitList "." $path -}}
+{{- if dig (first $at) (last $at) "" $config }}{{ fail (printf "ringfence.config.%s would be readable in the ConfigMap: use ringfence.secrets or ringfence.secretEnv" $path) }}{{ end -}}
+{{- end -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/*
+Adds to `own` who gets in: the files of ringfence.secrets, and the drain. Kubernetes asks for probes and hooks at
+the address of the pod, so the admin page cannot be on loopback.
+*/}}
+{{- define "ringfence.doors" -}}
+{{- $own := .own -}}
+{{- $s := .values.secrets -}}
+{{- $dir := "/etc/ringfence-secrets" -}}
+{{- $admin := dict "listen" "0.0.0.0:16653" "drain_open" (empty .values.drain.token) -}}
+{{- if $s.adminToken.secretName }}{{ $_ := set $admin "token_file" (printf "%s/admin-token/%s" $dir $s.adminToken.key) }}{{ end -}}
+{{- $_ := set $own "admin" $admin -}}
+{{- with $s.peerTLS -}}
+{{- if .secretName -}}
+{{- if not .name }}{{ fail "ringfence.secrets.peerTLS.name is not set: without it everybody would get in to whom the CA has given a certificate" }}{{ end -}}
+{{- $at := printf "%s/peer-tls" $dir -}}
+{{- $_ := set $own "peer" (dict "tls" (dict "cert_file" (printf "%s/tls.crt" $at) "key_file" (printf "%s/tls.key" $at) "ca_file" (printf "%s/ca.crt" $at) "name" .name)) -}}
+{{- end -}}
+{{- end -}}
+{{- if $s.gossipKeys.secretName }}{{ $_ := set $own.gossip "encryption_keys_file" (printf "%s/gossip-keys/%s" $dir $s.gossipKeys.key) }}{{ end -}}
+{{- $pulsar := dict -}}
+{{- if $s.pulsarToken.secretName }}{{ $_ := set $pulsar "token_file" (printf "%s/pulsar-token/%s" $dir $s.pulsarToken.key) }}{{ end -}}
+{{- with $s.pulsarTLS -}}
+{{- if .secretName -}}
+{{- $at := printf "%s/pulsar-tls" $dir -}}
+{{- $tls := dict "ca_file" (printf "%s/ca.crt" $at) -}}
+{{- if .clientCertificate }}{{ $tls = merge $tls (dict "cert_file" (printf "%s/tls.crt" $at) "key_file" (printf "%s/tls.key" $at)) }}{{ end -}}
+{{- $_ := set $pulsar "tls" $tls -}}
+{{- end -}}
+{{- end -}}
+{{- if $pulsar }}{{ $_ := set $own "pulsar" $pulsar }}{{ end -}}
+{{- end -}}
+
+{{/* The Secrets that are mounted, as lines "folder secret". */}}
+{{- define "ringfence.secretMounts" -}}
+{{- range $folder, $value := dict "peer-tls" "peerTLS" "gossip-keys" "gossipKeys" "admin-token" "adminToken" "pulsar-token" "pulsarToken" "pulsar-tls" "pulsarTLS" -}}
+{{- with (index $.Values.ringfence.secrets $value).secretName }}
+{{ $folder }} {{ . }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Everything beside your Deployment. Include it once, in a file of its own. */}}

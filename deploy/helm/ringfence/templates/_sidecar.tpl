@@ -17,6 +17,10 @@
           fieldPath: status.podIP
     - name: GOMEMLIMIT
       value: {{ $v.goMemLimit | quote }}
+    {{- with $v.drain.token }}
+    - name: RINGFENCE__ADMIN__DRAIN_TOKEN
+      value: {{ . | quote }}
+    {{- end }}
     {{- range $name, $ref := $v.secretEnv }}
     - name: {{ $name }}
       valueFrom:
@@ -57,6 +61,11 @@
     {{- toYaml $v.securityContext | nindent 4 }}
   volumeMounts:
     - {name: ringfence-config, mountPath: /etc/ringfence, readOnly: true}
+    {{- range (include "ringfence.secretMounts" . | trim | splitList "\n") }}
+    {{- with splitList " " . | first }}
+    - {name: ringfence-{{ . }}, mountPath: /etc/ringfence-secrets/{{ . }}, readOnly: true}
+    {{- end }}
+    {{- end }}
     {{- with $v.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -75,7 +84,11 @@ preStop:
 httpGet:
   path: /drain?wait={{ int .Values.ringfence.drain.seconds }}s
   port: 16653
-  {{- with .Values.ringfence.drain.headers }}
+  {{- $headers := .Values.ringfence.drain.headers -}}
+  {{- with .Values.ringfence.drain.token }}
+  {{- $headers = prepend $headers (dict "name" "Authorization" "value" (printf "Bearer %s" .)) -}}
+  {{- end }}
+  {{- with $headers }}
   httpHeaders:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -97,6 +110,14 @@ httpGet:
 - name: ringfence-config
   configMap:
     name: {{ include "ringfence.fullname" . }}-router
+{{- range (include "ringfence.secretMounts" . | trim | splitList "\n") }}
+{{- $mount := splitList " " . }}
+{{- with first $mount }}
+- name: ringfence-{{ . }}
+  secret:
+    secretName: {{ last $mount }}
+{{- end }}
+{{- end }}
 {{- with .Values.ringfence.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
