@@ -14,6 +14,13 @@ const Partitions = 4093
 // and in the Hello of every stream; nodes that differ in it never work together.
 const HashID = "xxhash64/4093/1"
 
+// KeyHash stands for a key where one is named to other nodes. Two keys with one hash
+// are taken for one there.
+type KeyHash uint64
+
+// HashOf returns the hash of a key. It neither allocates nor locks.
+func HashOf(key string) KeyHash { return KeyHash(xxhash.Sum64String(key)) }
+
 // PartitionOf returns the partition of a key. It neither allocates nor locks.
 func PartitionOf(key string) Partition {
 	return Partition(xxhash.Sum64String(key) % Partitions)

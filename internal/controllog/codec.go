@@ -144,7 +144,20 @@ func encodeBeat(b *ownership.Beat) *controllogv1.Beat {
 		Draining:    encodeSet(b.Draining),
 		Acquired:    encodeSet(b.Acquired),
 		Unreachable: encodeIncs(b.Unreachable),
+		Busy:        encodeBusy(b.Busy),
 	}
+}
+
+func encodeBusy(busy []ownership.Busy) []*controllogv1.BusyKeys {
+	var out []*controllogv1.BusyKeys
+	for _, b := range busy {
+		keys := make([]uint64, len(b.Keys))
+		for i, k := range b.Keys {
+			keys[i] = uint64(k)
+		}
+		out = append(out, &controllogv1.BusyKeys{Partition: uint32(b.Partition), Keys: keys})
+	}
+	return out
 }
 
 func encodeHello(h *ownership.Hello) (*controllogv1.Hello, error) {
@@ -357,7 +370,31 @@ func (d *decoder) beat(b *controllogv1.Beat) *ownership.Beat {
 		ViewHash: b.GetViewHash(), Ready: b.GetReady(),
 		Draining: d.set(b.GetDraining()), Acquired: d.set(b.GetAcquired()),
 		Unreachable: d.incs(b.GetUnreachable()),
+		Busy:        d.busy(b.GetBusy()),
 	}
+}
+
+func (d *decoder) busy(list []*controllogv1.BusyKeys) []ownership.Busy {
+	var out []ownership.Busy
+	last, room := -1, ownership.BusyKeysMax
+	for _, b := range list {
+		room -= len(b.GetKeys())
+		if p := b.GetPartition(); p >= partitionsMax || int(p) <= last || room < 0 {
+			d.fail("busy keys of partition %d out of order or range, or more than %d keys", p, ownership.BusyKeysMax)
+			return nil
+		}
+		last = int(b.GetPartition())
+		var keys []ring.KeyHash
+		for i, k := range b.GetKeys() {
+			if i > 0 && k <= b.GetKeys()[i-1] {
+				d.fail("busy keys of partition %d out of order", last)
+				return nil
+			}
+			keys = append(keys, ring.KeyHash(k))
+		}
+		out = append(out, ownership.Busy{Partition: ring.Partition(last), Keys: keys})
+	}
+	return out
 }
 
 func (d *decoder) hello(h *controllogv1.Hello) *ownership.Hello {

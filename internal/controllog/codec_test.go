@@ -2,6 +2,7 @@ package controllog
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"math"
 	"reflect"
@@ -143,6 +144,9 @@ func TestDecodeRefuses(t *testing.T) {
 	beat := func(b *controllogv1.Beat) func(*controllogv1.Record) {
 		return func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Beat{Beat: b} }
 	}
+	busy := func(list ...*controllogv1.BusyKeys) func(*controllogv1.Record) {
+		return beat(&controllogv1.Beat{Busy: list})
+	}
 	set := func(s *controllogv1.PartitionSet) func(*controllogv1.Record) {
 		return beat(&controllogv1.Beat{Draining: s})
 	}
@@ -166,6 +170,10 @@ func TestDecodeRefuses(t *testing.T) {
 		"a set with a twin":          {set(&controllogv1.PartitionSet{List: []uint32{1, 1}}), ErrMalformed},
 		"a set out of range":         {set(&controllogv1.PartitionSet{List: []uint32{1 << 16}}), ErrMalformed},
 		"a set too large":            {set(&controllogv1.PartitionSet{Bits: make([]byte, 1<<13+1)}), ErrMalformed},
+		"busy keys":                  {busy(&controllogv1.BusyKeys{Partition: 1, Keys: []uint64{2, 3}}, &controllogv1.BusyKeys{Partition: 2}), nil},
+		"busy keys out of order":     {busy(&controllogv1.BusyKeys{Keys: []uint64{2, 2}}), ErrMalformed},
+		"busy keys of one twice":     {busy(&controllogv1.BusyKeys{}, &controllogv1.BusyKeys{}), ErrMalformed},
+		"busy keys of no partition":  {busy(&controllogv1.BusyKeys{Partition: 1 << 16}), ErrMalformed},
 		"a snap of nothing":          {func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Snap{} }, ErrMalformed},
 		"half a table entry":         {state(func(s *controllogv1.State) { s.Table = []byte{0, 0, 0} }), ErrMalformed},
 		"a table too large":          {state(func(s *controllogv1.State) { s.Table = make([]byte, 1<<17+2) }), ErrMalformed},
@@ -306,9 +314,23 @@ func drawBeat(t *rapid.T) *ownership.Beat {
 		Seq: rapid.Uint64().Draw(t, "seq"), Applied: positions.Draw(t, "applied"), Cur: positions.Draw(t, "cur"),
 		ViewHash: rapid.Uint64().Draw(t, "view hash"), Ready: rapid.Bool().Draw(t, "ready"),
 		Draining: drawSet(t, "draining"), Acquired: drawSet(t, "acquired"),
-		Unreachable: some(t, incs, "unreachable"),
+		Unreachable: some(t, incs, "unreachable"), Busy: drawBusy(t),
 	}
 }
+
+func drawBusy(t *rapid.T) (busy []ownership.Busy) {
+	keys := rapid.SliceOfNDistinct(rapid.Uint64(), 0, 5, rapid.ID)
+	for _, p := range sortedSlice(rapid.SliceOfNDistinct(rapid.Uint16(), 0, 4, rapid.ID).Draw(t, "busy partitions")) {
+		b := ownership.Busy{Partition: ring.Partition(p)}
+		for _, k := range sortedSlice(keys.Draw(t, "busy keys")) {
+			b.Keys = append(b.Keys, ring.KeyHash(k))
+		}
+		busy = append(busy, b)
+	}
+	return busy
+}
+
+func sortedSlice[T cmp.Ordered](s []T) []T { return slices.Sorted(slices.Values(s)) }
 
 func drawHello(t *rapid.T) *ownership.Hello {
 	return &ownership.Hello{

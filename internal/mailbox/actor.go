@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"container/heap"
+	"slices"
 	"strings"
 
 	"github.com/ringfence/router/internal/clock"
@@ -126,14 +127,24 @@ type part struct {
 	number  ring.Partition
 	gate    ownership.Gate
 	token   ownership.Token
-	running int    // deliveries of any tenure that are not over
-	actors  *actor // all active keys of the partition, linked by inPart
+	running int            // deliveries of any tenure that are not over
+	held    []ring.KeyHash // keys for which an open gate is closed still
+	actors  *actor         // all active keys of the partition, linked by inPart
 	done    history
 }
 
 // ours reports whether events for the partition are taken in: it is ours, even if
 // an earlier tenure may still run.
 func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == ownership.Waiting }
+
+// mayRun reports whether the gate lets a key through.
+func (p *part) mayRun(key event.Key) bool {
+	if p.gate != ownership.Open || len(p.held) == 0 {
+		return p.gate == ownership.Open
+	}
+	_, held := slices.BinarySearch(p.held, ring.HashOf(string(key)))
+	return !held
+}
 
 func (p *part) link(a *actor) {
 	a.part = p

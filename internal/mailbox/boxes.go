@@ -34,10 +34,10 @@ type Output struct {
 	Credits []Credit
 	// Wake names workers for which keys became ready. A worker may be named twice.
 	Wake []event.WorkerID
-	// Drained names partitions that were not open and whose last delivery ended.
+	// Ended names partitions that were not open and on which a delivery ended.
 	// It says where to look: when it is read, the gate may have moved on. Only who
-	// moves gates can tell by Running that a partition is drained and stays so.
-	Drained []ring.Partition
+	// moves gates can tell by Busy that a partition is drained and stays so.
+	Ended []ring.Partition
 	// Ignored counts results of deliveries that are unknown or over.
 	Ignored int
 }
@@ -46,7 +46,7 @@ type Output struct {
 func (o *Output) Reset() {
 	clear(o.Verdicts) // they hold strings
 	clear(o.Credits)
-	*o = Output{Verdicts: o.Verdicts[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Drained: o.Drained[:0]}
+	*o = Output{Verdicts: o.Verdicts[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
 }
 
 // Boxes holds the actors of the partitions of one shard. It is not safe for
@@ -410,8 +410,8 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	}
 	b.repayKey(a, out)
 	b.place(now, a, out)
-	if p.running == 0 && p.gate != ownership.Open {
-		out.Drained = append(out.Drained, p.number)
+	if p.gate != ownership.Open {
+		out.Ended = append(out.Ended, p.number)
 		b.dropWindow(p)
 	}
 }
@@ -500,7 +500,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 	// Were it broken, a key that runs would still not run twice here.
 	opens := c.Gate == ownership.Open && p.gate != ownership.Open
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
-	p.gate, p.token = c.Gate, c.Token
+	p.gate, p.token, p.held = c.Gate, c.Token, c.Withheld
 	for a := p.actors; a != nil; {
 		next := a.inPart.next
 		b.lift(a)
@@ -538,6 +538,23 @@ func (b *Boxes) dropWindow(p *part) {
 
 // Running returns how many deliveries on p are not over, whatever tenure they began in.
 func (b *Boxes) Running(p ring.Partition) int { return b.part(p).running }
+
+// Busy returns the keys on p of which a delivery is not over, ascending, whatever
+// tenure it began in.
+func (b *Boxes) Busy(p ring.Partition) []ring.KeyHash {
+	part := b.part(p)
+	if part.running == 0 {
+		return nil
+	}
+	keys := make([]ring.KeyHash, 0, part.running)
+	for a := part.actors; a != nil; a = a.inPart.next {
+		if a.running != nil {
+			keys = append(keys, ring.HashOf(string(a.key)))
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
 
 // WorkerUp adds a worker: it gets its share of the keys that are ready.
 func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
@@ -702,7 +719,7 @@ func (b *Boxes) place(now clock.Instant, a *actor, out *Output) {
 	switch {
 	case a.head == nil:
 		b.passivate(a)
-	case a.part.gate != ownership.Open:
+	case !a.part.mayRun(a.key):
 		a.wait, a.since = WaitGate, now
 	case a.heldUntil.After(now):
 		a.wait, a.since = WaitRetry, now

@@ -321,8 +321,8 @@ func TestDepositionSendsWaitingEventsOnAndLetsTheRunningOneFinish(t *testing.T) 
 		t.Errorf("Running = %d, want 1", got)
 	}
 	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
-	if !slices.Equal(f.out.Drained, []ring.Partition{p}) || f.Running(p) != 0 {
-		t.Errorf("drained %v with %d running, want partition %d with 0", f.out.Drained, f.Running(p), p)
+	if !slices.Equal(f.out.Ended, []ring.Partition{p}) || f.Running(p) != 0 {
+		t.Errorf("ended on %v with %d running, want partition %d with 0", f.out.Ended, f.Running(p), p)
 	}
 	if f.actors.len() != 0 {
 		t.Errorf("%d actors are left", f.actors.len())
@@ -350,8 +350,8 @@ func TestAWaitingGateReportsWhenTheEarlierTenureIsOver(t *testing.T) {
 	f.setGate(e.Partition, ownership.Waiting)
 	f.want(f.accept(Local, next))
 	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
-	if !slices.Equal(f.out.Drained, []ring.Partition{e.Partition}) {
-		t.Errorf("drained %v", f.out.Drained)
+	if !slices.Equal(f.out.Ended, []ring.Partition{e.Partition}) {
+		t.Errorf("ended on %v", f.out.Ended)
 	}
 	if got := f.take(); len(got) != 0 {
 		t.Fatalf("delivered %v through a waiting gate", got)

@@ -147,6 +147,12 @@ func (m *Mailboxes) Running(p ring.Partition) (running int) {
 	return running
 }
 
+// Busy is [Boxes.Busy].
+func (m *Mailboxes) Busy(p ring.Partition) (keys []ring.KeyHash) {
+	m.of(p, func(b *Boxes) { keys = b.Busy(p) })
+	return keys
+}
+
 // WorkerUp is [Boxes.WorkerUp].
 func (m *Mailboxes) WorkerUp(id event.WorkerID, out *Output) {
 	now := m.now()

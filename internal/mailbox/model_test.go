@@ -62,6 +62,12 @@ type refDone struct {
 	dropped bool // it still counts
 }
 
+// lets reports whether the gate of a key's partition lets it through.
+func (r *reference) lets(key event.Key) bool {
+	c := r.gates[ring.PartitionOf(string(key))]
+	return c.Gate == ownership.Open && !slices.Contains(c.Withheld, ring.HashOf(string(key)))
+}
+
 func (r *reference) ours(p ring.Partition) bool {
 	return r.gates[p].Gate == ownership.Open || r.gates[p].Gate == ownership.Waiting
 }
@@ -167,7 +173,7 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 	return nil
 }
 
-func (r *reference) finish(now clock.Instant, result event.Result) (said []Addressed, drained bool) {
+func (r *reference) finish(now clock.Instant, result event.Result) (said []Addressed, ended bool) {
 	i := slices.IndexFunc(r.events, func(e *refEvent) bool { return e.running == result.Delivery })
 	if result.Delivery == 0 || i < 0 {
 		return nil, false
@@ -175,9 +181,9 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	e := r.events[i]
 	p := e.event.Partition
 	e.running = 0
-	drained = r.runningOn(p) == 0 && r.gates[p].Gate != ownership.Open
+	ended = r.gates[p].Gate != ownership.Open
 	defer func() {
-		if drained && r.gates[p].Gate == ownership.Closed {
+		if r.runningOn(p) == 0 && r.gates[p].Gate == ownership.Closed {
 			r.dropWindow(p)
 		}
 	}()
@@ -193,15 +199,15 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 		if len(r.window) > modelConfig.WindowBytesMax/recordBytes {
 			r.window = r.window[1:]
 		}
-		return r.say(e, event.Verdict{Kind: event.Done}), drained
+		return r.say(e, event.Verdict{Kind: event.Done}), ended
 	case o.Kind == outcome.DeadLetter:
 		r.remove(e)
 		final.Kind = event.Rejected
-		return r.say(e, final), drained
+		return r.say(e, final), ended
 	case !o.Hold:
 		r.remove(e)
 		final.Kind, final.Delay = event.Failed, o.Delay
-		return r.say(e, final), drained
+		return r.say(e, final), ended
 	}
 	if o.Attempts > e.event.Attempts || o.Crashes > e.event.Crashes {
 		said = r.say(e, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason})
@@ -210,10 +216,10 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	}
 	if !r.ours(p) {
 		r.remove(e)
-		return append(said, r.say(e, event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})...), drained
+		return append(said, r.say(e, event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})...), ended
 	}
 	e.heldUntil = now.Add(o.Delay)
-	return said, drained
+	return said, ended
 }
 
 func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said []Addressed) {
@@ -391,8 +397,8 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 		m.Fatalf("delivery of event %v, want %v, which is first in its key", d.Event.ID, head.event.ID)
 	case head.heldUntil.After(m.now):
 		m.Fatalf("delivery of event %v at %d, held until %d", d.Event.ID, m.now, head.heldUntil)
-	case m.ref.gates[d.Partition].Gate != ownership.Open:
-		m.Fatalf("delivery with gate %v", m.ref.gates[d.Partition].Gate)
+	case !m.ref.lets(key):
+		m.Fatalf("delivery of key %q with gate %+v", key, m.ref.gates[d.Partition])
 	case d.Partition != head.event.Partition || d.Token != int64(m.ref.gates[d.Partition].Token):
 		m.Fatalf("delivery %+v, want partition %d and token %d", d, head.event.Partition, m.ref.gates[d.Partition].Token)
 	case d.Attempt != head.event.Attempts+1 || d.Event.LastError != head.event.LastError:
@@ -433,7 +439,7 @@ func (m *model) finish() {
 
 func (m *model) finishAll(results []event.Result) {
 	var want []Addressed
-	var wantDrained []ring.Partition
+	var wantEnded []ring.Partition
 	wantIgnored := 0
 	for _, r := range results {
 		i := slices.IndexFunc(m.ref.events, func(e *refEvent) bool { return e.running == r.Delivery })
@@ -442,15 +448,15 @@ func (m *model) finishAll(results []event.Result) {
 			continue
 		}
 		p := m.ref.events[i].event.Partition
-		said, drained := m.ref.finish(m.now, r)
+		said, ended := m.ref.finish(m.now, r)
 		want = append(want, said...)
-		if drained {
-			wantDrained = append(wantDrained, p)
+		if ended {
+			wantEnded = append(wantEnded, p)
 		}
 	}
 	m.boxes.Finish(m.now, results, &m.out)
-	if !slices.Equal(m.out.Drained, wantDrained) {
-		m.Fatalf("drained %v, want %v", m.out.Drained, wantDrained)
+	if !slices.Equal(m.out.Ended, wantEnded) {
+		m.Fatalf("ended on %v, want %v", m.out.Ended, wantEnded)
 	}
 	if m.out.Ignored != wantIgnored {
 		m.Fatalf("%d results ignored, want %d", m.out.Ignored, wantIgnored)
@@ -467,12 +473,28 @@ func (m *model) gate() {
 	if gate == ownership.Open && m.ref.runningOn(p) > 0 {
 		gate = ownership.Waiting
 	}
+	if gate == ownership.Open && rapid.Bool().Draw(m.T, "withhold") {
+		key := pick(m, m.keys, "withheld") // of any partition: what is not here does not matter
+		m.setGate(p, gate, ring.HashOf(string(key)))
+		return
+	}
 	m.setGate(p, gate)
 }
 
-func (m *model) setGate(p ring.Partition, gate ownership.Gate) {
+// release lets the keys go that an open gate withholds.
+func (m *model) release() {
+	p := pick(m, m.partitions, "partition")
+	c := m.ref.gates[p]
+	c.Withheld = nil
+	m.changeGate(c)
+}
+
+func (m *model) setGate(p ring.Partition, gate ownership.Gate, withheld ...ring.KeyHash) {
 	m.tenure++
-	c := ownership.GateChange{Partition: p, Gate: gate, Token: m.tenure}
+	m.changeGate(ownership.GateChange{Partition: p, Gate: gate, Token: m.tenure, Withheld: withheld})
+}
+
+func (m *model) changeGate(c ownership.GateChange) {
 	epoch := event.Position{Ledger: 1, Entry: m.ref.epoch.Entry + 1}
 	want := m.ref.setGate(c, epoch)
 	m.boxes.SetGates(m.now, []ownership.GateChange{c}, epoch, &m.out)
@@ -529,7 +551,7 @@ func (m *model) takeAll() {
 	}
 	for _, key := range m.keys {
 		head := m.ref.head(key)
-		if head != nil && !head.heldUntil.After(m.now) && m.ref.gates[head.event.Partition].Gate == ownership.Open {
+		if head != nil && !head.heldUntil.After(m.now) && m.ref.lets(key) {
 			m.Fatalf("event %v may run, and no worker gets it: %+v", head.event.ID, m.boxes.Inspect(key))
 		}
 	}
@@ -582,6 +604,9 @@ func (m *model) check() {
 		if s.Wait != WaitNothing {
 			want.Keys++
 		}
+		if busy := m.boxes.Busy(ring.PartitionOf(string(key))); slices.Contains(busy, ring.HashOf(string(key))) != (m.ref.runningOf(key) > 0) {
+			m.Fatalf("busy are %v, and %d deliveries of key %q run", busy, m.ref.runningOf(key), key)
+		}
 		if m.ref.runningOf(key) > 1 {
 			m.Fatalf("two deliveries of one key run")
 		}
@@ -612,13 +637,13 @@ func (m *model) checkKey(key event.Key, s KeyState) {
 	case WaitHandler:
 		ok = m.ref.runningOf(key) == 1
 	case WaitGate:
-		ok = head != nil && m.ref.gates[p].Gate == ownership.Waiting
+		ok = head != nil && m.ref.ours(p) && !m.ref.lets(key)
 	case WaitRetry:
-		ok = head != nil && m.ref.gates[p].Gate == ownership.Open && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
+		ok = head != nil && m.ref.lets(key) && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
 	case WaitWorker:
-		ok = head != nil && m.ref.gates[p].Gate == ownership.Open && len(m.ref.workers) == 0
+		ok = head != nil && m.ref.lets(key) && len(m.ref.workers) == 0
 	case WaitSlot:
-		ok = head != nil && m.ref.gates[p].Gate == ownership.Open && m.mayTake[s.Worker]
+		ok = head != nil && m.ref.lets(key) && m.mayTake[s.Worker]
 	}
 	if !ok || s.Depth != m.ref.depth(key) || s.Gate != m.ref.gates[p].Gate {
 		m.Fatalf("key waits for %v with %d events behind gate %v (may take: %v); the reference has %d waiting, %d running, gate %v, head %+v",
@@ -672,7 +697,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
 		for _, p := range m.partitions {

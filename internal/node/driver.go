@@ -35,8 +35,8 @@ type dataPath interface {
 	Revoke(ownership.Revoke)
 	// Force ends the patience with what runs on these partitions.
 	Force(ownership.ForceDrain)
-	// Idle returns those of the partitions on which nothing runs.
-	Idle(ownership.Set) ownership.Set
+	// Rest returns those of the partitions on which nothing runs, and what does on the others.
+	Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy)
 	// SetLease publishes the lease for dispatch and for Pongs.
 	SetLease(ownership.Lease)
 	// SetTable publishes the newest applied epoch for routing.
@@ -58,7 +58,7 @@ type driver struct {
 	ended  chan struct{} // closed when run has returned
 	wake   chan struct{} // cap 1: there is something in idle, or news
 	mu     sync.Mutex
-	idle   []ring.Partition // may have nothing running any more
+	idle   []ring.Partition // may have less running than before
 	status ownership.Status
 }
 
@@ -136,7 +136,12 @@ func (d *driver) takeIdle() ownership.Input {
 	asked := d.idle
 	d.idle = nil
 	d.mu.Unlock()
-	return ownership.Drained{Seq: d.revoked, Partitions: d.path.Idle(ownership.SetOf(asked...))}
+	return d.rest(asked)
+}
+
+func (d *driver) rest(partitions []ring.Partition) ownership.Input {
+	idle, busy := d.path.Rest(ownership.SetOf(partitions...))
+	return ownership.Drained{Seq: d.revoked, Partitions: idle, Busy: busy}
 }
 
 func (d *driver) untilNext() time.Duration {
@@ -188,7 +193,7 @@ func (d *driver) perform(effects []ownership.Effect) (next ownership.Input, end 
 		}
 	}
 	if answer {
-		next = ownership.Drained{Seq: d.revoked, Partitions: d.path.Idle(ownership.SetOf(revoked...))}
+		next = d.rest(revoked)
 	}
 	return next, end
 }

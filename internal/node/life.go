@@ -202,8 +202,10 @@ func (l *life) Force(f ownership.ForceDrain) {
 	l.node.pipeline.Force(f)
 }
 
-// Idle implements dataPath.
-func (l *life) Idle(partitions ownership.Set) ownership.Set { return l.node.pipeline.Idle(partitions) }
+// Rest implements dataPath.
+func (l *life) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
+	return l.node.pipeline.Rest(partitions)
+}
 
 // SetLease implements dataPath.
 func (l *life) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }

@@ -77,6 +77,8 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 		func(s ownership.Status) float64 { return float64(s.Open) })
 	gauge("ringfence_ownership_waiting_partitions", "Partitions that are this node's but where an earlier owner may still work.",
 		func(s ownership.Status) float64 { return float64(s.Waiting) })
+	gauge("ringfence_ownership_withheld_keys", "Keys of open partitions for which an earlier owner still works.",
+		func(s ownership.Status) float64 { return float64(s.Withheld) })
 	gauge("ringfence_ownership_draining_partitions", "Partitions that are not this node's any more and where its application still works.",
 		func(s ownership.Status) float64 { return float64(s.Draining) })
 	gauge("ringfence_ownership_lease_remaining_seconds", "Time left of this node's lease, negative when it has run out.",

@@ -93,7 +93,8 @@ func (m *Machine) beat() {
 		Seq: m.beats.seq, Applied: m.tail.last, Cur: m.state.Cur, ViewHash: m.state.ViewHash,
 		Ready:       m.beats.ready,
 		Draining:    m.draining(),
-		Acquired:    m.gates.open.Clone(),
+		Busy:        m.busy(),
+		Acquired:    m.acquired(),
 		Unreachable: m.unreachable(),
 	})
 	if confirming {

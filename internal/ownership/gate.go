@@ -50,6 +50,10 @@ type gates struct {
 	waiting Set // ours and not acquired
 	running Set // a delivery of another tenure than the open one may run
 	barred  Set // running, and never to be extended again
+	partial Set // open, with keys withheld
+
+	busy     map[ring.Partition][]ring.KeyHash // running → the keys that do; absent: any key may
+	withheld map[ring.Partition][]ring.KeyHash // partial → the keys that are
 
 	since   []clock.Instant // partition → when the record was read that its wait or drain began with
 	revoked []uint64        // partition → Seq of the newest Revoke that closed its open gate
@@ -74,7 +78,8 @@ type drain struct {
 func newGates(partitions int, running Set) gates {
 	g := gates{
 		open: newSet(partitions), waiting: newSet(partitions),
-		running: newSet(partitions), barred: newSet(partitions),
+		running: newSet(partitions), barred: newSet(partitions), partial: newSet(partitions),
+		busy: map[ring.Partition][]ring.KeyHash{}, withheld: map[ring.Partition][]ring.KeyHash{},
 		since: make([]clock.Instant, partitions), revoked: make([]uint64, partitions),
 	}
 	g.running.addAll(running)
@@ -94,9 +99,16 @@ func (g *gates) gate(p ring.Partition) Gate {
 	return Closed
 }
 
+// shut takes p out of the open gates.
+func (g *gates) shut(p ring.Partition) {
+	g.open.remove(p)
+	g.partial.remove(p)
+	delete(g.withheld, p)
+}
+
 // change returns the gate of p as it is now, for SetGates.
 func (m *Machine) change(p ring.Partition) GateChange {
-	c := GateChange{Partition: p, Gate: m.gates.gate(p)}
+	c := GateChange{Partition: p, Gate: m.gates.gate(p), Withheld: m.gates.withheld[p]}
 	if c.Gate == Open || c.Gate == Waiting {
 		c.Token = m.state.Token(p)
 	}
@@ -125,7 +137,7 @@ func (m *Machine) moveGates(r read) {
 		}
 		touched = append(touched, p)
 		if g.open.Has(p) {
-			g.open.remove(p)
+			g.shut(p)
 			revoked.add(p)
 		}
 		g.waiting.remove(p)
@@ -170,6 +182,7 @@ func (m *Machine) markRevoked(revoked Set, when clock.Instant) {
 	for p := range revoked.All() {
 		g.revoked[p] = g.seq + 1
 		g.since[p] = when
+		delete(g.busy, p) // what we knew was about earlier tenures
 	}
 	g.drains = append(g.drains, drain{when, g.seq + 1, revoked})
 	m.emit(Note{Kind: NoteDeposed, Count: revoked.Len()})
@@ -194,7 +207,7 @@ func (m *Machine) stopAll(reason string) {
 		revoked = m.notOurs(revoked)
 	}
 	for p := range revoked.All() {
-		g.open.remove(p)
+		g.shut(p)
 		g.waiting.add(p) // until moveGates or closeGates says whose it is
 	}
 	m.markRevoked(revoked, m.now)
@@ -257,12 +270,14 @@ func (m *Machine) drained(in Drained) {
 	var changes []GateChange
 	var longest time.Duration
 	count := 0
+	m.noteOwnBusy(in)
 	for p := range both(in.Partitions, g.running) {
 		if in.Seq < g.revoked[p] {
 			continue // told before the newest revocation: deliveries came in between
 		}
 		g.running.remove(p)
 		g.barred.remove(p)
+		delete(g.busy, p)
 		count++
 		longest = max(longest, m.now.Sub(g.since[p]))
 		if !g.waiting.Has(p) {
@@ -302,14 +317,14 @@ func (m *Machine) forceDrains() {
 
 // mayAcquire is rule 5, where a gate opens: the table gives p to us, we have a
 // lease, nothing of our own earlier tenures runs, and every tenure of others is
-// proven over.
+// proven over, or runs on keys only that we know and withhold.
 func (m *Machine) mayAcquire(p ring.Partition) bool {
 	if planted.On(planted.ConfirmOnRelease) && m.fresh <= m.gates.since[p] {
 		return false
 	}
 	drained := !m.gates.running.Has(p) || planted.On(planted.NoSelfDrain)
 	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && drained &&
-		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !m.provenOver(t) })
+		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !t.noted && !m.provenOver(t) })
 }
 
 // provenOver is the heart of rule 5: the deadline of a foreign tenure lies before
@@ -343,10 +358,10 @@ func (m *Machine) acquire() {
 	for p := range g.waiting.All() {
 		if m.mayAcquire(p) {
 			opened = append(opened, p)
-		} else {
-			m.watchDeadlines(p)
 		}
+		m.watchDeadlines(p)
 	}
+	m.release()
 	m.due(g.nextPassed)
 	m.openGates(opened)
 }
@@ -376,6 +391,7 @@ func (m *Machine) openGates(opened []ring.Partition) {
 	for _, p := range opened {
 		g.waiting.remove(p)
 		g.open.add(p)
+		m.withhold(p)
 		changes = append(changes, m.change(p))
 		waited = max(waited, m.now.Sub(g.since[p]))
 		for _, t := range m.state.Pending[p] {

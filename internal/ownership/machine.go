@@ -399,6 +399,7 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 		m.ownBeat(r, b)
 		return
 	}
+	m.noteBusy(r.rec.Inc, b)
 	m.moveDeadlines(r, b)
 }
 
@@ -572,6 +573,7 @@ type Status struct {
 	Waiting  int
 	Draining int
 	Pending  int // partitions, of anybody, with a tenure that is not proven dead
+	Withheld int // keys of partitions with an open gate that wait for an earlier owner's delivery
 }
 
 // Status returns the picture at time now.
@@ -579,6 +581,9 @@ func (m *Machine) Status(now clock.Instant) Status {
 	st := Status{
 		Member: m.isMember(), Ready: m.ready(), Lease: m.lease, Applied: m.tail.last,
 		Open: m.gates.open.Len(), Waiting: m.gates.waiting.Len(), Draining: m.gates.running.Len(),
+	}
+	for _, keys := range m.gates.withheld { // a sum: the order does not matter
+		st.Withheld += len(keys)
 	}
 	if m.state != nil {
 		st.Cur, st.Gen, st.Pending = m.state.Cur, m.state.Gen, m.state.pending.Len()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
 )
 
 // LogVersion is the version of the record formats and of the rules of structural
@@ -85,9 +86,21 @@ type Beat struct {
 	ViewHash    uint64   // over the epochs up to Cur
 	Ready       bool     // the sender has an application and wants partitions
 	Draining    Set      // a delivery of another tenure than the open one runs
-	Acquired    Set      // the gate is open
+	Busy        []Busy   // by partition, for some of Draining: where alone it does
+	Acquired    Set      // the gate is open, and no key is withheld
 	Unreachable []Incarnation
 }
+
+// Busy says on which keys of a partition deliveries of deposed tenures may run: on no
+// other key does one run, and none will start.
+type Busy struct {
+	Partition ring.Partition
+	Keys      []ring.KeyHash // ascending
+}
+
+// BusyKeysMax is how many keys one Beat names at most. On partitions for which there
+// is no room every key counts as busy.
+const BusyKeysMax = 1024
 
 // Hello makes an incarnation known, and asks for the state.
 type Hello struct {

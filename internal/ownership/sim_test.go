@@ -20,6 +20,9 @@ import (
 
 const simPartitions = 8
 
+// simKeys is how many keys each partition has.
+const simKeys = 3
+
 // simPlace is rendezvous hashing: pure, and few partitions move.
 func simPlace(names []string) ([]uint16, error) {
 	table := make([]uint16, simPartitions)
@@ -75,6 +78,7 @@ type world struct {
 	runs     []*run        // every delivery that may still run
 	digests  map[Position]uint64
 	opened   map[ring.Partition]Token
+	let      map[keyAt]Token    // the newest tenure that let a key through
 	cuts     map[[2]string]bool // pairs of names that do not reach each other
 	failure  string
 	trace    []string
@@ -94,7 +98,7 @@ type world struct {
 func newWorld(seed uint64, timing Timing) *world {
 	return &world{
 		rng: rand.New(rand.NewPCG(seed, 1)), timing: timing, next: Position{Ledger: 10}, place: simPlace,
-		digests: map[Position]uint64{}, opened: map[ring.Partition]Token{},
+		digests: map[Position]uint64{}, opened: map[ring.Partition]Token{}, let: map[keyAt]Token{},
 		cuts: map[[2]string]bool{}, stats: map[string]int{},
 	}
 }
@@ -162,7 +166,7 @@ type proc struct {
 	gates    [simPartitions]GateChange
 	lease    Lease
 	revoked  uint64
-	busy     [simPartitions]bool // a delivery of the open tenure is not over
+	busy     [simPartitions][simKeys]bool // a delivery of the open tenure is not over
 	app      bool
 	stream   int
 	frameAt  time.Duration // when the newest frame on the stream arrives
@@ -172,10 +176,16 @@ type proc struct {
 	checked  Position
 }
 
+// keyAt is one key.
+type keyAt struct {
+	part ring.Partition
+	key  ring.KeyHash // 0 … simKeys-1
+}
+
 // run is one delivery.
 type run struct {
-	p        *proc
-	part     ring.Partition
+	p *proc
+	keyAt
 	inc      Incarnation
 	token    Token
 	stream   int
@@ -545,17 +555,22 @@ func (p *proc) checkContiguity(e CheckContiguity) {
 func (p *proc) setGates(e SetGates) {
 	w := p.w
 	for _, c := range e.Gates {
+		was := p.gates[c.Partition]
 		p.gates[c.Partition] = c
 		if c.Gate != Open {
 			continue
 		}
+		goesOn := was.Gate == Open && was.Token == c.Token // and lets more keys through
 		w.stats["open"]++
-		if c.Token <= w.opened[c.Partition] { // I8, and I6: a tenure opens once
+		if len(c.Withheld) > 0 {
+			w.stats["withheld"]++
+		}
+		if c.Token <= w.opened[c.Partition] && !goesOn { // I8, and I6: a tenure opens once
 			w.fail("%s#%d opens partition %d with token %v after %v", p.name, p.id, c.Partition, c.Token, w.opened[c.Partition])
 		}
 		w.opened[c.Partition] = c.Token
 		for _, r := range w.runs { // I10
-			if r.part == c.Partition && w.running(r) {
+			if r.part == c.Partition && w.running(r) && !slices.Contains(c.Withheld, r.key) && !(goesOn && r.token == c.Token) {
 				w.fail("%s#%d opens partition %d while a delivery of %s#%d %v runs (deadline in %v)", p.name, p.id,
 					c.Partition, r.p.name, r.p.id, r.inc, r.deadline.Sub(r.p.local(w.now)))
 			}
@@ -565,7 +580,12 @@ func (p *proc) setGates(e SetGates) {
 	for _, c := range e.Gates {
 		if c.Gate == Open {
 			part := c.Partition
-			p.after(0, func() { p.dispatch(part) })
+			for k := range ring.KeyHash(simKeys) {
+				if !slices.Contains(c.Withheld, k) {
+					w.let[keyAt{part, k}] = c.Token
+				}
+			}
+			p.after(0, func() { p.dispatchAll(part) })
 		}
 	}
 }
@@ -636,7 +656,7 @@ func (p *proc) setLease(l Lease) {
 				if r.revoked {
 					w.stats["extended"]++
 				}
-				if w.opened[r.part] > r.token && w.running(r) {
+				if w.let[r.keyAt] > r.token && w.running(r) {
 					w.fail("%s#%d extends a delivery on partition %d that a later owner has proven dead", p.name, p.id, r.part)
 				}
 				r.deadline = l.Until
@@ -645,17 +665,24 @@ func (p *proc) setLease(l Lease) {
 		}
 	})
 	for part := range ring.Partition(simPartitions) {
-		p.after(0, func() { p.dispatch(part) })
+		p.after(0, func() { p.dispatchAll(part) })
 	}
 }
 
-func (p *proc) dispatch(part ring.Partition) {
-	w := p.w
-	if w.idle || !p.alive || p.busy[part] || !p.app || !p.lease.MayDispatch(p.gates[part].Gate, p.local(w.now)) {
+func (p *proc) dispatchAll(part ring.Partition) {
+	for k := range ring.KeyHash(simKeys) {
+		p.dispatch(keyAt{part, k})
+	}
+}
+
+func (p *proc) dispatch(at keyAt) {
+	w, part := p.w, at.part
+	if w.idle || !p.alive || p.busy[part][at.key] || !p.app || !p.lease.MayDispatch(p.gates[part].Gate, p.local(w.now)) ||
+		slices.Contains(p.gates[part].Withheld, at.key) {
 		return
 	}
-	p.busy[part] = true
-	r := &run{p: p, part: part, inc: p.inc, token: p.gates[part].Token, stream: p.stream, until: p.lease.Until}
+	p.busy[part][at.key] = true
+	r := &run{p: p, keyAt: at, inc: p.inc, token: p.gates[part].Token, stream: p.stream, until: p.lease.Until}
 	w.runs = append(w.runs, r)
 	p.frame(func() {
 		if r.revoked || !p.local(w.now).Before(p.deadline) {
@@ -664,8 +691,8 @@ func (p *proc) dispatch(part ring.Partition) {
 			return
 		}
 		for _, o := range w.runs { // I1
-			if o.part == part && o != r && w.running(o) {
-				w.fail("two handlers on partition %d: %s#%d %v and %s#%d %v", part, o.p.name, o.p.id, o.inc, p.name, p.id, r.inc)
+			if o.keyAt == at && o != r && w.running(o) {
+				w.fail("two handlers of key %v: %s#%d %v and %s#%d %v", at, o.p.name, o.p.id, o.inc, p.name, p.id, r.inc)
 			}
 		}
 		w.stats["deliveries"]++
@@ -730,20 +757,33 @@ func (p *proc) over(r *run) {
 		p.w.fail("%s#%d takes a running delivery for over", p.name, p.id)
 	}
 	if !r.sideRevok {
-		p.busy[r.part] = false
-		part := r.part
-		p.after(p.w.between(0, 50*time.Millisecond), func() { p.dispatch(part) })
+		p.busy[r.part][r.key] = false
+		at := r.keyAt
+		p.after(p.w.between(0, 50*time.Millisecond), func() { p.dispatch(at) })
 		return
 	}
-	if p.drained(r.part) {
-		p.step(Drained{Seq: p.revoked, Partitions: SetOf(r.part)})
-	}
+	p.step(p.rest(p.revoked, SetOf(r.part)))
 }
 
-func (p *proc) drained(part ring.Partition) bool {
-	return !slices.ContainsFunc(p.w.runs, func(r *run) bool {
-		return r.p == p && r.part == part && r.sideRevok && !r.over
-	})
+// rest is what the sidecar tells its machine about deliveries of closed tenures.
+func (p *proc) rest(seq uint64, partitions Set) Drained {
+	in := Drained{Seq: seq, Partitions: newSet(simPartitions)}
+	for part := range partitions.All() {
+		var keys []ring.KeyHash
+		for _, r := range p.w.runs {
+			if r.p == p && r.part == part && r.sideRevok && !r.over {
+				keys = append(keys, r.key)
+			}
+		}
+		slices.Sort(keys)
+		switch keys = slices.Compact(keys); {
+		case len(keys) == 0:
+			in.Partitions.add(part)
+		case p.w.chance(0.9): // where nothing is said, all keys count as busy
+			in.Busy = append(in.Busy, Busy{part, keys})
+		}
+	}
+	return in
 }
 
 func (p *proc) unfinished() Set {
@@ -766,7 +806,7 @@ func (p *proc) revoke(e Revoke) Input {
 		if p.gates[part].Gate == Open {
 			w.fail("revoke while the gate of %d is open", part)
 		}
-		p.busy[part] = false
+		p.busy[part] = [simKeys]bool{}
 	}
 	for _, r := range w.runs {
 		if r.p == p && e.Partitions.Has(r.part) {
@@ -781,13 +821,7 @@ func (p *proc) revoke(e Revoke) Input {
 			}
 		}
 	})
-	none := newSet(simPartitions)
-	for part := range e.Partitions.All() {
-		if p.drained(part) {
-			none.add(part)
-		}
-	}
-	return Drained{Seq: e.Seq, Partitions: none}
+	return p.rest(e.Seq, e.Partitions)
 }
 
 func (p *proc) setApp(up bool) {
@@ -888,10 +922,17 @@ func (t *tail) topicOf(w *world) bool {
 	return len(w.log) > 0 && !t.last.Before(w.log[0].at)
 }
 
+// hidesKey reports whether a Beat names the busy keys of a partition, and not that of r.
+func hidesKey(b *Beat, r *run) bool {
+	return slices.ContainsFunc(b.Busy, func(busy Busy) bool {
+		return busy.Partition == r.part && !slices.Contains(busy.Keys, r.key)
+	})
+}
+
 // checkBeat is I7.
 func (p *proc) checkBeat(b *Beat) {
 	for _, r := range p.w.runs {
-		if r.p != p || !p.w.running(r) || b.Draining.Has(r.part) {
+		if r.p != p || !p.w.running(r) || b.Draining.Has(r.part) && !hidesKey(b, r) {
 			continue
 		}
 		if r.inc != p.inc || p.m.state.Owner(r.part) != p.inc || positionOf(r.token) != p.m.state.Start[r.part] {

@@ -50,6 +50,10 @@ type Tenure struct {
 	// deadline is not replicated: when, by our clock, this tenure is over unless a
 	// Beat that we have not read says otherwise (rule 4). It lives with the tenure.
 	deadline clock.Instant
+
+	// Nor is this: by a Beat of its owner, nothing of this tenure runs but on these keys.
+	noted bool
+	busy  []ring.KeyHash
 }
 
 // Owner returns the incarnation that owns p.
@@ -311,8 +315,8 @@ func (s *State) forget() {
 	s.index()
 }
 
-// clone returns a copy that shares nothing that is ever written to. Deadlines are
-// left behind: they are of our clock.
+// clone returns a copy that shares nothing that is ever written to. Deadlines and
+// notes are left behind: they are ours.
 func (s *State) clone() *State {
 	c := *s
 	c.Nodes = slices.Clone(s.Nodes)
@@ -324,7 +328,8 @@ func (s *State) clone() *State {
 		}
 		c.Pending[p] = slices.Clone(tenures)
 		for i := range c.Pending[p] {
-			c.Pending[p][i].deadline = 0
+			t := &c.Pending[p][i]
+			t.deadline, t.noted, t.busy = 0, false, nil
 		}
 	}
 	c.index()

@@ -51,6 +51,9 @@ type Drained struct {
 	// true, 0 when there was none. A partition that was revoked later stays as it is.
 	Seq        uint64
 	Partitions Set
+	// Busy says of some other partitions, whose gates are not open either, on which
+	// keys such a delivery runs. Where nothing is said, it may be any.
+	Busy []Busy
 }
 
 // AppReady says whether an application is connected.
@@ -122,6 +125,10 @@ type GateChange struct {
 	Partition ring.Partition
 	Gate      Gate
 	Token     Token // of our tenure; zero when we do not own the partition
+
+	// Withheld are the keys for which an open gate is still closed, ascending: of
+	// these alone a delivery of an earlier tenure may run.
+	Withheld []ring.KeyHash
 }
 
 // Revoke takes every delivery on these partitions from the application: what has

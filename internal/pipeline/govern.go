@@ -30,26 +30,29 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 
 // handOver sends the windows of closed partitions to whom the newest table names. A
 // gate that has never been open is closed before the table of its epoch is here.
-func (p *Pipeline) handOver() {
+func (p *Pipeline) handOver() { p.moving = p.tellNext(p.moving) }
+
+// tellNext sends windows to the next owners of their partitions, and returns those
+// whose owner is nobody else.
+func (p *Pipeline) tellNext(windows []forward.Window) (kept []forward.Window) {
 	t, self := p.table.Load(), *p.self.Load()
-	if t == nil || len(p.moving) == 0 {
-		return
+	if t == nil || len(windows) == 0 {
+		return windows
 	}
 	next := make(map[ownership.Incarnation][]forward.Window, len(t.Members))
-	var kept []forward.Window
-	for _, w := range p.moving {
+	for _, w := range windows {
 		if owner := t.Owner(w.Partition).Inc; owner != self {
 			next[owner] = append(next[owner], w)
 		} else {
 			kept = append(kept, w)
 		}
 	}
-	p.moving = kept
 	for _, n := range t.Members { // a map's order would not do
 		if windows := next[n.Inc]; len(windows) > 0 {
 			p.Holder.HandOver(forward.Peer(n.Inc), windows)
 		}
 	}
+	return kept
 }
 
 // Revoke takes partitions back from the application; a final one takes everything.
@@ -64,15 +67,25 @@ func (p *Pipeline) Revoke(r ownership.Revoke) {
 // Force ends the patience with what runs on revoked partitions.
 func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }
 
-// Idle returns those of the partitions on which nothing runs now.
-func (p *Pipeline) Idle(partitions ownership.Set) ownership.Set {
-	var idle []ring.Partition
+// Rest returns those of the partitions on which nothing runs now, and on which keys
+// deliveries run on the others. What was done there is on its way to the next owner
+// then, who need not wait for these keys with the rest.
+func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
+	var none []ring.Partition
+	var done []forward.Window
 	for q := range partitions.All() {
-		if p.Boxes.Running(q) == 0 {
-			idle = append(idle, q)
+		keys := p.Boxes.Busy(q)
+		if len(keys) == 0 {
+			none = append(none, q)
+			continue
+		}
+		busy = append(busy, ownership.Busy{Partition: q, Keys: keys})
+		if ids := p.Boxes.Window(q); len(ids) > 0 {
+			done = append(done, forward.Window{Partition: q, IDs: ids})
 		}
 	}
-	return ownership.SetOf(idle...)
+	p.tellNext(done)
+	return ownership.SetOf(none...), busy
 }
 
 // SetLease publishes the lease. Revocations that belong to the records before it

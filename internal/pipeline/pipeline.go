@@ -78,10 +78,10 @@ type Stages struct {
 // Pipeline joins the stages of one node.
 type Pipeline struct {
 	Stages
-	drained func([]ring.Partition)
-	now     func() clock.Instant
-	traces  *traces // nil: none are made
-	diary   diary
+	ended  func([]ring.Partition)
+	now    func() clock.Instant
+	traces *traces // nil: none are made
+	diary  diary
 
 	self   atomic.Pointer[ownership.Incarnation]
 	lease  atomic.Pointer[ownership.Lease]
@@ -96,10 +96,10 @@ type Pipeline struct {
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
-// anything runs, since the stages need the pipeline too. drained is told of
-// partitions on which nothing may run any more; it must not block.
-func New(drained func([]ring.Partition), now func() clock.Instant) *Pipeline {
-	p := &Pipeline{drained: drained, now: now}
+// anything runs, since the stages need the pipeline too. ended is told of
+// partitions without an open gate on which a delivery has ended; it must not block.
+func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
+	p := &Pipeline{ended: ended, now: now}
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
@@ -151,8 +151,8 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])
 	}
-	if len(out.Drained) > 0 {
-		p.drained(out.Drained)
+	if len(out.Ended) > 0 {
+		p.ended(out.Ended)
 	}
 }
 

@@ -15,7 +15,8 @@ package planted
 // Bug is one planted bug. Zero is none.
 type Bug uint8
 
-// The bugs, in the order and by the numbers of the verification plan.
+// The bugs, in the order and by the numbers of the verification plan; those after
+// NoReaderReopen break rule 8 (ADR 0014).
 const (
 	None                   Bug = iota
 	NoWait                     // acquire without waiting for anybody
@@ -75,6 +76,8 @@ const (
 	ConfirmOnRelease           // a release needs a confirming Beat too
 	CountsSurvivePause         // counts go on after a pause (attack 53)
 	NoReaderReopen             // a stuck reader is not opened again
+	NothingWithheld            // a gate opens for the keys, too, that its old owner names as busy
+	WithheldIsAcquired         // a partition counts as acquired although keys are withheld
 )
 
 var names = [...]string{
@@ -136,6 +139,8 @@ var names = [...]string{
 	"confirm_on_release",
 	"counts_survive_pause",
 	"no_reader_reopen",
+	"nothing_withheld",
+	"withheld_is_acquired",
 }
 
 // String returns the name that the verification plan gives the bug.

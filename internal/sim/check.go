@@ -100,23 +100,33 @@ func (w *world) handlersOn(p ring.Partition, yield func(*handling)) {
 // ---- gates, leases, Beats ----
 
 // checkGates: a gate opens once for a tenure, with a greater token than any before
-// (I8), when nothing of an earlier tenure runs (I10), and at one node only (I2).
+// (I8), when nothing of an earlier tenure runs but on keys that it withholds (I10), and
+// at one node only (I2). It may let withheld keys go later.
 func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 	for _, c := range changes {
 		p := c.Partition
 		if c.Gate != ownership.Open {
 			continue
 		}
+		w.handlersOn(p, func(h *handling) {
+			own := h.conn.member == m && h.token == int64(c.Token)
+			held := slices.Contains(c.Withheld, ring.HashOf(string(h.key)))
+			if !own && !held && (!w.p.defiant || !h.cancelled) {
+				w.fail("%s opens partition %d while %v runs", m, p, h)
+			}
+		})
+		if was := m.gates[p]; was.Gate == ownership.Open && was.Token == c.Token {
+			w.count("withheld_released")
+			continue // it is open, and lets more keys through
+		}
 		w.moves++
 		if c.Token <= w.opened[p] {
 			w.fail("%s opens partition %d with token %v, after one with %v", m, p, c.Token, w.opened[p])
 		}
 		w.opened[p] = c.Token
-		w.handlersOn(p, func(h *handling) {
-			if !w.p.defiant || !h.cancelled {
-				w.fail("%s opens partition %d while %v runs", m, p, h)
-			}
-		})
+		if len(c.Withheld) > 0 {
+			w.count("opened_withholding")
+		}
 		for _, o := range w.live {
 			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && o.lease.Until != 0 {
 				w.fail("%s opens partition %d while %s may dispatch for it for another %v", m, p, o, o.lease.Until.Sub(o.clock()))
@@ -156,11 +166,22 @@ func (w *world) checkAppend(m *member, r ownership.Record) {
 	}
 }
 
+// hidesKey reports whether a Beat names the busy keys of a handling's partition, and
+// not this one.
+func hidesKey(b *ownership.Beat, h *handling) bool {
+	return slices.ContainsFunc(b.Busy, func(busy ownership.Busy) bool {
+		return busy.Partition == h.partition && !slices.Contains(busy.Keys, ring.HashOf(string(h.key)))
+	})
+}
+
 func (w *world) checkBeat(m *member, b *ownership.Beat) {
 	s := m.machine.State()
 	for _, k := range w.keys {
 		for _, h := range w.running[k] {
-			if h.conn.member != m || !h.runs() || b.Draining.Has(h.partition) || w.p.defiant && h.cancelled {
+			if h.conn.member != m || !h.runs() || w.p.defiant && h.cancelled {
+				continue
+			}
+			if b.Draining.Has(h.partition) && !hidesKey(b, h) {
 				continue
 			}
 			if s.Owner(h.partition) != m.inc || int64(s.Token(h.partition)) != h.token {
@@ -498,6 +519,9 @@ func (w *world) unrest() string {
 			}
 			if n := m.machine.Status(m.clock()).Pending; n > 0 {
 				say("%s knows %d partitions with pending tenures", m, n)
+			}
+			if n := m.machine.Status(m.clock()).Withheld; n > 0 {
+				say("%s withholds %d keys", m, n)
 			}
 		}
 		if n := m.ledger.Stats().Unsettled; n > 0 {

@@ -214,10 +214,9 @@ func (m *member) begin() {
 	m.lease = ownership.Lease{}
 	m.feed = feed{stalled: m.feed.stalled, cut: m.feed.cut, lag: m.feed.lag, lands: m.feed.lands, stuck: m.feed.stuck}
 	for _, c := range slices.Clone(m.conns) {
+		c.unlist()
 		if c.link == nil {
 			c.end()
-		} else {
-			c.unlist()
 		}
 	}
 	for i := range m.reaches {
@@ -265,7 +264,7 @@ func (m *member) drive() {
 			m.answer = false
 			told := m.told
 			m.told = nil
-			m.step(m.stepAt, ownership.Drained{Seq: m.revoked, Partitions: m.pipeline.Idle(ownership.SetOf(told...))})
+			m.step(m.stepAt, m.rest(told))
 		case len(m.inputs) > 0:
 			in := m.inputs[0]
 			m.inputs = m.inputs[1:]
@@ -328,11 +327,11 @@ func (m *member) perform(e ownership.Effect) {
 	case ownership.MoveAnchor:
 		w.log.moveAnchor(e.To)
 	case ownership.SetGates:
+		w.checkGates(m, e.Gates)
 		for _, c := range e.Gates {
 			m.gates[c.Partition] = c
-			w.tracef("%s: gate of %d is %v, token %v", m, c.Partition, c.Gate, c.Token)
+			w.tracef("%s: gate of %d is %v, token %v, withheld %x", m, c.Partition, c.Gate, c.Token, c.Withheld)
 		}
-		w.checkGates(m, e.Gates)
 		m.pipeline.SetGates(e.Gates)
 	case ownership.Revoke:
 		w.tracef("%s: revoke %x, final %t", m, []uint64(e.Partitions), e.Final)
@@ -374,6 +373,12 @@ func (m *member) perform(e ownership.Effect) {
 	}
 }
 
+// rest tells the machine what still runs.
+func (m *member) rest(partitions []ring.Partition) ownership.Input {
+	idle, busy := m.pipeline.Rest(ownership.SetOf(partitions...))
+	return ownership.Drained{Seq: m.revoked, Partitions: idle, Busy: busy}
+}
+
 // deliveriesEnded is told by the mailboxes where to look for nothing running.
 func (m *member) deliveriesEnded(partitions []ring.Partition) {
 	m.idle = append(m.idle, partitions...)
@@ -392,7 +397,7 @@ func (m *member) deliveriesEnded(partitions []ring.Partition) {
 			m.deliveriesEnded(asked)
 			return
 		}
-		m.deliver(ownership.Drained{Seq: m.revoked, Partitions: m.pipeline.Idle(ownership.SetOf(asked...))})
+		m.deliver(m.rest(asked))
 	})
 }
 

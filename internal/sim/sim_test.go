@@ -71,7 +71,7 @@ func TestExclusive(t *testing.T) {
 	})
 	if *seedsFlag >= 20 && !t.Failed() { // a run that moved nothing, or hit nothing, proves nothing
 		for _, k := range []string{
-			"lost", "genesis", "left", "forced", "extended", "cancelled", "late", "duplicate", "flushed", "hole", "check",
+			"lost", "genesis", "left", "abandoned", "opened_withholding", "withheld_released", "forced", "extended", "cancelled", "late", "duplicate", "flushed", "hole", "check",
 			"redelivered", "done_again", "copied", "handler_died", "stream_broken", "app_stream_broken", "relayed",
 			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
 		} {

@@ -507,7 +507,10 @@ type Beat struct {
 	// Partitions whose gate is open at the sender.
 	Acquired *PartitionSet `protobuf:"bytes,7,opt,name=acquired,proto3" json:"acquired,omitempty"`
 	// Members that the sender cannot reach, 16 bytes each.
-	Unreachable   [][]byte `protobuf:"bytes,8,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable [][]byte `protobuf:"bytes,8,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// Of partitions in draining, in ascending order: on which keys alone a delivery
+	// still runs. Of a partition that is missing here, any key may be one.
+	Busy          []*BusyKeys `protobuf:"bytes,9,rep,name=busy,proto3" json:"busy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -598,6 +601,67 @@ func (x *Beat) GetUnreachable() [][]byte {
 	return nil
 }
 
+func (x *Beat) GetBusy() []*BusyKeys {
+	if x != nil {
+		return x.Busy
+	}
+	return nil
+}
+
+// Keys of one partition.
+type BusyKeys struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// xxhash64 of each key, in ascending order.
+	Keys          []uint64 `protobuf:"fixed64,2,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BusyKeys) Reset() {
+	*x = BusyKeys{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BusyKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BusyKeys) ProtoMessage() {}
+
+func (x *BusyKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BusyKeys.ProtoReflect.Descriptor instead.
+func (*BusyKeys) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BusyKeys) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *BusyKeys) GetKeys() []uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 // PartitionSet is a set of partitions: as a bitset, least significant bit first, or as a list where that is shorter.
 type PartitionSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -611,7 +675,7 @@ type PartitionSet struct {
 
 func (x *PartitionSet) Reset() {
 	*x = PartitionSet{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +687,7 @@ func (x *PartitionSet) String() string {
 func (*PartitionSet) ProtoMessage() {}
 
 func (x *PartitionSet) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +700,7 @@ func (x *PartitionSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionSet.ProtoReflect.Descriptor instead.
 func (*PartitionSet) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{6}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PartitionSet) GetBits() []byte {
@@ -674,7 +738,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +750,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +763,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{7}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Hello) GetNode() *Node {
@@ -757,7 +821,7 @@ type Snap struct {
 
 func (x *Snap) Reset() {
 	*x = Snap{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +833,7 @@ func (x *Snap) String() string {
 func (*Snap) ProtoMessage() {}
 
 func (x *Snap) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +846,7 @@ func (x *Snap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snap.ProtoReflect.Descriptor instead.
 func (*Snap) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Snap) GetForHello() *Position {
@@ -830,7 +894,7 @@ type State struct {
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +906,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +919,7 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *State) GetGen() uint32 {
@@ -954,7 +1018,7 @@ type Pending struct {
 
 func (x *Pending) Reset() {
 	*x = Pending{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1030,7 @@ func (x *Pending) String() string {
 func (*Pending) ProtoMessage() {}
 
 func (x *Pending) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1043,7 @@ func (x *Pending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pending.ProtoReflect.Descriptor instead.
 func (*Pending) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Pending) GetInc() []byte {
@@ -1056,7 +1120,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x04prev\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\x04prev\x12\x18\n" +
 	"\amembers\x18\x02 \x03(\fR\amembers\x12\x14\n" +
 	"\x05table\x18\x03 \x01(\fR\x05table\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xe5\x02\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x9c\x03\n" +
 	"\x04Beat\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12;\n" +
 	"\aapplied\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\aapplied\x123\n" +
@@ -1065,7 +1129,11 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x05ready\x18\x05 \x01(\bR\x05ready\x12A\n" +
 	"\bdraining\x18\x06 \x01(\v2%.ringfence.controllog.v1.PartitionSetR\bdraining\x12A\n" +
 	"\bacquired\x18\a \x01(\v2%.ringfence.controllog.v1.PartitionSetR\bacquired\x12 \n" +
-	"\vunreachable\x18\b \x03(\fR\vunreachable\"6\n" +
+	"\vunreachable\x18\b \x03(\fR\vunreachable\x125\n" +
+	"\x04busy\x18\t \x03(\v2!.ringfence.controllog.v1.BusyKeysR\x04busy\"<\n" +
+	"\bBusyKeys\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\x06R\x04keys\"6\n" +
 	"\fPartitionSet\x12\x12\n" +
 	"\x04bits\x18\x01 \x01(\fR\x04bits\x12\x12\n" +
 	"\x04list\x18\x02 \x03(\rR\x04list\"\xbe\x01\n" +
@@ -1116,7 +1184,7 @@ func file_ringfence_controllog_v1_controllog_proto_rawDescGZIP() []byte {
 	return file_ringfence_controllog_v1_controllog_proto_rawDescData
 }
 
-var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
 	(*Record)(nil),       // 0: ringfence.controllog.v1.Record
 	(*Position)(nil),     // 1: ringfence.controllog.v1.Position
@@ -1124,41 +1192,43 @@ var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
 	(*Genesis)(nil),      // 3: ringfence.controllog.v1.Genesis
 	(*Epoch)(nil),        // 4: ringfence.controllog.v1.Epoch
 	(*Beat)(nil),         // 5: ringfence.controllog.v1.Beat
-	(*PartitionSet)(nil), // 6: ringfence.controllog.v1.PartitionSet
-	(*Hello)(nil),        // 7: ringfence.controllog.v1.Hello
-	(*Snap)(nil),         // 8: ringfence.controllog.v1.Snap
-	(*State)(nil),        // 9: ringfence.controllog.v1.State
-	(*Pending)(nil),      // 10: ringfence.controllog.v1.Pending
+	(*BusyKeys)(nil),     // 6: ringfence.controllog.v1.BusyKeys
+	(*PartitionSet)(nil), // 7: ringfence.controllog.v1.PartitionSet
+	(*Hello)(nil),        // 8: ringfence.controllog.v1.Hello
+	(*Snap)(nil),         // 9: ringfence.controllog.v1.Snap
+	(*State)(nil),        // 10: ringfence.controllog.v1.State
+	(*Pending)(nil),      // 11: ringfence.controllog.v1.Pending
 }
 var file_ringfence_controllog_v1_controllog_proto_depIdxs = []int32{
 	3,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
 	4,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
 	5,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
-	7,  // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
-	8,  // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
+	8,  // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
+	9,  // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
 	1,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
 	2,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
 	1,  // 7: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
 	1,  // 8: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
 	1,  // 9: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
-	6,  // 10: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
-	6,  // 11: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
-	2,  // 12: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
-	1,  // 13: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
-	9,  // 14: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
-	1,  // 15: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
-	2,  // 16: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
-	1,  // 17: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
-	10, // 18: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
-	1,  // 19: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
-	1,  // 20: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
-	1,  // 21: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
-	6,  // 22: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	7,  // 10: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
+	7,  // 11: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
+	6,  // 12: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
+	2,  // 13: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
+	1,  // 14: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
+	10, // 15: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
+	1,  // 16: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
+	2,  // 17: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
+	1,  // 18: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
+	11, // 19: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
+	1,  // 20: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
+	1,  // 21: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
+	1,  // 22: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
+	7,  // 23: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_controllog_v1_controllog_proto_init() }
@@ -1179,7 +1249,7 @@ func file_ringfence_controllog_v1_controllog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_controllog_v1_controllog_proto_rawDesc), len(file_ringfence_controllog_v1_controllog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,136 @@
+package ownership
+
+import (
+	"slices"
+
+	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/ring"
+)
+
+// A partition need not move as a whole. Its old owner names the keys on which its
+// deliveries still run; the new one opens its gate and withholds these keys alone, so
+// that a slow handler delays no key but its own (rule 8).
+//
+// For a key that is not named, a Beat that names others says what a Beat without the
+// partition in Draining says: nothing of the tenure runs there, and nothing starts. So
+// every key by itself goes by rules 1 to 7, as if it had a partition of its own.
+
+// noteOwnBusy takes from the driver which keys deliveries of closed tenures run on.
+// What was found before the newest revocation of a partition says nothing about the
+// tenure that this one closed.
+func (m *Machine) noteOwnBusy(in Drained) {
+	g := &m.gates
+	for _, b := range in.Busy {
+		p := b.Partition
+		if !g.running.Has(p) || in.Seq < g.revoked[p] {
+			continue
+		}
+		if was, known := g.busy[p]; !known || !slices.Equal(was, b.Keys) {
+			g.busy[p] = b.Keys
+			m.beats.changed = true // others wait for whoever is not busy any more
+		}
+	}
+}
+
+// busy is what a Beat says beside Draining, as far as there is room.
+func (m *Machine) busy() []Busy {
+	var list []Busy
+	room := BusyKeysMax
+	for p := range m.gates.running.All() {
+		keys, known := m.gates.busy[p]
+		if known && len(keys) <= room {
+			list = append(list, Busy{p, keys})
+			room -= len(keys)
+		}
+	}
+	return list
+}
+
+// acquired is where every earlier tenure is proven over: others conclude so from it
+// (apply rule ii), and on withheld keys one may run.
+func (m *Machine) acquired() Set {
+	s := m.gates.open.Clone()
+	if planted.On(planted.WithheldIsAcquired) {
+		return s
+	}
+	for p := range both(s, m.gates.partial) {
+		s.remove(p)
+	}
+	return s
+}
+
+// noteBusy takes from another's Beat what it says about its tenures that it knows to
+// be over. They start nothing any more: of two notes the later one is a part of the
+// earlier one, and a Beat without a note takes nothing back.
+func (m *Machine) noteBusy(inc Incarnation, b *Beat) {
+	for _, busy := range b.Busy {
+		if int(busy.Partition) >= m.cfg.Partitions || !b.Draining.Has(busy.Partition) {
+			continue
+		}
+		for i := range m.state.Pending[busy.Partition] {
+			t := &m.state.Pending[busy.Partition][i]
+			if t.Inc != inc || b.Applied.Before(t.Dep) {
+				continue
+			}
+			keys := busy.Keys
+			if t.noted {
+				keys = common(t.busy, keys)
+			}
+			t.noted, t.busy = true, keys
+			m.gates.recheck = true
+		}
+	}
+}
+
+// common returns what stands in both of two ascending lists.
+func common(a, b []ring.KeyHash) []ring.KeyHash {
+	var keys []ring.KeyHash
+	for _, k := range a {
+		if _, found := slices.BinarySearch(b, k); found {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// withhold computes which keys of p, whose gate is open, have to wait, and reports
+// whether these are others than before.
+func (m *Machine) withhold(p ring.Partition) (changed bool) {
+	g := &m.gates
+	var keys []ring.KeyHash
+	for _, t := range m.state.Pending[p] {
+		if !m.provenOver(t) && !planted.On(planted.NothingWithheld) {
+			keys = append(keys, t.busy...)
+		}
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	if slices.Equal(keys, g.withheld[p]) {
+		return false
+	}
+	if len(keys) == 0 {
+		g.partial.remove(p)
+		delete(g.withheld, p)
+		m.beats.changed = true // p counts as acquired from now on
+	} else {
+		g.partial.add(p)
+		g.withheld[p] = keys
+	}
+	return true
+}
+
+// release lets keys go that do not have to wait any more. Like mayAcquire it wants a
+// lease: without one this node may have lost the partition, and not know it.
+func (m *Machine) release() {
+	if !m.isFresh() {
+		return
+	}
+	var changes []GateChange
+	for p := range m.gates.partial.All() {
+		if m.withhold(p) {
+			changes = append(changes, m.change(p))
+		}
+		m.watchDeadlines(p)
+	}
+	m.setGates(changes)
+}
