@@ -415,6 +415,39 @@
           ),
         ],
       },
+      {
+        name: 'ringfence.doors',
+        rules: [
+          alert(
+            'RingfenceCertificateEnds',
+            'warning',
+            member,
+            'min by (job, instance) (%s - time()) < %d' % [one('ringfence_tls_certificate_expiry_timestamp_seconds'), c.thresholds.certificate],
+            'A certificate was not renewed.',
+            'a certificate ends in {{ $value | humanizeDuration }}. Whoever is not connected by then stays out.',
+            '5m',
+          ),
+          alert(
+            'RingfenceCredentialsUnusable',
+            'warning',
+            member,
+            std.join(' or ', [
+              'sum by (job, instance) (%s) > 0' % increase(name, '15m', ['result="failed"'])
+              for name in ['ringfence_tls_reloads_total', 'ringfence_membership_key_reloads_total']
+            ]),
+            'Certificates or keys were replaced by what nobody can use.',
+            'files with certificates or gossip keys have changed and cannot be used. The earlier ones stay in use until they end; the log names the file.',
+          ),
+          alert(
+            'RingfenceTurnedAway',
+            'info',
+            member,
+            'sum by (job, instance) (%s) > %d' % [increase('ringfence_doors_turned_away_total', '15m'), c.thresholds.turnedAway],
+            'Somebody without the right credentials keeps trying.',
+            '{{ $value | humanize }} connections and requests were turned away in 15 minutes.',
+          ),
+        ],
+      },
     ],
   },
 }

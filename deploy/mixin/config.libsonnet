@@ -32,6 +32,8 @@
       handoff: 10,  // seconds; a handler that is not finished holds its partition back
       append: 0.5,  // seconds
       imbalance: 1.5,  // times the average
+      certificate: 3 * 24 * 3600,  // seconds; less where certificates live for less than that
+      turnedAway: 20,  // in 15 minutes
     },
   },
 

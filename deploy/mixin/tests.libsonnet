@@ -306,6 +306,22 @@ local cases = {
     labels: atGroup,
     value: '2',
   },
+  RingfenceCertificateEnds: {
+    fires: [s('ringfence_tls_certificate_expiry_timestamp_seconds', a, '900000x10', 'door="app"'), s('ringfence_tls_certificate_expiry_timestamp_seconds', a, '87000x10', 'door="peer"')],
+    quiet: [s('ringfence_tls_certificate_expiry_timestamp_seconds', a, '900000x10', 'door="peer"')],
+    at: '10m',
+    value: '1d 0h 0m 0s',
+  },
+  RingfenceCredentialsUnusable: {
+    fires: [s('ringfence_tls_reloads_total', a, '0x3 1x10', 'door="peer", result="failed"'), s('ringfence_membership_key_reloads_total', a, '0x20', 'result="failed"')],
+    quiet: [s('ringfence_tls_reloads_total', a, '0x3 1x10', 'door="peer", result="ok"'), s('ringfence_membership_key_reloads_total', a, '1x20', 'result="failed"')],
+  },
+  RingfenceTurnedAway: {
+    fires: [s('ringfence_doors_turned_away_total', a, '0+2x20', 'door="peer", why="handshake"'), s('ringfence_doors_turned_away_total', a, '0+1x20', 'door="admin", why="token"')],
+    quiet: [s('ringfence_doors_turned_away_total', a, '0+1x20', 'door="peer", why="handshake"')],
+    at: '18m',
+    value: '45',
+  },
 };
 
 local alerts = std.flattenArrays([group.rules for group in mixin.prometheusAlerts.groups]);

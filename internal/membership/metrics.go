@@ -20,7 +20,7 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	with := promauto.With(reg)
-	return &Metrics{
+	m := &Metrics{
 		members: with.NewGauge(prometheus.GaugeOpts{
 			Name: "ringfence_membership_members",
 			Help: "Members that gossip believes alive or suspect, this one included.",
@@ -50,4 +50,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Changes of the file with the gossip keys, by result (ok, failed).",
 		}, []string{"result"}),
 	}
+	m.keyReloads.WithLabelValues("failed") // seen from the first time on
+	return m
 }

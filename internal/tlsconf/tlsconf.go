@@ -110,6 +110,7 @@ func Open(door string, files Files, metrics *Metrics, log *slog.Logger) (*Store,
 		return nil, fmt.Errorf("tlsconf: %s: %w", door, err)
 	}
 	s := &Store{value: value}
+	metrics.reloads.WithLabelValues(door, "failed") // seen from the first time on
 	if files.CertFile != "" {
 		metrics.watch(door, s.NotAfter)
 	}
