@@ -29,7 +29,8 @@ type outcome struct {
 }
 
 // strandedLeast is from how long a wait on an event counts as stranded, if a fault may
-// be why: a dead node's keys wait for half of it.
+// be why: a dead node's keys wait for half of it. What was stranded says nothing about
+// how long the takeover took.
 const strandedLeast = 5 * time.Second
 
 // strandedMax is how long after the end of a fault what it has stranded may come
@@ -61,8 +62,8 @@ func milliseconds(d time.Duration) float64 { return float64(d.Round(100*time.Mic
 
 // times is what the journals tell of how long whom a fault kept waiting.
 //
-// An event waits from when it was sent, or from the end of its key's last handling if
-// that was later, to its first handling. A key has moved when its fencing token is
+// An event waits from when the broker had it, or from the end of its key's last handling
+// if that was later, to its first handling. A key has moved when its fencing token is
 // higher than before. Takeovers, handoffs, deploys and still keys are measured in
 // rounds with one fault only.
 type times struct {
@@ -196,7 +197,7 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 	if moved {
 		a.times.moves++
 	}
-	wait := s.At.Sub(max(sentAt, k.lastEnd))
+	wait := max(0, s.At.Sub(max(a.sent.had(number), k.lastEnd))) // it may be handled before its publisher hears
 	if first && k.running == 0 && wait > strandedLeast {
 		a.noteLong(sentAt, s.At, wait)
 	}
@@ -212,7 +213,7 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 		a.times.moved[o.Fault.Kind]++
 	}
 	if classOf(o.Fault) != "" {
-		if moved && k.member == o.Fault.Member && k.lastStart.Before(o.From) {
+		if moved && k.member == o.Fault.Member && k.lastStart.Before(o.From) && wait <= strandedLeast {
 			a.backs[a.current] = append(a.backs[a.current], comeback{s.At, sentAt})
 		}
 		return

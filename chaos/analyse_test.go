@@ -26,7 +26,8 @@ type line struct {
 	token            int
 }
 
-// script writes the journals of some members. Events are sent at the given times.
+// script writes the journals of some members. Events are sent at the given times, and
+// the broker has them 5 ms later.
 func script(t *testing.T, sentAt []int, lines ...line) ([]appRun, *publication) {
 	t.Helper()
 	type record struct {
@@ -116,7 +117,7 @@ func TestGraceful(t *testing.T) {
 		if want := (durations{30 * time.Millisecond}); !slices.Equal(got.handoffs, want) {
 			t.Errorf("%s: handoffs are %v, want %v", k, got.handoffs, want)
 		}
-		if want := (durations{7 * time.Millisecond}); !slices.Equal(got.still, want) {
+		if want := (durations{2 * time.Millisecond}); !slices.Equal(got.still, want) {
 			t.Errorf("%s: waits of still keys are %v, want %v", k, got.still, want)
 		}
 		if want := map[kind]int{kindLeave: 0, kindDeploy: 2}[k]; len(got.deploys) != want {
@@ -134,10 +135,13 @@ func TestStranded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (durations{30 * time.Second}); !slices.Equal(got.stranded, want) {
+	if want := (durations{30*time.Second - 5*time.Millisecond}); !slices.Equal(got.stranded, want) {
 		t.Errorf("stranded are %v, want %v", got.stranded, want)
 	}
-	if want := (durations{9 * time.Second}); !slices.Equal(got.long, want) {
+	if n := len(got.takeovers["cut all"]); n != 0 {
+		t.Errorf("what was stranded counts as %d takeovers", n)
+	}
+	if want := (durations{9*time.Second - 5*time.Millisecond}); !slices.Equal(got.long, want) {
 		t.Errorf("unexplained are %v, want %v", got.long, want)
 	}
 }
@@ -212,6 +216,35 @@ func TestJudge(t *testing.T) {
 			err := r.tell(&out, test.options)
 			if (err != nil) != (test.broken != "") || !strings.Contains(out.String(), test.broken) {
 				t.Errorf("got %v, want %q, in:\n%s", err, test.broken, out.String())
+			}
+		})
+	}
+}
+
+// TestLimits: a run on a machine of its own is held to its times.
+func TestLimits(t *testing.T) {
+	few, many := spread{samplesLeast - 1, 1, 9999, 9999}, spread{samplesLeast, 1, 9999, 9999}
+	for name, c := range map[string]struct {
+		limits bool
+		r      result
+		want   int
+	}{
+		"not asked for": {false, result{HandoffMS: many, MovedKeys: map[kind]int{kindBroker: 1}}, 0},
+		"few samples":   {true, result{HandoffMS: few, StillMS: few, TakeoverMS: map[string]spread{"kill": few}}, 0},
+		"everything": {true, result{
+			HandoffMS: many, StillMS: many, DeployMS: many, ResumeMS: few, MovedKeys: map[kind]int{kindBroker: 1},
+			TakeoverMS: map[string]spread{"kill": many, "power": many, "cut all": many, "pause": many},
+		}, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := 0
+			c.r.judgeTimes(options{Limits: c.limits}, func(is bool, _ string, _ ...any) {
+				if is {
+					got++
+				}
+			})
+			if got != c.want {
+				t.Errorf("%d limits are broken, want %d", got, c.want)
 			}
 		})
 	}

@@ -23,6 +23,7 @@ type options struct {
 	Share    float64 // of the keys, whose handlings write to the sinks
 	Stubborn bool
 	Control  string
+	Limits   bool
 	Keep     string
 	JSON     bool
 }
@@ -78,6 +79,7 @@ func parse(args []string) (options, error) {
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
 	f.StringVar(&o.Control, "control", "", "a run that must show overlaps: shared, gossip, nowait")
+	f.BoolVar(&o.Limits, "limits", false, "fail when takeovers, handoffs or waits take longer than docs/chaos.md says; for a machine that does nothing else")
 	f.StringVar(&o.Keep, "keep", "", "directory for the journals and logs, which are else removed unless the run fails")
 	f.StringVar(&output, "output", "text", "text, or json: one object as the last line")
 	if err := f.Parse(args); err != nil {

@@ -37,6 +37,15 @@ func (p *publication) finish(n int, now clock.Instant, ok bool) {
 	}
 }
 
+// had returns when the broker had an event, as far as the publisher knows, or else when
+// it was sent.
+func (p *publication) had(n int) clock.Instant {
+	if at := p.atEnd[n]; at != 0 && at != clock.Forever {
+		return at
+	}
+	return p.sent[n]
+}
+
 // failed counts the events of which nobody knows whether the broker has them.
 func (p *publication) failed() (n int) {
 	for _, at := range p.atEnd {

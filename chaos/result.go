@@ -113,7 +113,39 @@ func (r *result) judge(o options) {
 		broken(o.Share > 0 && r.StaleRefused == 0, "no application tried a stale write: this run proves nothing about the sinks")
 		return
 	}
+	r.judgeTimes(o, broken)
 	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v ms", r.Overlaps, r.OverlapMaxMS)
+}
+
+// The times that --limits holds a run to, in milliseconds.
+const (
+	killMax      = 2500 // p99 of takeovers that the peers have evidence for: sockets close
+	powerMax     = 3500 // p99 of those that silence alone tells
+	cutMaxAll    = 4000 // p99 of those after a cut from everybody
+	handoffMax   = 50   // p99 in planned changes
+	stillMax     = 100  // the longest for keys that do not move
+	deployMax    = 1000 // the longest for any event in a rolling deploy
+	resumeMax    = 1000 // the longest after a broker's restart
+	samplesLeast = 20   // fewer say nothing
+)
+
+// judgeTimes holds the run to the limits, if it is asked for: they mean something only
+// on a machine that does nothing else.
+func (r *result) judgeTimes(o options, broken func(is bool, format string, args ...any)) {
+	if !o.Limits {
+		return
+	}
+	limit := func(what string, s spread, value, most float64) {
+		broken(s.Count >= samplesLeast && value > most, "%s: %v ms, want at most %v ms", what, value, most)
+	}
+	limit("takeover after a kill, p99", r.TakeoverMS["kill"], r.TakeoverMS["kill"].P99, killMax)
+	limit("takeover after a loss of power, p99", r.TakeoverMS["power"], r.TakeoverMS["power"].P99, powerMax)
+	limit("takeover after a full cut, p99", r.TakeoverMS["cut all"], r.TakeoverMS["cut all"].P99, cutMaxAll)
+	limit("graceful handoff, p99", r.HandoffMS, r.HandoffMS.P99, handoffMax)
+	limit("keys that do not move", r.StillMS, r.StillMS.Max, stillMax)
+	limit("waits in a deploy", r.DeployMS, r.DeployMS.Max, deployMax)
+	broken(r.ResumeMS.Max > resumeMax, "after a broker's restart: %v ms, want at most %v ms", r.ResumeMS.Max, resumeMax)
+	broken(r.MovedKeys[kindBroker] > 0, "a broker's restart has moved %d keys, want none", r.MovedKeys[kindBroker])
 }
 
 // tell prints the result, and returns an error if a promise broke.
