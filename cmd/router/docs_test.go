@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every command in the documents is run by a test. The blocks of a page that are marked
+// as sh or console are one script, which runs in an empty folder with `router` on its
+// PATH, in the order of the page. A comment before a block says otherwise:
+//
+//	<!-- tested by make TARGET -->                    that target does it, and exists
+//	<!-- tested by go test ./PACKAGE -run TestName -->  likewise
+//	<!-- needs pulsar -->                             run only with PULSAR_URL
+//
+// In a console block, lines that begin with $ are the commands, and the others are what
+// they print: of each of those the words must appear, whatever the numbers are.
+
+// block is one fenced block of a page.
+type block struct {
+	page     string
+	line     int
+	language string
+	marker   string // the comment before it, without <!-- and -->
+	text     string
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+var (
+	fence      = regexp.MustCompile("^```(\\w*)\\s*$")
+	comment    = regexp.MustCompile(`^<!--\s*(.*?)\s*-->\s*$`)
+	byMake     = regexp.MustCompile(`^tested by make ([a-z-]+)$`)
+	byTest     = regexp.MustCompile(`^tested by go test \./(\S+) -run (Test\w+)$`)
+	looksTyped = regexp.MustCompile(`^\s*(\$ )?(go (run|test|build|install)|make|router|\./router|curl|kubectl|helm|docker|ko|tools/\S+\.sh|python3?|pip|git|openssl) `)
+)
+
+// blocksOf returns the fenced blocks of a page.
+func blocksOf(t *testing.T, path string) []block {
+	t.Helper()
+	var blocks []block
+	marker, open := "", false
+	for i, line := range strings.Split(read(t, path), "\n") {
+		form := fence.FindStringSubmatch(line)
+		switch {
+		case open && form != nil && form[1] == "":
+			open = false
+		case open:
+			last := &blocks[len(blocks)-1]
+			last.text += line + "\n"
+		case form != nil:
+			blocks = append(blocks, block{page: filepath.Base(path), line: i + 1, language: form[1], marker: marker})
+			open, marker = true, ""
+		case comment.MatchString(line):
+			marker = comment.FindStringSubmatch(line)[1]
+		case strings.TrimSpace(line) != "":
+			marker = ""
+			if strings.HasPrefix(line, "    ") && looksTyped.MatchString(line) {
+				t.Errorf("%s:%d: a command in an indented block, which no test sees: put it between fences, as sh", path, i+1)
+			}
+		}
+	}
+	return blocks
+}
+
+func (b block) isCommands() bool {
+	return slices.Contains([]string{"sh", "bash", "console"}, b.language)
+}
+
+// pages are the documents that a user reads.
+func pages(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(list) < 5 {
+		t.Fatalf("the documents are not there: %v, %v", list, err)
+	}
+	return append(list, "../../README.md", "../../CONTRIBUTING.md")
+}
+
+// TestCommandsInDocsAreTested: who tests a command that this package does not run must
+// be there.
+func TestCommandsInDocsAreTested(t *testing.T) {
+	makefile := read(t, "../../Makefile")
+	commands := 0
+	for _, page := range pages(t) {
+		for _, b := range blocksOf(t, page) {
+			if b.language == "" && looksTyped.MatchString(b.text) {
+				t.Errorf("%v: commands in a block without a language: mark it as sh", b)
+			}
+			if !b.isCommands() {
+				continue
+			}
+			commands++
+			switch target, test := byMake.FindStringSubmatch(b.marker), byTest.FindStringSubmatch(b.marker); {
+			case target != nil:
+				if !strings.Contains(makefile, "\n"+target[1]+":") {
+					t.Errorf("%v: there is no make %s", b, target[1])
+				}
+			case test != nil:
+				if !hasTest(t, test[1], test[2]) {
+					t.Errorf("%v: there is no %s in %s", b, test[2], test[1])
+				}
+			case b.marker != "" && b.marker != needsPulsar:
+				t.Errorf("%v: %q before it says nothing that this test knows", b, b.marker)
+			}
+		}
+	}
+	if commands < 10 {
+		t.Errorf("only %d blocks of commands: this test does not see all of them", commands)
+	}
+}
+
+func hasTest(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(path string) bool {
+		return strings.Contains(read(t, path), "\nfunc "+name+"(t *testing.T)")
+	})
+}
+
+// TestDocsNameTestsThatExist: a page that says package.TestName by a claim means a test
+// that is there.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	there := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir("../..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text := read(t, path)
+		line := regexp.MustCompile(`(?m)^package (\w+)`).FindStringSubmatch(text)
+		for _, name := range declared.FindAllStringSubmatch(text, -1) {
+			there[strings.TrimSuffix(line[1], "_test")+"."+name[1]] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, page := range pages(t) {
+		for _, name := range regexp.MustCompile("`(\\w+\\.Test\\w+)`").FindAllStringSubmatch(read(t, page), -1) {
+			named++
+			if !there[name[1]] {
+				t.Errorf("%s: there is no test %s", page, name[1])
+			}
+		}
+	}
+	if named < 15 {
+		t.Errorf("only %d tests are named: this test does not see all of them", named)
+	}
+}
+
+// TestLifecycleHasATestForEveryArrow: the numbers of the picture are those of the table.
+func TestLifecycleHasATestForEveryArrow(t *testing.T) {
+	text := read(t, "../../docs/lifecycle.md")
+	arrows := 0
+	for range regexp.MustCompile(`(?m)^    \w-{1,2}>>\w: \d+ `).FindAllString(text, -1) {
+		arrows++
+	}
+	tested := map[int]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+)(?:–(\d+))? \|.*\| `+"`").FindAllStringSubmatch(text, -1) {
+		first, _ := strconv.Atoi(row[1]) // digits, by the pattern
+		last, err := strconv.Atoi(row[2])
+		if err != nil {
+			last = first
+		}
+		if first == 1 && last == arrows {
+			continue // the whole picture: each arrow has a test of its own besides
+		}
+		for n := first; n <= last; n++ {
+			tested[n] = true
+		}
+	}
+	if arrows != 20 {
+		t.Errorf("the picture has %d arrows, and this test knows of 20", arrows)
+	}
+	for n := 1; n <= arrows; n++ {
+		if !tested[n] && n != 18 { // 18 is the application's own end
+			t.Errorf("arrow %d has no test", n)
+		}
+	}
+}
+
+// needsPulsar marks blocks that run only where there is one.
+const needsPulsar = "needs pulsar"
+
+// scriptOf joins what is to be run of a page, and returns what must be seen.
+func scriptOf(blocks []block, pulsar bool) (script string, wanted []string) {
+	var b strings.Builder
+	for _, block := range blocks {
+		if !block.isCommands() || strings.HasPrefix(block.marker, "tested by") || block.marker == needsPulsar && !pulsar {
+			continue
+		}
+		fmt.Fprintf(&b, "echo '### %v' >&2\n", block)
+		if block.language != "console" {
+			b.WriteString(block.text)
+			continue
+		}
+		for line := range strings.Lines(block.text) {
+			if command, ok := strings.CutPrefix(line, "$ "); ok {
+				b.WriteString(command)
+			} else if line = strings.TrimSpace(line); line != "" && line != "..." {
+				wanted = append(wanted, line)
+			}
+		}
+	}
+	return b.String(), wanted
+}
+
+var word = regexp.MustCompile(`[A-Za-z][A-Za-z_.-]{2,}`)
+
+// TestDocs runs the commands of every page.
+func TestDocs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs what the documents tell a user to run")
+	}
+	bin := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(bin, asRouter)); err != nil {
+		t.Skipf("no links here: %v", err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages(t) {
+		script, wanted := scriptOf(blocksOf(t, page), os.Getenv("PULSAR_URL") != "")
+		if script == "" {
+			continue
+		}
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			t.Parallel()
+			shown := runPage(t, script, bin, root)
+			for _, line := range wanted {
+				for _, w := range word.FindAllString(line, -1) {
+					if !strings.Contains(shown, w) {
+						t.Errorf("the page shows %q, and nothing prints %q", line, w)
+					}
+				}
+			}
+			if t.Failed() {
+				t.Log(shown)
+			}
+		})
+	}
+}
+
+// pageMax is how long the commands of a page may take.
+const pageMax = 4 * time.Minute
+
+// runPage runs a script in an empty folder, and returns what it has printed. What it
+// leaves in the background is ended.
+func runPage(t *testing.T, script, bin, root string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), pageMax)
+	defer cancel()
+	const prelude = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"
+	cmd := exec.CommandContext(ctx, "bash", "-c", prelude+script)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "RINGFENCE="+root, "NO_COLOR=1")
+	cmd.WaitDelay = 5 * time.Second
+	shown := &screen{}
+	cmd.Stdout, cmd.Stderr = shown, shown
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		t.Errorf("after the last ### line: %v", err)
+	}
+	return shown.String()
+}
