@@ -25,6 +25,7 @@ type life struct {
 	gossip *membership.Gossip
 	driver *driver
 	pulse  pulse   // of driver
+	asked  *asked  // what it drives; nil with Mode Gossip
 	others hearsay // who decides, with Mode Gossip
 
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
@@ -124,6 +125,10 @@ func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error)
 
 // drive makes the driver of the machine that decides for this incarnation.
 func (l *life) drive(decides machine, log controlLog) {
+	if m, ok := decides.(*ownership.Machine); ok {
+		l.asked = newAsked(m)
+		decides = l.asked
+	}
 	l.pulse.machine = decides
 	l.driver = newDriver(&l.pulse, log, l, l.node.noted, l.node.reach.changes)
 }

@@ -67,15 +67,14 @@ func (s *speaker) Status() report.Status {
 		Events:      n.eventsInHand(),
 		Exclusivity: s.exclusivity(),
 	}
+	stay := n.stay()
+	status.Draining, status.Drained = stay.isDraining(), stay.isDrained()
 	if st.Lease != 0 {
 		status.LeaseSeconds = st.Lease.Sub(clock.Now()).Seconds()
 	}
-	for _, c := range []struct {
-		name string
-		ask  func() error
-	}{{"member", n.CheckMember}, {"application", n.CheckApp}, {"lease", n.CheckLease}, {"source", n.CheckSource}} {
-		check := report.Check{Name: c.name}
-		if err := c.ask(); err != nil {
+	for _, c := range n.Probes().Ready {
+		check := report.Check{Name: c.Name}
+		if err := c.Ask(); err != nil {
 			check.Error = err.Error()
 		}
 		status.Checks = append(status.Checks, check)
@@ -202,7 +201,7 @@ func (s *speaker) Owner(p ring.Partition) (*report.Member, int64) {
 }
 
 // Key implements report.Local.
-func (s *speaker) Key(_ context.Context, key event.Key) report.KeyAt {
+func (s *speaker) Key(ctx context.Context, key event.Key) report.KeyAt {
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
 	at := report.KeyAt{Speaker: s.speaker(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
 	if at.Wait == report.WaitsForNothing {
@@ -213,7 +212,81 @@ func (s *speaker) Key(_ context.Context, key event.Key) report.KeyAt {
 	if state.HeldUntil != 0 {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
 	}
+	if state.Gate == ownership.Waiting {
+		at.Blockers = s.blockers(ctx, state.Partition)
+	}
 	return at
+}
+
+// blockers says what the gate of a partition waits for; nothing if the driver does not
+// answer before ctx ends.
+func (s *speaker) blockers(ctx context.Context, p ring.Partition) []report.Blocker {
+	var all []report.Blocker
+	l := s.node.life.Load()
+	if l == nil || l.asked == nil {
+		return nil
+	}
+	answered := l.ask(ctx, func(m *ownership.Machine) {
+		blockers, running := m.Why(p)
+		if running {
+			all = append(all, report.Blocker{Member: s.node.cfg.Name})
+		}
+		for _, b := range blockers {
+			known, _ := m.State().Node(b.Inc)
+			all = append(all, report.Blocker{Member: known.Name, Start: b.Start.String(), Seconds: max(0, b.Deadline.Sub(clock.Now()).Seconds())})
+		}
+	})
+	if !answered {
+		return nil
+	}
+	return all
+}
+
+// asked is a machine that answers questions between two of its steps, on the goroutine
+// that owns it.
+type asked struct {
+	*ownership.Machine
+
+	questions chan func(*ownership.Machine)
+}
+
+// questionsMax is how many questions may wait; more wait to be put.
+const questionsMax = 16
+
+func newAsked(m *ownership.Machine) *asked {
+	return &asked{m, make(chan func(*ownership.Machine), questionsMax)}
+}
+
+// Step implements machine.
+func (a *asked) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
+	effects := a.Machine.Step(now, in)
+	for {
+		select {
+		case question := <-a.questions:
+			question(a.Machine)
+		default:
+			return effects
+		}
+	}
+}
+
+// ask puts a question to the machine and waits for the answer, until ctx or the
+// incarnation ends; then it may still be answered, and nobody may look at the answer.
+func (l *life) ask(ctx context.Context, question func(*ownership.Machine)) bool {
+	answered := make(chan struct{})
+	select {
+	case l.asked.questions <- func(m *ownership.Machine) { question(m); close(answered) }:
+	case <-ctx.Done():
+		return false
+	}
+	l.driver.look()
+	select {
+	case <-answered:
+		return true
+	case <-ctx.Done():
+	case <-l.driver.ended:
+	}
+	return false
 }
 
 // held says where the events of a key are that this node has received.

@@ -1,0 +1,81 @@
+package report
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func member(name, epoch, table string) Member {
+	return Member{Name: name, Listed: true, Status: &Status{Mode: ModeStrict, Speaker: Speaker{Member: name, Epoch: epoch, Table: table}}}
+}
+
+func TestDisagreements(t *testing.T) {
+	gossip := member("c", "1:5", "aa")
+	gossip.Status.Mode = "gossip"
+	for name, test := range map[string]struct {
+		members []Member
+		want    []string
+	}{
+		"all agree":       {[]Member{member("a", "1:5", "aa"), member("b", "1:5", "aa")}, nil},
+		"nobody there":    {nil, nil},
+		"one is silent":   {[]Member{member("a", "1:5", "aa"), {Name: "b", Error: "it is gone"}}, []string{"b does not answer: it is gone"}},
+		"one is behind":   {[]Member{member("a", "1:5", "aa"), member("b", "1:4", "bb"), member("c", "1:5", "aa")}, []string{"not all are at the same epoch: a, c say epoch 1:5; b says epoch 1:4"}},
+		"other tables":    {[]Member{member("a", "1:5", "aa"), member("b", "1:5", "bb")}, []string{"at epoch 1:5 not all have the same table: a says table aa; b says table bb"}},
+		"other decisions": {[]Member{member("a", "1:5", "aa"), gossip}, []string{"not all decide in the same way who may act: a says ownership.mode strict; c says ownership.mode gossip"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Disagreements(Members{Members: test.members})
+			if len(got) != len(test.want) {
+				t.Fatalf("got %q, want %q", got, test.want)
+			}
+			for i, want := range test.want {
+				if !strings.HasPrefix(got[i], want) {
+					t.Errorf("got %q, want %q", got[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for name, test := range map[string]struct {
+		status  Status
+		want    Verdict
+		reasons int
+	}{
+		"nothing has happened": {Status{Mode: ModeStrict}, Kept, 0},
+		"a lease ran out":      {Status{Mode: ModeStrict, Exclusivity: Exclusivity{LeaseLapses: 3, LostTrust: 1}}, Kept, 0},
+		"a handler was late":   {Status{Mode: ModeStrict, Exclusivity: Exclusivity{LateResults: 1}}, AtRisk, 1},
+		"a drain was forced":   {Status{Mode: ModeStrict, Exclusivity: Exclusivity{ForcedDrains: 2, LateResults: 1}}, AtRisk, 2},
+		"a bug":                {Status{Mode: ModeStrict, Exclusivity: Exclusivity{InvariantFailures: 1, LateResults: 1}}, Broken, 2},
+		"gossip":               {Status{Mode: "gossip"}, NotPromised, 1},
+		"gossip and a bug":     {Status{Mode: "gossip", Exclusivity: Exclusivity{InvariantFailures: 1}}, NotPromised, 2},
+	} {
+		if got, reasons := test.status.Verdict(); got != test.want || len(reasons) != test.reasons {
+			t.Errorf("%s: %s %q, want %s with %d reasons", name, got, reasons, test.want, test.reasons)
+		}
+	}
+}
+
+func TestFindPrefersWhoIsInTheTable(t *testing.T) {
+	g := &Group{local: fixed{members: []Member{{Name: "a", Reach: ReachSelf}, {Name: "b", Incarnation: "old"}, {Name: "b", Incarnation: "new", Listed: true}}}}
+	if m, err := g.find("b"); err != nil || m.Incarnation != "new" {
+		t.Errorf("b is %+v (%v)", m, err)
+	}
+	if m, err := g.find(""); err != nil || m.Name != "a" {
+		t.Errorf("the local one is %+v (%v)", m, err)
+	}
+	if _, err := g.find("c"); err == nil || !strings.Contains(err.Error(), "there are a, b") {
+		t.Errorf("c: %v", err)
+	}
+}
+
+// fixed is a Local of which only the members are asked.
+type fixed struct {
+	Local
+
+	members []Member
+}
+
+func (f fixed) Members() []Member { return slices.Clone(f.members) }
