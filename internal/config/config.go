@@ -316,7 +316,42 @@ func (c Config) validateAddresses() error {
 			errs = append(errs, fmt.Errorf("config: %s = %q, want HOST:PORT", a.key, a.address))
 		}
 	}
+	return errors.Join(append(errs, c.validatePorts())...)
+}
+
+// validatePorts finds listeners that would take a port from each other.
+func (c Config) validatePorts() error {
+	var errs []error
+	type listener struct{ key, address string }
+	all := []listener{
+		{"app.listen", c.App.Listen},
+		{"peer.listen", c.Peer.Listen},
+		{"gossip.listen", c.Gossip.Listen},
+		{"admin.listen", c.Admin.Listen},
+		{"debug.listen", c.Debug.Listen},
+	}
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if samePort(a.address, b.address) {
+				errs = append(errs, fmt.Errorf("config: %s and %s are both at %s: give one of them another port", b.key, a.key, a.address))
+			}
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// samePort reports whether two addresses cannot both be listened on.
+func samePort(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" || strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
+		return false
+	}
+	everywhere := func(host string) bool {
+		ip := net.ParseIP(host)
+		return host == "" || ip != nil && ip.IsUnspecified()
+	}
+	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
 }
 
 // validateTimes compares the times of one package with those of another.
@@ -330,5 +365,11 @@ func (c Config) validateTimes() error {
 	below("app.deadline_margin", c.App.DeadlineMargin, "half of ownership.lease", c.Ownership.Lease/2)
 	below("app.ping_interval", c.App.PingInterval, "half of ownership.lease", c.Ownership.Lease/2)
 	below("ownership.drain_timeout", c.Ownership.DrainTimeout, "drain.timeout", c.Drain.Timeout)
+	if c.Drain.Timeout <= 0 {
+		errs = append(errs, fmt.Errorf("config: drain.timeout = %v, want more than ownership.drain_timeout", c.Drain.Timeout))
+	}
+	if c.Handler.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("config: handler.timeout = %v, want 0 or more", c.Handler.Timeout))
+	}
 	return errors.Join(errs...)
 }

@@ -41,8 +41,8 @@ type PulsarTLS struct {
 
 // PulsarOAuth2 is about tokens from an OAuth 2.0 server, by client credentials.
 type PulsarOAuth2 struct {
-	IssuerURL string
-	Audience  string
+	IssuerURL string // URL of the server, https://HOST
+	Audience  string // for whom the tokens are, as the brokers want it
 	Scope     string // with spaces between several
 	KeyFile   string // JSON file with client_id and client_secret, as Pulsar's clients have it
 }

@@ -15,7 +15,9 @@ import (
 type leaf struct {
 	key   string // section.name
 	value reflect.Value
-	size  bool // a number of bytes
+	size  bool         // a number of bytes
+	owner reflect.Type // struct that has the field
+	field string       // its name there
 }
 
 // leaves returns every setting of c, in the order of the fields. Embedded structs
@@ -37,7 +39,7 @@ func collect(prefix string, v reflect.Value, all *[]leaf) {
 			collect(key+".", v.Field(i), all)
 		case derived[key] == "":
 			size := strings.Contains(field.Name, "Bytes") || field.Name == "FrameMax"
-			*all = append(*all, leaf{key, v.Field(i), size})
+			*all = append(*all, leaf{key, v.Field(i), size, v.Type(), field.Name})
 		}
 	}
 }
@@ -61,6 +63,12 @@ func snake(name string) string {
 func (l leaf) set(raw any) error {
 	if l.value.Kind() == reflect.Slice {
 		return l.setList(raw)
+	}
+	if _, text := raw.(string); !text && l.value.Kind() == reflect.String && describe(raw) == "one value" {
+		if l.value.Type() == secretType {
+			raw = "no text"
+		}
+		return fmt.Errorf("is %v for YAML, want text: put it in quotes", raw) // 0600 would come as 384
 	}
 	switch raw.(type) {
 	case string, bool, int, int64, uint64, float64:
@@ -107,7 +115,10 @@ func (l leaf) setList(raw any) error {
 	return nil
 }
 
-var durationType = reflect.TypeFor[time.Duration]()
+var (
+	durationType = reflect.TypeFor[time.Duration]()
+	secretType   = reflect.TypeFor[Secret]()
+)
 
 func (l leaf) setText(text string) error {
 	if l.value.Type() == durationType {

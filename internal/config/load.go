@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -30,8 +31,12 @@ type Sources struct {
 type Setting struct {
 	Key    string
 	Value  string // what is secret is hidden
-	Origin string // default, or the file, variable or flag that has said so
+	Origin string // [OriginDefault], or the file, variable or flag that has said so
+	Kind   Kind
 }
+
+// OriginDefault is the origin of a value that nobody has said.
+const OriginDefault = "default"
 
 // Loaded is a valid Config, and where each of its values comes from.
 type Loaded struct {
@@ -45,9 +50,9 @@ func (l *Loaded) Settings() []Setting {
 	for _, leaf := range leaves(&l.Config) {
 		origin := l.origins[leaf.key]
 		if origin == "" {
-			origin = "default"
+			origin = OriginDefault
 		}
-		settings = append(settings, Setting{leaf.key, leaf.String(), origin})
+		settings = append(settings, Setting{leaf.key, leaf.String(), origin, leaf.kind()})
 	}
 	return settings
 }
@@ -86,6 +91,19 @@ func AddFlags(flags *pflag.FlagSet) {
 // that is wrong: every unknown key, every value that cannot be read, or else every
 // value that does not make sense.
 func Load(from Sources) (*Loaded, error) {
+	loaded, err := Read(from)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(loaded.derive(), loaded.Validate()); err != nil {
+		return nil, err
+	}
+	return loaded, nil
+}
+
+// Read is [Load] without the last step: for commands that need a few settings of a
+// router, and not a router that could run. What they need they look at themselves.
+func Read(from Sources) (*Loaded, error) {
 	layers, err := read(from)
 	if err != nil {
 		return nil, err
@@ -99,9 +117,6 @@ func Load(from Sources) (*Loaded, error) {
 		if err := apply(loaded, layers); err != nil {
 			return nil, err
 		}
-	}
-	if err := errors.Join(loaded.derive(), loaded.Validate()); err != nil {
-		return nil, err
 	}
 	return loaded, nil
 }
@@ -190,6 +205,9 @@ func applyOne(known map[string]leaf, key string, raw any) error {
 		}
 		return nil
 	}
+	if l, ok := known[strings.TrimSuffix(key, fileSuffix)]; ok && strings.HasSuffix(key, fileSuffix) && l.kind() == Hidden {
+		return l.setFromFile(raw)
+	}
 	if instead := derived[key]; instead != "" {
 		return fmt.Errorf("%s cannot be set: it follows from %s", key, instead)
 	}
@@ -200,6 +218,31 @@ func applyOne(known map[string]leaf, key string, raw any) error {
 		return fmt.Errorf("%s is a section, not a setting", key)
 	}
 	return fmt.Errorf("unknown key %s, the nearest is %s", key, nearest(key, slices.Sorted(maps.Keys(known))))
+}
+
+// fileSuffix makes the key of a secret that of a file with it.
+const fileSuffix = "_file"
+
+// secretBytesMax is the largest file that is taken for a secret.
+const secretBytesMax = 64 << 10
+
+// setFromFile sets a secret to what a file has, without the end of its line.
+func (l leaf) setFromFile(raw any) error {
+	path, ok := raw.(string)
+	if !ok || path == "" {
+		return fmt.Errorf("%s%s is %s, want the path of a file", l.key, fileSuffix, describe(raw))
+	}
+	content, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s%s: %w", l.key, fileSuffix, err)
+	case len(content) > secretBytesMax:
+		return fmt.Errorf("%s%s: %s has %d bytes, want at most %d", l.key, fileSuffix, path, len(content), secretBytesMax)
+	case strings.TrimSpace(string(content)) == "":
+		return fmt.Errorf("%s%s: %s is empty", l.key, fileSuffix, path)
+	}
+	l.value.SetString(strings.TrimSpace(string(content)))
+	return nil
 }
 
 func isSection(known map[string]leaf, key string) bool {

@@ -39,13 +39,13 @@ type Config struct {
 	ProbeTimeout     time.Duration // of a direct probe; less than ProbeInterval
 	SuspicionMult    int           // how long a suspect has to object, in probe intervals (times the log of the group's size)
 	SuspicionMaxMult int           // and at most this many times that, while nobody else suspects it
-	GossipInterval   time.Duration
+	GossipInterval   time.Duration // between two rounds of gossip
 	GossipNodes      int           // members gossiped to in each interval
 	AwarenessMax     int           // how many times slower a node that is itself in trouble judges others
 	StreamTimeout    time.Duration // of a TCP connection
 
 	JoinBackoffMin time.Duration // between attempts to reach a seed
-	JoinBackoffMax time.Duration
+	JoinBackoffMax time.Duration // to which that doubles
 	RejoinInterval time.Duration // between attempts to reach known members that gossip misses
 	RejoinsMax     int           // addresses tried in one such attempt
 	LeaveTimeout   time.Duration // for the farewell to go out

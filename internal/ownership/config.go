@@ -34,8 +34,8 @@ type Config struct {
 
 // Timing holds every duration of the protocol that is not a constant of LogVersion.
 type Timing struct {
-	Lease       time.Duration // L
-	BeatEvery   time.Duration // R
+	Lease       time.Duration // L: how long a member may act after it has sent a Beat that it reads back; the same for all members
+	BeatEvery   time.Duration // R: between two Beats of a member
 	BeatSpacing time.Duration // between a Beat and the next one that is sent because something changed
 	Guard       time.Duration // G: no dispatch in the last part of a lease
 
@@ -49,7 +49,7 @@ type Timing struct {
 	RemovedBackoff time.Duration // after a first removal, doubled by each further one
 	RemovedMax     time.Duration // the longest of those
 
-	HelloEvery     time.Duration
+	HelloEvery     time.Duration // between two attempts to join
 	HelloSlow      time.Duration // while a group is seen, or without an application
 	HelloLostAfter time.Duration // not read back: new reader
 	SnapDelay      time.Duration // per rank before a Snap
@@ -57,7 +57,7 @@ type Timing struct {
 	CheckTimeout time.Duration // of a contiguity check, before it is tried again
 	ReopenAfter  time.Duration // without an own Beat read back
 	LostAfter    time.Duration // the same, for good
-	AnchorEvery  time.Duration
+	AnchorEvery  time.Duration // between two moves of the anchor, up to which the broker may trim the control log
 	AnchorBehind time.Duration // how old the position is that the anchor is moved to
 }
 
