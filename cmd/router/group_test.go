@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,10 +19,8 @@ import (
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membroker"
-	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/telemetry"
 )
 
 // testGroup is some members in this process, each as `router run` would have it but for
@@ -33,12 +33,7 @@ type testGroup struct {
 }
 
 // testMember is a member and its application.
-type testMember struct {
-	name  string
-	admin string // address
-	stop  context.CancelFunc
-	ended chan struct{}
-}
+type testMember struct{ admin string } // address
 
 // settingsOf returns the settings of one member, with ports of their own.
 func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
@@ -47,9 +42,9 @@ func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
 		"RINGFENCE__NODE__GROUP=orders", "RINGFENCE__NODE__NAME=" + name, "RINGFENCE__NODE__ADVERTISE_IP=127.0.0.1",
 		"RINGFENCE__PULSAR__TOPICS=orders", "RINGFENCE__PULSAR__SUBSCRIPTION=orders",
 		"RINGFENCE__OWNERSHIP__PROFILE=fast",
-		"RINGFENCE__APP__LISTEN=127.0.0.1:0", "RINGFENCE__PEER__LISTEN=127.0.0.1:0",
-		"RINGFENCE__ADMIN__LISTEN=127.0.0.1:0", "RINGFENCE__DEBUG__LISTEN=127.0.0.1:0",
-		"RINGFENCE__GOSSIP__LISTEN=" + freeAddress(t),
+		"RINGFENCE__APP__LISTEN=" + freeAddress(t), "RINGFENCE__PEER__LISTEN=127.0.0.1:0",
+		"RINGFENCE__ADMIN__LISTEN=" + freeAddress(t), "RINGFENCE__DEBUG__LISTEN=127.0.0.1:0",
+		"RINGFENCE__GOSSIP__LISTEN=" + freeAddress(t), "RINGFENCE__LOG__LEVEL=" + cmp.Or(os.Getenv("ROUTER_TEST_LOG"), "error"),
 		"RINGFENCE__PEER__PING_AFTER=1s", "RINGFENCE__PEER__DEAD_AFTER=5s", // a busy machine is not what these tests are about
 	}
 	if g.seed != "" {
@@ -98,47 +93,31 @@ func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup
 func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 	t.Helper()
 	cfg := g.settingsOf(t, name)
-	l, err := listen(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler)
-	if os.Getenv("ROUTER_TEST_LOG") != "" {
-		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)
-	}
 	memory := broker{
 		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
 			return source.NewMem(cfg.Pulsar.Config, g.broker, metrics, log)
 		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
 	}
-	registry := telemetry.NewRegistry("test")
-	n, err := newNode(cfg, memory, l, registry, log, pipeline.Sight{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.members[name] = &testMember{admin: cfg.Admin.Listen}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	m := &testMember{name: name, admin: l.admin.Addr().String(), stop: stop, ended: make(chan struct{})}
-	g.members[name] = m
-	appEnded := make(chan struct{})
 	appCtx, stopApp := context.WithCancel(context.WithoutCancel(t.Context()))
-	go func() {
-		defer close(m.ended)
-		if err := serve(ctx, n, l, adminOf(n, registry)); err != nil {
+	var router, app sync.WaitGroup
+	router.Go(func() {
+		if err := run(ctx, cfg, memory); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-	}()
-	go func() {
-		defer close(appEnded)
-		if err := client.Run(appCtx, l.app.Addr().String(), handle, client.Logger(log)); err != nil && !errors.Is(err, context.Canceled) {
+	})
+	app.Go(func() {
+		if err := client.Run(appCtx, cfg.App.Listen, handle, client.Logger(slog.New(slog.DiscardHandler))); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("application of %s: %v", name, err)
 		}
-	}()
+	})
 	t.Cleanup(func() {
 		stop()
-		<-m.ended
+		router.Wait()
 		stopApp()
-		<-appEnded
+		app.Wait()
 	})
 }
 
@@ -146,6 +125,10 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 func (g *testGroup) get(t *testing.T, member, path string, into any) {
 	t.Helper()
 	response, err := http.Get("http://" + g.members[member].admin + path)
+	for deadline := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(deadline); { // it may not listen yet
+		time.Sleep(20 * time.Millisecond)
+		response, err = http.Get("http://" + g.members[member].admin + path)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

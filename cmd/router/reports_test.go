@@ -13,18 +13,9 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// TestReports: any member tells where any key is, what it waits for, and what all others
+// testReports: any member tells where any key is, what it waits for, and what all others
 // say, from what they say themselves.
-func TestReports(t *testing.T) {
-	release := make(chan struct{})
-	defer close(release)
-	g := startGroup(t, func(ctx context.Context, e *client.Event) error {
-		select {
-		case <-release:
-		case <-ctx.Done():
-		}
-		return ctx.Err()
-	}, "router-0", "router-1", "router-2")
+func testReports(t *testing.T, g *testGroup) {
 	members := g.await(t, "router-1", "three members", func(m report.Members) bool { return len(m.Members) == 3 })
 	sum := 0
 	for _, m := range members.Members {

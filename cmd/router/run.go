@@ -56,34 +56,6 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 	return loaded, nil
 }
 
-func configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Look at settings"}
-	var file string
-	show := &cobra.Command{
-		Use:   "print",
-		Short: "Print every setting and where its value comes from; secrets are hidden",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := load(cmd, file)
-			if err != nil {
-				return err
-			}
-			for _, s := range loaded.Settings() {
-				fmt.Fprintf(cmd.OutOrStdout(), "%-36s %-28s %s\n", s.Key, s.Value, s.Origin)
-			}
-			printMemoryBound(cmd.OutOrStdout(), loaded.Config)
-			if modeOf(loaded.Config) == node.Gossip {
-				fmt.Fprintln(cmd.OutOrStdout(), "# not exclusive:", node.NotExclusive)
-			}
-			return nil
-		},
-	}
-	show.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
-	config.AddFlags(show.Flags())
-	cmd.AddCommand(show)
-	return cmd
-}
-
 // broker is where events and the control log come from.
 type broker struct {
 	// open makes sure, once and before the others, that we are let in; nil: nobody asks.

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/config"
+)
+
+// askTimeout is how long an answer may take, besides what the question itself waits for.
+// A member asks its peers for no longer than two seconds.
+const askTimeout = 10 * time.Second
+
+// answerBytesMax is the longest answer that is read.
+const answerBytesMax = 64 << 20
+
+// asker asks the admin endpoint of a router.
+type asker struct {
+	address   string // flag --admin
+	tokenFile string
+	file      string // with settings
+}
+
+// addTo adds the flags to a command.
+func (a *asker) addTo(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&a.address, "admin", "", "admin endpoint of a router: HOST:PORT or a URL (default: admin.listen of the settings)")
+	f.StringVar(&a.tokenFile, "token-file", "", "file with the admin token (default: admin.token or admin.token_file of the settings)")
+	f.StringVar(&a.file, "config", "", "file with the settings of that router, in YAML")
+}
+
+// endpoint is where to ask, and as whom.
+type endpoint struct {
+	base  string // URL
+	token string
+}
+
+// endpoint reads the flags and the settings: those of the router, if this runs beside it.
+func (a *asker) endpoint() (endpoint, error) {
+	settings, err := config.Read(config.Sources{File: a.file, Environ: os.Environ()})
+	if err != nil {
+		return endpoint{}, usageError{err}
+	}
+	address := a.address
+	if address == "" {
+		address = settings.Admin.Listen
+	}
+	e := endpoint{base: strings.TrimSuffix(address, "/")}
+	if !strings.Contains(e.base, "://") {
+		host, port, err := net.SplitHostPort(e.base)
+		if err != nil {
+			return endpoint{}, usageError{fmt.Errorf("--admin = %q, want HOST:PORT or a URL", address)}
+		}
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = "127.0.0.1" // it listens everywhere: here too
+		}
+		e.base = "http://" + net.JoinHostPort(host, port)
+	}
+	e.token, err = a.token(settings)
+	return e, err
+}
+
+func (a *asker) token(settings *config.Loaded) (string, error) {
+	if a.tokenFile == "" {
+		if path := settings.Admin.TokenFile; path != "" {
+			return readToken("admin.token_file", path)
+		}
+		return string(settings.Admin.Token), nil
+	}
+	return readToken("--token-file", a.tokenFile)
+}
+
+// readToken reads a secret from a file, without the end of its line.
+func readToken(setting, path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", usageError{fmt.Errorf("%s: %w", setting, err)}
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// get puts the answer to a question into answer.
+func (a *asker) get(ctx context.Context, path string, answer any) error {
+	_, text, err := a.call(ctx, http.MethodGet, path, askTimeout)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("the answer to %s is not what this version of router knows: %w", path, err)
+	}
+	return nil
+}
+
+// call makes a request and returns the answer, if it is a good one.
+func (a *asker) call(ctx context.Context, method, path string, timeout time.Duration) (code int, text []byte, err error) {
+	e, err := a.endpoint()
+	if err != nil {
+		return 0, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, e.base+path, http.NoBody)
+	if err != nil {
+		return 0, nil, usageError{fmt.Errorf("--admin: %w", err)}
+	}
+	if e.token != "" {
+		request.Header.Set("Authorization", "Bearer "+e.token)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		if cause, ok := errors.AsType[*url.Error](err); ok {
+			err = cause.Err // without the path: it may have a key in it
+		}
+		return 0, nil, fmt.Errorf("nobody answers at %s: %w; is the router up, and is that its admin.listen? Say another one with --admin HOST:PORT", e.base, err)
+	}
+	defer response.Body.Close()
+	text, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+	if err != nil {
+		return 0, nil, fmt.Errorf("the answer of %s ends early: %w", e.base, err)
+	}
+	return response.StatusCode, text, objection(e, response.StatusCode, strings.TrimSpace(string(text)))
+}
+
+// objection says what is wrong with an answer, and what to do; nil if nothing.
+func objection(e endpoint, code int, says string) error {
+	switch code {
+	case http.StatusOK, http.StatusAccepted:
+		return nil
+	case http.StatusUnauthorized, http.StatusForbidden:
+		if e.token == "" {
+			return fmt.Errorf("%s wants a token (%s): give it with --token-file, or as the router's own settings have it", e.base, says)
+		}
+		return fmt.Errorf("%s does not take this token (%s): is it that of admin.token?", e.base, says)
+	case http.StatusNotFound:
+		if strings.HasPrefix(says, "404") { // it has no such page at all
+			return fmt.Errorf("%s does not know this question: an older version of router, or no router", e.base)
+		}
+	}
+	return errors.New(says)
+}

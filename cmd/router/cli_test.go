@@ -1,0 +1,358 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/report"
+)
+
+// cli runs a command as main would, without the settings of whoever runs the tests, and
+// returns what it prints and its exit code.
+func cli(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, config.EnvPrefix) {
+			t.Setenv(name, "") // so that it comes back
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var out bytes.Buffer
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(&out)
+	root.SetErr(&out)
+	err := root.ExecuteContext(t.Context())
+	if err != nil {
+		stderr = err.Error()
+	}
+	return out.String(), stderr, exitCode(err)
+}
+
+// shape replaces what is another one in each run, so that the rest can be compared.
+func shape(text string) string {
+	for _, r := range []struct{ pattern, with string }{
+		{`127\.0\.0\.1:\d+`, "ADDRESS"},
+		{`\b[0-9a-f]{16}\b`, "TABLE"},
+		{`\b[0-9a-f]{8}\b`, "INC"},
+		{`\b\d+:\d+(:-?\d+:-?\d+)?\b`, "POSITION"},
+		{`token \d+`, "token N"},
+		{`\b\d+(\.\d+)?(ms|s)\b`, "TIME"},
+		{`\d+\.\d %`, "P %"},
+		{`[ ]{2,}`, "  "},
+		{`\b\d+/\d+  TIME  \d+  (TIME|-)`, "N/N  TIME  N  TIME"},
+		{`(?m)[ ]+$`, ""},
+	} {
+		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.with)
+	}
+	return text
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	got = shape(got)
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := read(t, path); got != want {
+		t.Errorf("%s:\n%s\nwant\n%s\n(UPDATE=1 writes it)", name, got, want)
+	}
+}
+
+// TestCommandsOfAGroup: what the commands show of a group in which one event runs and
+// another one of its key waits.
+func TestCommandsOfAGroup(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	g := startGroup(t, func(ctx context.Context, _ *client.Event) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}, "router-0", "router-1", "router-2")
+	t.Run("drain", func(t *testing.T) { testDrain(t, g) })
+	t.Run("reports", func(t *testing.T) { testReports(t, g) })
+	admin := "--admin=" + g.members["router-0"].admin
+	good := func(t *testing.T, args ...string) string {
+		t.Helper()
+		out, says, code := cli(t, append(args, admin)...)
+		if code != exitOK {
+			t.Fatalf("%v: exit code %d: %s", args, code, says)
+		}
+		return out
+	}
+	const key = "a key/with?all&of ä\x00\xff"
+	t.Run("members", func(t *testing.T) { golden(t, "members", good(t, "members")) })
+	t.Run("locate", func(t *testing.T) {
+		text := good(t, "locate", key)
+		for _, want := range []string{"partition  ", "owner      router-", "fencing token ", "waits for the handler (worker 1), for ", "1 more wait behind it", "events that it has received: with router-", "as router-0 has it, at epoch "} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is missing in\n%s", want, text)
+			}
+		}
+		if same := good(t, "locate", "--base64", "YSBrZXkvd2l0aD9hbGwmb2Ygw6QA/w=="); shape(same) != shape(text) {
+			t.Errorf("in base64 it is\n%s\nwant\n%s", same, text)
+		}
+		if idle := good(t, "locate", "nobody's"); !strings.Contains(idle, "no event of it waits or runs here; gate open") {
+			t.Errorf("a key without events is\n%s", idle)
+		}
+	})
+	t.Run("exclusivity", func(t *testing.T) { golden(t, "exclusivity", good(t, "exclusivity")) })
+	t.Run("ring show", func(t *testing.T) {
+		golden(t, "ring-show", regexp.MustCompile(`(?m)^(router-\d +)\d+ `).ReplaceAllString(good(t, "ring", "show", "--member", "router-2"), "${1}N "))
+		all := good(t, "ring", "show", "--partitions")
+		if lines := strings.Count(all, "\n"); lines != 4093+3 || !strings.Contains(all, "GATE AT ROUTER-0") {
+			t.Errorf("%d lines, beginning with %.80q", lines, all)
+		}
+	})
+	t.Run("ring diff", func(t *testing.T) {
+		golden(t, "ring-diff", good(t, "ring", "diff"))
+		golden(t, "ring-diff-two", good(t, "ring", "diff", "router-2", "router-1"))
+		if _, says, code := cli(t, "ring", "diff", "router-1", "router-9", admin); code != exitFailed || !strings.Contains(says, `unknown member "router-9": there are router-0, router-1, router-2`) {
+			t.Errorf("exit code %d: %s", code, says)
+		}
+		if _, says, code := cli(t, "ring", "diff", "router-1", admin); code != exitUsage || !strings.Contains(says, "name two members") {
+			t.Errorf("exit code %d: %s", code, says)
+		}
+	})
+	t.Run("ring simulate", func(t *testing.T) {
+		var s simulation
+		if err := json.Unmarshal([]byte(good(t, "ring", "simulate", "--members", "-1", "-o", "json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Before) != 3 || len(s.After) != 2 || s.Members[2].After != 0 || s.Unavoidable != s.Members[2].Before {
+			t.Errorf("one less is %+v", s)
+		}
+	})
+	t.Run("forms", func(t *testing.T) {
+		var fromJSON report.Members
+		if err := json.Unmarshal([]byte(good(t, "members", "-o", "json")), &fromJSON); err != nil || len(fromJSON.Members) != 3 {
+			t.Errorf("JSON of %d members (%v)", len(fromJSON.Members), err)
+		}
+		var fromYAML struct {
+			Member  string
+			Members []struct {
+				Name   string
+				Status struct{ Phase string }
+			}
+		}
+		text := good(t, "members", "-o", "yaml")
+		if err := yaml.Unmarshal([]byte(text), &fromYAML); err != nil || len(fromYAML.Members) != 3 || fromYAML.Members[1].Status.Phase != "fresh" || fromYAML.Member != "router-0" {
+			t.Errorf("YAML is %+v (%v) of\n%s", fromYAML, err, text)
+		}
+		if strings.Contains(text, "{") || strings.Contains(text, "\x1b") {
+			t.Errorf("YAML has braces or colours:\n%s", text)
+		}
+	})
+	t.Run("gate", func(t *testing.T) { testGate(t, g, key) })
+}
+
+// testGate drains the owner of a key while its handler runs: the next owner waits, and
+// says for whom.
+func testGate(t *testing.T, g *testGroup, key string) {
+	path := "/v1/keys?key=" + url.QueryEscape(key)
+	var k report.Key
+	g.get(t, "router-0", path, &k)
+	before := k.Owner
+	if out, says, code := cli(t, "drain", "--admin", g.members[before].admin); code != exitOK || out != "draining\n" {
+		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for k.Owner == before || len(k.At) == 0 || len(k.At[0].Blockers) == 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("the next owner does not say for whom it waits: %+v", k)
+		}
+		time.Sleep(20 * time.Millisecond)
+		k = report.Key{}
+		g.get(t, before, path, &k)
+	}
+	if at := k.At[0]; at.Wait != "gate" || at.Blockers[0].Member != before {
+		t.Errorf("%s waits for %s: %+v, want the gate and %s", at.Member, at.Wait, at.Blockers, before)
+	}
+	out, _, _ := cli(t, "locate", key, "--admin", g.members[before].admin)
+	for _, want := range []string{"waits for the gate of its partition", "the gate waits for " + before + ", the owner since ", "at         " + before + ": waits for the handler"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+}
+
+// testDrain drains a member, and brings it back.
+func testDrain(t *testing.T, g *testGroup) {
+	const idle = "router-1"
+	admin := "--admin=" + g.members[idle].admin
+	if out, says, code := cli(t, "drain", "--wait", "20s", admin); code != exitOK || out != "drained\n" {
+		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
+	}
+	g.await(t, idle, "it is out", func(m report.Members) bool {
+		for _, one := range m.Members {
+			if one.Name == idle {
+				return !one.Listed
+			}
+		}
+		return false
+	})
+	if out, says, code := cli(t, "undrain", "--wait", "20s", admin); code != exitOK || out != "undrained\n" {
+		t.Fatalf("undrain: %q, exit code %d: %s", out, code, says)
+	}
+	g.await(t, idle, "it is back", func(m report.Members) bool {
+		for _, one := range m.Members {
+			if one.Name == idle && one.Listed && one.Partitions > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// answering is an admin endpoint that says one thing.
+func answering(t *testing.T, code int, says string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer hush" && code == http.StatusUnauthorized {
+			_, _ = w.Write([]byte(`{"member":"router-0","members":[],"disagreements":[]}`))
+			return
+		}
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(says))
+	}))
+	t.Cleanup(server.Close)
+	return "--admin=" + server.URL
+}
+
+// TestErrorsSayWhatToDo: every way in which a command fails, with what it says and its exit code.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("hush\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	members := `{"members":[{"name":"router-0","reach":"self","status":{"mode":"gossip"}},{"name":"router-1","error":"report: ask x: refused"}]}`
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"no command":          {nil, exitUsage, "say what to do: router "},
+		"unknown command":     {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
+		"unknown verb":        {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
+		"no verb":             {[]string{"config"}, exitUsage, "say what to do: router config example|lint|print|schema"},
+		"unknown flag":        {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour"},
+		"argument too many":   {[]string{"members", "x"}, exitUsage, "router members takes no argument"},
+		"no key":              {[]string{"locate"}, exitUsage, "router locate takes one argument, KEY, and was given 0"},
+		"key not base64":      {[]string{"locate", "--base64", "!"}, exitUsage, "KEY is not base64"},
+		"bad form":            {[]string{"members", "-o", "xml"}, exitUsage, `--output = "xml", want table, json or yaml`},
+		"bad address":         {[]string{"members", "--admin", "router"}, exitUsage, `--admin = "router", want HOST:PORT or a URL`},
+		"nobody there":        {[]string{"members", "--admin", "127.0.0.1:1"}, exitFailed, "nobody answers at http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused; is the router up"},
+		"keys are not told":   {[]string{"locate", "hidden", "--admin", "127.0.0.1:1"}, exitFailed, "nobody answers at http://127.0.0.1:1: dial"},
+		"no token file":       {[]string{"members", "--token-file", "/nowhere", "--admin", "127.0.0.1:1"}, exitUsage, "--token-file: open /nowhere"},
+		"token wanted":        {[]string{"members", answering(t, 401, "a token is needed")}, exitFailed, "wants a token (a token is needed): give it with --token-file"},
+		"wrong token":         {[]string{"members", "--token-file", token, answering(t, 403, "not for you")}, exitFailed, "does not take this token (not for you)"},
+		"right token":         {[]string{"members", "--token-file", token, answering(t, 401, "a token is needed")}, exitOK, ""},
+		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this question: an older version"},
+		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "the answer to /v1/members is not what this version of router knows"},
+		"no table yet":        {[]string{"ring", "show", answering(t, 200, `{"member":"router-0","partitions":[]}`)}, exitFailed, "router-0 has no table yet: it waits for the state of the group, see `router members`"},
+		"nothing to compare":  {[]string{"ring", "diff", answering(t, 200, `{"members":[]}`)}, exitUsage, "there is nothing to compare"},
+		"not exclusive":       {[]string{"exclusivity", answering(t, 200, members)}, exitFailed, "exclusivity cannot be vouched for"},
+		"negative wait":       {[]string{"drain", "--wait", "-1s"}, exitUsage, "--wait = -1s, want a duration such as 30s"},
+		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "draining after 1ms: `router members` and /readyz tell what it waits for"},
+		"drain does not wait": {[]string{"drain", answering(t, 202, "draining")}, exitOK, ""},
+		"undrain too late":    {[]string{"undrain", answering(t, 409, "the process is about to end")}, exitFailed, "the process is about to end"},
+		"bad settings":        {[]string{"members", "--config", "/nowhere.yaml"}, exitUsage, "file /nowhere.yaml"},
+
+		"nothing changes":      {[]string{"ring", "simulate", "--from", "a,b"}, exitUsage, "say what changes: --members +2, -1, +NAME,-NAME, or NAME,NAME"},
+		"all leave":            {[]string{"ring", "simulate", "--from", "a,b", "--members", "-2"}, exitUsage, "there are only 2: somebody has to stay"},
+		"too many come":        {[]string{"ring", "simulate", "--from", "a,b", "--members", "+300"}, exitUsage, "want at most +256"},
+		"group too large":      {[]string{"ring", "simulate", "--from", "a,b", "--members", "+256"}, exitUsage, "258 members, want 1 … 256"},
+		"member twice":         {[]string{"ring", "simulate", "--from", "a,b", "--members", "+a"}, exitUsage, "a is a member already"},
+		"unknown member":       {[]string{"ring", "simulate", "--from", "a,b", "--members", "-c,+d"}, exitUsage, "c is no member: there are a, b"},
+		"half signed":          {[]string{"ring", "simulate", "--from", "a,b", "--members", "-a,d"}, exitUsage, `"d" has no sign`},
+		"empty name":           {[]string{"ring", "simulate", "--from", "a,,b", "--members", "+1"}, exitUsage, "a member has no name"},
+		"simulate needs group": {[]string{"ring", "simulate", "--members", "+1", "--admin", "127.0.0.1:1"}, exitFailed, "without a group say --from NAME,NAME"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, says, code := cli(t, test.args...)
+			if code != test.code || !strings.Contains(says, test.says) {
+				t.Errorf("exit code %d, want %d; it says %q, want %q; output\n%s", code, test.code, says, test.says, out)
+			}
+			if strings.Contains(out+says, "hidden") {
+				t.Errorf("a key is told: %s%s", out, says)
+			}
+		})
+	}
+}
+
+func TestSimulate(t *testing.T) {
+	out, says, code := cli(t, "ring", "simulate", "--from", "a,b,c", "--members", "+2")
+	if code != exitOK {
+		t.Fatal(says)
+	}
+	golden(t, "ring-simulate", out)
+	for change, after := range map[string]string{"-1": "a,b", "+d,-a": "b,c,d", "c,d": "c,d", "+1": "a,b,c,new-1"} {
+		got, err := changed([]string{"c", "a", "b"}, change)
+		if err != nil || strings.Join(got, ",") != after {
+			t.Errorf("a,b,c with %s is %v (%v), want %s", change, got, err, after)
+		}
+	}
+}
+
+// TestDifferences: what members differ in is told by ranges of partitions, and who is
+// behind can be seen.
+func TestDifferences(t *testing.T) {
+	view := func(name, epoch string, owners ...string) report.Partitions {
+		p := report.Partitions{Speaker: report.Speaker{Member: name, Epoch: epoch}}
+		for i, owner := range owners {
+			p.Partitions = append(p.Partitions, report.Partition{Number: uint16(i), Owner: owner, Token: 7})
+		}
+		return p
+	}
+	d := differencesOf(views{
+		seen:   []report.Partitions{view("a", "1:5", "a", "a", "b", "b", "a"), view("b", "1:2", "b", "b", "b", "b", "b")},
+		silent: []string{"c: it is gone"},
+	})
+	var out bytes.Buffer
+	differencesPage(&page{out: &out}, d)
+	want := "PARTITIONS  A AT 1:5     B AT 1:2\n0-1,4       a (token 7)  b (token 7)\n\n3 partitions differ\nno word of c: it is gone\n"
+	if out.String() != want || d.Partitions != 3 {
+		t.Errorf("%d partitions:\n%s\nwant\n%s", d.Partitions, out.String(), want)
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for s, want := range map[float64]string{0: "-", 0.0123: "12ms", 3.14159: "3.1s", 90: "1m30s", -1.5: "-1.5s"} {
+		if got := seconds(s); got != want {
+			t.Errorf("seconds(%v) = %s, want %s", s, got, want)
+		}
+	}
+}
+
+// TestVersionAndCompletion: they need no settings and no router.
+func TestVersionAndCompletion(t *testing.T) {
+	if out, says, code := cli(t, "version", "-o", "json"); code != exitOK || !strings.Contains(out, `"hash_id": "xxhash64/4093/1"`) {
+		t.Errorf("%s%s", out, says)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, says, code := cli(t, "completion", shell); code != exitOK || !strings.Contains(out, "router") {
+			t.Errorf("%s: %.100s %s", shell, out, says)
+		}
+	}
+}

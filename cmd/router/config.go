@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/node"
+)
+
+func configCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Check, show and explain settings", Args: aVerb, RunE: aVerb}
+	cmd.AddCommand(lintCommand(), printCommand(), schemaCommand(), exampleCommand())
+	return cmd
+}
+
+// withSettings gives a command the flags of `router run`.
+func withSettings(cmd *cobra.Command, run func(cmd *cobra.Command, loaded *config.Loaded) error) *cobra.Command {
+	var file string
+	cmd.Args = noArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		loaded, err := load(cmd, file)
+		if err != nil {
+			return err
+		}
+		return run(cmd, loaded)
+	}
+	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func lintCommand() *cobra.Command {
+	return withSettings(&cobra.Command{
+		Use:   "lint",
+		Short: "Check settings without starting anything; tell everything that is wrong",
+		Long: `Check settings without starting anything, as ` + "`router run`" + ` would read them: from flags,
+the environment and a file. It tells everything that is wrong at once, and what would
+be right. The exit code is 2 if anything is.`,
+	}, func(cmd *cobra.Command, loaded *config.Loaded) error {
+		said := 0
+		for _, s := range loaded.Settings() {
+			if s.Origin != config.OriginDefault {
+				said++
+			}
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "ok: %d settings, all others have their defaults\n", said)
+		warnOfMode(cmd.OutOrStdout(), loaded.Config)
+		return nil
+	})
+}
+
+// warnOfMode says so if the settings are not exclusive.
+func warnOfMode(w io.Writer, cfg config.Config) {
+	if modeOf(cfg) == node.Gossip {
+		fmt.Fprintln(w, "# not exclusive:", node.NotExclusive)
+	}
+}
+
+// printed is one setting as `router config print` shows it.
+type printed struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Origin string `json:"origin,omitempty"`
+}
+
+func printCommand() *cobra.Command {
+	var o outputForm
+	var origin, redacted bool
+	cmd := withSettings(&cobra.Command{
+		Use:   "print",
+		Short: "Print every setting and where its value comes from; secrets are hidden",
+	}, func(cmd *cobra.Command, loaded *config.Loaded) error {
+		defaults := map[string]string{}
+		for _, d := range config.Describe() {
+			defaults[d.Key] = d.Default
+		}
+		var all []printed
+		for _, s := range loaded.Settings() {
+			one := printed{Key: s.Key, Value: s.Value}
+			if redacted && s.Value != "" && s.Value != defaults[s.Key] && s.Kind.IsWords() {
+				one.Value = "(hidden)"
+			}
+			if origin {
+				one.Origin = s.Origin
+			}
+			if redacted { // the path of the file too
+				one.Origin, _, _ = strings.Cut(one.Origin, " ")
+			}
+			all = append(all, one)
+		}
+		return o.show(cmd.OutOrStdout(), all, func(p *page) {
+			for _, one := range all {
+				p.line("%s", strings.TrimRight(fmt.Sprintf("%-36s %-28s %s", one.Key, one.Value, one.Origin), " "))
+			}
+			printMemoryBound(p.out, loaded.Config)
+			warnOfMode(p.out, loaded.Config)
+		})
+	})
+	cmd.Flags().BoolVar(&origin, "origin", true, "show where each value comes from")
+	cmd.Flags().BoolVar(&redacted, "redacted", false, "hide names, addresses, topics and paths too, so that the output can be shown to anybody")
+	o.addTo(cmd)
+	return cmd
+}
+
+func schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of a file with settings, for editors",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			encoder := json.NewEncoder(cmd.OutOrStdout())
+			encoder.SetIndent("", "  ")
+			encoder.SetEscapeHTML(false)
+			return encoder.Encode(config.Schema())
+		},
+	}
+}
+
+func exampleCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "example",
+		Short: "Print a file with every setting, its documentation and its default",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprint(cmd.OutOrStdout(), config.Example())
+			return nil
+		},
+	}
+}

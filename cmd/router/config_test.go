@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// settingsFile writes a file with settings.
+func settingsFile(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "router.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// least is the least that a router must be told.
+const least = `node: {group: orders, name: router-0}
+pulsar: {topics: [orders], subscription: workers}
+`
+
+// TestConfigLint: an error of every kind is found, and it says what would be right.
+func TestConfigLint(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for kind, test := range map[string]struct {
+		file string // after the least
+		args []string
+		says string
+	}{
+		"unknown key":          {file: "mailbox: {depht_max: 5}", says: "unknown key mailbox.depht_max, the nearest is mailbox.depth_max"},
+		"unknown section":      {file: "mail: {depth_max: 5}", says: "unknown key mail.depth_max, the nearest is mailbox.depth_max"},
+		"unknown flag":         {args: []string{"--mailbox.depht_max", "5"}, says: "unknown flag: --mailbox.depht_max"},
+		"wrong type, number":   {file: "mailbox: {depth_max: many}", says: `mailbox.depth_max = "many", want a whole number`},
+		"wrong type, truth":    {file: "pulsar: {batch_index_acks: perhaps}", says: `pulsar.batch_index_acks = "perhaps", want true or false`},
+		"wrong type, size":     {file: "mailbox: {bytes_max: 1.5MiB}", says: `mailbox.bytes_max = "1.5MiB", want a size such as 65536, 64KiB or 8MiB`},
+		"wrong type, list":     {file: "app: {listen: [a, b]}", says: "app.listen is a list, want one value"},
+		"number for text":      {file: "app: {socket_mode: 0600}", says: "app.socket_mode is 384 for YAML, want text: put it in quotes"},
+		"wrong type, section":  {file: "peer: nothing", says: "peer is a section, not a setting"},
+		"bad duration":         {file: "mailbox: {not_yet_delay: 5}", says: `mailbox.not_yet_delay = "5", want a duration such as 500ms, 2s or 5m`},
+		"too small":            {file: "mailbox: {depth_max: 0}", says: "section mailbox: mailbox: DepthMax = 0, want >= 1"},
+		"too large":            {file: "app: {workers_max: 100000}", says: "want 1 to"},
+		"not one of the words": {file: "log: {level: loud}", says: `Level = "loud", want debug, info, warn or error`},
+		"missing":              {args: []string{"--node.group", ""}, says: "node.group is not set"},
+		"bad address":          {file: "peer: {listen: '16651'}", says: `peer.listen = "16651", want HOST:PORT`},
+		"bad URL":              {file: "pulsar: {url: 'http://broker:8080'}", says: `pulsar.url = "http://broker:8080", want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT`},
+		"bad IP":               {file: "node: {advertise_ip: here}", says: `node.advertise_ip = "here", want an IP address`},
+		"follows from another": {file: "control_log: {group: x}", says: "control_log.group cannot be set: it follows from node.group"},
+		"secret unreadable":    {file: "admin: {drain_token_file: /nowhere/token}", says: "admin.drain_token_file: open /nowhere/token: no such file or directory"},
+		"secret empty":         {file: "admin: {drain_token_file: " + empty + "}", says: "admin.drain_token_file: " + empty + " is empty"},
+		"secret twice":         {file: "pulsar: {token: a, token_file: /b}", says: "pulsar.token and pulsar.token_file are both set, want one of them"},
+		"secret malformed":     {file: "gossip: {encryption_keys: 'not base64!'}", says: "gossip.encryption_keys: key 1 is not base64"},
+		"debug is open":        {file: "debug: {listen: '0.0.0.0:16654'}", says: "want a loopback address: it shows all memory"},
+		"application is open":  {file: "app: {listen: '0.0.0.0:16650'}", says: `can be reached from other machines`},
+		"TLS in the clear":     {file: "pulsar: {tls: {ca_file: /ca.pem}}", says: "pulsar.tls is set, and pulsar.url"},
+		"one port for two":     {file: "admin: {listen: '127.0.0.1:16651'}", says: "peer.listen and admin.listen are both at 127.0.0.1:16651: give one of them another port"},
+		"times in conflict":    {file: "ownership: {drain_timeout: 1m}", says: "ownership.drain_timeout = 1m0s, want less than drain.timeout (45s)"},
+		"beats too slow":       {file: "ownership: {beat_every: 1s}", says: "BeatEvery = 1s, want <= a third of Lease"},
+		"not YAML":             {file: "a: [", says: "router.yaml: yaml: "},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			// A section of the test takes the place of the same keys of the least.
+			args := append([]string{
+				"config", "lint", "--config", settingsFile(t, test.file),
+				"--node.group", "orders", "--node.name", "router-0", "--pulsar.topics", "orders", "--pulsar.subscription", "workers",
+			}, test.args...)
+			out, says, code := cli(t, args...)
+			if code != exitUsage || !strings.Contains(says, test.says) {
+				t.Errorf("exit code %d, and it says\n%s\nwant %q; output %q", code, says, test.says, out)
+			}
+		})
+	}
+	if out, says, code := cli(t, "config", "lint", "--config", settingsFile(t, least)); code != exitOK || out != "ok: 4 settings, all others have their defaults\n" {
+		t.Errorf("good settings: exit code %d, %q, %s", code, out, says)
+	}
+	if out, _, code := cli(t, "config", "lint", "--config", settingsFile(t, least), "--ownership.mode", "gossip"); code != exitOK || !strings.Contains(out, "# not exclusive: ") {
+		t.Errorf("gossip: exit code %d, %q", code, out)
+	}
+}
+
+func TestConfigPrint(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("hush-hush\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := settingsFile(t, least+"admin: {drain_token_file: "+secret+"}\n")
+	out, says, code := cli(t, "config", "print", "--config", file, "--mailbox.depth_max", "7")
+	if code != exitOK {
+		t.Fatal(says)
+	}
+	for _, want := range []string{"flag --mailbox.depth_max", "file " + file, "default", "(hidden)", "# memory bound, live: "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if strings.Contains(out, "hush-hush") {
+		t.Error("the secret is told")
+	}
+	out, _, _ = cli(t, "config", "print", "--config", file, "--redacted", "-o", "json")
+	if strings.Contains(out, "orders") || strings.Contains(out, "router-0") || strings.Contains(out, file) {
+		t.Error("redacted, it still tells names")
+	}
+	var all []printed
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) < 100 {
+		t.Errorf("%d settings (%v)", len(all), err)
+	}
+	out, _, _ = cli(t, "config", "print", "--config", file, "--origin=false")
+	if strings.Contains(out, "file "+file) {
+		t.Error("it tells origins")
+	}
+}
+
+// TestConfigExample: the example is a file with which a router could run, once it has a name.
+func TestConfigExample(t *testing.T) {
+	out, says, code := cli(t, "config", "example")
+	if code != exitOK {
+		t.Fatal(says)
+	}
+	if _, says, code := cli(t, "config", "lint", "--config", settingsFile(t, out), "--node.name", "router-0"); code != exitOK {
+		t.Errorf("the example is not valid: %s", says)
+	}
+	var schema map[string]any
+	out, _, _ = cli(t, "config", "schema")
+	if err := json.Unmarshal([]byte(out), &schema); err != nil || schema["additionalProperties"] != false {
+		t.Errorf("%v in %.200s", err, out)
+	}
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/tlsconf"
+)
+
+// finding is what the doctor says about one thing.
+type finding struct {
+	Check  string `json:"check"`
+	Result result `json:"result"`
+	Says   string `json:"says"`
+	Advice string `json:"advice,omitempty"` // what to do, unless it is well
+}
+
+// result is how bad a finding is.
+type result string
+
+const (
+	resultOK   result = "ok"
+	resultWarn result = "warn" // a router runs, and somebody should know
+	resultFail result = "fail" // a router does not run, or does not keep what it promises
+)
+
+// errUnwell says that a router would not run here, or not well.
+var errUnwell = errors.New("not everything is well: see above")
+
+// doctor collects findings.
+type doctor struct {
+	cfg      config.Config
+	findings []finding
+}
+
+func (d *doctor) ok(check, says string, args ...any) {
+	d.findings = append(d.findings, finding{Check: check, Result: resultOK, Says: fmt.Sprintf(says, args...)})
+}
+
+func (d *doctor) warn(check, advice, says string, args ...any) {
+	d.findings = append(d.findings, finding{check, resultWarn, fmt.Sprintf(says, args...), advice})
+}
+
+func (d *doctor) fail(check, advice, says string, args ...any) {
+	d.findings = append(d.findings, finding{check, resultFail, fmt.Sprintf(says, args...), advice})
+}
+
+func doctorCommand() *cobra.Command {
+	var file string
+	var o outputForm
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check what a router needs here: settings, clock, ports, DNS, broker, topics, control topic",
+		Long: `Check what a router needs here: settings, clock, ports, DNS of the gossip's seeds, broker,
+topics and subscription, the broker's limits, and the policies of the control topic.
+It changes nothing, and may run beside a router that runs. With pulsar.admin_url it also
+asks the broker's admin API; the last two are checked only with that.
+
+The exit code is 1 if a router would not run, or would not keep what it promises, and 2
+if the settings are wrong.`,
+		Args: noArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		loaded, err := load(cmd, file)
+		if err != nil {
+			return err
+		}
+		d := &doctor{cfg: loaded.Config}
+		d.examine(cmd.Context())
+		if err := o.show(cmd.OutOrStdout(), d.findings, d.page); err != nil {
+			return err
+		}
+		for _, f := range d.findings {
+			if f.Result == resultFail {
+				return errUnwell
+			}
+		}
+		return nil
+	}
+	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	config.AddFlags(cmd.Flags())
+	o.addTo(cmd)
+	return cmd
+}
+
+func (d *doctor) page(p *page) {
+	for _, f := range d.findings {
+		line := fmt.Sprintf("%-4s  %-18s %s", f.Result, f.Check, f.Says)
+		if f.Advice != "" {
+			line += "\n" + strings.Repeat(" ", 25) + "→ " + f.Advice
+		}
+		if f.Result == resultFail {
+			p.alarm("%s", line)
+		} else {
+			p.line("%s", line)
+		}
+	}
+}
+
+func (d *doctor) examine(ctx context.Context) {
+	d.ok("settings", "group %s, member %s", d.cfg.Node.Group, d.cfg.Node.Name)
+	if modeOf(d.cfg) == node.Gossip {
+		d.warn("mode", "set ownership.mode to strict, unless this is meant", "%s", node.NotExclusive)
+	}
+	if clock.Covers != "" {
+		d.warn("clock", "run routers on Linux", "%s", clock.Covers)
+	} else {
+		d.ok("clock", "CLOCK_BOOTTIME, which goes on while the machine sleeps; %v since boot", time.Duration(clock.Now()).Round(time.Second))
+	}
+	d.ports(ctx)
+	d.seeds(ctx)
+	d.broker(ctx)
+}
+
+// ports looks whether the ports are free, or this member's own.
+func (d *doctor) ports(ctx context.Context) {
+	ours := d.runsHere(ctx)
+	for _, p := range []struct{ key, address string }{
+		{"app.listen", d.cfg.App.Listen},
+		{"peer.listen", d.cfg.Peer.Listen},
+		{"gossip.listen", d.cfg.Gossip.Listen},
+		{"admin.listen", d.cfg.Admin.Listen},
+		{"debug.listen", d.cfg.Debug.Listen},
+	} {
+		err := free(ctx, p.address)
+		switch {
+		case err == nil:
+			d.ok(p.key, "%s is free", p.address)
+		case ours:
+			d.ok(p.key, "%s is in use, by this member", p.address)
+		default:
+			d.fail(p.key, "end what listens there, or set "+p.key+" to another address", "%v", err)
+		}
+	}
+}
+
+// runsHere reports whether the admin endpoint of the settings is that of this member.
+func (d *doctor) runsHere(ctx context.Context) bool {
+	var s report.Status
+	a := asker{address: d.cfg.Admin.Listen}
+	return a.get(ctx, "/v1/status", &s) == nil && s.Member == d.cfg.Node.Name && s.Group == d.cfg.Node.Group
+}
+
+// free reports whether an address can be listened on. A socket in the file system is not touched.
+func free(ctx context.Context, address string) error {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		dialer := net.Dialer{Timeout: time.Second}
+		conn, err := dialer.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+		if err != nil {
+			return nil //nolint:nilerr // nobody answers: that it can be had is what this asks
+		}
+		_ = conn.Close()
+		return fmt.Errorf("somebody listens on %s", path)
+	}
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// lookupTimeout is how long a name server may take.
+const lookupTimeout = 5 * time.Second
+
+func (d *doctor) seeds(ctx context.Context) {
+	if len(d.cfg.Gossip.Seeds) == 0 {
+		d.warn("gossip.seeds", "set gossip.seeds, for example to dns+SERVICE:16652 of a headless Service",
+			"none: this member finds nobody, and is found only by those that have its address")
+		return
+	}
+	for _, seed := range d.cfg.Gossip.Seeds {
+		host, _, err := net.SplitHostPort(strings.TrimPrefix(seed, "dns+"))
+		if err != nil {
+			d.fail("gossip.seeds", "write HOST:PORT or dns+HOST:PORT", "%s: %v", seed, err)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		found, err := net.DefaultResolver.LookupHost(ctx, host)
+		cancel()
+		if err != nil {
+			d.fail("gossip.seeds", "look whether the name is right; a headless Service needs publishNotReadyAddresses, or it is empty until somebody is ready", "%s: %v", seed, err)
+			continue
+		}
+		d.ok("gossip.seeds", "%s stands for %s", seed, strings.Join(found, ", "))
+	}
+}
+
+// dialTimeout is how long a broker may take to accept a connection.
+const dialTimeout = 5 * time.Second
+
+func (d *doctor) broker(ctx context.Context) {
+	_, rest, _ := strings.Cut(d.cfg.Pulsar.URL, "://")
+	hosts, _, _ := strings.Cut(rest, "/")
+	reached := false
+	for host := range strings.SplitSeq(hosts, ",") {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		conn, err := dialer.DialContext(ctx, "tcp", withPort(host, d.cfg.Pulsar.URL))
+		if err != nil {
+			d.fail("pulsar.url", "start the broker, or set pulsar.url to where it is", "%s cannot be reached: %v", host, err)
+			continue
+		}
+		_ = conn.Close()
+		reached = true
+		d.ok("pulsar.url", "%s accepts connections", host)
+	}
+	if !reached {
+		return
+	}
+	log := slog.New(slog.DiscardHandler)
+	door, err := newPulsarDoor(d.cfg.Pulsar, tlsconf.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		d.fail("pulsar.tls", "give the files that pulsar.tls names", "%v", err)
+		return
+	}
+	for _, topic := range append([]string{controlTopic(d.cfg)}, d.cfg.Pulsar.Topics...) {
+		if err := door.greet(ctx, topic); err != nil {
+			d.fail("pulsar access", "see docs/security.md", "%s: %v", topic, err)
+			return
+		}
+	}
+	d.ok("pulsar access", "the broker lets us in")
+	if d.cfg.Pulsar.AdminURL == "" {
+		d.warn("pulsar.admin_url", "set pulsar.admin_url, as in http://BROKER:8080, so that limits are known and policies can be checked",
+			"not set: topics, limits and the policies of the control topic were not checked")
+		return
+	}
+	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: door.adminClient()})
+}
+
+// withPort adds the port that Pulsar has when none is said.
+func withPort(host, url string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	if strings.HasPrefix(url, "pulsar+ssl://") {
+		return net.JoinHostPort(host, "6651")
+	}
+	return net.JoinHostPort(host, "6650")
+}

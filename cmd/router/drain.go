@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/node"
+)
+
+// drainCommands make a router leave its group in order, and come back.
+func drainCommands() []*cobra.Command {
+	return []*cobra.Command{
+		drainVerb("drain", "Make a router finish what it has and leave the group; it does not exit",
+			"waits for nothing by default; exit code 3 if it is not drained by then"),
+		drainVerb("undrain", "Make a router that drains, or has drained, take part again",
+			"waits for nothing by default; exit code 3 if its drain has not ended by then"),
+	}
+}
+
+func drainVerb(verb, short, wait string) *cobra.Command {
+	var a asker
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use: verb, Short: short, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if patience < 0 {
+				return usageError{fmt.Errorf("--wait = %v, want a duration such as 30s", patience)}
+			}
+			path := "/" + verb + "?wait=" + url.QueryEscape(patience.String())
+			code, text, err := a.call(cmd.Context(), http.MethodPost, path, patience+askTimeout)
+			if err != nil {
+				return err
+			}
+			says := strings.TrimSpace(string(text))
+			fmt.Fprintln(cmd.OutOrStdout(), says)
+			if code == http.StatusAccepted && patience > 0 {
+				return fmt.Errorf("%s after %v: `router members` and /readyz tell what it waits for (%w)", says, patience, errPatience)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&patience, "wait", 0, "how long to wait for its end; "+wait)
+	a.addTo(cmd)
+	return cmd
+}
+
+// errPatience makes the exit code that of a drain that was cut: it goes on, and nobody waits.
+var errPatience = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/report"
+)
+
+// lookCommands are the ones that show what a group does.
+func lookCommands() []*cobra.Command {
+	return []*cobra.Command{membersCommand(), locateCommand(), exclusivityCommand(), ringCommand()}
+}
+
+// asking is a command that asks a router and shows the answer.
+func asking(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error) *cobra.Command {
+	a, o := &asker{}, &outputForm{}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, args, a, o) }
+	a.addTo(cmd)
+	o.addTo(cmd)
+	return cmd
+}
+
+func membersCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use:   "members",
+		Short: "Show the members of the group, what each says of itself, and who disagrees",
+		Args:  noArgs,
+	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
+		var m report.Members
+		if err := a.get(cmd.Context(), "/v1/members", &m); err != nil {
+			return err
+		}
+		return o.show(cmd.OutOrStdout(), m, func(p *page) { membersTable(p, m) })
+	})
+}
+
+func membersTable(p *page, m report.Members) {
+	var rows [][]string
+	for _, one := range m.Members {
+		row := []string{one.Name, one.Incarnation, one.Address, one.Reach}
+		if s := one.Status; s != nil {
+			row = append(row, s.Phase, ready(s.Checks), fmt.Sprintf("%d/%d", s.Gates.Open, one.Partitions), seconds(s.LeaseSeconds),
+				strconv.Itoa(s.Events.Unsettled), seconds(s.Events.OldestSeconds), s.Epoch, s.Position, s.Version)
+		} else {
+			row = append(row, "no answer")
+		}
+		rows = append(rows, row)
+	}
+	p.table([]string{"NAME", "INCARNATION", "ADDRESS", "REACH", "PHASE", "READY", "OPEN/OWNED", "LEASE", "UNSETTLED", "OLDEST", "EPOCH", "POSITION", "VERSION"}, rows)
+	p.line("\n%s", toldBy(m.Speaker))
+	for _, one := range m.Members {
+		for _, check := range checksOfMember(one) {
+			if check.Error != "" {
+				p.line("%s is not ready: %s: %s", one.Name, check.Name, check.Error)
+			}
+		}
+	}
+	for _, d := range m.Disagreements {
+		p.alarm("%s", d)
+	}
+}
+
+func checksOfMember(m report.Member) []report.Check {
+	if m.Status == nil {
+		return nil
+	}
+	return m.Status.Checks
+}
+
+func ready(checks []report.Check) string {
+	for _, c := range checks {
+		if c.Error != "" {
+			return "no"
+		}
+	}
+	return "yes"
+}
+
+// toldBy says whose word an answer is.
+func toldBy(s report.Speaker) string {
+	return fmt.Sprintf("as %s has it, at epoch %s, having read the control log up to %s", s.Member, s.Epoch, s.Position)
+}
+
+// seconds formats a time for people.
+func seconds(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	d := time.Duration(s * float64(time.Second))
+	if d.Abs() < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+func locateCommand() *cobra.Command {
+	var encoded bool
+	cmd := asking(&cobra.Command{
+		Use:   "locate KEY",
+		Short: "Show who owns a key, and what it waits for",
+		Long: `Show who owns a key, and what it waits for.
+
+The owner says what runs and what waits in the key's mailbox; every other member says
+which events of the key it has received and holds until their verdict. It waits for
+  handler   its event runs: for the application
+  retry     its event has failed: for the next attempt
+  gate      an earlier owner may still work on the partition
+  worker    no application is connected to the owner
+  slot      its worker has no room, or the owner's lease is over`,
+		Args: oneArg("KEY"),
+	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
+		key := args[0]
+		if encoded {
+			raw, err := base64.StdEncoding.DecodeString(key)
+			if err != nil {
+				return usageError{fmt.Errorf("KEY is not base64: %w", err)}
+			}
+			key = string(raw)
+		}
+		var k report.Key
+		if err := a.get(cmd.Context(), "/v1/keys?key="+url.QueryEscape(key), &k); err != nil {
+			return err
+		}
+		return o.show(cmd.OutOrStdout(), k, func(p *page) { keyPage(p, k) })
+	})
+	cmd.Flags().BoolVar(&encoded, "base64", false, "KEY is in base64, for keys that are no text")
+	return cmd
+}
+
+func keyPage(p *page, k report.Key) {
+	owner := "nobody: the group has no table yet"
+	if k.Owner != "" {
+		owner = fmt.Sprintf("%s (%s), fencing token %d", k.Owner, k.OwnerAddress, k.Token)
+	}
+	p.line("partition  %d", k.Partition)
+	p.line("owner      %s", owner)
+	for _, at := range k.At {
+		for _, line := range doing(at) {
+			p.line("at         %s: %s", at.Member, line)
+		}
+		if at.Error != "" {
+			p.alarm("at         %s: does not answer: %s", at.Member, at.Error)
+		}
+	}
+	p.line("\n%s", toldBy(k.Speaker))
+}
+
+// doing says in sentences what a key does at a member.
+func doing(at report.KeyAt) []string {
+	if at.Error != "" {
+		return nil
+	}
+	var lines []string
+	if at.Wait == report.WaitsForNothing {
+		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
+	} else {
+		line := fmt.Sprintf("waits for %s, for %s", waitWords(at), seconds(at.Seconds))
+		line += fmt.Sprintf("; event %s came %s ago, failed %d times; %d more wait behind it", at.Event, seconds(at.Age), at.Failures, at.Queued)
+		lines = append(lines, line)
+	}
+	for _, b := range at.Blockers {
+		switch b.Member {
+		case at.Member:
+			lines = append(lines, "the gate waits for this member's own application, which still works under an earlier tenure")
+		case "":
+			lines = append(lines, fmt.Sprintf("the gate waits for whoever was there before the group began anew, for at most %s", seconds(b.Seconds)))
+		default:
+			lines = append(lines, fmt.Sprintf("the gate waits for %s, the owner since %s: until it says that nothing runs, or for %s of silence", b.Member, b.Start, seconds(b.Seconds)))
+		}
+	}
+	for _, h := range at.Held {
+		lines = append(lines, fmt.Sprintf("holds %d events that it has received: %s, the oldest for %s", h.Events, placeWords(h), seconds(h.Seconds)))
+	}
+	return lines
+}
+
+func waitWords(at report.KeyAt) string {
+	switch at.Wait {
+	case "handler":
+		return fmt.Sprintf("the handler (worker %d)", at.Worker)
+	case "retry":
+		return "its next attempt, due in " + seconds(at.RetryIn)
+	case "gate":
+		return "the gate of its partition"
+	case "worker":
+		return "an application: none is connected"
+	case "slot":
+		return "room at its worker, or the lease"
+	}
+	return at.Wait
+}
+
+func placeWords(h report.Held) string {
+	switch h.Place {
+	case "queued":
+		return "queued for the stream to " + h.With
+	case "relaying":
+		return "queued for a third member, since their owner cannot be reached"
+	case "sent":
+		return "with " + h.With
+	case "parked":
+		return "parked, since the mailbox of the key at " + h.With + " is full"
+	case "delayed":
+		return "sent again in a moment, since the owner has not read the newest epoch yet"
+	case "refused":
+		return "refused by who was the owner; they wait for a newer epoch"
+	}
+	return h.Place
+}
+
+// errNotKept says that exclusivity cannot be vouched for.
+var errNotKept = errors.New("exclusivity cannot be vouched for: see above")
+
+func exclusivityCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use:   "exclusivity",
+		Short: "Show whether anything has happened that breaks the promise of one handler per key",
+		Long: `Show whether anything has happened that breaks the promise of one handler per key,
+since each member was started. The verdict on a member is
+  kept          nothing has
+  at risk       a handler may have outlived its permission, which the router cannot see:
+                the fencing token lets the sink refuse what it wrote (docs/sinks.md)
+  broken        an assertion of the router did not hold: a bug
+  not promised  ownership.mode is gossip
+
+The exit code is 1 if the verdict on any member is not kept, or a member does not answer.`,
+		Args: noArgs,
+	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
+		var m report.Members
+		if err := a.get(cmd.Context(), "/v1/members", &m); err != nil {
+			return err
+		}
+		judged := judge(m)
+		if err := o.show(cmd.OutOrStdout(), judged, func(p *page) { judgedTable(p, judged) }); err != nil {
+			return err
+		}
+		for _, one := range judged {
+			if one.Verdict != report.Kept {
+				return errNotKept
+			}
+		}
+		return nil
+	})
+}
+
+// judged is one member's exclusivity.
+type judged struct {
+	Member  string         `json:"member"`
+	Verdict report.Verdict `json:"verdict"`
+	Reasons []string       `json:"reasons"`
+	report.Exclusivity
+}
+
+// unknown is the verdict on a member that does not answer.
+const unknown report.Verdict = "unknown"
+
+func judge(m report.Members) []judged {
+	all := []judged{}
+	for _, one := range m.Members {
+		j := judged{Member: one.Name, Verdict: unknown, Reasons: []string{"it does not answer: " + one.Error}}
+		if one.Status != nil {
+			j.Verdict, j.Reasons = one.Status.Verdict()
+			j.Exclusivity = one.Status.Exclusivity
+		}
+		all = append(all, j)
+	}
+	return all
+}
+
+func judgedTable(p *page, all []judged) {
+	count := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	var rows [][]string
+	for _, j := range all {
+		rows = append(rows, []string{
+			j.Member, strings.ToUpper(string(j.Verdict)), seconds(j.Seconds), count(j.InvariantFailures), count(j.ForcedDrains),
+			count(j.LateResults), count(j.LostTrust), count(j.LeaseLapses),
+		})
+	}
+	p.table([]string{"MEMBER", "EXCLUSIVITY", "SINCE", "FAILED ASSERTIONS", "FORCED DRAINS", "LATE RESULTS", "LOST TRUST", "LEASE LAPSES"}, rows)
+	for _, j := range all {
+		for _, reason := range j.Reasons {
+			p.alarm("%s: %s", j.Member, reason)
+		}
+	}
+}

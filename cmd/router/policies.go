@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/source"
+)
+
+// controlTopic is the topic on which a group decides who may act.
+func controlTopic(cfg config.Config) string {
+	return "persistent://" + cfg.ControlLog.Namespace + "/__ring-" + cfg.Node.Group
+}
+
+// policies asks the admin API about the topics.
+func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
+	var version string
+	if text, err := admin.Do(ctx, http.MethodGet, "brokers/version", nil); err != nil {
+		d.fail("pulsar.admin_url", "set pulsar.admin_url to the web service of a broker, and give the router's role lookup and consume", "%v", err)
+		return
+	} else if version = strings.TrimSpace(string(text)); version == "" {
+		version = "of an unknown version"
+	}
+	d.ok("pulsar.admin_url", "broker %s answers", version)
+	settings := map[string]string{}
+	if err := admin.Call(ctx, http.MethodGet, "brokers/configuration/runtime", nil, &settings); err != nil {
+		settings = nil // only administrators may ask this
+	}
+	d.counting(settings)
+	for _, topic := range d.cfg.Pulsar.Topics {
+		d.topic(ctx, admin, source.FullTopicName(topic))
+	}
+	d.controlTopic(ctx, admin, settings)
+}
+
+// counting compares how the broker acks with what the router believes.
+func (d *doctor) counting(settings map[string]string) {
+	const name = "acknowledgmentAtBatchIndexLevelEnabled"
+	const check = "batch-index acks"
+	switch on := settings[name]; {
+	case on == "":
+		d.warn(check, "ask an administrator whether "+name+" is on, and set pulsar.batch_index_acks to that", "the broker does not tell us its configuration")
+	case on == "true" && !d.cfg.Pulsar.BatchIndexAcks:
+		d.warn(check, "set pulsar.batch_index_acks: true, and a stuck event no longer holds back the batch that it came in", "on at the broker, and not used")
+	case on == "true":
+		d.ok(check, "on, and used")
+	case d.cfg.Pulsar.BatchIndexAcks:
+		d.fail(check, "turn "+name+" on at all brokers, or pulsar.batch_index_acks off", "pulsar.batch_index_acks is set, and the broker acks whole entries only: nothing would be acked")
+	default:
+		d.ok(check, "off: an open event keeps its whole batch unacked, and is copied out of it (spilled) when that is too much; with %s on at the brokers it would not", name)
+	}
+}
+
+// topicStats is what the doctor reads of a topic's statistics.
+type topicStats struct {
+	Subscriptions map[string]struct {
+		Type      string
+		Consumers []struct{ ConsumerName string }
+		Backlog   int64 `json:"msgBacklog"`
+	}
+}
+
+func (d *doctor) topic(ctx context.Context, admin pulsaradmin.Client, topic string) {
+	path := pulsaradmin.TopicPath(topic)
+	partitions, err := partitionsOfTopic(ctx, admin, path)
+	if err != nil {
+		d.warn("topic", "create it, or grant the router's role access; a broker that creates topics by itself does so at the first use", "%s: %v", topic, err)
+		return
+	}
+	call := path + "/stats"
+	if partitions > 0 {
+		call = path + "/partitioned-stats?perPartition=false"
+	}
+	var stats topicStats
+	if err := admin.Call(ctx, http.MethodGet, call, nil, &stats); err != nil {
+		d.warn("topic", "create it; a broker that creates topics by itself does so at the first use", "%s: %v", topic, err)
+		return
+	}
+	d.ok("topic", "%s, %s", topic, partitioned(partitions))
+	d.subscription(topic, stats)
+	d.limit(ctx, admin, path, "maxUnackedMessagesOnConsumer", "pulsar.unacked_consumer_max", d.cfg.Pulsar.UnackedConsumerMax)
+	d.limit(ctx, admin, path, "maxUnackedMessagesOnSubscription", "pulsar.unacked_subscription_max", d.cfg.Pulsar.UnackedSubscriptionMax)
+}
+
+func partitioned(n int) string {
+	if n == 0 {
+		return "not partitioned"
+	}
+	return fmt.Sprintf("%d topic partitions", n)
+}
+
+func partitionsOfTopic(ctx context.Context, admin pulsaradmin.Client, path string) (int, error) {
+	var meta struct{ Partitions int }
+	err := admin.Call(ctx, http.MethodGet, path+"/partitions?checkAllowAutoCreation=false", nil, &meta)
+	return meta.Partitions, err
+}
+
+func (d *doctor) subscription(topic string, stats topicStats) {
+	name := d.cfg.Pulsar.Subscription
+	s, there := stats.Subscriptions[name]
+	var consumers []string
+	for _, c := range s.Consumers {
+		consumers = append(consumers, c.ConsumerName)
+	}
+	switch {
+	case !there:
+		d.ok("subscription", "%s is not there yet; the first router creates it", name)
+	case s.Type != "" && s.Type != "Shared" && len(s.Consumers) > 0:
+		d.fail("subscription", "end the consumers that use "+name+" in another way, or set pulsar.subscription to one of your own",
+			"%s of %s is in use as %s, and has to be Shared", name, topic, s.Type)
+	default:
+		slices.Sort(consumers)
+		who := ""
+		if len(consumers) > 0 {
+			who = "; all of its consumers have to be routers of this group: " + strings.Join(slices.Compact(consumers), ", ")
+		}
+		d.ok("subscription", "%s is Shared, backlog %d%s", name, s.Backlog, who)
+	}
+}
+
+// limit compares what the broker allows with what the router believes.
+func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name, setting string, believed int) {
+	var allowed *int
+	if err := admin.Call(ctx, http.MethodGet, path+"/"+name+"?applied=true", nil, &allowed); err != nil {
+		d.warn(name, "grant the router's role access to the topic's policies, or set "+setting, "%v", err)
+		return
+	}
+	switch {
+	case allowed == nil || *allowed == 0:
+		d.ok(name, "no limit; %s is %d", setting, believed)
+	case *allowed < believed:
+		d.ok(name, "%d, which the router goes by, as pulsar.admin_url tells it (%s is %d)", *allowed, setting, believed)
+	default:
+		d.ok(name, "%d; %s is %d", *allowed, setting, believed)
+	}
+}
+
+// controlTopic checks that the broker keeps every record for as long as somebody may need it.
+func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	const check = "control topic"
+	topic := controlTopic(d.cfg)
+	path := pulsaradmin.TopicPath(topic)
+	partitions, err := partitionsOfTopic(ctx, admin, path)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "404"):
+		d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", topic)
+		path = "namespaces/" + d.cfg.ControlLog.Namespace
+	case err != nil:
+		d.warn(check, "grant the router's role access", "%s: %v", topic, err)
+		return
+	case partitions > 0:
+		d.fail(check, "create it as a topic that is not partitioned; a broker that creates topics by itself needs allowAutoTopicCreationType=non-partitioned",
+			"%s has %d partitions: its records would have no order", topic, partitions)
+		return
+	default:
+		d.ok(check, "%s, not partitioned", topic)
+	}
+	d.retention(ctx, admin, path)
+	d.expiry(ctx, admin, path)
+	if settings["brokerDeleteInactiveTopicsEnabled"] == "true" && settings["brokerDeleteInactiveTopicsMode"] != "delete_when_no_subscriptions" {
+		d.warn("inactive topics", "set brokerDeleteInactiveTopicsMode=delete_when_no_subscriptions, or brokerDeleteInactiveTopicsEnabled=false",
+			"the broker deletes topics whose consumers are gone: the group would begin anew, and wait")
+	}
+}
+
+// policy asks for one policy of a topic, with those of its namespace and broker
+// applied, or of a namespace. It reports false if the broker does not tell.
+func (d *doctor) policy(ctx context.Context, admin pulsaradmin.Client, path, name string, answer any) bool {
+	if err := admin.Call(ctx, http.MethodGet, path+"/"+name+"?applied=true", nil, answer); err != nil {
+		d.warn("policy "+name, "grant the router's role access to policies, or ask an administrator", "%v", err)
+		return false
+	}
+	return true
+}
+
+func (d *doctor) retention(ctx context.Context, admin pulsaradmin.Client, path string) {
+	var r *struct{ RetentionTimeInMinutes, RetentionSizeInMB int }
+	if !d.policy(ctx, admin, path, "retention", &r) {
+		return
+	}
+	const advice = "set the retention of the control topic's namespace to a day and no limit of size: pulsar-admin namespaces set-retention NAMESPACE --time 24h --size -1"
+	need := d.cfg.Ownership.AnchorBehind
+	switch {
+	case r == nil || r.RetentionTimeInMinutes == 0 || r.RetentionSizeInMB == 0:
+		d.warn("retention", advice, "none: the anchor subscription alone keeps what members may still need")
+	case r.RetentionTimeInMinutes > 0 && time.Duration(r.RetentionTimeInMinutes)*time.Minute < need:
+		d.warn("retention", advice, "%d minutes, less than ownership.anchor_behind (%v)", r.RetentionTimeInMinutes, need)
+	default:
+		d.ok("retention", "%d minutes, %d MB (-1: no limit)", r.RetentionTimeInMinutes, r.RetentionSizeInMB)
+	}
+}
+
+// expiry checks that nothing but the anchor lets records go.
+func (d *doctor) expiry(ctx context.Context, admin pulsaradmin.Client, path string) {
+	var ttl *int
+	if d.policy(ctx, admin, path, "messageTTL", &ttl) {
+		if ttl != nil && *ttl > 0 {
+			d.fail("message TTL", "remove the TTL of the control topic's namespace: pulsar-admin namespaces remove-message-ttl NAMESPACE",
+				"records expire after %d s: a member that was away could not follow the log", *ttl)
+		} else {
+			d.ok("message TTL", "none")
+		}
+	}
+	var quotas map[string]struct{ Policy string }
+	if d.policy(ctx, admin, path, "backlogQuotaMap", &quotas) {
+		for _, q := range quotas {
+			if q.Policy == "consumer_backlog_eviction" {
+				d.warn("backlog quota", "set the backlog quota of the control topic's namespace to producer_request_hold", "%s: the broker drops records when there are many", q.Policy)
+			}
+		}
+	}
+	var compaction *int64
+	if d.policy(ctx, admin, path, "compactionThreshold", &compaction) {
+		if compaction != nil && *compaction > 0 {
+			d.warn("compaction", "turn compaction of the control topic off: it costs the broker, and nobody reads what it makes", "after %d bytes", *compaction)
+		} else {
+			d.ok("compaction", "off")
+		}
+	}
+}
