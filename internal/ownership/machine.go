@@ -610,6 +610,10 @@ func (m *Machine) State() *State { return m.state }
 // Gate returns the gate of p.
 func (m *Machine) Gate(p ring.Partition) Gate { return m.gates.gate(p) }
 
+// Stopped reports whether this node has closed its gates for good, because it leaves
+// and nobody could be given its partitions. None of them opens again.
+func (m *Machine) Stopped() bool { return m.gates.stopped }
+
 // Blocker is one reason why a gate waits.
 type Blocker struct {
 	Inc      Incarnation   // whose tenure; zero: any, from before a Genesis

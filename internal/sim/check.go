@@ -413,10 +413,10 @@ func (w *world) graceOpen() time.Duration {
 // than the protocol says while its owner is FRESH.
 func (w *world) checkProgress(m *member, s *ownership.State) {
 	now := m.stepAt
-	fresh := now.Before(m.machine.Status(now).Lease)
+	mayOpen := now.Before(m.machine.Status(now).Lease) && !m.machine.Stopped()
 	for p := range partitionsOf(w) {
 		wait := &m.waits[p]
-		if m.machine.Gate(p) != ownership.Waiting || !fresh || m.ended != nil {
+		if m.machine.Gate(p) != ownership.Waiting || !mayOpen || m.ended != nil {
 			*wait = waiting{}
 			continue
 		}
