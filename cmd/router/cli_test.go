@@ -190,7 +190,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 		t.Errorf("%s waits for %s: %+v, want the gate and %s", at.Member, at.Wait, at.Blockers, before)
 	}
 	out, _, _ := cli(t, "locate", key, "--admin", g.members[before].admin)
-	for _, want := range []string{"waits for the gate of its partition", "the gate waits for " + before + ", the owner since ", "at         " + before + ": waits for the handler"} {
+	for _, want := range []string{"waits for its gate", "the gate waits for " + before + ", the owner since ", "at         " + before + ": waits for the handler"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}

@@ -112,7 +112,7 @@ The owner says what runs and what waits in the key's mailbox; every other member
 which events of the key it has received and holds until their verdict. It waits for
   handler   its event runs: for the application
   retry     its event has failed: for the next attempt
-  gate      an earlier owner may still work on the partition
+  gate      an earlier owner may still work on it
   worker    no application is connected to the owner
   slot      its worker has no room, or the owner's lease is over`,
 		Args: oneArg("KEY"),
@@ -189,7 +189,7 @@ func waitWords(at report.KeyAt) string {
 	case "retry":
 		return "its next attempt, due in " + seconds(at.RetryIn)
 	case "gate":
-		return "the gate of its partition"
+		return "its gate"
 	case "worker":
 		return "an application: none is connected"
 	case "slot":

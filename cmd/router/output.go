@@ -53,7 +53,7 @@ func writeYAML(w io.Writer, data any) error {
 	if err := yaml.Unmarshal(text, &node); err != nil {
 		return err
 	}
-	block(&node)
+	unquote(&node)
 	encoder := yaml.NewEncoder(w)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(&node); err != nil {
@@ -62,8 +62,8 @@ func writeYAML(w io.Writer, data any) error {
 	return encoder.Close()
 }
 
-// block takes the braces and quotes of JSON off, where YAML needs none.
-func block(n *yaml.Node) {
+// unquote takes the braces and quotes of JSON off, where YAML needs none.
+func unquote(n *yaml.Node) {
 	if len(n.Content) > 0 {
 		n.Style = 0
 	}
@@ -71,7 +71,7 @@ func block(n *yaml.Node) {
 		n.Style &^= yaml.DoubleQuotedStyle // the encoder puts them back around what would be no text without
 	}
 	for _, child := range n.Content {
-		block(child)
+		unquote(child)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/ring"
@@ -63,7 +64,7 @@ func (s *speaker) Status() report.Status {
 	status := report.Status{
 		Speaker: s.speaker(), Group: n.cfg.Group, Version: n.cfg.Build, Mode: n.cfg.Mode.String(),
 		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
-		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending},
+		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
 		Events:      n.eventsInHand(),
 		Exclusivity: s.exclusivity(),
 	}
@@ -212,13 +213,13 @@ func (s *speaker) Key(ctx context.Context, key event.Key) report.KeyAt {
 	if state.HeldUntil != 0 {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
 	}
-	if state.Gate == ownership.Waiting {
+	if state.Wait == mailbox.WaitGate {
 		at.Blockers = s.blockers(ctx, state.Partition)
 	}
 	return at
 }
 
-// blockers says what the gate of a partition waits for; nothing if the driver does not
+// blockers says whose tenures of a partition a key still waits for; nothing if the driver does not
 // answer before ctx ends.
 func (s *speaker) blockers(ctx context.Context, p ring.Partition) []report.Blocker {
 	var all []report.Blocker

@@ -59,6 +59,7 @@ type Gates struct {
 	Waiting  int `json:"waiting"`  // its own, but an earlier owner may still work
 	Draining int `json:"draining"` // no longer its own, and its application still works
 	Pending  int `json:"pending"`  // of anybody: an earlier owner is not proven over
+	Withheld int `json:"withheld"` // keys, not partitions: of those that are open, wait for an earlier owner's delivery
 }
 
 // Events counts what a member has in hand.
@@ -144,13 +145,14 @@ type KeyAt struct {
 	Failures uint32    `json:"failures"`           // how often the application has failed it
 	RetryIn  float64   `json:"retry_in_seconds"`   // until its next attempt is due; 0: now
 	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to
-	Blockers []Blocker `json:"blockers,omitempty"` // what a waiting gate waits for
+	Blockers []Blocker `json:"blockers,omitempty"` // with gate: whose tenures may still run
 
 	// Held for their verdict, as the node that received them.
 	Held []Held `json:"held,omitempty"`
 }
 
-// Blocker is one reason why a gate waits.
+// Blocker is one reason why a key waits for its gate: that of its partition is closed, or
+// withholds this key.
 type Blocker struct {
 	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew; the speaker's own: its application still works
 	Start   string  `json:"start"`   // where that tenure began in the control log
