@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/crew"
 	"github.com/ringfence/router/internal/demo"
 )
@@ -35,7 +36,7 @@ type Environment struct {
 var ErrUsage = errors.New("dev: wrong usage")
 
 const (
-	startPatience = 60 * time.Second
+	startPatience = 2 * time.Minute
 	drainPatience = 30 * time.Second
 	stopPatience  = appGrace + 5*time.Second
 	lookEvery     = 100 * time.Millisecond
@@ -267,14 +268,19 @@ func (s *session) find(name string) (*member, []string) {
 
 // untilReady waits until every member takes part.
 func (s *session) untilReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,
-		fmt.Errorf("dev: not every member is ready after %v: does your application connect to %s?", startPatience, client.EndpointEnv))
-	defer cancel()
+	begun := clock.Now()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for _, m := range s.members {
-		for status := 0; status != http.StatusOK; {
-			status, _ = get(ctx, m.admin, "/readyz")
+		for {
+			status, body := get(ctx, m.admin, "/readyz")
+			if status == http.StatusOK {
+				break
+			}
+			if clock.Now().Sub(begun) > startPatience {
+				return fmt.Errorf("dev: %s is not ready after %v: %s (an application finds its member by %s)",
+					m.node, startPatience, strings.ReplaceAll(strings.TrimSpace(body), "\n", ", "), client.EndpointEnv)
+			}
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -293,8 +299,8 @@ func (s *session) drain(ctx context.Context) error {
 	var asked sync.WaitGroup
 	for _, m := range s.members {
 		asked.Go(func() {
-			if status, err := get(ctx, m.admin, "/drain?wait="+drainPatience.String()); status != http.StatusOK {
-				s.out.note("%s has not drained (status %d, %v): its open events would be delivered again", m.node, status, err)
+			if status, body := get(ctx, m.admin, "/drain?wait="+drainPatience.String()); status != http.StatusOK {
+				s.out.note("%s has not drained (%s): its open events would be delivered again", m.node, strings.TrimSpace(body))
 			}
 		})
 	}
@@ -303,15 +309,20 @@ func (s *session) drain(ctx context.Context) error {
 	return nil
 }
 
-// get asks a member's admin port.
-func get(ctx context.Context, admin, path string) (status int, err error) {
+// bodyMax is as much of an answer as is read.
+const bodyMax = 4 << 10
+
+// get asks a member's admin port. Without an answer the status is 0, and body says why.
+func get(ctx context.Context, admin, path string) (status int, body string) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, http.NoBody)
 	if err != nil {
-		return 0, err
+		return 0, err.Error()
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, err
+		return 0, err.Error()
 	}
-	return response.StatusCode, response.Body.Close()
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, bodyMax)) // as much as there is
+	return response.StatusCode, string(text)
 }
