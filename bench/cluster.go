@@ -42,7 +42,7 @@ type proc struct {
 	reader sync.WaitGroup
 
 	journal  string        // path of the application's journal, empty for none
-	latency  string        // path of its latencies, or of its halves, empty for none
+	latency  string        // path of its latencies, or of its diary, empty for none
 	killedAt clock.Instant // 0: it was not
 
 	mu     sync.Mutex
@@ -65,17 +65,17 @@ type cluster struct {
 type record struct {
 	journals    bool
 	latencies   bool
-	latencyFrom int // number of the first event that counts
-	halves      *plan
-	disturbance disturbance // in the second of the halves
+	latencyFrom int         // number of the first event that counts
+	diary       *plan       // nil: none
+	disturbance disturbance // in the disturbed half
 }
 
-// arguments are those of an application that writes what it saw of the halves to path.
+// arguments are those of an application that writes its diary to path.
 func (rec record) arguments(path string) []string {
 	number, d := strconv.Itoa, rec.disturbance
 	return []string{
-		"--halves", path, "--plan-from", number(rec.halves.from), "--plan-half", number(rec.halves.half), "--plan-to", number(rec.halves.to),
-		"--plan-rate", number(rec.halves.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
+		"--diary", path, "--plan-from", number(rec.diary.from), "--plan-half", number(rec.diary.half), "--plan-to", number(rec.diary.to),
+		"--plan-rate", number(rec.diary.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
 	}
 }
 
@@ -133,8 +133,8 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.latencies", i))
 		app = append(app, "--latencies", latencyPath, "--latency-from", strconv.Itoa(rec.latencyFrom))
 	}
-	if rec.halves != nil {
-		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.halves", i))
+	if rec.diary != nil {
+		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.diary", i))
 		app = append(app, rec.arguments(latencyPath)...)
 	}
 	if c.options.SingleAcks {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -10,8 +11,6 @@ import (
 // disturbSample is one round of a workload with a disturbed half.
 type disturbSample struct {
 	both      [2]half
-	published [2]int // events of the other keys
-	late      [2]int // of these, not begun lateMax after the last was published
 	allowance allowance
 }
 
@@ -49,15 +48,16 @@ func (r round) hot(ctx context.Context) (disturbSample, error) {
 func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int) (s disturbSample, err error) {
 	plan := r.options.plan()
 	r.options.Measure *= 2 // what paced publishes
-	s.both = [2]half{newHalf(), newHalf()}
-	err = r.onLoad(ctx, record{halves: &plan, disturbance: d}, func(ctx context.Context, c *cluster, p *publisher) error {
+	times := newTimes(plan)
+	var others []int
+	err = r.onLoad(ctx, record{diary: &plan, disturbance: d}, func(ctx context.Context, c *cluster, p *publisher) error {
 		next := 0
 		p.pick = func() int {
 			n := next
 			next++
 			key := pick(n)
-			if i, ok := plan.of(n); ok && key >= d.keys() {
-				s.published[i]++
+			if key >= d.keys() {
+				others = append(others, n)
 			}
 			return key
 		}
@@ -79,25 +79,14 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 		}
 		c.stopApps()
 		for _, app := range c.apps() {
-			if err := mergeHalves(app.latency, &s.both); err != nil {
-				return fmt.Errorf("%w\n%w", err, c.lastWords())
+			if err := mergeDiary(app.latency, times); err != nil {
+				return errors.Join(err, c.lastWords())
 			}
 		}
+		s.both = times.halves(plan, others)
 		return nil
 	})
-	if err == nil {
-		s.countLate()
-	}
 	return s, err
-}
-
-// countLate adds to the latencies what is not in them because it was never begun.
-func (s *disturbSample) countLate() {
-	for i := range s.both {
-		h := s.both[i].start
-		s.late[i] = max(0, s.published[i]-int(h.TotalCount())) // what is delivered twice begins twice
-		_ = h.RecordValues(lateMax.Microseconds(), int64(s.late[i]))
-	}
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -144,9 +133,9 @@ func disturbResult(o Options, m mode, samples []disturbSample) Result {
 			sum.start.Merge(s.both[i].start)
 			sum.end.Merge(s.both[i].end)
 			seconds := o.Measure.Seconds() * float64(len(samples))
-			to.PublishedPerS += float64(s.published[i]) / seconds
+			to.PublishedPerS += float64(s.both[i].published) / seconds
 			to.HandledPerS += float64(s.both[i].handled) / seconds
-			to.Late += s.late[i]
+			to.Late += s.both[i].late
 		}
 		to.Start, to.End = quantilesOf(sum.start), quantilesOf(sum.end)
 	}

@@ -35,40 +35,48 @@ func TestPlan(t *testing.T) {
 }
 
 // What is handled counts in the half in which it was handled; how long it took, in the
-// one that it was published in.
+// one that it was published in. What comes again, or to another process, counts once.
 func TestHalves(t *testing.T) {
-	h := newHalves(testPlan)
-	for _, event := range []struct {
-		n    int
-		late time.Duration
-	}{{n: 50}, {n: 150, late: time.Millisecond}, {n: 190, late: 20 * time.Millisecond}, {n: 250, late: 2 * time.Millisecond}, {n: 299, late: time.Second}} {
-		payload, at := stampedAt(event.n)
-		h.started(payload, at.Add(event.late))
-		h.finished(payload, at.Add(event.late))
-	}
-	path := filepath.Join(t.TempDir(), "halves")
-	if err := h.write(path); err != nil {
-		t.Fatal(err)
-	}
-	both := [2]half{newHalf(), newHalf()}
-	for range 2 { // two applications
-		if err := mergeHalves(path, &both); err != nil {
+	all := newTimes(testPlan)
+	var others []int
+	for app := range 2 {
+		d := newDiary(testPlan)
+		for _, event := range []struct {
+			n    int
+			late time.Duration
+		}{{n: 50}, {n: 150, late: time.Millisecond}, {n: 190, late: 20 * time.Millisecond}, {n: 250, late: 2 * time.Millisecond}, {n: 299, late: time.Second}, {n: 300}} {
+			payload, at := stampedAt(event.n)
+			for again := range 2 {
+				now := at.Add(event.late + time.Duration(app+again)*time.Hour)
+				d.started(payload, now)
+				d.finished(payload, now)
+			}
+			if app == 0 && event.n < 300 {
+				others = append(others, event.n)
+			}
+		}
+		path := filepath.Join(t.TempDir(), "diary")
+		if err := d.write(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := mergeDiary(path, all); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if both[0].handled != 2 || both[1].handled != 4 {
-		t.Errorf("%d and %d were handled in the halves, want 2 and 4", both[0].handled, both[1].handled)
+	both := all.halves(testPlan, others)
+	if both[0].handled != 1 || both[1].handled != 2 {
+		t.Errorf("%d and %d were handled in the halves, want 1 and 2", both[0].handled, both[1].handled)
 	}
 	for i, want := range []float64{20, 1000} {
-		if q := quantilesOf(both[i].start); q.Count != 4 || q.Max < want || q.Max > want*1.01 {
-			t.Errorf("half %d: %+v, want 4 events, the slowest of %v ms", i, q, want)
+		if q := quantilesOf(both[i].start); both[i].published != 2 || q.Count != 2 || q.Max < want || q.Max > want*1.01 {
+			t.Errorf("half %d: %+v of %d, want 2 events, the slower of %v ms", i, q, both[i].published, want)
 		}
 	}
 }
 
 func TestDisturb(t *testing.T) {
 	ending := make(chan struct{})
-	w := &worker{halves: newHalves(testPlan), disturbance: disturbance{slow: 2, fails: 1, takes: time.Hour}, ending: ending}
+	w := &worker{diary: newDiary(testPlan), disturbance: disturbance{slow: 2, fails: 1, takes: time.Hour}, ending: ending}
 	before, _ := stampedAt(150)
 	after, _ := stampedAt(250)
 	for _, key := range []string{"user-1", "user-2"} {
@@ -86,31 +94,31 @@ func TestDisturb(t *testing.T) {
 	if err := w.work("user-1", after); !errors.Is(err, errDisturbed) { // it would hang for an hour
 		t.Errorf("the key that hangs, when the process ends: %v", err)
 	}
-	if n := w.halves.both[1].start.TotalCount(); n != 1 {
-		t.Errorf("%d events count, want that of the key beside alone", n)
+	if w.diary.times.Start[250] == never || w.diary.times.Start[150] != never {
+		t.Errorf("event 150 began after %d, event 250 after %d µs; want that of the key beside alone", w.diary.times.Start[150], w.diary.times.Start[250])
 	}
 }
 
 // What never began must not make the figures better.
 func TestLateCounts(t *testing.T) {
-	s := disturbSample{both: [2]half{newHalf(), newHalf()}, published: [2]int{100, 100}}
-	for i, began := range []int{100, 50} {
-		for range began {
-			recordLatency(s.both[i].start, time.Millisecond)
+	all := newTimes(testPlan)
+	var others []int
+	for n := testPlan.from; n < testPlan.to; n++ {
+		others = append(others, n)
+		if n < testPlan.half || n%2 == 0 {
+			all.Start[n], all.End[n] = 1000, 1000
 		}
-		s.both[i].handled = began
 	}
-	s.allowance = allowance{Consumer: 50_000, Subscription: 150_000, Blocked: true}
-	s.countLate()
+	s := disturbSample{both: all.halves(testPlan, others), allowance: allowance{Consumer: 50_000, Subscription: 150_000, Blocked: true}}
 	m, _ := modeNamed(modeShared)
-	d := disturbResult(Options{Measure: time.Second, Rate: 100}, m, []disturbSample{s}).Disturbed
-	if d.Before.Late != 0 || d.After.Late != 50 || d.Kept != 0.5 {
+	d := disturbResult(Options{Measure: 100 * time.Millisecond, Rate: 1000}, m, []disturbSample{s}).Disturbed
+	if d.Before.Late != 0 || d.After.Late != 50 || d.After.PublishedPerS != 1000 || d.Kept < 0.48 || d.Kept > 0.52 {
 		t.Errorf("%d and %d late, %v kept; want 0, 50 and half", d.Before.Late, d.After.Late, d.Kept)
 	}
-	if d.P99Ratio < 2900 || d.P99Ratio > 3100 {
-		t.Errorf("p99 ratio = %v, want 3 s to 1 ms", d.P99Ratio)
+	if d.P99Ratio < 3000 || d.P99Ratio > 3200 {
+		t.Errorf("p99 ratio = %v, want more than 3 s to 1 ms", d.P99Ratio)
 	}
-	if text := d.String(); !strings.Contains(text, "0.500") || !strings.Contains(text, "BLOCKED") {
+	if text := d.String(); !strings.Contains(text, "unacked at most 150000") || !strings.Contains(text, "BLOCKED") {
 		t.Errorf("it says %q", text)
 	}
 }

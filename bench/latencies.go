@@ -62,8 +62,12 @@ type latencyFile struct {
 func (l *latencies) write(path string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	file, err := encodeLatencies(l.start, l.end)
-	if err != nil {
+	var file latencyFile
+	var err error
+	if file.Start, err = l.start.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
+		return err
+	}
+	if file.End, err = l.end.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
 		return err
 	}
 	b, err := json.Marshal(file)
@@ -71,14 +75,6 @@ func (l *latencies) write(path string) error {
 		return err
 	}
 	return os.WriteFile(path, b, 0o600)
-}
-
-func encodeLatencies(start, end *hdrhistogram.Histogram) (file latencyFile, err error) {
-	if file.Start, err = start.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err != nil {
-		return file, err
-	}
-	file.End, err = end.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	return file, err
 }
 
 // mergeLatencies adds the file of a worker to start and end.
@@ -91,11 +87,6 @@ func mergeLatencies(path string, start, end *hdrhistogram.Histogram) error {
 	if err := json.Unmarshal(b, &file); err != nil {
 		return err
 	}
-	return file.merge(start, end)
-}
-
-// merge adds what the file holds to start and end.
-func (file latencyFile) merge(start, end *hdrhistogram.Histogram) error {
 	for encoded, into := range map[*[]byte]*hdrhistogram.Histogram{&file.Start: start, &file.End: end} {
 		h, err := hdrhistogram.Decode(*encoded)
 		if err != nil {

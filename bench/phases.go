@@ -1,8 +1,10 @@
 package main
 
 import (
-	"encoding/json"
+	"encoding/gob"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -35,9 +37,9 @@ func (p plan) of(n int) (half int, ok bool) {
 	return 1, true
 }
 
-// during returns the half of the round in which now lies, by the stamp of any event.
-func (p plan) during(now clock.Instant, n int, at clock.Instant) (half int, ok bool) {
-	return p.of(n + int(now.Sub(at).Seconds()*float64(p.rate)))
+// after returns the half of the round at a time after the n-th event was to be published.
+func (p plan) after(n int, d time.Duration) (half int, ok bool) {
+	return p.of(n + int(d.Seconds()*float64(p.rate)))
 }
 
 // disturbance is what applications do to some keys from the disturbed half on: the
@@ -51,90 +53,118 @@ type disturbance struct {
 // keys are those that are disturbed, or will be: figures are about the others.
 func (d disturbance) keys() int { return d.slow + d.fails }
 
-// half is what the applications saw of the other keys in one half of the round.
+// never is for what has not happened.
+const never = math.MaxUint32
+
+// times says of each event of a plan when it was first begun and first done, in
+// microseconds after it was to be published. Events come again, also at another
+// process: only the first time counts.
+type times struct {
+	Start, End []uint32 // by number
+}
+
+func newTimes(p plan) times {
+	t := times{Start: make([]uint32, p.to), End: make([]uint32, p.to)}
+	for n := range p.to {
+		t.Start[n], t.End[n] = never, never
+	}
+	return t
+}
+
+// merge takes what another process saw in.
+func (t times) merge(other times) error {
+	if len(other.Start) != len(t.Start) || len(other.End) != len(t.End) {
+		return errors.New("the times are of another plan")
+	}
+	for n := range t.Start {
+		t.Start[n], t.End[n] = min(t.Start[n], other.Start[n]), min(t.End[n], other.End[n])
+	}
+	return nil
+}
+
+// diary is what one application saw of the keys that are not disturbed. Safe for
+// concurrent use.
+type diary struct {
+	plan plan
+
+	mu    sync.Mutex
+	times times
+}
+
+func newDiary(p plan) *diary { return &diary{plan: p, times: newTimes(p)} }
+
+func (d *diary) started(payload []byte, now clock.Instant)  { d.note(d.times.Start, payload, now) }
+func (d *diary) finished(payload []byte, now clock.Instant) { d.note(d.times.End, payload, now) }
+
+func (d *diary) note(at []uint32, payload []byte, now clock.Instant) {
+	n, published, err := readStamp(payload)
+	if err != nil || n >= d.plan.to {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at[n] = min(at[n], uint32(min(max(0, now.Sub(published).Microseconds()), never-1)))
+}
+
+func (d *diary) write(path string) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(gob.NewEncoder(file).Encode(d.times), file.Close())
+}
+
+// mergeDiary adds the diary of a worker to t.
+func mergeDiary(path string, t times) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("the diary of an application: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	var other times
+	if err := gob.NewDecoder(file).Decode(&other); err != nil {
+		return fmt.Errorf("the diary of an application: %w", err)
+	}
+	return t.merge(other)
+}
+
+// half is what all applications together saw of one half.
 type half struct {
-	handled    int // in that time
+	published  int
+	handled    int // of any events, in its time
+	late       int // of its events, not begun when the round was over
 	start, end *hdrhistogram.Histogram
 }
 
 func newHalf() half { return half{start: newHistogram(), end: newHistogram()} }
 
-// halves are those of one application process. Safe for concurrent use.
-type halves struct {
-	plan plan
-
-	mu   sync.Mutex
-	both [2]half
-}
-
-func newHalves(p plan) *halves { return &halves{plan: p, both: [2]half{newHalf(), newHalf()}} }
-
-func (h *halves) started(payload []byte, now clock.Instant) {
-	n, at, err := readStamp(payload)
-	if err != nil {
-		return
-	}
-	if i, ok := h.plan.of(n); ok {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		recordLatency(h.both[i].start, now.Sub(at))
-	}
-}
-
-func (h *halves) finished(payload []byte, now clock.Instant) {
-	n, at, err := readStamp(payload)
-	if err != nil {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if i, ok := h.plan.of(n); ok {
-		recordLatency(h.both[i].end, now.Sub(at))
-	}
-	if i, ok := h.plan.during(now, n, at); ok {
-		h.both[i].handled++
-	}
-}
-
-// halfFile is what a worker leaves of one half.
-type halfFile struct {
-	Handled int `json:"handled"`
-	latencyFile
-}
-
-func (h *halves) write(path string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var files [2]halfFile
-	for i, one := range h.both {
-		var err error
-		files[i].Handled = one.handled
-		if files[i].latencyFile, err = encodeLatencies(one.start, one.end); err != nil {
-			return err
+// halves sums up. others are the numbers of the events of keys that are not disturbed;
+// what of them has not begun counts as if it had, lateMax after the end of the round.
+func (t times) halves(p plan, others []int) [2]half {
+	both := [2]half{newHalf(), newHalf()}
+	for _, n := range others {
+		if i, ok := p.of(n); ok {
+			h := &both[i]
+			h.published++
+			start := time.Duration(t.Start[n]) * time.Microsecond
+			if t.Start[n] == never {
+				h.late++
+				start = time.Duration(float64(p.to-n)/float64(p.rate)*float64(time.Second)) + lateMax
+			}
+			recordLatency(h.start, start)
+		}
+		if t.End[n] == never {
+			continue
+		}
+		end := time.Duration(t.End[n]) * time.Microsecond
+		if i, ok := p.of(n); ok {
+			recordLatency(both[i].end, end)
+		}
+		if i, ok := p.after(n, end); ok {
+			both[i].handled++
 		}
 	}
-	b, err := json.Marshal(files)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, b, 0o600)
-}
-
-// mergeHalves adds the file of a worker to both halves.
-func mergeHalves(path string, both *[2]half) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("what an application saw: %w", err)
-	}
-	var files [2]halfFile
-	if err := json.Unmarshal(b, &files); err != nil {
-		return err
-	}
-	for i := range files {
-		both[i].handled += files[i].Handled
-		if err := files[i].merge(both[i].start, both[i].end); err != nil {
-			return err
-		}
-	}
-	return nil
+	return both
 }
