@@ -34,6 +34,8 @@ func testReports(t *testing.T, g *testGroup) {
 		t.Errorf("%d partitions, by %+v", sum, members.Speaker)
 	}
 
+	seesPage(t, g, "router-1")
+
 	const key = "a key/with?all&of ä\x00\xff"
 	g.publish(t, key)
 	g.publish(t, key)

@@ -23,7 +23,6 @@ import (
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/planted"
-	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
 	"github.com/ringfence/router/internal/tlsconf"
@@ -193,7 +192,7 @@ func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
 		Notice:  n.Notice(),
 		Metrics: registry,
 		Drain:   n.Drain, Undrain: n.Undrain,
-		Pages: report.Handlers(n.Reports()),
+		Pages: pagesOf(n),
 	}
 }
 

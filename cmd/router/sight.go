@@ -3,15 +3,27 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"time"
 
+	"github.com/ringfence/router/internal/admin"
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/telemetry"
 )
 
 // flushTimeout is how long the last spans may take to get out of an ending process.
 const flushTimeout = 3 * time.Second
+
+// pagesOf returns what a member shows of its group, for programs and for people.
+func pagesOf(n *node.Node) map[string]http.Handler {
+	group := n.Reports()
+	pages := report.Handlers(group)
+	pages["GET /{$}"] = admin.NewPage(group)
+	return pages
+}
 
 // sightOf returns how the member shows single events, and what sends the last spans out.
 func sightOf(ctx context.Context, cfg config.Config, log *slog.Logger) (pipeline.Sight, func(), error) {

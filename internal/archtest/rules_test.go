@@ -59,7 +59,7 @@ var arrows = map[string]arrow{
 		"joins the Config structs of all packages, and uses nothing else of them",
 	},
 	"internal/telemetry": {[]string{"internal/clock"}, "knows how to show, not what"},
-	"internal/admin":     {slices.Concat(words, []string{"internal/telemetry"}), "shows what it is given"},
+	"internal/admin":     {[]string{"internal/report"}, "shows what members say"},
 	"internal/report":    {words, "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/run":       {nil, "a stage is a function"},
 	"internal/journal":   {[]string{"internal/clock", "internal/event"}, "a witness must not know the accused"},
