@@ -27,8 +27,8 @@ import (
 // In a console block, lines that begin with $ are the commands, and the others are what
 // they print: of each of those the words must appear, whatever the numbers are.
 
-// block is one fenced block of a page.
-type block struct {
+// docBlock is one fenced block of a page.
+type docBlock struct {
 	page     string
 	line     int
 	language string
@@ -36,7 +36,7 @@ type block struct {
 	text     string
 }
 
-func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+func (b docBlock) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
 var (
 	fence      = regexp.MustCompile("^```(\\w*)\\s*$")
@@ -47,9 +47,9 @@ var (
 )
 
 // blocksOf returns the fenced blocks of a page.
-func blocksOf(t *testing.T, path string) []block {
+func blocksOf(t *testing.T, path string) []docBlock {
 	t.Helper()
-	var blocks []block
+	var blocks []docBlock
 	marker, open := "", false
 	for i, line := range strings.Split(read(t, path), "\n") {
 		form := fence.FindStringSubmatch(line)
@@ -60,7 +60,7 @@ func blocksOf(t *testing.T, path string) []block {
 			last := &blocks[len(blocks)-1]
 			last.text += line + "\n"
 		case form != nil:
-			blocks = append(blocks, block{page: filepath.Base(path), line: i + 1, language: form[1], marker: marker})
+			blocks = append(blocks, docBlock{page: filepath.Base(path), line: i + 1, language: form[1], marker: marker})
 			open, marker = true, ""
 		case comment.MatchString(line):
 			marker = comment.FindStringSubmatch(line)[1]
@@ -74,7 +74,7 @@ func blocksOf(t *testing.T, path string) []block {
 	return blocks
 }
 
-func (b block) isCommands() bool {
+func (b docBlock) isCommands() bool {
 	return slices.Contains([]string{"sh", "bash", "console"}, b.language)
 }
 
@@ -200,18 +200,18 @@ func TestLifecycleHasATestForEveryArrow(t *testing.T) {
 const needsPulsar = "needs pulsar"
 
 // scriptOf joins what is to be run of a page, and returns what must be seen.
-func scriptOf(blocks []block, pulsar bool) (script string, wanted []string) {
+func scriptOf(blocks []docBlock, pulsar bool) (script string, wanted []string) {
 	var b strings.Builder
-	for _, block := range blocks {
-		if !block.isCommands() || strings.HasPrefix(block.marker, "tested by") || block.marker == needsPulsar && !pulsar {
+	for _, one := range blocks {
+		if !one.isCommands() || strings.HasPrefix(one.marker, "tested by") || one.marker == needsPulsar && !pulsar {
 			continue
 		}
-		fmt.Fprintf(&b, "echo '### %v' >&2\n", block)
-		if block.language != "console" {
-			b.WriteString(block.text)
+		fmt.Fprintf(&b, "echo '### %v' >&2\n", one)
+		if one.language != "console" {
+			b.WriteString(one.text)
 			continue
 		}
-		for line := range strings.Lines(block.text) {
+		for line := range strings.Lines(one.text) {
 			if command, ok := strings.CutPrefix(line, "$ "); ok {
 				b.WriteString(command)
 			} else if line = strings.TrimSpace(line); line != "" && line != "..." {
