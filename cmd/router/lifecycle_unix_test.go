@@ -213,7 +213,7 @@ func TestLifecycleNativeSidecar(t *testing.T) {
 	p.expect("/livez", 200, "ok")
 	p.expect("/readyz", 503, "application: no application is connected")
 	p.startApp()
-	p.expect("/undrain", 200, "undrained") // the postStart hook: nothing is drained
+	p.expect("/undrain", 200, "undrained") // what an application asks when it starts: nothing is drained
 	p.answers("/readyz")
 	p.publish("first", 50)
 	p.settled()
@@ -248,7 +248,7 @@ func TestLifecycleNativeSidecar(t *testing.T) {
 }
 
 // TestLifecycleApplicationRestart: a liveness probe makes the kubelet call the preStop
-// hook too, so the new container calls /undrain in its postStart hook.
+// hook too, so the application calls /undrain when it starts.
 func TestLifecycleApplicationRestart(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, "")
