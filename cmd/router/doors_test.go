@@ -300,7 +300,7 @@ func (c *castle) testAdmin(t *testing.T) {
 		{"POST", "/undrain"},
 		{"GET", "/undrain"},
 		{"GET", "/v1/keys?key=user-1"},
-		{"PUT", "/v1/log"},
+		{"PUT", "/log/level"},
 		{"POST", "/log/level"},
 		{"DELETE", "/v1/members"},
 		{"GET", "/nothing"},
