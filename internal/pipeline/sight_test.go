@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
 	"github.com/ringfence/router/internal/event"
 )
 
@@ -48,4 +50,23 @@ func TestFinishedOfWhatIsOver(t *testing.T) {
 		t.Errorf("line %q", out.String())
 	}
 	(&diary{}).finished([]event.Result{{Kind: event.ResultLost}}, nil) // nobody reads
+}
+
+// A node whose sampler says no passes on the trace that an event is in.
+func TestAnotherSamplerBreaksNoTrace(t *testing.T) {
+	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	no := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test")
+	traces := newTraces(&Sight{Tracer: no, Roots: true})
+	ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: traceparent}}}
+	deliveries := []event.Delivery{{ID: 1, Event: ev}}
+	traces.receive(ev, false)
+	traces.relay([]*event.Event{ev})
+	traces.accept([]*event.Event{ev})
+	traces.deliver(deliveries)
+	if got := deliveries[0].Event.Trace(); got != traceparent || deliveries[0].Event != ev {
+		t.Errorf("the application gets the context %q, want that of before", got)
+	}
+	if n := traces.open.Load(); n != 0 {
+		t.Errorf("%d spans are kept", n)
+	}
 }

@@ -31,7 +31,8 @@ import (
 // The context travels where the producer has put it, in the properties of the event.
 // So it needs no place on the wire, and goes through routers that do not trace.
 //
-// Whether an event is sampled is decided once, at its consumer node. All others follow.
+// Whether an event is sampled is decided once, at its consumer node. All others follow; one
+// with a sampler that says no leaves its own spans out, and passes the context on.
 type traces struct {
 	tracer trace.Tracer
 	roots  bool
@@ -146,6 +147,9 @@ func (t *traces) forward(ctx context.Context, e *event.Event, j journey, local b
 		kind = trace.SpanKindInternal
 	}
 	ctx, j.forward = t.tracer.Start(ctx, "forward "+e.Topic, trace.WithSpanKind(kind), trace.WithAttributes(j.about...))
+	if !j.forward.IsRecording() {
+		return // a sampler of this node's own says no; the event goes on in the trace that it is in
+	}
 	e.Properties = carrying(ctx, e)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -226,7 +230,9 @@ func (t *traces) accept(events []*event.Event) {
 			continue
 		}
 		ctx, span := t.tracer.Start(parent(e), "accept "+e.Topic, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(t.about(e)...))
-		e.Properties = carrying(ctx, e)
+		if span.IsRecording() {
+			e.Properties = carrying(ctx, e)
+		}
 		span.End()
 	}
 }
@@ -241,6 +247,9 @@ func (t *traces) deliver(deliveries []event.Delivery) {
 		}
 		ctx, span := t.tracer.Start(parent(d.Event), "deliver "+d.Event.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.about(d.Event)...),
 			trace.WithAttributes(attribute.Int("ringfence.attempt", int(d.Attempt)), attribute.Int64("ringfence.fencing_token", d.Token)))
+		if !span.IsRecording() {
+			continue
+		}
 		e := *d.Event
 		e.Properties = carrying(ctx, &e)
 		d.Event = &e

@@ -64,6 +64,9 @@ func (s *Source) sending(ctx context.Context, ev *event.Event, c *outgoing) (end
 		semconv.MessagingSystemPulsar, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send"),
 		semconv.MessagingDestinationName(c.topic), semconv.MessagingMessageID(ev.ID.String()), semconv.MessagingMessageBodySize(len(c.payload)),
 	))
+	if !span.IsRecording() {
+		return func(error) {}
+	}
 	for name := range c.properties {
 		if strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate") {
 			delete(c.properties, name)
