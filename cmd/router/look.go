@@ -159,12 +159,12 @@ func doing(at report.KeyAt) []string {
 		return nil
 	}
 	var lines []string
-	if at.Wait == report.WaitsForNothing {
+	switch {
+	case at.Wait != report.WaitsForNothing:
+		lines = append(lines, fmt.Sprintf("waits for %s, for %s; event %s came %s ago, failed %d times; %d more wait behind it",
+			waitWords(at), seconds(at.Seconds), at.Event, seconds(at.Age), at.Failures, at.Queued))
+	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
-	} else {
-		line := fmt.Sprintf("waits for %s, for %s", waitWords(at), seconds(at.Seconds))
-		line += fmt.Sprintf("; event %s came %s ago, failed %d times; %d more wait behind it", at.Event, seconds(at.Age), at.Failures, at.Queued)
-		lines = append(lines, line)
 	}
 	for _, b := range at.Blockers {
 		switch b.Member {

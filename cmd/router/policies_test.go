@@ -1,0 +1,131 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/ringfence/router/internal/pulsaradmin"
+)
+
+// healthy is what the admin API of a broker says about which the doctor has nothing to say.
+func healthy() map[string]string {
+	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
+	return map[string]string{
+		"/admin/v2/brokers/version":               "4.0.8",
+		"/admin/v2/brokers/configuration/runtime": `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"false"}`,
+		events + "/partitions":                    `{"partitions":4}`,
+		events + "/partitioned-stats":             `{"subscriptions":{"orders":{"type":"Shared","msgBacklog":7,"consumers":[{"consumerName":"router-1"}]}}}`,
+		events + "/maxUnackedMessagesOnConsumer":  "50000", events + "/maxUnackedMessagesOnSubscription": "200000",
+		control + "/partitions": `{"partitions":0}`, control + "/retention": `{"retentionTimeInMinutes":1440,"retentionSizeInMB":-1}`,
+		control + "/messageTTL": "", control + "/compactionThreshold": "0", control + "/backlogQuotaMap": `{}`,
+	}
+}
+
+// examined returns what the doctor finds with such an admin API, but for what is well.
+func examined(t *testing.T, says map[string]string, args ...string) []finding {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, known := says[r.URL.Path]
+		switch {
+		case !known:
+			http.Error(w, `{"reason":"Topic not found"}`, http.StatusNotFound)
+		case text == "":
+			_, _ = w.Write([]byte("null"))
+		default:
+			_, _ = w.Write([]byte(text))
+		}
+	}))
+	t.Cleanup(server.Close)
+	d := doctor{cfg: settings(t).Config}
+	for _, arg := range args {
+		if arg == "batch_index_acks" {
+			d.cfg.Pulsar.BatchIndexAcks = true
+		}
+	}
+	d.policies(t.Context(), pulsaradmin.Client{URL: server.URL})
+	var unwell []finding
+	for _, f := range d.findings {
+		if f.Result != resultOK {
+			unwell = append(unwell, f)
+			if f.Advice == "" {
+				t.Errorf("%+v gives no advice", f)
+			}
+		}
+	}
+	if len(d.findings) < 2 && len(unwell) == 0 {
+		t.Errorf("only %+v was looked at", d.findings)
+	}
+	return unwell
+}
+
+// TestDoctorOfPolicies: every illness of the topics and their policies is found, and nothing else.
+func TestDoctorOfPolicies(t *testing.T) {
+	if unwell := examined(t, healthy()); len(unwell) > 0 {
+		t.Fatalf("a healthy broker: %+v", unwell)
+	}
+	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
+	runtime := "/admin/v2/brokers/configuration/runtime"
+	for name, test := range map[string]struct {
+		path, says string
+		args       string
+		result     result
+		want       string
+	}{
+		"acks by index unused":  {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"true"}`, "", resultWarn, "on at the broker, and not used"},
+		"acks by index missing": {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false"}`, "batch_index_acks", resultFail, "nothing would be acked"},
+		"other type":            {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Failover","consumers":[{}]}}}`, "", resultFail, "is in use as Failover, and has to be Shared"},
+		"partitioned control":   {control + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
+		"no retention":          {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "the anchor subscription alone"},
+		"short retention":       {control + "/retention", `{"retentionTimeInMinutes":5,"retentionSizeInMB":-1}`, "", resultWarn, "5 minutes, less than ownership.anchor_behind (10m0s)"},
+		"expiry":                {control + "/messageTTL", "3600", "", resultFail, "records expire after 3600 s"},
+		"compaction":            {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
+		"eviction":              {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
+		"inactive topics":       {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
+		"not an administrator":  {runtime, "not JSON", "", resultWarn, "does not tell us its configuration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			says := healthy()
+			says[test.path] = test.says
+			unwell := examined(t, says, test.args)
+			if len(unwell) != 1 || unwell[0].Result != test.result || !strings.Contains(unwell[0].Says, test.want) {
+				t.Errorf("found %+v, want one %s with %q", unwell, test.result, test.want)
+			}
+		})
+	}
+	t.Run("no topics yet", func(t *testing.T) {
+		says := healthy()
+		for path := range says {
+			if strings.HasPrefix(path, events) || strings.HasPrefix(path, control) {
+				delete(says, path)
+			}
+		}
+		for name, text := range map[string]string{"retention": "", "messageTTL": "60", "compactionThreshold": "", "backlogQuotaMap": ""} {
+			says["/admin/v2/namespaces/public/default/"+name] = text
+		}
+		unwell := examined(t, says)
+		if len(unwell) != 3 || unwell[0].Check != "topic" || unwell[1].Check != "retention" || unwell[2].Check != "message TTL" {
+			t.Errorf("found %+v, want the topic, and the policies of the namespace", unwell)
+		}
+	})
+}
+
+// TestDoctorOfNothing: without a broker the doctor says what is missing, and what to do.
+func TestDoctorOfNothing(t *testing.T) {
+	out, says, code := cli(t, "doctor", "--node.group", "orders", "--pulsar.topics", "orders", "--pulsar.subscription", "orders",
+		"--pulsar.url", "pulsar://127.0.0.1:1", "--gossip.seeds", "127.0.0.1:16652,dns+nobody.invalid:16652",
+		"--app.listen", freeAddress(t), "--peer.listen", freeAddress(t), "--gossip.listen", freeAddress(t),
+		"--admin.listen", freeAddress(t), "--debug.listen", freeAddress(t))
+	if code != exitFailed || says != "not everything is well: see above" {
+		t.Errorf("exit code %d: %s", code, says)
+	}
+	for _, want := range []string{"ok    settings", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+	if _, says, code := cli(t, "doctor"); code != exitUsage || !strings.Contains(says, "node.group is not set") {
+		t.Errorf("without settings: exit code %d: %s", code, says)
+	}
+}
