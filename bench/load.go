@@ -17,6 +17,7 @@ import (
 	plog "github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // How events are spread over keys.
@@ -117,7 +118,7 @@ func newPublisher(o Options, m mode, topic string) (*publisher, error) {
 		return nil, err
 	}
 	sub.Close()
-	opts := pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: receiverQueue}
+	opts := pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: receiverQueue, SendTimeout: pulsarsend.NoTimeout}
 	switch m.batchingFor(o) {
 	case batchingKey:
 		opts.BatcherBuilderType = pulsar.KeyBasedBatchBuilder

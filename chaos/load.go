@@ -15,6 +15,7 @@ import (
 	plog "github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // publisher sends events at a fixed rate and writes down what it has sent. An event's
@@ -40,7 +41,7 @@ func newPublisher(ctx context.Context, o options, url string) (p *publisher, err
 	}
 	err = eventually(ctx, time.Minute, "a producer is made", func() error {
 		p.producer, err = p.client.CreateProducer(pulsar.ProducerOptions{
-			Topic: eventsTopic, SendTimeout: 5 * time.Minute, // longer than any outage: what is sent once is sent
+			Topic: eventsTopic, SendTimeout: pulsarsend.NoTimeout, // what is sent once is sent
 			MaxReconnectToBroker: nil, // for ever
 		})
 		return err

@@ -29,7 +29,7 @@ var arrows = map[string]arrow{
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
-		slices.Concat(words, []string{"internal/membroker", "internal/pulsaradmin"}),
+		slices.Concat(words, []string{"internal/membroker", "internal/pulsaradmin", "internal/pulsarsend"}),
 		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are no stages: they are what a broker is to the source",
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
@@ -42,7 +42,7 @@ var arrows = map[string]arrow{
 
 	"internal/appwire": {[]string{"internal/event", "internal/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
-	"internal/controllog": {words, "carries the records of internal/ownership, whatever they decide"},
+	"internal/controllog": {slices.Concat(words, []string{"internal/pulsarsend"}), "carries the records of internal/ownership, whatever they decide"},
 	"internal/membership": {slices.Concat(words, []string{"internal/reload"}), "addresses and evidence; what follows from them is decided elsewhere"},
 
 	"internal/doors":           {[]string{"internal/clock"}, "who gets in, whatever is behind"},
@@ -86,6 +86,7 @@ var arrows = map[string]arrow{
 	"internal/membroker":   {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
 	"internal/sim":         {anything, "drives the machines of the whole house in one event loop"},
 	"internal/pulsaradmin": {nil, "one call to the admin API, whoever asks"},
+	"internal/pulsarsend":  {nil, "a timer in front of a callback"},
 	"internal/pulsartest":  {[]string{"internal/event", "internal/pulsaradmin"}, "finds a broker for tests, and nothing else"},
 	"bench":                {anything, "drives the whole house from outside"},
 	"chaos":                {anything, "drives the whole house from outside"},

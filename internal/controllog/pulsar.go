@@ -15,6 +15,7 @@ import (
 	pulsarlog "github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // anchorName is the durable subscription that keeps the broker from trimming the
@@ -192,7 +193,7 @@ func (p *Pulsar) keepProducer(ctx context.Context) error {
 func (p *Pulsar) producerOptions() pulsar.ProducerOptions {
 	return pulsar.ProducerOptions{
 		Topic:                   p.cfg.Topic,
-		SendTimeout:             p.cfg.SendTimeout,
+		SendTimeout:             pulsarsend.NoTimeout, // see Append
 		DisableBatching:         true,
 		DisableBlockIfQueueFull: true,
 		MaxPendingMessages:      p.cfg.PendingMax,
@@ -206,7 +207,9 @@ func (p *Pulsar) setProducer(producer pulsar.Producer) {
 	p.producer = producer
 }
 
-// Append implements [Transport]. Without a producer the record fails at once.
+// Append implements [Transport]. Without a producer the record fails at once. One that
+// fails for want of an answer may still land, at most PendingMax of them when the broker
+// is back: they came from before, and everybody who reads them knows it.
 func (p *Pulsar) Append(data []byte, done func(error)) {
 	p.mu.Lock()
 	producer := p.producer
@@ -215,6 +218,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 		done(errNotConnected)
 		return
 	}
+	answer := pulsarsend.Within(p.cfg.SendTimeout, done)
 	producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: data},
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 			if gaveUp(err) {
@@ -223,7 +227,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 				default:
 				}
 			}
-			done(err)
+			answer(err)
 		})
 }
 

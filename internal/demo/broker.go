@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/pulsarsend"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -96,7 +97,7 @@ func (c *cluster) publish(ctx context.Context, topic string, events []message) e
 	producer, ok := c.producers[topic]
 	if !ok {
 		var err error
-		if producer, err = c.client.CreateProducer(pulsar.ProducerOptions{Topic: topic}); err != nil {
+		if producer, err = c.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, SendTimeout: pulsarsend.NoTimeout}); err != nil {
 			return fmt.Errorf("demo: publish to %s: %w", topic, err)
 		}
 		c.producers[topic] = producer

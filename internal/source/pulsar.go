@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/pulsarsend"
 	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
@@ -348,7 +349,8 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 	if c.eventTime != 0 {
 		message.EventTime = time.UnixMilli(c.eventTime)
 	}
-	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
+	answer := pulsarsend.Within(p.cfg.CopyTimeout, done)
+	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { answer(err) })
 }
 
 var errClosed = errors.New("source: closed")
@@ -372,7 +374,7 @@ func (p *pulsarLink) producer(topic string) (pulsar.Producer, error) {
 	}
 	producer, err := p.client.CreateProducer(pulsar.ProducerOptions{
 		Topic:              topic,
-		SendTimeout:        p.cfg.CopyTimeout,
+		SendTimeout:        pulsarsend.NoTimeout, // see send
 		MaxPendingMessages: 4 * p.cfg.CopiesMax,
 		DisableBatching:    true, // delayed messages are never batched anyway, and an entry of its own pins nothing
 		EnableChunking:     true, // a copy is larger than its original by its properties

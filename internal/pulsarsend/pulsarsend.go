@@ -1,0 +1,35 @@
+// Package pulsarsend bounds how long an answer of a Pulsar producer is waited for,
+// because the client must not.
+//
+// With a SendTimeout the client (v0.19.0) has a goroutine that takes messages off its
+// list of pending ones while the connection's goroutine, with the broker's receipt in
+// hand, first looks at the oldest and then takes the oldest: it may have become another
+// one. Then one message is finished twice, which is a nil dereference in the client and
+// ends the process, and the other one is never answered. A stall about as long as the
+// timeout is enough.
+package pulsarsend
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// NoTimeout is the SendTimeout of all producers: the client starts no such goroutine.
+const NoTimeout time.Duration = -1
+
+// ErrTimeout says that no answer came in time. The message may be in its topic all the
+// same, or get there later: the client goes on trying.
+var ErrTimeout = errors.New("pulsar: the broker has not answered in time")
+
+// Within returns done with an end: it is called once, with the answer that the client
+// gives to what is returned, or with [ErrTimeout] after d.
+func Within(d time.Duration, done func(error)) (answer func(error)) {
+	var once sync.Once
+	finish := func(err error) { once.Do(func() { done(err) }) }
+	timer := time.AfterFunc(d, func() { finish(ErrTimeout) })
+	return func(err error) {
+		timer.Stop()
+		finish(err)
+	}
+}
