@@ -260,9 +260,9 @@ func TestLifecycleApplicationRestart(t *testing.T) {
 	p.signal(p.app, syscall.SIGTERM)
 	p.code(p.app)
 	p.publish("while away", 10)
-	p.startApp()
-	p.expect("/undrain?wait=30s", 200, "undrained")
+	p.startApp() // which is all that it takes
 	p.answers("/readyz")
+	p.expect("/undrain?wait=30s", 200, "undrained")
 	p.settled()
 }
 

@@ -262,6 +262,9 @@ func TestLifecycleApplicationAsksForTheDrain(t *testing.T) {
 	g.consumers(1)
 	g.publish(100, 100)
 	g.settled()
+	g.serve(a, done) // another one, that wants to work
+	g.fails(a.Probes().Ready, "")
+	g.consumers(2)
 }
 
 // TestLifecycleDrainDeadline: what a drain that was cut leaves is delivered again.

@@ -296,9 +296,14 @@ func (n *Node) workersChanged(workers int) {
 	if workers == 0 {
 		n.since.Store(int64(clock.Now()))
 	}
-	n.workers.Store(int64(workers))
+	before := n.workers.Swap(int64(workers))
 	n.tell(ownership.AppReady{Ready: workers > 0})
 	n.look()
+	if before == 0 && workers > 0 && n.stay().isDraining() {
+		// The one that the drain was for has gone, and this one wants to work: it was
+		// restarted alone, after its preStop hook. Who drains for good ends the router.
+		_, _ = n.Undrain() // an error means that it is about to end
+	}
 }
 
 // tell hands an input to the present incarnation's machine, if there is one.
