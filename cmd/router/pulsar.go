@@ -224,8 +224,10 @@ func (l listener) Handle(_ context.Context, r slog.Record) error {
 	switch {
 	case ok && strings.Contains(strings.ToLower(said), "authenticat"): // not "too many connections"
 		l.why, l.told = errors.New(strings.Trim(said, "'")), true
-	case l.err != nil && !mayPass(l.err):
-		l.why, l.told = l.err, strings.Contains(r.Message, "credentials")
+	case l.err != nil && strings.Contains(r.Message, "credentials") && !mayPass(l.err):
+		l.why, l.told = l.err, true
+	case l.err != nil && ofTLS(l.err):
+		l.why, l.told = l.err, false
 	}
 	return nil
 }
@@ -242,6 +244,14 @@ func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 // WithGroup implements slog.Handler.
 func (l listener) WithGroup(string) slog.Handler { return l }
+
+// ofTLS reports whether an error is about a certificate or about what TLS is, which
+// waiting does not mend. By its words: the client passes on the words of most errors only.
+// Everything else may be a broker that is about to end, or has just begun.
+func ofTLS(err error) bool {
+	said := err.Error()
+	return strings.Contains(said, "tls: ") || strings.Contains(said, "x509: ") || strings.Contains(said, "certificate")
+}
 
 // mayPass reports whether an error is one of a network, and not of a certificate.
 func mayPass(err error) bool {
