@@ -14,12 +14,12 @@ func TestWithin(t *testing.T) {
 		err   error
 		want  error
 	}{
-		"in time":             {time.Second, nil, nil},
-		"in time, an error":   {time.Second, broken, broken},
-		"too late":            {3 * time.Second, nil, ErrTimeout},
-		"too late, an error":  {3 * time.Second, broken, ErrTimeout},
-		"never":               {0, nil, ErrTimeout},
-		"just in time":        {2*time.Second - 1, nil, nil},
+		"in time":            {time.Second, nil, nil},
+		"in time, an error":  {time.Second, broken, broken},
+		"too late":           {3 * time.Second, nil, ErrTimeout},
+		"too late, an error": {3 * time.Second, broken, ErrTimeout},
+		"never":              {0, nil, ErrTimeout},
+		"just in time":       {2*time.Second - 1, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/pulsarsend"
 	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it

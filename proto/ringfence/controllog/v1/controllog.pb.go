@@ -610,8 +610,9 @@ func (x *Beat) GetBusy() []*BusyKeys {
 
 // Keys of one partition.
 type BusyKeys struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one.
+	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	// xxhash64 of each key, in ascending order.
 	Keys          []uint64 `protobuf:"fixed64,2,rep,packed,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
