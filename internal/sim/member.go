@@ -482,7 +482,7 @@ func (m *member) look() {
 			life := m.life
 			m.driver.later(m.w.hop(), func() {
 				if m.life == life {
-					m.deliver(ownership.AppReady{Ready: n > 0})
+					m.deliver(ownership.AppReady{Ready: m.workers > 0}) // in production news keep their order
 				}
 			})
 			m.consumeLater()
