@@ -13,7 +13,7 @@ cd "$(dirname "$0")"
 jar=$(../tools/tlc.sh) || exit 2
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cp ./*.tla "$work"; cd "$work"
-modes="ModeWait ModeConf ModeAll ModeAp ModeInc ModeSendTime ModeOwnRead ModeSelf ModeBoot ModeTenureExt ModeForce ModeAdopt ModeAnyStart ModeGenStop ModeAbort"
+modes="ModeWait ModeConf ModeAll ModeAp ModeInc ModeSendTime ModeOwnRead ModeSelf ModeBoot ModeTenureExt ModeForce ModeAdopt ModeAnyStart ModeGenStop ModeWithhold ModeAbort"
 bounds="L W MaxEpoch MaxRenew MaxInc MaxLog MaxFast MaxGen MaxSent"
 short=" drift no_wait release_unaware no_self_drain any_start drain_race reach_fast reach_regenesis "
 only=" ${*:-quick} "; failed=0; ran=0; started=$SECONDS
@@ -27,7 +27,7 @@ run() {
     *) return ;;
   esac
   ran=$((ran+1))
-  declare -A v=([NODES]="n1,n2" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [MaxSent]=99 [GUIDE]="")
+  declare -A v=([NODES]="n1,n2" [KEYS]="k1" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [MaxSent]=99 [GUIDE]="")
   local kv k n; for k in $modes; do v[$k]=TRUE; done
   for kv in "$@"; do v[${kv%%=*}]=${kv#*=}; done
   [ -z "${v[GUIDE]}" ] || [ "$expect" = violated ] || { echo "FAIL $name: a run that must hold has no guide"; failed=$((failed+1)); return; }
@@ -35,8 +35,9 @@ run() {
     printf 'SPECIFICATION Spec\nINVARIANTS %s\nSYMMETRY Perms\nCHECK_DEADLOCK FALSE\n' "$invariants"
     [ -z "${v[GUIDE]}" ] || echo "CONSTRAINT ${v[GUIDE]}"
     echo CONSTANTS
-    for n in ${v[NODES]//,/ }; do echo "  $n = $n"; done
+    for n in ${v[NODES]//,/ } ${v[KEYS]//,/ }; do echo "  $n = $n"; done
     echo "  Node = {${v[NODES]}}"
+    echo "  Key = {${v[KEYS]}}"
     for k in $bounds $modes; do echo "  $k = ${v[$k]}"; done
   } > "$name.cfg"
   local t=$SECONDS
@@ -71,6 +72,7 @@ run forced_release   violated Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeFor
 run adopt_no_wait    violated Handoff "$I" MaxEpoch=2 MaxLog=4 MaxInc=2 MaxRenew=2 ModeAdopt=FALSE
 run any_start        violated HandoffGenesis "$I" L=2 W=2 MaxGen=1 MaxEpoch=1 MaxRenew=2 ModeAnyStart=FALSE GUIDE=GuideGen
 run drain_genesis    violated HandoffGenesis "$I" L=2 W=2 MaxGen=1 MaxEpoch=1 MaxRenew=2 ModeGenStop=FALSE GUIDE=GuideGen
+run nothing_withheld violated Handoff "$I" KEYS=k1,k2 MaxEpoch=2 MaxRenew=2 ModeWithhold=FALSE GUIDE=GuideLate
 run app_ignores_deadline violated Handoff "$I" ModeAbort=FALSE
 # --- the protocol makes progress
 run reach_silence    violated Vacuity NoTakeoverBySilence MaxEpoch=2 MaxRenew=2
@@ -78,9 +80,11 @@ run reach_release    violated Vacuity NoTakeoverByRelease MaxEpoch=2 MaxRenew=2
 run reach_fast       violated Vacuity NoReleaseWithoutOwnBeat L=2 W=2 MaxEpoch=2 MaxRenew=2 GUIDE=GuideFast
 run reach_return     violated Vacuity NoReturn MaxRenew=2
 run reach_restart    violated Vacuity NoRestartAcquires MaxInc=2 MaxRenew=2 MaxLog=4 MaxEpoch=2
+run reach_withheld   violated Vacuity NoOpenWithheld KEYS=k1,k2 MaxEpoch=2 MaxRenew=2 GUIDE=GuideLate
 run reach_genesis    violated HandoffGenesis NoAcquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
 run reach_regenesis  violated HandoffGenesis NoReacquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
 case "$only" in *" quick "* | *" short "*) ;; *)
+  run keys             holds    Handoff "$I" KEYS=k1,k2 MaxEpoch=2 MaxRenew=2
   run small5         holds    Handoff "$I" MaxRenew=2
   run genesis5       holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 L=2 W=2
   run genesis_epoch  holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=2 MaxRenew=2 MaxLog=5
