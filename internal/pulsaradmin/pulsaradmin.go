@@ -33,11 +33,12 @@ type Client struct {
 func TopicPath(topic string) string { return strings.Replace(topic, "://", "/", 1) }
 
 // Call calls the path below /admin/v2/. Body is sent, and the answer read into
-// result, as JSON where they are not nil. A status other than 2xx is an error, which
-// says what the broker said.
+// result, as JSON where they are not nil. What is not set has an empty answer, which
+// leaves result as it was. A status other than 2xx is an error, which says what the
+// broker said.
 func (c Client) Call(ctx context.Context, method, path string, body, result any) error {
 	said, err := c.Do(ctx, method, path, body)
-	if err != nil || result == nil {
+	if err != nil || result == nil || len(said) == 0 {
 		return err
 	}
 	if err := json.Unmarshal(said, result); err != nil {

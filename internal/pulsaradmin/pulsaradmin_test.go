@@ -35,6 +35,10 @@ func TestCall(t *testing.T) {
 	if text, err := answer(http.StatusOK, "4.0.8\n").Do(t.Context(), http.MethodGet, "brokers/version", nil); err != nil || string(text) != "4.0.8\n" || got.body != "" {
 		t.Errorf("Do = %q, %v after a body of %q", text, err, got.body)
 	}
+	unset := &n
+	if err := answer(http.StatusNoContent, "").Call(t.Context(), http.MethodGet, "x", nil, &unset); err != nil || unset != &n {
+		t.Errorf("what is not set: %v, and the result was touched: %t", err, unset != &n)
+	}
 	if err := answer(http.StatusNoContent, "").Call(t.Context(), http.MethodDelete, "x", nil, nil); err != nil {
 		t.Errorf("an answer without content is an error: %v", err)
 	}
