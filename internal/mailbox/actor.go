@@ -124,13 +124,13 @@ func (a *actor) remove(it *item) {
 
 // part is what the machine knows about one partition.
 type part struct {
-	number  ring.Partition
-	gate    ownership.Gate
-	token   ownership.Token
-	running int            // deliveries of any tenure that are not over
-	held    []ring.KeyHash // keys for which an open gate is closed still
-	actors  *actor         // all active keys of the partition, linked by inPart
-	done    history
+	number   ring.Partition
+	gate     ownership.Gate
+	token    ownership.Token
+	running  int            // deliveries of any tenure that are not over
+	withheld []ring.KeyHash // keys for which an open gate is closed still
+	actors   *actor         // all active keys of the partition, linked by inPart
+	done     history
 }
 
 // ours reports whether events for the partition are taken in: it is ours, even if
@@ -139,11 +139,12 @@ func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == owners
 
 // mayRun reports whether the gate lets a key through.
 func (p *part) mayRun(key event.Key) bool {
-	if p.gate != ownership.Open || len(p.held) == 0 {
-		return p.gate == ownership.Open
-	}
-	_, held := slices.BinarySearch(p.held, ring.HashOf(string(key)))
-	return !held
+	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key))
+}
+
+func (p *part) withholds(key event.Key) bool {
+	_, found := slices.BinarySearch(p.withheld, ring.HashOf(string(key)))
+	return found
 }
 
 func (p *part) link(a *actor) {

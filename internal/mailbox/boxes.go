@@ -500,7 +500,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 	// Were it broken, a key that runs would still not run twice here.
 	opens := c.Gate == ownership.Open && p.gate != ownership.Open
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
-	p.gate, p.token, p.held = c.Gate, c.Token, c.Withheld
+	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
 	for a := p.actors; a != nil; {
 		next := a.inPart.next
 		b.lift(a)

@@ -26,7 +26,7 @@ func (n *Node) consume(ctx context.Context) error {
 
 func (n *Node) consumeWhileAllowed(ctx context.Context, s *stay) error {
 	pause := pauseFirst
-	for n.waitUntil(ctx, s, func() bool { return n.mayConsume(s) }) {
+	for n.waitUntil(ctx, s.draining, func() bool { return n.mayConsume(s) }) {
 		began := clock.Now()
 		err := n.consumeOnce(ctx, s)
 		n.consumeErr.Store(&err)
@@ -85,8 +85,10 @@ func (n *Node) consumeOnce(ctx context.Context, s *stay) error {
 		err = src.Run(reading, n.pipeline)
 	})
 	running.Go(func() { n.noteConsuming(reading, src) })
-	n.waitUntil(reading, s, func() bool { return !n.mayConsume(s) })
-	n.untilLeft(reading, s)
+	n.waitUntil(reading, s.draining, func() bool { return !n.mayConsume(s) })
+	if s.isDraining() { // until its partitions have moved, or there is no application: what it reads is for others
+		n.waitUntil(reading, s.left, n.appIsGone)
+	}
 	if reading.Err() == nil {
 		n.log.Info("no longer consuming")
 		settling, done := context.WithTimeout(reading, settleMax)
@@ -120,35 +122,15 @@ func (n *Node) mayConsume(s *stay) bool {
 	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone()
 }
 
-// untilLeft lets a node that drains go on reading until its partitions have moved, or
-// it has no application: what it reads is for others then.
-func (n *Node) untilLeft(ctx context.Context, s *stay) {
-	if !s.isDraining() {
-		return
-	}
-	const again = 50 * time.Millisecond // absence is a matter of time, which nobody reports
-	ticker := time.NewTicker(again)
-	defer ticker.Stop()
-	for !n.appIsGone() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.left:
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
 // appIsGone reports whether the application has been away for longer than a restart
 // of its stream explains.
 func (n *Node) appIsGone() bool {
 	return n.Workers() == 0 && clock.Now().Sub(clock.Instant(n.since.Load())) > n.cfg.Timing.AppAbsence
 }
 
-// waitUntil blocks until the condition holds, and reports false when ctx ended or the
-// node drains and so it never will.
-func (n *Node) waitUntil(ctx context.Context, s *stay, holds func() bool) bool {
+// waitUntil blocks until the condition holds, and reports false when ctx ended, or
+// when over was closed and it does not hold then.
+func (n *Node) waitUntil(ctx context.Context, over <-chan struct{}, holds func() bool) bool {
 	const again = 200 * time.Millisecond // absence is a matter of time, which nobody reports
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
@@ -159,7 +141,7 @@ func (n *Node) waitUntil(ctx context.Context, s *stay, holds func() bool) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-s.draining:
+		case <-over:
 			return holds()
 		case <-n.changed:
 		case <-ticker.C:
