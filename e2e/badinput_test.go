@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -158,19 +157,7 @@ func TestEventBeyondAFrameIsDeadLettered(t *testing.T) {
 			send(make([]byte, size), i)
 		}
 	}
-	dead, err := client.Subscribe(pulsar.ConsumerOptions{
-		Topic: topic + "-e2e-DLQ", SubscriptionName: "test", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dead.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	m, err := dead.Receive(ctx)
-	if err != nil {
-		t.Fatalf("no dead letter: %v", err)
-	}
+	m := deadLetter(t, topic)
 	if reason := m.Properties()["ringfence-reason"]; !strings.Contains(reason, "a frame carries") {
 		t.Errorf("the reason is %q", reason)
 	}

@@ -193,9 +193,8 @@ func wantDelays(t *testing.T, all []*handled, names []string, tasks []task) {
 	}
 }
 
-// wantDeadLetter fails the test unless the first dead letter is of this key, after so
-// many attempts.
-func wantDeadLetter(t *testing.T, topic, key string, attempts int) {
+// deadLetter returns the first dead letter of the cluster that consumes topic.
+func deadLetter(t *testing.T, topic string) pulsar.Message {
 	t.Helper()
 	dead, err := pulsartest.Client(t).Subscribe(pulsar.ConsumerOptions{
 		Topic: topic + "-e2e-DLQ", SubscriptionName: "test", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -210,6 +209,14 @@ func wantDeadLetter(t *testing.T, topic, key string, attempts int) {
 	if err != nil {
 		t.Fatalf("no dead letter: %v", err)
 	}
+	return m
+}
+
+// wantDeadLetter fails the test unless the first dead letter is of this key, after so
+// many attempts.
+func wantDeadLetter(t *testing.T, topic, key string, attempts int) {
+	t.Helper()
+	m := deadLetter(t, topic)
 	if m.Key() != key || m.Properties()["ringfence-attempts"] != fmt.Sprint(attempts) {
 		t.Errorf("the dead letter is of %q with %v, want of %q with %d attempts", m.Key(), m.Properties(), key, attempts)
 	}

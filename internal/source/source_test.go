@@ -220,6 +220,23 @@ func (w *witness) Drop(handles []event.Handle) {
 	w.dropped = append(w.dropped, handles...)
 }
 
+// runWithWitness runs a source until stop is called, which waits for its end.
+func runWithWitness(t *testing.T, src *source.Source) (sink *witness, stop func()) {
+	t.Helper()
+	sink = &witness{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := src.Run(ctx, sink); err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+	return sink, func() {
+		cancel()
+		run.Wait()
+	}
+}
+
 // What has no end when the subscription is closed is the broker's again: nobody waits
 // for it, and the next consumer gets it.
 func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
@@ -233,19 +250,11 @@ func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 		}
 		reg := prometheus.NewRegistry()
 		src := source.NewMem(sourcetest.Config("t"), broker, source.NewMetrics(reg), sourcetest.Quiet())
-		sink := &witness{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
-		ctx, stop := context.WithCancel(t.Context())
-		var run sync.WaitGroup
-		run.Go(func() {
-			if err := src.Run(ctx, sink); err != nil {
-				t.Errorf("Run = %v", err)
-			}
-		})
+		sink, stop := runWithWitness(t, src)
 		synctest.Wait()
 		open := slices.Sorted(maps.Keys(sink.events))
 		src.Settle([]event.Verdict{{Handle: open[0], Kind: event.Done}})
 		stop()
-		run.Wait()
 		slices.Sort(sink.dropped)
 		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 {
 			t.Errorf("dropped %v of %v, want all but the first", sink.dropped, open)
@@ -280,14 +289,7 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 		cfg.Spill.PinnedMax, cfg.Spill.RoundsMax = 10, 1
 		reg := prometheus.NewRegistry()
 		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
-		sink := &witness{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
-		ctx, stop := context.WithCancel(t.Context())
-		var run sync.WaitGroup
-		run.Go(func() {
-			if err := src.Run(ctx, sink); err != nil {
-				t.Errorf("Run = %v", err)
-			}
-		})
+		sink, stop := runWithWitness(t, src)
 		batch := <-sink.batches
 		for _, m := range batch[1:] {
 			src.Settle([]event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})
@@ -316,7 +318,6 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 			}
 		}
 		stop()
-		run.Wait()
 		letters := sourcetest.Start(t, source.NewMem(sourcetest.Config(topic+"-ringfence-DLQ"), broker, sourcetest.NewMetrics(), sourcetest.Quiet()))
 		letter := letters.Take(1)[0]
 		reason, _ := letter.Event.Property(source.PropertyReason)
