@@ -441,6 +441,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 	if !planted.On(planted.AdoptNoWait) {
 		m.startAnyDeadlines(h.when)
 	}
+	m.peer(m.cfg.Inc).came = h.when
 	m.claimGates(h.when)
 	m.emit(PublishTable{m.state.table()})
 	m.adopted(r)
@@ -485,6 +486,7 @@ func (m *Machine) applyHello(r read, h *Hello) {
 	if !h.NeedState {
 		return
 	}
+	m.peer(h.Node.Inc).came = r.when
 	j.snapOwed = slices.DeleteFunc(j.snapOwed, func(o owedSnap) bool { return o.inc == h.Node.Inc })
 	if len(j.snapOwed) == owedSnapsMax {
 		j.snapOwed = slices.Delete(j.snapOwed, 0, 1)

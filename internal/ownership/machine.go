@@ -63,6 +63,7 @@ type counted struct {
 
 // peer is what this node knows about an incarnation, itself included.
 type peer struct {
+	came    clock.Instant // when its Hello was read, or what else told of it first; zero: nothing did
 	heard   clock.Instant // when its newest Beat was read
 	at      Position      // of its newest Beat
 	beat    *Beat         // its newest; nil: none
@@ -389,6 +390,9 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 	p := m.peer(r.rec.Inc)
 	if !slices.Contains(m.beating, r.rec.Inc) {
 		m.beating = append(m.beating, r.rec.Inc)
+	}
+	if p.came == 0 {
+		p.came = r.when
 	}
 	p.at, p.beat, p.heard = r.at, b, r.when
 	if p.applied.Before(b.Applied) {

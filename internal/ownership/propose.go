@@ -215,6 +215,9 @@ func (m *Machine) plan() (plan, bool) {
 	if len(joiners) > 0 && len(gone) == 0 && !m.due(m.joinSince.Add(m.cfg.Timing.JoinSettle)) {
 		joiners = nil // a removal takes them along, settled or not: one move instead of two
 	}
+	if m.othersWork(gone) {
+		joiners = m.withoutLateStarters(joiners)
+	}
 	if len(gone)+len(joiners) == 0 {
 		return next, false
 	}
@@ -231,6 +234,62 @@ func (m *Machine) plan() (plan, bool) {
 	}
 	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return next, slices.ContainsFunc(next.members, func(n Node) bool { return m.seenReady(&n) }) || planted.On(planted.LastMemberEpoch)
+}
+
+// withoutLateStarters drops the joiners that would hold up what a dead owner has left:
+// who has adopted its state heard nobody before its own Hello, and counts every lease
+// from there (rule 4), where the members count from the last Beat. It gets its share
+// when its Hello is a lease old, or nobody is doubtful: then from owners that are alive.
+func (m *Machine) withoutLateStarters(joiners []Node) []Node {
+	if len(joiners) == 0 {
+		return nil
+	}
+	lease := m.longestDoubtful()
+	if lease == 0 {
+		return joiners
+	}
+	return slices.DeleteFunc(joiners, func(j Node) bool {
+		return !m.due(m.peer(j.Inc).came.Add(waitFor(lease)))
+	})
+}
+
+// othersWork reports whether a member stays that is ready, or that we are not here for
+// long enough to have heard.
+func (m *Machine) othersWork(gone []Incarnation) bool {
+	here := m.peer(m.cfg.Inc).came
+	for i, inc := range m.state.Members {
+		n := m.state.member(i)
+		if slices.Contains(gone, inc) {
+			continue
+		}
+		if m.seenReady(n) || !m.everHeard(inc) && !m.due(here.Add(n.Lease)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) everHeard(inc Incarnation) bool {
+	p := m.peers[inc]
+	return p != nil && p.beat != nil
+}
+
+// longestDoubtful is the longest lease of the owners that may be dead: members that
+// we do not hear or reach, and who has not answered to being deposed. Zero: nobody.
+func (m *Machine) longestDoubtful() (lease time.Duration) {
+	for i, inc := range m.state.Members {
+		if n := m.state.member(i); inc != m.cfg.Inc && (m.reachOf(inc) == ReachDead || !m.everHeard(inc) || m.replaceable(n)) {
+			lease = max(lease, n.Lease)
+		}
+	}
+	for p := range m.state.pending.All() {
+		for _, t := range m.state.Pending[p] {
+			if o := m.peers[t.Inc]; !t.Inc.IsZero() && (o == nil || o.at.Before(t.Dep)) {
+				lease = max(lease, t.Lease)
+			}
+		}
+	}
+	return lease
 }
 
 // mustGo says why a member may not stay one, "" if it may.
