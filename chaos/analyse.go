@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -32,6 +33,11 @@ type outcome struct {
 // be why: a dead node's keys wait for half of it. What was stranded says nothing about
 // how long the takeover took.
 const strandedLeast = 5 * time.Second
+
+// servedLag is how long after every heir of a victim has begun to work with what it
+// inherited the other keys may come, at this load: what moves together opens together.
+// An event that comes later, and when the victim is back, was in the victim's hands.
+const servedLag = 500 * time.Millisecond
 
 // strandedMax is how long after the end of a fault what it has stranded may come
 // back: the broker looks after its connections once in 30 s.
@@ -108,7 +114,7 @@ func analyse(runs []appRun, outcomes []outcome, sent *publication) (*times, erro
 	a := &analyst{
 		runs: runs, outcomes: outcomes, sent: sent,
 		keys: make(map[event.Key]*keyTimes), running: make(map[at]*keyTimes), seen: make([]bool, len(sent.sent)),
-		tokens: make(map[int64]clock.Instant), backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
+		tokens: make(map[int64]clock.Instant), served: make(map[tenure]clock.Instant), backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
 		times: &times{takeovers: make(map[string]durations), moved: make(map[kind]int)},
 	}
 	if err := journal.Walk(paths, a.visit); err != nil {
@@ -126,14 +132,21 @@ type analyst struct {
 
 	keys     map[event.Key]*keyTimes
 	running  map[at]*keyTimes
-	seen     []bool                  // events that were handled before
-	tokens   map[int64]clock.Instant // when a token was first seen: partitions that move together have the same
-	current  int                     // index of the newest outcome that has begun, -1 before
+	seen     []bool                   // events that were handled before
+	tokens   map[int64]clock.Instant  // when a token was first seen: partitions that move together have the same
+	served   map[tenure]clock.Instant // when its first handling began
+	current  int                      // index of the newest outcome that has begun, -1 before
 	last     clock.Instant
 	backs    [][]comeback // by outcome
 	silences []silence    // by outcome
 
 	times *times
+}
+
+// tenure is what one process has acquired by one epoch.
+type tenure struct {
+	file  int
+	token int64
 }
 
 type at struct {
@@ -150,7 +163,10 @@ type keyTimes struct {
 }
 
 // comeback is the first handling of a key after its owner became a victim.
-type comeback struct{ start, sent clock.Instant }
+type comeback struct {
+	start, sent clock.Instant
+	token       int64
+}
 
 // silence is the longest time in which no handling began.
 type silence struct{ from, until clock.Instant }
@@ -169,6 +185,10 @@ func (a *analyst) visit(s journal.Step) error {
 	}
 	if _, known := a.tokens[s.Token]; !known {
 		a.tokens[s.Token] = s.At
+	}
+	t := tenure{s.File, s.Token}
+	if _, known := a.served[t]; !known {
+		a.served[t] = s.At
 	}
 	k := a.keys[s.Key]
 	if k == nil {
@@ -214,7 +234,7 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 	}
 	if classOf(o.Fault) != "" {
 		if moved && k.member == o.Fault.Member && k.lastStart.Before(o.From) && wait <= strandedLeast {
-			a.backs[a.current] = append(a.backs[a.current], comeback{s.At, sentAt})
+			a.backs[a.current] = append(a.backs[a.current], comeback{s.At, sentAt, s.Token})
 		}
 		return
 	}
@@ -264,15 +284,29 @@ func (a *analyst) finish() {
 		}
 		// Keys without an event to wait with say nothing about the takeover: only those
 		// count whose next event was sent before the first key of the victim was back.
-		first := clock.Forever
+		first, heirs := clock.Forever, int64(math.MaxInt64)
 		for _, b := range a.backs[i] {
-			first = min(first, b.start)
+			first, heirs = min(first, b.start), min(heirs, b.token)
 		}
+		open := a.open(heirs)
 		for _, b := range a.backs[i] {
-			if b.sent.Before(first) {
-				class := classOf(o.Fault)
+			switch class := classOf(o.Fault); {
+			case !b.sent.Before(first):
+			case b.start.After(o.Until) && b.start.Sub(open) > servedLag:
+				a.times.stranded = append(a.times.stranded, b.start.Sub(max(b.sent, o.From)))
+			default:
 				a.times.takeovers[class] = append(a.times.takeovers[class], b.start.Sub(o.From))
 			}
 		}
 	}
+}
+
+// open is when the last of those that got partitions with this token began to work.
+func (a *analyst) open(token int64) (last clock.Instant) {
+	for t, at := range a.served {
+		if t.token == token {
+			last = max(last, at)
+		}
+	}
+	return last
 }

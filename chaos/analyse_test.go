@@ -146,6 +146,26 @@ func TestStranded(t *testing.T) {
 	}
 }
 
+// What a victim has held comes when it is back, whoever owns its key by then: that is
+// no takeover. What comes as late while the victim is away is one, and a slow one.
+func TestStrandedForMoments(t *testing.T) {
+	for until, want := range map[int][2]int{2700: {2, 2}, 4500: {4, 0}} {
+		runs, sent := script(
+			t, []int{0, 0, 0, 0, 1100, 1200, 1300, 1400},
+			line{0, 100, 101, 0, "a", 1}, line{0, 100, 101, 1, "b", 1}, line{0, 100, 101, 2, "c", 1}, line{0, 100, 101, 3, "d", 1},
+			line{1, 3000, 3001, 4, "a", 2}, line{2, 3100, 3101, 5, "b", 2}, // the heirs
+			line{2, 4000, 4001, 6, "c", 2}, line{0, 4200, 4201, 7, "d", 3}, // an heir, and the victim come back
+		)
+		got, err := analyse(runs, []outcome{lone(kindPower, atBoth, 0, 1000, until, 4800)}, sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := [2]int{len(got.takeovers["power"]), len(got.stranded)}; n != want {
+			t.Errorf("back at %d: %d takeovers and %d stranded, want %v", until, n[0], n[1], want)
+		}
+	}
+}
+
 func TestResume(t *testing.T) {
 	// The broker dies at 1010, when the last handling has begun. It has the next event
 	// at 9005, and the first handling begins at 9700.

@@ -123,6 +123,9 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 	err := all.Wait()
 	ctx = context.WithoutCancel(ctx) // the round's own context is over now
 	if err == nil {
+		err = sleep(ctx, toBeJudged(done))
+	}
+	if err == nil {
 		err = c.group.awaitWhole(ctx)
 	}
 	whole := clock.Now()
@@ -130,6 +133,21 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 		done[j].Whole, done[j].Lone = whole, r.lone()
 	}
 	return done, errors.Join(err, sleep(ctx, r.Quiet))
+}
+
+// judgedAfter is how long after a fault the members may still find its victim silent:
+// five Beats without evidence, and some for a slow log. Until then a group that looks
+// whole may yet remove a member, in what would be somebody else's round.
+const judgedAfter = 3500 * time.Millisecond
+
+// toBeJudged is how long it takes until all victims of a round are judged.
+func toBeJudged(done []outcome) (wait time.Duration) {
+	for _, o := range done {
+		if !profiles[o.Fault.Kind].graceful {
+			wait = max(wait, o.From.Add(judgedAfter).Sub(clock.Now()))
+		}
+	}
+	return wait
 }
 
 // databases are the sinks of a run.
