@@ -19,6 +19,9 @@ type Peer [16]byte
 // String returns the first four bytes in hex, enough for people.
 func (p Peer) String() string { return hex.EncodeToString(p[:4]) }
 
+// MarshalText makes logs show the peer as String does.
+func (p Peer) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // Local is this node's own mailbox, whatever its incarnation is.
 var Local Peer
 

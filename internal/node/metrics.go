@@ -127,15 +127,22 @@ func (n *Node) noted(note ownership.Note) {
 		level = slog.LevelWarn
 	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained:
 	}
-	attrs := []any{"kind", string(note.Kind), "epoch", note.At.String()}
+	attrs := []any{"kind", string(note.Kind)}
+	if !note.At.IsZero() {
+		attrs = append(attrs, "position", note.At.String())
+	}
 	if note.Name != "" {
 		attrs = append(attrs, "member", note.Name)
 	}
 	if !note.Inc.IsZero() {
 		attrs = append(attrs, "incarnation", note.Inc.String())
 	}
+	counted := "partitions"
+	if note.Kind == ownership.NoteProposed {
+		counted = "members"
+	}
 	if note.Count != 0 {
-		attrs = append(attrs, "partitions", note.Count)
+		attrs = append(attrs, counted, note.Count)
 	}
 	if note.Took != 0 {
 		attrs = append(attrs, "took", note.Took)

@@ -79,7 +79,17 @@ func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error)
 	if cfg.Format == "text" || cfg.Format == "auto" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options)), level, nil
 	}
+	options.ReplaceAttr = legibleDuration
 	return slog.New(slog.NewJSONHandler(w, options)), level, nil
+}
+
+// legibleDuration writes durations with their unit, as the text form does: a bare number
+// of nanoseconds is nobody's favourite.
+func legibleDuration(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 func isTerminal(w io.Writer) bool {

@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/telemetry"
 )
 
@@ -44,6 +46,23 @@ func TestLogger(t *testing.T) {
 	logger.Debug("now to be seen")
 	if out.Len() == 0 {
 		t.Error("the level did not change")
+	}
+}
+
+// What stands in a line is for people, in either form.
+func TestLoggerWritesForPeople(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		var out bytes.Buffer
+		logger, _, err := telemetry.NewLogger(&out, telemetry.LogConfig{Level: "info", Format: format, Keys: "hide"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		logger.Info("stream ended", "took", 981942*time.Microsecond, "peer", forward.Peer{220, 95, 231, 146, 196}, "incarnation", ownership.Incarnation{1, 2})
+		for _, want := range []string{"981.942ms", "dc5fe792", "01020000"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s lacks %s: %s", format, want, out.String())
+			}
+		}
 	}
 }
 
