@@ -47,9 +47,12 @@ func TestEveryTransport(t *testing.T) {
 	}
 	transports := map[string]func(t *testing.T, r *clienttest.Router){
 		"memory": func(_ *testing.T, r *clienttest.Router) { r.Start(handler) },
-		"tcp":    func(t *testing.T, r *clienttest.Router) { serve(t, r, "tcp", "127.0.0.1:0", handler) },
+		"tcp":    func(t *testing.T, r *clienttest.Router) { serve(t, r, "tcp", "127.0.0.1:0", "", handler) },
 		"unix": func(t *testing.T, r *clienttest.Router) {
-			serve(t, r, "unix", filepath.Join(t.TempDir(), "s"), handler)
+			serve(t, r, "unix", filepath.Join(t.TempDir(), "s"), "unix://", handler)
+		},
+		"unix, as app.listen has it": func(t *testing.T, r *clienttest.Router) {
+			serve(t, r, "unix", filepath.Join(t.TempDir(), "s"), "unix:", handler)
 		},
 	}
 	for name, start := range transports {
@@ -64,18 +67,14 @@ func TestEveryTransport(t *testing.T) {
 }
 
 // serve runs the handler over a real socket, whose address comes by the environment.
-func serve(t *testing.T, r *clienttest.Router, network, address string, handler client.Handler) {
+func serve(t *testing.T, r *clienttest.Router, network, address, scheme string, handler client.Handler) {
 	t.Helper()
 	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Serve(l)
-	endpoint := l.Addr().String()
-	if network == "unix" {
-		endpoint = "unix://" + endpoint
-	}
-	t.Setenv(client.EndpointEnv, endpoint)
+	t.Setenv(client.EndpointEnv, scheme+l.Addr().String())
 	ctx, stop := context.WithCancel(r.Context(context.WithoutCancel(t.Context())))
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -524,6 +523,7 @@ func TestRunRefusesBadArguments(t *testing.T) {
 	}{
 		"no port":      {endpoint: "localhost", handler: done, says: "host:port"},
 		"no path":      {endpoint: "unix://sock", handler: done, says: "unix:///path"},
+		"half a path":  {endpoint: "unix:sock", handler: done, says: "unix:///path"},
 		"no handler":   {says: "handler"},
 		"no room":      {handler: done, opts: []client.Option{client.MaxInFlight(0)}, says: "MaxInFlight"},
 		"no logger":    {handler: done, opts: []client.Option{client.Logger(nil)}, says: "Logger"},

@@ -128,7 +128,8 @@ func parseEndpoint(s string) (endpoint, error) {
 	if s == "" {
 		s = DefaultEndpoint
 	}
-	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+	if path, ok := strings.CutPrefix(s, "unix:"); ok { // as app.listen has it, too
+		path = strings.TrimPrefix(path, "//")
 		if !strings.HasPrefix(path, "/") {
 			return endpoint{}, fmt.Errorf("client: endpoint %q: want unix:///path", s)
 		}
