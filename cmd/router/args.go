@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ringfence/router/internal/config"
 )
 
 // noArgs refuses arguments.
@@ -25,6 +29,23 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
+// wrongFlag says where the flags of a command stand, and which one may have been meant.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return usageError{err}
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := config.Nearest(unknown.GetSpecifiedName(), names); config.Edits(unknown.GetSpecifiedName(), near) <= editsMax {
+		return usageError{fmt.Errorf("%w; did you mean --%s?", err, near)}
+	}
+	return usageError{fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())}
+}
+
+// editsMax is how many letters may be wrong in a word that is still taken for another.
+const editsMax = 2
+
 // aVerb is for commands that have others below them and do nothing themselves.
 func aVerb(cmd *cobra.Command, args []string) error {
 	var verbs []string
@@ -36,6 +57,7 @@ func aVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usageError{fmt.Errorf("say what to do: %s %s", cmd.CommandPath(), strings.Join(verbs, "|"))}
 	}
+	cmd.SuggestionsMinimumDistance = editsMax
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return usageError{fmt.Errorf("there is no %s %s; did you mean %s?", cmd.CommandPath(), args[0], strings.Join(near, " or "))}
 	}

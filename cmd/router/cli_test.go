@@ -105,7 +105,7 @@ func TestCommandsOfAGroup(t *testing.T) {
 	t.Run("members", func(t *testing.T) { golden(t, "members", good(t, "members")) })
 	t.Run("locate", func(t *testing.T) {
 		text := good(t, "locate", key)
-		for _, want := range []string{"partition  ", "owner      router-", "fencing token ", "waits for the handler (worker 1), for ", "1 more wait behind it", "events that it has received: with router-", "as router-0 has it, at epoch "} {
+		for _, want := range []string{"partition  ", "owner      router-", "fencing token ", "waits for the handler (worker 1), for ", "1 more wait behind it", " that it has received: with router-", "as router-0 has it, at epoch "} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is missing in\n%s", want, text)
 			}
@@ -256,7 +256,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"unknown command":     {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
 		"unknown verb":        {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
 		"no verb":             {[]string{"config"}, exitUsage, "say what to do: router config example|lint|print|schema"},
-		"unknown flag":        {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour"},
+		"misspelt command":    {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
+		"unknown flag":        {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
+		"misspelt flag":       {[]string{"members", "--admn", "x"}, exitUsage, "unknown flag: --admn; did you mean --admin?"},
 		"argument too many":   {[]string{"members", "x"}, exitUsage, "router members takes no argument"},
 		"no key":              {[]string{"locate"}, exitUsage, "router locate takes one argument, KEY, and was given 0"},
 		"key not base64":      {[]string{"locate", "--base64", "!"}, exitUsage, "KEY is not base64"},

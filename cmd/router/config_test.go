@@ -36,7 +36,7 @@ func TestConfigLint(t *testing.T) {
 	}{
 		"unknown key":          {file: "mailbox: {depht_max: 5}", says: "unknown key mailbox.depht_max, the nearest is mailbox.depth_max"},
 		"unknown section":      {file: "mail: {depth_max: 5}", says: "unknown key mail.depth_max, the nearest is mailbox.depth_max"},
-		"unknown flag":         {args: []string{"--mailbox.depht_max", "5"}, says: "unknown flag: --mailbox.depht_max"},
+		"unknown flag":         {args: []string{"--mailbox.depht_max", "5"}, says: "unknown flag: --mailbox.depht_max; did you mean --mailbox.depth_max?"},
 		"wrong type, number":   {file: "mailbox: {depth_max: many}", says: `mailbox.depth_max = "many", want a whole number`},
 		"wrong type, truth":    {file: "pulsar: {batch_index_acks: perhaps}", says: `pulsar.batch_index_acks = "perhaps", want true or false`},
 		"wrong type, size":     {file: "mailbox: {bytes_max: 1.5MiB}", says: `mailbox.bytes_max = "1.5MiB", want a size such as 65536, 64KiB or 8MiB`},

@@ -177,9 +177,16 @@ func doing(at report.KeyAt) []string {
 		}
 	}
 	for _, h := range at.Held {
-		lines = append(lines, fmt.Sprintf("holds %d events that it has received: %s, the oldest for %s", h.Events, placeWords(h), seconds(h.Seconds)))
+		lines = append(lines, fmt.Sprintf("holds %d %s that it has received: %s, the oldest for %s", h.Events, events(h.Events), placeWords(h), seconds(h.Seconds)))
 	}
 	return lines
+}
+
+func events(n int) string {
+	if n == 1 {
+		return "event"
+	}
+	return "events"
 }
 
 func waitWords(at report.KeyAt) string {

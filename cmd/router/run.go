@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 
 	plog "github.com/apache/pulsar-client-go/pulsar/log"
 	"github.com/prometheus/client_golang/prometheus"
@@ -213,7 +214,7 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 		}
 		var listener net.Listener
 		if listener, err = doors.Listen(ctx, address, cfg.App.Socket); err != nil {
-			err = fmt.Errorf("%s: %w", setting, err)
+			err = fmt.Errorf("%s: %w%s", setting, err, addressHint(err))
 		}
 		return listener
 	}
@@ -229,6 +230,17 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// addressHint says what to do about an address that cannot be had.
+func addressHint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "; does another router run here? Two on one machine need addresses of their own"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "; this machine does not have that address: 0.0.0.0 stands for all that it has"
+	}
+	return ""
 }
 
 // advertised is the address at which other members reach a listener.

@@ -17,6 +17,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -249,6 +250,8 @@ func (c Config) Validate() error {
 	}
 	required("node.group", c.Node.Group)
 	required("node.name", c.Node.Name)
+	c.Gossip.Group, c.ControlLog.Group = cmp.Or(c.Gossip.Group, "said"), cmp.Or(c.ControlLog.Group, "said") // once is enough
+	c.Gossip.Name = cmp.Or(c.Gossip.Name, "said")
 	if c.Node.AdvertiseIP != "" && net.ParseIP(c.Node.AdvertiseIP) == nil {
 		bad("node.advertise_ip = %q, want an IP address", c.Node.AdvertiseIP)
 	}

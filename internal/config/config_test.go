@@ -234,6 +234,9 @@ log: {level: loud}
 			if err == nil {
 				t.Fatal("Load succeeded")
 			}
+			if lines := strings.Count(err.Error(), "\n") + 1; name == "nothing said" && lines != len(test.want) {
+				t.Errorf("%d lines about %d settings:\n%v", lines, len(test.want), err)
+			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error does not tell %q:\n%v", want, err)

@@ -217,7 +217,7 @@ func applyOne(known map[string]leaf, key string, raw any) error {
 		}
 		return fmt.Errorf("%s is a section, not a setting", key)
 	}
-	return fmt.Errorf("unknown key %s, the nearest is %s", key, nearest(key, slices.Sorted(maps.Keys(known))))
+	return fmt.Errorf("unknown key %s, the nearest is %s", key, Nearest(key, slices.Sorted(maps.Keys(known))))
 }
 
 // fileSuffix makes the key of a secret that of a file with it.
@@ -260,13 +260,13 @@ func isEmpty(raw any) bool {
 	return raw == nil || ok && len(section) == 0
 }
 
-// nearest returns the one of names that takes the fewest edits to reach.
-func nearest(key string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return edits(key, a) - edits(key, b) })
+// Nearest returns the one of names that takes the fewest edits to reach.
+func Nearest(key string, names []string) string {
+	return slices.MinFunc(names, func(a, b string) int { return Edits(key, a) - Edits(key, b) })
 }
 
-// edits counts the insertions, deletions and substitutions that turn a into b.
-func edits(a, b string) int {
+// Edits counts the insertions, deletions and substitutions that turn a into b.
+func Edits(a, b string) int {
 	row := make([]int, len(b)+1) // for the prefixes of b, against the prefix of a so far
 	for j := range row {
 		row[j] = j

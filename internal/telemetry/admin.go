@@ -94,7 +94,7 @@ func drain(begin func() <-chan struct{}) http.Handler {
 }
 
 func undrain(begin func() (<-chan struct{}, error)) http.Handler {
-	return verb("undrained", "still draining", begin)
+	return verb("undrained", "it comes back when its drain is over", begin)
 }
 
 // verb answers done if what begin begins has come to its end within ?wait=, and else

@@ -196,7 +196,7 @@ func TestUndrain(t *testing.T) {
 		}
 		expect("HEAD", "/undrain", 405, "", 0)
 		expect("POST", "/undrain?wait=now", 400, "wait = \"now\", want a duration such as 30s\n", 0)
-		expect("POST", "/undrain", 202, "still draining\n", 0)
+		expect("POST", "/undrain", 202, "it comes back when its drain is over\n", 0)
 		time.AfterFunc(2*time.Second, func() { close(begun) })
 		expect("GET", "/undrain?wait=5s", 200, "undrained\n", 2*time.Second)
 		expect("POST", "/undrain", 200, "undrained\n", 0)
