@@ -94,6 +94,7 @@ func TestDevExec(t *testing.T) {
 	if err := os.WriteFile(script, []byte(`#!/bin/sh
 read -r payload
 echo "$RINGFENCE_KEY attempt $RINGFENCE_ATTEMPT token $RINGFENCE_FENCING_TOKEN: $payload"
+printf 'without an end of %s' "$RINGFENCE_KEY"
 [ "$RINGFENCE_KEY" = user-3 ] && exit 65
 [ "$RINGFENCE_KEY" = user-2 ] && [ "$RINGFENCE_ATTEMPT" = 1 ] && exit 75
 exit 0
@@ -107,7 +108,8 @@ exit 0
 	for _, line := range []string{
 		`app-[12]  *\| user-1 attempt 1 token [1-9][0-9]*: {"number":1,"user":"user-1","turn":1}`,
 		`user-2 attempt 1 `, `user-2 attempt 2 `, // it failed, and came again
-		`user-3 attempt 1 `, // it was rejected
+		`user-3 attempt 1 `,                        // it was rejected
+		`app-[12]  *\| without an end of user-1\n`, // two commands do not share a line
 		`dev +\| all 4 events are handled`, `dev +\| drained`,
 	} {
 		if !regexp.MustCompile(line).MatchString(shown.String()) {
@@ -116,6 +118,9 @@ exit 0
 	}
 	if strings.Contains(shown.String(), "user-3 attempt 2") {
 		t.Error("what was rejected came again")
+	}
+	if strings.Contains(shown.String(), "no stream to the router") {
+		t.Error("an application is started before its member listens")
 	}
 	if t.Failed() {
 		t.Log(shown)

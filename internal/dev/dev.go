@@ -121,6 +121,7 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.untilReady(ctx); err != nil {
 		return err
 	}
+	s.out.note("the group has a page, http://%[1]s, and answers: router members --admin %[1]s", s.members[0].admin)
 	if s.broker == "" {
 		s.out.note("ready: events come from %s, subscription %s. Ctrl-C drains and ends.", strings.Join(s.options.Topics, ", "), s.options.Subscription)
 		<-ctx.Done()
@@ -155,6 +156,12 @@ func (s *session) start(ctx context.Context) error {
 	}
 	for _, m := range s.members {
 		if err := s.startOne(m.node, m.router); err != nil {
+			return err
+		}
+	}
+	begun := clock.Now()
+	for _, m := range s.members { // an application that came before its member would begin with a warning
+		if err := s.until(ctx, begun, m, "/livez", func(status int) bool { return status != 0 }); err != nil {
 			return err
 		}
 		if err := s.startOne(m.app, m.command); err != nil {
@@ -269,26 +276,33 @@ func (s *session) find(name string) (*member, []string) {
 // untilReady waits until every member takes part.
 func (s *session) untilReady(ctx context.Context) error {
 	begun := clock.Now()
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
 	for _, m := range s.members {
-		for {
-			status, body := get(ctx, m.admin, "/readyz")
-			if status == http.StatusOK {
-				break
-			}
-			if clock.Now().Sub(begun) > startPatience {
-				return fmt.Errorf("dev: %s is not ready after %v: %s (an application finds its member by %s)",
-					m.node, startPatience, strings.ReplaceAll(strings.TrimSpace(body), "\n", ", "), client.EndpointEnv)
-			}
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-ticker.C:
-			}
+		if err := s.until(ctx, begun, m, "/readyz", func(status int) bool { return status == http.StatusOK }); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// until asks a member until its answer is good.
+func (s *session) until(ctx context.Context, begun clock.Instant, m *member, path string, good func(status int) bool) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		status, body := get(ctx, m.admin, path)
+		if good(status) {
+			return nil
+		}
+		if clock.Now().Sub(begun) > startPatience {
+			return fmt.Errorf("dev: %s is not ready after %v: %s (an application finds its member by %s)",
+				m.node, startPatience, strings.ReplaceAll(strings.TrimSpace(body), "\n", ", "), client.EndpointEnv)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
 }
 
 // drain lets every member leave in order.

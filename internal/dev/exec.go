@@ -48,9 +48,15 @@ func handle(ctx context.Context, command string, e *client.Event, stdout, stderr
 	cmd := shell(ctx, command)
 	cmd.Env = append(os.Environ(), variables(e)...)
 	cmd.Stdin = bytes.NewReader(e.Payload)
-	cmd.Stdout, cmd.Stderr = stdout, stderr
+	out, errs := &wholeLines{w: stdout}, &wholeLines{w: stderr} // others run at the same time
+	cmd.Stdout, cmd.Stderr = out, errs
 	inGroup(cmd)
 	err := cmd.Run()
+	out.end()
+	errs.end()
+	if errors.Is(err, exec.ErrWaitDelay) { // its exit code was 0, and what it left behind holds its output
+		err = nil
+	}
 	var exit *exec.ExitError
 	switch {
 	case err == nil:

@@ -55,6 +55,37 @@ type stream struct {
 	rest   []byte // a line without its end
 }
 
+// wholeLines passes on what is written to it in whole lines, so that others can write
+// to the same place. Not for concurrent use.
+type wholeLines struct {
+	w    io.Writer
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (l *wholeLines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	end := bytes.LastIndexByte(l.rest, '\n') + 1
+	if end == 0 && len(l.rest) > lineMax {
+		end = len(l.rest)
+	}
+	if end > 0 {
+		if _, err := l.w.Write(l.rest[:end]); err != nil {
+			return 0, err
+		}
+		l.rest = append(l.rest[:0], l.rest[end:]...)
+	}
+	return len(b), nil
+}
+
+// end ends the last line.
+func (l *wholeLines) end() {
+	if len(l.rest) > 0 {
+		_, _ = l.w.Write(append(l.rest, '\n')) // who no longer reads misses nothing
+		l.rest = nil
+	}
+}
+
 // lineMax is where a line is broken that has no end.
 const lineMax = 64 << 10
 
