@@ -340,7 +340,7 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return fatal.error
 		}
-		p.log.Warn("broker not reached", "step", what, "topic", p.cfg.Topic, "error", err)
+		p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
 		pause(ctx, policy.Next())
 	}
 	return nil

@@ -107,7 +107,11 @@ func (n *Node) CheckApp() error {
 
 // CheckLease returns an error while this node has no valid lease.
 func (n *Node) CheckLease() error {
-	if left := n.Status().Lease.Sub(clock.Now()); left <= 0 {
+	lease := n.Status().Lease
+	switch left := lease.Sub(clock.Now()); {
+	case lease == 0:
+		return errors.New("no lease yet: it comes with the first Beat that is read back from the control log")
+	case left <= 0:
 		return fmt.Errorf("no lease: the control log cannot be written or read, or this node was paused (%v over)", -left)
 	}
 	return nil

@@ -105,7 +105,7 @@ func (m *Machine) judgeName() {
 		m.emit(Note{Kind: NoteNameHeld, Inc: rival.Inc, Name: rival.Name})
 	}
 	if m.due(m.rivalSince.Add(m.cfg.Timing.NameInUseAfter)) {
-		m.exit("name_in_use: " + rival.Inc.String() + " beats as " + rival.Name)
+		m.exit("name_in_use: " + rival.Inc.String() + " beats as " + rival.Name + "; each router needs a node.name of its own")
 	}
 }
 

@@ -112,6 +112,14 @@ func openPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client) (l
 	return p, nil
 }
 
+// hint says what an answer of the broker may mean, of which the client has left one word.
+func hint(err error) string {
+	if strings.Contains(err.Error(), "TopicNotFound") { // of a namespace that does not exist, too
+		return "; is there such a tenant and namespace, and may topics be created in it?"
+	}
+	return ""
+}
+
 // subscribe attaches to a topic. The receiver queue has a fixed size:
 // the client's EnableAutoScaledReceiverQueueSize (v0.19.0) reserves memory for a
 // batch quadratically in its length and releases it linearly, until its queues
@@ -119,7 +127,7 @@ func openPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client) (l
 func (p *pulsarLink) subscribe(sub *subscription) error {
 	partitions, err := p.client.TopicPartitions(sub.topic)
 	if err != nil {
-		return fmt.Errorf("source: look up %s: %w", sub.topic, err)
+		return fmt.Errorf("source: look up %s: %w%s", sub.topic, err, hint(err))
 	}
 	position := pulsar.SubscriptionPositionLatest
 	if p.cfg.FromEarliest || sub.topic == p.cfg.RetryTopic { // copies are never skipped
