@@ -41,7 +41,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 	return client.Run(ctx, "", handler(sums), client.Logger(log))
 }
 
-// order is what a producer sends, with the customer as the message key.
+// order is what a producer sends. The customer is its key.
 type order struct {
 	Cents int64 `json:"cents"`
 }
