@@ -130,6 +130,10 @@ pulsar: ## Start a Pulsar and leave it running; prints its addresses and how to 
 deploy: ## Check image, compose file, charts and alerts with the tools that they are made for
 	$(GO) test ./deploy -count=1 -timeout=30m -tools $(ARGS)
 
+.PHONY: deploy-nightly
+deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long to build the first time
+	$(GO) test ./deploy -count=1 -timeout=2h -run APIServer -apiserver $(ARGS)
+
 .PHONY: check
 check: ## What CI runs first: generated code, lint, build, tests
 	tools/timed.sh checkgenerate lint build test

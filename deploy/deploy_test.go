@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/key"
 )
 
 var withTools = flag.Bool("tools", false, "build and ask the tools that need minutes to build: see tools/tool.sh")
@@ -24,14 +25,19 @@ func tool(t *testing.T, name string, args ...string) *exec.Cmd {
 	if !*withTools {
 		t.Skip("asks tools that have to be built first: make deploy")
 	}
-	var stderr bytes.Buffer
-	build := exec.CommandContext(t.Context(), "../tools/tool.sh", name)
-	build.Stderr = &stderr
-	path, err := build.Output()
-	if err != nil {
-		t.Fatalf("%s cannot be built: %v\n%s", name, err, stderr.String())
+	return built(t, name, args...)
+}
+
+// toolPaths has the tools that were built; the tests of this package run one by one.
+var toolPaths = map[string]string{}
+
+// built is tool for tests that are asked for by a flag of their own.
+func built(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	if toolPaths[name] == "" {
+		toolPaths[name] = strings.TrimSpace(string(accepts(t, exec.CommandContext(t.Context(), "../tools/tool.sh", name))))
 	}
-	return exec.CommandContext(t.Context(), strings.TrimSpace(string(path)), args...)
+	return exec.CommandContext(t.Context(), toolPaths[name], args...)
 }
 
 // accepts fails the test if a command does not succeed, and returns its output.
@@ -64,9 +70,7 @@ func edited(t *testing.T, path, old, replacement string) string {
 		t.Fatalf("%s has no %q to plant an error in", path, old)
 	}
 	copied := filepath.Join(t.TempDir(), filepath.Base(path))
-	if err := os.WriteFile(copied, []byte(strings.Replace(content, old, replacement, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, copied, strings.Replace(content, old, replacement, 1))
 	return copied
 }
 
@@ -79,6 +83,13 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAlerts(t *testing.T) {
 	const rendered = "mixin/rendered/"
 	accepts(t, tool(t, "promtool", "check", "rules", "--lint=all", "--lint-fatal", rendered+"alerts.yaml", rendered+"rules.yaml"))
@@ -87,9 +98,7 @@ func TestAlerts(t *testing.T) {
 	// The tests can fail: an alert with another threshold is noticed.
 	planted := edited(t, rendered+"alerts.yaml", "allowance_used_ratio > 0.9", "allowance_used_ratio > 0.99")
 	for _, name := range []string{"rules.yaml", "tests.yaml"} {
-		if err := os.WriteFile(filepath.Join(filepath.Dir(planted), name), []byte(read(t, rendered+name)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(filepath.Dir(planted), name), read(t, rendered+name))
 	}
 	refuses(t, tool(t, "promtool", "test", "rules", filepath.Join(filepath.Dir(planted), "tests.yaml")), "RingfenceAllowanceNearlyUsed fires")
 }
@@ -99,8 +108,8 @@ func TestComposeFile(t *testing.T) {
 	refuses(t, tool(t, "compose", edited(t, "compose/compose.yaml", "stop_grace_period", "stop_grace_perod")), "stop_grace_perod")
 }
 
-// TestComposeFileSettings: the routers of the compose file take what it tells them, and
-// what it mounts is there.
+// TestComposeFileSettings: the routers of the compose file take what it tells them and
+// find a key in each of its orders, and what it mounts is there.
 func TestComposeFileSettings(t *testing.T) {
 	var file struct {
 		Services map[string]struct {
@@ -119,8 +128,19 @@ func TestComposeFileSettings(t *testing.T) {
 		}
 		if strings.HasPrefix(name, "router-") {
 			routers++
-			if _, err := config.Load(config.Sources{Environ: environ}); err != nil {
+			loaded, err := config.Load(config.Sources{Environ: environ})
+			if err != nil {
 				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			extractor, err := key.Parse(loaded.Key.From, key.Reject)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for order := range strings.Lines(read(t, "compose/orders.txt")) {
+				if _, err := extractor.Extract(&key.Message{Payload: []byte(order)}); err != nil {
+					t.Errorf("%s takes no key from %q: %v", name, order, err)
+				}
 			}
 		}
 		for _, volume := range service.Volumes {
@@ -173,16 +193,18 @@ func sets(values ...string) (arguments []string) {
 	return arguments
 }
 
+// render returns the manifests of a chart for the namespace shop.
+func render(t *testing.T, chart string, args ...string) []byte {
+	t.Helper()
+	return accepts(t, built(t, "helm", append([]string{"template", "shop", chart, "--namespace", "shop", "--kube-version", kubernetesVersion}, args...)...))
+}
+
 func TestCharts(t *testing.T) {
 	tool(t, "helm") // skips early
 	dir := charts(t)
 	orders, monitoring := filepath.Join(dir, "orders"), filepath.Join(dir, "monitoring")
 	for _, chart := range []string{filepath.Join(dir, "ringfence"), orders, monitoring} {
 		accepts(t, tool(t, "helm", "lint", "--strict", chart))
-	}
-	render := func(chart string, args ...string) []byte {
-		t.Helper()
-		return accepts(t, tool(t, "helm", append([]string{"template", "shop", chart, "--namespace", "shop", "--kube-version", "1.36.3"}, args...)...))
 	}
 	schemas := kubernetesSchemas(t)
 	kubeconform := func(manifests []byte) *exec.Cmd {
@@ -191,9 +213,9 @@ func TestCharts(t *testing.T) {
 		cmd.Stdin = bytes.NewReader(manifests)
 		return cmd
 	}
-	rendered := render(orders, everything...)
+	rendered := render(t, orders, everything...)
 	accepts(t, kubeconform(rendered))
-	accepts(t, kubeconform(render(monitoring)))
+	accepts(t, kubeconform(render(t, monitoring)))
 
 	score := tool(t, "kube-score", "score", "--kubernetes-version", "v1.36",
 		"--ignore-container-cpu-limit",                 // throttling costs leases
@@ -203,7 +225,7 @@ func TestCharts(t *testing.T) {
 	score.Stdin = bytes.NewReader(rendered)
 	accepts(t, score)
 
-	for name, manifests := range map[string][]byte{"as it is": render(orders), "with everything": rendered} {
+	for name, manifests := range map[string][]byte{"as it is": render(t, orders), "with everything": rendered} {
 		t.Run("the router takes its file "+name, func(t *testing.T) {
 			loaded, err := config.Load(config.Sources{File: routerFile(t, manifests), Environ: []string{"RINGFENCE__NODE__NAME=pod-0"}})
 			if err != nil {
@@ -242,7 +264,7 @@ func TestCharts(t *testing.T) {
 		"a name for all pods":    {"ringfence.config.node.name=orders", "node"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			refuses(t, tool(t, "helm", "template", "shop", orders, "--kube-version", "1.36.3", "--set", wrong.set), wrong.why)
+			refuses(t, tool(t, "helm", "template", "shop", orders, "--kube-version", kubernetesVersion, "--set", wrong.set), wrong.why)
 		})
 	}
 }
@@ -273,9 +295,7 @@ func routerFile(t *testing.T, manifests []byte) string {
 		}
 		if content, ok := manifest.Data["router.yaml"]; ok {
 			path := filepath.Join(t.TempDir(), "router.yaml")
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			write(t, path, content)
 			return path
 		}
 	}

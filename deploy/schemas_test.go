@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,14 +16,9 @@ const kubernetesVersion = "v1.36.3"
 // which the Go proxy serves; sites that serve schemas are not needed.
 func kubernetesSchemas(t *testing.T) string {
 	t.Helper()
-	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "k8s.io/kubernetes@"+kubernetesVersion)
-	download.Dir = t.TempDir() // outside of our module
-	var module struct{ Dir string }
-	if err := json.Unmarshal(accepts(t, download), &module); err != nil {
-		t.Fatal(err)
-	}
+	swagger := filepath.Join(moduleDir(t, "k8s.io/kubernetes@"+kubernetesVersion), "api/openapi-spec/swagger.json")
 	var document struct{ Definitions map[string]any }
-	if err := json.Unmarshal([]byte(read(t, filepath.Join(module.Dir, "api/openapi-spec/swagger.json"))), &document); err != nil {
+	if err := json.Unmarshal([]byte(read(t, swagger)), &document); err != nil {
 		t.Fatal(err)
 	}
 	// Swagger 2 knows no choice of types, so these two are "string" there.
@@ -47,11 +41,21 @@ func kubernetesSchemas(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, kind+".json"), schema, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, kind+".json"), string(schema))
 	}
 	return dir
+}
+
+// moduleDir returns the folder of a module of the Go proxy, as path@version.
+func moduleDir(t *testing.T, module string) string {
+	t.Helper()
+	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
+	download.Dir = t.TempDir() // outside of our module
+	var downloaded struct{ Dir string }
+	if err := json.Unmarshal(accepts(t, download), &downloaded); err != nil {
+		t.Fatal(err)
+	}
+	return downloaded.Dir
 }
 
 // strict adds the definition of a name to needed, with all that it refers to. An object
