@@ -61,7 +61,7 @@ unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect
 test-reconnect:
-	$(GO) test -shuffle=on -timeout=5m $(ARGS) ./internal/controllog ./internal/source
+	$(GO) test -shuffle=on -timeout=5m $(ARGS) ./internal/controllog
 
 .PHONY: e2e
 e2e: ## The end-to-end tests alone, on a real Pulsar
