@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -117,7 +118,8 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		if err != nil {
 			return err
 		}
-		router, err := c.launch(ctx, roleRouter, c.options.Router, "run", "--config", config)
+		command := append(slices.Clone(c.options.RouterBy), c.options.Router, "run", "--config", config)
+		router, err := c.launch(ctx, roleRouter, command[0], command[1:]...)
 		if err != nil {
 			return err
 		}

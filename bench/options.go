@@ -52,7 +52,8 @@ type Options struct {
 	VerifyKeys   int
 
 	Router    string
-	App       string // tcp or unix
+	RouterBy  []string // a command that runs the routers, and its first arguments; empty: none
+	App       string   // tcp or unix
 	PulsarURL string
 	AdminURL  string
 	BrokerPID int // 0: unknown
@@ -91,7 +92,7 @@ func parseHandler(name string) (handler, error) {
 
 func parse(args []string) (Options, error) {
 	var o Options
-	var names, workloads, work, output string
+	var names, workloads, work, routerBy, output string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&names, "modes", "", "what to run: all, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about)")
 	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all)")
@@ -119,6 +120,7 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.VerifyEvents, "verify-events", 20_000, "events of the run in which each mode is searched for overlaps; 0 for none")
 	f.IntVar(&o.VerifyKeys, "verify-keys", 200, "keys of that run")
 	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
+	f.StringVar(&routerBy, "router-exec", "", "a command that each router is run by, as in tools/cpu-limit.sh 100m")
 	f.StringVar(&o.App, "app", "tcp", "how an application reaches its router: tcp, unix")
 	f.StringVar(&o.PulsarURL, "pulsar", os.Getenv("PULSAR_URL"), "the broker")
 	f.StringVar(&o.AdminURL, "admin", os.Getenv("PULSAR_ADMIN_URL"), "its admin API, to delete each round's topic; failover needs it")
@@ -132,6 +134,7 @@ func parse(args []string) (Options, error) {
 	if f.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unknown argument %q", f.Arg(0)))
 	}
+	o.RouterBy = strings.Fields(routerBy)
 	o.JSON, o.Workloads = output == "json", strings.Split(workloads, ",")
 	if output != "table" && output != "json" {
 		errs = append(errs, fmt.Errorf("output %q is not one of table, json", output))

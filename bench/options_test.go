@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,12 +25,15 @@ func TestParseDefaults(t *testing.T) {
 }
 
 func TestParseEverything(t *testing.T) {
-	o, err := parseWith("--modes", "all", "--workloads", "latency,kill", "--handler", "10ms", "--measure", "30s", "--batching", "off")
+	o, err := parseWith("--modes", "all", "--workloads", "latency,kill", "--handler", "10ms", "--measure", "30s", "--batching", "off", "--router-exec", "tools/cpu-limit.sh 100m")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(o.Modes) != len(modes) || o.Handler.wait != 10*time.Millisecond || o.Measure != 30*time.Second {
 		t.Errorf("got %d modes, handler %+v, measure %v", len(o.Modes), o.Handler, o.Measure)
+	}
+	if !slices.Equal(o.RouterBy, []string{"tools/cpu-limit.sh", "100m"}) {
+		t.Errorf("routers are run by %q", o.RouterBy)
 	}
 	for _, m := range o.Modes {
 		want := batchingOff
