@@ -122,6 +122,7 @@ func (t *meter) doneAt(members ...*member) (answered map[string]int) {
 // TestMovedPartitionsBringWhatWasDone: after a join and after a leave, the new owners
 // answer for what the old ones have done.
 func TestMovedPartitionsBringWhatWasDone(t *testing.T) {
+	t.Parallel()
 	g := newMeter(t)
 	a, b := g.start("a", nil), g.start("b", nil)
 	g.app(a)
@@ -265,6 +266,7 @@ func (t *meter) span(what string, do func()) waits {
 // TestKeysKeepFlowing reports how long keys wait in a calm group, a join and a leave.
 // What is asserted is what holds on a loaded machine too.
 func TestKeysKeepFlowing(t *testing.T) {
+	t.Parallel()
 	g := newMeter(t)
 	if d := os.Getenv("NODE_TEST_WORK"); d != "" {
 		work, err := time.ParseDuration(d)
@@ -300,6 +302,7 @@ func TestKeysKeepFlowing(t *testing.T) {
 // reports how long the keys of a partition wait together for what runs on it (see
 // docs/adr), and how long all others do.
 func TestWhoWaitsForARunningHandler(t *testing.T) {
+	t.Parallel()
 	const slow = 2 * time.Second
 	g := newMeter(t)
 	g.work = func(key string) time.Duration {
@@ -371,6 +374,7 @@ func (t *meter) moved(from, to clock.Instant) (beside, alone []time.Duration) {
 
 // TestRollingRestart restarts five members one after the other, under their names.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	g := newMeter(t)
 	names := []string{"a", "b", "c", "d", "e"}
 	members := map[string]*member{}

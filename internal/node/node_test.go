@@ -89,12 +89,13 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 	cfg := Config{
 		Group: "orders", Name: name, Build: "test", PeerAddr: peerListener.Addr().String(),
 		App: app.DefaultConfig(), Forward: forward.DefaultConfig(), Mailbox: mailbox.DefaultConfig(), Retry: outcome.DefaultConfig(),
-		Ring: ring.DefaultConfig(), Timing: ownership.FastTiming(), ControlLog: controllog.DefaultConfig(),
+		Ring: ring.DefaultConfig(), Timing: ownership.CalmTiming(), ControlLog: controllog.DefaultConfig(),
 		Membership: membership.DefaultConfig(), DrainTimeout: 20 * time.Second,
 	}
 	cfg.Membership.Listen = "127.0.0.1:0"
-	// The race detector slows everything down several times; a silent peer is not what these tests are about.
-	cfg.Forward.PingAfter, cfg.Forward.DeadAfter, cfg.Forward.HelloTimeout = time.Second, 5*time.Second, 5*time.Second
+	// The race detector slows everything down several times, and these tests run beside each other: they are not about a
+	// silent peer, nor about a lease that runs out. A new group takes as long whatever the lease is.
+	cfg.Forward.PingAfter, cfg.Forward.DeadAfter, cfg.Forward.HelloTimeout = 5*time.Second, 20*time.Second, 20*time.Second
 	if adjust != nil {
 		adjust(&cfg)
 	}
@@ -246,6 +247,7 @@ func (g *group) eventually(what string, ask func() error) {
 }
 
 func TestJoinAndLeave(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t)
 	a, b := g.start("a", nil), g.start("b", nil)
 	g.startApp(a)
@@ -272,6 +274,7 @@ func TestJoinAndLeave(t *testing.T) {
 // TestAbsentApplication: a member whose application is gone for longer than a
 // restart gives its partitions up and takes no events, and comes back with it.
 func TestAbsentApplication(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t)
 	impatient := func(c *Config) { c.Timing.AppAbsence = 300 * time.Millisecond }
 	a, b := g.start("a", impatient), g.start("b", impatient)
@@ -307,6 +310,7 @@ func TestAbsentApplication(t *testing.T) {
 // TestLostMemberBeginsAgain: a control log that goes back cannot be trusted; every
 // member starts again, and nothing runs twice.
 func TestLostMemberBeginsAgain(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t)
 	a, b := g.start("a", nil), g.start("b", nil)
 	g.startApp(a)
