@@ -54,9 +54,10 @@ e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
 test: ## All tests, on a real Pulsar that it sets up by itself
 	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit planted test-reconnect test-e2e
 
+# Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -shuffle=on -timeout=15m $(ARGS) $(unit_packages)
+	$(GO) test -race -shuffle=on -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect

@@ -60,16 +60,16 @@ func NewPage(group Group) http.Handler {
 type seen struct {
 	members report.Members
 	ring    report.Partitions                      // as the asked member sees it
-	gates   map[string]map[uint16]report.Partition // by member: the word of each that has gates which are not just open
+	gates   map[string]map[uint16]report.Partition // by member: the word of each that waits for others, or others for it
 }
 
-// look asks the group. Whose gates are all open is asked for no partition: that is every
-// member, but in a change.
+// look asks the group. Whose gates are all open, for all keys, is asked for no partition:
+// that is every member, but in a change.
 func look(ctx context.Context, group Group) seen {
 	s := seen{members: group.Members(ctx), gates: make(map[string]map[uint16]report.Partition)}
 	s.ring, _ = group.Partitions(ctx, "") // the asked member answers itself
 	for _, m := range s.members.Members {
-		if m.Status == nil || m.Status.Gates.Waiting+m.Status.Gates.Draining == 0 {
+		if m.Status == nil || m.Status.Gates.Waiting+m.Status.Gates.Draining+m.Status.Gates.Withheld == 0 {
 			continue
 		}
 		word, err := group.Partitions(ctx, m.Name)

@@ -69,7 +69,7 @@ func TestStateOfAMember(t *testing.T) {
 		"all is well":             {fine, "ready", "", classGood},
 		"killed, evidence":        {report.Member{Listed: true, Reach: "dead", Partitions: 7}, "dead", "its 7 partitions wait", classBad},
 		"cut off, no evidence":    {report.Member{Listed: true, Reach: "unknown", Partitions: 7, Error: "no route"}, "silent", "may still work on its 7 partitions, or be gone", classBad},
-		"killed, table without":   {report.Member{Reach: "dead"}, "gone", "waits until its lease has run out", classBusy},
+		"killed, table without":   {report.Member{Reach: "dead"}, "gone", "Gossip will forget it", classBusy},
 		"drains":                  {but(fine, func(s *report.Status) { s.Draining, s.Events.Running = true, 3 }), "draining", "3 deliveries run", classBusy},
 		"has drained":             {but(fine, func(s *report.Status) { s.Draining, s.Drained, s.Listed = true, true, false }), "drained", "may be stopped", classBusy},
 		"joins":                   {but(fine, func(s *report.Status) { s.Phase, s.Listed = "joining", false }), "joining", "state of the group", classBusy},
@@ -117,6 +117,7 @@ func TestTheMapDuringAKill(t *testing.T) {
 	g.parts["a"] = owned(90, "open", "a")
 	for i := 1; i < 90; i += 3 {
 		g.parts["a"][i].Gate = "waiting"
+		g.parts["a"][i].Blockers = []report.Blocker{{Member: "b", Start: "1:2", Seconds: float64(i) / 89}}
 	}
 	taking := but(healthy("a", 60), func(s *report.Status) { s.Gates = report.Gates{Open: 30, Waiting: 30} })
 	dead.Listed = false
@@ -129,10 +130,50 @@ func TestTheMapDuringAKill(t *testing.T) {
 		t.Errorf("tile %+v", tile)
 	}
 
-	g.members.Members = []report.Member{healthy("a", 60), healthy("c", 30)}
+	if tile := v.Tiles[0]; tile.Value != "2 of 2" {
+		t.Errorf("who takes over is ready all the same: tile %+v", tile)
+	}
+	if why := v.Members[1].Why; !strings.Contains(why, "30 partitions still wait for it") {
+		t.Errorf("who is gone: %q", why)
+	}
+	if len(v.Waits) != 1 || v.Waits[0].Owner != "a" || v.Waits[0].Count != 30 || v.Waits[0].For != "b" || !strings.HasSuffix(v.Waits[0].Until, "silent for 1.0 s more") {
+		t.Errorf("waits %+v, want 30 of a for b, the longest for 1 s", v.Waits)
+	}
+
+	g.members.Members = []report.Member{healthy("a", 60), dead, healthy("c", 30)}
 	v = newView(look(t.Context(), g))
+	if why := v.Members[1].Why; strings.Contains(why, "wait for it") || len(v.Waits) > 0 {
+		t.Errorf("nobody waits any more: %q, %+v", why, v.Waits)
+	}
 	if tile := v.Tiles[1]; tile.Value != "90 of 90" || tile.Class != classGood {
 		t.Errorf("afterwards: tile %+v", tile)
+	}
+}
+
+// What partitions wait for, in words: each reason counts a partition once.
+func TestWhatPartitionsWaitFor(t *testing.T) {
+	parts := owned(4, "waiting", "a")
+	parts[0].Blockers = []report.Blocker{{Member: "a"}, {Member: "b", Start: "1:2", Seconds: 0.2}, {Member: "b", Start: "1:3", Seconds: 0.7}}
+	parts[1].Blockers = []report.Blocker{{Start: "1:1", Seconds: 2}}
+	parts[2].Blockers = []report.Blocker{{Member: "a", Start: "1:4"}}
+	parts[3].Gate, parts[3].Blockers = "open", []report.Blocker{{Member: "c", Start: "1:5", Seconds: 0.5}}
+	waits := waitsOf(seen{ring: report.Partitions{Partitions: parts}, gates: map[string]map[uint16]report.Partition{
+		"a": {0: parts[0], 1: parts[1], 2: parts[2], 3: parts[3]},
+	}}, nil)
+	var got []string
+	for _, w := range waits {
+		got = append(got, w.For+": "+w.Until)
+		if w.Count != 1 {
+			t.Errorf("%d partitions wait for %s, want 1", w.Count, w.For)
+		}
+	}
+	for i, want := range []string{
+		"a, as it was before it began anew: .* any moment", "b: .* silent for 0.7 s more", "c: only keys on which it still works: .* 0.5 s more", "its own application: that has finished",
+		"whoever was there before the group began anew: .* for 2.0 s more",
+	} {
+		if len(got) != 5 || !regexp.MustCompile("^"+want).MatchString(got[i]) {
+			t.Fatalf("%q, want %q there", got, want)
+		}
 	}
 }
 

@@ -93,6 +93,71 @@ func stateOfPartition(p report.Partition, owner report.Member, gates map[uint16]
 	return closed // its owner has not read that far
 }
 
+// wait is what some partitions of one owner wait for.
+type wait struct {
+	Owner, Color string
+	Count        int
+	Member       string // whose they were, "" if nobody knows
+	For          string // the same, in words
+	Until        string
+}
+
+// waitFor counts the partitions that wait for a member.
+func waitFor(waits []wait, member string) (n int) {
+	for _, w := range waits {
+		if w.Member == member {
+			n += w.Count
+		}
+	}
+	return n
+}
+
+// waitsOf tells for the partitions that wait whose they were, and until when that counts,
+// by the word of their owners.
+func waitsOf(s seen, colors map[string]string) []wait {
+	type class struct {
+		owner, member string
+		itself        bool // its application still works under an earlier tenure
+		open          bool // but for some keys
+	}
+	longest, counts := make(map[class]float64), make(map[class]int)
+	for _, p := range s.ring.Partitions {
+		counted, word := make(map[class]bool), s.gates[p.Owner][p.Number]
+		for _, b := range word.Blockers {
+			c := class{p.Owner, b.Member, b.Start == "", word.Gate == "open"}
+			longest[c] = max(longest[c], b.Seconds)
+			if !counted[c] {
+				counted[c] = true
+				counts[c]++
+			}
+		}
+	}
+	var all []wait
+	for c, n := range counts {
+		w := wait{Owner: c.owner, Color: colors[c.owner], Count: n, Member: c.member, For: c.member}
+		w.Until = fmt.Sprintf("it says that nothing of it runs there any more, or has been silent for %.1f s more", longest[c])
+		if longest[c] == 0 {
+			w.Until = "it says that nothing of it runs there any more, or any moment: it has been silent for long enough"
+		}
+		switch {
+		case c.itself:
+			w.For, w.Until = "its own application", "that has finished what it was given under an earlier tenure"
+		case c.member == "":
+			w.For = "whoever was there before the group began anew"
+		case c.member == c.owner:
+			w.For += ", as it was before it began anew"
+		}
+		if c.open {
+			w.For += ": only keys on which it still works"
+		}
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(a, b wait) int {
+		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(b.Count, a.Count), cmp.Compare(a.For, b.For))
+	})
+	return all
+}
+
 func classOf(s gateState) string {
 	switch s {
 	case open:

@@ -22,6 +22,7 @@ type view struct {
 	Tiles   []tile
 	Members []memberView
 	Ring    ringView
+	Waits   []wait
 	Records []record
 }
 
@@ -75,7 +76,12 @@ func newView(s seen) view {
 			v.Records = append(v.Records, recordOf(m))
 		}
 	}
-	v.Ring = newRing(s, colors)
+	v.Ring, v.Waits = newRing(s, colors), waitsOf(s, colors)
+	for i, m := range v.Members {
+		if n := waitFor(v.Waits, m.Name); m.State == "gone" && n > 0 {
+			v.Members[i].Why = fmt.Sprintf("The table is without it, and %s still wait for it: until its lease has run out.", plural(n, "partition"))
+		}
+	}
 	v.Banners = bannersOf(s.members, v)
 	v.Tiles = tilesOf(s.members, v)
 	return v
@@ -129,7 +135,7 @@ func stateOf(m report.Member) (state, why, class string) {
 	s := m.Status
 	switch {
 	case s == nil && !m.Listed:
-		return "gone", "The table is without it. Whoever has its partitions now waits until its lease has run out, unless it left in order. Gossip will forget it.", classBusy
+		return "gone", "The table is without it. Gossip will forget it.", classBusy
 	case s == nil && m.Reach == "dead":
 		return "dead", fmt.Sprintf("It does not answer, and there is evidence that it is dead. The keys of its %d partitions wait until the others have agreed on a table without it, "+
 			"and its lease has run out.", m.Partitions), classBad
@@ -155,12 +161,18 @@ func stateOf(m report.Member) (state, why, class string) {
 	case s.Gates.Draining > 0:
 		return "handing over", fmt.Sprintf("%d partitions are no longer its own, and its handlers still run there.", s.Gates.Draining), classBusy
 	}
-	for _, c := range s.Checks {
-		if c.Error != "" {
-			return "not ready", c.Name + ": " + c.Error, classBad
-		}
+	if c := failing(s.Checks); c != nil {
+		return "not ready", c.Name + ": " + c.Error, classBad
 	}
 	return "ready", "", classGood
+}
+
+// failing returns the first check that fails, nil if all are well: the member is ready, whatever else it does.
+func failing(checks []report.Check) *report.Check {
+	if i := slices.IndexFunc(checks, func(c report.Check) bool { return c.Error != "" }); i >= 0 {
+		return &checks[i]
+	}
+	return nil
 }
 
 func recordOf(m report.Member) record {
@@ -193,8 +205,8 @@ func bannersOf(members report.Members, v view) []banner {
 
 func tilesOf(members report.Members, v view) []tile {
 	ready, count, silent, unsettled, oldest, worst := 0, 0, 0, 0, 0.0, report.Kept
-	for i, m := range members.Members {
-		if v.Members[i].State == "ready" {
+	for _, m := range members.Members {
+		if m.Status != nil && failing(m.Status.Checks) == nil {
 			ready++
 		}
 		if m.Status == nil {
