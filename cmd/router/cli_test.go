@@ -189,6 +189,11 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	if at := k.At[0]; at.Wait != "gate" || at.Blockers[0].Member != before {
 		t.Errorf("%s waits for %s: %+v, want the gate and %s", at.Member, at.Wait, at.Blockers, before)
 	}
+	var all report.Partitions
+	g.get(t, before, "/v1/partitions?member="+k.Owner, &all)
+	if p := all.Partitions[k.Partition]; p.Gate != "waiting" && p.Gate != "open" || len(p.Blockers) != 1 || p.Blockers[0].Member != before || p.Blockers[0].Start == "" {
+		t.Errorf("of the partition its owner says %+v, want that it waits for %s", p, before)
+	}
 	out, _, _ := cli(t, "locate", key, "--admin", g.members[before].admin)
 	for _, want := range []string{"waits for its gate", "the gate waits for " + before + ", the owner since ", "at         " + before + ": waits for the handler"} {
 		if !strings.Contains(out, want) {

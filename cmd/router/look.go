@@ -167,10 +167,10 @@ func doing(at report.KeyAt) []string {
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}
 	for _, b := range at.Blockers {
-		switch b.Member {
-		case at.Member:
+		switch {
+		case b.Start == "":
 			lines = append(lines, "the gate waits for this member's own application, which still works under an earlier tenure")
-		case "":
+		case b.Member == "":
 			lines = append(lines, fmt.Sprintf("the gate waits for whoever was there before the group began anew, for at most %s", seconds(b.Seconds)))
 		default:
 			lines = append(lines, fmt.Sprintf("the gate waits for %s, the owner since %s: until it says that nothing runs, or for %s of silence", b.Member, b.Start, seconds(b.Seconds)))

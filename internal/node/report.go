@@ -125,17 +125,24 @@ func counted(c prometheus.Counter) uint64 {
 }
 
 // Partitions implements report.Local.
-func (s *speaker) Partitions() report.Partitions {
+func (s *speaker) Partitions(ctx context.Context) report.Partitions {
 	all := report.Partitions{Speaker: s.speaker(), Partitions: []report.Partition{}}
 	t := s.node.Table()
 	if t == nil {
 		return all
 	}
+	var ours []ring.Partition
 	for p, state := range s.node.boxes.Parts() {
+		if state.Gate == ownership.Waiting || state.Gate == ownership.Open { // which may withhold keys
+			ours = append(ours, ring.Partition(p))
+		}
 		all.Partitions = append(all.Partitions, report.Partition{
 			Number: uint16(p), Owner: t.Owner(ring.Partition(p)).Name, Token: int64(t.Tokens[p]),
 			Gate: state.Gate.String(), Running: state.Running,
 		})
+	}
+	for i, blockers := range s.blockers(ctx, ours...) {
+		all.Partitions[ours[i]].Blockers = blockers
 	}
 	return all
 }
@@ -214,27 +221,36 @@ func (s *speaker) Key(ctx context.Context, key event.Key) report.KeyAt {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
 	}
 	if state.Wait == mailbox.WaitGate {
-		at.Blockers = s.blockers(ctx, state.Partition)
+		for _, blockers := range s.blockers(ctx, state.Partition) {
+			at.Blockers = blockers
+		}
 	}
 	return at
 }
 
-// blockers says whose tenures of a partition a key still waits for; nothing if the driver does not
-// answer before ctx ends.
-func (s *speaker) blockers(ctx context.Context, p ring.Partition) []report.Blocker {
-	var all []report.Blocker
+// blockersWait is how long an answer that has more to tell waits for the driver.
+const blockersWait = report.AskTimeout / 2
+
+// blockers says for each partition whose tenures it still waits for; nothing if the driver
+// does not answer in time.
+func (s *speaker) blockers(ctx context.Context, partitions ...ring.Partition) [][]report.Blocker {
 	l := s.node.life.Load()
-	if l == nil || l.asked == nil {
+	if l == nil || l.asked == nil || len(partitions) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, blockersWait)
+	defer cancel()
+	all := make([][]report.Blocker, len(partitions))
 	answered := l.ask(ctx, func(m *ownership.Machine) {
-		blockers, running := m.Why(p)
-		if running {
-			all = append(all, report.Blocker{Member: s.node.cfg.Name})
-		}
-		for _, b := range blockers {
-			known, _ := m.State().Node(b.Inc)
-			all = append(all, report.Blocker{Member: known.Name, Start: b.Start.String(), Seconds: max(0, b.Deadline.Sub(clock.Now()).Seconds())})
+		for i, p := range partitions {
+			blockers, running := m.Why(p)
+			if running {
+				all[i] = append(all[i], report.Blocker{Member: s.node.cfg.Name})
+			}
+			for _, b := range blockers {
+				known, _ := m.State().Node(b.Inc)
+				all[i] = append(all[i], report.Blocker{Member: known.Name, Start: b.Start.String(), Seconds: max(0, b.Deadline.Sub(clock.Now()).Seconds())})
+			}
 		}
 	})
 	if !answered {

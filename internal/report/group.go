@@ -15,11 +15,12 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Local is the member that a [Group] belongs to. Its methods answer from what it knows,
-// but for Key, which may wait for the member's next step until ctx ends.
+// Local is the member that a [Group] belongs to. Its methods answer from what it knows;
+// those with a ctx may wait for the member's next step until that ends, and leave out then
+// what only a step can tell.
 type Local interface {
 	Status() Status
-	Partitions() Partitions
+	Partitions(ctx context.Context) Partitions
 	Key(ctx context.Context, key event.Key) KeyAt
 	// Members returns everybody whom it knows, itself included, by name, without a word of theirs.
 	Members() []Member
@@ -73,7 +74,7 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 	case err != nil:
 		return Partitions{}, err
 	case m.Reach == ReachSelf:
-		return g.local.Partitions(), nil
+		return g.local.Partitions(ctx), nil
 	}
 	var partitions Partitions
 	err = g.peers.ask(ctx, m.Address, aboutPartitions, "", &partitions)

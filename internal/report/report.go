@@ -118,6 +118,8 @@ type Partition struct {
 	Token   int64  `json:"token,string"` // fencing token of the present tenure
 	Gate    string `json:"gate"`         // of this member: closed, waiting, open or draining
 	Running int    `json:"running"`      // deliveries at this member
+
+	Blockers []Blocker `json:"blockers,omitempty"` // whose tenures this member waits for: with its gate, or with keys that an open one withholds
 }
 
 // Key is where a key belongs, and what it waits for.
@@ -151,11 +153,10 @@ type KeyAt struct {
 	Held []Held `json:"held,omitempty"`
 }
 
-// Blocker is one reason why a key waits for its gate: that of its partition is closed, or
-// withholds this key.
+// Blocker is one reason why a gate waits, or withholds a key.
 type Blocker struct {
-	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew; the speaker's own: its application still works
-	Start   string  `json:"start"`   // where that tenure began in the control log
+	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew
+	Start   string  `json:"start"`   // where that tenure began in the control log; "": the speaker's own application still works
 	Seconds float64 `json:"seconds"` // until it is over if nothing more is heard; 0: any moment
 }
 

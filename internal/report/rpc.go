@@ -36,7 +36,7 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 	case reportv1.Subject_SUBJECT_STATUS:
 		word = s.local.Status()
 	case reportv1.Subject_SUBJECT_PARTITIONS:
-		word = s.local.Partitions()
+		word = s.local.Partitions(ctx)
 	case reportv1.Subject_SUBJECT_KEY:
 		if len(request.GetKey()) > event.KeyMax {
 			return nil, status.Errorf(codes.InvalidArgument, "the key has %d bytes, want at most %d", len(request.GetKey()), event.KeyMax)
