@@ -17,25 +17,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/report"
 )
 
-// cli runs a command as main would, without the settings of whoever runs the tests, and
-// returns what it prints and its exit code.
+// cli runs a command as main would, and returns what it prints and its exit code.
 func cli(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	for _, pair := range os.Environ() {
-		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, config.EnvPrefix) {
-			t.Setenv(name, "") // so that it comes back
-			if err := os.Unsetenv(name); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	var out bytes.Buffer
 	root := rootCommand()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would be the arguments of this process
 	root.SetOut(&out)
 	root.SetErr(&out)
 	err := root.ExecuteContext(t.Context())
@@ -81,6 +71,7 @@ func golden(t *testing.T, name, got string) {
 // TestCommandsOfAGroup: what the commands show of a group in which one event runs and
 // another one of its key waits.
 func TestCommandsOfAGroup(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	defer close(release)
 	g := startGroup(t, func(ctx context.Context, _ *client.Event) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,6 +37,13 @@ func childrenOf(t *testing.T, folder string) map[string][]int {
 	return children
 }
 
+// endTogether makes a cancelled command end with all that it has started: a shell that
+// is killed runs no trap.
+func endTogether(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+}
+
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
@@ -49,6 +57,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts ten processes, twice")
 	}
+	t.Parallel()
 	for name, test := range map[string]struct {
 		signal syscall.Signal
 		code   int
@@ -80,6 +89,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 }
 
 func TestDemoEndsWithItsChildren(t *testing.T) {
+	t.Parallel()
 	cmd, folder := demoProcess(t, "--duration", "4s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "100", "--keys", "100")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

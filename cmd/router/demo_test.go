@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/config"
 )
 
 // asRouter is the name under which the test binary is the router, whatever its arguments.
@@ -24,7 +26,17 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == testApp {
 		os.Exit(runTestApp())
 	}
+	forgetSettings()
 	os.Exit(m.Run())
+}
+
+// forgetSettings takes the settings of whoever runs the tests out of the environment.
+func forgetSettings() {
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, config.EnvPrefix) {
+			_ = os.Unsetenv(name) // it has a name, so it can
+		}
+	}
 }
 
 // demoProcess returns a demo as a process of its own, with its files in a folder of the test.
@@ -96,6 +108,7 @@ func TestDemo(t *testing.T) {
 
 // A run that proves nothing must not look like one that passed.
 func TestDemoThatProvesNothing(t *testing.T) {
+	t.Parallel()
 	last, stderr, code := output(t, "--output", "json", "--nodes", "1", "--duration", "1s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "4", "--keys", "500")
 	if code != exitFailed || !strings.Contains(stderr, "plain SHARED did not overlap") {
 		t.Errorf("exit code %d, want %d; it says\n%s", code, exitFailed, stderr)

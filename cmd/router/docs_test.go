@@ -229,6 +229,7 @@ func TestDocs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs what the documents tell a user to run")
 	}
+	t.Parallel()
 	bin := t.TempDir()
 	self, err := os.Executable()
 	if err != nil {
@@ -277,6 +278,7 @@ func runPage(t *testing.T, script, bin, root string) string {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "RINGFENCE="+root, "NO_COLOR=1")
 	cmd.WaitDelay = 5 * time.Second
+	endTogether(cmd)
 	shown := &screen{}
 	cmd.Stdout, cmd.Stderr = shown, shown
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {

@@ -35,7 +35,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// castle is one member with all doors locked, in this process.
+// castle is one member with all doors locked, in this process. Its ports are not the usual
+// ones, which the documents' routers have on all addresses.
 type castle struct {
 	ip        string
 	ca        *tlstest.CA
@@ -60,11 +61,11 @@ func newCastle(t *testing.T) *castle {
 	content := fmt.Sprintf(`
 node: {group: doors, name: castle}
 pulsar: {topics: orders, subscription: orders}
-app: {listen: "%[1]s:16650", tls: {cert_file: %[2]q, key_file: %[3]q, ca_file: %[4]q, name: orders-app}}
-peer: {listen: "%[1]s:16651", tls: {cert_file: %[5]q, key_file: %[6]q, ca_file: %[4]q, name: orders-router}}
-gossip: {listen: "%[1]s:16652", encryption_keys_file: %[7]q}
-admin: {listen: "%[1]s:16653", token_file: %[8]q, drain_token: only-for-drains}
-debug: {listen: "%[1]s:16654"}
+app: {listen: "%[1]s:18650", tls: {cert_file: %[2]q, key_file: %[3]q, ca_file: %[4]q, name: orders-app}}
+peer: {listen: "%[1]s:18651", tls: {cert_file: %[5]q, key_file: %[6]q, ca_file: %[4]q, name: orders-router}}
+gossip: {listen: "%[1]s:18652", encryption_keys_file: %[7]q}
+admin: {listen: "%[1]s:18653", token_file: %[8]q, drain_token: only-for-drains}
+debug: {listen: "%[1]s:18654"}
 ownership: {profile: fast}
 log: {level: error}
 `, c.ip, app.CertFile, app.KeyFile, c.ca.File, peer.CertFile, peer.KeyFile, keys, token)
@@ -101,7 +102,7 @@ log: {level: error}
 
 // ask makes a request to the admin page, and returns the status and what is said.
 func (c *castle) ask(method, path, token string) (code int, text string) {
-	r, err := http.NewRequest(method, "http://"+c.ip+":16653"+path, http.NoBody)
+	r, err := http.NewRequest(method, "http://"+c.ip+":18653"+path, http.NoBody)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -151,6 +152,7 @@ func (c *castle) friend(t *testing.T, name string) *tls.Config {
 
 // TestDoors: who has no credentials gets in nowhere, and who has them does.
 func TestDoors(t *testing.T) {
+	t.Parallel()
 	c := newCastle(t)
 	t.Run("peers", c.testPeers)
 	t.Run("gossip", c.testGossip)
@@ -178,7 +180,7 @@ func TestDoors(t *testing.T) {
 // let in hears about that, and nobody else gets as far.
 func (c *castle) testPeers(t *testing.T) {
 	hello := func(creds credentials.TransportCredentials) error {
-		conn, err := grpc.NewClient(c.ip+":16651", grpc.WithTransportCredentials(creds))
+		conn, err := grpc.NewClient(c.ip+":18651", grpc.WithTransportCredentials(creds))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,9 +214,9 @@ func (c *castle) testGossip(t *testing.T) {
 	other := []byte("fedcba9876543210")
 	knock := func(t *testing.T, ip, group string, keys ...[]byte) (members func() int, failures func() float64) {
 		cfg := membership.DefaultConfig()
-		cfg.Group, cfg.Name, cfg.Listen, cfg.Seeds, cfg.SecretKeys = group, "stranger", ip+":16652", []string{c.ip + ":16652"}, keys
+		cfg.Group, cfg.Name, cfg.Listen, cfg.Seeds, cfg.SecretKeys = group, "stranger", ip+":18652", []string{c.ip + ":18652"}, keys
 		registry := prometheus.NewRegistry()
-		g, err := membership.New(cfg, membership.Member{Inc: ownership.Incarnation{1}, GRPCAddr: ip + ":16651"},
+		g, err := membership.New(cfg, membership.Member{Inc: ownership.Incarnation{1}, GRPCAddr: ip + ":18651"},
 			func(membership.Evidence) {}, slog.New(slog.DiscardHandler), membership.NewMetrics(registry))
 		if err != nil {
 			t.Fatal(err)
@@ -263,7 +265,7 @@ func (c *castle) testApplication(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- client.Run(ctx, c.ip+":16650", func(context.Context, *client.Event) error { return nil },
+			ended <- client.Run(ctx, c.ip+":18650", func(context.Context, *client.Event) error { return nil },
 				client.TLS(config), client.Logger(slog.New(slog.DiscardHandler)))
 		}()
 		eventually(t, until+" grows", func() bool { return c.metric(until) > before })

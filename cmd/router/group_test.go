@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/crew"
 	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
@@ -41,11 +41,11 @@ func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
 	environ := []string{
 		"RINGFENCE__NODE__GROUP=orders", "RINGFENCE__NODE__NAME=" + name, "RINGFENCE__NODE__ADVERTISE_IP=127.0.0.1",
 		"RINGFENCE__PULSAR__TOPICS=orders", "RINGFENCE__PULSAR__SUBSCRIPTION=orders",
-		"RINGFENCE__OWNERSHIP__PROFILE=fast",
+		"RINGFENCE__OWNERSHIP__PROFILE=calm",
 		"RINGFENCE__APP__LISTEN=" + freeAddress(t), "RINGFENCE__PEER__LISTEN=127.0.0.1:0",
 		"RINGFENCE__ADMIN__LISTEN=" + freeAddress(t), "RINGFENCE__DEBUG__LISTEN=127.0.0.1:0",
 		"RINGFENCE__GOSSIP__LISTEN=" + freeAddress(t), "RINGFENCE__LOG__LEVEL=" + cmp.Or(os.Getenv("ROUTER_TEST_LOG"), "error"),
-		"RINGFENCE__PEER__PING_AFTER=1s", "RINGFENCE__PEER__DEAD_AFTER=5s", // a busy machine is not what these tests are about
+		"RINGFENCE__PEER__PING_AFTER=5s", "RINGFENCE__PEER__DEAD_AFTER=20s", // a busy machine is not what these tests are about
 	}
 	if g.seed != "" {
 		environ = append(environ, "RINGFENCE__GOSSIP__SEEDS="+g.seed)
@@ -60,15 +60,32 @@ func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
 	return loaded.Config
 }
 
-// freeAddress returns a loopback address that both UDP and TCP can have.
+// taken are the ports that tests of this process have: they run beside each other, and
+// a port is free until somebody listens on it.
+var taken sync.Map
+
+// freePorts returns ports that no other test has, free for both UDP and TCP.
+func freePorts(t *testing.T, n int) []int {
+	t.Helper()
+	var ports []int
+	for len(ports) < n {
+		more, err := crew.FreePorts(n - len(ports))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, port := range more {
+			if _, has := taken.LoadOrStore(port, true); !has {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports
+}
+
+// freeAddress returns a loopback address with such a port.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return crew.Loopback(freePorts(t, 1)[0])
 }
 
 // startGroup starts members with applications that run handle, and waits until all of

@@ -57,10 +57,7 @@ func newPod(t *testing.T, settings string) *pod {
 	membroker.Register(server, p.broker)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
-	ports, err := crew.FreePorts(3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ports := freePorts(t, 3)
 	dir := t.TempDir()
 	var listen string
 	listen, p.endpoint = crew.AppAddress(filepath.Join(dir, "app.sock"), ports[2])

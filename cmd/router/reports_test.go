@@ -74,6 +74,7 @@ func testReports(t *testing.T, g *testGroup) {
 }
 
 func TestReportsOfNothing(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, func(context.Context, *client.Event) error { return nil }, "router-0")
 	for path, want := range map[string]struct {
 		code int

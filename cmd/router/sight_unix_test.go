@@ -111,6 +111,7 @@ func (s *spans) ways(trace string) (ways []string, processes []string) {
 // that exports its own: for somebody who looks at the collector, an event that its owner
 // did not receive itself has one trace, through all three.
 func TestOneTraceThroughThreeProcesses(t *testing.T) {
+	t.Parallel()
 	collected := &spans{of: make(map[string]map[string]span)}
 	collector := httptest.NewServer(collected)
 	t.Cleanup(collector.Close)
@@ -160,10 +161,7 @@ func TestOneTraceThroughThreeProcesses(t *testing.T) {
 // beside returns another pod on the same broker, of the same group.
 func (p *pod) beside(name string) *pod {
 	p.t.Helper()
-	ports, err := crew.FreePorts(3)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	ports := freePorts(p.t, 3)
 	first, err := os.ReadFile(p.file)
 	if err != nil {
 		p.t.Fatal(err)
