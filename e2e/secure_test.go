@@ -8,9 +8,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,6 +134,9 @@ debug: {listen: "%[2]s:16654"}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 40 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if strings.Contains(section, "oauth2:") { // the issuer's certificate is judged by the system's authorities
+		cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+f.ca.File)
+	}
 	log = new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = log, log
 	return cmd, log
@@ -154,7 +159,13 @@ func TestSecureBroker(t *testing.T) {
 		t.Parallel()
 		f.consume(t, "127.92.0.2", inside+"-2", fmt.Sprintf("token: %q, tls: {ca_file: %q, name: broker.test}", f.token("admin"), f.ca.File), "the broker's limits")
 	})
+	issuer := f.issuer(t)
+	t.Run("through the door, with a token of an OAuth 2.0 server", func(t *testing.T) {
+		t.Parallel()
+		f.consume(t, "127.92.0.3", inside+"-3", f.oauth2(t, issuer, clientSecret)+trust, "403 Unauthorized")
+	})
 	for i, c := range []struct{ name, topic, section, says string }{
+		{"with a secret that the OAuth 2.0 server does not know", inside, f.oauth2(t, issuer, "of-another") + trust, "look at pulsar.token, pulsar.oauth2"},
 		{"without a token", inside, trust, "the broker does not let us in"},
 		{"with a token that somebody else has signed", inside, fmt.Sprintf("token: %q, %s", (&fortress{tokenKey: []byte("another")}).token("router"), trust), "the broker does not let us in"},
 		{"with an empty token file", inside, fmt.Sprintf("token_file: %q, %s", f.write(t, "empty", nil), trust), "empty token"},
@@ -175,11 +186,56 @@ func TestSecureBroker(t *testing.T) {
 			if last := lines[len(lines)-1]; !strings.Contains(last, c.says) || !strings.Contains(last, "pulsar") {
 				t.Errorf("the router says last %q, want a word about %q", last, c.says)
 			}
-			if strings.Contains(log.String(), f.token("router")) {
+			if strings.Contains(log.String(), f.token("router")) || strings.Contains(log.String(), "of-another") {
 				t.Error("the log has the token")
 			}
 		})
 	}
+}
+
+// What the issuer knows of its client.
+const (
+	clientID     = "orders-router"
+	clientSecret = "of-the-orders-router"
+	audience     = "urn:pulsar:test"
+	scope        = "produce consume"
+)
+
+// issuer is an OAuth 2.0 server whose tokens the broker takes: it signs with the broker's key.
+func (f *fortress) issuer(t *testing.T) (issuerURL string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	server := httptest.NewUnstartedServer(mux)
+	server.TLS = f.ca.ClientConfig(t, "", f.ca.Issue(t, "127.0.0.1"))
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	answer := func(w http.ResponseWriter, code int, body map[string]any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(body) // a client that has gone does not need it
+	}
+	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"issuer": server.URL, "token_endpoint": server.URL + "/token"})
+	})
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		for field, want := range map[string]string{
+			"grant_type": "client_credentials", "client_id": clientID, "client_secret": clientSecret, "audience": audience, "scope": scope,
+		} {
+			if r.FormValue(field) != want {
+				answer(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client", "error_description": "wrong " + field})
+				return
+			}
+		}
+		answer(w, http.StatusOK, map[string]any{"access_token": f.token("router"), "token_type": "Bearer", "expires_in": 3600})
+	})
+	return server.URL
+}
+
+// oauth2 is what the section pulsar says of an issuer, with a file of credentials.
+func (f *fortress) oauth2(t *testing.T, issuerURL, secret string) string {
+	t.Helper()
+	file := f.write(t, "client-"+secret, fmt.Appendf(nil, `{"type": "client_credentials", "client_id": %q, "client_secret": %q}`, clientID, secret))
+	return fmt.Sprintf("oauth2: {issuer_url: %q, audience: %q, scope: %q, key_file: %q}, ", issuerURL, audience, scope, file)
 }
 
 // consume sees events through a router from the producer to the ack. The router's log
@@ -229,8 +285,8 @@ func (f *fortress) consume(t *testing.T, ip, topic, section, adminSays string) {
 	if !strings.Contains(log.String(), adminSays) {
 		t.Errorf("the log has no %q: the admin API has not answered like that", adminSays)
 	}
-	if strings.Contains(log.String(), f.token("router")) || strings.Contains(log.String(), f.token("admin")) {
-		t.Error("the log has the token")
+	if strings.Contains(log.String(), f.token("router")) || strings.Contains(log.String(), f.token("admin")) || strings.Contains(log.String(), clientSecret) {
+		t.Error("the log has a secret")
 	}
 	if t.Failed() {
 		t.Logf("the router says\n%s", log.String())
