@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -130,6 +131,39 @@ func TestPrintedSettingsHaveNoSecrets(t *testing.T) {
 		t.Errorf("config print (%v) hides %d secrets, want 4:\n%s", err, strings.Count(printed, "(hidden)"), printed)
 	}
 	clean(t, "config print", printed, values(plantedSecrets)...)
+
+	// What asks has them, too: of a router that turns it away, and of nobody.
+	for _, admin := range []string{answering(t, http.StatusForbidden, "not for you"), "--admin=127.0.0.1:1"} {
+		for _, form := range []string{"table", "json", "yaml"} {
+			for _, verb := range [][]string{{"members"}, {"locate", "a"}, {"exclusivity"}, {"ring", "show"}, {"ring", "diff"}, {"ring", "simulate", "--members", "+1"}} {
+				printed, err := execute(t, append(verb, "-o", form, admin)...)
+				if err == nil {
+					t.Errorf("%s asks nobody: %s", verb, printed)
+				}
+				clean(t, strings.Join(verb, " "), printed, values(plantedSecrets)...)
+			}
+		}
+		for _, verb := range []string{"drain", "undrain"} {
+			printed, _ := execute(t, verb, admin)
+			clean(t, verb, printed, values(plantedSecrets)...)
+		}
+	}
+	broken := []string{"--pulsar.url=pulsar://127.0.0.1:1", "--pulsar.admin_url=http://" + brokenBroker(t), "--admin.listen=127.91.1.9:0"}
+	for _, verb := range [][]string{{"config", "lint"}, {"config", "print", "-o", "json"}, {"config", "print", "-o", "yaml", "--redacted"}, {"doctor"}} {
+		arguments := slices.Concat(verb, enough, broken)
+		printed, err := execute(t, arguments...)
+		if exitCode(err) == exitUsage {
+			t.Errorf("%s does not run: %s", verb, printed)
+		}
+		clean(t, strings.Join(verb, " "), printed, values(plantedSecrets)...)
+	}
+	for _, verb := range []string{"schema", "example"} {
+		printed, err := execute(t, "config", verb)
+		if err != nil {
+			t.Error(err)
+		}
+		clean(t, verb, printed, values(plantedSecrets)...)
+	}
 }
 
 // TestErrorsHaveNoSecrets: whatever is wrong with a secret, the error does not tell it.
