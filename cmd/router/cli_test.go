@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -221,6 +222,17 @@ func testDrain(t *testing.T, g *testGroup) {
 	})
 }
 
+// occupied is an address at which somebody else listens.
+func occupied(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return listener.Addr().String()
+}
+
 // answering is an admin endpoint that says one thing.
 func answering(t *testing.T, code int, says string) string {
 	t.Helper()
@@ -248,12 +260,16 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		code int
 		says string
 	}{
-		"no command":          {nil, exitUsage, "say what to do: router "},
-		"unknown command":     {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
-		"unknown verb":        {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
-		"no verb":             {[]string{"config"}, exitUsage, "say what to do: router config example|lint|print|schema"},
-		"misspelt command":    {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
-		"unknown flag":        {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
+		"no command":       {nil, exitUsage, "say what to do: router "},
+		"unknown command":  {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
+		"unknown verb":     {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
+		"no verb":          {[]string{"config"}, exitUsage, "say what to do: router config example|lint|print|schema"},
+		"misspelt command": {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
+		"unknown flag":     {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
+		"port in use": {
+			[]string{"run", "--node.group", "g", "--pulsar.topics", "t", "--pulsar.subscription", "s", "--node.advertise_ip", "127.0.0.1", "--app.listen", occupied(t)},
+			exitFailed, "address already in use; does another router run here?",
+		},
 		"misspelt flag":       {[]string{"members", "--admn", "x"}, exitUsage, "unknown flag: --admn; did you mean --admin?"},
 		"argument too many":   {[]string{"members", "x"}, exitUsage, "router members takes no argument"},
 		"no key":              {[]string{"locate"}, exitUsage, "router locate takes one argument, KEY, and was given 0"},

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -161,5 +162,15 @@ func TestValidateReportsEveryField(t *testing.T) {
 		if c.Validate() == nil {
 			t.Errorf("%s: valid", name)
 		}
+	}
+}
+
+// The client leaves one word of what a broker says about a namespace that is not there.
+func TestHint(t *testing.T) {
+	if got := hint(errors.New("server error: TopicNotFound")); !strings.Contains(got, "tenant and namespace") {
+		t.Errorf("hint = %q, want a word about the namespace", got)
+	}
+	if got := hint(errors.New("server error: ServiceNotReady")); got != "" {
+		t.Errorf("hint = %q, want none: the error says it", got)
 	}
 }
