@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -538,6 +539,33 @@ func TestRunRefusesBadArguments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who may not use the socket hears which settings of the router say so.
+func TestSocketOfOthers(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: fs.ErrPermission}
+	}
+	said := &lastLine{heard: stop}
+	if err := client.Run(ctx, "unix:/x", done, client.Dialer(dial), client.Logger(slog.New(slog.NewTextHandler(said, nil)))); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.text, "app.socket_mode and app.socket_owner") {
+		t.Errorf("it says %q, want a word about the settings of the socket", said.text)
+	}
+}
+
+// lastLine keeps what is written, and says that it came.
+type lastLine struct {
+	text  string
+	heard func()
+}
+
+func (l *lastLine) Write(b []byte) (int, error) {
+	l.text = string(b)
+	l.heard()
+	return len(b), nil
 }
 
 func TestErrors(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"runtime"
 	"sync"
@@ -110,7 +111,11 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///router",
 		r.credentials(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return r.dial(ctx, r.endpoint.network, r.endpoint.address)
+			conn, err := r.dial(ctx, r.endpoint.network, r.endpoint.address)
+			if errors.Is(err, fs.ErrPermission) {
+				err = fmt.Errorf("%w: the router's app.socket_mode and app.socket_owner say whom its socket is for", err)
+			}
+			return conn, err
 		}),
 		grpc.WithDisableRetry(), // we connect again by ourselves, and gRPC need not keep what we sent
 		grpc.WithReadBufferSize(socketBufferSize),
