@@ -48,6 +48,7 @@ func wantRefused(t *testing.T, code, wantCode int, said string, want ...string) 
 }
 
 func TestUnknownSettingIsRefusedWithTheNearestName(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "router.yaml")
 	if err := os.WriteFile(file, []byte("pulsar: {subscriptio: orders}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -57,6 +58,7 @@ func TestUnknownSettingIsRefusedWithTheNearestName(t *testing.T) {
 }
 
 func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
+	t.Parallel()
 	topic := pulsartest.Topic(t, 0)
 	consumer, err := pulsartest.Client(t).Subscribe(pulsar.ConsumerOptions{
 		Topic: topic, SubscriptionName: "e2e", Type: pulsar.Failover,
@@ -80,6 +82,7 @@ func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
 }
 
 func TestPartitionedControlTopicIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "message_key", 0, pulsartest.Topic(t, 0))
 	pulsartest.Admin(t, http.MethodPut, "persistent/public/default/__ring-"+c.group+"/partitions", 3, nil)
 	m := c.start("a")
@@ -98,6 +101,7 @@ func TestPartitionedControlTopicIsRefused(t *testing.T) {
 // TestSecondMemberOfOneNameIsRefused: whoever comes second goes, and the first one
 // is not disturbed.
 func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
+	t.Parallel()
 	const n = 500
 	topic := pulsartest.Topic(t, 0)
 	c := newCluster(t, "message_key", 0, topic)
@@ -132,6 +136,7 @@ func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
 // TestEventBeyondAFrameIsDeadLettered: no frame carries it, so it goes aside with
 // the reason, and the events around it do not notice.
 func TestEventBeyondAFrameIsDeadLettered(t *testing.T) {
+	t.Parallel()
 	const small, size = 200, 9 << 20
 	topic := pulsartest.Topic(t, 0)
 	c := newCluster(t, "message_key", 0, topic)

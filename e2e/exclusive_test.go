@@ -121,6 +121,7 @@ func payload(user int) string { return fmt.Sprintf(`{"user":"user-%d","action":"
 // TestAckedWhereItWasReceived shows that an event whose owner is another node is
 // acked on the subscription of the node that received it.
 func TestAckedWhereItWasReceived(t *testing.T) {
+	t.Parallel()
 	const n = 2000
 	topic := pulsartest.Topic(t, 0)
 	c := newCluster(t, "property:user", 0, topic)

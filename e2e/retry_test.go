@@ -121,6 +121,7 @@ func (c *cluster) awaitHandlings(n int) {
 // each is tried again before the next begins. Only an event that asks for more than
 // the owner holds steps aside, and comes back when its time has come.
 func TestOrderOfOneKeysRetries(t *testing.T) {
+	t.Parallel()
 	const n, later, latest, poison = 30, 7, 12, 21
 	topic := pulsartest.Topic(t, 0)
 	c := newCluster(t, "message_key", 0, topic)
@@ -226,6 +227,7 @@ func wantDeadLetter(t *testing.T, topic, key string, attempts int) {
 // order in which a key's events come to their owner is the broker's. From there on
 // the same holds: who is to be tried again at the owner is the next of its key.
 func TestRetriesKeepOrderOnManyMembers(t *testing.T) {
+	t.Parallel()
 	const n, keys = 3000, 60
 	topic := pulsartest.Topic(t, 4)
 	c := newCluster(t, "message_key", 0, topic)

@@ -88,7 +88,7 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	s.readers.Go(func() { w.read(stream) })
 	err := w.write(stream)
 	w.stop()
-	if code := status.Code(err); code != codes.OK && code != codes.Canceled {
+	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
 		s.Metrics.refused.WithLabelValues(code.String()).Inc()
 		s.Log.Warn("worker stream ended", "worker", w.name, "error", err)
 	}
@@ -581,6 +581,13 @@ func (w *session) goAway(reason string) {
 	defer w.mu.Unlock()
 	w.goodbye = reason
 	w.wake()
+}
+
+// sentAway reports whether the router has ended the stream for a reason of its own.
+func (w *session) sentAway() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.goodbye != ""
 }
 
 // count puts what the desk could not use into the metrics.

@@ -104,7 +104,7 @@ func (m *Machine) keepReading() {
 		m.openReader()
 	case planted.On(planted.NoReaderReopen) && m.state != nil:
 	case (m.state != nil || !t.opened) && m.due(max(m.ownRead, t.askedAt).Add(timing.ReopenAfter)):
-		m.emit(Note{Kind: NoteReopen, At: t.last, Took: m.now.Sub(m.ownRead)})
+		m.emit(Note{Kind: NoteReopen, At: t.last, Took: m.now.Sub(max(m.ownRead, t.askedAt))})
 		m.openReader()
 	}
 	if t.checking && m.due(t.checkAt.Add(timing.CheckTimeout)) {
@@ -516,7 +516,9 @@ func (m *Machine) answerHellos() {
 		})
 	}
 	if _, known := m.state.Node(m.cfg.Inc); !known && (j.sentAt == 0 || m.due(j.sentAt.Add(t.HelloSlow))) {
-		m.emit(Note{Kind: NoteEvictedFromLog})
+		if m.beats.seq > 0 { // else it is new, and only its Hello came too early
+			m.emit(Note{Kind: NoteEvictedFromLog})
+		}
 		m.sendHello(false)
 	}
 }
