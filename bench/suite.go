@@ -7,7 +7,7 @@ import (
 
 // The suites.
 const (
-	suiteCore = "core" // what everybody asks first, in less than 20 minutes
+	suiteCore = "core" // what everybody asks first, in about 20 minutes
 	suiteFull = "full" // and what happens at the edges, in hours
 )
 
