@@ -151,7 +151,7 @@ func snakeOfField(word string) string {
 
 // badValues are not good for most settings of a kind, the most likely ones first.
 var badValues = map[Kind][]any{
-	Text:     {"\x00", ""},
+	Text:     {"\x00", "", strings.Repeat("x", 1<<10)},
 	Hidden:   {},
 	Truth:    {},
 	Whole:    {int64(-1), int64(0), int64(1) << 30},
