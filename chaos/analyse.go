@@ -114,7 +114,7 @@ func analyse(runs []appRun, outcomes []outcome, sent *publication) (*times, erro
 	a := &analyst{
 		runs: runs, outcomes: outcomes, sent: sent,
 		keys: make(map[event.Key]*keyTimes), running: make(map[at]*keyTimes), seen: make([]bool, len(sent.sent)),
-		tokens: make(map[int64]clock.Instant), served: make(map[tenure]clock.Instant), backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
+		begun: make(map[int64][]beginning), backs: make([][]comeback, len(outcomes)), silences: make([]silence, len(outcomes)), current: -1,
 		times: &times{takeovers: make(map[string]durations), moved: make(map[kind]int)},
 	}
 	if err := journal.Walk(paths, a.visit); err != nil {
@@ -132,10 +132,9 @@ type analyst struct {
 
 	keys     map[event.Key]*keyTimes
 	running  map[at]*keyTimes
-	seen     []bool                   // events that were handled before
-	tokens   map[int64]clock.Instant  // when a token was first seen: partitions that move together have the same
-	served   map[tenure]clock.Instant // when its first handling began
-	current  int                      // index of the newest outcome that has begun, -1 before
+	seen     []bool                // events that were handled before
+	begun    map[int64][]beginning // by token, in their order: partitions that move together have the same
+	current  int                   // index of the newest outcome that has begun, -1 before
 	last     clock.Instant
 	backs    [][]comeback // by outcome
 	silences []silence    // by outcome
@@ -143,10 +142,10 @@ type analyst struct {
 	times *times
 }
 
-// tenure is what one process has acquired by one epoch.
-type tenure struct {
-	file  int
-	token int64
+// beginning is the first handling of one process with a token.
+type beginning struct {
+	file int
+	at   clock.Instant
 }
 
 type at struct {
@@ -183,12 +182,9 @@ func (a *analyst) visit(s journal.Step) error {
 	for a.current+1 < len(a.outcomes) && !s.At.Before(a.outcomes[a.current+1].From) {
 		a.current++
 	}
-	if _, known := a.tokens[s.Token]; !known {
-		a.tokens[s.Token] = s.At
-	}
-	t := tenure{s.File, s.Token}
-	if _, known := a.served[t]; !known {
-		a.served[t] = s.At
+	begun := a.begun[s.Token]
+	if !slices.ContainsFunc(begun, func(b beginning) bool { return b.file == s.File }) {
+		a.begun[s.Token] = append(begun, beginning{s.File, s.At})
 	}
 	k := a.keys[s.Key]
 	if k == nil {
@@ -226,7 +222,7 @@ func (a *analyst) measure(k *keyTimes, s journal.Step) {
 	}
 	o := &a.outcomes[a.current]
 	a.noteSilence(s.At)
-	if !o.Lone || a.tokens[s.Token].Before(o.From) && moved {
+	if !o.Lone || moved && a.begun[s.Token][0].at.Before(o.From) {
 		return // the key moved in an earlier round, and shows it only now
 	}
 	if moved {
@@ -284,11 +280,14 @@ func (a *analyst) finish() {
 		}
 		// Keys without an event to wait with say nothing about the takeover: only those
 		// count whose next event was sent before the first key of the victim was back.
-		first, heirs := clock.Forever, int64(math.MaxInt64)
+		first, token := clock.Forever, int64(math.MaxInt64) // that of the heirs
 		for _, b := range a.backs[i] {
-			first, heirs = min(first, b.start), min(heirs, b.token)
+			first, token = min(first, b.start), min(token, b.token)
 		}
-		open := a.open(heirs)
+		var open clock.Instant // when the last heir began to work
+		if heirs := a.begun[token]; len(heirs) > 0 {
+			open = heirs[len(heirs)-1].at
+		}
 		for _, b := range a.backs[i] {
 			switch class := classOf(o.Fault); {
 			case !b.sent.Before(first):
@@ -299,14 +298,4 @@ func (a *analyst) finish() {
 			}
 		}
 	}
-}
-
-// open is when the last of those that got partitions with this token began to work.
-func (a *analyst) open(token int64) (last clock.Instant) {
-	for t, at := range a.served {
-		if t.token == token {
-			last = max(last, at)
-		}
-	}
-	return last
 }
