@@ -215,7 +215,7 @@ func (m *Machine) plan() (plan, bool) {
 	if len(joiners) > 0 && len(gone) == 0 && !m.due(m.joinSince.Add(m.cfg.Timing.JoinSettle)) {
 		joiners = nil // a removal takes them along, settled or not: one move instead of two
 	}
-	if m.othersWork(gone) {
+	if len(joiners) > 0 && m.othersWork(gone) {
 		joiners = m.withoutLateStarters(joiners)
 	}
 	if len(gone)+len(joiners) == 0 {
@@ -241,9 +241,6 @@ func (m *Machine) plan() (plan, bool) {
 // from there (rule 4), where the members count from the last Beat. It gets its share
 // when its Hello is a lease old, or nobody is doubtful: then from owners that are alive.
 func (m *Machine) withoutLateStarters(joiners []Node) []Node {
-	if len(joiners) == 0 {
-		return nil
-	}
 	lease := m.longestDoubtful()
 	if lease == 0 {
 		return joiners
