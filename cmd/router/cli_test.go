@@ -97,10 +97,13 @@ func TestCommandsOfAGroup(t *testing.T) {
 	t.Run("members", func(t *testing.T) { golden(t, "members", good(t, "members")) })
 	t.Run("locate", func(t *testing.T) {
 		text := good(t, "locate", key)
-		for _, want := range []string{"partition  ", "owner      router-", "fencing token ", "waits for the handler (worker 1), for ", "1 more wait behind it", " that it has received: with router-", "as router-0 has it, at epoch "} {
+		for _, want := range []string{"partition  ", "owner      router-", "fencing token ", "waits for the handler (worker 1), for ", "1 more wait behind it", "as router-0 has it, at epoch "} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is missing in\n%s", want, text)
 			}
+		}
+		if held := regexp.MustCompile(`holds (1 event|[2-9] events) that it has received: with router-`); !held.MatchString(text) {
+			t.Errorf("%v is missing in\n%s", held, text)
 		}
 		if same := good(t, "locate", "--base64", "YSBrZXkvd2l0aD9hbGwmb2Ygw6QA/w=="); shape(same) != shape(text) {
 			t.Errorf("in base64 it is\n%s\nwant\n%s", same, text)

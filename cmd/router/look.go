@@ -47,7 +47,7 @@ func membersTable(p *page, m report.Members) {
 	for _, one := range m.Members {
 		row := []string{one.Name, one.Incarnation, one.Address, one.Reach}
 		if s := one.Status; s != nil {
-			row = append(row, s.Phase, ready(s.Checks), fmt.Sprintf("%d/%d", s.Gates.Open, one.Partitions), seconds(s.LeaseSeconds),
+			row = append(row, s.Phase, ready(s), fmt.Sprintf("%d/%d", s.Gates.Open, one.Partitions), seconds(s.LeaseSeconds),
 				strconv.Itoa(s.Events.Unsettled), seconds(s.Events.OldestSeconds), s.Epoch, s.Position, s.Version)
 		} else {
 			row = append(row, "no answer")
@@ -75,11 +75,9 @@ func checksOfMember(m report.Member) []report.Check {
 	return m.Status.Checks
 }
 
-func ready(checks []report.Check) string {
-	for _, c := range checks {
-		if c.Error != "" {
-			return "no"
-		}
+func ready(s *report.Status) string {
+	if s.Failing() != nil {
+		return "no"
 	}
 	return "yes"
 }
@@ -168,7 +166,7 @@ func doing(at report.KeyAt) []string {
 	}
 	for _, b := range at.Blockers {
 		switch {
-		case b.Start == "":
+		case b.OwnApplication():
 			lines = append(lines, "the gate waits for this member's own application, which still works under an earlier tenure")
 		case b.Member == "":
 			lines = append(lines, fmt.Sprintf("the gate waits for whoever was there before the group began anew, for at most %s", seconds(b.Seconds)))
@@ -177,16 +175,9 @@ func doing(at report.KeyAt) []string {
 		}
 	}
 	for _, h := range at.Held {
-		lines = append(lines, fmt.Sprintf("holds %d %s that it has received: %s, the oldest for %s", h.Events, events(h.Events), placeWords(h), seconds(h.Seconds)))
+		lines = append(lines, fmt.Sprintf("holds %s that it has received: %s, the oldest for %s", report.Plural(h.Events, "event"), placeWords(h), seconds(h.Seconds)))
 	}
 	return lines
-}
-
-func events(n int) string {
-	if n == 1 {
-		return "event"
-	}
-	return "events"
 }
 
 func waitWords(at report.KeyAt) string {

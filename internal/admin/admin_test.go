@@ -81,7 +81,7 @@ func TestStateOfAMember(t *testing.T) {
 		"cannot consume":          {but(fine, func(s *report.Status) { s.Checks = []report.Check{{Name: "source", Error: "busy"}} }), "not ready", "source: busy", classBad},
 		"a joiner that is silent": {report.Member{Reach: "unknown"}, "gone", "", classBusy},
 	} {
-		state, why, class := stateOf(test.member)
+		state, why, class := stateOf(test.member, 0)
 		if state != test.state || !strings.Contains(why, test.why) || class != test.class {
 			t.Errorf("%s: %q (%s), %q; want %q (%s), with %q", name, state, class, why, test.state, test.class, test.why)
 		}

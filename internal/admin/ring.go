@@ -124,7 +124,7 @@ func waitsOf(s seen, colors map[string]string) []wait {
 	for _, p := range s.ring.Partitions {
 		counted, word := make(map[class]bool), s.gates[p.Owner][p.Number]
 		for _, b := range word.Blockers {
-			c := class{p.Owner, b.Member, b.Start == "", word.Gate == "open"}
+			c := class{p.Owner, b.Member, b.OwnApplication(), word.Gate == "open"}
 			longest[c] = max(longest[c], b.Seconds)
 			if !counted[c] {
 				counted[c] = true

@@ -68,18 +68,13 @@ const (
 func newView(s seen) view {
 	v := view{Asked: s.members.Speaker}
 	colors := colorsOf(s.members.Members)
+	v.Ring, v.Waits = newRing(s, colors), waitsOf(s, colors)
 	for _, m := range s.members.Members {
-		v.Members = append(v.Members, viewOf(m, colors[m.Name]))
+		v.Members = append(v.Members, viewOf(m, colors[m.Name], waitFor(v.Waits, m.Name)))
 		if m.Status != nil {
 			v.Group = cmp.Or(v.Group, m.Status.Group)
 			v.Gossip = v.Gossip || m.Status.Mode != report.ModeStrict
 			v.Records = append(v.Records, recordOf(m))
-		}
-	}
-	v.Ring, v.Waits = newRing(s, colors), waitsOf(s, colors)
-	for i, m := range v.Members {
-		if n := waitFor(v.Waits, m.Name); m.State == "gone" && n > 0 {
-			v.Members[i].Why = fmt.Sprintf("The table is without it, and %s still wait for it: until its lease has run out.", plural(n, "partition"))
 		}
 	}
 	v.Banners = bannersOf(s.members, v)
@@ -111,8 +106,9 @@ func colorsOf(members []report.Member) map[string]string {
 	return colors
 }
 
-func viewOf(m report.Member, color string) memberView {
-	state, why, class := stateOf(m)
+// viewOf shows a member for which so many partitions wait.
+func viewOf(m report.Member, color string, waiting int) memberView {
+	state, why, class := stateOf(m, waiting)
 	v := memberView{
 		Name: m.Name, Color: color, State: state, Why: why, Class: class, Incarnation: m.Incarnation, Partitions: m.Partitions,
 	}
@@ -130,10 +126,12 @@ func viewOf(m report.Member, color string) memberView {
 }
 
 // stateOf says in a word what a member does, and in a sentence what that means for its
-// partitions: the first that applies.
-func stateOf(m report.Member) (state, why, class string) {
+// partitions, and those that wait for it: the first that applies.
+func stateOf(m report.Member, waiting int) (state, why, class string) {
 	s := m.Status
 	switch {
+	case s == nil && !m.Listed && waiting > 0:
+		return "gone", fmt.Sprintf("The table is without it, and %s still wait for it: until its lease has run out.", report.Plural(waiting, "partition")), classBusy
 	case s == nil && !m.Listed:
 		return "gone", "The table is without it. Gossip will forget it.", classBusy
 	case s == nil && m.Reach == "dead":
@@ -161,18 +159,10 @@ func stateOf(m report.Member) (state, why, class string) {
 	case s.Gates.Draining > 0:
 		return "handing over", fmt.Sprintf("%d partitions are no longer its own, and its handlers still run there.", s.Gates.Draining), classBusy
 	}
-	if c := failing(s.Checks); c != nil {
+	if c := s.Failing(); c != nil {
 		return "not ready", c.Name + ": " + c.Error, classBad
 	}
 	return "ready", "", classGood
-}
-
-// failing returns the first check that fails, nil if all are well: the member is ready, whatever else it does.
-func failing(checks []report.Check) *report.Check {
-	if i := slices.IndexFunc(checks, func(c report.Check) bool { return c.Error != "" }); i >= 0 {
-		return &checks[i]
-	}
-	return nil
 }
 
 func recordOf(m report.Member) record {
@@ -206,7 +196,7 @@ func bannersOf(members report.Members, v view) []banner {
 func tilesOf(members report.Members, v view) []tile {
 	ready, count, silent, unsettled, oldest, worst := 0, 0, 0, 0, 0.0, report.Kept
 	for _, m := range members.Members {
-		if m.Status != nil && failing(m.Status.Checks) == nil {
+		if m.Status != nil && m.Status.Failing() == nil {
 			ready++
 		}
 		if m.Status == nil {
@@ -238,7 +228,7 @@ func besides(silent int, note string) string {
 	if silent == 0 {
 		return note
 	}
-	return fmt.Sprintf("%s; without %s", note, plural(silent, "silent member"))
+	return fmt.Sprintf("%s; without %s", note, report.Plural(silent, "silent member"))
 }
 
 func notOpen(r ringView) string {
@@ -260,13 +250,6 @@ func classIf(good bool, otherwise string) string {
 		return classGood
 	}
 	return otherwise
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // duration is short enough for a table: 0 s, 0.4 s, 12 s, 3m20s, 5h4m.

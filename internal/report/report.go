@@ -17,6 +17,19 @@
 // Everything is safe for concurrent use. Nothing here is on the way of an event.
 package report
 
+import (
+	"fmt"
+	"slices"
+)
+
+// Plural returns a number of what noun names, for people: "1 event", "2 events".
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // Speaker says whose word an answer is, and what that member had read when it spoke.
 type Speaker struct {
 	Member      string `json:"member"`
@@ -111,6 +124,15 @@ type Partitions struct {
 	Partitions []Partition `json:"partitions"` // all, in order; none before the first table
 }
 
+// Failing returns the first check that does not hold, nil if all do: the member is ready,
+// whatever else it does.
+func (s *Status) Failing() *Check {
+	if i := slices.IndexFunc(s.Checks, func(c Check) bool { return c.Error != "" }); i >= 0 {
+		return &s.Checks[i]
+	}
+	return nil
+}
+
 // Partition is one slice of the key space.
 type Partition struct {
 	Number  uint16 `json:"partition"`
@@ -159,6 +181,10 @@ type Blocker struct {
 	Start   string  `json:"start"`   // where that tenure began in the control log; "": the speaker's own application still works
 	Seconds float64 `json:"seconds"` // until it is over if nothing more is heard; 0: any moment
 }
+
+// OwnApplication reports whether the gate waits for the speaker's own application, which
+// still works under an earlier tenure.
+func (b Blocker) OwnApplication() bool { return b.Start == "" }
 
 // Held are events of one key that wait for their verdict at the node that received them.
 type Held struct {
