@@ -48,7 +48,7 @@ func handle(ctx context.Context, command string, e *client.Event, stdout, stderr
 	cmd := shell(ctx, command)
 	cmd.Env = append(os.Environ(), variables(e)...)
 	cmd.Stdin = bytes.NewReader(e.Payload)
-	out, errs := &wholeLines{w: stdout}, &wholeLines{w: stderr} // others run at the same time
+	out, errs := wholeLines(stdout), wholeLines(stderr) // others run at the same time
 	cmd.Stdout, cmd.Stderr = out, errs
 	inGroup(cmd)
 	err := cmd.Run()

@@ -47,62 +47,54 @@ func colourOf(name string) string {
 func (o *output) note(format string, args ...any) { o.line(own, fmt.Sprintf(format, args...)) }
 
 // stream returns a writer whose lines are those of a process. Not for concurrent use.
-func (o *output) stream(name string) io.Writer { return &stream{output: o, name: name} }
-
-type stream struct {
-	output *output
-	name   string
-	rest   []byte // a line without its end
+func (o *output) stream(name string) io.Writer {
+	return &lines{each: func(line []byte) error {
+		o.line(name, string(bytes.TrimSuffix(line, []byte{'\n'})))
+		return nil
+	}}
 }
 
-// wholeLines passes on what is written to it in whole lines, so that others can write
-// to the same place. Not for concurrent use.
-type wholeLines struct {
-	w    io.Writer
-	rest []byte
+// wholeLines returns a writer that passes on what is written to it in whole lines, so that
+// others can write to the same place. Not for concurrent use.
+func wholeLines(w io.Writer) *lines {
+	return &lines{each: func(line []byte) error {
+		_, err := w.Write(line)
+		return err
+	}}
 }
 
-// Write implements io.Writer.
-func (l *wholeLines) Write(b []byte) (int, error) {
-	l.rest = append(l.rest, b...)
-	end := bytes.LastIndexByte(l.rest, '\n') + 1
-	if end == 0 && len(l.rest) > lineMax {
-		end = len(l.rest)
-	}
-	if end > 0 {
-		if _, err := l.w.Write(l.rest[:end]); err != nil {
-			return 0, err
-		}
-		l.rest = append(l.rest[:0], l.rest[end:]...)
-	}
-	return len(b), nil
-}
-
-// end ends the last line.
-func (l *wholeLines) end() {
-	if len(l.rest) > 0 {
-		_, _ = l.w.Write(append(l.rest, '\n')) // who no longer reads misses nothing
-		l.rest = nil
-	}
+// lines cuts what is written to it. Each line has its end, but for one that is too long.
+type lines struct {
+	each func(line []byte) error // does not keep it
+	rest []byte                  // a line without its end
 }
 
 // lineMax is where a line is broken that has no end.
 const lineMax = 64 << 10
 
 // Write implements io.Writer.
-func (s *stream) Write(b []byte) (int, error) {
-	s.rest = append(s.rest, b...)
+func (l *lines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
 	for {
-		i := bytes.IndexByte(s.rest, '\n')
-		switch {
-		case i >= 0:
-			s.output.line(s.name, string(s.rest[:i]))
-			s.rest = s.rest[i+1:]
-		case len(s.rest) > lineMax:
-			s.output.line(s.name, string(s.rest))
-			s.rest = nil
-		default:
+		end := bytes.IndexByte(l.rest, '\n') + 1
+		if end == 0 && len(l.rest) > lineMax {
+			end = len(l.rest)
+		}
+		if end == 0 {
 			return len(b), nil
 		}
+		line := l.rest[:end]
+		l.rest = l.rest[end:]
+		if err := l.each(line); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// end ends the last line.
+func (l *lines) end() {
+	if len(l.rest) > 0 {
+		_ = l.each(append(l.rest, '\n')) // who no longer reads misses nothing
+		l.rest = nil
 	}
 }

@@ -10,7 +10,7 @@ import (
 // no end is not kept for ever.
 func TestWholeLines(t *testing.T) {
 	var written bytes.Buffer
-	lines := &wholeLines{w: &written}
+	lines := wholeLines(&written)
 	for _, step := range []struct{ write, want string }{
 		{"a", ""},
 		{"b\nc", "ab\n"},
