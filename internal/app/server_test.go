@@ -598,6 +598,9 @@ func TestStopSaysGoodbye(t *testing.T) {
 	if s := w.status(); s.Code() != codes.Unavailable {
 		t.Errorf("status = %v, want Unavailable", s)
 	}
+	if n := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codes.Unavailable.String())); n != 0 {
+		t.Errorf("%v streams count as refused, and are logged as that, though the router has ended them", n)
+	}
 	late := r.dial()
 	late.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
 	if s := late.status(); s.Code() != codes.Unavailable {
