@@ -214,6 +214,12 @@ func TestLifecycleDrained(t *testing.T) {
 		}
 		return nil
 	})
+	g.eventually("a has closed its gates", func() error { // it reads that epoch on its own, later than b as the case may be
+		if n := a.Status().Open; n != 0 {
+			return fmt.Errorf("%d are open", n)
+		}
+		return nil
+	})
 	g.fails(a.Probes().Ready, "drain member")
 	next := g.publishOne(key)
 	workAtB := func() {
