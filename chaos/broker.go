@@ -16,8 +16,10 @@ import (
 	"github.com/ringfence/router/internal/pulsaradmin"
 )
 
-// ledgerEntries is how long a ledger of the broker is: the control log of a few
-// members fills one in some ten seconds.
+// ledgerEntries is how long a ledger of the broker is when it is to roll over: the
+// control log of a few members fills one in some ten seconds. The broker knows no such
+// limit for a single topic, and those of the events roll over every second or two, which
+// makes their producers and the control log wait: no state to measure times in.
 const ledgerEntries = 150
 
 // broker is a Pulsar of our own, on the bridge.
@@ -27,7 +29,8 @@ type broker struct {
 	env         []string
 }
 
-func startBroker(ctx context.Context, dir string) (*broker, error) {
+// startBroker starts it, with short ledgers or with the broker's own ones.
+func startBroker(ctx context.Context, dir string, short bool) (*broker, error) {
 	tmp := filepath.Join(dir, "tmp")
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return nil, err
@@ -36,8 +39,11 @@ func startBroker(ctx context.Context, dir string) (*broker, error) {
 	if os.Getenv("RINGFENCE_PULSAR_WAIT") == "" {
 		b.env = append(b.env, "RINGFENCE_PULSAR_WAIT=300") // it is not alone on the machine
 	}
-	out, err := b.tool(ctx, "start", "--own", "--advertise", brokerIP,
-		"--set", fmt.Sprint("managedLedgerMaxEntriesPerLedger=", ledgerEntries), "--set", "managedLedgerMinLedgerRolloverTimeMinutes=0")
+	args := []string{"start", "--own", "--advertise", brokerIP}
+	if short {
+		args = append(args, "--set", fmt.Sprint("managedLedgerMaxEntriesPerLedger=", ledgerEntries), "--set", "managedLedgerMinLedgerRolloverTimeMinutes=0")
+	}
+	out, err := b.tool(ctx, args...)
 	if err != nil {
 		return nil, err
 	}

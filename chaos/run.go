@@ -44,7 +44,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	}
 	defer d.stop()
 	say("starting Pulsar")
-	b, err := startBroker(ctx, dir)
+	b, err := startBroker(ctx, dir, slices.Contains(o.Kinds, kindRollover))
 	if err != nil {
 		return nil, err
 	}
