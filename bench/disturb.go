@@ -12,6 +12,7 @@ import (
 type disturbSample struct {
 	both      [2]half
 	allowance allowance
+	perEntry  float64 // events in an entry; 0 if the broker did not say
 }
 
 // lateMax is how long after the end events of other keys may begin. What has not begun
@@ -77,6 +78,9 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 		if err := sleep(ctx, lateMax); err != nil {
 			return err
 		}
+		if e, err := r.admin.entriesOf(ctx, r.topic, r.partitions()); err == nil && e.added > 0 {
+			s.perEntry = float64(next) / e.added
+		}
 		c.stopApps()
 		for _, app := range c.apps() {
 			if err := mergeDiary(app.latency, times); err != nil {
@@ -114,6 +118,8 @@ type Disturbed struct {
 	UnackedConsumer     int  `json:"unacked_consumer_max"`
 	UnackedSubscription int  `json:"unacked_subscription_max"`
 	Blocked             bool `json:"blocked"`
+
+	PerEntry float64 `json:"events_per_entry"` // of the topic, retries not counted; 0 if the broker did not say
 }
 
 // Half is one half, of the keys that are not disturbed.
@@ -147,6 +153,7 @@ func disturbResult(o Options, m mode, samples []disturbSample) Result {
 		d.UnackedConsumer = max(d.UnackedConsumer, s.allowance.Consumer)
 		d.UnackedSubscription = max(d.UnackedSubscription, s.allowance.Subscription)
 		d.Blocked = d.Blocked || s.allowance.Blocked
+		d.PerEntry = max(d.PerEntry, s.perEntry)
 	}
 	return Result{Mode: m.name, Batching: m.batchingFor(o), Events: o.plan().to, Repetitions: len(samples), Disturbed: d}
 }
@@ -154,6 +161,9 @@ func disturbResult(o Options, m mode, samples []disturbSample) Result {
 func (d *Disturbed) String() string {
 	text := fmt.Sprintf("others keep %.3f (%.0f of %.0f/s)  start p99 %8.2f → %8.2f ms (%.2f×)  unacked at most %d, of one consumer %d",
 		d.Kept, d.After.HandledPerS, d.After.PublishedPerS, d.Before.Start.P99, d.After.Start.P99, d.P99Ratio, d.UnackedSubscription, d.UnackedConsumer)
+	if d.PerEntry > 0 {
+		text += fmt.Sprintf("  %.0f events in an entry", d.PerEntry)
+	}
 	if d.Blocked {
 		text += "  BLOCKED by the broker"
 	}

@@ -118,7 +118,7 @@ func newPublisher(o Options, m mode, topic string) (*publisher, error) {
 		return nil, err
 	}
 	sub.Close()
-	opts := pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: receiverQueue, SendTimeout: pulsarsend.NoTimeout}
+	opts := pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: receiverQueue, SendTimeout: pulsarsend.NoTimeout, BatchingMaxPublishDelay: o.BatchDelay}
 	switch m.batchingFor(o) {
 	case batchingKey:
 		opts.BatcherBuilderType = pulsar.KeyBasedBatchBuilder

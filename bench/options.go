@@ -30,9 +30,10 @@ type Options struct {
 	Distribution string // of the events over the keys: uniform, zipf or hot
 	Size         int
 	Nodes        int
-	Batching     string  // default, key or off; empty: what each mode does by default
-	Warm         float64 // the share of the backlog that warms the processes up
-	GOGC         int     // of every process, on all sides
+	Batching     string        // default, key or off; empty: what each mode does by default
+	BatchDelay   time.Duration // how long the producer may wait to fill a batch; 0: the client's default, 10 ms
+	Warm         float64       // the share of the backlog that warms the processes up
+	GOGC         int           // of every process, on all sides
 	Repetitions  int
 
 	Rate               int           // events a second, of latency and kill
@@ -104,6 +105,7 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.Size, "size", 256, "payload bytes")
 	f.IntVar(&o.Nodes, "nodes", 3, "consumers, or routers with one application each")
 	f.StringVar(&o.Batching, "batching", "", "of the producer: default, key, off (default: what the mode needs; KEY_SHARED always has its own)")
+	f.DurationVar(&o.BatchDelay, "batch-delay", 0, "how long the producer may wait to fill a batch: at a fixed rate, more makes larger ones (default: the client's, 10ms)")
 	f.Float64Var(&o.Warm, "warm", 0.3, "share of the backlog that warms the processes up and does not count")
 	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
@@ -193,6 +195,7 @@ func (o Options) validate() error {
 	}
 	oneOf("distribution", o.Distribution, distributionUniform, distributionZipf, distributionHot)
 	oneOf("app", o.App, "tcp", "unix")
+	check(o.BatchDelay >= 0 && o.BatchDelay <= time.Minute, "want --batch-delay from 0 to 1m")
 	check(o.PulsarURL != "", "no broker: set PULSAR_URL, or run `make bench`, which starts one")
 	check(o.AdminURL != "" || !slices.ContainsFunc(o.Modes, func(m mode) bool { return m.partitioned }),
 		"failover needs a partitioned topic: set PULSAR_ADMIN_URL, or leave it out of --modes")

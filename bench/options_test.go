@@ -49,14 +49,14 @@ func TestParseEverything(t *testing.T) {
 func TestParseTellsEverythingThatIsWrong(t *testing.T) {
 	_, err := parse([]string{
 		"--pulsar", "", "--admin", "", "--modes", "failover,locks", "--workloads", "kill,drian", "--handler", "slow", "--distribution", "even",
-		"--nodes", "1", "--size", "3", "--suite", "everything", "--output", "xml", "--stalled-keys", "10000", "--verify-events", "5", "extra",
+		"--nodes", "1", "--size", "3", "--suite", "everything", "--output", "xml", "--stalled-keys", "10000", "--verify-events", "5", "--batch-delay", "2m", "extra",
 	})
 	if err == nil {
 		t.Fatal("bad options are taken")
 	}
 	for _, want := range []string{
 		`mode "locks"`, `workload "drian"`, `handler "slow"`, `distribution "even"`, "make bench", "PULSAR_ADMIN_URL", "--nodes >= 2",
-		"--size >= 64", `suite "everything"`, `output "xml"`, "--stalled-keys", "--verify-events", `"extra"`,
+		"--size >= 64", `suite "everything"`, `output "xml"`, "--stalled-keys", "--verify-events", "--batch-delay", `"extra"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not tell about %s:\n%v", want, err)

@@ -605,6 +605,76 @@ func TestStopFlushesVerdicts(t *testing.T) {
 	})
 }
 
+// TestDonePace: the word that an event is done leaves at once when none left lately, and
+// waits for company when one did; for a full frame, for any other verdict, and for a
+// member that stops, nothing waits.
+func TestDonePace(t *testing.T) {
+	const pace = 5 * time.Millisecond
+	soon := func(kind event.VerdictKind, handles ...int) (verdicts []event.Verdict) {
+		for _, h := range handles {
+			verdicts = append(verdicts, event.Verdict{Handle: event.Handle(h), Kind: kind})
+		}
+		return verdicts
+	}
+	many := make([]int, manyDone)
+	for i := range many {
+		many[i] = 3 + i
+	}
+	for name, c := range map[string]struct {
+		pace    time.Duration
+		second  []event.Verdict // a millisecond after the first
+		third   []event.Verdict // another millisecond later
+		stop    bool            // then
+		settled []int           // after 0, 1, 2 milliseconds, and after the pace
+	}{
+		"done":            {pace: pace, second: soon(event.Done, 2), third: soon(event.Done, 3), settled: []int{1, 1, 1, 3}},
+		"no pace":         {second: soon(event.Done, 2), third: soon(event.Done, 3), settled: []int{1, 2, 3, 3}},
+		"another verdict": {pace: pace, second: soon(event.Done, 2), third: soon(event.Rejected, 3), settled: []int{1, 1, 3, 3}},
+		"many":            {pace: pace, second: soon(event.Done, 2), third: soon(event.Done, many...), settled: []int{1, 1, 2 + manyDone, 2 + manyDone}},
+		"a stop":          {pace: pace, second: soon(event.Done, 2), third: soon(event.Done, 3), stop: true, settled: []int{1, 1, 3, 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network, config := &pipes{}, DefaultConfig()
+				config.DonePace = c.pace
+				a, b := newNode(t, network, 1, config, bubbleClock()), newNode(t, network, 2, config, bubbleClock())
+				b.verdict = func(*event.Event, int) (event.Verdict, bool) { return event.Verdict{}, false }
+				a.start()
+				b.start()
+				defer a.stop()
+				a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, a, b)
+				a.pool.Hold(a.events(1, 2+manyDone))
+				time.Sleep(100 * time.Millisecond)
+				var settled []int
+				after := func(d time.Duration) {
+					time.Sleep(d)
+					synctest.Wait()
+					a.mu.Lock()
+					settled = append(settled, len(a.settled))
+					a.mu.Unlock()
+				}
+				b.server.Answer(1, soon(event.Done, 1))
+				after(0)
+				time.Sleep(time.Millisecond)
+				b.server.Answer(1, c.second)
+				after(0)
+				time.Sleep(time.Millisecond)
+				b.server.Answer(1, c.third)
+				if c.stop {
+					go b.stop()
+				} else {
+					defer b.stop()
+				}
+				after(0)
+				after(pace - 2*time.Millisecond)
+				if !slices.Equal(settled, c.settled) {
+					t.Errorf("settled are %v, want %v", settled, c.settled)
+				}
+			})
+		})
+	}
+}
+
 // A peer that is not listed any more keeps its stream until it owes nothing.
 func TestUnlistedPeerMayFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
