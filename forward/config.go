@@ -29,13 +29,6 @@ type Config struct {
 	// ReconnectMax is the longest pause between two attempts, >= ReconnectMin.
 	ReconnectMax time.Duration
 
-	// DonePace is the least time between two frames that say nothing but that a few
-	// events are done, 0 … 100 ms. Nobody waits for such a word but Pulsar: the key has gone
-	// on already. Each frame costs both members more than what it says, and 5 ms spare a
-	// third of a router's CPU at some hundred events a second. What a full frame is
-	// worth sending for, and all other verdicts, go at once. 0: so does everything.
-	DonePace time.Duration
-
 	// UnreachableHoldMax is how long events wait for an owner that cannot be reached
 	// before they are sent by way of a third member, > 0.
 	UnreachableHoldMax time.Duration
@@ -75,7 +68,6 @@ func DefaultConfig() Config {
 		HelloTimeout:       time.Second,
 		ReconnectMin:       20 * time.Millisecond,
 		ReconnectMax:       time.Second,
-		DonePace:           5 * time.Millisecond,
 		UnreachableHoldMax: 10 * time.Second,
 		RefusedRetry:       time.Second,
 		DelayMin:           5 * time.Millisecond,
@@ -103,7 +95,6 @@ func (c Config) Validate() error {
 	check(c.HelloTimeout > 0, "HelloTimeout", c.HelloTimeout, "> 0")
 	check(c.ReconnectMin > 0, "ReconnectMin", c.ReconnectMin, "> 0")
 	check(c.ReconnectMax >= c.ReconnectMin, "ReconnectMax", c.ReconnectMax, ">= ReconnectMin")
-	check(c.DonePace >= 0 && c.DonePace <= 100*time.Millisecond, "DonePace", c.DonePace, "0 to 100ms")
 	check(c.UnreachableHoldMax > 0, "UnreachableHoldMax", c.UnreachableHoldMax, "> 0")
 	check(c.RefusedRetry > 0, "RefusedRetry", c.RefusedRetry, "> 0")
 	check(c.DelayMin > 0, "DelayMin", c.DelayMin, "> 0")

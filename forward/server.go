@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -257,19 +256,11 @@ type inbound struct {
 
 	stopping atomic.Bool // ends when nothing waits any more
 
-	due    *time.Timer   // wakes the sending goroutine when the pace lets a frame leave; nil before the first wait. That goroutine's
-	sentAt clock.Instant // when the newest frame of verdicts left; the sending goroutine's
-
 	mu      sync.Mutex // guards what follows
 	queued  []event.Verdict
-	head    int  // index of the first one that was not taken
-	urgent  bool // not all that is queued are Done
-	pacing  bool // due is set
+	head    int // index of the first one that was not taken
 	credits []*peerv1.Credit
 }
-
-// manyDone is how many events that are done are worth a frame at any time.
-const manyDone = 64
 
 // creditsMax is how many credits wait for one stream; more are dropped.
 const creditsMax = 1024
@@ -402,40 +393,8 @@ func (in *inbound) answer(verdicts []event.Verdict) {
 		in.head = 0
 	}
 	in.queued = append(in.queued, verdicts...)
-	in.urgent = in.urgent || slices.ContainsFunc(verdicts, func(v event.Verdict) bool { return v.Kind != event.Done })
-	wait := in.pacing && in.mayWait()
 	in.mu.Unlock()
-	if !wait {
-		in.link.wake()
-	}
-}
-
-// mayWait reports whether what is queued goes by the pace. The lock is held.
-func (in *inbound) mayWait() bool {
-	return !in.urgent && len(in.queued)-in.head < min(manyDone, in.server.config.FrameEventsMax)
-}
-
-// paced reports whether what is queued has to wait, and sees to its being sent then.
-func (in *inbound) paced(now clock.Instant) bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	wait := in.sentAt.Add(in.server.config.DonePace).Sub(now)
-	in.pacing = wait > 0 && len(in.queued) > in.head && in.mayWait()
-	switch {
-	case !in.pacing:
-	case in.due == nil:
-		in.due = time.AfterFunc(wait, in.link.wake)
-	default:
-		in.due.Reset(wait)
-	}
-	return in.pacing
-}
-
-// rest ends the pace.
-func (in *inbound) rest() {
-	if in.due != nil {
-		in.due.Stop()
-	}
+	in.link.wake()
 }
 
 // run is the sending goroutine: the handler of the stream. It returns why it ended.
@@ -445,7 +404,6 @@ func (in *inbound) run(ctx context.Context) error {
 	if err := in.stream.SendMsg(hello); err != nil {
 		return sendError(err)
 	}
-	defer in.rest()
 	return in.link.run(ctx, in)
 }
 
@@ -465,10 +423,6 @@ func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
 	}
 	f := &in.frame
 	stopping := in.stopping.Load() // before the queue is found empty
-	now := in.server.now()
-	if !stopping && in.paced(now) {
-		return false, nil
-	}
 	f.verdicts = in.take(f.verdicts[:0])
 	switch {
 	case len(f.verdicts) > 0:
@@ -477,7 +431,6 @@ func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
 	default:
 		return false, nil
 	}
-	in.sentAt = now
 	f.receipt, f.number = receipt, number
 	if epoch := in.server.epoch.Load(); epoch != nil {
 		f.epoch = *epoch
@@ -501,7 +454,6 @@ func (in *inbound) take(dst []event.Verdict) []event.Verdict {
 		dst = append(dst, *v)
 		*v = event.Verdict{}
 	}
-	in.urgent = in.urgent && in.head < len(in.queued)
 	return dst
 }
 

@@ -101,7 +101,6 @@ var docs = map[string]string{
 	"peer.dead_after":                 "How long a peer may be silent before its stream is broken, > ping_after.",
 	"peer.delay_max":                  "delay_min and delay_max bound the delays that peers ask for, 0 < delay_min <= delay_max.",
 	"peer.delay_min":                  "delay_min and delay_max bound the delays that peers ask for, 0 < delay_min <= delay_max.",
-	"peer.done_pace":                  "The least time between two frames that say nothing but that a few events are done, 0 … 100 ms. Nobody waits for such a word but Pulsar: the key has gone on already. Each frame costs both members more than what it says, and 5 ms spare a third of a router's CPU at some hundred events a second. What a full frame is worth sending for, and all other verdicts, go at once. 0: so does everything.",
 	"peer.frame_bytes_max":            "How many bytes of events one frame carries at most, if it carries more than one: 1 … frame_max.",
 	"peer.frame_events_max":           "How many events (or verdicts) one frame carries at most, 1 … 4096.",
 	"peer.frame_max":                  "The largest frame in bytes, and so the largest event: 64 KiB … 64 MiB. A larger event is rejected, which sends it to the dead letter topic.",
