@@ -72,6 +72,10 @@ e2e: ## The end-to-end tests alone, on a real Pulsar
 test-e2e: # with PULSAR_URL set
 	$(if $(strip $(e2e_packages)),$(GO) test -shuffle=on -timeout=15m $(ARGS) $(e2e_packages))
 
+.PHONY: settle-long
+settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained
+	tools/pulsar.sh run -- $(GO) test ./e2e -run NothingIsLostOrRepeated -count=1 -v -timeout=60m -e2e.settle=20 $(ARGS)
+
 .PHONY: sim
 sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
 	$(GO) test ./internal/sim -run Exclusive -count=1 -v -timeout=0 \
