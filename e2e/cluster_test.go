@@ -342,6 +342,15 @@ func (c *cluster) settled(within time.Duration) {
 	})
 }
 
+// walk calls visit for every record of all journals, in the order of time.
+func (c *cluster) walk(visit func(journal.Step) error) error {
+	paths := make([]string, len(c.files))
+	for i, f := range c.files {
+		paths[i] = f.Path
+	}
+	return journal.Walk(paths, visit)
+}
+
 // check reads the journals and fails the test if a promise broke.
 func (c *cluster) check(published []string) journal.Report {
 	c.t.Helper()

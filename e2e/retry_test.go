@@ -46,11 +46,7 @@ func (c *cluster) handlings() []*handled {
 	}
 	var all []*handled
 	running := map[name]*handled{}
-	paths := make([]string, len(c.files))
-	for i, f := range c.files {
-		paths[i] = f.Path
-	}
-	err := journal.Walk(paths, func(s journal.Step) error {
+	err := c.walk(func(s journal.Step) error {
 		if s.Outcome == 0 {
 			h := &handled{event: s.Event, key: s.Key, start: s.At}
 			running[name{s.File, s.Handling}] = h

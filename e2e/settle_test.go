@@ -151,12 +151,8 @@ func (s *settling) publishThrough(keys []string, do func()) {
 // others' did.
 func (s *settling) keysOf(m *member, its bool) (keys []string) {
 	s.t.Helper()
-	paths := make([]string, len(s.files))
-	for i, f := range s.files {
-		paths[i] = f.Path
-	}
 	last := map[event.Key]int{}
-	err := journal.Walk(paths, func(step journal.Step) error {
+	err := s.walk(func(step journal.Step) error {
 		if step.Outcome == 0 {
 			last[step.Key] = step.File
 		}
