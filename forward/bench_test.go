@@ -59,9 +59,9 @@ func (h *hop) Accept(a Arrival) {
 	h.server.Answer(a.From, verdicts)
 }
 
-func (h *hop) Gone(StreamID)          {}
-func (h *hop) TakeOver(Window)        {}
-func (h *hop) Deliver([]*event.Event) {}
+func (h *hop) Gone(StreamID)             {}
+func (h *hop) TakeOver([]event.Finished) {}
+func (h *hop) Deliver([]*event.Event)    {}
 
 func (h *hop) Settle(settlements []Settlement) {
 	for _, s := range settlements {

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ringfence/router/internal/event"
@@ -9,60 +10,45 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Window holds the ids of events of a partition that were done lately, oldest first.
-// Whoever works on the partition next answers those events instead of working on them
-// again. Without it the promises hold all the same, but for one: an event that the
-// broker delivers once more may be handled twice.
-type Window struct {
-	Partition ring.Partition
-	IDs       []event.MessageID
-}
-
-// handover holds the windows that are on their way to peers. Its methods are safe for
-// concurrent use.
+// handover holds what was done lately on partitions that have moved, on its way to
+// their next owners. They answer those events instead of working on them again. Without
+// it the promises hold all the same, but for one: an event that the broker delivers once
+// more may be handled twice. Its methods are safe for concurrent use.
 type handover struct {
 	idsMax int
 
 	mu     sync.Mutex
 	ids    int // in all queues
-	queues map[Peer][]Window
+	queues map[Peer][]event.Finished
 	empty  chan struct{} // closed when ids falls to zero; nil: nobody waits
 }
 
-// put queues windows and returns how many ids there was no room for.
-func (h *handover) put(to Peer, windows []Window) (dropped int) {
+// put queues what was done and returns for how much there was no room.
+func (h *handover) put(to Peer, done []event.Finished) (dropped int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, w := range windows {
-		if h.ids+len(w.IDs) > h.idsMax {
-			dropped += len(w.IDs)
-			continue
-		}
-		h.ids += len(w.IDs)
-		h.queues[to] = append(h.queues[to], w)
+	room := min(len(done), h.idsMax-h.ids)
+	if room == 0 {
+		return len(done)
 	}
-	return dropped
+	h.ids += room
+	h.queues[to] = append(h.queues[to], done[:room]...)
+	return len(done) - room
 }
 
-// take takes up to idsMax ids of one window from the queue of a peer, and tells
+// take takes up to idsMax ids from the queue of a peer, appends them to dst, and tells
 // whether more are there.
-func (h *handover) take(to Peer, idsMax int) (w Window, more bool) {
+func (h *handover) take(to Peer, idsMax int, dst []event.Finished) (_ []event.Finished, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	queue := h.queues[to]
 	if len(queue) == 0 {
-		return Window{}, false
+		return dst, false
 	}
-	w = queue[0]
-	if len(w.IDs) > idsMax {
-		queue[0].IDs = w.IDs[idsMax:]
-		w.IDs = w.IDs[:idsMax]
-	} else {
-		queue[0] = Window{}
-		queue = queue[1:]
-	}
-	h.keep(to, queue, len(w.IDs))
-	return w, len(queue) > 0
+	n := min(idsMax, len(queue))
+	dst = append(dst, queue[:n]...)
+	h.keep(to, queue[n:], n)
+	return dst, len(queue) > n
 }
 
 // keepOnly drops what is for others than these peers, and returns how many ids that was.
@@ -70,21 +56,16 @@ func (h *handover) keepOnly(listed map[Peer]string) (dropped int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for to, queue := range h.queues {
-		if _, ok := listed[to]; ok {
-			continue
+		if _, ok := listed[to]; !ok {
+			dropped += len(queue)
+			h.keep(to, nil, len(queue))
 		}
-		ids := 0
-		for _, w := range queue {
-			ids += len(w.IDs)
-		}
-		dropped += ids
-		h.keep(to, nil, ids)
 	}
 	return dropped
 }
 
 // keep says what remains in a queue after so many ids were taken out.
-func (h *handover) keep(to Peer, queue []Window, taken int) {
+func (h *handover) keep(to Peer, queue []event.Finished, taken int) {
 	h.queues[to] = queue
 	if len(queue) == 0 {
 		delete(h.queues, to)
@@ -111,38 +92,46 @@ func (h *handover) done() <-chan struct{} {
 	return h.empty
 }
 
-// encode returns w as it stands on the wire.
-func (w Window) encode() *peerv1.Window {
+// encodeWindow returns what was done as it stands on the wire.
+func encodeWindow(done []event.Finished) *peerv1.Window {
 	wire := &peerv1.Window{
-		Partition:       uint32(w.Partition),
-		LedgerIds:       make([]int64, len(w.IDs)),
-		EntryIds:        make([]int64, len(w.IDs)),
-		BatchIndexes:    make([]int32, len(w.IDs)),
-		TopicPartitions: make([]int32, len(w.IDs)),
+		Partitions:      make([]uint32, len(done)),
+		LedgerIds:       make([]int64, len(done)),
+		EntryIds:        make([]int64, len(done)),
+		BatchIndexes:    make([]int32, len(done)),
+		TopicPartitions: make([]int32, len(done)),
 	}
-	for i, id := range w.IDs {
-		wire.LedgerIds[i], wire.EntryIds[i] = id.Ledger, id.Entry
-		wire.BatchIndexes[i], wire.TopicPartitions[i] = id.Batch, id.TopicPartition
+	for i, d := range done {
+		wire.Partitions[i] = uint32(d.Partition)
+		wire.LedgerIds[i], wire.EntryIds[i] = d.ID.Ledger, d.ID.Entry
+		wire.BatchIndexes[i], wire.TopicPartitions[i] = d.ID.Batch, d.ID.TopicPartition
 	}
 	return wire
 }
 
-// decodeWindow reads a window that a peer has sent.
-func decodeWindow(wire *peerv1.Window) (Window, error) {
-	n := len(wire.GetLedgerIds())
-	switch {
-	case wire.GetPartition() >= ring.Partitions:
-		return Window{}, fmt.Errorf("%w: a window of partition %d", errFrame, wire.GetPartition())
-	case n > frameItemsMax || len(wire.GetEntryIds()) != n || len(wire.GetBatchIndexes()) != n || len(wire.GetTopicPartitions()) != n:
-		return Window{}, fmt.Errorf("%w: a window of %d ledgers, %d entries, %d batch indexes and %d topic partitions",
-			errFrame, n, len(wire.GetEntryIds()), len(wire.GetBatchIndexes()), len(wire.GetTopicPartitions()))
+// decodeWindow reads what a peer has done.
+func decodeWindow(wire *peerv1.Window) ([]event.Finished, error) {
+	n, partitions := len(wire.GetLedgerIds()), wire.GetPartitions()
+	if len(partitions) == 0 && n <= frameItemsMax {
+		partitions = slices.Repeat([]uint32{wire.GetPartition()}, n)
 	}
-	w := Window{Partition: ring.Partition(wire.GetPartition()), IDs: make([]event.MessageID, n)}
-	for i := range w.IDs {
-		w.IDs[i] = event.MessageID{
-			Ledger: wire.GetLedgerIds()[i], Entry: wire.GetEntryIds()[i],
-			Batch: wire.GetBatchIndexes()[i], TopicPartition: wire.GetTopicPartitions()[i],
+	if n > frameItemsMax || len(partitions) != n || len(wire.GetEntryIds()) != n ||
+		len(wire.GetBatchIndexes()) != n || len(wire.GetTopicPartitions()) != n {
+		return nil, fmt.Errorf("%w: a window of %d ledgers, %d partitions, %d entries, %d batch indexes and %d topic partitions", errFrame,
+			n, len(partitions), len(wire.GetEntryIds()), len(wire.GetBatchIndexes()), len(wire.GetTopicPartitions()))
+	}
+	done := make([]event.Finished, n)
+	for i := range done {
+		if partitions[i] >= ring.Partitions {
+			return nil, fmt.Errorf("%w: a window of partition %d", errFrame, partitions[i])
+		}
+		done[i] = event.Finished{
+			Partition: ring.Partition(partitions[i]),
+			ID: event.MessageID{
+				Ledger: wire.GetLedgerIds()[i], Entry: wire.GetEntryIds()[i],
+				Batch: wire.GetBatchIndexes()[i], TopicPartition: wire.GetTopicPartitions()[i],
+			},
 		}
 	}
-	return w, nil
+	return done, nil
 }

@@ -9,16 +9,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/event"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
 
-// windowOf returns a window of n ids.
-func windowOf(p ring.Partition, n int) Window {
-	w := Window{Partition: p, IDs: make([]event.MessageID, n)}
-	for i := range w.IDs {
-		w.IDs[i] = event.MessageID{Ledger: 1 << 40, Entry: int64(i), Batch: int32(i%5) - 1, TopicPartition: int32(p)}
+// finished returns n events of a partition.
+func finished(p ring.Partition, n int) []event.Finished {
+	done := make([]event.Finished, n)
+	for i := range done {
+		done[i] = event.Finished{
+			Partition: p,
+			ID:        event.MessageID{Ledger: 1 << 40, Entry: int64(i), Batch: int32(i%5) - 1, TopicPartition: int32(p)},
+		}
 	}
-	return w
+	return done
 }
 
 // What was done goes to the next owner in its order, in frames of bounded size, behind
@@ -32,9 +36,10 @@ func TestHandOver(t *testing.T) {
 		a.start()
 		defer a.stop()
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, b)
-		given := []Window{windowOf(1, 250), windowOf(2, 1), windowOf(3, 100)}
-		a.pool.HandOver(b.identity.Incarnation, given)
-		a.pool.HandOver(b.identity.Incarnation, []Window{windowOf(4, 650)}) // one too many
+		given := slices.Concat(finished(1, 250), finished(2, 1), finished(3, 100))
+		a.pool.HandOver(b.identity.Incarnation, slices.Clone(given))
+		given = slices.Concat(given, finished(4, 649))
+		a.pool.HandOver(b.identity.Incarnation, slices.Concat(finished(4, 649), finished(5, 2))) // two too many
 		select {
 		case <-a.pool.HandedOver():
 			t.Fatal("handed over to nobody")
@@ -50,23 +55,33 @@ func TestHandOver(t *testing.T) {
 
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		got := map[ring.Partition][]event.MessageID{}
 		for _, w := range b.windows {
-			if len(w.IDs) > config.FrameEventsMax {
-				t.Errorf("a frame of %d ids, want %d at most", len(w.IDs), config.FrameEventsMax)
+			if len(w) > config.FrameEventsMax {
+				t.Errorf("a frame of %d ids, want %d at most", len(w), config.FrameEventsMax)
 			}
-			got[w.Partition] = append(got[w.Partition], w.IDs...)
 		}
-		for _, w := range given {
-			if !slices.Equal(got[w.Partition], w.IDs) {
-				t.Errorf("partition %d: %d ids arrived in another shape than %d were given", w.Partition, len(got[w.Partition]), len(w.IDs))
-			}
+		if got := slices.Concat(b.windows...); !slices.Equal(got, given) {
+			t.Errorf("%d ids arrived in another shape than %d were given", len(got), len(given))
 		}
 		sent, dropped := testutil.ToFloat64(a.metrics.windowSent), testutil.ToFloat64(a.metrics.windowDropped)
-		if received := testutil.ToFloat64(b.metrics.windowReceived); sent != 351 || received != 351 || dropped != 650 {
-			t.Errorf("%v ids sent, %v received, %v dropped, want 351, 351 and 650", sent, received, dropped)
+		if received := testutil.ToFloat64(b.metrics.windowReceived); sent != 1000 || received != 1000 || dropped != 2 {
+			t.Errorf("%v ids sent, %v received, %v dropped, want 1000, 1000 and 2", sent, received, dropped)
 		}
 	})
+}
+
+// Windows of a member from before they named the partition of each id are read.
+func TestWindowOfOnePartition(t *testing.T) {
+	got, err := decodeWindow(&peerv1.Window{
+		Partition: 7, LedgerIds: []int64{1, 2}, EntryIds: []int64{3, 4}, BatchIndexes: []int32{-1, 0}, TopicPartitions: []int32{5, 6},
+	})
+	want := []event.Finished{
+		{Partition: 7, ID: event.MessageID{Ledger: 1, Entry: 3, Batch: -1, TopicPartition: 5}},
+		{Partition: 7, ID: event.MessageID{Ledger: 2, Entry: 4, Batch: 0, TopicPartition: 6}},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("read %v, %v, want %v", got, err, want)
+	}
 }
 
 // What waits for a peer that leaves before it could be reached is dropped, and nobody
@@ -78,7 +93,7 @@ func TestHandOverToNobody(t *testing.T) {
 		a.start()
 		defer a.stop()
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, b)
-		a.pool.HandOver(b.identity.Incarnation, []Window{windowOf(1, 10)})
+		a.pool.HandOver(b.identity.Incarnation, finished(1, 10))
 		waiting := a.pool.HandedOver()
 		a.pool.SetPeers(nil)
 		<-waiting

@@ -79,7 +79,7 @@ func NewPool(config Config, identity func() Identity, creds credentials.Transpor
 		table: NewTable(config),
 		moves: sync.Pool{New: func() any { return new(Moves) }},
 		due:   make(chan struct{}, 1), dueAt: clock.Forever,
-		handover: handover{idsMax: config.HandoverMax, queues: make(map[Peer][]Window)},
+		handover: handover{idsMax: config.HandoverMax, queues: make(map[Peer][]event.Finished)},
 		peers:    make(map[Peer]*peer), listed: make(map[Peer]string),
 		changed: make(chan struct{}, 1),
 	}
@@ -238,15 +238,16 @@ func (p *Pool) Drop(handles []event.Handle) {
 	p.table.Drop(handles)
 }
 
-// HandOver sends the windows of partitions to their next owner, which must be listed
-// by SetPeers: after the events that wait for it, and as soon as there is a stream. What
-// exceeds Config.HandoverMax is dropped, and so is what is for a peer that leaves.
-func (p *Pool) HandOver(to Peer, windows []Window) {
-	p.metrics.windowDropped.Add(float64(p.handover.put(to, windows)))
+// HandOver tells a peer, which must be listed by SetPeers, what was done lately on
+// partitions that it owns now: after the events that wait for it, and as soon as there is
+// a stream. What exceeds Config.HandoverMax is dropped, and so is what is for a peer that
+// leaves. It keeps no slice.
+func (p *Pool) HandOver(to Peer, done []event.Finished) {
+	p.metrics.windowDropped.Add(float64(p.handover.put(to, done)))
 	p.wake([]Peer{to})
 }
 
-// HandedOver returns a channel that is closed when no window waits to be sent.
+// HandedOver returns a channel that is closed when nothing waits that HandOver was given.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
 
 // Stats returns a picture of the table.
@@ -513,6 +514,7 @@ type outEnd struct {
 	stream peerStream
 	frame  eventsFrame
 	batch  []*event.Event
+	done   []event.Finished // of the window that was sent last
 }
 
 // sendHot implements end.
@@ -556,18 +558,19 @@ func (e *outEnd) sendReceipt(receipt uint64) error {
 // windowIDBytesMax is what one id takes in a frame at most.
 const windowIDBytesMax = 32
 
-// sendAside implements end: it hands windows over.
+// sendAside implements end: it hands over what was done.
 func (e *outEnd) sendAside(receipt uint64) (more bool, err error) {
 	p := e.peer.pool
-	w, more := p.handover.take(e.peer.id, min(p.config.FrameEventsMax, (p.config.FrameMax-frameOverheadMax)/windowIDBytesMax))
-	if len(w.IDs) == 0 {
+	idsMax := min(p.config.FrameEventsMax, (p.config.FrameMax-frameOverheadMax)/windowIDBytesMax)
+	e.done, more = p.handover.take(e.peer.id, idsMax, e.done[:0])
+	if len(e.done) == 0 {
 		return more, nil
 	}
 	err = e.stream.SendMsg(&peerv1.ForwardRequest{
 		Receipt: receipt,
-		Frame:   &peerv1.ForwardRequest_Window{Window: w.encode()},
+		Frame:   &peerv1.ForwardRequest_Window{Window: encodeWindow(e.done)},
 	})
-	p.metrics.windowSent.Add(float64(len(w.IDs)))
+	p.metrics.windowSent.Add(float64(len(e.done)))
 	return more, sendError(err)
 }
 

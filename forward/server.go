@@ -39,8 +39,8 @@ type Arrival struct {
 type Acceptor interface {
 	// Accept takes events. Each gets its verdict by [Server.Answer], now or later.
 	Accept(arrival Arrival)
-	// TakeOver takes what was done lately on a partition that is, or will be, ours.
-	TakeOver(window Window)
+	// TakeOver takes what was done lately on partitions that are, or will be, ours.
+	TakeOver(done []event.Finished)
 	// Gone says that a stream is broken: nothing more comes from it, and verdicts for
 	// it have no address.
 	Gone(from StreamID)
@@ -371,12 +371,12 @@ func (in *inbound) handle(f *eventsFrame) error {
 	case *peerv1.ForwardRequest_Ping:
 		in.link.ping(frame.Ping.GetK())
 	case *peerv1.ForwardRequest_Window:
-		window, err := decodeWindow(frame.Window)
+		done, err := decodeWindow(frame.Window)
 		if err != nil {
 			return err
 		}
-		s.metrics.windowReceived.Add(float64(len(window.IDs)))
-		s.acceptor.TakeOver(window)
+		s.metrics.windowReceived.Add(float64(len(done)))
+		s.acceptor.TakeOver(done)
 	case *peerv1.ForwardRequest_Cancel:
 		// It is advice: without it an event may be worked on twice, as after any lost verdict.
 	default:

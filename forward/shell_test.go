@@ -133,7 +133,7 @@ type node struct {
 	twice     []event.Handle
 	evidence  []bool
 	gone      []StreamID
-	windows   []Window
+	windows   [][]event.Finished
 	settledCh chan struct{}
 
 	stop       func()
@@ -218,10 +218,10 @@ func (n *node) judge(events []*event.Event) []event.Verdict {
 func (n *node) Accept(a Arrival)              { n.server.Answer(a.From, n.judge(a.Events)) }
 func (n *node) Deliver(events []*event.Event) { n.pool.Settle(Local, n.judge(events)) }
 
-func (n *node) TakeOver(w Window) {
+func (n *node) TakeOver(done []event.Finished) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.windows = append(n.windows, w)
+	n.windows = append(n.windows, done)
 }
 
 func (n *node) Gone(from StreamID) {
@@ -690,9 +690,11 @@ func TestBadStreams(t *testing.T) {
 		"a frame twice":       {[]*peerv1.ForwardRequest{good, events(1, 1), events(1, 1)}, codes.InvalidArgument, "frame 1, want 2"},
 		"garbage":             {[]*peerv1.ForwardRequest{good, events(1, 0)}, codes.InvalidArgument, "without a handle"},
 		"a crooked window":    {[]*peerv1.ForwardRequest{good, {Frame: &peerv1.ForwardRequest_Window{Window: &peerv1.Window{LedgerIds: []int64{1}}}}}, codes.InvalidArgument, "a window of 1 ledgers"},
-		"a window too far":    {[]*peerv1.ForwardRequest{good, {Frame: &peerv1.ForwardRequest_Window{Window: &peerv1.Window{Partition: ring.Partitions}}}}, codes.InvalidArgument, "a window of partition"},
-		"an early receipt":    {[]*peerv1.ForwardRequest{good, {Receipt: 99}}, codes.InvalidArgument, "was not sent"},
-		"then silence":        {[]*peerv1.ForwardRequest{good}, codes.DeadlineExceeded, "silent"},
+		"a window too far": {[]*peerv1.ForwardRequest{good, {Frame: &peerv1.ForwardRequest_Window{Window: &peerv1.Window{
+			LedgerIds: []int64{1}, EntryIds: []int64{1}, BatchIndexes: []int32{1}, TopicPartitions: []int32{1}, Partitions: []uint32{ring.Partitions},
+		}}}}, codes.InvalidArgument, "a window of partition"},
+		"an early receipt": {[]*peerv1.ForwardRequest{good, {Receipt: 99}}, codes.InvalidArgument, "was not sent"},
+		"then silence":     {[]*peerv1.ForwardRequest{good}, codes.DeadlineExceeded, "silent"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

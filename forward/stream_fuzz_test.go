@@ -15,9 +15,9 @@ import (
 // arrivals counts what an inbound stream lets through.
 type arrivals struct{ frames, windows int }
 
-func (a *arrivals) Accept(Arrival)  { a.frames++ }
-func (a *arrivals) TakeOver(Window) { a.windows++ }
-func (a *arrivals) Gone(StreamID)   {}
+func (a *arrivals) Accept(Arrival)            { a.frames++ }
+func (a *arrivals) TakeOver([]event.Finished) { a.windows++ }
+func (a *arrivals) Gone(StreamID)             {}
 
 // stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.
 var stillMetrics = NewMetrics(prometheus.NewRegistry())

@@ -50,6 +50,12 @@ func (m MessageID) String() string {
 	return fmt.Sprintf("%d:%d:%d:%d", m.Ledger, m.Entry, m.TopicPartition, m.Batch)
 }
 
+// Finished names an event that was done, and the partition of its key.
+type Finished struct {
+	Partition ring.Partition
+	ID        MessageID
+}
+
 // Property is one application property of an event.
 type Property struct{ Name, Value string }
 

@@ -130,7 +130,7 @@ type part struct {
 	running  int            // deliveries of any tenure that are not over
 	withheld []ring.KeyHash // keys for which an open gate is closed still
 	actors   *actor         // all active keys of the partition, linked by inPart
-	done     history
+	leaves   uint64         // what the window remembers under serials before this one is for the next owner, unless the partition is ours
 }
 
 // ours reports whether events for the partition are taken in: it is ours, even if

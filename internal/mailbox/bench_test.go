@@ -118,9 +118,9 @@ func benchmarkMailboxes(b *testing.B, from Sender) {
 
 // One operation is the look-up of an id in a full window, half of them known.
 func BenchmarkWindowLookup(b *testing.B) {
-	w := newTestWindow(ring.Partitions, DefaultConfig().WindowBytesMax/recordBytes, time.Hour)
+	w := newTestWindow(DefaultConfig().WindowBytesMax/recordBytes, time.Hour)
 	for i := range w.countMax {
-		w.add(0, i%ring.Partitions, event.MessageID{Ledger: 7, Entry: int64(i)})
+		w.add(0, ring.Partition(i%ring.Partitions), event.MessageID{Ledger: 7, Entry: int64(i)})
 	}
 	b.ReportAllocs()
 	b.ResetTimer()

@@ -412,7 +412,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	b.place(now, a, out)
 	if p.gate != ownership.Open {
 		out.Ended = append(out.Ended, p.number)
-		b.dropWindow(p)
+		b.partWith(p)
 	}
 }
 
@@ -514,7 +514,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 		a = next
 	}
 	b.repayAll(out)
-	b.dropWindow(p)
+	b.partWith(p)
 }
 
 // refuseWaiting sends the waiting events of a key to their next owner.
@@ -529,10 +529,12 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 	}
 }
 
-// dropWindow forgets what was done on a partition that we have nothing to do with.
-func (b *Boxes) dropWindow(p *part) {
-	if p.gate == ownership.Closed && p.running == 0 {
-		b.window.drop(&p.done)
+// partWith marks what was done on a partition that is not ours for its next owner.
+// What comes later is not: the next owner may be faster than our table, and it may be us.
+func (b *Boxes) partWith(p *part) {
+	if !p.ours() {
+		p.leaves = b.window.end
+		b.window.beginSweep()
 	}
 }
 
@@ -647,23 +649,31 @@ func (b *Boxes) Next() clock.Instant {
 	return next
 }
 
-// Window returns the ids of the events of p that were done lately, oldest first, for
-// the partition's next owner. They are forgotten when its gate is closed.
-func (b *Boxes) Window(p ring.Partition) []event.MessageID { return b.window.ids(b.part(p).done) }
+// PartWith forgets events that were done lately on partitions that were ours, and
+// appends them to dst for the next owners: the newest first, at most so many, and only
+// where elsewhere says that there is such an owner. It reports whether there may be more.
+func (b *Boxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+	return b.window.sweepSome(idsMax, func(serial uint64, number ring.Partition) bool {
+		p := b.part(number)
+		return serial < p.leaves && !p.ours() && elsewhere(number)
+	}, dst)
+}
 
-// AddWindow takes over what an earlier owner of p has done, oldest first. Events
-// that wait here and stand in it are answered Done; one that runs goes on, and counts
-// by its result.
-func (b *Boxes) AddWindow(now clock.Instant, p ring.Partition, ids []event.MessageID, out *Output) {
+// PartAgain lets PartWith begin again: what had no owner elsewhere may have one.
+func (b *Boxes) PartAgain() { b.window.beginSweep() }
+
+// TakeOver takes in what earlier owners have done. Events that wait here and stand in
+// it are answered Done; one that runs goes on, and counts by its result.
+func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) {
 	b.call++
-	for _, id := range ids {
-		hash := hashOf(id)
-		it, done := b.lookUp(hash, id)
+	for _, d := range done {
+		hash := hashOf(d.ID)
+		it, known := b.lookUp(hash, d.ID)
 		switch {
 		case it != nil && it.delivery == 0:
 			b.takeOut(now, it, out)
-		case it == nil && !done:
-			b.known.add(hash, b.window.add(now, &b.part(p).done, id, hash))
+		case it == nil && !known:
+			b.known.add(hash, b.window.add(now, d.Partition, d.ID, hash))
 		}
 	}
 }
@@ -786,7 +796,7 @@ func (b *Boxes) replace(it *item, e *event.Event) {
 
 // settleDone is settle for an event that was done: its id goes over to the window.
 func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
-	ref := b.window.add(now, &it.actor.part.done, it.id, it.hash)
+	ref := b.window.add(now, it.actor.part.number, it.id, it.hash)
 	b.known.replace(it.hash, it.ref(), ref)
 	b.release(it, event.Verdict{Kind: event.Done}, out)
 }

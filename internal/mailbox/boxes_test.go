@@ -494,6 +494,19 @@ func TestStatsKnowTheOldestEventThatIsHere(t *testing.T) {
 	}
 }
 
+// partWith returns what boxes tell next owners, who may own everything.
+func (f *fixture) partWith(idsMax int) []event.Finished {
+	done, _ := f.PartWith(idsMax, func(ring.Partition) bool { return true }, nil)
+	return done
+}
+
+func finished(events ...*event.Event) (done []event.Finished) {
+	for _, e := range events {
+		done = append(done, event.Finished{Partition: e.Partition, ID: e.ID})
+	}
+	return done
+}
+
 func TestTheWindowIsHandedOver(t *testing.T) {
 	from, to := newFixture(t, nil), newFixture(t, nil)
 	done, waits, runs := from.event("ann"), from.event("ann"), from.event("ann")
@@ -501,21 +514,87 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	for range 3 {
 		from.finish(from.takeOne(), event.ResultDone, "")
 	}
-	ids := from.Window(done.Partition)
-	if !slices.Equal(ids, []event.MessageID{done.ID, waits.ID, runs.ID}) {
-		t.Fatalf("window %v", ids)
+	if got := from.partWith(10); got != nil {
+		t.Fatalf("parts with %v of a partition that is its own", got)
+	}
+	from.setGate(done.Partition, ownership.Closed)
+	ids := from.partWith(2)
+	if want := finished(runs, waits); !slices.Equal(ids, want) {
+		t.Fatalf("parts with %v, want %v", ids, want)
+	}
+	from.want(from.accept(5, waits), says(5, waits.Handle, event.Verdict{Kind: event.NotOwner, Epoch: from.epoch}))
+	// Until the next owner is told, it is known here.
+	from.want(from.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
+	ids = append(ids, from.partWith(10)...)
+	if want := finished(runs, waits, done); !slices.Equal(ids, want) {
+		t.Fatalf("parts with %v, want %v", ids, want)
+	}
+	if from.Stats().WindowIDs != 0 || from.partWith(10) != nil {
+		t.Error("it still holds what it has parted with")
 	}
 
 	to.accept(Local, runs, waits)
 	to.takeOne()
 	to.out.Reset()
-	to.AddWindow(to.now, done.Partition, ids, &to.out)
+	to.TakeOver(to.now, ids, &to.out)
 	to.want(to.out.Verdicts, says(Local, waits.Handle, event.Verdict{Kind: event.Done}))
 	to.want(to.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
+}
 
-	from.setGate(done.Partition, ownership.Closed)
-	if got := from.Window(done.Partition); len(got) != 0 {
-		t.Errorf("after the gate has closed the window still holds %v", got)
+// A partition that comes back before its next owner was told keeps what is left; what
+// has no owner elsewhere waits for one.
+func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
+	f := newFixture(t, nil)
+	first, second := f.event("ann"), f.event("ann")
+	f.accept(Local, first, second)
+	for range 2 {
+		f.finish(f.takeOne(), event.ResultDone, "")
+	}
+	f.setGate(first.Partition, ownership.Closed)
+	if got := f.partWith(1); !slices.Equal(got, finished(second)) {
+		t.Fatalf("parts with %v, want the newest", got)
+	}
+	f.setGate(first.Partition, ownership.Waiting)
+	if got := f.partWith(10); got != nil {
+		t.Fatalf("parts with %v of a partition that is its own again", got)
+	}
+	f.setGate(first.Partition, ownership.Closed)
+	if got, more := f.PartWith(10, func(ring.Partition) bool { return false }, nil); got != nil || more {
+		t.Fatalf("parts with %v for nobody, and there is more: %t", got, more)
+	}
+	f.PartAgain()
+	if got := f.partWith(10); !slices.Equal(got, finished(first)) {
+		t.Fatalf("parts with %v, want the other", got)
+	}
+}
+
+// The next owner of a partition may be told before its table says that it is one, and
+// has closed that gate long ago.
+func TestWhatComesEarlyStays(t *testing.T) {
+	f := newFixture(t, nil)
+	early, other := f.event("ann"), f.event("bob")
+	f.setGate(early.Partition, ownership.Closed)
+	f.TakeOver(f.now, finished(early), &f.out)
+	f.accept(Local, other)
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.setGate(other.Partition, ownership.Closed)
+	if got := f.partWith(10); !slices.Equal(got, finished(other)) {
+		t.Errorf("parts with %v, want %v", got, finished(other))
+	}
+	f.want(f.accept(5, early), says(5, early.Handle, event.Verdict{Kind: event.Done}))
+}
+
+// What ends after its gate has closed is told as well.
+func TestWhatEndsLateIsHandedOver(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.accept(Local, e)
+	d := f.takeOne()
+	f.setGate(e.Partition, ownership.Draining)
+	f.partWith(10)
+	f.finish(d, event.ResultDone, "")
+	if got := f.partWith(10); !slices.Equal(got, finished(e)) {
+		t.Errorf("parts with %v, want %v", got, finished(e))
 	}
 }
 
@@ -525,7 +604,7 @@ func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
 	f.accept(Local, failed, next)
 	f.finish(f.takeOne(), event.ResultRetry, "boom")
 	f.out.Reset()
-	f.AddWindow(f.now, failed.Partition, []event.MessageID{failed.ID}, &f.out)
+	f.TakeOver(f.now, finished(failed), &f.out)
 	f.want(f.out.Verdicts, says(Local, failed.Handle, event.Verdict{Kind: event.Done}))
 	if d := f.takeOne(); d.Event != next {
 		t.Errorf("then %v, want %v", d.Event.ID, next.ID)

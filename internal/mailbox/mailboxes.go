@@ -183,16 +183,29 @@ func (m *Mailboxes) Next() clock.Instant {
 	return next
 }
 
-// Window is [Boxes.Window].
-func (m *Mailboxes) Window(p ring.Partition) (ids []event.MessageID) {
-	m.of(p, func(b *Boxes) { ids = b.Window(p) })
-	return ids
+// PartWith is [Boxes.PartWith], with idsMax for each shard.
+func (m *Mailboxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+	m.each(func(b *Boxes) {
+		var older bool
+		dst, older = b.PartWith(idsMax, elsewhere, dst)
+		more = more || older
+	})
+	return dst, more
 }
 
-// AddWindow is [Boxes.AddWindow].
-func (m *Mailboxes) AddWindow(p ring.Partition, ids []event.MessageID, out *Output) {
+// PartAgain is [Boxes.PartAgain].
+func (m *Mailboxes) PartAgain() { m.each((*Boxes).PartAgain) }
+
+// TakeOver is [Boxes.TakeOver].
+func (m *Mailboxes) TakeOver(done []event.Finished, out *Output) {
 	now := m.now()
-	m.of(p, func(b *Boxes) { b.AddWindow(now, p, ids, out) })
+	var sorted buckets[event.Finished]
+	sorted.fill(done, len(m.shards), func(d event.Finished) int { return int(d.Partition) % len(m.shards) })
+	for i := range m.shards {
+		if ids := sorted.of(i); len(ids) > 0 {
+			m.shards[i].with(func(b *Boxes) { b.TakeOver(now, ids, out) })
+		}
+	}
 }
 
 // Inspect is [Boxes.Inspect].

@@ -59,6 +59,7 @@ type refDone struct {
 	id      event.MessageID
 	p       ring.Partition
 	at      clock.Instant
+	leaves  bool // its partition was not ours afterwards
 	dropped bool // it still counts
 }
 
@@ -182,11 +183,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	p := e.event.Partition
 	e.running = 0
 	ended = r.gates[p].Gate != ownership.Open
-	defer func() {
-		if r.runningOn(p) == 0 && r.gates[p].Gate == ownership.Closed {
-			r.dropWindow(p)
-		}
-	}()
+	defer r.partWith(p)
 	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, e.event.Crashes, result)
 	final := event.Verdict{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}
 	if final.FirstError == "" {
@@ -235,16 +232,27 @@ func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said 
 			}
 		}
 	}
-	if c.Gate == ownership.Closed && r.runningOn(c.Partition) == 0 {
-		r.dropWindow(c.Partition)
-	}
+	r.partWith(c.Partition)
 	return said
 }
 
-func (r *reference) dropWindow(p ring.Partition) {
+func (r *reference) partWith(p ring.Partition) {
 	for i := range r.window {
-		r.window[i].dropped = r.window[i].dropped || r.window[i].p == p
+		if r.window[i].p == p && !r.ours(p) {
+			r.window[i].leaves = true
+		}
 	}
+}
+
+// leaving takes up to max ids out of the window that are for others, the newest first.
+func (r *reference) leaving(idsMax int) (done []event.Finished) {
+	for i := len(r.window) - 1; i >= 0 && len(done) < idsMax; i-- {
+		if d := &r.window[i]; d.leaves && !d.dropped && !r.ours(d.p) {
+			d.dropped = true
+			done = append(done, event.Finished{Partition: d.p, ID: d.id})
+		}
+	}
+	return done
 }
 
 func (r *reference) windowIDs() (n int) {
@@ -501,6 +509,16 @@ func (m *model) changeGate(c ownership.GateChange) {
 	m.expect("SetGates", want)
 }
 
+// partWith hands over some of what is for others.
+func (m *model) partWith() {
+	idsMax := rapid.IntRange(0, 5).Draw(m.T, "ids")
+	m.boxes.PartAgain()
+	got, more := m.boxes.PartWith(idsMax, func(ring.Partition) bool { return true }, nil)
+	if want := m.ref.leaving(idsMax); !slices.Equal(got, want) || !more && len(want) == idsMax && m.ref.leaving(1) != nil {
+		m.Fatalf("parts with %v, and more: %t; want %v", got, more, want)
+	}
+}
+
 // worker lets one come or go.
 func (m *model) worker() {
 	clear(m.stuckTo)
@@ -697,7 +715,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, m.partWith, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
 		for _, p := range m.partitions {

@@ -1,14 +1,14 @@
 package mailbox
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
 )
 
-// recordBytes is what one id counts in a window: its record (48 bytes), its share of
+// recordBytes is what one id counts in a window: its record (40 bytes), its share of
 // the index (12 to 24), and what is held twice while either of them grows.
 const recordBytes = 128
 
@@ -28,21 +28,18 @@ type window struct {
 	records    []record // serial modulo its length
 	first, end uint64   // serials from first on and before end are in the ring
 	n          int      // how many of them are remembered; the first is
+	sweep      uint64   // sweepSome has looked at serials from here on
 	read       uint32   // by forgetSome
 }
 
 // record is one id.
 type record struct {
-	id      event.MessageID
-	at      clock.Instant
-	before  uint64 // serial of the one before it in its partition; forgotten if less than window.first
-	hash    uint32 // of the id
-	dropped bool
+	id        event.MessageID
+	at        clock.Instant
+	hash      uint32 // of the id
+	partition ring.Partition
+	dropped   bool
 }
-
-// history is a partition's part of a window: the serial of its newest record, or less
-// than window.first when it has none.
-type history struct{ newest uint64 }
 
 func newWindow(known *index, bytesMax int, ageMax time.Duration) window {
 	countMax := max(1, bytesMax/recordBytes)
@@ -63,15 +60,15 @@ func (w *window) isID(ref uint32, id event.MessageID) bool {
 
 // add remembers that id was done, at the expense of the oldest, and returns the
 // reference to put into the index. The id must not be known.
-func (w *window) add(now clock.Instant, h *history, id event.MessageID, hash uint32) (ref uint32) {
+func (w *window) add(now clock.Instant, p ring.Partition, id event.MessageID, hash uint32) (ref uint32) {
 	if w.end-w.first == uint64(len(w.records)) {
 		w.makeRoom()
 	}
-	*w.at(w.end) = record{id: id, at: now, before: h.newest, hash: hash}
-	h.newest = w.end
+	serial := w.end
+	*w.at(serial) = record{id: id, at: now, hash: hash, partition: p}
 	w.end++
 	w.n++
-	return refOf(h.newest)
+	return refOf(serial)
 }
 
 func refOf(serial uint64) uint32 { return uint32(serial) | doneBit }
@@ -124,13 +121,26 @@ func (w *window) trim() {
 	}
 }
 
-// drop forgets all ids of a partition.
-func (w *window) drop(h *history) {
-	for serial := h.newest; serial >= w.first; serial = w.at(serial).before {
-		w.forget(serial)
+// beginSweep lets sweepSome begin with the newest record.
+func (w *window) beginSweep() { w.sweep = w.end }
+
+// sweepMax is how many records sweepSome looks at.
+const sweepMax = 1 << 14
+
+// sweepSome forgets the newest ids that it has not looked at yet and that leave, at most
+// so many, appends them to dst, and reports whether there may be more. It reads the
+// records in the order in which they lie in memory: to look at those that stay costs little.
+func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
+		w.sweep--
+		if r := w.at(w.sweep); !r.dropped && leaves(w.sweep, r.partition) {
+			dst = append(dst, event.Finished{Partition: r.partition, ID: r.id})
+			w.forget(w.sweep)
+			idsMax--
+		}
 	}
-	h.newest = 0
 	w.trim()
+	return dst, w.sweep > w.first
 }
 
 // expire forgets what is too old.
@@ -147,16 +157,6 @@ func (w *window) next() clock.Instant {
 		return clock.Forever
 	}
 	return w.at(w.first).at.Add(w.ageMax + w.ageMax/16)
-}
-
-// ids returns the ids of a partition, oldest first.
-func (w *window) ids(h history) []event.MessageID {
-	var ids []event.MessageID
-	for serial := h.newest; serial >= w.first; serial = w.at(serial).before {
-		ids = append(ids, w.at(serial).id)
-	}
-	slices.Reverse(ids)
-	return ids
 }
 
 // hashOf spreads ids. Two ids with one hash cost a look at each other's record.

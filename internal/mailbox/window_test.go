@@ -9,44 +9,50 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
 )
 
 func entry(n int) event.MessageID { return event.MessageID{Ledger: 7, Entry: int64(n)} }
 
-// testWindow is a window with an index of its own, and the histories of its partitions.
-type testWindow struct {
-	window
-	histories []history
-}
+// testWindow is a window with an index of its own.
+type testWindow struct{ window }
 
-func newTestWindow(partitions, countMax int, ageMax time.Duration) *testWindow {
-	return &testWindow{newWindow(newIndex(), countMax*recordBytes, ageMax), make([]history, partitions)}
+func newTestWindow(countMax int, ageMax time.Duration) *testWindow {
+	return &testWindow{newWindow(newIndex(), countMax*recordBytes, ageMax)}
 }
 
 func (w *testWindow) has(id event.MessageID) bool {
 	return w.known.find(hashOf(id), func(ref uint32) bool { return w.isID(ref, id) }) != 0
 }
 
-func (w *testWindow) add(now clock.Instant, part int, id event.MessageID) {
+func (w *testWindow) add(now clock.Instant, p ring.Partition, id event.MessageID) {
 	if !w.has(id) {
-		w.known.add(hashOf(id), w.window.add(now, &w.histories[part], id, hashOf(id)))
+		w.known.add(hashOf(id), w.window.add(now, p, id, hashOf(id)))
 	}
 }
 
-func (w *testWindow) ids(part int) []event.MessageID { return w.window.ids(w.histories[part]) }
+// holds returns what w remembers, oldest first.
+func (w *testWindow) holds() (held []event.Finished) {
+	for serial := w.first; serial < w.end; serial++ {
+		if r := w.at(serial); !r.dropped {
+			held = append(held, event.Finished{Partition: r.partition, ID: r.id})
+		}
+	}
+	return held
+}
 
 func TestWindowForgetsTheOldestOfAllPartitionsFirst(t *testing.T) {
-	w := newTestWindow(2, 3, time.Hour)
+	w := newTestWindow(3, time.Hour)
 	for n := range 4 {
-		w.add(clock.Instant(n), n%2, entry(n))
+		w.add(clock.Instant(n), ring.Partition(n%2), entry(n))
 	}
 	if w.has(entry(0)) || !w.has(entry(1)) || !w.has(entry(2)) || !w.has(entry(3)) || w.n != 3 {
-		t.Errorf("partitions hold %v and %v, want all but entry 0", w.ids(0), w.ids(1))
+		t.Errorf("it holds %v, want all but entry 0", w.holds())
 	}
 }
 
 func TestWindowAges(t *testing.T) {
-	w := newTestWindow(1, 100, 16*time.Second)
+	w := newTestWindow(100, 16*time.Second)
 	if got := w.next(); got != clock.Forever {
 		t.Errorf("an empty window is due at %d", got)
 	}
@@ -61,49 +67,62 @@ func TestWindowAges(t *testing.T) {
 	}
 	w.expire(clock.Instant(16 * time.Second))
 	if w.has(entry(0)) || !w.has(entry(1)) {
-		t.Errorf("after 16 s it holds %v, want entry 1 alone", w.ids(0))
+		t.Errorf("after 16 s it holds %v, want entry 1 alone", w.holds())
 	}
 }
 
-// The window against a slice, with partitions that are dropped now and then.
+// The window against a slice, of which some partitions are taken now and then, in parts.
 func TestWindowMatchesASlice(t *testing.T) {
 	const partitions, countMax = 3, 100
 	rapid.Check(t, func(t *rapid.T) {
-		w := newTestWindow(partitions, countMax, time.Minute)
+		w := newTestWindow(countMax, time.Minute)
 		type done struct {
-			id      event.MessageID
-			part    int
+			event.Finished
 			dropped bool
 		}
 		var want []done
+		swept := 0 // want before this one is still to be looked at
 		for range 500 {
-			id, part := entry(rapid.IntRange(0, 300).Draw(t, "id")), rapid.IntRange(0, partitions-1).Draw(t, "part")
-			if rapid.IntRange(0, 29).Draw(t, "drop") == 29 {
-				w.drop(&w.histories[part])
-				for i := range want {
-					want[i].dropped = want[i].dropped || want[i].part == part
+			id, part := entry(rapid.IntRange(0, 300).Draw(t, "id")), ring.Partition(rapid.IntRange(0, partitions-1).Draw(t, "part"))
+			switch rapid.IntRange(0, 29).Draw(t, "sweep") {
+			case 28:
+				w.beginSweep()
+				swept = len(want)
+			case 29:
+				idsMax := rapid.IntRange(0, countMax).Draw(t, "ids")
+				got, more := w.sweepSome(idsMax, func(_ uint64, p ring.Partition) bool { return p == part }, nil)
+				var taken []event.Finished
+				for ; swept > 0 && len(taken) < idsMax; swept-- {
+					if d := &want[swept-1]; d.Partition == part && !d.dropped {
+						d.dropped = true
+						taken = append(taken, d.Finished)
+					}
+				}
+				if !slices.Equal(got, taken) {
+					t.Fatalf("took %v, want %v", got, taken)
+				}
+				if left := slices.ContainsFunc(want[:swept], func(d done) bool { return !d.dropped }); left && !more {
+					t.Fatalf("nothing is left to look at, want %v", want[:swept])
 				}
 			}
 			w.add(0, part, id)
-			if !slices.ContainsFunc(want, func(d done) bool { return d.id == id && !d.dropped }) {
-				want = append(want, done{id: id, part: part})
+			if !slices.ContainsFunc(want, func(d done) bool { return d.ID == id && !d.dropped }) {
+				want = append(want, done{Finished: event.Finished{Partition: part, ID: id}})
 			}
 			if len(want) > countMax {
 				want = want[1:]
+				swept = max(0, swept-1)
 			}
-			var got, wantIDs []event.MessageID
-			for part := range partitions {
-				got = append(got, w.ids(part)...)
-				for _, d := range want {
-					if d.part == part && !d.dropped {
-						wantIDs = append(wantIDs, d.id)
-					}
+			var held []event.Finished
+			for _, d := range want {
+				if !d.dropped {
+					held = append(held, d.Finished)
 				}
 			}
-			if !slices.Equal(got, wantIDs) || w.n != len(wantIDs) || w.known.n != w.n {
-				t.Fatalf("window holds %v, want %v", got, wantIDs)
+			if got := w.holds(); !slices.Equal(got, held) || w.n != len(held) || w.known.n != w.n {
+				t.Fatalf("window holds %v, want %v", got, held)
 			}
-			if w.has(id) != slices.Contains(wantIDs, id) || w.has(entry(-1)) {
+			if w.has(id) != slices.ContainsFunc(held, func(d event.Finished) bool { return d.ID == id }) || w.has(entry(-1)) {
 				t.Fatalf("has(%v) = %v", id, w.has(id))
 			}
 			if len(w.records) > countMax {
@@ -111,4 +130,21 @@ func TestWindowMatchesASlice(t *testing.T) {
 			}
 		}
 	})
+}
+
+// However little of a long window leaves, no look at it takes long.
+func TestSweepsLookAtSoManyRecords(t *testing.T) {
+	w := newTestWindow(3*sweepMax, time.Hour)
+	w.add(0, 1, entry(-1))
+	for n := range 2 * sweepMax {
+		w.add(0, 0, entry(n))
+	}
+	w.beginSweep()
+	leaves := func(_ uint64, p ring.Partition) bool { return p == 1 }
+	for call := range 3 {
+		got, more := w.sweepSome(10, leaves, nil)
+		if want := call == 2; (len(got) == 1) != want || more == want {
+			t.Errorf("call %d found %v, more %t", call, got, more)
+		}
+	}
 }

@@ -41,7 +41,13 @@ type dataPath interface {
 	SetLease(ownership.Lease)
 	// SetTable publishes the newest applied epoch for routing.
 	SetTable(*ownership.Table)
+	// HandOver tells the next owners a part of what was done here, and whether there may be more.
+	HandOver() (more bool)
 }
+
+// handoverPause is how long the next owners are left alone before they are told more:
+// what comes to a node at once delays the events that it takes over.
+const handoverPause = 4 * time.Millisecond
 
 // driver is the one goroutine that owns a machine, for one incarnation.
 // It alone changes gates, so a Beat is always a consistent cut.
@@ -106,8 +112,10 @@ func (d *driver) Status() ownership.Status {
 // it: ownership.Lost, Exit or Left, or nil when ctx ended.
 func (d *driver) run(ctx context.Context) ownership.Effect {
 	defer close(d.ended)
-	timer := time.NewTimer(0)
+	timer, pause := time.NewTimer(0), time.NewTimer(0)
 	defer timer.Stop()
+	defer pause.Stop()
+	telling := true // until pause ends
 	for {
 		var inputs []ownership.Input
 		select {
@@ -119,11 +127,17 @@ func (d *driver) run(ctx context.Context) ownership.Effect {
 			inputs = append([]ownership.Input{d.takeIdle()}, d.news()...)
 		case <-timer.C:
 			inputs = append(inputs, ownership.Tick{})
+		case <-pause.C:
+			telling = false
 		}
 		for _, in := range inputs {
 			if end := d.step(in); end != nil {
 				return end
 			}
+		}
+		if !telling && d.path.HandOver() {
+			telling = true
+			pause.Reset(handoverPause)
 		}
 		timer.Reset(d.untilNext())
 	}

@@ -236,6 +236,9 @@ func (l *life) SetTable(t *ownership.Table) {
 	n.look()
 }
 
+// HandOver implements dataPath.
+func (l *life) HandOver() (more bool) { return l.node.pipeline.HandOver() }
+
 // isMember reports whether the newest table names this incarnation.
 func (l *life) isMember() bool {
 	t := l.node.pipeline.Table()

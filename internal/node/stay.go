@@ -160,14 +160,31 @@ func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
 			return false
 		}
 	}
-	select { // lost, they cost no more than a duplicate
+	n.handOver(ctx)
+	return ctx.Err() == nil
+}
+
+// handOver tells the next owners the rest of what was done here. It gives up when that
+// takes too long: lost, the oldest of it, it costs no more than a duplicate.
+func (n *Node) handOver(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
+	defer cancel()
+	for n.pipeline.HandOver() { // its driver has ended
+		select {
+		case <-time.After(handoverPause):
+		case <-ctx.Done():
+			return
+		}
+	}
+	select {
 	case <-n.pool.HandedOver():
 	case <-time.After(n.cfg.Forward.DeadAfter):
 	case <-ctx.Done():
-		return false
 	}
-	return true
 }
+
+// handoverTimeout suffices for twice what the window of a node holds by default.
+const handoverTimeout = 5 * time.Second
 
 // beginStay begins the stay after s, if it is wanted.
 func (n *Node) beginStay(s *stay) bool {

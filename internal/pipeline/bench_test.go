@@ -49,7 +49,7 @@ func (h holder) Credit(forward.Peer, []event.Key, int)                      {}
 func (h holder) SetRoute(forward.Peer, forward.Route)                       {}
 func (h holder) Newest(_ []event.Handle, dst []*event.Event) []*event.Event { return dst }
 func (h holder) Drop([]event.Handle)                                        {}
-func (h holder) HandOver(forward.Peer, []forward.Window)                    {}
+func (h holder) HandOver(forward.Peer, []event.Finished)                    {}
 
 type settler struct{ *alone }
 

@@ -12,47 +12,36 @@ import (
 
 // SetGates changes gates. When it returns, no delivery under an old gate begins,
 // and events that waited behind a closed one are on their way back.
-//
-// What was done on a partition goes to its next owner when its gate is closed: nothing
-// of it runs any more then, and the Beat that says so is not built yet.
 func (p *Pipeline) SetGates(changes []ownership.GateChange) {
-	for _, c := range changes {
-		if c.Gate != ownership.Closed {
-			continue
-		}
-		if ids := p.Boxes.Window(c.Partition); len(ids) > 0 { // which closing the gate forgets
-			p.moving = append(p.moving, forward.Window{Partition: c.Partition, IDs: ids})
-		}
-	}
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
-	p.handOver()
 }
 
-// handOver sends the windows of closed partitions to whom the newest table names. A
-// gate that has never been open is closed before the table of its epoch is here.
-func (p *Pipeline) handOver() { p.moving = p.tellNext(p.moving) }
+// handoverMax is how many finished events of each shard of the mailboxes are told at once.
+const handoverMax = 64
 
-// tellNext sends windows to the next owners of their partitions, and returns those
-// whose owner is nobody else.
-func (p *Pipeline) tellNext(windows []forward.Window) (kept []forward.Window) {
+// HandOver tells the next owners of partitions that were ours what was done on them, as
+// the newest table names them: a part of it, the newest first, since what the broker
+// delivers again after a move is mostly that. It reports whether it should be called
+// again. Whoever calls SetGates and SetTable calls it, in pauses: the window of a node is
+// long, and to tell it at once would hold up the events of partitions that move.
+func (p *Pipeline) HandOver() (more bool) {
 	t, self := p.table.Load(), *p.self.Load()
-	if t == nil || len(windows) == 0 {
-		return windows
+	if t == nil || self != p.tabled {
+		return false // what was ours under another name has no next owner before the next table
 	}
-	next := make(map[ownership.Incarnation][]forward.Window, len(t.Members))
-	for _, w := range windows {
-		if owner := t.Owner(w.Partition).Inc; owner != self {
-			next[owner] = append(next[owner], w)
-		} else {
-			kept = append(kept, w)
+	p.parting, more = p.Boxes.PartWith(handoverMax, func(q ring.Partition) bool { return t.Owner(q).Inc != self }, p.parting[:0])
+	for _, n := range t.Members { // in their order, which a map would not keep
+		p.mine = p.mine[:0]
+		for _, done := range p.parting {
+			if t.Owner(done.Partition).Inc == n.Inc {
+				p.mine = append(p.mine, done)
+			}
+		}
+		if len(p.mine) > 0 {
+			p.Holder.HandOver(forward.Peer(n.Inc), p.mine)
 		}
 	}
-	for _, n := range t.Members { // a map's order would not do
-		if windows := next[n.Inc]; len(windows) > 0 {
-			p.Holder.HandOver(forward.Peer(n.Inc), windows)
-		}
-	}
-	return kept
+	return more
 }
 
 // Revoke takes partitions back from the application; a final one takes everything.
@@ -68,23 +57,16 @@ func (p *Pipeline) Revoke(r ownership.Revoke) {
 func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }
 
 // Rest returns those of the partitions on which nothing runs now, and on which keys
-// deliveries run on the others. What was done there is on its way to the next owner
-// then, who need not wait for these keys with the rest.
+// deliveries run on the others: the next owner need not wait for these keys with the rest.
 func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 	var none []ring.Partition
-	var done []forward.Window
 	for q := range partitions.All() {
-		keys := p.Boxes.Busy(q)
-		if len(keys) == 0 {
+		if keys := p.Boxes.Busy(q); len(keys) > 0 {
+			busy = append(busy, ownership.Busy{Partition: q, Keys: keys})
+		} else {
 			none = append(none, q)
-			continue
-		}
-		busy = append(busy, ownership.Busy{Partition: q, Keys: keys})
-		if ids := p.Boxes.Window(q); len(ids) > 0 {
-			done = append(done, forward.Window{Partition: q, IDs: ids})
 		}
 	}
-	p.tellNext(done)
 	return ownership.SetOf(none...), busy
 }
 
@@ -104,8 +86,8 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.Peers.SetEpoch(t.Cur)
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
-	p.handOver()
-	p.moving = nil // the rest is ours again
+	p.tabled = *p.self.Load()
+	p.Boxes.PartAgain()
 }
 
 // route is an epoch as forward sees it.

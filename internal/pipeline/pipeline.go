@@ -57,7 +57,7 @@ type Holder interface {
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
 	Drop(handles []event.Handle)
-	HandOver(to forward.Peer, windows []forward.Window)
+	HandOver(to forward.Peer, done []event.Finished)
 }
 
 // Settler is stage 1, where an event's journey ends. It keeps no slice.
@@ -88,11 +88,15 @@ type Pipeline struct {
 	table  atomic.Pointer[ownership.Table]
 	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
 	guests guests
-	moving []forward.Window // the driver's: of closed partitions, until the table names their next owner
-	spares sync.Pool        // of *mailbox.Output
-	events sync.Pool        // of *[]*event.Event
-	words  sync.Pool        // of *[]event.Verdict
-	posts  sync.Pool        // of *post
+	spares sync.Pool // of *mailbox.Output
+	events sync.Pool // of *[]*event.Event
+	words  sync.Pool // of *[]event.Verdict
+	posts  sync.Pool // of *post
+
+	// The driver's.
+	tabled  ownership.Incarnation // who this node was when it got its newest table
+	parting []event.Finished      // of HandOver
+	mine    []event.Finished      // of HandOver, for one of the next owners
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
@@ -304,9 +308,9 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 	p.accept(mailbox.Sender(a.From), a.Epoch, a.Events)
 }
 
-// TakeOver implements forward.Acceptor: what was done on a partition before it is ours.
-func (p *Pipeline) TakeOver(w forward.Window) {
-	p.with(func(out *mailbox.Output) { p.Boxes.AddWindow(w.Partition, w.IDs, out) })
+// TakeOver implements forward.Acceptor: what was done on partitions before they are ours.
+func (p *Pipeline) TakeOver(done []event.Finished) {
+	p.with(func(out *mailbox.Output) { p.Boxes.TakeOver(done, out) })
 }
 
 // Gone implements forward.Acceptor.

@@ -61,6 +61,7 @@ type member struct {
 	lease    ownership.Lease
 	feed     feed
 	reaches  []reach
+	telling  bool // until the pause between two parts of what is handed over ends
 
 	// The network.
 	conns      []*peerConn
@@ -204,7 +205,7 @@ func (m *member) begin() {
 	m.life++
 	m.machine = ownership.New(cfg)
 	m.inputs, m.effects, m.ended, m.revoked, m.answer, m.told, m.idle = nil, nil, nil, 0, false, nil, nil
-	m.busy, m.paused = false, false
+	m.busy, m.paused, m.telling = false, false, false
 	m.gates = make([]ownership.GateChange, w.p.partitions)
 	for p := range m.gates {
 		m.gates[p] = ownership.GateChange{Partition: ring.Partition(p), Gate: m.machine.Gate(ring.Partition(p))}
@@ -275,10 +276,32 @@ func (m *member) drive() {
 			m.step(now, in)
 		default:
 			m.restAt = m.clock()
+			m.handOver()
 			m.arm()
 			return
 		}
 	}
+}
+
+// handoverPause is that of internal/node.
+const handoverPause = 4 * time.Millisecond
+
+// handOver tells the next owners what was done here, in parts.
+func (m *member) handOver() {
+	if m.telling || !m.pipeline.HandOver() {
+		return
+	}
+	m.telling = true
+	life := m.life
+	m.driver.later(handoverPause, func() {
+		if m.life != life {
+			return
+		}
+		m.telling = false
+		if !m.busy && m.ended == nil {
+			m.handOver()
+		}
+	})
 }
 
 // preempt lets the driver's goroutine wait between two effects.
@@ -585,9 +608,14 @@ func (m *member) leave() {
 
 // finishDrain ends the process when it has left and settled everything.
 func (m *member) finishDrain() {
-	if m.leftAt != 0 && m.consumer == nil {
-		m.process.later(m.w.between(0, 50*time.Millisecond), func() { m.kill(true) })
+	if m.leftAt == 0 || m.consumer != nil {
+		return
 	}
+	if m.pipeline.HandOver() {
+		m.process.later(handoverPause, m.finishDrain)
+		return
+	}
+	m.process.later(m.w.between(0, 50*time.Millisecond), func() { m.kill(true) })
 }
 
 // kill ends the process. The broker notices at once when its connections are closed,

@@ -30,7 +30,7 @@ type peerConn struct {
 	pause  time.Duration
 	ended  bool
 
-	windows []forward.Window // to be handed over
+	finished []event.Finished // to be handed over
 }
 
 // link is one stream of frames, from the member that has events to the one that owns
@@ -96,28 +96,25 @@ func (h holder) SetRoute(self forward.Peer, route forward.Route) {
 }
 
 // HandOver implements pipeline.Holder.
-func (h holder) HandOver(to forward.Peer, windows []forward.Window) {
+func (h holder) HandOver(to forward.Peer, done []event.Finished) {
 	if c := h.conn(ownership.Incarnation(to)); c != nil {
-		c.windows = append(c.windows, windows...)
+		c.finished = append(c.finished, done...)
 		c.handOver()
 	}
 }
 
-// handOver sends the windows that wait, if there is a stream.
+// handOver tells what waits to be told, if there is a stream.
 func (c *peerConn) handOver() {
 	l := c.link
-	if l == nil || len(c.windows) == 0 {
+	if l == nil || len(c.finished) == 0 {
 		return
 	}
-	windows := c.windows
-	c.windows = nil
+	done := c.finished
+	c.finished = nil
 	l.arrive(&l.there, l.from, l.to, func() {
-		if !l.inUp {
-			return
-		}
-		for _, w := range windows {
+		if l.inUp {
 			l.from.w.count("handed_over")
-			l.to.pipeline.TakeOver(w)
+			l.to.pipeline.TakeOver(done)
 		}
 	})
 }

@@ -1192,14 +1192,14 @@ func (x *Cancel) GetHandles() []uint64 {
 	return nil
 }
 
-// Window hands the dedup window of a partition to its next owner.
+// Window tells the next owner of partitions what was done on them lately, a part of what there is: the newest first.
 type Window struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The partition.
+	// The partition of all ids. Not sent any more: see partitions.
 	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	// The tenure that ends, named by the position where it began. Not sent in version 1: what was done is done under any tenure.
 	Tenure *Position `protobuf:"bytes,2,opt,name=tenure,proto3" json:"tenure,omitempty"`
-	// Ledger ids of the message ids that were done, oldest first.
+	// Ledger ids of the message ids that were done.
 	LedgerIds []int64 `protobuf:"varint,3,rep,packed,name=ledger_ids,json=ledgerIds,proto3" json:"ledger_ids,omitempty"`
 	// Entry ids, one for each.
 	EntryIds []int64 `protobuf:"varint,4,rep,packed,name=entry_ids,json=entryIds,proto3" json:"entry_ids,omitempty"`
@@ -1207,8 +1207,10 @@ type Window struct {
 	BatchIndexes []int32 `protobuf:"zigzag32,5,rep,packed,name=batch_indexes,json=batchIndexes,proto3" json:"batch_indexes,omitempty"`
 	// Topic partitions, one for each.
 	TopicPartitions []int32 `protobuf:"zigzag32,6,rep,packed,name=topic_partitions,json=topicPartitions,proto3" json:"topic_partitions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Partitions of their keys, one for each.
+	Partitions    []uint32 `protobuf:"varint,7,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Window) Reset() {
@@ -1279,6 +1281,13 @@ func (x *Window) GetBatchIndexes() []int32 {
 func (x *Window) GetTopicPartitions() []int32 {
 	if x != nil {
 		return x.TopicPartitions
+	}
+	return nil
+}
+
+func (x *Window) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
 	}
 	return nil
 }
@@ -1511,7 +1520,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
 	"\x06Cancel\x12\x18\n" +
-	"\ahandles\x18\x01 \x03(\x04R\ahandles\"\xe7\x01\n" +
+	"\ahandles\x18\x01 \x03(\x04R\ahandles\"\x87\x02\n" +
 	"\x06Window\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x123\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x06tenure\x12\x1d\n" +
@@ -1519,7 +1528,10 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"ledger_ids\x18\x03 \x03(\x03R\tledgerIds\x12\x1b\n" +
 	"\tentry_ids\x18\x04 \x03(\x03R\bentryIds\x12#\n" +
 	"\rbatch_indexes\x18\x05 \x03(\x11R\fbatchIndexes\x12)\n" +
-	"\x10topic_partitions\x18\x06 \x03(\x11R\x0ftopicPartitions\"\x14\n" +
+	"\x10topic_partitions\x18\x06 \x03(\x11R\x0ftopicPartitions\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\a \x03(\rR\n" +
+	"partitions\"\x14\n" +
 	"\x04Ping\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\"\x14\n" +
 	"\x04Pong\x12\f\n" +
