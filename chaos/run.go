@@ -79,13 +79,31 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	return conclude(ctx, o, g, d, p.published(), outcomes, err)
 }
 
+// warmUp lets the load run, and a member leave and come back if planned changes are to
+// be measured: a broker that has just started takes 100 ms to close its first consumers.
+func (c *chaos) warmUp(ctx context.Context, o options) error {
+	err := sleep(ctx, warmUp)
+	planned := slices.ContainsFunc(o.Kinds, func(k kind) bool { return profiles[k].graceful })
+	if err != nil || !planned || o.Control == controlShared {
+		return err
+	}
+	say("a leave and a join that are not measured")
+	if err := c.rejoin(ctx, c.group.members[0]); err != nil {
+		return err
+	}
+	if err := c.group.awaitWhole(ctx); err != nil {
+		return err
+	}
+	return sleep(ctx, quietMax)
+}
+
 // underLoad goes through all rounds while the publisher publishes.
 func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcomes []outcome, err error) {
 	loading, stop := context.WithCancel(ctx)
 	defer stop()
 	load, loading := errgroup.WithContext(loading)
 	load.Go(func() error { return p.run(loading) })
-	err = sleep(ctx, warmUp)
+	err = c.warmUp(ctx, o)
 	rounds := draw(o.Seed, o.Faults, o.Members, o.Kinds)
 	for i, r := range rounds {
 		if err != nil {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
@@ -93,9 +95,10 @@ func (h *handover) done() <-chan struct{} {
 }
 
 // encodeWindow returns what was done as it stands on the wire.
-func encodeWindow(done []event.Finished) *peerv1.Window {
+func encodeWindow(now clock.Instant, done []event.Finished) *peerv1.Window {
 	wire := &peerv1.Window{
 		Partitions:      make([]uint32, len(done)),
+		AgesMs:          make([]uint32, len(done)),
 		LedgerIds:       make([]int64, len(done)),
 		EntryIds:        make([]int64, len(done)),
 		BatchIndexes:    make([]int32, len(done)),
@@ -103,22 +106,32 @@ func encodeWindow(done []event.Finished) *peerv1.Window {
 	}
 	for i, d := range done {
 		wire.Partitions[i] = uint32(d.Partition)
+		wire.AgesMs[i] = uint32(min(max(0, now.Sub(d.At)), ageMax) / time.Millisecond)
 		wire.LedgerIds[i], wire.EntryIds[i] = d.ID.Ledger, d.ID.Entry
 		wire.BatchIndexes[i], wire.TopicPartitions[i] = d.ID.Batch, d.ID.TopicPartition
 	}
 	return wire
 }
 
-// decodeWindow reads what a peer has done.
-func decodeWindow(wire *peerv1.Window) ([]event.Finished, error) {
-	n, partitions := len(wire.GetLedgerIds()), wire.GetPartitions()
-	if len(partitions) == 0 && n <= frameItemsMax {
+// ageMax is more than anybody remembers what was done.
+const ageMax = 1 << 31 * time.Millisecond
+
+// decodeWindow reads what a peer has done. A peer that names one partition for all, or
+// no ages, is older than these fields.
+func decodeWindow(now clock.Instant, wire *peerv1.Window) ([]event.Finished, error) {
+	n, partitions, ages := len(wire.GetLedgerIds()), wire.GetPartitions(), wire.GetAgesMs()
+	if n > frameItemsMax {
+		return nil, fmt.Errorf("%w: a window of %d ids", errFrame, n)
+	}
+	if len(partitions) == 0 {
 		partitions = slices.Repeat([]uint32{wire.GetPartition()}, n)
 	}
-	if n > frameItemsMax || len(partitions) != n || len(wire.GetEntryIds()) != n ||
-		len(wire.GetBatchIndexes()) != n || len(wire.GetTopicPartitions()) != n {
-		return nil, fmt.Errorf("%w: a window of %d ledgers, %d partitions, %d entries, %d batch indexes and %d topic partitions", errFrame,
-			n, len(partitions), len(wire.GetEntryIds()), len(wire.GetBatchIndexes()), len(wire.GetTopicPartitions()))
+	if len(ages) == 0 {
+		ages = make([]uint32, n)
+	}
+	if len(partitions) != n || len(ages) != n || len(wire.GetEntryIds()) != n || len(wire.GetBatchIndexes()) != n || len(wire.GetTopicPartitions()) != n {
+		return nil, fmt.Errorf("%w: a window of %d ledgers, %d partitions, %d ages, %d entries, %d batch indexes and %d topic partitions", errFrame,
+			n, len(partitions), len(ages), len(wire.GetEntryIds()), len(wire.GetBatchIndexes()), len(wire.GetTopicPartitions()))
 	}
 	done := make([]event.Finished, n)
 	for i := range done {
@@ -131,6 +144,7 @@ func decodeWindow(wire *peerv1.Window) ([]event.Finished, error) {
 				Ledger: wire.GetLedgerIds()[i], Entry: wire.GetEntryIds()[i],
 				Batch: wire.GetBatchIndexes()[i], TopicPartition: wire.GetTopicPartitions()[i],
 			},
+			At: now.Add(-time.Duration(ages[i]) * time.Millisecond),
 		}
 	}
 	return done, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
@@ -20,6 +21,7 @@ func finished(p ring.Partition, n int) []event.Finished {
 		done[i] = event.Finished{
 			Partition: p,
 			ID:        event.MessageID{Ledger: 1 << 40, Entry: int64(i), Batch: int32(i%5) - 1, TopicPartition: int32(p)},
+			At:        clock.Instant(time.Duration(-i) * time.Millisecond),
 		}
 	}
 	return done
@@ -60,7 +62,11 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("a frame of %d ids, want %d at most", len(w), config.FrameEventsMax)
 			}
 		}
-		if got := slices.Concat(b.windows...); !slices.Equal(got, given) {
+		got := slices.Concat(b.windows...)
+		for i := range got { // the bubble's time stands still while they are under way
+			got[i].At = got[i].At.Add(-got[0].At.Sub(0))
+		}
+		if !slices.Equal(got, given) {
 			t.Errorf("%d ids arrived in another shape than %d were given", len(got), len(given))
 		}
 		sent, dropped := testutil.ToFloat64(a.metrics.windowSent), testutil.ToFloat64(a.metrics.windowDropped)
@@ -72,12 +78,12 @@ func TestHandOver(t *testing.T) {
 
 // Windows of a member from before they named the partition of each id are read.
 func TestWindowOfOnePartition(t *testing.T) {
-	got, err := decodeWindow(&peerv1.Window{
+	got, err := decodeWindow(9, &peerv1.Window{
 		Partition: 7, LedgerIds: []int64{1, 2}, EntryIds: []int64{3, 4}, BatchIndexes: []int32{-1, 0}, TopicPartitions: []int32{5, 6},
 	})
 	want := []event.Finished{
-		{Partition: 7, ID: event.MessageID{Ledger: 1, Entry: 3, Batch: -1, TopicPartition: 5}},
-		{Partition: 7, ID: event.MessageID{Ledger: 2, Entry: 4, Batch: 0, TopicPartition: 6}},
+		{Partition: 7, ID: event.MessageID{Ledger: 1, Entry: 3, Batch: -1, TopicPartition: 5}, At: 9},
+		{Partition: 7, ID: event.MessageID{Ledger: 2, Entry: 4, Batch: 0, TopicPartition: 6}, At: 9},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("read %v, %v, want %v", got, err, want)

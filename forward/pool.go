@@ -556,7 +556,7 @@ func (e *outEnd) sendReceipt(receipt uint64) error {
 }
 
 // windowIDBytesMax is what one id takes in a frame at most.
-const windowIDBytesMax = 32
+const windowIDBytesMax = 40
 
 // sendAside implements end: it hands over what was done.
 func (e *outEnd) sendAside(receipt uint64) (more bool, err error) {
@@ -568,7 +568,7 @@ func (e *outEnd) sendAside(receipt uint64) (more bool, err error) {
 	}
 	err = e.stream.SendMsg(&peerv1.ForwardRequest{
 		Receipt: receipt,
-		Frame:   &peerv1.ForwardRequest_Window{Window: encodeWindow(e.done)},
+		Frame:   &peerv1.ForwardRequest_Window{Window: encodeWindow(p.now(), e.done)},
 	})
 	p.metrics.windowSent.Add(float64(len(e.done)))
 	return more, sendError(err)

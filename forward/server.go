@@ -371,7 +371,7 @@ func (in *inbound) handle(f *eventsFrame) error {
 	case *peerv1.ForwardRequest_Ping:
 		in.link.ping(frame.Ping.GetK())
 	case *peerv1.ForwardRequest_Window:
-		done, err := decodeWindow(frame.Window)
+		done, err := decodeWindow(s.now(), frame.Window)
 		if err != nil {
 			return err
 		}

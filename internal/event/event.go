@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/ring"
 )
 
@@ -54,6 +55,7 @@ func (m MessageID) String() string {
 type Finished struct {
 	Partition ring.Partition
 	ID        MessageID
+	At        clock.Instant // by the clock of this node, to the millisecond if another one has told it
 }
 
 // Property is one application property of an event.

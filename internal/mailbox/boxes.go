@@ -412,7 +412,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	b.place(now, a, out)
 	if p.gate != ownership.Open {
 		out.Ended = append(out.Ended, p.number)
-		b.partWith(p)
+		b.partWith(now, p)
 	}
 }
 
@@ -514,7 +514,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 		a = next
 	}
 	b.repayAll(out)
-	b.partWith(p)
+	b.partWith(now, p)
 }
 
 // refuseWaiting sends the waiting events of a key to their next owner.
@@ -531,10 +531,10 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 
 // partWith marks what was done on a partition that is not ours for its next owner.
 // What comes later is not: the next owner may be faster than our table, and it may be us.
-func (b *Boxes) partWith(p *part) {
+func (b *Boxes) partWith(now clock.Instant, p *part) {
 	if !p.ours() {
 		p.leaves = b.window.end
-		b.window.beginSweep()
+		b.window.beginSweep(now)
 	}
 }
 
@@ -650,8 +650,9 @@ func (b *Boxes) Next() clock.Instant {
 }
 
 // PartWith forgets events that were done lately on partitions that were ours, and
-// appends them to dst for the next owners: the newest first, at most so many, and only
-// where elsewhere says that there is such an owner. It reports whether there may be more.
+// appends them to dst for the next owners: at most so many, those of the last seconds
+// first, and only where elsewhere says that there is such an owner. It reports whether
+// there may be more.
 func (b *Boxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
 	return b.window.sweepSome(idsMax, func(serial uint64, number ring.Partition) bool {
 		p := b.part(number)
@@ -660,7 +661,7 @@ func (b *Boxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []
 }
 
 // PartAgain lets PartWith begin again: what had no owner elsewhere may have one.
-func (b *Boxes) PartAgain() { b.window.beginSweep() }
+func (b *Boxes) PartAgain(now clock.Instant) { b.window.beginSweep(now) }
 
 // TakeOver takes in what earlier owners have done. Events that wait here and stand in
 // it are answered Done; one that runs goes on, and counts by its result.
@@ -673,7 +674,7 @@ func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) 
 		case it != nil && it.delivery == 0:
 			b.takeOut(now, it, out)
 		case it == nil && !known:
-			b.known.add(hash, b.window.add(now, d.Partition, d.ID, hash))
+			b.known.add(hash, b.window.add(min(now, d.At), d.Partition, d.ID, hash))
 		}
 	}
 }

@@ -500,9 +500,10 @@ func (f *fixture) partWith(idsMax int) []event.Finished {
 	return done
 }
 
-func finished(events ...*event.Event) (done []event.Finished) {
+// finished returns what was done just now.
+func (f *fixture) finished(events ...*event.Event) (done []event.Finished) {
 	for _, e := range events {
-		done = append(done, event.Finished{Partition: e.Partition, ID: e.ID})
+		done = append(done, event.Finished{Partition: e.Partition, ID: e.ID, At: f.now})
 	}
 	return done
 }
@@ -519,14 +520,14 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	}
 	from.setGate(done.Partition, ownership.Closed)
 	ids := from.partWith(2)
-	if want := finished(runs, waits); !slices.Equal(ids, want) {
+	if want := from.finished(runs, waits); !slices.Equal(ids, want) {
 		t.Fatalf("parts with %v, want %v", ids, want)
 	}
 	from.want(from.accept(5, waits), says(5, waits.Handle, event.Verdict{Kind: event.NotOwner, Epoch: from.epoch}))
 	// Until the next owner is told, it is known here.
 	from.want(from.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
 	ids = append(ids, from.partWith(10)...)
-	if want := finished(runs, waits, done); !slices.Equal(ids, want) {
+	if want := from.finished(runs, waits, done); !slices.Equal(ids, want) {
 		t.Fatalf("parts with %v, want %v", ids, want)
 	}
 	if from.Stats().WindowIDs != 0 || from.partWith(10) != nil {
@@ -551,7 +552,7 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 		f.finish(f.takeOne(), event.ResultDone, "")
 	}
 	f.setGate(first.Partition, ownership.Closed)
-	if got := f.partWith(1); !slices.Equal(got, finished(second)) {
+	if got := f.partWith(1); !slices.Equal(got, f.finished(second)) {
 		t.Fatalf("parts with %v, want the newest", got)
 	}
 	f.setGate(first.Partition, ownership.Waiting)
@@ -559,12 +560,39 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 		t.Fatalf("parts with %v of a partition that is its own again", got)
 	}
 	f.setGate(first.Partition, ownership.Closed)
-	if got, more := f.PartWith(10, func(ring.Partition) bool { return false }, nil); got != nil || more {
-		t.Fatalf("parts with %v for nobody, and there is more: %t", got, more)
+	for more := true; more; {
+		var got []event.Finished
+		if got, more = f.PartWith(10, func(ring.Partition) bool { return false }, nil); got != nil {
+			t.Fatalf("parts with %v for nobody", got)
+		}
 	}
-	f.PartAgain()
-	if got := f.partWith(10); !slices.Equal(got, finished(first)) {
+	f.PartAgain(f.now)
+	if got := f.partWith(10); !slices.Equal(got, f.finished(first)) {
 		t.Fatalf("parts with %v, want the other", got)
+	}
+}
+
+// What was done in the last seconds goes first, though it was handed over here before
+// what is older.
+func TestTheYoungIsHandedOverFirst(t *testing.T) {
+	f := newFixture(t, nil)
+	old, young, own := f.event("ann"), f.event("ann"), f.event("ann")
+	f.TakeOver(f.now, f.finished(young), &f.out)
+	aged := f.finished(old)
+	aged[0].At = f.now.Add(-youngMax - 1)
+	f.TakeOver(f.now, aged, &f.out)
+	f.now = f.now.Add(youngMax - 1)
+	f.accept(Local, own)
+	f.finish(f.takeOne(), event.ResultDone, "")
+	f.setGate(own.Partition, ownership.Closed)
+	var got []event.MessageID
+	for range 10 {
+		for _, d := range f.partWith(1) {
+			got = append(got, d.ID)
+		}
+	}
+	if want := []event.MessageID{own.ID, young.ID, old.ID}; !slices.Equal(got, want) {
+		t.Errorf("parts with %v, want %v", got, want)
 	}
 }
 
@@ -574,12 +602,12 @@ func TestWhatComesEarlyStays(t *testing.T) {
 	f := newFixture(t, nil)
 	early, other := f.event("ann"), f.event("bob")
 	f.setGate(early.Partition, ownership.Closed)
-	f.TakeOver(f.now, finished(early), &f.out)
+	f.TakeOver(f.now, f.finished(early), &f.out)
 	f.accept(Local, other)
 	f.finish(f.takeOne(), event.ResultDone, "")
 	f.setGate(other.Partition, ownership.Closed)
-	if got := f.partWith(10); !slices.Equal(got, finished(other)) {
-		t.Errorf("parts with %v, want %v", got, finished(other))
+	if got := f.partWith(10); !slices.Equal(got, f.finished(other)) {
+		t.Errorf("parts with %v, want %v", got, f.finished(other))
 	}
 	f.want(f.accept(5, early), says(5, early.Handle, event.Verdict{Kind: event.Done}))
 }
@@ -593,8 +621,8 @@ func TestWhatEndsLateIsHandedOver(t *testing.T) {
 	f.setGate(e.Partition, ownership.Draining)
 	f.partWith(10)
 	f.finish(d, event.ResultDone, "")
-	if got := f.partWith(10); !slices.Equal(got, finished(e)) {
-		t.Errorf("parts with %v, want %v", got, finished(e))
+	if got := f.partWith(10); !slices.Equal(got, f.finished(e)) {
+		t.Errorf("parts with %v, want %v", got, f.finished(e))
 	}
 }
 
@@ -604,7 +632,7 @@ func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
 	f.accept(Local, failed, next)
 	f.finish(f.takeOne(), event.ResultRetry, "boom")
 	f.out.Reset()
-	f.TakeOver(f.now, finished(failed), &f.out)
+	f.TakeOver(f.now, f.finished(failed), &f.out)
 	f.want(f.out.Verdicts, says(Local, failed.Handle, event.Verdict{Kind: event.Done}))
 	if d := f.takeOne(); d.Event != next {
 		t.Errorf("then %v, want %v", d.Event.ID, next.ID)

@@ -194,7 +194,10 @@ func (m *Mailboxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, ds
 }
 
 // PartAgain is [Boxes.PartAgain].
-func (m *Mailboxes) PartAgain() { m.each((*Boxes).PartAgain) }
+func (m *Mailboxes) PartAgain() {
+	now := m.now()
+	m.each(func(b *Boxes) { b.PartAgain(now) })
+}
 
 // TakeOver is [Boxes.TakeOver].
 func (m *Mailboxes) TakeOver(done []event.Finished, out *Output) {

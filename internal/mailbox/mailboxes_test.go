@@ -214,9 +214,10 @@ func TestMailboxesFindTheShardOfEverything(t *testing.T) {
 		t.Errorf("%d verdicts, %d ignored", len(out.Verdicts), out.Ignored)
 	}
 	m.SetGates([]ownership.GateChange{{Partition: events[7].Partition}}, event.Position{}, &out)
-	got, more := m.PartWith(1000, func(ring.Partition) bool { return true }, nil)
-	if want := finished(events[7])[0]; !slices.Contains(got, want) || more {
-		t.Errorf("parts with %v without %v, more %t", got, want, more)
+	got, _ := m.PartWith(1000, func(ring.Partition) bool { return true }, nil)
+	isSeventh := func(d event.Finished) bool { return d.ID == events[7].ID && d.Partition == events[7].Partition }
+	if !slices.ContainsFunc(got, isSeventh) {
+		t.Errorf("parts with %v, without event 7", got)
 	}
 }
 

@@ -24,19 +24,20 @@ const doneBit = 1 << 31
 type window struct {
 	countMax   int
 	ageMax     time.Duration
-	known      *index   // shared with what is here
-	records    []record // serial modulo its length
-	first, end uint64   // serials from first on and before end are in the ring
-	n          int      // how many of them are remembered; the first is
-	sweep      uint64   // sweepSome has looked at serials from here on
-	read       uint32   // by forgetSome
+	known      *index        // shared with what is here
+	records    []record      // serial modulo its length
+	first, end uint64        // serials from first on and before end are in the ring
+	n          int           // how many of them are remembered; the first is
+	sweep      uint64        // sweepSome has looked at serials from here on
+	young      clock.Instant // sweepSome does not look at what was done before yet; 0: it does
+	read       uint32        // by forgetSome
 }
 
 // record is one id.
 type record struct {
 	id        event.MessageID
-	at        clock.Instant
-	hash      uint32 // of the id
+	at        clock.Instant // when it was done, perhaps elsewhere
+	hash      uint32        // of the id
 	partition ring.Partition
 	dropped   bool
 }
@@ -58,14 +59,14 @@ func (w *window) isID(ref uint32, id event.MessageID) bool {
 	return w.at(w.first+uint64(ahead)).id == id
 }
 
-// add remembers that id was done, at the expense of the oldest, and returns the
-// reference to put into the index. The id must not be known.
-func (w *window) add(now clock.Instant, p ring.Partition, id event.MessageID, hash uint32) (ref uint32) {
+// add remembers that id was done at that time, at the expense of what was added first, and
+// returns the reference to put into the index. The id must not be known.
+func (w *window) add(at clock.Instant, p ring.Partition, id event.MessageID, hash uint32) (ref uint32) {
 	if w.end-w.first == uint64(len(w.records)) {
 		w.makeRoom()
 	}
 	serial := w.end
-	*w.at(serial) = record{id: id, at: now, hash: hash, partition: p}
+	*w.at(serial) = record{id: id, at: at, hash: hash, partition: p}
 	w.end++
 	w.n++
 	return refOf(serial)
@@ -121,29 +122,38 @@ func (w *window) trim() {
 	}
 }
 
-// beginSweep lets sweepSome begin with the newest record.
-func (w *window) beginSweep() { w.sweep = w.end }
+// youngMax is how long ago something was done that is handed over before all else: what
+// the broker delivers again when a member leaves was done in the last seconds.
+const youngMax = 5 * time.Second
+
+// beginSweep lets sweepSome begin anew.
+func (w *window) beginSweep(now clock.Instant) { w.sweep, w.young = w.end, now.Add(-youngMax) }
 
 // sweepMax is how many records sweepSome looks at.
 const sweepMax = 1 << 14
 
-// sweepSome forgets the newest ids that it has not looked at yet and that leave, at most
-// so many, appends them to dst, and reports whether there may be more. It reads the
-// records in the order in which they lie in memory: to look at those that stay costs little.
+// sweepSome forgets ids that it has not looked at yet and that leave, at most so many,
+// appends them to dst, and reports whether there may be more. The young ones come first;
+// what was handed over here stands behind younger ones. It reads the records in the order
+// in which they lie in memory: to look at those that stay costs little.
 func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
 	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
 		w.sweep--
-		if r := w.at(w.sweep); !r.dropped && leaves(w.sweep, r.partition) {
-			dst = append(dst, event.Finished{Partition: r.partition, ID: r.id})
+		if r := w.at(w.sweep); !r.dropped && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
+			dst = append(dst, event.Finished{Partition: r.partition, ID: r.id, At: r.at})
 			w.forget(w.sweep)
 			idsMax--
 		}
 	}
 	w.trim()
+	if w.sweep <= w.first && w.young != 0 {
+		w.sweep, w.young = w.end, 0
+	}
 	return dst, w.sweep > w.first
 }
 
-// expire forgets what is too old.
+// expire forgets what is too old. What was done elsewhere may stay longer: it does not
+// go before what was added earlier.
 func (w *window) expire(now clock.Instant) {
 	for w.n > 0 && !w.at(w.first).at.Add(w.ageMax).After(now) {
 		w.forgetOldest()

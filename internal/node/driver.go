@@ -46,8 +46,8 @@ type dataPath interface {
 }
 
 // handoverPause is how long the next owners are left alone before they are told more:
-// what comes to a node at once delays the events that it takes over.
-const handoverPause = 4 * time.Millisecond
+// a member that joins hears it from all others, while it takes its first events over.
+const handoverPause = 16 * time.Millisecond
 
 // driver is the one goroutine that owns a machine, for one incarnation.
 // It alone changes gates, so a Beat is always a consistent cut.
@@ -150,6 +150,9 @@ func (d *driver) takeIdle() ownership.Input {
 	asked := d.idle
 	d.idle = nil
 	d.mu.Unlock()
+	if len(asked) > 0 {
+		d.path.HandOver() // what has ended there
+	}
 	return d.rest(asked)
 }
 

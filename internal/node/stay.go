@@ -183,8 +183,8 @@ func (n *Node) handOver(ctx context.Context) {
 	}
 }
 
-// handoverTimeout suffices for twice what the window of a node holds by default.
-const handoverTimeout = 5 * time.Second
+// handoverTimeout suffices for all that the window of a node holds by default.
+const handoverTimeout = 10 * time.Second
 
 // beginStay begins the stay after s, if it is wanted.
 func (n *Node) beginStay(s *stay) bool {

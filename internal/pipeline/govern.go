@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/event"
@@ -16,20 +17,27 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
-// handoverMax is how many finished events of each shard of the mailboxes are told at once.
+// handoverMax is how many finished events of each shard of the mailboxes one member is
+// told at once, if all goes to it.
 const handoverMax = 64
 
 // HandOver tells the next owners of partitions that were ours what was done on them, as
-// the newest table names them: a part of it, the newest first, since what the broker
-// delivers again after a move is mostly that. It reports whether it should be called
-// again. Whoever calls SetGates and SetTable calls it, in pauses: the window of a node is
-// long, and to tell it at once would hold up the events of partitions that move.
+// the newest table names them: a part of it, what was done in the last seconds first,
+// since it is mostly that what the broker delivers again after a move. It reports whether
+// it should be called again. Whoever calls SetGates and SetTable calls it, in pauses: the
+// window of a node is long, and all of it at once would hold up the events of partitions
+// that move. It must be called between the end of a delivery and Rest, so that whoever
+// waits for the end knows what it did.
 func (p *Pipeline) HandOver() (more bool) {
 	t, self := p.table.Load(), *p.self.Load()
 	if t == nil || self != p.tabled {
 		return false // what was ours under another name has no next owner before the next table
 	}
-	p.parting, more = p.Boxes.PartWith(handoverMax, func(q ring.Partition) bool { return t.Owner(q).Inc != self }, p.parting[:0])
+	idsMax := handoverMax
+	if !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == self }) {
+		idsMax *= max(1, len(t.Members)) // who leaves tells everybody
+	}
+	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return t.Owner(q).Inc != self }, p.parting[:0])
 	for _, n := range t.Members { // in their order, which a map would not keep
 		p.mine = p.mine[:0]
 		for _, done := range p.parting {

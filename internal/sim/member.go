@@ -284,7 +284,7 @@ func (m *member) drive() {
 }
 
 // handoverPause is that of internal/node.
-const handoverPause = 4 * time.Millisecond
+const handoverPause = 16 * time.Millisecond
 
 // handOver tells the next owners what was done here, in parts.
 func (m *member) handOver() {
@@ -420,6 +420,7 @@ func (m *member) deliveriesEnded(partitions []ring.Partition) {
 			m.deliveriesEnded(asked)
 			return
 		}
+		m.pipeline.HandOver()
 		m.deliver(m.rest(asked))
 	})
 }

@@ -1192,7 +1192,8 @@ func (x *Cancel) GetHandles() []uint64 {
 	return nil
 }
 
-// Window tells the next owner of partitions what was done on them lately, a part of what there is: the newest first.
+// Window tells the next owner of partitions what was done on them lately: a part of what there is, what was done in the
+// last seconds first.
 type Window struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The partition of all ids. Not sent any more: see partitions.
@@ -1208,7 +1209,9 @@ type Window struct {
 	// Topic partitions, one for each.
 	TopicPartitions []int32 `protobuf:"zigzag32,6,rep,packed,name=topic_partitions,json=topicPartitions,proto3" json:"topic_partitions,omitempty"`
 	// Partitions of their keys, one for each.
-	Partitions    []uint32 `protobuf:"varint,7,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []uint32 `protobuf:"varint,7,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// How long ago they were done, in milliseconds, one for each. None: it is not known.
+	AgesMs        []uint32 `protobuf:"varint,8,rep,packed,name=ages_ms,json=agesMs,proto3" json:"ages_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1288,6 +1291,13 @@ func (x *Window) GetTopicPartitions() []int32 {
 func (x *Window) GetPartitions() []uint32 {
 	if x != nil {
 		return x.Partitions
+	}
+	return nil
+}
+
+func (x *Window) GetAgesMs() []uint32 {
+	if x != nil {
+		return x.AgesMs
 	}
 	return nil
 }
@@ -1520,7 +1530,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
 	"\x06Cancel\x12\x18\n" +
-	"\ahandles\x18\x01 \x03(\x04R\ahandles\"\x87\x02\n" +
+	"\ahandles\x18\x01 \x03(\x04R\ahandles\"\xa0\x02\n" +
 	"\x06Window\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x123\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x06tenure\x12\x1d\n" +
@@ -1531,7 +1541,8 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x10topic_partitions\x18\x06 \x03(\x11R\x0ftopicPartitions\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\a \x03(\rR\n" +
-	"partitions\"\x14\n" +
+	"partitions\x12\x17\n" +
+	"\aages_ms\x18\b \x03(\rR\x06agesMs\"\x14\n" +
 	"\x04Ping\x12\f\n" +
 	"\x01k\x18\x01 \x01(\x04R\x01k\"\x14\n" +
 	"\x04Pong\x12\f\n" +
