@@ -44,7 +44,7 @@ type Config struct {
 	// pause begins with what the owner asks for and doubles with each refusal. > 0.
 	ParkDelayMax time.Duration
 	// HandoverMax is how many ids of events that were done lately may wait to be
-	// handed over to the next owners of their partitions, >= 1. About 32 bytes each.
+	// handed over to the next owners of their partitions, >= 1. About 40 bytes each.
 	HandoverMax int
 	// PeersTypical is how many other members there mostly are: nothing is bounded by
 	// it, but the bound on memory is computed for so many. >= 1.

@@ -104,7 +104,7 @@ var docs = map[string]string{
 	"peer.frame_bytes_max":            "How many bytes of events one frame carries at most, if it carries more than one: 1 … frame_max.",
 	"peer.frame_events_max":           "How many events (or verdicts) one frame carries at most, 1 … 4096.",
 	"peer.frame_max":                  "The largest frame in bytes, and so the largest event: 64 KiB … 64 MiB. A larger event is rejected, which sends it to the dead letter topic.",
-	"peer.handover_max":               "How many ids of events that were done lately may wait to be handed over to the next owners of their partitions, >= 1. About 32 bytes each.",
+	"peer.handover_max":               "How many ids of events that were done lately may wait to be handed over to the next owners of their partitions, >= 1. About 40 bytes each.",
 	"peer.hello_timeout":              "How long a connection and its Hello may take, > 0.",
 	"peer.listen":                     "host:port.",
 	"peer.park_burst_min":             "How many events of a parked key are sent when its pause is over. It doubles with each burst that is taken, up to frame_events_max. >= 1.",

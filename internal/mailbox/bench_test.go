@@ -134,3 +134,30 @@ func BenchmarkWindowLookup(b *testing.B) {
 		b.Fatalf("%d of %d ids known, want about half", known, b.N)
 	}
 }
+
+// One operation closes the gates of a fifth of all partitions, with a full window: what
+// a node does within the step that moves them. What is told to next owners comes later.
+func BenchmarkMoveAway(b *testing.B) {
+	m := NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "me", clock.Now)
+	var out Output
+	m.SetGates(openAll(), event.Position{}, &out)
+	done := make([]event.Finished, DefaultConfig().WindowBytesMax/recordBytes)
+	for i := range done {
+		done[i] = event.Finished{Partition: ring.Partition(i % ring.Partitions), ID: event.MessageID{Ledger: 7, Entry: int64(i)}, At: clock.Now()}
+	}
+	m.TakeOver(done, &out)
+	leaving := openAll()[:ring.Partitions/5]
+	for i := range leaving {
+		leaving[i].Gate = ownership.Closed
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		m.SetGates(leaving, event.Position{}, &out)
+		out.Reset()
+	}
+	b.StopTimer()
+	if n := m.Stats().WindowIDs; n < len(done)/2 {
+		b.Fatalf("%d ids left of %d", n, len(done))
+	}
+}

@@ -17,7 +17,7 @@ const (
 	openOverhead    = 1 << 10 // an open event in the ledger and in the table of held events, with both of their indexes
 	sentOverhead    = 192     // a delivery that a worker has, and its result
 	verdictOverhead = 256     // a verdict that waits for its frame, without texts
-	idOverhead      = 64      // an id that waits to be handed over
+	idOverhead      = 96      // an id that waits to be handed over
 )
 
 // MemoryBound returns the most that a node holds for events under any load, by parts:

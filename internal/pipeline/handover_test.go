@@ -1,0 +1,179 @@
+package pipeline
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// teller is a node, self, of which we look at what it tells others.
+type teller struct {
+	*alone
+	now  clock.Instant
+	told map[forward.Peer][]event.Finished
+	out  mailbox.Output
+}
+
+type tellerHolder struct {
+	holder
+	t *teller
+}
+
+func (h tellerHolder) HandOver(to forward.Peer, done []event.Finished) {
+	h.t.told[to] = append(h.t.told[to], done...)
+}
+
+var self, heir, other = ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
+
+func newTeller() *teller {
+	t := &teller{now: clock.Instant(time.Hour), told: map[forward.Peer][]event.Finished{}}
+	now := func() clock.Instant { return t.now }
+	p := New(func([]ring.Partition) {}, now)
+	t.alone = &alone{Pipeline: p, events: make(map[event.Handle]*event.Event)}
+	p.Stages = Stages{
+		Source: settler{t.alone}, Holder: tellerHolder{holder{t.alone}, t}, Peers: deaf{}, App: nobody{},
+		Boxes: mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "self", now),
+	}
+	p.SetSelf(self)
+	p.SetLease(ownership.Lease{Until: clock.Forever - 1})
+	p.WorkerUp(1)
+	t.move(1, self, self, heir, other)
+	t.setGates(ownership.Open)
+	return t
+}
+
+type deaf struct{}
+
+func (deaf) Answer(forward.StreamID, []event.Verdict) {}
+func (deaf) Credit(forward.StreamID, *event.Key, int) {}
+func (deaf) SetEpoch(event.Position)                  {}
+
+// move publishes a table in which everything belongs to one owner.
+func (t *teller) move(epoch int64, owner ownership.Incarnation, members ...ownership.Incarnation) {
+	table := &ownership.Table{Cur: event.Position{Ledger: 1, Entry: epoch}}
+	for _, inc := range members {
+		table.Members = append(table.Members, ownership.Node{Inc: inc})
+	}
+	table.Owners = slices.Repeat([]uint16{uint16(slices.Index(members, owner))}, ring.Partitions)
+	t.SetTable(table)
+}
+
+func (t *teller) setGates(gate ownership.Gate) {
+	changes := make([]ownership.GateChange, ring.Partitions)
+	for q := range changes {
+		changes[q] = ownership.GateChange{Partition: ring.Partition(q), Gate: gate, Token: 1}
+	}
+	t.SetGates(changes)
+}
+
+// did makes n events done, and returns their ids.
+func (t *teller) did(first, n int) (ids []event.MessageID) {
+	done := make([]event.Finished, n)
+	for i := range done {
+		id := event.MessageID{Ledger: 7, Entry: int64(first + i)}
+		done[i] = event.Finished{Partition: ring.Partition((first + i) % ring.Partitions), ID: id, At: t.now}
+		ids = append(ids, id)
+	}
+	t.TakeOver(done)
+	return ids
+}
+
+// A node tells nothing in the step that moves its partitions, and a bounded part at a
+// time after it: the youngest part first, in the end all of it.
+func TestWindowsAreToldInParts(t *testing.T) {
+	const shards = 8
+	for name, test := range map[string]struct {
+		members []ownership.Incarnation
+		most    int
+	}{
+		"to who joins":  {[]ownership.Incarnation{self, heir, other}, shards * handoverMax},
+		"by who leaves": {[]ownership.Incarnation{heir, other}, shards * handoverMax * 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTeller()
+			old := n.did(0, 20_000)
+			n.now = n.now.Add(time.Minute)
+			young := n.did(20_000, 300)
+			n.setGates(ownership.Closed)
+			n.HandOver()
+			if len(n.told) != 0 {
+				t.Fatalf("told %d ids before there was a table", len(n.told[forward.Peer(heir)]))
+			}
+			n.move(2, heir, test.members...)
+			if len(n.told) != 0 {
+				t.Fatal("told in the step that moves")
+			}
+			heard := func() []event.Finished { return n.told[forward.Peer(heir)] }
+			calls := 0
+			for more := true; more; calls++ {
+				before := len(heard())
+				more = n.HandOver()
+				if got := len(heard()) - before; got > test.most {
+					t.Fatalf("told %d ids at once, want %d at most", got, test.most)
+				}
+			}
+			if len(n.told) != 1 || len(heard()) != len(old)+len(young) {
+				t.Fatalf("told %d ids to %d members, want %d to one", len(heard()), len(n.told), len(old)+len(young))
+			}
+			if least := len(heard()) / test.most; calls < least {
+				t.Errorf("all in %d calls, want %d at least", calls, least)
+			}
+			for i, d := range heard() {
+				if isYoung := slices.Contains(young, d.ID); isYoung != (i < len(young)) {
+					t.Fatalf("id %d of %d is young: %t", i, len(heard()), isYoung)
+				}
+			}
+		})
+	}
+}
+
+// What ends on a partition that has moved is told with the next call, however much
+// else is still to be told.
+func TestALateEndIsToldFirst(t *testing.T) {
+	n := newTeller()
+	n.did(0, 20_000)
+	late := &event.Event{Handle: 1, Key: "ann", Partition: ring.PartitionOf("ann"), ID: event.MessageID{Ledger: 8}}
+	n.Deliver([]*event.Event{late})
+	running := n.Take(1, 1, nil)
+	if len(running) != 1 {
+		t.Fatalf("%d deliveries", len(running))
+	}
+	n.setGates(ownership.Draining)
+	n.move(2, heir, self, heir)
+	n.HandOver()
+	n.now = n.now.Add(time.Second)
+	n.events[1] = late
+	n.Finish([]event.Result{{Delivery: running[0].ID, Kind: event.ResultDone}})
+	clear(n.told)
+	if more := n.HandOver(); !more {
+		t.Fatal("nothing else was to be told")
+	}
+	if told := n.told[forward.Peer(heir)]; !slices.ContainsFunc(told, func(d event.Finished) bool { return d.ID == late.ID }) {
+		t.Errorf("it is not among %d ids", len(told))
+	}
+}
+
+// A node that has become another incarnation tells nothing until a table names its heirs.
+func TestANewIncarnationWaitsForItsTable(t *testing.T) {
+	n := newTeller()
+	n.did(0, 10)
+	n.setGates(ownership.Closed)
+	n.SetSelf(ownership.Incarnation{4})
+	if n.HandOver() || len(n.told) != 0 {
+		t.Fatalf("told %v", n.told)
+	}
+	n.move(2, heir, ownership.Incarnation{4}, heir)
+	for n.HandOver() {
+	}
+	if got := len(n.told[forward.Peer(heir)]); got != 10 {
+		t.Errorf("told %d ids, want 10", got)
+	}
+}
