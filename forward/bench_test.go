@@ -4,6 +4,7 @@ package forward
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,11 +19,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/tlsconf/tlstest"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -84,15 +87,25 @@ func cpuTime(b *testing.B) time.Duration {
 
 // BenchmarkHop measures one event there and its verdict back: through Table, Pool,
 // codec, gRPC on loopback, codec and Server. raw-stream is the floor: the same bytes
-// over the same gRPC with nothing done to them.
+// over the same gRPC with nothing done to them. tls is the hop between members that
+// show each other certificates.
 func BenchmarkHop(b *testing.B) {
 	for _, payload := range []int{100, 1000} {
-		b.Run(fmt.Sprintf("payload=%d", payload), func(b *testing.B) { benchmarkHop(b, payload) })
+		b.Run(fmt.Sprintf("payload=%d", payload), func(b *testing.B) {
+			benchmarkHop(b, payload, insecure.NewCredentials(), insecure.NewCredentials())
+		})
 		b.Run(fmt.Sprintf("raw-stream/payload=%d", payload), func(b *testing.B) { benchmarkRawStream(b, payload) })
+		b.Run(fmt.Sprintf("tls/payload=%d", payload), func(b *testing.B) {
+			ca := tlstest.NewCA(b)
+			owner := ca.ClientConfig(b, "", ca.Issue(b, "owner"))
+			owner.ClientAuth, owner.ClientCAs = tls.RequireAndVerifyClientCert, owner.RootCAs
+			caller := ca.ClientConfig(b, "owner", ca.Issue(b, "caller"))
+			benchmarkHop(b, payload, credentials.NewTLS(owner), credentials.NewTLS(caller))
+		})
 	}
 }
 
-func benchmarkHop(b *testing.B, payload int) {
+func benchmarkHop(b *testing.B, payload int, ownerCreds, callerCreds credentials.TransportCredentials) {
 	const batches = 40 // in flight: about 10,000 events
 	h := &hop{free: make(chan int, batches), open: make([]atomic.Int32, batches)}
 	network := &loopback{}
@@ -100,9 +113,9 @@ func benchmarkHop(b *testing.B, payload int) {
 	config := DefaultConfig()
 	metrics := NewMetrics(prometheus.NewRegistry())
 	owner := Identity{Group: "g", HashID: ring.HashID, Incarnation: peerNumber(2)}
-	h.server = NewServer(config, func() Identity { return owner }, insecure.NewCredentials(), h, clock.Now, metrics, log)
+	h.server = NewServer(config, func() Identity { return owner }, ownerCreds, h, clock.Now, metrics, log)
 	pool := NewPool(config, func() Identity { return Identity{Group: "g", HashID: ring.HashID, Incarnation: peerNumber(1)} },
-		insecure.NewCredentials(), h, func(Peer, bool) {}, clock.Now, metrics, log, grpc.WithContextDialer(network.dial))
+		callerCreds, h, func(Peer, bool) {}, clock.Now, metrics, log, grpc.WithContextDialer(network.dial))
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 2)
 	lis := network.listen(b, "owner")
