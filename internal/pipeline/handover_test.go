@@ -19,7 +19,6 @@ type teller struct {
 	*alone
 	now  clock.Instant
 	told map[forward.Peer][]event.Finished
-	out  mailbox.Output
 }
 
 type tellerHolder struct {
