@@ -17,9 +17,14 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
-// handoverMax is how many finished events of each shard of the mailboxes one member is
-// told at once, if all goes to it.
-const handoverMax = 64
+const (
+	// handoverMax is how many finished events of each shard of the mailboxes are told at
+	// once, if they may all be for one member.
+	handoverMax = 64
+
+	// handoverFan is how many times as many they are at most if they are for many members.
+	handoverFan = 8
+)
 
 // HandOver tells the next owners of partitions that were ours what was done on them, as
 // the newest table names them: a part of it, what was done in the last seconds first,
@@ -34,19 +39,22 @@ func (p *Pipeline) HandOver() (more bool) {
 		return false // what was ours under another name has no next owner before the next table
 	}
 	idsMax := handoverMax
-	if !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == self }) {
-		idsMax *= max(1, len(t.Members)) // who leaves tells everybody
+	here := slices.IndexFunc(t.Members, func(n ownership.Node) bool { return n.Inc == self })
+	if here < 0 { // who leaves tells many
+		idsMax *= min(handoverFan, len(t.Members))
 	}
-	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return t.Owner(q).Inc != self }, p.parting[:0])
-	for _, n := range t.Members { // in their order, which a map would not keep
-		p.mine = p.mine[:0]
-		for _, done := range p.parting {
-			if t.Owner(done.Partition).Inc == n.Inc {
-				p.mine = append(p.mine, done)
-			}
-		}
-		if len(p.mine) > 0 {
-			p.Holder.HandOver(forward.Peer(n.Inc), p.mine)
+	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return int(t.Owners[q]) != here }, p.parting[:0])
+	for len(p.heirs) < len(t.Members) {
+		p.heirs = append(p.heirs, nil)
+	}
+	for _, done := range p.parting {
+		heir := t.Owners[done.Partition]
+		p.heirs[heir] = append(p.heirs[heir], done)
+	}
+	for i, n := range t.Members {
+		if len(p.heirs[i]) > 0 {
+			p.Holder.HandOver(forward.Peer(n.Inc), p.heirs[i])
+			p.heirs[i] = p.heirs[i][:0]
 		}
 	}
 	return more

@@ -96,7 +96,7 @@ type Pipeline struct {
 	// The driver's.
 	tabled  ownership.Incarnation // who this node was when it got its newest table
 	parting []event.Finished      // of HandOver
-	mine    []event.Finished      // of HandOver, for one of the next owners
+	heirs   [][]event.Finished    // of HandOver: member → what it is told
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
