@@ -17,6 +17,8 @@
           fieldPath: status.podIP
     - name: GOMEMLIMIT
       value: {{ $v.goMemLimit | quote }}
+    - name: GOGC
+      value: "400"
     {{- with $v.drain.token }}
     - name: RINGFENCE__ADMIN__DRAIN_TOKEN
       value: {{ . | quote }}
