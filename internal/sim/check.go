@@ -357,8 +357,8 @@ func (w *world) worthDigesting(r ownership.RecordRead) bool {
 
 func (w *world) checkState(m *member, s *ownership.State) {
 	at := m.machine.Status(m.stepAt).Applied
-	if m.feed.topic != w.log.topic || at.IsZero() {
-		return
+	if m.feed.topic != w.log.topic || at.IsZero() || slices.ContainsFunc(m.effects, isEnd) {
+		return // who learns from a Snap that it was replaced applies nothing of what came later
 	}
 	digest := digestOf(s)
 	was, ok := w.log.states[at]
@@ -369,6 +369,14 @@ func (w *world) checkState(m *member, s *ownership.State) {
 		w.fail("%s has another state at %v than others had", m, at)
 	}
 	w.log.states[at] = digest
+}
+
+func isEnd(e ownership.Effect) bool {
+	switch e.(type) {
+	case ownership.Lost, ownership.Exit:
+		return true
+	}
+	return false
 }
 
 func digestOf(s *ownership.State) uint64 {
