@@ -371,12 +371,11 @@ func (w *world) checkState(m *member, s *ownership.State) {
 	w.log.states[at] = digest
 }
 
+// isEnd reports whether an incarnation ends with e before it has done what it read.
 func isEnd(e ownership.Effect) bool {
-	switch e.(type) {
-	case ownership.Lost, ownership.Exit:
-		return true
-	}
-	return false
+	_, lost := e.(ownership.Lost)
+	_, exit := e.(ownership.Exit)
+	return lost || exit
 }
 
 func digestOf(s *ownership.State) uint64 {
