@@ -8,6 +8,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/ring"
 )
 
@@ -44,10 +45,6 @@ type dataPath interface {
 	// HandOver tells the next owners a part of what was done here, and whether there may be more.
 	HandOver() (more bool)
 }
-
-// handoverPause is how long the next owners are left alone before they are told more:
-// a member that joins hears it from all others, while it takes its first events over.
-const handoverPause = 16 * time.Millisecond
 
 // driver is the one goroutine that owns a machine, for one incarnation.
 // It alone changes gates, so a Beat is always a consistent cut.
@@ -137,7 +134,7 @@ func (d *driver) run(ctx context.Context) ownership.Effect {
 		}
 		if !telling && d.path.HandOver() {
 			telling = true
-			pause.Reset(handoverPause)
+			pause.Reset(pipeline.HandoverPause)
 		}
 		timer.Reset(d.untilNext())
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/ringfence/router/internal/pipeline"
 )
 
 // stay is one stay in the group: from the start, or from an Undrain, to the end of a
@@ -171,7 +173,7 @@ func (n *Node) handOver(ctx context.Context) {
 	defer cancel()
 	for n.pipeline.HandOver() { // its driver has ended
 		select {
-		case <-time.After(handoverPause):
+		case <-time.After(pipeline.HandoverPause):
 		case <-ctx.Done():
 			return
 		}

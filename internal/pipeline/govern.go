@@ -3,6 +3,7 @@ package pipeline
 import (
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/event"
@@ -17,6 +18,10 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
+// HandoverPause is how long the next owners are left alone before they are told more: a
+// member that joins hears it from all others, while it takes its first events over.
+const HandoverPause = 16 * time.Millisecond
+
 const (
 	// handoverMax is how many finished events of each shard of the mailboxes are told at
 	// once, if they may all be for one member.
@@ -29,10 +34,10 @@ const (
 // HandOver tells the next owners of partitions that were ours what was done on them, as
 // the newest table names them: a part of it, what was done in the last seconds first,
 // since it is mostly that what the broker delivers again after a move. It reports whether
-// it should be called again. Whoever calls SetGates and SetTable calls it, in pauses: the
-// window of a node is long, and all of it at once would hold up the events of partitions
-// that move. It must be called between the end of a delivery and Rest, so that whoever
-// waits for the end knows what it did.
+// it should be called again. Whoever calls SetGates and SetTable calls it, in pauses of
+// HandoverPause: the window of a node is long, and all of it at once would hold up the
+// events of partitions that move. It must be called between the end of a delivery and
+// Rest, so that whoever waits for the end knows what it did.
 func (p *Pipeline) HandOver() (more bool) {
 	t, self := p.table.Load(), *p.self.Load()
 	if t == nil || self != p.tabled {

@@ -283,9 +283,6 @@ func (m *member) drive() {
 	}
 }
 
-// handoverPause is that of internal/node.
-const handoverPause = 16 * time.Millisecond
-
 // handOver tells the next owners what was done here, in parts.
 func (m *member) handOver() {
 	if m.telling || !m.pipeline.HandOver() {
@@ -293,7 +290,7 @@ func (m *member) handOver() {
 	}
 	m.telling = true
 	life := m.life
-	m.driver.later(handoverPause, func() {
+	m.driver.later(pipeline.HandoverPause, func() {
 		if m.life != life {
 			return
 		}
@@ -613,7 +610,7 @@ func (m *member) finishDrain() {
 		return
 	}
 	if m.pipeline.HandOver() {
-		m.process.later(handoverPause, m.finishDrain)
+		m.process.later(pipeline.HandoverPause, m.finishDrain)
 		return
 	}
 	m.process.later(m.w.between(0, 50*time.Millisecond), func() { m.kill(true) })
