@@ -169,11 +169,13 @@ func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
 // handOver tells the next owners the rest of what was done here. It gives up when that
 // takes too long: lost, the oldest of it, it costs no more than a duplicate.
 func (n *Node) handOver(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
-	defer cancel()
+	giveUp := time.After(handoverTimeout)
 	for n.pipeline.HandOver() { // its driver has ended
 		select {
 		case <-time.After(pipeline.HandoverPause):
+		case <-giveUp:
+			n.log.Warn("not all that was done is told to the next owners: what comes again of it is handled twice", "after", handoverTimeout)
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -181,6 +183,7 @@ func (n *Node) handOver(ctx context.Context) {
 	select {
 	case <-n.pool.HandedOver():
 	case <-time.After(n.cfg.Forward.DeadAfter):
+	case <-giveUp:
 	case <-ctx.Done():
 	}
 }
