@@ -130,7 +130,11 @@ type part struct {
 	running  int            // deliveries of any tenure that are not over
 	withheld []ring.KeyHash // keys for which an open gate is closed still
 	actors   *actor         // all active keys of the partition, linked by inPart
-	leaves   uint64         // what the window remembers under serials before this one is for the next owner, unless the partition is ours
+
+	// What the window remembers under serials before this one is for the next owner,
+	// unless the partition is ours. What comes later is not: the next owner may be faster
+	// than our table, and it may be us.
+	leaves uint64
 }
 
 // ours reports whether events for the partition are taken in: it is ours, even if

@@ -70,6 +70,7 @@ type Boxes struct {
 	senders map[Sender]struct{} // peer streams that sent something and are not gone
 	owed    debts
 	window  window
+	late    []uint64 // serials in the window of what ended on partitions that were not ours any more
 
 	workers workers
 	ready   int   // keys in the workers' queues
@@ -402,6 +403,10 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	case outcome.Ack:
 		b.counters.Done++
 		b.settleDone(now, it, out)
+		if !p.ours() {
+			b.late = append(b.late, b.window.end-1)
+			p.leaves = b.window.end
+		}
 	case outcome.DeadLetter:
 		b.counters.Rejected++
 		b.settle(it, b.failure(event.Rejected, it.event, o), out)
@@ -412,7 +417,6 @@ func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output)
 	b.place(now, a, out)
 	if p.gate != ownership.Open {
 		out.Ended = append(out.Ended, p.number)
-		b.partWith(now, p)
 	}
 }
 
@@ -514,7 +518,10 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 		a = next
 	}
 	b.repayAll(out)
-	b.partWith(now, p)
+	if !p.ours() {
+		p.leaves = b.window.end
+		b.window.beginSweep(now)
+	}
 }
 
 // refuseWaiting sends the waiting events of a key to their next owner.
@@ -526,15 +533,6 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 		b.counters.Moved++
 		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
 		it = next
-	}
-}
-
-// partWith marks what was done on a partition that is not ours for its next owner.
-// What comes later is not: the next owner may be faster than our table, and it may be us.
-func (b *Boxes) partWith(now clock.Instant, p *part) {
-	if !p.ours() {
-		p.leaves = b.window.end
-		b.window.beginSweep(now)
 	}
 }
 
@@ -650,14 +648,17 @@ func (b *Boxes) Next() clock.Instant {
 }
 
 // PartWith forgets events that were done lately on partitions that were ours, and
-// appends them to dst for the next owners: at most so many, those of the last seconds
-// first, and only where elsewhere says that there is such an owner. It reports whether
-// there may be more.
+// appends them to dst for the next owners, where elsewhere says that there is such an
+// owner: all that ended after its partition had moved, and at most so many others, those
+// of the last seconds first. It reports whether there may be more of these.
 func (b *Boxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
-	return b.window.sweepSome(idsMax, func(serial uint64, number ring.Partition) bool {
+	leaves := func(serial uint64, number ring.Partition) bool {
 		p := b.part(number)
 		return serial < p.leaves && !p.ours() && elsewhere(number)
-	}, dst)
+	}
+	dst = b.window.takeAll(b.late, leaves, dst)
+	b.late = b.late[:0]
+	return b.window.sweepSome(idsMax, leaves, dst)
 }
 
 // PartAgain lets PartWith begin again: what had no owner elsewhere may have one.

@@ -621,8 +621,26 @@ func TestWhatEndsLateIsHandedOver(t *testing.T) {
 	f.setGate(e.Partition, ownership.Draining)
 	f.partWith(10)
 	f.finish(d, event.ResultDone, "")
-	if got := f.partWith(10); !slices.Equal(got, f.finished(e)) {
+	if got := f.partWith(0); !slices.Equal(got, f.finished(e)) {
 		t.Errorf("parts with %v, want %v", got, f.finished(e))
+	}
+}
+
+// What an earlier owner did before this machine started is handed on like all else.
+func TestWhatIsOlderThanThisMachineIsHandedOver(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	older := []event.Finished{{Partition: e.Partition, ID: e.ID, At: -clock.Instant(time.Minute)}}
+	f.TakeOver(f.now, older, &f.out)
+	f.setGate(e.Partition, ownership.Closed)
+	var got []event.Finished
+	for more := true; more; {
+		var some []event.Finished
+		some, more = f.PartWith(10, func(ring.Partition) bool { return true }, nil)
+		got = append(got, some...)
+	}
+	if !slices.Equal(got, older) {
+		t.Errorf("parts with %v, want %v", got, older)
 	}
 }
 

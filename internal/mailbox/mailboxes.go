@@ -183,11 +183,12 @@ func (m *Mailboxes) Next() clock.Instant {
 	return next
 }
 
-// PartWith is [Boxes.PartWith], with idsMax for each shard.
+// PartWith is [Boxes.PartWith], with an equal part of idsMax, rounded up, for each shard.
 func (m *Mailboxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+	each := (idsMax + len(m.shards) - 1) / len(m.shards)
 	m.each(func(b *Boxes) {
 		var older bool
-		dst, older = b.PartWith(idsMax, elsewhere, dst)
+		dst, older = b.PartWith(each, elsewhere, dst)
 		more = more || older
 	})
 	return dst, more

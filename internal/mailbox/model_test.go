@@ -44,6 +44,7 @@ type reference struct {
 	gates   map[ring.Partition]ownership.GateChange
 	events  []*refEvent // in the order in which they came; a key's order is theirs
 	window  []refDone
+	late    []event.MessageID // done on partitions that were not ours any more
 	gone    map[Sender]bool
 	workers []event.WorkerID
 }
@@ -183,7 +184,6 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	p := e.event.Partition
 	e.running = 0
 	ended = r.gates[p].Gate != ownership.Open
-	defer r.partWith(p)
 	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, e.event.Crashes, result)
 	final := event.Verdict{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}
 	if final.FirstError == "" {
@@ -193,6 +193,10 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	case o.Kind == outcome.Ack:
 		r.remove(e)
 		r.window = append(r.window, refDone{id: e.event.ID, p: p, at: now})
+		if !r.ours(p) {
+			r.late = append(r.late, e.event.ID)
+			r.partWith(p)
+		}
 		if len(r.window) > modelConfig.WindowBytesMax/recordBytes {
 			r.window = r.window[1:]
 		}
@@ -244,14 +248,26 @@ func (r *reference) partWith(p ring.Partition) {
 	}
 }
 
-// leaving takes up to idsMax ids out of the window that are for others: the newest
-// first, those that are not young after all that are.
+// leaving takes ids out of the window that are for others: all that came late, and up
+// to idsMax more, the newest first, those that are not young after all that are.
 func (r *reference) leaving(now clock.Instant, idsMax int) (done []event.Finished) {
-	for _, since := range []clock.Instant{now.Add(-youngMax), 0} {
+	take := func(d *refDone) {
+		if d.leaves && !d.dropped && !r.ours(d.p) {
+			d.dropped = true
+			done = append(done, event.Finished{Partition: d.p, ID: d.id, At: d.at})
+		}
+	}
+	for _, id := range r.late {
+		if i := slices.IndexFunc(r.window, func(d refDone) bool { return d.id == id && !d.dropped }); i >= 0 {
+			take(&r.window[i])
+		}
+	}
+	r.late = nil
+	idsMax += len(done)
+	for _, since := range []clock.Instant{now.Add(-youngMax), ever} {
 		for i := len(r.window) - 1; i >= 0 && len(done) < idsMax; i-- {
-			if d := &r.window[i]; d.leaves && !d.dropped && !r.ours(d.p) && !d.at.Before(since) {
-				d.dropped = true
-				done = append(done, event.Finished{Partition: d.p, ID: d.id, At: d.at})
+			if d := &r.window[i]; !d.at.Before(since) {
+				take(d)
 			}
 		}
 	}
@@ -306,7 +322,8 @@ var modelKeys = func() (keys []event.Key) {
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		T: t, boxes: New(modelConfig, modelRetry, "me"), now: clock.Instant(time.Hour), keys: modelKeys,
+		T: t, boxes: New(modelConfig, modelRetry, "me"), keys: modelKeys,
+		now:     clock.Instant(rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "since the machine started")),
 		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
@@ -512,13 +529,17 @@ func (m *model) changeGate(c ownership.GateChange) {
 	m.expect("SetGates", want)
 }
 
-// partWith hands over some of what is for others, in one or two calls.
+// partWith hands over what came late, and some of what else is for others, in one or
+// two calls.
 func (m *model) partWith() {
-	idsMax := rapid.IntRange(1, 5).Draw(m.T, "ids")
+	idsMax := rapid.IntRange(0, 5).Draw(m.T, "ids")
 	m.boxes.PartAgain(m.now)
-	var got []event.Finished
-	for more := true; more && len(got) < idsMax; {
-		got, more = m.boxes.PartWith(idsMax-len(got), func(ring.Partition) bool { return true }, got)
+	everybody := func(ring.Partition) bool { return true }
+	got, more := m.boxes.PartWith(0, everybody, nil)
+	for left := idsMax; more && left > 0; {
+		before := len(got)
+		got, more = m.boxes.PartWith(left, everybody, got)
+		left -= len(got) - before
 	}
 	if want := m.ref.leaving(m.now, idsMax); !slices.Equal(got, want) {
 		m.Fatalf("parts with %v, want %v", got, want)

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"math"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
@@ -29,7 +30,7 @@ type window struct {
 	first, end uint64        // serials from first on and before end are in the ring
 	n          int           // how many of them are remembered; the first is
 	sweep      uint64        // sweepSome has looked at serials from here on
-	young      clock.Instant // sweepSome does not look at what was done before yet; 0: it does
+	young      clock.Instant // sweepSome does not look at what was done before yet
 	read       uint32        // by forgetSome
 }
 
@@ -42,11 +43,15 @@ type record struct {
 	dropped   bool
 }
 
+func (r *record) finished() event.Finished {
+	return event.Finished{Partition: r.partition, ID: r.id, At: r.at}
+}
+
 func newWindow(known *index, bytesMax int, ageMax time.Duration) window {
 	countMax := max(1, bytesMax/recordBytes)
 	return window{
 		countMax: countMax, ageMax: ageMax, known: known,
-		records: make([]record, min(indexMin, countMax)), first: 1, end: 1,
+		records: make([]record, min(indexMin, countMax)), first: 1, end: 1, young: ever,
 	}
 }
 
@@ -129,6 +134,10 @@ const youngMax = 5 * time.Second
 // beginSweep lets sweepSome begin anew.
 func (w *window) beginSweep(now clock.Instant) { w.sweep, w.young = w.end, now.Add(-youngMax) }
 
+// ever is before everything. What was done elsewhere may have been done before this
+// machine started, whose clock began with 0 then.
+const ever = clock.Instant(math.MinInt64)
+
 // sweepMax is how many records sweepSome looks at.
 const sweepMax = 1 << 14
 
@@ -140,16 +149,32 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
 		w.sweep--
 		if r := w.at(w.sweep); !r.dropped && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
-			dst = append(dst, event.Finished{Partition: r.partition, ID: r.id, At: r.at})
+			dst = append(dst, r.finished())
 			w.forget(w.sweep)
 			idsMax--
 		}
 	}
 	w.trim()
-	if w.sweep <= w.first && w.young != 0 {
-		w.sweep, w.young = w.end, 0
+	if w.sweep <= w.first && w.young != ever {
+		w.sweep, w.young = w.end, ever
 	}
 	return dst, w.sweep > w.first
+}
+
+// takeAll forgets those of the ids that are still remembered and leave, and appends them
+// to dst.
+func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) []event.Finished {
+	for _, serial := range serials {
+		if serial < w.first {
+			continue
+		}
+		if r := w.at(serial); !r.dropped && leaves(serial, r.partition) {
+			dst = append(dst, r.finished())
+			w.forget(serial)
+		}
+	}
+	w.trim()
+	return dst
 }
 
 // expire forgets what is too old. What was done elsewhere may stay longer: it does not

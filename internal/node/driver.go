@@ -44,6 +44,8 @@ type dataPath interface {
 	SetTable(*ownership.Table)
 	// HandOver tells the next owners a part of what was done here, and whether there may be more.
 	HandOver() (more bool)
+	// HandOverLate tells them all that has ended since their partitions moved.
+	HandOverLate()
 }
 
 // driver is the one goroutine that owns a machine, for one incarnation.
@@ -147,14 +149,14 @@ func (d *driver) takeIdle() ownership.Input {
 	asked := d.idle
 	d.idle = nil
 	d.mu.Unlock()
-	if len(asked) > 0 {
-		d.path.HandOver() // what has ended there
-	}
 	return d.rest(asked)
 }
 
+// rest says what runs on these partitions. What does not any more is told before the Beat
+// that says so: the next owner may hold a copy of it, which waits for that Beat alone.
 func (d *driver) rest(partitions []ring.Partition) ownership.Input {
 	idle, busy := d.path.Rest(ownership.SetOf(partitions...))
+	d.path.HandOverLate()
 	return ownership.Drained{Seq: d.revoked, Partitions: idle, Busy: busy}
 }
 

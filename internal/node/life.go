@@ -239,6 +239,9 @@ func (l *life) SetTable(t *ownership.Table) {
 // HandOver implements dataPath.
 func (l *life) HandOver() (more bool) { return l.node.pipeline.HandOver() }
 
+// HandOverLate implements dataPath.
+func (l *life) HandOverLate() { l.node.pipeline.HandOverLate() }
+
 // isMember reports whether the newest table names this incarnation.
 func (l *life) isMember() bool {
 	t := l.node.pipeline.Table()

@@ -23,9 +23,9 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 const HandoverPause = 16 * time.Millisecond
 
 const (
-	// handoverMax is how many finished events of each shard of the mailboxes are told at
-	// once, if they may all be for one member.
-	handoverMax = 64
+	// handoverMax is how many finished events are told at once, if they may all be for one
+	// member.
+	handoverMax = 512
 
 	// handoverFan is how many times as many they are at most if they are for many members.
 	handoverFan = 8
@@ -36,19 +36,31 @@ const (
 // since it is mostly that what the broker delivers again after a move. It reports whether
 // it should be called again. Whoever calls SetGates and SetTable calls it, in pauses of
 // HandoverPause: the window of a node is long, and all of it at once would hold up the
-// events of partitions that move. It must be called between the end of a delivery and
-// Rest, so that whoever waits for the end knows what it did.
-func (p *Pipeline) HandOver() (more bool) {
+// events of partitions that move.
+func (p *Pipeline) HandOver() (more bool) { return p.handOver(handoverMax) }
+
+// HandOverLate tells the next owners all that ended after its partition had moved. It must
+// be called between Rest and the Beat that tells what Rest has found: who waits for the
+// end of a delivery must know what it did.
+func (p *Pipeline) HandOverLate() { p.handOver(0) }
+
+// handOver tells what ended late and so many others at most.
+func (p *Pipeline) handOver(idsMax int) (more bool) {
 	t, self := p.table.Load(), *p.self.Load()
 	if t == nil || self != p.tabled {
 		return false // what was ours under another name has no next owner before the next table
 	}
-	idsMax := handoverMax
-	here := slices.IndexFunc(t.Members, func(n ownership.Node) bool { return n.Inc == self })
-	if here < 0 { // who leaves tells many
+	leaves := true
+	others := p.others[:0] // member → whether it is another node, and not what this one was before
+	for _, n := range t.Members {
+		leaves = leaves && n.Inc != self
+		others = append(others, n.Inc != self && !slices.Contains(p.formers, n.Inc))
+	}
+	p.others = others
+	if leaves { // who leaves tells many
 		idsMax *= min(handoverFan, len(t.Members))
 	}
-	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return int(t.Owners[q]) != here }, p.parting[:0])
+	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
 	for len(p.heirs) < len(t.Members) {
 		p.heirs = append(p.heirs, nil)
 	}
@@ -108,6 +120,9 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})
 	p.tabled = *p.self.Load()
+	p.formers = slices.DeleteFunc(p.formers, func(inc ownership.Incarnation) bool {
+		return !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == inc })
+	})
 	p.Boxes.PartAgain()
 }
 

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -88,13 +89,12 @@ func (t *teller) did(first, n int) (ids []event.MessageID) {
 // A node tells nothing in the step that moves its partitions, and a bounded part at a
 // time after it: the youngest part first, in the end all of it.
 func TestWindowsAreToldInParts(t *testing.T) {
-	const shards = 8
 	for name, test := range map[string]struct {
 		members []ownership.Incarnation
 		most    int
 	}{
-		"to who joins":  {[]ownership.Incarnation{self, heir, other}, shards * handoverMax},
-		"by who leaves": {[]ownership.Incarnation{heir, other}, shards * handoverMax * 2},
+		"to who joins":  {[]ownership.Incarnation{self, heir, other}, handoverMax},
+		"by who leaves": {[]ownership.Incarnation{heir, other}, handoverMax * 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newTeller()
@@ -134,42 +134,68 @@ func TestWindowsAreToldInParts(t *testing.T) {
 	}
 }
 
-// What ends on a partition that has moved is told with the next call, however much
-// else is still to be told.
-func TestALateEndIsToldFirst(t *testing.T) {
+// What ends on partitions that have moved is told at once, however much it is, and
+// whatever else is still to be told.
+func TestLateEndsAreToldAtOnce(t *testing.T) {
+	const late = 2 * handoverMax
 	n := newTeller()
 	n.did(0, 20_000)
-	late := &event.Event{Handle: 1, Key: "ann", Partition: ring.PartitionOf("ann"), ID: event.MessageID{Ledger: 8}}
-	n.Deliver([]*event.Event{late})
-	running := n.Take(1, 1, nil)
-	if len(running) != 1 {
+	want := make(map[event.MessageID]bool)
+	for i := range late {
+		k := event.Key(strconv.Itoa(i))
+		e := &event.Event{Handle: event.Handle(i + 1), Key: k, Partition: ring.PartitionOf(string(k)), ID: event.MessageID{Ledger: 8, Entry: int64(i)}}
+		n.events[e.Handle] = e
+		n.Deliver([]*event.Event{e})
+		want[e.ID] = true
+	}
+	running := n.Take(1, late, nil)
+	if len(running) != late {
 		t.Fatalf("%d deliveries", len(running))
 	}
 	n.setGates(ownership.Draining)
 	n.move(2, heir, self, heir)
 	n.HandOver()
 	n.now = n.now.Add(time.Second)
-	n.events[1] = late
-	n.Finish([]event.Result{{Delivery: running[0].ID, Kind: event.ResultDone}})
-	clear(n.told)
-	if more := n.HandOver(); !more {
-		t.Fatal("nothing else was to be told")
+	results := make([]event.Result, late)
+	for i, d := range running {
+		results[i] = event.Result{Delivery: d.ID, Kind: event.ResultDone}
 	}
-	if told := n.told[forward.Peer(heir)]; !slices.ContainsFunc(told, func(d event.Finished) bool { return d.ID == late.ID }) {
-		t.Errorf("it is not among %d ids", len(told))
+	n.Finish(results)
+	clear(n.told)
+	n.HandOverLate()
+	told := n.told[forward.Peer(heir)]
+	for _, d := range told {
+		if !want[d.ID] {
+			t.Fatalf("told %v, which did not end late", d)
+		}
+		delete(want, d.ID)
+	}
+	if len(want) > 0 {
+		t.Errorf("told %d of %d", len(told), late)
+	}
+	if !n.HandOver() {
+		t.Error("nothing else was to be told")
 	}
 }
 
-// A node that has become another incarnation tells nothing until a table names its heirs.
+// A node that has become another incarnation tells nothing until a table names its
+// heirs, and nothing to whom it was before: it may get these partitions back.
 func TestANewIncarnationWaitsForItsTable(t *testing.T) {
+	again := ownership.Incarnation{4}
 	n := newTeller()
 	n.did(0, 10)
 	n.setGates(ownership.Closed)
-	n.SetSelf(ownership.Incarnation{4})
+	n.SetSelf(again)
 	if n.HandOver() || len(n.told) != 0 {
 		t.Fatalf("told %v", n.told)
 	}
-	n.move(2, heir, ownership.Incarnation{4}, heir)
+	n.move(2, self, self, heir)
+	for n.HandOver() {
+	}
+	if len(n.told) != 0 {
+		t.Fatalf("told %v, of which %v is this node itself", n.told, self)
+	}
+	n.move(3, heir, again, heir)
 	for n.HandOver() {
 	}
 	if got := len(n.told[forward.Peer(heir)]); got != 10 {

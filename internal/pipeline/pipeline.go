@@ -94,9 +94,11 @@ type Pipeline struct {
 	posts  sync.Pool // of *post
 
 	// The driver's.
-	tabled  ownership.Incarnation // who this node was when it got its newest table
-	parting []event.Finished      // of HandOver
-	heirs   [][]event.Finished    // of HandOver: member → what it is told
+	tabled  ownership.Incarnation   // who this node was when it got its newest table
+	formers []ownership.Incarnation // who this node was before, as long as tables may name them
+	parting []event.Finished        // of handOver
+	others  []bool                  // of handOver
+	heirs   [][]event.Finished      // of handOver: member → what it is told
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
@@ -114,8 +116,11 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	return p
 }
 
-// SetSelf says which incarnation this node is from now on.
-func (p *Pipeline) SetSelf(inc ownership.Incarnation) { p.self.Store(&inc) }
+// SetSelf says which incarnation this node is from now on, before its driver starts.
+func (p *Pipeline) SetSelf(inc ownership.Incarnation) {
+	p.formers = append(p.formers, *p.self.Load())
+	p.self.Store(&inc)
+}
 
 // Run does what is due in the mailboxes, until ctx ends: retries, the ageing of the
 // window of done events. One ticker serves all events.

@@ -396,6 +396,7 @@ func (m *member) perform(e ownership.Effect) {
 // rest tells the machine what still runs.
 func (m *member) rest(partitions []ring.Partition) ownership.Input {
 	idle, busy := m.pipeline.Rest(ownership.SetOf(partitions...))
+	m.pipeline.HandOverLate()
 	return ownership.Drained{Seq: m.revoked, Partitions: idle, Busy: busy}
 }
 
@@ -417,7 +418,6 @@ func (m *member) deliveriesEnded(partitions []ring.Partition) {
 			m.deliveriesEnded(asked)
 			return
 		}
-		m.pipeline.HandOver()
 		m.deliver(m.rest(asked))
 	})
 }

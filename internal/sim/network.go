@@ -30,7 +30,7 @@ type peerConn struct {
 	pause  time.Duration
 	ended  bool
 
-	finished []event.Finished // to be handed over
+	finished []event.Finished // to be handed over, at times of the sender's clock
 }
 
 // link is one stream of frames, from the member that has events to the one that owns
@@ -109,13 +109,18 @@ func (c *peerConn) handOver() {
 	if l == nil || len(c.finished) == 0 {
 		return
 	}
-	done := c.finished
+	done, sent := c.finished, l.from.clock()
 	c.finished = nil
 	l.arrive(&l.there, l.from, l.to, func() {
-		if l.inUp {
-			l.from.w.count("handed_over")
-			l.to.pipeline.TakeOver(done)
+		if !l.inUp {
+			return
 		}
+		l.from.w.count("handed_over")
+		ahead := l.to.clock().Sub(sent) // ages travel, not times: clocks differ
+		for i := range done {
+			done[i].At = done[i].At.Add(ahead)
+		}
+		l.to.pipeline.TakeOver(done)
 	})
 }
 
