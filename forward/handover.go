@@ -20,7 +20,7 @@ type handover struct {
 	idsMax int
 
 	mu     sync.Mutex
-	ids    int // in all queues
+	ids    int // in all queues, and taken out but not sent yet
 	queues map[Peer][]event.Finished
 	empty  chan struct{} // closed when ids falls to zero; nil: nobody waits
 }
@@ -39,7 +39,7 @@ func (h *handover) put(to Peer, done []event.Finished) (dropped int) {
 }
 
 // take takes up to idsMax ids from the queue of a peer, appends them to dst, and tells
-// whether more are there.
+// whether more are there. Whoever takes them calls sent.
 func (h *handover) take(to Peer, idsMax int, dst []event.Finished) (_ []event.Finished, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,8 +49,15 @@ func (h *handover) take(to Peer, idsMax int, dst []event.Finished) (_ []event.Fi
 	}
 	n := min(idsMax, len(queue))
 	dst = append(dst, queue[:n]...)
-	h.keep(to, queue[n:], n)
+	h.keep(to, queue[n:])
 	return dst, len(queue) > n
+}
+
+// sent says that so many of the ids that were taken are on their way, or lost.
+func (h *handover) sent(ids int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.settle(ids)
 }
 
 // keepOnly drops what is for others than these peers, and returns how many ids that was.
@@ -60,26 +67,31 @@ func (h *handover) keepOnly(listed map[Peer]string) (dropped int) {
 	for to, queue := range h.queues {
 		if _, ok := listed[to]; !ok {
 			dropped += len(queue)
-			h.keep(to, nil, len(queue))
+			h.keep(to, nil)
+			h.settle(len(queue))
 		}
 	}
 	return dropped
 }
 
-// keep says what remains in a queue after so many ids were taken out.
-func (h *handover) keep(to Peer, queue []event.Finished, taken int) {
+// keep says what remains in a queue.
+func (h *handover) keep(to Peer, queue []event.Finished) {
 	h.queues[to] = queue
 	if len(queue) == 0 {
 		delete(h.queues, to)
 	}
-	h.ids -= taken
+}
+
+// settle says that nobody waits for so many ids any more.
+func (h *handover) settle(ids int) {
+	h.ids -= ids
 	if h.ids == 0 && h.empty != nil {
 		close(h.empty)
 		h.empty = nil
 	}
 }
 
-// done returns what is closed as soon as nothing waits.
+// done returns what is closed as soon as nothing waits to be sent.
 func (h *handover) done() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()

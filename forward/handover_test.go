@@ -34,7 +34,9 @@ func TestHandOver(t *testing.T) {
 		network, now := &pipes{}, bubbleClock()
 		config := DefaultConfig()
 		config.FrameEventsMax, config.HandoverMax = 100, 1000
-		a, b := newNode(t, network, 1, config, now), newNode(t, network, 2, config, now)
+		const ahead = 99 * time.Hour // b's clock of a's
+		a := newNode(t, network, 1, config, now)
+		b := newNode(t, network, 2, config, func() clock.Instant { return now().Add(ahead) })
 		a.start()
 		defer a.stop()
 		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, b)
@@ -64,7 +66,7 @@ func TestHandOver(t *testing.T) {
 		}
 		got := slices.Concat(b.windows...)
 		for i := range got { // the bubble's time stands still while they are under way
-			got[i].At = got[i].At.Add(-got[0].At.Sub(0))
+			got[i].At = got[i].At.Add(-ahead)
 		}
 		if !slices.Equal(got, given) {
 			t.Errorf("%d ids arrived in another shape than %d were given", len(got), len(given))
@@ -107,4 +109,33 @@ func TestHandOverToNobody(t *testing.T) {
 			t.Errorf("%v ids dropped, want 10", dropped)
 		}
 	})
+}
+
+// What was taken out of a queue is handed over when it is sent, and not before.
+func TestHandedOverMeansSent(t *testing.T) {
+	h := handover{idsMax: 100, queues: make(map[Peer][]event.Finished)}
+	peer := Peer{1}
+	h.put(peer, finished(1, 10))
+	waiting := h.done()
+	over := func() bool {
+		select {
+		case <-waiting:
+			return true
+		default:
+			return false
+		}
+	}
+	for _, want := range []int{7, 3} {
+		taken, _ := h.take(peer, 7, nil)
+		if len(taken) != want {
+			t.Fatalf("took %d, want %d", len(taken), want)
+		}
+		if over() {
+			t.Fatal("handed over before it was sent")
+		}
+		h.sent(len(taken))
+	}
+	if !over() {
+		t.Error("all is sent, and not handed over")
+	}
 }

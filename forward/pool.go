@@ -247,7 +247,8 @@ func (p *Pool) HandOver(to Peer, done []event.Finished) {
 	p.wake([]Peer{to})
 }
 
-// HandedOver returns a channel that is closed when nothing waits that HandOver was given.
+// HandedOver returns a channel that is closed when all that HandOver was given is sent or
+// dropped.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
 
 // Stats returns a picture of the table.
@@ -571,6 +572,7 @@ func (e *outEnd) sendAside(receipt uint64) (more bool, err error) {
 		Frame:   &peerv1.ForwardRequest_Window{Window: encodeWindow(p.now(), e.done)},
 	})
 	p.metrics.windowSent.Add(float64(len(e.done)))
+	p.handover.sent(len(e.done))
 	return more, sendError(err)
 }
 
