@@ -29,7 +29,7 @@
       failureRatio: 0.1,
       redeliveryRatio: 0.2,
       takeover: 5,  // seconds
-      handoff: 10,  // seconds; a handler that is not finished holds its partition back
+      handoff: 10,  // seconds; a handler that is not finished holds its own key back, rarely its partition
       append: 0.5,  // seconds
       imbalance: 1.5,  // times the average
       certificate: 3 * 24 * 3600,  // seconds; less where certificates live for less than that
