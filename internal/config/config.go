@@ -76,7 +76,7 @@ type Pulsar struct {
 	URL   string // pulsar:// or pulsar+ssl://, several hosts with commas
 	Token Secret // for token authentication; empty: none
 
-	TokenFile string // file with the token, read again at each connection; instead of Token
+	TokenFile string // file with the token, read again at each connection; instead of pulsar.token
 	TLS       PulsarTLS
 	Oauth2    PulsarOAuth2 // instead of a token
 
@@ -306,17 +306,17 @@ func in(section string, err error) error {
 
 func (c Config) validateAddresses() error {
 	var errs []error
-	for _, a := range []struct{ key, address string }{
-		{"app.listen", c.App.Listen},
-		{"peer.listen", c.Peer.Listen},
-		{"admin.listen", c.Admin.Listen},
-		{"debug.listen", c.Debug.Listen},
+	for _, a := range []struct{ key, address, want string }{
+		{"app.listen", c.App.Listen, "HOST:PORT or unix:PATH"},
+		{"peer.listen", c.Peer.Listen, "HOST:PORT"},
+		{"admin.listen", c.Admin.Listen, "HOST:PORT"},
+		{"debug.listen", c.Debug.Listen, "HOST:PORT"},
 	} {
 		if path, ok := strings.CutPrefix(a.address, "unix:"); ok && a.key == "app.listen" && path != "" {
 			continue
 		}
 		if _, err := net.ResolveTCPAddr("tcp", a.address); err != nil || !strings.Contains(a.address, ":") {
-			errs = append(errs, fmt.Errorf("config: %s = %q, want HOST:PORT", a.key, a.address))
+			errs = append(errs, fmt.Errorf("config: %s = %q, want %s", a.key, a.address, a.want))
 		}
 	}
 	return errors.Join(append(errs, c.validatePorts())...)

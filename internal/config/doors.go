@@ -17,7 +17,7 @@ type Admin struct {
 	// Token is asked for by what changes something and by what shows keys, as Authorization:
 	// Bearer TOKEN. Without one, changes are for callers on loopback only.
 	Token     Secret
-	TokenFile string // file with the token, read again when it changes; instead of Token
+	TokenFile string // file with the token, read again when it changes; instead of admin.token
 
 	// DrainToken is good for /drain and nothing else: for the hooks of Kubernetes, whose
 	// headers everybody sees who may read pods.

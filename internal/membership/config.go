@@ -28,7 +28,8 @@ type Config struct {
 	SecretKeys [][]byte
 
 	// EncryptionKeysFile holds such keys in base64, one in a line. It is read again when
-	// it changes, so keys can be replaced while the group goes on. Instead of SecretKeys.
+	// it changes, so keys can be replaced while the group goes on. Instead of
+	// gossip.encryption_keys.
 	EncryptionKeysFile string
 
 	// With keys: whether gossip in the clear is dropped, and whether ours is encrypted.

@@ -58,7 +58,7 @@ type Config struct {
 	// another one has acked single events.
 	Counting Counting
 	// AdminURL is the root of the broker's admin API, which is asked for the two limits
-	// below, and whether Counting is right; "" asks nobody.
+	// below, and whether pulsar.batch_index_acks is right; "" asks nobody.
 	AdminURL string
 	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
 	// of a topic partition it lets a consumer have unacked. Say a large number where
