@@ -1,6 +1,6 @@
-"""Adds up what each user has done: an application of twenty lines.
+"""Adds up what each user has done: a handler of twenty lines.
 
-Start it beside routers with: router dev -- python3 app.py
+Try it beside three routers with: examples/python/try.sh
 """
 import json
 
