@@ -3,6 +3,10 @@ package clienttest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,5 +58,36 @@ func TestOutcomes(t *testing.T) {
 				t.Errorf("second outcome = %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// refusing is a test that notes what it fails with.
+type refusing struct {
+	testing.TB
+	mu   sync.Mutex
+	said string
+}
+
+func (r *refusing) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.said += fmt.Sprintf(format, args...)
+}
+
+func (*refusing) FailNow() { runtime.Goexit() }
+
+// Start must not wait for a stream that never comes.
+func TestStartFailsWhenRunRefuses(t *testing.T) {
+	failing := &refusing{TB: t}
+	returned := false
+	var starting sync.WaitGroup
+	starting.Go(func() {
+		r := clienttest.NewRouter(failing)
+		r.Start(func(context.Context, *client.Event) error { return nil }, client.MaxInFlight(0))
+		returned = true
+	})
+	starting.Wait()
+	if returned || !strings.Contains(failing.said, "MaxInFlight") {
+		t.Errorf("returned = %v, failed with %q; want the test to end with what Run says about MaxInFlight", returned, failing.said)
 	}
 }

@@ -139,18 +139,24 @@ func (r *Router) Context(ctx context.Context) context.Context {
 }
 
 // Start runs the handler in the background until the test ends, and fails the test
-// if its handlers do not end then. It returns when the stream stands.
+// if its handlers do not end then. It returns when the stream stands, and ends the test
+// when there will be none, because client.Run refuses an option.
 func (r *Router) Start(handler client.Handler, opts ...client.Option) {
 	r.t.Helper()
 	r.mu.Lock()
 	want := r.connected + 1
 	r.mu.Unlock()
 	ctx, stop := context.WithCancel(context.Background())
+	ended := false // guarded by the router's lock
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := r.Run(ctx, handler, opts...); err != nil {
 			r.t.Errorf("clienttest: %v", err)
 		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		ended = true
+		r.change.Broadcast()
 	})
 	r.t.Cleanup(func() {
 		stop()
@@ -159,6 +165,9 @@ func (r *Router) Start(handler client.Handler, opts ...client.Option) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.connected < want {
+		if ended { // an option was refused: there will be no stream
+			r.t.FailNow()
+		}
 		r.change.Wait()
 	}
 }
