@@ -343,6 +343,28 @@ func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
 	}
 }
 
+// A typed nil is an error that is not nil, and that panics when it is asked what it says.
+type typedNil struct{ text string }
+
+func (e *typedNil) Error() string { return e.text }
+
+func TestErrorThatPanicsIsAFailure(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	r.Start(func(_ context.Context, e *client.Event) error {
+		if e.Attempt == 1 {
+			return (*typedNil)(nil)
+		}
+		return nil
+	})
+	d := r.Deliver(&client.Event{Key: "k"})
+	if got := d.Outcome(); got.Kind != clienttest.Retry || !strings.Contains(got.Reason, "nil pointer") {
+		t.Errorf("outcome = %v, want retry with the panic as its reason", got)
+	}
+	if got := d.Redeliver().Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("second attempt = %v, want done", got)
+	}
+}
+
 type lockedWriter struct {
 	mu *sync.Mutex
 	b  *bytes.Buffer

@@ -188,8 +188,9 @@ func (r *runner) call(e *Event) (result event.Result) {
 		r.finish(e, result)
 	}()
 	err := r.handler(&e.run.ctx, e)
+	result = r.resultOf(e, err) // calls Error of what the handler returned, which may panic
 	returned = true
-	return r.resultOf(e, err)
+	return result
 }
 
 // resultOf turns what a handler returned into the answer to the router. A handler
