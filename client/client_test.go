@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
@@ -498,6 +499,116 @@ func TestRunConnectsForEver(t *testing.T) {
 		stop()
 		running.Wait()
 	})
+}
+
+// vanishing is a connection whose other end can vanish: nothing comes any more, and
+// nothing breaks.
+type vanishing struct {
+	net.Conn
+	vanished <-chan struct{}
+	full     bool // nothing can be written then either, as when the kernel's buffer is full
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (c *vanishing) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	select {
+	case <-c.vanished:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (c *vanishing) Write(b []byte) (int, error) {
+	select {
+	case <-c.vanished:
+		if c.full {
+			<-c.closed
+			return 0, net.ErrClosed
+		}
+		return len(b), nil
+	default:
+		return c.Conn.Write(b)
+	}
+}
+
+func (c *vanishing) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// A machine that vanishes closes no connection. The SDK must find out by itself; what
+// runs goes on until its deadline, an hour away here.
+func TestRouterThatVanishes(t *testing.T) {
+	for name, full := range map[string]bool{"writes go nowhere": false, "writes hang": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := clienttest.NewRouter(t)
+				listener := bufconn.Listen(1 << 20)
+				r.Serve(listener)
+				vanished := make(chan struct{})
+				dialled := make(chan time.Time, 100)
+				var dials atomic.Int32
+				dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+					conn, err := listener.DialContext(ctx)
+					dialled <- time.Now()
+					if dials.Add(1) > 1 {
+						return conn, err
+					}
+					return &vanishing{Conn: conn, vanished: vanished, full: full, closed: make(chan struct{})}, err
+				}
+				var log bytes.Buffer
+				var mu sync.Mutex
+				started, release := make(chan struct{}), make(chan struct{})
+				handler := func(ctx context.Context, e *client.Event) error {
+					if e.Key != "held" {
+						return nil
+					}
+					close(started)
+					<-release
+					if ctx.Err() != nil {
+						t.Errorf("the handler was cut: %v", context.Cause(ctx))
+					}
+					return nil
+				}
+				ctx, stop := context.WithCancel(r.Context(t.Context()))
+				var running sync.WaitGroup
+				running.Go(func() {
+					if err := client.Run(ctx, "", handler, client.Dialer(dial), client.Logger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil)))); err != nil {
+						t.Errorf("Run = %v, want nil", err)
+					}
+				})
+				r.Deliver(&client.Event{Key: "held"})
+				<-started
+				time.Sleep(time.Minute) // a router with nothing to say is not silent: it answers Pings
+				if n := dials.Load(); n != 1 {
+					t.Fatalf("%d connections while the router is there, want 1", n)
+				}
+				<-dialled
+				close(vanished)
+				begin := time.Now()
+				if took := (<-dialled).Sub(begin); took < 9*time.Second || took > 17*time.Second { // gRPC may take 5 s to close
+					t.Errorf("the SDK dialled again after %v, want about 10 s", took)
+				}
+				got := r.Deliver(&client.Event{Key: "other"}).Outcome()
+				for got.Kind != clienttest.Done && time.Since(begin) < time.Minute { // the router, too, has to find out
+					got = r.Deliver(&client.Event{Key: "other"}).Outcome()
+				}
+				if got.Kind != clienttest.Done {
+					t.Errorf("another key after the reconnect: %v, want done", got)
+				}
+				close(release)
+				stop()
+				running.Wait()
+				if !strings.Contains(log.String(), "silent for 10s") {
+					t.Errorf("it does not say why it connects again:\n%s", log.String())
+				}
+			})
+		})
+	}
 }
 
 // withoutEnd is a context whose Done is nil, as that of context.Background is.

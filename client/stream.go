@@ -36,7 +36,16 @@ const (
 
 	pingDefault = 200 * time.Millisecond // until the router says otherwise
 	reasonMax   = 1 << 10                // likewise
+
+	// silenceMax is how long the router may leave Pings unanswered. A machine that
+	// vanishes closes no connection, and its kernel's peer believes in it for a quarter of
+	// an hour. The router goes by the same time (app.silence_max), and it is longer than
+	// any interval of Pings.
+	silenceMax = 10 * time.Second
 )
+
+// errSilent says why a stream was given up that nobody has closed.
+var errSilent = fmt.Errorf("client: the router has been silent for %v; it, its machine or the way to it may be gone", silenceMax)
 
 // stream is one connection to the router. Its goroutines: the sender, which decides
 // the order of frames; the reader, which takes frames in their order; and the watch,
@@ -56,6 +65,7 @@ type stream struct {
 	receipt   uint64 // the newest that the router has taken in
 	ongoing   []uint64
 	pingEvery time.Duration
+	silence   time.Duration // since the newest frame came
 	reasonMax int
 	welcomed  bool
 	err       error // why the reader ended
@@ -73,7 +83,8 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	}
 	defer func() { _ = conn.Close() }() // the stream is over; its error says more
 	// While we connect, the end of ctx ends that at once; later it begins a drain.
-	streamCtx, cancel := context.WithCancel(r.hard)
+	streamCtx, cut := context.WithCancelCause(r.hard)
+	cancel := func() { cut(nil) }
 	defer cancel()
 	connected := context.AfterFunc(ctx, cancel)
 	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{})) //nolint:contextcheck // the stream outlives ctx: see above
@@ -94,7 +105,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	var goroutines sync.WaitGroup
 	goroutines.Go(s.read)
 	over := make(chan struct{})
-	r.watches.Go(func() { s.watch(over) })
+	r.watches.Go(func() { s.watch(over, cut) })
 
 	err = s.send(ctx)
 	cancel()
@@ -103,6 +114,9 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	close(over)
 	if s.err != nil { // it says more than what a sender hears: EOF
 		err = s.err
+	}
+	if cause := context.Cause(streamCtx); errors.Is(cause, errSilent) {
+		err = cause
 	}
 	return s.welcomed, err
 }
@@ -155,7 +169,11 @@ func (r *runner) end(s *stream) {
 
 // watch cuts handlers whose deadline has passed, until over is closed and the last
 // handler has returned. The ticker only wakes it up; the lease clock decides.
-func (s *stream) watch(over <-chan struct{}) {
+//
+// It also cuts the stream when the router is silent: the sender, whose Pings that
+// leaves unanswered, may itself hang in a frame that nobody takes. Silence is counted
+// in ticks, since a machine that was asleep has not listened.
+func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	r := s.runner
@@ -168,8 +186,13 @@ func (s *stream) watch(over <-chan struct{}) {
 		r.mu.Lock()
 		lost := s.inbox.Check(r.hooks.Now(), nil)
 		left := s.inbox.Started()
+		s.silence += checkEvery
+		silent := s.silence > silenceMax
 		r.mu.Unlock()
 		r.cancel(lost, ErrKeyLost)
+		if silent {
+			cut(errSilent) // no more than the stream: its handlers have their deadlines
+		}
 		if over == nil && (left == 0 || r.base.Err() != nil) {
 			return
 		}
@@ -202,6 +225,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		events = s.events(f.Deliveries)
 	}
 	r.mu.Lock()
+	s.silence = 0
 	if f.Receipt > s.receipt {
 		s.receipt = f.Receipt
 		s.answered()
