@@ -43,7 +43,7 @@ func devCommand() *cobra.Command {
 				return err
 			}
 			err = dev.Run(cmd.Context(), o, dev.Environment{
-				Executable: executable, Stdout: cmd.OutOrStdout(), Colours: colourful(os.Stdout),
+				Executable: executable, Stdout: cmd.OutOrStdout(), Colours: mayColour(cmd.OutOrStdout()),
 			})
 			return devError(err)
 		},
@@ -105,10 +105,4 @@ func devChild(role string, run func(context.Context, []string) error) *cobra.Com
 			return devError(run(ctx, arguments))
 		},
 	}
-}
-
-// colourful reports whether a person looks who wants colours.
-func colourful(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/report"
@@ -156,9 +157,9 @@ func (d *doctor) runsHere(ctx context.Context) bool {
 
 // free reports whether an address can be listened on. A socket in the file system is not touched.
 func free(ctx context.Context, address string) error {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+	if path, ok := doors.UnixPath(address); ok {
 		dialer := net.Dialer{Timeout: time.Second}
-		conn, err := dialer.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+		conn, err := dialer.DialContext(ctx, "unix", path)
 		if err != nil {
 			return nil //nolint:nilerr // nobody answers: that it can be had is what this asks
 		}

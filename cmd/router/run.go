@@ -82,7 +82,7 @@ func throughPulsar(cfg config.Config) broker {
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
-			c.Topic = "persistent://" + cfg.ControlLog.Namespace + "/__ring-" + cfg.Node.Group
+			c.Topic = controlTopic(cfg)
 			c.SendTimeout = cfg.Ownership.Lease
 			return controllog.NewPulsar(c, door.options(), log)
 		},
