@@ -228,8 +228,8 @@ func (d *doctor) broker(ctx context.Context) {
 		return
 	}
 	for _, topic := range append([]string{controlTopic(d.cfg)}, d.cfg.Pulsar.Topics...) {
-		if err := door.greet(ctx, topic); err != nil {
-			d.fail("pulsar access", "see docs/security.md", "%s: %v", topic, err)
+		if mends, err := door.greet(ctx, topic); err != nil {
+			d.fail("pulsar access", accessAdvice(mends, err), "%s: %v", topic, err)
 			return
 		}
 	}
@@ -240,6 +240,17 @@ func (d *doctor) broker(ctx context.Context) {
 		return
 	}
 	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: door.adminClient()})
+}
+
+// accessAdvice says what to do about a broker that does not answer as it should.
+func accessAdvice(mends bool, err error) string {
+	switch {
+	case !mends:
+		return "see docs/security.md"
+	case strings.Contains(err.Error(), "TopicNotFound"):
+		return "create the topic, or let the broker create topics by itself (allowAutoTopicCreation)"
+	}
+	return "wait if the broker has just begun; else look into its log, and whether pulsar.url names its binary port (6650, or 6651 with TLS), and a broker that serves this namespace"
 }
 
 // withPort adds the port that Pulsar has when none is said.

@@ -1,12 +1,19 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/tlsconf"
 )
 
 // healthy is what the admin API of a broker says about which the doctor has nothing to say.
@@ -109,6 +116,66 @@ func TestDoctorOfPolicies(t *testing.T) {
 			t.Errorf("found %+v, want the topic, and the policies of the namespace", unwell)
 		}
 	})
+}
+
+// TestDoctorOfABrokerThatDoesNotAnswer: what accepts connections is no broker yet. A
+// router waits for it; the doctor does not say that it lets us in.
+func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
+	for name, serve := range map[string]func(net.Conn){
+		"hangs up":     func(conn net.Conn) { _ = conn.Close() },
+		"says nothing": func(net.Conn) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each takes as long as a broker may take to answer
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				var open []net.Conn
+				defer func() {
+					for _, conn := range open {
+						_ = conn.Close()
+					}
+				}()
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					open = append(open, conn)
+					serve(conn)
+				}
+			})
+			defer serving.Wait()
+			defer listener.Close()
+			cfg := settings(t).Config
+			cfg.Pulsar.URL = "pulsar://" + listener.Addr().String()
+			d := doctor{cfg: cfg}
+			d.broker(t.Context())
+			last := d.findings[len(d.findings)-1]
+			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "does not tell about it") || !strings.Contains(last.Advice, "binary port") {
+				t.Errorf("found %+v, want that the broker does not answer, and what to do", d.findings)
+			}
+			b := throughPulsar(cfg)
+			if err := b.open(t.Context(), tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
+				t.Errorf("a router does not wait for it: %v", err)
+			}
+		})
+	}
+}
+
+func TestAccessAdvice(t *testing.T) {
+	for err, want := range map[error]string{
+		errors.New("TopicNotFound"):       "create the topic",
+		errors.New("request timed out"):   "binary port",
+		errors.New("connection error: X"): "binary port",
+	} {
+		if got := accessAdvice(true, err); !strings.Contains(got, want) {
+			t.Errorf("%v: advice %q, want a word about %q", err, got, want)
+		}
+	}
 }
 
 // TestDoctorOfNothing: without a broker the doctor says what is missing, and what to do.

@@ -149,21 +149,22 @@ func (t *adminTransport) open() {
 // greetTimeout is how long a broker may take to answer the first question.
 const greetTimeout = 3 * time.Second
 
-// greet asks the broker one question before anything else. It returns an error if the
-// broker does not let us in, or is not who it has to be: that does not mend itself, and
-// what the client says about it later stands in the log of each attempt only. A
-// broker that cannot be reached is no error: it may come.
-func (d *pulsarDoor) greet(ctx context.Context, topic string) error {
+// greet asks the broker one question before anything else, and returns why it was not
+// answered. mends: waiting may help, as with a broker that cannot be reached. It does
+// not if the broker does not let us in, or is not who it has to be, and what the client
+// says about that later stands in the log of each attempt only.
+func (d *pulsarDoor) greet(ctx context.Context, topic string) (mends bool, err error) {
 	heard, options := new(complaint), d.options()
 	options.Logger = plog.NewLoggerWithSlog(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
+	options.KeepAliveInterval = greetTimeout // bounds the first word of a broker that accepts and says nothing
 	options.MetricsRegisterer = prometheus.NewRegistry() // nobody asks this client
 	client, err := pulsar.NewClient(options)
-	if err != nil && mayPass(err) { // the issuer of tokens is away
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("pulsar: %w: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", err)
+		if mayPass(err) {
+			return true, fmt.Errorf("the issuer of tokens does not answer: %w", err)
+		}
+		return false, fmt.Errorf("pulsar: %w: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", err)
 	}
 	answer := make(chan error, 1)
 	var asking sync.WaitGroup
@@ -175,13 +176,16 @@ func (d *pulsarDoor) greet(ctx context.Context, topic string) error {
 	defer client.Close()
 	select {
 	case <-ctx.Done():
-		return nil // who asks us to stop hears it from the node
+		return true, ctx.Err() // who asks us to stop hears it from the node
 	case err = <-answer:
 	}
 	if err == nil {
-		return nil
+		return true, nil
 	}
-	return heard.explain(err)
+	if why := heard.explain(err); why != nil {
+		return false, why
+	}
+	return true, fmt.Errorf("the broker does not tell about it: %w", err)
 }
 
 // complaint is why the client could not connect. Its own errors do not tell: it logs.
