@@ -8,46 +8,76 @@ import (
 	"time"
 )
 
+// seedsAre is what contacting the seeds has shown.
+type seedsAre uint8
+
+const (
+	seedsFine       seedsAre = iota
+	seedsOnlySelf            // they name nobody but this node, by the address that it advertises or by another one
+	seedsUnresolved          // no name of them can be looked up
+	seedsSilent              // nobody answers at their addresses
+)
+
 // seek contacts the seeds whenever nobody else is known.
 func (g *Gossip) seek(ctx context.Context) {
 	if len(g.cfg.Seeds) == 0 {
 		return
 	}
-	wait, onlySelf := g.cfg.JoinBackoffMin, false
+	wait, are := g.cfg.JoinBackoffMin, seedsFine
 	for {
+		now := seedsFine
 		if g.roster.len() > 1 {
 			wait = g.cfg.JoinBackoffMin
-			onlySelf = g.noteOnlySelf(onlySelf, false)
 		} else {
-			onlySelf = g.noteOnlySelf(onlySelf, g.trySeeds(ctx))
+			now = g.trySeeds(ctx)
+			if wait < g.cfg.JoinBackoffMax && (now == seedsUnresolved || now == seedsSilent) {
+				now = are // all members of the group may just be starting
+			}
 			wait = min(2*wait, g.cfg.JoinBackoffMax)
 		}
+		if ctx.Err() != nil {
+			return
+		}
+		g.noteSeeds(are, now)
+		are = now
 		if !pause(ctx, wait) {
 			return
 		}
 	}
 }
 
-// trySeeds contacts all seeds, and reports whether they name nobody but this node,
-// by the address that it advertises or by another one.
-func (g *Gossip) trySeeds(ctx context.Context) (onlySelf bool) {
-	addrs := g.resolve(ctx, g.cfg.Seeds)
+// trySeeds contacts all seeds.
+func (g *Gossip) trySeeds(ctx context.Context) seedsAre {
+	addrs := g.resolve(ctx, "seed", g.cfg.Seeds)
 	others := g.notSelf(addrs)
 	reached := g.contact(ctx, "seed", others)
-	return len(addrs) > 0 && (len(others) == 0 || reached && g.roster.len() == 1)
+	switch {
+	case len(addrs) == 0:
+		return seedsUnresolved
+	case len(others) == 0, reached && g.roster.len() == 1:
+		return seedsOnlySelf
+	case !reached:
+		return seedsSilent
+	}
+	return seedsFine
 }
 
-// noteOnlySelf reports it once when the seeds come to name nobody but this node: a
+// noteSeeds reports it once when the seeds come to lead to nobody but this node: a
 // cluster of one that believes that it has joined is how a group falls apart unnoticed.
-func (g *Gossip) noteOnlySelf(before, now bool) bool {
-	switch {
-	case now && !before:
+func (g *Gossip) noteSeeds(before, now seedsAre) {
+	if now == before {
+		return
+	}
+	g.metrics.onlySelf.Set(0)
+	switch now {
+	case seedsOnlySelf:
 		g.log.Warn("seeds name only this node", "address", g.self.GossipAddr, "seeds", g.cfg.Seeds)
 		g.metrics.onlySelf.Set(1)
-	case before && !now:
-		g.metrics.onlySelf.Set(0)
+	case seedsUnresolved:
+		g.log.Warn("no seed can be resolved", "seeds", g.cfg.Seeds)
+	case seedsSilent:
+		g.log.Warn("no seed answers", "seeds", g.cfg.Seeds)
 	}
-	return now
 }
 
 // rejoin contacts the known members that gossip misses, some in each round.
@@ -63,7 +93,7 @@ func (g *Gossip) rejoin(ctx context.Context) {
 		round := slices.Concat(missing[next:], missing[:next])
 		round = round[:min(len(round), g.cfg.RejoinsMax)]
 		next += len(round)
-		g.contact(ctx, "rejoin", g.notSelf(g.resolve(ctx, round)))
+		g.contact(ctx, "rejoin", g.notSelf(g.resolve(ctx, "rejoin", round)))
 	}
 }
 
@@ -88,7 +118,7 @@ func (g *Gossip) contact(ctx context.Context, why string, addrs []string) bool {
 
 // resolve turns host:port and dns+host:port into ip:port. A name that cannot be
 // looked up is left out: it is tried again.
-func (g *Gossip) resolve(ctx context.Context, hosts []string) []string {
+func (g *Gossip) resolve(ctx context.Context, why string, hosts []string) []string {
 	var out []string
 	for _, hostport := range hosts {
 		host, port, err := net.SplitHostPort(strings.TrimPrefix(hostport, "dns+"))
@@ -98,7 +128,8 @@ func (g *Gossip) resolve(ctx context.Context, hosts []string) []string {
 		}
 		ips, err := net.DefaultResolver.LookupHost(ctx, host)
 		if err != nil {
-			g.log.Debug("name not resolved", "address", hostport, "error", err)
+			g.log.Debug("name not resolved", "why", why, "address", hostport, "error", err)
+			g.metrics.joins.WithLabelValues(why, "unresolved").Inc()
 			continue
 		}
 		for _, ip := range ips {

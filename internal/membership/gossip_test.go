@@ -164,6 +164,55 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 	waitUntil(t, "the report to end", func() bool { return !reported() })
 }
 
+// Seeds that lead to nobody are reported, once, and not while others may just be starting.
+func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
+	t.Parallel()
+	for warning, seed := range map[string]string{"no seed can be resolved": "dns+nobody.invalid:16652", "no seed answers": freeAddr(t)} {
+		t.Run(warning, func(t *testing.T) {
+			t.Parallel()
+			cfg := testConfig("alone")
+			cfg.Seeds = []string{seed}
+			log := new(warnings)
+			alone := startNodeWith(t, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+			attempts := func() float64 {
+				joins := alone.gossip.metrics.joins
+				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved"))
+			}
+			waitUntil(t, "the report", func() bool { return log.count(warning) == 1 })
+			if n := attempts(); n < 3 {
+				t.Errorf("reported after %v attempts, want the back-off to have reached its end", n)
+			}
+			reported := attempts()
+			waitUntil(t, "further attempts", func() bool { return attempts() >= reported+2 })
+			if n := log.count(""); n != 1 {
+				t.Errorf("%d warnings, want the one:\n%s", n, log.text.String())
+			}
+		})
+	}
+}
+
+// warnings is what was logged.
+type warnings struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *warnings) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+// count returns how many lines have the message; all for "".
+func (w *warnings) count(message string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if message == "" {
+		return strings.Count(w.text.String(), "level=WARN")
+	}
+	return strings.Count(w.text.String(), fmt.Sprintf("msg=%q", message))
+}
+
 // Members of another group, without the key or with another one, stay outside.
 func TestStrangersStayOutside(t *testing.T) {
 	key, otherKey := make([]byte, 32), make([]byte, 32)
@@ -285,13 +334,18 @@ func testConfig(name string) Config {
 // startNode starts a member, which leaves at the end of the test unless it is gone.
 func startNode(t *testing.T, cfg Config) *testNode {
 	t.Helper()
+	return startNodeWith(t, cfg, quiet())
+}
+
+func startNodeWith(t *testing.T, cfg Config, log *slog.Logger) *testNode {
+	t.Helper()
 	n := &testNode{
 		name: cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
 		worked: make(chan struct{}), leaving: make(chan bool, 1), ended: make(chan struct{}),
 		heard: make(map[ownership.Incarnation][]Kind),
 	}
 	var err error
-	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.report, quiet(), NewMetrics(prometheus.NewRegistry()))
+	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.report, log, NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}

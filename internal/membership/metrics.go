@@ -39,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 		joins: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_contacts_total",
-			Help: "Attempts to contact a member, by why (seed, rejoin) and result (ok, failed).",
+			Help: "Attempts to contact a member, by why (seed, rejoin) and result (ok, failed, unresolved).",
 		}, []string{"why", "result"}),
 		bad: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_membership_bad_members_total",
