@@ -29,7 +29,7 @@ func (n *Node) consumeWhileAllowed(ctx context.Context, s *stay) error {
 	for n.waitUntil(ctx, s.draining, func() bool { return n.mayConsume(s) }) {
 		began := clock.Now()
 		err := n.consumeOnce(ctx, s)
-		n.consumeErr.Store(&err)
+		n.noteNotConsuming(err)
 		switch {
 		case errors.Is(err, source.ErrSubscriptionType):
 			return fmt.Errorf("node: %w", err) // somebody uses it in another way: not for us to wait out
@@ -115,6 +115,14 @@ func (n *Node) noteConsuming(ctx context.Context, src *source.Source) {
 		n.log.Info("consuming")
 	case <-ctx.Done():
 	}
+}
+
+// noteNotConsuming says why it does not stand; err is nil when nobody wanted it to.
+func (n *Node) noteNotConsuming(err error) {
+	if err == nil {
+		err = errNotSubscribed
+	}
+	n.consumeErr.Store(&err)
 }
 
 func (n *Node) mayConsume(s *stay) bool {

@@ -117,12 +117,17 @@ func (n *Node) CheckLease() error {
 	return nil
 }
 
+// errNotSubscribed says that the first attempt to subscribe has neither succeeded nor
+// failed since this node may consume.
+var errNotSubscribed = errors.New("not subscribed yet")
+
 // CheckSource returns why this node does not consume though it should.
 func (n *Node) CheckSource() error {
-	if err := n.consumeErr.Load(); err != nil && *err != nil {
-		return *err
+	why := n.consumeErr.Load()
+	if why == nil || errors.Is(*why, errNotSubscribed) && !n.mayConsume(n.stay()) { // other checks say why it does not
+		return nil
 	}
-	return nil
+	return *why
 }
 
 // stuckAfter is how late the driver of the ownership machine may be before only a

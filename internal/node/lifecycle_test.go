@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -189,6 +190,61 @@ func TestLifecycleJoined(t *testing.T) {
 	g.consumers(1)
 	g.publish(10, 10)
 	g.settled()
+}
+
+// slowToSubscribe is a broker that takes its time, while told to.
+type slowToSubscribe struct {
+	source.MemBroker
+	asked, answer chan struct{}
+}
+
+func (s slowToSubscribe) Subscribe(ctx context.Context, o membroker.SubscribeOptions) (membroker.Consumer, error) {
+	s.asked <- struct{}{}
+	select {
+	case <-s.answer:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return s.MemBroker.Subscribe(ctx, o)
+}
+
+// TestReadyWaitsForTheSubscription: the first one, and that after an Undrain.
+func TestReadyWaitsForTheSubscription(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]Mode{"strict": Strict, "gossip": Gossip} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t)
+			broker := slowToSubscribe{g.broker, make(chan struct{}, 100), make(chan struct{}, 100)}
+			g.feed = broker
+			a := g.start("a", func(c *Config) { c.Mode = mode })
+			g.serve(a, done)
+			for range 2 {
+				<-broker.asked
+				g.fails(a.Probes().Ready, "source")
+				if err := a.CheckSource(); !errors.Is(err, errNotSubscribed) {
+					t.Errorf("CheckSource = %v, want %v", err, errNotSubscribed)
+				}
+				for range 10 { // topics
+					broker.answer <- struct{}{}
+				}
+				g.fails(a.Probes().Ready, "")
+				g.closes("drained", a.Drain())
+				for len(broker.answer) > 0 {
+					<-broker.answer
+				}
+				for len(broker.asked) > 0 {
+					<-broker.asked
+				}
+				if err := a.CheckSource(); err != nil {
+					t.Errorf("drained: CheckSource = %v, but it should not consume", err)
+				}
+				if _, err := a.Undrain(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 // TestLifecycleDrained follows a drain from the request to its end, with a handler

@@ -123,7 +123,7 @@ type Node struct {
 	source     atomic.Pointer[source.Source]
 	workers    atomic.Int64
 	since      atomic.Int64          // clock.Instant since when there is no worker
-	consumeErr atomic.Pointer[error] // why the last attempt to consume ended
+	consumeErr atomic.Pointer[error] // why no subscription stands, nil while one does
 
 	changed chan struct{} // cap 1: the consumer has to look
 
@@ -148,6 +148,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	}
 	n.self.Store(&ownership.Incarnation{})
 	n.since.Store(int64(clock.Now()))
+	n.noteNotConsuming(nil)
 	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
 	sight := parts.Sight
 	sight.Log = parts.Log
