@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -131,15 +132,6 @@ func (g *group) closes(what string, c <-chan struct{}) {
 		}
 		return nil
 	})
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // mute is a control log that cannot be written until it is told to.
@@ -348,6 +340,41 @@ func TestLifecycleDrainDeadline(t *testing.T) {
 	b := g.start("b", nil)
 	g.serve(b, done)
 	g.settled()
+}
+
+// TestDrainIsCutForWhatItLacks: not for what the next owners were not told, and with
+// the name of what is missing.
+func TestDrainIsCutForWhatItLacks(t *testing.T) {
+	for name, test := range map[string]struct {
+		left, settled bool
+		want          string // of the error, "" for none
+	}{
+		"all but the telling": {left: true, settled: true},
+		"not left":            {want: "not left the group: 0 partitions"},
+		"not left, settled":   {settled: true, want: "not left the group: 0 partitions"},
+		"not settled":         {left: true, want: "subscription is not closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &Node{
+				cfg: Config{DrainTimeout: 10 * time.Millisecond}, stays: newStays(),
+				log: slog.New(slog.DiscardHandler), metrics: newMetrics(prometheus.NewRegistry()),
+			}
+			s := n.stay()
+			if test.left {
+				close(s.left)
+			}
+			if test.settled {
+				close(s.settled)
+			}
+			err := n.drainWithin(t.Context())
+			if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, ErrDrainTimeout) || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("the drain ends with %v, want %q", err, test.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "events") {
+				t.Errorf("it is about events, though all are settled: %v", err)
+			}
+		})
+	}
 }
 
 func TestLifecycleUndrained(t *testing.T) {

@@ -94,8 +94,8 @@ type Parts struct {
 	Sight    pipeline.Sight // how single events are shown, in Log and in traces; its zero value is fine
 }
 
-// ErrDrainTimeout says that a drain was cut: events were not settled, and the broker
-// will deliver them again.
+// ErrDrainTimeout says that a drain was cut, and what it lacked: partitions were not
+// released, or events not settled, which the broker will deliver again.
 var ErrDrainTimeout = errors.New("node: drain timeout")
 
 // ErrExit says that this member may not go on, and must not come back by itself.
@@ -229,7 +229,11 @@ func (n *Node) drainWithin(stages context.Context) error {
 	case <-stages.Done(): // one has failed and says why
 		return nil
 	case <-timeout.C:
-		return fmt.Errorf("%w after %v: %d events are not settled; the broker will deliver them again", ErrDrainTimeout, n.cfg.DrainTimeout, n.Unsettled())
+		lacks := n.unfinished(n.stay())
+		if lacks == "" { // what is not told costs no more than duplicates, and handOver says so
+			return nil
+		}
+		return fmt.Errorf("%w after %v: %s", ErrDrainTimeout, n.cfg.DrainTimeout, lacks)
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/pipeline"
 )
 
@@ -29,19 +31,14 @@ func newStay() *stay {
 }
 
 // isDraining reports whether a drain was asked for.
-func (s *stay) isDraining() bool {
-	select {
-	case <-s.draining:
-		return true
-	default:
-		return false
-	}
-}
+func (s *stay) isDraining() bool { return isClosed(s.draining) }
 
 // isDrained reports whether that drain has come to its end.
-func (s *stay) isDrained() bool {
+func (s *stay) isDrained() bool { return isClosed(s.drained) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-s.drained:
+	case <-c:
 		return true
 	default:
 		return false
@@ -153,7 +150,7 @@ func (n *Node) keepStays(ctx context.Context) {
 
 // untilDrained blocks until this node owns nothing, runs nothing, has settled all that
 // it received, and has told the next owners what was done. It reports false if ctx
-// ended before.
+// ended before; that only the telling was cut short is no reason.
 func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
 	for _, done := range []chan struct{}{s.left, s.settled} {
 		select {
@@ -163,27 +160,45 @@ func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
 		}
 	}
 	n.handOver(ctx)
-	return ctx.Err() == nil
+	return true
+}
+
+// unfinished says what a drain still lacks, "" if no more than that the next owners are
+// told what was done.
+func (n *Node) unfinished(s *stay) string {
+	var lacks []string
+	left, unsettled := isClosed(s.left), n.Unsettled()
+	if !left {
+		status := n.Status()
+		lacks = append(lacks, fmt.Sprintf("it has not left the group: %d partitions are not released", status.Open+status.Draining))
+	}
+	switch {
+	case isClosed(s.settled):
+	case unsettled > 0:
+		lacks = append(lacks, fmt.Sprintf("%d events are not settled; the broker will deliver them again", unsettled))
+	case left: // before, it goes on consuming for others
+		lacks = append(lacks, "the subscription is not closed")
+	}
+	return strings.Join(lacks, "; ")
 }
 
 // handOver tells the next owners the rest of what was done here. It gives up when that
 // takes too long: lost, the oldest of it, it costs no more than a duplicate.
 func (n *Node) handOver(ctx context.Context) {
-	giveUp := time.After(handoverTimeout)
+	began := clock.Now()
+	ctx, giveUp := context.WithTimeout(ctx, handoverTimeout)
+	defer giveUp()
 	for n.pipeline.HandOver() { // its driver has ended
 		select {
 		case <-time.After(pipeline.HandoverPause):
-		case <-giveUp:
-			n.log.Warn("not all that was done is told to the next owners: what comes again of it is handled twice", "after", handoverTimeout)
-			return
 		case <-ctx.Done():
+			n.log.Warn("not all that was done is told to the next owners: what comes again of it is handled twice", "after", clock.Now().Sub(began))
 			return
 		}
 	}
 	select {
 	case <-n.pool.HandedOver():
 	case <-time.After(n.cfg.Forward.DeadAfter):
-	case <-giveUp:
 	case <-ctx.Done():
 	}
 }
