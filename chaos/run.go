@@ -127,19 +127,18 @@ func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcome
 // round does the faults of a round, waits until the group is whole, and rests.
 func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error) {
 	done := make([]outcome, len(r.Faults))
-	all, ctx := errgroup.WithContext(ctx)
+	all, together := errgroup.WithContext(ctx) // which ends with them, unlike ctx
 	for j, f := range r.Faults {
 		say("round %d of %d: %v", i+1, of, f)
 		all.Go(func() (err error) {
-			if err := sleep(ctx, f.After); err != nil {
+			if err := sleep(together, f.After); err != nil {
 				return err
 			}
-			done[j], err = c.do(ctx, f)
+			done[j], err = c.do(together, f)
 			return err
 		})
 	}
 	err := all.Wait()
-	ctx = context.WithoutCancel(ctx) // the round's own context is over now
 	if err == nil {
 		err = sleep(ctx, toBeJudged(done))
 	}
