@@ -157,7 +157,7 @@ func (d *pulsarDoor) greet(ctx context.Context, topic string) (mends bool, err e
 	heard, options := new(complaint), d.options()
 	options.Logger = plog.NewLoggerWithSlog(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
-	options.KeepAliveInterval = greetTimeout // bounds the first word of a broker that accepts and says nothing
+	options.KeepAliveInterval = greetTimeout             // bounds the first word of a broker that accepts and says nothing
 	options.MetricsRegisterer = prometheus.NewRegistry() // nobody asks this client
 	client, err := pulsar.NewClient(options)
 	if err != nil {
