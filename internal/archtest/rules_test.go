@@ -86,7 +86,7 @@ var arrows = map[string]arrow{
 	"internal/membroker":   {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
 	"internal/sim":         {anything, "drives the machines of the whole house in one event loop"},
 	"internal/pulsaradmin": {nil, "one call to the admin API, whoever asks"},
-	"internal/pulsarsend":  {nil, "a timer in front of a callback"},
+	"internal/pulsarsend":  {nil, "a timer in front of a callback, and which answers are the last"},
 	"internal/pulsartest":  {[]string{"internal/event", "internal/pulsaradmin"}, "finds a broker for tests, and nothing else"},
 	"bench":                {anything, "drives the whole house from outside"},
 	"chaos":                {anything, "drives the whole house from outside"},
@@ -97,7 +97,7 @@ var arrows = map[string]arrow{
 var libraries = []only{
 	{
 		"github.com/apache/pulsar-client-go",
-		[]string{"internal/source", "internal/controllog", "internal/pulsartest", "cmd", "bench", "e2e", "chaos", "internal/demo"},
+		[]string{"internal/source", "internal/controllog", "internal/pulsarsend", "internal/pulsartest", "cmd", "bench", "e2e", "chaos", "internal/demo"},
 		"its manners are dealt with in one place for data and in one for control; the others only produce load",
 	},
 	{

@@ -221,7 +221,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 	answer := pulsarsend.Within(p.cfg.SendTimeout, done)
 	producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: data},
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-			if gaveUp(err) {
+			if pulsarsend.GaveUp(err) {
 				select {
 				case p.broken <- struct{}{}:
 				default:
@@ -229,12 +229,6 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 			}
 			answer(err)
 		})
-}
-
-// gaveUp reports whether the producer that failed like this will not come back.
-func gaveUp(err error) bool {
-	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
-		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
 }
 
 // Tail implements [Transport].

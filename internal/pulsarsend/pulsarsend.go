@@ -1,5 +1,5 @@
-// Package pulsarsend bounds how long an answer of a Pulsar producer is waited for,
-// because the client must not.
+// Package pulsarsend says what an answer of a Pulsar producer means, and bounds how long
+// one is waited for, because the client must not.
 //
 // With a SendTimeout the client (v0.19.0) has a goroutine that takes messages off its
 // list of pending ones while the connection's goroutine, with the broker's receipt in
@@ -13,6 +13,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
 )
 
 // NoTimeout is the SendTimeout of all producers: the client starts no such goroutine.
@@ -32,4 +34,12 @@ func Within(d time.Duration, done func(error)) (answer func(error)) {
 		timer.Stop()
 		finish(err)
 	}
+}
+
+// GaveUp reports whether the producer that answered with err will not come back: the
+// client (v0.19.0) closes it for good when its topic is not there as it reconnects, or is
+// terminated, or belongs to somebody else. It has to be closed, and another one made.
+func GaveUp(err error) bool {
+	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
+		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
 }

@@ -5,7 +5,32 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
 )
+
+func TestGaveUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"sent":         {nil, false},
+		"no topic":     {errors.Join(pulsar.ErrTopicNotfound, errors.New("TopicNotFound")), true},
+		"terminated":   {errors.Join(pulsar.ErrTopicTerminated, errors.New("TopicTerminatedError")), true},
+		"fenced":       {errors.Join(pulsar.ErrProducerFenced, errors.New("ProducerFenced")), true},
+		"closed":       {pulsar.ErrProducerClosed, true},
+		"over quota":   {errors.Join(pulsar.ErrProducerBlockedQuotaExceeded, errors.New("quota")), false},
+		"queue full":   {pulsar.ErrSendQueueIsFull, false},
+		"out of time":  {ErrTimeout, false},
+		"out of words": {errors.New("TopicNotFound"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := GaveUp(c.err); got != c.want {
+				t.Errorf("GaveUp(%v) = %v, want %v", c.err, got, c.want)
+			}
+		})
+	}
+}
 
 func TestWithin(t *testing.T) {
 	broken := errors.New("broken")
