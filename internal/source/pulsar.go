@@ -37,12 +37,13 @@ import (
 //
 // admin makes the calls to the admin API, if cfg names one; nil is http.DefaultClient.
 func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, metrics *Metrics, logger *slog.Logger) *Source {
-	return newSource(cfg, metrics, logger, func(_ context.Context, cfg Config, logger *slog.Logger) (link, error) {
+	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {
 			options.Logger = log.NewLoggerWithSlog(logger)
 		}
 		options.Logger = watched{options.Logger, metrics.discarded.Inc}
-		return openPulsar(cfg, options, admin)
+		p := newPulsarLink(cfg, admin)
+		return p, p.open(ctx, options)
 	})
 }
 
@@ -51,7 +52,7 @@ func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, met
 // the topic).
 type pulsarLink struct {
 	cfg      Config
-	client   pulsar.Client
+	client   pulsar.Client // nil until open has made it
 	admin    *http.Client
 	messages chan pulsar.ConsumerMessage
 
@@ -63,11 +64,11 @@ type pulsarLink struct {
 	mu            sync.Mutex // guards these against the acker and close
 	subscriptions []*subscription
 	lanes         []*lane // with their consumers; only the reader appends
+	calls         int     // that are under way beside whoever made them, see aside
+	closed        bool
 
 	// The copier's own.
 	producers map[string]pulsar.Producer
-	closing   chan struct{}
-	copying   sync.Mutex // guards producers against close
 }
 
 // subscription is a topic and who consumes it.
@@ -89,27 +90,93 @@ type lane struct {
 	of        *subscription
 }
 
-func openPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client) (link, error) {
-	client, err := pulsar.NewClient(options)
-	if err != nil {
-		return nil, fmt.Errorf("source: %w", err)
-	}
-	p := &pulsarLink{
-		cfg: cfg, client: client, admin: admin,
+func newPulsarLink(cfg Config, admin *http.Client) *pulsarLink {
+	return &pulsarLink{
+		cfg: cfg, admin: admin,
 		messages:  make(chan pulsar.ConsumerMessage, cfg.BatchMax),
 		byTopic:   make(map[string]*lane),
 		producers: make(map[string]pulsar.Producer),
-		closing:   make(chan struct{}),
 	}
-	for _, topic := range append([]string{cfg.RetryTopic}, cfg.Topics...) {
+}
+
+// open connects and subscribes. When it returns an error, p is closed.
+func (p *pulsarLink) open(ctx context.Context, options pulsar.ClientOptions) error {
+	client, err := await(ctx, p, func() (pulsar.Client, error) { return pulsar.NewClient(options) }, pulsar.Client.Close)
+	if err != nil {
+		p.close()
+		return fmt.Errorf("source: %w", err)
+	}
+	p.client = client
+	return p.subscribeAll(ctx)
+}
+
+func (p *pulsarLink) subscribeAll(ctx context.Context) error {
+	for _, topic := range append([]string{p.cfg.RetryTopic}, p.cfg.Topics...) {
 		sub := &subscription{topic: topic}
-		if err := p.subscribe(sub); err != nil {
+		if err := p.subscribe(ctx, sub); err != nil {
 			p.close()
-			return nil, err
+			return err
 		}
 		p.subscriptions = append(p.subscriptions, sub)
 	}
-	return p, nil
+	return nil
+}
+
+var errClosed = errors.New("source: closed")
+
+// await makes a call of the client that takes no context and may hang, for as long as
+// its OperationTimeout and longer. When ctx ends first the call goes on alone, and what it
+// makes is undone.
+func await[T any](ctx context.Context, p *pulsarLink, call func() (T, error), undo func(T)) (made T, err error) {
+	type result struct {
+		made T
+		err  error
+	}
+	results := make(chan result) // unbuffered: who does not wait any more leaves it to the call
+	started := p.aside(func() {
+		var r result
+		r.made, r.err = call()
+		select {
+		case results <- r:
+		case <-ctx.Done():
+			if r.err == nil {
+				undo(r.made)
+			}
+		}
+	})
+	if !started {
+		return made, errClosed
+	}
+	select {
+	case r := <-results:
+		return r.made, r.err
+	case <-ctx.Done():
+		return made, ctx.Err()
+	}
+}
+
+// aside makes a call of the client beside whoever cannot wait for it, and reports
+// false when p is closed. The last of these calls closes the client if p is closed
+// meanwhile: a client that is closed under a call connects anew for it, and never
+// lets go of that connection.
+func (p *pulsarLink) aside(call func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.calls++
+	go func() {
+		call()
+		p.mu.Lock()
+		p.calls--
+		last := p.closed && p.calls == 0
+		p.mu.Unlock()
+		if last {
+			p.closeClient()
+		}
+	}()
+	return true
 }
 
 // hint says what an answer of the broker may mean, of which the client has left one word.
@@ -124,8 +191,8 @@ func hint(err error) string {
 // the client's EnableAutoScaledReceiverQueueSize (v0.19.0) reserves memory for a
 // batch quadratically in its length and releases it linearly, until its queues
 // stay at one message and its producers block.
-func (p *pulsarLink) subscribe(sub *subscription) error {
-	partitions, err := p.client.TopicPartitions(sub.topic)
+func (p *pulsarLink) subscribe(ctx context.Context, sub *subscription) error {
+	partitions, err := await(ctx, p, func() ([]string, error) { return p.client.TopicPartitions(sub.topic) }, func([]string) {})
 	if err != nil {
 		return fmt.Errorf("source: look up %s: %w%s", sub.topic, err, hint(err))
 	}
@@ -134,7 +201,7 @@ func (p *pulsarLink) subscribe(sub *subscription) error {
 		position = pulsar.SubscriptionPositionEarliest
 	}
 	queue := max(1, p.cfg.ReceiverQueueMax/max(1, len(partitions)))
-	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+	options := pulsar.ConsumerOptions{
 		Topic:                          sub.topic,
 		SubscriptionName:               p.cfg.Subscription,
 		Type:                           pulsar.Shared,
@@ -148,7 +215,8 @@ func (p *pulsarLink) subscribe(sub *subscription) error {
 		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
 		// Or it would nack what is encrypted, for ever.
 		Decryption: &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume},
-	})
+	}
+	consumer, err := await(ctx, p, func() (pulsar.Consumer, error) { return p.client.Subscribe(options) }, pulsar.Consumer.Close)
 	if err != nil {
 		return subscribeError(sub.topic, p.cfg.Subscription, err)
 	}
@@ -172,7 +240,7 @@ const reopenAfter = time.Second
 
 // reopen consumes a topic anew, because the broker would soon send nothing more: a
 // new consumer has all permits. What is unacked comes again and joins what is open.
-func (p *pulsarLink) reopen() error {
+func (p *pulsarLink) reopen(ctx context.Context) error {
 	sub := p.starving
 	p.starving = nil
 	p.mu.Lock()
@@ -184,7 +252,7 @@ func (p *pulsarLink) reopen() error {
 			l.lost = 0
 		}
 	}
-	return p.subscribe(sub)
+	return p.subscribe(ctx, sub)
 }
 
 // subscribeError names what the broker says in passing. Its code for it, ConsumerBusy,
@@ -202,7 +270,7 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 	if p.starving != nil {
 		age := clock.Now().Sub(p.starving.since)
 		if age >= reopenAfter {
-			return batch, p.reopen()
+			return batch, p.reopen(ctx)
 		}
 		due = time.After(reopenAfter - age)
 	}
@@ -339,7 +407,7 @@ func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
 }
 
 func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
-	producer, err := p.producer(c.topic)
+	producer, err := p.producer(ctx, c.topic)
 	if err != nil {
 		done(err)
 		return
@@ -361,32 +429,24 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { answer(err) })
 }
 
-var errClosed = errors.New("source: closed")
-
 // producer returns the producer of a topic, made when it is first needed.
-func (p *pulsarLink) producer(topic string) (pulsar.Producer, error) {
-	p.copying.Lock()
-	defer p.copying.Unlock()
-	select {
-	case <-p.closing:
-		return nil, errClosed
-	default:
-	}
+func (p *pulsarLink) producer(ctx context.Context, topic string) (pulsar.Producer, error) {
 	if producer, ok := p.producers[topic]; ok {
 		return producer, nil
 	}
 	if topic == p.cfg.DeadLetterTopic {
-		if err := p.keepDeadLetters(); err != nil {
+		if err := p.keepDeadLetters(ctx); err != nil {
 			return nil, err
 		}
 	}
-	producer, err := p.client.CreateProducer(pulsar.ProducerOptions{
+	options := pulsar.ProducerOptions{
 		Topic:              topic,
 		SendTimeout:        pulsarsend.NoTimeout, // see send
 		MaxPendingMessages: 4 * p.cfg.CopiesMax,
 		DisableBatching:    true, // delayed messages are never batched anyway, and an entry of its own pins nothing
 		EnableChunking:     true, // a copy is larger than its original by its properties
-	})
+	}
+	producer, err := await(ctx, p, func() (pulsar.Producer, error) { return p.client.CreateProducer(options) }, pulsar.Producer.Close)
 	if err != nil {
 		return nil, fmt.Errorf("source: producer for %s: %w", topic, err)
 	}
@@ -396,27 +456,35 @@ func (p *pulsarLink) producer(topic string) (pulsar.Producer, error) {
 
 // keepDeadLetters makes sure that the dead letter topic has a subscription. If
 // somebody is busy on it, it has.
-func (p *pulsarLink) keepDeadLetters() error {
-	consumer, err := p.client.Subscribe(pulsar.ConsumerOptions{
+func (p *pulsarLink) keepDeadLetters(ctx context.Context) error {
+	options := pulsar.ConsumerOptions{
 		Topic:                       p.cfg.DeadLetterTopic,
 		SubscriptionName:            p.cfg.DeadLetterSubscription,
 		Type:                        pulsar.Exclusive,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 		ReceiverQueueSize:           1,
-	})
-	if err != nil {
+	}
+	attach := func() (struct{}, error) {
+		consumer, err := p.client.Subscribe(options)
+		if err == nil {
+			consumer.Close()
+		}
+		return struct{}{}, err
+	}
+	if _, err := await(ctx, p, attach, func(struct{}) {}); err != nil {
 		if errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
 			return nil
 		}
 		return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
 	}
-	consumer.Close()
 	return nil
 }
 
+// close does not wait for calls that nobody waits for any more.
 func (p *pulsarLink) close() {
-	close(p.closing)
 	p.mu.Lock()
+	p.closed = true
+	last := p.calls == 0
 	consumers := make([]pulsar.Consumer, 0, len(p.subscriptions))
 	for _, sub := range p.subscriptions {
 		consumers = append(consumers, sub.consumer)
@@ -425,10 +493,14 @@ func (p *pulsarLink) close() {
 	for _, consumer := range consumers {
 		consumer.Close() // sends the grouped acks first
 	}
-	p.copying.Lock()
-	defer p.copying.Unlock()
-	for _, producer := range p.producers {
-		producer.Close()
+	if last {
+		p.closeClient()
 	}
-	p.client.Close()
+}
+
+// closeClient closes the producers, too.
+func (p *pulsarLink) closeClient() {
+	if p.client != nil {
+		p.client.Close()
+	}
 }
