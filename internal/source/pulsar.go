@@ -17,7 +17,6 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
@@ -67,8 +66,7 @@ type pulsarLink struct {
 	calls         int     // that are under way beside whoever made them, see aside
 	closed        bool
 
-	// The copier's own.
-	producers map[string]pulsar.Producer
+	outlets map[string]*outlet // for copies, by topic
 }
 
 // subscription is a topic and who consumes it.
@@ -93,9 +91,12 @@ type lane struct {
 func newPulsarLink(cfg Config, admin *http.Client) *pulsarLink {
 	return &pulsarLink{
 		cfg: cfg, admin: admin,
-		messages:  make(chan pulsar.ConsumerMessage, cfg.BatchMax),
-		byTopic:   make(map[string]*lane),
-		producers: make(map[string]pulsar.Producer),
+		messages: make(chan pulsar.ConsumerMessage, cfg.BatchMax),
+		byTopic:  make(map[string]*lane),
+		outlets: map[string]*outlet{
+			cfg.RetryTopic:      {topic: cfg.RetryTopic},
+			cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic},
+		},
 	}
 }
 
@@ -404,80 +405,6 @@ func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
 	}
 	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, append([]string{p.cfg.RetryTopic}, p.cfg.Topics...))
 	return l, true, err
-}
-
-func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
-	producer, err := p.producer(ctx, c.topic)
-	if err != nil {
-		done(err)
-		return
-	}
-	message := &pulsar.ProducerMessage{
-		Payload:      c.payload,
-		Key:          c.key,
-		OrderingKey:  c.orderingKey,
-		Properties:   c.properties,
-		DeliverAfter: c.delay,
-	}
-	if message.Payload == nil {
-		message.Payload = []byte{} // nil would mean a value of some schema
-	}
-	if c.eventTime != 0 {
-		message.EventTime = time.UnixMilli(c.eventTime)
-	}
-	answer := pulsarsend.Within(p.cfg.CopyTimeout, done)
-	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { answer(err) })
-}
-
-// producer returns the producer of a topic, made when it is first needed.
-func (p *pulsarLink) producer(ctx context.Context, topic string) (pulsar.Producer, error) {
-	if producer, ok := p.producers[topic]; ok {
-		return producer, nil
-	}
-	if topic == p.cfg.DeadLetterTopic {
-		if err := p.keepDeadLetters(ctx); err != nil {
-			return nil, err
-		}
-	}
-	options := pulsar.ProducerOptions{
-		Topic:              topic,
-		SendTimeout:        pulsarsend.NoTimeout, // see send
-		MaxPendingMessages: 4 * p.cfg.CopiesMax,
-		DisableBatching:    true, // delayed messages are never batched anyway, and an entry of its own pins nothing
-		EnableChunking:     true, // a copy is larger than its original by its properties
-	}
-	producer, err := await(ctx, p, func() (pulsar.Producer, error) { return p.client.CreateProducer(options) }, pulsar.Producer.Close)
-	if err != nil {
-		return nil, fmt.Errorf("source: producer for %s: %w", topic, err)
-	}
-	p.producers[topic] = producer
-	return producer, nil
-}
-
-// keepDeadLetters makes sure that the dead letter topic has a subscription. If
-// somebody is busy on it, it has.
-func (p *pulsarLink) keepDeadLetters(ctx context.Context) error {
-	options := pulsar.ConsumerOptions{
-		Topic:                       p.cfg.DeadLetterTopic,
-		SubscriptionName:            p.cfg.DeadLetterSubscription,
-		Type:                        pulsar.Exclusive,
-		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		ReceiverQueueSize:           1,
-	}
-	attach := func() (struct{}, error) {
-		consumer, err := p.client.Subscribe(options)
-		if err == nil {
-			consumer.Close()
-		}
-		return struct{}{}, err
-	}
-	if _, err := await(ctx, p, attach, func(struct{}) {}); err != nil {
-		if errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
-			return nil
-		}
-		return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
-	}
-	return nil
 }
 
 // close does not wait for calls that nobody waits for any more.

@@ -38,6 +38,24 @@ type fakeConsumer struct {
 
 func (c *fakeConsumer) Close() { c.closed.Add(1) }
 
+// fakeProducer answers a copy as a test says.
+type fakeProducer struct {
+	pulsar.Producer
+	answer func(*pulsar.ProducerMessage, func(error))
+	closed atomic.Int32
+}
+
+func (f *fakeProducer) SendAsync(_ context.Context, m *pulsar.ProducerMessage, done func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	f.answer(m, func(err error) { done(nil, m, err) })
+}
+
+func (f *fakeProducer) Close() { f.closed.Add(1) }
+
+// answering is a producer that answers every copy alike.
+func answering(err error) *fakeProducer {
+	return &fakeProducer{answer: func(_ *pulsar.ProducerMessage, done func(error)) { done(err) }}
+}
+
 func fakeLink(client *fakeClient) *pulsarLink {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
@@ -76,4 +94,52 @@ func TestOpeningEndsWithItsContext(t *testing.T) {
 			t.Errorf("a call after close: %v, want %v", err, errClosed)
 		}
 	})
+}
+
+// sendOne sends a copy and returns how it ended, errPending if it has not.
+func sendOne(t *testing.T, p *pulsarLink, topic string) error {
+	t.Helper()
+	err := errPending
+	p.send(t.Context(), outgoing{topic: topic, payload: []byte("x")}, func(e error) { err = e })
+	return err
+}
+
+var errPending = errors.New("no answer")
+
+// The client closes a producer for good when its topic is gone as it reconnects. The next
+// copy gets another one; after any other failure it has the same.
+func TestAProducerThatTheClientGaveUpIsMadeAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		anew bool
+	}{
+		"no topic":   {errors.Join(pulsar.ErrTopicNotfound, errors.New("TopicNotFound")), true},
+		"terminated": {errors.Join(pulsar.ErrTopicTerminated, errors.New("TopicTerminatedError")), true},
+		"fenced":     {errors.Join(pulsar.ErrProducerFenced, errors.New("ProducerFenced")), true},
+		"closed":     {pulsar.ErrProducerClosed, true},
+		"too large":  {pulsar.ErrMessageTooLarge, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first, second := answering(c.err), answering(nil)
+				producers := []*fakeProducer{first, second}
+				p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+					made := producers[0]
+					producers = producers[1:]
+					return made, nil
+				}})
+				if err := sendOne(t, p, p.cfg.RetryTopic); !errors.Is(err, c.err) {
+					t.Errorf("the first copy ended with %v, want %v", err, c.err)
+				}
+				synctest.Wait()
+				err := sendOne(t, p, p.cfg.RetryTopic)
+				if anew := err == nil; anew != c.anew {
+					t.Errorf("the second copy ended with %v", err)
+				}
+				if closed := first.closed.Load() == 1; closed != c.anew {
+					t.Errorf("the first producer was closed %d times", first.closed.Load())
+				}
+			})
+		})
+	}
 }

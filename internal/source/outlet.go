@@ -1,0 +1,120 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/pulsarsend"
+)
+
+// outlet is where the copies for one topic leave. One goroutine at a time sends by it;
+// the client answers from its own.
+type outlet struct {
+	topic string
+
+	mu       sync.Mutex
+	producer pulsar.Producer // nil: none at present
+}
+
+func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
+	o := p.outlets[c.topic]
+	producer, err := p.producer(ctx, o)
+	if err != nil {
+		done(err)
+		return
+	}
+	message := &pulsar.ProducerMessage{
+		Payload:      c.payload,
+		Key:          c.key,
+		OrderingKey:  c.orderingKey,
+		Properties:   c.properties,
+		DeliverAfter: c.delay,
+	}
+	if message.Payload == nil {
+		message.Payload = []byte{} // nil would mean a value of some schema
+	}
+	if c.eventTime != 0 {
+		message.EventTime = time.UnixMilli(c.eventTime)
+	}
+	answer := pulsarsend.Within(p.cfg.CopyTimeout, done)
+	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+		if pulsarsend.GaveUp(err) && o.drop(producer) {
+			p.aside(producer.Close) // what made the client give up may be under way in the very goroutine that answers
+		}
+		answer(err)
+	})
+}
+
+// producer returns the producer of an outlet, made when it is first needed, and anew
+// when the client has given up on the last one.
+func (p *pulsarLink) producer(ctx context.Context, o *outlet) (pulsar.Producer, error) {
+	o.mu.Lock()
+	producer := o.producer
+	o.mu.Unlock()
+	if producer != nil {
+		return producer, nil
+	}
+	if o.topic == p.cfg.DeadLetterTopic {
+		if err := p.keepDeadLetters(ctx); err != nil {
+			return nil, err
+		}
+	}
+	options := pulsar.ProducerOptions{
+		Topic:              o.topic,
+		SendTimeout:        pulsarsend.NoTimeout, // see send
+		MaxPendingMessages: 4 * p.cfg.CopiesMax,
+		DisableBatching:    true, // delayed messages are never batched anyway, and an entry of its own pins nothing
+		EnableChunking:     true, // a copy is larger than its original by its properties
+	}
+	producer, err := await(ctx, p, func() (pulsar.Producer, error) { return p.client.CreateProducer(options) }, pulsar.Producer.Close)
+	if err != nil {
+		return nil, fmt.Errorf("source: producer for %s: %w", o.topic, err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.producer = producer
+	return producer, nil
+}
+
+// drop makes the next copy look for another producer. It reports true to the first
+// that drops this one.
+func (o *outlet) drop(producer pulsar.Producer) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.producer != producer {
+		return false
+	}
+	o.producer = nil
+	return true
+}
+
+// keepDeadLetters makes sure that the dead letter topic has a subscription. If
+// somebody is busy on it, it has.
+func (p *pulsarLink) keepDeadLetters(ctx context.Context) error {
+	options := pulsar.ConsumerOptions{
+		Topic:                       p.cfg.DeadLetterTopic,
+		SubscriptionName:            p.cfg.DeadLetterSubscription,
+		Type:                        pulsar.Exclusive,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+		ReceiverQueueSize:           1,
+	}
+	attach := func() (struct{}, error) {
+		consumer, err := p.client.Subscribe(options)
+		if err == nil {
+			consumer.Close()
+		}
+		return struct{}{}, err
+	}
+	if _, err := await(ctx, p, attach, func(struct{}) {}); err != nil {
+		if errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
+			return nil
+		}
+		return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
+	}
+	return nil
+}
