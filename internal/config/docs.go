@@ -130,7 +130,7 @@ var docs = map[string]string{
 	"pulsar.copy_backoff_max":         "copy_backoff_min and copy_backoff_max bound the wait before failed copies are sent again; it doubles from one to the other.",
 	"pulsar.copy_backoff_min":         "copy_backoff_min and copy_backoff_max bound the wait before failed copies are sent again; it doubles from one to the other.",
 	"pulsar.copy_timeout":             "When a copy that the broker did not confirm counts as failed.",
-	"pulsar.dead_letter_subscription": "Created on the dead letter topic before the first copy, because a topic without a subscription forgets at once what is sent to it.",
+	"pulsar.dead_letter_subscription": "Created on the dead letter topic before the first copy, because a topic without a subscription forgets at once what is sent to it, and looked after once a minute while there are more.",
 	"pulsar.dead_letter_topic":        "dead_letter_topic takes events that will not be tried again; \"\" is dead_letter_topic_name's.",
 	"pulsar.event_bytes_typical":      "What an event weighs on average, at least 1. The client fetches ahead by events and not by bytes, so nothing is bounded by it; but the bound on memory is computed with it, and a warning says when events are larger.",
 	"pulsar.from_earliest":            "from_earliest makes a subscription that is new begin with the oldest message that the topic holds; otherwise with what comes next.",

@@ -28,7 +28,8 @@ type Config struct {
 	// DeadLetterTopic takes events that will not be tried again; "" is DeadLetterTopicName's.
 	DeadLetterTopic string
 	// DeadLetterSubscription is created on the dead letter topic before the first
-	// copy, because a topic without a subscription forgets at once what is sent to it.
+	// copy, because a topic without a subscription forgets at once what is sent to it,
+	// and looked after once a minute while there are more.
 	DeadLetterSubscription string
 
 	// BatchMax is how many events are handed to the sink at once. At least 1.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/pulsarsend"
 )
 
@@ -16,6 +17,9 @@ import (
 // the client answers from its own.
 type outlet struct {
 	topic string
+
+	// The sender's own.
+	kept clock.Instant // when the dead letter topic had a subscription last, 0: never yet
 
 	mu       sync.Mutex
 	producer pulsar.Producer // nil: none at present
@@ -56,13 +60,16 @@ func (p *pulsarLink) producer(ctx context.Context, o *outlet) (pulsar.Producer, 
 	o.mu.Lock()
 	producer := o.producer
 	o.mu.Unlock()
-	if producer != nil {
-		return producer, nil
+	if producer == nil {
+		o.kept = 0 // the topic may be another one
 	}
 	if o.topic == p.cfg.DeadLetterTopic {
-		if err := p.keepDeadLetters(ctx); err != nil {
+		if err := p.keepDeadLetters(ctx, o); err != nil {
 			return nil, err
 		}
+	}
+	if producer != nil {
+		return producer, nil
 	}
 	options := pulsar.ProducerOptions{
 		Topic:              o.topic,
@@ -93,9 +100,17 @@ func (o *outlet) drop(producer pulsar.Producer) bool {
 	return true
 }
 
-// keepDeadLetters makes sure that the dead letter topic has a subscription. If
-// somebody is busy on it, it has.
-func (p *pulsarLink) keepDeadLetters(ctx context.Context) error {
+// keepEvery is how long the dead letter topic is believed to have its subscription: who
+// deletes one of them, or the broker that lets an idle one expire, does not say so.
+const keepEvery = time.Minute
+
+// keepDeadLetters makes sure that the dead letter topic has a subscription, if it was
+// not sure of it lately. If somebody is busy on it, it has.
+func (p *pulsarLink) keepDeadLetters(ctx context.Context, o *outlet) error {
+	now := clock.Now()
+	if o.kept != 0 && now.Sub(o.kept) < keepEvery {
+		return nil
+	}
 	options := pulsar.ConsumerOptions{
 		Topic:                       p.cfg.DeadLetterTopic,
 		SubscriptionName:            p.cfg.DeadLetterSubscription,
@@ -111,10 +126,10 @@ func (p *pulsarLink) keepDeadLetters(ctx context.Context) error {
 		return struct{}{}, err
 	}
 	if _, err := await(ctx, p, attach, func(struct{}) {}); err != nil {
-		if errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
-			return nil
+		if !errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
+			return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
 		}
-		return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
 	}
+	o.kept = now
 	return nil
 }

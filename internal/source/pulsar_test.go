@@ -143,3 +143,55 @@ func TestAProducerThatTheClientGaveUpIsMadeAnew(t *testing.T) {
 		})
 	}
 }
+
+// The dead letter topic loses its subscription behind our back when it is deleted, and
+// when the subscription expires: it is looked after again, and no dead letter is sent
+// where nothing keeps it.
+func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
+	var tries int
+	broken := errors.New("broken")
+	var fails error
+	p := fakeLink(&fakeClient{
+		subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+			tries++
+			if o.Topic != FullTopicName("t-s-DLQ") || o.SubscriptionName != "ringfence" {
+				t.Errorf("subscribed %q on %s", o.SubscriptionName, o.Topic)
+			}
+			return &fakeConsumer{}, fails
+		},
+		produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return answering(nil), nil },
+	})
+	o := p.outlets[p.cfg.DeadLetterTopic]
+	for _, step := range []struct {
+		what  string
+		after time.Duration // since it was sure of it last
+		fails error
+		tries int // in all
+		want  error
+	}{
+		{"the first", 0, nil, 1, nil},
+		{"soon after", keepEvery - time.Second, nil, 1, nil},
+		{"later", keepEvery, nil, 2, nil},
+		{"when the topic is broken", keepEvery, broken, 3, broken},
+		{"when somebody reads there", 0, errors.New("ConsumerBusy"), 4, nil},
+		{"soon after that", 0, nil, 4, nil},
+		{"with another producer", 0, nil, 5, nil},
+	} {
+		fails = step.fails
+		if step.what == "with another producer" {
+			o.drop(o.producer)
+		}
+		if o.kept != 0 {
+			o.kept = o.kept.Add(-step.after)
+		}
+		if err := sendOne(t, p, p.cfg.DeadLetterTopic); !errors.Is(err, step.want) || step.want == nil && err != nil {
+			t.Errorf("%s: %v, want %v", step.what, err, step.want)
+		}
+		if tries != step.tries {
+			t.Errorf("%s: subscribed %d times, want %d", step.what, tries, step.tries)
+		}
+	}
+	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || tries != 5 {
+		t.Errorf("a copy for the retry topic: %v, subscribed %d times", err, tries)
+	}
+}
