@@ -3,10 +3,8 @@ package source
 import (
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/ringfence/router/internal/event"
 )
@@ -43,53 +41,4 @@ func encryptionProperty(c *pulsar.EncryptionContext) event.Property {
 		text = []byte(err.Error())
 	}
 	return event.Property{Name: PropertyEncryption, Value: string(text)}
-}
-
-// discardWords are what the client (v0.19.0) logs when it acks an entry that it cannot
-// read. It has no other way to tell.
-const discardWords = "Discarding corrupted message"
-
-// watched is the client's log, with an ear for what the client does on its own.
-type watched struct {
-	log.Logger
-	discarded func()
-}
-
-// SubLogger implements log.Logger.
-func (w watched) SubLogger(fields log.Fields) log.Logger {
-	return watched{w.Logger.SubLogger(fields), w.discarded}
-}
-
-// WithFields implements log.Logger.
-func (w watched) WithFields(fields log.Fields) log.Entry {
-	return watchedEntry{w.Logger.WithFields(fields), w.discarded}
-}
-
-// WithField implements log.Logger.
-func (w watched) WithField(name string, value any) log.Entry {
-	return watchedEntry{w.Logger.WithField(name, value), w.discarded}
-}
-
-// watchedEntry is a line of that log.
-type watchedEntry struct {
-	log.Entry
-	discarded func()
-}
-
-// WithFields implements log.Entry.
-func (w watchedEntry) WithFields(fields log.Fields) log.Entry {
-	return watchedEntry{w.Entry.WithFields(fields), w.discarded}
-}
-
-// WithField implements log.Entry.
-func (w watchedEntry) WithField(name string, value any) log.Entry {
-	return watchedEntry{w.Entry.WithField(name, value), w.discarded}
-}
-
-// Error implements log.Entry.
-func (w watchedEntry) Error(args ...any) {
-	if fmt.Sprint(args...) == discardWords {
-		w.discarded()
-	}
-	w.Entry.Error(args...)
 }

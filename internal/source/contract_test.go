@@ -268,6 +268,41 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	}
 }
 
+// Where the broker makes no topics by itself, the client gives up on a consumer whose
+// topic is deleted, and its log is the only one to tell. If this test fails, the client
+// has learned better, or says it in other words: see lostWords.
+func TestPulsarDeletedTopicIsAnError(t *testing.T) {
+	b := newPulsarBroker(t)
+	namespace := "public/" + pulsartest.Name(t)
+	pulsartest.Admin(t, http.MethodPut, "namespaces/"+namespace, map[string]any{}, nil)
+	pulsartest.Admin(t, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false}, nil)
+	cfg := sourcetest.Config("persistent://" + namespace + "/orders")
+	for _, topic := range []string{cfg.Topics[0], source.RetryTopicName(cfg.Topics, cfg.Subscription)} {
+		pulsartest.Admin(t, http.MethodPut, pulsaradmin.TopicPath(topic), nil, nil)
+	}
+	src := b.Source(t, cfg)
+	ended := make(chan error, 1)
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	running.Go(func() { ended <- src.Run(ctx, sourcetest.Sink(func(context.Context, []source.Message) {})) })
+	select {
+	case <-src.Ready():
+	case err := <-ended:
+		t.Fatalf("Run = %v", err)
+	}
+	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(cfg.Topics[0])+"?force=true", nil, nil)
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "given up") {
+			t.Errorf("Run = %v, want an error that says that a consumer is gone", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("Run goes on as if the topic were there")
+	}
+}
+
 // The broker lets a consumer have 200 events unacked. Of each batch of 50 one event is
 // stuck: without spilling, the fifth batch would not come before one of them is done.
 // What the allowance is, the source is told, or asks.

@@ -40,8 +40,8 @@ func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, met
 		if options.Logger == nil {
 			options.Logger = log.NewLoggerWithSlog(logger)
 		}
-		options.Logger = watched{options.Logger, metrics.discarded.Inc}
 		p := newPulsarLink(cfg, admin)
+		options.Logger = watched{options.Logger, p.ears(metrics.discarded.Inc)}
 		return p, p.open(ctx, options)
 	})
 }
@@ -54,6 +54,7 @@ type pulsarLink struct {
 	client   pulsar.Client // nil until open has made it
 	admin    *http.Client
 	messages chan pulsar.ConsumerMessage
+	lost     chan struct{} // capacity 1: the client has given up on a consumer
 
 	// What the reader knows of the topic partitions, and the one that it saw last.
 	byTopic  map[string]*lane
@@ -92,12 +93,18 @@ func newPulsarLink(cfg Config, admin *http.Client) *pulsarLink {
 	return &pulsarLink{
 		cfg: cfg, admin: admin,
 		messages: make(chan pulsar.ConsumerMessage, cfg.BatchMax),
+		lost:     make(chan struct{}, 1),
 		byTopic:  make(map[string]*lane),
 		outlets: map[string]*outlet{
 			cfg.RetryTopic:      {topic: cfg.RetryTopic},
 			cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic},
 		},
 	}
+}
+
+// ears are for the log of p's client.
+func (p *pulsarLink) ears(discarded func()) ears {
+	return ears{discardWords: discarded, lostWords: func() { wake(p.lost) }}
 }
 
 // open connects and subscribes. When it returns an error, p is closed.
@@ -266,6 +273,10 @@ func subscribeError(topic, subscription string, err error) error {
 	return fmt.Errorf("source: subscribe %q on %s: %w", subscription, topic, err)
 }
 
+// errLost says that a topic would bring nothing any more. Nobody else would: to the broker
+// this is no consumer, and to us a topic on which nothing is published looks like it.
+var errLost = errors.New("the client has given up on a consumer, because its topic was gone")
+
 func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	var due <-chan time.Time
 	if p.starving != nil {
@@ -280,6 +291,8 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 		batch = append(batch, p.receipt(m))
 	case <-due:
 		return batch, nil
+	case <-p.lost:
+		return batch, errLost
 	case <-ctx.Done():
 		return batch, ctx.Err()
 	}

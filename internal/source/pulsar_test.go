@@ -3,12 +3,15 @@ package source
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
 )
 
 // fakeClient is a client of which a test says what its calls do.
@@ -194,4 +197,35 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || tries != 5 {
 		t.Errorf("a copy for the retry topic: %v, subscribed %d times", err, tries)
 	}
+}
+
+// A consumer whose topic is gone as it reconnects is given up by the client, which says
+// so in its log alone: whoever waits for its messages has to hear of it.
+func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := fakeLink(&fakeClient{})
+		logger := watched{log.NewLoggerWithSlog(slog.New(slog.DiscardHandler)), p.ears(func() {})}
+		failed := make(chan error, 1)
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		reading.Go(func() {
+			_, err := p.receive(ctx, nil)
+			failed <- err
+		})
+		of := logger.SubLogger(log.Fields{"topic": "t"}) // as the client's consumers make theirs
+		of.Warn("Topic not found, stop reconnecting, close the producer")
+		of.WithField("error", "x").Error("Failed to create consumer at reconnect")
+		synctest.Wait()
+		select {
+		case err := <-failed:
+			t.Fatalf("receive = %v before anything was given up", err)
+		default:
+		}
+		of.Warn(lostWords)
+		if err := <-failed; !errors.Is(err, errLost) {
+			t.Errorf("receive = %v, want %v", err, errLost)
+		}
+	})
 }
