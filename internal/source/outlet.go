@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -19,15 +20,33 @@ type outlet struct {
 	topic string
 
 	// The sender's own.
-	kept clock.Instant // when the dead letter topic had a subscription last, 0: never yet
+	kept   clock.Instant // when the dead letter topic had a subscription last, 0: never yet
+	failed error         // why there was no producer at the last attempt, nil if there was one
+	again  clock.Instant // when the next attempt may be made
+	pause  time.Duration // before it
 
 	mu       sync.Mutex
-	producer pulsar.Producer // nil: none at present
+	producer *sender // nil: none at present
 }
+
+// sender is a producer of the client's, and what it holds.
+type sender struct {
+	pulsar.Producer
+	bytes atomic.Int64 // of copies that it has not answered, of those that have failed here meanwhile, too
+}
+
+// copyBytesMax is what the copies of one topic that are on their way may weigh; one more
+// may go beyond it. The client's own limit is for all topics together.
+const copyBytesMax = 32 << 20
+
+var errFull = errors.New("source: the client holds too many bytes of copies that the broker has not confirmed")
 
 func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 	o := p.outlets[c.topic]
-	producer, err := p.producer(ctx, o)
+	producer, err := p.tryProducer(ctx, o)
+	if err == nil && producer.bytes.Load() >= copyBytesMax {
+		err = errFull
+	}
 	if err != nil {
 		done(err)
 		return
@@ -46,7 +65,10 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 		message.EventTime = time.UnixMilli(c.eventTime)
 	}
 	answer := pulsarsend.Within(p.cfg.CopyTimeout, done)
+	weight := int64(len(c.payload))
+	producer.bytes.Add(weight)
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+		producer.bytes.Add(-weight)
 		if pulsarsend.GaveUp(err) && o.drop(producer) {
 			p.aside(producer.Close) // what made the client give up may be under way in the very goroutine that answers
 		}
@@ -54,13 +76,29 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 	})
 }
 
+// tryProducer returns the producer of an outlet. An attempt may take long to fail, so it
+// is not made for each copy: those that come soon after fail like the first.
+func (p *pulsarLink) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
+	if o.failed != nil && clock.Now().Before(o.again) {
+		return nil, o.failed
+	}
+	producer, err := p.producer(ctx, o)
+	if o.failed = err; err == nil {
+		o.pause = 0
+		return producer, nil
+	}
+	o.pause = min(max(2*o.pause, p.cfg.CopyBackoffMin), p.cfg.CopyBackoffMax)
+	o.again = clock.Now().Add(o.pause)
+	return nil, err
+}
+
 // producer returns the producer of an outlet, made when it is first needed, and anew
 // when the client has given up on the last one.
-func (p *pulsarLink) producer(ctx context.Context, o *outlet) (pulsar.Producer, error) {
+func (p *pulsarLink) producer(ctx context.Context, o *outlet) (*sender, error) {
 	o.mu.Lock()
-	producer := o.producer
+	present := o.producer
 	o.mu.Unlock()
-	if producer == nil {
+	if present == nil {
 		o.kept = 0 // the topic may be another one
 	}
 	if o.topic == p.cfg.DeadLetterTopic {
@@ -68,32 +106,33 @@ func (p *pulsarLink) producer(ctx context.Context, o *outlet) (pulsar.Producer, 
 			return nil, err
 		}
 	}
-	if producer != nil {
-		return producer, nil
+	if present != nil {
+		return present, nil
 	}
 	options := pulsar.ProducerOptions{
-		Topic:              o.topic,
-		SendTimeout:        pulsarsend.NoTimeout, // see send
-		MaxPendingMessages: 4 * p.cfg.CopiesMax,
-		DisableBatching:    true, // delayed messages are never batched anyway, and an entry of its own pins nothing
-		EnableChunking:     true, // a copy is larger than its original by its properties
+		Topic:                   o.topic,
+		SendTimeout:             pulsarsend.NoTimeout, // see send
+		MaxPendingMessages:      4 * p.cfg.CopiesMax,  // a copy may be several, and one that has failed here is still held there
+		DisableBlockIfQueueFull: true,                 // by those: who waits for room cannot tell that nothing moves
+		DisableBatching:         true,                 // delayed messages are never batched anyway, and an entry of its own pins nothing
+		EnableChunking:          true,                 // a copy is larger than its original by its properties
 	}
-	producer, err := await(ctx, p, func() (pulsar.Producer, error) { return p.client.CreateProducer(options) }, pulsar.Producer.Close)
+	made, err := await(ctx, p, func() (pulsar.Producer, error) { return p.client.CreateProducer(options) }, pulsar.Producer.Close)
 	if err != nil {
 		return nil, fmt.Errorf("source: producer for %s: %w", o.topic, err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.producer = producer
-	return producer, nil
+	o.producer = &sender{Producer: made}
+	return o.producer, nil
 }
 
 // drop makes the next copy look for another producer. It reports true to the first
 // that drops this one.
-func (o *outlet) drop(producer pulsar.Producer) bool {
+func (o *outlet) drop(given *sender) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.producer != producer {
+	if o.producer != given {
 		return false
 	}
 	o.producer = nil

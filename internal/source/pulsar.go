@@ -108,7 +108,12 @@ func (p *pulsarLink) ears(discarded func()) ears {
 }
 
 // open connects and subscribes. When it returns an error, p is closed.
+//
+// The client has no limit of bytes: it would be one for all topics together, and at
+// that limit the client (v0.19.0) forgets to give back the room in its queue of a
+// message in chunks. What it holds is bounded by copyBytesMax.
 func (p *pulsarLink) open(ctx context.Context, options pulsar.ClientOptions) error {
+	options.MemoryLimitBytes = -1
 	client, err := await(ctx, p, func() (pulsar.Client, error) { return pulsar.NewClient(options) }, pulsar.Client.Close)
 	if err != nil {
 		p.close()

@@ -12,6 +12,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/log"
+
+	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // fakeClient is a client of which a test says what its calls do.
@@ -181,6 +183,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		{"with another producer", 0, nil, 5, nil},
 	} {
 		fails = step.fails
+		o.again = 0 // the pause after a failure is over
 		if step.what == "with another producer" {
 			o.drop(o.producer)
 		}
@@ -226,6 +229,80 @@ func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 		of.Warn(lostWords)
 		if err := <-failed; !errors.Is(err, errLost) {
 			t.Errorf("receive = %v, want %v", err, errLost)
+		}
+	})
+}
+
+// An attempt to make a producer may take as long as the client's OperationTimeout. The
+// copies of a whole batch do not pay for it one by one.
+func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
+	broken := errors.New("broken")
+	fails, tries := broken, 0
+	p := fakeLink(&fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
+		tries++
+		return answering(nil), fails
+	}})
+	o := p.outlets[p.cfg.RetryTopic]
+	for i := range 10 {
+		for range 100 {
+			if err := sendOne(t, p, p.cfg.RetryTopic); !errors.Is(err, broken) {
+				t.Fatalf("a copy without a producer: %v, want %v", err, broken)
+			}
+		}
+		if want := min(p.cfg.CopyBackoffMin<<i, p.cfg.CopyBackoffMax); tries != i+1 || o.pause != want {
+			t.Errorf("%d attempts and a pause of %v, want %d and %v", tries, o.pause, i+1, want)
+		}
+		o.again = 0 // the pause is over
+	}
+	fails = nil
+	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || o.pause != 0 {
+		t.Errorf("a copy with a producer: %v, a pause of %v comes next", err, o.pause)
+	}
+}
+
+// A broker that confirms nothing holds up nobody: the client refuses what it has no room
+// for, and so do we, for each topic by itself.
+func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var unanswered []func(error)
+		p := fakeLink(&fakeClient{produce: func(o pulsar.ProducerOptions) (pulsar.Producer, error) {
+			if !o.DisableBlockIfQueueFull {
+				t.Error("the client may block who sends")
+			}
+			if o.Topic == FullTopicName("t-s-RETRY") {
+				return answering(nil), nil
+			}
+			return &fakeProducer{answer: func(_ *pulsar.ProducerMessage, done func(error)) { unanswered = append(unanswered, done) }}, nil
+		}, subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) { return &fakeConsumer{}, nil }})
+		payload := make([]byte, copyBytesMax/8)
+		ends := make(chan error, 100)
+		dead := func() {
+			p.send(t.Context(), outgoing{topic: p.cfg.DeadLetterTopic, payload: payload}, func(err error) { ends <- err })
+		}
+		for range 8 {
+			dead()
+		}
+		time.Sleep(p.cfg.CopyTimeout)
+		for range 8 {
+			if err := <-ends; !errors.Is(err, pulsarsend.ErrTimeout) {
+				t.Errorf("a copy without an answer: %v", err)
+			}
+		}
+		dead()
+		if err := <-ends; !errors.Is(err, errFull) {
+			t.Errorf("a dead letter beside those: %v, want %v", err, errFull)
+		}
+		if err := sendOne(t, p, p.cfg.RetryTopic); err != nil {
+			t.Errorf("a copy for the other topic: %v", err)
+		}
+		unanswered[0](nil)
+		dead()
+		if len(unanswered) != 9 {
+			t.Error("no room was left by a late answer")
+		}
+		unanswered[8](nil)
+		if err := <-ends; err != nil {
+			t.Errorf("a dead letter in its room: %v", err)
 		}
 	})
 }
