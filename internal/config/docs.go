@@ -126,7 +126,7 @@ var docs = map[string]string{
 	"pulsar.chunked_timeout":          "When the client acks and drops a message of which not all chunks have come (v0.19.0 does so whatever auto_ack_incomplete_chunk says). Chunks wait at the broker while reading stops, so it has to be longer than any pause of the application; it costs a sleeping goroutine for each chunked message of that time.",
 	"pulsar.close_timeout":            "How long the last acks may take when Run ends. More than 0.",
 	"pulsar.consumer_name":            "What the broker's statistics show; \"\" lets the client make one up.",
-	"pulsar.copies_max":               "How many copies may be on their way to a topic. At least 1.",
+	"pulsar.copies_max":               "How many copies may be on their way to a topic; less when they weigh 32 MiB together. The retry topic and the dead letter topic do not wait for each other. At least 1.",
 	"pulsar.copy_backoff_max":         "copy_backoff_min and copy_backoff_max bound the wait before failed copies are sent again; it doubles from one to the other.",
 	"pulsar.copy_backoff_min":         "copy_backoff_min and copy_backoff_max bound the wait before failed copies are sent again; it doubles from one to the other.",
 	"pulsar.copy_timeout":             "When a copy that the broker did not confirm counts as failed.",

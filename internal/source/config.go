@@ -71,7 +71,9 @@ type Config struct {
 	// Spill says what is done so that these limits are not reached.
 	Spill Spill
 
-	// CopiesMax is how many copies may be on their way to a topic. At least 1.
+	// CopiesMax is how many copies may be on their way to a topic; less when they weigh
+	// 32 MiB together. The retry topic and the dead letter topic do not wait for each
+	// other. At least 1.
 	CopiesMax int
 	// CopyTimeout is when a copy that the broker did not confirm counts as failed.
 	CopyTimeout time.Duration

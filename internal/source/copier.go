@@ -15,40 +15,72 @@ type outgoingEvent struct {
 	spilled bool
 }
 
+// weight is what the copy of an event that is sent weighs, more or less.
+func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
+
 // landing is the end of one copy.
 type landing struct {
 	outgoingEvent
 	err error
 }
 
-// copy is the copier's goroutine: it sends copies, settles the events whose copies
+// copier has the copies for one topic. Each topic has its own: where nothing is taken
+// must not keep what is for the other one waiting.
+type copier struct {
+	work chan struct{} // capacity 1: there is something to do
+
+	// Under the source's mutex.
+	added  []outgoingEvent // to be sent
+	landed []landing       // copies that came to their end
+}
+
+func newCopier() *copier { return &copier{work: make(chan struct{}, 1)} }
+
+// add is called under the source's mutex.
+func (c *copier) add(out outgoingEvent) {
+	c.added = append(c.added, out)
+	wake(c.work)
+}
+
+// copierOf returns whose the copy of an event is, once its message is known.
+func (s *Source) copierOf(out *outgoingEvent) *copier {
+	if s.isDead(out) {
+		return s.letters
+	}
+	return s.retries
+}
+
+// copy is a copier's goroutine: it sends copies, settles the events whose copies
 // are safe, and sends failed ones again. It returns when ctx ends; events whose
 // copies are not safe by then go back to the broker with everything else.
 //
 // A copy that failed may be in its topic all the same. Sent again it is there
 // twice, under one message id, by which its owner knows it.
-func (s *Source) copy(ctx context.Context, broker link, sink Sink) {
+func (s *Source) copy(ctx context.Context, c *copier, broker link, sink Sink) {
 	var waiting, failed []outgoingEvent
 	var landed []landing
-	flying := 0
+	flying, flyingBytes := 0, 0
 	backoff := s.cfg.CopyBackoffMin
 	var again <-chan time.Time // not nil while there are failed ones
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.toCopy:
+		case <-c.work:
 		case <-again:
 			waiting, failed, again = append(waiting, failed...), failed[:0], nil
 		}
 		s.mu.Lock()
-		waiting = append(waiting, s.copies...)
-		clear(s.copies)
-		s.copies = s.copies[:0]
-		landed, s.landed = s.landed, landed[:0]
+		waiting = append(waiting, c.added...)
+		clear(c.added)
+		c.added = c.added[:0]
+		landed, c.landed = c.landed, landed[:0]
 		s.mu.Unlock()
 
 		flying -= len(landed)
+		for i := range landed {
+			flyingBytes -= landed[i].weight()
+		}
 		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
 			failed = append(failed, lost...)
 			if again == nil {
@@ -60,52 +92,59 @@ func (s *Source) copy(ctx context.Context, broker link, sink Sink) {
 		}
 		clear(landed)
 
-		for len(waiting) > 0 && flying < s.cfg.CopiesMax {
-			n := min(len(waiting), s.cfg.CopiesMax-flying)
-			batch := s.stillNeeded(waiting[:n], sink)
-			for _, out := range batch {
-				c := s.copyOf(&out)
-				end := s.sending(ctx, out.message.Event, &c)
-				broker.send(ctx, c, func(err error) { end(err); s.land(out, err) })
+		sent := 0
+		for ; sent < len(waiting) && flying < s.cfg.CopiesMax && flyingBytes < copyBytesMax && ctx.Err() == nil; sent++ {
+			if out := waiting[sent]; s.stillNeeded(c, &out, sink) {
+				flying++
+				flyingBytes += out.weight()
+				s.sendCopy(ctx, c, out, broker)
 			}
-			flying += len(batch)
-			rest := copy(waiting, waiting[n:])
-			clear(waiting[rest:])
-			waiting = waiting[:rest]
 		}
+		rest := copy(waiting, waiting[sent:])
+		clear(waiting[rest:])
+		waiting = waiting[:rest]
 	}
 }
 
-// stillNeeded leaves out, in place, spilled events whose verdicts have come meanwhile,
-// and brings the others up to date.
-func (s *Source) stillNeeded(batch []outgoingEvent, sink Sink) []outgoingEvent {
-	needed := batch[:0]
-	var spilled []event.Handle
+// sendCopy makes the broker's client tell c how the copy ends, from any goroutine.
+func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker link) {
+	copied := s.copyOf(&out)
+	end := s.sending(ctx, out.message.Event, &copied)
+	broker.send(ctx, copied, func(err error) {
+		end(err)
+		s.mu.Lock()
+		c.landed = append(c.landed, landing{out, err})
+		s.mu.Unlock()
+		wake(c.work)
+	})
+}
+
+// stillNeeded brings a spilled event up to date. It reports false when its verdict has come
+// meanwhile, and when the copy is not for c to send: an event that has gone round too often
+// is known only now.
+func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
+	if !out.spilled {
+		return true
+	}
+	handle := out.verdict.Handle
 	s.mu.Lock()
-	for _, out := range batch {
-		if out.spilled {
-			var ok bool
-			if out.message, ok = s.ledger.Sending(out.verdict.Handle); !ok {
-				continue
-			}
-			spilled = append(spilled, out.verdict.Handle)
+	message, ok := s.ledger.Sending(handle)
+	out.message = message
+	if ok {
+		if theirs := s.copierOf(out); theirs != c {
+			s.ledger.NotCopied(handle)
+			theirs.add(outgoingEvent{verdict: out.verdict, spilled: true})
+			ok = false
 		}
-		needed = append(needed, out)
 	}
 	s.mu.Unlock()
-	if len(spilled) == 0 {
-		return needed
+	if !ok {
+		return false
 	}
-	newest := sink.Newest(spilled, nil)
-	for i := range needed {
-		if out := &needed[i]; out.spilled {
-			if ev := newest[0]; ev != nil {
-				out.message.Event = ev
-			}
-			newest = newest[1:]
-		}
+	if newest := sink.Newest([]event.Handle{handle}, nil); newest[0] != nil {
+		out.message.Event = newest[0]
 	}
-	return needed
+	return true
 }
 
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
@@ -128,14 +167,6 @@ func (s *Source) isDead(out *outgoingEvent) bool {
 
 func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
-}
-
-// land is called by the broker's client, from any goroutine.
-func (s *Source) land(out outgoingEvent, err error) {
-	s.mu.Lock()
-	s.landed = append(s.landed, landing{out, err})
-	s.mu.Unlock()
-	wake(s.toCopy)
 }
 
 // settleLanded settles the events whose copies are safe and returns the others.

@@ -34,8 +34,8 @@ type Sink interface {
 	Drop(handles []event.Handle)
 }
 
-// link is a source's connection to a broker. receive is called by one goroutine,
-// send by another one, ack and nack by a third; close by any, once, and it makes the
+// link is a source's connection to a broker. receive is called by one goroutine, ack and
+// nack by another one, send by one for each topic; close by any, once, and it makes the
 // others return.
 type link interface {
 	// receive blocks until there is something, and appends up to BatchMax-len(batch) receipts.
@@ -45,7 +45,8 @@ type link interface {
 	nack(a Ack)
 	// limits says what the broker allows, and false when it cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
-	// send calls done once, from any goroutine, maybe before it returns.
+	// send calls done once, from any goroutine, maybe before it returns. What it waits for
+	// concerns its topic alone.
 	send(ctx context.Context, c outgoing, done func(error))
 	// close gives everything back that is not acked.
 	close()
@@ -69,18 +70,17 @@ type Source struct {
 	ledger  *Ledger
 	acks    []Ack // to be sent by the acker
 	nacks   []Ack
-	acking  int             // acks that the acker has taken and not yet sent
-	copies  []outgoingEvent // to be sent by the copier
-	landed  []landing       // copies that came to their end
-	changed chan struct{}   // capacity 1: something was settled, for the reader
-	spilled []event.Handle  // scratch of spill
-	members int             // that share the subscription
-	fresh   struct {        // received since heavier looked
+	acking  int            // acks that the acker has taken and not yet sent
+	retries *copier        // for the retry topic
+	letters *copier        // for the dead letter topic
+	changed chan struct{}  // capacity 1: something was settled, for the reader
+	spilled []event.Handle // scratch of spill
+	members int            // that share the subscription
+	fresh   struct {       // received since heavier looked
 		events, bytes int
 	}
-	idle   chan struct{} // not nil while somebody drains; closed when nothing is open
-	toAck  chan struct{} // capacity 1
-	toCopy chan struct{} // capacity 1
+	idle  chan struct{} // not nil while somebody drains; closed when nothing is open
+	toAck chan struct{} // capacity 1
 }
 
 func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (link, error)) *Source {
@@ -88,7 +88,8 @@ func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context
 		cfg: cfg.complete(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
 		ledger:  NewLedger(cfg.Counting),
-		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1), toCopy: make(chan struct{}, 1),
+		retries: newCopier(), letters: newCopier(),
+		changed: make(chan struct{}, 1), toAck: make(chan struct{}, 1),
 	}
 	s.SetMembers(1)
 	return s
@@ -149,7 +150,9 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		return nil
 	})
 	group.Go(func() error { defer close(acked); s.ack(ctx, broker); return nil })
-	group.Go(func() error { s.copy(ctx, broker, sink); return nil })
+	for _, c := range []*copier{s.retries, s.letters} {
+		group.Go(func() error { s.copy(ctx, c, broker, sink); return nil })
+	}
 	group.Go(func() error { s.spill(ctx); return nil })
 	group.Go(func() error { s.publishGauges(ctx); return nil })
 	group.Go(func() error {
@@ -352,7 +355,8 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 		case event.Failed, event.Rejected:
 			var m Message
 			if m, ok = s.ledger.Claim(v.Handle); ok {
-				s.copies = append(s.copies, outgoingEvent{message: m, verdict: *v})
+				out := outgoingEvent{message: m, verdict: *v}
+				s.copierOf(&out).add(out)
 			}
 		case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
 			invariant.Check(false, "source: settled by a verdict that is not final")
@@ -389,9 +393,6 @@ func (s *Source) GiveBack(handles []event.Handle) {
 func (s *Source) noteSettled() {
 	if len(s.acks)+len(s.nacks) > 0 {
 		wake(s.toAck)
-	}
-	if len(s.copies) > 0 {
-		wake(s.toCopy)
 	}
 	wake(s.changed)
 	if s.idle != nil && s.ledger.Stats().Unsettled == 0 {
@@ -452,13 +453,10 @@ func (s *Source) spill(ctx context.Context) {
 		s.mu.Lock()
 		s.spilled = s.ledger.Spill(now, s.spilled[:0])
 		for _, h := range s.spilled {
-			s.copies = append(s.copies, outgoingEvent{verdict: event.Verdict{Handle: h}, spilled: true})
+			s.retries.add(outgoingEvent{verdict: event.Verdict{Handle: h}, spilled: true})
 		}
 		events += len(s.spilled)
 		stats := s.ledger.Stats()
-		if len(s.spilled) > 0 {
-			wake(s.toCopy)
-		}
 		s.mu.Unlock()
 		if events > 0 && (noted == 0 || now.Sub(noted) >= quiet) {
 			s.log.Warn("events that are open for long are copied to the retry topic",

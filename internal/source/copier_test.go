@@ -1,0 +1,197 @@
+package source
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/event"
+)
+
+// fakeBroker brings what a test puts in, and keeps copies until the test answers.
+type fakeBroker struct {
+	receipts chan []Receipt
+
+	mu    sync.Mutex
+	sent  map[string]int // copies that were sent, by topic
+	held  map[string][]func(error)
+	bytes int // of copies that are held
+	most  int // of those at a time
+}
+
+func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+	select {
+	case r := <-f.receipts:
+		return append(batch, r...), nil
+	case <-ctx.Done():
+		return batch, ctx.Err()
+	}
+}
+
+func (*fakeBroker) ack(Ack) error { return nil }
+
+func (*fakeBroker) nack(Ack) {}
+
+func (*fakeBroker) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
+
+func (*fakeBroker) close() {}
+
+func (f *fakeBroker) send(_ context.Context, c outgoing, done func(error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent[c.topic]++
+	f.bytes += len(c.payload)
+	f.most = max(f.most, f.bytes)
+	f.held[c.topic] = append(f.held[c.topic], func(err error) {
+		f.mu.Lock()
+		f.bytes -= len(c.payload)
+		f.mu.Unlock()
+		done(err)
+	})
+}
+
+// answer ends all copies for a topic that are held, and returns how many.
+func (f *fakeBroker) answer(topic string) int {
+	f.mu.Lock()
+	held := f.held[topic]
+	f.held[topic] = nil
+	f.mu.Unlock()
+	for _, done := range held {
+		done(nil)
+	}
+	return len(held)
+}
+
+func (f *fakeBroker) sentTo(topic string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sent[topic]
+}
+
+// collector is a sink that keeps the handles of what comes.
+type collector struct{ handles chan event.Handle }
+
+func (c collector) Received(_ context.Context, batch []Message) {
+	for _, m := range batch {
+		c.handles <- m.Event.Handle
+	}
+}
+
+func (collector) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+	return append(dst, make([]*event.Event, len(handles))...)
+}
+
+func (collector) Drop([]event.Handle) {}
+
+// runFake runs a source on a fake broker that has brought an entry of n events.
+func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)) (*Source, *fakeBroker, []event.Handle) {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+	adjust(&cfg)
+	broker := &fakeBroker{receipts: make(chan []Receipt, 1), sent: map[string]int{}, held: map[string][]func(error){}}
+	entry := make([]Receipt, n)
+	for i := range entry {
+		entry[i] = Receipt{Entry: EntryID{1, 1}, Total: int32(n), Index: int32(i), Message: Message{Event: &event.Event{ID: event.MessageID{Ledger: 1, Entry: 1, Batch: int32(i)}}}}
+		shape(entry[i].Event)
+	}
+	broker.receipts <- entry
+	src := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
+		func(context.Context, Config, *slog.Logger) (link, error) { return broker, nil })
+	sink := collector{make(chan event.Handle, n)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := src.Run(ctx, sink); err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	handles := make([]event.Handle, n)
+	for i := range handles {
+		handles[i] = <-sink.handles
+	}
+	return src, broker, handles
+}
+
+func settleAll(src *Source, kind event.VerdictKind, handles []event.Handle) {
+	for _, h := range handles {
+		src.Settle([]event.Verdict{{Handle: h, Kind: kind}})
+	}
+}
+
+// A dead letter topic that takes nothing fills its own part of the way, and retries go on.
+func TestTopicsForCopiesDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const copies = 4
+		src, broker, handles := runFake(t, 30, func(*event.Event) {}, func(cfg *Config) { cfg.CopiesMax = copies })
+		settleAll(src, event.Rejected, handles[:20])
+		synctest.Wait()
+		settleAll(src, event.Failed, handles[20:])
+		synctest.Wait()
+		retried := 0
+		for range 3 {
+			retried += broker.answer(src.cfg.RetryTopic)
+			synctest.Wait()
+		}
+		if retried != 10 {
+			t.Errorf("%d retries got through beside dead letters that do not, want 10", retried)
+		}
+		if n := broker.sentTo(src.cfg.DeadLetterTopic); n != copies {
+			t.Errorf("%d dead letters are on their way, want %d", n, copies)
+		}
+		for range 5 {
+			broker.answer(src.cfg.DeadLetterTopic)
+			synctest.Wait()
+		}
+		if open := src.Stats().Unsettled; open != 0 {
+			t.Errorf("%d events are unsettled", open)
+		}
+	})
+}
+
+// Large copies wait for their turn; they do not fail for want of room.
+func TestCopiesOnTheirWayAreBoundedByBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		payload := make([]byte, copyBytesMax/10)
+		src, broker, handles := runFake(t, 35, func(ev *event.Event) { ev.Payload = payload }, func(*Config) {})
+		settleAll(src, event.Failed, handles)
+		synctest.Wait()
+		for broker.answer(src.cfg.RetryTopic) > 0 {
+			synctest.Wait()
+		}
+		if open := src.Stats().Unsettled; open != 0 {
+			t.Errorf("%d events are unsettled", open)
+		}
+		if broker.most < copyBytesMax || broker.most > copyBytesMax+len(payload) {
+			t.Errorf("up to %d bytes were on their way, want %d or a copy more", broker.most, copyBytesMax)
+		}
+	})
+}
+
+// An event that is in the way of others for the last time is spilled to the dead letter
+// topic, and counts there.
+func TestWhatIsSpilledTooOftenIsADeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src, broker, handles := runFake(t, 20, func(ev *event.Event) { ev.Round = 1 }, func(cfg *Config) {
+			cfg.Spill.PinnedMax, cfg.Spill.RoundsMax = 10, 1
+			cfg.Spill.After, cfg.Spill.StuckAfter = time.Millisecond, time.Millisecond
+		})
+		settleAll(src, event.Done, handles[1:])
+		for range 100_000 { // until it is open for a millisecond of the real clock
+			if time.Sleep(spillEvery); broker.sentTo(src.cfg.DeadLetterTopic) > 0 {
+				break
+			}
+		}
+		broker.answer(src.cfg.DeadLetterTopic)
+		synctest.Wait()
+		if s := src.Stats(); s.Unsettled != 0 || broker.sentTo(src.cfg.RetryTopic) != 0 || broker.sentTo(src.cfg.DeadLetterTopic) != 1 {
+			t.Errorf("stats = %+v, %d copies to the retry topic, %d dead letters, want one dead letter",
+				s, broker.sentTo(src.cfg.RetryTopic), broker.sentTo(src.cfg.DeadLetterTopic))
+		}
+	})
+}
