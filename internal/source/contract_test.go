@@ -273,13 +273,7 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 // has learned better, or says it in other words: see lostWords.
 func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	b := newPulsarBroker(t)
-	namespace := "public/" + pulsartest.Name(t)
-	pulsartest.Admin(t, http.MethodPut, "namespaces/"+namespace, map[string]any{}, nil)
-	pulsartest.Admin(t, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false}, nil)
-	cfg := sourcetest.Config("persistent://" + namespace + "/orders")
-	for _, topic := range []string{cfg.Topics[0], source.RetryTopicName(cfg.Topics, cfg.Subscription)} {
-		pulsartest.Admin(t, http.MethodPut, pulsaradmin.TopicPath(topic), nil, nil)
-	}
+	cfg := withoutAutoTopics(t)
 	src := b.Source(t, cfg)
 	ended := make(chan error, 1)
 	var running sync.WaitGroup
@@ -292,7 +286,7 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("Run = %v", err)
 	}
-	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(cfg.Topics[0])+"?force=true", nil, nil)
+	deleteTopic(t, cfg.Topics[0])
 	select {
 	case err := <-ended:
 		if err == nil || !strings.Contains(err.Error(), "given up") {
@@ -301,6 +295,57 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("Run goes on as if the topic were there")
 	}
+}
+
+// A dead letter topic that is deleted takes dead letters again when it is back, and has
+// a subscription that keeps them.
+func TestPulsarDeadLetterTopicComesBack(t *testing.T) {
+	b := newPulsarBroker(t)
+	cfg := withoutAutoTopics(t)
+	cfg.CopyBackoffMax = 500 * time.Millisecond
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	reject := func() {
+		b.Publish(t, cfg.Topics[0], sourcetest.Message{Payload: "no use"})
+		m.Settle([]event.Verdict{{Handle: m.Take(1)[0].Event.Handle, Kind: event.Rejected}})
+	}
+	reject()
+	m.AwaitIdle()
+	letters := source.DeadLetterTopicName(cfg.Topics, cfg.Subscription)
+	deleteTopic(t, letters)
+	reject()
+	sourcetest.Await(t, "copies fail", func() bool { return metric(t, reg, "ringfence_source_copy_failures_total") > 0 })
+	createTopic(t, letters)
+	m.AwaitIdle()
+	if kept := pulsartest.Stats(t, letters, cfg.DeadLetterSubscription).Backlog; kept != 1 {
+		t.Errorf("%d dead letters are kept, want 1", kept)
+	}
+}
+
+// withoutAutoTopics returns a configuration for topics that are there, where the broker
+// makes no others.
+func withoutAutoTopics(t *testing.T) source.Config {
+	t.Helper()
+	namespace := "public/" + pulsartest.Name(t)
+	pulsartest.Admin(t, http.MethodPut, "namespaces/"+namespace, map[string]any{}, nil)
+	pulsartest.Admin(t, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false}, nil)
+	cfg := sourcetest.Config("persistent://" + namespace + "/orders")
+	for _, topic := range []string{
+		cfg.Topics[0], source.RetryTopicName(cfg.Topics, cfg.Subscription), source.DeadLetterTopicName(cfg.Topics, cfg.Subscription),
+	} {
+		createTopic(t, topic)
+	}
+	return cfg
+}
+
+func createTopic(t *testing.T, topic string) {
+	t.Helper()
+	pulsartest.Admin(t, http.MethodPut, pulsaradmin.TopicPath(topic), nil, nil)
+}
+
+func deleteTopic(t *testing.T, topic string) {
+	t.Helper()
+	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(topic)+"?force=true", nil, nil)
 }
 
 // The broker lets a consumer have 200 events unacked. Of each batch of 50 one event is
