@@ -19,7 +19,7 @@ import (
 type outlet struct {
 	topic string
 
-	// The sender's own.
+	// Of the goroutine that sends.
 	kept   clock.Instant // when the dead letter topic had a subscription last, 0: never yet
 	failed error         // why there was no producer at the last attempt, nil if there was one
 	again  clock.Instant // when the next attempt may be made
