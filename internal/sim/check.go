@@ -226,7 +226,7 @@ func (w *world) noted(m *member, n ownership.Note) {
 		w.checkEpoch(m, n)
 	case ownership.NoteRemoved:
 		decided := w.log.sentAt(n.At) // which may be long ago, and the epoch long on its way
-		if w.sound(m) && decided-m.touched > personal && decided-m.joinedAt > personal && !w.spurious {
+		if w.sound(m) && decided-m.touched > personal && decided-m.joinedAt > personal && !w.spurious && !w.lateAfterOutage(decided) {
 			w.fail("%s was removed, and nothing was wrong with it", m)
 		}
 	case ownership.NoteLostTrust:
@@ -234,6 +234,14 @@ func (w *world) noted(m *member, n ownership.Note) {
 			w.fail("%s is LOST, and the log is whole: %s", m, n.Reason)
 		}
 	}
+}
+
+// lateAfterOutage reports whether a member may have looked silent then, because it came
+// back from an outage of the log later than others, by more than their Beats are apart.
+// An outage of more than three Beats would have let them count anew.
+func (w *world) lateAfterOutage(then time.Duration) bool {
+	every := w.p.timing.BeatEvery
+	return every < reconnectMax && w.log.outage > 0 && then-w.log.outage < reconnectMax+5*every
 }
 
 // checkEpoch: the log is a compare-and-set register. Where the log is prompt and

@@ -83,9 +83,12 @@ func (l *controlLog) down(m *member) bool {
 	return l.w.now < l.outage || l.w.now < m.feed.cut
 }
 
+// reconnectMax is how much later than others a client may reconnect.
+const reconnectMax = 500 * time.Millisecond
+
 // upAgain is when m's client works again: clients reconnect at different speeds.
 func (l *controlLog) upAgain(m *member) time.Duration {
-	return max(l.outage, m.feed.cut) + l.w.between(0, 500*time.Millisecond)
+	return max(l.outage, m.feed.cut) + l.w.between(0, reconnectMax)
 }
 
 // beatsMax is how many Beats a producer takes at once, as internal/controllog does.
@@ -148,7 +151,7 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 			return
 		}
 		if w.now < l.outage && !late {
-			w.after(l.outage-w.now+w.between(0, 500*time.Millisecond), func() { l.landUnless(topic, record, sent); done(false) })
+			w.after(l.outage-w.now+w.between(0, reconnectMax), func() { l.landUnless(topic, record, sent); done(false) })
 			return
 		}
 		l.land(record, sent)
