@@ -334,9 +334,6 @@ func (c *cluster) settled(within time.Duration) {
 			if n, err := c.metric(m, "ringfence_source_unsettled"); err != nil || n != 0 {
 				return errors.Join(err, fmt.Errorf("%s has %v unsettled", m.name, n))
 			}
-			if n, err := c.metric(m, "ringfence_source_nacked_total"); err != nil || n != 0 {
-				return errors.Join(err, fmt.Errorf("%s has given %v events back to the broker", m.name, n))
-			}
 		}
 		return nil
 	})

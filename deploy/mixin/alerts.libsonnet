@@ -300,15 +300,6 @@
             '10m',
           ),
           alert(
-            'RingfenceNacking',
-            'warning',
-            member,
-            'rate(%s[5m]) > 0' % one('ringfence_source_nacked_total'),
-            'Events are given back to the broker.',
-            'events are given back unhandled, each with its whole batch.',
-            '10m',
-          ),
-          alert(
             'RingfenceAcksFailing',
             'warning',
             member,

@@ -235,11 +235,6 @@ local cases = {
     labels: atGroup,
     value: '40%',
   },
-  RingfenceNacking: {
-    fires: [s('ringfence_source_nacked_total', a, '0+5x20')],
-    quiet: [s('ringfence_source_nacked_total', a, '0 50x20')],  // one drain that was cut
-    at: '15m',
-  },
   RingfenceAcksFailing: {
     fires: [s('ringfence_source_ack_failures_total', a, '0 1x10')],
     quiet: [s('ringfence_source_ack_failures_total', a, '1x10')],

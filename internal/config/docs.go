@@ -134,7 +134,6 @@ var docs = map[string]string{
 	"pulsar.dead_letter_topic":        "dead_letter_topic takes events that will not be tried again; \"\" is dead_letter_topic_name's.",
 	"pulsar.event_bytes_typical":      "What an event weighs on average, at least 1. The client fetches ahead by events and not by bytes, so nothing is bounded by it; but the bound on memory is computed with it, and a warning says when events are larger.",
 	"pulsar.from_earliest":            "from_earliest makes a subscription that is new begin with the oldest message that the topic holds; otherwise with what comes next.",
-	"pulsar.nack_delay":               "How long the broker is not told of what was given back. More than 0.",
 	"pulsar.oauth2.audience":          "For whom the tokens are, as the brokers want it.",
 	"pulsar.oauth2.issuer_url":        "URL of the server, https://HOST.",
 	"pulsar.oauth2.key_file":          "JSON file with client_id and client_secret, as Pulsar's clients have it.",

@@ -444,6 +444,24 @@ func (s *subscription) ack(a Ack) bool {
 	return true
 }
 
+// Unload does what Pulsar does to its consumers when a topic moves to another broker: all
+// that is not acked is delivered again.
+func (b *Broker) Unload(topic string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := wallClock()
+	for _, name := range b.expand([]string{topic}) {
+		for _, s := range b.topic(name).subscriptions {
+			for _, c := range s.consumers {
+				for _, d := range s.heldBy(c) {
+					s.takeBack(d, now)
+				}
+			}
+			s.dispatch(b.cfg)
+		}
+	}
+}
+
 // SubscriptionStats returns the sums over all topics of a subscription; of all
 // subscriptions when its name is empty. Published counts each topic once.
 func (b *Broker) SubscriptionStats(name string) Stats {

@@ -128,6 +128,25 @@ func TestAClosedConsumerGivesBackBeforeNewEntries(t *testing.T) {
 	}
 }
 
+func TestAnUnloadedTopicComesAgainBeforeNewEntries(t *testing.T) {
+	b := newBroker(nil)
+	one, other := subscribe(t, b, 3, "t"), subscribe(t, b, 1, "u")
+	for range 4 {
+		publish(t, b, "t", membroker.Message{})
+	}
+	publish(t, b, "u", membroker.Message{})
+	want(t, one, "1:0/0 1:1/0 1:2/0")
+	want(t, other, "2:0/0")
+	one.Ack(membroker.Ack{ID: membroker.EntryID{Ledger: 1, Entry: 1}, Index: -1})
+	b.Unload("t")
+	one.Permit(100)
+	want(t, one, "1:0/1 1:2/1 1:3/0")
+	want(t, other, "")
+	if s := b.SubscriptionStats("s"); s.Unacked != 4 || s.Acked != 1 || s.Backlog != 0 {
+		t.Errorf("stats = %+v, want 4 unacked and 1 acked", s)
+	}
+}
+
 func TestUnackedBoundsStopDispatch(t *testing.T) {
 	b := newBroker(func(c *membroker.Config) { c.UnackedMax, c.SubscriptionUnackedMax = 2, 3 })
 	one, two := subscribe(t, b, 100, "t"), subscribe(t, b, 100, "t")

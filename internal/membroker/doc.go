@@ -9,8 +9,8 @@
 //     last entry may overdraw them.
 //   - An entry is acked when all its events were acked during one delivery. Acks of
 //     a part are forgotten when it is delivered again.
-//   - A nack, or the end of a consumer, delivers the entry again, whole, before new
-//     ones, and counts the redelivery.
+//   - A nack, the end of a consumer, or the unloading of a topic delivers the entry
+//     again, whole, before new ones, and counts the redelivery.
 //   - A consumer with too many unacked events gets no more until it acks; so does a subscription.
 //   - A message may be held back until an instant of the wall clock.
 //   - A subscription has one type; this one serves Shared only, but knows when a

@@ -81,8 +81,6 @@ type Config struct {
 	// sent again; it doubles from one to the other.
 	CopyBackoffMin time.Duration
 	CopyBackoffMax time.Duration
-	// NackDelay is how long the broker is not told of what was given back. More than 0.
-	NackDelay time.Duration
 	// CloseTimeout is how long the last acks may take when Run ends. More than 0.
 	CloseTimeout time.Duration
 }
@@ -107,7 +105,6 @@ func DefaultConfig() Config {
 		CopyTimeout:            30 * time.Second,
 		CopyBackoffMin:         100 * time.Millisecond,
 		CopyBackoffMax:         10 * time.Second,
-		NackDelay:              time.Second,
 		CloseTimeout:           2 * time.Second,
 	}
 }
@@ -165,7 +162,6 @@ func (c Config) Validate() error {
 		{"ChunkedTimeout", c.ChunkedTimeout},
 		{"CopyTimeout", c.CopyTimeout},
 		{"CopyBackoffMin", c.CopyBackoffMin},
-		{"NackDelay", c.NackDelay},
 		{"CloseTimeout", c.CloseTimeout},
 	} {
 		if f.value <= 0 {

@@ -35,8 +35,6 @@ func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 
 func (*fakeBroker) ack(Ack) error { return nil }
 
-func (*fakeBroker) nack(Ack) {}
-
 func (*fakeBroker) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
 func (*fakeBroker) close() {}

@@ -139,7 +139,7 @@ func TestValidateReportsEveryField(t *testing.T) {
 	}
 	for _, field := range []string{
 		"Topics", "Subscription", "DeadLetterSubscription", "Counting", "BatchMax", "ReceiverQueueMax", "ChunkedMax", "ChunkedTimeout",
-		"UnsettledMax", "UnsettledBytesMax", "CopiesMax", "CopyTimeout", "CopyBackoffMin", "NackDelay", "CloseTimeout",
+		"UnsettledMax", "UnsettledBytesMax", "CopiesMax", "CopyTimeout", "CopyBackoffMin", "CloseTimeout",
 	} {
 		if !strings.Contains(err.Error(), field+" ") {
 			t.Errorf("%v does not mention %s", err, field)

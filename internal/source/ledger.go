@@ -93,7 +93,6 @@ type Stats struct {
 	Pinned        int           // settled events in them: done for us, unacked for the broker
 	Spilling      int           // unsettled events of which a copy is to be made, to free what they pin
 	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
-	GivenBack     uint64        // events that were given back to the broker, ever
 	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
 	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
 }
@@ -366,26 +365,6 @@ func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
 		l.spill.ended++
 	}
 	return l.settle(h, s, acks), true
-}
-
-// GiveBack closes an open event without settling it, for the broker to deliver it
-// again (to anybody, its whole entry), and returns what to nack. Its entry will not
-// be acked on account of this delivery. It reports false when the event has its end
-// already, or a copy of it is under way.
-func (l *Ledger) GiveBack(h event.Handle) (Ack, bool) {
-	s := l.slotOf(h)
-	if s == nil || s.claim == sending || s.claim == claimed {
-		return Ack{}, false
-	}
-	number, index := s.entry, s.index
-	e := &l.entries[number]
-	nack := Ack{Entry: e.id, Total: e.total, Index: index, Lane: e.lane, Ref: s.ref}
-	l.vacate(h, s)
-	e.state[index] = unreceived
-	e.torn = true
-	l.stats.GivenBack++
-	l.dropIfOver(number)
-	return nack, true
 }
 
 // Close forgets everything that is open, because the broker takes it back with the

@@ -98,9 +98,6 @@ func TestOneEndForEachEvent(t *testing.T) {
 	if _, ok := l.Done(h, nil); ok {
 		t.Error("done although its copy is under way")
 	}
-	if _, ok := l.GiveBack(h); ok {
-		t.Error("given back although its copy is under way")
-	}
 	if acks, ok := l.Copied(h, nil); !ok || len(acks) != 1 {
 		t.Errorf("Copied = %v, %v", acks, ok)
 	}
@@ -241,17 +238,6 @@ func checkAgainstModel(t *rapid.T) {
 				t.Skip()
 			}
 			finish(pick())
-		},
-		"give back": func(t *rapid.T) {
-			if len(open) == 0 {
-				t.Skip()
-			}
-			h := pick()
-			if _, ok := l.GiveBack(h); !ok {
-				t.Fatalf("%v could not be given back", open[h])
-			}
-			delete(where, open[h])
-			delete(open, h)
 		},
 		"close": func(t *rapid.T) {
 			if got, want := sorted(l.Close(nil)), sorted(handlesOf(open)); !slices.Equal(got, want) {

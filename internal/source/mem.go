@@ -19,7 +19,7 @@ type MemBroker interface {
 }
 
 // NewMem returns a source that reads from a broker in memory. Config has the same
-// meaning as for Pulsar; chunks, names of consumers, CopyTimeout, NackDelay and
+// meaning as for Pulsar; chunks, names of consumers, CopyTimeout and
 // CountEvents do not exist there. When the connection to the broker breaks, Run returns.
 func NewMem(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Logger) *Source {
 	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ *slog.Logger) (link, error) {
@@ -109,10 +109,6 @@ func (m *memLink) receipt(e *membroker.Entry, index int) Receipt {
 func (m *memLink) ack(a Ack) error {
 	m.consumer.Ack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: -1})
 	return nil
-}
-
-func (m *memLink) nack(a Ack) {
-	m.consumer.Nack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: a.Index})
 }
 
 func (m *memLink) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }

@@ -21,7 +21,6 @@ type Metrics struct {
 	retried        prometheus.Counter
 	spilled        prometheus.Counter
 	deadLettered   prometheus.Counter
-	nacked         prometheus.Counter
 	abandoned      prometheus.Counter
 	ignored        prometheus.Counter
 	torn           prometheus.Counter
@@ -57,7 +56,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		retried:      counter("retried_total", "Events that ended as a copy in the retry topic."),
 		spilled:      counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they were open for long and pinned others or filled the node."),
 		deadLettered: counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
-		nacked:       counter("nacked_total", "Events that were given back to the broker, each with its whole entry."),
 		abandoned:    counter("abandoned_total", "Events that had no end when their subscription was closed: the broker delivers them again, and they join what is under way."),
 		ignored:      counter("ignored_verdicts_total", "Verdicts for events that had their end already."),
 		torn:         counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),

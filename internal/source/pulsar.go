@@ -224,7 +224,6 @@ func (p *pulsarLink) subscribe(ctx context.Context, sub *subscription) error {
 		ReceiverQueueSize:              queue,
 		MaxPendingChunkedMessage:       p.cfg.ChunkedMax,
 		ExpireTimeOfIncompleteChunk:    p.cfg.ChunkedTimeout,
-		NackRedeliveryDelay:            p.cfg.NackDelay,
 		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
 		// Or it would nack what is encrypted, for ever.
 		Decryption: &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume},
@@ -409,12 +408,6 @@ func (p *pulsarLink) ack(a Ack) error {
 		id = pulsar.NewMessageID(a.Entry.Ledger, a.Entry.Entry, -1, id.PartitionIdx())
 	}
 	return p.consumerOf(a).AckID(id)
-}
-
-func (p *pulsarLink) nack(a Ack) {
-	if id, ok := a.Ref.(pulsar.MessageID); ok {
-		p.consumerOf(a).NackID(id)
-	}
 }
 
 func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {

@@ -34,15 +34,14 @@ type Sink interface {
 	Drop(handles []event.Handle)
 }
 
-// link is a source's connection to a broker. receive is called by one goroutine, ack and
-// nack by another one, send by one for each topic; close by any, once, and it makes the
-// others return.
+// link is a source's connection to a broker. receive is called by one goroutine, ack by
+// another one, send by one for each topic; close by any, once, and it makes the others
+// return.
 type link interface {
 	// receive blocks until there is something, and appends up to BatchMax-len(batch) receipts.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
 	// ack may block while the broker is away.
 	ack(a Ack) error
-	nack(a Ack)
 	// limits says what the broker allows, and false when it cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
 	// send calls done once, from any goroutine, maybe before it returns. What it waits for
@@ -68,8 +67,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	ledger  *Ledger
-	acks    []Ack // to be sent by the acker
-	nacks   []Ack
+	acks    []Ack          // to be sent by the acker
 	acking  int            // acks that the acker has taken and not yet sent
 	retries *copier        // for the retry topic
 	letters *copier        // for the dead letter topic
@@ -371,27 +369,10 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 	s.metrics.ignored.Add(float64(ignored))
 }
 
-// GiveBack gives open events back to the broker, which delivers their whole entries
-// again, to anybody, after NackDelay. It is for emergencies: every other event of
-// these entries comes twice.
-func (s *Source) GiveBack(handles []event.Handle) {
-	nacked := 0
-	s.mu.Lock()
-	for _, h := range handles {
-		if nack, ok := s.ledger.GiveBack(h); ok {
-			s.nacks = append(s.nacks, nack)
-			nacked++
-		}
-	}
-	s.noteSettled()
-	s.mu.Unlock()
-	s.metrics.nacked.Add(float64(nacked))
-}
-
 // noteSettled wakes whoever waits for what has just been settled. It is called
 // under the lock; nothing that it does can block.
 func (s *Source) noteSettled() {
-	if len(s.acks)+len(s.nacks) > 0 {
+	if len(s.acks) > 0 {
 		wake(s.toAck)
 	}
 	wake(s.changed)
@@ -403,7 +384,7 @@ func (s *Source) noteSettled() {
 
 // ack is the acker's goroutine. When ctx ends it sends what is due and returns.
 func (s *Source) ack(ctx context.Context, broker link) {
-	var acks, nacks []Ack
+	var acks []Ack
 	for ended := false; !ended; {
 		select {
 		case <-s.toAck:
@@ -412,7 +393,6 @@ func (s *Source) ack(ctx context.Context, broker link) {
 		}
 		s.mu.Lock()
 		acks, s.acks = s.acks, acks[:0]
-		nacks, s.nacks = s.nacks, nacks[:0]
 		s.acking = len(acks)
 		s.mu.Unlock()
 		for _, a := range acks {
@@ -421,11 +401,7 @@ func (s *Source) ack(ctx context.Context, broker link) {
 				s.log.Warn("ack refused, the broker will deliver the entry again", "message_id", a.Entry, "error", err)
 			}
 		}
-		for _, n := range nacks {
-			broker.nack(n)
-		}
 		clear(acks)
-		clear(nacks)
 		s.mu.Lock()
 		s.acking = 0
 		s.mu.Unlock()

@@ -239,9 +239,6 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	if _, ok := l.Claim(late); ok {
 		t.Error("a second copy of an event was allowed while one is on its way")
 	}
-	if _, ok := l.GiveBack(late); ok {
-		t.Error("an event was given back while its copy is on its way")
-	}
 	if acks, ok := l.Done(late, nil); !ok || len(acks) != 1 {
 		t.Errorf("done while the copy is on its way: acks %v, %v", acks, ok)
 	}
@@ -254,8 +251,8 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	}
 }
 
-// Whatever comes, is settled, spilled and given back, under both ways of counting:
-// the ledger says what a reference says that keeps every event in a map.
+// Whatever comes, is settled and spilled, under both ways of counting: the ledger says
+// what a reference says that keeps every event in a map.
 func TestSpillAgainstAModel(t *testing.T) {
 	for name, counting := range map[string]source.Counting{"entries": source.CountEntries, "events": source.CountEvents} {
 		t.Run(name, func(t *testing.T) {
@@ -311,16 +308,15 @@ func checkSpill(t *rapid.T, counting source.Counting) int {
 	m.bounds.RateMax = rapid.IntRange(1, 30).Draw(t, "RateMax")
 	m.l.Bound(m.bounds)
 	actions := map[string]func(*rapid.T){
-		"receive":  m.receive,
-		"spill":    m.spill,
-		"wait":     m.wait,
-		"done":     m.with(m.done),
-		"claim":    m.with(m.claim),
-		"sending":  m.with(m.sending),
-		"copied":   m.with(m.copied),
-		"failed":   m.with(m.notCopied),
-		"giveBack": m.with(m.giveBack),
-		"":         m.check,
+		"receive": m.receive,
+		"spill":   m.spill,
+		"wait":    m.wait,
+		"done":    m.with(m.done),
+		"claim":   m.with(m.claim),
+		"sending": m.with(m.sending),
+		"copied":  m.with(m.copied),
+		"failed":  m.with(m.notCopied),
+		"":        m.check,
 	}
 	t.Repeat(actions)
 	for _, h := range sorted(slices.Collect(maps.Keys(m.open))) {
@@ -450,18 +446,6 @@ func (m *spillModel) notCopied(h event.Handle) {
 	if m.open[h].claim == "sending" {
 		m.l.NotCopied(h)
 		m.open[h].claim = "spilling"
-	}
-}
-
-// giveBack ends the life of an entry: what is settled of it counts for nothing, and it
-// is forgotten with its last open event.
-func (m *spillModel) giveBack(h event.Handle) {
-	if m.counting == source.CountEvents || m.open[h].entry.total > 1 {
-		return // what comes of those, TestLedgerAgainstAModel looks at
-	}
-	if _, ok := m.l.GiveBack(h); m.say("GiveBack", h, ok, "", "spilling") {
-		delete(m.entries, m.open[h].entry.id)
-		delete(m.open, h)
 	}
 }
 
