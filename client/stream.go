@@ -115,7 +115,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	if s.err != nil { // it says more than what a sender hears: EOF
 		err = s.err
 	}
-	if cause := context.Cause(streamCtx); errors.Is(cause, errSilent) {
+	if cause := context.Cause(streamCtx); errors.Is(cause, errSilent) { //nolint:contextcheck // see above
 		err = cause
 	}
 	return s.welcomed, err
