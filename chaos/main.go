@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -101,6 +102,8 @@ func parse(args []string) (options, error) {
 	check(o.Members >= scaleLeast && o.Members <= scaleMost, "--members = %d, want %d to %d", o.Members, scaleLeast, scaleMost)
 	check(o.Rate >= 1 && o.Keys >= 1, "--rate = %d and --keys = %d, want at least 1", o.Rate, o.Keys)
 	check(o.Share >= 0 && o.Share <= 1, "--sink-share = %v, want 0 to 1", o.Share)
+	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
+		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
 	check(output == "text" || output == "json", "--output = %q, want text or json", output)
 	switch o.Control {
 	case "", controlGossip, controlNoWait:

@@ -130,6 +130,52 @@ type round struct {
 // lone reports whether the times of the round's one fault may be measured.
 func (r round) lone() bool { return len(r.Faults) == 1 }
 
+// leavers are the kinds of which some faults leave work behind.
+var leavers = []kind{kindKill, kindPause, kindCut, kindHalfCut}
+
+const (
+	leftBehindLeast = 3               // faults that leave work behind, in a run that is to show what becomes of it
+	leftBehindAfter = 4 * time.Second // a member that stands still for so long is replaced meanwhile
+	drawsMax        = 1000
+)
+
+// leavesBehind reports whether the victim's handlers may still run when others own its
+// keys, if they ignore their deadlines: the application lives, and its router's lease ends.
+func (f fault) leavesBehind() bool {
+	switch f.Kind {
+	case kindKill:
+		return f.Variant == atRouter
+	case kindPause:
+		return f.Variant != atApp && f.Length > leftBehindAfter
+	case kindCut, kindHalfCut:
+		return !strings.HasSuffix(f.Variant, fromPeers) && f.Length > leftBehindAfter
+	default:
+		return false
+	}
+}
+
+// plan draws the rounds of a run. Stubborn applications try stale writes after faults
+// that leave work behind, and such a run is to have some of these: it has the first of
+// its seed's draws that does.
+func plan(o options) []round {
+	least := min(leftBehindLeast, (o.Faults+1)/2)
+	for again := range uint64(drawsMax) {
+		rounds := draw(o.Seed+again<<32, o.Faults, o.Members, o.Kinds)
+		behind := 0
+		for _, r := range rounds {
+			for _, f := range r.Faults {
+				if f.leavesBehind() {
+					behind++
+				}
+			}
+		}
+		if !o.Stubborn || behind >= least {
+			return rounds
+		}
+	}
+	return draw(o.Seed, o.Faults, o.Members, o.Kinds)
+}
+
 // draw returns the rounds of n faults of the given kinds in a group of members. The
 // same arguments give the same rounds. When n allows it, every kind comes.
 func draw(seed uint64, n, members int, of []kind) []round {

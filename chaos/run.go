@@ -104,7 +104,7 @@ func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcome
 	load, loading := errgroup.WithContext(loading)
 	load.Go(func() error { return p.run(loading) })
 	err = c.warmUp(ctx, o)
-	rounds := draw(o.Seed, o.Faults, o.Members, o.Kinds)
+	rounds := plan(o)
 	for i, r := range rounds {
 		if err != nil {
 			break
