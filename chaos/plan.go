@@ -159,21 +159,23 @@ func (f fault) leavesBehind() bool {
 // its seed's draws that does.
 func plan(o options) []round {
 	least := min(leftBehindLeast, (o.Faults+1)/2)
-	for again := range uint64(drawsMax) {
-		rounds := draw(o.Seed+again<<32, o.Faults, o.Members, o.Kinds)
-		behind := 0
-		for _, r := range rounds {
-			for _, f := range r.Faults {
-				if f.leavesBehind() {
-					behind++
-				}
+	rounds := draw(o.Seed, o.Faults, o.Members, o.Kinds)
+	for again := uint64(1); o.Stubborn && leftBehind(rounds) < least && again < drawsMax; again++ {
+		rounds = draw(o.Seed+again<<32, o.Faults, o.Members, o.Kinds)
+	}
+	return rounds
+}
+
+// leftBehind counts the faults that leave work behind.
+func leftBehind(rounds []round) (n int) {
+	for _, r := range rounds {
+		for _, f := range r.Faults {
+			if f.leavesBehind() {
+				n++
 			}
 		}
-		if !o.Stubborn || behind >= least {
-			return rounds
-		}
 	}
-	return draw(o.Seed, o.Faults, o.Members, o.Kinds)
+	return n
 }
 
 // draw returns the rounds of n faults of the given kinds in a group of members. The

@@ -165,16 +165,11 @@ func TestParseRefuses(t *testing.T) {
 func TestStubbornRunsLeaveWorkBehind(t *testing.T) {
 	for seed := uint64(644541); seed < 644541+500; seed++ {
 		o := options{Seed: seed, Faults: 8, Members: 5, Kinds: []kind{kindKill, kindPower, kindPause, kindCut, kindHalfCut, kindLeave}, Stubborn: true}
-		behind, faults := 0, 0
-		for _, r := range plan(o) {
-			for _, f := range r.Faults {
-				faults++
-				if f.leavesBehind() {
-					behind++
-				}
-			}
+		rounds, faults := plan(o), 0
+		for _, r := range rounds {
+			faults += len(r.Faults)
 		}
-		if behind < leftBehindLeast || faults != o.Faults {
+		if behind := leftBehind(rounds); behind < leftBehindLeast || faults != o.Faults {
 			t.Errorf("seed %d: %d of %d faults leave work behind", seed, behind, faults)
 		}
 		o.Stubborn = false
