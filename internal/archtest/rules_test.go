@@ -86,7 +86,7 @@ var arrows = map[string]arrow{
 	"internal/membroker":   {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
 	"internal/sim":         {anything, "drives the machines of the whole house in one event loop"},
 	"internal/pulsaradmin": {nil, "one call to the admin API, whoever asks"},
-	"internal/pulsarsend":  {nil, "a timer in front of a callback, and which answers are the last"},
+	"internal/pulsarsend":  {nil, "a timer in front of a callback, a context in front of a call, and which answers are the last"},
 	"internal/pulsartest":  {[]string{"internal/event", "internal/pulsaradmin"}, "finds a broker for tests, and nothing else"},
 	"bench":                {anything, "drives the whole house from outside"},
 	"chaos":                {anything, "drives the whole house from outside"},

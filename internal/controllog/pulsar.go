@@ -356,48 +356,30 @@ type fatalError struct{ error }
 // openWith makes something with a call that takes no context. If ctx ends first, the
 // call goes on alone, and what it makes is closed.
 func openWith[T any](ctx context.Context, p *Pulsar, open func() (T, error), closeIt func(T)) (T, error) {
-	type opened struct {
-		it  T
-		err error
-	}
 	var none T
 	select {
 	case <-ctx.Done():
 		return none, ctx.Err()
 	case p.opening <- struct{}{}:
 	}
-	result := make(chan opened) // unbuffered: who does not wait any more leaves it to the call
-	started := p.hang(func() {
-		defer func() { <-p.opening }()
-		it, err := open()
-		select {
-		case result <- opened{it, err}:
-		case <-ctx.Done():
-			if err == nil {
-				closeIt(it)
-			}
-		}
-	})
-	if !started {
-		return none, errNotConnected
+	start := func(call func()) error {
+		return p.hang(func() {
+			defer func() { <-p.opening }()
+			call()
+		})
 	}
-	select {
-	case <-ctx.Done():
-		return none, ctx.Err()
-	case r := <-result:
-		return r.it, r.err
-	}
+	return pulsarsend.Await(ctx, start, open, closeIt)
 }
 
 // hang runs a call that Run will wait for, unless Run has ended.
-func (p *Pulsar) hang(call func()) bool {
+func (p *Pulsar) hang(call func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
-		return false
+		return errNotConnected
 	}
 	p.hanging.Go(call)
-	return true
+	return nil
 }
 
 func (p *Pulsar) backoff() backoff.Policy { return &cappedBackoff{max: p.cfg.ReconnectMax} }

@@ -10,6 +10,7 @@
 package pulsarsend
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -42,4 +43,35 @@ func Within(d time.Duration, done func(error)) (answer func(error)) {
 func GaveUp(err error) bool {
 	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
 		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
+}
+
+// Await makes a call of the client that takes no context and may hang, for as long as
+// the client's OperationTimeout and longer. start runs it on a goroutine of its own, or
+// says why not. When ctx ends first the call goes on alone, and what it makes is undone.
+func Await[T any](ctx context.Context, start func(func()) error, call func() (T, error), undo func(T)) (made T, err error) {
+	type result struct {
+		made T
+		err  error
+	}
+	results := make(chan result) // unbuffered: who does not wait any more leaves it to the call
+	err = start(func() {
+		var r result
+		r.made, r.err = call()
+		select {
+		case results <- r:
+		case <-ctx.Done():
+			if r.err == nil {
+				undo(r.made)
+			}
+		}
+	})
+	if err != nil {
+		return made, err
+	}
+	select {
+	case r := <-results:
+		return r.made, r.err
+	case <-ctx.Done():
+		return made, ctx.Err()
+	}
 }

@@ -70,7 +70,7 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		producer.bytes.Add(-weight)
 		if pulsarsend.GaveUp(err) && o.drop(producer) {
-			p.aside(producer.Close) // what made the client give up may be under way in the very goroutine that answers
+			_ = p.aside(producer.Close) // what made the client give up may be under way in the very goroutine that answers; a closed p closes it anyway
 		}
 		answer(err)
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/pulsarsend"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
@@ -137,46 +138,20 @@ func (p *pulsarLink) subscribeAll(ctx context.Context) error {
 
 var errClosed = errors.New("source: closed")
 
-// await makes a call of the client that takes no context and may hang, for as long as
-// its OperationTimeout and longer. When ctx ends first the call goes on alone, and what it
-// makes is undone.
-func await[T any](ctx context.Context, p *pulsarLink, call func() (T, error), undo func(T)) (made T, err error) {
-	type result struct {
-		made T
-		err  error
-	}
-	results := make(chan result) // unbuffered: who does not wait any more leaves it to the call
-	started := p.aside(func() {
-		var r result
-		r.made, r.err = call()
-		select {
-		case results <- r:
-		case <-ctx.Done():
-			if r.err == nil {
-				undo(r.made)
-			}
-		}
-	})
-	if !started {
-		return made, errClosed
-	}
-	select {
-	case r := <-results:
-		return r.made, r.err
-	case <-ctx.Done():
-		return made, ctx.Err()
-	}
+// await is [pulsarsend.Await], beside whoever waits.
+func await[T any](ctx context.Context, p *pulsarLink, call func() (T, error), undo func(T)) (T, error) {
+	return pulsarsend.Await(ctx, p.aside, call, undo)
 }
 
-// aside makes a call of the client beside whoever cannot wait for it, and reports
-// false when p is closed. The last of these calls closes the client if p is closed
+// aside makes a call of the client beside whoever cannot wait for it, unless p is closed:
+// then it returns errClosed. The last of these calls closes the client if p is closed
 // meanwhile: a client that is closed under a call connects anew for it, and never
 // lets go of that connection.
-func (p *pulsarLink) aside(call func()) bool {
+func (p *pulsarLink) aside(call func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return false
+		return errClosed
 	}
 	p.calls++
 	go func() {
@@ -189,7 +164,7 @@ func (p *pulsarLink) aside(call func()) bool {
 			p.closeClient()
 		}
 	}()
-	return true
+	return nil
 }
 
 // hint says what an answer of the broker may mean, of which the client has left one word.
