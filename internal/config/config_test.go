@@ -172,6 +172,10 @@ func TestLoadTellsEverythingThatIsWrong(t *testing.T) {
 			"router.yaml: unknown key mailbox.depht_max, the nearest is mailbox.depth_max",
 			"router.yaml: unknown key logs.level, the nearest is log.level",
 		}},
+		"unknown keys that are like no other": {"pulsar: {nack_delay: 1s}\nx: 1\n", enough, []string{
+			"router.yaml: unknown key pulsar.nack_delay; `router config example` lists all",
+			"router.yaml: unknown key x; `router config example` lists all",
+		}},
 		"unknown variable": {"", with("RINGFENCE__PULSAR__TOPIC=a"), []string{
 			"variable RINGFENCE__PULSAR__TOPIC: unknown key pulsar.topic, the nearest is pulsar.topics",
 		}},

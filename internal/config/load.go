@@ -217,8 +217,15 @@ func applyOne(known map[string]leaf, key string, raw any) error {
 		}
 		return fmt.Errorf("%s is a section, not a setting", key)
 	}
-	return fmt.Errorf("unknown key %s, the nearest is %s", key, Nearest(key, slices.Sorted(maps.Keys(known))))
+	if near := Nearest(key, slices.Sorted(maps.Keys(known))); Edits(key, near) <= max(editsMin, len(key)/3) {
+		return fmt.Errorf("unknown key %s, the nearest is %s", key, near)
+	}
+	return fmt.Errorf("unknown key %s; `router config example` lists all", key)
 }
+
+// editsMin is how many letters of any key may be wrong for it to be taken for another; of
+// a long one it may be a third.
+const editsMin = 2
 
 // fileSuffix makes the key of a secret that of a file with it.
 const fileSuffix = "_file"
