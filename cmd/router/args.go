@@ -37,7 +37,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := config.Nearest(unknown.GetSpecifiedName(), names); config.Edits(unknown.GetSpecifiedName(), near) <= editsMax {
+	if near, ok := config.Nearest(unknown.GetSpecifiedName(), names, editsMax); ok {
 		return usageError{fmt.Errorf("%w; did you mean --%s?", err, near)}
 	}
 	return usageError{fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())}

@@ -217,7 +217,7 @@ func applyOne(known map[string]leaf, key string, raw any) error {
 		}
 		return fmt.Errorf("%s is a section, not a setting", key)
 	}
-	if near := Nearest(key, slices.Sorted(maps.Keys(known))); Edits(key, near) <= max(editsMin, len(key)/3) {
+	if near, ok := Nearest(key, slices.Sorted(maps.Keys(known)), max(editsMin, len(key)/3)); ok {
 		return fmt.Errorf("unknown key %s, the nearest is %s", key, near)
 	}
 	return fmt.Errorf("unknown key %s; `router config example` lists all", key)
@@ -267,13 +267,15 @@ func isEmpty(raw any) bool {
 	return raw == nil || ok && len(section) == 0
 }
 
-// Nearest returns the one of names that takes the fewest edits to reach.
-func Nearest(key string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return Edits(key, a) - Edits(key, b) })
+// Nearest returns the one of names that takes the fewest edits to reach from key, and
+// whether these are at most editsMax. There must be a name.
+func Nearest(key string, names []string, editsMax int) (near string, ok bool) {
+	near = slices.MinFunc(names, func(a, b string) int { return edits(key, a) - edits(key, b) })
+	return near, edits(key, near) <= editsMax
 }
 
-// Edits counts the insertions, deletions and substitutions that turn a into b.
-func Edits(a, b string) int {
+// edits counts the insertions, deletions and substitutions that turn a into b.
+func edits(a, b string) int {
 	row := make([]int, len(b)+1) // for the prefixes of b, against the prefix of a so far
 	for j := range row {
 		row[j] = j
