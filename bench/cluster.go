@@ -126,6 +126,15 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		node, c.admins = append(node, router), append(c.admins, admin)
 		app = append(app, "--endpoint", endpoint)
 	}
+	if c.mode.name == modeBare {
+		relay, err := c.launch(ctx, roleRouter, self, relayCommand,
+			"--index", strconv.Itoa(i), "--nodes", strconv.Itoa(c.options.Nodes), "--pulsar", c.options.PulsarURL, "--topic", c.topic)
+		if err != nil {
+			return err
+		}
+		node = append(node, relay)
+		app = append(app, "--endpoint", bareAddress(i))
+	}
 	var journalPath, latencyPath string
 	if rec.journals {
 		journalPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.journal", i))

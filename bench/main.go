@@ -23,6 +23,9 @@
 // and latency from a run of its own, because journals cost more than an event does;
 // with kill from the run itself.
 //
+// The mode bare is no alternative but a floor: the same way through two processes and an
+// application, without any promise.
+//
 // It needs a broker: PULSAR_URL, or `make bench`, which starts one.
 package main
 
@@ -50,6 +53,8 @@ func main() {
 	switch command {
 	case workerCommand:
 		exit(runWorker(os.Args[2:]))
+	case relayCommand:
+		exit(runRelay(os.Args[2:]))
 	case plotCommand:
 		exit(runPlot(os.Args[2:]))
 	}

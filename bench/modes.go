@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ const (
 	modeKeySharedUnbatched = "key_shared_unbatched"
 	modeRedlock            = "redlock"
 	modeRingfence          = "ringfence"
+	modeBare               = "bare" // none of them: what they cannot be faster than, see relay
 )
 
 // How a producer makes entries.
@@ -43,6 +45,10 @@ type mode struct {
 	// of a mode with less than 1 is also cut to seconds of a steady state, where a whole
 	// one would take minutes.
 	share float64
+
+	// floor marks what is no way of consuming that a team could choose. It runs only
+	// where it is asked for by name.
+	floor bool
 }
 
 var modes = []mode{
@@ -52,6 +58,12 @@ var modes = []mode{
 	{name: modeKeySharedUnbatched, subscription: pulsar.KeyShared, batching: batchingOff, striped: true, share: 0.1},
 	{name: modeRedlock, subscription: pulsar.Shared, batching: batchingDefault, share: 0.1},
 	{name: modeRingfence, subscription: pulsar.Shared, batching: batchingDefault, share: 1},
+	{name: modeBare, subscription: pulsar.Shared, batching: batchingDefault, share: 1, floor: true},
+}
+
+// alternatives are the modes that a team could choose.
+func alternatives() []mode {
+	return slices.DeleteFunc(slices.Clone(modes), func(m mode) bool { return m.floor })
 }
 
 func modeNamed(name string) (mode, bool) {
@@ -85,7 +97,7 @@ func (m mode) eventsAt(o Options, perSecond float64) int {
 }
 
 // steadyWanted is how long the steady window of a slow mode shall be.
-const steadyWanted = 7 * time.Second
+const steadyWanted = 5 * time.Second
 
 // eventsMin is the smallest backlog.
 const eventsMin = 1000

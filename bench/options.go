@@ -95,18 +95,18 @@ func parse(args []string) (Options, error) {
 	var o Options
 	var names, workloads, work, routerBy, output string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&names, "modes", "", "what to run: all, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about)")
+	f.StringVar(&names, "modes", "", "what to run: all, which is all but bare, or some of "+modeNames()+" (default shared,ringfence; with --suite: what each of its runs is about)")
 	f.StringVar(&workloads, "workloads", workloadDrain, "drain (a backlog, as fast as it goes), latency (a fixed rate), kill (a node under load), stuck (some keys hang), hot (one key gets half of all)")
 	f.StringVar(&o.Suite, "suite", "", "core or full: several runs, one after the other")
 	f.StringVar(&work, "handler", "none", "what the application does with an event: none, json, or how long it waits (1ms)")
-	f.IntVar(&o.Events, "events", 3_000_000, "events in the backlog of one repetition; slow modes get a part of them")
+	f.IntVar(&o.Events, "events", 4_000_000, "events in the backlog of one repetition; slow modes get a part of them")
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.StringVar(&o.Distribution, "distribution", distributionUniform, "of the events over the keys: uniform, zipf (0.99), hot (one key has every second event)")
 	f.IntVar(&o.Size, "size", 256, "payload bytes")
 	f.IntVar(&o.Nodes, "nodes", 3, "consumers, or routers with one application each")
 	f.StringVar(&o.Batching, "batching", "", "of the producer: default, key, off (default: what the mode needs; KEY_SHARED always has its own)")
 	f.DurationVar(&o.BatchDelay, "batch-delay", 0, "how long the producer may wait to fill a batch: at a fixed rate, more makes larger ones (default: the client's, 10ms)")
-	f.Float64Var(&o.Warm, "warm", 0.3, "share of the backlog that warms the processes up and does not count")
+	f.Float64Var(&o.Warm, "warm", 0.5, "share of the backlog that warms the processes up and does not count")
 	f.IntVar(&o.GOGC, "gogc", 400, "GOGC of every application and router")
 	f.IntVar(&o.Repetitions, "repetitions", 3, "measured repetitions of each mode, after one that does not count")
 	f.IntVar(&o.Rate, "rate", 5000, "events a second of all workloads but drain")
@@ -155,7 +155,7 @@ func parse(args []string) (Options, error) {
 func parseModes(names, suite string) ([]mode, error) {
 	switch {
 	case names == "all":
-		return modes, nil
+		return alternatives(), nil
 	case names == "" && suite != "":
 		return nil, nil
 	case names == "":
@@ -209,6 +209,18 @@ func (o Options) validate() error {
 	check(o.Stuck >= 0 && o.Poisonous >= 0 && o.Stuck+o.Poisonous <= 0.5 && o.StuckFor > 0 && o.HotTakes > 0,
 		"want --stuck and --poisonous from 0 to 0.5 together, --stuck-for > 0, --hot-takes > 0")
 	check(o.VerifyEvents == 0 || o.VerifyEvents >= 1000 && o.VerifyKeys >= 1, "want --verify-events 0 or >= 1000, --verify-keys >= 1")
+	check(!slices.ContainsFunc(o.Modes, func(m mode) bool { return m.floor }) || o.bareCan(),
+		"bare has one handler in each process, and no node of it may fail: want --workloads drain or latency, --handler none or json, no --stalled-keys")
 	check(o.Nodes >= 2 || !slices.Contains(o.Workloads, workloadKill), "want --nodes >= 2 for kill: somebody has to go on")
 	return errors.Join(errs...)
+}
+
+// bareCan reports whether the mode bare can run what is asked for.
+func (o Options) bareCan() bool {
+	for _, w := range o.Workloads {
+		if w != workloadDrain && w != workloadLatency {
+			return false
+		}
+	}
+	return o.Handler.wait == 0 && o.StalledKeys == 0
 }

@@ -29,7 +29,7 @@ func TestParseEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.Modes) != len(modes) || o.Handler.wait != 10*time.Millisecond || o.Measure != 30*time.Second {
+	if len(o.Modes) != len(alternatives()) || o.Handler.wait != 10*time.Millisecond || o.Measure != 30*time.Second {
 		t.Errorf("got %d modes, handler %+v, measure %v", len(o.Modes), o.Handler, o.Measure)
 	}
 	if !slices.Equal(o.RouterBy, []string{"tools/cpu-limit.sh", "100m"}) {
@@ -110,7 +110,7 @@ func TestBacklogOfASlowMode(t *testing.T) {
 	if n := fast.eventsAt(o, 10); n != 1_000_000 {
 		t.Errorf("a mode with a whole backlog gets %d", n)
 	}
-	for perSecond, want := range map[float64]int{1: eventsMin, 5000: 50_000, 1e6: 100_000} {
+	for perSecond, want := range map[float64]int{1: eventsMin, 5000: 35_714, 1e6: 100_000} {
 		if n := slow.eventsAt(o, perSecond); n != want {
 			t.Errorf("at %v events/s the backlog holds %d, want %d", perSecond, n, want)
 		}

@@ -54,13 +54,13 @@ func TestReport(t *testing.T) {
 	run := exampleRun(t)
 	drain, latency, kill := run.Reports[0], run.Reports[1], run.Reports[2]
 	near(t, "ringfence by shared", drain.Ratios[modeShared], 1.0/6, 1e-6)
-	if _, there := drain.Ratios[modeRingfence]; there || len(drain.Ratios) != len(modes)-1 {
+	if _, there := drain.Ratios[modeRingfence]; there || len(drain.Ratios) != len(alternatives())-1 {
 		t.Errorf("ratios = %v, want one for each other mode", drain.Ratios)
 	}
 	if d := drain.Modes[0]; d.ConsumePerS != 100_000 || d.ConsumeSpread[1] != 100_005 || d.CPUPerEvent[roleApp] != 2 || d.Repetitions != 3 {
 		t.Errorf("drain = %+v", d)
 	}
-	ours := latency.Modes[len(modes)-1]
+	ours := latency.Modes[len(alternatives())-1]
 	near(t, "added p50", ours.Latency.Added.P50, 50, 0.02)
 	near(t, "acked", ours.Latency.Acked, 3, 0.01)
 	if ours.Latency.Start.Count != 2000 || ours.Events != 2000 {

@@ -48,12 +48,12 @@ type suite struct {
 }
 
 // add adds an experiment in the modes of the command line, or in those that are named,
-// or in all.
+// or in all that a team could choose.
 func (s *suite) add(name, workload string, names []string, change func(*Options)) {
 	o := s.base
 	o.Workloads = []string{workload}
 	if len(o.Modes) == 0 {
-		o.Modes = modes
+		o.Modes = alternatives()
 		if names != nil {
 			o.Modes = nil
 			for _, name := range names {
@@ -70,7 +70,7 @@ func (s *suite) add(name, workload string, names []string, change func(*Options)
 
 func (s *suite) core() {
 	s.add("json", workloadDrain, nil, withHandler("json"))
-	s.add("empty handler", workloadDrain, twoModes, withHandler("none"))
+	s.add("empty handler", workloadDrain, []string{modeShared, modeBare, modeRingfence}, withHandler("none"))
 	s.add("fixed rate", workloadLatency, nil, func(o *Options) {
 		withHandler("json")(o)
 		o.WarmUp, o.Measure, o.LatencyRepetitions = 3*time.Second, 15*time.Second, 1

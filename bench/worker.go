@@ -108,7 +108,11 @@ func runWorker(args []string) error {
 }
 
 func (w *worker) consume(ctx context.Context) error {
-	if w.mode.name != modeRingfence {
+	switch w.mode.name {
+	case modeRingfence:
+	case modeBare:
+		return w.consumeBare(ctx)
+	default:
 		return w.consumeTopic(ctx)
 	}
 	var report sync.WaitGroup
