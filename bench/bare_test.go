@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -179,4 +180,86 @@ func TestBareIsAskedForByName(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
+}
+
+// BenchmarkBareHop is the floor of forward's BenchmarkHop: events as records of bytes, a
+// frame under way while the next fills, and a handle back for each. Nothing is held,
+// checked or counted but the events that are open.
+func BenchmarkBareHop(b *testing.B) {
+	for _, size := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("payload=%d", size), func(b *testing.B) { benchmarkBareHop(b, size) })
+	}
+}
+
+func benchmarkBareHop(b *testing.B, size int) {
+	const batch, openMax = 256, 8192
+	lis, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := bareServer()
+	server.RegisterService(bareDesc(func(_ string, st grpc.ServerStream) error {
+		s := newBareStream()
+		s.st = st
+		go func() { _ = s.send(st.Context()) }()
+		var events []bareEvent
+		return s.receive(func(records []byte) (err error) {
+			events, err = readBareEvents(records, events[:0])
+			s.put(len(events), func(i int, b []byte) []byte { return appendBareHandle(b, events[i].handle) })
+			return err
+		})
+	}), nil)
+	go func() { _ = server.Serve(lis) }()
+	defer server.Stop()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	conn, st, err := dialBare(ctx, lis.Addr().String(), bareForward)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	s := newBareStream()
+	s.st = st
+	payload, keys := make([]byte, size), make([]string, 4096)
+	for i := range keys {
+		keys[i] = keyName(i)
+	}
+	open := make(chan struct{}, openMax/batch)
+	answered := make(chan struct{}, 1)
+	batches := (b.N + batch - 1) / batch
+	go func() { _ = s.send(ctx) }()
+	go func() {
+		n := 0
+		_ = s.receive(func(records []byte) error {
+			before := n / batch
+			n += len(records) / 8
+			for range n/batch - before {
+				<-open
+			}
+			if n == batches*batch {
+				answered <- struct{}{}
+			}
+			return nil
+		})
+	}()
+	b.ResetTimer()
+	cpu, err := cpuSeconds(os.Getpid())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range batches {
+		open <- struct{}{}
+		s.put(batch, func(j int, b []byte) []byte {
+			n := i*batch + j
+			return appendBareEvent(b, uint64(n), keys[n%len(keys)], payload)
+		})
+	}
+	<-answered
+	b.StopTimer()
+	used, err := cpuSeconds(os.Getpid())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(batches*batch), "ns/event")
+	b.ReportMetric((used-cpu)*1e9/float64(batches*batch), "cpu-ns/event")
 }
