@@ -112,7 +112,7 @@ chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --
 chaos-long: ## Three hundred of them
 	$(GO) run ./chaos --faults 300 --rate 4000 $(ARGS)
 
-# The core suite takes about 20 minutes; make bench ARGS="--modes shared,ringfence" does just that.
+# The core suite takes about half an hour; make bench ARGS="--modes shared,ringfence" does just that.
 .PHONY: bench
 bench: ## Ringfence and the other ways of consuming, side by side on one broker
 	tools/pulsar.sh run -- $(GO) run ./bench $(or $(ARGS),--suite core --repetitions 5 --out bench/out/core.json)

@@ -7,7 +7,7 @@ import (
 
 // The suites.
 const (
-	suiteCore = "core" // what everybody asks first, in about 20 minutes
+	suiteCore = "core" // what everybody asks first, in about half an hour
 	suiteFull = "full" // and what happens at the edges, in hours
 )
 
