@@ -35,6 +35,13 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
+// loopback returns an address for the tests of this process: another run of them on the
+// same machine at the same time has others, and opens none of these doors.
+func loopback(host int) string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d", 100+pid/250%100, 1+pid%250, host)
+}
+
 // castle is one member with all doors locked, in this process. Its ports are not the usual
 // ones, which the documents' routers have on all addresses.
 type castle struct {
@@ -48,7 +55,7 @@ const adminSecret = "the-token-of-operators"
 
 func newCastle(t *testing.T) *castle {
 	t.Helper()
-	c := &castle{ip: "127.91.0.1", ca: tlstest.NewCA(t), gossipKey: []byte("0123456789abcdef")}
+	c := &castle{ip: loopback(1), ca: tlstest.NewCA(t), gossipKey: []byte("0123456789abcdef")}
 	peer, app := c.ca.Issue(t, "orders-router"), c.ca.Issue(t, "orders-router")
 	dir := t.TempDir()
 	keys, token := filepath.Join(dir, "keys"), filepath.Join(dir, "token")
@@ -236,11 +243,11 @@ func (c *castle) testGossip(t *testing.T) {
 		ip, group string
 		keys      [][]byte
 	}{
-		"in the clear":       {"127.91.0.2", "doors", nil},
-		"with another key":   {"127.91.0.3", "doors", [][]byte{other}},
-		"with another label": {"127.91.0.4", "payments", [][]byte{c.gossipKey}},
-		"with neither":       {"127.91.0.5", "payments", [][]byte{other}},
-		"with key and label": {"127.91.0.6", "doors", [][]byte{c.gossipKey}},
+		"in the clear":       {loopback(2), "doors", nil},
+		"with another key":   {loopback(3), "doors", [][]byte{other}},
+		"with another label": {loopback(4), "payments", [][]byte{c.gossipKey}},
+		"with neither":       {loopback(5), "payments", [][]byte{other}},
+		"with key and label": {loopback(6), "doors", [][]byte{c.gossipKey}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

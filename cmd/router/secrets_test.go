@@ -148,7 +148,7 @@ func TestPrintedSettingsHaveNoSecrets(t *testing.T) {
 			clean(t, verb, printed, values(plantedSecrets)...)
 		}
 	}
-	broken := []string{"--pulsar.url=pulsar://127.0.0.1:1", "--pulsar.admin_url=http://" + brokenBroker(t), "--admin.listen=127.91.1.9:0"}
+	broken := []string{"--pulsar.url=pulsar://127.0.0.1:1", "--pulsar.admin_url=http://" + brokenBroker(t), "--admin.listen=" + loopback(9) + ":0"}
 	for _, verb := range [][]string{{"config", "lint"}, {"config", "print", "-o", "json"}, {"config", "print", "-o", "yaml", "--redacted"}, {"doctor"}} {
 		arguments := slices.Concat(verb, enough, broken)
 		printed, err := execute(t, arguments...)
@@ -185,8 +185,8 @@ func TestErrorsHaveNoSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(name, func(t *testing.T) {
-			printed, err := execute(t, "run", "--config", file, "--app.listen=127.91.1.9:0", "--peer.listen=127.91.1.9:0",
-				"--admin.listen=127.91.1.9:0", "--debug.listen=127.91.1.9:0", "--gossip.listen=127.91.1.9:0")
+			printed, err := execute(t, "run", "--config", file, "--app.listen="+loopback(9)+":0", "--peer.listen="+loopback(9)+":0",
+				"--admin.listen="+loopback(9)+":0", "--debug.listen="+loopback(9)+":0", "--gossip.listen="+loopback(9)+":0")
 			if exitCode(err) != exitUsage {
 				t.Errorf("run ended with %v, want exit code %d", err, exitUsage)
 			}
@@ -210,11 +210,11 @@ func TestRunShowsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string { return write(t, filepath.Join(dir, name), content) }
 	members := map[string]*member{
-		"settings": {ip: "127.91.1.1", flags: "--config=" + file("router.yaml", fmt.Sprintf("pulsar: {token: %q}\nadmin: {token: %q, drain_token: %q}\ngossip: {encryption_keys: %q}\n",
+		"settings": {ip: loopback(11), flags: "--config=" + file("router.yaml", fmt.Sprintf("pulsar: {token: %q}\nadmin: {token: %q, drain_token: %q}\ngossip: {encryption_keys: %q}\n",
 			plantedSecrets["pulsar.token"], plantedSecrets["admin.token"], plantedSecrets["admin.drain_token"], plantedSecrets["gossip.encryption_keys"]))},
-		"files": {ip: "127.91.1.2", flags: "--pulsar.token_file=" + file("pulsar", plantedSecrets["pulsar.token"]) + " --admin.token_file=" + file("admin", plantedSecrets["admin.token"]) +
+		"files": {ip: loopback(12), flags: "--pulsar.token_file=" + file("pulsar", plantedSecrets["pulsar.token"]) + " --admin.token_file=" + file("admin", plantedSecrets["admin.token"]) +
 			" --gossip.encryption_keys_file=" + file("keys", plantedSecrets["gossip.encryption_keys"])},
-		"oauth2": {ip: "127.91.1.3", flags: "--pulsar.oauth2.issuer_url=https://127.91.1.3:1 --pulsar.oauth2.key_file=" +
+		"oauth2": {ip: loopback(13), flags: "--pulsar.oauth2.issuer_url=https://" + loopback(13) + ":1 --pulsar.oauth2.key_file=" +
 			file("client.json", `{"type": "client_credentials", "client_id": "me", "client_secret": "`+plantedSecrets["oauth2"]+`"}`)},
 	}
 	for _, m := range members {
