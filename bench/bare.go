@@ -47,7 +47,7 @@ const bareOpen = 20_000
 // bareOrigin is where in a handle stands which relay has received the event.
 const bareOrigin = 48
 
-func bareAddress(i int) string { return fmt.Sprintf("127.77.0.%d:16650", i+1) }
+func bareAddress(i int) string { return nodeIP(i) + ":16650" }
 
 func runRelay(args []string) error {
 	r := &relay{freed: make(chan struct{}, 1)}
@@ -123,7 +123,7 @@ func (r *relay) serve(method string, st grpc.ServerStream) error {
 		if values := md.Get("from"); len(values) == 1 {
 			_, _ = fmt.Sscan(values[0], &from) // by another process of this run
 		}
-		s, take = r.in[from], r.forwarded(uint64(from))
+		s, take = r.in[from], r.forwarded()
 	}
 	s.st = st
 	group, ctx := errgroup.WithContext(ctx)
@@ -206,8 +206,8 @@ func (r *relay) enter(ctx context.Context, batch []pulsar.ConsumerMessage, slots
 	return true
 }
 
-// forwarded hands events of another relay to the application.
-func (r *relay) forwarded(from uint64) func([]byte) error {
+// forwarded hands events of another relay to the application, under their handles.
+func (r *relay) forwarded() func([]byte) error {
 	var events []bareEvent
 	return func(records []byte) (err error) {
 		if events, err = readBareEvents(records, events[:0]); err != nil {
@@ -215,7 +215,7 @@ func (r *relay) forwarded(from uint64) func([]byte) error {
 		}
 		r.app.put(len(events), func(i int, b []byte) []byte {
 			e := &events[i]
-			return appendBareEvent(b, from<<bareOrigin|e.handle, e.key, e.payload)
+			return appendBareEvent(b, e.handle, e.key, e.payload)
 		})
 		return nil
 	}
@@ -257,9 +257,7 @@ func (r *relay) settle(slots []uint64) {
 	ids := make([]pulsar.MessageID, len(slots))
 	r.mu.Lock()
 	for i, slot := range slots {
-		slot &= 1<<bareOrigin - 1
 		ids[i], r.open[slot] = r.open[slot], nil
-		slots[i] = slot
 	}
 	r.free = append(r.free, slots...)
 	r.mu.Unlock()
