@@ -50,7 +50,7 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 func (f *FromRouter) unmarshal(b []byte) error {
 	f.reset()
 	if f.parse(b) {
-		return f.resolve()
+		return nil
 	}
 	f.reset()
 	m := new(appv1.WorkResponse)
@@ -61,8 +61,13 @@ func (f *FromRouter) unmarshal(b []byte) error {
 }
 
 func (f *FromRouter) reset() {
-	clear(f.Deliveries) // they alias the frame before
-	*f = FromRouter{Deliveries: f.Deliveries[:0]}
+	clear(f.topics) // they alias the frame before
+	clear(f.names)
+	*f = FromRouter{
+		To:       f.To,
+		delivery: Delivery{Properties: f.delivery.Properties[:0]},
+		topics:   f.topics[:0], names: f.names[:0], tokens: f.tokens[:0],
+	}
 }
 
 // unmarshal parses b, which the caller keeps.

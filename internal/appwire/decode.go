@@ -9,260 +9,191 @@ import (
 	"github.com/ringfence/router/internal/event"
 )
 
-// The parsers below read frames as our writers write them. At anything else
-// (another frame, an unknown field, a field of another wire type, a string that is
-// not UTF-8, a number cut short) they return false, and the generated code decides.
+// The parsers below read frames as our writers write them: fields in the order of their
+// numbers, each at most once where it is not repeated. At anything else (another frame,
+// an unknown field, a field of another wire type, a string that is not UTF-8, a number
+// cut short) something is left over at the end. Then they return false, and the
+// generated code decides.
 
-// reader takes fields off a message. Once it has met something that it does not
-// know, ok is false, and what it returned since means nothing.
-type reader struct {
-	b  []byte
-	ok bool
-}
+// Wire types.
+const (
+	varint = byte(protowire.VarintType)
+	length = byte(protowire.BytesType)
+)
 
-// next returns the next tag, and false at the end of the message.
-func (r *reader) next() (tag uint64, more bool) {
-	if !r.ok || len(r.b) == 0 {
-		return 0, false
+// number takes the field with a tag of one byte off the front of b, if that is what
+// stands there: a field that is absent is 0.
+func number(b []byte, tag byte) (v uint64, rest []byte) {
+	if len(b) < 2 || b[0] != tag {
+		return 0, b
 	}
-	return r.varint(), r.ok
-}
-
-func (r *reader) varint() uint64 {
-	if len(r.b) > 0 && r.b[0] < 0x80 { // nearly always
-		v := uint64(r.b[0])
-		r.b = r.b[1:]
-		return v
+	if v = uint64(b[1]); v < 0x80 {
+		return v, b[2:]
 	}
-	v, n := protowire.ConsumeVarint(r.b)
+	v, n := protowire.ConsumeVarint(b[1:])
 	if n < 0 {
-		r.ok = false
-		return 0
+		return 0, b
 	}
-	r.b = r.b[n:]
-	return v
+	return v, b[1+n:]
 }
 
-// bytes returns the next field of a length, aliasing the message.
-func (r *reader) bytes() []byte {
-	n := r.varint()
-	if !r.ok || n > uint64(len(r.b)) {
-		r.ok = false
-		return nil
+// chunk is number for a field of a length. What it returns aliases b; nil means that
+// there is no such field, or that it is cut short and still in rest.
+func chunk(b []byte, tag byte) (v, rest []byte) {
+	if len(b) < 2 || b[0] != tag {
+		return nil, b
 	}
-	b := r.b[:n:n]
-	r.b = r.b[n:]
-	return b
+	n, head := uint64(b[1]), 2
+	if n >= 0x80 {
+		var size int
+		if n, size = protowire.ConsumeVarint(b[1:]); size < 0 {
+			return nil, b
+		}
+		head = 1 + size
+	}
+	if n > uint64(len(b)-head) {
+		return nil, b
+	}
+	end := head + int(n)
+	return b[head:end:end], b[end:]
 }
 
-// text returns the next string, aliasing the message.
-func (r *reader) text() string {
-	b := r.bytes()
-	if !utf8.Valid(b) {
-		r.ok = false
-	}
-	return alias(b)
-}
+// begins reports whether a field with the tag is next.
+func begins(b []byte, tag byte) bool { return len(b) > 0 && b[0] == tag }
 
 // alias returns b as a string without copying it. b must never be written to again.
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// Tags: field number and wire type.
-const (
-	varint = uint64(protowire.VarintType)
-	length = uint64(protowire.BytesType)
-)
-
-// frame takes a receipt and the hot frame off b: exactly one of each at most, in
-// this order.
-func frame(b []byte) (receipt uint64, hot []byte, ok bool) {
-	r := reader{b: b, ok: true}
-	tag, more := r.next()
-	if more && tag == 1<<3|varint {
-		receipt = r.varint()
-		tag, more = r.next()
-	}
-	if !more || tag != 3<<3|length {
+// hotFrame takes a receipt and the hot frame off b: exactly one of each at most.
+func hotFrame(b []byte) (receipt uint64, hot []byte, ok bool) {
+	receipt, b = number(b, 1<<3|varint)
+	if !begins(b, 3<<3|length) {
 		return 0, nil, false
 	}
-	hot = r.bytes()
-	return receipt, hot, r.ok && len(r.b) == 0
+	hot, b = chunk(b, 3<<3|length)
+	return receipt, hot, len(b) == 0
 }
 
-// parse reads a Deliveries frame and leaves the indexes of topics and tokens
-// unresolved.
+// parse reads a Deliveries frame and gives its deliveries to f.To.
 func (f *FromRouter) parse(b []byte) bool {
-	receipt, body, ok := frame(b)
+	receipt, b, ok := hotFrame(b)
 	if !ok {
 		return false
 	}
 	f.Receipt = receipt
-	r := reader{b: body, ok: true}
-	for {
-		at := r // our writers put the tables first; the deliveries may rely on that
-		tag, more := r.next()
-		if !more {
-			return r.ok
-		}
-		switch tag {
-		case 1<<3 | varint:
-			f.Number = r.varint()
-		case 2<<3 | length:
-			f.topics = append(f.topics, r.text())
-		case 3<<3 | length:
-			f.readTokens(&r)
-		case 4<<3 | length:
-			f.names = append(f.names, r.text())
-		case 5<<3 | length:
-			return f.readDeliveries(at)
-		default:
-			return false
-		}
+	f.Number, b = number(b, 1<<3|varint)
+	if f.topics, b, ok = texts(b, 2<<3|length, f.topics); !ok {
+		return false
 	}
+	packed, b := chunk(b, 3<<3|length)
+	if !f.readTokens(packed) {
+		return false
+	}
+	f.names, b, ok = texts(b, 4<<3|length, f.names)
+	return ok && f.readDeliveries(b)
 }
 
-func (f *FromRouter) readTokens(r *reader) {
-	packed := reader{b: r.bytes(), ok: r.ok}
-	for packed.ok && len(packed.b) > 0 {
-		f.tokens = append(f.tokens, int64(packed.varint()))
+// texts takes repeated strings off the front of b and appends them to dst.
+func texts(b []byte, tag byte, dst []string) (_ []string, rest []byte, ok bool) {
+	for begins(b, tag) {
+		var text []byte
+		if text, b = chunk(b, tag); text == nil || !utf8.Valid(text) {
+			return dst, b, false
+		}
+		dst = append(dst, alias(text))
 	}
-	r.ok = packed.ok
+	return dst, b, true
+}
+
+func (f *FromRouter) readTokens(packed []byte) bool {
+	for len(packed) > 0 {
+		v, n := protowire.ConsumeVarint(packed)
+		if n < 0 {
+			return false
+		}
+		f.tokens, packed = append(f.tokens, int64(v)), packed[n:]
+	}
+	return true
 }
 
 // readDeliveries reads the deliveries, which are the rest of the frame.
-func (f *FromRouter) readDeliveries(r reader) bool {
-	deliveries, properties := count(r)
-	if cap(f.Deliveries) < deliveries {
-		f.Deliveries = make([]Delivery, 0, deliveries)
-	}
-	if properties > 0 {
-		f.properties = make([]event.Property, 0, properties)
-	}
-	for {
-		tag, more := r.next()
-		if !more {
-			return r.ok
-		}
-		if tag != 5<<3|length {
+func (f *FromRouter) readDeliveries(b []byte) bool {
+	f.To.Begin(count(b))
+	d := &f.delivery
+	for len(b) > 0 {
+		if !begins(b, 5<<3|length) {
 			return false
 		}
-		f.Deliveries = append(f.Deliveries, Delivery{})
-		if !f.readDelivery(r.bytes(), &f.Deliveries[len(f.Deliveries)-1]) || !r.ok {
+		var body []byte
+		if body, b = chunk(b, 5<<3|length); body == nil || !f.readDelivery(body, d) {
 			return false
 		}
+		f.To.Deliver(d)
 	}
+	return true
 }
 
-// count returns how many deliveries and properties there are, so that each gets one
-// allocation. It stops at what it does not know.
-func count(r reader) (deliveries, properties int) {
-	for {
-		tag, more := r.next()
-		if !more || tag != 5<<3|length {
-			return deliveries, properties
+// count returns how many deliveries there are, as far as it can read.
+func count(b []byte) (n int) {
+	for begins(b, 5<<3|length) {
+		before := len(b)
+		if _, b = chunk(b, 5<<3|length); len(b) == before {
+			break
 		}
-		deliveries++
-		d := reader{b: r.bytes(), ok: r.ok}
-		properties += countProperties(d)
+		n++
 	}
-}
-
-// countProperties skips over a delivery and counts its properties.
-func countProperties(d reader) (n int) {
-	for {
-		tag, more := d.next()
-		if !more {
-			return n
-		}
-		switch tag & 7 {
-		case varint:
-			d.varint()
-		case length:
-			d.bytes()
-		default:
-			return n
-		}
-		if tag == 5<<3|length {
-			n++
-		}
-	}
+	return n
 }
 
 func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
-	r := reader{b: b, ok: true}
-	first := len(f.properties)
-	for {
-		tag, more := r.next()
-		if !more {
-			break
-		}
-		switch tag {
-		case 1<<3 | varint:
-			d.ID = r.varint()
-		case 2<<3 | varint:
-			d.Partition = uint32(r.varint())
-		case 3<<3 | length:
-			d.Key = alias(r.bytes())
-		case 4<<3 | length:
-			d.Payload = r.bytes()
-		case 5<<3 | length:
-			if !f.readProperty(r.bytes()) {
-				return false
-			}
-		case 6<<3 | varint:
-			d.Ledger = int64(r.varint())
-		case 7<<3 | varint:
-			d.Entry = int64(r.varint())
-		case 8<<3 | varint:
-			d.Batch = unzigzag(r.varint())
-		case 9<<3 | varint:
-			d.TopicPartition = unzigzag(r.varint())
-		case 10<<3 | varint:
-			d.topic = uint32(r.varint())
-		case 11<<3 | varint:
-			d.token = uint32(r.varint())
-		case 12<<3 | varint:
-			d.PublishTime = int64(r.varint())
-		case 13<<3 | varint:
-			d.EventTime = int64(r.varint())
-		case 14<<3 | varint:
-			d.Attempt = uint32(r.varint())
-		case 15<<3 | length:
-			d.Traceparent = r.text()
-		case 16<<3 | varint:
-			d.Redelivery = uint32(r.varint())
-		default:
+	var partition, batch, topicPartition, topic, token, published, happened, attempt, redelivery uint64
+	var ledger, entry uint64
+	var key, trace []byte
+	d.ID, b = number(b, 1<<3|varint)
+	partition, b = number(b, 2<<3|varint)
+	key, b = chunk(b, 3<<3|length)
+	d.Payload, b = chunk(b, 4<<3|length)
+	d.Properties = d.Properties[:0]
+	for begins(b, 5<<3|length) {
+		var body []byte
+		if body, b = chunk(b, 5<<3|length); body == nil || !f.readProperty(body, d) {
 			return false
 		}
 	}
-	if n := len(f.properties); n > first {
-		d.Properties = f.properties[first:n:n]
+	ledger, b = number(b, 6<<3|varint)
+	entry, b = number(b, 7<<3|varint)
+	batch, b = number(b, 8<<3|varint)
+	topicPartition, b = number(b, 9<<3|varint)
+	topic, b = number(b, 10<<3|varint)
+	token, b = number(b, 11<<3|varint)
+	published, b = number(b, 12<<3|varint)
+	happened, b = number(b, 13<<3|varint)
+	attempt, b = number(b, 14<<3|varint)
+	trace, b = chunk(b, 15<<3|length)
+	if len(b) > 2 && b[0] == redeliveryTag[0] && b[1] == redeliveryTag[1] {
+		redelivery, b = number(b[1:], b[1]) // its second byte, and what follows, read like a tag of one
 	}
-	return r.ok
-}
-
-func (f *FromRouter) readProperty(b []byte) bool {
-	r := reader{b: b, ok: true}
-	var name uint32
-	var value string
-	for {
-		tag, more := r.next()
-		if !more {
-			break
-		}
-		switch tag {
-		case 1<<3 | varint:
-			name = uint32(r.varint())
-		case 2<<3 | length:
-			value = r.text()
-		default:
-			return false
-		}
-	}
-	if !r.ok || int(name) >= len(f.names) {
+	if len(b) > 0 || !utf8.Valid(trace) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false
 	}
-	f.properties = append(f.properties, event.Property{Name: f.names[name], Value: value})
+	d.Partition, d.Key, d.Traceparent = uint32(partition), alias(key), alias(trace)
+	d.Ledger, d.Entry, d.Batch, d.TopicPartition = int64(ledger), int64(entry), unzigzag(batch), unzigzag(topicPartition)
+	d.Topic, d.Token = f.topics[uint32(topic)], f.tokens[uint32(token)]
+	d.PublishTime, d.EventTime = int64(published), int64(happened)
+	d.Attempt, d.Redelivery = uint32(attempt), uint32(redelivery)
+	return true
+}
+
+// redeliveryTag is that of field 16, the first that has two bytes.
+var redeliveryTag = protowire.AppendTag(nil, 16, protowire.VarintType)
+
+func (f *FromRouter) readProperty(b []byte, d *Delivery) bool {
+	name, b := number(b, 1<<3|varint)
+	value, b := chunk(b, 2<<3|length)
+	if len(b) > 0 || !utf8.Valid(value) || int(uint32(name)) >= len(f.names) {
+		return false
+	}
+	d.Properties = append(d.Properties, event.Property{Name: f.names[uint32(name)], Value: alias(value)})
 	return true
 }
 
@@ -270,55 +201,37 @@ func unzigzag(v uint64) int32 { return int32(protowire.DecodeZigZag(v & (1<<32 -
 
 // parse reads a Results frame.
 func (f *FromWorker) parse(b []byte) bool {
-	receipt, body, ok := frame(b)
+	receipt, b, ok := hotFrame(b)
 	if !ok {
 		return false
 	}
 	f.Receipt = receipt
-	r := reader{b: body, ok: true}
-	for {
-		tag, more := r.next()
-		if !more {
-			return r.ok
+	f.Number, b = number(b, 1<<3|varint)
+	for begins(b, 2<<3|length) {
+		var body []byte
+		if body, b = chunk(b, 2<<3|length); body == nil {
+			return false
 		}
-		switch tag {
-		case 1<<3 | varint:
-			f.Number = r.varint()
-		case 2<<3 | length:
-			var result event.Result
-			if !readResult(r.bytes(), &result) || !r.ok {
-				return false
-			}
-			f.Results = append(f.Results, result)
-		default:
+		f.Results = append(f.Results, event.Result{})
+		if !readResult(body, &f.Results[len(f.Results)-1]) {
 			return false
 		}
 	}
+	return len(b) == 0
 }
 
 func readResult(b []byte, result *event.Result) bool {
-	r := reader{b: b, ok: true}
-	result.Kind = kindOf(0)
-	for {
-		tag, more := r.next()
-		if !more {
-			return r.ok
-		}
-		switch tag {
-		case 1<<3 | varint:
-			result.Delivery = event.DeliveryID(r.varint())
-		case 2<<3 | varint:
-			result.Kind = kindOf(r.varint())
-		case 3<<3 | varint:
-			result.After = afterOf(r.varint())
-		case 4<<3 | length:
-			reason := r.bytes()
-			if !utf8.Valid(reason) {
-				return false
-			}
-			result.Reason = string(reason) // the frame's buffer goes back to its pool
-		default:
-			return false
-		}
+	id, b := number(b, 1<<3|varint)
+	kind, b := number(b, 2<<3|varint)
+	result.Delivery, result.Kind = event.DeliveryID(id), kindOf(kind)
+	if len(b) == 0 { // nearly always: it was done
+		return true
 	}
+	after, b := number(b, 3<<3|varint)
+	reason, b := chunk(b, 4<<3|length)
+	if len(b) > 0 || !utf8.Valid(reason) {
+		return false
+	}
+	result.After, result.Reason = afterOf(after), string(reason) // the frame's buffer goes back to its pool
+	return true
 }

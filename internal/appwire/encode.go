@@ -40,32 +40,36 @@ func (f *ToWorker) marshal() mem.BufferSlice {
 	return mem.BufferSlice{front, deliveries}
 }
 
-// marshal returns the wire form of the frame, in a pooled buffer. It goes over the
-// results twice, first to measure: they are small and at hand.
+// marshal returns the wire form of the frame, in buffers like those of ToWorker.
 func (f *ToRouter) marshal() mem.BufferSlice {
-	body := sizeVarint(f.Number)
+	const most = 40 // of a result without its reason
+	size := most
 	for i := range f.Results {
-		n := sizeResult(&f.Results[i])
-		body += 1 + protowire.SizeVarint(uint64(n)) + n
+		size += most + len(f.Results[i].Reason)
 	}
-	return mem.BufferSlice{pooled(sizeVarint(f.Receipt)+1+protowire.SizeVarint(uint64(body))+body, func(b []byte) []byte {
-		b = appendVarint(b, 1, f.Receipt)
-		b = appendLen(b, 3, body)
+	results := pooled(size, func(b []byte) []byte {
 		b = appendVarint(b, 1, f.Number)
 		for i := range f.Results {
-			r := &f.Results[i]
-			b = appendLen(b, 2, sizeResult(r))
-			b = appendVarint(b, 1, uint64(r.Delivery))
-			b = appendVarint(b, 2, uint64(r.Kind))
-			b = appendVarint(b, 3, afterWire(r.After))
-			b = appendString(b, 4, text(r.Reason))
+			b = appendResult(b, &f.Results[i])
 		}
 		return b
-	})}
+	})
+	head := appendLen(appendVarint(make([]byte, 0, most), 1, f.Receipt), 3, results.Len())
+	return mem.BufferSlice{mem.SliceBuffer(head), results}
 }
 
-func sizeResult(r *event.Result) int {
-	return sizeVarint(uint64(r.Delivery)) + sizeVarint(uint64(r.Kind)) + sizeVarint(afterWire(r.After)) + sizeString(text(r.Reason))
+// appendResult writes r, as field 2 of the Results message.
+func appendResult(b []byte, r *event.Result) []byte {
+	const room = 1 // for the length
+	b = append(b, 2<<3|length, 0)
+	begin := len(b)
+	b = appendVarint(b, 1, uint64(r.Delivery))
+	b = appendVarint(b, 2, uint64(r.Kind))
+	if r.After > 0 || r.Reason != "" {
+		b = appendVarint(b, 3, afterWire(r.After))
+		b = appendString(b, 4, text(r.Reason))
+	}
+	return fillLen(b, begin, room)
 }
 
 // encoder holds the tables of one Deliveries frame.
@@ -134,7 +138,7 @@ func (e *encoder) appendHead(b []byte, number uint64) []byte {
 func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 	const room = 2 // for the length, which nearly always fills it
 	ev := d.Event
-	b = append(b, 5<<3|byte(protowire.BytesType), 0, 0)
+	b = append(b, 5<<3|length, 0, 0)
 	begin := len(b)
 	b = appendVarint(b, 1, uint64(d.ID))
 	b = appendVarint(b, 2, uint64(d.Partition))
@@ -149,21 +153,44 @@ func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 		b = appendVarint(b, 1, name)
 		b = appendString(b, 2, value)
 	}
-	b = appendVarint(b, 6, uint64(ev.ID.Ledger))
-	b = appendVarint(b, 7, uint64(ev.ID.Entry))
-	b = appendVarint(b, 8, zigzag(ev.ID.Batch))
-	b = appendVarint(b, 9, zigzag(ev.ID.TopicPartition))
-	b = appendVarint(b, 10, uint64(indexText(&e.topics, ev.Topic)))
-	b = appendVarint(b, 11, uint64(e.tokens.index(d.Token)))
-	b = appendVarint(b, 12, uint64(ev.PublishTime))
-	b = appendVarint(b, 13, uint64(ev.EventTime))
-	b = appendVarint(b, 14, uint64(d.Attempt))
+	var n numbers
+	n.put(6, uint64(ev.ID.Ledger))
+	n.put(7, uint64(ev.ID.Entry))
+	n.put(8, zigzag(ev.ID.Batch))
+	n.put(9, zigzag(ev.ID.TopicPartition))
+	n.put(10, uint64(indexText(&e.topics, ev.Topic)))
+	n.put(11, uint64(e.tokens.index(d.Token)))
+	n.put(12, uint64(ev.PublishTime))
+	n.put(13, uint64(ev.EventTime))
+	n.put(14, uint64(d.Attempt))
+	b = append(b, n.b[:n.len]...)
 	b = appendString(b, 15, text(ev.Trace()))
 	if ev.Redelivery != 0 {
 		b = protowire.AppendTag(b, 16, protowire.VarintType)
 		b = protowire.AppendVarint(b, uint64(ev.Redelivery))
 	}
 	return fillLen(b, begin, room)
+}
+
+// numbers are varint fields in a row, of which there are at most nine.
+type numbers struct {
+	b   [128]byte
+	len uint
+}
+
+func (n *numbers) put(field int, v uint64) {
+	if v == 0 {
+		return
+	}
+	at := n.len
+	n.b[at%128] = byte(field<<3) | varint
+	at++
+	for ; v >= 0x80; v >>= 7 {
+		n.b[at%128] = byte(v) | 0x80
+		at++
+	}
+	n.b[at%128] = byte(v)
+	n.len = at + 1
 }
 
 // fillLen writes the length of b[begin:] in front of it, where room bytes are kept
@@ -268,17 +295,23 @@ func sizeLen(n int) int {
 func sizeString(s string) int { return sizeLen(len(s)) }
 
 func appendVarint(b []byte, field int, v uint64) []byte {
-	if v == 0 {
+	switch tag := byte(field<<3) | varint; {
+	case v == 0:
 		return b
+	case v < 0x80:
+		return append(b, tag, byte(v))
+	default:
+		return protowire.AppendVarint(append(b, tag), v)
 	}
-	b = append(b, byte(field<<3)|byte(protowire.VarintType))
-	return protowire.AppendVarint(b, v)
 }
 
 // appendLen writes the tag and the length of a field of n bytes.
 func appendLen(b []byte, field, n int) []byte {
-	b = append(b, byte(field<<3)|byte(protowire.BytesType))
-	return protowire.AppendVarint(b, uint64(n))
+	tag := byte(field<<3) | length
+	if n < 0x80 {
+		return append(b, tag, byte(n))
+	}
+	return protowire.AppendVarint(append(b, tag), uint64(n))
 }
 
 func appendString(b []byte, field int, s string) []byte {

@@ -18,17 +18,25 @@ type ToWorker struct {
 	Deliveries []event.Delivery
 }
 
-// FromRouter is a frame as the worker receives it: Deliveries, or another one.
+// FromRouter is a frame as the worker receives it: Deliveries, which go to To, or another one.
 type FromRouter struct {
-	Receipt    uint64
-	Number     uint64
-	Deliveries []Delivery
-	Other      *appv1.WorkResponse // nil when the frame holds Deliveries
+	To      Receiver
+	Receipt uint64
+	Number  uint64
+	Other   *appv1.WorkResponse // nil when the frame holds Deliveries
 
-	properties []event.Property // the present frame's, sliced by its deliveries
-	names      []string
-	topics     []string
-	tokens     []int64
+	delivery Delivery // the one that is being read: a frame's do not all lie in memory
+	names    []string
+	topics   []string
+	tokens   []int64
+}
+
+// Receiver takes the deliveries of a frame while it is read.
+type Receiver interface {
+	// Begin announces about so many. What came before is void, even of the same frame.
+	Begin(deliveries int)
+	// Deliver takes the next one. Only its strings and its payload may be kept.
+	Deliver(d *Delivery)
 }
 
 // Delivery is one event as the worker reads it. Its strings and its payload alias
@@ -49,8 +57,6 @@ type Delivery struct {
 	Attempt        uint32
 	Traceparent    string
 	Redelivery     uint32
-
-	topic, token uint32 // indexes, until the tables are known
 }
 
 // ToRouter is a Results frame as the worker sends it.
@@ -123,36 +129,38 @@ func (f *FromRouter) fromMessage(m *appv1.WorkResponse) error {
 		f.Other = m
 		return nil
 	}
-	d := frame.Deliveries
-	f.Number, f.topics, f.tokens, f.names = d.GetNumber(), d.GetTopics(), d.GetTokens(), d.GetNames()
-	for _, w := range d.GetDeliveries() {
-		e := Delivery{
-			ID: w.GetDeliveryId(), Partition: w.GetPartition(), Key: string(w.GetKey()), Payload: w.GetPayload(),
-			Ledger: w.GetLedgerId(), Entry: w.GetEntryId(), Batch: w.GetBatchIndex(), TopicPartition: w.GetTopicPartition(),
-			PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
-			Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), topic: w.GetTopic(), token: w.GetToken(),
+	f.Number = frame.Deliveries.GetNumber()
+	f.To.Begin(len(frame.Deliveries.GetDeliveries()))
+	for _, w := range frame.Deliveries.GetDeliveries() {
+		d, err := deliveryOf(frame.Deliveries, w)
+		if err != nil {
+			return err
 		}
-		for _, p := range w.GetProperties() {
-			if int(p.GetName()) >= len(f.names) {
-				return fmt.Errorf("%w: property name %d of %d", ErrIndex, p.GetName(), len(f.names))
-			}
-			e.Properties = append(e.Properties, event.Property{Name: f.names[p.GetName()], Value: p.GetValue()})
-		}
-		f.Deliveries = append(f.Deliveries, e)
-	}
-	return f.resolve()
-}
-
-// resolve replaces the indexes of topics and tokens by what they stand for.
-func (f *FromRouter) resolve() error {
-	for i := range f.Deliveries {
-		d := &f.Deliveries[i]
-		if int(d.topic) >= len(f.topics) || int(d.token) >= len(f.tokens) {
-			return fmt.Errorf("%w: topic %d of %d, token %d of %d", ErrIndex, d.topic, len(f.topics), d.token, len(f.tokens))
-		}
-		d.Topic, d.Token = f.topics[d.topic], f.tokens[d.token]
+		f.To.Deliver(&d)
 	}
 	return nil
+}
+
+// deliveryOf returns w with what its indexes into the tables of all stand for.
+func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
+	topics, tokens, names := all.GetTopics(), all.GetTokens(), all.GetNames()
+	if uint64(w.GetTopic()) >= uint64(len(topics)) || uint64(w.GetToken()) >= uint64(len(tokens)) {
+		return Delivery{}, fmt.Errorf("%w: topic %d of %d, token %d of %d", ErrIndex, w.GetTopic(), len(topics), w.GetToken(), len(tokens))
+	}
+	d := Delivery{
+		ID: w.GetDeliveryId(), Partition: w.GetPartition(), Key: string(w.GetKey()), Payload: w.GetPayload(),
+		Ledger: w.GetLedgerId(), Entry: w.GetEntryId(), Batch: w.GetBatchIndex(), TopicPartition: w.GetTopicPartition(),
+		Topic: topics[w.GetTopic()], Token: tokens[w.GetToken()],
+		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
+		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(),
+	}
+	for _, p := range w.GetProperties() {
+		if uint64(p.GetName()) >= uint64(len(names)) {
+			return d, fmt.Errorf("%w: property name %d of %d", ErrIndex, p.GetName(), len(names))
+		}
+		d.Properties = append(d.Properties, event.Property{Name: names[p.GetName()], Value: p.GetValue()})
+	}
+	return d, nil
 }
 
 // fromMessage fills f from the generated message.
