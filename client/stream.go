@@ -72,6 +72,8 @@ type stream struct {
 
 	// Scratch of the sender alone.
 	results appwire.ToRouter
+
+	arrived arrivals // the reader's alone
 }
 
 // runStream dials, works until the stream breaks or ctx ends and everything is
@@ -202,7 +204,8 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 // read takes frames in until the stream ends.
 func (s *stream) read() {
 	defer close(s.broken)
-	var f appwire.FromRouter
+	s.arrived.stream = s
+	f := appwire.FromRouter{To: &s.arrived}
 	for {
 		err := s.wire.RecvMsg(&f)
 		if err == nil {
@@ -220,10 +223,6 @@ func (s *stream) read() {
 // handle takes one frame in.
 func (s *stream) handle(f *appwire.FromRouter) error {
 	r := s.runner
-	var events []*Event
-	if f.Other == nil {
-		events = s.events(f.Deliveries)
-	}
 	r.mu.Lock()
 	s.silence = 0
 	if f.Receipt > s.receipt {
@@ -234,7 +233,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	var err error
 	if f.Other == nil {
 		s.given = f.Number
-		for _, e := range events {
+		for _, e := range s.arrived.events {
 			s.inbox.Give(&e.run.item)
 		}
 		s.notify() // the receipt, so that the next frame can come
@@ -245,6 +244,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	r.mu.Unlock()
 	r.cancel(lost, ErrKeyLost)
 	r.cancel(slow, ErrHandlerTimeout)
+	s.arrived.reset()
 	return err
 }
 
@@ -306,38 +306,60 @@ func setOf[T comparable](values []T) map[T]bool {
 	return set
 }
 
-// slab is how many events share an allocation. A handler that runs for long keeps
-// its whole slab, so it is not as large as a frame.
+// slab is how many events, or properties, share an allocation. A handler that runs for
+// long keeps its whole slab, so it is not as large as a frame.
 const slab = 32
 
-// events makes events of deliveries.
-func (s *stream) events(deliveries []appwire.Delivery) []*Event {
-	properties := make([]Property, 0, countProperties(deliveries))
-	out := make([]*Event, len(deliveries))
-	var chunk []Event
-	for i := range deliveries {
-		if len(chunk) == 0 {
-			chunk = make([]Event, min(slab, len(deliveries)-i))
-		}
-		e := &chunk[0]
-		out[i], chunk = e, chunk[1:]
-		s.fill(e, &deliveries[i])
-		first := len(properties)
-		for _, p := range deliveries[i].Properties {
-			properties = append(properties, Property(p))
-		}
-		if n := len(properties); n > first {
-			e.Properties = properties[first:n:n]
-		}
-	}
-	return out
+// arrivals makes events of the deliveries of a frame while it is read.
+type arrivals struct {
+	stream     *stream
+	events     []*Event
+	left       int        // how many more events there will be, about
+	unused     []Event    // what is left of the newest slab
+	properties []Property // likewise; its capacity is the slab's
 }
 
-func countProperties(deliveries []appwire.Delivery) (n int) {
-	for i := range deliveries {
-		n += len(deliveries[i].Properties)
+var _ appwire.Receiver = (*arrivals)(nil)
+
+// Begin implements appwire.Receiver.
+func (a *arrivals) Begin(deliveries int) {
+	a.reset()
+	a.left = deliveries
+}
+
+// reset lets go of the events.
+func (a *arrivals) reset() {
+	clear(a.events)
+	a.events, a.left = a.events[:0], 0
+}
+
+// Deliver implements appwire.Receiver.
+func (a *arrivals) Deliver(d *appwire.Delivery) {
+	if len(a.unused) == 0 {
+		a.unused = make([]Event, min(slab, max(1, a.left)))
 	}
-	return n
+	e := &a.unused[0]
+	a.unused = a.unused[1:]
+	a.left--
+	a.events = append(a.events, e)
+	e.Properties = a.propertiesOf(d)
+	a.stream.fill(e, d)
+}
+
+// propertiesOf copies the properties of a delivery.
+func (a *arrivals) propertiesOf(d *appwire.Delivery) []Property {
+	n := len(d.Properties)
+	if n == 0 {
+		return nil
+	}
+	if cap(a.properties)-len(a.properties) < n {
+		a.properties = make([]Property, 0, max(slab, n))
+	}
+	first := len(a.properties)
+	for _, p := range d.Properties {
+		a.properties = append(a.properties, Property(p))
+	}
+	return a.properties[first : first+n : first+n]
 }
 
 func (s *stream) fill(e *Event, d *appwire.Delivery) {
