@@ -3,7 +3,7 @@ package client
 import (
 	"context"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/internal/event"
@@ -114,13 +114,20 @@ type delivery struct {
 // looks at it, which most handlers of small work never do: a standard context
 // stands behind it from the first call of Done or Value on.
 type handlerContext struct {
-	base context.Context //nolint:containedctx // this is a context, and base its parent: that of all handlers, without a deadline
-
-	mu     sync.Mutex
-	std    context.Context //nolint:containedctx // what stands behind this context, nil until it is needed
-	cancel context.CancelCauseFunc
-	cause  error // why it was cancelled, nil while it is not
+	base  context.Context //nolint:containedctx // this is a context, and base its parent: that of all handlers, without a deadline
+	state atomic.Pointer[contextState]
 }
+
+// contextState is what became of a handler's context: somebody has looked, or it has
+// ended before anybody did. It does not change; a standard context outlives its end.
+type contextState struct {
+	std    context.Context //nolint:containedctx // what stands behind the handler's context, nil when nobody has looked
+	cancel context.CancelCauseFunc
+	cause  error // without std: why it has ended
+}
+
+// returned is the end of nearly all handlers' contexts.
+var returned = &contextState{cause: context.Canceled}
 
 // Deadline reports that there is none: drivers copy a deadline once, and would cut
 // every handler at the first lease.
@@ -135,50 +142,64 @@ func (c *handlerContext) Value(key any) any { return c.standard().Value(key) }
 
 // Err implements context.Context.
 func (c *handlerContext) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.std != nil:
-		return c.std.Err()
-	case c.cause != nil:
-		return context.Canceled
+	switch s := c.state.Load(); {
+	case s == nil:
+		return c.base.Err()
+	case s.std != nil:
+		return s.std.Err()
 	}
-	return c.base.Err()
+	return context.Canceled
 }
 
 // derive puts base, which comes from the base of before, behind the context. Call it
 // before the handler has the context.
-func (c *handlerContext) derive(base context.Context) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.base = base
-}
+func (c *handlerContext) derive(base context.Context) { c.standardOf(base) }
 
-func (c *handlerContext) standard() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.std == nil {
-		c.std, c.cancel = context.WithCancelCause(c.base)
-		if c.cause != nil {
-			c.cancel(c.cause)
+func (c *handlerContext) standard() context.Context { return c.standardOf(c.base) }
+
+// standardOf returns the context that stands behind this one. If there is none yet, it
+// becomes a child of base.
+func (c *handlerContext) standardOf(base context.Context) context.Context {
+	for {
+		before := c.state.Load()
+		if before != nil && before.std != nil {
+			return before.std
 		}
+		std, cancel := context.WithCancelCause(base)
+		if before != nil {
+			cancel(before.cause)
+		}
+		if c.state.CompareAndSwap(before, &contextState{std: std, cancel: cancel}) {
+			return std
+		}
+		cancel(nil) // somebody was faster
 	}
-	return c.std
 }
 
 // end cancels the context, and returns the cause for which it is cancelled, which
 // is an earlier one if it was already.
 func (c *handlerContext) end(cause error) error {
-	c.mu.Lock()
-	if c.cause == nil {
-		if c.cause = cause; c.base.Err() != nil {
-			c.cause = context.Cause(c.base)
+	for {
+		switch s := c.state.Load(); {
+		case s == nil:
+			if c.base.Err() != nil {
+				cause = context.Cause(c.base)
+			}
+			if ended := endedBy(cause); c.state.CompareAndSwap(nil, ended) {
+				return cause
+			}
+		case s.std == nil:
+			return s.cause
+		default:
+			s.cancel(cause) // the first cause stays
+			return context.Cause(s.std)
 		}
 	}
-	cause, cancel := c.cause, c.cancel
-	c.mu.Unlock()
-	if cancel != nil {
-		cancel(cause) // the first cause stays
+}
+
+func endedBy(cause error) *contextState {
+	if cause == context.Canceled { //nolint:errorlint // this very value
+		return returned
 	}
-	return cause
+	return &contextState{cause: cause}
 }
