@@ -10,8 +10,9 @@
 //
 // # Memory
 //
-// A [FromRouter] owns its bytes: keys, payloads and other strings alias one buffer,
-// which lives as long as any of them. A [FromWorker] copies its few strings and
-// gives the buffer back at once. Both reuse their slices from one RecvMsg to the
-// next, so the reader must be done with them by then.
+// A [FromRouter] gives each delivery to its [Receiver] while it reads the frame, so that
+// only what the receiver makes of them lies in memory. Keys, payloads and other strings
+// alias one copy of the frame, which lives as long as any of them. A [FromWorker] copies
+// its few strings and gives the buffer back at once; it reuses its slice from one RecvMsg
+// to the next, so the reader must be done with it by then.
 package appwire
