@@ -259,6 +259,13 @@ func (n *Node) Table() *ownership.Table { return n.pipeline.Table() }
 // Workers returns how many application streams take deliveries.
 func (n *Node) Workers() int { return int(n.workers.Load()) }
 
+// Done implements pipeline.Settler.
+func (n *Node) Done(handles []event.Handle) {
+	if s := n.source.Load(); s != nil {
+		s.Done(handles)
+	}
+}
+
 // Settle implements pipeline.Settler: the source that received the events ends them.
 func (n *Node) Settle(verdicts []event.Verdict) {
 	if s := n.source.Load(); s != nil {

@@ -53,6 +53,7 @@ func (h holder) HandOver(forward.Peer, []event.Finished)                    {}
 
 type settler struct{ *alone }
 
+func (s settler) Done(h []event.Handle)    { s.settled += len(h) }
 func (s settler) Settle(v []event.Verdict) { s.settled += len(v) }
 
 type nobody struct{}

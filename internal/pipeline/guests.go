@@ -38,21 +38,24 @@ func (g *guests) admit(a forward.Arrival) []*event.Event {
 }
 
 // settle sends the verdict on a guest back, and reports whether it was one.
-func (g *guests) settle(s *forward.Settlement, peers Answerer) bool {
-	handle := s.Verdict.Handle // not the event's: that would be a cache miss for each event
-	if !handle.IsGuest() {
+func (g *guests) settle(v *event.Verdict, peers Answerer) bool {
+	if !v.Handle.IsGuest() {
 		return false
 	}
+	g.sendBack(v, peers)
+	return true
+}
+
+func (g *guests) sendBack(v *event.Verdict, peers Answerer) {
 	g.mu.Lock()
-	from, ok := g.origin[handle]
-	delete(g.origin, handle)
+	from, ok := g.origin[v.Handle]
+	delete(g.origin, v.Handle)
 	g.mu.Unlock()
 	if ok {
-		v := s.Verdict
-		v.Handle = from.handle
-		peers.Answer(from.stream, []event.Verdict{v})
+		theirs := *v
+		theirs.Handle = from.handle
+		peers.Answer(from.stream, []event.Verdict{theirs})
 	}
-	return true
 }
 
 // gone forgets the guests of a stream: nobody waits for their verdicts.

@@ -62,6 +62,7 @@ type Holder interface {
 
 // Settler is stage 1, where an event's journey ends. It keeps no slice.
 type Settler interface {
+	Done(handles []event.Handle) // as Settle does it with verdicts that say so
 	Settle(verdicts []event.Verdict)
 }
 
@@ -83,15 +84,15 @@ type Pipeline struct {
 	traces *traces // nil: none are made
 	diary  diary
 
-	self   atomic.Pointer[ownership.Incarnation]
-	lease  atomic.Pointer[ownership.Lease]
-	table  atomic.Pointer[ownership.Table]
-	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
-	guests guests
-	spares sync.Pool // of *mailbox.Output
-	events sync.Pool // of *[]*event.Event
-	words  sync.Pool // of *[]event.Verdict
-	posts  sync.Pool // of *post
+	self    atomic.Pointer[ownership.Incarnation]
+	lease   atomic.Pointer[ownership.Lease]
+	table   atomic.Pointer[ownership.Table]
+	margin  atomic.Int64 // least remaining lease at a dispatch, 0: none yet
+	guests  guests
+	spares  sync.Pool // of *mailbox.Output
+	events  sync.Pool // of *[]*event.Event
+	handles sync.Pool // of *[]event.Handle
+	posts   sync.Pool // of *post
 
 	// The driver's.
 	tabled  ownership.Incarnation   // who this node was when it got its newest table
@@ -110,7 +111,7 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
 	p.events.New = func() any { return new([]*event.Event) }
-	p.words.New = func() any { return new([]event.Verdict) }
+	p.handles.New = func() any { return new([]event.Handle) }
 	p.posts.New = func() any { return new(post) }
 	p.guests.init()
 	return p
@@ -280,18 +281,25 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 	if p.diary.open() {
 		p.diary.settled(settlements)
 	}
-	scratch := p.words.Get().(*[]event.Verdict)
-	own := (*scratch)[:0]
+	scratch := p.handles.Get().(*[]event.Handle)
+	done := (*scratch)[:0]
+	var others []event.Verdict // few
 	for i := range settlements {
-		s := &settlements[i]
-		if !p.guests.settle(s, p.Peers) {
-			own = append(own, s.Verdict)
+		switch v := &settlements[i].Verdict; {
+		case p.guests.settle(v, p.Peers):
+		case v.Kind == event.Done:
+			done = append(done, v.Handle)
+		default:
+			others = append(others, *v)
 		}
 	}
-	if len(own) > 0 {
-		p.Source.Settle(own)
+	if len(done) > 0 {
+		p.Source.Done(done)
 	}
-	recycle(&p.words, scratch, own)
+	if len(others) > 0 {
+		p.Source.Settle(others)
+	}
+	recycle(&p.handles, scratch, done)
 }
 
 // Accept implements forward.Acceptor: what a peer has brought.

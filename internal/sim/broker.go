@@ -219,11 +219,11 @@ func (c *consumer) receive(e *entry) {
 		fresh := *ev
 		fresh.Redelivery = e.times - 1
 		r := &source.Receipt{
-			Message: source.Message{Event: &fresh, Key: string(ev.Key)},
+			Message: &source.Message{Event: &fresh, Key: string(ev.Key)},
 			Entry:   e.id, Total: int32(len(e.events)), Index: int32(i), Ref: e,
 		}
 		if _, reception := c.ledger.Received(now, r); reception == source.Fresh {
-			batch = append(batch, r.Message)
+			batch = append(batch, *r.Message)
 		}
 	}
 	if len(batch) > 0 {
@@ -288,7 +288,14 @@ func (c *consumer) copySpilled(h event.Handle) {
 	})
 }
 
-// settle ends events, as source.Source does.
+// done ends events, as source.Source does.
+func (c *consumer) done(handles []event.Handle) {
+	acks, _ := c.ledger.DoneAll(handles, nil)
+	c.ack(acks)
+	c.member.consumeLater()
+}
+
+// settle ends other events, as source.Source does.
 func (c *consumer) settle(verdicts []event.Verdict) {
 	var acks []source.Ack
 	for _, v := range verdicts {

@@ -585,6 +585,13 @@ func (m *member) isMember() bool {
 	return t != nil && slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == m.inc })
 }
 
+// Done implements pipeline.Settler.
+func (m *member) Done(handles []event.Handle) {
+	if m.consumer != nil {
+		m.consumer.done(handles)
+	}
+}
+
 // Settle implements pipeline.Settler.
 func (m *member) Settle(verdicts []event.Verdict) {
 	if m.consumer != nil {

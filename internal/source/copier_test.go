@@ -94,7 +94,7 @@ func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)
 	broker := &fakeBroker{receipts: make(chan []Receipt, 1), sent: map[string]int{}, held: map[string][]func(error){}}
 	entry := make([]Receipt, n)
 	for i := range entry {
-		entry[i] = Receipt{Entry: EntryID{1, 1}, Total: int32(n), Index: int32(i), Message: Message{Event: &event.Event{ID: event.MessageID{Ledger: 1, Entry: 1, Batch: int32(i)}}}}
+		entry[i] = Receipt{Entry: EntryID{1, 1}, Total: int32(n), Index: int32(i), Message: &Message{Event: &event.Event{ID: event.MessageID{Ledger: 1, Entry: 1, Batch: int32(i)}}}}
 		shape(entry[i].Event)
 	}
 	broker.receipts <- entry

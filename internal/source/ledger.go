@@ -30,7 +30,8 @@ type Message struct {
 
 // Receipt says that the broker delivered one event.
 type Receipt struct {
-	Message
+	*Message // the ledger's, if it is fresh
+
 	Entry EntryID
 	Total int32 // events in the entry, at least 1
 	Index int32 // of this one, from 0
@@ -104,8 +105,8 @@ type Stats struct {
 // long run.
 type Ledger struct {
 	counting Counting
-	slots    []slot
-	free     queue // of slot numbers
+	slots    slots
+	found    []*slot // scratch of Done
 	entries  []entry
 	spare    []int32 // free entry numbers
 	byID     map[EntryID]int32
@@ -124,18 +125,6 @@ type Ledger struct {
 type laneState struct {
 	current int32 // the entry that is being received, or noEntry
 	unacked int   // events as the broker counts them
-}
-
-// slot is one open event.
-type slot struct {
-	Message
-	ref        any
-	generation uint64
-	entry      int32
-	index      int32
-	batch      uint32 // that it came with
-	claim      claim
-	open       bool
 }
 
 // claim says who settles an open event.
@@ -168,7 +157,7 @@ type entry struct {
 
 // NewLedger returns an empty ledger.
 func NewLedger(counting Counting) *Ledger {
-	return &Ledger{counting: counting, byID: make(map[EntryID]int32), oldest: noEntry, newest: noEntry}
+	return &Ledger{counting: counting, slots: slots{keepsRefs: counting == CountEvents}, byID: make(map[EntryID]int32), oldest: noEntry, newest: noEntry}
 }
 
 // ContinueAfter makes the handles of l differ from all that an earlier ledger of
@@ -196,7 +185,7 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt) (event.Handle, Receptio
 	case settled:
 		return 0, Repeated
 	default:
-		l.slots[at].ref = r.Ref
+		l.slots.setRef(at, r.Ref)
 		return 0, Joined
 	}
 }
@@ -288,15 +277,12 @@ func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
 
 // open gives a fresh event its slot and handle.
 func (l *Ledger) open(number int32, r *Receipt) event.Handle {
-	at, ok := l.free.pop()
-	if !ok {
-		at = int32(len(l.slots))
-		l.slots = append(l.slots, slot{})
-	}
-	s := &l.slots[at]
+	at := l.slots.take(l.stats.Unsettled)
+	s := &l.slots.all[at]
 	generation := max(s.generation, l.before) + 1
 	l.latest = max(l.latest, generation)
-	*s = slot{Message: r.Message, ref: r.Ref, generation: generation, entry: number, index: r.Index, batch: l.batch, open: true}
+	*s = slot{message: r.Message, generation: generation, entry: number, index: r.Index, batch: l.batch}
+	l.slots.setRef(at, r.Ref)
 	e := &l.entries[number]
 	e.state[r.Index] = at
 	e.open++
@@ -314,11 +300,11 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 
 func (l *Ledger) slotOf(h event.Handle) *slot {
 	at := h.Slot()
-	if int(at) >= len(l.slots) {
+	if int(at) >= len(l.slots.all) {
 		return nil
 	}
-	s := &l.slots[at]
-	if !s.open || s.generation != h.Generation() {
+	s := &l.slots.all[at]
+	if s.message == nil || s.generation != h.Generation() {
 		return nil
 	}
 	return s
@@ -333,12 +319,26 @@ func (l *Ledger) count(lane int32, n int) {
 // Done settles an event that was done, and appends what may now be acked. It reports
 // false, and changes nothing, when the event has its end already, or a claim on it.
 func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
-	s := l.slotOf(h)
-	if s == nil || s.claim == claimed {
-		return acks, false
+	acks, n := l.DoneAll([]event.Handle{h}, acks)
+	return acks, n == 1
+}
+
+// DoneAll is Done for many events. It returns how many of them it has settled.
+func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
+	l.found = l.found[:0]
+	for _, h := range handles { // first this alone: then their cache misses overlap
+		l.found = append(l.found, l.slotOf(h))
 	}
-	l.spill.ended++
-	return l.settle(h, s, acks), true
+	done := 0
+	for i, s := range l.found {
+		if s == nil || s.message == nil || s.claim == claimed { // or settled by an earlier one of these
+			continue
+		}
+		done++
+		acks = l.settle(handles[i].Slot(), s, acks)
+	}
+	l.spill.ended += uint64(done)
+	return acks, done
 }
 
 // Claim takes an open event for copying: from now on only [Ledger.Copied] settles
@@ -351,7 +351,7 @@ func (l *Ledger) Claim(h event.Handle) (Message, bool) {
 	}
 	l.endSpill(s)
 	s.claim = claimed
-	return s.Message, true
+	return *s.message, true
 }
 
 // Copied settles an event whose copy is safe, and appends what may now be acked. It
@@ -364,17 +364,16 @@ func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
 	if s.claim == claimed {
 		l.spill.ended++
 	}
-	return l.settle(h, s, acks), true
+	return l.settle(h.Slot(), s, acks), true
 }
 
 // Close forgets everything that is open, because the broker takes it back with the
 // subscription, and appends the handles of the open events to dst.
 func (l *Ledger) Close(dst []event.Handle) []event.Handle {
-	for at := range l.slots {
-		if s := &l.slots[at]; s.open {
-			h := event.NewHandle(s.generation, int32(at))
-			dst = append(dst, h)
-			l.vacate(h, s)
+	for at := range l.slots.all {
+		if s := &l.slots.all[at]; s.message != nil {
+			dst = append(dst, event.NewHandle(s.generation, int32(at)))
+			l.vacate(int32(at), s)
 		}
 	}
 	for l.oldest != noEntry {
@@ -383,26 +382,26 @@ func (l *Ledger) Close(dst []event.Handle) []event.Handle {
 	return dst
 }
 
-func (l *Ledger) settle(h event.Handle, s *slot, acks []Ack) []Ack {
-	number := s.entry
+// settle ends the event in a slot.
+func (l *Ledger) settle(at int32, s *slot, acks []Ack) []Ack {
+	number, index, ref := s.entry, s.index, l.slots.ref(at)
 	e := &l.entries[number]
-	ack := Ack{Entry: e.id, Total: e.total, Index: s.index, Lane: e.lane, Ref: s.ref}
-	e.state[s.index] = settled
-	l.vacate(h, s)
+	e.state[index] = settled
 	e.settled++
+	l.vacate(at, s)
 	if l.counting == CountEvents {
+		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Lane: e.lane, Ref: ref})
 		if e.open == 0 { // each ack stands for itself; what the broker has left out will not come
 			l.remove(number)
 		}
-		return append(acks, ack)
+		return acks
 	}
 	l.stats.Pinned++
 	if e.settled == 1 {
 		l.stats.PinnedEntries++
 	}
 	if e.settled == e.total {
-		ack.Ref = e.ref
-		acks = append(acks, ack)
+		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Lane: e.lane, Ref: e.ref})
 		l.remove(number)
 		return acks
 	}
@@ -410,8 +409,8 @@ func (l *Ledger) settle(h event.Handle, s *slot, acks []Ack) []Ack {
 	return acks
 }
 
-// vacate frees the slot of h.
-func (l *Ledger) vacate(h event.Handle, s *slot) {
+// vacate frees a slot.
+func (l *Ledger) vacate(at int32, s *slot) {
 	e := &l.entries[s.entry]
 	e.open--
 	l.stats.Unsettled--
@@ -419,8 +418,7 @@ func (l *Ledger) vacate(h event.Handle, s *slot) {
 		l.count(e.lane, -1)
 	}
 	l.endSpill(s)
-	*s = slot{generation: s.generation}
-	l.free.push(h.Slot())
+	l.slots.vacate(at)
 }
 
 // dropIfOver forgets a torn entry once nothing of it is open. It is not acked:
@@ -473,38 +471,4 @@ func (l *Ledger) Stats() Stats {
 		s.Oldest = l.entries[l.oldest].received
 	}
 	return s
-}
-
-// queue is a first-in first-out list of slot numbers. It is first-in first-out so
-// that slots are reused in turn, which keeps generations low.
-type queue struct {
-	ring []int32 // its length is a power of two
-	head int
-	len  int
-}
-
-func (q *queue) push(v int32) {
-	if q.len == len(q.ring) {
-		q.grow()
-	}
-	q.ring[(q.head+q.len)&(len(q.ring)-1)] = v
-	q.len++
-}
-
-func (q *queue) pop() (v int32, ok bool) {
-	if q.len == 0 {
-		return noSlot, false
-	}
-	v = q.ring[q.head]
-	q.head = (q.head + 1) & (len(q.ring) - 1)
-	q.len--
-	return v, true
-}
-
-func (q *queue) grow() {
-	bigger := make([]int32, max(64, 2*len(q.ring)))
-	for i := range q.len {
-		bigger[i] = q.ring[(q.head+i)&(len(q.ring)-1)]
-	}
-	q.ring, q.head = bigger, 0
 }

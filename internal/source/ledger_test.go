@@ -14,7 +14,7 @@ import (
 
 func receipt(entry int64, index, total, lane int32) *source.Receipt {
 	return &source.Receipt{
-		Message: source.Message{Event: &event.Event{Payload: make([]byte, 44)}}, // 300 bytes in all bounds
+		Message: &source.Message{Event: &event.Event{Payload: make([]byte, 44)}}, // 300 bytes in all bounds
 		Entry:   source.EntryID{Ledger: 1, Entry: entry}, Index: index, Total: total, Lane: lane,
 		Ref: fmt.Sprintf("%d/%d", entry, index),
 	}
@@ -107,6 +107,30 @@ func TestOneEndForEachEvent(t *testing.T) {
 	}
 	if _, ok := l.Done(h, nil); ok {
 		t.Error("an old handle settled a new event")
+	}
+}
+
+// Many at once end as they do one by one, whatever else is said of them in the same call.
+func TestDoneAllTakesWhatIsStillOpen(t *testing.T) {
+	l := source.NewLedger(source.CountEntries)
+	h := take(t, l, 1, 4, 0, 0, 1, 2, 3)
+	if _, ok := l.Claim(h[1]); !ok {
+		t.Fatal("cannot claim an open event")
+	}
+	late := take(t, l, 2, 1, 0, 0)[0]
+	if _, ok := l.Done(late, nil); !ok {
+		t.Fatal("cannot settle an open event")
+	}
+	unknown := event.NewHandle(1, 1<<20)
+	acks, n := l.DoneAll([]event.Handle{h[0], h[0], late, h[1], 0, unknown, h[3], h[2], h[3]}, nil)
+	if n != 3 || len(acks) != 0 {
+		t.Errorf("settled %d with acks %v, want events 0, 2 and 3, and no ack", n, acks)
+	}
+	if s := l.Stats(); s.Unsettled != 1 || s.Pinned != 3 {
+		t.Errorf("stats = %+v, want one open that pins three", s)
+	}
+	if acks, ok := l.Copied(h[1], nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
+		t.Errorf("Copied = %v, %v; stats = %+v, want none left", acks, ok, l.Stats())
 	}
 }
 
@@ -304,7 +328,7 @@ func BenchmarkLedger(b *testing.B) {
 		b.Run(fmt.Sprintf("entries of %d", total), func(b *testing.B) {
 			l := source.NewLedger(source.CountEntries)
 			ev := &event.Event{}
-			r := &source.Receipt{Message: source.Message{Event: ev}, Total: total}
+			r := &source.Receipt{Message: &source.Message{Event: ev}, Total: total}
 			const window = 4096
 			var handles [window]event.Handle
 			var acks []source.Ack
@@ -326,7 +350,7 @@ func BenchmarkLedger(b *testing.B) {
 func TestHandlesOfALaterLedgerAreNew(t *testing.T) {
 	receive := func(l *source.Ledger, entry int64) event.Handle {
 		h, _ := l.Received(0, &source.Receipt{
-			Message: source.Message{Event: &event.Event{}}, Entry: source.EntryID{Ledger: 1, Entry: entry}, Total: 1,
+			Message: &source.Message{Event: &event.Event{}}, Entry: source.EntryID{Ledger: 1, Entry: entry}, Total: 1,
 		})
 		return h
 	}

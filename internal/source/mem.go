@@ -101,7 +101,7 @@ func (m *memLink) receipt(e *membroker.Entry, index int) Receipt {
 		restore(ev)
 	}
 	return Receipt{
-		Message: Message{Event: ev, Key: message.Key, OrderingKey: message.OrderingKey},
+		Message: &Message{Event: ev, Key: message.Key, OrderingKey: message.OrderingKey},
 		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Lane: l.number,
 	}
 }

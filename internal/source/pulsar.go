@@ -267,7 +267,7 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 	}
 	select {
 	case m := <-p.messages:
-		batch = append(batch, p.receipt(m))
+		batch = p.receipt(m, batch)
 	case <-due:
 		return batch, nil
 	case <-p.lost:
@@ -278,7 +278,7 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 	for len(batch) < p.cfg.BatchMax {
 		select {
 		case m := <-p.messages:
-			batch = append(batch, p.receipt(m))
+			batch = p.receipt(m, batch)
 		default:
 			return batch, nil
 		}
@@ -286,30 +286,29 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 	return batch, nil
 }
 
-func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage) Receipt {
+// receipt appends the receipt of a message to batch. What is new is written field by field,
+// to where it stays: as one value each it would be written twice.
+func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Receipt {
 	m := cm.Message
 	from := p.laneOf(cm)
-	id := m.ID()
-	r := Receipt{
-		Entry: EntryID{id.LedgerID(), id.EntryID()},
-		Total: max(1, id.BatchSize()),
-		Lane:  from.number,
-		Ref:   id,
-	}
-	batch := int32(-1)
+	batch = append(batch, Receipt{})
+	r, a := &batch[len(batch)-1], new(arrival)
+	r.Message, r.Lane = &a.message, from.number
+
+	id, ev := m.ID(), &a.event
+	r.Ref = id
+	r.Entry.Ledger, r.Entry.Entry = id.LedgerID(), id.EntryID()
+	ev.ID.Ledger, ev.ID.Entry, ev.ID.TopicPartition, ev.ID.Batch = r.Entry.Ledger, r.Entry.Entry, from.partition, -1
+	r.Total = max(1, id.BatchSize())
 	if r.Total > 1 {
-		batch = id.BatchIdx()
-		r.Index = batch
+		r.Index = id.BatchIdx()
+		ev.ID.Batch = r.Index
 	}
-	ev := &event.Event{
-		ID:          event.MessageID{Ledger: r.Entry.Ledger, Entry: r.Entry.Entry, Batch: batch, TopicPartition: from.partition},
-		Topic:       from.base,
-		Payload:     m.Payload(),
-		Properties:  properties(m.Properties()),
-		PublishTime: m.PublishTime().UnixMilli(),
-		EventTime:   m.EventTime().UnixMilli(),
-		Redelivery:  m.RedeliveryCount(),
-	}
+	ev.Topic = from.base
+	ev.Payload = m.Payload()
+	ev.Properties = properties(m.Properties())
+	ev.PublishTime, ev.EventTime = m.PublishTime().UnixMilli(), m.EventTime().UnixMilli()
+	ev.Redelivery = m.RedeliveryCount()
 	if from.retry {
 		restore(ev)
 	}
@@ -318,8 +317,14 @@ func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage) Receipt {
 		ev.Properties = append(ev.Properties, encryptionProperty(c))
 		p.notePermits(from, c.BatchSize)
 	}
-	r.Message = Message{Event: ev, Key: m.Key(), OrderingKey: m.OrderingKey()}
-	return r
+	a.message.Event, a.message.Key, a.message.OrderingKey = ev, m.Key(), m.OrderingKey()
+	return batch
+}
+
+// arrival is a message with its event: one piece of memory instead of two.
+type arrival struct {
+	message Message
+	event   event.Event
 }
 
 func properties(from map[string]string) []event.Property {

@@ -306,7 +306,7 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 				unreadable = append(unreadable, event.Verdict{Handle: handle, Kind: event.Rejected, Reason: r.Unreadable})
 				continue
 			}
-			batch = append(batch, r.Message)
+			batch = append(batch, *r.Message)
 			s.fresh.events++
 			s.fresh.bytes += r.Event.Bytes()
 		case Joined:
@@ -363,6 +363,19 @@ func (s *Source) Settle(verdicts []event.Verdict) {
 			ignored++
 		}
 	}
+	s.endSettling(done, ignored)
+}
+
+// Done is Settle for verdicts that all say done, as almost all do.
+func (s *Source) Done(handles []event.Handle) {
+	var done int
+	s.mu.Lock()
+	s.acks, done = s.ledger.DoneAll(handles, s.acks)
+	s.endSettling(done, len(handles)-done)
+}
+
+// endSettling gives the lock back.
+func (s *Source) endSettling(done, ignored int) {
 	s.noteSettled()
 	s.mu.Unlock()
 	s.metrics.acked.Add(float64(done))

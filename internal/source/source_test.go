@@ -252,13 +252,13 @@ func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 		sink, stop := runWithWitness(t, src)
 		synctest.Wait()
 		open := slices.Sorted(maps.Keys(sink.events))
-		src.Settle([]event.Verdict{{Handle: open[0], Kind: event.Done}})
+		src.Done([]event.Handle{open[0]})
 		stop()
 		slices.Sort(sink.dropped)
 		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 {
 			t.Errorf("dropped %v of %v, want all but the first", sink.dropped, open)
 		}
-		src.Settle([]event.Verdict{{Handle: open[1], Kind: event.Done}}) // late
+		src.Done([]event.Handle{open[1]}) // late
 		for name, want := range map[string]float64{
 			"ringfence_source_abandoned_total": 2, "ringfence_source_acked_total": 1,
 			"ringfence_source_unsettled": 0, "ringfence_source_open_entries": 0, "ringfence_source_ignored_verdicts_total": 1,

@@ -239,10 +239,10 @@ func (l *Ledger) spillShares(e *entry, dst []event.Handle) []event.Handle {
 	events := s.bounds.KeyShareMax * float64(min(s.bounds.UnsettledMax, s.bounds.PinnedMax))
 	bytes := s.bounds.KeyShareMax * float64(s.bounds.BytesMax)
 	for _, at := range e.state {
-		if at < 0 || !l.isHandedOn(&l.slots[at]) {
+		if at < 0 || !l.isHandedOn(&l.slots.all[at]) {
 			continue
 		}
-		ev := l.slots[at].Event
+		ev := l.slots.all[at].message.Event
 		had := s.keys[ev.Key]
 		had.events++
 		had.bytes += ev.Bytes()
@@ -258,7 +258,7 @@ func (l *Ledger) isHandedOn(s *slot) bool { return int32(s.batch-l.batch) < 0 }
 
 // choose lets one open event be spilled, unless something settles it already.
 func (l *Ledger) choose(e *entry, at int32, dst []event.Handle) []event.Handle {
-	s := &l.slots[at]
+	s := &l.slots.all[at]
 	if s.claim != unclaimed || l.spill.budget < 1 || !l.isHandedOn(s) {
 		return dst
 	}
@@ -286,7 +286,7 @@ func (l *Ledger) Sending(h event.Handle) (Message, bool) {
 		return Message{}, false
 	}
 	s.claim = sending
-	return s.Message, true
+	return *s.message, true
 }
 
 // NotCopied takes back what [Ledger.Sending] has said: the copy will be sent again.

@@ -1,0 +1,68 @@
+package pipeline
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
+)
+
+// ends is a source and peers that note what they hear.
+type ends struct {
+	deaf
+
+	done     []event.Handle
+	settled  []event.Verdict
+	answered map[forward.StreamID][]event.Verdict
+}
+
+func (e *ends) Done(h []event.Handle)    { e.done = append(e.done, h...) }
+func (e *ends) Settle(v []event.Verdict) { e.settled = append(e.settled, v...) }
+func (e *ends) Answer(to forward.StreamID, v []event.Verdict) {
+	e.answered[to] = append(e.answered[to], v...)
+}
+
+// noHolder holds nothing.
+type noHolder struct{ Holder }
+
+func (noHolder) HoldGuest([]*event.Event) {}
+
+// Each verdict goes where its event came from, with all that it says.
+func TestSettleBringsEachVerdictHome(t *testing.T) {
+	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
+	p := New(func([]ring.Partition) {}, clock.Now)
+	p.Stages = Stages{Source: e, Peers: e, Holder: noHolder{}}
+	guests := []*event.Event{{Handle: 71}, {Handle: 72}}
+	p.Accept(forward.Arrival{From: 5, Relay: true, Events: guests})
+
+	own := func(slot int32) event.Handle { return event.NewHandle(1, slot) }
+	failed := event.Verdict{Handle: own(2), Kind: event.Failed, Attempts: 3, Reason: "no"}
+	rejected := event.Verdict{Handle: own(4), Kind: event.Rejected, Reason: "never"}
+	var settlements []forward.Settlement
+	for _, v := range []event.Verdict{
+		{Handle: own(1), Kind: event.Done},
+		failed,
+		{Handle: guests[1].Handle, Kind: event.Done},
+		{Handle: own(3), Kind: event.Done},
+		rejected,
+		{Handle: guests[0].Handle, Kind: event.NotYet},
+	} {
+		settlements = append(settlements, forward.Settlement{Verdict: v})
+	}
+	for range 2 { // the second time the guests are gone, and nothing of the first is left
+		e.done, e.settled = nil, nil
+		p.Settle(settlements)
+		if want := []event.Handle{own(1), own(3)}; !slices.Equal(e.done, want) {
+			t.Errorf("done %v, want %v", e.done, want)
+		}
+		if want := []event.Verdict{failed, rejected}; !slices.Equal(e.settled, want) {
+			t.Errorf("settled %v, want %v", e.settled, want)
+		}
+	}
+	if want := []event.Verdict{{Handle: 72, Kind: event.Done}, {Handle: 71, Kind: event.NotYet}}; !slices.Equal(e.answered[5], want) {
+		t.Errorf("the peer of the guests hears %v, want %v", e.answered[5], want)
+	}
+}
