@@ -1,0 +1,94 @@
+package pipeline
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// silent is the stages around a pipeline. They do nothing.
+type silent struct{}
+
+type silentHolder struct{ Holder }
+
+func (silent) Done([]event.Handle)                        {}
+func (silent) Settle([]event.Verdict)                     {}
+func (silentHolder) Hold([]*event.Event)                  {}
+func (silentHolder) Settle(forward.Peer, []event.Verdict) {}
+
+// BenchmarkCold measures what a pipeline itself does with events on their way, when others
+// have used the caches since its last turn, but not since the stage before it has made
+// what it is given: receiving a batch from the source, sending results of the mailboxes
+// to three senders, settling.
+func BenchmarkCold(b *testing.B) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const batch, caches = 256, 16 << 20
+	extractor, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := New(func([]ring.Partition) {}, clock.Now)
+	p.Stages = Stages{Source: silent{}, Key: extractor, Holder: silentHolder{}, Peers: deaf{}, App: nobody{}}
+	random := rand.New(rand.NewPCG(1, 2))
+	keys, messages := make([]string, 10_000), make([]source.Message, batch)
+	for i := range keys {
+		keys[i] = "user-" + strconv.Itoa(i)
+	}
+	verdicts, settlements := make([]mailbox.Addressed, batch), make([]forward.Settlement, batch)
+	others := make([]byte, caches)
+	evict := func() {
+		for i := 0; i < len(others); i += 64 {
+			others[i]++
+		}
+	}
+	var receive, send, settle time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		evict()
+		for i := range messages {
+			messages[i] = source.Message{Event: &event.Event{Handle: event.NewHandle(1, int32(i))}, Key: keys[random.IntN(len(keys))]}
+		}
+		receive += timed(b, func() { p.Received(b.Context(), messages) })
+		evict()
+		for i := range verdicts {
+			v := event.Verdict{Handle: event.NewHandle(1, int32(i)), Kind: event.Done}
+			verdicts[i] = mailbox.Addressed{To: mailbox.Sender(random.IntN(3)), Verdict: v}
+			settlements[i] = forward.Settlement{Verdict: v}
+		}
+		send += timed(b, func() { p.send(verdicts) })
+		settle += timed(b, func() { p.Settle(settlements) })
+	}
+	perEvent := func(d time.Duration, unit string) { b.ReportMetric(float64(d)/float64(b.N*batch), unit) }
+	perEvent(receive, "receive-ns/event")
+	perEvent(send, "send-ns/event")
+	perEvent(settle, "settle-ns/event")
+	perEvent(receive+send+settle, "cpu-ns/event")
+}
+
+// timed returns the CPU time of a call on this thread.
+func timed(b *testing.B, call func()) time.Duration {
+	b.Helper()
+	now := func() time.Duration {
+		var t unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(t.Nano())
+	}
+	before := now()
+	call()
+	return now() - before
+}
