@@ -20,7 +20,7 @@
 // [Source.Run] owns all goroutines: one reads and calls the sink, one acks (the
 // client blocks in Ack while it is disconnected), one makes copies for each of the two
 // topics for them, one publishes gauges. Calls of the client that take no context may
-// outlive it; what they make is undone. [Source.Settle], [Source.Drain] and
+// outlive it; what they make is undone. [Source.Settle], [Source.Done], [Source.Drain] and
 // [Source.Stats] are safe for concurrent use and never wait for the broker, except
 // Drain, which waits for settlements. The ledger stands under one mutex that is never
 // held across a call to the broker or the sink; it is taken once per batch, and for each
