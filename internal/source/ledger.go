@@ -279,9 +279,9 @@ func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
 func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	at := l.slots.take(l.stats.Unsettled)
 	s := &l.slots.all[at]
-	generation := max(s.generation, l.before) + 1
-	l.latest = max(l.latest, generation)
-	*s = slot{message: r.Message, generation: generation, entry: number, index: r.Index, batch: l.batch}
+	s.generation = max(s.generation, l.before) + 1
+	l.latest = max(l.latest, s.generation)
+	s.message, s.entry, s.index, s.batch = r.Message, number, r.Index, l.batch
 	l.slots.setRef(at, r.Ref)
 	e := &l.entries[number]
 	e.state[r.Index] = at
@@ -293,7 +293,7 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	if l.counting == CountEvents {
 		l.count(e.lane, 1)
 	}
-	handle := event.NewHandle(generation, at)
+	handle := event.NewHandle(s.generation, at)
 	r.Event.Handle = handle
 	return handle
 }
