@@ -60,7 +60,8 @@ type actor struct {
 	since     clock.Instant // when that wait began
 	heldUntil clock.Instant // the first event is not to run before
 
-	inQueue, inPart links // its neighbours in a worker's queue, and in its partition
+	inQueue uint64 // its number in a worker's queue
+	inPart  links  // its neighbours in its partition
 }
 
 // ref returns what Boxes.keys has under the hash of the key.
@@ -170,33 +171,6 @@ func (p *part) unlink(a *actor) {
 		a.inPart.next.inPart.prev = a.inPart.prev
 	}
 	a.inPart = links{}
-}
-
-// queue is a FIFO of actors from which any of them can be taken out.
-type queue struct{ head, tail *actor }
-
-func (q *queue) push(a *actor) {
-	a.inQueue = links{prev: q.tail}
-	if q.tail == nil {
-		q.head = a
-	} else {
-		q.tail.inQueue.next = a
-	}
-	q.tail = a
-}
-
-func (q *queue) remove(a *actor) {
-	if a.inQueue.prev == nil {
-		q.head = a.inQueue.next
-	} else {
-		a.inQueue.prev.inQueue.next = a.inQueue.next
-	}
-	if a.inQueue.next == nil {
-		q.tail = a.inQueue.prev
-	} else {
-		a.inQueue.next.inQueue.prev = a.inQueue.prev
-	}
-	a.inQueue = links{}
 }
 
 // heldHeap holds the actors whose retry is not due yet, the next one first.

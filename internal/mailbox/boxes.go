@@ -149,11 +149,11 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		out.say(from, event.Verdict{Kind: event.Done})
 		return
 	}
-	if e.Partition >= ring.Partitions {
+	p := seen.part
+	if p == nil {
 		b.refuseMisplaced(from, e, out)
 		return
 	}
-	p := b.part(e.Partition)
 	if !p.ours() {
 		b.refuseForeign(from, senderEpoch, out)
 		return
@@ -202,6 +202,7 @@ func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 type look struct {
 	id, key uint32
 	bytes   int
+	part    *part // nil if there is no such partition
 }
 
 // lookAhead looks at events once, and reads what accepting them will look at besides.
@@ -211,14 +212,26 @@ func (b *Boxes) lookAhead(events []*event.Event) {
 	b.looks, b.brought = b.looks[:0], 0
 	for _, e := range events {
 		seen := look{id: hashOf(e.ID), key: b.hashOfKey(e.Key), bytes: weigh(e)}
+		if e.Partition < ring.Partitions {
+			seen.part = b.part(e.Partition)
+			sum += seen.part.running
+		}
 		b.looks = append(b.looks, seen)
 		b.brought += seen.bytes - placeBytes
 		sum += int(b.known.peek(seen.id) + b.keys.peek(seen.key))
 	}
 	for i := range b.looks {
 		if ref := b.keys.peek(b.looks[i].key); ref != 0 {
-			sum += int(b.actors.at(ref - 1).place)
+			a := b.actors.at(ref - 1)
+			sum += int(a.depth) + int(a.place)
+			if len(a.key) > 0 {
+				sum += int(a.key[0])
+			}
 		}
+	}
+	for _, place := range b.items.next(len(events)) {
+		it := b.items.at(place)
+		sum += int(it.delivery) + it.bytes
 	}
 	b.read = sum
 }
@@ -293,8 +306,9 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 	if worker == nil {
 		return dst
 	}
+	b.readAheadReady(&worker.ready, limit)
 	for range limit {
-		a := worker.ready.head
+		a := worker.ready.head()
 		if a == nil || !lease.MayDispatch(a.part.gate, now) {
 			break // the gate of a ready key is open, so it is the lease
 		}
@@ -306,6 +320,20 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 		dst = append(dst, b.dispatch(now, a))
 	}
 	return dst
+}
+
+// readAheadReady is readAhead for what Take will look at.
+func (b *Boxes) readAheadReady(q *queue, limit int) {
+	sum := 0
+	for number := q.first; number < min(q.end, q.first+uint64(limit)); number++ {
+		if a := q.at(number); a != nil {
+			sum += a.part.running + int(a.head.delivery)
+			if a.head.next != nil {
+				sum++
+			}
+		}
+	}
+	b.read = sum
 }
 
 // dispatch makes the first event of a ready key run.
@@ -385,7 +413,7 @@ func (b *Boxes) readAhead(results []event.Result) {
 	sum := 0
 	for _, r := range results {
 		if it := b.find(r.Delivery); it != nil {
-			sum += it.actor.part.running + int(b.known.peek(it.hash))
+			sum += it.actor.part.running + int(it.actor.place) + it.arrival.items + len(it.joined) + int(b.known.peek(it.hash))
 		}
 	}
 	b.read = sum // or the compiler would leave it all out
@@ -588,13 +616,11 @@ func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
 // assignAnew moves the keys in q, which are ready for from, to the workers that
 // rendezvous now gives them.
 func (b *Boxes) assignAnew(now clock.Instant, q *queue, from *worker, out *Output) {
-	for a := q.head; a != nil; {
-		next := a.inQueue.next
-		if b.workers.pick(a.key) != from {
+	for number := q.first; number < q.end; number++ {
+		if a := q.at(number); a != nil && b.workers.pick(a.key) != from {
 			b.dequeue(a)
 			b.makeReady(now, a, out)
 		}
-		a = next
 	}
 }
 
@@ -629,7 +655,7 @@ func (b *Boxes) Tick(now clock.Instant, out *Output) {
 		b.unpin(now)
 	}
 	for _, w := range b.workers.all {
-		if w.ready.head != nil {
+		if w.ready.n > 0 {
 			b.wake(w, out)
 		}
 	}

@@ -37,6 +37,9 @@ func (s *slab[T]) get() (*T, uint32) {
 	return s.at(i), i
 }
 
+// next returns which places get gives next, at most n, in any order.
+func (s *slab[T]) next(n int) []uint32 { return s.unused[max(0, len(s.unused)-n):] }
+
 // put takes a place back.
 func (s *slab[T]) put(i uint32) {
 	var zero T
