@@ -13,25 +13,28 @@ import (
 
 // item is one event that is here: it waits in its actor or runs. It says itself what
 // the way of most events needs, so that nothing reads the event between its arrival
-// and its delivery: by then no cache knows it any more.
+// and its delivery: by then no cache knows it any more. The first of its two cache
+// lines is what its delivery needs, the second is for its verdict.
 type item struct {
 	event    *event.Event
 	actor    *actor
+	next     *item // behind it in its actor
+	arrival  *arrival
 	delivery event.DeliveryID // 0 while it waits
 	place    uint32           // in Boxes.items
-	hash     uint32           // of the id
 	attempts uint32           // of the event
 	crashes  uint32           // likewise
-	bytes    int              // what it counts in Boxes.bytes
-	first    address          // who sent it first
-	joined   []address        // who else waits for its verdict, mostly nobody
-	id       event.MessageID  // of the event
-	arrival  *arrival
-	next     *item // behind it in its actor
+	span     uint32           // in Boxes.spans
+	bytes    uint32           // what it counts in Boxes.bytes
+	bit      uint8            // of its id in that span
+
+	id     event.MessageID // of the event
+	first  address         // who sent it first
+	joined []address       // who else waits for its verdict, mostly nobody
 }
 
-// ref returns what Boxes.known has under the hash of the id.
-func (it *item) ref() uint32 { return it.place + 1 }
+// is reports whether the id of an item has that bit of that span.
+func (it *item) is(span uint32, bit uint8) bool { return it.span == span && it.bit == bit }
 
 // address is where a verdict goes.
 type address struct {
@@ -73,6 +76,18 @@ func (a *actor) keepKey() {
 	if !a.keyOwn && (a.head != nil || a.running != nil) {
 		a.key, a.keyOwn = event.Key(strings.Clone(string(a.key))), true
 	}
+}
+
+// search returns the item whose id has a bit of a span, or nil.
+func (a *actor) search(span uint32, bit uint8) *item {
+	if a.running != nil && a.running.is(span, bit) {
+		return a.running
+	}
+	it := a.head
+	for it != nil && !it.is(span, bit) {
+		it = it.next
+	}
+	return it
 }
 
 type links struct{ prev, next *actor }

@@ -64,7 +64,7 @@ type Boxes struct {
 	keys    *index         // hash of a key → its actor
 	seed    maphash.Seed   // of the hashes of keys, so that nobody can choose keys that meet
 	actors  slab[actor]
-	known   *index     // hash of an id → its item, or its record in the window
+	spans   *spans     // of what is here, and of what the window remembers
 	items   slab[item] // waiting or running
 	running int
 	senders map[Sender]struct{} // peer streams that sent something and are not gone
@@ -104,10 +104,10 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 		parts:   make([]part, count),
 		keys:    newIndex(),
 		seed:    maphash.MakeSeed(),
-		known:   newIndex(),
+		spans:   newSpans(),
 		senders: make(map[Sender]struct{}),
 	}
-	b.window = newWindow(b.known, cfg.WindowBytesMax, cfg.WindowAgeMax)
+	b.window = newWindow(b.spans, cfg.WindowBytesMax, cfg.WindowAgeMax)
 	for i := range b.parts {
 		b.parts[i].number = ring.Partition(i*shards + shard)
 	}
@@ -139,12 +139,12 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
 func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen look, out *Output) {
-	it, done := b.lookUp(seen.id, e.ID)
-	if it != nil {
-		b.join(it, from, e, out)
+	s, bit := b.spans.find(seen.id, e.ID), bitOf(e.ID)
+	if s != nil && s.here.has(bit) {
+		b.join(b.search(b.actor(e.Key, seen.key), s, bit), from, e, out)
 		return
 	}
-	if done {
+	if s != nil && s.done.has(bit) {
 		b.counters.Duplicates++
 		out.say(from, event.Verdict{Kind: event.Done})
 		return
@@ -176,13 +176,14 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		return
 	}
 	b.counters.Accepted++
-	it, place := b.items.get()
-	*it = item{
-		event: e, actor: a, place: place, hash: seen.id, id: e.ID, attempts: e.Attempts, crashes: e.Crashes,
-		bytes: bytes, first: from, arrival: came,
+	if s == nil {
+		s = b.spans.add(seen.id, e.ID)
 	}
+	s.here.add(bit)
+	it, place := b.items.get() // all zero
+	it.event, it.actor, it.arrival, it.place, it.attempts, it.crashes = e, a, came, place, e.Attempts, e.Crashes
+	it.span, it.bit, it.id, it.bytes, it.first = s.place, bit, e.ID, uint32(bytes), from
 	b.bytes += bytes
-	b.known.add(seen.id, it.ref())
 	came.items++
 	a.pushBack(it)
 	if a.wait == WaitNothing {
@@ -218,7 +219,7 @@ func (b *Boxes) lookAhead(events []*event.Event) {
 		}
 		b.looks = append(b.looks, seen)
 		b.brought += seen.bytes - placeBytes
-		sum += int(b.known.peek(seen.id) + b.keys.peek(seen.key))
+		sum += int(b.spans.index.peek(seen.id) + b.keys.peek(seen.key))
 	}
 	for i := range b.looks {
 		if ref := b.keys.peek(b.looks[i].key); ref != 0 {
@@ -231,24 +232,25 @@ func (b *Boxes) lookAhead(events []*event.Event) {
 	}
 	for _, place := range b.items.next(len(events)) {
 		it := b.items.at(place)
-		sum += int(it.delivery) + it.bytes
+		sum += int(it.delivery) + len(it.joined)
 	}
 	b.read = sum
 }
 
-// lookUp says what is known about an id: the item if it is here, or that it was done
-// lately.
-func (b *Boxes) lookUp(hash uint32, id event.MessageID) (it *item, done bool) {
-	ref := b.known.find(hash, func(ref uint32) bool {
-		if ref >= doneBit {
-			return b.window.isID(ref, id)
+// search returns the item of an id that is here. It is nearly always in the actor of the
+// key, a, which may be nil. An id that has come under two keys costs a look at every item.
+func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
+	if a != nil {
+		if it := a.search(s.place, bit); it != nil {
+			return it
 		}
-		return b.items.at(ref-1).id == id
-	})
-	if ref == 0 || ref >= doneBit {
-		return nil, ref != 0
 	}
-	return b.items.at(ref - 1), false
+	for place := range uint32(b.items.places()) {
+		if it := b.items.at(place); it.event != nil && it.is(s.place, bit) {
+			return it
+		}
+	}
+	return nil // never
 }
 
 // join lets one more sender wait for the verdict on an event that is here.
@@ -413,7 +415,7 @@ func (b *Boxes) readAhead(results []event.Result) {
 	sum := 0
 	for _, r := range results {
 		if it := b.find(r.Delivery); it != nil {
-			sum += it.actor.part.running + int(it.actor.place) + it.arrival.items + len(it.joined) + int(b.known.peek(it.hash))
+			sum += it.actor.part.running + int(it.actor.place) + it.arrival.items + len(it.joined) + int(b.spans.at(it.span).done[0])
 		}
 	}
 	b.read = sum // or the compiler would leave it all out
@@ -695,15 +697,29 @@ func (b *Boxes) PartAgain(now clock.Instant) { b.window.beginSweep(now) }
 func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) {
 	b.call++
 	for _, d := range done {
-		hash := hashOf(d.ID)
-		it, known := b.lookUp(hash, d.ID)
+		hash, bit := hashOf(d.ID), bitOf(d.ID)
+		s := b.spans.find(hash, d.ID)
 		switch {
-		case it != nil && it.delivery == 0:
-			b.takeOut(now, it, out)
-		case it == nil && !known:
-			b.known.add(hash, b.window.add(min(now, d.At), d.Partition, d.ID, hash))
+		case s == nil:
+			b.window.add(min(now, d.At), d.Partition, b.spans.add(hash, d.ID), bit)
+		case s.here.has(bit):
+			if it := b.searchPart(b.part(d.Partition), s, bit); it.delivery == 0 {
+				b.takeOut(now, it, out)
+			}
+		case !s.done.has(bit):
+			b.window.add(min(now, d.At), d.Partition, s, bit)
 		}
 	}
+}
+
+// searchPart is search where the key is not known, but its partition.
+func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
+	for a := p.actors; a != nil; a = a.inPart.next {
+		if it := a.search(s.place, bit); it != nil {
+			return it
+		}
+	}
+	return b.search(nil, s, bit)
 }
 
 // takeOut settles a waiting event that was done elsewhere.
@@ -817,29 +833,32 @@ func (b *Boxes) wake(w *worker, out *Output) {
 
 // replace puts another version of the same event in the place of an item's.
 func (b *Boxes) replace(it *item, e *event.Event) {
-	b.bytes -= it.bytes
-	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, weigh(e)
-	b.bytes += it.bytes
+	b.bytes -= int(it.bytes)
+	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, uint32(weigh(e))
+	b.bytes += int(it.bytes)
 }
 
 // settleDone is settle for an event that was done: its id goes over to the window.
 func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
-	ref := b.window.add(now, it.actor.part.number, it.id, it.hash)
-	b.known.replace(it.hash, it.ref(), ref)
+	s := b.spans.at(it.span)
+	b.window.add(now, it.actor.part.number, s, it.bit)
+	s.here.remove(it.bit)
 	b.release(it, event.Verdict{Kind: event.Done}, out)
 }
 
 // settle tells everybody who waits for an item, and lets it go. The item is in no
 // queue and does not run.
 func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
-	b.known.remove(it.hash, it.ref())
+	s := b.spans.at(it.span)
+	s.here.remove(it.bit)
+	b.spans.drop(s)
 	b.release(it, v, out)
 }
 
 // release is settle but for what is known about the id.
 func (b *Boxes) release(it *item, v event.Verdict, out *Output) {
 	b.answer(it, v, out)
-	b.bytes -= it.bytes
+	b.bytes -= int(it.bytes)
 	it.arrival.items--
 	b.ages.end(it.arrival)
 	it.actor.keepKey()

@@ -37,9 +37,6 @@ func (x *index) add(hash, ref uint32) {
 	x.cells[x.seek(hash, 0)] = cell{hash, ref}
 }
 
-// replace puts another reference in the place of one that is there.
-func (x *index) replace(hash, ref, by uint32) { x.cells[x.seek(hash, ref)].ref = by }
-
 // remove takes a reference out that is there, and closes the gap: searches end at the
 // first empty cell.
 func (x *index) remove(hash, ref uint32) {

@@ -719,8 +719,8 @@ func (m *model) comeToRest() {
 		}
 	}
 	s := m.boxes.Stats()
-	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.known.n+m.boxes.keys.n != 0 {
-		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.known.n, m.boxes.keys.n)
+	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
+		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
 	}
 	for p := range m.boxes.parts {
 		if m.boxes.parts[p].actors != nil {

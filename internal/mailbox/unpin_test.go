@@ -32,7 +32,7 @@ func TestUnpin(t *testing.T) {
 	f.Tick(f.now, &f.out)
 	f.Tick(f.now.Add(unpinAfter), &f.out) // copies nothing again
 	for _, e := range []*event.Event{running, waiting, local, young} {
-		it, _ := f.lookUp(hashOf(e.ID), e.ID)
+		it := f.search(nil, f.spans.find(hashOf(e.ID), e.ID), bitOf(e.ID))
 		if moved := it.event != e; moved != (e != local) {
 			t.Errorf("event of %s: copied %v", string(e.Key), moved)
 		}

@@ -9,12 +9,10 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// recordBytes is what one id counts in a window: its record (40 bytes), its share of
-// the index (12 to 24), and what is held twice while either of them grows.
+// recordBytes is what one id counts in a window. It is what an id without a batch takes: its
+// record (16 bytes), a span of its own (64), its share of the index (12 to 24), and what
+// is held twice while records or index grow. Ids of a batch share their spans.
 const recordBytes = 128
-
-// doneBit marks the references of a window in the index that it shares.
-const doneBit = 1 << 31
 
 // window remembers the ids of events that were done lately: the last ones of all
 // partitions together, so that each of them looks back equally far. An id that was
@@ -25,32 +23,32 @@ const doneBit = 1 << 31
 type window struct {
 	countMax   int
 	ageMax     time.Duration
-	known      *index        // shared with what is here
+	spans      *spans        // shared with what is here
 	records    []record      // serial modulo its length
 	first, end uint64        // serials from first on and before end are in the ring
 	n          int           // how many of them are remembered; the first is
 	sweep      uint64        // sweepSome has looked at serials from here on
 	young      clock.Instant // sweepSome does not look at what was done before yet
-	read       uint32        // by forgetSome
+	read       uint64        // by forgetSome
 }
 
-// record is one id.
+// record is one id: a bit of a span.
 type record struct {
-	id        event.MessageID
 	at        clock.Instant // when it was done, perhaps elsewhere
-	hash      uint32        // of the id
+	span      uint32        // its place in spans
 	partition ring.Partition
+	bit       uint8
 	dropped   bool
 }
 
-func (r *record) finished() event.Finished {
-	return event.Finished{Partition: r.partition, ID: r.id, At: r.at}
+func (w *window) finished(r *record) event.Finished {
+	return event.Finished{Partition: r.partition, ID: w.spans.at(r.span).id(r.bit), At: r.at}
 }
 
-func newWindow(known *index, bytesMax int, ageMax time.Duration) window {
+func newWindow(spans *spans, bytesMax int, ageMax time.Duration) window {
 	countMax := max(1, bytesMax/recordBytes)
 	return window{
-		countMax: countMax, ageMax: ageMax, known: known,
+		countMax: countMax, ageMax: ageMax, spans: spans,
 		records: make([]record, min(indexMin, countMax)), first: 1, end: 1, young: ever,
 	}
 }
@@ -58,26 +56,18 @@ func newWindow(known *index, bytesMax int, ageMax time.Duration) window {
 // at returns the record with a serial from first on and before end.
 func (w *window) at(serial uint64) *record { return &w.records[serial%uint64(len(w.records))] }
 
-// isID reports whether a reference of the window stands for id.
-func (w *window) isID(ref uint32, id event.MessageID) bool {
-	ahead := (ref - uint32(w.first)) % doneBit
-	return w.at(w.first+uint64(ahead)).id == id
-}
-
-// add remembers that id was done at that time, at the expense of what was added first, and
-// returns the reference to put into the index. The id must not be known.
-func (w *window) add(at clock.Instant, p ring.Partition, id event.MessageID, hash uint32) (ref uint32) {
+// add remembers that the id with a bit of s was done at that time, at the expense of what
+// was added first. It must not be known as done, and s is not dropped meanwhile: one that
+// is here is taken out after it.
+func (w *window) add(at clock.Instant, p ring.Partition, s *span, bit uint8) {
+	s.done.add(bit)
 	if w.end-w.first == uint64(len(w.records)) {
 		w.makeRoom()
 	}
-	serial := w.end
-	*w.at(serial) = record{id: id, at: at, hash: hash, partition: p}
+	*w.at(w.end) = record{at: at, span: s.place, bit: bit, partition: p}
 	w.end++
 	w.n++
-	return refOf(serial)
 }
-
-func refOf(serial uint64) uint32 { return uint32(serial) | doneBit }
 
 func (w *window) makeRoom() {
 	if len(w.records) >= w.countMax {
@@ -103,9 +93,9 @@ func (w *window) forgetOldest() {
 // oldest alone where the window is small.
 func (w *window) forgetSome() {
 	run := min(64, max(1, uint64(len(w.records))/1024))
-	sum := uint32(0)
+	sum := uint64(0)
 	for serial := w.first; serial < w.first+run; serial++ {
-		sum += w.known.peek(w.at(serial).hash)
+		sum += w.spans.at(w.at(serial).span).done[0]
 	}
 	w.read = sum // or the compiler would leave it all out
 	for end := w.first + run; w.first < end && w.n > 0; {
@@ -116,7 +106,9 @@ func (w *window) forgetSome() {
 func (w *window) forget(serial uint64) {
 	r := w.at(serial)
 	r.dropped = true
-	w.known.remove(r.hash, refOf(serial))
+	s := w.spans.at(r.span)
+	s.done.remove(r.bit)
+	w.spans.drop(s)
 	w.n--
 }
 
@@ -149,7 +141,7 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
 		w.sweep--
 		if r := w.at(w.sweep); !r.dropped && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
-			dst = append(dst, r.finished())
+			dst = append(dst, w.finished(r))
 			w.forget(w.sweep)
 			idsMax--
 		}
@@ -169,7 +161,7 @@ func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Par
 			continue
 		}
 		if r := w.at(serial); !r.dropped && leaves(serial, r.partition) {
-			dst = append(dst, r.finished())
+			dst = append(dst, w.finished(r))
 			w.forget(serial)
 		}
 	}
@@ -192,11 +184,4 @@ func (w *window) next() clock.Instant {
 		return clock.Forever
 	}
 	return w.at(w.first).at.Add(w.ageMax + w.ageMax/16)
-}
-
-// hashOf spreads ids. Two ids with one hash cost a look at each other's record.
-func hashOf(id event.MessageID) uint32 {
-	hash := mix(uint64(id.Ledger))
-	hash = mix(hash ^ uint64(id.Entry))
-	return uint32(mix(hash ^ uint64(uint32(id.Batch))<<32 ^ uint64(uint32(id.TopicPartition))))
 }

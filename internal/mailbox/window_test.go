@@ -14,28 +14,34 @@ import (
 
 func entry(n int) event.MessageID { return event.MessageID{Ledger: 7, Entry: int64(n)} }
 
-// testWindow is a window with an index of its own.
+// testWindow is a window with spans of its own.
 type testWindow struct{ window }
 
 func newTestWindow(countMax int, ageMax time.Duration) *testWindow {
-	return &testWindow{newWindow(newIndex(), countMax*recordBytes, ageMax)}
+	return &testWindow{newWindow(newSpans(), countMax*recordBytes, ageMax)}
 }
 
 func (w *testWindow) has(id event.MessageID) bool {
-	return w.known.find(hashOf(id), func(ref uint32) bool { return w.isID(ref, id) }) != 0
+	s := w.spans.find(hashOf(id), id)
+	return s != nil && s.done.has(bitOf(id))
 }
 
 func (w *testWindow) add(now clock.Instant, p ring.Partition, id event.MessageID) {
-	if !w.has(id) {
-		w.known.add(hashOf(id), w.window.add(now, p, id, hashOf(id)))
+	if w.has(id) {
+		return
 	}
+	s := w.spans.find(hashOf(id), id)
+	if s == nil {
+		s = w.spans.add(hashOf(id), id)
+	}
+	w.window.add(now, p, s, bitOf(id))
 }
 
 // holds returns what w remembers, oldest first.
 func (w *testWindow) holds() (held []event.Finished) {
 	for serial := w.first; serial < w.end; serial++ {
 		if r := w.at(serial); !r.dropped {
-			held = append(held, event.Finished{Partition: r.partition, ID: r.id, At: r.at})
+			held = append(held, w.finished(r))
 		}
 	}
 	return held
@@ -125,7 +131,7 @@ func TestWindowMatchesASlice(t *testing.T) {
 					held = append(held, d.Finished)
 				}
 			}
-			if got := w.holds(); !slices.Equal(got, held) || w.n != len(held) || w.known.n != w.n {
+			if got := w.holds(); !slices.Equal(got, held) || w.n != len(held) || w.spans.places.len() != w.spans.index.n {
 				t.Fatalf("window holds %v, want %v", got, held)
 			}
 			if w.has(id) != slices.ContainsFunc(held, func(d event.Finished) bool { return d.ID == id }) || w.has(entry(-1)) {
