@@ -43,28 +43,27 @@ type address struct {
 }
 
 // actor is the queue of one key that has events here. At any time it is in the one
-// place that wait names.
+// place that wait names. The first of its two cache lines is what a delivery needs.
 type actor struct {
-	key     event.Key
-	part    *part
-	running *item
-	head    *item // waiting events, oldest first
-	tail    *item
-	worker  *worker // to whom the key sticks
-	workers uint32  // workers.generation when that was chosen
-	depth   int32   // how many wait, at most itemsMax
-
-	place  uint32 // in Boxes.actors
-	hash   uint32 // of the key
-	keyOwn bool   // key is a copy of ours; else it lives in the memory of the first event
-
-	wait      Wait
-	heldIndex int32         // in Boxes.held
-	since     clock.Instant // when that wait began
+	part      *part
+	running   *item
+	head      *item // waiting events, oldest first
+	tail      *item
+	worker    *worker       // to whom the key sticks
+	since     clock.Instant // when the wait began
 	heldUntil clock.Instant // the first event is not to run before
+	depth     int32         // how many wait, at most itemsMax
+	wait      Wait
+	keyOwn    bool // key is a copy of ours; else it lives in the memory of the first event
 
-	inQueue uint64 // its number in a worker's queue
-	inPart  links  // its neighbours in its partition
+	key       event.Key
+	workers   uint32 // workers.generation when worker was chosen
+	place     uint32 // in Boxes.actors
+	hash      uint32 // of the key
+	heldIndex int32  // in Boxes.held
+	inQueue   uint64 // its number in a worker's queue
+	inPart    links  // its neighbours in its partition
+	_         [8]byte
 }
 
 // ref returns what Boxes.keys has under the hash of the key.

@@ -131,14 +131,14 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	came.framed = b.framed
 	b.lookAhead(events)
 	for i, e := range events {
-		b.accept(came, address{from, e.Handle}, senderEpoch, e, b.looks[i], out)
+		b.accept(came, address{from, e.Handle}, senderEpoch, e, &b.looks[i], out)
 	}
 	b.ages.end(came)
 }
 
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
-func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen look, out *Output) {
+func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen *look, out *Output) {
 	s, bit := b.spans.find(seen.id, e.ID), bitOf(e.ID)
 	if s != nil && s.here.has(bit) {
 		b.join(b.search(b.actor(e.Key, seen.key), s, bit), from, e, out)
@@ -146,7 +146,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	}
 	if s != nil && s.done.has(bit) {
 		b.counters.Duplicates++
-		out.say(from, event.Verdict{Kind: event.Done})
+		out.sayDone(from)
 		return
 	}
 	p := seen.part
@@ -210,14 +210,15 @@ type look struct {
 // As in readAhead, the cache misses of many events are then under way at a time.
 func (b *Boxes) lookAhead(events []*event.Event) {
 	sum := 0
-	b.looks, b.brought = b.looks[:0], 0
-	for _, e := range events {
-		seen := look{id: hashOf(e.ID), key: b.hashOfKey(e.Key), bytes: weigh(e)}
+	b.brought = 0
+	b.looks = grow(b.looks, len(events))
+	for i, e := range events {
+		seen := &b.looks[i]
+		seen.id, seen.key, seen.bytes, seen.part = hashOf(e.ID), b.hashOfKey(e.Key), weigh(e), nil
 		if e.Partition < ring.Partitions {
 			seen.part = b.part(e.Partition)
 			sum += seen.part.running
 		}
-		b.looks = append(b.looks, seen)
 		b.brought += seen.bytes - placeBytes
 		sum += int(b.spans.index.peek(seen.id) + b.keys.peek(seen.key))
 	}
@@ -314,12 +315,14 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 		if a == nil || !lease.MayDispatch(a.part.gate, now) {
 			break // the gate of a ready key is open, so it is the lease
 		}
-		b.dequeue(a)
+		worker.ready.pop()
+		b.ready--
 		if !invariant.Check(a.running == nil, "mailbox: one delivery of a key at a time") {
 			a.wait = WaitHandler // give the key up rather than the promise
 			continue
 		}
-		dst = append(dst, b.dispatch(now, a))
+		dst = append(dst, event.Delivery{})
+		b.dispatch(now, a, &dst[len(dst)-1])
 	}
 	return dst
 }
@@ -330,30 +333,23 @@ func (b *Boxes) readAheadReady(q *queue, limit int) {
 	for number := q.first; number < min(q.end, q.first+uint64(limit)); number++ {
 		if a := q.at(number); a != nil {
 			sum += a.part.running + int(a.head.delivery)
-			if a.head.next != nil {
-				sum++
-			}
 		}
 	}
 	b.read = sum
 }
 
-// dispatch makes the first event of a ready key run.
-func (b *Boxes) dispatch(now clock.Instant, a *actor) event.Delivery {
+// dispatch makes the first event of a ready key run. It writes what it says into its
+// place: to copy what was just written has to wait until all writes before are through.
+func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 	it := a.popFront()
 	it.delivery = b.newDelivery(it)
 	a.running = it
 	b.running++
 	a.part.running++
 	a.wait, a.since, a.heldUntil = WaitHandler, now, 0
-	return event.Delivery{
-		ID:        it.delivery,
-		Event:     it.event,
-		Partition: a.part.number,
-		Token:     int64(a.part.token),
-		Attempt:   it.attempts + 1,
-		Crashes:   it.crashes,
-	}
+	d.ID, d.Event = it.delivery, it.event
+	d.Partition, d.Token = a.part.number, int64(a.part.token)
+	d.Attempt, d.Crashes = it.attempts+1, it.crashes
 }
 
 // itemsMax is how many events one shard may hold, so that the number of a place fits
@@ -396,14 +392,14 @@ func (b *Boxes) Delivered(id event.DeliveryID) *event.Event {
 func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 	b.call++
 	b.readAhead(results)
-	for _, r := range results {
-		it := b.find(r.Delivery)
+	for i := range results {
+		it := b.find(results[i].Delivery)
 		if it == nil {
 			b.counters.Ignored++
 			out.Ignored++
 			continue
 		}
-		b.finish(now, it, r, out)
+		b.finish(now, it, &results[i], out)
 	}
 	b.repayAll(out)
 }
@@ -413,41 +409,46 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 // under way at a time.
 func (b *Boxes) readAhead(results []event.Result) {
 	sum := 0
-	for _, r := range results {
-		if it := b.find(r.Delivery); it != nil {
+	for i := range results {
+		if it := b.find(results[i].Delivery); it != nil {
 			sum += it.actor.part.running + int(it.actor.place) + it.arrival.items + len(it.joined) + int(b.spans.at(it.span).done[0])
 		}
 	}
 	b.read = sum // or the compiler would leave it all out
 }
 
-func (b *Boxes) finish(now clock.Instant, it *item, r event.Result, out *Output) {
+func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p := it.actor, it.actor.part
 	b.running--
 	it.delivery = 0
 	a.running, a.wait = nil, WaitNothing
 	p.running--
 
-	o := outcome.Of(b.retry, it.id, it.attempts, it.crashes, r)
-	switch o.Kind {
-	case outcome.Ack:
+	if outcome.IsAck(r.Kind) {
 		b.counters.Done++
 		b.settleDone(now, it, out)
 		if !p.ours() {
 			b.late = append(b.late, b.window.end-1)
 			p.leaves = b.window.end
 		}
-	case outcome.DeadLetter:
-		b.counters.Rejected++
-		b.settle(it, b.failure(event.Rejected, it.event, o), out)
-	case outcome.Retry:
-		b.again(now, it, o, out)
+	} else {
+		b.fail(now, it, outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r), out)
 	}
 	b.repayKey(a, out)
 	b.place(now, a, out)
 	if p.gate != ownership.Open {
 		out.Ended = append(out.Ended, p.number)
 	}
+}
+
+// fail is what becomes of an event that was not done.
+func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
+	if o.Kind == outcome.DeadLetter {
+		b.counters.Rejected++
+		b.settle(it, b.failure(event.Rejected, it.event, o), out)
+		return
+	}
+	b.again(now, it, o, out)
 }
 
 // again is what becomes of an event that is to be tried again: it leaves by way of
@@ -843,7 +844,15 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 	s := b.spans.at(it.span)
 	b.window.add(now, it.actor.part.number, s, it.bit)
 	s.here.remove(it.bit)
-	b.release(it, event.Verdict{Kind: event.Done}, out)
+	if !b.isGone(it.first) {
+		out.sayDone(it.first)
+	}
+	for _, to := range it.joined {
+		if !b.isGone(to) {
+			out.sayDone(to)
+		}
+	}
+	b.release(it)
 }
 
 // settle tells everybody who waits for an item, and lets it go. The item is in no
@@ -852,12 +861,12 @@ func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
 	s := b.spans.at(it.span)
 	s.here.remove(it.bit)
 	b.spans.drop(s)
-	b.release(it, v, out)
+	b.answer(it, v, out)
+	b.release(it)
 }
 
-// release is settle but for what is known about the id.
-func (b *Boxes) release(it *item, v event.Verdict, out *Output) {
-	b.answer(it, v, out)
+// release lets an item go that was answered.
+func (b *Boxes) release(it *item) {
 	b.bytes -= int(it.bytes)
 	it.arrival.items--
 	b.ages.end(it.arrival)
@@ -880,4 +889,11 @@ func (b *Boxes) answer(it *item, v event.Verdict, out *Output) {
 func (o *Output) say(to address, v event.Verdict) {
 	v.Handle = to.handle
 	o.Verdicts = append(o.Verdicts, Addressed{To: to.sender, Verdict: v})
+}
+
+// sayDone is say for what is said most. See dispatch for why it copies nothing.
+func (o *Output) sayDone(to address) {
+	o.Verdicts = append(o.Verdicts, Addressed{})
+	v := &o.Verdicts[len(o.Verdicts)-1]
+	v.To, v.Handle, v.Kind = to.sender, to.handle, event.Done
 }

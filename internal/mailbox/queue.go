@@ -31,8 +31,13 @@ func (q *queue) push(a *actor) {
 	q.n++
 }
 
-func (q *queue) remove(a *actor) {
-	q.ring[a.inQueue&uint64(len(q.ring)-1)] = nil
+func (q *queue) remove(a *actor) { q.empty(a.inQueue) }
+
+// pop removes the head, which is there.
+func (q *queue) pop() { q.empty(q.first) }
+
+func (q *queue) empty(number uint64) {
+	q.ring[number&uint64(len(q.ring)-1)] = nil
 	q.n--
 	for q.first < q.end && q.at(q.first) == nil {
 		q.first++

@@ -121,6 +121,10 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// IsAck reports whether Of makes an Ack of any result of that kind. It is Of for the
+// results that are most, which need nothing else to be known.
+func IsAck(kind event.ResultKind) bool { return kind == event.ResultDone }
+
 // Of maps the result r of a delivery to its outcome, under a valid c. The event is
 // id; the application has failed it attempts times before, and crashes workers that
 // had it have crashed. An unknown kind counts as a failure: doing it again is safe,

@@ -157,6 +157,9 @@ func TestOfKeepsItsPromises(t *testing.T) {
 		if again := Of(testConfig, e.ID, e.Attempts, 0, r); again != got {
 			t.Fatalf("%+v, then %+v", got, again)
 		}
+		if IsAck(r.Kind) != (got.Kind == Ack) {
+			t.Fatalf("IsAck(%v) = %v, and the outcome is %+v", r.Kind, IsAck(r.Kind), got)
+		}
 		if len(got.Reason) > ReasonMax || !utf8.ValidString(got.Reason) {
 			t.Fatalf("reason of %d bytes, valid UTF-8: %v", len(got.Reason), utf8.ValidString(got.Reason))
 		}
