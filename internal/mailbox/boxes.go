@@ -192,14 +192,15 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 }
 
 // placeBytes is about what an event takes here besides its own weight: an item, an
-// actor if no other event of its key is here, and their places in the indexes.
+// actor if no other event of its key is here, its part of a span, and their places in
+// the indexes.
 const placeBytes = 256
 
 // weigh returns what an event counts in Config.BytesMax.
 func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 
-// look is what accepting an event needs to know of it: the hashes of its id and its
-// key, and what it weighs.
+// look is what accepting an event needs to know of it: the hashes of its span and its
+// key, what it weighs, and its partition.
 type look struct {
 	id, key uint32
 	bytes   int
@@ -332,7 +333,7 @@ func (b *Boxes) readAheadReady(q *queue, limit int) {
 	sum := 0
 	for number := q.first; number < min(q.end, q.first+uint64(limit)); number++ {
 		if a := q.at(number); a != nil {
-			sum += a.part.running + int(a.head.delivery)
+			sum += a.part.running + int(a.head.place)
 		}
 	}
 	b.read = sum

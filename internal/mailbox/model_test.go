@@ -158,7 +158,7 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		}
 		return nil
 	}
-	if slices.ContainsFunc(r.window, func(d refDone) bool { return d.id == e.ID && !d.dropped }) {
+	if r.remembers(e.ID) {
 		return reply(event.Verdict{Kind: event.Done})
 	}
 	if !r.ours(e.Partition) {
@@ -197,9 +197,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 			r.late = append(r.late, e.event.ID)
 			r.partWith(p)
 		}
-		if len(r.window) > modelConfig.WindowBytesMax/recordBytes {
-			r.window = r.window[1:]
-		}
+		r.forget()
 		return r.say(e, event.Verdict{Kind: event.Done}), ended
 	case o.Kind == outcome.DeadLetter:
 		r.remove(e)
@@ -221,6 +219,30 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	}
 	e.heldUntil = now.Add(o.Delay)
 	return said, ended
+}
+
+func (r *reference) forget() {
+	if len(r.window) > modelConfig.WindowBytesMax/recordBytes {
+		r.window = r.window[1:]
+	}
+}
+
+func (r *reference) takeOver(d event.Finished) (said []Addressed) {
+	here, p := r.find(d.ID), d.Partition
+	switch {
+	case here != nil && here.running != 0, r.remembers(d.ID):
+		return nil
+	case here != nil:
+		r.remove(here)
+		said, p = r.say(here, event.Verdict{Kind: event.Done}), here.event.Partition
+	}
+	r.window = append(r.window, refDone{id: d.ID, p: p, at: d.At})
+	r.forget()
+	return said
+}
+
+func (r *reference) remembers(id event.MessageID) bool {
+	return slices.ContainsFunc(r.window, func(d refDone) bool { return d.id == id && !d.dropped })
 }
 
 func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said []Addressed) {
@@ -378,19 +400,61 @@ func (m *model) newEvent() *event.Event {
 			again.Handle = m.nextHandle
 		}
 		again.Attempts = rapid.Uint32Range(0, 2).Draw(m.T, "attempts")
+		if m.chance(10, "other key") { // as a node with other settings takes it from the event
+			again.Key = pick(m, m.keys, "key again")
+			again.Partition = ring.PartitionOf(string(again.Key))
+		}
+		if slices.ContainsFunc(m.known, func(e *event.Event) bool { return e.ID == again.ID && e.Key != again.Key }) {
+			again.Attempts = 0 // it replaces none of another key
+		}
 		return &again
 	}
 	m.nextHandle++
-	m.nextEntry++
 	key := pick(m, m.keys, "key")
 	if m.chance(40, "hot") {
 		key = m.keys[0]
 	}
 	return &event.Event{
-		Handle: m.nextHandle, ID: event.MessageID{Ledger: 7, Entry: m.nextEntry, Batch: -1, TopicPartition: -1},
+		Handle: m.nextHandle, ID: m.newID(),
 		Key: key, Partition: ring.PartitionOf(string(key)),
 		Payload: make([]byte, rapid.IntRange(0, 300).Draw(m.T, "size")),
 	}
+}
+
+// newID returns an id that was not there before: without a batch, in one with others near
+// and far, or unlike another id only in its topic partition.
+func (m *model) newID() event.MessageID {
+	m.nextEntry++
+	n := m.nextEntry
+	switch rapid.IntRange(0, 3).Draw(m.T, "id") {
+	case 0:
+		return event.MessageID{Ledger: 7, Entry: n, Batch: -1, TopicPartition: -1}
+	case 1:
+		if len(m.known) > 0 {
+			id := m.known[len(m.known)-1].ID
+			id.TopicPartition = int32(n)
+			return id
+		}
+	}
+	return event.MessageID{Ledger: 8, Entry: n / 16, Batch: int32(n%16) * 17, TopicPartition: -1}
+}
+
+// takeOver brings ids of earlier owners: of events that are here, that were, or that
+// never came.
+func (m *model) takeOver() {
+	done := []event.Finished{{Partition: pick(m, m.partitions, "partition"), ID: m.newID(), At: m.now}}
+	for range rapid.IntRange(0, 3).Draw(m.T, "ids") {
+		if len(m.known) > 0 {
+			e := m.known[max(0, len(m.known)-1-rapid.IntRange(0, 12).Draw(m.T, "back"))]
+			done = append(done, event.Finished{Partition: e.Partition, ID: e.ID, At: m.now})
+		}
+	}
+	var want []Addressed
+	for _, d := range done {
+		want = append(want, m.ref.takeOver(d)...)
+	}
+	m.boxes.TakeOver(m.now, done, &m.out)
+	m.expect("TakeOver", want)
 }
 
 // take lets a worker take, under a lease that is sometimes over.
@@ -742,7 +806,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, m.partWith, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, m.partWith, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
 		for _, p := range m.partitions {

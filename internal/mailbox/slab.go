@@ -1,7 +1,7 @@
 package mailbox
 
-// blockLen values of 128 bytes are a block of 32 KiB, which the allocator lays on
-// the bounds of cache lines.
+// blockLen values of 64 or 128 bytes are a block of 16 or 32 KiB, which the allocator
+// lays on the bounds of cache lines.
 const blockLen = 256
 
 // idleBlocks is how many blocks a slab keeps while it is empty. More than that is

@@ -12,7 +12,10 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-func entry(n int) event.MessageID { return event.MessageID{Ledger: 7, Entry: int64(n)} }
+// entry returns different ids for different numbers, thirty of each batch.
+func entry(n int) event.MessageID {
+	return event.MessageID{Ledger: 7, Entry: int64(n / 30), Batch: int32(n%30) * 9}
+}
 
 // testWindow is a window with spans of its own.
 type testWindow struct{ window }
@@ -131,11 +134,18 @@ func TestWindowMatchesASlice(t *testing.T) {
 					held = append(held, d.Finished)
 				}
 			}
-			if got := w.holds(); !slices.Equal(got, held) || w.n != len(held) || w.spans.places.len() != w.spans.index.n {
+			if got := w.holds(); !slices.Equal(got, held) || w.n != len(held) {
 				t.Fatalf("window holds %v, want %v", got, held)
 			}
 			if w.has(id) != slices.ContainsFunc(held, func(d event.Finished) bool { return d.ID == id }) || w.has(entry(-1)) {
 				t.Fatalf("has(%v) = %v", id, w.has(id))
+			}
+			covered := map[event.MessageID]bool{}
+			for _, d := range held {
+				covered[event.MessageID{Ledger: d.ID.Ledger, Entry: d.ID.Entry, Batch: partOf(d.ID)}] = true
+			}
+			if got := w.spans.places.len(); got != len(covered) || w.spans.index.n != got {
+				t.Fatalf("%d spans, %d of them found by hash, want %d", got, w.spans.index.n, len(covered))
 			}
 			if len(w.records) > countMax {
 				t.Fatalf("%d records for %d ids", len(w.records), countMax)
