@@ -28,5 +28,7 @@
 // # What a call costs
 //
 // A call costs what its own events, results or partitions cost, never something for
-// every key. Only a worker that comes or goes makes the ready keys be assigned anew.
+// every key. Only a worker that comes or goes makes the ready keys be assigned anew, and
+// an event that joins looks for the one that is here: in its key, in its partition if it
+// was done elsewhere, and through all that is here if the same id came under two keys.
 package mailbox
