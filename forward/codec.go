@@ -73,7 +73,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		return plain().Marshal(v.other)
 	case *verdictsFrame:
 		if v.other == nil {
-			return pooled(v.size(), v.append), nil
+			return mem.BufferSlice{pooled(v.size(), func(b []byte) int { return len(v.append(b[:0])) })}, nil
 		}
 		return plain().Marshal(v.other)
 	}
@@ -86,7 +86,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *eventsFrame:
-		v.err = v.parse(data.Materialize(), c.frameMax)
+		v.err = v.parse(joined(data), c.frameMax)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
 		buf := data.MaterializeToBuffer(&frameBuffers)
@@ -99,14 +99,16 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func plain() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
 
-// pooled lets appendTo fill a buffer with up to size bytes, which gRPC returns to the pool.
-func pooled(size int, appendTo func([]byte) []byte) mem.BufferSlice {
+// pooled lets put write into a buffer of size bytes, from the beginning; it returns how many
+// it has written. gRPC returns the buffer to the pool.
+func pooled(size int, put func([]byte) int) mem.Buffer {
 	if mem.IsBelowBufferPoolingThreshold(size) {
-		return mem.BufferSlice{mem.SliceBuffer(appendTo(make([]byte, 0, size)))}
+		buf := make([]byte, size)
+		return mem.SliceBuffer(buf[:put(buf)])
 	}
 	buf := frameBuffers.Get(size)
-	*buf = appendTo((*buf)[:0])
-	return mem.BufferSlice{mem.NewBuffer(buf, &frameBuffers)}
+	*buf = (*buf)[:put(*buf)]
+	return mem.NewBuffer(buf, &frameBuffers)
 }
 
 // envelope is the part that requests and responses share: a receipt and one frame.

@@ -9,6 +9,9 @@ import (
 	"github.com/ringfence/router/internal/event"
 )
 
+// bytesType is the wire type of bytes, texts and messages in a tag; that of numbers is 0.
+const bytesType = byte(protowire.BytesType)
+
 // reader walks over the fields of a message. A field of another wire type than ours
 // is skipped like an unknown one, as protobuf does: num is 0 then.
 type reader struct {
