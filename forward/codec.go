@@ -47,12 +47,11 @@ type verdictsFrame struct {
 	receipt  uint64
 	number   uint64 // 0: this frame carries no verdicts
 	epoch    event.Position
-	verdicts []event.Verdict
+	batch    verdictBatch    // when sending
+	verdicts []event.Verdict // when receiving
 
 	other *peerv1.ForwardResponse
 	err   error // the frame was received, and is garbage
-
-	sizes []int
 }
 
 // codec is the gRPC codec of peer streams: the two hot frames by hand, straight
@@ -73,7 +72,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		return plain().Marshal(v.other)
 	case *verdictsFrame:
 		if v.other == nil {
-			return mem.BufferSlice{pooled(v.size(), func(b []byte) int { return len(v.append(b[:0])) })}, nil
+			return v.marshal(), nil
 		}
 		return plain().Marshal(v.other)
 	}
@@ -161,7 +160,7 @@ func (f *eventsFrame) parse(b []byte, frameMax int) error {
 
 // parse decodes b, of which nothing is kept.
 func (f *verdictsFrame) parse(b []byte) error {
-	*f = verdictsFrame{verdicts: f.verdicts[:0], sizes: f.sizes}
+	*f = verdictsFrame{verdicts: f.verdicts[:0]}
 	env, err := parseEnvelope(b)
 	if err != nil {
 		return err

@@ -102,6 +102,11 @@ func drawEvents(t *rapid.T) *eventsFrame {
 func drawVerdicts(t *rapid.T) *verdictsFrame {
 	f := &verdictsFrame{receipt: rapid.Uint64().Draw(t, "receipt"), number: rapid.Uint64Min(1).Draw(t, "number"), epoch: drawPosition(t)}
 	for range rapid.IntRange(0, 20).Draw(t, "verdicts") {
+		if rapid.Bool().Draw(t, "plain") {
+			h := rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50)).Draw(t, "handle")
+			f.verdicts = append(f.verdicts, event.Verdict{Handle: event.Handle(h), Kind: event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind"))})
+			continue
+		}
 		f.verdicts = append(f.verdicts, event.Verdict{
 			Handle: event.Handle(rapid.Uint64().Draw(t, "handle")), Kind: event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind")),
 			Delay:    time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "ms")) * time.Millisecond,
@@ -130,7 +135,21 @@ func equalEvents(a, b *eventsFrame) bool {
 	return true
 }
 
+// batchOf encodes verdicts as a Server does.
+func batchOf(verdicts []event.Verdict) verdictBatch {
+	config := DefaultConfig()
+	config.FrameEventsMax, config.FrameBytesMax = frameItemsMax+1, testFrameMax
+	batch := verdictBatch{buf: new([]byte)}
+	if rest := batch.add(verdicts, &config); len(rest) > 0 {
+		panic("too many verdicts for one frame")
+	}
+	return batch
+}
+
 func encode(t interface{ Fatal(...any) }, v any) []byte {
+	if f, ok := v.(*verdictsFrame); ok {
+		f.batch = batchOf(f.verdicts)
+	}
 	out, err := codec{frameMax: testFrameMax}.Marshal(v)
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,12 @@
 package forward
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"time"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ringfence/router/internal/event"
@@ -27,42 +29,90 @@ const (
 	verdictCrashes    = 9
 )
 
-// size returns how long the encoding is, and prepares append.
-func (f *verdictsFrame) size() int {
-	n := sizeUint(f.receipt)
-	if f.number == 0 {
-		return n
-	}
-	return n + 1 + protowire.SizeBytes(f.sizeBody())
+// verdictBatch is the verdicts of one frame. They are encoded as they come: so they take a
+// tenth of the memory while they wait, and need not be looked at again when they are sent.
+type verdictBatch struct {
+	n     int
+	texts int     // bytes of reasons and errors
+	buf   *[]byte // of frameBuffers; nil when n is 0
 }
 
-func (f *verdictsFrame) sizeBody() int {
-	f.sizes = f.sizes[:0]
-	n := sizeUint(f.number)
+// plainMax is the most that a verdict takes which says nothing but its kind, with what
+// writing it may write over.
+const plainMax = 2 + 1 + 2 + 1 + putRoom
+
+// add encodes as many of the verdicts as have room in the frame, one at least if it has
+// none yet, and returns the others.
+func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Verdict {
+	for i := range verdicts {
+		v := &verdicts[i]
+		if p.n == config.FrameEventsMax || p.texts > config.FrameBytesMax {
+			return verdicts[i:]
+		}
+		if v.Delay != 0 || v.Attempts|v.Crashes != 0 || len(v.Reason)|len(v.FirstError)|len(v.Owner) != 0 || !v.Epoch.IsZero() {
+			if !p.addLong(*v, config) {
+				return verdicts[i:]
+			}
+			continue
+		}
+		b, at := p.room(plainMax)
+		end := putNumber(b, at+2, verdictHandle<<3, uint64(v.Handle))
+		end = putNumber(b, end, verdictKind<<3, uint64(v.Kind))
+		b[at], b[at+1] = verdictsVerdicts<<3|bytesType, byte(end-at-2)
+		*p.buf = b[:end]
+		p.n++
+	}
+	return nil
+}
+
+// addLong encodes a verdict that says more than its kind, false when it has no room.
+func (p *verdictBatch) addLong(v event.Verdict, config *Config) bool {
+	v.Reason, v.FirstError = clip(v.Reason), clip(v.FirstError)
+	texts := p.texts + len(v.Reason) + len(v.FirstError)
+	if texts > config.FrameBytesMax && p.n > 0 {
+		return false
+	}
+	size := sizeVerdict(&v)
+	b, at := p.room(1 + protowire.SizeBytes(size))
+	*p.buf = appendVerdict(appendLen(b[:at], verdictsVerdicts, size), &v)
+	p.n++
+	p.texts = texts
+	return true
+}
+
+// room returns the whole buffer, with room for size bytes at index at.
+func (p *verdictBatch) room(size int) (b []byte, at int) {
+	if p.buf == nil {
+		p.buf = frameBuffers.Get(size)
+		*p.buf = (*p.buf)[:0]
+	}
+	at = len(*p.buf)
+	if cap(*p.buf)-at < size {
+		larger := frameBuffers.Get(2*cap(*p.buf) + size)
+		*larger = (*larger)[:copy(*larger, *p.buf)]
+		frameBuffers.Put(p.buf)
+		p.buf = larger
+	}
+	return (*p.buf)[:cap(*p.buf)], at
+}
+
+// marshal encodes the frame, and hands the batch over to gRPC.
+func (f *verdictsFrame) marshal() mem.BufferSlice {
+	head := appendUint(make([]byte, 0, headMax), fieldReceipt, f.receipt)
+	if f.number == 0 {
+		return mem.BufferSlice{mem.SliceBuffer(head)}
+	}
+	body := *f.batch.buf
+	length := sizeUint(f.number) + len(body)
 	if !f.epoch.IsZero() {
-		n += sizeBytes(sizePosition(f.epoch))
+		length += sizeBytes(sizePosition(f.epoch))
 	}
-	for i := range f.verdicts {
-		size := sizeVerdict(&f.verdicts[i])
-		f.sizes = append(f.sizes, size)
-		n += 1 + protowire.SizeBytes(size)
-	}
-	return n
-}
-
-// append encodes the frame behind b. It needs size called before.
-func (f *verdictsFrame) append(b []byte) []byte {
-	b = appendUint(b, fieldReceipt, f.receipt)
-	if f.number == 0 {
-		return b
-	}
-	b = appendLen(b, fieldHot, f.sizeBody())
-	b = appendUint(b, verdictsNumber, f.number)
-	for i := range f.verdicts {
-		b = appendLen(b, verdictsVerdicts, f.sizes[i])
-		b = appendVerdict(b, &f.verdicts[i])
-	}
-	return appendPosition(b, verdictsEpoch, f.epoch)
+	head = appendLen(head, fieldHot, length)
+	head = appendUint(head, verdictsNumber, f.number)
+	head = appendPosition(head, verdictsEpoch, f.epoch)
+	out := mem.BufferSlice{mem.SliceBuffer(head), mem.NewBuffer(f.batch.buf, &frameBuffers)}
+	f.batch = verdictBatch{}
+	return out
 }
 
 func sizeVerdict(v *event.Verdict) int {
@@ -97,10 +147,17 @@ func appendVerdict(b []byte, v *event.Verdict) []byte {
 func (f *verdictsFrame) parseVerdicts(b []byte) error {
 	r := reader{rest: b}
 	for {
+		if len(f.verdicts) > frameItemsMax {
+			return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
+		}
+		if handle, kind, next := plainVerdict(r.rest); next > 0 {
+			f.verdicts = append(f.verdicts, event.Verdict{Handle: handle, Kind: kind})
+			r.rest = r.rest[next:]
+			continue
+		}
 		ok, err := r.next()
 		switch {
 		case err != nil:
-			return err
 		case !ok && f.number == 0:
 			return fmt.Errorf("%w: verdicts without a number", errFrame)
 		case !ok:
@@ -118,10 +175,21 @@ func (f *verdictsFrame) parseVerdicts(b []byte) error {
 	}
 }
 
-func (f *verdictsFrame) parseVerdict(b []byte) error {
-	if len(f.verdicts) == frameItemsMax {
-		return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
+// plainVerdict reads a verdict that says nothing but its kind, as most do, if such a one
+// stands at the beginning of b and is not the last: next is 0 otherwise.
+func plainVerdict(b []byte) (handle event.Handle, kind event.VerdictKind, next int) {
+	if len(b) < plainMax || b[0] != verdictsVerdicts<<3|bytesType || b[2] != verdictHandle<<3 {
+		return 0, 0, 0
 	}
+	h, size := gather(binary.LittleEndian.Uint64(b[3:]))
+	i := 3 + size
+	if size == 0 || int(b[1]) != size+3 || b[i] != verdictKind<<3 || b[i+1] >= 0x80 {
+		return 0, 0, 0
+	}
+	return event.Handle(h), kindOf(uint64(b[i+1])), i + 2
+}
+
+func (f *verdictsFrame) parseVerdict(b []byte) error {
 	f.verdicts = append(f.verdicts, event.Verdict{Kind: event.NotYet}) // until it says otherwise
 	v := &f.verdicts[len(f.verdicts)-1]
 	r := reader{rest: b}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -256,9 +257,8 @@ type inbound struct {
 
 	stopping atomic.Bool // ends when nothing waits any more
 
-	mu      sync.Mutex // guards what follows
-	queued  []event.Verdict
-	head    int // index of the first one that was not taken
+	mu      sync.Mutex     // guards what follows
+	queued  []verdictBatch // the last one may grow
 	credits []*peerv1.Credit
 }
 
@@ -388,11 +388,14 @@ func (in *inbound) handle(f *eventsFrame) error {
 // answer queues verdicts. The queue is bounded by the events that the peer has sent.
 func (in *inbound) answer(verdicts []event.Verdict) {
 	in.mu.Lock()
-	if in.head > len(in.queued)/2 { // so that each verdict is moved once at most
-		in.queued = in.queued[:copy(in.queued, in.queued[in.head:])]
-		in.head = 0
+	for len(verdicts) > 0 {
+		if n := len(in.queued); n > 0 {
+			if verdicts = in.queued[n-1].add(verdicts, &in.server.config); len(verdicts) == 0 {
+				break
+			}
+		}
+		in.queued = append(in.queued, verdictBatch{})
 	}
-	in.queued = append(in.queued, verdicts...)
 	in.mu.Unlock()
 	in.link.wake()
 }
@@ -423,9 +426,9 @@ func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
 	}
 	f := &in.frame
 	stopping := in.stopping.Load() // before the queue is found empty
-	f.verdicts = in.take(f.verdicts[:0])
+	f.batch = in.take()
 	switch {
-	case len(f.verdicts) > 0:
+	case f.batch.n > 0:
 	case stopping:
 		return false, in.goAway(receipt)
 	default:
@@ -435,26 +438,18 @@ func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
 	if epoch := in.server.epoch.Load(); epoch != nil {
 		f.epoch = *epoch
 	}
-	err := in.stream.SendMsg(f)
-	clear(f.verdicts)
-	return true, sendError(err)
+	return true, sendError(in.stream.SendMsg(f))
 }
 
-// take moves what one frame carries from the queue to dst.
-func (in *inbound) take(dst []event.Verdict) []event.Verdict {
-	config := &in.server.config
+// take takes what one frame carries from the queue.
+func (in *inbound) take() (batch verdictBatch) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for bytes := 0; in.head < len(in.queued) && len(dst) < config.FrameEventsMax; in.head++ {
-		v := &in.queued[in.head]
-		v.Reason, v.FirstError = clip(v.Reason), clip(v.FirstError)
-		if bytes += len(v.Reason) + len(v.FirstError); bytes > config.FrameBytesMax && len(dst) > 0 {
-			break
-		}
-		dst = append(dst, *v)
-		*v = event.Verdict{}
+	if len(in.queued) > 0 {
+		batch = in.queued[0]
+		in.queued = slices.Delete(in.queued, 0, 1)
 	}
-	return dst
+	return batch
 }
 
 // sendReceipt implements end.
