@@ -7,6 +7,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/ring"
 )
 
 // Place is where a held event is. It is in exactly one.
@@ -304,7 +305,7 @@ type lane struct {
 	peer   Peer
 	up     bool
 	since  clock.Instant // when it came up, went down, or was first heard of
-	owner  bool          // the route gives it partitions
+	owner  uint16        // its number among the owners of partitions, 0 when the route gives it none
 	queued list
 	relays list // for other owners, which cannot be reached
 	sent   list
@@ -319,6 +320,22 @@ func newLane(peer Peer, now clock.Instant) *lane {
 }
 
 func (l *lane) empty() bool { return l.queued.n+l.relays.n+l.sent.n == 0 }
+
+// owners is a route in terms of lanes: who owns an event is asked for each, and a route
+// and the lane of its answer are two steps more. A few bytes for each partition stay in
+// the cache.
+type owners struct {
+	lanes       []*lane // by number; nil for 0
+	byPartition [ring.Partitions]uint16
+}
+
+// of returns the lane of the owner of p, nil when there is none.
+func (o *owners) of(p ring.Partition) *lane {
+	if len(o.lanes) == 0 { // no route yet
+		return nil
+	}
+	return o.lanes[o.byPartition[p]]
+}
 
 // wait is a pause for some events: those of one parked key, or those that were
 // delayed until the same instant.

@@ -77,6 +77,7 @@ type Table struct {
 	config Config
 	self   Peer
 	route  Route // nil before the first SetRoute
+	owners owners
 
 	shelf shelf
 	found []*held // scratch of holdAll and Settle
@@ -240,7 +241,7 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 	case v.Kind == event.Overloaded:
 		t.park(now, h, l.peer, v.Delay)
 	case v.Kind == event.NotOwner:
-		if owner, ok := t.locate(h.event.Partition); ok && owner != l.peer {
+		if owner := t.owners.of(h.event.Partition); owner != nil && owner != l {
 			t.send(now, h, out)
 			return
 		}
@@ -284,21 +285,20 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 	t.markOwners(now)
 	for _, l := range t.lanes {
 		t.resendIf(now, &l.queued, out, func(h *held) bool {
-			owner, ok := t.locate(h.event.Partition)
-			return !ok || owner != l.peer
+			return t.owners.of(h.event.Partition) != l
 		})
 		t.resendIf(now, &l.relays, out, func(*held) bool { return true })
 	}
 	t.resendIf(now, &t.refused, out, func(h *held) bool {
-		owner, ok := t.locate(h.event.Partition)
-		return ok && (owner != h.rare.refuser || !route.Epoch().Before(h.rare.refusedAt))
+		owner := t.owners.of(h.event.Partition)
+		return owner != nil && (owner.peer != h.rare.refuser || !route.Epoch().Before(h.rare.refusedAt))
 	})
 	moved := t.lotsWhere(func(lot *wait) bool {
 		if lot.events.n == 0 {
 			return false
 		}
-		owner, ok := t.locate(lot.events.front().event.Partition)
-		return ok && owner != lot.refuser
+		owner := t.owners.of(lot.events.front().event.Partition)
+		return owner != nil && owner.peer != lot.refuser
 	})
 	for _, lot := range moved {
 		t.release(now, lot, lot.events.n, out)
@@ -330,7 +330,7 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	var same, other []*held
 	for _, h := range t.shelf.on(&l.sent) {
 		h.leave()
-		if owner, ok := t.locate(h.event.Partition); ok && owner == peer && !h.isGuest() {
+		if t.owners.of(h.event.Partition) == l && !h.isGuest() {
 			t.unlink(h)
 			same = append(same, h)
 		} else {

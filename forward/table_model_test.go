@@ -213,8 +213,8 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			for _, ev := range batch {
 				bytes += weightOf(ev)
 				m.give(t, peer, ev.Handle)
-				if owner, ok := m.table.locate(ev.Partition); !relay && (!ok || owner != peer) {
-					t.Fatalf("event %d goes to %s, the route names %s", ev.Handle, peer, owner)
+				if owner := m.table.owners.of(ev.Partition); !relay && (owner == nil || owner.peer != peer) {
+					t.Fatalf("event %d goes to %s, the route names %+v", ev.Handle, peer, owner)
 				}
 			}
 			if len(batch) > 1 && bytes > 2000 {

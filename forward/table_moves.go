@@ -15,12 +15,11 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 		t.orRefuse(h, out, event.Overloaded, func() { t.move(h, &lot.events) })
 		return
 	}
-	owner, ok := t.locate(h.event.Partition)
-	if !ok {
+	l := t.owners.of(h.event.Partition)
+	if l == nil {
 		t.orRefuse(h, out, event.NotYet, func() { t.strand(now, h, Local, event.Position{}) })
 		return
 	}
-	l := t.lane(now, owner)
 	switch {
 	case l == t.local:
 		t.refresh(h)
@@ -29,7 +28,7 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 		out.Local = append(out.Local, h.event)
 	case l.up:
 		t.move(h, &l.queued)
-		out.wake(owner)
+		out.wake(l.peer)
 	default:
 		t.orRefuse(h, out, event.NotYet, func() { t.queueForDown(now, l, h, out) })
 	}
@@ -234,17 +233,6 @@ func (t *Table) unlink(h *held) {
 	}
 }
 
-func (t *Table) locate(p ring.Partition) (Peer, bool) {
-	if t.route == nil {
-		return Local, false
-	}
-	owner, ok := t.route.Locate(p)
-	if owner == t.self {
-		owner = Local
-	}
-	return owner, ok
-}
-
 // lane returns the lane of peer, and makes it when peer is new.
 func (t *Table) lane(now clock.Instant, peer Peer) *lane {
 	if l := t.find(peer); l != nil {
@@ -269,25 +257,42 @@ func (t *Table) find(peer Peer) *lane {
 	return nil
 }
 
-// markOwners notes which peers own partitions, and begins to count the time for
-// which a new one is out of reach.
+// markOwners notes who owns which partition, and begins to count the time for which a
+// new owner is out of reach.
 func (t *Table) markOwners(now clock.Instant) {
 	for _, l := range t.lanes {
-		l.owner = false
+		l.owner = 0
 	}
+	t.local.owner = 0
+	t.owners.lanes = append(t.owners.lanes[:0], nil)
 	for owner := range t.route.Owners() {
-		if owner == t.self {
-			owner = Local
-		}
-		t.lane(now, owner).owner = true
+		t.markOwner(now, owner)
 	}
+	for p := range t.owners.byPartition {
+		t.owners.byPartition[p] = 0
+		if owner, ok := t.route.Locate(ring.Partition(p)); ok {
+			t.owners.byPartition[p] = t.markOwner(now, owner)
+		}
+	}
+}
+
+func (t *Table) markOwner(now clock.Instant, owner Peer) (number uint16) {
+	if owner == t.self {
+		owner = Local
+	}
+	l := t.lane(now, owner)
+	if l.owner == 0 {
+		l.owner = uint16(len(t.owners.lanes))
+		t.owners.lanes = append(t.owners.lanes, l)
+	}
+	return l.owner
 }
 
 // prune forgets peers that are gone for good.
 func (t *Table) prune() {
 	kept := t.lanes[:0]
 	for _, l := range t.lanes {
-		if l.up || l.owner || !l.empty() {
+		if l.up || l.owner > 0 || !l.empty() {
 			kept = append(kept, l)
 		}
 	}
