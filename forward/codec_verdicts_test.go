@@ -49,7 +49,7 @@ func TestAnswersFillFrames(t *testing.T) {
 				take()
 			}
 		}
-		for take() { //nolint:revive // until nothing is left
+		for take() { // until nothing is left
 		}
 		if !slices.Equal(got, want) {
 			t.Fatalf("read %+v, want %+v", got, want)

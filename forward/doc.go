@@ -21,7 +21,8 @@
 //	server.go   Server: the inbound streams of others (events in, verdicts out)
 //	link.go     what both ends of a stream have in common: receipts, pings, silence
 //	hello.go    who may talk to whom
-//	codec.go    the two hot frames by hand, all others by plain protobuf
+//	codec.go    the two hot frames by hand, all others by plain protobuf: codec_events.go,
+//	            decode_events.go, codec_verdicts.go, of what wire.go and varint.go bring
 //
 // # Concurrency
 //

@@ -95,13 +95,6 @@ func appendString(b []byte, num protowire.Number, s string) []byte {
 	return append(appendLen(b, num, len(s)), s...)
 }
 
-func appendBytes(b []byte, num protowire.Number, s []byte) []byte {
-	if len(s) == 0 {
-		return b
-	}
-	return append(appendLen(b, num, len(s)), s...)
-}
-
 // appendLen begins a message of n bytes.
 func appendLen(b []byte, num protowire.Number, n int) []byte {
 	return appendVarint(appendTag(b, num, protowire.BytesType), uint64(n))
