@@ -151,7 +151,9 @@ func (f *verdictsFrame) parseVerdicts(b []byte) error {
 			return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
 		}
 		if handle, kind, next := plainVerdict(r.rest); next > 0 {
-			f.verdicts = append(f.verdicts, event.Verdict{Handle: handle, Kind: kind})
+			f.verdicts = append(f.verdicts, event.Verdict{})
+			v := &f.verdicts[len(f.verdicts)-1]
+			v.Handle, v.Kind = handle, kind
 			r.rest = r.rest[next:]
 			continue
 		}

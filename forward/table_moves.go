@@ -181,7 +181,9 @@ func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*hel
 }
 
 func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
-	out.Settled = append(out.Settled, Settlement{Event: h.event, Verdict: *v})
+	out.Settled = append(out.Settled, Settlement{})
+	s := &out.Settled[len(out.Settled)-1] // written in its place: a copy of what was just written waits for that
+	s.Event, s.Verdict = h.event, *v
 	t.forget(h)
 }
 

@@ -102,7 +102,7 @@ func (d *Desk) Unsent() bool { return d.spent < len(d.unsent) }
 func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
 	sum := 0
 	for d.Unsent() && len(dst) < events {
-		next := d.unsent[d.spent]
+		next := &d.unsent[d.spent]
 		size := next.Event.Bytes()
 		if size > eventMax {
 			rejected = append(rejected, tooLarge(next.ID, size, eventMax))
@@ -113,8 +113,8 @@ func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected
 			break
 		}
 		sum += size
-		next.ID = d.sent.take(next.ID, next.Partition)
-		dst = append(dst, next)
+		dst = append(dst, *next)
+		dst[len(dst)-1].ID = d.sent.take(next.ID, next.Partition)
 		d.spend()
 	}
 	return dst, rejected
@@ -132,8 +132,8 @@ func (d *Desk) spend() {
 // Answer takes results of the worker and appends those that end a delivery, under
 // the id that the mailboxes know. An answer counts on a broken stream too, if it had been sent before.
 func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result {
-	for _, r := range results {
-		s := d.sent.of(r.Delivery)
+	for i := range results {
+		s := d.sent.of(results[i].Delivery)
 		if s == nil {
 			d.stats.Unknown++
 			continue
@@ -143,11 +143,12 @@ func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result
 			d.stats.Late++
 			continue
 		}
+		dst = append(dst, results[i])
+		r := &dst[len(dst)-1] // written to where it stays: a copy of what was just written waits for that
 		r.Delivery = s.id
 		if r.Kind == event.ResultCancelled && s.timedOut {
-			r = tooSlow(s.id)
+			*r = tooSlow(s.id)
 		}
-		dst = append(dst, r)
 	}
 	return dst
 }

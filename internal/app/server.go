@@ -336,8 +336,8 @@ func (s *Server) finish(results []event.Result) {
 		s.dischargeSuspects(results)
 	}
 	var counts [event.ResultPutOff + 1]int
-	for _, r := range results {
-		counts[r.Kind]++
+	for i := range results {
+		counts[results[i].Kind]++
 	}
 	for kind, n := range counts {
 		if n > 0 {

@@ -49,8 +49,10 @@ func (s *slots) take(id event.DeliveryID, p ring.Partition) event.DeliveryID {
 		s.list = append(s.list, slot{name: event.DeliveryID(number)})
 	}
 	at := &s.list[number]
-	*at = slot{name: at.name + 1<<slotBits, id: id, partition: p, taken: true}
-	return at.name
+	name := at.name + 1<<slotBits
+	*at = slot{}
+	at.name, at.id, at.partition, at.taken = name, id, p, true
+	return name
 }
 
 // of returns the slot with a name, nil if it is no more, or never was.

@@ -93,8 +93,8 @@ func (b *Inbox[T]) answer(it *Item[T], r event.Result) {
 	if b.broken {
 		return // only an answer on the same stream counts
 	}
-	r.Delivery = it.ID
 	b.Results = append(b.Results, r)
+	b.Results[len(b.Results)-1].Delivery = it.ID
 }
 
 // SendPing notes a Ping that is sent after now, and returns its number.

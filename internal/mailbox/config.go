@@ -44,7 +44,7 @@ type Config struct {
 // DefaultConfig returns bounds for a sidecar with a few hundred MiB of memory.
 func DefaultConfig() Config {
 	return Config{
-		Shards:          8,
+		Shards:          2,
 		DepthMax:        1000,
 		BytesMax:        256 << 20,
 		FramesBytesMax:  64 << 20,

@@ -76,7 +76,7 @@ func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*ev
 	now, framed := m.now(), m.framed.Load()
 	sorted := m.events.Get().(*buckets[*event.Event])
 	defer m.events.Put(sorted)
-	sorted.fill(events, len(m.shards), func(e *event.Event) int { return int(e.Partition) % len(m.shards) })
+	sorted.fill(events, len(m.shards), func(e **event.Event) int { return int((*e).Partition) % len(m.shards) })
 	defer sorted.reset()
 	weight := 0
 	for i := range m.shards {
@@ -121,7 +121,7 @@ func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	now := m.now()
 	sorted := m.results.Get().(*buckets[event.Result])
 	defer m.results.Put(sorted)
-	sorted.fill(results, len(m.shards), func(r event.Result) int { return int(uint64(r.Delivery) % uint64(len(m.shards))) })
+	sorted.fill(results, len(m.shards), func(r *event.Result) int { return int(uint64(r.Delivery) % uint64(len(m.shards))) })
 	defer sorted.reset()
 	for i := range m.shards {
 		if mine := sorted.of(i); len(mine) > 0 {
@@ -135,7 +135,7 @@ func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Position, out *Output) {
 	now := m.now()
 	var sorted buckets[ownership.GateChange]
-	sorted.fill(changes, len(m.shards), func(c ownership.GateChange) int { return int(c.Partition) % len(m.shards) })
+	sorted.fill(changes, len(m.shards), func(c *ownership.GateChange) int { return int(c.Partition) % len(m.shards) })
 	for i := range m.shards {
 		m.shards[i].with(func(b *Boxes) { b.SetGates(now, sorted.of(i), epoch, out) })
 	}
@@ -204,7 +204,7 @@ func (m *Mailboxes) PartAgain() {
 func (m *Mailboxes) TakeOver(done []event.Finished, out *Output) {
 	now := m.now()
 	var sorted buckets[event.Finished]
-	sorted.fill(done, len(m.shards), func(d event.Finished) int { return int(d.Partition) % len(m.shards) })
+	sorted.fill(done, len(m.shards), func(d *event.Finished) int { return int(d.Partition) % len(m.shards) })
 	for i := range m.shards {
 		if ids := sorted.of(i); len(ids) > 0 {
 			m.shards[i].with(func(b *Boxes) { b.TakeOver(now, ids, out) })
@@ -238,22 +238,22 @@ type buckets[T any] struct {
 	ends   []int // shard → end of its values
 }
 
-func (b *buckets[T]) fill(values []T, shards int, shardOf func(T) int) {
+func (b *buckets[T]) fill(values []T, shards int, shardOf func(*T) int) {
 	b.values = grow(b.values, len(values))
 	b.ends = grow(b.ends, shards)
 	clear(b.ends)
-	for _, v := range values {
-		b.ends[shardOf(v)]++
+	for i := range values {
+		b.ends[shardOf(&values[i])]++
 	}
 	begin := 0
 	for i, count := range b.ends {
 		b.ends[i] = begin
 		begin += count
 	}
-	for _, v := range values { // ends[i] walks from the begin of shard i to its end
-		i := shardOf(v)
-		b.values[b.ends[i]] = v
-		b.ends[i]++
+	for i := range values { // ends[shard] walks from the begin of a shard to its end
+		shard := shardOf(&values[i])
+		b.values[b.ends[shard]] = values[i]
+		b.ends[shard]++
 	}
 }
 

@@ -305,7 +305,7 @@ ringfence_mailbox_oldest_event_seconds 90
 func TestBucketsKeepTheOrderWithinAShard(t *testing.T) {
 	var b buckets[int]
 	for _, values := range [][]int{{5, 3, 8, 13, 0, 2}, {}, {4, 1}} { // shrinks: the memory is used again
-		b.fill(values, 3, func(v int) int { return v % 3 })
+		b.fill(values, 3, func(v *int) int { return *v % 3 })
 		for shard := range 3 {
 			var want []int
 			for _, v := range values {
