@@ -252,6 +252,27 @@ func (n *node) streamsGone() int {
 	return len(n.gone)
 }
 
+// awaitThat blocks until something holds.
+func (n *node) awaitThat(what string, holds func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			n.t.Fatalf("%s: not within 30 s: %s", n.name(), what)
+		}
+	}
+}
+
+// streamsOpened is how many streams to peers have stood so far.
+func (n *node) streamsOpened() int {
+	opened := 0
+	for _, up := range n.evidenceSoFar() {
+		if up {
+			opened++
+		}
+	}
+	return opened
+}
+
 // evidenceSoFar is what was said about reaching peers.
 func (n *node) evidenceSoFar() []bool {
 	n.mu.Lock()
@@ -501,6 +522,8 @@ func TestBrokenStreams(t *testing.T) {
 	})
 	for i := 1; i <= breaks; i++ {
 		a.await(i * count / 10)
+		// Events may be settled faster than a stream is back.
+		a.awaitThat("a stream to break", func() bool { return a.streamsOpened() >= i })
 		if i%2 == 0 {
 			network.cut()
 		} else {
@@ -510,9 +533,7 @@ func TestBrokenStreams(t *testing.T) {
 	}
 	feeder.Wait()
 	a.await(count)
-	if b.streamsGone() < breaks {
-		t.Errorf("%d streams broke, want at least %d", b.streamsGone(), breaks)
-	}
+	b.awaitThat("as many streams gone as were broken", func() bool { return b.streamsGone() >= breaks })
 	if s := a.pool.Stats(); s.Events != 0 || s.Resent == 0 {
 		t.Errorf("stats = %+v, want nothing held and something sent again", s)
 	}
