@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/framepool"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -85,7 +86,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *eventsFrame:
-		v.err = v.parse(joined(data), c.frameMax)
+		v.err = v.parse(framepool.Join(data), c.frameMax)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
 		buf := data.MaterializeToBuffer(&frameBuffers)

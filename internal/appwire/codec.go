@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ringfence/router/internal/framepool"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -37,7 +38,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *FromRouter:
-		return v.unmarshal(joined(data))
+		return v.unmarshal(framepool.Join(data))
 	case *FromWorker:
 		buf := data.MaterializeToBuffer(&frameBuffers)
 		defer buf.Free()

@@ -130,16 +130,10 @@ func IsAck(kind event.ResultKind) bool { return kind == event.ResultDone }
 // had it have crashed. An unknown kind counts as a failure: doing it again is safe,
 // loss is not.
 func Of(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) Outcome {
-	if r.Kind == event.ResultDone { // almost all are; no more than this is inlined
-		return Outcome{Kind: Ack, Attempts: attempts, Crashes: crashes}
-	}
-	return notDone(c, id, attempts, crashes, r)
-}
-
-// notDone is Of for all results but one.
-func notDone(c Config, id event.MessageID, attempts, crashes uint32, r event.Result) Outcome {
 	var o Outcome
 	switch r.Kind {
+	case event.ResultDone:
+		o = Outcome{Kind: Ack, Attempts: attempts}
 	case event.ResultNotStarted, event.ResultCancelled, event.ResultLost:
 		o = Outcome{Kind: Retry, Hold: true, Attempts: attempts}
 	case event.ResultPutOff:
