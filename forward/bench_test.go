@@ -55,25 +55,27 @@ type hop struct {
 }
 
 func (h *hop) Accept(a Arrival) {
-	verdicts := make([]event.Verdict, len(a.Events))
+	done := make([]event.Handle, len(a.Events))
 	for i, ev := range a.Events {
-		verdicts[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
+		done[i] = ev.Handle
 	}
-	h.server.Answer(a.From, verdicts)
+	h.server.Done(a.From, done)
 }
 
 func (h *hop) Gone(StreamID)             {}
 func (h *hop) TakeOver([]event.Finished) {}
 func (h *hop) Deliver([]*event.Event)    {}
 
-func (h *hop) Settle(settlements []Settlement) {
-	for _, s := range settlements {
-		batch := int(s.Event.Handle.Slot()) / benchBatch
+func (h *hop) Settle([]Settlement) {}
+
+func (h *hop) Done(handles []event.Handle, _ []*event.Event) {
+	for _, handle := range handles {
+		batch := int(handle.Slot()) / benchBatch
 		if h.open[batch].Add(-1) == 0 {
 			h.free <- batch
 		}
 	}
-	h.settled.Add(int64(len(settlements)))
+	h.settled.Add(int64(len(handles)))
 }
 
 // cpuTime is what this process has used so far. On a busy machine it says more than the clock.
@@ -194,12 +196,12 @@ func (e echo) Forward(st peerv1.PeerService_ForwardServer) error {
 func benchmarkRawStream(b *testing.B, payload int) {
 	const perFrame = 500
 	frame := &eventsFrame{number: 1, events: benchEvents(perFrame, payload)}
-	verdicts := &verdictsFrame{number: 1}
+	answers := &verdictsFrame{number: 1}
 	for i, ev := range frame.events {
 		ev.Handle = event.Handle(1_000_000 + i)
-		verdicts.verdicts = append(verdicts.verdicts, event.Verdict{Handle: ev.Handle, Kind: event.Done})
+		answers.done = append(answers.done, ev.Handle)
 	}
-	out, answer := encode(b, frame), encode(b, verdicts)
+	out, answer := encode(b, frame), encode(b, answers)
 
 	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window))
 	peerv1.RegisterPeerServiceServer(server, echo{answer: answer})
@@ -301,18 +303,18 @@ func BenchmarkTable(b *testing.B) {
 	t.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &out)
 	t.PeerUp(1, peerNumber(2), &out)
 	events := benchEvents(benchBatch, 100)
-	verdicts := make([]event.Verdict, benchBatch)
+	handles := make([]event.Handle, benchBatch)
 	var batch []*event.Event
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
 		for i, ev := range events {
 			ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(i))
-			verdicts[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
+			handles[i] = ev.Handle
 		}
 		t.Hold(1, events, &out)
 		batch, _ = t.Take(1, peerNumber(2), benchBatch, 1<<20, batch[:0])
-		t.Settle(1, peerNumber(2), verdicts, &out)
+		t.Done(peerNumber(2), handles, &out)
 	}
 	if t.Len() != 0 || len(batch) != benchBatch {
 		b.Fatalf("%d events are left, the last batch had %d", t.Len(), len(batch))
@@ -350,9 +352,9 @@ func BenchmarkCold(b *testing.B) {
 		})
 		c.answer()
 		c.evict()
-		settle += c.timed(b, func() { c.table.Settle(1, peerNumber(2), c.verdicts, &c.out) })
-		if len(c.out.Settled) != benchBatch {
-			b.Fatalf("settled %d events of %d", len(c.out.Settled), benchBatch)
+		settle += c.timed(b, func() { c.table.Done(peerNumber(2), c.done, &c.out) })
+		if len(c.out.Done) != benchBatch {
+			b.Fatalf("settled %d events of %d", len(c.out.Done), benchBatch)
 		}
 	}
 	perEvent := func(d time.Duration, unit string) {
@@ -373,17 +375,17 @@ const (
 
 // cold is a table, a source that gives handles as [source.Ledger] does, and a peer.
 type cold struct {
-	table    *Table
-	out      Moves
-	events   []*event.Event // by slot
-	free     []int32        // slots, used in turn
-	batch    []*event.Event
-	sent     []event.Handle // in the order of sending
-	frame    eventsFrame
-	verdicts []event.Verdict
-	rand     *rand.Rand
-	others   []byte
-	sum      int
+	table  *Table
+	out    Moves
+	events []*event.Event // by slot
+	free   []int32        // slots, used in turn
+	batch  []*event.Event
+	sent   []event.Handle // in the order of sending
+	frame  eventsFrame
+	done   []event.Handle
+	rand   *rand.Rand
+	others []byte
+	sum    int
 }
 
 func newCold() *cold {
@@ -422,11 +424,11 @@ func (c *cold) answer() {
 	for _, ev := range c.batch {
 		c.sent = append(c.sent, ev.Handle)
 	}
-	c.verdicts = c.verdicts[:0]
+	c.done = c.done[:0]
 	for i := range benchBatch {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
-		c.verdicts = append(c.verdicts, event.Verdict{Handle: c.sent[i], Kind: event.Done})
+		c.done = append(c.done, c.sent[i])
 		c.free = append(c.free, c.sent[i].Slot())
 	}
 	c.sent = c.sent[benchBatch:]

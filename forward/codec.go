@@ -49,7 +49,8 @@ type verdictsFrame struct {
 	number   uint64 // 0: this frame carries no verdicts
 	epoch    event.Position
 	batch    verdictBatch    // when sending
-	verdicts []event.Verdict // when receiving
+	verdicts []event.Verdict // when receiving: those that do not say done
+	done     []event.Handle  // when receiving: those that do
 
 	other *peerv1.ForwardResponse
 	err   error // the frame was received, and is garbage
@@ -161,7 +162,7 @@ func (f *eventsFrame) parse(b []byte, frameMax int) error {
 
 // parse decodes b, of which nothing is kept.
 func (f *verdictsFrame) parse(b []byte) error {
-	*f = verdictsFrame{verdicts: f.verdicts[:0]}
+	*f = verdictsFrame{verdicts: f.verdicts[:0], done: f.done[:0]}
 	env, err := parseEnvelope(b)
 	if err != nil {
 		return err

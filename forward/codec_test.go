@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,11 +137,14 @@ func equalEvents(a, b *eventsFrame) bool {
 }
 
 // batchOf encodes verdicts as a Server does.
-func batchOf(verdicts []event.Verdict) verdictBatch {
+func batchOf(verdicts []event.Verdict, done []event.Handle) verdictBatch {
 	config := DefaultConfig()
 	config.FrameEventsMax, config.FrameBytesMax = frameItemsMax+1, testFrameMax
 	batch := verdictBatch{buf: new([]byte)}
 	if rest := batch.add(verdicts, &config); len(rest) > 0 {
+		panic("too many verdicts for one frame")
+	}
+	if rest := batch.addDone(done, &config); len(rest) > 0 {
 		panic("too many verdicts for one frame")
 	}
 	return batch
@@ -148,7 +152,7 @@ func batchOf(verdicts []event.Verdict) verdictBatch {
 
 func encode(t interface{ Fatal(...any) }, v any) []byte {
 	if f, ok := v.(*verdictsFrame); ok {
-		f.batch = batchOf(f.verdicts)
+		f.batch = batchOf(f.verdicts, f.done)
 	}
 	out, err := codec{frameMax: testFrameMax}.Marshal(v)
 	if err != nil {
@@ -204,8 +208,9 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 			if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
 				t.Fatal(err, decoded.err)
 			}
+			others, done := split(f.verdicts)
 			if decoded.receipt != f.receipt || decoded.number != f.number || decoded.epoch != f.epoch ||
-				len(decoded.verdicts) != len(f.verdicts) || len(f.verdicts) > 0 && !reflect.DeepEqual(decoded.verdicts, f.verdicts) {
+				!slices.Equal(decoded.verdicts, others) || !slices.Equal(decoded.done, done) {
 				t.Fatalf("read %+v, want %+v", decoded, f)
 			}
 		}
@@ -385,7 +390,7 @@ func FuzzVerdictsFrame(f *testing.F) {
 		if err := frame.parse(b); err != nil || frame.number == 0 {
 			return
 		}
-		if err := again.parse(encode(t, &frame)); err != nil || len(frame.verdicts) > 0 && !reflect.DeepEqual(frame.verdicts, again.verdicts) {
+		if err := again.parse(encode(t, &frame)); err != nil || !slices.Equal(frame.verdicts, again.verdicts) || !slices.Equal(frame.done, again.done) {
 			t.Fatalf("read %+v, then %+v (%v)", frame, again, err)
 		}
 	})

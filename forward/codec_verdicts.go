@@ -65,6 +65,27 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 	return nil
 }
 
+// addDone is add for verdicts that say done.
+func (p *verdictBatch) addDone(handles []event.Handle, config *Config) []event.Handle {
+	if p.texts > config.FrameBytesMax {
+		return handles
+	}
+	n := min(len(handles), config.FrameEventsMax-p.n)
+	if n == 0 {
+		return handles
+	}
+	b, at := p.room(n * plainMax)
+	for _, h := range handles[:n] {
+		end := putNumber(b, at+2, verdictHandle<<3, uint64(h))
+		b[end], b[end+1] = verdictKind<<3, byte(event.Done)
+		b[at], b[at+1] = verdictsVerdicts<<3|bytesType, byte(end-at)
+		at = end + 2
+	}
+	*p.buf = b[:at]
+	p.n += n
+	return handles[n:]
+}
+
 // addLong encodes a verdict that says more than its kind, false when it has no room.
 func (p *verdictBatch) addLong(v event.Verdict, config *Config) bool {
 	v.Reason, v.FirstError = clip(v.Reason), clip(v.FirstError)
@@ -142,18 +163,20 @@ func appendVerdict(b []byte, v *event.Verdict) []byte {
 	return appendUint(b, verdictCrashes, uint64(v.Crashes))
 }
 
-// parseVerdicts decodes the body of one Verdicts message behind f.verdicts, which
-// is empty and keeps its memory.
+// parseVerdicts decodes the body of one Verdicts message behind f.verdicts and f.done,
+// which are empty and keep their memory.
 func (f *verdictsFrame) parseVerdicts(b []byte) error {
 	r := reader{rest: b}
 	for {
-		if len(f.verdicts) > frameItemsMax {
+		if len(f.verdicts)+len(f.done) > frameItemsMax {
 			return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
 		}
 		if handle, kind, next := plainVerdict(r.rest); next > 0 {
-			f.verdicts = append(f.verdicts, event.Verdict{})
-			v := &f.verdicts[len(f.verdicts)-1]
-			v.Handle, v.Kind = handle, kind
+			if kind == event.Done {
+				f.done = append(f.done, handle)
+			} else {
+				f.verdicts = append(f.verdicts, event.Verdict{Handle: handle, Kind: kind})
+			}
 			r.rest = r.rest[next:]
 			continue
 		}
@@ -198,6 +221,9 @@ func (f *verdictsFrame) parseVerdict(b []byte) error {
 	for {
 		ok, err := r.next()
 		switch {
+		case !ok && v.Kind == event.Done:
+			f.done, f.verdicts = append(f.done, v.Handle), f.verdicts[:len(f.verdicts)-1]
+			return err
 		case !ok:
 			return err
 		case r.is(verdictEpoch, protowire.BytesType):

@@ -1,7 +1,7 @@
 package forward
 
 import (
-	"reflect"
+	"bytes"
 	"slices"
 	"testing"
 
@@ -19,6 +19,7 @@ func TestAnswersFillFrames(t *testing.T) {
 		config.FrameBytesMax = rapid.IntRange(1, 100).Draw(t, "FrameBytesMax")
 		in := &inbound{server: &Server{config: config}, link: &link{wakeup: make(chan struct{}, 1)}}
 		var want, got []event.Verdict
+		var wantDone, gotDone []event.Handle
 		take := func() bool {
 			batch := in.take()
 			if batch.n == 0 {
@@ -35,24 +36,46 @@ func TestAnswersFillFrames(t *testing.T) {
 			for _, v := range read.verdicts {
 				texts += len(v.Reason) + len(v.FirstError)
 			}
-			if n := len(read.verdicts); n != batch.n || n > config.FrameEventsMax || texts > config.FrameBytesMax && n > 1 {
+			if n := len(read.verdicts) + len(read.done); n != batch.n || n > config.FrameEventsMax || texts > config.FrameBytesMax && n > 1 {
 				t.Fatalf("a frame of %d verdicts (said to be %d) with %d bytes of text", n, batch.n, texts)
 			}
-			got = append(got, read.verdicts...)
+			got, gotDone = append(got, read.verdicts...), append(gotDone, read.done...)
 			return true
 		}
 		for range rapid.IntRange(0, 10).Draw(t, "answers") {
 			verdicts := drawVerdicts(t).verdicts
-			in.answer(verdicts)
-			want = append(want, verdicts...)
+			others, done := split(verdicts)
+			if rapid.Bool().Draw(t, "by handles") {
+				in.answer(others)
+				in.done(done)
+			} else {
+				in.answer(verdicts)
+			}
+			want, wantDone = append(want, others...), append(wantDone, done...)
 			if rapid.Bool().Draw(t, "take") {
 				take()
 			}
 		}
 		for take() { // until nothing is left
 		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("read %+v, want %+v", got, want)
+		if !slices.Equal(got, want) || !slices.Equal(gotDone, wantDone) {
+			t.Fatalf("read %+v and done %v, want %+v and %v", got, gotDone, want, wantDone)
+		}
+	})
+}
+
+// Who was done is told in the same bytes, given as handles or as verdicts.
+func TestDoneIsEncodedAsAnyVerdict(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var verdicts []event.Verdict
+		handles := rapid.SliceOfN(rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50), rapid.Just(uint64(0))), 1, 50).Draw(t, "handles")
+		for _, h := range handles {
+			verdicts = append(verdicts, event.Verdict{Handle: event.Handle(h), Kind: event.Done})
+		}
+		_, done := split(verdicts)
+		short, long := batchOf(nil, done), batchOf(verdicts, nil)
+		if short.n != long.n || !bytes.Equal(*short.buf, *long.buf) {
+			t.Fatalf("handles %v are %d: %x, want %d: %x", done, short.n, *short.buf, long.n, *long.buf)
 		}
 	})
 }
@@ -72,8 +95,12 @@ func FuzzPlainVerdict(f *testing.F) {
 		if _, err := r.next(); err != nil || !r.is(verdictsVerdicts, protowire.BytesType) || len(b)-len(r.rest) != next {
 			t.Fatalf("%x is read to %d, the reader says %+v, %v", b, next, r, err)
 		}
-		if err := want.parseVerdict(r.value); err != nil || !reflect.DeepEqual(want.verdicts, []event.Verdict{{Handle: handle, Kind: kind}}) {
-			t.Fatalf("%x is read as %d %v, want %+v, %v", b, handle, kind, want.verdicts, err)
+		if err := want.parseVerdict(r.value); err != nil {
+			t.Fatalf("%x is read, which gives %v", b, err)
+		}
+		others, done := split([]event.Verdict{{Handle: handle, Kind: kind}})
+		if !slices.Equal(want.verdicts, others) || !slices.Equal(want.done, done) {
+			t.Fatalf("%x is read as %d %v, want %+v, %v", b, handle, kind, want.verdicts, want.done)
 		}
 	})
 }

@@ -26,8 +26,10 @@ type Sink interface {
 	// Deliver gives events to the local mailbox, whose verdicts go to [Pool.Settle]
 	// as those of [Local].
 	Deliver(events []*event.Event)
-	// Settle ends events. Guests come with verdicts that are not final.
+	// Settle ends events that were not done. Guests come with verdicts that are not final.
 	Settle(settlements []Settlement)
+	// Done ends events that were done: their handles, and for each the event.
+	Done(handles []event.Handle, events []*event.Event)
 }
 
 // Evidence says whether a peer could be reached just now. Up comes once for each
@@ -146,6 +148,9 @@ func (p *Pool) perform(out *Moves) {
 	if len(out.Settled) > 0 {
 		p.sink.Settle(out.Settled)
 	}
+	if len(out.Done) > 0 {
+		p.sink.Done(out.Done, out.DoneEvents)
+	}
 }
 
 func (p *Pool) wake(peers []Peer) {
@@ -179,6 +184,12 @@ func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
 		p.noteAnswers(from, verdicts)
 	}
 	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
+}
+
+// Done takes handles of events that were done, see [Table.Done].
+func (p *Pool) Done(from Peer, handles []event.Handle) {
+	p.metrics.verdicts[event.Done].Add(float64(len(handles)))
+	p.step(func(_ clock.Instant, out *Moves) { p.table.Done(from, handles, out) })
 }
 
 // writes reports whether every step of every event is written down.
@@ -489,7 +500,12 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		if err := l.arrived(f.number); err != nil {
 			return err
 		}
-		s.pool.Settle(s.id, f.verdicts)
+		if len(f.verdicts) > 0 {
+			s.pool.Settle(s.id, f.verdicts)
+		}
+		if len(f.done) > 0 {
+			s.pool.Done(s.id, f.done)
+		}
 		l.took(f.number)
 		return nil
 	}

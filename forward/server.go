@@ -167,6 +167,16 @@ func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
 	}
 }
 
+// Done is Answer for verdicts that all say done, as almost all do.
+func (s *Server) Done(to StreamID, handles []event.Handle) {
+	s.mu.RLock()
+	in := s.streams[to]
+	s.mu.RUnlock()
+	if in != nil {
+		in.done(handles)
+	}
+}
+
 // Credit tells the peer of a stream that there is room again for a number of events
 // of one key that it was refused, or with a nil key for all that it was refused. It
 // does not keep the key. If the stream is gone it is dropped, and so it may be for
@@ -385,12 +395,23 @@ func (in *inbound) handle(f *eventsFrame) error {
 	return nil
 }
 
-// answer queues verdicts. The queue is bounded by the events that the peer has sent.
+// answer queues verdicts.
 func (in *inbound) answer(verdicts []event.Verdict) {
+	queue(in, verdicts, (*verdictBatch).add)
+}
+
+// done queues verdicts that say so.
+func (in *inbound) done(handles []event.Handle) {
+	queue(in, handles, (*verdictBatch).addDone)
+}
+
+// queue encodes verdicts of either form into the last frame and as many more as it takes:
+// add returns what had no room. The queue is bounded by the events that the peer has sent.
+func queue[V any](in *inbound, verdicts []V, add func(*verdictBatch, []V, *Config) []V) {
 	in.mu.Lock()
 	for len(verdicts) > 0 {
 		if n := len(in.queued); n > 0 {
-			if verdicts = in.queued[n-1].add(verdicts, &in.server.config); len(verdicts) == 0 {
+			if verdicts = add(&in.queued[n-1], verdicts, &in.server.config); len(verdicts) == 0 {
 				break
 			}
 		}

@@ -215,8 +215,29 @@ func (n *node) judge(events []*event.Event) []event.Verdict {
 	return verdicts
 }
 
-func (n *node) Accept(a Arrival)              { n.server.Answer(a.From, n.judge(a.Events)) }
-func (n *node) Deliver(events []*event.Event) { n.pool.Settle(Local, n.judge(events)) }
+func (n *node) Accept(a Arrival) {
+	others, done := split(n.judge(a.Events))
+	n.server.Answer(a.From, others)
+	n.server.Done(a.From, done)
+}
+
+func (n *node) Deliver(events []*event.Event) {
+	others, done := split(n.judge(events))
+	n.pool.Settle(Local, others)
+	n.pool.Done(Local, done)
+}
+
+// split sorts out the handles of what was done.
+func split(verdicts []event.Verdict) (others []event.Verdict, done []event.Handle) {
+	for _, v := range verdicts {
+		if v.Kind == event.Done {
+			done = append(done, v.Handle)
+		} else {
+			others = append(others, v)
+		}
+	}
+	return others, done
+}
 
 func (n *node) TakeOver(done []event.Finished) {
 	n.mu.Lock()
@@ -228,6 +249,19 @@ func (n *node) Gone(from StreamID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.gone = append(n.gone, from)
+}
+
+func (n *node) Done(handles []event.Handle, events []*event.Event) {
+	n.Settle((&Moves{Done: handles, DoneEvents: events}).settlements())
+}
+
+// settlements returns all ends of events, those last that were done.
+func (m *Moves) settlements() []Settlement {
+	all := slices.Clone(m.Settled)
+	for i, h := range m.Done {
+		all = append(all, Settlement{Event: m.DoneEvents[i], Verdict: event.Verdict{Handle: h, Kind: event.Done}})
+	}
+	return all
 }
 
 func (n *node) Settle(settlements []Settlement) {
@@ -624,6 +658,28 @@ func TestStopFlushesVerdicts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What a frame tells of an event before it was done is heard before that it was done.
+func TestDoneComesLastInAFrame(t *testing.T) {
+	a, owner := newNode(t, &pipes{}, 1, DefaultConfig(), clock.Now), peerNumber(2)
+	a.pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner}})
+	a.pool.step(func(now clock.Instant, out *Moves) { a.pool.table.PeerUp(now, owner, out) })
+	a.pool.Hold(a.events(1, 1))
+	a.pool.table.Take(a.pool.now(), owner, 10, 1<<20, nil)
+	var read verdictsFrame
+	frame := &verdictsFrame{number: 1, verdicts: []event.Verdict{{Handle: 1, Kind: event.Attempted, Attempts: 1}}, done: []event.Handle{1}}
+	if err := read.parse(encode(t, frame)); err != nil {
+		t.Fatal(err)
+	}
+	l := newLink(a.config, a.now, a.metrics, func(error) {}, true)
+	defer l.silence.Stop()
+	if err := (&peer{pool: a.pool, id: owner}).handle(l, &read); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.pool.Stats(); s.Events != 0 || s.Ignored != 0 || a.settled[1].Kind != event.Done {
+		t.Errorf("%d events are held, %d verdicts ignored, settled %v", s.Events, s.Ignored, a.settled)
+	}
 }
 
 // A peer that is not listed any more keeps its stream until it owes nothing.

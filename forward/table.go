@@ -47,18 +47,25 @@ type Settlement struct {
 type Moves struct {
 	Local   []*event.Event // for the local mailbox
 	Wake    []Peer         // streams that have something to take
-	Settled []Settlement
+	Settled []Settlement   // but what was done
+
+	// Done is the handles of what was done, as most events are, and DoneEvents the events,
+	// one for each: reading them costs a cache miss, so it is for who must know more.
+	Done       []event.Handle
+	DoneEvents []*event.Event
 }
 
 // Reset empties m and keeps its memory.
 func (m *Moves) Reset() {
 	clear(m.Local)
 	clear(m.Settled)
+	clear(m.DoneEvents)
 	m.Local, m.Wake, m.Settled = m.Local[:0], m.Wake[:0], m.Settled[:0]
+	m.Done, m.DoneEvents = m.Done[:0], m.DoneEvents[:0]
 }
 
 // Empty reports whether there is nothing to do.
-func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
+func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled)+len(m.Done) == 0 }
 
 func (m *Moves) wake(peer Peer) {
 	if !slices.Contains(m.Wake, peer) {
@@ -80,7 +87,7 @@ type Table struct {
 	owners owners
 
 	shelf shelf
-	found []*held // scratch of holdAll and Settle
+	found []*held // scratch of holdAll, Settle and Done
 	ages  ages
 	bytes int
 	count [places]int
@@ -214,6 +221,8 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		switch {
 		case h == nil, h.event == nil: // or settled by an earlier verdict of these
 			t.ignored++
+		case v.Kind == event.Done && h.had(from):
+			t.done(h, out)
 		case v.Kind.Final() && h.had(from):
 			t.settle(h, v, out)
 		case !h.isWith(from):
@@ -223,6 +232,23 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		default:
 			t.refuse(now, h, v, out)
 		}
+	}
+}
+
+// Done is Settle for verdicts that all say done, as almost all do. Of verdicts that come
+// together, those that say something else come first: what was told of an event before it
+// was done is no news any more.
+func (t *Table) Done(from Peer, handles []event.Handle, out *Moves) {
+	t.found = t.found[:0]
+	for _, handle := range handles { // first this alone, as in Settle
+		t.found = append(t.found, t.shelf.find(handle))
+	}
+	for _, h := range t.found {
+		if h == nil || h.event == nil || !h.had(from) {
+			t.ignored++
+			continue
+		}
+		t.done(h, out)
 	}
 }
 

@@ -94,7 +94,7 @@ func (m *model) perform(t fataler) {
 			t.Fatalf("woke %s, which has no stream", peer)
 		}
 	}
-	for _, s := range m.out.Settled {
+	for _, s := range m.out.settlements() {
 		h := s.Event.Handle
 		if !s.Verdict.Kind.Final() && !m.guests[h] {
 			t.Fatalf("event %d settled by %s", h, s.Verdict.Kind)
@@ -317,6 +317,12 @@ func (m *model) answer(t *rapid.T, from Peer) {
 			m.parkings++
 		}
 	}
+	if rapid.Bool().Draw(t, "by handles") {
+		others, done := split(verdicts)
+		m.table.Settle(m.now, from, others, &m.out)
+		m.table.Done(from, done, &m.out)
+		return
+	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
 }
 
@@ -339,11 +345,7 @@ func (m *model) settleAll(t fataler) {
 			}
 		}
 		for _, peer := range append([]Peer{Local}, m.peers...) {
-			var verdicts []event.Verdict
-			for h := range m.with[peer] {
-				verdicts = append(verdicts, event.Verdict{Handle: h, Kind: event.Done})
-			}
-			m.table.Settle(m.now, peer, verdicts, &m.out)
+			m.table.Done(peer, slices.Collect(maps.Keys(m.with[peer])), &m.out)
 			m.perform(t)
 		}
 		m.now = m.now.Add(20 * time.Millisecond)

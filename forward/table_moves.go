@@ -187,6 +187,11 @@ func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
 	t.forget(h)
 }
 
+func (t *Table) done(h *held, out *Moves) {
+	out.Done, out.DoneEvents = append(out.Done, h.handle), append(out.DoneEvents, h.event)
+	t.forget(h)
+}
+
 // refresh brings an event up to date before it is given out again.
 func (t *Table) refresh(h *held) {
 	if h.rare == nil || h.rare.past == nil {

@@ -114,6 +114,32 @@ func TestNotOwnerIsRetriedAfterAWhile(t *testing.T) {
 	tt.wantTake(1, 1)
 }
 
+// Done settles what its peer has or had, once, whatever else is said of it before, among
+// and after.
+func TestDone(t *testing.T) {
+	tt := newTableTest(t)
+	tt.hold("k", 1, 3)
+	tt.wantTake(1, 1, 2, 3)
+	tt.Done(peerNumber(2), []event.Handle{1, 2}, &tt.out) // never had them
+	if tt.Len() != 3 || tt.Stats().Ignored != 2 {
+		t.Fatalf("%d held, %d ignored", tt.Len(), tt.Stats().Ignored)
+	}
+	tt.say(1, event.Attempted, 0, 1)
+	tt.say(1, event.NotYet, 0, 2) // it has it no more, but may have finished it
+	tt.Done(peerNumber(1), []event.Handle{1, 2, 1, 9}, &tt.out)
+	tt.say(1, event.Attempted, 0, 1)
+	tt.say(1, event.Failed, 0, 2)
+	want := []event.Handle{1, 2}
+	if !slices.Equal(tt.out.Done, want) || len(tt.out.Settled) != 0 || tt.Len() != 1 || tt.Stats().Ignored != 6 {
+		t.Errorf("done %v, want %v; settled %v, %d held, %d ignored", tt.out.Done, want, tt.out.Settled, tt.Len(), tt.Stats().Ignored)
+	}
+	for i, ev := range tt.out.DoneEvents {
+		if ev.Handle != tt.out.Done[i] {
+			t.Errorf("handle %d comes with event %d", tt.out.Done[i], ev.Handle)
+		}
+	}
+}
+
 func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("k", 1, 1)
@@ -123,13 +149,13 @@ func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 	tt.wantTake(2, 1)
 	tt.say(1, event.NotOwner, 2, 1) // it has it no more: this changes nothing
 	tt.say(3, event.Done, 0, 1)     // never had it
-	if tt.Len() != 1 || len(tt.out.Settled) != 0 {
-		t.Fatalf("%d held, settled %v", tt.Len(), tt.out.Settled)
+	if tt.Len() != 1 || len(tt.out.settlements()) != 0 {
+		t.Fatalf("%d held, settled %v", tt.Len(), tt.out.settlements())
 	}
 	tt.say(1, event.Done, 0, 1)
 	tt.say(2, event.Done, 0, 1)
-	if tt.Len() != 0 || len(tt.out.Settled) != 1 || tt.Stats().Ignored != 3 {
-		t.Errorf("%d held, settled %v, %d ignored", tt.Len(), tt.out.Settled, tt.Stats().Ignored)
+	if tt.Len() != 0 || len(tt.out.settlements()) != 1 || tt.Stats().Ignored != 3 {
+		t.Errorf("%d held, settled %v, %d ignored", tt.Len(), tt.out.settlements(), tt.Stats().Ignored)
 	}
 }
 
@@ -210,7 +236,7 @@ func TestGuestNeverWaits(t *testing.T) {
 	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
 	guest(3)
 	var kinds []event.VerdictKind
-	for _, s := range tt.out.Settled {
+	for _, s := range tt.out.settlements() {
 		kinds = append(kinds, s.Verdict.Kind)
 	}
 	if want := []event.VerdictKind{event.NotOwner, event.NotYet, event.NotYet}; !slices.Equal(kinds, want) || tt.Len() != 0 {
@@ -280,7 +306,7 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	tt.wantTake(1, third)
 	tt.say(1, event.Done, 0, later, third)
 	var settled []event.Handle
-	for _, s := range tt.out.Settled {
+	for _, s := range tt.out.settlements() {
 		settled = append(settled, s.Event.Handle)
 	}
 	if want := []event.Handle{earlier, later, third}; !slices.Equal(settled, want) || tt.Len() != 0 || tt.Stats().Ignored != 4 {

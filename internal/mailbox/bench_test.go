@@ -63,8 +63,8 @@ func BenchmarkAcceptTakeFinish(b *testing.B) {
 			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
 		}
 		boxes.Finish(now, results, &out)
-		if len(out.Verdicts) != len(batch) {
-			b.Fatalf("%d verdicts on %d events", len(out.Verdicts), len(batch))
+		if len(out.Done) != 1 || len(out.Done[0].Handles) != len(batch) {
+			b.Fatalf("%d events are not all done: %v", len(batch), out.Done)
 		}
 	}
 	for at := 0; boxes.window.n < boxes.window.countMax; at = (at + batch) % (len(events) - batch) {

@@ -25,11 +25,20 @@ type Addressed struct {
 	event.Verdict
 }
 
+// Done is handles of events that were done, and who waits for them.
+type Done struct {
+	To      Sender
+	Handles []event.Handle
+}
+
 // Output is what calls ask their caller to do. Calls append to it; the caller may
 // reuse it after Reset.
 type Output struct {
-	// Verdicts on events, each to be passed on to its sender.
+	// Verdicts on events that do not say done, each to be passed on to its sender. They
+	// come before Done of the same event.
 	Verdicts []Addressed
+	// Done is all verdicts that say done, as most do, by sender: at most one for each.
+	Done []Done
 	// Credits for senders that were told Overloaded, each to be passed on.
 	Credits []Credit
 	// Wake names workers for which keys became ready. A worker may be named twice.
@@ -46,7 +55,7 @@ type Output struct {
 func (o *Output) Reset() {
 	clear(o.Verdicts) // they hold strings
 	clear(o.Credits)
-	*o = Output{Verdicts: o.Verdicts[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
+	*o = Output{Verdicts: o.Verdicts[:0], Done: o.Done[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
 }
 
 // Boxes holds the actors of the partitions of one shard. It is not safe for
@@ -892,9 +901,19 @@ func (o *Output) say(to address, v event.Verdict) {
 	o.Verdicts = append(o.Verdicts, Addressed{To: to.sender, Verdict: v})
 }
 
-// sayDone is say for what is said most. See dispatch for why it copies nothing.
+// sayDone is say for what is said most. Senders are few, as many as peers.
 func (o *Output) sayDone(to address) {
-	o.Verdicts = append(o.Verdicts, Addressed{})
-	v := &o.Verdicts[len(o.Verdicts)-1]
-	v.To, v.Handle, v.Kind = to.sender, to.handle, event.Done
+	for i := range o.Done {
+		if d := &o.Done[i]; d.To == to.sender {
+			d.Handles = append(d.Handles, to.handle)
+			return
+		}
+	}
+	if len(o.Done) == cap(o.Done) {
+		o.Done = append(o.Done, Done{})
+	} else {
+		o.Done = o.Done[:len(o.Done)+1] // with the memory of what was there before Reset
+	}
+	d := &o.Done[len(o.Done)-1]
+	d.To, d.Handles = to.sender, append(d.Handles[:0], to.handle)
 }

@@ -46,7 +46,7 @@ func (f *fixture) event(key event.Key) *event.Event {
 func (f *fixture) accept(from Sender, events ...*event.Event) []Addressed {
 	f.out.Reset()
 	f.Accept(f.now, from, event.Position{Ledger: 1, Entry: 5}, events, &f.out)
-	return f.out.Verdicts
+	return said(&f.out)
 }
 
 func (f *fixture) take() []event.Delivery { return f.Take(f.now, openLease, 1, 100, nil) }
@@ -65,14 +65,14 @@ func (f *fixture) takeOne() event.Delivery {
 func (f *fixture) finish(d event.Delivery, kind event.ResultKind, reason string) []Addressed {
 	f.out.Reset()
 	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: kind, Reason: reason}}, &f.out)
-	return f.out.Verdicts
+	return said(&f.out)
 }
 
 func (f *fixture) setGate(p ring.Partition, gate ownership.Gate) []Addressed {
 	f.out.Reset()
 	change := ownership.GateChange{Partition: p, Gate: gate, Token: 2}
 	f.SetGates(f.now, []ownership.GateChange{change}, event.Position{Ledger: 1, Entry: 6}, &f.out)
-	return f.out.Verdicts
+	return said(&f.out)
 }
 
 func (f *fixture) want(got []Addressed, want ...Addressed) {
@@ -80,6 +80,17 @@ func (f *fixture) want(got []Addressed, want ...Addressed) {
 	if !slices.Equal(got, want) {
 		f.Errorf("got  %+v\nwant %+v", got, want)
 	}
+}
+
+// said returns all verdicts, those last that say done.
+func said(out *Output) []Addressed {
+	all := slices.Clone(out.Verdicts)
+	for _, d := range out.Done {
+		for _, h := range d.Handles {
+			all = append(all, says(d.To, h, event.Verdict{Kind: event.Done}))
+		}
+	}
+	return all
 }
 
 func says(to Sender, handle event.Handle, v event.Verdict) Addressed {
@@ -137,7 +148,7 @@ func TestAcceptUnderEachGate(t *testing.T) {
 			for _, v := range tt.want {
 				want = append(want, says(Local, 1, v))
 			}
-			f.want(f.out.Verdicts, want...)
+			f.want(said(&f.out), want...)
 			if got := f.Inspect("ann"); got.Wait != tt.wait {
 				t.Errorf("waits for %v, want %v", got.Wait, tt.wait)
 			}
@@ -285,7 +296,7 @@ func TestFinalVerdictsOnFailures(t *testing.T) {
 	f.accept(Local, e, f.event("ann"))
 	f.out.Reset()
 	f.Finish(f.now, []event.Result{{Delivery: f.takeOne().ID, Kind: event.ResultRetry, After: time.Minute, Reason: "busy"}}, &f.out)
-	f.want(f.out.Verdicts, says(Local, 1, event.Verdict{
+	f.want(said(&f.out), says(Local, 1, event.Verdict{
 		Kind: event.Failed, Delay: time.Minute, Attempts: 3, Reason: "busy", FirstError: "first", Owner: "me",
 	}))
 	f.want(f.finish(f.takeOne(), event.ResultReject, "bad"), says(Local, 2, event.Verdict{
@@ -461,8 +472,8 @@ func TestResultsThatNobodyWaitsForAreIgnored(t *testing.T) {
 	} {
 		f.out.Reset()
 		f.Finish(f.now, []event.Result{r}, &f.out)
-		if f.out.Ignored != 1 || len(f.out.Verdicts) != 0 {
-			t.Errorf("%+v: %d ignored, verdicts %v", r, f.out.Ignored, f.out.Verdicts)
+		if f.out.Ignored != 1 || len(said(&f.out)) != 0 {
+			t.Errorf("%+v: %d ignored, verdicts %v", r, f.out.Ignored, said(&f.out))
 		}
 	}
 }
@@ -538,7 +549,7 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	to.takeOne()
 	to.out.Reset()
 	to.TakeOver(to.now, ids, &to.out)
-	to.want(to.out.Verdicts, says(Local, waits.Handle, event.Verdict{Kind: event.Done}))
+	to.want(said(&to.out), says(Local, waits.Handle, event.Verdict{Kind: event.Done}))
 	to.want(to.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
 }
 
@@ -651,7 +662,7 @@ func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
 	f.finish(f.takeOne(), event.ResultRetry, "boom")
 	f.out.Reset()
 	f.TakeOver(f.now, f.finished(failed), &f.out)
-	f.want(f.out.Verdicts, says(Local, failed.Handle, event.Verdict{Kind: event.Done}))
+	f.want(said(&f.out), says(Local, failed.Handle, event.Verdict{Kind: event.Done}))
 	if d := f.takeOne(); d.Event != next {
 		t.Errorf("then %v, want %v", d.Event.ID, next.ID)
 	}

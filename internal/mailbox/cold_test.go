@@ -152,8 +152,8 @@ func (c *cold) answer() {
 func (c *cold) finish() {
 	c.out.Reset()
 	c.boxes.Finish(c.results, &c.out)
-	for _, v := range c.out.Verdicts {
-		c.free = append(c.free, v.Handle)
+	for _, d := range c.out.Done {
+		c.free = append(c.free, d.Handles...)
 	}
 }
 

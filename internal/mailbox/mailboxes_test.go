@@ -52,7 +52,7 @@ func (c *crowd) send(to address, out *Output) {
 
 // hear takes verdicts in: one Done for each event, until then it is sent again.
 func (c *crowd) hear(out *Output) {
-	for _, v := range out.Verdicts {
+	for _, v := range said(out) {
 		to := address{v.To, v.Handle}
 		if v.Kind != event.Done {
 			c.refused <- to
@@ -210,8 +210,8 @@ func TestMailboxesFindTheShardOfEverything(t *testing.T) {
 		out.Reset()
 		m.Finish(results, &out)
 	}
-	if len(out.Verdicts) != 100 || out.Ignored != 0 {
-		t.Errorf("%d verdicts, %d ignored", len(out.Verdicts), out.Ignored)
+	if n := len(said(&out)); n != 100 || out.Ignored != 0 {
+		t.Errorf("%d verdicts, %d ignored", n, out.Ignored)
 	}
 	m.SetGates([]ownership.GateChange{{Partition: events[7].Partition}}, event.Position{}, &out)
 	got, _ := m.PartWith(1000, func(ring.Partition) bool { return true }, nil)
@@ -235,8 +235,8 @@ func TestMailboxesTick(t *testing.T) {
 	d := m.Take(openLease, 1, 1, nil)
 	out.Reset()
 	m.Finish([]event.Result{{Delivery: d[0].ID, Kind: event.ResultRetry, After: time.Second}}, &out)
-	if len(out.Verdicts) != 0 {
-		t.Errorf("verdicts %v for a stream that is gone", out.Verdicts)
+	if got := said(&out); len(got) != 0 {
+		t.Errorf("verdicts %v for a stream that is gone", got)
 	}
 	if got, want := m.Next(), now.Add(time.Second); got != want {
 		t.Errorf("due at %d, want %d", got, want)

@@ -672,7 +672,8 @@ func (m *model) expect(call string, want []Addressed) {
 	for _, v := range want {
 		count[v]++
 	}
-	for _, v := range m.out.Verdicts {
+	said := said(&m.out)
+	for _, v := range said {
 		count[v]--
 		to := address{v.To, v.Handle}
 		if !m.open[to] {
@@ -684,7 +685,7 @@ func (m *model) expect(call string, want []Addressed) {
 	}
 	for v, n := range count {
 		if n != 0 {
-			m.Fatalf("%s: %+v is missing %d times\n got %+v\nwant %+v", call, v, n, m.out.Verdicts, want)
+			m.Fatalf("%s: %+v is missing %d times\n got %+v\nwant %+v", call, v, n, said, want)
 		}
 	}
 	for _, w := range m.out.Wake {

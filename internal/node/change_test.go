@@ -106,7 +106,7 @@ func (t *meter) doneAt(members ...*member) (answered map[string]int) {
 			}
 			var out mailbox.Output
 			m.boxes.Accept(mailbox.Local, event.Position{}, []*event.Event{again}, &out)
-			if len(out.Verdicts) == 1 && out.Verdicts[0].Verdict.Kind == event.Done {
+			if len(out.Done) == 1 {
 				answered[m.cfg.Name]++
 			} else {
 				forgotten++

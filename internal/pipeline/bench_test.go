@@ -41,10 +41,19 @@ func (a *alone) verdicts(verdicts []event.Verdict) {
 	a.Pipeline.Settle(settlements)
 }
 
+func (a *alone) done(handles []event.Handle) {
+	var events []*event.Event
+	for _, h := range handles {
+		events = append(events, a.events[h])
+	}
+	a.Pipeline.Done(handles, events)
+}
+
 type holder struct{ *alone }
 
 func (h holder) HoldGuest([]*event.Event)                                   {}
 func (h holder) Settle(_ forward.Peer, v []event.Verdict)                   { h.verdicts(v) }
+func (h holder) Done(_ forward.Peer, handles []event.Handle)                { h.done(handles) }
 func (h holder) Credit(forward.Peer, []event.Key, int)                      {}
 func (h holder) SetRoute(forward.Peer, forward.Route)                       {}
 func (h holder) Newest(_ []event.Handle, dst []*event.Event) []*event.Event { return dst }

@@ -23,10 +23,10 @@ type silent struct{}
 
 type silentHolder struct{ Holder }
 
-func (silent) Done([]event.Handle)                        {}
-func (silent) Settle([]event.Verdict)                     {}
-func (silentHolder) Hold([]*event.Event)                  {}
-func (silentHolder) Settle(forward.Peer, []event.Verdict) {}
+func (silent) Done([]event.Handle)                     {}
+func (silent) Settle([]event.Verdict)                  {}
+func (silentHolder) Hold([]*event.Event)               {}
+func (silentHolder) Done(forward.Peer, []event.Handle) {}
 
 // BenchmarkCold measures what a pipeline itself does with events on their way, when others
 // have used the caches since its last turn, but not since the stage before it has made
@@ -47,7 +47,11 @@ func BenchmarkCold(b *testing.B) {
 	for i := range keys {
 		keys[i] = "user-" + strconv.Itoa(i)
 	}
-	verdicts, settlements := make([]mailbox.Addressed, batch), make([]forward.Settlement, batch)
+	var out mailbox.Output
+	for to := range mailbox.Sender(3) {
+		out.Done = append(out.Done, mailbox.Done{To: to})
+	}
+	handles, events := make([]event.Handle, batch), make([]*event.Event, batch)
 	others := make([]byte, caches)
 	evict := func() {
 		for i := 0; i < len(others); i += 64 {
@@ -63,13 +67,16 @@ func BenchmarkCold(b *testing.B) {
 		}
 		receive += timed(b, func() { p.Received(b.Context(), messages) })
 		evict()
-		for i := range verdicts {
-			v := event.Verdict{Handle: event.NewHandle(1, int32(i)), Kind: event.Done}
-			verdicts[i] = mailbox.Addressed{To: mailbox.Sender(random.IntN(3)), Verdict: v}
-			settlements[i] = forward.Settlement{Verdict: v}
+		for i := range out.Done {
+			out.Done[i].Handles = out.Done[i].Handles[:0]
 		}
-		send += timed(b, func() { p.send(verdicts) })
-		settle += timed(b, func() { p.Settle(settlements) })
+		for i := range handles {
+			handles[i] = event.NewHandle(1, int32(i))
+			d := &out.Done[random.IntN(len(out.Done))]
+			d.Handles = append(d.Handles, handles[i])
+		}
+		send += timed(b, func() { p.pass(&out) })
+		settle += timed(b, func() { p.Done(handles, events) })
 	}
 	perEvent := func(d time.Duration, unit string) { b.ReportMetric(float64(d)/float64(b.N*batch), unit) }
 	perEvent(receive, "receive-ns/event")

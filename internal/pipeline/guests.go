@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/ringfence/router/forward"
@@ -47,15 +48,37 @@ func (g *guests) settle(v *event.Verdict, peers Answerer) bool {
 }
 
 func (g *guests) sendBack(v *event.Verdict, peers Answerer) {
-	g.mu.Lock()
-	from, ok := g.origin[v.Handle]
-	delete(g.origin, v.Handle)
-	g.mu.Unlock()
-	if ok {
+	if from, ok := g.take(v.Handle); ok {
 		theirs := *v
 		theirs.Handle = from.handle
 		peers.Answer(from.stream, []event.Verdict{theirs})
 	}
+}
+
+// done sends back which guests were done, and returns the handles of all others. Mostly
+// there is no guest, and then these are the given ones.
+func (g *guests) done(handles []event.Handle, peers Answerer) []event.Handle {
+	if !slices.ContainsFunc(handles, event.Handle.IsGuest) {
+		return handles
+	}
+	own := make([]event.Handle, 0, len(handles))
+	for _, h := range handles {
+		if !h.IsGuest() {
+			own = append(own, h)
+		} else if from, ok := g.take(h); ok {
+			peers.Done(from.stream, []event.Handle{from.handle})
+		}
+	}
+	return own
+}
+
+// take forgets a guest, and returns where its verdict goes.
+func (g *guests) take(h event.Handle) (from origin, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	from, ok = g.origin[h]
+	delete(g.origin, h)
+	return from, ok
 }
 
 // gone forgets the guests of a stream: nobody waits for their verdicts.

@@ -53,6 +53,7 @@ func newTeller() *teller {
 type deaf struct{}
 
 func (deaf) Answer(forward.StreamID, []event.Verdict) {}
+func (deaf) Done(forward.StreamID, []event.Handle)    {}
 func (deaf) Credit(forward.StreamID, *event.Key, int) {}
 func (deaf) SetEpoch(event.Position)                  {}
 

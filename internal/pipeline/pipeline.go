@@ -44,6 +44,7 @@ type Workers interface {
 // Answerer brings verdicts to the peers that wait for them. It keeps no slice.
 type Answerer interface {
 	Answer(to forward.StreamID, verdicts []event.Verdict)
+	Done(to forward.StreamID, handles []event.Handle) // as Answer does it with verdicts that say so
 	Credit(to forward.StreamID, key *event.Key, events int)
 	SetEpoch(epoch event.Position)
 }
@@ -53,6 +54,7 @@ type Holder interface {
 	Hold(events []*event.Event)
 	HoldGuest(events []*event.Event)
 	Settle(from forward.Peer, verdicts []event.Verdict)
+	Done(from forward.Peer, handles []event.Handle) // as Settle does it with verdicts that say so
 	Credit(from forward.Peer, keys []event.Key, events int)
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
@@ -84,15 +86,14 @@ type Pipeline struct {
 	traces *traces // nil: none are made
 	diary  diary
 
-	self    atomic.Pointer[ownership.Incarnation]
-	lease   atomic.Pointer[ownership.Lease]
-	table   atomic.Pointer[ownership.Table]
-	margin  atomic.Int64 // least remaining lease at a dispatch, 0: none yet
-	guests  guests
-	spares  sync.Pool // of *mailbox.Output
-	events  sync.Pool // of *[]*event.Event
-	handles sync.Pool // of *[]event.Handle
-	posts   sync.Pool // of *post
+	self   atomic.Pointer[ownership.Incarnation]
+	lease  atomic.Pointer[ownership.Lease]
+	table  atomic.Pointer[ownership.Table]
+	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
+	guests guests
+	spares sync.Pool // of *mailbox.Output
+	events sync.Pool // of *[]*event.Event
+	posts  sync.Pool // of *post
 
 	// The driver's.
 	tabled  ownership.Incarnation   // who this node was when it got its newest table
@@ -111,7 +112,6 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
 	p.events.New = func() any { return new([]*event.Event) }
-	p.handles.New = func() any { return new([]event.Handle) }
 	p.posts.New = func() any { return new(post) }
 	p.guests.init()
 	return p
@@ -150,13 +150,17 @@ func (p *Pipeline) with(call func(out *mailbox.Output)) {
 	p.spares.Put(out)
 }
 
-// pass brings verdicts to their senders and wakes workers.
+// pass brings verdicts to their senders and wakes workers. What was told of an event
+// before it was done goes first.
 func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Wake) > 0 {
 		p.App.Wake(out.Wake...)
 	}
 	if len(out.Verdicts) > 0 {
 		p.send(out.Verdicts)
+	}
+	for i := range out.Done {
+		p.done(&out.Done[i])
 	}
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])
@@ -180,7 +184,7 @@ func (p *Pipeline) credit(c *mailbox.Credit) {
 	}
 }
 
-// send brings verdicts to their senders.
+// send brings verdicts to their senders. They are few: most say done, and go by done.
 func (p *Pipeline) send(verdicts []mailbox.Addressed) {
 	sorted := p.posts.Get().(*post)
 	sorted.sort(verdicts)
@@ -198,6 +202,15 @@ func (p *Pipeline) verdicts(to mailbox.Sender, verdicts []event.Verdict) {
 		return
 	}
 	p.Peers.Answer(forward.StreamID(to), verdicts)
+}
+
+// done is verdicts for those that say so.
+func (p *Pipeline) done(d *mailbox.Done) {
+	if d.To == mailbox.Local {
+		p.Holder.Done(forward.Local, d.Handles)
+		return
+	}
+	p.Peers.Done(forward.StreamID(d.To), d.Handles)
 }
 
 // Received implements source.Sink: stages 2 to 4.
@@ -265,7 +278,7 @@ func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*e
 	p.with(func(out *mailbox.Output) {
 		p.Boxes.Accept(from, epoch, events, out)
 		if p.diary.open() {
-			p.diary.arrived(from, events, out.Verdicts)
+			p.diary.arrived(from, events, out)
 		}
 	})
 }
@@ -281,25 +294,30 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 	if p.diary.open() {
 		p.diary.settled(settlements)
 	}
-	scratch := p.handles.Get().(*[]event.Handle)
-	done := (*scratch)[:0]
-	var others []event.Verdict // few
+	own := make([]event.Verdict, 0, len(settlements)) // few
 	for i := range settlements {
-		switch v := &settlements[i].Verdict; {
-		case p.guests.settle(v, p.Peers):
-		case v.Kind == event.Done:
-			done = append(done, v.Handle)
-		default:
-			others = append(others, *v)
+		if v := &settlements[i].Verdict; !p.guests.settle(v, p.Peers) {
+			own = append(own, *v)
 		}
 	}
-	if len(done) > 0 {
-		p.Source.Done(done)
+	if len(own) > 0 {
+		p.Source.Settle(own)
 	}
-	if len(others) > 0 {
-		p.Source.Settle(others)
+}
+
+// Done implements forward.Sink: the end of most journeys.
+func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
+	if p.traces != nil {
+		for _, span := range p.traces.done(handles, events) {
+			defer span.End()
+		}
 	}
-	recycle(&p.handles, scratch, done)
+	if p.diary.open() {
+		p.diary.done(events)
+	}
+	if own := p.guests.done(handles, p.Peers); len(own) > 0 {
+		p.Source.Done(own)
+	}
 }
 
 // Accept implements forward.Acceptor: what a peer has brought.

@@ -12,8 +12,6 @@ import (
 
 // ends is a source and peers that note what they hear.
 type ends struct {
-	deaf
-
 	done     []event.Handle
 	settled  []event.Verdict
 	answered map[forward.StreamID][]event.Verdict
@@ -21,8 +19,21 @@ type ends struct {
 
 func (e *ends) Done(h []event.Handle)    { e.done = append(e.done, h...) }
 func (e *ends) Settle(v []event.Verdict) { e.settled = append(e.settled, v...) }
-func (e *ends) Answer(to forward.StreamID, v []event.Verdict) {
-	e.answered[to] = append(e.answered[to], v...)
+
+// peers are the called ends of streams, which note what they are told.
+type peers struct {
+	deaf
+	*ends
+}
+
+func (p peers) Answer(to forward.StreamID, v []event.Verdict) {
+	p.answered[to] = append(p.answered[to], v...)
+}
+
+func (p peers) Done(to forward.StreamID, handles []event.Handle) {
+	for _, h := range handles {
+		p.answered[to] = append(p.answered[to], event.Verdict{Handle: h, Kind: event.Done})
+	}
 }
 
 // noHolder holds nothing.
@@ -34,7 +45,7 @@ func (noHolder) HoldGuest([]*event.Event) {}
 func TestSettleBringsEachVerdictHome(t *testing.T) {
 	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
 	p := New(func([]ring.Partition) {}, clock.Now)
-	p.Stages = Stages{Source: e, Peers: e, Holder: noHolder{}}
+	p.Stages = Stages{Source: e, Peers: peers{ends: e}, Holder: noHolder{}}
 	guests := []*event.Event{{Handle: 71}, {Handle: 72}}
 	p.Accept(forward.Arrival{From: 5, Relay: true, Events: guests})
 
@@ -42,21 +53,19 @@ func TestSettleBringsEachVerdictHome(t *testing.T) {
 	failed := event.Verdict{Handle: own(2), Kind: event.Failed, Attempts: 3, Reason: "no"}
 	rejected := event.Verdict{Handle: own(4), Kind: event.Rejected, Reason: "never"}
 	var settlements []forward.Settlement
-	for _, v := range []event.Verdict{
-		{Handle: own(1), Kind: event.Done},
-		failed,
-		{Handle: guests[1].Handle, Kind: event.Done},
-		{Handle: own(3), Kind: event.Done},
-		rejected,
-		{Handle: guests[0].Handle, Kind: event.NotYet},
-	} {
+	for _, v := range []event.Verdict{failed, rejected, {Handle: guests[0].Handle, Kind: event.NotYet}} {
 		settlements = append(settlements, forward.Settlement{Verdict: v})
 	}
+	done := []event.Handle{own(1), guests[1].Handle, own(3)}
 	for range 2 { // the second time the guests are gone, and nothing of the first is left
 		e.done, e.settled = nil, nil
+		p.Done(done, make([]*event.Event, len(done)))
 		p.Settle(settlements)
 		if want := []event.Handle{own(1), own(3)}; !slices.Equal(e.done, want) {
 			t.Errorf("done %v, want %v", e.done, want)
+		}
+		if want := []event.Handle{own(1), guests[1].Handle, own(3)}; !slices.Equal(done, want) {
+			t.Errorf("the caller's handles are now %v, want %v", done, want)
 		}
 		if want := []event.Verdict{failed, rejected}; !slices.Equal(e.settled, want) {
 			t.Errorf("settled %v, want %v", e.settled, want)

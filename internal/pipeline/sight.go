@@ -67,11 +67,19 @@ func (d *diary) relayed(events []*event.Event) {
 }
 
 // arrived is about events at their mailbox, and the answers that they got there at once.
-func (d *diary) arrived(from mailbox.Sender, events []*event.Event, answers []mailbox.Addressed) {
-	answered := make(map[event.Handle]event.VerdictKind, len(answers))
-	for i := range answers {
-		if answers[i].To == from {
-			answered[answers[i].Handle] = answers[i].Kind
+func (d *diary) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
+	answered := make(map[event.Handle]event.VerdictKind, len(events))
+	for i := range answers.Verdicts {
+		if v := &answers.Verdicts[i]; v.To == from {
+			answered[v.Handle] = v.Kind
+		}
+	}
+	for _, d := range answers.Done {
+		if d.To != from {
+			continue
+		}
+		for _, h := range d.Handles {
+			answered[h] = event.Done
 		}
 	}
 	for _, e := range events {
@@ -125,5 +133,11 @@ func (d *diary) settled(settlements []forward.Settlement) {
 	for i := range settlements {
 		s := &settlements[i]
 		d.log.Debug("settled", "message_id", s.Event.ID.String(), "verdict", s.Verdict.Kind.String(), "attempts", s.Verdict.Attempts)
+	}
+}
+
+func (d *diary) done(events []*event.Event) {
+	for _, e := range events {
+		d.log.Debug("settled", "message_id", e.ID.String(), "verdict", event.Done.String(), "attempts", uint32(0))
 	}
 }

@@ -165,22 +165,37 @@ func (t *traces) settling(settlements []forward.Settlement) (begun []trace.Span)
 	}
 	for i := range settlements {
 		s := &settlements[i]
-		j, ok := t.takeHeld(s.Verdict.Handle)
-		if !ok {
-			continue
-		}
-		v := &s.Verdict
-		j.forward.SetAttributes(attribute.String("ringfence.verdict", v.Kind.String()), attribute.Int("ringfence.attempts", int(v.Attempts)))
-		if v.Kind != event.Done {
-			j.forward.SetStatus(codes.Error, v.Kind.String())
-		}
-		j.forward.End()
-		if name := settlementOf(v.Kind); name != "" && j.receive.IsValid() {
-			_, span := t.tracer.Start(trace.ContextWithSpanContext(context.Background(), j.receive), name+" "+s.Event.Topic,
-				trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(j.about...),
-				trace.WithAttributes(semconv.MessagingOperationTypeSettle, semconv.MessagingOperationName(name)))
-			begun = append(begun, span)
-		}
+		begun = t.settle(s.Event, &s.Verdict, begun)
+	}
+	return begun
+}
+
+// done is settling for events that were done.
+func (t *traces) done(handles []event.Handle, events []*event.Event) (begun []trace.Span) {
+	if t.open.Load() == 0 {
+		return nil
+	}
+	for i, h := range handles {
+		begun = t.settle(events[i], &event.Verdict{Handle: h, Kind: event.Done}, begun)
+	}
+	return begun
+}
+
+func (t *traces) settle(e *event.Event, v *event.Verdict, begun []trace.Span) []trace.Span {
+	j, ok := t.takeHeld(v.Handle)
+	if !ok {
+		return begun
+	}
+	j.forward.SetAttributes(attribute.String("ringfence.verdict", v.Kind.String()), attribute.Int("ringfence.attempts", int(v.Attempts)))
+	if v.Kind != event.Done {
+		j.forward.SetStatus(codes.Error, v.Kind.String())
+	}
+	j.forward.End()
+	if name := settlementOf(v.Kind); name != "" && j.receive.IsValid() {
+		_, span := t.tracer.Start(trace.ContextWithSpanContext(context.Background(), j.receive), name+" "+e.Topic,
+			trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(j.about...),
+			trace.WithAttributes(semconv.MessagingOperationTypeSettle, semconv.MessagingOperationName(name)))
+		begun = append(begun, span)
 	}
 	return begun
 }

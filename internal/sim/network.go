@@ -45,7 +45,8 @@ type link struct {
 	unreceipted bool // a frame of events has no receipt
 	owed        bool // a frame of verdicts has none
 	verdicts    []event.Verdict
-	there, back time.Duration // when the newest frames arrive: streams keep order
+	done        []event.Handle // of events of which the verdict says so
+	there, back time.Duration  // when the newest frames arrive: streams keep order
 	pumping     bool
 	answering   bool
 }
@@ -69,6 +70,11 @@ func (h holder) HoldGuest(events []*event.Event) {
 // Settle implements pipeline.Holder.
 func (h holder) Settle(from forward.Peer, verdicts []event.Verdict) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Settle(now, from, verdicts, out) })
+}
+
+// Done implements pipeline.Holder.
+func (h holder) Done(from forward.Peer, handles []event.Handle) {
+	h.forward(func(_ clock.Instant, out *forward.Moves) { h.table.Done(from, handles, out) })
 }
 
 // Newest implements pipeline.Holder.
@@ -151,6 +157,9 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	}
 	if len(out.Settled) > 0 {
 		m.pipeline.Settle(out.Settled)
+	}
+	if len(out.Done) > 0 {
+		m.pipeline.Done(out.Done, out.DoneEvents)
 	}
 	m.armForward()
 }
@@ -326,7 +335,7 @@ func (l *link) pump() {
 
 // answer sends the verdicts that wait, if no others are on their way.
 func (l *link) answer() {
-	if l.answering || l.owed || len(l.verdicts) == 0 {
+	if l.answering || l.owed || len(l.verdicts)+len(l.done) == 0 {
 		return
 	}
 	l.answering = true
@@ -335,13 +344,14 @@ func (l *link) answer() {
 		if !l.inUp || l.owed {
 			return
 		}
-		verdicts := l.verdicts
-		l.verdicts, l.owed = nil, true
+		verdicts, done := l.verdicts, l.done
+		l.verdicts, l.done, l.owed = nil, nil, true
 		l.arrive(&l.back, l.to, l.from, func() {
 			if !l.outUp {
 				return
 			}
 			holder{l.from}.Settle(forward.Peer(l.conn.inc), verdicts)
+			holder{l.from}.Done(forward.Peer(l.conn.inc), done)
 			l.pump() // it may be that nothing is owed any more
 			l.arrive(&l.there, l.from, l.to, func() {
 				l.owed = false
@@ -398,6 +408,16 @@ func (a answerer) Answer(to forward.StreamID, verdicts []event.Verdict) {
 	for _, l := range a.inbound {
 		if l.id == to && l.inUp {
 			l.verdicts = append(l.verdicts, verdicts...)
+			l.answer()
+		}
+	}
+}
+
+// Done implements pipeline.Answerer.
+func (a answerer) Done(to forward.StreamID, handles []event.Handle) {
+	for _, l := range a.inbound {
+		if l.id == to && l.inUp {
+			l.done = append(l.done, handles...)
 			l.answer()
 		}
 	}
