@@ -150,7 +150,7 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen *look, out *Output) {
 	s, bit := b.spans.find(seen.id, e.ID), bitOf(e.ID)
 	if s != nil && s.here.has(bit) {
-		b.join(b.search(b.actor(e.Key, seen.key), s, bit), from, e, out)
+		b.join(b.search(b.actorSeen(e.Key, seen), s, bit), from, e, out)
 		return
 	}
 	if s != nil && s.done.has(bit) {
@@ -167,7 +167,7 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 		b.refuseForeign(from, senderEpoch, out)
 		return
 	}
-	a := b.actor(e.Key, seen.key)
+	a := b.actorSeen(e.Key, seen)
 	bytes := seen.bytes
 	tooMuch := b.bytes > 0 && b.bytes+bytes > b.cfg.BytesMax || b.items.len() >= itemsMax
 	if tooMuch || a != nil && int(a.depth) >= b.cfg.DepthMax {
@@ -212,6 +212,7 @@ func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 // key, what it weighs, and its partition.
 type look struct {
 	id, key uint32
+	actor   uint32 // reference under the hash of the key, nearly always of its actor; 0 if there was none
 	bytes   int
 	part    *part // nil if there is no such partition
 }
@@ -232,14 +233,28 @@ func (b *Boxes) lookAhead(events []*event.Event) {
 		b.brought += seen.bytes - placeBytes
 		sum += int(b.spans.index.peek(seen.id) + b.keys.peek(seen.key))
 	}
+	fresh := 0
 	for i := range b.looks {
-		if ref := b.keys.peek(b.looks[i].key); ref != 0 {
-			a := b.actors.at(ref - 1)
+		seen := &b.looks[i]
+		if seen.actor = b.keys.guess(seen.key); seen.actor != 0 {
+			a := b.actors.at(seen.actor - 1)
 			sum += int(a.depth) + int(a.place)
 			if len(a.key) > 0 {
 				sum += int(a.key[0])
 			}
+			if a.tail != nil {
+				sum += int(a.tail.place)
+			}
+			continue
 		}
+		fresh++
+		if p := seen.part; p != nil && p.actors != nil {
+			sum += int(p.actors.place)
+		}
+	}
+	for _, place := range b.actors.next(fresh) {
+		a := b.actors.at(place)
+		sum += int(a.depth) + int(a.place)
 	}
 	for _, place := range b.items.next(len(events)) {
 		it := b.items.at(place)
@@ -420,8 +435,20 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 func (b *Boxes) readAhead(results []event.Result) {
 	sum := 0
 	for i := range results {
-		if it := b.find(results[i].Delivery); it != nil {
-			sum += it.actor.part.running + int(it.actor.place) + it.arrival.items + len(it.joined) + int(b.spans.at(it.span).done[0])
+		it := b.find(results[i].Delivery)
+		if it == nil {
+			continue
+		}
+		a := it.actor
+		sum += a.part.running + int(a.place) + it.arrival.items + len(it.joined) + int(b.spans.at(it.span).done[0])
+		if a.head == nil { // it will go
+			sum += int(b.keys.peek(a.hash))
+			if a.inPart.prev != nil {
+				sum += int(a.inPart.prev.place)
+			}
+			if a.inPart.next != nil {
+				sum += int(a.inPart.next.place)
+			}
 		}
 	}
 	b.read = sum // or the compiler would leave it all out
@@ -756,6 +783,16 @@ func (b *Boxes) actor(key event.Key, hash uint32) *actor {
 		return nil
 	}
 	return b.actors.at(ref - 1)
+}
+
+// actorSeen is actor for an event that lookAhead has seen, while no actor has gone since.
+func (b *Boxes) actorSeen(key event.Key, seen *look) *actor {
+	if seen.actor != 0 {
+		if a := b.actors.at(seen.actor - 1); a.key == key {
+			return a
+		}
+	}
+	return b.actor(key, seen.key)
 }
 
 func (b *Boxes) hashOfKey(key event.Key) uint32 {

@@ -98,6 +98,22 @@ func says(to Sender, handle event.Handle, v event.Verdict) Addressed {
 	return Addressed{To: to, Verdict: v}
 }
 
+// Two keys may have one hash: who looked ahead may have seen the actor of the other one.
+func TestAnotherActorUnderTheHashIsNotTaken(t *testing.T) {
+	f := newFixture(t, nil)
+	ann, bob := f.event("ann"), f.event("bob")
+	f.accept(Local, ann, bob)
+	ref := f.actor("ann", f.hashOfKey("ann")).ref()
+	for _, key := range []event.Key{"ann", "bob"} {
+		if a := f.actorSeen(key, &look{key: f.hashOfKey(key), actor: ref}); a == nil || a.key != key {
+			t.Errorf("for key %s found %+v", key, a)
+		}
+	}
+	if a := f.actorSeen("eve", &look{key: f.hashOfKey("eve"), actor: ref}); a != nil {
+		t.Errorf("for a key without an actor found that of %s", a.key)
+	}
+}
+
 func TestDifferentKeysRunSideBySideAndOneKeyInOrder(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second, other := f.event("ann"), f.event("ann"), f.event("bob")

@@ -25,6 +25,15 @@ func TestIndexMatchesAMap(t *testing.T) {
 			if x.n != len(want) {
 				t.Fatalf("it counts %d references, want %d", x.n, len(want))
 			}
+			used := map[uint32]bool{}
+			for _, h := range want {
+				used[h] = true
+			}
+			for _, h := range []uint32{0, indexMin - 1, 7 * indexMin} {
+				if got := x.guess(h); (got != 0) != used[h] || got != 0 && want[got] != h {
+					t.Fatalf("guessed %d under hash %d, which has any: %v", got, h, used[h])
+				}
+			}
 			for ref := uint32(1); ref <= next; ref++ {
 				h, known := want[ref]
 				if got := x.find(h, func(r uint32) bool { return r == ref }); known != (got == ref) || !known && got != 0 {
