@@ -30,6 +30,7 @@ type Desk struct {
 
 	unsent  []event.Delivery            // given, in no frame yet; a prefix of it is spent
 	spent   int                         // of unsent
+	sizes   [64]int                     // scratch of Frame
 	sent    slots                       // in a frame
 	revoked []event.DeliveryID          // names of what was sent and taken back; some may be gone
 	until   clock.Instant               // the lease behind the newest Pong: bounds every delivery that is not revoked
@@ -80,6 +81,11 @@ func (d *Desk) StartTake() int {
 // Give puts what was taken since StartTake on the desk. What was revoked meanwhile
 // goes back to its mailbox.
 func (d *Desk) Give(taken []event.Delivery, dst []event.Result) []event.Result {
+	if len(d.missed) == 0 && !d.all && !d.broken && !d.draining { // nearly always
+		d.unsent = append(d.unsent, taken...)
+		d.taking = false
+		return dst
+	}
 	for i := range taken {
 		t := &taken[i]
 		if _, missed := d.missed[t.Partition]; missed || d.all || d.broken || d.draining {
@@ -102,28 +108,34 @@ func (d *Desk) Unsent() bool { return d.spent < len(d.unsent) }
 func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
 	sum := 0
 	for d.Unsent() && len(dst) < events {
-		next := &d.unsent[d.spent]
-		size := next.Event.Bytes()
-		if size > eventMax {
-			rejected = append(rejected, tooLarge(next.ID, size, eventMax))
-			d.spend()
-			continue
+		next := d.unsent[d.spent:]
+		next = next[:min(len(next), events-len(dst), len(d.sizes))]
+		for i := range next { // first this alone: then their cache misses overlap
+			d.sizes[i] = next[i].Event.Bytes()
 		}
-		if len(dst) > 0 && sum+size > bytes {
-			break
+		for i := range next {
+			size := d.sizes[i]
+			if size > eventMax {
+				rejected = append(rejected, tooLarge(next[i].ID, size, eventMax))
+				continue
+			}
+			if len(dst) > 0 && sum+size > bytes {
+				d.spend(i)
+				return dst, rejected
+			}
+			sum += size
+			dst = append(dst, next[i])
+			dst[len(dst)-1].ID = d.sent.take(next[i].ID, next[i].Partition)
 		}
-		sum += size
-		dst = append(dst, *next)
-		dst[len(dst)-1].ID = d.sent.take(next.ID, next.Partition)
-		d.spend()
+		d.spend(len(next))
 	}
 	return dst, rejected
 }
 
-// spend drops the first unsent delivery.
-func (d *Desk) spend() {
-	d.unsent[d.spent] = event.Delivery{}
-	d.spent++
+// spend drops the first n unsent deliveries.
+func (d *Desk) spend(n int) {
+	clear(d.unsent[d.spent : d.spent+n])
+	d.spent += n
 	if !d.Unsent() {
 		d.unsent, d.spent = d.unsent[:0], 0
 	}
@@ -131,6 +143,7 @@ func (d *Desk) spend() {
 
 // Answer takes results of the worker and appends those that end a delivery, under
 // the id that the mailboxes know. An answer counts on a broken stream too, if it had been sent before.
+// dst may be the beginning of results, which are then overwritten.
 func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result {
 	for i := range results {
 		s := d.sent.of(results[i].Delivery)

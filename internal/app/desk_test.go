@@ -119,6 +119,59 @@ func TestFrameBounds(t *testing.T) {
 	}
 }
 
+// Frames are made of some events at a time, and end anywhere in them.
+func TestFramesGiveAllInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const eventMax = 1000
+		d := NewDesk(1000)
+		d.StartTake()
+		var given []event.Delivery
+		var want, got []event.DeliveryID
+		large := 0
+		for i := range rapid.IntRange(0, 300).Draw(t, "given") {
+			size := rapid.IntRange(0, eventMax-200).Draw(t, "bytes") // an event weighs 256 more
+			given = append(given, event.Delivery{ID: event.DeliveryID(i), Event: &event.Event{Payload: make([]byte, size)}})
+			if given[i].Event.Bytes() > eventMax {
+				large++
+			} else {
+				want = append(want, given[i].ID)
+			}
+		}
+		d.Give(given, nil)
+		var rejected []event.Result
+		for d.Unsent() {
+			events, bytes := rapid.IntRange(1, 200).Draw(t, "events"), rapid.IntRange(1, 100_000).Draw(t, "bytes of frame")
+			var frame []event.Delivery
+			frame, rejected = d.Frame(events, bytes, eventMax, nil, rejected)
+			sum := 0
+			for _, x := range frame {
+				got = append(got, d.sent.of(x.ID).id)
+				sum += x.Event.Bytes()
+			}
+			if len(frame) > events || sum > bytes && len(frame) > 1 {
+				t.Fatalf("a frame of %d events and %d bytes, want at most %d and %d", len(frame), sum, events, bytes)
+			}
+			if len(frame) == 0 && d.Unsent() {
+				t.Fatal("an empty frame")
+			}
+		}
+		if !slices.Equal(got, want) || len(rejected) != large {
+			t.Fatalf("sent %v and rejected %d, want %v and %d", got, len(rejected), want, large)
+		}
+	})
+}
+
+func TestAnswersInTheirOwnMemory(t *testing.T) {
+	d := busy(t, 1, 2)
+	results := []event.Result{
+		{Delivery: 777, Kind: event.ResultDone},
+		{Delivery: d.name(20), Kind: event.ResultRetry, Reason: "later"},
+		{Delivery: 778, Kind: event.ResultDone},
+		{Delivery: d.name(10), Kind: event.ResultDone},
+	}
+	wantResults(t, "those that are known", d.Answer(results, results[:0]), "20:retry 10:done ")
+}
+
 func TestAnswers(t *testing.T) {
 	d := busy(t, 1, 2)
 	d.StartTake()

@@ -18,8 +18,7 @@ func (s *Server) Manual() *Manual { return &Manual{newSession(s)} }
 
 // Take takes one frame of the worker in. After an error the stream is over.
 func (m *Manual) Take(f *appwire.FromWorker) error {
-	_, err := m.session.handle(f, nil)
-	return err
+	return m.session.handle(f)
 }
 
 // Give returns the next frame to the worker, a *appv1.WorkResponse or a

@@ -110,11 +110,10 @@ func (w *session) wake() {
 // read takes frames until the stream ends or the worker breaks the rules.
 func (w *session) read(stream grpc.ServerStream) {
 	var frame appwire.FromWorker
-	var known []event.Result
 	for {
 		err := stream.RecvMsg(&frame)
 		if err == nil {
-			known, err = w.handle(&frame, known[:0])
+			err = w.handle(&frame)
 		}
 		if err != nil {
 			w.end(err)
@@ -134,21 +133,21 @@ func (w *session) end(err error) {
 	w.wake()
 }
 
-// handle takes one frame in. results is scratch, and returned.
-func (w *session) handle(f *appwire.FromWorker, results []event.Result) ([]event.Result, error) {
+// handle takes one frame in, and writes to its results.
+func (w *session) handle(f *appwire.FromWorker) error {
 	if !w.greeted { // only the reader writes it
 		if f.Other == nil || f.Other.GetHello() == nil {
-			return results, status.Error(codes.InvalidArgument, "app: the first frame is not a Hello")
+			return status.Error(codes.InvalidArgument, "app: the first frame is not a Hello")
 		}
-		return results, w.hello(f.Other.GetHello())
+		return w.hello(f.Other.GetHello())
 	}
 	if err := w.received(f.Receipt); err != nil {
-		return results, err
+		return err
 	}
 	if f.Other == nil {
-		return w.answer(f, results)
+		return w.answer(f)
 	}
-	return w.control(f.Other, results)
+	return w.control(f.Other)
 }
 
 // hello admits the worker.
@@ -216,18 +215,20 @@ func (w *session) received(receipt uint64) error {
 }
 
 // answer takes results in.
-func (w *session) answer(f *appwire.FromWorker, known []event.Result) ([]event.Result, error) {
+func (w *session) answer(f *appwire.FromWorker) error {
 	w.mu.Lock()
 	if f.Number != w.taken+1 {
 		defer w.mu.Unlock()
-		return known, status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.taken)
+		return status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.taken)
 	}
-	known = w.desk.Answer(f.Results, known)
+	known := w.desk.Answer(f.Results, f.Results[:0])
 	stats := w.desk.Stats()
 	w.mu.Unlock()
 
 	for i := range known {
-		known[i].Reason = cut(known[i].Reason, w.server.cfg.ReasonBytesMax)
+		if r := &known[i]; r.Reason != "" {
+			r.Reason = cut(r.Reason, w.server.cfg.ReasonBytesMax)
+		}
 	}
 	w.server.count(stats)
 	w.server.finish(known)
@@ -236,15 +237,15 @@ func (w *session) answer(f *appwire.FromWorker, known []event.Result) ([]event.R
 	w.taken = f.Number // only now: the receipt asks for more
 	w.mu.Unlock()
 	w.wake()
-	return known, nil
+	return nil
 }
 
 // control takes any other frame in.
-func (w *session) control(f *appv1.WorkRequest, results []event.Result) ([]event.Result, error) {
+func (w *session) control(f *appv1.WorkRequest) error {
 	switch frame := f.GetFrame().(type) {
 	case nil: // only a receipt
 	case *appv1.WorkRequest_Hello:
-		return results, status.Error(codes.InvalidArgument, "app: a second Hello")
+		return status.Error(codes.InvalidArgument, "app: a second Hello")
 	case *appv1.WorkRequest_Ping:
 		w.mu.Lock()
 		w.ping, w.pinged, w.quiet = frame.Ping.GetK(), true, 0
@@ -255,17 +256,17 @@ func (w *session) control(f *appv1.WorkRequest, results []event.Result) ([]event
 		w.desk.Progress(frame.Progress.GetDeliveryIds())
 		w.mu.Unlock()
 	case *appv1.WorkRequest_Drain:
-		return w.drain(frame.Drain, results), nil
+		w.drain(frame.Drain)
 	}
-	return results, nil
+	return nil
 }
 
 // drain ends the giving, as the worker asks.
-func (w *session) drain(d *appv1.Drain, results []event.Result) []event.Result {
+func (w *session) drain(d *appv1.Drain) {
 	w.mu.Lock()
 	first := !w.draining
 	w.draining = true
-	results = w.desk.Drain(results)
+	results := w.desk.Drain(nil)
 	w.mu.Unlock()
 	s := w.server
 	if first {
@@ -280,7 +281,6 @@ func (w *session) drain(d *appv1.Drain, results []event.Result) []event.Result {
 		}
 	}
 	s.notify()
-	return results
 }
 
 // write sends frames until the stream ends, and returns its status.

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
@@ -302,6 +304,31 @@ func sample(n int) []event.Delivery {
 		}}
 	}
 	return out
+}
+
+// BenchmarkColdDeliveries encodes events that are far from the processor, as those of a
+// busy router are: frames of a thousand out of a hundred thousand, in no order.
+func BenchmarkColdDeliveries(b *testing.B) {
+	const n, frames = 1024, 96
+	all := sample(n * frames)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	began, at := cpu(b), 0
+	for b.Loop() {
+		frame := ToWorker{Number: 1, Deliveries: all[at*n : (at+1)*n]}
+		frame.marshal().Free()
+		at = (at + 1) % frames
+	}
+	b.ReportMetric(float64(cpu(b)-began)/float64(b.N)/n, "cpu-ns/event")
+}
+
+// cpu returns the processor time of this process.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(t.Nano())
 }
 
 func BenchmarkDeliveries(b *testing.B) {

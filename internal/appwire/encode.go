@@ -92,20 +92,23 @@ const aheadMax = 32
 // many are under way at a time.
 func (e *encoder) readAhead(deliveries []event.Delivery) {
 	const line, most = 64, 512 // bytes; the processor itself reads ahead in what is long
+	read := byte(0)            // not e.read: each read would wait until the one before is written
 	for i := range deliveries {
 		ev := deliveries[i].Event
 		if len(ev.Key) > 0 {
-			e.read += ev.Key[0]
+			read ^= ev.Key[0]
 		}
-		for at := 0; at < min(len(ev.Payload), most); at += line {
-			e.read += ev.Payload[at]
+		payload := ev.Payload[:min(len(ev.Payload), most)]
+		for at := 0; at < len(payload); at += line {
+			read ^= payload[at]
 		}
 		for j := range ev.Properties {
 			if value := ev.Properties[j].Value; value != "" {
-				e.read += value[0]
+				read ^= value[0]
 			}
 		}
 	}
+	e.read ^= read
 }
 
 var encoders = sync.Pool{New: func() any {
@@ -182,7 +185,8 @@ func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 		b = appendVarint(b, 1, name)
 		b = appendString(b, 2, value)
 	}
-	var n numbers
+	b = slices.Grow(b, numbersMax)
+	n := numbers{b: (*[numbersMax]byte)(b[len(b):][:numbersMax])}
 	n.put(6, uint64(ev.ID.Ledger))
 	n.put(7, uint64(ev.ID.Entry))
 	n.put(8, zigzag(ev.ID.Batch))
@@ -192,7 +196,7 @@ func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 	n.put(12, uint64(ev.PublishTime))
 	n.put(13, uint64(ev.EventTime))
 	n.put(14, uint64(d.Attempt))
-	b = append(b, n.b[:n.len]...)
+	b = b[:len(b)+int(n.len)]
 	b = appendString(b, 15, text(ev.Trace()))
 	if ev.Redelivery != 0 {
 		b = protowire.AppendTag(b, 16, protowire.VarintType)
@@ -201,24 +205,27 @@ func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 	return fillLen(b, begin, room)
 }
 
-// numbers are varint fields in a row, of which there are at most nine.
+// numbers are varint fields in a row, written to where they stay. There are at most
+// nine, of at most eleven bytes each.
 type numbers struct {
-	b   [128]byte
+	b   *[numbersMax]byte
 	len uint
 }
+
+const numbersMax = 128
 
 func (n *numbers) put(field int, v uint64) {
 	if v == 0 {
 		return
 	}
 	at := n.len
-	n.b[at%128] = byte(field<<3) | varint
+	n.b[at%numbersMax] = byte(field<<3) | varint
 	at++
 	for ; v >= 0x80; v >>= 7 {
-		n.b[at%128] = byte(v) | 0x80
+		n.b[at%numbersMax] = byte(v) | 0x80
 		at++
 	}
-	n.b[at%128] = byte(v)
+	n.b[at%numbersMax] = byte(v)
 	n.len = at + 1
 }
 
