@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/ringfence/router/internal/appwire"
@@ -119,7 +118,6 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 		grpc.ConnectionTimeout(cfg.HelloTimeout),
 		grpc.MaxConcurrentStreams(uint32(cfg.WorkersMax) + spareStreams), // of one connection; the workers of all are bounded too
 		grpc.MaxHeaderListSize(headerBytesMax),
-		experimental.BufferPool(appwire.FrameBuffers()), // gRPC's own wipes each buffer before it is written over
 		// Ends the connection of a process that is frozen while a frame to it is stuck, and
 		// one that nobody uses.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.SilenceMax, Timeout: cfg.SilenceMax / 2, MaxConnectionIdle: idleMax}),
