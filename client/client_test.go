@@ -122,6 +122,43 @@ func TestOneAtATimePerKeyAndManyKeysAtOnce(t *testing.T) {
 	}
 }
 
+// Handlers that return at once are run several at a time by one goroutine, which must hold
+// back neither the events behind one that blocks nor the results of those before it.
+func TestNobodyWaitsBehindAHandlerThatBlocks(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	release := make(chan struct{})
+	r.Start(func(_ context.Context, e *client.Event) error {
+		if e.Payload[0] == 1 {
+			<-release
+		}
+		return nil
+	})
+	var quick, stuck []*clienttest.Delivery
+	for i := range 900 {
+		e := &client.Event{Key: fmt.Sprint(i), Payload: []byte{0}}
+		if i%7 == 3 {
+			e.Payload[0] = 1
+			stuck = append(stuck, r.Deliver(e))
+			continue
+		}
+		quick = append(quick, r.Deliver(e))
+	}
+	for _, d := range quick {
+		select {
+		case <-d.Over():
+		case <-time.After(10 * time.Second):
+			close(release)
+			t.Fatal("an event waited for one of another key")
+		}
+	}
+	close(release)
+	for _, d := range append(quick, stuck...) {
+		if got := d.Outcome(); got.Kind != clienttest.Done {
+			t.Fatalf("outcome = %v, want done", got)
+		}
+	}
+}
+
 func TestMaxInFlightBoundsHandlers(t *testing.T) {
 	var running, most atomic.Int32
 	r := clienttest.NewRouter(t)

@@ -17,8 +17,8 @@ import (
 // runner is one Run: the pool of goroutines that handlers run in, and the streams.
 //
 // One lock guards the pool and the inboxes of all streams, so that a goroutine
-// answers one event and takes the next in one go. It is held for a few lines of the
-// machine, and never while a handler runs.
+// answers the events of a [hand] and takes the next in one go. It is held for a few lines of
+// the machine for each, and never while a handler runs.
 type runner struct {
 	options
 	endpoint endpoint
@@ -40,7 +40,8 @@ type runner struct {
 	parked  int
 	pool    int
 	running int
-	waking  bool // one goroutine is on its way to the lock: it will wake the next
+	waking  bool    // one goroutine is on its way to the lock: it will wake the next
+	hands   []*hand // those with events that have not started; none unless waking
 	retired bool
 }
 
@@ -81,6 +82,7 @@ func (r *runner) retire() {
 func (r *runner) busy() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.recall()
 	return r.running
 }
 
@@ -90,7 +92,7 @@ func (r *runner) busy() int {
 // microseconds, and handlers that return at once are run by a few, without a switch
 // of goroutines for each event.
 func (r *runner) wakeOne() {
-	if r.waking || r.live == nil || !r.live.inbox.Startable() {
+	if r.waking || len(r.hands) == 0 && (r.live == nil || !r.live.inbox.Startable()) {
 		return
 	}
 	switch {
@@ -107,13 +109,11 @@ func (r *runner) wakeOne() {
 // handle is one goroutine of the pool.
 func (r *runner) handle() {
 	defer r.leave()
-	var e *Event
-	var result event.Result
-	for woken := true; ; woken = false {
-		if e = r.next(e, result, woken); e == nil {
-			return
+	var h hand
+	for woken := true; r.next(&h, woken); woken = false {
+		for more := true; more; more = h.advance(&r.hooks) {
+			r.call(&h)
 		}
-		result = r.call(e)
 	}
 }
 
@@ -126,28 +126,24 @@ func (r *runner) leave() {
 	r.wakeOne()
 }
 
-// next answers the event that the goroutine has finished, if any, and returns the
-// next one to work on; nil means that the goroutine is to end.
-func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
+// next answers the events of a hand whose handlers have returned, and fills it anew; false
+// means that the goroutine is to end.
+func (r *runner) next(h *hand, woken bool) bool {
 	now := r.hooks.Starting() // before every start: a machine that was asleep must not begin
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if finished != nil {
-		r.finish(finished, result)
-	}
+	r.settle(h)
 	for {
 		if woken {
 			r.waking = false
+			r.recall()
 		}
-		if r.live != nil {
-			if e := r.live.inbox.Take(now); e != nil {
-				r.running++
-				r.wakeOne()
-				return e
-			}
+		if r.live != nil && r.fill(h, now) {
+			r.wakeOne()
+			return true
 		}
 		if r.retired {
-			return nil
+			return false
 		}
 		r.parked++
 		r.work.Wait()
@@ -157,19 +153,12 @@ func (r *runner) next(finished *Event, result event.Result, woken bool) *Event {
 	}
 }
 
-// finish answers an event. The lock is held.
-func (r *runner) finish(e *Event, result event.Result) {
-	r.running--
-	s := e.run.stream
-	s.inbox.End(&e.run.item, result)
-	s.answered()
-}
-
-// call runs the handler and returns its result.
-func (r *runner) call(e *Event) (result event.Result) {
+// call runs the handler of the event whose turn it is and notes its result.
+func (r *runner) call(h *hand) {
+	e, result := h.events[h.now], &h.results[h.now]
 	if r.propagator != nil {
 		end := r.trace(e)
-		defer func() { end(result) }()
+		defer func() { end(*result) }()
 	}
 	returned := false
 	defer func() {
@@ -179,27 +168,28 @@ func (r *runner) call(e *Event) (result event.Result) {
 		// A panic, or runtime.Goexit; after the latter this goroutine ends.
 		if thrown := recover(); thrown != nil {
 			r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", thrown, "stack", string(debug.Stack()))
-			result = r.resultOf(e, fmt.Errorf("panic: %v", thrown))
+			*result = r.resultOf(e, fmt.Errorf("panic: %v", thrown))
 			return
 		}
-		result = r.resultOf(e, errors.New("the handler ended its goroutine"))
+		*result = r.resultOf(e, errors.New("the handler ended its goroutine"))
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.finish(e, result)
+		r.settle(h)
 	}()
 	err := r.handler(&e.run.ctx, e)
-	result = r.resultOf(e, err) // calls Error of what the handler returned, which may panic
+	if err == nil {
+		_ = e.run.ctx.end(context.Canceled) // whatever it says: the work is done
+		result.Kind = event.ResultDone
+	} else {
+		*result = r.resultOf(e, err) // calls Error of what the handler returned, which may panic
+	}
 	returned = true
-	return result
 }
 
-// resultOf turns what a handler returned into the answer to the router. A handler
-// that was cut has not failed, whatever it says; one that came through has done it.
+// resultOf turns a failure of a handler into the answer to the router. A handler that was
+// cut has not failed, whatever it says.
 func (r *runner) resultOf(e *Event, err error) event.Result {
 	cause := e.run.ctx.end(context.Canceled)
-	if err == nil {
-		return event.Result{Kind: event.ResultDone}
-	}
 	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout) {
 		return event.Result{Kind: event.ResultCancelled}
 	}

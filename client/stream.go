@@ -165,6 +165,7 @@ func (r *runner) begin(s *stream) {
 func (r *runner) end(s *stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.recall()
 	s.inbox.BreakOff()
 	r.live = nil
 }
@@ -186,6 +187,7 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 		case <-ticker.C:
 		}
 		r.mu.Lock()
+		r.recall()
 		lost := s.inbox.Check(r.hooks.Now(), nil)
 		left := s.inbox.Started()
 		s.silence += checkEvery
@@ -238,6 +240,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		}
 		s.notify() // the receipt, so that the next frame can come
 	} else {
+		r.recall()
 		lost, slow, err = s.control(f.Other)
 	}
 	r.wakeOne()
@@ -480,6 +483,7 @@ func (s *stream) ping() error {
 // drain asks for no further deliveries.
 func (s *stream) drain() error {
 	s.runner.mu.Lock()
+	s.runner.recall()
 	s.inbox.Drain()
 	s.runner.mu.Unlock()
 	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{

@@ -59,7 +59,7 @@ type Item[T any] struct {
 // Give adds a delivery to what waits.
 func (b *Inbox[T]) Give(it *Item[T]) {
 	if b.draining {
-		b.answer(it, event.Result{Kind: event.ResultNotStarted})
+		b.refuse(it)
 		return
 	}
 	b.waiting.push(it)
@@ -77,6 +77,13 @@ func (b *Inbox[T]) Take(now clock.Instant) *T {
 	return it.Of
 }
 
+// PutBack lets a delivery wait again, in front of all others, that was taken, has not
+// started, and was not revoked since.
+func (b *Inbox[T]) PutBack(it *Item[T]) {
+	it.move(nil)
+	b.waiting.unshift(it)
+}
+
 // Startable reports whether Take would return something, as far as can be told
 // without the clock.
 func (b *Inbox[T]) Startable() bool {
@@ -84,17 +91,23 @@ func (b *Inbox[T]) Startable() bool {
 }
 
 // End answers a delivery whose handler has returned.
-func (b *Inbox[T]) End(it *Item[T], r event.Result) {
+func (b *Inbox[T]) End(it *Item[T], r *event.Result) {
 	it.move(nil)
-	b.answer(it, r)
-}
-
-func (b *Inbox[T]) answer(it *Item[T], r event.Result) {
 	if b.broken {
 		return // only an answer on the same stream counts
 	}
-	b.Results = append(b.Results, r)
-	b.Results[len(b.Results)-1].Delivery = it.ID
+	// Field by field: r was just written so, and to copy it as a whole would wait for that.
+	b.Results = append(b.Results, event.Result{
+		Delivery: it.ID, Kind: r.Kind, TimedOut: r.TimedOut, After: r.After, Reason: r.Reason,
+	})
+}
+
+// refuse answers a delivery that does not start.
+func (b *Inbox[T]) refuse(it *Item[T]) {
+	it.move(nil)
+	if !b.broken {
+		b.Results = append(b.Results, event.Result{Delivery: it.ID, Kind: event.ResultNotStarted})
+	}
 }
 
 // SendPing notes a Ping that is sent after now, and returns its number.
@@ -134,8 +147,7 @@ func (b *Inbox[T]) Pong(now clock.Instant, k uint64, remaining time.Duration, dr
 func (b *Inbox[T]) Revoke(hit func(*Item[T]) bool) {
 	for it := range b.waiting.all() {
 		if hit(it) {
-			it.move(nil)
-			b.answer(it, event.Result{Kind: event.ResultNotStarted})
+			b.refuse(it)
 		}
 	}
 	for it := range b.running.all() {
@@ -200,8 +212,7 @@ func (b *Inbox[T]) Resume() { b.suspended = false }
 func (b *Inbox[T]) Drain() {
 	b.draining = true
 	for it := range b.waiting.all() {
-		it.move(nil)
-		b.answer(it, event.Result{Kind: event.ResultNotStarted})
+		b.refuse(it)
 	}
 }
 
@@ -236,6 +247,18 @@ func (l *list[T]) push(it *Item[T]) {
 		l.tail.next = it
 	}
 	l.tail = it
+	l.n++
+}
+
+// unshift is push at the front.
+func (l *list[T]) unshift(it *Item[T]) {
+	it.list, it.prev, it.next = l, nil, l.head
+	if l.head == nil {
+		l.tail = it
+	} else {
+		l.head.prev = it
+	}
+	l.head = it
 	l.n++
 }
 

@@ -234,7 +234,7 @@ func TestBrokenStreamKeepsTheLastDeadline(t *testing.T) {
 	if lost := b.Check(10*second, nil); len(lost) != 1 {
 		t.Error("not lost at the last deadline")
 	}
-	b.End(&events[0].item, event.Result{Kind: event.ResultDone})
+	b.End(&events[0].item, &event.Result{Kind: event.ResultDone})
 	if len(b.Results) > 0 || b.Started() > 0 {
 		t.Errorf("a broken stream has %d results and %d handlers, want none", len(b.Results), b.Started())
 	}
@@ -254,7 +254,7 @@ func TestSuspendAndDrain(t *testing.T) {
 	if got := answers(b); !slices.Equal(got, []string{"not_started", "not_started"}) {
 		t.Errorf("answers = %v, want that what waited and what came later was not started", got)
 	}
-	b.End(&events[0].item, event.Result{Kind: event.ResultDone})
+	b.End(&events[0].item, &event.Result{Kind: event.ResultDone})
 	if b.Started() != 0 || len(b.Results) != 3 {
 		t.Errorf("%d run, %d results; want none, and three", b.Started(), len(b.Results))
 	}
@@ -288,6 +288,14 @@ func TestInboxKeepsItsDeadlines(t *testing.T) {
 				if e := b.Take(now); e != nil {
 					if revoked[e] || !now.Before(newest) || !now.Before(b.Deadline(&e.item)) {
 						t.Fatalf("started at %v: revoked %v, newest Pong until %v", now, revoked[e], newest)
+					}
+				}
+			},
+			"put back": func(t *rapid.T) {
+				if e := b.running.tail; e != nil {
+					b.PutBack(e)
+					if b.waiting.head != e {
+						t.Fatal("what was put back is not in front")
 					}
 				}
 			},
@@ -348,7 +356,7 @@ func TestInboxKeepsItsDeadlines(t *testing.T) {
 			"end": func(t *rapid.T) {
 				for _, e := range all {
 					if l := e.item.list; l != nil && l != &b.waiting {
-						b.End(&e.item, event.Result{Kind: event.ResultDone})
+						b.End(&e.item, &event.Result{Kind: event.ResultDone})
 						return
 					}
 				}

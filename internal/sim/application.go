@@ -311,7 +311,7 @@ func (c *conn) end(h *handling, r event.Result) {
 	w := c.app.w
 	c.handlers = slices.DeleteFunc(c.handlers, func(o *handling) bool { return o == h })
 	w.checkEnd(h, r, inTime)
-	c.inbox.End(&h.item, r)
+	c.inbox.End(&h.item, &r)
 	c.flush()
 }
 
