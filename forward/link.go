@@ -117,18 +117,23 @@ func (l *link) ping(k uint64) {
 // wait, so that frames grow with the load and nothing ever waits for a timer.
 func (l *link) run(ctx context.Context, e end) error {
 	defer l.silence.Stop()
-	ticker := time.NewTicker(l.config.PingAfter / 4)
-	defer ticker.Stop()
 	pulse := pulse{link: l, spokeAt: l.now()}
+	timer := time.NewTimer(l.config.PingAfter)
+	defer timer.Stop()
 	for {
+		due := false
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-l.wakeup:
-		case <-ticker.C:
+		case <-timer.C:
+			due = true
 		}
 		if err := pulse.send(e); err != nil {
 			return err
+		}
+		if due {
+			timer.Reset(pulse.untilBeat())
 		}
 		switch more, err := e.sendAside(l.receiptOut.Load()); {
 		case err != nil:
@@ -189,8 +194,7 @@ func (p *pulse) send(e end) error {
 func (p *pulse) sendBeatIfDue(now clock.Instant, e end) error {
 	k := p.asked.Load()
 	if p.caller {
-		quietSince := min(p.spokeAt, clock.Instant(p.heardAt.Load()))
-		if now.Sub(max(quietSince, p.beatAt)) < p.config.PingAfter {
+		if now.Before(p.beatDue()) {
 			return nil
 		}
 		k = p.beat + 1
@@ -199,4 +203,19 @@ func (p *pulse) sendBeatIfDue(now clock.Instant, e end) error {
 	}
 	p.beat, p.beatAt, p.spokeAt = k, now, now
 	return e.sendBeat(k, p.receiptOut.Load())
+}
+
+// beatDue returns when the caller's next Ping is due, if nothing moves meanwhile.
+func (p *pulse) beatDue() clock.Instant {
+	quietSince := min(p.spokeAt, clock.Instant(p.heardAt.Load()))
+	return max(quietSince, p.beatAt).Add(p.config.PingAfter)
+}
+
+// untilBeat returns for how long the stream may sleep if nothing wakes it. Frames only
+// make it longer, so nobody needs to set the timer anew for them.
+func (p *pulse) untilBeat() time.Duration {
+	if !p.caller {
+		return time.Hour // it only answers, and who asks wakes it
+	}
+	return max(p.beatDue().Sub(p.now()), time.Millisecond)
 }

@@ -47,6 +47,9 @@ type Output struct {
 	// It says where to look: when it is read, the gate may have moved on. Only who
 	// moves gates can tell by Busy that a partition is drained and stays so.
 	Ended []ring.Partition
+	// Nearer says that a key waits for a retry that is due before all others, so that
+	// Next is nearer than it was.
+	Nearer bool
 	// Ignored counts results of deliveries that are unknown or over.
 	Ignored int
 }
@@ -826,6 +829,7 @@ func (b *Boxes) place(now clock.Instant, a *actor, out *Output) {
 	case a.heldUntil.After(now):
 		a.wait, a.since = WaitRetry, now
 		heap.Push(&b.held, a)
+		out.Nearer = out.Nearer || b.held[0] == a
 	default:
 		b.makeReady(now, a, out)
 	}

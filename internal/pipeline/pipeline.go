@@ -83,7 +83,8 @@ type Pipeline struct {
 	Stages
 	ended  func([]ring.Partition)
 	now    func() clock.Instant
-	traces *traces // nil: none are made
+	nearer chan struct{} // of capacity one: Boxes.Next has come nearer
+	traces *traces       // nil: none are made
 	diary  diary
 
 	self   atomic.Pointer[ownership.Incarnation]
@@ -107,7 +108,7 @@ type Pipeline struct {
 // anything runs, since the stages need the pipeline too. ended is told of
 // partitions without an open gate on which a delivery has ended; it must not block.
 func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
-	p := &Pipeline{ended: ended, now: now}
+	p := &Pipeline{ended: ended, now: now, nearer: make(chan struct{}, 1)}
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
@@ -124,20 +125,23 @@ func (p *Pipeline) SetSelf(inc ownership.Incarnation) {
 }
 
 // Run does what is due in the mailboxes, until ctx ends: retries, the ageing of the
-// window of done events. One ticker serves all events.
+// window of done events. One timer serves all events: it is set anew when a retry is due
+// before all others, and what else may come nearer, by seconds, it finds when it looks.
 func (p *Pipeline) Run(ctx context.Context) error {
-	const resolution = 10 * time.Millisecond
-	ticker := time.NewTicker(resolution)
-	defer ticker.Stop()
+	const resolution, look = 10 * time.Millisecond, 250 * time.Millisecond
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
-			if p.Boxes.Next() <= p.now() {
-				p.with(p.Boxes.Tick)
-			}
+		case <-p.nearer:
+		case <-timer.C:
 		}
+		if p.Boxes.Next() <= p.now() {
+			p.with(p.Boxes.Tick)
+		}
+		timer.Reset(min(max(p.Boxes.Next().Sub(p.now()), resolution), look))
 	}
 }
 
@@ -167,6 +171,12 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	}
 	if len(out.Ended) > 0 {
 		p.ended(out.Ended)
+	}
+	if out.Nearer {
+		select {
+		case p.nearer <- struct{}{}:
+		default: // Run has not looked yet
+		}
 	}
 }
 
