@@ -146,19 +146,21 @@ func (f *eventsFrame) bodyMax() int {
 // readAhead reads where the data of some events begin, likewise: when they are copied one
 // after the other, each copy would wait for its own miss.
 func (s *eventsScratch) readAhead(events []*event.Event) {
+	read := byte(0) // not s.read: each read would wait until the one before is written
 	for _, ev := range events {
 		if len(ev.Key) > 0 {
-			s.read += ev.Key[0]
+			read ^= ev.Key[0]
 		}
 		if len(ev.Payload) > 0 {
-			s.read += ev.Payload[0]
+			read ^= ev.Payload[0]
 		}
 		for i := range ev.Properties {
 			if value := ev.Properties[i].Value; value != "" {
-				s.read += value[0]
+				read ^= value[0]
 			}
 		}
 	}
+	s.read ^= read
 }
 
 // putBody writes the events into b and returns how long they are.
