@@ -1,0 +1,30 @@
+package forward
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// Who calls sleeps until its Ping is due, counted from the end that has been quiet for
+// longer, and who is called until it is asked.
+func TestStreamsSleepUntilTheirBeat(t *testing.T) {
+	config := DefaultConfig()
+	begin := clock.Instant(time.Hour)
+	now := begin
+	for _, caller := range []bool{true, false} {
+		l := newLink(config, func() clock.Instant { return now }, nil, func(error) {}, caller)
+		defer l.silence.Stop()
+		p := pulse{link: l, spokeAt: begin}
+		l.heardAt.Store(int64(begin.Add(100 * time.Millisecond)))
+		now = begin.Add(100 * time.Millisecond)
+		want := config.PingAfter - 100*time.Millisecond
+		if !caller {
+			want = time.Hour
+		}
+		if got := p.untilBeat(); got != want {
+			t.Errorf("caller %v: sleeps for %v, want %v", caller, got, want)
+		}
+	}
+}

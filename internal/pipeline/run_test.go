@@ -1,0 +1,66 @@
+package pipeline
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// wakes notes when workers were woken.
+type wakes struct {
+	Workers
+	now func() clock.Instant
+	at  []clock.Instant
+}
+
+func (w *wakes) Wake(...event.WorkerID) { w.at = append(w.at, w.now()) }
+
+// A retry is due when it says, though nobody looks for it meanwhile.
+func TestRetriesWakeWhoSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, asked := time.Now(), 0
+		now := func() clock.Instant { return clock.Instant(time.Hour).Add(time.Since(begin)) }
+		p := New(func([]ring.Partition) {}, func() clock.Instant { asked++; return now() })
+		boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "here", now)
+		woken := &wakes{now: now}
+		p.Stages = Stages{Boxes: boxes, Peers: deaf{}, App: woken}
+		e := &event.Event{Handle: 1, Key: "ann", Partition: ring.PartitionOf("ann"), ID: event.MessageID{Ledger: 7, Batch: -1}}
+		p.with(func(out *mailbox.Output) {
+			boxes.WorkerUp(1, out)
+			boxes.SetGates([]ownership.GateChange{{Partition: e.Partition, Gate: ownership.Open, Token: 1}}, event.Position{}, out)
+		})
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- p.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if most := 10 * 60; asked > most {
+			t.Errorf("the clock was read %d times in an idle minute, want at most %d", asked, most)
+		}
+		p.accept(3, event.Position{}, []*event.Event{e})
+		lease := ownership.Lease{Until: clock.Forever - 1}
+		given := boxes.Take(lease, 1, 1, nil)
+		if len(given) != 1 {
+			t.Fatalf("%d deliveries, want 1", len(given))
+		}
+		woken.at = nil
+		p.Finish([]event.Result{{Delivery: given[0].ID, Kind: event.ResultRetry, After: 40 * time.Millisecond}})
+		due := now().Add(40 * time.Millisecond)
+		time.Sleep(time.Second)
+		if len(woken.at) != 1 || woken.at[0].Before(due) || woken.at[0].Sub(due) > 10*time.Millisecond {
+			t.Errorf("the worker was woken at %v, want once, at %v or up to 10 ms later", woken.at, due)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
