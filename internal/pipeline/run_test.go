@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,17 +20,32 @@ import (
 type wakes struct {
 	Workers
 	now func() clock.Instant
+	mu  sync.Mutex
 	at  []clock.Instant
 }
 
-func (w *wakes) Wake(...event.WorkerID) { w.at = append(w.at, w.now()) }
+func (w *wakes) Wake(...event.WorkerID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at = append(w.at, w.now())
+}
+
+// taken returns what was noted since the last call.
+func (w *wakes) taken() []clock.Instant {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.at
+	w.at = nil
+	return at
+}
 
 // A retry is due when it says, though nobody looks for it meanwhile.
 func TestRetriesWakeWhoSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begin, asked := time.Now(), 0
+		begin := time.Now()
+		var asked atomic.Int64
 		now := func() clock.Instant { return clock.Instant(time.Hour).Add(time.Since(begin)) }
-		p := New(func([]ring.Partition) {}, func() clock.Instant { asked++; return now() })
+		p := New(func([]ring.Partition) {}, func() clock.Instant { asked.Add(1); return now() })
 		boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "here", now)
 		woken := &wakes{now: now}
 		p.Stages = Stages{Boxes: boxes, Peers: deaf{}, App: woken}
@@ -42,8 +59,8 @@ func TestRetriesWakeWhoSleeps(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- p.Run(ctx) }()
 		time.Sleep(time.Minute)
-		if most := 10 * 60; asked > most {
-			t.Errorf("the clock was read %d times in an idle minute, want at most %d", asked, most)
+		if got, most := asked.Load(), int64(10*60); got > most {
+			t.Errorf("the clock was read %d times in an idle minute, want at most %d", got, most)
 		}
 		p.accept(3, event.Position{}, []*event.Event{e})
 		lease := ownership.Lease{Until: clock.Forever - 1}
@@ -51,12 +68,12 @@ func TestRetriesWakeWhoSleeps(t *testing.T) {
 		if len(given) != 1 {
 			t.Fatalf("%d deliveries, want 1", len(given))
 		}
-		woken.at = nil
+		woken.taken()
 		p.Finish([]event.Result{{Delivery: given[0].ID, Kind: event.ResultRetry, After: 40 * time.Millisecond}})
 		due := now().Add(40 * time.Millisecond)
 		time.Sleep(time.Second)
-		if len(woken.at) != 1 || woken.at[0].Before(due) || woken.at[0].Sub(due) > 10*time.Millisecond {
-			t.Errorf("the worker was woken at %v, want once, at %v or up to 10 ms later", woken.at, due)
+		if at := woken.taken(); len(at) != 1 || at[0].Before(due) || at[0].Sub(due) > 10*time.Millisecond {
+			t.Errorf("the worker was woken at %v, want once, at %v or up to 10 ms later", at, due)
 		}
 		stop()
 		if err := <-ended; err != nil {
