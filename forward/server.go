@@ -156,23 +156,24 @@ func (s *Server) stop() {
 // SetEpoch says what the newest epoch is that this member has applied: peers are told.
 func (s *Server) SetEpoch(epoch event.Position) { s.epoch.Store(&epoch) }
 
+// inbound returns the stream of that name, nil if it is gone.
+func (s *Server) inbound(name StreamID) *inbound {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.streams[name]
+}
+
 // Answer sends verdicts on a stream. If the stream is gone they are dropped: its
 // peer sends the events again.
 func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
-	s.mu.RLock()
-	in := s.streams[to]
-	s.mu.RUnlock()
-	if in != nil {
+	if in := s.inbound(to); in != nil {
 		in.answer(verdicts)
 	}
 }
 
 // Done is Answer for verdicts that all say done, as almost all do.
 func (s *Server) Done(to StreamID, handles []event.Handle) {
-	s.mu.RLock()
-	in := s.streams[to]
-	s.mu.RUnlock()
-	if in != nil {
+	if in := s.inbound(to); in != nil {
 		in.done(handles)
 	}
 }
@@ -182,9 +183,7 @@ func (s *Server) Done(to StreamID, handles []event.Handle) {
 // does not keep the key. If the stream is gone it is dropped, and so it may be for
 // another reason: who waits for credit tries again without it.
 func (s *Server) Credit(to StreamID, key *event.Key, events int) {
-	s.mu.RLock()
-	in := s.streams[to]
-	s.mu.RUnlock()
+	in := s.inbound(to)
 	if in == nil {
 		return
 	}

@@ -132,12 +132,16 @@ func (d *diary) finished(results []event.Result, find func(event.DeliveryID) *ev
 func (d *diary) settled(settlements []forward.Settlement) {
 	for i := range settlements {
 		s := &settlements[i]
-		d.log.Debug("settled", "message_id", s.Event.ID.String(), "verdict", s.Verdict.Kind.String(), "attempts", s.Verdict.Attempts)
+		d.ended(s.Event, s.Verdict.Kind, s.Verdict.Attempts)
 	}
 }
 
 func (d *diary) done(events []*event.Event) {
 	for _, e := range events {
-		d.log.Debug("settled", "message_id", e.ID.String(), "verdict", event.Done.String(), "attempts", uint32(0))
+		d.ended(e, event.Done, 0) // a verdict that says done carries no attempts
 	}
+}
+
+func (d *diary) ended(e *event.Event, kind event.VerdictKind, attempts uint32) {
+	d.log.Debug("settled", "message_id", e.ID.String(), "verdict", kind.String(), "attempts", attempts)
 }
