@@ -88,6 +88,11 @@ type bench struct {
 }
 
 func run(ctx context.Context, o Options, w io.Writer) error {
+	release, err := alone(guard)
+	if err != nil {
+		return err
+	}
+	defer release()
 	dir, err := os.MkdirTemp("", "ringfence-bench-")
 	if err != nil {
 		return err
@@ -99,7 +104,7 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 	}
 	if a := (admin{pulsaradmin.Client{URL: o.AdminURL}}); a.there() {
 		if o.SingleAcks, err = a.acksSingleEvents(ctx); err != nil {
-			return err
+			return fmt.Errorf("%w: is the broker of PULSAR_ADMIN_URL running? make bench starts one where PULSAR_URL is not set", err)
 		}
 	}
 	list := experiments(o)
