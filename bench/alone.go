@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,8 +15,8 @@ const guard = "127.77.255.254:16650"
 // alone lets one bench run at a time: two would take each other's addresses and cores,
 // and print figures of both. The kernel ends the claim with the process, however it
 // dies.
-func alone(addr string) (release func(), err error) {
-	claim, err := net.Listen("tcp", addr)
+func alone(ctx context.Context, addr string) (release func(), err error) {
+	claim, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("another bench is running (it listens on %s): wait until it ends, as two at once measure each other", addr)
 	}

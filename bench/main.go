@@ -88,7 +88,7 @@ type bench struct {
 }
 
 func run(ctx context.Context, o Options, w io.Writer) error {
-	release, err := alone(guard)
+	release, err := alone(ctx, guard)
 	if err != nil {
 		return err
 	}
