@@ -104,7 +104,7 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 	}
 	if a := (admin{pulsaradmin.Client{URL: o.AdminURL}}); a.there() {
 		if o.SingleAcks, err = a.acksSingleEvents(ctx); err != nil {
-			return fmt.Errorf("%w: is the broker of PULSAR_ADMIN_URL running? make bench starts one where PULSAR_URL is not set", err)
+			return fmt.Errorf("%w: is the broker of --admin or PULSAR_ADMIN_URL running? make bench starts one where PULSAR_URL is not set", err)
 		}
 	}
 	list := experiments(o)
