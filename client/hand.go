@@ -118,7 +118,6 @@ func (r *runner) finish(h *hand, from, to int) {
 		h.events[i], h.results[i] = nil, event.Result{}
 	}
 	r.running -= to - from
-	h.stream.answered()
 }
 
 // putBack lets the events of a hand wait again. The lock is held.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client/internal/hook"
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 )
 
@@ -124,6 +125,14 @@ func (r *runner) leave() {
 	defer r.mu.Unlock()
 	r.pool--
 	r.wakeOne()
+	r.tell(r.hooks.Starting())
+}
+
+// tell lets the live stream say what has gathered. The lock is held.
+func (r *runner) tell(now clock.Instant) {
+	if r.live != nil {
+		r.live.tell(now)
+	}
 }
 
 // next answers the events of a hand whose handlers have returned, and fills it anew; false
@@ -140,8 +149,10 @@ func (r *runner) next(h *hand, woken bool) bool {
 		}
 		if r.live != nil && r.fill(h, now) {
 			r.wakeOne()
+			r.live.tell(now)
 			return true
 		}
+		r.tell(now)
 		if r.retired {
 			return false
 		}

@@ -66,6 +66,7 @@ type stream struct {
 	ongoing   []uint64
 	pingEvery time.Duration
 	silence   time.Duration // since the newest frame came
+	holding   clock.Instant // since when there has been something to say, 0 while there is not
 	reasonMax int
 	welcomed  bool
 	err       error // why the reader ended
@@ -227,10 +228,7 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	r := s.runner
 	r.mu.Lock()
 	s.silence = 0
-	if f.Receipt > s.receipt {
-		s.receipt = f.Receipt
-		s.answered()
-	}
+	s.receipt = max(s.receipt, f.Receipt)
 	var lost, slow []*Event
 	var err error
 	if f.Other == nil {
@@ -238,12 +236,12 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 		for _, e := range s.arrived.events {
 			s.inbox.Give(&e.run.item)
 		}
-		s.notify() // the receipt, so that the next frame can come
 	} else {
 		r.recall()
 		lost, slow, err = s.control(f.Other)
 	}
 	r.wakeOne()
+	s.tell(r.hooks.Starting())
 	r.mu.Unlock()
 	r.cancel(lost, ErrKeyLost)
 	r.cancel(slow, ErrHandlerTimeout)
@@ -297,7 +295,6 @@ func (s *stream) revoke(r *appv1.Revoke) (slow []*Event) {
 	if single := setOf(r.GetDeliveryIds()); len(single) > 0 {
 		slow = s.inbox.Cut(func(it *inbox.Item[Event]) bool { return single[uint64(it.ID)] }, nil)
 	}
-	s.answered()
 	return slow
 }
 
@@ -386,13 +383,26 @@ func (s *stream) notify() {
 	}
 }
 
-// answered makes the sender look if there are results that it may send. The lock is
-// held. While a Results frame is under way, results gather: its receipt wakes the
-// sender.
-func (s *stream) answered() {
-	if s.receipt == s.sent && len(s.inbox.Results) > 0 {
+// holdFor is how long a receipt, or a result, waits for what can go out with it.
+const holdFor = 200 * time.Microsecond
+
+// tell makes the sender look if there is something that it may send: results, of which
+// one frame is under way at a time, and the receipt, which asks for the next deliveries.
+// Both wait while a goroutine is on its way to start a handler, since it comes here again,
+// within microseconds, and most handlers end soon: then one frame carries what three would.
+// The last of these goroutines finds nobody on the way. The lock is held.
+func (s *stream) tell(now clock.Instant) {
+	if s.inbox.Draining() {
 		s.notify()
-	} else if s.inbox.Draining() {
+		return
+	}
+	if s.told == s.given && (s.receipt != s.sent || len(s.inbox.Results) == 0) {
+		return
+	}
+	if s.holding == 0 {
+		s.holding = now
+	}
+	if !s.runner.waking || now.Sub(s.holding) >= holdFor {
 		s.notify()
 	}
 }
@@ -527,6 +537,7 @@ func (s *stream) next() any {
 	r := s.runner
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	s.holding = 0
 	switch {
 	case len(s.ongoing) > 0:
 		f := &appv1.WorkRequest{Receipt: s.given, Frame: &appv1.WorkRequest_Progress{Progress: &appv1.Progress{DeliveryIds: s.ongoing}}}

@@ -141,11 +141,14 @@ func (w *session) handle(f *appwire.FromWorker) error {
 		}
 		return w.hello(f.Other.GetHello())
 	}
-	if err := w.received(f.Receipt); err != nil {
-		return err
-	}
 	if f.Other == nil {
-		return w.answer(f)
+		if err := w.answer(f); err != nil { // first: what it lets go on belongs into the deliveries that the receipt asks for
+			return err
+		}
+		return w.received(f)
+	}
+	if err := w.received(f); err != nil {
+		return err
 	}
 	return w.control(f.Other)
 }
@@ -200,15 +203,20 @@ func (w *session) greet(limit int) bool {
 	return w.greeted
 }
 
-// received notes the worker's receipt.
-func (w *session) received(receipt uint64) error {
+// received notes the worker's receipt, and that its results were taken in, for which the
+// next receipt asks for more.
+func (w *session) received(f *appwire.FromWorker) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if receipt > w.sent {
-		return status.Errorf(codes.InvalidArgument, "app: receipt for Deliveries frame %d, sent were %d", receipt, w.sent)
+	if f.Receipt > w.sent {
+		return status.Errorf(codes.InvalidArgument, "app: receipt for Deliveries frame %d, sent were %d", f.Receipt, w.sent)
 	}
-	if receipt > w.receipt {
-		w.receipt = receipt
+	news := f.Receipt > w.receipt || f.Other == nil
+	w.receipt = max(w.receipt, f.Receipt)
+	if f.Other == nil {
+		w.taken = f.Number
+	}
+	if news {
 		w.wake()
 	}
 	return nil
@@ -232,11 +240,6 @@ func (w *session) answer(f *appwire.FromWorker) error {
 	}
 	w.server.count(stats)
 	w.server.finish(known)
-
-	w.mu.Lock()
-	w.taken = f.Number // only now: the receipt asks for more
-	w.mu.Unlock()
-	w.wake()
 	return nil
 }
 
