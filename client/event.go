@@ -82,7 +82,7 @@ func (e *Event) Traceparent() string {
 // another chunk of work): what cuts a handler is its context. It is zero for an
 // event that no router delivered.
 func (e *Event) LeaseUntil() time.Time {
-	s := e.run.stream
+	s := e.run.ctx.stream
 	if s == nil {
 		return time.Time{}
 	}
@@ -97,7 +97,7 @@ func (e *Event) Progress(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if s := e.run.stream; s != nil {
+	if s := e.run.ctx.stream; s != nil {
 		s.progress(e)
 	}
 	return nil
@@ -105,18 +105,20 @@ func (e *Event) Progress(ctx context.Context) error {
 
 // delivery is the SDK's own part of an event: its state in the inbox of its stream.
 type delivery struct {
-	stream *stream // nil for an event that no router delivered
-	ctx    handlerContext
-	item   inbox.Item[Event] // guarded by the runner's lock, but for what never changes
+	ctx  handlerContext
+	item inbox.Item[Event] // guarded by the runner's lock, but for what never changes
 }
 
 // handlerContext is the context of one handler. It costs nothing until somebody
 // looks at it, which most handlers of small work never do: a standard context
 // stands behind it from the first call of Done or Value on.
 type handlerContext struct {
-	base  context.Context //nolint:containedctx // this is a context, and base its parent: that of all handlers, without a deadline
-	state atomic.Pointer[contextState]
+	stream *stream // that the event came on; nil if no router delivered it
+	state  atomic.Pointer[contextState]
 }
+
+// base returns the parent: the context of all handlers, which has no deadline.
+func (c *handlerContext) base() context.Context { return c.stream.runner.base }
 
 // contextState is what became of a handler's context: somebody has looked, or it has
 // ended before anybody did. It does not change; a standard context outlives its end.
@@ -144,7 +146,7 @@ func (c *handlerContext) Value(key any) any { return c.standard().Value(key) }
 func (c *handlerContext) Err() error {
 	switch s := c.state.Load(); {
 	case s == nil:
-		return c.base.Err()
+		return c.base().Err()
 	case s.std != nil:
 		return s.std.Err()
 	}
@@ -155,7 +157,7 @@ func (c *handlerContext) Err() error {
 // before the handler has the context.
 func (c *handlerContext) derive(base context.Context) { c.standardOf(base) }
 
-func (c *handlerContext) standard() context.Context { return c.standardOf(c.base) }
+func (c *handlerContext) standard() context.Context { return c.standardOf(c.base()) }
 
 // standardOf returns the context that stands behind this one. If there is none yet, it
 // becomes a child of base.
@@ -182,8 +184,8 @@ func (c *handlerContext) end(cause error) error {
 	for {
 		switch s := c.state.Load(); {
 		case s == nil:
-			if c.base.Err() != nil {
-				cause = context.Cause(c.base)
+			if c.base().Err() != nil {
+				cause = context.Cause(c.base())
 			}
 			if ended := endedBy(cause); c.state.CompareAndSwap(nil, ended) {
 				return cause

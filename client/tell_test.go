@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"unsafe"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -99,5 +100,11 @@ func TestNothingIsKeptByHandlersThatBlock(t *testing.T) {
 			r.retire()
 			r.handlers.Wait()
 		})
+	}
+}
+
+func TestEventsFillTheirSlab(t *testing.T) {
+	if size := unsafe.Sizeof(Event{}); slab*size != 8<<10 {
+		t.Errorf("%d events of %d bytes, want 8 KiB: allocations come in sizes", slab, size)
 	}
 }
