@@ -113,12 +113,9 @@ type delivery struct {
 // looks at it, which most handlers of small work never do: a standard context
 // stands behind it from the first call of Done or Value on.
 type handlerContext struct {
-	stream *stream // that the event came on; nil if no router delivered it
+	stream *stream // that the event came on, whose runner has the parent; nil if no router delivered it
 	state  atomic.Pointer[contextState]
 }
-
-// base returns the parent: the context of all handlers, which has no deadline.
-func (c *handlerContext) base() context.Context { return c.stream.runner.base }
 
 // contextState is what became of a handler's context: somebody has looked, or it has
 // ended before anybody did. It does not change; a standard context outlives its end.
@@ -146,7 +143,7 @@ func (c *handlerContext) Value(key any) any { return c.standard().Value(key) }
 func (c *handlerContext) Err() error {
 	switch s := c.state.Load(); {
 	case s == nil:
-		return c.base().Err()
+		return c.stream.runner.base.Err()
 	case s.std != nil:
 		return s.std.Err()
 	}
@@ -157,7 +154,7 @@ func (c *handlerContext) Err() error {
 // before the handler has the context.
 func (c *handlerContext) derive(base context.Context) { c.standardOf(base) }
 
-func (c *handlerContext) standard() context.Context { return c.standardOf(c.base()) }
+func (c *handlerContext) standard() context.Context { return c.standardOf(c.stream.runner.base) }
 
 // standardOf returns the context that stands behind this one. If there is none yet, it
 // becomes a child of base.
@@ -184,8 +181,8 @@ func (c *handlerContext) end(cause error) error {
 	for {
 		switch s := c.state.Load(); {
 		case s == nil:
-			if c.base().Err() != nil {
-				cause = context.Cause(c.base())
+			if c.stream.runner.base.Err() != nil {
+				cause = context.Cause(c.stream.runner.base)
 			}
 			if ended := endedBy(cause); c.state.CompareAndSwap(nil, ended) {
 				return cause

@@ -149,7 +149,7 @@ func (r *runner) next(h *hand, woken bool) bool {
 		}
 		if r.live != nil && r.fill(h, now) {
 			r.wakeOne()
-			r.live.tell(now)
+			r.tell(now)
 			return true
 		}
 		r.tell(now)

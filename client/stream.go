@@ -108,7 +108,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	var goroutines sync.WaitGroup
 	goroutines.Go(s.read)
 	over := make(chan struct{})
-	r.watches.Go(func() { s.watch(over, cut) }) //nolint:contextcheck // handlers have a context of their own
+	r.watches.Go(func() { s.watch(over, cut) })
 
 	err = s.send(ctx)
 	cancel()

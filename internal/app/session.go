@@ -203,8 +203,8 @@ func (w *session) greet(limit int) bool {
 	return w.greeted
 }
 
-// received notes the worker's receipt, and that its results were taken in, for which the
-// next receipt asks for more.
+// received notes the worker's receipt, and that its results, if the frame has some, were
+// taken in: our receipt for them, which asks for more, may go only now.
 func (w *session) received(f *appwire.FromWorker) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
