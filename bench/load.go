@@ -69,15 +69,53 @@ func keyNumber(name string) int {
 	return n
 }
 
+// visit is an event as shops have them, and what the json handler decodes: about 3 µs of
+// work at 256 bytes.
+type visit struct {
+	User     string  `json:"user"`
+	N        int     `json:"n"`
+	Type     string  `json:"type"`
+	Store    string  `json:"store"`
+	Session  string  `json:"session"`
+	Campaign string  `json:"campaign"`
+	Channel  string  `json:"channel"`
+	Currency string  `json:"currency"`
+	Total    float64 `json:"total"`
+	Items    int     `json:"items"`
+	Consent  bool    `json:"consent"`
+}
+
+// visitRest are the fields of a visit that are the same in all.
+const visitRest = `,"type":"cart_updated","store":"s-48213","session":"b7c9a1f20c554e0a","campaign":"thanksgiving"` +
+	`,"channel":"sms","currency":"USD","total":129.9,"items":3,"consent":true`
+
 // payload is an event of a backlog.
 func payload(key string, n, size int) []byte {
-	return fmt.Appendf(nil, `{"user":%q,"n":%d,"pad":%q}`, key, n, strings.Repeat("x", max(0, size-44)))
+	return fill(fmt.Appendf(make([]byte, 0, size+32), `{"user":%q,"n":%d`, key, n), size)
 }
 
 // stampedPayload is an event that tells when it was to be published, at places that
 // can be read without decoding it.
 func stampedPayload(key string, n, size int, at clock.Instant) []byte {
-	return fmt.Appendf(nil, `{"at":%19d,"n":%10d,"user":%q,"pad":%q}`, int64(at), n, key, strings.Repeat("x", max(0, size-71)))
+	return fill(fmt.Appendf(make([]byte, 0, size+32), `{"at":%19d,"n":%10d,"user":%q`, int64(at), n, key), size)
+}
+
+// fill ends the event that has begun, with the rest of a visit if there is room for that,
+// and so that it has size bytes, if it does not have more yet.
+func fill(event []byte, size int) []byte {
+	const pad, end = `,"pad":"`, `"}`
+	if len(event)+len(visitRest)+len(pad)+len(end) <= size {
+		event = append(event, visitRest...)
+	}
+	missing := size - len(event) - len(pad) - len(end)
+	if missing < 0 {
+		return append(event, '}')
+	}
+	event = append(event, pad...)
+	for range missing {
+		event = append(event, 'x')
+	}
+	return append(event, end...)
 }
 
 // readStamp is the reverse of stampedPayload.
@@ -213,10 +251,7 @@ func eventName(n int) string { return strconv.Itoa(n) }
 
 // decode is what the json handler does with an event.
 func decode(payload []byte) error {
-	var v struct {
-		User string `json:"user"`
-		N    int    `json:"n"`
-	}
+	var v visit
 	return json.Unmarshal(payload, &v)
 }
 
