@@ -88,13 +88,13 @@ func demoChildren() []*cobra.Command {
 			return err
 		}
 		if a.Broker == "" {
-			return run(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
+			return runAlone(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
 		}
 		memory, err := throughMemory(loaded.Config, a.Broker)
 		if err != nil {
 			return err
 		}
-		return run(cmd.Context(), loaded.Config, memory)
+		return runAlone(cmd.Context(), loaded.Config, memory)
 	})
 	app := child(demo.RoleApp, func(cmd *cobra.Command) error { return demo.RunApp(cmd.Context(), a, os.Stdout) })
 	plain := child(demo.RolePlain, func(cmd *cobra.Command) error { return demo.RunPlain(cmd.Context(), a, os.Stdout) })

@@ -20,6 +20,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/governor"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
@@ -40,7 +41,7 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
+			return runAlone(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
@@ -90,6 +91,12 @@ func throughPulsar(cfg config.Config) broker {
 			return controllog.NewPulsar(c, door.options(), log)
 		},
 	}
+}
+
+// runAlone is run in a process that does nothing else.
+func runAlone(ctx context.Context, cfg config.Config, b broker) error {
+	defer governor.Start(os.Environ())()
+	return run(ctx, cfg, b)
 }
 
 // run is the life of one member, from its listeners to the end of its drain.

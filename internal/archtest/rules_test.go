@@ -24,6 +24,7 @@ var arrows = map[string]arrow{
 	"internal/framepool": {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
 	"internal/reload":    {[]string{"internal/clock"}, "files, whatever is in them"},
+	"internal/governor":  {[]string{"internal/clock"}, "a process and its processors, whatever it does"},
 	"internal/event":     {[]string{"ring", "internal/clock"}, "shared words; an event names its partition, and one that is done the instant"},
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
