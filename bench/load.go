@@ -91,13 +91,13 @@ const visitRest = `,"type":"cart_updated","store":"s-48213","session":"b7c9a1f20
 
 // payload is an event of a backlog.
 func payload(key string, n, size int) []byte {
-	return fill(fmt.Appendf(make([]byte, 0, size+32), `{"user":%q,"n":%d`, key, n), size)
+	return fill(fmt.Appendf(nil, `{"user":%q,"n":%d`, key, n), size)
 }
 
 // stampedPayload is an event that tells when it was to be published, at places that
 // can be read without decoding it.
 func stampedPayload(key string, n, size int, at clock.Instant) []byte {
-	return fill(fmt.Appendf(make([]byte, 0, size+32), `{"at":%19d,"n":%10d,"user":%q`, int64(at), n, key), size)
+	return fill(fmt.Appendf(nil, `{"at":%19d,"n":%10d,"user":%q`, int64(at), n, key), size)
 }
 
 // fill ends the event that has begun, with the rest of a visit if there is room for that,
@@ -111,11 +111,7 @@ func fill(event []byte, size int) []byte {
 	if missing < 0 {
 		return append(event, '}')
 	}
-	event = append(event, pad...)
-	for range missing {
-		event = append(event, 'x')
-	}
-	return append(event, end...)
+	return append(event, pad+strings.Repeat("x", missing)+end...)
 }
 
 // readStamp is the reverse of stampedPayload.

@@ -95,7 +95,7 @@ func throughPulsar(cfg config.Config) broker {
 
 // runAlone is run in a process that does nothing else.
 func runAlone(ctx context.Context, cfg config.Config, b broker) error {
-	defer governor.Start(os.Environ())()
+	defer governor.Start()()
 	return run(ctx, cfg, b)
 }
 

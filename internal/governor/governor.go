@@ -8,9 +8,8 @@
 package governor
 
 import (
+	"os"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -50,12 +49,11 @@ func (p *Policy) Next(used, period time.Duration) (one bool) {
 }
 
 // Start governs this process until stop is called, which gives it back what Go would
-// give it. Nothing happens where GOMAXPROCS in the environment has decided already, as environ
-// tells ("NAME=value", as of [os.Environ]), on a machine with one processor, and where the system does
-// not say what a process uses. There must be one at a time in a process, and nobody
-// else who sets [runtime.GOMAXPROCS].
-func Start(environ []string) (stop func()) {
-	if _, err := cpuTime(); err != nil || decided(environ) || runtime.GOMAXPROCS(0) == 1 {
+// give it. Nothing happens where GOMAXPROCS in the environment has decided already, on a
+// machine with one processor, and where the system does not say what a process uses.
+// There must be one at a time in a process, and nobody else who sets [runtime.GOMAXPROCS].
+func Start() (stop func()) {
+	if _, err := cpuTime(); err != nil || decided() || runtime.GOMAXPROCS(0) == 1 {
 		return func() {}
 	}
 	ended := make(chan struct{})
@@ -72,15 +70,14 @@ func govern(ended <-chan struct{}) {
 	tick := time.NewTicker(Period)
 	defer tick.Stop()
 	var policy Policy
-	var one bool
 	for m := newMeter(); ; {
 		select {
 		case <-ended:
 			return
 		case <-tick.C:
 		}
-		was := one
-		if one = policy.Next(m.period()); one != was {
+		was := policy.one
+		if one := policy.Next(m.period()); one != was {
 			set(one)
 		}
 	}
@@ -96,9 +93,4 @@ func set(one bool) {
 }
 
 // decided tells whether whoever started the process has set GOMAXPROCS.
-func decided(environ []string) bool {
-	return slices.ContainsFunc(environ, func(v string) bool {
-		value, is := strings.CutPrefix(v, "GOMAXPROCS=")
-		return is && value != ""
-	})
-}
+func decided() bool { return os.Getenv("GOMAXPROCS") != "" }

@@ -1,6 +1,7 @@
 package governor
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"testing"
@@ -57,29 +58,36 @@ func TestALateLook(t *testing.T) {
 
 func TestDecided(t *testing.T) {
 	for _, c := range []struct {
-		environ []string
+		environ map[string]string
 		want    bool
 	}{
 		{nil, false},
-		{[]string{"GOGC=400", "MY_GOMAXPROCS=2"}, false},
-		{[]string{"GOMAXPROCS="}, false}, // which is nothing to Go, either
-		{[]string{"GOGC=400", "GOMAXPROCS=2"}, true},
+		{map[string]string{"GOGC": "400", "MY_GOMAXPROCS": "2"}, false},
+		{map[string]string{"GOMAXPROCS": ""}, false}, // which is nothing to Go, either
+		{map[string]string{"GOGC": "400", "GOMAXPROCS": "2"}, true},
 	} {
-		if got := decided(c.environ); got != c.want {
-			t.Errorf("%v: %t, want %t", c.environ, got, c.want)
-		}
+		t.Run(fmt.Sprint(c.environ), func(t *testing.T) {
+			t.Setenv("GOMAXPROCS", "")
+			for name, value := range c.environ {
+				t.Setenv(name, value)
+			}
+			if got := decided(); got != c.want {
+				t.Errorf("%t, want %t", got, c.want)
+			}
+		})
 	}
 }
 
 // The process of this test is governed: it gets down to one processor when it has little to
 // do, has all of them again when it works, and at the end.
 func TestStart(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
 	runtime.SetDefaultGOMAXPROCS()
 	all := runtime.GOMAXPROCS(0)
 	if _, err := cpuTime(); err != nil || all == 1 {
 		t.Skipf("nothing to govern here: %d processors, CPU time: %v", all, err)
 	}
-	stop := Start(nil)
+	stop := Start()
 	await := func(want int, meanwhile func()) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); runtime.GOMAXPROCS(0) != want; meanwhile() {
@@ -104,8 +112,9 @@ func TestStart(t *testing.T) {
 }
 
 func TestWhoHasDecidedIsNotGoverned(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "2")
 	before := runtime.NumGoroutine()
-	defer Start([]string{"GOMAXPROCS=2"})()
+	defer Start()()
 	if now := runtime.NumGoroutine(); now > before {
 		t.Errorf("%d goroutines, %d before", now, before)
 	}
