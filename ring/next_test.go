@@ -61,3 +61,48 @@ func TestNextRejects(t *testing.T) {
 		t.Error("no configuration, and no error")
 	}
 }
+
+// TestDefaultIsEvenAndKeepsStill: an even ring costs few moves between members that stay.
+func TestDefaultIsEvenAndKeepsStill(t *testing.T) {
+	cfg := ring.DefaultConfig()
+	fullest, most := 0.0, 0
+	for n := 2; n <= 32; n++ {
+		owners := ownersAmong(t, members(n), cfg)
+		load := make(map[ring.Member]int)
+		for _, owner := range owners {
+			load[owner]++
+			fullest = max(fullest, float64(load[owner])*float64(n)/ring.Partitions)
+		}
+		for _, after := range [][]ring.Member{members(n + 1), members(n - 1)} {
+			moves, err := cfg.Next(owners, after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			collateral := 0
+			for _, m := range moves {
+				if m.Kind == ring.Collateral {
+					collateral++
+				}
+			}
+			most = max(most, collateral)
+		}
+	}
+	t.Logf("the fullest member has %.3f times the average, and one that comes or goes moves at most %d partitions of others", fullest, most)
+	if fullest > 1.06 {
+		t.Errorf("a member has %.3f times the average, want at most 1.06", fullest)
+	}
+	if limit := ring.Partitions / 40; most > limit {
+		t.Errorf("%d partitions move between members that stay, want at most %d", most, limit)
+	}
+}
+
+// ownersAmong names the owner of each partition.
+func ownersAmong(t *testing.T, ms []ring.Member, cfg ring.Config) []ring.Member {
+	t.Helper()
+	r := build(t, ms, cfg)
+	owners := make([]ring.Member, ring.Partitions)
+	for p := range owners {
+		owners[p] = r.Owner(ring.Partition(p))
+	}
+	return owners
+}

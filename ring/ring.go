@@ -55,8 +55,9 @@ type Config struct {
 	Load float64
 }
 
-// DefaultConfig returns the placement that the defaults of the router use.
-func DefaultConfig() Config { return Config{VirtualNodes: 100, Load: 1.25} }
+// DefaultConfig returns the placement that the defaults of the router use: even, since a group is
+// full when its fullest member is, and what that moves is little (ADR 0023).
+func DefaultConfig() Config { return Config{VirtualNodes: 100, Load: 1.05} }
 
 // Validate reports every field that is out of range.
 func (c Config) Validate() error {
