@@ -9,7 +9,7 @@ import (
 // words are what every stage may import: data, pure decisions, and the wire.
 var words = []string{
 	"ring", "internal/event", "internal/clock", "internal/outcome", "internal/ownership", "internal/invariant",
-	"internal/planted", "proto",
+	"internal/planted", "internal/identity", "proto",
 }
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
@@ -26,8 +26,9 @@ var arrows = map[string]arrow{
 	"internal/reload":    {[]string{"internal/clock"}, "files, whatever is in them"},
 	"internal/governor":  {[]string{"internal/clock"}, "a process and its processors, whatever it does"},
 	"internal/event":     {[]string{"ring", "internal/clock"}, "shared words; an event names its partition, and one that is done the instant"},
+	"internal/identity":  {nil, "the bottom: names and values, whatever they mean"},
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
-	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
+	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/identity", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
 		slices.Concat(words, []string{"internal/membroker", "internal/pulsaradmin", "internal/pulsarsend"}),
@@ -134,6 +135,7 @@ var pureFiles = []pure{
 	{dir: "internal/outcome", files: []string{"*.go"}},
 	{dir: "internal/key", files: []string{"*.go"}},
 	{dir: "internal/ownership", files: []string{"*.go"}},
+	{dir: "internal/identity", files: []string{"*.go"}},
 	{dir: "internal/inbox", files: []string{"*.go"}},
 	{dir: "internal/app", files: []string{"desk.go", "slots.go", "ward.go"}},
 	{dir: "internal/node", files: []string{"gossip.go"}},

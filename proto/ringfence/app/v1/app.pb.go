@@ -693,9 +693,11 @@ type Deliveries struct {
 	// Property names, named by index in the deliveries.
 	Names []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
 	// The events.
-	Deliveries    []*Delivery `protobuf:"bytes,5,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Deliveries []*Delivery `protobuf:"bytes,5,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
+	// Schema versions, named by index in the deliveries.
+	SchemaVersions [][]byte `protobuf:"bytes,7,rep,name=schema_versions,json=schemaVersions,proto3" json:"schema_versions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Deliveries) Reset() {
@@ -763,6 +765,13 @@ func (x *Deliveries) GetDeliveries() []*Delivery {
 	return nil
 }
 
+func (x *Deliveries) GetSchemaVersions() [][]byte {
+	if x != nil {
+		return x.SchemaVersions
+	}
+	return nil
+}
+
 // Delivery is one event for the application.
 type Delivery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -798,8 +807,12 @@ type Delivery struct {
 	Traceparent string `protobuf:"bytes,15,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// How often Pulsar had delivered the message before.
 	RedeliveryCount uint32 `protobuf:"varint,16,opt,name=redelivery_count,json=redeliveryCount,proto3" json:"redelivery_count,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The second half of the fence, greater than that of any earlier delivery of the key with the same token. 0: the router does not say.
+	Turn uint64 `protobuf:"varint,17,opt,name=turn,proto3" json:"turn,omitempty"`
+	// Index into schema_versions plus 1, 0 when the producer gave no schema.
+	SchemaVersion uint32 `protobuf:"varint,21,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delivery) Reset() {
@@ -940,6 +953,20 @@ func (x *Delivery) GetTraceparent() string {
 func (x *Delivery) GetRedeliveryCount() uint32 {
 	if x != nil {
 		return x.RedeliveryCount
+	}
+	return 0
+}
+
+func (x *Delivery) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *Delivery) GetSchemaVersion() uint32 {
+	if x != nil {
+		return x.SchemaVersion
 	}
 	return 0
 }
@@ -1575,7 +1602,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\asuspend\x18\x06 \x01(\v2\x19.ringfence.app.v1.SuspendH\x00R\asuspend\x122\n" +
 	"\x06resume\x18\a \x01(\v2\x18.ringfence.app.v1.ResumeH\x00R\x06resume\x123\n" +
 	"\ago_away\x18\b \x01(\v2\x18.ringfence.app.v1.GoAwayH\x00R\x06goAwayB\a\n" +
-	"\x05frame\"\xe6\x01\n" +
+	"\x05frame\"\xec\x01\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\"\n" +
 	"\rmax_in_flight\x18\x02 \x01(\rR\vmaxInFlight\x12)\n" +
@@ -1585,7 +1612,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\vversion_min\x18\x06 \x01(\rR\n" +
 	"versionMin\x12\x1f\n" +
 	"\vversion_max\x18\a \x01(\rR\n" +
-	"versionMax\"\xbb\x01\n" +
+	"versionMaxJ\x04\b\b\x10\t\"\xbb\x01\n" +
 	"\aWelcome\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x120\n" +
@@ -1597,7 +1624,7 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\rmax_in_flight\x18\x01 \x01(\rR\vmaxInFlight\x12&\n" +
 	"\x0fframe_max_bytes\x18\x02 \x01(\rR\rframeMaxBytes\x12(\n" +
 	"\x10ping_interval_ms\x18\x03 \x01(\rR\x0epingIntervalMs\x12(\n" +
-	"\x10reason_max_bytes\x18\x04 \x01(\rR\x0ereasonMaxBytes\"\xa6\x01\n" +
+	"\x10reason_max_bytes\x18\x04 \x01(\rR\x0ereasonMaxBytes\"\xd5\x01\n" +
 	"\n" +
 	"Deliveries\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
@@ -1606,7 +1633,8 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12:\n" +
 	"\n" +
 	"deliveries\x18\x05 \x03(\v2\x1a.ringfence.app.v1.DeliveryR\n" +
-	"deliveries\"\x92\x04\n" +
+	"deliveries\x12'\n" +
+	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersionsJ\x04\b\x06\x10\a\"\xd3\x04\n" +
 	"\bDelivery\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x12\x1c\n" +
@@ -1628,19 +1656,21 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\revent_time_ms\x18\r \x01(\x03R\veventTimeMs\x12\x18\n" +
 	"\aattempt\x18\x0e \x01(\rR\aattempt\x12 \n" +
 	"\vtraceparent\x18\x0f \x01(\tR\vtraceparent\x12)\n" +
-	"\x10redelivery_count\x18\x10 \x01(\rR\x0fredeliveryCount\"4\n" +
+	"\x10redelivery_count\x18\x10 \x01(\rR\x0fredeliveryCount\x12\x12\n" +
+	"\x04turn\x18\x11 \x01(\x04R\x04turn\x12%\n" +
+	"\x0eschema_version\x18\x15 \x01(\rR\rschemaVersionJ\x04\b\x12\x10\x15\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"U\n" +
 	"\aResults\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
-	"\aresults\x18\x02 \x03(\v2\x18.ringfence.app.v1.ResultR\aresults\"\x8e\x01\n" +
+	"\aresults\x18\x02 \x03(\v2\x18.ringfence.app.v1.ResultR\aresults\"\x94\x01\n" +
 	"\x06Result\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.ringfence.app.v1.ResultKindR\x04kind\x12\x19\n" +
 	"\bafter_ms\x18\x03 \x01(\x04R\aafterMs\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"-\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reasonJ\x04\b\x05\x10\b\"-\n" +
 	"\bProgress\x12!\n" +
 	"\fdelivery_ids\x18\x01 \x03(\x04R\vdeliveryIds\"\x14\n" +
 	"\x04Ping\x12\f\n" +

@@ -257,7 +257,13 @@ type Node struct {
 	// Where its gossip listens.
 	GossipAddr string `protobuf:"bytes,5,opt,name=gossip_addr,json=gossipAddr,proto3" json:"gossip_addr,omitempty"`
 	// Where it stands in the order of forgetting: the position of its Hello or of its removal.
-	Since         *Position `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Since *Position `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// The topics that it is configured to consume, in full and ascending. Empty: it does not say.
+	Topics []string `protobuf:"bytes,7,rep,name=topics,proto3" json:"topics,omitempty"`
+	// The Ed25519 key by which the incarnation proves to its peers that a connection is its own, 32 bytes. Empty: none.
+	PublicKey []byte `protobuf:"bytes,8,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// The highest log version that it reads. 0: version 1.
+	LogVersion    uint32 `protobuf:"varint,9,opt,name=log_version,json=logVersion,proto3" json:"log_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,6 +340,82 @@ func (x *Node) GetSince() *Position {
 	return nil
 }
 
+func (x *Node) GetTopics() []string {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+func (x *Node) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *Node) GetLogVersion() uint32 {
+	if x != nil {
+		return x.LogVersion
+	}
+	return 0
+}
+
+// Setting is one setting on which all members of a group must agree.
+type Setting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, as in the configuration.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its value, as text.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Setting) Reset() {
+	*x = Setting{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Setting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Setting) ProtoMessage() {}
+
+func (x *Setting) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Setting.ProtoReflect.Descriptor instead.
+func (*Setting) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Setting) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Setting) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // Genesis is a first table. It is accepted whenever it is structurally valid; the last one wins.
 type Genesis struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -346,14 +428,18 @@ type Genesis struct {
 	// The members.
 	Members []*Node `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	// For each partition the index of its owner in members, as little-endian 16-bit numbers.
-	Table         []byte `protobuf:"bytes,5,opt,name=table,proto3" json:"table,omitempty"`
+	Table []byte `protobuf:"bytes,5,opt,name=table,proto3" json:"table,omitempty"`
+	// The settings on which the group agrees, ascending by name. Version 2.
+	Identity []*Setting `protobuf:"bytes,8,rep,name=identity,proto3" json:"identity,omitempty"`
+	// The author's newest Hello that it had read back: a Genesis of another identity that was accepted since then stands. Version 2.
+	After         *Position `protobuf:"bytes,9,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Genesis) Reset() {
 	*x = Genesis{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[3]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -365,7 +451,7 @@ func (x *Genesis) String() string {
 func (*Genesis) ProtoMessage() {}
 
 func (x *Genesis) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[3]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -378,7 +464,7 @@ func (x *Genesis) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Genesis.ProtoReflect.Descriptor instead.
 func (*Genesis) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{3}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Genesis) GetGen() uint32 {
@@ -416,6 +502,20 @@ func (x *Genesis) GetTable() []byte {
 	return nil
 }
 
+func (x *Genesis) GetIdentity() []*Setting {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Genesis) GetAfter() *Position {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
 // Epoch is a whole new table, accepted if prev is the current epoch.
 type Epoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -426,14 +526,18 @@ type Epoch struct {
 	// For each partition the index of its owner in members, as little-endian 16-bit numbers.
 	Table []byte `protobuf:"bytes,3,opt,name=table,proto3" json:"table,omitempty"`
 	// Why, for people.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The settings on which the group agrees, ascending by name. Version 2.
+	Identity []*Setting `protobuf:"bytes,5,rep,name=identity,proto3" json:"identity,omitempty"`
+	// The first epoch of version 2 repeats all that is known about its members, since members of version 1 did not. Version 2.
+	Nodes         []*Node `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[4]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +549,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[4]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +562,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{4}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Epoch) GetPrev() *Position {
@@ -489,6 +593,20 @@ func (x *Epoch) GetReason() string {
 	return ""
 }
 
+func (x *Epoch) GetIdentity() []*Setting {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Epoch) GetNodes() []*Node {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 // Beat renews the lease of its sender once it reads it back, and tells what of old tenures still runs.
 type Beat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -510,14 +628,16 @@ type Beat struct {
 	Unreachable [][]byte `protobuf:"bytes,8,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	// Of partitions in draining, in ascending order: on which keys alone a delivery
 	// still runs. Of a partition that is missing here, any key may be one.
-	Busy          []*BusyKeys `protobuf:"bytes,9,rep,name=busy,proto3" json:"busy,omitempty"`
+	Busy []*BusyKeys `protobuf:"bytes,9,rep,name=busy,proto3" json:"busy,omitempty"`
+	// The hash over the records from the Genesis to applied. 0: the sender does not compute it.
+	PrefixHash    uint64 `protobuf:"fixed64,10,opt,name=prefix_hash,json=prefixHash,proto3" json:"prefix_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[5]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +649,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[5]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +662,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{5}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Beat) GetSeq() uint64 {
@@ -608,6 +728,13 @@ func (x *Beat) GetBusy() []*BusyKeys {
 	return nil
 }
 
+func (x *Beat) GetPrefixHash() uint64 {
+	if x != nil {
+		return x.PrefixHash
+	}
+	return 0
+}
+
 // Keys of one partition.
 type BusyKeys struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -621,7 +748,7 @@ type BusyKeys struct {
 
 func (x *BusyKeys) Reset() {
 	*x = BusyKeys{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +760,7 @@ func (x *BusyKeys) String() string {
 func (*BusyKeys) ProtoMessage() {}
 
 func (x *BusyKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[6]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +773,7 @@ func (x *BusyKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BusyKeys.ProtoReflect.Descriptor instead.
 func (*BusyKeys) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{6}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BusyKeys) GetPartition() uint32 {
@@ -676,7 +803,7 @@ type PartitionSet struct {
 
 func (x *PartitionSet) Reset() {
 	*x = PartitionSet{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +815,7 @@ func (x *PartitionSet) String() string {
 func (*PartitionSet) ProtoMessage() {}
 
 func (x *PartitionSet) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[7]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +828,7 @@ func (x *PartitionSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionSet.ProtoReflect.Descriptor instead.
 func (*PartitionSet) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{7}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PartitionSet) GetBits() []byte {
@@ -732,14 +859,16 @@ type Hello struct {
 	// It has no state and waits for a Snap.
 	NeedState bool `protobuf:"varint,5,opt,name=need_state,json=needState,proto3" json:"need_state,omitempty"`
 	// Its build, for people.
-	Version       string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	// The settings on which its group must agree, ascending by name. Empty: it does not say.
+	Identity      []*Setting `protobuf:"bytes,7,rep,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +880,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[8]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +893,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Hello) GetNode() *Node {
@@ -809,6 +938,13 @@ func (x *Hello) GetVersion() string {
 	return ""
 }
 
+func (x *Hello) GetIdentity() []*Setting {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
 // Snap is the state exactly as of a Hello's position.
 type Snap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -822,7 +958,7 @@ type Snap struct {
 
 func (x *Snap) Reset() {
 	*x = Snap{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +970,7 @@ func (x *Snap) String() string {
 func (*Snap) ProtoMessage() {}
 
 func (x *Snap) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[9]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +983,7 @@ func (x *Snap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snap.ProtoReflect.Descriptor instead.
 func (*Snap) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Snap) GetForHello() *Position {
@@ -888,14 +1024,20 @@ type State struct {
 	// The newest Genesis.
 	Genesis *Position `protobuf:"bytes,10,opt,name=genesis,proto3" json:"genesis,omitempty"`
 	// The function from key to partition.
-	HashId        string `protobuf:"bytes,11,opt,name=hash_id,json=hashId,proto3" json:"hash_id,omitempty"`
+	HashId string `protobuf:"bytes,11,opt,name=hash_id,json=hashId,proto3" json:"hash_id,omitempty"`
+	// The settings on which the group agrees, ascending by name. Empty: not known.
+	Identity []*Setting `protobuf:"bytes,13,rep,name=identity,proto3" json:"identity,omitempty"`
+	// The log version in which the group decides. 0: version 1.
+	LogVersion uint32 `protobuf:"varint,14,opt,name=log_version,json=logVersion,proto3" json:"log_version,omitempty"`
+	// The hash over the records from the Genesis to this position. 0: not known.
+	PrefixHash    uint64 `protobuf:"fixed64,15,opt,name=prefix_hash,json=prefixHash,proto3" json:"prefix_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1049,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[10]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1062,7 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *State) GetGen() uint32 {
@@ -1000,6 +1142,27 @@ func (x *State) GetHashId() string {
 	return ""
 }
 
+func (x *State) GetIdentity() []*Setting {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *State) GetLogVersion() uint32 {
+	if x != nil {
+		return x.LogVersion
+	}
+	return 0
+}
+
+func (x *State) GetPrefixHash() uint64 {
+	if x != nil {
+		return x.PrefixHash
+	}
+	return 0
+}
+
 // Pending is a deposed tenure that may still run, of one or many partitions.
 type Pending struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1019,7 +1182,7 @@ type Pending struct {
 
 func (x *Pending) Reset() {
 	*x = Pending{}
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1194,7 @@ func (x *Pending) String() string {
 func (*Pending) ProtoMessage() {}
 
 func (x *Pending) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[11]
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1207,7 @@ func (x *Pending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pending.ProtoReflect.Descriptor instead.
 func (*Pending) Descriptor() ([]byte, []int) {
-	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Pending) GetInc() []byte {
@@ -1082,11 +1245,120 @@ func (x *Pending) GetPartitions() *PartitionSet {
 	return nil
 }
 
+// Claim is one record of a claims topic: a log that says which group a subscription, or a control topic, belongs to.
+type Claim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The format of the record: 1.
+	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// What is claimed or released: "subscription TOPIC NAME" or "control TOPIC", each once.
+	Resources []string `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
+	// Who wrote the record: a random number, by which the writer knows its own record, 16 bytes.
+	Writer []byte `protobuf:"bytes,3,opt,name=writer,proto3" json:"writer,omitempty"`
+	// The settings of the group that claims, ascending by name.
+	Identity []*Setting `protobuf:"bytes,4,rep,name=identity,proto3" json:"identity,omitempty"`
+	// The generation of fencing tokens that the group runs in or ran in.
+	Gen uint32 `protobuf:"varint,5,opt,name=gen,proto3" json:"gen,omitempty"`
+	// The group has had a Genesis: fencing tokens of this generation were given out.
+	Began bool `protobuf:"varint,6,opt,name=began,proto3" json:"began,omitempty"`
+	// The claim ends: the resources are free again. Only the holder's identity counts, or force.
+	Release bool `protobuf:"varint,7,opt,name=release,proto3" json:"release,omitempty"`
+	// An operator ended the claim of another identity.
+	Force         bool `protobuf:"varint,8,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Claim) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Claim) GetResources() []string {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Claim) GetWriter() []byte {
+	if x != nil {
+		return x.Writer
+	}
+	return nil
+}
+
+func (x *Claim) GetIdentity() []*Setting {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Claim) GetGen() uint32 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+func (x *Claim) GetBegan() bool {
+	if x != nil {
+		return x.Began
+	}
+	return false
+}
+
+func (x *Claim) GetRelease() bool {
+	if x != nil {
+		return x.Release
+	}
+	return false
+}
+
+func (x *Claim) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 var File_ringfence_controllog_v1_controllog_proto protoreflect.FileDescriptor
 
 const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\n" +
-	"(ringfence/controllog/v1/controllog.proto\x12\x17ringfence.controllog.v1\"\xf3\x02\n" +
+	"(ringfence/controllog/v1/controllog.proto\x12\x17ringfence.controllog.v1\"\xf9\x02\n" +
 	"\x06Record\x12\x1f\n" +
 	"\vlog_version\x18\x01 \x01(\rR\n" +
 	"logVersion\x12\x14\n" +
@@ -1097,10 +1369,11 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x04beat\x18\x06 \x01(\v2\x1d.ringfence.controllog.v1.BeatH\x00R\x04beat\x126\n" +
 	"\x05hello\x18\a \x01(\v2\x1e.ringfence.controllog.v1.HelloH\x00R\x05hello\x123\n" +
 	"\x04snap\x18\b \x01(\v2\x1d.ringfence.controllog.v1.SnapH\x00R\x04snapB\b\n" +
-	"\x06record\"B\n" +
+	"\x06recordJ\x04\b\t\x10\n" +
+	"\"B\n" +
 	"\bPosition\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
-	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\xbe\x01\n" +
+	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\x96\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03inc\x18\x02 \x01(\fR\x03inc\x12\x19\n" +
@@ -1108,7 +1381,15 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\tgrpc_addr\x18\x04 \x01(\tR\bgrpcAddr\x12\x1f\n" +
 	"\vgossip_addr\x18\x05 \x01(\tR\n" +
 	"gossipAddr\x127\n" +
-	"\x05since\x18\x06 \x01(\v2!.ringfence.controllog.v1.PositionR\x05since\"\xa3\x01\n" +
+	"\x05since\x18\x06 \x01(\v2!.ringfence.controllog.v1.PositionR\x05since\x12\x16\n" +
+	"\x06topics\x18\a \x03(\tR\x06topics\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\b \x01(\fR\tpublicKey\x12\x1f\n" +
+	"\vlog_version\x18\t \x01(\rR\n" +
+	"logVersion\"3\n" +
+	"\aSetting\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xa6\x02\n" +
 	"\aGenesis\x12\x10\n" +
 	"\x03gen\x18\x01 \x01(\rR\x03gen\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x1e\n" +
@@ -1116,12 +1397,16 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"partitions\x18\x03 \x01(\rR\n" +
 	"partitions\x127\n" +
 	"\amembers\x18\x04 \x03(\v2\x1d.ringfence.controllog.v1.NodeR\amembers\x12\x14\n" +
-	"\x05table\x18\x05 \x01(\fR\x05table\"\x86\x01\n" +
+	"\x05table\x18\x05 \x01(\fR\x05table\x12<\n" +
+	"\bidentity\x18\b \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x127\n" +
+	"\x05after\x18\t \x01(\v2!.ringfence.controllog.v1.PositionR\x05afterJ\x04\b\x06\x10\aJ\x04\b\a\x10\b\"\xf9\x01\n" +
 	"\x05Epoch\x125\n" +
 	"\x04prev\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\x04prev\x12\x18\n" +
 	"\amembers\x18\x02 \x03(\fR\amembers\x12\x14\n" +
 	"\x05table\x18\x03 \x01(\fR\x05table\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x9c\x03\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12<\n" +
+	"\bidentity\x18\x05 \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x123\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x1d.ringfence.controllog.v1.NodeR\x05nodes\"\xbd\x03\n" +
 	"\x04Beat\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12;\n" +
 	"\aapplied\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\aapplied\x123\n" +
@@ -1131,13 +1416,16 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\bdraining\x18\x06 \x01(\v2%.ringfence.controllog.v1.PartitionSetR\bdraining\x12A\n" +
 	"\bacquired\x18\a \x01(\v2%.ringfence.controllog.v1.PartitionSetR\bacquired\x12 \n" +
 	"\vunreachable\x18\b \x03(\fR\vunreachable\x125\n" +
-	"\x04busy\x18\t \x03(\v2!.ringfence.controllog.v1.BusyKeysR\x04busy\"<\n" +
+	"\x04busy\x18\t \x03(\v2!.ringfence.controllog.v1.BusyKeysR\x04busy\x12\x1f\n" +
+	"\vprefix_hash\x18\n" +
+	" \x01(\x06R\n" +
+	"prefixHash\"<\n" +
 	"\bBusyKeys\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\x06R\x04keys\"6\n" +
 	"\fPartitionSet\x12\x12\n" +
 	"\x04bits\x18\x01 \x01(\fR\x04bits\x12\x12\n" +
-	"\x04list\x18\x02 \x03(\rR\x04list\"\xbe\x01\n" +
+	"\x04list\x18\x02 \x03(\rR\x04list\"\xfc\x01\n" +
 	"\x05Hello\x121\n" +
 	"\x04node\x18\x01 \x01(\v2\x1d.ringfence.controllog.v1.NodeR\x04node\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x1e\n" +
@@ -1147,10 +1435,11 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x03gen\x18\x04 \x01(\rR\x03gen\x12\x1d\n" +
 	"\n" +
 	"need_state\x18\x05 \x01(\bR\tneedState\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\tR\aversion\"|\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12<\n" +
+	"\bidentity\x18\a \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\"|\n" +
 	"\x04Snap\x12>\n" +
 	"\tfor_hello\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\bforHello\x124\n" +
-	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xc6\x03\n" +
+	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xcc\x04\n" +
 	"\x05State\x12\x10\n" +
 	"\x03gen\x18\x01 \x01(\rR\x03gen\x123\n" +
 	"\x03cur\x18\x02 \x01(\v2!.ringfence.controllog.v1.PositionR\x03cur\x12\x1b\n" +
@@ -1163,7 +1452,12 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\apending\x18\t \x03(\v2 .ringfence.controllog.v1.PendingR\apending\x12;\n" +
 	"\agenesis\x18\n" +
 	" \x01(\v2!.ringfence.controllog.v1.PositionR\agenesis\x12\x17\n" +
-	"\ahash_id\x18\v \x01(\tR\x06hashId\"\xeb\x01\n" +
+	"\ahash_id\x18\v \x01(\tR\x06hashId\x12<\n" +
+	"\bidentity\x18\r \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x12\x1f\n" +
+	"\vlog_version\x18\x0e \x01(\rR\n" +
+	"logVersion\x12\x1f\n" +
+	"\vprefix_hash\x18\x0f \x01(\x06R\n" +
+	"prefixHashJ\x04\b\f\x10\r\"\xeb\x01\n" +
 	"\aPending\x12\x10\n" +
 	"\x03inc\x18\x01 \x01(\fR\x03inc\x12\x19\n" +
 	"\blease_ms\x18\x02 \x01(\rR\aleaseMs\x127\n" +
@@ -1171,7 +1465,16 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x03dep\x18\x04 \x01(\v2!.ringfence.controllog.v1.PositionR\x03dep\x12E\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\v2%.ringfence.controllog.v1.PartitionSetR\n" +
-	"partitionsBHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
+	"partitions\"\xed\x01\n" +
+	"\x05Claim\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1c\n" +
+	"\tresources\x18\x02 \x03(\tR\tresources\x12\x16\n" +
+	"\x06writer\x18\x03 \x01(\fR\x06writer\x12<\n" +
+	"\bidentity\x18\x04 \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x12\x10\n" +
+	"\x03gen\x18\x05 \x01(\rR\x03gen\x12\x14\n" +
+	"\x05began\x18\x06 \x01(\bR\x05began\x12\x18\n" +
+	"\arelease\x18\a \x01(\bR\arelease\x12\x14\n" +
+	"\x05force\x18\b \x01(\bR\x05forceBHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
 
 var (
 	file_ringfence_controllog_v1_controllog_proto_rawDescOnce sync.Once
@@ -1185,51 +1488,60 @@ func file_ringfence_controllog_v1_controllog_proto_rawDescGZIP() []byte {
 	return file_ringfence_controllog_v1_controllog_proto_rawDescData
 }
 
-var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
 	(*Record)(nil),       // 0: ringfence.controllog.v1.Record
 	(*Position)(nil),     // 1: ringfence.controllog.v1.Position
 	(*Node)(nil),         // 2: ringfence.controllog.v1.Node
-	(*Genesis)(nil),      // 3: ringfence.controllog.v1.Genesis
-	(*Epoch)(nil),        // 4: ringfence.controllog.v1.Epoch
-	(*Beat)(nil),         // 5: ringfence.controllog.v1.Beat
-	(*BusyKeys)(nil),     // 6: ringfence.controllog.v1.BusyKeys
-	(*PartitionSet)(nil), // 7: ringfence.controllog.v1.PartitionSet
-	(*Hello)(nil),        // 8: ringfence.controllog.v1.Hello
-	(*Snap)(nil),         // 9: ringfence.controllog.v1.Snap
-	(*State)(nil),        // 10: ringfence.controllog.v1.State
-	(*Pending)(nil),      // 11: ringfence.controllog.v1.Pending
+	(*Setting)(nil),      // 3: ringfence.controllog.v1.Setting
+	(*Genesis)(nil),      // 4: ringfence.controllog.v1.Genesis
+	(*Epoch)(nil),        // 5: ringfence.controllog.v1.Epoch
+	(*Beat)(nil),         // 6: ringfence.controllog.v1.Beat
+	(*BusyKeys)(nil),     // 7: ringfence.controllog.v1.BusyKeys
+	(*PartitionSet)(nil), // 8: ringfence.controllog.v1.PartitionSet
+	(*Hello)(nil),        // 9: ringfence.controllog.v1.Hello
+	(*Snap)(nil),         // 10: ringfence.controllog.v1.Snap
+	(*State)(nil),        // 11: ringfence.controllog.v1.State
+	(*Pending)(nil),      // 12: ringfence.controllog.v1.Pending
+	(*Claim)(nil),        // 13: ringfence.controllog.v1.Claim
 }
 var file_ringfence_controllog_v1_controllog_proto_depIdxs = []int32{
-	3,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
-	4,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
-	5,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
-	8,  // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
-	9,  // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
+	4,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
+	5,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
+	6,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
+	9,  // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
+	10, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
 	1,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
 	2,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
-	1,  // 7: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
-	1,  // 8: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
-	1,  // 9: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
-	7,  // 10: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
-	7,  // 11: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
-	6,  // 12: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
-	2,  // 13: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
-	1,  // 14: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
-	10, // 15: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
-	1,  // 16: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
-	2,  // 17: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
-	1,  // 18: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
-	11, // 19: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
-	1,  // 20: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
-	1,  // 21: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
-	1,  // 22: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
-	7,  // 23: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	3,  // 7: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
+	1,  // 8: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
+	1,  // 9: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
+	3,  // 10: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
+	2,  // 11: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
+	1,  // 12: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
+	1,  // 13: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
+	8,  // 14: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
+	8,  // 15: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
+	7,  // 16: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
+	2,  // 17: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
+	3,  // 18: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
+	1,  // 19: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
+	11, // 20: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
+	1,  // 21: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
+	2,  // 22: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
+	1,  // 23: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
+	12, // 24: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
+	1,  // 25: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
+	3,  // 26: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
+	1,  // 27: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
+	1,  // 28: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
+	8,  // 29: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
+	3,  // 30: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_controllog_v1_controllog_proto_init() }
@@ -1250,7 +1562,7 @@ func file_ringfence_controllog_v1_controllog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_controllog_v1_controllog_proto_rawDesc), len(file_ringfence_controllog_v1_controllog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -110,6 +110,7 @@ type ForwardRequest struct {
 	//	*ForwardRequest_Ping
 	//	*ForwardRequest_Window
 	//	*ForwardRequest_Cancel
+	//	*ForwardRequest_Proof
 	Frame         isForwardRequest_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -204,6 +205,15 @@ func (x *ForwardRequest) GetCancel() *Cancel {
 	return nil
 }
 
+func (x *ForwardRequest) GetProof() *Proof {
+	if x != nil {
+		if x, ok := x.Frame.(*ForwardRequest_Proof); ok {
+			return x.Proof
+		}
+	}
+	return nil
+}
+
 type isForwardRequest_Frame interface {
 	isForwardRequest_Frame()
 }
@@ -233,6 +243,11 @@ type ForwardRequest_Cancel struct {
 	Cancel *Cancel `protobuf:"bytes,6,opt,name=cancel,proto3,oneof"`
 }
 
+type ForwardRequest_Proof struct {
+	// Proof shows that the caller is the incarnation of its Hello.
+	Proof *Proof `protobuf:"bytes,8,opt,name=proof,proto3,oneof"`
+}
+
 func (*ForwardRequest_Hello) isForwardRequest_Frame() {}
 
 func (*ForwardRequest_Events) isForwardRequest_Frame() {}
@@ -242,6 +257,8 @@ func (*ForwardRequest_Ping) isForwardRequest_Frame() {}
 func (*ForwardRequest_Window) isForwardRequest_Frame() {}
 
 func (*ForwardRequest_Cancel) isForwardRequest_Frame() {}
+
+func (*ForwardRequest_Proof) isForwardRequest_Frame() {}
 
 // ForwardResponse is one frame from the owner to the consumer node.
 type ForwardResponse struct {
@@ -412,6 +429,10 @@ type Hello struct {
 	Capabilities []string `protobuf:"bytes,8,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// The incarnation that the caller means to reach, 16 bytes; another one refuses. Empty: any.
 	ToIncarnation []byte `protobuf:"bytes,9,opt,name=to_incarnation,json=toIncarnation,proto3" json:"to_incarnation,omitempty"`
+	// The settings on which the members of a group must agree, ascending by name. Empty: it does not say.
+	Identity []*Setting `protobuf:"bytes,10,rep,name=identity,proto3" json:"identity,omitempty"`
+	// In the answer to a caller: random bytes for its Proof to sign, 32 of them.
+	Nonce         []byte `protobuf:"bytes,11,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -509,6 +530,121 @@ func (x *Hello) GetToIncarnation() []byte {
 	return nil
 }
 
+func (x *Hello) GetIdentity() []*Setting {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Hello) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+// Setting is one setting on which all members of a group must agree.
+type Setting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, as in the configuration.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its value, as text.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Setting) Reset() {
+	*x = Setting{}
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Setting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Setting) ProtoMessage() {}
+
+func (x *Setting) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Setting.ProtoReflect.Descriptor instead.
+func (*Setting) Descriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Setting) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Setting) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// Proof shows that the caller holds the key that its incarnation's Hello put on the control log.
+type Proof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An Ed25519 signature over "ringfence peer v1", the callee's nonce, the caller's and the callee's incarnations, 64 bytes.
+	Signature     []byte `protobuf:"bytes,1,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proof) Reset() {
+	*x = Proof{}
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proof) ProtoMessage() {}
+
+func (x *Proof) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proof.ProtoReflect.Descriptor instead.
+func (*Proof) Descriptor() ([]byte, []int) {
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Proof) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 // Position is the place of a record in the control log.
 type Position struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -522,7 +658,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +670,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +683,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Position) GetLedgerId() int64 {
@@ -578,14 +714,16 @@ type Events struct {
 	// The events.
 	Events []*Event `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`
 	// The receiver is not the owner and shall pass them on once: the sender cannot reach the owner.
-	Relay         bool `protobuf:"varint,6,opt,name=relay,proto3" json:"relay,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Relay bool `protobuf:"varint,6,opt,name=relay,proto3" json:"relay,omitempty"`
+	// Schema versions, named by index in the events.
+	SchemaVersions [][]byte `protobuf:"bytes,7,rep,name=schema_versions,json=schemaVersions,proto3" json:"schema_versions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +735,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +748,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Events) GetNumber() uint64 {
@@ -655,6 +793,13 @@ func (x *Events) GetRelay() bool {
 	return false
 }
 
+func (x *Events) GetSchemaVersions() [][]byte {
+	if x != nil {
+		return x.SchemaVersions
+	}
+	return nil
+}
+
 // Event is one event that its consumer node holds.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -693,14 +838,16 @@ type Event struct {
 	// The application's newest error, empty when it has not failed.
 	LastError string `protobuf:"bytes,17,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// How often a worker crashed that had it.
-	Crashes       uint32 `protobuf:"varint,18,opt,name=crashes,proto3" json:"crashes,omitempty"`
+	Crashes uint32 `protobuf:"varint,18,opt,name=crashes,proto3" json:"crashes,omitempty"`
+	// Index into schema_versions plus 1, 0 when the producer gave no schema.
+	SchemaVersion uint32 `protobuf:"varint,20,opt,name=schema_version,json=schemaVersion,proto3" json:"schema_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +859,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +872,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Event) GetHandle() uint64 {
@@ -854,6 +1001,13 @@ func (x *Event) GetCrashes() uint32 {
 	return 0
 }
 
+func (x *Event) GetSchemaVersion() uint32 {
+	if x != nil {
+		return x.SchemaVersion
+	}
+	return 0
+}
+
 // Property is one property of an event.
 type Property struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -867,7 +1021,7 @@ type Property struct {
 
 func (x *Property) Reset() {
 	*x = Property{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1033,7 @@ func (x *Property) String() string {
 func (*Property) ProtoMessage() {}
 
 func (x *Property) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1046,7 @@ func (x *Property) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Property.ProtoReflect.Descriptor instead.
 func (*Property) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Property) GetName() uint32 {
@@ -924,7 +1078,7 @@ type Verdicts struct {
 
 func (x *Verdicts) Reset() {
 	*x = Verdicts{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1090,7 @@ func (x *Verdicts) String() string {
 func (*Verdicts) ProtoMessage() {}
 
 func (x *Verdicts) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1103,7 @@ func (x *Verdicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdicts.ProtoReflect.Descriptor instead.
 func (*Verdicts) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Verdicts) GetNumber() uint64 {
@@ -1000,7 +1154,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1166,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1179,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Verdict) GetHandle() uint64 {
@@ -1104,7 +1258,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1270,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1283,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Credit) GetKeys() [][]byte {
@@ -1157,7 +1311,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1323,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1336,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Cancel) GetHandles() []uint64 {
@@ -1218,7 +1372,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1384,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1397,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Window) GetPartition() uint32 {
@@ -1313,7 +1467,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1479,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1492,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Ping) GetK() uint64 {
@@ -1359,7 +1513,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1525,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1538,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Pong) GetK() uint64 {
@@ -1405,7 +1559,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1571,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_ringfence_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1584,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_ringfence_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GoAway) GetReason() string {
@@ -1444,15 +1598,16 @@ var File_ringfence_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x1cringfence/peer/v1/peer.proto\x12\x11ringfence.peer.v1\"\xb3\x02\n" +
+	"\x1cringfence/peer/v1/peer.proto\x12\x11ringfence.peer.v1\"\xeb\x02\n" +
 	"\x0eForwardRequest\x12\x18\n" +
 	"\areceipt\x18\x01 \x01(\x04R\areceipt\x120\n" +
 	"\x05hello\x18\x02 \x01(\v2\x18.ringfence.peer.v1.HelloH\x00R\x05hello\x123\n" +
 	"\x06events\x18\x03 \x01(\v2\x19.ringfence.peer.v1.EventsH\x00R\x06events\x12-\n" +
 	"\x04ping\x18\x04 \x01(\v2\x17.ringfence.peer.v1.PingH\x00R\x04ping\x123\n" +
 	"\x06window\x18\x05 \x01(\v2\x19.ringfence.peer.v1.WindowH\x00R\x06window\x123\n" +
-	"\x06cancel\x18\x06 \x01(\v2\x19.ringfence.peer.v1.CancelH\x00R\x06cancelB\a\n" +
-	"\x05frame\"\xbb\x02\n" +
+	"\x06cancel\x18\x06 \x01(\v2\x19.ringfence.peer.v1.CancelH\x00R\x06cancel\x120\n" +
+	"\x05proof\x18\b \x01(\v2\x18.ringfence.peer.v1.ProofH\x00R\x05proofB\a\n" +
+	"\x05frameJ\x04\b\a\x10\b\"\xc1\x02\n" +
 	"\x0fForwardResponse\x12\x18\n" +
 	"\areceipt\x18\x01 \x01(\x04R\areceipt\x120\n" +
 	"\x05hello\x18\x02 \x01(\v2\x18.ringfence.peer.v1.HelloH\x00R\x05hello\x129\n" +
@@ -1460,7 +1615,7 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"\x04pong\x18\x04 \x01(\v2\x17.ringfence.peer.v1.PongH\x00R\x04pong\x123\n" +
 	"\x06credit\x18\x05 \x01(\v2\x19.ringfence.peer.v1.CreditH\x00R\x06credit\x124\n" +
 	"\ago_away\x18\x06 \x01(\v2\x19.ringfence.peer.v1.GoAwayH\x00R\x06goAwayB\a\n" +
-	"\x05frame\"\x93\x02\n" +
+	"\x05frameJ\x04\b\a\x10\b\"\xe1\x02\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x16\n" +
@@ -1472,17 +1627,26 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"versionMax\x12\x14\n" +
 	"\x05build\x18\a \x01(\tR\x05build\x12\"\n" +
 	"\fcapabilities\x18\b \x03(\tR\fcapabilities\x12%\n" +
-	"\x0eto_incarnation\x18\t \x01(\fR\rtoIncarnation\"B\n" +
+	"\x0eto_incarnation\x18\t \x01(\fR\rtoIncarnation\x126\n" +
+	"\bidentity\x18\n" +
+	" \x03(\v2\x1a.ringfence.peer.v1.SettingR\bidentity\x12\x14\n" +
+	"\x05nonce\x18\v \x01(\fR\x05nonce\"3\n" +
+	"\aSetting\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"%\n" +
+	"\x05Proof\x12\x1c\n" +
+	"\tsignature\x18\x01 \x01(\fR\tsignature\"B\n" +
 	"\bPosition\x12\x1b\n" +
 	"\tledger_id\x18\x01 \x01(\x03R\bledgerId\x12\x19\n" +
-	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\xc9\x01\n" +
+	"\bentry_id\x18\x02 \x01(\x03R\aentryId\"\xf2\x01\n" +
 	"\x06Events\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x121\n" +
 	"\x05epoch\x18\x02 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\x12\x16\n" +
 	"\x06topics\x18\x03 \x03(\tR\x06topics\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x120\n" +
 	"\x06events\x18\x05 \x03(\v2\x18.ringfence.peer.v1.EventR\x06events\x12\x14\n" +
-	"\x05relay\x18\x06 \x01(\bR\x05relay\"\xc1\x04\n" +
+	"\x05relay\x18\x06 \x01(\bR\x05relay\x12'\n" +
+	"\x0fschema_versions\x18\a \x03(\fR\x0eschemaVersions\"\xee\x04\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x10\n" +
@@ -1507,14 +1671,15 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"firstError\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x11 \x01(\tR\tlastError\x12\x18\n" +
-	"\acrashes\x18\x12 \x01(\rR\acrashes\"4\n" +
+	"\acrashes\x18\x12 \x01(\rR\acrashes\x12%\n" +
+	"\x0eschema_version\x18\x14 \x01(\rR\rschemaVersionJ\x04\b\x13\x10\x14\"4\n" +
 	"\bProperty\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x8d\x01\n" +
 	"\bVerdicts\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x126\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x1a.ringfence.peer.v1.VerdictR\bverdicts\x121\n" +
-	"\x05epoch\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\"\xa8\x02\n" +
+	"\x05epoch\x18\x03 \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\"\xae\x02\n" +
 	"\aVerdict\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x122\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1e.ringfence.peer.v1.VerdictKindR\x04kind\x12\x19\n" +
@@ -1525,7 +1690,8 @@ const file_ringfence_peer_v1_peer_proto_rawDesc = "" +
 	"firstError\x121\n" +
 	"\x05epoch\x18\a \x01(\v2\x1b.ringfence.peer.v1.PositionR\x05epoch\x12\x14\n" +
 	"\x05owner\x18\b \x01(\tR\x05owner\x12\x18\n" +
-	"\acrashes\x18\t \x01(\rR\acrashes\"4\n" +
+	"\acrashes\x18\t \x01(\rR\acrashesJ\x04\b\n" +
+	"\x10\x12\"4\n" +
 	"\x06Credit\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\rR\x06events\"\"\n" +
@@ -1574,51 +1740,55 @@ func file_ringfence_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_ringfence_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_ringfence_peer_v1_peer_proto_goTypes = []any{
 	(VerdictKind)(0),        // 0: ringfence.peer.v1.VerdictKind
 	(*ForwardRequest)(nil),  // 1: ringfence.peer.v1.ForwardRequest
 	(*ForwardResponse)(nil), // 2: ringfence.peer.v1.ForwardResponse
 	(*Hello)(nil),           // 3: ringfence.peer.v1.Hello
-	(*Position)(nil),        // 4: ringfence.peer.v1.Position
-	(*Events)(nil),          // 5: ringfence.peer.v1.Events
-	(*Event)(nil),           // 6: ringfence.peer.v1.Event
-	(*Property)(nil),        // 7: ringfence.peer.v1.Property
-	(*Verdicts)(nil),        // 8: ringfence.peer.v1.Verdicts
-	(*Verdict)(nil),         // 9: ringfence.peer.v1.Verdict
-	(*Credit)(nil),          // 10: ringfence.peer.v1.Credit
-	(*Cancel)(nil),          // 11: ringfence.peer.v1.Cancel
-	(*Window)(nil),          // 12: ringfence.peer.v1.Window
-	(*Ping)(nil),            // 13: ringfence.peer.v1.Ping
-	(*Pong)(nil),            // 14: ringfence.peer.v1.Pong
-	(*GoAway)(nil),          // 15: ringfence.peer.v1.GoAway
+	(*Setting)(nil),         // 4: ringfence.peer.v1.Setting
+	(*Proof)(nil),           // 5: ringfence.peer.v1.Proof
+	(*Position)(nil),        // 6: ringfence.peer.v1.Position
+	(*Events)(nil),          // 7: ringfence.peer.v1.Events
+	(*Event)(nil),           // 8: ringfence.peer.v1.Event
+	(*Property)(nil),        // 9: ringfence.peer.v1.Property
+	(*Verdicts)(nil),        // 10: ringfence.peer.v1.Verdicts
+	(*Verdict)(nil),         // 11: ringfence.peer.v1.Verdict
+	(*Credit)(nil),          // 12: ringfence.peer.v1.Credit
+	(*Cancel)(nil),          // 13: ringfence.peer.v1.Cancel
+	(*Window)(nil),          // 14: ringfence.peer.v1.Window
+	(*Ping)(nil),            // 15: ringfence.peer.v1.Ping
+	(*Pong)(nil),            // 16: ringfence.peer.v1.Pong
+	(*GoAway)(nil),          // 17: ringfence.peer.v1.GoAway
 }
 var file_ringfence_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: ringfence.peer.v1.ForwardRequest.hello:type_name -> ringfence.peer.v1.Hello
-	5,  // 1: ringfence.peer.v1.ForwardRequest.events:type_name -> ringfence.peer.v1.Events
-	13, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
-	12, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
-	11, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
-	3,  // 5: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
-	8,  // 6: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
-	14, // 7: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
-	10, // 8: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
-	15, // 9: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
-	4,  // 10: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
-	6,  // 11: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
-	7,  // 12: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
-	9,  // 13: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
-	4,  // 14: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
-	0,  // 15: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
-	4,  // 16: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
-	4,  // 17: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
-	1,  // 18: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
-	2,  // 19: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 1: ringfence.peer.v1.ForwardRequest.events:type_name -> ringfence.peer.v1.Events
+	15, // 2: ringfence.peer.v1.ForwardRequest.ping:type_name -> ringfence.peer.v1.Ping
+	14, // 3: ringfence.peer.v1.ForwardRequest.window:type_name -> ringfence.peer.v1.Window
+	13, // 4: ringfence.peer.v1.ForwardRequest.cancel:type_name -> ringfence.peer.v1.Cancel
+	5,  // 5: ringfence.peer.v1.ForwardRequest.proof:type_name -> ringfence.peer.v1.Proof
+	3,  // 6: ringfence.peer.v1.ForwardResponse.hello:type_name -> ringfence.peer.v1.Hello
+	10, // 7: ringfence.peer.v1.ForwardResponse.verdicts:type_name -> ringfence.peer.v1.Verdicts
+	16, // 8: ringfence.peer.v1.ForwardResponse.pong:type_name -> ringfence.peer.v1.Pong
+	12, // 9: ringfence.peer.v1.ForwardResponse.credit:type_name -> ringfence.peer.v1.Credit
+	17, // 10: ringfence.peer.v1.ForwardResponse.go_away:type_name -> ringfence.peer.v1.GoAway
+	4,  // 11: ringfence.peer.v1.Hello.identity:type_name -> ringfence.peer.v1.Setting
+	6,  // 12: ringfence.peer.v1.Events.epoch:type_name -> ringfence.peer.v1.Position
+	8,  // 13: ringfence.peer.v1.Events.events:type_name -> ringfence.peer.v1.Event
+	9,  // 14: ringfence.peer.v1.Event.properties:type_name -> ringfence.peer.v1.Property
+	11, // 15: ringfence.peer.v1.Verdicts.verdicts:type_name -> ringfence.peer.v1.Verdict
+	6,  // 16: ringfence.peer.v1.Verdicts.epoch:type_name -> ringfence.peer.v1.Position
+	0,  // 17: ringfence.peer.v1.Verdict.kind:type_name -> ringfence.peer.v1.VerdictKind
+	6,  // 18: ringfence.peer.v1.Verdict.epoch:type_name -> ringfence.peer.v1.Position
+	6,  // 19: ringfence.peer.v1.Window.tenure:type_name -> ringfence.peer.v1.Position
+	1,  // 20: ringfence.peer.v1.PeerService.Forward:input_type -> ringfence.peer.v1.ForwardRequest
+	2,  // 21: ringfence.peer.v1.PeerService.Forward:output_type -> ringfence.peer.v1.ForwardResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_peer_v1_peer_proto_init() }
@@ -1632,6 +1802,7 @@ func file_ringfence_peer_v1_peer_proto_init() {
 		(*ForwardRequest_Ping)(nil),
 		(*ForwardRequest_Window)(nil),
 		(*ForwardRequest_Cancel)(nil),
+		(*ForwardRequest_Proof)(nil),
 	}
 	file_ringfence_peer_v1_peer_proto_msgTypes[1].OneofWrappers = []any{
 		(*ForwardResponse_Hello)(nil),
@@ -1646,7 +1817,7 @@ func file_ringfence_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_peer_v1_peer_proto_rawDesc), len(file_ringfence_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
