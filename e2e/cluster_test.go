@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,6 +144,8 @@ type member struct {
 	router   *process
 	app      *process
 	file     int // index of the application's journal
+
+	routerBinary, appBinary string // other programs than those of this build
 }
 
 type process struct {
@@ -170,11 +173,18 @@ func newCluster(t *testing.T, keys string, slow time.Duration, topics ...string)
 // start adds a member with its application.
 func (c *cluster) start(name string) *member {
 	c.t.Helper()
-	m := &member{name: name, ip: fmt.Sprintf("127.88.%d.%d", c.net, len(c.members)+1)}
+	m := &member{}
+	c.add(name, m)
+	return m
+}
+
+// add names a member and starts it with its application.
+func (c *cluster) add(name string, m *member) {
+	c.t.Helper()
+	m.name, m.ip = name, fmt.Sprintf("127.88.%d.%d", c.net, len(c.members)+1)
 	c.members = append(c.members, m)
 	c.startRouter(m)
 	c.startApp(m)
-	return m
 }
 
 // startApp starts the application of a member, for the first time or again. Each has
@@ -188,7 +198,7 @@ func (c *cluster) startApp(m *member) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	m.app = c.launch("app-"+m.name, self, nil,
+	m.app = c.launch("app-"+m.name, cmp.Or(m.appBinary, self), nil,
 		appCommand+"=1", "RINGFENCE_E2E_JOURNAL="+path, "RINGFENCE_E2E_SLOW="+c.slow.String(), "RINGFENCE_APP_ENDPOINT="+m.ip+":16650")
 }
 
@@ -209,7 +219,7 @@ debug: {listen: "%[6]s:16654"}
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	m.router = c.launch("router-"+m.name, routerBinary, append([]string{"run", "--config", config}, c.more...))
+	m.router = c.launch("router-"+m.name, cmp.Or(m.routerBinary, routerBinary), append([]string{"run", "--config", config}, c.more...))
 }
 
 func (c *cluster) launch(name, binary string, args []string, env ...string) *process {
