@@ -143,5 +143,5 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 	$(GO) test ./deploy -count=1 -timeout=2h -run APIServer -apiserver $(ARGS)
 
 .PHONY: check
-check: ## What CI runs first: generated code, lint, build, tests
+check: ## Before a change is ready: generated code, lint, build, tests
 	tools/timed.sh checkgenerate lint build test

@@ -132,6 +132,20 @@ func hasTest(t *testing.T, dir, name string) bool {
 	})
 }
 
+// TestOneCommandRunsAllTests: the README names the command that passes all tests on a
+// fresh machine, and CI runs that very command.
+func TestOneCommandRunsAllTests(t *testing.T) {
+	named := slices.ContainsFunc(blocksOf(t, "../../README.md"), func(b docBlock) bool {
+		return b.marker == "tested by make test" && strings.HasPrefix(b.text, "make test ")
+	})
+	if !named {
+		t.Error("no block of README.md is the command make test")
+	}
+	if !strings.Contains(read(t, "../../.ci/run"), "\nstage make test\n") {
+		t.Error(".ci/run does not run make test")
+	}
+}
+
 // TestDocsNameTestsThatExist: a page that says package.TestName by a claim means a test
 // that is there.
 func TestDocsNameTestsThatExist(t *testing.T) {
