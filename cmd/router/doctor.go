@@ -227,7 +227,7 @@ func (d *doctor) broker(ctx context.Context) {
 		d.fail("pulsar.tls", "give the files that pulsar.tls names", "%v", err)
 		return
 	}
-	for _, topic := range append([]string{controlTopic(d.cfg)}, d.cfg.Pulsar.Topics...) {
+	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
 		if mends, err := door.greet(ctx, topic); err != nil {
 			d.fail("pulsar access", accessAdvice(mends, err), "%s: %v", topic, err)
 			return

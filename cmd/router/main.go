@@ -21,6 +21,8 @@ const (
 	exitFailed  = 1 // it ran, and something went wrong
 	exitUsage   = 2 // wrong command line or settings: trying again changes nothing
 	exitUndrain = 3 // the drain was cut; the broker delivers the unacked events again
+
+	exitIdentity = 5 // this router's settings are not those of its group; trying again changes nothing
 )
 
 // usageError is one for which the exit code is exitUsage.
@@ -48,6 +50,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, node.ErrDrainTimeout):
 		return exitUndrain
+	case errors.Is(err, node.ErrIdentity):
+		return exitIdentity
 	}
 	return exitFailed
 }

@@ -8,16 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/source"
 )
 
 // controlTopic is the topic on which a group decides who may act.
-func controlTopic(cfg config.Config) string {
-	return "persistent://" + cfg.ControlLog.Namespace + "/__ring-" + cfg.Node.Group
-}
-
 // policies asks the admin API about the topics.
 func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	var version string
@@ -144,7 +139,7 @@ func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name
 // controlTopic checks that the broker keeps every record for as long as somebody may need it.
 func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
 	const check = "control topic"
-	topic := controlTopic(d.cfg)
+	topic := d.cfg.ControlTopic()
 	path := pulsaradmin.TopicPath(topic)
 	partitions, err := partitionsOfTopic(ctx, admin, path)
 	switch {

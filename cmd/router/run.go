@@ -86,7 +86,7 @@ func throughPulsar(cfg config.Config) broker {
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
-			c.Topic = controlTopic(cfg)
+			c.Topic = cfg.ControlTopic()
 			c.SendTimeout = cfg.Ownership.Lease
 			return controllog.NewPulsar(c, door.options(), log)
 		},
@@ -186,6 +186,7 @@ func nodeConfigOf(cfg config.Config) node.Config {
 		App: cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
 		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
 		DrainTimeout: cfg.Drain.Timeout,
+		Identity:     cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),
 	}
 }
 

@@ -142,12 +142,24 @@ type Listener struct {
 type Ownership struct {
 	Mode    string // strict, or gossip: without a control log, and not exclusive
 	Profile string // default, fast or calm: the times below, unless they are set one by one
+
+	// Generation is the first part of fencing tokens, to be raised when the group moves to a control topic whose
+	// ledger ids may be lower, as on another cluster. Raising it needs a stop of the whole group. 0: the group's own, at
+	// first 0.
+	Generation int
+
 	ownership.Timing
 }
 
 // ControlLog is about the topic on which ownership is decided.
 type ControlLog struct {
 	Namespace string // tenant/namespace of the topic __ring-<group>
+
+	// Version is the highest version of its records that this router writes. A group moves to a higher one by
+	// itself when all its routers read it, and back only by a stop of the whole group: 1 leaves the way back to releases
+	// that read version 1 open.
+	Version int
+
 	controllog.Config
 }
 
@@ -193,7 +205,7 @@ func Default() Config {
 		Admin:      DefaultAdmin(),
 		Debug:      Listener{Listen: "127.0.0.1:16654"},
 		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},
-		ControlLog: ControlLog{Namespace: "public/default", Config: controllog.DefaultConfig()},
+		ControlLog: ControlLog{Namespace: "public/default", Version: ownership.LogVersionMax, Config: controllog.DefaultConfig()},
 		Ring:       ring.DefaultConfig(),
 		Mailbox:    mailbox.DefaultConfig(),
 		Retry:      outcome.DefaultConfig(),
@@ -265,6 +277,12 @@ func (c Config) Validate() error {
 		if !slices.Contains(of, value) {
 			bad("%s = %q, want %s", key, value, strings.Join(of, " or "))
 		}
+	}
+	if v := c.ControlLog.Version; v < ownership.LogVersionMin || v > ownership.LogVersionMax {
+		bad("control_log.version = %d, want %d to %d", v, ownership.LogVersionMin, ownership.LogVersionMax)
+	}
+	if g := c.Ownership.Generation; g < 0 || g > ownership.GenMax {
+		bad("ownership.generation = %d, want 0 to %d", g, ownership.GenMax)
 	}
 	oneOf("ownership.mode", c.Ownership.Mode, ModeStrict, ModeGossip)
 	oneOf("ownership.profile", c.Ownership.Profile, "default", "fast", "calm")

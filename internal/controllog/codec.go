@@ -2,6 +2,7 @@ package controllog
 
 import (
 	"cmp"
+	"crypto/ed25519"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/ownership"
 	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
 	"github.com/ringfence/router/ring"
@@ -29,6 +31,12 @@ var (
 // partitionsMax is the most partitions that a record can speak of.
 const partitionsMax = 1 << 16
 
+// Bounds of the topics that a node says it consumes.
+const (
+	topicsMax     = 4096
+	topicBytesMax = 1024
+)
+
 // Encode returns the bytes of a record. It fails if the record says what cannot be
 // written down: a lease that is not in whole milliseconds, or strings that are not UTF-8.
 func Encode(r ownership.Record) ([]byte, error) {
@@ -40,7 +48,9 @@ func Encode(r ownership.Record) ([]byte, error) {
 		g, err = encodeGenesis(body)
 		out.Record = &controllogv1.Record_Genesis{Genesis: g}
 	case *ownership.Epoch:
-		out.Record = &controllogv1.Record_Epoch{Epoch: encodeEpoch(body)}
+		var e *controllogv1.Epoch
+		e, err = encodeEpoch(body)
+		out.Record = &controllogv1.Record_Epoch{Epoch: e}
 	case *ownership.Beat:
 		out.Record = &controllogv1.Record_Beat{Beat: encodeBeat(body)}
 	case *ownership.Hello:
@@ -77,8 +87,8 @@ func Decode(group string, data []byte) (ownership.Record, error) {
 	var d decoder
 	r.Inc = d.someInc(in.GetInc())
 	switch {
-	case r.LogVersion != ownership.LogVersion:
-		return r, fmt.Errorf("controllog: %w: %d, want %d", ErrVersion, r.LogVersion, ownership.LogVersion)
+	case r.LogVersion < ownership.LogVersionMin || r.LogVersion > ownership.LogVersionMax:
+		return r, fmt.Errorf("controllog: %w: %d, want %d to %d", ErrVersion, r.LogVersion, ownership.LogVersionMin, ownership.LogVersionMax)
 	case r.Group != group:
 		return r, fmt.Errorf("controllog: %w: %q, want %q", ErrGroup, r.Group, group)
 	}
@@ -122,16 +132,28 @@ func encodeGenesis(g *ownership.Genesis) (*controllogv1.Genesis, error) {
 	members, err := encodeNodes(g.Members)
 	return &controllogv1.Genesis{
 		Gen: g.Gen, HashId: g.HashID, Partitions: g.Partitions, Members: members, Table: encodeTable(g.Table),
+		Identity: encodeIdentity(g.Identity), After: encodePosition(g.After),
 	}, err
 }
 
-func encodeEpoch(e *ownership.Epoch) *controllogv1.Epoch {
+func encodeEpoch(e *ownership.Epoch) (*controllogv1.Epoch, error) {
+	nodes, err := encodeNodes(e.Nodes)
 	return &controllogv1.Epoch{
-		Prev:    encodePosition(e.Prev),
-		Members: encodeIncs(e.Members),
-		Table:   encodeTable(e.Table),
-		Reason:  strings.ToValidUTF8(e.Reason, "?"), // for people: never a reason to fail
+		Prev:     encodePosition(e.Prev),
+		Members:  encodeIncs(e.Members),
+		Table:    encodeTable(e.Table),
+		Reason:   strings.ToValidUTF8(e.Reason, "?"), // for people: never a reason to fail
+		Identity: encodeIdentity(e.Identity),
+		Nodes:    nodes,
+	}, err
+}
+
+func encodeIdentity(i identity.Identity) []*controllogv1.Setting {
+	var out []*controllogv1.Setting
+	for _, s := range i {
+		out = append(out, &controllogv1.Setting{Name: s.Name, Value: s.Value})
 	}
+	return out
 }
 
 func encodeBeat(b *ownership.Beat) *controllogv1.Beat {
@@ -164,6 +186,7 @@ func encodeHello(h *ownership.Hello) (*controllogv1.Hello, error) {
 	node, err := encodeNode(h.Node)
 	return &controllogv1.Hello{
 		Node: node, HashId: h.HashID, Partitions: h.Partitions, Gen: h.Gen, NeedState: h.NeedState, Version: h.Version,
+		Identity: encodeIdentity(h.Identity),
 	}, err
 }
 
@@ -185,6 +208,7 @@ func encodeState(s *ownership.State) (*controllogv1.State, error) {
 		Cur: encodePosition(s.Cur), ViewHash: s.ViewHash,
 		Members: encodeIncs(s.Members), Table: encodeTable(s.Table), Nodes: nodes,
 		StartPositions: positions, Starts: starts, Pending: pending,
+		LogVersion: s.LogVersion, Identity: encodeIdentity(s.Identity),
 	}, nil
 }
 
@@ -205,6 +229,7 @@ func encodeNode(n ownership.Node) (*controllogv1.Node, error) {
 	return &controllogv1.Node{
 		Name: n.Name, Inc: n.Inc[:], LeaseMs: lease,
 		GrpcAddr: n.GRPCAddr, GossipAddr: n.GossipAddr, Since: encodePosition(n.Since),
+		Topics: n.Topics, PublicKey: []byte(n.PublicKey), LogVersion: n.LogVersion,
 	}, err
 }
 
@@ -355,12 +380,14 @@ func (d *decoder) genesis(g *controllogv1.Genesis) *ownership.Genesis {
 	return &ownership.Genesis{
 		Gen: g.GetGen(), HashID: g.GetHashId(), Partitions: g.GetPartitions(),
 		Members: d.nodes(g.GetMembers()), Table: d.table(g.GetTable()),
+		Identity: d.identity(g.GetIdentity()), After: d.position(g.GetAfter()),
 	}
 }
 
 func (d *decoder) epoch(e *controllogv1.Epoch) *ownership.Epoch {
 	return &ownership.Epoch{
 		Prev: d.position(e.GetPrev()), Members: d.incs(e.GetMembers()), Table: d.table(e.GetTable()), Reason: e.GetReason(),
+		Identity: d.identity(e.GetIdentity()), Nodes: d.nodes(e.GetNodes()),
 	}
 }
 
@@ -401,6 +428,7 @@ func (d *decoder) hello(h *controllogv1.Hello) *ownership.Hello {
 	return &ownership.Hello{
 		Node: d.node(h.GetNode()), HashID: h.GetHashId(), Partitions: h.GetPartitions(),
 		Gen: h.GetGen(), NeedState: h.GetNeedState(), Version: h.GetVersion(),
+		Identity: d.identity(h.GetIdentity()),
 	}
 }
 
@@ -416,7 +444,24 @@ func (d *decoder) state(s *controllogv1.State) *ownership.State {
 		Members: d.incs(s.GetMembers()), Table: table, Nodes: d.nodes(s.GetNodes()),
 		Start:   d.starts(s.GetStartPositions(), s.GetStarts(), len(table)),
 		Pending: d.pending(s.GetPending(), len(table)),
+		LogVersion: s.GetLogVersion(), Identity: d.identity(s.GetIdentity()),
 	}
+}
+
+// identity reads settings; none is the unknown identity.
+func (d *decoder) identity(settings []*controllogv1.Setting) identity.Identity {
+	if len(settings) > identity.SettingsMax {
+		d.fail("identity of %d settings", len(settings))
+		return nil
+	}
+	var out identity.Identity
+	for _, s := range settings {
+		out = append(out, identity.Setting{Name: s.GetName(), Value: s.GetValue()})
+	}
+	if err := out.Validate(); err != nil {
+		d.fail("%v", err)
+	}
+	return out
 }
 
 func (d *decoder) nodes(nodes []*controllogv1.Node) []ownership.Node {
@@ -431,7 +476,31 @@ func (d *decoder) node(n *controllogv1.Node) ownership.Node {
 	return ownership.Node{
 		Name: n.GetName(), Inc: d.someInc(n.GetInc()), Lease: decodeLease(n.GetLeaseMs()),
 		GRPCAddr: n.GetGrpcAddr(), GossipAddr: n.GetGossipAddr(), Since: d.position(n.GetSince()),
+		Topics: d.topics(n.GetTopics()), PublicKey: d.publicKey(n.GetPublicKey()), LogVersion: n.GetLogVersion(),
 	}
+}
+
+// topics reads the topics of a node, which stand in order.
+func (d *decoder) topics(topics []string) []string {
+	if len(topics) > topicsMax {
+		d.fail("a node with %d topics", len(topics))
+		return nil
+	}
+	for i, t := range topics {
+		if t == "" || len(t) > topicBytesMax || i > 0 && t <= topics[i-1] {
+			d.fail("topic %d of a node is empty, too long or out of order", i)
+			return nil
+		}
+	}
+	return topics
+}
+
+// publicKey reads the key of a node; none is no key.
+func (d *decoder) publicKey(key []byte) string {
+	if len(key) != 0 && len(key) != ed25519.PublicKeySize {
+		d.fail("a public key of %d bytes", len(key))
+	}
+	return string(key)
 }
 
 func decodeLease(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }

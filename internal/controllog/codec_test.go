@@ -88,7 +88,7 @@ func TestSnapOfFullSize(t *testing.T) {
 		s.Start = append(s.Start, at)
 		s.Pending = append(s.Pending, []ownership.Tenure{{Inc: s.Members[0], Lease: time.Second, Start: at, Dep: at}})
 	}
-	data, err := Encode(ownership.Record{LogVersion: ownership.LogVersion, Group: group, Inc: s.Members[0], Body: &ownership.Snap{State: s}})
+	data, err := Encode(ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: s.Members[0], Body: &ownership.Snap{State: s}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestSnapOfFullSize(t *testing.T) {
 // What cannot be written down exactly is refused, not rounded.
 func TestEncodeRefuses(t *testing.T) {
 	record := func(body ownership.Body) ownership.Record {
-		return ownership.Record{LogVersion: ownership.LogVersion, Group: group, Inc: ownership.Incarnation{1}, Body: body}
+		return ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: ownership.Incarnation{1}, Body: body}
 	}
 	hello := func(lease time.Duration) ownership.Record {
 		return record(&ownership.Hello{Node: ownership.Node{Name: "n", Inc: ownership.Incarnation{1}, Lease: lease}})
@@ -156,8 +156,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}{
 		"a good beat":                {func(*controllogv1.Record) {}, nil},
 		"a good snap":                {state(func(*controllogv1.State) {}), nil},
-		"another version":            {func(r *controllogv1.Record) { r.LogVersion = 2 }, ErrVersion},
-		"another version's body":     {func(r *controllogv1.Record) { r.LogVersion, r.Record = 2, nil }, ErrVersion},
+		"another version":            {func(r *controllogv1.Record) { r.LogVersion = 3 }, ErrVersion},
+		"another version's body":     {func(r *controllogv1.Record) { r.LogVersion, r.Record = 3, nil }, ErrVersion},
 		"another group":              {func(r *controllogv1.Record) { r.Group = "h" }, ErrGroup},
 		"no body":                    {func(r *controllogv1.Record) { r.Record = nil }, ErrMalformed},
 		"no sender":                  {func(r *controllogv1.Record) { r.Inc = nil }, ErrMalformed},
@@ -188,7 +188,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			in := &controllogv1.Record{
-				LogVersion: ownership.LogVersion, Group: group, Inc: inc,
+				LogVersion: ownership.LogVersionMin, Group: group, Inc: inc,
 				Record: &controllogv1.Record_Beat{Beat: &controllogv1.Beat{Seq: 1}},
 			}
 			test.change(in)
@@ -241,7 +241,7 @@ func drawRecord(t *rapid.T) ownership.Record {
 		rapid.Custom(func(t *rapid.T) ownership.Body { return drawSnap(t) }),
 	}
 	return ownership.Record{
-		LogVersion: ownership.LogVersion, Group: group, Inc: incs.Draw(t, "inc"),
+		LogVersion: ownership.LogVersionMin, Group: group, Inc: incs.Draw(t, "inc"),
 		Body: rapid.OneOf(bodies...).Draw(t, "body"),
 	}
 }

@@ -25,6 +25,7 @@ type Config struct {
 
 	CheckTimeout  time.Duration // of the short reader of one contiguity check
 	AnchorTimeout time.Duration // of one move of the anchor
+	FirstTimeout  time.Duration // of the look at the first records of the log before a cold start; shorter than ownership.reopen_after
 }
 
 // DefaultConfig returns what the protocol asks for, without a group.
@@ -35,6 +36,7 @@ func DefaultConfig() Config {
 		Prefetch:      1000,
 		CheckTimeout:  300 * time.Millisecond,
 		AnchorTimeout: 30 * time.Second,
+		FirstTimeout:  4 * time.Second,
 	}
 }
 
@@ -59,10 +61,11 @@ func (c Config) Validate() error {
 	}
 	positive("CheckTimeout", c.CheckTimeout)
 	positive("AnchorTimeout", c.AnchorTimeout)
+	positive("FirstTimeout", c.FirstTimeout)
 	return errors.Join(errs...)
 }
 
-// Log performs the effects OpenReader, CheckContiguity, Append and MoveAnchor of an
+// Log performs the effects OpenReader, CheckContiguity, Append, MoveAnchor and ReadFirst of an
 // ownership machine and delivers the inputs that answer them, and the records.
 //
 // The effect methods never block and may be called by any goroutine, before and
@@ -88,6 +91,7 @@ type todo struct {
 	open    *ownership.OpenReader
 	check   *ownership.CheckContiguity
 	anchor  *event.Position
+	first   *ownership.ReadFirst
 	answers []ownership.Input // of appends; no more than the caller has asked for
 }
 
@@ -129,6 +133,12 @@ func (l *Log) MoveAnchor(eff ownership.MoveAnchor) {
 	l.ask(func(t *todo) { t.anchor = &eff.To })
 }
 
+// ReadFirst reads the log from its very first record with a reader of its own, answered by
+// ownership.FirstRead. Whether to try again is the machine's decision.
+func (l *Log) ReadFirst(eff ownership.ReadFirst) {
+	l.ask(func(t *todo) { t.first = &eff })
+}
+
 // Append sends one record, answered by ownership.AppendDone.
 func (l *Log) Append(eff ownership.Append) {
 	record := eff.Record
@@ -166,7 +176,7 @@ func (l *Log) Run(ctx context.Context) error {
 
 // perform starts what the effect methods ask for.
 func (l *Log) perform(ctx context.Context, group *errgroup.Group) {
-	stopTail, stopCheck, stopAnchor := func() {}, func() {}, func() {}
+	stopTail, stopCheck, stopAnchor, stopFirst := func() {}, func() {}, func() {}, func() {}
 	start := func(stop *func(), run func(context.Context)) {
 		(*stop)()
 		var sub context.Context
@@ -176,7 +186,7 @@ func (l *Log) perform(ctx context.Context, group *errgroup.Group) {
 			return nil
 		})
 	}
-	defer func() { stopTail(); stopCheck(); stopAnchor() }()
+	defer func() { stopTail(); stopCheck(); stopAnchor(); stopFirst() }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -192,6 +202,9 @@ func (l *Log) perform(ctx context.Context, group *errgroup.Group) {
 		}
 		if eff := work.check; eff != nil {
 			start(&stopCheck, func(ctx context.Context) { l.check(ctx, *eff) })
+		}
+		if eff := work.first; eff != nil {
+			start(&stopFirst, func(ctx context.Context) { l.readFirst(ctx, *eff) })
 		}
 		if to := work.anchor; to != nil {
 			start(&stopAnchor, func(ctx context.Context) { l.moveAnchor(ctx, *to) })
@@ -268,6 +281,38 @@ func readTwo(ctx context.Context, t Transport, from event.Position, timeout time
 		return event.Position{}, event.Position{}, err
 	}
 	return got[0], got[1], nil
+}
+
+// Oldest is where a Tail begins that wants every record which the log still has: no record lies before it.
+var Oldest = event.Position{Ledger: 0, Entry: 1}
+
+// readFirst looks for a record that only a group with members writes.
+func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.FirstTimeout)
+	defer cancel()
+	var answer *ownership.FirstRead
+	decided := func(virgin bool) {
+		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin}
+		cancel()
+	}
+	err := l.transport.Tail(ctx, Oldest, l.cfg.Prefetch, func() {}, func(e Entry) {
+		if answer != nil {
+			return
+		}
+		record, _ := Decode(l.cfg.Group, e.Data) // what is no record of the group is none of its members' either
+		_, isHello := record.Body.(*ownership.Hello)
+		switch {
+		case !e.At.Before(eff.Before):
+			decided(true)
+		case record.Body != nil && !isHello:
+			decided(false)
+		}
+	})
+	if answer == nil {
+		l.log.Warn("the first record of the control log is not read", "error", err)
+		answer = &ownership.FirstRead{Read: eff.Read, Failed: true}
+	}
+	l.deliver(*answer)
 }
 
 func (l *Log) moveAnchor(ctx context.Context, to event.Position) {

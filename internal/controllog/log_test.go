@@ -158,7 +158,7 @@ func TestLogRefusesWhatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := NewMem()
 		n := startLog(t, mem)
-		bad := ownership.Record{LogVersion: ownership.LogVersion, Group: group, Inc: ownership.Incarnation{1}}
+		bad := ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: ownership.Incarnation{1}}
 		n.log.Append(ownership.Append{Record: bad})
 		n.want(t, ownership.AppendDone{Record: bad, Failed: true})
 		if got := mem.end(); got.Entry != 0 {
@@ -367,14 +367,14 @@ func testConfig() Config {
 
 func beat(seq uint64) ownership.Record {
 	return ownership.Record{
-		LogVersion: ownership.LogVersion, Group: group, Inc: ownership.Incarnation{1},
+		LogVersion: ownership.LogVersionMin, Group: group, Inc: ownership.Incarnation{1},
 		Body: &ownership.Beat{Seq: seq, Draining: ownership.SetOf(1, 2)},
 	}
 }
 
 func hello() ownership.Record {
 	return ownership.Record{
-		LogVersion: ownership.LogVersion, Group: group, Inc: ownership.Incarnation{1},
+		LogVersion: ownership.LogVersionMin, Group: group, Inc: ownership.Incarnation{1},
 		Body: &ownership.Hello{Node: ownership.Node{Name: "n", Inc: ownership.Incarnation{1}, Lease: time.Second}},
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // Bounds of an identity that comes from elsewhere.
 const (
-	settingsMax = 64   // settings
+	SettingsMax = 64   // settings
 	nameMax     = 128  // bytes of a name
 	valueMax    = 4096 // bytes of a value
 )
@@ -51,8 +51,8 @@ func (i Identity) Value(name string) (string, bool) {
 // Validate reports whether an identity that comes from elsewhere has the right shape: names ascending, and
 // all within bounds. An unknown one is valid.
 func (i Identity) Validate() error {
-	if len(i) > settingsMax {
-		return fmt.Errorf("identity of %d settings, want at most %d", len(i), settingsMax)
+	if len(i) > SettingsMax {
+		return fmt.Errorf("identity of %d settings, want at most %d", len(i), SettingsMax)
 	}
 	for n, s := range i {
 		switch {

@@ -37,7 +37,7 @@ func TestHashTellsIdentitiesApart(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	many := make(Identity, settingsMax+1)
+	many := make(Identity, SettingsMax+1)
 	for name, c := range map[string]struct {
 		identity Identity
 		want     bool

@@ -26,6 +26,7 @@ type controlLog interface {
 	CheckContiguity(ownership.CheckContiguity)
 	Append(ownership.Append)
 	MoveAnchor(ownership.MoveAnchor)
+	ReadFirst(ownership.ReadFirst)
 }
 
 // dataPath is what ownership governs. A method has taken effect when it returns.
@@ -190,6 +191,8 @@ func (d *driver) perform(effects []ownership.Effect) (next ownership.Input, end 
 			d.log.Append(eff)
 		case ownership.MoveAnchor:
 			d.log.MoveAnchor(eff)
+		case ownership.ReadFirst:
+			d.log.ReadFirst(eff)
 		case ownership.SetGates:
 			d.path.SetGates(eff.Gates)
 		case ownership.Revoke:

@@ -36,6 +36,7 @@ func (s steps) OpenReader(ownership.OpenReader)           {}
 func (s steps) CheckContiguity(ownership.CheckContiguity) {}
 func (s steps) Append(ownership.Append)                   { s <- "append" }
 func (s steps) MoveAnchor(ownership.MoveAnchor)           {}
+func (s steps) ReadFirst(ownership.ReadFirst)             {}
 func (s steps) SetGates([]ownership.GateChange)           {}
 func (s steps) Revoke(ownership.Revoke)                   { s <- "revoke" }
 func (s steps) Force(ownership.ForceDrain)                {}

@@ -20,13 +20,14 @@ import (
 // life is one incarnation: its machine, its part in the gossip, its readers of the
 // control log. The data path outlives it.
 type life struct {
-	node   *Node
-	inc    ownership.Incarnation
-	gossip *membership.Gossip
-	driver *driver
-	pulse  pulse   // of driver
-	asked  *asked  // what it drives; nil with Mode Gossip
-	others hearsay // who decides, with Mode Gossip
+	node    *Node
+	inc     ownership.Incarnation
+	gossip  *membership.Gossip
+	driver  *driver
+	pulse   pulse   // of driver
+	asked   *asked  // what it drives; nil with Mode Gossip
+	decides machine // beneath both
+	others  hearsay // who decides, with Mode Gossip
 
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
@@ -48,6 +49,9 @@ func (n *Node) live(ctx context.Context) error {
 			n.metrics.lost.Inc()
 			n.log.Error("ownership is lost; starting again as a new incarnation", "error", end.Reason)
 		case ownership.Exit:
+			if end.Settings {
+				return fmt.Errorf("%w: %w: %s", ErrExit, ErrIdentity, end.Reason)
+			}
 			return fmt.Errorf("%w: %s", ErrExit, end.Reason)
 		default: // ownership.Left
 			n.log.Info("left the group")
@@ -91,6 +95,9 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	group.Go(func() error {
 		defer stop()
 		end = l.driver.run(ctx)
+		if m, ok := l.decides.(*ownership.Machine); ok {
+			n.floor.Store(int64(m.Floor()))
+		}
 		return nil
 	})
 	s := n.stay()
@@ -125,6 +132,7 @@ func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error)
 
 // drive makes the driver of the machine that decides for this incarnation.
 func (l *life) drive(decides machine, log controlLog) {
+	l.decides = decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.asked = newAsked(m)
 		decides = l.asked
@@ -184,6 +192,9 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 		Seed:    binary.LittleEndian.Uint64(seed[:]),
 		Running: l.running,
 		Place:   n.cfg.Ring.Place,
+
+		Identity: n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
+		TokenFloor: ownership.Token(n.floor.Load()),
 	}
 }
 

@@ -123,9 +123,10 @@ func (n *Node) noted(note ownership.Note) {
 		level = slog.LevelDebug
 	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
 		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
-		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog:
+		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog, ownership.NoteOtherSettings:
 		level = slog.LevelWarn
-	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained:
+	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained,
+		ownership.NoteLogVersion:
 	}
 	attrs := []any{"kind", string(note.Kind)}
 	if !note.At.IsZero() {
@@ -138,8 +139,11 @@ func (n *Node) noted(note ownership.Note) {
 		attrs = append(attrs, "incarnation", note.Inc.String())
 	}
 	counted := "partitions"
-	if note.Kind == ownership.NoteProposed {
+	switch note.Kind { //nolint:exhaustive // most count partitions
+	case ownership.NoteProposed:
 		counted = "members"
+	case ownership.NoteLogVersion:
+		counted = "version"
 	}
 	if note.Count != 0 {
 		attrs = append(attrs, counted, note.Count)

@@ -9,6 +9,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -60,6 +62,11 @@ type Config struct {
 	Membership membership.Config // Group and Name are set here
 
 	DrainTimeout time.Duration // of a whole drain
+
+	Identity   identity.Identity // the settings on which the group must agree; nil: none is compared
+	Topics     []string          // to consume, in full and ascending; empty: those of Parts.Source, whatever others list
+	LogVersion uint32            // the highest version of the control log that this member writes; 0: the newest
+	Generation uint32            // of fencing tokens, as an operator has set it; 0: the group's
 }
 
 // Mode is how it is decided who may act. All members of a group have the same.
@@ -101,6 +108,9 @@ var ErrDrainTimeout = errors.New("node: drain timeout")
 // ErrExit says that this member may not go on, and must not come back by itself.
 var ErrExit = errors.New("node: cannot be a member")
 
+// ErrIdentity says that this member's settings are not those of its group, and which; it comes with [ErrExit].
+var ErrIdentity = errors.New("node: settings are not those of the group")
+
 // Node is one member.
 type Node struct {
 	cfg     Config
@@ -127,12 +137,15 @@ type Node struct {
 
 	changed chan struct{} // cap 1: the consumer has to look
 
+	floor atomic.Int64 // the greatest fencing token that an earlier incarnation knew of
+
 	stays   stays
 	started atomic.Bool // a record of this node has come back from the control log
 }
 
 // New builds a node. It does no I/O.
 func New(cfg Config, parts Parts) (*Node, error) {
+	cfg.LogVersion = cmp.Or(cfg.LogVersion, ownership.LogVersionMax)
 	cfg.Membership.Group, cfg.Membership.Name = cfg.Group, cfg.Name
 	if cfg.Mode == Gossip {
 		cfg.Membership.Group += "/gossip" // members of the other mode go by other tables: they must not find each other

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/planted"
 )
 
@@ -13,12 +14,27 @@ type Config struct {
 	Group      string
 	Name       string // stable over restarts, unique in the group
 	Inc        Incarnation
-	Gen        uint32 // generation of fencing tokens for a cold start, 0 … GenMax
+	Gen        uint32 // generation of fencing tokens that an operator has set, 1 … GenMax; 0: none
 	HashID     string // ring.HashID
 	Partitions int    // ring.Partitions
 	GRPCAddr   string
 	GossipAddr string
 	Version    string // build, for people
+
+	Identity   identity.Identity // on which the group must agree; nil: nothing is compared
+	Topics     []string          // that this router is configured to consume, in full and ascending; empty: it does not say
+	PublicKey  string            // Ed25519, of this incarnation; empty: none
+	LogVersion uint32            // the highest that this router writes, LogVersionMin … LogVersionMax
+
+	// HadGroup says that a group has worked on the subscription before, and that its fencing tokens were of
+	// generation HadGen at most. On a control topic that never held a record of a group no Genesis is made
+	// then, unless Gen is higher: its tokens could be lower than those that sinks have seen.
+	HadGroup bool
+	HadGen   uint32
+	// TokenFloor is the greatest token that an earlier incarnation of this process knew of. No Genesis
+	// whose token is not greater is made or obeyed.
+	TokenFloor Token
+
 	Timing     Timing
 
 	Seed uint64 // of the one random choice: the jitter before a Genesis
@@ -32,7 +48,7 @@ type Config struct {
 	Place func(names []string) ([]uint16, error)
 }
 
-// Timing holds every duration of the protocol that is not a constant of LogVersion.
+// Timing holds every duration of the protocol that is not a constant of the log version.
 type Timing struct {
 	Lease       time.Duration // L: how long a member may act after it has sent a Beat that it reads back; the same for all members
 	BeatEvery   time.Duration // R: between two Beats of a member
@@ -119,6 +135,12 @@ func (c Config) Validate() error {
 	}
 	if c.Gen > GenMax {
 		bad("Gen = %d, want <= %d", c.Gen, GenMax)
+	}
+	if c.LogVersion < LogVersionMin || c.LogVersion > LogVersionMax {
+		bad("LogVersion = %d, want %d … %d", c.LogVersion, LogVersionMin, LogVersionMax)
+	}
+	if err := c.Identity.Validate(); err != nil {
+		bad("%w", err)
 	}
 	if c.HashID == "" {
 		bad("HashID is empty")

@@ -166,7 +166,7 @@ func (w *world) fault(names []string) {
 func (w *world) injectGenesis(p *proc) {
 	table := make([]uint16, simPartitions)
 	node := Node{Name: p.name, Inc: p.inc, Lease: p.timing.Lease}
-	w.land(Record{LogVersion: LogVersion, Group: "g", Inc: p.inc, Body: &Genesis{
+	w.land(Record{LogVersion: LogVersionMin, Group: "g", Inc: p.inc, Body: &Genesis{
 		HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table,
 	}})
 	w.stats["injected"]++

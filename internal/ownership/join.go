@@ -248,6 +248,7 @@ func (m *Machine) judgeOwnSilence() {
 func (m *Machine) joiningRead(r read) {
 	j := &m.join
 	own := r.rec.Inc == m.cfg.Inc
+	m.noteVersion(r)
 	if !m.readable(r) {
 		if !m.over && !own {
 			m.groupSeen()
@@ -324,9 +325,9 @@ func (m *Machine) sendHello(needState bool) {
 	if j.began == 0 {
 		j.began = m.now
 	}
-	m.append(&Hello{
+	m.appendAs(LogVersionMin, &Hello{ // whatever the group decides in: any router reads who is there
 		Node: m.announced(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
-		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version,
+		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version, Identity: m.cfg.Identity,
 	})
 	m.due(m.now.Add(m.helloEvery()))
 }
@@ -335,6 +336,7 @@ func (m *Machine) self() Node {
 	return Node{
 		Name: m.cfg.Name, Inc: m.cfg.Inc, Lease: m.cfg.Timing.Lease,
 		GRPCAddr: m.cfg.GRPCAddr, GossipAddr: m.cfg.GossipAddr,
+		Topics: m.cfg.Topics, PublicKey: m.cfg.PublicKey, LogVersion: m.cfg.LogVersion,
 	}
 }
 
@@ -387,10 +389,14 @@ func (m *Machine) startCold() {
 	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= t.HelloEvery {
 		return // with a row that is too old, the next Hello will do
 	}
+	if !m.mayBegin() {
+		return
+	}
 	j.genesis = m.now
-	m.append(&Genesis{
-		Gen: m.cfg.Gen, HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
+	m.appendAs(m.versionToWrite(), &Genesis{
+		Gen: m.coldGen(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Members: []Node{m.self()}, Table: make([]uint16, m.cfg.Partitions),
+		Identity: m.cfg.Identity, After: j.newestHello(),
 	})
 }
 
@@ -404,7 +410,14 @@ func (m *Machine) jitter() time.Duration {
 }
 
 // adoptGenesis takes a Genesis that was read while joining: it is a full state.
+//
+// Only one whose author had read nothing younger than our own first Hello: of an earlier one we cannot know
+// whether it came too late, which those who have a state do ([State.olderThan]).
 func (m *Machine) adoptGenesis(r read, g *Genesis) {
+	if !g.After.IsZero() && (len(m.join.hellos) == 0 || g.After.Before(m.join.hellos[0].at)) {
+		m.groupSeen()
+		return
+	}
 	m.applyGenesis(r, g)
 	if m.state == nil || m.over {
 		if r.rec.Inc != m.cfg.Inc {
@@ -430,13 +443,15 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "snap: " + err.Error()})
 		return
 	}
-	if reason := m.foreignGroup(b.State.HashID, len(b.State.Table), b.State.Gen); reason != "" {
-		m.exit(reason)
+	adopted := b.State.clone()
+	if reason := m.foreignGroup(adopted); reason != "" {
+		m.exitForSettings(reason)
 		return
 	}
 	h, kept := m.join.hellos[i], m.join.kept
 	m.tail.last = r.at
-	m.state = b.State.clone()
+	m.state = adopted
+	m.raiseFloor()
 	m.base = m.state.Cur
 	if !planted.On(planted.AdoptNoWait) {
 		m.startAnyDeadlines(h.when)
@@ -478,6 +493,8 @@ func (m *Machine) applyHello(r read, h *Hello) {
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "hello: " + err.Error()})
 		return
 	}
+	m.noteVersion(r)
+	m.noteOtherSettings(r, h)
 	j := &m.join
 	if h.Node.Inc == m.cfg.Inc {
 		j.onWay = false
@@ -515,8 +532,9 @@ func (m *Machine) answerHellos() {
 			return true
 		})
 	}
-	if _, known := m.state.Node(m.cfg.Inc); !known && (j.sentAt == 0 || m.due(j.sentAt.Add(t.HelloSlow))) {
-		if m.beats.seq > 0 { // else it is new, and only its Hello came too early
+	me, known := m.state.Node(m.cfg.Inc)
+	if complete := known && me.LogVersion == m.cfg.LogVersion; !complete && (j.sentAt == 0 || m.due(j.sentAt.Add(t.HelloSlow))) {
+		if !known && m.beats.seq > 0 { // else it is new, and only its Hello came too early
 			m.emit(Note{Kind: NoteEvictedFromLog})
 		}
 		m.sendHello(false)

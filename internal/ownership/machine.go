@@ -47,6 +47,8 @@ type Machine struct {
 	heardBase clock.Instant         // rule 4: heard of everybody at first
 	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
 	beating   []Incarnation         // who was heard lately: nobody else is seen FRESH
+
+	group // group.go: what this node has in common with its group
 }
 
 // view is an accepted epoch.
@@ -82,6 +84,7 @@ type listing struct {
 func New(cfg Config) *Machine {
 	m := &Machine{cfg: cfg, peers: map[Incarnation]*peer{}}
 	m.gates = newGates(cfg.Partitions, cfg.Running)
+	m.floor = cfg.TokenFloor
 	return m
 }
 
@@ -120,6 +123,8 @@ func (m *Machine) take(in Input) {
 		m.appendDone(in)
 	case Drained:
 		m.drained(in)
+	case FirstRead:
+		m.firstRead(in)
 	case AppReady:
 		m.appReady(in)
 	case Evidence:
@@ -155,8 +160,11 @@ func (m *Machine) settle() {
 
 func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
 
-func (m *Machine) append(b Body) {
-	m.emit(Append{Record{LogVersion: LogVersion, Group: m.cfg.Group, Inc: m.cfg.Inc, Body: b}})
+// append writes in the version in which the group decides.
+func (m *Machine) append(b Body) { m.appendAs(m.groupVersion(), b) }
+
+func (m *Machine) appendAs(version uint32, b Body) {
+	m.emit(Append{Record{LogVersion: version, Group: m.cfg.Group, Inc: m.cfg.Inc, Body: b}})
 }
 
 // due reports whether t has come, and if not, asks for a Step then.
@@ -251,17 +259,17 @@ func (m *Machine) apply(r read) {
 // cannot read means that we do not know the state any more.
 func (m *Machine) readable(r read) bool {
 	switch {
-	case r.rec.Group != m.cfg.Group && r.rec.LogVersion == LogVersion, r.rec.LogVersion == 0:
+	case r.rec.Group != m.cfg.Group && r.rec.LogVersion <= LogVersionMax, r.rec.LogVersion == 0:
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "of group " + r.rec.Group})
 		return false
-	case r.rec.LogVersion == LogVersion:
+	case r.rec.LogVersion <= LogVersionMax:
 		return r.rec.Body != nil
 	}
 	switch r.rec.Body.(type) {
 	case *Beat, *Hello, *Snap:
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: fmt.Sprintf("of log version %d", r.rec.LogVersion)})
 	default:
-		m.exit(fmt.Sprintf("the group decides in log version %d, this router reads %d", r.rec.LogVersion, LogVersion))
+		m.exit(fmt.Sprintf("the group decides in log version %d, this router reads up to %d: use a newer build", r.rec.LogVersion, LogVersionMax))
 	}
 	return false
 }
@@ -273,8 +281,8 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	if planted.On(planted.LocalTable) {
 		e = m.ownTable(e)
 	}
-	wasMember, before := m.isMember(), s.Members
-	if err := s.applyEpoch(r.at, e); err != nil {
+	wasMember, before, version := m.isMember(), s.Members, m.groupVersion()
+	if err := s.applyEpoch(r.at, r.rec.LogVersion, e); err != nil {
 		if r.rec.Inc == m.cfg.Inc {
 			m.emit(Note{Kind: NoteEpochLost, At: r.at, Reason: err.Error()})
 		}
@@ -285,8 +293,14 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	m.moveGates(r)
 	m.emit(PublishTable{s.table()})
 	m.emit(Note{Kind: NoteEpoch, At: r.at, Inc: r.rec.Inc, Count: moved, Reason: e.Reason})
+	if m.groupVersion() != version {
+		m.emit(Note{Kind: NoteLogVersion, At: r.at, Inc: r.rec.Inc, Count: int(m.groupVersion())})
+	}
 	m.wanted = 0 // competing proposals are void: judge again
+	m.raiseFloor()
 	switch isMember := m.isMember(); {
+	case m.otherSettings(s) != "": // the first epoch that says what the group agrees on
+		m.exitForSettings(m.otherSettings(s))
 	case m.nameTaken(before):
 		m.exit("another incarnation has taken the name " + m.cfg.Name)
 	case wasMember && !isMember:
@@ -328,15 +342,25 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "genesis: " + err.Error()})
 		return
 	}
-	if reason := m.foreignGroup(g.HashID, len(g.Table), g.Gen); reason != "" {
-		m.exit(reason)
+	if m.state != nil && m.state.olderThan(g) && !planted.On(planted.IdentityGenesisWins) {
+		m.emit(Note{Kind: NoteOtherSettings, At: r.at, Inc: r.rec.Inc, Reason: "genesis: " + m.state.Identity.Against(g.Identity).String()})
+		return
+	}
+	begun := newGenesisState(r.at, r.rec.LogVersion, g)
+	if reason := m.foreignGroup(begun); reason != "" {
+		m.exitForSettings(reason)
+		return
+	}
+	if reason := m.fallingTokens(TokenOf(g.Gen, r.at)); reason != "" {
+		m.exitForSettings(reason)
 		return
 	}
 	chain := uint64(0)
 	if planted.On(planted.ChainOverGenesis) && m.state != nil {
 		chain = m.state.ViewHash
 	}
-	m.state = newGenesisState(r.at, g)
+	m.state = begun
+	m.raiseFloor()
 	m.state.ViewHash += chain
 	m.startAnyDeadlines(r.when)
 	m.base, m.accepted = r.at, nil
@@ -363,18 +387,6 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 		}
 	}
 	m.gates.recheck = true
-}
-
-// foreignGroup says why this node may not work in a group with these constants.
-func (m *Machine) foreignGroup(hashID string, partitions int, gen uint32) string {
-	switch {
-	case hashID != m.cfg.HashID || partitions != m.cfg.Partitions:
-		return fmt.Sprintf("the group places keys by %s on %d partitions, this router by %s on %d",
-			hashID, partitions, m.cfg.HashID, m.cfg.Partitions)
-	case m.cfg.Gen < gen && !planted.On(planted.OlderGenStays):
-		return fmt.Sprintf("the group's fencing tokens are of generation %d, this router's of %d", gen, m.cfg.Gen)
-	}
-	return ""
 }
 
 // applyBeat takes a Beat: what it proves about tenures, then what it says about its
@@ -536,7 +548,10 @@ func (m *Machine) lost(reason string) {
 }
 
 // exit ends this member.
-func (m *Machine) exit(reason string) { m.end(reason, Exit{reason}) }
+func (m *Machine) exit(reason string) { m.end(reason, Exit{Reason: reason}) }
+
+// exitForSettings ends this member because its settings are not those of its group.
+func (m *Machine) exitForSettings(reason string) { m.end(reason, Exit{Reason: reason, Settings: true}) }
 
 func (m *Machine) end(reason string, last Effect) {
 	if m.over {

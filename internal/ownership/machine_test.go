@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/ring"
 )
 
 // land appends a record to the world's log and lets everybody read it.
 func (w *world) hear(inc Incarnation, b Body) {
-	w.land(Record{LogVersion: LogVersion, Group: "g", Inc: inc, Body: b})
+	w.land(Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b})
 	w.runUntil(w.now + 200*time.Millisecond)
 }
 
@@ -35,9 +36,41 @@ func TestWhatEndsAMachine(t *testing.T) {
 		"another function from key to partition": {func(w *world, p *proc) {
 			w.hear(foreign, &Genesis{HashID: "x", Partitions: simPartitions, Members: []Node{node}, Table: table})
 		}, "exit"},
-		"attack 52: a greater generation": {func(w *world, p *proc) {
-			w.hear(foreign, &Genesis{Gen: 1, HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
+		"attack 52: a greater generation than an operator has set here": {func(w *world, p *proc) {
+			p.m.cfg.Gen = 1
+			w.hear(foreign, &Genesis{Gen: 2, HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
 		}, "exit"},
+		"a greater generation where none is set": {func(w *world, p *proc) {
+			w.hear(foreign, &Genesis{Gen: 2, HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
+		}, ""},
+		"a Genesis with lower tokens": {func(w *world, p *proc) {
+			p.m.floor = TokenOf(1, Position{Ledger: 1})
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
+		}, "exit"},
+		"a Genesis of other settings": {func(w *world, p *proc) {
+			p.m.cfg.Identity = identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
+			other := identity.Of(identity.Setting{Name: "key.from", Value: "json:user"})
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: w.next})
+		}, "exit"},
+		"a Genesis of other settings that comes too late": {func(w *world, p *proc) {
+			p.m.cfg.Identity = identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
+			p.m.state.Identity = p.m.cfg.Identity
+			other := identity.Of(identity.Setting{Name: "key.from", Value: "json:user"})
+			before := Position{Ledger: p.m.state.Genesis.Ledger - 1}
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: before})
+		}, ""},
+		"a Genesis of a member of other topics": {func(w *world, p *proc) {
+			p.m.cfg.Topics = []string{"orders"}
+			other := node
+			other.Topics = []string{"billing"}
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{other}, Table: table})
+		}, "exit"},
+		"an epoch of an older log version": {func(w *world, p *proc) {
+			twin := Node{Name: p.name, Inc: foreign, Lease: time.Second}
+			w.hear(foreign, &Hello{Node: twin, HashID: "h", Partitions: simPartitions})
+			w.land(Record{LogVersion: LogVersionMin, Group: "g", Inc: foreign, Body: &Epoch{Prev: p.m.state.Cur, Members: []Incarnation{foreign}, Table: table}})
+			w.runUntil(w.now + 200*time.Millisecond)
+		}, ""},
 		"a Genesis that is not valid": {func(w *world, p *proc) {
 			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table[1:]})
 		}, ""},
@@ -50,11 +83,11 @@ func TestWhatEndsAMachine(t *testing.T) {
 			w.hear(foreign, &Beat{})
 		}, "lost"},
 		"a decision of another log version": {func(w *world, p *proc) {
-			w.land(Record{LogVersion: LogVersion + 1, Group: "g", Inc: foreign})
+			w.land(Record{LogVersion: LogVersionMax + 1, Group: "g", Inc: foreign})
 			w.runUntil(w.now + 200*time.Millisecond)
 		}, "exit"},
 		"another group's record": {func(w *world, p *proc) {
-			w.land(Record{LogVersion: LogVersion, Group: "other", Inc: foreign, Body: &Beat{}})
+			w.land(Record{LogVersion: LogVersionMin, Group: "other", Inc: foreign, Body: &Beat{}})
 			w.runUntil(w.now + 200*time.Millisecond)
 		}, ""},
 		"attack 48: an outage of 31 s": {func(w *world, p *proc) {
@@ -100,8 +133,8 @@ func TestGenesisOrder(t *testing.T) {
 	w := quietWorld(t, 5, DefaultTiming(), 1)
 	p := w.procs[0]
 	w.outage = w.now + time.Hour // nobody but the test feeds the machine
-	genesis := Record{LogVersion: LogVersion, Group: "g", Inc: p.inc, Body: &Genesis{
-		HashID: "h", Partitions: simPartitions, Members: []Node{{Name: p.name, Inc: p.inc, Lease: 2 * time.Second}},
+	genesis := Record{LogVersion: LogVersionMax, Group: "g", Inc: p.inc, Body: &Genesis{
+		HashID: "h", Partitions: simPartitions, Members: []Node{{Name: p.name, Inc: p.inc, Lease: 2 * time.Second, LogVersion: LogVersionMax}},
 		Table: make([]uint16, simPartitions),
 	}}
 	next := Position{Ledger: p.m.tail.last.Ledger, Entry: p.m.tail.last.Entry + 1}
@@ -211,7 +244,7 @@ func BenchmarkBeatRead(b *testing.B) {
 		g.Table[p] = uint16(p % members)
 	}
 	m := New(Config{
-		Group: "g", Name: "n000", Inc: Incarnation{1}, HashID: "h", Partitions: ring.Partitions, Timing: DefaultTiming(),
+		Group: "g", Name: "n000", Inc: Incarnation{1}, HashID: "h", Partitions: ring.Partitions, Timing: DefaultTiming(), LogVersion: LogVersionMax,
 		Place: func(n []string) ([]uint16, error) { return g.Table, nil },
 	})
 	pos, now := Position{Ledger: 1}, clock.Instant(time.Hour)

@@ -3,6 +3,7 @@ package ownership
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -157,7 +158,7 @@ func (m *Machine) propose() {
 	}
 	table = m.keepStill(names, table)
 	reason := strings.Join(next.reasons, ", ")
-	m.append(&Epoch{Prev: m.state.Cur, Members: incs, Table: table, Reason: reason})
+	m.appendAs(m.versionToWrite(), m.inVersion(&Epoch{Prev: m.state.Cur, Members: incs, Table: table, Reason: reason}, next.members))
 	m.emit(Note{Kind: NoteProposed, At: m.state.Cur, Count: len(incs), Reason: reason})
 	m.due(m.now.Add(t.ProposeSpacing))
 }
@@ -218,7 +219,11 @@ func (m *Machine) plan() (plan, bool) {
 	if len(joiners) > 0 && m.othersWork(gone) {
 		joiners = m.withoutLateStarters(joiners)
 	}
-	if len(gone)+len(joiners) == 0 {
+	upgrade := m.wantsUpgrade()
+	if upgrade {
+		next.reasons = append(next.reasons, fmt.Sprintf("log version %d", m.versionToWrite()))
+	}
+	if len(gone)+len(joiners) == 0 && !upgrade {
 		return next, false
 	}
 	for i, inc := range m.state.Members {

@@ -5,15 +5,23 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/ring"
 )
 
-// LogVersion is the version of the record formats and of the rules of structural
-// validity. A record of another version is never applied.
-const LogVersion = 1
+// The versions of the record formats and of the rules of structural validity that this build reads. A
+// record of another version is never applied.
+//
+// Version 2 adds the identity of the group, the key and the topics of each incarnation, and the rule that a
+// Genesis does not replace a younger one of another identity (ADR 0030). A group writes it once all its
+// living incarnations read it.
+const (
+	LogVersionMin = 1
+	LogVersionMax = 2
+)
 
 // LeaseMax is the longest lease that an incarnation may have. It is a constant of
-// [LogVersion], not configuration: after a Genesis everybody waits for it.
+// [LogVersionMin], not configuration: after a Genesis everybody waits for it.
 const LeaseMax = 4 * time.Second
 
 // GenMax is the greatest generation of fencing tokens.
@@ -57,6 +65,19 @@ type Node struct {
 	GRPCAddr   string
 	GossipAddr string
 	Since      Position // of its Hello, its Genesis or its removal: the order of forgetting
+
+	// What version 2 of the log adds. An incarnation of a router that writes version 1 says none of it.
+	Topics     []string // that it is configured to consume, in full and ascending
+	PublicKey  string   // Ed25519, 32 bytes, by which it proves a connection to be its own
+	LogVersion uint32   // the highest that it reads; 0: it does not say, and reads version 1
+}
+
+// MaxLogVersion returns the highest log version that the incarnation reads.
+func (n *Node) MaxLogVersion() uint32 { return max(n.LogVersion, LogVersionMin) }
+
+// setDetails takes over what version 2 of the log knows about an incarnation.
+func (n *Node) setDetails(from Node) {
+	n.Topics, n.PublicKey, n.LogVersion = from.Topics, from.PublicKey, from.LogVersion
 }
 
 // Genesis begins a state. It is accepted whenever it is structurally valid; the
@@ -67,6 +88,9 @@ type Genesis struct {
 	Partitions uint32
 	Members    []Node
 	Table      []uint16 // partition → index in Members
+
+	Identity identity.Identity // on which the group agrees; version 2
+	After    Position          // the author's newest Hello that it had read back; version 2
 }
 
 // Epoch is a whole new table. It is accepted if Prev is the current epoch.
@@ -75,6 +99,9 @@ type Epoch struct {
 	Members []Incarnation
 	Table   []uint16 // partition → index in Members
 	Reason  string   // for people
+
+	Identity identity.Identity // on which the group agrees; version 2
+	Nodes    []Node            // all that is known about Members, in the first epoch of version 2
 }
 
 // Beat renews the lease of its sender once the sender reads it back, and tells
@@ -110,6 +137,8 @@ type Hello struct {
 	Gen        uint32
 	NeedState  bool
 	Version    string // the sender's build, for people
+
+	Identity identity.Identity // of the sender; nil: it does not say
 }
 
 // Snap hands a newcomer the state exactly as of its Hello's position.

@@ -240,7 +240,8 @@ func (p *proc) newMachine(running Set) {
 	}
 	cfg := Config{
 		Group: "g", Name: p.name, Inc: p.inc, HashID: "h", Partitions: simPartitions,
-		Timing: p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: p.w.place,
+		LogVersion: LogVersionMax,
+		Timing:     p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: p.w.place,
 	}
 	if err := cfg.Validate(); err != nil {
 		p.w.fail("config: %v", err)

@@ -12,12 +12,13 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
 // strangersMax is how many incarnations are remembered that are not members. It is
-// a constant of LogVersion.
+// a constant of the log version.
 const strangersMax = 256
 
 // State is what the records of the log add up to: the same on every node at the
@@ -31,6 +32,9 @@ type State struct {
 	Members  []Incarnation
 	Table    []uint16   // partition → index in Members
 	Nodes    []Node     // all members, and the last strangersMax others, in the order of their coming
+
+	LogVersion uint32            // in which the group decides: that of the newest accepted Genesis or Epoch
+	Identity   identity.Identity // on which the group agrees; nil: not known
 	Start    []Position // partition → where the tenure of its owner began
 	Pending  [][]Tenure // partition → tenures that are deposed and not proven dead (I5)
 
@@ -101,9 +105,10 @@ func (s *State) sameName(a, b Incarnation) bool {
 
 // newGenesisState is the state that a Genesis at this position begins. Every
 // partition waits for ANY: whatever ran before.
-func newGenesisState(at Position, g *Genesis) *State {
+func newGenesisState(at Position, version uint32, g *Genesis) *State {
 	s := &State{
-		Gen: g.Gen, HashID: g.HashID, Genesis: at, Cur: at, ViewHash: hashGenesis(at, g),
+		Gen: g.Gen, HashID: g.HashID, Genesis: at, Cur: at, ViewHash: hashGenesis(at, version, g),
+		LogVersion: version, Identity: g.Identity,
 		Table: g.Table, Nodes: slices.Clone(g.Members),
 		Start:   make([]Position, len(g.Table)),
 		Pending: make([][]Tenure, len(g.Table)),
@@ -162,18 +167,28 @@ func validTable(table []uint16, members int) error {
 	return nil
 }
 
-// errSuperseded says that an Epoch does not follow the current one.
-var errSuperseded = errors.New("superseded")
+// Why an Epoch has no effect.
+var (
+	errSuperseded  = errors.New("superseded")
+	errOlderFormat = errors.New("of an older log version than the group decides in")
+)
 
 // applyEpoch accepts or ignores an Epoch: it is the compare-and-set of the log.
-func (s *State) applyEpoch(at Position, e *Epoch) error {
+func (s *State) applyEpoch(at Position, version uint32, e *Epoch) error {
 	if e.Prev != s.Cur && !planted.On(planted.NoCAS) {
 		return errSuperseded
+	}
+	if version < s.LogVersion {
+		return errOlderFormat
+	}
+	if differ := s.Identity.Against(e.Identity); len(differ) > 0 {
+		return fmt.Errorf("of another identity: %v", differ)
 	}
 	if err := s.validEpoch(at, e); err != nil {
 		return err
 	}
 	before := *s
+	s.upgrade(version, e)
 	s.Members, s.Table = e.Members, e.Table
 	s.indexMembers()
 	for p := range ring.Partition(len(s.Table)) {
@@ -187,9 +202,57 @@ func (s *State) applyEpoch(at Position, e *Epoch) error {
 		}
 	}
 	s.forget()
-	s.ViewHash = hashEpoch(s.ViewHash, at, e)
+	s.ViewHash = hashEpoch(s.ViewHash, at, version, e)
 	s.Cur = at
 	return nil
+}
+
+// upgrade takes over what an Epoch of version 2 adds. What was known of nodes in version 1 is known to some
+// members only: from here on it is what the record says, and what Hellos say after it.
+func (s *State) upgrade(version uint32, e *Epoch) {
+	if version < 2 {
+		return
+	}
+	if s.LogVersion < 2 {
+		for i := range s.Nodes {
+			s.Nodes[i].setDetails(Node{})
+		}
+		for _, n := range e.Nodes {
+			if i, ok := s.byInc[n.Inc]; ok {
+				s.Nodes[i].setDetails(n)
+			}
+		}
+	}
+	s.LogVersion = version
+	if e.Identity != nil {
+		s.Identity = e.Identity
+	}
+}
+
+// olderThan reports whether a Genesis was written before this state began, by a router of another identity:
+// it came late, and the group that began meanwhile stands.
+func (s *State) olderThan(g *Genesis) bool {
+	return !g.After.IsZero() && g.After.Before(s.Genesis) && len(s.Identity.Against(g.Identity)) > 0
+}
+
+// commonTopics returns the topics that all members but those of this name say they consume, ascending, and
+// false if one of them does not say.
+func (s *State) commonTopics(but string) (topics []string, known bool) {
+	first := true
+	for i := range s.Members {
+		n := s.member(i)
+		switch {
+		case n.Name == but:
+			continue
+		case len(n.Topics) == 0:
+			return nil, false
+		case first:
+			topics, first = n.Topics, false
+		default:
+			topics = slices.DeleteFunc(slices.Clone(topics), func(t string) bool { return !slices.Contains(n.Topics, t) })
+		}
+	}
+	return topics, !first
 }
 
 // validEpoch is the structural validity of an Epoch.
@@ -283,7 +346,10 @@ func (s *State) applyHello(at Position, h *Hello) error {
 	if err := validNode(h.Node); err != nil {
 		return err
 	}
-	if _, ok := s.byInc[h.Node.Inc]; ok {
+	if i, ok := s.byInc[h.Node.Inc]; ok {
+		if s.Nodes[i].LogVersion == 0 { // its first one passed a router that knows no details
+			s.Nodes[i].setDetails(h.Node)
+		}
 		return nil
 	}
 	n := h.Node
@@ -362,7 +428,7 @@ func (s *State) indexMembers() {
 
 // valid checks a state that somebody else sent. It reads no index.
 func (s *State) valid() error {
-	if s.Gen > GenMax || len(s.Table) == 0 || len(s.Start) != len(s.Table) || len(s.Pending) != len(s.Table) {
+	if s.Gen > GenMax || s.LogVersion > LogVersionMax || len(s.Table) == 0 || len(s.Start) != len(s.Table) || len(s.Pending) != len(s.Table) {
 		return errors.New("state of the wrong shape")
 	}
 	for _, inc := range s.Members {
@@ -387,7 +453,7 @@ func (s *State) valid() error {
 
 // table returns the immutable picture of the current epoch.
 func (s *State) table() *Table {
-	t := &Table{Cur: s.Cur, Gen: s.Gen, Owners: s.Table, Tokens: make([]Token, len(s.Table))}
+	t := &Table{Cur: s.Cur, Gen: s.Gen, Version: max(s.LogVersion, LogVersionMin), Owners: s.Table, Tokens: make([]Token, len(s.Table))}
 	for _, inc := range s.Members {
 		n, _ := s.Node(inc)
 		t.Members = append(t.Members, n)
@@ -424,8 +490,26 @@ func (d *digest) table(t []uint16) {
 	}
 }
 
-// hashGenesis begins a chain of view hashes.
-func hashGenesis(at Position, g *Genesis) uint64 {
+func (d *digest) identity(i identity.Identity) {
+	d.num(uint64(len(i)))
+	for _, s := range i {
+		d.str(s.Name)
+		d.str(s.Value)
+	}
+}
+
+func (d *digest) details(n Node) {
+	d.num(uint64(n.LogVersion))
+	d.str(n.PublicKey)
+	d.num(uint64(len(n.Topics)))
+	for _, t := range n.Topics {
+		d.str(t)
+	}
+}
+
+// hashGenesis begins a chain of view hashes. What version 2 adds counts in version 2 alone: routers that
+// read version 1 do not see it.
+func hashGenesis(at Position, version uint32, g *Genesis) uint64 {
 	var d digest
 	d.position(at)
 	d.num(uint64(g.Gen))
@@ -439,11 +523,18 @@ func hashGenesis(at Position, g *Genesis) uint64 {
 		d.str(n.GossipAddr)
 	}
 	d.table(g.Table)
+	if version >= 2 {
+		d.identity(g.Identity)
+		d.position(g.After)
+		for _, n := range g.Members {
+			d.details(n)
+		}
+	}
 	return xxhash.Sum64(d.buf)
 }
 
 // hashEpoch goes on with a chain of view hashes.
-func hashEpoch(before uint64, at Position, e *Epoch) uint64 {
+func hashEpoch(before uint64, at Position, version uint32, e *Epoch) uint64 {
 	var d digest
 	d.num(before)
 	d.position(at)
@@ -454,5 +545,12 @@ func hashEpoch(before uint64, at Position, e *Epoch) uint64 {
 	}
 	d.table(e.Table)
 	d.str(e.Reason)
+	if version >= 2 {
+		d.identity(e.Identity)
+		for _, n := range e.Nodes {
+			d.buf = append(d.buf, n.Inc[:]...)
+			d.details(n)
+		}
+	}
 	return xxhash.Sum64(d.buf)
 }

@@ -55,9 +55,9 @@ func replay(t *testing.T, log []logStep) *State {
 			if err := validGenesis(q, b); err != nil {
 				t.Fatal(err)
 			}
-			s = newGenesisState(q, b)
+			s = newGenesisState(q, LogVersionMin, b)
 		case *Epoch:
-			_ = s.applyEpoch(q, b)
+			_ = s.applyEpoch(q, LogVersionMin, b)
 		case *Beat:
 			s.applyBeat(l.inc, b)
 		case *Hello:
@@ -168,7 +168,7 @@ func TestEpochValidity(t *testing.T) {
 			s := replay(t, []logStep{genesisOf(nodeA), helloOf(nodeB), helloOf(twin)})
 			before := stateDigest(s)
 			c.epoch.Prev = at(1)
-			if err := s.applyEpoch(c.at, &c.epoch); (err == nil) != c.ok {
+			if err := s.applyEpoch(c.at, LogVersionMin, &c.epoch); (err == nil) != c.ok {
 				t.Fatalf("err = %v, want ok = %t", err, c.ok)
 			}
 			if !c.ok && stateDigest(s) != before {
@@ -219,7 +219,7 @@ func TestCloneSharesNothing(t *testing.T) {
 	}
 	want := stateDigest(c)
 	s.applyBeat(incC, &Beat{Applied: at(6), Acquired: SetOf(0)})
-	_ = s.applyEpoch(at(9), &Epoch{Prev: at(6), Members: []Incarnation{incA}, Table: []uint16{0}})
+	_ = s.applyEpoch(at(9), LogVersionMin, &Epoch{Prev: at(6), Members: []Incarnation{incA}, Table: []uint16{0}})
 	if stateDigest(c) != want {
 		t.Error("a clone changed with its original")
 	}

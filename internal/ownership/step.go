@@ -80,6 +80,13 @@ const (
 	ReachDead          // refused, EOF, no Pong frame, or gossip's suspicion
 )
 
+// FirstRead answers ReadFirst.
+type FirstRead struct {
+	Read   uint64
+	Virgin bool // no member has ever written to the log: up to Before there are only Hellos, or nothing
+	Failed bool
+}
+
 // Leave asks for a graceful leave: an epoch without us, drain, release, [Left].
 type Leave struct{}
 
@@ -92,6 +99,7 @@ func (AppendDone) input()   {}
 func (Drained) input()      {}
 func (AppReady) input()     {}
 func (Evidence) input()     {}
+func (FirstRead) input()    {}
 func (Leave) input()        {}
 
 // Effect is something to do: one of the types below. The effects of a Step are
@@ -112,6 +120,13 @@ type OpenReader struct {
 type CheckContiguity struct {
 	Check        uint64
 	Last, InHand Position
+}
+
+// ReadFirst reads the log from its very first record, and reports whether anything but Hellos stands in it
+// before a position.
+type ReadFirst struct {
+	Read   uint64
+	Before Position
 }
 
 // Append appends a record, at once and without retrying for longer than a lease.
@@ -162,7 +177,12 @@ type MoveAnchor struct{ To Position }
 type Lost struct{ Reason string }
 
 // Exit ends this member: it must not come back by itself.
-type Exit struct{ Reason string }
+type Exit struct {
+	Reason string
+	// Settings says that this router's settings are not those of its group, so that starting it again
+	// changes nothing.
+	Settings bool
+}
 
 // Left ends a graceful leave: we own nothing (or nobody is there to take it), and
 // nothing runs.
@@ -208,10 +228,13 @@ const (
 	NoteNameHeld       NoteKind = "name_held" // another incarnation beats under our name
 	NoteNoOtherMember  NoteKind = "no_other_member"
 	NoteEvictedFromLog NoteKind = "evicted" // the group has forgotten us: a new Hello
+	NoteOtherSettings  NoteKind = "other_settings" // a router whose settings are not the group's wants to join
+	NoteLogVersion     NoteKind = "log_version"    // the group decides in log version Count from here on
 )
 
 func (OpenReader) effect()      {}
 func (CheckContiguity) effect() {}
+func (ReadFirst) effect()       {}
 func (Append) effect()          {}
 func (SetGates) effect()        {}
 func (Revoke) effect()          {}
@@ -239,6 +262,7 @@ type Lease struct {
 type Table struct {
 	Cur     Position
 	Gen     uint32
+	Version uint32 // of the log, in which the group decides
 	Members []Node
 	Owners  []uint16 // partition → index in Members
 	Tokens  []Token  // partition → token of the present tenure

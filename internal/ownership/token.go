@@ -20,6 +20,9 @@ func TokenOf(gen uint32, start Position) Token {
 // String returns the token in decimal, as the application sees it.
 func (t Token) String() string { return strconv.FormatInt(int64(t), 10) }
 
+// Gen returns the generation of a token.
+func (t Token) Gen() uint32 { return uint32(t >> (ledgerBits + entryBits)) }
+
 // tokenInRange reports whether a record at this position may begin a tenure. It is
 // a rule of structural validity: judged by every member alike, never by the proposer alone.
 func tokenInRange(at Position) bool {

@@ -16,7 +16,7 @@ package planted
 type Bug uint8
 
 // The bugs, in the order and by the numbers of the verification plan; those after
-// NoReaderReopen break rule 8 (ADR 0014).
+// NoReaderReopen break rule 8 (ADR 0014), and those after WithheldIsAcquired what makes a group one group (ADR 0030).
 const (
 	None                   Bug = iota
 	NoWait                     // acquire without waiting for anybody
@@ -78,6 +78,9 @@ const (
 	NoReaderReopen             // a stuck reader is not opened again
 	NothingWithheld            // a gate opens for the keys, too, that its old owner names as busy
 	WithheldIsAcquired         // a partition counts as acquired although keys are withheld
+	IdentityIgnored            // a router joins a group whose settings are not its own
+	IdentityGenesisWins        // a Genesis of other settings that comes late replaces the group
+	LowerTokensAllowed         // a Genesis is made and obeyed though its tokens are lower than earlier ones
 )
 
 var names = [...]string{
@@ -141,6 +144,9 @@ var names = [...]string{
 	"no_reader_reopen",
 	"nothing_withheld",
 	"withheld_is_acquired",
+	"identity_ignored",
+	"identity_genesis_wins",
+	"lower_tokens_allowed",
 }
 
 // String returns the name that the verification plan gives the bug.

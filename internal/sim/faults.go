@@ -325,7 +325,7 @@ func (w *world) double(p *pod) {
 // injectGenesis lets a Genesis land that somebody sent long ago.
 func (w *world) injectGenesis(m *member) {
 	w.spurious = true
-	w.log.land(ownership.Record{LogVersion: ownership.LogVersion, Group: "g", Inc: m.inc, Body: &ownership.Genesis{
+	w.log.land(ownership.Record{LogVersion: ownership.LogVersionMin, Group: "g", Inc: m.inc, Body: &ownership.Genesis{
 		Gen: m.cfg.Gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions),
 		Members: []ownership.Node{{Name: m.cfg.Name, Inc: m.inc, Lease: m.cfg.Timing.Lease, GRPCAddr: m.cfg.GRPCAddr}},
 	}}, w.now)

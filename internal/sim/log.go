@@ -286,6 +286,21 @@ func (l *controlLog) check(m *member, e ownership.CheckContiguity) {
 	})
 }
 
+// readFirst looks for a record of a group before a cold start.
+func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
+	life := m.life
+	m.driver.later(l.w.between(time.Millisecond, 50*time.Millisecond), func() {
+		if m.life != life {
+			return
+		}
+		held := slices.ContainsFunc(l.records, func(x logged) bool {
+			_, isHello := x.record.Body.(*ownership.Hello)
+			return x.at.Before(e.Before) && x.record.Body != nil && !isHello
+		})
+		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m)})
+	})
+}
+
 // moveAnchor lets the broker trim what lies at or before it, once its ledger is closed.
 func (l *controlLog) moveAnchor(to ownership.Position) {
 	if l.anchor.Before(to) {

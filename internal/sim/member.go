@@ -146,7 +146,8 @@ func (w *world) newMember(p *pod) *member {
 	}
 	m.cfg = ownership.Config{
 		Group: "g", Name: p.name, HashID: "h", Partitions: w.p.partitions, GRPCAddr: strconv.Itoa(m.id),
-		Timing: timing, Gen: p.gen, Place: place(w.p.partitions, salt),
+		LogVersion: ownership.LogVersionMax,
+		Timing:     timing, Gen: p.gen, Place: place(w.p.partitions, salt),
 	}
 	m.pipeline = pipeline.New(m.deliveriesEnded, m.clock)
 	m.boxes = mailbox.NewMailboxes(mailboxConfig(), retryConfig(), p.name, m.clock)
@@ -197,6 +198,9 @@ func (m *member) begin() {
 		}
 	}
 	cfg := m.cfg
+	if m.machine != nil {
+		cfg.TokenFloor = m.machine.Floor()
+	}
 	cfg.Inc, cfg.Seed, cfg.Gen, cfg.Running = m.inc, w.rng.Uint64(), m.pod.gen, ownership.SetOf(running...)
 	if err := cfg.Validate(); err != nil {
 		w.fail("%v", err)
@@ -346,6 +350,8 @@ func (m *member) perform(e ownership.Effect) {
 		w.log.append(m, e.Record)
 	case ownership.MoveAnchor:
 		w.log.moveAnchor(e.To)
+	case ownership.ReadFirst:
+		w.log.readFirst(m, e)
 	case ownership.SetGates:
 		w.checkGates(m, e.Gates)
 		for _, c := range e.Gates {

@@ -193,7 +193,7 @@ func (c Config) allowance(members int) int {
 
 // checkTopics makes sure that no event could be copied to where it is read as new.
 func (c Config) checkTopics() error {
-	c = c.complete()
+	c = c.Resolved()
 	var errs []error
 	seen := map[string]bool{}
 	for _, topic := range c.Topics {
@@ -211,8 +211,8 @@ func (c Config) checkTopics() error {
 	return errors.Join(errs...)
 }
 
-// complete returns c with full topic names.
-func (c Config) complete() Config {
+// Resolved returns c with full topic names, and with the topics for copies that are used.
+func (c Config) Resolved() Config {
 	topics := make([]string, len(c.Topics))
 	for i, topic := range c.Topics {
 		topics[i] = FullTopicName(topic)

@@ -64,7 +64,7 @@ func answering(err error) *fakeProducer {
 func fakeLink(client *fakeClient) *pulsarLink {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-	p := newPulsarLink(cfg.complete(), nil)
+	p := newPulsarLink(cfg.Resolved(), nil)
 	p.client = client
 	return p
 }

@@ -83,7 +83,7 @@ type Source struct {
 
 func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (link, error)) *Source {
 	s := &Source{
-		cfg: cfg.complete(), open: open, metrics: metrics, log: log.With("component", "source"),
+		cfg: cfg.Resolved(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
 		ledger:  NewLedger(cfg.Counting),
 		retries: newCopier(), letters: newCopier(),

@@ -1,0 +1,195 @@
+package ownership
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/planted"
+)
+
+// oldHelloMax is for how long a Hello of a router that reads only older log versions keeps a group from
+// writing a newer one: it may be about to join.
+const oldHelloMax = 10 * time.Second
+
+// group is what this node has in common with its group.
+type group struct {
+	floor     Token         // the greatest token that this process knows of
+	oldHello  clock.Instant // when a Hello of a router was read that does not read LogVersionMax; zero: never
+	reads     uint64        // number of the newest ReadFirst
+	reading   bool          // it is not answered
+	readAt    clock.Instant // when it was sent
+	heldGroup bool          // the log has held records of a group
+}
+
+// groupVersion is the log version in which the group decides.
+func (m *Machine) groupVersion() uint32 {
+	if m.state == nil {
+		return LogVersionMin
+	}
+	return max(m.state.LogVersion, LogVersionMin)
+}
+
+// versionToWrite is the log version of the next Genesis or Epoch of ours: that of the group, or the one that
+// this router may write at most, once all who live read it.
+func (m *Machine) versionToWrite() uint32 {
+	version := m.groupVersion()
+	if m.cfg.LogVersion > version && m.everybodyReads(m.cfg.LogVersion) {
+		return m.cfg.LogVersion
+	}
+	return version
+}
+
+// wantsUpgrade reports whether the group decides in an older version than it could.
+func (m *Machine) wantsUpgrade() bool { return m.versionToWrite() > m.groupVersion() }
+
+// everybodyReads reports whether all members, all who were heard lately and all who said Hello lately read
+// this version of the log.
+func (m *Machine) everybodyReads(version uint32) bool {
+	if m.oldHello != 0 && !m.due(m.oldHello.Add(oldHelloMax)) {
+		return false
+	}
+	if m.state == nil {
+		return true
+	}
+	unable := func(inc Incarnation) bool {
+		n := m.state.node(inc)
+		return n == nil || n.MaxLogVersion() < version
+	}
+	return !slices.ContainsFunc(m.state.Members, unable) && !slices.ContainsFunc(m.beating, unable)
+}
+
+// noteVersion remembers that there is a router that reads only older log versions than this one.
+func (m *Machine) noteVersion(r read) {
+	if h, ok := r.rec.Body.(*Hello); ok && h.Node.MaxLogVersion() < m.cfg.LogVersion {
+		m.oldHello = r.when
+	}
+}
+
+// inVersion gives an Epoch what the version in which it is written adds.
+func (m *Machine) inVersion(e *Epoch, members []Node) *Epoch {
+	if m.versionToWrite() < 2 {
+		return e
+	}
+	e.Identity = m.state.Identity
+	if len(e.Identity) == 0 {
+		e.Identity = m.cfg.Identity
+	}
+	if m.groupVersion() < 2 {
+		e.Nodes = members
+	}
+	return e
+}
+
+// foreignGroup says why this node may not work in a group with this state, "" if it may.
+func (m *Machine) foreignGroup(s *State) string {
+	if planted.On(planted.IdentityIgnored) {
+		return ""
+	}
+	if s.HashID != m.cfg.HashID || len(s.Table) != m.cfg.Partitions {
+		return fmt.Sprintf("the group places keys by %s on %d partitions, this router by %s on %d",
+			s.HashID, len(s.Table), m.cfg.HashID, m.cfg.Partitions)
+	}
+	if reason := m.otherSettings(s); reason != "" {
+		return reason
+	}
+	if m.cfg.Gen != 0 && m.cfg.Gen < s.Gen && !planted.On(planted.OlderGenStays) {
+		return fmt.Sprintf("ownership.generation is %d here, and the group's fencing tokens are of generation %d: set it to %d, or remove the setting",
+			m.cfg.Gen, s.Gen, s.Gen)
+	}
+	common, known := s.commonTopics(m.cfg.Name)
+	if known && len(m.cfg.Topics) > 0 && !slices.ContainsFunc(m.cfg.Topics, func(t string) bool { return slices.Contains(common, t) }) {
+		return fmt.Sprintf("pulsar.topics has none of the topics that all members of the group share: it is %q here and %q there",
+			strings.Join(m.cfg.Topics, ", "), strings.Join(common, ", "))
+	}
+	return ""
+}
+
+// otherSettings says in which settings this node differs from its group, "" if in none.
+func (m *Machine) otherSettings(s *State) string {
+	differ := m.cfg.Identity.Against(s.Identity)
+	if len(differ) == 0 || planted.On(planted.IdentityIgnored) {
+		return ""
+	}
+	return fmt.Sprintf("the settings of this router (here) are not those of its group (there): %v", differ)
+}
+
+// noteOtherSettings says that a router wants to join whose settings are not those of the group. It will find
+// out from the Snap, and end.
+func (m *Machine) noteOtherSettings(r read, h *Hello) {
+	if differ := m.state.Identity.Against(h.Identity); len(differ) > 0 {
+		m.emit(Note{Kind: NoteOtherSettings, At: r.at, Inc: h.Node.Inc, Name: h.Node.Name, Reason: differ.String()})
+	}
+}
+
+// raiseFloor remembers the greatest token that the group may have given out.
+func (m *Machine) raiseFloor() { m.floor = max(m.floor, TokenOf(m.state.Gen, m.state.Cur)) }
+
+// Floor returns the greatest token that this incarnation and earlier ones of its process know of: a Genesis
+// must begin with a greater one.
+func (m *Machine) Floor() Token { return m.floor }
+
+// fallingTokens says why a tenure may not begin with this token, "" if it may.
+func (m *Machine) fallingTokens(next Token) string {
+	if next > m.floor || planted.On(planted.LowerTokensAllowed) {
+		return ""
+	}
+	return fmt.Sprintf("fencing tokens would go backward, from %v to %v: the control topic stands on ledgers with lower ids than before, as after a move to another cluster. "+
+		"Stop all routers of the group, set ownership.generation to %d or higher, and start them", m.floor, next, m.floor.Gen()+1)
+}
+
+// coldGen is the generation of a Genesis of ours: no lower than any that is known.
+func (m *Machine) coldGen() uint32 {
+	gen := max(m.cfg.Gen, m.floor.Gen())
+	if m.cfg.HadGroup {
+		gen = max(gen, m.cfg.HadGen)
+	}
+	return gen
+}
+
+// mayBegin reports whether this node may append a Genesis: tokens must not fall. A process that has seen
+// tokens compares with those. Another one knows at most that there was a group, and whether its records are
+// in the log.
+func (m *Machine) mayBegin() bool {
+	newest := m.join.newestHello()
+	if reason := m.fallingTokens(TokenOf(m.coldGen(), newest)); reason != "" {
+		m.exitForSettings(reason)
+		return false
+	}
+	if m.floor > 0 || !m.cfg.HadGroup || m.cfg.Gen > m.cfg.HadGen || m.heldGroup || planted.On(planted.LowerTokensAllowed) {
+		return true
+	}
+	if !m.reading || m.due(m.readAt.Add(m.cfg.Timing.ReopenAfter)) {
+		m.reads++
+		m.reading, m.readAt = true, m.now
+		m.emit(ReadFirst{Read: m.reads, Before: newest})
+		m.due(m.now.Add(m.cfg.Timing.ReopenAfter))
+	}
+	return false
+}
+
+// newestHello is where the newest own Hello that was read back stands.
+func (j *joining) newestHello() Position {
+	if len(j.hellos) == 0 {
+		return Position{}
+	}
+	return j.hellos[len(j.hellos)-1].at
+}
+
+// firstRead takes the answer to ReadFirst.
+func (m *Machine) firstRead(in FirstRead) {
+	if !m.reading || in.Read != m.reads || in.Failed {
+		return // asked again when it times out
+	}
+	m.reading = false
+	if !in.Virgin {
+		m.heldGroup = true
+		return
+	}
+	if m.state == nil {
+		m.exitForSettings(fmt.Sprintf("the control topic never held a record of a group, and the subscription had one, with fencing tokens of generation %d: "+
+			"new ones could be lower. Is this the right control topic? If so, set ownership.generation to %d or higher on all routers of the group", m.cfg.HadGen, m.cfg.HadGen+1))
+	}
+}
