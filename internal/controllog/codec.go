@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/event"
@@ -100,6 +101,9 @@ func Decode(group string, data []byte) (ownership.Record, error) {
 	return r, nil
 }
 
+// SumOf returns the hash of the bytes of a record, as [ownership.RecordRead] carries it.
+func SumOf(data []byte) uint64 { return xxhash.Sum64(data) }
+
 // kindOf names a record for metrics and log lines.
 func kindOf(r ownership.Record) string {
 	switch r.Body.(type) {
@@ -167,6 +171,7 @@ func encodeBeat(b *ownership.Beat) *controllogv1.Beat {
 		Acquired:    encodeSet(b.Acquired),
 		Unreachable: encodeIncs(b.Unreachable),
 		Busy:        encodeBusy(b.Busy),
+		PrefixHash:  b.PrefixHash,
 	}
 }
 
@@ -209,6 +214,7 @@ func encodeState(s *ownership.State) (*controllogv1.State, error) {
 		Members: encodeIncs(s.Members), Table: encodeTable(s.Table), Nodes: nodes,
 		StartPositions: positions, Starts: starts, Pending: pending,
 		LogVersion: s.LogVersion, Identity: encodeIdentity(s.Identity),
+		PrefixHash: s.PrefixHash,
 	}, nil
 }
 
@@ -398,6 +404,7 @@ func (d *decoder) beat(b *controllogv1.Beat) *ownership.Beat {
 		Draining: d.set(b.GetDraining()), Acquired: d.set(b.GetAcquired()),
 		Unreachable: d.incs(b.GetUnreachable()),
 		Busy:        d.busy(b.GetBusy()),
+		PrefixHash:  b.GetPrefixHash(),
 	}
 }
 
@@ -442,9 +449,10 @@ func (d *decoder) state(s *controllogv1.State) *ownership.State {
 		Gen: s.GetGen(), HashID: s.GetHashId(), Genesis: d.position(s.GetGenesis()),
 		Cur: d.position(s.GetCur()), ViewHash: s.GetViewHash(),
 		Members: d.incs(s.GetMembers()), Table: table, Nodes: d.nodes(s.GetNodes()),
-		Start:   d.starts(s.GetStartPositions(), s.GetStarts(), len(table)),
-		Pending: d.pending(s.GetPending(), len(table)),
+		Start:      d.starts(s.GetStartPositions(), s.GetStarts(), len(table)),
+		Pending:    d.pending(s.GetPending(), len(table)),
 		LogVersion: s.GetLogVersion(), Identity: d.identity(s.GetIdentity()),
+		PrefixHash: s.GetPrefixHash(),
 	}
 }
 

@@ -312,7 +312,7 @@ func drawEpoch(t *rapid.T) *ownership.Epoch {
 func drawBeat(t *rapid.T) *ownership.Beat {
 	return &ownership.Beat{
 		Seq: rapid.Uint64().Draw(t, "seq"), Applied: positions.Draw(t, "applied"), Cur: positions.Draw(t, "cur"),
-		ViewHash: rapid.Uint64().Draw(t, "view hash"), Ready: rapid.Bool().Draw(t, "ready"),
+		ViewHash: rapid.Uint64().Draw(t, "view hash"), PrefixHash: rapid.Uint64().Draw(t, "prefix hash"), Ready: rapid.Bool().Draw(t, "ready"),
 		Draining: drawSet(t, "draining"), Acquired: drawSet(t, "acquired"),
 		Unreachable: some(t, incs, "unreachable"), Busy: drawBusy(t),
 	}
@@ -343,7 +343,7 @@ func drawHello(t *rapid.T) *ownership.Hello {
 func drawSnap(t *rapid.T) *ownership.Snap {
 	s := &ownership.State{
 		Gen: rapid.Uint32().Draw(t, "gen"), HashID: rapid.String().Draw(t, "hash id"),
-		Genesis: positions.Draw(t, "genesis"), Cur: positions.Draw(t, "cur"), ViewHash: rapid.Uint64().Draw(t, "view hash"),
+		Genesis: positions.Draw(t, "genesis"), Cur: positions.Draw(t, "cur"), ViewHash: rapid.Uint64().Draw(t, "view hash"), PrefixHash: rapid.Uint64().Draw(t, "prefix hash"),
 		Members: some(t, incs, "members"), Table: drawTable(t), Nodes: some(t, nodes, "nodes"),
 	}
 	epochs := rapid.SliceOfNDistinct(positions, 3, 3, func(p event.Position) event.Position { return p }).Draw(t, "epochs")

@@ -223,7 +223,7 @@ func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
 		func(e Entry) {
 			record := l.decode(e)
 			if ctx.Err() == nil { // a reader that was replaced need not be heard
-				l.deliver(ownership.RecordRead{Reader: eff.Reader, At: e.At, Record: record})
+				l.deliver(ownership.RecordRead{Reader: eff.Reader, At: e.At, Record: record, Sum: SumOf(e.Data)})
 			}
 		})
 	if ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,6 +69,30 @@ func TestLogDeliversWhatItCannotRead(t *testing.T) {
 			if got := testutil.ToFloat64(n.metrics.bad.WithLabelValues(reason)); got != want {
 				t.Errorf("%v records counted as %s, want %v", got, reason, want)
 			}
+		}
+	})
+}
+
+// Readers hash the bytes of a record, whether or not they can read it: the same bytes give the
+// same hash, and the smallest difference another one.
+func TestLogHashesRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := NewMem()
+		n := startLog(t, mem)
+		n.log.OpenReader(ownership.OpenReader{Reader: 1})
+		n.want(t, ownership.ReaderOpened{Reader: 1})
+		unknown := append(encoded(t, beat(1)), 0xf8, 0x7f, 1) // field 2047, which nobody knows
+		for _, data := range [][]byte{encoded(t, beat(1)), encoded(t, beat(1)), unknown, []byte("garbage"), []byte("garbagf")} {
+			mem.Put(data)
+		}
+		time.Sleep(time.Second) // of the bubble's clock
+		synctest.Wait()
+		var sums []uint64
+		for _, in := range n.heard {
+			sums = append(sums, in.(ownership.RecordRead).Sum)
+		}
+		if len(sums) != 5 || sums[0] != sums[1] || sums[0] == sums[2] || sums[3] == sums[4] || slices.Contains(sums, 0) {
+			t.Errorf("hashes %x", sums)
 		}
 	})
 }

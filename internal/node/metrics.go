@@ -123,7 +123,7 @@ func (n *Node) noted(note ownership.Note) {
 		level = slog.LevelDebug
 	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
 		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
-		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog, ownership.NoteOtherSettings:
+		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog, ownership.NoteOtherSettings, ownership.NotePrefixDiffers:
 		level = slog.LevelWarn
 	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained,
 		ownership.NoteLogVersion:

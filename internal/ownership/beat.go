@@ -96,6 +96,7 @@ func (m *Machine) beat() {
 		Busy:        m.busy(),
 		Acquired:    m.acquired(),
 		Unreachable: m.unreachable(),
+		PrefixHash:  m.state.PrefixHash,
 	})
 	if confirming {
 		m.emit(Note{Kind: NoteConfirm})

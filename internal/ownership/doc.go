@@ -20,6 +20,7 @@
 //	beat.go     when a Beat is due and what stands in it (rule 1)
 //	propose.go  who proposes which epoch, and when
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
+//	prefix.go   whether others have read the same log
 //	anchor.go   what keeps the broker from trimming the log
 //	step.go     inputs and effects
 //	token.go    the fencing token

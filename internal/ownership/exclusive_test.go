@@ -203,7 +203,7 @@ func (w *world) heal(names []string) {
 
 // unrest says what is still to be done for every partition to be served by somebody.
 func (w *world) unrest() string {
-	if w.stats["lost"] > 0 && w.stats["hole"]+w.stats["delete"] == 0 {
+	if w.stats["lost"] > 0 && w.stats["hole"]+w.stats["delete"] == 0 && !w.forked {
 		return "LOST though the log was whole" // an outage or a pause loses no state
 	}
 	served, working := 0, 0

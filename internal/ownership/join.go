@@ -21,6 +21,7 @@ const (
 type read struct {
 	at   Position
 	rec  Record
+	sum  uint64        // of its bytes
 	when clock.Instant // taken after it was in hand
 }
 
@@ -121,7 +122,7 @@ func (m *Machine) recordRead(in RecordRead) {
 		return
 	}
 	t.opened = true
-	r := read{in.At, in.Record, m.now}
+	r := read{in.At, in.Record, in.Sum, m.now}
 	if !t.checking {
 		m.takeIn(r)
 		return
@@ -453,6 +454,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 	m.state = adopted
 	m.raiseFloor()
 	m.base = m.state.Cur
+	m.adoptPrefix(h.at)
 	if !planted.On(planted.AdoptNoWait) {
 		m.startAnyDeadlines(h.when)
 	}
@@ -468,6 +470,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 			m.apply(k)
 		}
 	}
+	m.goOnPrefix(r)
 }
 
 // sentHello reports whether a Snap knows us: it may be for any Hello of ours.

@@ -30,6 +30,7 @@ type Machine struct {
 	state    *State   // what the log adds up to; nil while joining
 	base     Position // views are compared beyond this epoch
 	accepted []view   // epochs accepted after base
+	prefixes prefixes // prefix.go: to compare logs with
 
 	lease   clock.Instant // rule 2: until when this node may act
 	fresh   clock.Instant // tFresh: when the newest own Beat read back was sent
@@ -72,6 +73,7 @@ type peer struct {
 	applied Position      // the newest that it ever applied
 	lists   []listing     // whom it says it cannot reach
 	reach   Reach         // by our own transport
+	prefix  prefixDoubt   // prefix.go
 }
 
 // listing is an unbroken run of Beats that name inc as unreachable.
@@ -238,6 +240,7 @@ func (m *Machine) seenFresh(n *Node) bool {
 
 // apply takes the next record of a gap-free log, read at r.when, into the state.
 func (m *Machine) apply(r read) {
+	m.goOnPrefix(r)
 	if !m.readable(r) {
 		return
 	}
@@ -294,6 +297,7 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	m.emit(PublishTable{s.table()})
 	m.emit(Note{Kind: NoteEpoch, At: r.at, Inc: r.rec.Inc, Count: moved, Reason: e.Reason})
 	if m.groupVersion() != version {
+		m.beginPrefix(r) // members that came by the Snap of an older router do not know it
 		m.emit(Note{Kind: NoteLogVersion, At: r.at, Inc: r.rec.Inc, Count: int(m.groupVersion())})
 	}
 	m.wanted = 0 // competing proposals are void: judge again
@@ -362,6 +366,7 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 	m.state = begun
 	m.raiseFloor()
 	m.state.ViewHash += chain
+	m.beginPrefix(r)
 	m.startAnyDeadlines(r.when)
 	m.base, m.accepted = r.at, nil
 	m.counted = nil // its sender is alive, whatever was counted before
@@ -394,6 +399,10 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 func (m *Machine) applyBeat(r read, b *Beat) {
 	if m.diverged(r, b) {
 		m.lost(fmt.Sprintf("log diverged: %v has another epoch %v", r.rec.Inc, b.Cur))
+		return
+	}
+	if reason, forked := m.forked(r, b); forked {
+		m.lost(reason)
 		return
 	}
 	if m.state.applyBeat(r.rec.Inc, b) {

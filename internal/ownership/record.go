@@ -116,6 +116,7 @@ type Beat struct {
 	Busy        []Busy   // by partition, for some of Draining: where alone it does
 	Acquired    Set      // the gate is open, and no key is withheld
 	Unreachable []Incarnation
+	PrefixHash  uint64 // over the records from the Genesis to Applied; 0: not known
 }
 
 // Busy says on which keys of a partition deliveries of deposed tenures may run: on no

@@ -29,14 +29,16 @@ type State struct {
 	Genesis  Position // the newest one
 	Cur      Position // the newest accepted Epoch or Genesis
 	ViewHash uint64   // over all accepted epochs since the Genesis
-	Members  []Incarnation
-	Table    []uint16   // partition → index in Members
-	Nodes    []Node     // all members, and the last strangersMax others, in the order of their coming
+	// PrefixHash covers all records since the Genesis; 0: not known.
+	PrefixHash uint64
+	Members    []Incarnation
+	Table      []uint16 // partition → index in Members
+	Nodes      []Node   // all members, and the last strangersMax others, in the order of their coming
 
 	LogVersion uint32            // in which the group decides: that of the newest accepted Genesis or Epoch
 	Identity   identity.Identity // on which the group agrees; nil: not known
-	Start    []Position // partition → where the tenure of its owner began
-	Pending  [][]Tenure // partition → tenures that are deposed and not proven dead (I5)
+	Start      []Position        // partition → where the tenure of its owner began
+	Pending    [][]Tenure        // partition → tenures that are deposed and not proven dead (I5)
 
 	pending Set                  // partitions with a pending tenure: an index
 	byInc   map[Incarnation]int  // Nodes by incarnation: an index

@@ -21,6 +21,7 @@ type RecordRead struct {
 	Reader uint64 // as in OpenReader; records of earlier readers are dropped
 	At     Position
 	Record Record
+	Sum    uint64 // hash of the record's bytes, the same on every member
 }
 
 // ReaderOpened answers OpenReader: from here on that reader's records come.
@@ -227,9 +228,10 @@ const (
 	NoteSnapSent       NoteKind = "snap_sent"
 	NoteNameHeld       NoteKind = "name_held" // another incarnation beats under our name
 	NoteNoOtherMember  NoteKind = "no_other_member"
-	NoteEvictedFromLog NoteKind = "evicted" // the group has forgotten us: a new Hello
+	NoteEvictedFromLog NoteKind = "evicted"        // the group has forgotten us: a new Hello
 	NoteOtherSettings  NoteKind = "other_settings" // a router whose settings are not the group's wants to join
 	NoteLogVersion     NoteKind = "log_version"    // the group decides in log version Count from here on
+	NotePrefixDiffers  NoteKind = "prefix_differs" // the Beat of a peer says that it has read another log than we have, up to At
 )
 
 func (OpenReader) effect()      {}
