@@ -19,7 +19,7 @@ var anything = []string{"ring", "forward", "client", "internal", "proto"}
 // arrows: cmd → node → pipeline → stages → words.
 var arrows = map[string]arrow{
 	"ring":               {nil, "the bottom: everybody routes by it"},
-	"internal/clock":     {nil, "the bottom: an instant knows nothing"},
+	"internal/clock":     {[]string{"internal/planted"}, "the bottom: an instant knows nothing"},
 	"internal/invariant": {nil, "the bottom: everybody asserts"},
 	"internal/framepool": {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},

@@ -190,7 +190,7 @@ var (
 			"ExpFloat64", "Float32", "Float64", "Int", "Int32", "Int32N", "Int64", "Int64N", "IntN", "N",
 			"NormFloat64", "Perm", "Shuffle", "Uint", "Uint32", "Uint32N", "Uint64", "Uint64N", "UintN",
 		}, // the ones that draw from the global source
-		module + "/internal/clock": {"Now"},
+		module + "/internal/clock": {"Now", "Shared", "Read", "Careful"},
 	}
 )
 

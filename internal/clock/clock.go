@@ -1,16 +1,32 @@
 // Package clock is the only place that reads the clock that leases run on.
 //
-// The clock is CLOCK_BOOTTIME where the system has it: unlike Go's monotonic
-// clock it goes on while the machine is suspended, so that a lease runs out
-// during a suspend too (golang/go#24595). It is not comparable between machines.
-// On systems without such a clock [Covers] says what is missing.
+// On Linux the clock is CLOCK_MONOTONIC_RAW plus the time that the machine was asleep,
+// which is CLOCK_BOOTTIME less CLOCK_MONOTONIC ([Steady]):
+//
+//   - it goes on while the machine is suspended, unlike Go's monotonic clock, so that a
+//     lease runs out during a suspend too (golang/go#24595);
+//   - its rate is that of the hardware counter. NTP steers CLOCK_MONOTONIC and
+//     CLOCK_BOOTTIME, by up to 8.3 % in chrony's default settings and 11 % at most
+//     ([SlewMax]), while the ownership protocol assumes that clocks agree within 1 %.
+//
+// Instants of processes of one machine can be compared with one another; those of two
+// machines cannot. A process in a time namespace sees clocks that are moved by a
+// constant: its leases are right, and its instants compare only with those of
+// processes in the same namespace.
+//
+// On systems without such clocks [Covers] and [Slewable] say what is missing.
+//
+// # Clocks for tests
+//
+// A build with the tag slewclock simulates a system whose NTP daemon steers the clock;
+// slew_linux.go says how. Tests with real processes use it; production never does.
 package clock
 
 import "time"
 
-// Instant is a point on the boot-time clock of this machine, as the time since
-// boot. It is not a time.Time on purpose: wall-clock time decides nothing here,
-// and the compiler keeps the two apart. The zero Instant is long past.
+// Instant is a point on the lease clock of this machine, as the time since boot. It is
+// not a time.Time on purpose: wall-clock time decides nothing here, and the compiler
+// keeps the two apart. The zero Instant is long past.
 type Instant time.Duration
 
 // Add returns the instant d later.

@@ -7,7 +7,7 @@ import (
 
 func TestFastIsNotBehindTheClock(t *testing.T) {
 	var fast Fast
-	const slack = time.Microsecond // the two clocks round differently
+	const slack = FastFor/8 + time.Microsecond // what NTP may slew the system clock, and how the two clocks round
 	for end := Now().Add(20 * FastFor); Now().Before(end); {
 		before := Now()
 		if got := fast.Now(); got.Add(slack).Before(before) {
@@ -16,14 +16,42 @@ func TestFastIsNotBehindTheClock(t *testing.T) {
 	}
 }
 
-func TestFastReadsTheClockAgain(t *testing.T) {
+// Go's monotonic clock stands still in a suspend. What was read before it must not be
+// used after it, however little time has passed on that clock.
+func TestFastReadsTheClockAgainAfterASuspend(t *testing.T) {
 	var fast Fast
-	fast.Now()
-	fast.offset.Add(int64(-time.Hour)) // as if the machine had been asleep
-	time.Sleep(2 * FastFor)
-	before := Now()
-	if got := fast.Now(); got.Add(time.Minute).Before(before) {
-		t.Errorf("after %v the fast clock is still %v behind", 2*FastFor, before.Sub(got))
+	now := Instant(time.Hour)
+	reads := 0
+	read := func() Instant { reads++; return now }
+	const mono, wall, soon = int64(time.Minute), int64(1e18), int64(20 * time.Microsecond)
+	if got := fast.at(mono, wall, read); got != now {
+		t.Fatalf("the first reading is %v, want %v", got, now)
+	}
+	if got := fast.at(mono+soon, wall+5, read); got != now.Add(time.Duration(soon)) || reads != 1 {
+		t.Fatalf("%v later it is %v, after %d readings; want it to go on from the first", time.Duration(soon), got, reads)
+	}
+	for _, asleep := range []time.Duration{time.Millisecond, 2 * time.Second, 24 * time.Hour} {
+		before := fast.at(mono+soon, wall, read)
+		now = now.Add(asleep)
+		if got := fast.at(mono+soon, wall+int64(asleep), read); got.Sub(before) < asleep-FastFor/2 {
+			t.Errorf("after a suspend of %v the fast clock has gone on by %v", asleep, got.Sub(before))
+		}
+	}
+	reads = 0
+	fast.at(mono+2*soon, wall-int64(time.Hour), read)
+	if reads != 1 {
+		t.Errorf("%d readings when the wall clock was set back, want 1", reads)
+	}
+}
+
+func TestFastReadsTheClockAgainInTime(t *testing.T) {
+	var fast Fast
+	now := Instant(time.Hour)
+	read := func() Instant { return now }
+	fast.at(1, 0, read)
+	now = now.Add(time.Hour) // as if the wall clock had been set back by as much as the machine slept
+	if got := fast.at(1+int64(FastFor), 0, read); got != now {
+		t.Errorf("after %v the fast clock is %v behind", FastFor, now.Sub(got))
 	}
 }
 

@@ -9,7 +9,7 @@
 //
 // # Why the times can be trusted
 //
-// All instants are CLOCK_BOOTTIME, which all processes of a machine share. The
+// All instants are [clock.Shared], on which all processes of a machine agree. The
 // start is read before the handler's first instruction and the end after its
 // last one, so a written interval contains the true one, and an application that
 // reports a result only after [Writer.End] has returned cannot be blamed for an

@@ -22,7 +22,7 @@ type Writer struct {
 
 // Create creates the journal at path. It fails if the file exists: every process
 // has a journal of its own, a restarted one too.
-func Create(path string) (*Writer, error) { return create(path, clock.Now) }
+func Create(path string) (*Writer, error) { return create(path, clock.Shared) }
 
 func create(path string, now func() clock.Instant) (*Writer, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)

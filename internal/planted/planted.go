@@ -16,7 +16,8 @@ package planted
 type Bug uint8
 
 // The bugs, in the order and by the numbers of the verification plan; those after
-// NoReaderReopen break rule 8 (ADR 0014), and those after WithheldIsAcquired what makes a group one group (ADR 0030).
+// NoReaderReopen break rule 8 (ADR 0014), and those after WithheldIsAcquired what makes a group one group (ADR 0030);
+// those from SlewedClock on what clocks are held to (ADR 0025).
 const (
 	None                   Bug = iota
 	NoWait                     // acquire without waiting for anybody
@@ -81,6 +82,8 @@ const (
 	IdentityIgnored            // a router joins a group whose settings are not its own
 	IdentityGenesisWins        // a Genesis of other settings that comes late replaces the group
 	LowerTokensAllowed         // a Genesis is made and obeyed though its tokens are lower than earlier ones
+	SlewedClock                // leases run on a clock that NTP slews (ADR 0025)
+	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
 )
 
 var names = [...]string{
@@ -147,6 +150,8 @@ var names = [...]string{
 	"identity_ignored",
 	"identity_genesis_wins",
 	"lower_tokens_allowed",
+	"slewed_clock",
+	"unshrunk_remaining",
 }
 
 // String returns the name that the verification plan gives the bug.

@@ -1,0 +1,5 @@
+//go:build slewclock && linux
+
+package clock_test
+
+const slewBuilt = true
