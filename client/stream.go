@@ -473,11 +473,20 @@ func (s *stream) introduce() error {
 	o := &s.runner.options
 	err := s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
 		Worker: o.name, MaxInFlight: uint32(o.maxInFlight), Sdk: sdkName, VersionMin: version, VersionMax: version,
+		Capabilities: capabilities(),
 	}}})
 	if err != nil {
 		return err
 	}
 	return s.ping()
+}
+
+// capabilities are what the router is told that this SDK can do.
+func capabilities() []string {
+	if clock.Slewable() {
+		return nil
+	}
+	return []string{appwire.RawClock}
 }
 
 // ping asks for new deadlines. The clock is read before the frame is sent: the

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ringfence/router/internal/appwire"
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -457,7 +458,7 @@ func TestAWorkerThatFloods(t *testing.T) {
 
 func TestPongSaysHowLong(t *testing.T) {
 	r := newRig(t, nil)
-	w := r.connect(&appv1.Hello{MaxInFlight: 1})
+	w := r.connect(&appv1.Hello{MaxInFlight: 1, Capabilities: []string{"something", appwire.RawClock}})
 	w.ping(5)
 	p := w.recv().GetPong()
 	if d := time.Duration(p.GetRemainingNs()); p.GetK() != 5 || d < 59*time.Minute || d > time.Hour-200*time.Millisecond {
@@ -467,6 +468,22 @@ func TestPongSaysHowLong(t *testing.T) {
 	w.ping(6)
 	if p := w.recv().GetPong(); p.GetK() != 6 || p.GetRemainingNs() != 0 {
 		t.Errorf("pong without a lease = %v, want that nothing remains", p)
+	}
+}
+
+// A worker that does not say that its clock cannot be slewed may have one that NTP slows
+// down by 11 %: by the time that it shows what it was told to wait for, the router's clock
+// must not show more than what was left.
+func TestPongIsShorterForAClockThatMayBeSlewed(t *testing.T) {
+	r := newRig(t, nil)
+	for _, capabilities := range [][]string{nil, {"another"}} {
+		w := r.connect(&appv1.Hello{MaxInFlight: 1, Capabilities: capabilities})
+		before := r.lease.Load().Until.Sub(r.now()) - DefaultConfig().DeadlineMargin
+		w.ping(1)
+		remaining := time.Duration(w.recv().GetPong().GetRemainingNs())
+		if byOurs := time.Duration(float64(remaining) / 0.89); byOurs > before+time.Microsecond || byOurs < before-time.Minute {
+			t.Errorf("with capabilities %q: %v by a clock at 0.89 of its rate are %v; want the %v of the lease", capabilities, remaining, byOurs, before)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,6 +54,7 @@ type session struct {
 	suspended string // what the worker shall know, "" for resumed
 	told      string // what it knows
 	goodbye   string // why the router ends the stream
+	rawClock  bool   // the worker counts its deadlines on a clock that NTP cannot slew
 
 	quiet    uint8 // how often Expire has listened since the newest Ping
 	greeted  bool  // Hello was fine
@@ -165,6 +167,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	limit := int(min(int64(h.GetMaxInFlight()), int64(s.cfg.InFlightMax)))
 	w.mu.Lock()
 	w.desk = NewDesk(limit)
+	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
 	w.mu.Unlock()
 	suspended, err := s.admit(w, cut(h.GetWorker(), 128))
 	switch {
@@ -181,7 +184,7 @@ func (w *session) hello(h *appv1.Hello) error {
 		s.forget(w)
 		return status.Error(codes.Canceled, "app: the stream has ended")
 	}
-	s.Log.Info("worker connected", "worker", w.name, "sdk", cut(h.GetSdk(), 128), "in_flight_max", limit)
+	s.Log.Info("worker connected", "worker", w.name, "sdk", cut(h.GetSdk(), 128), "in_flight_max", limit, "raw_clock", w.rawClock)
 	s.notify()
 	w.wake()
 	return nil
@@ -398,8 +401,19 @@ func (w *session) pong() *appv1.Pong {
 	s := w.server
 	p := &appv1.Pong{K: w.ping}
 	remaining, draining := w.desk.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
+	if !w.rawClock && !planted.On(planted.UnshrunkRemaining) {
+		remaining = onSlewedClock(remaining)
+	}
 	p.RemainingNs, p.Draining = remaining.Nanoseconds(), draining
 	return p
+}
+
+// onSlewedClock returns how far a clock may go on that runs as slow as NTP can make it,
+// while the hardware counter, on which our lease runs, goes on by d. A clock that is
+// slewed the other way shows that much too early, and the worker is cut too early: the
+// price of not knowing.
+func onSlewedClock(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (1 - clock.SlewMax))
 }
 
 // deliveries returns the next Deliveries frame, nil when all that was left for it

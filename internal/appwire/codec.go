@@ -12,6 +12,10 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
+// RawClock is the capability of a worker whose deadlines run on a clock that NTP cannot
+// slew, as internal/clock describes it. To others the router gives shorter deadlines.
+const RawClock = "raw_clock"
+
 // Codec is the gRPC codec of the application's stream. It stands in for the
 // standard one, under the same name and so the same content type: our own frames
 // take the fast way, any other message the standard way. Use it with

@@ -21,13 +21,13 @@ type Reading struct {
 	Mono time.Duration // stands still in a suspend; NTP steers it exactly as it steers Boot
 }
 
-// asleepMin is the shortest suspend that counts. What Boot and Mono differ by changes in
+// shortSleep is the longest suspend that does not count. What Boot and Mono differ by changes in
 // a suspend only, but they are not read at the same moment: below this, a change is
 // taken for the time between the two readings.
-const asleepMin = time.Millisecond
+const shortSleep = time.Millisecond
 
 // Steady computes the lease clock from readings: Raw plus the time asleep. It never goes
-// backward, and is behind by at most [asleepMin]. The zero Steady is ready; it is safe
+// backward, and is behind by at most [shortSleep]. The zero Steady is ready; it is safe
 // for concurrent use.
 type Steady struct {
 	asleep atomic.Int64 // in nanoseconds; it only grows
@@ -43,7 +43,7 @@ func (s *Steady) Now(r Reading) Instant {
 	asleep := int64(r.Boot - r.Mono)
 	for {
 		have := s.asleep.Load()
-		if asleep-have <= int64(asleepMin) {
+		if asleep-have <= int64(shortSleep) {
 			return Instant(int64(r.Raw) + have)
 		}
 		s.asleep.CompareAndSwap(have, asleep)

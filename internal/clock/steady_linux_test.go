@@ -17,7 +17,7 @@ func TestNowIsTheRawClockPlusTheTimeAsleep(t *testing.T) {
 		before := gettime(unix.CLOCK_MONOTONIC_RAW)
 		now := time.Duration(Now())
 		after := gettime(unix.CLOCK_MONOTONIC_RAW)
-		const slack = 2 * asleepMin
+		const slack = 2 * shortSleep
 		if now >= before+asleep-slack && now <= after+asleep+slack {
 			return
 		}

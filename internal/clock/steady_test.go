@@ -50,7 +50,7 @@ func TestSteadyIsNotSlewed(t *testing.T) {
 		before := s.counter
 		got := steady.Now(s.read())
 		want = want.Add(s.counter - before)
-		if off := got.Sub(want); off > asleepMin || off < -2*asleepMin {
+		if off := got.Sub(want); off > shortSleep || off < -2*shortSleep {
 			t.Fatalf("after %v the lease clock is off by %v", want.Sub(begun), off)
 		}
 	}

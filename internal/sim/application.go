@@ -17,16 +17,17 @@ import (
 
 // application is one process of the user's, with the SDK in it.
 type application struct {
-	w       *world
-	id      int
-	pod     *pod
-	host    *host
-	process *process
-	conn    *conn   // the live stream, nil while there is none
-	conns   []*conn // that one, and those whose handlers still run
-	dialing bool
-	defiant bool   // its handlers ignore their deadlines
-	pinged  func() // what a scene does when the next Ping is on its way
+	w        *world
+	id       int
+	pod      *pod
+	host     *host
+	process  *process
+	conn     *conn   // the live stream, nil while there is none
+	conns    []*conn // that one, and those whose handlers still run
+	dialing  bool
+	defiant  bool   // its handlers ignore their deadlines
+	slewable bool   // its SDK reads a clock that NTP steers, and does not declare another
+	pinged   func() // what a scene does when the next Ping is on its way
 }
 
 func (a *application) String() string { return fmt.Sprintf("%s/app%d", a.pod.name, a.id) }
@@ -74,6 +75,7 @@ func (h *handling) String() string {
 func (w *world) newApplication(p *pod) *application {
 	w.apps++
 	a := &application{w: w, id: w.apps, pod: p, host: p.host, defiant: w.p.defiant}
+	a.slewable = a.id%3 == 0
 	a.process = &process{loop: &w.loop}
 	a.process.later(w.between(0, 300*time.Millisecond), a.connect)
 	return a
@@ -84,7 +86,18 @@ func (a *application) clock() clock.Instant {
 	if planted.On(planted.SDKMonotonic) {
 		return a.host.monotonic()
 	}
-	return a.host.boot()
+	if a.slewable {
+		return a.host.steered()
+	}
+	return a.host.lease()
+}
+
+// capabilities is what the SDK declares.
+func (a *application) capabilities() []string {
+	if a.slewable {
+		return nil
+	}
+	return []string{appwire.RawClock}
 }
 
 // connect dials the router of the pod until there is a stream.
@@ -105,7 +118,7 @@ func (a *application) connect() {
 	c.manual = m.app.Manual()
 	m.streams = append(m.streams, c)
 	c.toRouter(&appwire.FromWorker{Other: &appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
-		Worker: a.String(), MaxInFlight: 8, Sdk: "sim", VersionMin: 1, VersionMax: 1,
+		Worker: a.String(), MaxInFlight: 8, Sdk: "sim", VersionMin: 1, VersionMax: 1, Capabilities: a.capabilities(),
 	}}}})
 	c.ping()
 }
@@ -338,7 +351,11 @@ func (c *conn) watch() {
 		c.cancel(c.inbox.Check(a.clock(), nil))
 		c.watch()
 	}
-	due := a.host.until(now, next) + a.w.between(0, checkEvery)
+	due := a.host.until(now, next)
+	if a.slewable { // it may run faster than that: look early, and again
+		due = time.Duration(float64(due) * (1 - 2*clock.SlewMax))
+	}
+	due += a.w.between(0, checkEvery)
 	at := a.w.now + due
 	a.process.later(due, func() {
 		if a.w.now > at && a.w.chance(0.7) { // just thawed: other goroutines may be first

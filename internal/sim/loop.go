@@ -132,9 +132,11 @@ func (l *loop) tracef(format string, args ...any) {
 // host is a machine with a clock of its own. Everything of one pod runs on one host.
 type host struct {
 	loop   *loop
-	rate   float64       // of its clock, within 1 % of real time (A2)
+	rate   float64       // of its hardware counter, within 1 % of real time (A2)
 	offset time.Duration // what its clock showed at the start
 	asleep time.Duration // how long it was suspended, in all
+	ntp    ntp
+	steady clock.Steady
 }
 
 func (l *loop) newHost() *host {
@@ -143,11 +145,6 @@ func (l *loop) newHost() *host {
 		rate = 1 + 0.0099*float64(2*l.rng.IntN(2)-1)
 	}
 	return &host{loop: l, rate: rate, offset: l.between(time.Hour, 100*time.Hour)}
-}
-
-// boot is the clock that goes on in a suspend, as production's does.
-func (h *host) boot() clock.Instant {
-	return clock.Instant(h.offset + time.Duration(float64(h.loop.now)*h.rate))
 }
 
 // monotonic is the clock that stops in a suspend.

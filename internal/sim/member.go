@@ -181,7 +181,7 @@ func (m *member) clock() clock.Instant {
 	if planted.On(planted.SuspendClock) {
 		return m.host.monotonic()
 	}
-	return m.host.boot()
+	return m.host.lease()
 }
 
 // begin begins an incarnation, as internal/node's liveOnce does.

@@ -226,5 +226,7 @@ var hunts = map[planted.Bug]hunt{
 	planted.AcquiredWithoutApplied: staged(60, 4, "keys go and come back while Beats land late", only(joinGroup, leaveGroup, killBoth, pauseBoth), busy, landsLate),
 	planted.SnapAnyHello:           staged(200, 3, "Snaps land late for who has had to say Hello again", landsLate, plays(helloAgain)),
 	planted.CountsSurvivePause:     staged(120, 8, "after an outage, one client comes back late", promptLog, calm, plays(lateClient)),
+	planted.SlewedClock:            staged(150, 4, "NTP steers the clocks of all machines"),
+	planted.UnshrunkRemaining:      staged(150, 4, "streams break under work that takes long; NTP steers the clocks", only(breakApp), busy, promptLog, calm),
 	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
 }
