@@ -33,6 +33,8 @@ func TestContract(t *testing.T) {
 		"short reader returns two":      shortReaderReturnsTwo,
 		"order survives a new ledger":   orderSurvivesNewLedger,
 		"a cancelled tail ends":         cancelledTailEnds,
+		"first sees all":                firstSeesAll,
+		"the end is the newest record":  endIsTheNewestRecord,
 	}
 	for name, make := range sites {
 		t.Run(name, func(t *testing.T) {
@@ -126,6 +128,46 @@ func reopenIsInclusive(t *testing.T, s site) {
 			t.Errorf("reader opened at record %d began with %s at %v", i, got[0].Data, got[0].At)
 		}
 	}
+}
+
+// A reader at First begins with the oldest record, whatever ledger that is in.
+func firstSeesAll(t *testing.T, s site) {
+	tr := s.connect(t)
+	before := openTail(t, tr, First) // of a log that has no record yet
+	appendOne(t, tr, "0")
+	all := before.take(t, 1)
+	s.roll(t)
+	appendOne(t, tr, "1")
+	all = append(all, before.take(t, 1)...)
+	if got := openTail(t, s.connect(t), First).take(t, 2); !slices.EqualFunc(got, all, sameEntry) || string(got[0].Data) != "0" {
+		t.Errorf("a reader at First sees %v, want %v", got, all)
+	}
+}
+
+// End names the newest record, or says that it does not know: never an older one, nor a later one.
+func endIsTheNewestRecord(t *testing.T, s site) {
+	tr := s.connect(t)
+	tail := openTail(t, tr, First)
+	is := func(when string, want event.Position) {
+		t.Helper()
+		got, err := tr.End(t.Context())
+		if err != nil || got.Entry >= 0 && got != want {
+			t.Errorf("%s: the end is %v (%v), want %v", when, got, err, want)
+		}
+		if _, cannotTell := tr.(*Remote); !cannotTell && want != First && got.Entry < 0 {
+			t.Errorf("%s: the end is not known, want %v", when, want)
+		}
+	}
+	is("empty", First)
+	appendOne(t, tr, "0")
+	is("one record", tail.take(t, 1)[0].At)
+	appendOne(t, tr, "1")
+	last := tail.take(t, 1)[0].At
+	is("two records", last)
+	s.roll(t)
+	is("a new ledger without a record", last)
+	appendOne(t, tr, "2")
+	is("a record in the new ledger", tail.take(t, 1)[0].At)
 }
 
 // The contiguity check's reader returns the record it was opened at and the next.

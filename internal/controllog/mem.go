@@ -97,6 +97,16 @@ func (m *Mem) Tail(ctx context.Context, from event.Position, _ int, opened func(
 	return ctx.Err()
 }
 
+// End implements [Transport].
+func (m *Mem) End(context.Context) (event.Position, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.records) == 0 {
+		return endUnknown, nil
+	}
+	return m.records[len(m.records)-1].At, nil
+}
+
 // MoveAnchor does nothing: memory is bounded by the number of records alone.
 func (m *Mem) MoveAnchor(context.Context, event.Position) error { return nil }
 

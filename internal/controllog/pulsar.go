@@ -35,6 +35,10 @@ type PulsarConfig struct {
 	ReconnectMax     time.Duration // the longest pause between two attempts to reach the broker
 	OperationTimeout time.Duration // of one look-up, subscription or producer
 	KeepAlive        time.Duration // a connection that is silent for twice this is dropped, a new one that is silent for this
+
+	// DeniedIsFinal makes Run return [ErrDenied] if the broker refuses the topic before
+	// the transport is ready. Otherwise it tries until an administrator has granted it.
+	DeniedIsFinal bool
 }
 
 // DefaultPulsarConfig returns what the protocol asks for, without a topic.
@@ -219,7 +223,9 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 		return
 	}
 	answer := pulsarsend.Within(p.cfg.SendTimeout, done)
-	producer.SendAsync(context.Background(), &pulsar.ProducerMessage{Payload: data},
+	// Another cluster has an order of its own: a record that is replicated there would stand at another place.
+	message := &pulsar.ProducerMessage{Payload: data, DisableReplication: true}
+	producer.SendAsync(context.Background(), message,
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 			if pulsarsend.GaveUp(err) {
 				select {
@@ -236,9 +242,9 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 	if err := p.connected(ctx); err != nil {
 		return err
 	}
-	if from.IsZero() {
+	if from.IsZero() || from == First {
 		// Before the first read: from here on the broker keeps everything.
-		if err := p.ensureAnchor(ctx); err != nil {
+		if err := p.ensureAnchor(ctx, from); err != nil {
 			return err
 		}
 	}
@@ -248,13 +254,14 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 		ReceiverQueueSize: prefetch,
 		BackoffPolicyFunc: p.backoff,
 	}
-	if !from.IsZero() {
+	switch {
+	case from == First:
+		options.StartMessageID = pulsar.EarliestMessageID()
+	case !from.IsZero():
 		options.StartMessageID = messageID(from)
 		options.StartMessageIDInclusive = true
 	}
-	reader, err := openWith(ctx, p,
-		func() (pulsar.Reader, error) { return p.client.CreateReader(options) },
-		pulsar.Reader.Close)
+	reader, err := p.openReader(ctx, options)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrReaderLost, err)
 	}
@@ -272,9 +279,39 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 	}
 }
 
-// ensureAnchor makes the durable subscription, if it is not there.
-func (p *Pulsar) ensureAnchor(ctx context.Context) error {
-	consumer, err := p.attachAnchor(ctx)
+func (p *Pulsar) openReader(ctx context.Context, options pulsar.ReaderOptions) (pulsar.Reader, error) {
+	return openWith(ctx, p,
+		func() (pulsar.Reader, error) { return p.client.CreateReader(options) },
+		pulsar.Reader.Close)
+}
+
+// End implements [Transport]. It opens a reader for the question: the client asks through one.
+func (p *Pulsar) End(ctx context.Context) (event.Position, error) {
+	if err := p.connected(ctx); err != nil {
+		return endUnknown, err
+	}
+	reader, err := p.openReader(ctx, pulsar.ReaderOptions{
+		Topic: p.cfg.Topic, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1, BackoffPolicyFunc: p.backoff,
+	})
+	if err != nil {
+		return endUnknown, fmt.Errorf("controllog: end: %w", err)
+	}
+	defer reader.Close()
+	last, err := openWith(ctx, p, reader.GetLastMessageID, func(pulsar.MessageID) {})
+	if err != nil {
+		return endUnknown, fmt.Errorf("controllog: end: %w", err)
+	}
+	return position(last), nil
+}
+
+// ensureAnchor makes the durable subscription, if it is not there. For a log that is read
+// from [First] it keeps what stands there already, too.
+func (p *Pulsar) ensureAnchor(ctx context.Context, from event.Position) error {
+	begin := pulsar.SubscriptionPositionLatest
+	if from == First {
+		begin = pulsar.SubscriptionPositionEarliest
+	}
+	consumer, err := p.attachAnchor(ctx, begin)
 	if err != nil {
 		return fmt.Errorf("controllog: anchor: %w", err)
 	}
@@ -287,7 +324,7 @@ func (p *Pulsar) MoveAnchor(ctx context.Context, to event.Position) error {
 	if err := p.connected(ctx); err != nil {
 		return err
 	}
-	consumer, err := p.attachAnchor(ctx)
+	consumer, err := p.attachAnchor(ctx, pulsar.SubscriptionPositionLatest)
 	if err != nil {
 		return fmt.Errorf("controllog: anchor: %w", err)
 	}
@@ -300,7 +337,7 @@ func (p *Pulsar) MoveAnchor(ctx context.Context, to event.Position) error {
 
 // attachAnchor subscribes as one of several standby consumers: members that do it at
 // the same time must not exclude each other.
-func (p *Pulsar) attachAnchor(ctx context.Context) (pulsar.Consumer, error) {
+func (p *Pulsar) attachAnchor(ctx context.Context, begin pulsar.SubscriptionInitialPosition) (pulsar.Consumer, error) {
 	return openWith(ctx, p, func() (pulsar.Consumer, error) {
 		return p.client.Subscribe(pulsar.ConsumerOptions{
 			Topic:             p.cfg.Topic,
@@ -309,6 +346,8 @@ func (p *Pulsar) attachAnchor(ctx context.Context) (pulsar.Consumer, error) {
 			ReceiverQueueSize: 1,
 			AckWithResponse:   true,
 			BackOffPolicyFunc: p.backoff,
+
+			SubscriptionInitialPosition: begin,
 		})
 	}, pulsar.Consumer.Close)
 }
@@ -334,11 +373,27 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return fatal.error
 		}
+		if p.cfg.DeniedIsFinal && !p.isReady() && denied(err) {
+			return fmt.Errorf("%w %s: %w", ErrDenied, p.cfg.Topic, err)
+		}
 		p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
 		pause(ctx, policy.Next())
 	}
 	return nil
 }
+
+func (p *Pulsar) isReady() bool {
+	select {
+	case <-p.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// denied reports whether a broker has said that this role may not use the topic. By the
+// name of the result: not every call of the client returns a pulsar.Error.
+func denied(err error) bool { return strings.Contains(err.Error(), "AuthorizationError") }
 
 // pause waits, for less if ctx ends.
 func pause(ctx context.Context, d time.Duration) {

@@ -144,5 +144,8 @@ func (r *Remote) tail(ctx context.Context, from event.Position, opened func(), r
 	}
 }
 
+// End does not know: nobody asks the broker in memory for it.
+func (r *Remote) End(context.Context) (event.Position, error) { return endUnknown, nil }
+
 // MoveAnchor does nothing: the broker's memory is bounded by the number of records.
 func (r *Remote) MoveAnchor(context.Context, event.Position) error { return nil }
