@@ -263,7 +263,7 @@ func (p *Pulsar) Tail(ctx context.Context, from event.Position, prefetch int, op
 	}
 	reader, err := p.openReader(ctx, options)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrReaderLost, err)
+		return fmt.Errorf("%w: %w", ErrReaderLost, p.named(err))
 	}
 	defer reader.Close()
 	opened()
@@ -313,7 +313,7 @@ func (p *Pulsar) ensureAnchor(ctx context.Context, from event.Position) error {
 	}
 	consumer, err := p.attachAnchor(ctx, begin)
 	if err != nil {
-		return fmt.Errorf("controllog: anchor: %w", err)
+		return fmt.Errorf("controllog: anchor: %w", p.named(err))
 	}
 	consumer.Close()
 	return nil
@@ -373,8 +373,8 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return fatal.error
 		}
-		if p.cfg.DeniedIsFinal && !p.isReady() && denied(err) {
-			return fmt.Errorf("%w %s: %w", ErrDenied, p.cfg.Topic, err)
+		if err := p.named(err); p.cfg.DeniedIsFinal && !p.isReady() && errors.Is(err, ErrDenied) {
+			return err
 		}
 		p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
 		pause(ctx, policy.Next())
@@ -391,9 +391,14 @@ func (p *Pulsar) isReady() bool {
 	}
 }
 
-// denied reports whether a broker has said that this role may not use the topic. By the
-// name of the result: not every call of the client returns a pulsar.Error.
-func denied(err error) bool { return strings.Contains(err.Error(), "AuthorizationError") }
+// named adds [ErrDenied] to the error of a broker that lets this role not use the topic. It goes
+// by the name of the result: not every call of the client returns a pulsar.Error.
+func (p *Pulsar) named(err error) error {
+	if !strings.Contains(err.Error(), "AuthorizationError") {
+		return err
+	}
+	return fmt.Errorf("%w %s: %w", ErrDenied, p.cfg.Topic, err)
+}
 
 // pause waits, for less if ctx ends.
 func pause(ctx context.Context, d time.Duration) {

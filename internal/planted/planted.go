@@ -84,6 +84,7 @@ const (
 	LowerTokensAllowed         // a Genesis is made and obeyed though its tokens are lower than earlier ones
 	SlewedClock                // leases run on a clock that NTP slews (ADR 0025)
 	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
+	IdentityClaim              // a claim of a group with other settings is taken for one's own
 )
 
 var names = [...]string{
@@ -152,6 +153,7 @@ var names = [...]string{
 	"lower_tokens_allowed",
 	"slewed_clock",
 	"unshrunk_remaining",
+	"identity_claim",
 }
 
 // String returns the name that the verification plan gives the bug.

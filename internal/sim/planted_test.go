@@ -209,6 +209,7 @@ var hunts = map[planted.Bug]hunt{
 	planted.RevokeAfterPong:        staged(60, 4, "a Genesis while the writer of an application's stream waits", busy, promptLog, calm, plays(starvedWriter)),
 	planted.LmaxForConfig:          staged(30, 3, "leases of 1 s and 4 s, a Genesis unread", promptLog, shortAndLong, plays(genesisUnread)),
 	planted.DlFalls:                {why: "not expressible: the instants of one machine only grow, so what a later Beat gives is never earlier"},
+	planted.IdentityClaim:          {why: "not simulated, since claims have a log of their own: claim.TestPlantedClaim finds it"},
 	planted.NoAnchor:               staged(30, 3, "ledgers roll and are trimmed under a slow reader", promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader)),
 	planted.LowerLedgerIsDuplicate: staged(10, 3, "the log's metadata is rebuilt", promptLog, plays(rebuildUnder)),
 	planted.RangeCheckedLocally:    staged(60, 5, "the log is where positions cease to fit tokens", only(joinGroup, leaveGroup, killBoth), promptLog, lateLedger),

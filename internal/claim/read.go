@@ -1,0 +1,118 @@
+package claim
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/controllog"
+)
+
+// idleMax is how long Look waits for a next record of a log that does not tell where it ends.
+const idleMax = 2 * time.Second
+
+// errLooked ends a look that has seen all.
+var errLooked = errors.New("claim: looked")
+
+// Look reads a claims topic to its end and then asks change what to write; nil: nothing. It returns what the
+// log says after that. It runs the transport.
+func Look(ctx context.Context, transport controllog.Transport, change func(*Fold) (*Record, error)) (*Fold, error) {
+	l := look{transport: transport, change: change}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return transport.Run(ctx) })
+	group.Go(func() error { return l.run(ctx, group) })
+	err := group.Wait()
+	if errors.Is(err, errLooked) {
+		return &l.fold, nil
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return nil, err
+}
+
+type look struct {
+	transport controllog.Transport
+	change    func(*Fold) (*Record, error)
+	fold      Fold
+	writer    Writer
+}
+
+func (l *look) run(ctx context.Context, group *errgroup.Group) error {
+	_, _ = rand.Read(l.writer[:]) // never fails
+	entries, opened := make(chan controllog.Entry), make(chan struct{})
+	group.Go(func() error {
+		return l.transport.Tail(ctx, controllog.First, prefetch, func() { close(opened) }, func(e controllog.Entry) {
+			select {
+			case entries <- e:
+			case <-ctx.Done():
+			}
+		})
+	})
+	select {
+	case <-opened:
+	case <-ctx.Done():
+		return nil // whoever ended it says why
+	}
+	end, err := l.transport.End(ctx)
+	if err != nil {
+		return err
+	}
+	idle := time.NewTimer(idleMax)
+	defer idle.Stop()
+	for ended := false; !ended; {
+		if last, some := l.fold.Last(); end.Entry >= 0 && some && !last.Before(end) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-entries:
+			l.fold.Apply(e.At, e.Data)
+			idle.Reset(idleMax)
+		case <-idle.C:
+			if end.Entry >= 0 {
+				return fmt.Errorf("claim: the newest record, at %v, was not read within %v", end, idleMax)
+			}
+			ended = true
+		}
+	}
+	return l.write(ctx, entries)
+}
+
+// write appends what is to change, and reads it back.
+func (l *look) write(ctx context.Context, entries <-chan controllog.Entry) error {
+	r, err := l.change(&l.fold)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return errLooked
+	}
+	r.Writer = l.writer
+	data, err := Encode(*r)
+	if err != nil {
+		return err
+	}
+	answer := make(chan error, 1)
+	l.transport.Append(data, func(err error) { answer <- err })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-answer:
+			if err != nil {
+				return fmt.Errorf("claim: the record may or may not stand in the log: %w", err)
+			}
+			answer = nil
+		case e := <-entries:
+			if r, _ := l.fold.Apply(e.At, e.Data); r.Writer == l.writer {
+				return errLooked
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package claim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// topicName is the local name of the claims topic of a namespace.
+const topicName = "__ringfence-claims"
+
+// Place is one claims topic, and what this group claims there.
+type Place struct {
+	Topic     string   // persistent://tenant/namespace/__ringfence-claims
+	Resources []string // ascending, each once
+}
+
+// Subscription names the subscription on a topic as a resource. The partitions of a topic are one resource
+// with the topic: a router that consumes one of them alone still shares it with whoever consumes all.
+func Subscription(topic, name string) string {
+	return "subscription " + withoutPartition(topic) + " " + name
+}
+
+// Control names a control topic as a resource.
+func Control(topic string) string { return "control " + topic }
+
+// Places returns the claims topics of a group in ascending order, with what the group claims in each: the
+// subscription on each topic, and the control topic unless it is empty. Names of topics are full.
+func Places(topics []string, subscription, control string) ([]Place, error) {
+	claims := map[string][]string{}
+	add := func(topic, resource string) error {
+		at, err := Topic(topic)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(claims[at], resource) {
+			claims[at] = append(claims[at], resource)
+		}
+		return nil
+	}
+	for _, topic := range topics {
+		if err := add(topic, Subscription(topic, subscription)); err != nil {
+			return nil, err
+		}
+	}
+	if control != "" {
+		if err := add(control, Control(control)); err != nil {
+			return nil, err
+		}
+	}
+	var places []Place
+	for _, topic := range slices.Sorted(maps.Keys(claims)) {
+		places = append(places, Place{Topic: topic, Resources: slices.Sorted(slices.Values(claims[topic]))})
+	}
+	return places, nil
+}
+
+// Topic returns the claims topic of the namespace of a topic.
+func Topic(topic string) (string, error) {
+	_, path, ok := strings.Cut(topic, "://")
+	if parts := strings.Split(path, "/"); !ok || len(parts) != 3 || slices.Contains(parts, "") {
+		return "", fmt.Errorf("claim: topic %q, want persistent://TENANT/NAMESPACE/NAME", topic)
+	}
+	return "persistent://" + path[:strings.LastIndex(path, "/")+1] + topicName, nil
+}
+
+func withoutPartition(topic string) string {
+	const mark = "-partition-"
+	at := strings.LastIndex(topic, mark)
+	if at < 0 {
+		return topic
+	}
+	if n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32); err != nil || n < 0 {
+		return topic
+	}
+	return topic[:at]
+}
