@@ -90,7 +90,7 @@ spec: ## Model-check the ownership protocol (SPEC=short|quick|full, or names of 
 
 .PHONY: planted
 planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
-	$(GO) test -tags planted ./internal/planted ./internal/sim -run Planted -count=1 -timeout=15m $(ARGS)
+	$(GO) test -tags planted ./internal/planted ./internal/claim ./internal/sim -run Planted -count=1 -timeout=15m $(ARGS)
 	$(GO) test -tags slewclock ./internal/clock -count=1
 
 .PHONY: planted-table

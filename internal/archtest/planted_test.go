@@ -115,6 +115,10 @@ func TestPlantedPlants(t *testing.T) {
 		"a/a_test.go:5: only tests of sim may plant a bug",
 		"sim/a.go:5: only tests of sim may plant a bug",
 	)
+	want(t, tr.plants("sim", "a"),
+		"a/a.go:5: only tests of sim, a may plant a bug",
+		"sim/a.go:5: only tests of sim, a may plant a bug",
+	)
 }
 
 func TestPlantedSwitches(t *testing.T) {

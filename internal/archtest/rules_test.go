@@ -45,6 +45,10 @@ var arrows = map[string]arrow{
 	"internal/appwire": {[]string{"internal/event", "internal/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
 	"internal/controllog": {slices.Concat(words, []string{"internal/pulsarsend"}), "carries the records of internal/ownership, whatever they decide"},
+	"internal/claim": {
+		slices.Concat(words, []string{"internal/controllog"}),
+		"which group a subscription belongs to: it needs a log of records, and nothing of what the group does with its events",
+	},
 	"internal/membership": {slices.Concat(words, []string{"internal/reload"}), "addresses and evidence; what follows from them is decided elsewhere"},
 
 	"internal/doors":           {[]string{"internal/clock"}, "who gets in, whatever is behind"},
@@ -53,7 +57,7 @@ var arrows = map[string]arrow{
 
 	"internal/pipeline": {slices.Concat(words, stages), "the only place that sees two stages at work"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/membership", "internal/report", "internal/run"}),
+		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
@@ -136,6 +140,7 @@ var pureFiles = []pure{
 	{dir: "internal/key", files: []string{"*.go"}},
 	{dir: "internal/ownership", files: []string{"*.go"}},
 	{dir: "internal/identity", files: []string{"*.go"}},
+	{dir: "internal/claim", files: []string{"fold.go", "codec.go", "resource.go"}},
 	{dir: "internal/inbox", files: []string{"*.go"}},
 	{dir: "internal/app", files: []string{"desk.go", "slots.go", "ward.go"}},
 	{dir: "internal/node", files: []string{"gossip.go"}},
@@ -166,7 +171,7 @@ func TestImportArrows(t *testing.T)    { none(t, repository(t).strayImports(arro
 func TestLibraries(t *testing.T)       { none(t, repository(t).strayLibraries(libraries)) }
 func TestPureFiles(t *testing.T)       { none(t, repository(t).impurities(pureFiles)) }
 func TestGoroutines(t *testing.T)      { none(t, repository(t).goroutines(mayStartGoroutines)) }
-func TestPlants(t *testing.T)          { none(t, repository(t).plants("internal/sim")) }
+func TestPlants(t *testing.T)          { none(t, repository(t).plants("internal/sim", "internal/claim")) }
 func TestSwitches(t *testing.T)        { none(t, repository(t).switches("internal/planted")) }
 func TestPackageDocs(t *testing.T)     { none(t, repository(t).packageDocs()) }
 func TestPublicNamesDocs(t *testing.T) { none(t, repository(t).undocumented()) }

@@ -3,10 +3,10 @@ package claim
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +35,7 @@ const (
 	answerMax   = 30 * time.Second // for a record to be read back, or for the log to be read to its end
 	pauseFirst  = 200 * time.Millisecond
 	pauseMax    = 5 * time.Second
-	refreshMin  = 12 * time.Hour // a claim is written again after this and up to as much more by chance
+	refresh     = 12 * time.Hour // a claim is written again after this and up to as much more by chance: see docs/adr/0029
 	optionalMax = 10 * time.Second
 )
 
@@ -258,7 +258,7 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 			return err
 		}
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if !p.isHeld() {
 			if errors.Is(err, controllog.ErrDenied) {
@@ -308,7 +308,8 @@ type visit struct {
 	transport controllog.Transport
 	fold      Fold
 	writer    Writer
-	refresh   *time.Timer // the claim has to be written again
+	every     time.Duration
+	refresh   *time.Timer // nobody of this group has written its claim for that long
 	answer    *time.Timer // what has not come by then does not come
 
 	caughtUp  bool       // fold is what the log said when the visit began, or later
@@ -322,6 +323,7 @@ type visit struct {
 func newVisit(p *place, transport controllog.Transport) *visit {
 	v := &visit{place: p, transport: transport}
 	_, _ = rand.Read(v.writer[:]) // never fails
+	v.every = refresh + time.Duration(binary.LittleEndian.Uint64(v.writer[:])%uint64(refresh))
 	return v
 }
 
@@ -353,7 +355,7 @@ func (v *visit) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.refresh = time.NewTimer(refreshMin + mathrand.N(refreshMin))
+	v.refresh = time.NewTimer(v.every)
 	v.answer = time.NewTimer(answerMax)
 	v.retryAt = time.NewTimer(0)
 	defer v.refresh.Stop()
@@ -426,7 +428,7 @@ func (v *visit) read(e controllog.Entry) error {
 	}
 	if !r.Release && result != Refused && len(v.keeper.cfg.Identity.Against(r.Identity)) == 0 {
 		v.due = false
-		v.refresh.Reset(refreshMin + mathrand.N(refreshMin))
+		v.refresh.Reset(v.every)
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func (s site) claim(t *testing.T, who identity.Identity, places []Place, adjust 
 	if os.Getenv("CLAIM_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	c := &claimant{
 		Keeper: New(cfg, func(topic string) (controllog.Transport, error) { return s.open(t, topic) }, log, NewMetrics(prometheus.NewRegistry())),
 		ended:  make(chan error, 1),
@@ -224,7 +224,7 @@ func secondIsRefused(t *testing.T, s site) string {
 func oneOfTwo(t *testing.T, s site) {
 	rounds := 5
 	if first, _ := s.open(t, "x"); first != nil {
-		if _, real := first.(*controllog.Pulsar); !real {
+		if _, slow := first.(*controllog.Pulsar); !slow {
 			rounds = 100
 		}
 	}
