@@ -37,7 +37,7 @@ type Event struct {
 	// routers run with ownership.mode gossip, which cannot order owners.
 	FencingToken int64
 
-	run delivery
+	run handlerContext
 }
 
 // Property is one property of an event.
@@ -82,7 +82,7 @@ func (e *Event) Traceparent() string {
 // another chunk of work): what cuts a handler is its context. It is zero for an
 // event that no router delivered.
 func (e *Event) LeaseUntil() time.Time {
-	s := e.run.ctx.stream
+	s := e.run.stream
 	if s == nil {
 		return time.Time{}
 	}
@@ -97,24 +97,20 @@ func (e *Event) Progress(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if s := e.run.ctx.stream; s != nil {
+	if s := e.run.stream; s != nil {
 		s.progress(e)
 	}
 	return nil
 }
 
-// delivery is the SDK's own part of an event: its state in the inbox of its stream.
-type delivery struct {
-	ctx  handlerContext
-	item inbox.Item[Event] // guarded by the runner's lock, but for what never changes
-}
-
-// handlerContext is the context of one handler. It costs nothing until somebody
-// looks at it, which most handlers of small work never do: a standard context
-// stands behind it from the first call of Done or Value on.
+// handlerContext is the SDK's own part of an event: its state in the inbox of its stream,
+// and the context of its handler. The context costs nothing until somebody looks at it,
+// which most handlers of small work never do: a standard context stands behind it from the
+// first call of Done or Value on.
 type handlerContext struct {
 	stream *stream // that the event came on, whose runner has the parent; nil if no router delivered it
 	state  atomic.Pointer[contextState]
+	item   inbox.Item[Event] // guarded by the runner's lock, but for what never changes
 }
 
 // contextState is what became of a handler's context: somebody has looked, or it has
@@ -139,8 +135,19 @@ func (c *handlerContext) Done() <-chan struct{} { return c.standard().Done() }
 // that are derived from this one be cancelled without a goroutine.
 func (c *handlerContext) Value(key any) any { return c.standard().Value(key) }
 
-// Err implements context.Context.
+// Err implements context.Context. It asks the lease clock: nobody who asks goes on after
+// the deadline, also where nothing has cut the handler yet because the process has just
+// thawed. Contexts that are derived from this one know of it by Done only.
 func (c *handlerContext) Err() error {
+	if err := c.ended(); err != nil || !c.stream.overdue(&c.item) {
+		return err
+	}
+	_ = c.end(ErrKeyLost) // it returns the cause, not a failure
+	return c.ended()
+}
+
+// ended returns the error of a context that has ended.
+func (c *handlerContext) ended() error {
 	switch s := c.state.Load(); {
 	case s == nil:
 		return c.stream.runner.base.Err()

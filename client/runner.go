@@ -187,9 +187,9 @@ func (r *runner) call(h *hand) {
 		defer r.mu.Unlock()
 		r.settle(h)
 	}()
-	err := r.handler(&e.run.ctx, e)
+	err := r.handler(&e.run, e)
 	if err == nil {
-		_ = e.run.ctx.end(context.Canceled) // whatever it says: the work is done
+		_ = e.run.end(context.Canceled) // whatever it says: the work is done
 		result.Kind = event.ResultDone
 	} else {
 		*result = r.resultOf(e, err) // calls Error of what the handler returned, which may panic
@@ -200,7 +200,7 @@ func (r *runner) call(h *hand) {
 // resultOf turns a failure of a handler into the answer to the router. A handler that was
 // cut has not failed, whatever it says.
 func (r *runner) resultOf(e *Event, err error) event.Result {
-	cause := e.run.ctx.end(context.Canceled)
+	cause := e.run.end(context.Canceled)
 	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout) {
 		return event.Result{Kind: event.ResultCancelled}
 	}
@@ -218,7 +218,7 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 func (r *runner) cancel(cut []*Event, cause error) {
 	for _, e := range cut {
 		r.log.Warn("handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt, "error", cause)
-		_ = e.run.ctx.end(cause) // it returns the cause, not a failure
+		_ = e.run.end(cause) // it returns the cause, not a failure
 	}
 }
 

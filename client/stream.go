@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -56,6 +57,9 @@ type stream struct {
 	wire   grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
 	wake   chan struct{} // cap 1: the sender has to look
 	broken chan struct{} // closed by the reader at its end
+
+	// sure is an instant before which no handler's deadline can pass.
+	sure atomic.Int64
 
 	// Guarded by the runner's lock.
 	inbox     inbox.Inbox[Event]
@@ -188,8 +192,7 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 		case <-ticker.C:
 		}
 		r.mu.Lock()
-		r.recall()
-		lost := s.inbox.Check(r.hooks.Now(), nil)
+		lost := s.check()
 		left := s.inbox.Started()
 		s.silence += checkEvery
 		silent := s.silence > silenceMax
@@ -202,6 +205,31 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 			return
 		}
 	}
+}
+
+// check returns the running deliveries whose deadline has passed: their handlers must be
+// cancelled. The lock is held.
+func (s *stream) check() (lost []*Event) {
+	s.runner.recall()
+	return s.inbox.Check(s.runner.hooks.Now(), nil)
+}
+
+// overdue reports whether the deadline of a running delivery has passed, and cuts all whose
+// has. The lock is taken only near the deadline.
+func (s *stream) overdue(it *inbox.Item[Event]) bool {
+	r := s.runner
+	if r.hooks.Starting().Before(clock.Instant(s.sure.Load())) {
+		return false
+	}
+	r.mu.Lock()
+	if r.hooks.Now().Before(s.inbox.Deadline(it)) {
+		r.mu.Unlock()
+		return false
+	}
+	lost := s.check()
+	r.mu.Unlock()
+	r.cancel(lost, ErrKeyLost)
+	return true
 }
 
 // read takes frames in until the stream ends.
@@ -258,6 +286,9 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
 		lost = s.inbox.Pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
+		if until, all := s.inbox.Shared(); all {
+			s.sure.Store(int64(until))
+		}
 		s.runner.hooks.Ponged(s.inbox.Newest())
 	case *appv1.WorkResponse_Revoke:
 		slow = s.revoke(frame.Revoke)
@@ -372,7 +403,7 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 	}
 	e.Attempt, e.Redelivery, e.FencingToken = int(d.Attempt), int(d.Redelivery), d.Token
 	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
-	e.run.ctx.stream = s
+	e.run.stream = s
 }
 
 // notify makes the sender look.

@@ -43,7 +43,7 @@ func (c carrier) Keys() []string {
 func (r *runner) trace(e *Event) (end func(event.Result)) {
 	ctx := r.propagator.Extract(r.base, carrier(e.Properties))
 	ctx, span := r.tracer.Start(ctx, "process "+e.Topic, trace.WithSpanKind(trace.SpanKindConsumer))
-	e.run.ctx.derive(ctx)
+	e.run.derive(ctx)
 	if !span.IsRecording() {
 		return func(event.Result) {}
 	}

@@ -194,6 +194,12 @@ func (b *Inbox[T]) Check(now clock.Instant, dst []*T) []*T {
 // Newest returns the deadline of the deliveries that are not revoked.
 func (b *Inbox[T]) Newest() clock.Instant { return b.newest }
 
+// Shared reports whether all deliveries that have started share the deadline of those that
+// are not revoked, which it returns. It never moves back.
+func (b *Inbox[T]) Shared() (deadline clock.Instant, all bool) {
+	return b.newest, b.frozen.n+b.lost.n == 0
+}
+
 // Deadline returns until when a delivery may run.
 func (b *Inbox[T]) Deadline(it *Item[T]) clock.Instant {
 	if it.list == &b.frozen || it.list == &b.lost {
