@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ringfence/router/internal/identity"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -20,6 +21,9 @@ type Identity struct {
 	Member      string // stable name
 	Incarnation Peer
 	Build       string // for the logs of others
+
+	// Settings are those on which the members of a group must agree; nil: none is compared.
+	Settings identity.Identity
 }
 
 func (i Identity) hello(to Peer) *peerv1.Hello {
@@ -32,6 +36,9 @@ func (i Identity) hello(to Peer) *peerv1.Hello {
 		VersionMax:  versionMax,
 		Build:       i.Build,
 	}
+	for _, s := range i.Settings {
+		h.Identity = append(h.Identity, &peerv1.Setting{Name: s.Name, Value: s.Value})
+	}
 	if to != Local {
 		h.ToIncarnation = to[:]
 	}
@@ -40,6 +47,10 @@ func (i Identity) hello(to Peer) *peerv1.Hello {
 
 // errRefused is the root of every reason not to work with a peer.
 var errRefused = errors.New("forward: refused")
+
+// errSettings is one of them: the settings differ. It ends this stream and nothing else, since anybody may
+// dial; what ends a router stands in the control log or in the claims topic.
+var errSettings = errors.New("settings differ")
 
 // check tells why this member does not work with the sender of h, with what to do
 // about it; nil when it does.
@@ -59,9 +70,28 @@ func (i Identity) check(h *peerv1.Hello) (Peer, error) {
 		return refuse("member %q speaks protocol versions %d to %d, this member %d to %d: update the older one, one minor release at a time",
 			h.GetMember(), h.GetVersionMin(), h.GetVersionMax(), versionMin, versionMax)
 	}
+	if differ := i.Settings.Against(settingsOf(h)); len(differ) > 0 {
+		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %v", errRefused, errSettings, h.GetMember(), differ)
+	}
 	copy(peer[:], h.GetIncarnation())
 	if to := h.GetToIncarnation(); len(to) > 0 && string(to) != string(i.Incarnation[:]) {
 		return refuse("this is incarnation %s of member %q, not the one that was called: it has restarted; wait for the next epoch", i.Incarnation, i.Member)
 	}
 	return peer, nil
+}
+
+// settingsOf reads the settings of a Hello. Those that are out of bounds or order count as not said: they
+// cannot be compared, and a Hello proves nothing.
+func settingsOf(h *peerv1.Hello) identity.Identity {
+	if len(h.GetIdentity()) > identity.SettingsMax {
+		return nil
+	}
+	var settings identity.Identity
+	for _, s := range h.GetIdentity() {
+		settings = append(settings, identity.Setting{Name: s.GetName(), Value: s.GetValue()})
+	}
+	if settings.Validate() != nil {
+		return nil
+	}
+	return settings
 }

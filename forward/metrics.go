@@ -18,7 +18,7 @@ type Metrics struct {
 	receiptWait                    prometheus.Histogram
 	streamsOut, streamsIn          prometheus.Gauge
 	connects                       *prometheus.CounterVec
-	refused                        prometheus.Counter
+	refused, otherSettings         prometheus.Counter
 
 	windowSent, windowReceived, windowDropped prometheus.Counter
 	creditsOut, creditsIn                     prometheus.Counter
@@ -69,6 +69,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		connects: counters("ringfence_forward_connects_total", "Attempts to open a stream to a peer, by result (ok, failed).", "result"),
 		refused: factory.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_forward_refused_streams_total", Help: "Streams of others that this node ended because of what they sent.",
+		}),
+		otherSettings: factory.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_forward_other_settings_total", Help: "Streams of routers whose settings are not those of this group.",
 		}),
 		held: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place.",

@@ -225,6 +225,9 @@ func (s *Server) statusOf(cause error) error {
 		return nil
 	case errors.Is(cause, errRefused):
 		s.metrics.refused.Inc()
+		if errors.Is(cause, errSettings) {
+			s.metrics.otherSettings.Inc()
+		}
 		return status.Error(codes.FailedPrecondition, cause.Error())
 	case errors.Is(cause, errFrame):
 		s.metrics.refused.Inc()

@@ -142,8 +142,8 @@ func throughMemory(cfg config.Config, address string) (broker, error) {
 		return broker{}, usageError{err}
 	}
 	return broker{
-		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
-			return source.NewMem(cfg.Pulsar.Config, membroker.NewClient(events), metrics, log)
+		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
+			return source.NewMem(from, membroker.NewClient(events), metrics, log)
 		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultRemoteConfig()

@@ -61,7 +61,7 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 type broker struct {
 	// open makes sure, once and before the others, that we are let in; nil: nobody asks.
 	open       func(context.Context, *tlsconf.Metrics, *slog.Logger) error
-	source     func(*source.Metrics, *slog.Logger) *source.Source
+	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 }
 
@@ -79,10 +79,10 @@ func throughPulsar(cfg config.Config) broker {
 			}
 			return nil // a broker that does not answer may come
 		},
-		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
+		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 			options := door.options()
 			options.Logger = plog.NewLoggerWithSlog(log)
-			return source.NewPulsar(cfg.Pulsar.Config, options, door.adminClient(), metrics, log)
+			return source.NewPulsar(from, options, door.adminClient(), metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
@@ -173,7 +173,11 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		Key:         extractor,
 		AppListener: l.app, PeerListener: l.peer,
 		AppCreds: l.appCreds, ServerCreds: l.peerServer, ClientCreds: l.peerClient,
-		Source:     func() *source.Source { return b.source(sourceMetrics, log) },
+		Source: func(topics []string) *source.Source {
+			from := cfg.Pulsar.Resolved() // the names of the topics for copies come from all topics
+			from.Topics = topics
+			return b.source(from, sourceMetrics, log)
+		},
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
 		Registry:   registry, Log: log, Sight: sight,
 	})

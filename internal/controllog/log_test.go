@@ -186,7 +186,7 @@ func TestLogRefusesWhatCannotBeWritten(t *testing.T) {
 		bad := ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: ownership.Incarnation{1}}
 		n.log.Append(ownership.Append{Record: bad})
 		n.want(t, ownership.AppendDone{Record: bad, Failed: true})
-		if got := mem.end(); got.Entry != 0 {
+		if _, got := mem.end(); got.Entry != 0 {
 			t.Errorf("the log goes on at %v", got)
 		}
 	})

@@ -20,6 +20,7 @@ type Mem struct {
 	records []Entry        // ascending
 	next    event.Position // of the record to come
 	grown   chan struct{}  // closed and replaced by each append
+	topic   int            // counts restores
 }
 
 var _ Transport = (*Mem)(nil)
@@ -51,6 +52,17 @@ func (m *Mem) Roll() {
 	m.next = event.Position{Ledger: m.next.Ledger + 1}
 }
 
+// Restore empties the log and begins it anew at this position, as when the topic was deleted by force or its
+// cluster was restored.
+func (m *Mem) Restore(next event.Position) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records, m.next = nil, next
+	m.topic++
+	close(m.grown)
+	m.grown = make(chan struct{})
+}
+
 // Forget drops the records before this position, as a broker does that trims
 // behind the anchor. A reader that is not past them misses them without a word.
 func (m *Mem) Forget(before event.Position) {
@@ -73,11 +85,15 @@ func (m *Mem) Append(data []byte, done func(error)) {
 
 // Tail implements [Transport]. It needs no prefetch.
 func (m *Mem) Tail(ctx context.Context, from event.Position, _ int, opened func(), record func(Entry)) error {
+	topic, end := m.end()
 	if from.IsZero() {
-		from = m.end()
+		from = end
 	}
 	opened()
 	for ctx.Err() == nil {
+		if now, _ := m.end(); now != topic {
+			topic, from = now, Oldest // as a broker's client does, a reader goes on with the new topic without a word
+		}
 		entries, grown := m.from(from)
 		for _, e := range entries {
 			if ctx.Err() != nil {
@@ -117,10 +133,11 @@ func (m *Mem) from(p event.Position) ([]Entry, <-chan struct{}) {
 	return m.records[m.index(p):len(m.records):len(m.records)], m.grown
 }
 
-func (m *Mem) end() event.Position {
+// end returns how often the log was restored, and where its next record will stand.
+func (m *Mem) end() (topic int, next event.Position) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.next
+	return m.topic, m.next
 }
 
 // index finds the first record at or after p.

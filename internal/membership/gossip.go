@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/reload"
 )
@@ -39,14 +40,17 @@ type Gossip struct {
 
 	known   atomic.Pointer[[]Known]
 	members atomic.Pointer[[]Member]
+
+	settings *settings
 }
 
 // New returns one incarnation's gossip; a new incarnation needs a new one. It does
-// no I/O. Of self, Inc and GRPCAddr are needed.
+// no I/O. Of self, Inc and GRPCAddr are needed. ours are the settings on which the group must agree, to be
+// compared with those of others; nil: none.
 //
 // report is called by one goroutine of Run for each change; it must not block. It
 // hears of other members only. Changes that undo each other at once may be left out.
-func New(cfg Config, self Member, report func(Evidence), log *slog.Logger, metrics *Metrics) (*Gossip, error) {
+func New(cfg Config, self Member, ours identity.Identity, report func(Evidence), log *slog.Logger, metrics *Metrics) (*Gossip, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -64,6 +68,9 @@ func New(cfg Config, self Member, report func(Evidence), log *slog.Logger, metri
 		metrics: metrics,
 		roster:  newRoster(),
 		ready:   make(chan struct{}),
+	}
+	if g.settings, err = newSettings(self, ours, metrics, g.log); err != nil {
+		return nil, err
 	}
 	g.known.Store(&[]Known{})
 	g.members.Store(&[]Member{})
@@ -105,7 +112,7 @@ func (g *Gossip) listen() error {
 	}
 	g.ring = cfg.Keyring
 	cfg.Name = gossipName(g.self)
-	cfg.Delegate, cfg.Events, cfg.Ping = delegate{meta: g.meta}, g.roster, g.roster
+	cfg.Delegate, cfg.Events, cfg.Ping = delegate{meta: g.meta, settings: g.settings.encoded, merge: g.settings.merge}, g.roster, g.roster
 	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) })
 	list, err := memberlist.Create(cfg)
 	if err != nil {

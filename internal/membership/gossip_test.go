@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -266,7 +267,7 @@ func TestAddressTaken(t *testing.T) {
 	a := startNode(t, testConfig("a"))
 	cfg := testConfig("b")
 	cfg.Listen = a.gossip.Addr()
-	b, err := New(cfg, Member{Inc: newInc()}, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
+	b, err := New(cfg, Member{Inc: newInc()}, nil, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +283,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	cfg := testConfig("a")
 	cfg.Seeds = []string{witness.gossip.Addr()}
 	inc := newInc()
-	a, err := New(cfg, Member{Inc: inc}, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
+	a, err := New(cfg, Member{Inc: inc}, nil, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,6 +317,8 @@ type testNode struct {
 	leaving  chan bool     // whether to say farewell
 	ended    chan struct{}
 
+	settings identity.Identity
+
 	mu    sync.Mutex
 	heard map[ownership.Incarnation][]Kind
 }
@@ -339,13 +342,20 @@ func startNode(t *testing.T, cfg Config) *testNode {
 
 func startNodeWith(t *testing.T, cfg Config, log *slog.Logger) *testNode {
 	t.Helper()
+	return startNodeOf(t, cfg, nil, log)
+}
+
+// startNodeOf starts a member whose router has these settings.
+func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog.Logger) *testNode {
+	t.Helper()
 	n := &testNode{
+		settings: settings,
 		name: cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
 		worked: make(chan struct{}), leaving: make(chan bool, 1), ended: make(chan struct{}),
 		heard: make(map[ownership.Incarnation][]Kind),
 	}
 	var err error
-	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.report, log, NewMetrics(prometheus.NewRegistry()))
+	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, log, NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestDecodeMemberRefuses(t *testing.T) {
 // An address that gossip has no room for is refused at the start.
 func TestMetaTooLong(t *testing.T) {
 	self := Member{Inc: newInc(), GRPCAddr: strings.Repeat("x", 500)}
-	if _, err := New(testConfig("a"), self, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry())); err == nil {
+	if _, err := New(testConfig("a"), self, nil, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry())); err == nil {
 		t.Error("a gRPC address of 500 bytes was accepted")
 	}
 }

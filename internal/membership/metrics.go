@@ -14,6 +14,8 @@ type Metrics struct {
 	joins    *prometheus.CounterVec
 	bad      prometheus.Counter
 
+	otherSettings prometheus.Counter
+
 	keyReloads *prometheus.CounterVec
 }
 
@@ -44,6 +46,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		bad: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_membership_bad_members_total",
 			Help: "Gossip nodes that could not be understood.",
+		}),
+		otherSettings: with.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_membership_other_settings_total",
+			Help: "Exchanges with gossip nodes whose settings are not those of this group.",
 		}),
 		keyReloads: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_key_reloads_total",

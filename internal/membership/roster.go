@@ -91,11 +91,16 @@ func addrOf(n *memberlist.Node) string {
 	return net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
 }
 
-// delegate gives memberlist what a member tells about itself. It carries nothing else.
-type delegate struct{ meta []byte }
+// delegate gives memberlist what a member tells about itself: its metadata in every packet that introduces it,
+// its settings, which may not fit into that, in each full exchange over TCP.
+type delegate struct {
+	meta     []byte
+	settings []byte
+	merge    func([]byte)
+}
 
-func (d delegate) NodeMeta(int) []byte           { return d.meta }
-func (delegate) NotifyMsg([]byte)                {}
-func (delegate) GetBroadcasts(int, int) [][]byte { return nil }
-func (delegate) LocalState(bool) []byte          { return nil }
-func (delegate) MergeRemoteState([]byte, bool)   {}
+func (d delegate) NodeMeta(int) []byte                 { return d.meta }
+func (delegate) NotifyMsg([]byte)                      {}
+func (delegate) GetBroadcasts(int, int) [][]byte       { return nil }
+func (d delegate) LocalState(bool) []byte              { return d.settings }
+func (d delegate) MergeRemoteState(buf []byte, _ bool) { d.merge(buf) }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -69,7 +73,8 @@ const settleMax = 20 * time.Millisecond
 
 // consumeOnce reads until the node may not any more.
 func (n *Node) consumeOnce(ctx context.Context, s *stay) error {
-	src := n.parts.Source()
+	topics := n.topicsToConsume()
+	src := n.parts.Source(topics)
 	if earlier := n.source.Load(); earlier != nil {
 		src.ContinueAfter(earlier)
 	}
@@ -85,7 +90,7 @@ func (n *Node) consumeOnce(ctx context.Context, s *stay) error {
 		err = src.Run(reading, n.pipeline)
 	})
 	running.Go(func() { n.noteConsuming(reading, src) })
-	n.waitUntil(reading, s.draining, func() bool { return !n.mayConsume(s) })
+	n.waitUntil(reading, s.draining, func() bool { return !n.mayConsume(s) || !slices.Equal(topics, n.topicsToConsume()) })
 	if s.isDraining() { // until its partitions have moved, or there is no application: what it reads is for others
 		n.waitUntil(reading, s.left, n.appIsGone)
 	}
@@ -127,7 +132,64 @@ func (n *Node) noteNotConsuming(err error) {
 
 func (n *Node) mayConsume(s *stay) bool {
 	l := n.life.Load()
-	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone()
+	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone() && len(n.topicsToConsume()) > 0
+}
+
+// topicsToConsume returns those of this node's topics that all members list: an application is not handed
+// events of a topic that its own settings do not know, while a deploy adds or removes one. A member of a release
+// that does not say what it lists counts as listing all.
+func (n *Node) topicsToConsume() []string {
+	t := n.Table()
+	if t == nil {
+		return n.cfg.Topics
+	}
+	return slices.DeleteFunc(slices.Clone(n.cfg.Topics), func(topic string) bool {
+		return slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return doesNotList(m, topic) })
+	})
+}
+
+func doesNotList(m ownership.Node, topic string) bool {
+	return len(m.Topics) > 0 && !slices.Contains(m.Topics, topic)
+}
+
+// TopicsNotConsumed returns those of this node's topics that wait until all members list them, each with the names of
+// the members that do not. Nil: all are consumed, as far as this node consumes at all.
+func (n *Node) TopicsNotConsumed() map[string][]string {
+	t := n.Table()
+	if t == nil {
+		return nil
+	}
+	var waiting map[string][]string
+	for _, topic := range n.cfg.Topics {
+		for _, m := range t.Members {
+			if doesNotList(m, topic) {
+				if waiting == nil {
+					waiting = map[string][]string{}
+				}
+				waiting[topic] = append(waiting[topic], m.Name)
+			}
+		}
+	}
+	return waiting
+}
+
+// noteTopics says which topics are not consumed, whenever that changes.
+func (n *Node) noteTopics() {
+	waiting := n.TopicsNotConsumed()
+	text := ""
+	for _, topic := range slices.Sorted(maps.Keys(waiting)) {
+		text += fmt.Sprintf("%s is not listed by %s; ", topic, strings.Join(waiting[topic], ", "))
+	}
+	text = strings.TrimSuffix(text, "; ")
+	n.metrics.topicsNotConsumed.Set(float64(len(waiting)))
+	if before := n.topicsNoted.Swap(&text); before != nil && *before == text || before == nil && text == "" {
+		return
+	}
+	if text == "" {
+		n.log.Info("all topics are consumed: all members list them")
+		return
+	}
+	n.log.Warn("topics are not consumed until all members list them", "reason", text)
 }
 
 // appIsGone reports whether the application has been away for longer than a restart

@@ -123,6 +123,9 @@ var errNotSubscribed = errors.New("not subscribed yet")
 
 // CheckSource returns why this node does not consume though it should.
 func (n *Node) CheckSource() error {
+	if waiting := n.TopicsNotConsumed(); len(waiting) > 0 && len(waiting) == len(n.cfg.Topics) {
+		return errors.New("no topic is consumed: none of pulsar.topics is listed by all members of the group")
+	}
 	why := n.consumeErr.Load()
 	if why == nil || errors.Is(*why, errNotSubscribed) && !n.mayConsume(n.stay()) { // other checks say why it does not
 		return nil

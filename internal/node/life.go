@@ -69,7 +69,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	l := &life{node: n, inc: newIncarnation()}
 	var err error
 	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
-	if l.gossip, err = membership.New(n.cfg.Membership, self, l.hear, n.parts.Log, n.gossipMetrics); err != nil {
+	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -243,6 +243,7 @@ func (l *life) SetTable(t *ownership.Table) {
 	n.pool.SetPeers(peers)
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
 	n.pipeline.SetTable(t)
+	n.noteTopics()
 	n.shareAllowance()
 	n.look()
 }

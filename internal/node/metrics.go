@@ -20,6 +20,8 @@ type metrics struct {
 	forced   prometheus.Counter
 	lost     prometheus.Counter
 	drains   prometheus.Counter
+
+	topicsNotConsumed prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -50,6 +52,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		drains: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_node_drains_total",
 			Help: "Drains that this node has begun.",
+		}),
+		topicsNotConsumed: f.NewGauge(prometheus.GaugeOpts{
+			Name: "ringfence_node_topics_not_consumed",
+			Help: "Topics of pulsar.topics that wait until all members list them.",
 		}),
 	}
 }

@@ -64,7 +64,7 @@ type Config struct {
 	DrainTimeout time.Duration // of a whole drain
 
 	Identity   identity.Identity // the settings on which the group must agree; nil: none is compared
-	Topics     []string          // to consume, in full and ascending; empty: those of Parts.Source, whatever others list
+	Topics     []string          // to consume, in full and ascending: each once all members list it
 	LogVersion uint32            // the highest version of the control log that this member writes; 0: the newest
 	Generation uint32            // of fencing tokens, as an operator has set it; 0: the group's
 }
@@ -91,8 +91,9 @@ type Parts struct {
 	ServerCreds  credentials.TransportCredentials
 	ClientCreds  credentials.TransportCredentials
 
-	// Source returns a new source, for each time that the node begins to consume.
-	Source func() *source.Source
+	// Source returns a new source, for each time that the node begins to consume: of these topics, which are
+	// some or all of Config.Topics.
+	Source func(topics []string) *source.Source
 	// ControlLog returns a new transport, for each incarnation. Not with Mode Gossip.
 	ControlLog func() (controllog.Transport, error)
 
@@ -136,6 +137,8 @@ type Node struct {
 	consumeErr atomic.Pointer[error] // why no subscription stands, nil while one does
 
 	changed chan struct{} // cap 1: the consumer has to look
+
+	topicsNoted atomic.Pointer[string] // which topics are not consumed, as the log says it
 
 	floor atomic.Int64 // the greatest fencing token that an earlier incarnation knew of
 
@@ -289,7 +292,7 @@ func (n *Node) Settle(verdicts []event.Verdict) {
 func (n *Node) identity() forward.Identity {
 	return forward.Identity{
 		Group: n.cfg.Group, HashID: ring.HashID, Member: n.cfg.Name,
-		Incarnation: forward.Peer(*n.self.Load()), Build: n.cfg.Build,
+		Incarnation: forward.Peer(*n.self.Load()), Build: n.cfg.Build, Settings: n.cfg.Identity,
 	}
 }
 

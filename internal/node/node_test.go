@@ -93,6 +93,7 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 		Membership: membership.DefaultConfig(), DrainTimeout: 20 * time.Second,
 	}
 	cfg.Membership.Listen = "127.0.0.1:0"
+	cfg.Topics = g.source.Resolved().Topics
 	// The race detector slows everything down several times, and these tests run beside each other: they are not about a
 	// silent peer, nor about a lease that runs out. A new group takes as long whatever the lease is.
 	cfg.Forward.PingAfter, cfg.Forward.DeadAfter, cfg.Forward.HelloTimeout = 5*time.Second, 20*time.Second, 20*time.Second
@@ -112,7 +113,11 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 	parts := Parts{
 		Key: extractor, AppListener: appListener, PeerListener: peerListener,
 		ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
-		Source:     func() *source.Source { return source.NewMem(g.source, g.feed, sourceMetrics, log) },
+		Source: func(topics []string) *source.Source {
+			from := g.source.Resolved()
+			from.Topics = topics
+			return source.NewMem(from, g.feed, sourceMetrics, log)
+		},
 		ControlLog: func() (controllog.Transport, error) { return g.log, nil },
 		Registry:   registry, Log: log,
 	}

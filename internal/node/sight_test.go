@@ -76,7 +76,7 @@ func (o *observed) start(name string, adjust func(*Config)) *member {
 		p.Log = slog.New(slog.NewJSONHandler(o.lines[name], &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", name)
 		p.Sight = pipeline.Sight{Tracer: o.provider(name).Tracer("router"), Subscription: o.source.Subscription, Keys: o.keys}
 		metrics := source.NewMetrics(prometheus.NewRegistry())
-		p.Source = func() *source.Source { return source.NewMem(o.source, o.feed, metrics, p.Log) }
+		p.Source = func([]string) *source.Source { return source.NewMem(o.source, o.feed, metrics, p.Log) }
 	})
 }
 

@@ -35,7 +35,7 @@ type Config struct {
 	// whose token is not greater is made or obeyed.
 	TokenFloor Token
 
-	Timing     Timing
+	Timing Timing
 
 	Seed uint64 // of the one random choice: the jitter before a Genesis
 

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/ring"
 )
 
@@ -87,6 +89,9 @@ type world struct {
 	brief    bool // handlers take milliseconds
 	idle     bool // no deliveries
 	place    func(names []string) ([]uint16, error)
+	former   bool              // processes that start now are of a release that knows version 1 only
+	version  uint32            // of the log, that others may write at most; 0: the newest
+	identity identity.Identity // of processes that start now
 	lateness float64 // how likely a record lands late
 	dupes    float64
 
@@ -148,6 +153,7 @@ type proc struct {
 	timing  Timing
 	rate    float64
 	offset  time.Duration
+	former  bool
 	m       *Machine
 	inc     Incarnation
 	alive   bool
@@ -221,7 +227,7 @@ func (w *world) running(r *run) bool {
 
 func (w *world) start(name string) *proc {
 	p := &proc{
-		w: w, name: name, id: len(w.procs), timing: w.timing,
+		w: w, name: name, id: len(w.procs), timing: w.timing, former: w.former,
 		rate:   1 + (w.rng.Float64()*2-1)*0.0099,
 		offset: w.between(time.Hour, 100*time.Hour), alive: true, sent: map[uint64]clock.Instant{},
 	}
@@ -243,8 +249,11 @@ func (p *proc) newMachine(running Set) {
 	}
 	cfg := Config{
 		Group: "g", Name: p.name, Inc: p.inc, HashID: "h", Partitions: simPartitions,
-		LogVersion: LogVersionMax,
-		Timing:     p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: p.w.place,
+		LogVersion: cmp.Or(p.w.version, LogVersionMax), Identity: p.w.identity, PublicKey: string(p.inc[:]) + string(p.inc[:]), Topics: []string{"orders"},
+		Timing: p.timing, Seed: p.w.rng.Uint64(), Running: running, Place: p.w.place,
+	}
+	if p.former {
+		cfg.LogVersion, cfg.Identity, cfg.PublicKey, cfg.Topics = LogVersionMin, nil, "", nil
 	}
 	if err := cfg.Validate(); err != nil {
 		p.w.fail("config: %v", err)
@@ -441,20 +450,64 @@ func (p *proc) read() {
 			w.stats["hole"]++
 		} else {
 			p.act(func() {
-				if p.m == m {
-					sum := uint64(1)
-					if p.others[x.at] {
-						sum = 2
-					}
-					p.step(RecordRead{Reader: reader, At: x.at, Record: x.rec, Sum: sum})
+				if p.m != m {
+					return
 				}
+				if p.former && x.rec.LogVersion > LogVersionMin {
+					w.fail("%s#%d, which reads version 1, reads a record of version %d", p.name, p.id, x.rec.LogVersion)
+				}
+				sum := uint64(1)
+				if p.others[x.at] {
+					sum = 2
+				}
+				p.step(RecordRead{Reader: reader, At: x.at, Record: p.strip(x.rec), Sum: sum})
 			})
 		}
 		p.read()
 	})
 }
 
+// strip returns a record as a process of the former release reads and writes it: without what it does not know.
+func (p *proc) strip(r Record) Record {
+	if !p.former {
+		return r
+	}
+	switch b := r.Body.(type) {
+	case *Genesis:
+		c := *b
+		c.Identity, c.After, c.Members = nil, Position{}, stripNodes(c.Members)
+		r.Body = &c
+	case *Hello:
+		c := *b
+		c.Identity = nil
+		c.Node = stripNodes([]Node{c.Node})[0]
+		r.Body = &c
+	case *Snap:
+		c := *b
+		if c.State != nil {
+			c.State = c.State.clone()
+			c.State.PrefixHash, c.State.Identity, c.State.LogVersion, c.State.Nodes = 0, nil, 0, stripNodes(c.State.Nodes)
+		}
+		r.Body = &c
+	case *Beat:
+		c := *b
+		c.PrefixHash = 0
+		r.Body = &c
+	case *Epoch: // version 1 of it has nothing more
+	}
+	return r
+}
+
+func stripNodes(nodes []Node) []Node {
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		nodes[i].setDetails(Node{})
+	}
+	return nodes
+}
+
 func (p *proc) append(r Record) {
+	r = p.strip(r)
 	w := p.w
 	if b, ok := r.Body.(*Beat); ok {
 		p.sent[b.Seq] = p.local(w.now)
@@ -972,6 +1025,12 @@ func stateDigest(s *State) uint64 {
 		d.str(string(n.Inc[:]))
 		d.num(uint64(n.Lease))
 		d.position(n.Since)
+		if s.LogVersion >= 2 { // before, only some members know them
+			d.details(n)
+		}
+	}
+	if s.LogVersion >= 2 {
+		d.identity(s.Identity)
 	}
 	for p := range s.Start {
 		d.position(s.Start[p])

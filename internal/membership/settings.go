@@ -1,0 +1,83 @@
+package membership
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/identity"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+)
+
+const (
+	settingsBytesMax = 64 << 10         // of the settings that another node tells
+	settingsLogEvery = 10 * time.Second // between two lines about settings that differ: anybody may send them
+	namesShownMax    = 128              // bytes of another node's name in such a line
+)
+
+// settings compares the settings on which a group must agree with those that others tell in gossip. What
+// differs is counted and logged, and nothing else: gossip may be forged, and decides nothing.
+type settings struct {
+	ours    identity.Identity
+	encoded []byte
+	metrics *Metrics
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	logged clock.Instant
+}
+
+func newSettings(self Member, ours identity.Identity, metrics *Metrics, log *slog.Logger) (*settings, error) {
+	s := &settings{ours: ours, metrics: metrics, log: log}
+	hello := &peerv1.Hello{Member: self.Name, Incarnation: self.Inc[:]}
+	for _, one := range ours {
+		hello.Identity = append(hello.Identity, &peerv1.Setting{Name: one.Name, Value: one.Value})
+	}
+	var err error
+	if s.encoded, err = proto.Marshal(hello); err != nil {
+		return nil, fmt.Errorf("membership: settings: %w", err)
+	}
+	return s, nil
+}
+
+// merge takes what another node tells in an exchange. Routers of earlier releases tell nothing.
+func (s *settings) merge(told []byte) {
+	if len(told) == 0 {
+		return
+	}
+	var hello peerv1.Hello
+	if len(told) > settingsBytesMax || proto.Unmarshal(told, &hello) != nil || len(hello.GetIdentity()) > identity.SettingsMax {
+		s.metrics.bad.Inc()
+		return
+	}
+	var theirs identity.Identity
+	for _, one := range hello.GetIdentity() {
+		theirs = append(theirs, identity.Setting{Name: one.GetName(), Value: one.GetValue()})
+	}
+	if theirs.Validate() != nil {
+		s.metrics.bad.Inc()
+		return
+	}
+	if differ := s.ours.Against(theirs); len(differ) > 0 {
+		s.metrics.otherSettings.Inc()
+		if s.mayLog() {
+			s.log.Warn("gossip node with other settings", "member", hello.GetMember()[:min(len(hello.GetMember()), namesShownMax)], "reason", differ.String())
+		}
+	}
+}
+
+// mayLog reports whether a line is due.
+func (s *settings) mayLog() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := clock.Now()
+	if s.logged != 0 && now.Sub(s.logged) < settingsLogEvery {
+		return false
+	}
+	s.logged = now
+	return true
+}

@@ -1,0 +1,87 @@
+package membership
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/identity"
+)
+
+// lines is a log that several goroutines write.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// Two members that differ in a setting find each other: both say which one, with both values, and nobody ends.
+func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
+	t.Parallel()
+	of := func(from string) identity.Identity {
+		return identity.Of(identity.Setting{Name: "key.from", Value: from})
+	}
+	var said lines
+	a := startNodeOf(t, testConfig("a"), of("message_key"), slog.New(slog.NewTextHandler(&said, nil)))
+	cfg := testConfig("b")
+	cfg.Seeds = []string{a.gossip.Addr()}
+	b := startNodeOf(t, cfg, of("json:user"), quiet())
+	deadline := time.Now().Add(10 * time.Second)
+	for testutil.ToFloat64(a.gossip.metrics.otherSettings) == 0 || testutil.ToFloat64(b.gossip.metrics.otherSettings) == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody has noticed")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	want := `key.from is \"message_key\" here and \"json:user\" there`
+	if !strings.Contains(said.String(), want) {
+		t.Errorf("the log of a has no line with %s:\n%s", want, said.String())
+	}
+}
+
+// What a stranger sends is bounded: a flood of it is counted, and logged once.
+func TestForgedSettingsAreCounted(t *testing.T) {
+	var said lines
+	metrics := NewMetrics(prometheus.NewRegistry())
+	ours := identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
+	s, err := newSettings(Member{Name: "a", Inc: newInc()}, ours, metrics, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, err := newSettings(Member{Name: strings.Repeat("x", 10_000), Inc: newInc()}, identity.Of(identity.Setting{Name: "key.from", Value: "y"}), metrics, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		s.merge(forged.encoded)
+		s.merge([]byte("no protobuf message"))
+		s.merge(make([]byte, settingsBytesMax+1))
+	}
+	s.merge(nil) // a router of an earlier release
+	if got := testutil.ToFloat64(metrics.otherSettings); got != 1000 {
+		t.Errorf("%v exchanges with other settings are counted, want 1000", got)
+	}
+	if got := testutil.ToFloat64(metrics.bad); got != 2000 {
+		t.Errorf("%v exchanges that cannot be read are counted, want 2000", got)
+	}
+	if n := len(said.String()); n > 1000 || n == 0 {
+		t.Errorf("%d bytes of log, want one short line", n)
+	}
+}
