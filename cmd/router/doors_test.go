@@ -88,7 +88,7 @@ log: {level: error}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- run(ctx, loaded.Config, broker{
-			source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
+			source: func(_ source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 				return source.NewMem(loaded.Pulsar.Config, events, metrics, log)
 			},
 			controlLog: func(*slog.Logger) (controllog.Transport, error) { return log, nil },
@@ -224,7 +224,7 @@ func (c *castle) testGossip(t *testing.T) {
 		cfg.Group, cfg.Name, cfg.Listen, cfg.Seeds, cfg.SecretKeys = group, "stranger", ip+":18652", []string{c.ip + ":18652"}, keys
 		registry := prometheus.NewRegistry()
 		g, err := membership.New(cfg, membership.Member{Inc: ownership.Incarnation{1}, GRPCAddr: ip + ":18651"},
-			func(membership.Evidence) {}, slog.New(slog.DiscardHandler), membership.NewMetrics(registry))
+			nil, func(membership.Evidence) {}, slog.New(slog.DiscardHandler), membership.NewMetrics(registry))
 		if err != nil {
 			t.Fatal(err)
 		}

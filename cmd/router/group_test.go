@@ -111,8 +111,8 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 	t.Helper()
 	cfg := g.settingsOf(t, name)
 	memory := broker{
-		source: func(metrics *source.Metrics, log *slog.Logger) *source.Source {
-			return source.NewMem(cfg.Pulsar.Config, g.broker, metrics, log)
+		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
+			return source.NewMem(from, g.broker, metrics, log)
 		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
 	}

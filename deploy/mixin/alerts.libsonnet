@@ -100,6 +100,23 @@
             '1m',
           ),
           alert(
+            'RingfenceOtherSettings',
+            'warning',
+            ring(member),
+            '%s + %s > 0' % [increase('ringfence_forward_other_settings_total', '15m'), increase('ringfence_membership_other_settings_total', '15m')],
+            'A router with other settings found the group.',
+            'a router whose settings are not those of the group tried to take part; the log of this router names them with both values.',
+          ),
+          alert(
+            'RingfenceTopicsNotConsumed',
+            'warning',
+            ring(member),
+            one('ringfence_node_topics_not_consumed') + ' > 0',
+            'Topics wait until all routers list them.',
+            '{{ $value }} topics of pulsar.topics are not consumed, because a member of the group does not list them.',
+            '15m',
+          ),
+          alert(
             'RingfenceDrainForced',
             'warning',
             ring(member),

@@ -83,6 +83,16 @@ local cases = {
     quiet: [s('ringfence_ownership_waiting_partitions', a, '0 40 0 40 0 40 0 40 0 40 0')],
     value: '40',
   },
+  RingfenceOtherSettings: {
+    fires: [s('ringfence_forward_other_settings_total', a, '0 1x10'), s('ringfence_membership_other_settings_total', a, '0x10')],
+    quiet: [s('ringfence_forward_other_settings_total', a, '3x10'), s('ringfence_membership_other_settings_total', a, '1x10')],
+  },
+  RingfenceTopicsNotConsumed: {
+    fires: [s('ringfence_node_topics_not_consumed', a, '2x30')],
+    quiet: [s('ringfence_node_topics_not_consumed', a, '2x5 0x30')],
+    value: '2',
+    at: '20m',
+  },
   RingfenceDrainForced: {
     fires: [s('ringfence_ownership_forced_drains_total', a, '0 3x10')],
     quiet: [s('ringfence_ownership_forced_drains_total', a, '3x10')],

@@ -350,7 +350,7 @@ func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog
 	t.Helper()
 	n := &testNode{
 		settings: settings,
-		name: cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
+		name:     cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
 		worked: make(chan struct{}), leaving: make(chan bool, 1), ended: make(chan struct{}),
 		heard: make(map[ownership.Incarnation][]Kind),
 	}

@@ -92,7 +92,7 @@ type world struct {
 	former   bool              // processes that start now are of a release that knows version 1 only
 	version  uint32            // of the log, that others may write at most; 0: the newest
 	identity identity.Identity // of processes that start now
-	lateness float64 // how likely a record lands late
+	lateness float64           // how likely a record lands late
 	dupes    float64
 
 	ending string // how the last machine ended
@@ -960,7 +960,7 @@ func (p *proc) checkState() {
 	if m.tail.last != p.checked && m.tail.topicOf(w) {
 		p.checked = m.tail.last
 		d := stateDigest(m.state) // I9
-		if !w.forked {
+		if !w.forked && m.state.LogVersion >= 2 { // of version 1 not everybody knows it
 			d ^= m.state.PrefixHash
 		}
 		if was, ok := w.digests[m.tail.last]; ok && was != d {
