@@ -1,14 +1,18 @@
 package e2e
 
 import (
+	_ "embed" // what is added to the former commit
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/journal"
@@ -17,6 +21,11 @@ import (
 
 // formerCommit is the newest commit whose routers read version 1 of the control log and no other.
 const formerCommit = "07a84d18dbba98add0ed4ea2ac813e3fbdcb8124"
+
+// formerClock is what the witness of the former commit gets, so that all journals show the same clock.
+//
+//go:embed testdata/former_clock.go
+var formerClock string
 
 // former holds the programs of formerCommit.
 type former struct {
@@ -32,7 +41,7 @@ func buildFormer() (former, error) {
 		return former{}, err
 	}
 	cache = filepath.Join(cache, "ringfence")
-	kept := filepath.Join(cache, "former-"+formerCommit)
+	kept := filepath.Join(cache, fmt.Sprintf("former-%.12s-%x", formerCommit, xxhash.Sum64String(formerClock)))
 	f := former{router: filepath.Join(kept, "router"), app: filepath.Join(kept, "app")}
 	if _, err := os.Stat(kept); err == nil {
 		return f, nil
@@ -48,12 +57,13 @@ func buildFormer() (former, error) {
 	source, built := filepath.Join(dir, "source"), filepath.Join(dir, "built")
 	for _, step := range []struct{ dir, command string }{
 		{"..", `cd "$(git -c "safe.directory=*" rev-parse --show-toplevel)" && mkdir "$SOURCE" && git -c "safe.directory=*" archive "$COMMIT" | tar -x -C "$SOURCE"`},
+		{source, `printf %s "$CLOCK" >internal/journal/shared.go && grep -q "create(path, clock.Now)" internal/journal/writer.go && sed -i "s/create(path, clock.Now)/create(path, shared)/" internal/journal/writer.go`},
 		{source, `go build -buildvcs=false -o "$BUILT/router" ./cmd/router`},
 		{source, `go test -c -buildvcs=false -o "$BUILT/app" ./e2e`},
 	} {
 		cmd := exec.Command("bash", "-c", "set -euo pipefail; "+step.command)
 		cmd.Dir = step.dir
-		cmd.Env = append(os.Environ(), "SOURCE="+source, "BUILT="+built, "COMMIT="+formerCommit)
+		cmd.Env = append(os.Environ(), "SOURCE="+source, "BUILT="+built, "COMMIT="+formerCommit, "CLOCK="+formerClock)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return former{}, fmt.Errorf("%s: %w\n%s", step.command, err, out)
 		}
@@ -142,8 +152,44 @@ func (r *rolling) replace(what, router, app string, crashes bool, settings ...st
 	r.t.Logf("%s took %v", what, time.Since(begin).Round(100*time.Millisecond))
 }
 
+// decidesInVersion waits until a router says that the group decides in this version of the log.
+func (r *rolling) decidesInVersion(version int) {
+	r.t.Helper()
+	says := regexp.MustCompile(fmt.Sprintf(`"kind":"log_version".*"version":%d\b`, version))
+	eventually(r.t, time.Minute, fmt.Sprintf("the group decides in log version %d", version), func() error {
+		for _, m := range r.members {
+			text, err := os.ReadFile(m.router.log)
+			if err != nil || says.Match(text) {
+				return err
+			}
+		}
+		return errors.New("no router says so")
+	})
+}
+
+// refusesFormer starts a router of the former version beside the group, whose log it
+// cannot read: it says so and ends.
+func (r *rolling) refusesFormer(old former) {
+	r.t.Helper()
+	begin := time.Now()
+	m := &member{routerBinary: old.router, appBinary: old.app}
+	r.add("former", m)
+	select {
+	case <-m.router.done:
+	case <-time.After(time.Minute):
+		r.t.Fatalf("a router of the former version goes on beside a group whose log it cannot read: %s", tail(m.router.log))
+	}
+	said, err := os.ReadFile(m.router.log)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	wantRefused(r.t, m.router.ProcessState.ExitCode(), 1, string(said), "the group decides in log version 2, this router reads 1")
+	r.t.Logf("a router of the former version ended after %v", time.Since(begin).Round(100*time.Millisecond))
+}
+
 // TestRollsFromTheFormerVersionAndBack: a group of the former version's routers goes
-// to this version under load, member by member, back, and forward again. No key has two
+// to this version under load, member by member, back, and forward again. The way back is open as long as
+// control_log.version keeps the group at version 1 of the log. No key has two
 // handlers at once and no event is lost, with applications of both versions beside
 // routers of both.
 func TestRollsFromTheFormerVersionAndBack(t *testing.T) {
@@ -164,9 +210,11 @@ func TestRollsFromTheFormerVersionAndBack(t *testing.T) {
 	load := newLoad(t, topic)
 	stop := load.start(load.keys)
 
-	r.replace("from the former version to this one", "", "", false)
+	r.replace("from the former version to this one", "", "", false, "--control_log.version=1")
 	r.replace("back to the former version", old.router, old.app, true)
 	r.replace("to this version for good", "", "", false)
+	r.decidesInVersion(2)
+	r.refusesFormer(old)
 
 	stop()
 	r.settled(time.Minute)
