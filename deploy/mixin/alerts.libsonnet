@@ -342,6 +342,23 @@
             "Pulsar's client could not read entries, and acked them by itself. No handler has seen their events.",
           ),
           alert(
+            'RingfenceEventsCut',
+            'critical',
+            member,
+            increase('ringfence_source_suspected_cut_total', '1h') + ' > 0',
+            'Events that were sent in chunks are probably cut.',
+            "Pulsar's client delivered events that came in chunks and are no longer than one chunk: handlers have probably seen their last chunks alone.",
+          ),
+          alert(
+            'RingfenceTopicPartitionUnread',
+            'warning',
+            member,
+            increase('ringfence_source_discovery_failures_total', '5m') + ' > 0',
+            'Topic partitions that were added may not be read.',
+            'the router cannot ask for new topic partitions, or cannot read one; it goes on trying.',
+            '5m',
+          ),
+          alert(
             'RingfenceDeadLetters',
             'warning',
             group,

@@ -258,6 +258,15 @@ local cases = {
     fires: [s('ringfence_source_discarded_total', a, '0 1x10')],
     quiet: [s('ringfence_source_discarded_total', a, '1x10')],
   },
+  RingfenceEventsCut: {
+    fires: [s('ringfence_source_suspected_cut_total', a, '0 1x10')],
+    quiet: [s('ringfence_source_suspected_cut_total', a, '1x10')],
+  },
+  RingfenceTopicPartitionUnread: {
+    fires: [s('ringfence_source_discovery_failures_total', a, '0+1x20')],
+    quiet: [s('ringfence_source_discovery_failures_total', a, '0 1x20')],
+    at: '15m',
+  },
   RingfenceDeadLetters: {
     fires: [s('ringfence_source_dead_lettered_total', a, '0+1x20'), s('ringfence_source_dead_lettered_total', b, '0+2x20')],
     quiet: [s('ringfence_source_dead_lettered_total', a, '9x20')],

@@ -202,7 +202,7 @@ func trim(t *testing.T, topic string) {
 func skipUnderRace(t *testing.T) {
 	t.Helper()
 	if raceEnabled {
-		t.Skip("pulsar-client-go v0.19.0 races with itself when it reconnects; run without -race")
+		t.Skip("pulsar-client-go v0.21.0 races with itself when it reconnects; run without -race")
 	}
 }
 

@@ -78,12 +78,14 @@ type Event struct {
 	Crashes     uint32         // how often a worker crashed that had it; no failures, and told like Attempts
 	FirstError  string         // the application's first failure, "" when none
 	LastError   string         // the application's newest failure, "" when none
+
+	SchemaVersion string // of the payload, as Pulsar's schema registry numbers them for the topic: any bytes, "" when the producer gave none
 }
 
 // Bytes is what the event weighs in every memory bound: its data and about what
 // its Go values need around it.
 func (e *Event) Bytes() int {
-	n := 256 + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError)
+	n := 256 + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError) + len(e.SchemaVersion)
 	for _, p := range e.Properties {
 		n += 32 + len(p.Name) + len(p.Value)
 	}
@@ -96,6 +98,7 @@ func (e *Event) Clone() *Event {
 	c := *e
 	c.Topic, c.Key = strings.Clone(e.Topic), Key(strings.Clone(string(e.Key)))
 	c.FirstError, c.LastError = strings.Clone(e.FirstError), strings.Clone(e.LastError)
+	c.SchemaVersion = strings.Clone(e.SchemaVersion)
 	c.Payload = bytes.Clone(e.Payload)
 	c.Properties = slices.Clone(e.Properties)
 	for i, p := range c.Properties {

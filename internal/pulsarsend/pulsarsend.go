@@ -1,7 +1,7 @@
 // Package pulsarsend says what an answer of a Pulsar producer means, and bounds how long
 // one is waited for, because the client must not.
 //
-// With a SendTimeout the client (v0.19.0) has a goroutine that takes messages off its
+// With a SendTimeout the client (v0.21.0) has a goroutine that takes messages off its
 // list of pending ones while the connection's goroutine, with the broker's receipt in
 // hand, first looks at the oldest and then takes the oldest: it may have become another
 // one. Then one message is finished twice, which is a nil dereference in the client and
@@ -38,7 +38,7 @@ func Within(d time.Duration, done func(error)) (answer func(error)) {
 }
 
 // GaveUp reports whether the producer that answered with err will not come back: the
-// client (v0.19.0) closes it for good when its topic is not there as it reconnects, or is
+// client (v0.21.0) closes it for good when its topic is not there as it reconnects, or is
 // terminated, or belongs to somebody else. It has to be closed, and another one made.
 func GaveUp(err error) bool {
 	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||

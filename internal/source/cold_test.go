@@ -59,6 +59,8 @@ func BenchmarkCold(b *testing.B) {
 	perEvent(receive+enter+settle, "cpu-ns/event")
 }
 
+const coldTopic = "persistent://public/default/t"
+
 // cold is a source, a client that brings it messages, and a router that settles them.
 type cold struct {
 	source   *Source
@@ -77,7 +79,8 @@ func newCold() *cold {
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
 	c := &cold{rand: rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches)}
 	c.source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
-	c.link = newPulsarLink(c.source.cfg, nil)
+	c.link = newPulsarLink(c.source.cfg, nil, c.source.metrics, c.source.log)
+	c.link.subscriptions[coldTopic] = &subscription{topic: coldTopic}
 	return c
 }
 
@@ -87,7 +90,7 @@ func (c *cold) arrive() {
 		c.link.messages <- pulsar.ConsumerMessage{Message: &clientMessage{
 			id:        &clientID{clientNumbers: &clientNumbers{ledger: 7, entry: int64(c.came / coldEntry), index: int32(c.came % coldEntry), size: coldEntry}},
 			published: time.UnixMilli(1_790_000_000_000), event: time.UnixMilli(0),
-			key: "user-" + strconv.Itoa(c.came), payload: make([]byte, 256), topic: "persistent://public/default/t",
+			key: "user-" + strconv.Itoa(c.came), payload: make([]byte, 256), topic: coldTopic,
 		}}
 		c.came++
 	}
@@ -169,6 +172,8 @@ func (m *clientMessage) EventTime() time.Time                            { retur
 func (m *clientMessage) Key() string                                     { return m.key }
 func (m *clientMessage) OrderingKey() string                             { return m.orderingKey }
 func (m *clientMessage) RedeliveryCount() uint32                         { return m.redelivered }
+func (*clientMessage) ProducerName() string                              { return "p" }
+func (*clientMessage) SchemaVersion() []byte                             { return nil }
 func (m *clientMessage) GetEncryptionContext() *pulsar.EncryptionContext { return m.encryptionContext }
 
 // clientID is a message id with its numbers behind a pointer, as the client's.

@@ -32,6 +32,10 @@ type Config struct {
 	// and looked after once a minute while there are more.
 	DeadLetterSubscription string
 
+	// DiscoverEvery is how often the broker is asked for topic partitions that were added. What
+	// is published to one meanwhile is kept and read then. More than 0.
+	DiscoverEvery time.Duration
+
 	// BatchMax is how many events are handed to the sink at once. At least 1.
 	BatchMax int
 	// ReceiverQueueMax is how many events the client fetches ahead, over all
@@ -41,7 +45,7 @@ type Config struct {
 	// where producers send them in chunks. At least 1.
 	ChunkedMax int
 	// ChunkedTimeout is when the client acks and drops a message of which not all
-	// chunks have come (v0.19.0 does so whatever AutoAckIncompleteChunk says). Chunks
+	// chunks have come (v0.21.0 does so whatever AutoAckIncompleteChunk says). Chunks
 	// wait at the broker while reading stops, so it has to be longer than any pause of
 	// the application; it costs a sleeping goroutine for each chunked message of that time.
 	ChunkedTimeout time.Duration
@@ -90,6 +94,7 @@ func DefaultConfig() Config {
 	return Config{
 		FromEarliest:           true,
 		DeadLetterSubscription: "ringfence",
+		DiscoverEvery:          30 * time.Second,
 		BatchMax:               256,
 		ReceiverQueueMax:       5000,
 		ChunkedMax:             100,
@@ -159,6 +164,7 @@ func (c Config) Validate() error {
 		name  string
 		value time.Duration
 	}{
+		{"DiscoverEvery", c.DiscoverEvery},
 		{"ChunkedTimeout", c.ChunkedTimeout},
 		{"CopyTimeout", c.CopyTimeout},
 		{"CopyBackoffMin", c.CopyBackoffMin},

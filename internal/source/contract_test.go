@@ -247,9 +247,114 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	}
 }
 
+// A null value, which deletes its key from a compacted topic, reaches the application with
+// an empty payload. Its copies are null values again, and those of an empty payload are none.
+func TestPulsarTombstones(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true}, &pulsar.ProducerMessage{Key: "alone"})
+	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true},
+		&pulsar.ProducerMessage{Key: "with a property", Properties: map[string]string{"a": "b"}})
+	send(t, b.client, pulsar.ProducerOptions{Topic: topic},
+		&pulsar.ProducerMessage{Key: "in a batch"}, &pulsar.ProducerMessage{Key: "empty", Payload: []byte{}})
+	send(t, b.client, pulsar.ProducerOptions{Topic: topic, CompressionType: pulsar.LZ4}, &pulsar.ProducerMessage{Key: "compressed"}, &pulsar.ProducerMessage{Key: "compressed"})
+	const events = 6
+	nulls := map[string]bool{"alone": true, "with a property": true, "in a batch": true, "compressed": true}
+	check := func(got []source.Message) (handles []event.Handle) {
+		t.Helper()
+		for _, e := range got {
+			if isNull := e.Event.Payload == nil; len(e.Event.Payload) != 0 || isNull != nulls[e.Key] {
+				t.Errorf("%q came with %d bytes, null %v, want 0 bytes and %v", e.Key, len(e.Event.Payload), isNull, nulls[e.Key])
+			}
+			handles = append(handles, e.Event.Handle)
+		}
+		return handles
+	}
+	settle := func(kind event.VerdictKind, handles []event.Handle) {
+		var verdicts []event.Verdict
+		for _, h := range handles {
+			verdicts = append(verdicts, event.Verdict{Handle: h, Kind: kind, Attempts: 1, Reason: "again"})
+		}
+		m.Settle(verdicts)
+	}
+	settle(event.Failed, check(m.Take(events)))
+	settle(event.Rejected, check(m.Take(events))) // by way of the retry topic
+	m.AwaitIdle()
+	if n := metric(t, reg, "ringfence_source_discarded_total"); n != 0 {
+		t.Errorf("%v events were discarded", n)
+	}
+	letters, err := b.client.Subscribe(pulsar.ConsumerOptions{
+		Topic: source.DeadLetterTopicName([]string{topic}, sourcetest.Subscription), SubscriptionName: sourcetest.Config(topic).DeadLetterSubscription,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer letters.Close()
+	for range events {
+		letter, err := letters.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if letter.IsNullValue() != nulls[letter.Key()] || len(letter.Payload()) != 0 {
+			t.Errorf("the dead letter of %q is null: %v, with %d bytes", letter.Key(), letter.IsNullValue(), len(letter.Payload()))
+		}
+	}
+}
+
+// Topic partitions that are added are read, and their events acked. One that cannot be had, since
+// somebody else reads it with our subscription, does not stop those that are read already.
+func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 2)
+	cfg := sourcetest.Config(topic)
+	cfg.DiscoverEvery = time.Second
+	reg := prometheus.NewRegistry()
+	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	<-m.Ready()
+	partition := func(i int) string { return fmt.Sprintf("%s-partition-%d", topic, i) }
+	publish := func(partitions ...int) {
+		for _, i := range partitions {
+			b.Publish(t, partition(i), sourcetest.Message{Payload: "x"}, sourcetest.Message{Payload: "x"})
+		}
+		m.Done(m.Take(2 * len(partitions))...)
+		m.AwaitIdle()
+	}
+	publish(0, 1)
+	// Somebody else takes the newest topic partition, if the source has not got there first.
+	count, read := 2, []int{0, 1}
+	var occupant pulsar.Consumer
+	for err := error(nil); occupant == nil; count++ {
+		if count > 10 {
+			t.Fatalf("cannot occupy a topic partition: %v", err)
+		}
+		if count > 2 {
+			read = append(read, count-1)
+		}
+		pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", count+1, nil)
+		occupant, err = b.client.Subscribe(pulsar.ConsumerOptions{Topic: partition(count), SubscriptionName: cfg.Subscription, Type: pulsar.Exclusive})
+	}
+	taken := count - 1
+	defer occupant.Close()
+	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", count+1, nil)
+	read = append(read, count)
+	failures := metric(t, reg, "ringfence_source_discovery_failures_total")
+	sourcetest.Await(t, "all others are read", func() bool {
+		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+1) && // and the retry topic
+			metric(t, reg, "ringfence_source_discovery_failures_total") >= failures+2
+	})
+	publish(read...)
+	occupant.Close()
+	sourcetest.Await(t, "the last one is read", func() bool {
+		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+2)
+	})
+	publish(append(read, taken)...)
+	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, cfg.Subscription) == 0 })
+}
+
 // Where the broker makes no topics by itself, the client gives up on a consumer whose
-// topic is deleted, and its log is the only one to tell. If this test fails, the client
-// has learned better, or says it in other words: see lostWords.
+// topic is deleted, and closes it.
 func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	b := newPulsarBroker(t)
 	cfg := withoutAutoTopics(t)

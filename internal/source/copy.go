@@ -1,6 +1,7 @@
 package source
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,17 +13,18 @@ import (
 // Properties that a copy carries beside the event's own. Those of the retry topic
 // are taken off again when it is read, so the application sees the original's only.
 const (
-	PropertyMessageID   = "ringfence-message-id"   // of the original: ledger:entry:partition:batch
-	PropertyTopic       = "ringfence-topic"        // of the original, full name
-	PropertyPublishTime = "ringfence-publish-time" // of the original, Unix milliseconds
-	PropertyAttempts    = "ringfence-attempts"     // how often the application failed it
-	PropertyCrashes     = "ringfence-crashes"      // how often a worker crashed that had it; absent when none did
-	PropertyRound       = "ringfence-round"        // how often it was copied to the retry topic
-	PropertyFirstError  = "ringfence-first-error"  // absent when there was none
-	PropertyLastError   = "ringfence-last-error"   // absent when there was none
-	PropertyReason      = "ringfence-reason"       // dead letters: why
-	PropertyEncryption  = "ringfence-encryption"   // dead letters: JSON, what it takes to decrypt the payload; absent when it is in the clear
-	PropertyOwner       = "ringfence-owner"        // dead letters: the member that said so, absent when it never got to one
+	PropertyMessageID   = "ringfence-message-id"     // of the original: ledger:entry:partition:batch
+	PropertyTopic       = "ringfence-topic"          // of the original, full name
+	PropertyPublishTime = "ringfence-publish-time"   // of the original, Unix milliseconds
+	PropertySchema      = "ringfence-schema-version" // of the original, in hex; absent when it had none
+	PropertyAttempts    = "ringfence-attempts"       // how often the application failed it
+	PropertyCrashes     = "ringfence-crashes"        // how often a worker crashed that had it; absent when none did
+	PropertyRound       = "ringfence-round"          // how often it was copied to the retry topic
+	PropertyFirstError  = "ringfence-first-error"    // absent when there was none
+	PropertyLastError   = "ringfence-last-error"     // absent when there was none
+	PropertyReason      = "ringfence-reason"         // dead letters: why
+	PropertyEncryption  = "ringfence-encryption"     // dead letters: JSON, what it takes to decrypt the payload; absent when it is in the clear
+	PropertyOwner       = "ringfence-owner"          // dead letters: the member that said so, absent when it never got to one
 )
 
 const propertyPrefix = "ringfence-"
@@ -73,7 +75,7 @@ func deadLetterCopy(topic string, m Message, v *event.Verdict, reason string) ou
 
 func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError string) outgoing {
 	ev := m.Event
-	properties := make(map[string]string, len(ev.Properties)+9)
+	properties := make(map[string]string, len(ev.Properties)+10)
 	for _, p := range ev.Properties {
 		properties[p.Name] = p.Value
 	}
@@ -81,6 +83,9 @@ func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError 
 	properties[PropertyTopic] = ev.Topic
 	properties[PropertyPublishTime] = strconv.FormatInt(ev.PublishTime, 10)
 	properties[PropertyAttempts] = formatUint(attempts(ev, v))
+	if ev.SchemaVersion != "" {
+		properties[PropertySchema] = hex.EncodeToString([]byte(ev.SchemaVersion))
+	}
 	if crashes := max(ev.Crashes, v.Crashes); crashes > 0 {
 		properties[PropertyCrashes] = formatUint(crashes)
 	}
@@ -131,6 +136,9 @@ func restore(ev *event.Event) {
 	}
 	if ms, err := strconv.ParseInt(property(ev, PropertyPublishTime), 10, 64); err == nil {
 		ev.PublishTime = ms
+	}
+	if version, err := hex.DecodeString(property(ev, PropertySchema)); err == nil {
+		ev.SchemaVersion = string(version)
 	}
 	ev.Attempts = parseUint(property(ev, PropertyAttempts))
 	ev.Crashes = parseUint(property(ev, PropertyCrashes))

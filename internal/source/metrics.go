@@ -27,6 +27,10 @@ type Metrics struct {
 	copyFailures   prometheus.Counter
 	ackFailures    prometheus.Counter
 	discarded      prometheus.Counter
+
+	suspectedCut      prometheus.Counter
+	topicPartitions   prometheus.Gauge
+	discoveryFailures prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -52,15 +56,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_source_received_total",
 			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted) go to the dead letter topic.",
 		}, []string{"kind"}),
-		acked:        counter("acked_total", "Events that ended as done."),
-		retried:      counter("retried_total", "Events that ended as a copy in the retry topic."),
-		spilled:      counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they were open for long and pinned others or filled the node."),
-		deadLettered: counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
-		abandoned:    counter("abandoned_total", "Events that had no end when their subscription was closed: the broker delivers them again, and they join what is under way."),
-		ignored:      counter("ignored_verdicts_total", "Verdicts for events that had their end already."),
-		torn:         counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
-		copyFailures: counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
-		discarded:    counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or a message of nothing that was sent without a batch."),
-		ackFailures:  counter("ack_failures_total", "Acks that the client refused; the broker delivers these entries again."),
+		acked:             counter("acked_total", "Events that ended as done."),
+		retried:           counter("retried_total", "Events that ended as a copy in the retry topic."),
+		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they were open for long and pinned others or filled the node."),
+		deadLettered:      counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
+		abandoned:         counter("abandoned_total", "Events that had no end when their subscription was closed: the broker delivers them again, and they join what is under way."),
+		ignored:           counter("ignored_verdicts_total", "Verdicts for events that had their end already."),
+		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
+		copyFailures:      counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
+		discarded:         counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or a message of nothing that was sent without a batch."),
+		suspectedCut:      counter("suspected_cut_total", "Events that were sent in chunks and are no longer than one chunk: Pulsar's client has probably delivered their last chunk alone."),
+		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),
+		discoveryFailures: counter("discovery_failures_total", "Attempts to look for new topic partitions, or to read one, that failed; they are made again."),
+		ackFailures:       counter("ack_failures_total", "Acks that the client refused; the broker delivers these entries again."),
 	}
 }

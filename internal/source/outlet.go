@@ -52,14 +52,11 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 		return
 	}
 	message := &pulsar.ProducerMessage{
-		Payload:      c.payload,
+		Payload:      c.payload, // nil makes it a null value, as the original was
 		Key:          c.key,
 		OrderingKey:  c.orderingKey,
 		Properties:   c.properties,
 		DeliverAfter: c.delay,
-	}
-	if message.Payload == nil {
-		message.Payload = []byte{} // nil would mean a value of some schema
 	}
 	if c.eventTime != 0 {
 		message.EventTime = time.UnixMilli(c.eventTime)

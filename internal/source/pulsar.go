@@ -1,10 +1,12 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"github.com/apache/pulsar-client-go/pulsar/log"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
@@ -23,11 +26,13 @@ import (
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
 // is and how to get in; the source has a client of its own, which Run opens and closes.
 //
-// What the client (v0.19.0) settles by itself is never seen here, but counted
+// What the client (v0.21.0) settles by itself is never seen here, but counted
 // (ringfence_source_discarded_total): it acks an entry whose checksum, batch or
-// compression is broken, and so it does with a message that was sent without a batch
-// and has neither payload nor properties, whatever its key. It also acks the chunks
-// that it has of a message whose others do not come within ChunkedTimeout.
+// compression is broken, and so it does with a message that was sent without a batch,
+// has neither payload nor properties, and is no null value, whatever its key. It also
+// acks the chunks that it has of a message whose others do not come within ChunkedTimeout.
+//
+// A null value (a tombstone) comes with a nil payload, and its copies are null values again.
 //
 // A message that was sent without a batch, compressed and with an empty payload comes
 // with what the compression makes of nothing, a byte or some.
@@ -41,42 +46,51 @@ func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, met
 		if options.Logger == nil {
 			options.Logger = log.NewLoggerWithSlog(logger)
 		}
-		p := newPulsarLink(cfg, admin)
-		options.Logger = watched{options.Logger, p.ears(metrics.discarded.Inc)}
+		p := newPulsarLink(cfg, admin, metrics, logger)
+		options.Logger = watched{options.Logger, ears{discardWords: metrics.discarded.Inc}}
 		return p, p.open(ctx, options)
 	})
 }
 
-// pulsarLink has one consumer for each topic instead of one for all: the client's
-// consumer of several topics cannot ack a chunked message (v0.19.0 loses track of
-// the topic).
+// pulsarLink has one consumer for each topic partition, and looks for new ones itself.
+// The client's consumer of several topics cannot ack a chunked message (v0.21.0 loses track of
+// the topic). Its consumer of a partitioned topic closes what it has on all partitions,
+// and tells nobody, when it cannot subscribe to one that was added.
 type pulsarLink struct {
 	cfg      Config
 	client   pulsar.Client // nil until open has made it
 	admin    *http.Client
+	metrics  *Metrics
+	log      *slog.Logger
 	messages chan pulsar.ConsumerMessage
-	lost     chan struct{} // capacity 1: the client has given up on a consumer
+	lost     chan error // capacity 1: why the client has closed a consumer by itself
 
 	// What the reader knows of the topic partitions, and the one that it saw last.
-	byTopic  map[string]*lane
-	last     *lane
-	starving *subscription // nil, or one of which a lane runs out of permits
+	byTopic   map[string]*lane
+	last      *lane
+	starving  *subscription // nil, or one that runs out of permits
+	cutLogged clock.Instant // see noteChunked
 
-	mu            sync.Mutex // guards these against the acker and close
-	subscriptions []*subscription
-	lanes         []*lane // with their consumers; only the reader appends
-	calls         int     // that are under way beside whoever made them, see aside
+	stopDiscovery context.CancelFunc // nil until there is something to discover
+	discovery     sync.WaitGroup
+
+	mu            sync.Mutex               // guards these: they belong to the reader, the acker, discovery and close
+	subscriptions map[string]*subscription // by the name of the topic partition
+	lanes         []*lane                  // with their consumers; only the reader appends
+	calls         int                      // that are under way beside whoever made them, see aside
 	closed        bool
 
 	outlets map[string]*outlet // for copies, by topic
 }
 
-// subscription is a topic and who consumes it.
+// subscription is the consumer of one topic partition.
 type subscription struct {
-	topic    string
-	consumer pulsar.Consumer
-	queue    int // messages of each topic partition that the client fetches ahead
-	since    clock.Instant
+	topic    string // full name with the partition
+	position pulsar.SubscriptionInitialPosition
+	consumer pulsar.Consumer // nil until the client has made it, or the first message has brought it
+	reading  bool            // it was had
+	queue    int             // messages that the client fetches ahead
+	since    clock.Instant   // when
 }
 
 // lane is a topic partition.
@@ -86,16 +100,18 @@ type lane struct {
 	base      string // without it
 	partition int32  // -1 when the topic is not partitioned
 	retry     bool
-	lost      int // permits that the client has not given back, see notePermits
+	lost      int    // permits that the client has not given back, see notePermits
+	schema    string // version of the newest event that had one
 	of        *subscription
 }
 
-func newPulsarLink(cfg Config, admin *http.Client) *pulsarLink {
+func newPulsarLink(cfg Config, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarLink {
 	return &pulsarLink{
-		cfg: cfg, admin: admin,
-		messages: make(chan pulsar.ConsumerMessage, cfg.BatchMax),
-		lost:     make(chan struct{}, 1),
-		byTopic:  make(map[string]*lane),
+		cfg: cfg, admin: admin, metrics: metrics, log: logger,
+		messages:      make(chan pulsar.ConsumerMessage, cfg.BatchMax),
+		lost:          make(chan error, 1),
+		byTopic:       make(map[string]*lane),
+		subscriptions: make(map[string]*subscription),
 		outlets: map[string]*outlet{
 			cfg.RetryTopic:      {topic: cfg.RetryTopic},
 			cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic},
@@ -103,15 +119,10 @@ func newPulsarLink(cfg Config, admin *http.Client) *pulsarLink {
 	}
 }
 
-// ears are for the log of p's client.
-func (p *pulsarLink) ears(discarded func()) ears {
-	return ears{discardWords: discarded, lostWords: func() { wake(p.lost) }}
-}
-
 // open connects and subscribes. When it returns an error, p is closed.
 //
 // The client has no limit of bytes: it would be one for all topics together, and at
-// that limit the client (v0.19.0) forgets to give back the room in its queue of a
+// that limit the client (v0.21.0) forgets to give back the room in its queue of a
 // message in chunks. What it holds is bounded by copyBytesMax.
 func (p *pulsarLink) open(ctx context.Context, options pulsar.ClientOptions) error {
 	options.MemoryLimitBytes = -1
@@ -124,16 +135,99 @@ func (p *pulsarLink) open(ctx context.Context, options pulsar.ClientOptions) err
 	return p.subscribeAll(ctx)
 }
 
+// topics returns the topics that are read.
+func (p *pulsarLink) topics() []string { return append([]string{p.cfg.RetryTopic}, p.cfg.Topics...) }
+
+// subscribersMax is how many topic partitions are subscribed to at the same time.
+const subscribersMax = 16
+
 func (p *pulsarLink) subscribeAll(ctx context.Context) error {
-	for _, topic := range append([]string{p.cfg.RetryTopic}, p.cfg.Topics...) {
-		sub := &subscription{topic: topic}
-		if err := p.subscribe(ctx, sub); err != nil {
-			p.close()
-			return err
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(subscribersMax)
+	var err error
+	for _, topic := range p.topics() {
+		var names []string
+		if names, err = p.partitions(groupCtx, topic); err != nil {
+			break
 		}
-		p.subscriptions = append(p.subscriptions, sub)
+		position := pulsar.SubscriptionPositionLatest
+		if p.cfg.FromEarliest || topic == p.cfg.RetryTopic { // copies are never skipped
+			position = pulsar.SubscriptionPositionEarliest
+		}
+		for _, name := range names {
+			sub := &subscription{topic: name, position: position, queue: p.queueFor(len(names))}
+			group.Go(func() error { return p.subscribe(groupCtx, sub) })
+		}
 	}
+	if err := cmp.Or(group.Wait(), err); err != nil {
+		p.close()
+		return err
+	}
+	p.metrics.topicPartitions.Set(float64(len(p.subscriptions)))
+	ctx, p.stopDiscovery = context.WithCancel(context.WithoutCancel(ctx))
+	p.discovery.Go(func() { p.discover(ctx) })
 	return nil
+}
+
+// partitions returns the names of a topic's partitions; that of the topic if it has none.
+func (p *pulsarLink) partitions(ctx context.Context, topic string) ([]string, error) {
+	names, err := await(ctx, p, func() ([]string, error) { return p.client.TopicPartitions(topic) }, func([]string) {})
+	if err != nil {
+		return nil, fmt.Errorf("source: look up %s: %w%s", topic, err, hint(err))
+	}
+	return names, nil
+}
+
+// queueFor returns how many messages are fetched ahead of each of so many topic partitions.
+func (p *pulsarLink) queueFor(partitions int) int {
+	return max(1, p.cfg.ReceiverQueueMax/max(1, partitions))
+}
+
+// discover subscribes to topic partitions that are added while the source runs. One that
+// cannot be had is tried again at the next look, and the others are read meanwhile.
+func (p *pulsarLink) discover(ctx context.Context) {
+	ticker := time.NewTicker(p.cfg.DiscoverEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, topic := range p.topics() {
+			if err := p.discoverIn(ctx, topic); err != nil && ctx.Err() == nil {
+				p.metrics.discoveryFailures.Inc()
+				p.log.Warn("cannot look for new topic partitions, or read one; trying again", "topic", topic, "again_in", p.cfg.DiscoverEvery, "error", err)
+			}
+		}
+	}
+}
+
+func (p *pulsarLink) discoverIn(ctx context.Context, topic string) error {
+	names, err := p.partitions(ctx, topic)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		p.mu.Lock()
+		sub := p.subscriptions[name]
+		known := sub != nil && sub.reading
+		p.mu.Unlock()
+		if known {
+			continue
+		}
+		if sub == nil { // all that it holds came after the subscription to its topic
+			sub = &subscription{topic: name, position: pulsar.SubscriptionPositionEarliest, queue: p.queueFor(len(names))}
+		}
+		if err := p.subscribe(ctx, sub); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.metrics.topicPartitions.Inc()
+		p.log.Info("reading a topic partition that was added", "topic", name, "topic_partitions", len(names))
+	}
+	return errors.Join(errs...)
 }
 
 var errClosed = errors.New("source: closed")
@@ -175,45 +269,74 @@ func hint(err error) string {
 	return ""
 }
 
-// subscribe attaches to a topic. The receiver queue has a fixed size:
-// the client's EnableAutoScaledReceiverQueueSize (v0.19.0) reserves memory for a
+// never is how often the client looks for new topic partitions. We do it ourselves.
+const never = math.MaxInt64
+
+// subscribe attaches to a topic partition. The receiver queue has a fixed size:
+// the client's EnableAutoScaledReceiverQueueSize (v0.21.0) reserves memory for a
 // batch quadratically in its length and releases it linearly, until its queues
 // stay at one message and its producers block.
 func (p *pulsarLink) subscribe(ctx context.Context, sub *subscription) error {
-	partitions, err := await(ctx, p, func() ([]string, error) { return p.client.TopicPartitions(sub.topic) }, func([]string) {})
-	if err != nil {
-		return fmt.Errorf("source: look up %s: %w%s", sub.topic, err, hint(err))
-	}
-	position := pulsar.SubscriptionPositionLatest
-	if p.cfg.FromEarliest || sub.topic == p.cfg.RetryTopic { // copies are never skipped
-		position = pulsar.SubscriptionPositionEarliest
-	}
-	queue := max(1, p.cfg.ReceiverQueueMax/max(1, len(partitions)))
 	options := pulsar.ConsumerOptions{
 		Topic:                          sub.topic,
 		SubscriptionName:               p.cfg.Subscription,
 		Type:                           pulsar.Shared,
 		Name:                           p.cfg.ConsumerName,
-		SubscriptionInitialPosition:    position,
+		SubscriptionInitialPosition:    sub.position,
 		MessageChannel:                 p.messages,
-		ReceiverQueueSize:              queue,
+		ReceiverQueueSize:              sub.queue,
 		MaxPendingChunkedMessage:       p.cfg.ChunkedMax,
 		ExpireTimeOfIncompleteChunk:    p.cfg.ChunkedTimeout,
 		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
+		AutoDiscoveryPeriod:            never,
+		Interceptors:                   pulsar.ConsumerInterceptors{closeListener{p.gaveUp}},
 		// Or it would nack what is encrypted, for ever.
 		Decryption: &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume},
 	}
+	p.mu.Lock()
+	p.subscriptions[sub.topic] = sub // its messages may come before the client has returned
+	p.mu.Unlock()
 	consumer, err := await(ctx, p, func() (pulsar.Consumer, error) { return p.client.Subscribe(options) }, pulsar.Consumer.Close)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err != nil {
 		return subscribeError(sub.topic, p.cfg.Subscription, err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	sub.consumer, sub.queue, sub.since = consumer, queue, clock.Now()
+	sub.consumer, sub.reading, sub.since = consumer, true, clock.Now()
 	return nil
 }
 
-// notePermits counts the permits that the client (v0.19.0) forgets: the broker takes one
+// gaveUp notes that the client has closed a consumer by itself.
+func (p *pulsarLink) gaveUp(cause error) {
+	select {
+	case p.lost <- cause:
+	default: // the first one is enough
+	}
+}
+
+// closeListener hears that the client closes a consumer which it cannot connect again:
+// its topic is gone, say, or access to it was taken back.
+type closeListener struct{ gaveUp func(cause error) }
+
+var _ pulsar.ConsumerCloseInterceptor = closeListener{}
+
+// OnConsumerClose implements pulsar.ConsumerCloseInterceptor. There is no cause if it was we who closed.
+func (l closeListener) OnConsumerClose(_ pulsar.Consumer, cause error) {
+	if cause != nil {
+		l.gaveUp(cause)
+	}
+}
+
+// BeforeConsume implements pulsar.ConsumerInterceptor.
+func (closeListener) BeforeConsume(pulsar.ConsumerMessage) {}
+
+// OnAcknowledge implements pulsar.ConsumerInterceptor.
+func (closeListener) OnAcknowledge(pulsar.Consumer, pulsar.MessageID) {}
+
+// OnNegativeAcksSend implements pulsar.ConsumerInterceptor.
+func (closeListener) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
+
+// notePermits counts the permits that the client (v0.21.0) forgets: the broker takes one
 // for each event of an encrypted batch, and the client gives one back for all.
 func (p *pulsarLink) notePermits(l *lane, batchSize int) {
 	l.lost += max(0, batchSize-1)
@@ -225,7 +348,7 @@ func (p *pulsarLink) notePermits(l *lane, batchSize int) {
 // reopenAfter is how old a consumer gets at least, so that its acks get through.
 const reopenAfter = time.Second
 
-// reopen consumes a topic anew, because the broker would soon send nothing more: a
+// reopen consumes a topic partition anew, because the broker would soon send nothing more: a
 // new consumer has all permits. What is unacked comes again and joins what is open.
 func (p *pulsarLink) reopen(ctx context.Context) error {
 	sub := p.starving
@@ -234,11 +357,7 @@ func (p *pulsarLink) reopen(ctx context.Context) error {
 	old := sub.consumer
 	p.mu.Unlock()
 	old.Close()
-	for _, l := range p.byTopic {
-		if l.of == sub {
-			l.lost = 0
-		}
-	}
+	p.byTopic[sub.topic].lost = 0
 	return p.subscribe(ctx, sub)
 }
 
@@ -254,12 +373,14 @@ func subscribeError(topic, subscription string, err error) error {
 
 // errLost says that a topic would bring nothing any more. Nobody else would: to the broker
 // this is no consumer, and to us a topic on which nothing is published looks like it.
-var errLost = errors.New("the client has given up on a consumer, because its topic was gone")
+var errLost = errors.New("the client has given up on a consumer")
 
 func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	var due <-chan time.Time
 	if p.starving != nil {
+		p.mu.Lock()
 		age := clock.Now().Sub(p.starving.since)
+		p.mu.Unlock()
 		if age >= reopenAfter {
 			return batch, p.reopen(ctx)
 		}
@@ -270,8 +391,8 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 		batch = p.receipt(m, batch)
 	case <-due:
 		return batch, nil
-	case <-p.lost:
-		return batch, errLost
+	case cause := <-p.lost:
+		return batch, fmt.Errorf("%w: %w", errLost, cause)
 	case <-ctx.Done():
 		return batch, ctx.Err()
 	}
@@ -309,6 +430,12 @@ func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Recei
 	ev.Properties = properties(m.Properties())
 	ev.PublishTime, ev.EventTime = m.PublishTime().UnixMilli(), m.EventTime().UnixMilli()
 	ev.Redelivery = m.RedeliveryCount()
+	if version := m.SchemaVersion(); len(version) > 0 {
+		if from.schema != string(version) {
+			from.schema = string(version)
+		}
+		ev.SchemaVersion = from.schema
+	}
 	if from.retry {
 		restore(ev)
 	}
@@ -316,9 +443,36 @@ func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Recei
 		r.Unreadable = reasonEncrypted
 		ev.Properties = append(ev.Properties, encryptionProperty(c))
 		p.notePermits(from, c.BatchSize)
+	} else if id.BatchIdx() < 0 { // it came in chunks: all other messages have an index
+		p.noteChunked(m)
 	}
 	a.message.Event, a.message.Key, a.message.OrderingKey = ev, m.Key(), m.OrderingKey()
 	return batch
+}
+
+// chunkedBytesMin is Pulsar's default of maxMessageSize: what is longer is sent in chunks.
+const chunkedBytesMin = 5 << 20
+
+// cutLogEvery bounds the log lines about messages that look cut.
+const cutLogEvery = 10 * time.Second
+
+// noteChunked tells when a message that came in chunks looks cut: of one without an uncompressed
+// size, as the C++ client and those that build on it send it without compression, the
+// client (v0.21.0) delivers the last chunk alone. It does not say so. But a producer
+// sends in chunks what is larger than one message, and a chunk is no larger. A producer
+// whose chunks are made smaller than they must be is suspected wrongly.
+func (p *pulsarLink) noteChunked(m pulsar.Message) {
+	if len(m.Payload()) > chunkedBytesMin {
+		return
+	}
+	p.metrics.suspectedCut.Inc()
+	now := clock.Now()
+	if p.cutLogged != 0 && now.Sub(p.cutLogged) < cutLogEvery {
+		return
+	}
+	p.cutLogged = now
+	p.log.Error("an event that was sent in chunks is probably cut to its last one: its producer should compress, or not send in chunks",
+		"topic", m.Topic(), "message_id", m.ID().String(), "producer", m.ProducerName(), "bytes", len(m.Payload()))
 }
 
 // arrival is a message with its event: one piece of memory instead of two.
@@ -347,14 +501,18 @@ func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
 	l, ok := p.byTopic[topic]
 	if !ok {
 		base, partition := splitPartition(topic)
+		p.mu.Lock()
+		sub := p.subscriptions[topic]
+		if sub.consumer == nil {
+			sub.consumer = cm.Consumer
+		}
 		l = &lane{
 			number: int32(len(p.byTopic)), topic: topic, base: base, partition: partition,
-			retry: base == p.cfg.RetryTopic || topic == p.cfg.RetryTopic, of: p.subscriptionOf(topic, base),
+			retry: base == p.cfg.RetryTopic || topic == p.cfg.RetryTopic, of: sub,
 		}
-		p.byTopic[topic] = l
-		p.mu.Lock()
 		p.lanes = append(p.lanes, l)
 		p.mu.Unlock()
+		p.byTopic[topic] = l
 	}
 	p.last = l
 	return l
@@ -364,17 +522,6 @@ func (p *pulsarLink) consumerOf(a Ack) pulsar.Consumer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lanes[a.Lane].of.consumer
-}
-
-// subscriptionOf finds the subscription that a topic partition belongs to: of the whole
-// topic, or of this partition alone.
-func (p *pulsarLink) subscriptionOf(topic, base string) *subscription {
-	for _, sub := range p.subscriptions {
-		if sub.topic == topic || sub.topic == base {
-			return sub
-		}
-	}
-	return nil
 }
 
 // ack acknowledges a whole batch at once by its entry: the client's own count of a
@@ -394,18 +541,24 @@ func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
 	if p.cfg.AdminURL == "" {
 		return limits{}, false, nil
 	}
-	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, append([]string{p.cfg.RetryTopic}, p.cfg.Topics...))
+	l, err := probe(ctx, pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}, p.topics())
 	return l, true, err
 }
 
 // close does not wait for calls that nobody waits for any more.
 func (p *pulsarLink) close() {
+	if p.stopDiscovery != nil {
+		p.stopDiscovery()
+		p.discovery.Wait()
+	}
 	p.mu.Lock()
 	p.closed = true
 	last := p.calls == 0
 	consumers := make([]pulsar.Consumer, 0, len(p.subscriptions))
 	for _, sub := range p.subscriptions {
-		consumers = append(consumers, sub.consumer)
+		if sub.consumer != nil {
+			consumers = append(consumers, sub.consumer)
+		}
 	}
 	p.mu.Unlock()
 	for _, consumer := range consumers {

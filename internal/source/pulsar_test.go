@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -11,7 +12,8 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/pulsarsend"
 )
@@ -22,9 +24,16 @@ type fakeClient struct {
 	subscribe func(pulsar.ConsumerOptions) (pulsar.Consumer, error)
 	produce   func(pulsar.ProducerOptions) (pulsar.Producer, error)
 	closed    atomic.Int32
+
+	partitions func(topic string) ([]string, error) // nil: no topic has any
 }
 
-func (*fakeClient) TopicPartitions(topic string) ([]string, error) { return []string{topic}, nil }
+func (c *fakeClient) TopicPartitions(topic string) ([]string, error) {
+	if c.partitions == nil {
+		return []string{topic}, nil
+	}
+	return c.partitions(topic)
+}
 
 func (c *fakeClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
 	return c.subscribe(o)
@@ -64,7 +73,7 @@ func answering(err error) *fakeProducer {
 func fakeLink(client *fakeClient) *pulsarLink {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-	p := newPulsarLink(cfg.Resolved(), nil)
+	p := newPulsarLink(cfg.Resolved(), nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	p.client = client
 	return p
 }
@@ -74,7 +83,7 @@ func fakeLink(client *fakeClient) *pulsarLink {
 func TestOpeningEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
-		var late fakeConsumer
+		var late fakeConsumer // of both topics
 		client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
 			<-answer
 			return &late, nil
@@ -92,8 +101,8 @@ func TestOpeningEndsWithItsContext(t *testing.T) {
 		}
 		close(answer)
 		synctest.Wait()
-		if late.closed.Load() != 1 || client.closed.Load() != 1 {
-			t.Errorf("the late consumer was closed %d times, the client %d times, want once each", late.closed.Load(), client.closed.Load())
+		if late.closed.Load() != 2 || client.closed.Load() != 1 {
+			t.Errorf("late consumers were closed %d times, the client %d times, want both consumers and the client once", late.closed.Load(), client.closed.Load())
 		}
 		if _, err := await(t.Context(), p, func() (int, error) { return 1, nil }, func(int) {}); !errors.Is(err, errClosed) {
 			t.Errorf("a call after close: %v, want %v", err, errClosed)
@@ -202,12 +211,18 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 	}
 }
 
-// A consumer whose topic is gone as it reconnects is given up by the client, which says
-// so in its log alone: whoever waits for its messages has to hear of it.
+// A consumer that the client gives up, because its topic is gone, say, is closed by it:
+// whoever waits for its messages has to hear of it. What we close ourselves is no error.
 func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := fakeLink(&fakeClient{})
-		logger := watched{log.NewLoggerWithSlog(slog.New(slog.DiscardHandler)), p.ears(func() {})}
+		var closed []func(error) // of each consumer
+		p := fakeLink(&fakeClient{subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+			closed = append(closed, func(cause error) { o.Interceptors.OnConsumerClose(nil, cause) })
+			return &fakeConsumer{}, nil
+		}})
+		if err := p.subscribe(t.Context(), &subscription{topic: "t", queue: 1}); err != nil {
+			t.Fatal(err)
+		}
 		failed := make(chan error, 1)
 		var reading sync.WaitGroup
 		defer reading.Wait()
@@ -217,18 +232,103 @@ func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 			_, err := p.receive(ctx, nil)
 			failed <- err
 		})
-		of := logger.SubLogger(log.Fields{"topic": "t"}) // as the client's consumers make theirs
-		of.Warn("Topic not found, stop reconnecting, close the producer")
-		of.WithField("error", "x").Error("Failed to create consumer at reconnect")
+		closed[0](nil)
 		synctest.Wait()
 		select {
 		case err := <-failed:
 			t.Fatalf("receive = %v before anything was given up", err)
 		default:
 		}
-		of.Warn(lostWords)
-		if err := <-failed; !errors.Is(err, errLost) {
-			t.Errorf("receive = %v, want %v", err, errLost)
+		gone := errors.New("TopicNotFound")
+		closed[0](gone)
+		closed[0](gone) // the second one has no taker, and must not wait for one
+		if err := <-failed; !errors.Is(err, errLost) || !errors.Is(err, gone) {
+			t.Errorf("receive = %v, want %v and %v", err, errLost, gone)
+		}
+	})
+}
+
+// Topic partitions that are added are read from their beginning. One that cannot be had
+// is tried again, and costs the others nothing: the client itself would close all of them.
+func TestTopicPartitionsThatAreAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := make(map[string]*fakeConsumer)
+		positions := make(map[string]pulsar.SubscriptionInitialPosition)
+		var mu sync.Mutex
+		busy := FullTopicName("t-partition-2")
+		partitions, lookupFails := 2, error(nil)
+		client := &fakeClient{subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if o.Topic == busy {
+				return nil, errors.New("ConsumerBusy")
+			}
+			if made[o.Topic] != nil {
+				t.Errorf("%s has a second consumer", o.Topic)
+			}
+			made[o.Topic], positions[o.Topic] = &fakeConsumer{}, o.SubscriptionInitialPosition
+			return made[o.Topic], nil
+		}}
+		client.partitions = func(topic string) ([]string, error) {
+			if topic != FullTopicName("t") {
+				return []string{topic}, nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			var names []string
+			for i := range partitions {
+				names = append(names, fmt.Sprintf("%s-partition-%d", topic, i))
+			}
+			return names, lookupFails
+		}
+		p := fakeLink(client)
+		p.cfg.FromEarliest = false
+		if err := p.subscribeAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		look := func(n int, fails error, busyTopic string) {
+			mu.Lock()
+			partitions, lookupFails, busy = n, fails, busyTopic
+			mu.Unlock()
+			time.Sleep(p.cfg.DiscoverEvery)
+			synctest.Wait()
+		}
+		check := func(when string, want int, failures float64) {
+			t.Helper()
+			if read := testutil.ToFloat64(p.metrics.topicPartitions); len(made) != want || read != float64(want) {
+				t.Errorf("%s: %d consumers and %v topic partitions, want %d", when, len(made), read, want)
+			}
+			if n := testutil.ToFloat64(p.metrics.discoveryFailures); n != failures {
+				t.Errorf("%s: %v failures, want %v", when, n, failures)
+			}
+		}
+		check("at first", 3, 0)
+		look(2, nil, busy)
+		check("when nothing changes", 3, 0)
+		look(4, nil, busy)
+		check("when one of two cannot be had", 4, 1)
+		look(4, errors.New("broken"), "")
+		check("when the broker does not answer", 4, 2)
+		look(4, nil, "")
+		check("when it can be had", 5, 2)
+		for i, want := range []pulsar.SubscriptionInitialPosition{
+			pulsar.SubscriptionPositionLatest, pulsar.SubscriptionPositionLatest,
+			pulsar.SubscriptionPositionEarliest, pulsar.SubscriptionPositionEarliest,
+		} {
+			if name := FullTopicName(fmt.Sprintf("t-partition-%d", i)); positions[name] != want {
+				t.Errorf("%s is read from %v, want %v", name, positions[name], want)
+			}
+		}
+		for name, c := range made {
+			if c.closed.Load() != 0 {
+				t.Errorf("the consumer of %s was closed", name)
+			}
+		}
+		p.close()
+		for name, c := range made {
+			if c.closed.Load() != 1 {
+				t.Errorf("the consumer of %s was closed %d times at the end", name, c.closed.Load())
+			}
 		}
 	})
 }
@@ -305,4 +405,33 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 			t.Errorf("a dead letter in its room: %v", err)
 		}
 	})
+}
+
+// The client tells nobody that it delivers the last chunk of a message alone. What is no
+// longer than one message can be, although it came in chunks, is suspected and counted.
+func TestMessagesThatLookCutAreCounted(t *testing.T) {
+	p := fakeLink(&fakeClient{})
+	topic := FullTopicName("t")
+	p.subscriptions[topic] = &subscription{topic: topic}
+	for _, step := range []struct {
+		what       string
+		index      int32
+		bytes      int
+		encryption *pulsar.EncryptionContext
+		want       float64
+	}{
+		{"a message of its own", 0, 10, nil, 0},
+		{"one of a batch", 3, 10, nil, 0},
+		{"in chunks, and longer than one message", -1, chunkedBytesMin + 1, nil, 0},
+		{"in chunks, and no longer than one", -1, chunkedBytesMin, nil, 1},
+		{"an encrypted one", -1, 10, &pulsar.EncryptionContext{BatchSize: 1}, 1},
+		{"another one in chunks", -1, 10, nil, 2},
+	} {
+		p.receipt(pulsar.ConsumerMessage{Message: &clientMessage{
+			id: &clientID{clientNumbers: &clientNumbers{index: step.index}}, payload: make([]byte, step.bytes), topic: topic, encryptionContext: step.encryption,
+		}}, nil)
+		if n := testutil.ToFloat64(p.metrics.suspectedCut); n != step.want {
+			t.Errorf("%s: %v suspected, want %v", step.what, n, step.want)
+		}
+	}
 }

@@ -6,15 +6,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/log"
 )
 
-// What the client (v0.19.0) logs, and has no other way to tell.
-const (
-	// It acks an entry that it cannot read.
-	discardWords = "Discarding corrupted message"
-	// It gives up on a consumer whose topic is gone as it reconnects: the consumer stands
-	// there as before, and nothing will ever come from it. (Of a producer it says so in
-	// other words, and to whoever sends.)
-	lostWords = "Topic Not Found."
-)
+// discardWords is the line of the client's log (v0.21.0) that says that it acks an entry which it
+// cannot read. It has no other way to tell.
+const discardWords = "Discarding corrupted message"
 
 // ears say what to do about a line of the client's log.
 type ears map[string]func()
