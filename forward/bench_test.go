@@ -3,6 +3,7 @@
 package forward
 
 import (
+	"crypto/ed25519"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -63,7 +64,8 @@ func (h *hop) Accept(a Arrival) {
 }
 
 func (h *hop) Gone(StreamID)             {}
-func (h *hop) TakeOver([]event.Finished) {}
+func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
+func (h *hop) KeyOf(Peer) ed25519.PublicKey { return nil }
 func (h *hop) Deliver([]*event.Event)    {}
 
 func (h *hop) Settle([]Settlement) {}

@@ -22,6 +22,7 @@ const (
 	fieldHot      = 3 // Events, Verdicts
 	fieldFrameMin = 2 // the fields of the oneof
 	fieldFrameMax = 6
+	fieldProof    = 8 // another one of the oneof, in requests
 )
 
 // errFrame is the root of every complaint about bytes.
@@ -130,7 +131,7 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 			return e, err
 		case r.is(fieldReceipt, protowire.VarintType):
 			e.receipt = r.n
-		case r.num >= fieldFrameMin && r.num <= fieldFrameMax:
+		case r.num >= fieldFrameMin && r.num <= fieldFrameMax || r.num == fieldProof:
 			if e.field != 0 || r.typ != protowire.BytesType {
 				return e, fmt.Errorf("%w: two frames in one, or no frame", errFrame)
 			}

@@ -21,6 +21,7 @@
 //	server.go   Server: the inbound streams of others (events in, verdicts out)
 //	link.go     what both ends of a stream have in common: receipts, pings, silence
 //	hello.go    who may talk to whom
+//	proof.go    what an incarnation signs, so that another cannot speak in its name (pure)
 //	codec.go    the two hot frames by hand, all others by plain protobuf: codec_events.go,
 //	            decode_events.go, codec_verdicts.go, of what wire.go and varint.go bring
 //

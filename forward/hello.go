@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 
@@ -24,6 +25,9 @@ type Identity struct {
 
 	// Settings are those on which the members of a group must agree; nil: none is compared.
 	Settings identity.Identity
+	// Key proves to others that a stream is of Incarnation: the control log has its public
+	// half. nil: this member proves nothing.
+	Key ed25519.PrivateKey
 }
 
 func (i Identity) hello(to Peer) *peerv1.Hello {

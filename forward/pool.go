@@ -473,7 +473,20 @@ func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerS
 	if who != s.id {
 		return nil, fmt.Errorf("%w: incarnation %s answers for %s", errRefused, who, s.id)
 	}
+	if err := s.prove(st, self, answer.other.GetHello().GetNonce()); err != nil {
+		return nil, err
+	}
 	return st, l.heard(answer.receipt)
+}
+
+// prove sends the Proof that this member is the incarnation of its Hello, before anything
+// else. A callee of an older release gives no nonce, and gets none.
+func (s *peer) prove(st peerStream, self Identity, given []byte) error {
+	if len(given) != nonceSize || len(self.Key) == 0 {
+		return nil
+	}
+	proof := &peerv1.Proof{Signature: signProof(self.Key, [nonceSize]byte(given), self.Incarnation, s.id)}
+	return sendError(st.SendMsg(&peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Proof{Proof: proof}}))
 }
 
 // receive is the receiving goroutine of an outbound stream. It returns why it ended.

@@ -2,6 +2,8 @@ package forward
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -40,8 +42,12 @@ type Arrival struct {
 type Acceptor interface {
 	// Accept takes events. Each gets its verdict by [Server.Answer], now or later.
 	Accept(arrival Arrival)
-	// TakeOver takes what was done lately on partitions that are, or will be, ours.
-	TakeOver(done []event.Finished)
+	// TakeOver takes what a peer says was done lately on partitions that are, or will be,
+	// ours. proven says that the stream is of that incarnation for certain: it holds the key
+	// of which KeyOf gave the public half. The slice is the receiver's.
+	TakeOver(from Peer, proven bool, done []event.Finished)
+	// KeyOf returns the public key of an incarnation, nil if none is known.
+	KeyOf(peer Peer) ed25519.PublicKey
 	// Gone says that a stream is broken: nothing more comes from it, and verdicts for
 	// it have no address.
 	Gone(from StreamID)
@@ -204,6 +210,7 @@ func (s *Server) Forward(st grpc.BidiStreamingServer[peerv1.ForwardRequest, peer
 		link:   newLink(s.config, s.now, s.metrics, cancel, false),
 		opened: make(chan struct{}),
 	}
+	_, _ = rand.Read(in.nonce[:]) // never fails
 	defer in.link.silence.Stop()
 	s.receivers.Go(func() { cancel(in.receive()) })
 	select {
@@ -265,7 +272,13 @@ type inbound struct {
 	opened chan struct{} // closed when the Hello was good: id and peer are set
 	id     StreamID
 	peer   Peer
+	self   Identity      // this member, as its Hello on this stream says
 	frame  verdictsFrame // the sending goroutine's
+
+	// The receiving goroutine's, but for nonce, which does not change.
+	nonce  [nonceSize]byte // for the peer's Proof to sign
+	proof  []byte          // its signature, nil before it comes
+	proven bool            // it was found to be that of the peer's key
 
 	stopping atomic.Bool // ends when nothing waits any more
 
@@ -335,9 +348,11 @@ func (in *inbound) hello() (err error) {
 	if hello == nil {
 		return fmt.Errorf("%w: the first frame is not a Hello", errFrame)
 	}
-	if in.peer, err = in.server.identity().check(hello); err != nil {
+	self := in.server.identity()
+	if in.peer, err = self.check(hello); err != nil {
 		return err
 	}
+	in.self = self
 	if err := in.server.add(in); err != nil {
 		return err
 	}
@@ -388,13 +403,28 @@ func (in *inbound) handle(f *eventsFrame) error {
 			return err
 		}
 		s.metrics.windowReceived.Add(float64(len(done)))
-		s.acceptor.TakeOver(done)
+		s.acceptor.TakeOver(in.peer, in.isProven(), done)
+	case *peerv1.ForwardRequest_Proof:
+		if in.proof != nil {
+			return fmt.Errorf("%w: a second Proof", errFrame)
+		}
+		in.proof = append([]byte{}, frame.Proof.GetSignature()...)
 	case *peerv1.ForwardRequest_Cancel:
 		// It is advice: without it an event may be worked on twice, as after any lost verdict.
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}
 	return nil
+}
+
+// isProven reports whether the peer has shown that it is the incarnation of its Hello. Its
+// key may become known after its Proof came, when this member reads its Hello in the log.
+func (in *inbound) isProven() bool {
+	if !in.proven && in.proof != nil {
+		key := in.server.acceptor.KeyOf(in.peer)
+		in.proven = verifyProof(key, in.nonce, in.peer, in.self.Incarnation, in.proof)
+	}
+	return in.proven
 }
 
 // answer queues verdicts.
@@ -425,8 +455,9 @@ func queue[V any](in *inbound, verdicts []V, add func(*verdictBatch, []V, *Confi
 
 // run is the sending goroutine: the handler of the stream. It returns why it ended.
 func (in *inbound) run(ctx context.Context) error {
-	self := in.server.identity()
-	hello := &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Hello{Hello: self.hello(in.peer)}}
+	answer := in.self.hello(in.peer)
+	answer.Nonce = in.nonce[:]
+	hello := &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Hello{Hello: answer}}
 	if err := in.stream.SendMsg(hello); err != nil {
 		return sendError(err)
 	}

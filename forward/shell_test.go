@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -134,6 +135,8 @@ type node struct {
 	evidence  []bool
 	gone      []StreamID
 	windows   [][]event.Finished
+	proven    []bool // of each of them
+	keys      map[Peer]ed25519.PublicKey
 	settledCh chan struct{}
 
 	stop       func()
@@ -239,10 +242,17 @@ func split(verdicts []event.Verdict) (others []event.Verdict, done []event.Handl
 	return others, done
 }
 
-func (n *node) TakeOver(done []event.Finished) {
+func (n *node) TakeOver(_ Peer, proven bool, done []event.Finished) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.windows = append(n.windows, done)
+	n.proven = append(n.proven, proven)
+}
+
+func (n *node) KeyOf(peer Peer) ed25519.PublicKey {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.keys[peer]
 }
 
 func (n *node) Gone(from StreamID) {

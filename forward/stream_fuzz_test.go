@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"testing"
@@ -16,7 +17,8 @@ import (
 type arrivals struct{ frames, windows int }
 
 func (a *arrivals) Accept(Arrival)            { a.frames++ }
-func (a *arrivals) TakeOver([]event.Finished) { a.windows++ }
+func (a *arrivals) TakeOver(Peer, bool, []event.Finished) { a.windows++ }
+func (a *arrivals) KeyOf(Peer) ed25519.PublicKey { return nil }
 func (a *arrivals) Gone(StreamID)             {}
 
 // stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.

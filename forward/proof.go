@@ -1,0 +1,33 @@
+package forward
+
+import (
+	"crypto/ed25519"
+)
+
+// nonceSize is how many random bytes the callee's Hello gives the caller to sign.
+const nonceSize = 32
+
+// proofContext begins every signed text, so that a signature made for another purpose is
+// none here.
+const proofContext = "ringfence peer v1"
+
+// proofText returns what a caller signs to show that it is the incarnation of its Hello.
+// All parts have a fixed width. The callee's incarnation stands in it, so that a member
+// that was called cannot pass the signature on to another one.
+func proofText(nonce [nonceSize]byte, caller, callee Peer) []byte {
+	text := make([]byte, 0, len(proofContext)+len(nonce)+len(caller)+len(callee))
+	text = append(text, proofContext...)
+	text = append(text, nonce[:]...)
+	text = append(text, caller[:]...)
+	return append(text, callee[:]...)
+}
+
+// signProof returns the signature of a caller's Proof.
+func signProof(key ed25519.PrivateKey, nonce [nonceSize]byte, caller, callee Peer) []byte {
+	return ed25519.Sign(key, proofText(nonce, caller, callee))
+}
+
+// verifyProof reports whether a Proof was signed with the private half of key.
+func verifyProof(key ed25519.PublicKey, nonce [nonceSize]byte, caller, callee Peer, signature []byte) bool {
+	return len(key) == ed25519.PublicKeySize && ed25519.Verify(key, proofText(nonce, caller, callee), signature)
+}
