@@ -3,8 +3,8 @@
 package forward
 
 import (
-	"crypto/ed25519"
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -63,10 +63,10 @@ func (h *hop) Accept(a Arrival) {
 	h.server.Done(a.From, done)
 }
 
-func (h *hop) Gone(StreamID)             {}
+func (h *hop) Gone(StreamID)                         {}
 func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
-func (h *hop) KeyOf(Peer) ed25519.PublicKey { return nil }
-func (h *hop) Deliver([]*event.Event)    {}
+func (h *hop) KeyOf(Peer) ed25519.PublicKey          { return nil }
+func (h *hop) Deliver([]*event.Event)                {}
 
 func (h *hop) Settle([]Settlement) {}
 

@@ -16,10 +16,10 @@ import (
 // arrivals counts what an inbound stream lets through.
 type arrivals struct{ frames, windows int }
 
-func (a *arrivals) Accept(Arrival)            { a.frames++ }
+func (a *arrivals) Accept(Arrival)                        { a.frames++ }
 func (a *arrivals) TakeOver(Peer, bool, []event.Finished) { a.windows++ }
-func (a *arrivals) KeyOf(Peer) ed25519.PublicKey { return nil }
-func (a *arrivals) Gone(StreamID)             {}
+func (a *arrivals) KeyOf(Peer) ed25519.PublicKey          { return nil }
+func (a *arrivals) Gone(StreamID)                         {}
 
 // stillMetrics is shared: registering metrics takes longer than a run of the fuzzer.
 var stillMetrics = NewMetrics(prometheus.NewRegistry())

@@ -118,6 +118,7 @@ func (n *Node) noteConsuming(ctx context.Context, src *source.Source) {
 	case <-src.Ready():
 		n.consumeErr.Store(nil)
 		n.log.Info("consuming")
+		n.pipeline.AskEnds()
 	case <-ctx.Done():
 	}
 }

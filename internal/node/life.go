@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -22,6 +23,7 @@ import (
 type life struct {
 	node    *Node
 	inc     ownership.Incarnation
+	key     ed25519.PrivateKey // of this incarnation alone, and never kept
 	gossip  *membership.Gossip
 	driver  *driver
 	pulse   pulse   // of driver
@@ -68,6 +70,9 @@ func (n *Node) live(ctx context.Context) error {
 func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	l := &life{node: n, inc: newIncarnation()}
 	var err error
+	if _, l.key, err = ed25519.GenerateKey(rand.Reader); err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
 	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
 	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
@@ -87,6 +92,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		return nil, errors.Join(err, group.Wait())
 	}
 	n.self.Store(&l.inc)
+	n.keys.Store(&keyed{inc: l.inc, key: l.key})
 	n.pipeline.SetSelf(l.inc)
 	n.life.Store(l)
 
@@ -196,6 +202,12 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 		Identity: n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
 		TokenFloor: ownership.Token(n.floor.Load()),
 	}
+}
+
+// keyed is an incarnation of this node and its key.
+type keyed struct {
+	inc ownership.Incarnation
+	key ed25519.PrivateKey
 }
 
 func newIncarnation() (inc ownership.Incarnation) {

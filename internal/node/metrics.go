@@ -22,6 +22,7 @@ type metrics struct {
 	drains   prometheus.Counter
 
 	topicsNotConsumed prometheus.Gauge
+	admitted *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -57,6 +58,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "ringfence_node_topics_not_consumed",
 			Help: "Topics of pulsar.topics that wait until all members list them.",
 		}),
+		admitted: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_handover_ids_total",
+			Help: "Ids of finished events that other members have handed over, by what became of them: admitted and keyless (by a member of an older release) were taken in; unproven, not_owner, ahead, late and full were refused.",
+		}, []string{"result"}),
 	}
 }
 

@@ -130,6 +130,7 @@ type Node struct {
 	gossipMetrics *membership.Metrics
 
 	self       atomic.Pointer[ownership.Incarnation]
+	keys       atomic.Pointer[keyed] // self, and the key by which it proves itself
 	life       atomic.Pointer[life]
 	source     atomic.Pointer[source.Source]
 	workers    atomic.Int64
@@ -163,12 +164,14 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		stays:         newStays(),
 	}
 	n.self.Store(&ownership.Incarnation{})
+	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
 	n.noteNotConsuming(nil)
 	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
 	sight := parts.Sight
 	sight.Log = parts.Log
 	n.pipeline.Show(sight)
+	n.pipeline.OnJudged(newRefusals(n).judged)
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
 	mailbox.NewMetrics(parts.Registry, n.boxes)
 	n.reach = newReach(n.reachChanged)
@@ -217,6 +220,7 @@ func (n *Node) Run(ctx context.Context) error {
 			run.Stage{Name: "forward", Run: n.pool.Run},
 			run.Stage{Name: "peers", Run: func(ctx context.Context) error { return n.peers.Run(ctx, n.parts.PeerListener) }},
 			run.Stage{Name: "mailbox", Run: n.pipeline.Run},
+			run.Stage{Name: "ends", Run: n.learnEnds},
 			run.Stage{Name: "app", Run: n.app.Run},
 			run.Stage{Name: "app streams", Run: n.serveApp},
 		)
@@ -290,9 +294,11 @@ func (n *Node) Settle(verdicts []event.Verdict) {
 }
 
 func (n *Node) identity() forward.Identity {
+	self := n.keys.Load()
 	return forward.Identity{
 		Group: n.cfg.Group, HashID: ring.HashID, Member: n.cfg.Name,
 		Incarnation: forward.Peer(*n.self.Load()), Build: n.cfg.Build, Settings: n.cfg.Identity,
+		Incarnation: forward.Peer(self.inc), Build: n.cfg.Build, Key: self.key,
 	}
 }
 

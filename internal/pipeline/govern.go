@@ -115,6 +115,7 @@ func (p *Pipeline) SetLease(l ownership.Lease) {
 
 // SetTable publishes the newest applied epoch. Its gates were set before.
 func (p *Pipeline) SetTable(t *ownership.Table) {
+	p.knowOwners(t) // before anybody can learn of it by way of us
 	p.table.Store(t)
 	p.Peers.SetEpoch(t.Cur)
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })

@@ -87,14 +87,15 @@ type Pipeline struct {
 	traces *traces       // nil: none are made
 	diary  diary
 
-	self   atomic.Pointer[ownership.Incarnation]
-	lease  atomic.Pointer[ownership.Lease]
-	table  atomic.Pointer[ownership.Table]
-	margin atomic.Int64 // least remaining lease at a dispatch, 0: none yet
-	guests guests
-	spares sync.Pool // of *mailbox.Output
-	events sync.Pool // of *[]*event.Event
-	posts  sync.Pool // of *post
+	self     atomic.Pointer[ownership.Incarnation]
+	lease    atomic.Pointer[ownership.Lease]
+	table    atomic.Pointer[ownership.Table]
+	margin   atomic.Int64 // least remaining lease at a dispatch, 0: none yet
+	guests   guests
+	admitted admitted
+	spares   sync.Pool // of *mailbox.Output
+	events   sync.Pool // of *[]*event.Event
+	posts    sync.Pool // of *post
 
 	// The driver's.
 	tabled  ownership.Incarnation   // who this node was when it got its newest table
@@ -115,6 +116,7 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p.events.New = func() any { return new([]*event.Event) }
 	p.posts.New = func() any { return new(post) }
 	p.guests.init()
+	p.admitted.init()
 	return p
 }
 
@@ -141,6 +143,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		if p.Boxes.Next() <= p.now() {
 			p.with(p.Boxes.Tick)
 		}
+		p.refuseLate()
 		timer.Reset(min(max(p.Boxes.Next().Sub(p.now()), resolution), look))
 	}
 }
@@ -225,6 +228,7 @@ func (p *Pipeline) done(d *mailbox.Done) {
 
 // Received implements source.Sink: stages 2 to 4.
 func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
+	p.see(messages)
 	scratch := p.events.Get().(*[]*event.Event)
 	events := (*scratch)[:0]
 	var rejected []event.Verdict
@@ -347,11 +351,6 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 		p.traces.accept(a.Events)
 	}
 	p.accept(mailbox.Sender(a.From), a.Epoch, a.Events)
-}
-
-// TakeOver implements forward.Acceptor: what was done on partitions before they are ours.
-func (p *Pipeline) TakeOver(done []event.Finished) {
-	p.with(func(out *mailbox.Output) { p.Boxes.TakeOver(done, out) })
 }
 
 // Gone implements forward.Acceptor.

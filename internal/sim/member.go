@@ -377,6 +377,7 @@ func (m *member) perform(e ownership.Effect) {
 	case ownership.PublishTable:
 		m.setPeers(e.Table)
 		m.pipeline.SetTable(e.Table)
+		m.pipeline.LearnEnds(m.pipeline.NewestAsk(), nil, false) // this broker cannot be asked
 		m.consumeLater()
 	case ownership.Note:
 		w.noted(m, e)

@@ -115,7 +115,7 @@ func (c *peerConn) handOver() {
 	if l == nil || len(c.finished) == 0 {
 		return
 	}
-	done, sent := c.finished, l.from.clock()
+	done, sent, sender := c.finished, l.from.clock(), l.from.inc
 	c.finished = nil
 	l.arrive(&l.there, l.from, l.to, func() {
 		if !l.inUp {
@@ -126,7 +126,7 @@ func (c *peerConn) handOver() {
 		for i := range done {
 			done[i].At = done[i].At.Add(ahead)
 		}
-		l.to.pipeline.TakeOver(done)
+		l.to.pipeline.TakeOver(forward.Peer(sender), true, done)
 	})
 }
 

@@ -36,6 +36,7 @@ func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 func (*fakeBroker) ack(Ack) error { return nil }
 
 func (*fakeBroker) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
+func (*fakeBroker) ends(context.Context) ([]End, bool, error)    { return nil, false, nil }
 
 func (*fakeBroker) close() {}
 

@@ -113,6 +113,8 @@ func (m *memLink) ack(a Ack) error {
 
 func (m *memLink) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
+func (m *memLink) ends(context.Context) ([]End, bool, error) { return nil, false, nil }
+
 func (m *memLink) send(ctx context.Context, c outgoing, done func(error)) {
 	message := membroker.Message{
 		Key: c.key, OrderingKey: c.orderingKey, Payload: c.payload, Properties: c.properties, EventTime: c.eventTime,

@@ -545,6 +545,37 @@ func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
 	return l, true, err
 }
 
+// ends implements link. Its calls do not count as those of aside: a consumer that is
+// closed meanwhile never answers (v0.19.0), and they open no connection.
+func (p *pulsarLink) ends(ctx context.Context) ([]End, bool, error) {
+	p.mu.Lock()
+	closed := p.closed
+	consumers := make([]pulsar.Consumer, 0, len(p.subscriptions))
+	for _, sub := range p.subscriptions {
+		consumers = append(consumers, sub.consumer)
+	}
+	p.mu.Unlock()
+	if closed {
+		return nil, true, errClosed
+	}
+	start := func(call func()) error {
+		go call()
+		return nil
+	}
+	var ends []End
+	for _, c := range consumers {
+		ids, err := pulsarsend.Await(ctx, start, c.GetLastMessageIDs, func([]pulsar.TopicMessageID) {})
+		if err != nil {
+			return nil, true, fmt.Errorf("source: last message ids: %w", err)
+		}
+		for _, id := range ids {
+			base, partition := splitPartition(id.Topic())
+			ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID{Ledger: id.LedgerID(), Entry: id.EntryID()}})
+		}
+	}
+	return ends, true, nil
+}
+
 // close does not wait for calls that nobody waits for any more.
 func (p *pulsarLink) close() {
 	if p.stopDiscovery != nil {

@@ -44,6 +44,9 @@ type link interface {
 	ack(a Ack) error
 	// limits says what the broker allows, and false when it cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
+	// ends says where the topic partitions end, and false when the broker cannot be asked. Any
+	// goroutine may call it.
+	ends(ctx context.Context) ([]End, bool, error)
 	// send calls done once, from any goroutine, maybe before it returns. What it waits for
 	// concerns its topic alone.
 	send(ctx context.Context, c outgoing, done func(error))
@@ -60,6 +63,7 @@ type Source struct {
 	log     *slog.Logger
 	sight   Sight
 
+	broker    link          // set before ready is closed
 	ready     chan struct{} // closed when the subscription stands
 	stopped   chan struct{} // closed when nothing more is handed on
 	draining  chan struct{} // closed by the first Drain
@@ -133,6 +137,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		return err
 	}
 	s.log.Info("subscribed", "topics", s.cfg.Topics, "subscription", s.cfg.Subscription, "retry_topic", s.cfg.RetryTopic)
+	s.broker = broker
 	close(s.ready)
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -236,6 +241,28 @@ func (s *Source) Drain(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("source: %d events are not settled: %w", open, context.Cause(ctx))
 		}
+	}
+}
+
+// End is where a topic partition ends.
+type End struct {
+	Topic     string // full name
+	Partition int32  // -1 when the topic is not partitioned
+	Last      EntryID
+}
+
+// errNotReady says that there is no subscription yet.
+var errNotReady = errors.New("source: not subscribed")
+
+// Ends asks the broker for the last entry of all topic partitions that s reads. The ledger
+// of an empty one is -1, or has no entry. It reports false when the broker cannot be asked
+// such a thing. s must be Ready.
+func (s *Source) Ends(ctx context.Context) (ends []End, known bool, err error) {
+	select {
+	case <-s.ready:
+		return s.broker.ends(ctx)
+	default:
+		return nil, true, errNotReady
 	}
 }
 

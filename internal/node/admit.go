@@ -1,0 +1,100 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/admission"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// endsTimeout is how long the broker may take to say where its topic partitions end.
+const endsTimeout = 2 * time.Second
+
+// learnEnds asks the broker where its topic partitions end, whenever the pipeline wants to
+// know. Without a subscription it does not: the pipeline asks again when there is one.
+func (n *Node) learnEnds(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.pipeline.EndsAsked():
+		}
+		src, number := n.source.Load(), n.pipeline.NewestAsk()
+		if src == nil {
+			continue
+		}
+		select {
+		case <-src.Ready():
+		default:
+			continue
+		}
+		asking, cancel := context.WithTimeout(ctx, endsTimeout)
+		found, known, err := src.Ends(asking)
+		cancel()
+		if err != nil {
+			n.log.Warn("the broker does not say where its topics end; ids of finished events beyond what came here are refused", "error", err)
+		}
+		ends := make([]admission.End, len(found))
+		for i, e := range found {
+			ends[i] = admission.End{Topic: e.Topic, Partition: e.Partition, Last: event.Position(e.Last)}
+		}
+		n.pipeline.LearnEnds(number, ends, known)
+	}
+}
+
+// refusals counts what became of ids that other members have handed over, and logs what
+// was refused: a line for each refusalsEvery at most, since anybody can cause it.
+type refusals struct {
+	node  *Node
+	count map[admission.Result]prometheus.Counter
+
+	mu     sync.Mutex
+	noted  clock.Instant
+	silent int // ids refused since
+}
+
+const refusalsEvery = 10 * time.Second
+
+func newRefusals(n *Node) *refusals {
+	r := &refusals{node: n, count: make(map[admission.Result]prometheus.Counter)}
+	for result := range admission.Results {
+		r.count[result] = n.metrics.admitted.WithLabelValues(result.String())
+	}
+	return r
+}
+
+// judged takes what became of the ids of one sender.
+func (r *refusals) judged(j admission.Judged) {
+	for result, n := range j.Counts {
+		if n > 0 {
+			r.count[admission.Result(result)].Add(float64(n))
+		}
+	}
+	if j.Counts.Refused() == 0 {
+		return
+	}
+	now := clock.Now()
+	r.mu.Lock()
+	r.silent += j.Counts.Refused()
+	ids, due := r.silent, r.noted == 0 || now.Sub(r.noted) >= refusalsEvery
+	if due {
+		r.noted, r.silent = now, 0
+	}
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	attrs := []any{"ids", ids, "peer", j.Name, "incarnation", ownership.Incarnation(j.From).String()}
+	for result := admission.Unproven; int(result) < len(j.Counts); result++ {
+		if n := j.Counts[result]; n > 0 {
+			attrs = append(attrs, result.String(), n)
+		}
+	}
+	r.node.log.Warn("ids of finished events were refused; what comes again of them is handled again", attrs...)
+}
