@@ -28,6 +28,7 @@ var arrows = map[string]arrow{
 	"internal/event":     {[]string{"ring", "internal/clock"}, "shared words; an event names its partition, and one that is done the instant"},
 	"internal/identity":  {nil, "the bottom: names and values, whatever they mean"},
 	"internal/outcome":   {[]string{"internal/event"}, "pure: one result in, one outcome out"},
+	"internal/admission": {[]string{"ring", "internal/event", "internal/clock", "internal/planted"}, "pure: what it knows of members and topics it is told"},
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/identity", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
@@ -55,9 +56,10 @@ var arrows = map[string]arrow{
 	"internal/tlsconf":         {[]string{"internal/reload"}, "certificates, whatever they are for"},
 	"internal/tlsconf/tlstest": {nil, "makes certificates for tests, and nothing else"},
 
-	"internal/pipeline": {slices.Concat(words, stages), "the only place that sees two stages at work"},
+	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/admission"}), "the only place that sees two stages at work"},
 	"internal/node": {
 		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run"}),
+		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/membership", "internal/report", "internal/run"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
@@ -141,10 +143,11 @@ var pureFiles = []pure{
 	{dir: "internal/ownership", files: []string{"*.go"}},
 	{dir: "internal/identity", files: []string{"*.go"}},
 	{dir: "internal/claim", files: []string{"fold.go", "codec.go", "resource.go"}},
+	{dir: "internal/admission", files: []string{"*.go"}},
 	{dir: "internal/inbox", files: []string{"*.go"}},
 	{dir: "internal/app", files: []string{"desk.go", "slots.go", "ward.go"}},
 	{dir: "internal/node", files: []string{"gossip.go"}},
-	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go"}},
+	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go", "proof.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "unpin.go", "window.go", "workers.go", "config.go"}},
 	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go"}},
 	{dir: "chaos", files: []string{"plan.go", "publication.go", "analyse.go"}},

@@ -240,6 +240,26 @@ func (b *Broker) publish(name string, messages []Message, batched bool) (EntryID
 	return e.id, nil
 }
 
+// Last returns the last entry of each partition of a topic, by their names. That of an
+// empty ledger is -1.
+func (b *Broker) Last(topic string) map[string]EntryID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	names := []string{topic}
+	if n := b.partitions[topic]; n > 0 {
+		names = names[:0]
+		for i := range n {
+			names = append(names, partitionName(topic, i))
+		}
+	}
+	last := make(map[string]EntryID, len(names))
+	for _, name := range names {
+		next := b.topic(name).next
+		last[name] = EntryID{Ledger: next.Ledger, Entry: next.Entry - 1}
+	}
+	return last
+}
+
 func (b *Broker) route(topic, key string) string {
 	n := b.partitions[topic]
 	if n == 0 {

@@ -199,7 +199,8 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 		Running: l.running,
 		Place:   n.cfg.Ring.Place,
 
-		Identity: n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
+		PublicKey: string(l.key.Public().(ed25519.PublicKey)),
+		Identity:  n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
 		TokenFloor: ownership.Token(n.floor.Load()),
 	}
 }

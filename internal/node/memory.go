@@ -1,6 +1,7 @@
 package node
 
 import (
+	"github.com/ringfence/router/internal/admission"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -44,7 +45,7 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"mailboxes", c.Mailbox.BytesMax},
 		{"frames", c.Mailbox.FramesBytesMax},
 		{"window", c.Mailbox.WindowBytesMax},
-		{"handover", c.Forward.HandoverMax * idOverhead},
+		{"handover", c.Forward.HandoverMax*idOverhead + admission.WaitBytesMax},
 		{"peers", c.Forward.PeersTypical * (streamFrames + s.UnsettledMax*verdictOverhead)},
 		{"workers", c.App.WorkersMax * (c.App.StreamBytes() + c.App.InFlightMax*sentOverhead)},
 	}

@@ -463,7 +463,27 @@ func (s *State) table() *Table {
 	for p := range t.Tokens {
 		t.Tokens[p] = s.Token(ring.Partition(p))
 	}
+	t.Formers = s.formers()
 	return t
+}
+
+// formers returns the earlier owners that pending tenures name, as far as they are known.
+func (s *State) formers() (all []Former) {
+	for p := range s.pending.All() {
+		for _, tenure := range s.Pending[p] {
+			n, ok := s.Node(tenure.Inc)
+			if !ok { // ANY, or one that is forgotten
+				continue
+			}
+			i := slices.IndexFunc(all, func(f Former) bool { return f.Inc == n.Inc })
+			if i < 0 {
+				i = len(all)
+				all = append(all, Former{Node: n, Partitions: newSet(len(s.Table))})
+			}
+			all[i].Partitions.add(p)
+		}
+	}
+	return all
 }
 
 func comparePositions(a, b Position) int {

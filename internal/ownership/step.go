@@ -268,6 +268,13 @@ type Table struct {
 	Members []Node
 	Owners  []uint16 // partition → index in Members
 	Tokens  []Token  // partition → token of the present tenure
+	Formers []Former // earlier owners with tenures that are not over
+}
+
+// Former is an earlier owner of partitions, by tenures that are not over.
+type Former struct {
+	Node
+	Partitions Set
 }
 
 // Owner returns the member that owns p.

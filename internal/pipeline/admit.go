@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"crypto/ed25519"
+	"slices"
 	"sync"
 
 	"github.com/ringfence/router/forward"
@@ -116,9 +117,12 @@ func (p *Pipeline) LearnEnds(number uint64, ends []admission.End, known bool) {
 // knowOwners notes who owns what by a new table, and has the broker asked if more of it
 // became ours than before: what was done there is about to be handed over.
 func (p *Pipeline) knowOwners(t *ownership.Table) {
-	table := admission.Table{Keyless: true, Owners: t.Owners}
+	table := admission.Table{Keyless: t.Version < 2, Owners: t.Owners} // where members of an older release have none
 	for _, n := range t.Members {
 		table.Members = append(table.Members, memberOf(n))
+	}
+	for _, f := range t.Formers {
+		table.Formers = append(table.Formers, admission.Former{Member: memberOf(f.Node), Partitions: slices.Collect(f.Partitions.All())})
 	}
 	before, self, gained := p.table.Load(), *p.self.Load(), false
 	for q, i := range t.Owners {
@@ -134,5 +138,5 @@ func (p *Pipeline) knowOwners(t *ownership.Table) {
 }
 
 func memberOf(n ownership.Node) admission.Member {
-	return admission.Member{Inc: admission.Incarnation(n.Inc), Name: n.Name}
+	return admission.Member{Inc: admission.Incarnation(n.Inc), Name: n.Name, Key: n.PublicKey}
 }

@@ -113,7 +113,23 @@ func (m *memLink) ack(a Ack) error {
 
 func (m *memLink) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
-func (m *memLink) ends(context.Context) ([]End, bool, error) { return nil, false, nil }
+// ends implements link. A broker in another process cannot be asked.
+func (m *memLink) ends(context.Context) ([]End, bool, error) {
+	broker, ok := m.broker.(interface {
+		Last(topic string) map[string]membroker.EntryID
+	})
+	if !ok {
+		return nil, false, nil
+	}
+	var ends []End
+	for _, topic := range append([]string{m.cfg.RetryTopic}, m.cfg.Topics...) {
+		for name, last := range broker.Last(topic) {
+			base, partition := splitPartition(name)
+			ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID(last)})
+		}
+	}
+	return ends, true, nil
+}
 
 func (m *memLink) send(ctx context.Context, c outgoing, done func(error)) {
 	message := membroker.Message{
