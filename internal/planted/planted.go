@@ -86,7 +86,6 @@ const (
 	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
 	IdentityClaim              // a claim of a group with other settings is taken for one's own
 	WindowForged               // ids of finished events are taken in from anybody, wherever they are (ADR 0027)
-	CopyForged                 // a copy counts as the event that it says it is of (ADR 0028)
 )
 
 var names = [...]string{
@@ -157,7 +156,6 @@ var names = [...]string{
 	"unshrunk_remaining",
 	"identity_claim",
 	"window_forged",
-	"copy_forged",
 }
 
 // String returns the name that the verification plan gives the bug.
