@@ -22,7 +22,7 @@ type metrics struct {
 	drains   prometheus.Counter
 
 	topicsNotConsumed prometheus.Gauge
-	admitted *prometheus.CounterVec
+	admitted          *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {

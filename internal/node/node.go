@@ -297,8 +297,7 @@ func (n *Node) identity() forward.Identity {
 	self := n.keys.Load()
 	return forward.Identity{
 		Group: n.cfg.Group, HashID: ring.HashID, Member: n.cfg.Name,
-		Incarnation: forward.Peer(*n.self.Load()), Build: n.cfg.Build, Settings: n.cfg.Identity,
-		Incarnation: forward.Peer(self.inc), Build: n.cfg.Build, Key: self.key,
+		Incarnation: forward.Peer(self.inc), Build: n.cfg.Build, Settings: n.cfg.Identity, Key: self.key,
 	}
 }
 
