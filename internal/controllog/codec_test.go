@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/identity"
 	"github.com/ringfence/router/internal/ownership"
 	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
 	"github.com/ringfence/router/ring"
@@ -150,6 +151,10 @@ func TestDecodeRefuses(t *testing.T) {
 	set := func(s *controllogv1.PartitionSet) func(*controllogv1.Record) {
 		return beat(&controllogv1.Beat{Draining: s})
 	}
+	somebody := []byte("0123456789abcdef")
+	hello := func(h *controllogv1.Hello) func(*controllogv1.Record) {
+		return func(r *controllogv1.Record) { r.Record = &controllogv1.Record_Hello{Hello: h} }
+	}
 	tests := map[string]struct {
 		change func(*controllogv1.Record)
 		want   error
@@ -165,6 +170,12 @@ func TestDecodeRefuses(t *testing.T) {
 		"a sender that is too long":  {func(r *controllogv1.Record) { r.Inc = make([]byte, 17) }, ErrMalformed},
 		"a negative position":        {beat(&controllogv1.Beat{Cur: &controllogv1.Position{EntryId: -1}}), ErrMalformed},
 		"a short incarnation":        {beat(&controllogv1.Beat{Unreachable: [][]byte{{1}}}), ErrMalformed},
+		"topics out of order":        {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"b", "a"}}}), ErrMalformed},
+		"an empty topic":             {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{""}}}), ErrMalformed},
+		"a short public key":         {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, PublicKey: []byte{1}}}), ErrMalformed},
+		"settings out of order":      {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: []*controllogv1.Setting{{Name: "b"}, {Name: "a"}}}), ErrMalformed},
+		"too many settings":          {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: make([]*controllogv1.Setting, identity.SettingsMax+1)}), ErrMalformed},
+		"a good hello":               {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"a"}}, Identity: []*controllogv1.Setting{{Name: "a"}}}), nil},
 		"a set in two forms":         {set(&controllogv1.PartitionSet{Bits: []byte{1}, List: []uint32{1}}), ErrMalformed},
 		"a set out of order":         {set(&controllogv1.PartitionSet{List: []uint32{2, 1}}), ErrMalformed},
 		"a set with a twin":          {set(&controllogv1.PartitionSet{List: []uint32{1, 1}}), ErrMalformed},
@@ -241,7 +252,8 @@ func drawRecord(t *rapid.T) ownership.Record {
 		rapid.Custom(func(t *rapid.T) ownership.Body { return drawSnap(t) }),
 	}
 	return ownership.Record{
-		LogVersion: ownership.LogVersionMin, Group: group, Inc: incs.Draw(t, "inc"),
+		LogVersion: rapid.Uint32Range(ownership.LogVersionMin, ownership.LogVersionMax).Draw(t, "log version"),
+		Group:      group, Inc: incs.Draw(t, "inc"),
 		Body: rapid.OneOf(bodies...).Draw(t, "body"),
 	}
 }
@@ -268,9 +280,30 @@ var nodes = rapid.Custom(func(t *rapid.T) ownership.Node {
 	return ownership.Node{
 		Name: rapid.String().Draw(t, "name"), Inc: incs.Draw(t, "inc"), Lease: leases.Draw(t, "lease"),
 		GRPCAddr: rapid.String().Draw(t, "grpc"), GossipAddr: rapid.String().Draw(t, "gossip"),
-		Since: positions.Draw(t, "since"),
+		Since:  positions.Draw(t, "since"),
+		Topics: drawTopics(t), PublicKey: rapid.SampledFrom([]string{"", strings.Repeat("k", 32)}).Draw(t, "public key"),
+		LogVersion: rapid.Uint32().Draw(t, "reads"),
 	}
 })
+
+func drawTopics(t *rapid.T) []string {
+	topics := sortedSlice(rapid.SliceOfNDistinct(rapid.StringN(1, 20, 80), 0, 3, rapid.ID).Draw(t, "topics"))
+	if len(topics) == 0 {
+		return nil
+	}
+	return topics
+}
+
+func drawIdentity(t *rapid.T) identity.Identity {
+	var settings []identity.Setting
+	for _, name := range rapid.SliceOfNDistinct(rapid.StringN(1, 20, 80), 0, 3, rapid.ID).Draw(t, "settings") {
+		settings = append(settings, identity.Setting{Name: name, Value: rapid.StringN(0, 20, 80).Draw(t, "value")})
+	}
+	if len(settings) == 0 {
+		return nil
+	}
+	return identity.Of(settings...)
+}
 
 // some draws a slice, nil if it is empty, as a decoder leaves it.
 func some[T any](t *rapid.T, of *rapid.Generator[T], name string) []T {
@@ -299,13 +332,14 @@ func drawGenesis(t *rapid.T) *ownership.Genesis {
 	return &ownership.Genesis{
 		Gen: rapid.Uint32().Draw(t, "gen"), HashID: rapid.String().Draw(t, "hash id"),
 		Partitions: rapid.Uint32().Draw(t, "partitions"), Members: some(t, nodes, "members"), Table: drawTable(t),
+		Identity: drawIdentity(t), After: positions.Draw(t, "after"),
 	}
 }
 
 func drawEpoch(t *rapid.T) *ownership.Epoch {
 	return &ownership.Epoch{
 		Prev: positions.Draw(t, "prev"), Members: some(t, incs, "members"), Table: drawTable(t),
-		Reason: rapid.String().Draw(t, "reason"),
+		Reason: rapid.String().Draw(t, "reason"), Identity: drawIdentity(t), Nodes: some(t, nodes, "nodes"),
 	}
 }
 
@@ -337,6 +371,7 @@ func drawHello(t *rapid.T) *ownership.Hello {
 		Node: nodes.Draw(t, "node"), HashID: rapid.String().Draw(t, "hash id"),
 		Partitions: rapid.Uint32().Draw(t, "partitions"), Gen: rapid.Uint32().Draw(t, "gen"),
 		NeedState: rapid.Bool().Draw(t, "need state"), Version: rapid.String().Draw(t, "version"),
+		Identity: drawIdentity(t),
 	}
 }
 
@@ -345,6 +380,7 @@ func drawSnap(t *rapid.T) *ownership.Snap {
 		Gen: rapid.Uint32().Draw(t, "gen"), HashID: rapid.String().Draw(t, "hash id"),
 		Genesis: positions.Draw(t, "genesis"), Cur: positions.Draw(t, "cur"), ViewHash: rapid.Uint64().Draw(t, "view hash"), PrefixHash: rapid.Uint64().Draw(t, "prefix hash"),
 		Members: some(t, incs, "members"), Table: drawTable(t), Nodes: some(t, nodes, "nodes"),
+		LogVersion: rapid.Uint32().Draw(t, "decides"), Identity: drawIdentity(t),
 	}
 	epochs := rapid.SliceOfNDistinct(positions, 3, 3, func(p event.Position) event.Position { return p }).Draw(t, "epochs")
 	slices.SortFunc(epochs, byTime)

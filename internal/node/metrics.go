@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -130,11 +131,14 @@ func (n *Node) noted(note ownership.Note) {
 		m.handoff.Observe(note.Took.Seconds())
 	case ownership.NoteTakeover:
 		m.takeover.Observe(note.Took.Seconds())
+	case ownership.NoteOtherSettings:
+		n.otherSettings.Store(&otherSettings{at: clock.Now(), reason: strings.TrimSpace(note.Name + " " + note.Reason)})
+		level = slog.LevelWarn
 	case ownership.NoteConfirm, ownership.NoteSnapSent, ownership.NoteDrained, ownership.NoteEpochLost:
 		level = slog.LevelDebug
 	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
 		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
-		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog, ownership.NoteOtherSettings, ownership.NotePrefixDiffers:
+		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog, ownership.NotePrefixDiffers:
 		level = slog.LevelWarn
 	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained,
 		ownership.NoteLogVersion:

@@ -139,7 +139,8 @@ type Node struct {
 
 	changed chan struct{} // cap 1: the consumer has to look
 
-	topicsNoted atomic.Pointer[string] // which topics are not consumed, as the log says it
+	otherSettings atomic.Pointer[otherSettings] // of the newest router that wanted to join with such
+	topicsNoted   atomic.Pointer[string]        // which topics are not consumed, as the log says it
 
 	floor atomic.Int64 // the greatest fencing token that an earlier incarnation knew of
 

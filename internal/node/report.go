@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,15 @@ func (s *speaker) speaker() report.Speaker {
 	return who
 }
 
+// otherSettings is how a router differed that wanted to join.
+type otherSettings struct {
+	at     clock.Instant
+	reason string
+}
+
+// otherSettingsShownMax is for how long that is shown.
+const otherSettingsShownMax = 10 * time.Minute
+
 // fingerprint is equal for equal owners and tokens.
 func fingerprint(t *ownership.Table) string {
 	sum := xxhash.New()
@@ -67,6 +77,17 @@ func (s *speaker) Status() report.Status {
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
 		Events:      n.eventsInHand(),
 		Exclusivity: s.exclusivity(),
+	}
+	if t := n.Table(); t != nil {
+		status.LogVersion = t.Version
+	}
+	status.Settings = make(map[string]string, len(n.cfg.Identity))
+	for _, one := range n.cfg.Identity {
+		status.Settings[one.Name] = one.Value
+	}
+	status.TopicsNotConsumed = n.TopicsNotConsumed()
+	if other := n.otherSettings.Load(); other != nil && clock.Now().Sub(other.at) < otherSettingsShownMax {
+		status.OtherSettings = other.reason
 	}
 	stay := n.stay()
 	status.Draining, status.Drained = stay.isDraining(), stay.isDrained()

@@ -99,12 +99,18 @@ func (m *Machine) foreignGroup(s *State) string {
 		return fmt.Sprintf("ownership.generation is %d here, and the group's fencing tokens are of generation %d: set it to %d, or remove the setting",
 			m.cfg.Gen, s.Gen, s.Gen)
 	}
-	common, known := s.commonTopics(m.cfg.Name)
-	if known && len(m.cfg.Topics) > 0 && !slices.ContainsFunc(m.cfg.Topics, func(t string) bool { return slices.Contains(common, t) }) {
-		return fmt.Sprintf("pulsar.topics has none of the topics that all members of the group share: it is %q here and %q there",
-			strings.Join(m.cfg.Topics, ", "), strings.Join(common, ", "))
+	return s.foreignTopics(m.cfg.Name, m.cfg.Topics)
+}
+
+// foreignTopics says why a router of this name with these topics is of another group, "" if it is not: it shares none
+// with the members.
+func (s *State) foreignTopics(name string, topics []string) string {
+	common, known := s.commonTopics(name)
+	if !known || len(topics) == 0 || slices.ContainsFunc(topics, func(t string) bool { return slices.Contains(common, t) }) {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("pulsar.topics of the router (%q) has none of the topics that all members of the group share (%q)",
+		strings.Join(topics, ", "), strings.Join(common, ", "))
 }
 
 // otherSettings says in which settings this node differs from its group, "" if in none.
@@ -119,8 +125,12 @@ func (m *Machine) otherSettings(s *State) string {
 // noteOtherSettings says that a router wants to join whose settings are not those of the group. It will find
 // out from the Snap, and end.
 func (m *Machine) noteOtherSettings(r read, h *Hello) {
-	if differ := m.state.Identity.Against(h.Identity); len(differ) > 0 {
-		m.emit(Note{Kind: NoteOtherSettings, At: r.at, Inc: h.Node.Inc, Name: h.Node.Name, Reason: differ.String()})
+	reason := m.state.Identity.Against(h.Identity).String() // the group's values are the ones here
+	if reason == "" && h.Node.Inc != m.cfg.Inc {
+		reason = m.state.foreignTopics(h.Node.Name, h.Node.Topics)
+	}
+	if reason != "" {
+		m.emit(Note{Kind: NoteOtherSettings, At: r.at, Inc: h.Node.Inc, Name: h.Node.Name, Reason: reason})
 	}
 }
 

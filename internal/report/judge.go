@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -27,6 +28,7 @@ func Disagreements(m Members) []string {
 	if modes := saying(m, func(s *Status) string { return "ownership.mode " + s.Mode }); len(modes) > 1 {
 		say("not all decide in the same way who may act: %s", sentence(modes))
 	}
+	found = append(found, otherSettings(m)...)
 	epochs := saying(m, func(s *Status) string { return "epoch " + s.Epoch })
 	if len(epochs) > 1 {
 		say("not all are at the same epoch: %s; who lasts behind cannot read the control log", sentence(epochs))
@@ -38,6 +40,41 @@ func Disagreements(m Members) []string {
 		if tables := saying(alike, func(s *Status) string { return "table " + s.Table }); len(tables) > 1 {
 			say("at %s not all have the same table: %s; `router ring diff` shows the partitions", at.what, sentence(tables))
 		}
+	}
+	return found
+}
+
+// otherSettings tells in which settings members differ on which they must agree, which topics wait until all list
+// them, and how a router differed that was refused.
+func otherSettings(m Members) []string {
+	var found []string
+	var names []string
+	topics := map[string][]string{}
+	for _, one := range m.Members {
+		if one.Status == nil {
+			continue
+		}
+		names = slices.AppendSeq(names, maps.Keys(one.Status.Settings))
+		maps.Copy(topics, one.Status.TopicsNotConsumed)
+		if one.Status.OtherSettings != "" {
+			found = append(found, fmt.Sprintf("%s refused a router with other settings: %s", one.Name, one.Status.OtherSettings))
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		knowing := Members{Members: slices.DeleteFunc(slices.Clone(m.Members), func(one Member) bool {
+			if one.Status == nil {
+				return true
+			}
+			_, has := one.Status.Settings[name]
+			return !has
+		})}
+		if values := saying(knowing, func(s *Status) string { return fmt.Sprintf("%s %q", name, s.Settings[name]) }); len(values) > 1 {
+			found = append(found, "not all have the same settings: "+sentence(values))
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(topics)) {
+		found = append(found, fmt.Sprintf("topic %s is not consumed until it is listed by %s", topic, strings.Join(topics[topic], ", ")))
 	}
 	return found
 }

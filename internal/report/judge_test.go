@@ -13,10 +13,21 @@ func member(name, epoch, table string) Member {
 func TestDisagreements(t *testing.T) {
 	gossip := member("c", "1:5", "aa")
 	gossip.Status.Mode = "gossip"
+	with := func(name, keyFrom string) Member {
+		m := member(name, "1:5", "aa")
+		m.Status.Settings = map[string]string{"key.from": keyFrom}
+		return m
+	}
+	refused, waits := member("a", "1:5", "aa"), member("b", "1:5", "aa")
+	refused.Status.OtherSettings = `x key.from is "k" here and "l" there`
+	waits.Status.TopicsNotConsumed = map[string][]string{"orders": {"a"}}
 	for name, test := range map[string]struct {
 		members []Member
 		want    []string
 	}{
+		"other settings":  {[]Member{with("a", "k"), with("b", "l"), member("c", "1:5", "aa")}, []string{`not all have the same settings: a says key.from "k"; b says key.from "l"`}},
+		"a refused one":   {[]Member{refused}, []string{`a refused a router with other settings: x key.from is "k" here and "l" there`}},
+		"a topic waits":   {[]Member{waits}, []string{"topic orders is not consumed until it is listed by a"}},
 		"all agree":       {[]Member{member("a", "1:5", "aa"), member("b", "1:5", "aa")}, nil},
 		"nobody there":    {nil, nil},
 		"one is silent":   {[]Member{member("a", "1:5", "aa"), {Name: "b", Error: "it is gone"}}, []string{"b does not answer: it is gone"}},

@@ -54,6 +54,11 @@ type Status struct {
 	Generation   uint32  `json:"generation"`    // of fencing tokens
 	Workers      int     `json:"workers"`       // application streams that take deliveries
 
+	LogVersion        uint32              `json:"log_version"`                   // in which the group decides; 0: not known
+	Settings          map[string]string   `json:"settings,omitempty"`            // on which the group must agree
+	TopicsNotConsumed map[string][]string `json:"topics_not_consumed,omitempty"` // topics that wait, and the members that do not list them
+	OtherSettings     string              `json:"other_settings,omitempty"`      // how a router differed that wanted to join in the last ten minutes
+
 	Checks      []Check     `json:"checks"` // of readiness
 	Gates       Gates       `json:"gates"`
 	Events      Events      `json:"events"`
