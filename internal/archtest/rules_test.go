@@ -58,8 +58,7 @@ var arrows = map[string]arrow{
 
 	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/admission"}), "the only place that sees two stages at work"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run"}),
-		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/membership", "internal/report", "internal/run"}),
+		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
