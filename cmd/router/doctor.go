@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"time"
@@ -116,14 +117,44 @@ func (d *doctor) examine(ctx context.Context) {
 	if modeOf(d.cfg) == node.Gossip {
 		d.warn("mode", "set ownership.mode to strict, unless this is meant", "%s", node.NotExclusive)
 	}
-	if clock.Covers != "" {
-		d.warn("clock", "run routers on Linux", "%s", clock.Covers)
-	} else {
-		d.ok("clock", "CLOCK_BOOTTIME, which goes on while the machine sleeps; %v since boot", time.Duration(clock.Now()).Round(time.Second))
-	}
+	begun := clock.Careful()
 	d.ports(ctx)
 	d.seeds(ctx)
 	d.broker(ctx)
+	d.clock(begun, laterReading(ctx, begun), clock.Slewable())
+}
+
+// clock says what clock leases run on, and whether NTP slews the system's.
+func (d *doctor) clock(from, to clock.Reading, slewable bool) {
+	if clock.Covers != "" {
+		d.warn("clock", "run routers on Linux", "%s", clock.Covers)
+	}
+	ratio, measured := clock.Steering(from, to)
+	slewed := math.Abs(ratio) > node.SteeringMax
+	how := fmt.Sprintf("NTP slews the system clock by %+.2f %%", 100*ratio)
+	switch {
+	case slewable:
+		d.warn("clock", "run routers on Linux, or keep NTP's corrections small (chrony: maxslewrate 5000)", "%s", slewableClock)
+	case !measured:
+		d.ok("clock", "leases run on CLOCK_MONOTONIC_RAW and the time asleep, which NTP cannot slew")
+	case slewed:
+		d.warn("clock", "look whether it corrects a large offset, which ends and does no harm; if it goes on for days, the hardware counter is wrong: move the router to another machine",
+			"%s; leases run on CLOCK_MONOTONIC_RAW and the time asleep, and do not follow it", how)
+	default:
+		d.ok("clock", "leases run on CLOCK_MONOTONIC_RAW and the time asleep, which NTP cannot slew; now %s", how)
+	}
+}
+
+// laterReading reads the clocks long enough after from to tell their rates.
+func laterReading(ctx context.Context, from clock.Reading) clock.Reading {
+	const enough = time.Second // an interruption of 0.1 ms between two readings is 0.01 % of it
+	to := clock.Careful()
+	select {
+	case <-ctx.Done():
+		return to
+	case <-time.After(enough - (to.Boot - from.Boot)):
+		return clock.Careful()
+	}
 }
 
 // ports looks whether the ports are free, or this member's own.

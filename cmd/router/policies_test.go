@@ -187,7 +187,7 @@ func TestDoctorOfNothing(t *testing.T) {
 	if code != exitFailed || says != "not everything is well: see above" {
 		t.Errorf("exit code %d: %s", code, says)
 	}
-	for _, want := range []string{"ok    settings", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {
+	for _, want := range []string{"ok    settings", "  clock              ", "ok    gossip.seeds       127.0.0.1:16652 stands for 127.0.0.1", "fail  gossip.seeds", "publishNotReadyAddresses", "fail  pulsar.url", "start the broker, or set pulsar.url"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}

@@ -99,6 +99,9 @@ func runAlone(ctx context.Context, cfg config.Config, b broker) error {
 	return run(ctx, cfg, b)
 }
 
+// slewableClock says what may break the promise where there is no clock that NTP cannot slew.
+const slewableClock = "leases run on a clock that NTP may slew, as this system has no other: keep its corrections below 1 % of the rate (chrony: maxslewrate 5000)"
+
 // run is the life of one member, from its listeners to the end of its drain.
 func run(ctx context.Context, cfg config.Config, b broker) error {
 	log, level, err := telemetry.NewLogger(os.Stderr, cfg.Log)
@@ -111,6 +114,9 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	}
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)
+	}
+	if clock.Slewable() {
+		log.Warn("lease clock", "error", slewableClock)
 	}
 	registry := telemetry.NewRegistry(version())
 	l, err := listen(ctx, cfg)

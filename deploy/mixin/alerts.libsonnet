@@ -159,6 +159,15 @@
             '5m',
           ),
           alert(
+            'RingfenceClockSlewed',
+            'warning',
+            member,
+            'abs(%s) > %g' % [one('ringfence_clock_rate_error_ratio'), c.limits.clockRate],
+            'The system clock is far off the rate of the hardware.',
+            'NTP makes the system clock run at another rate than the hardware counter, by {{ $value | humanizePercentage }}. Leases follow it only where ringfence_clock_slewable is 1.',
+            '10m',
+          ),
+          alert(
             'RingfenceInvariantFailed',
             'critical',
             member,

@@ -16,6 +16,7 @@
     // others there sets them here as well.
     limits: {
       partitions: 4093,  // not a setting
+      clockRate: 0.01,  // not a setting: by how much clocks may differ
       lease: 2,  // ownership.lease, in seconds
       unsettledMax: 20000,  // pulsar.unsettled_max
       pinnedMax: 25000,  // pulsar.spill.pinned_max

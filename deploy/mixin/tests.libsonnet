@@ -141,6 +141,12 @@ local cases = {
     fires: [s('ringfence_ownership_exclusive', a, '0x10')],
     quiet: [s('ringfence_ownership_exclusive', a, '1x10')],
   },
+  RingfenceClockSlewed: {
+    fires: [s('ringfence_clock_rate_error_ratio', a, '-0.083x30')],
+    quiet: [s('ringfence_clock_rate_error_ratio', a, '-0.0005x30')],
+    at: '15m',
+    value: '8.3%',
+  },
   RingfenceInvariantFailed: {
     fires: [s('ringfence_invariant_failures_total', a, '0 1x10')],
     quiet: [s('ringfence_invariant_failures_total', a, '0x10')],

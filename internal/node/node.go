@@ -114,10 +114,11 @@ var ErrIdentity = errors.New("node: settings are not those of the group")
 
 // Node is one member.
 type Node struct {
-	cfg     Config
-	parts   Parts
-	log     *slog.Logger
-	metrics *metrics
+	cfg      Config
+	parts    Parts
+	log      *slog.Logger
+	metrics  *metrics
+	steering *steering
 
 	pipeline *pipeline.Pipeline
 	boxes    *mailbox.Mailboxes
@@ -159,6 +160,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n := &Node{
 		cfg: cfg, parts: parts, log: parts.Log.With("component", "node"),
 		metrics:       newMetrics(parts.Registry),
+		steering:      newSteering(parts.Registry, clock.Careful()),
 		logMetrics:    controllog.NewMetrics(parts.Registry),
 		gossipMetrics: membership.NewMetrics(parts.Registry),
 		changed:       make(chan struct{}, 1),
@@ -227,6 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 		)
 	})
 	wait.Go(func() { n.keepStays(stages) })
+	wait.Go(func() { n.steering.watch(stages, n.log) })
 
 	var cut error
 	select {
