@@ -290,7 +290,7 @@ func (w *worker) consumeBare(ctx context.Context) error {
 			}
 			for i := range events {
 				key, payload := string(events[i].key), events[i].payload
-				if err := w.handle(key, payload, 0); err != nil {
+				if err := w.handle(key, payload, event.Fence{}); err != nil {
 					return err
 				}
 				w.finished(key, payload)

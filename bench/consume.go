@@ -96,13 +96,13 @@ func (t *topicConsumer) handleMessage(ctx context.Context, m pulsar.ConsumerMess
 // handleLocked handles an event under the lock of its key, where there are locks.
 func (t *topicConsumer) handleLocked(ctx context.Context, m pulsar.ConsumerMessage) error {
 	if t.locks == nil {
-		return t.handle(m.Key(), m.Payload(), 0)
+		return t.handle(m.Key(), m.Payload(), event.Fence{})
 	}
 	lock := t.locks.of(m.Key())
 	if err := lock.LockContext(ctx); err != nil {
 		return err
 	}
-	err := t.handle(m.Key(), m.Payload(), 0)
+	err := t.handle(m.Key(), m.Payload(), event.Fence{})
 	// A lock that cannot be released runs out; what it guarded is done.
 	_, _ = lock.UnlockContext(context.WithoutCancel(ctx))
 	return err

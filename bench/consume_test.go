@@ -126,11 +126,11 @@ func TestWorkerKeepsAJournal(t *testing.T) {
 		if !good {
 			b[len(b)-1] = '?' // no JSON any more
 		}
-		if err := w.handle(keyName(1), b, 7); (err == nil) != good {
+		if err := w.handle(keyName(1), b, event.Fence{Token: 7}); (err == nil) != good {
 			t.Errorf("event %d: %v", n, err)
 		}
 	}
-	if err := w.handle(keyName(1), []byte("{}"), 7); err == nil {
+	if err := w.handle(keyName(1), []byte("{}"), event.Fence{Token: 7}); err == nil {
 		t.Error("an event without a number is taken")
 	}
 	report, err := journal.Check([]journal.File{{Path: path}}, eventNames(3))
@@ -147,7 +147,7 @@ func TestStalledKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for key, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 0} {
 			began, b := time.Now(), stampedPayload(keyName(key), 0, 256, 0)
-			_ = w.handle(keyName(key), b, 0)
+			_ = w.handle(keyName(key), b, event.Fence{})
 			w.finished(keyName(key), b)
 			if took := time.Since(began); took != want {
 				t.Errorf("key %d took %v, want %v", key, took, want)

@@ -123,7 +123,7 @@ func (w *worker) consume(ctx context.Context) error {
 		atOnce = waitingHandlers
 	}
 	return client.Run(ctx, w.endpoint, func(_ context.Context, e *client.Event) error {
-		if err := w.handle(e.Key, e.Payload, e.FencingToken); err != nil {
+		if err := w.handle(e.Key, e.Payload, event.Fence(e.Fence)); err != nil {
 			return err
 		}
 		w.finished(e.Key, e.Payload)
@@ -164,7 +164,7 @@ func (w *worker) handlers() int {
 
 // handle is what the application does with an event. Its bookkeeping is part of no
 // run that is about speed.
-func (w *worker) handle(key string, payload []byte, token int64) error {
+func (w *worker) handle(key string, payload []byte, fence event.Fence) error {
 	if w.journal == nil {
 		return w.work(key, payload)
 	}
@@ -172,7 +172,7 @@ func (w *worker) handle(key string, payload []byte, token int64) error {
 	if err != nil {
 		return err
 	}
-	h, err := w.journal.Start(eventName(n), event.Key(key), token)
+	h, err := w.journal.Start(eventName(n), event.Key(key), fence)
 	if err != nil {
 		return err
 	}

@@ -35,13 +35,13 @@ func TestEveryTransport(t *testing.T) {
 		Key: "user-\xff", Payload: []byte("payload"), Topic: "persistent://public/default/orders",
 		Properties: []client.Property{{Name: "source", Value: "web"}, {Name: "TraceParent", Value: "00-1-2-01"}},
 		ID:         client.MessageID{Ledger: 7, Entry: 8, Batch: -1, TopicPartition: 3}, PublishTime: time.UnixMilli(1_763_000_000_123),
-		EventTime: time.UnixMilli(5), Attempt: 3, Redelivery: 2, FencingToken: 1 << 60,
+		EventTime: time.UnixMilli(5), Attempt: 3, Redelivery: 2, Fence: client.Fence{Token: 1 << 60, Turn: 1 << 40},
 	}
 	handler := func(_ context.Context, e *client.Event) error {
 		source, _ := e.Property("source")
 		_, absent := e.Property("absent")
-		got := []any{e.Key, string(e.Payload), e.Topic, e.Properties, e.ID, e.PublishTime, e.EventTime, e.Attempt, e.Redelivery, e.FencingToken, source, absent, e.Traceparent(), e.ID.String()}
-		want := []any{sent.Key, string(sent.Payload), sent.Topic, sent.Properties, sent.ID, sent.PublishTime, sent.EventTime, 3, 2, int64(1 << 60), "web", false, "00-1-2-01", "7:8:3:-1"}
+		got := []any{e.Key, string(e.Payload), e.Topic, e.Properties, e.ID, e.PublishTime, e.EventTime, e.Attempt, e.Redelivery, e.FencingToken, e.Fence, source, absent, e.Traceparent(), e.ID.String()}
+		want := []any{sent.Key, string(sent.Payload), sent.Topic, sent.Properties, sent.ID, sent.PublishTime, sent.EventTime, 3, 2, int64(1 << 60), sent.Fence, "web", false, "00-1-2-01", "7:8:3:-1"}
 		if !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("got %v, want %v", got, want)
 		}

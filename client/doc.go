@@ -6,7 +6,7 @@
 // any machine of the group.
 //
 //	err := client.Run(ctx, "", func(ctx context.Context, e *client.Event) error {
-//		return store.Apply(ctx, e.Key, e.FencingToken, e.Payload)
+//		return store.Apply(ctx, e.Key, e.Fence, e.Payload)
 //	})
 //
 // # What a handler returns
@@ -32,9 +32,10 @@
 // runs, so a handler may take minutes. [Event.LeaseUntil] tells how far it reaches
 // right now.
 //
-// Pass [Event.FencingToken] to your database with every write, and refuse a write
-// whose token is lower than the newest one seen for that key. That covers what no
-// lease can: a machine that was frozen between your last check and the write.
+// Pass [Event.Fence] to your database with every write, and refuse a write whose
+// fence is older than the newest one seen for that key. That covers what no lease
+// can: a process that was frozen between your last check and the write. Another
+// process has handled the key meanwhile, on another machine or beside the same router.
 //
 // # Concurrency
 //

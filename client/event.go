@@ -33,8 +33,12 @@ type Event struct {
 	Attempt int
 	// Redelivery is how often Pulsar had delivered the event before.
 	Redelivery int
-	// FencingToken only grows for a key, with every change of its owner. It is 0 if the
-	// routers run with ownership.mode gossip, which cannot order owners.
+	// Fence is greater than that of any earlier delivery of the key. Pass it to your
+	// database with every write.
+	Fence Fence
+	// FencingToken is Fence.Token, for a database that keeps one number for each key. It
+	// refuses writes of former owners of the key, and not those of an earlier delivery
+	// by the same owner.
 	FencingToken int64
 
 	run handlerContext

@@ -12,9 +12,9 @@ import (
 	"github.com/ringfence/router/client"
 )
 
-// store stands for a database that refuses a write with an old token.
+// store stands for a database that refuses a write with an old fence.
 var store interface {
-	Add(ctx context.Context, key string, token int64, amount int) error
+	Add(ctx context.Context, key string, fence client.Fence, amount int) error
 }
 
 var errLocked = errors.New("row is locked")
@@ -28,7 +28,7 @@ func Example() {
 		if err := json.Unmarshal(e.Payload, &order); err != nil {
 			return client.Reject("not an order: " + err.Error())
 		}
-		err := store.Add(ctx, e.Key, e.FencingToken, order.Amount)
+		err := store.Add(ctx, e.Key, e.Fence, order.Amount)
 		if errors.Is(err, errLocked) {
 			return client.RetryAfter(err, time.Second)
 		}

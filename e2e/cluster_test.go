@@ -98,7 +98,7 @@ func application() error {
 	return client.Run(ctx, os.Getenv("RINGFENCE_APP_ENDPOINT"), func(ctx context.Context, e *client.Event) error {
 		var asked task
 		_ = json.Unmarshal(e.Payload, &asked) // what is no JSON asks for nothing
-		h, err := witness.Start(e.ID.String(), event.Key(e.Key), e.FencingToken)
+		h, err := witness.Start(e.ID.String(), event.Key(e.Key), event.Fence(e.Fence))
 		if err != nil {
 			return err
 		}

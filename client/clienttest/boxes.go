@@ -49,7 +49,7 @@ type boxes struct {
 	wake func() // workers have to look; called without the lock
 
 	mu      sync.Mutex
-	last    event.DeliveryID
+	last    event.DeliveryID // counts deliveries, and is the turn of the newest one
 	keys    map[event.Key]*box
 	ready   []*box // keys with a waiting delivery and none that runs, in order
 	running map[event.DeliveryID]*box
@@ -131,8 +131,9 @@ func (b *boxes) Take(_ event.WorkerID, limit int, dst []event.Delivery) []event.
 		b.last++
 		b.running[b.last] = x
 		p := ring.PartitionOf(string(x.key))
+		fence := x.running.fence(event.Fence{Token: 1 + b.tokens[p], Turn: uint64(b.last)})
 		dst = append(dst, event.Delivery{
-			ID: b.last, Event: &x.running.event, Partition: p, Token: x.running.token(b.tokens[p]), Attempt: x.running.attempt,
+			ID: b.last, Event: &x.running.event, Partition: p, Attempt: x.running.attempt, Token: fence.Token, Turn: fence.Turn,
 		})
 		limit--
 	}

@@ -61,6 +61,43 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// Each delivery of a key has a greater fence than the one before: a retry, one after the
+// key was lost, and the next event too. What the test has chosen stays.
+func TestFencesGrow(t *testing.T) {
+	r := clienttest.NewRouter(t)
+	seen := make(chan client.Event, 1)
+	r.Start(func(_ context.Context, e *client.Event) error {
+		seen <- client.Event{Fence: e.Fence, FencingToken: e.FencingToken}
+		return errors.New("again")
+	})
+	var before client.Fence
+	after := func(what string, d *clienttest.Delivery) {
+		t.Helper()
+		d.Outcome()
+		e := <-seen
+		if !before.Before(e.Fence) || e.FencingToken != e.Fence.Token {
+			t.Errorf("%s: fence %v and token %d after %v", what, e.Fence, e.FencingToken, before)
+		}
+		before = e.Fence
+	}
+	d := r.Deliver(&client.Event{Key: "k"})
+	after("the first event", d)
+	if before.Token == 0 || before.Turn == 0 {
+		t.Errorf("the first fence is %v, want no 0 in it", before)
+	}
+	after("a retry", d.Redeliver())
+	r.Lose("k")
+	after("after the key was lost", d.Redeliver())
+	after("the next event", r.Deliver(&client.Event{Key: "k"}))
+	chosen := client.Fence{Token: 99, Turn: 7}
+	d = r.Deliver(&client.Event{Key: "k", Fence: chosen})
+	after("a fence of the test's", d)
+	if before != chosen {
+		t.Errorf("fence = %v, want the chosen %v", before, chosen)
+	}
+	after("a token of the test's", r.Deliver(&client.Event{Key: "k", FencingToken: 100}))
+}
+
 // refusing is a test that notes what it fails with.
 type refusing struct {
 	testing.TB

@@ -1,6 +1,7 @@
 package clienttest
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -173,10 +174,15 @@ func (r *Router) Start(handler client.Handler, opts ...client.Option) {
 }
 
 // Deliver queues an event for the handler. Key is needed; what else is set reaches the
-// handler as it is, but for FencingToken and Attempt, which count up from 1 where
-// they are 0.
+// handler as it is, but for Attempt, Fence and FencingToken, which the router chooses
+// where they are 0: Attempt and the token count up from 1, and each delivery has a
+// greater turn than the one before.
 func (r *Router) Deliver(e *client.Event) *Delivery {
-	d := &Delivery{router: r, event: wireEvent(e), attempt: uint32(max(e.Attempt, 1)), fixed: e.FencingToken, over: make(chan struct{})}
+	fixed := event.Fence(e.Fence)
+	if fixed.Token == 0 {
+		fixed.Token = e.FencingToken
+	}
+	d := &Delivery{router: r, event: wireEvent(e), attempt: uint32(max(e.Attempt, 1)), fixed: fixed, over: make(chan struct{})}
 	r.boxes.add(d)
 	return d
 }
@@ -185,7 +191,7 @@ func (r *Router) Deliver(e *client.Event) *Delivery {
 // of it that runs is cancelled with client.ErrKeyLost. Other keys notice nothing,
 // unless they share the key's partition. When Lose returns, the router's clock is past
 // the deadline of the handler, and its context is cancelled within 50 ms. What is
-// delivered later has a higher fencing token.
+// delivered later has a fence with a higher token.
 func (r *Router) Lose(key string) {
 	p := ring.PartitionOf(key)
 	r.boxes.close(p)
@@ -299,7 +305,7 @@ type Delivery struct {
 	router  *Router
 	event   event.Event
 	attempt uint32
-	fixed   int64 // the token that the test has chosen, 0 for none
+	fixed   event.Fence // that the test has chosen; 0 in it stands for none
 
 	over    chan struct{}
 	outcome Outcome // set before over is closed
@@ -320,8 +326,9 @@ func (d *Delivery) Outcome() Outcome {
 // Over is closed when the delivery has ended.
 func (d *Delivery) Over() <-chan struct{} { return d.over }
 
-// Redeliver gives the same event to the handler again, as the router would: with the
-// next Attempt if it was a failure.
+// Redeliver gives the same event to the handler again, as the router would: with a
+// greater Fence, unless the test has chosen it, and with the next Attempt if it was a
+// failure.
 func (d *Delivery) Redeliver() *Delivery {
 	d.router.t.Helper()
 	next := &Delivery{router: d.router, event: d.event, attempt: d.attempt, fixed: d.fixed, over: make(chan struct{})}
@@ -340,11 +347,9 @@ func (d *Delivery) end(r event.Result) {
 	close(d.over)
 }
 
-func (d *Delivery) token(moves int64) int64 {
-	if d.fixed != 0 {
-		return d.fixed
-	}
-	return 1 + moves
+// fence returns what the test has chosen, and next for what it has not.
+func (d *Delivery) fence(next event.Fence) event.Fence {
+	return event.Fence{Token: cmp.Or(d.fixed.Token, next.Token), Turn: cmp.Or(d.fixed.Turn, next.Turn)}
 }
 
 func wireEvent(e *client.Event) event.Event {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -32,7 +33,7 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 			DeliveryId: uint64(x.ID), Partition: uint32(x.Partition), Key: []byte(ev.Key), Payload: ev.Payload,
 			LedgerId: ev.ID.Ledger, EntryId: ev.ID.Entry, BatchIndex: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
 			Topic: topics.index(text(ev.Topic)), Token: tokens.index(x.Token), PublishTimeMs: ev.PublishTime, EventTimeMs: ev.EventTime,
-			Attempt: x.Attempt, Traceparent: text(ev.Trace()), RedeliveryCount: ev.Redelivery,
+			Attempt: x.Attempt, Traceparent: text(ev.Trace()), RedeliveryCount: ev.Redelivery, Turn: x.Turn,
 		}
 		for _, p := range ev.Properties {
 			w.Properties = append(w.Properties, &appv1.Property{Name: names.index(text(p.Name)), Value: text(p.Value)})
@@ -52,7 +53,7 @@ func (f *ToWorker) decoded() []Delivery {
 			ID: uint64(x.ID), Partition: uint32(x.Partition), Key: string(ev.Key), Payload: ev.Payload,
 			Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, Batch: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
 			Topic: text(ev.Topic), Token: x.Token, PublishTime: ev.PublishTime, EventTime: ev.EventTime,
-			Attempt: x.Attempt, Traceparent: text(ev.Trace()), Redelivery: ev.Redelivery,
+			Attempt: x.Attempt, Traceparent: text(ev.Trace()), Redelivery: ev.Redelivery, Turn: x.Turn,
 		}
 		for _, p := range ev.Properties {
 			d.Properties = append(d.Properties, event.Property{Name: text(p.Name), Value: text(p.Value)})
@@ -109,13 +110,14 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 	names := rapid.SampledFrom([]string{"", "a", "b", "traceparent", "\xff\xfe"})
 	topics := rapid.SampledFrom([]string{"persistent://t/n/one", "persistent://t/n/two", ""})
 	tokens := rapid.SampledFrom([]int64{0, 1, -1, 1 << 62})
+	turns := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, 127, 128, math.MaxUint64}), rapid.Uint64())
 	return &ToWorker{
 		Receipt: rapid.Uint64().Draw(t, "receipt"),
 		Number:  rapid.Uint64().Draw(t, "number"),
 		Deliveries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Delivery {
 			return event.Delivery{
 				ID: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Partition: ring.Partition(rapid.IntRange(0, ring.Partitions-1).Draw(t, "p")),
-				Token: tokens.Draw(t, "token"), Attempt: rapid.Uint32().Draw(t, "attempt"),
+				Token: tokens.Draw(t, "token"), Turn: turns.Draw(t, "turn"), Attempt: rapid.Uint32().Draw(t, "attempt"),
 				Event: &event.Event{
 					ID:    event.MessageID{Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry"), Batch: rapid.Int32().Draw(t, "batch"), TopicPartition: rapid.Int32().Draw(t, "tp")},
 					Topic: topics.Draw(t, "topic"), Key: event.Key(words.Draw(t, "key")), Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload"),
@@ -297,7 +299,7 @@ func FuzzFromWorker(f *testing.F) {
 func sample(n int) []event.Delivery {
 	out := make([]event.Delivery, n)
 	for i := range out {
-		out[i] = event.Delivery{ID: event.DeliveryID(1<<20 + i), Partition: ring.Partition(i % ring.Partitions), Token: 1<<40 + int64(i%3), Attempt: 1, Event: &event.Event{
+		out[i] = event.Delivery{ID: event.DeliveryID(1<<20 + i), Partition: ring.Partition(i % ring.Partitions), Token: 1<<40 + int64(i%3), Turn: 1<<30 + uint64(i), Attempt: 1, Event: &event.Event{
 			ID: event.MessageID{Ledger: 1234, Entry: int64(i), Batch: 3, TopicPartition: -1}, Topic: "persistent://public/default/orders",
 			Key: event.Key(fmt.Sprintf("user-%d", i)), Payload: bytes.Repeat([]byte("x"), 200), PublishTime: 1_763_000_000_000,
 			Properties: []event.Property{{Name: "source", Value: "web"}, {Name: "kind", Value: "click"}},

@@ -170,9 +170,8 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 	happened, b = number(b, 13<<3|varint)
 	attempt, b = number(b, 14<<3|varint)
 	trace, b = chunk(b, 15<<3|length)
-	if len(b) > 2 && b[0] == redeliveryTag[0] && b[1] == redeliveryTag[1] {
-		redelivery, b = number(b[1:], b[1]) // its second byte, and what follows, read like a tag of one
-	}
+	redelivery, b = farNumber(b, redeliveryTag)
+	d.Turn, b = farNumber(b, turnTag)
 	if len(b) > 0 || !utf8.Valid(trace) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false
 	}
@@ -184,8 +183,23 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 	return true
 }
 
-// redeliveryTag is that of field 16, the first that has two bytes.
-var redeliveryTag = protowire.AppendTag(nil, 16, protowire.VarintType)
+// Tags of two bytes: those of the fields from 16 on.
+var (
+	redeliveryTag = [2]byte(protowire.AppendTag(nil, 16, protowire.VarintType))
+	turnTag       = [2]byte(protowire.AppendTag(nil, 17, protowire.VarintType))
+)
+
+// farNumber is number for a field with a tag of two bytes. The second one, and what
+// follows, reads like a field with a tag of one.
+func farNumber(b []byte, tag [2]byte) (v uint64, rest []byte) {
+	if len(b) < 3 || b[0] != tag[0] || b[1] != tag[1] {
+		return 0, b
+	}
+	if v, rest = number(b[1:], tag[1]); len(rest) == len(b)-1 {
+		return 0, b // cut short
+	}
+	return v, rest
+}
 
 func (f *FromRouter) readProperty(b []byte, d *Delivery) bool {
 	name, b := number(b, 1<<3|varint)

@@ -199,8 +199,12 @@ func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 	b = b[:len(b)+int(n.len)]
 	b = appendString(b, 15, text(ev.Trace()))
 	if ev.Redelivery != 0 {
-		b = protowire.AppendTag(b, 16, protowire.VarintType)
+		b = append(b, redeliveryTag[0], redeliveryTag[1])
 		b = protowire.AppendVarint(b, uint64(ev.Redelivery))
+	}
+	if d.Turn != 0 {
+		b = append(b, turnTag[0], turnTag[1])
+		b = protowire.AppendVarint(b, d.Turn)
 	}
 	return fillLen(b, begin, room)
 }

@@ -57,6 +57,7 @@ type Delivery struct {
 	Attempt        uint32
 	Traceparent    string
 	Redelivery     uint32
+	Turn           uint64
 }
 
 // ToRouter is a Results frame as the worker sends it.
@@ -152,7 +153,7 @@ func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
 		Ledger: w.GetLedgerId(), Entry: w.GetEntryId(), Batch: w.GetBatchIndex(), TopicPartition: w.GetTopicPartition(),
 		Topic: topics[w.GetTopic()], Token: tokens[w.GetToken()],
 		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
-		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(),
+		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(),
 	}
 	for _, p := range w.GetProperties() {
 		if uint64(p.GetName()) >= uint64(len(names)) {

@@ -48,7 +48,7 @@ func (p *plant) publish() string {
 
 func (p *plant) start(app int, name, key string, token int64) journal.Handling {
 	p.t.Helper()
-	h, err := p.writers[app].Start(name, event.Key(key), token)
+	h, err := p.writers[app].Start(name, event.Key(key), event.Fence{Token: token, Turn: 1})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -19,9 +19,13 @@ type Delivery struct {
 	Event     *Event
 	Partition ring.Partition
 	Token     int64  // the fencing token: grows with every change of owner of the partition
+	Turn      uint64 // grows with every delivery of a partition in one process; 0 without a token
 	Attempt   uint32 // counts the times that the application is given this event, from 1
 	Crashes   uint32 // of Event: how often a worker crashed that had it
 }
+
+// Fence returns the fence of the delivery.
+func (d *Delivery) Fence() Fence { return Fence{Token: d.Token, Turn: d.Turn} }
 
 // ResultKind is how a delivery ended.
 //

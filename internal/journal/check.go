@@ -78,8 +78,11 @@ type Report struct {
 	Woken uint64 `json:"woken"`
 
 	// StaleTokens counts the handlings that started, or ended as done, after a
-	// higher fencing token of their key had been seen: a sink refuses them.
+	// greater fence of their key had been seen: a sink refuses them.
 	StaleTokens uint64 `json:"stale_tokens"`
+	// StaleSameToken counts those of them that had the token of the greatest fence, and
+	// only a lower turn: both handlings were deliveries by one owner.
+	StaleSameToken uint64 `json:"stale_same_token"`
 
 	Gap       Spread     `json:"gap"`                 // from the end of a handling to the start of the next one of its key
 	GapMaxKey event.Key  `json:"-"`                   // the key of the longest gap
@@ -143,13 +146,13 @@ type handling struct {
 	key     event.Key
 	state   *keyState
 	start   clock.Instant
-	token   int64
+	fence   event.Fence
 	stale   bool
 }
 
 type keyState struct {
 	running  []*handling
-	tokenMax int64
+	fenceMax event.Fence
 	lastFile int           // of the newest handling
 	lastEnd  clock.Instant // of the newest end
 	ended    bool          // there has been one
@@ -188,18 +191,18 @@ func (c *checker) start(file int, r record) error {
 	hash := xxhash.Sum64String(string(r.key))
 	key := c.keys[hash]
 	if key == nil {
-		key = &keyState{tokenMax: r.token, lastFile: file}
+		key = &keyState{fenceMax: r.fence, lastFile: file}
 		c.keys[hash] = key
 	}
 	c.measureGap(key, file, r)
 	h := &handling{
 		file: file, event: r.event, eventID: xxhash.Sum64String(r.event), key: r.key,
-		state: key, start: r.at, token: r.token, stale: r.token < key.tokenMax,
+		state: key, start: r.at, fence: r.fence,
 	}
-	if h.stale {
-		c.report.StaleTokens++
+	c.judgeFence(h)
+	if key.fenceMax.Before(r.fence) {
+		key.fenceMax = r.fence
 	}
-	key.tokenMax = max(key.tokenMax, r.token)
 	key.lastFile = file
 	key.running = append(key.running, h)
 	c.running[file][r.handling] = h
@@ -243,8 +246,8 @@ func (c *checker) end(file int, r record) error {
 	case Cancelled:
 		c.report.Cancelled++
 	}
-	if r.outcome == Done && !h.stale && h.token < h.state.tokenMax {
-		c.report.StaleTokens++
+	if r.outcome == Done {
+		c.judgeFence(h)
 	}
 	if r.outcome.over() {
 		if c.events[h.eventID]&isOver != 0 {
@@ -254,6 +257,19 @@ func (c *checker) end(file int, r record) error {
 	}
 	c.stop(h, r.at)
 	return nil
+}
+
+// judgeFence counts a handling once if a greater fence of its key has been seen.
+func (c *checker) judgeFence(h *handling) {
+	newest := h.state.fenceMax
+	if h.stale || !h.fence.Before(newest) {
+		return
+	}
+	h.stale = true
+	c.report.StaleTokens++
+	if h.fence.Token == newest.Token {
+		c.report.StaleSameToken++
+	}
 }
 
 // endOfFile ends at instant at what the process left running.
@@ -363,7 +379,8 @@ type Step struct {
 	At       clock.Instant
 	Handling Handling
 	Outcome  Outcome   // how the handling ended; 0 for a start, and only a start has the rest
-	Token    int64     // fencing token
+	Token    int64     // of the fence
+	Turn     uint64    // of the fence
 	Event    string    // what its publisher calls it
 	Key      event.Key // of the event
 }
@@ -387,7 +404,7 @@ func (w walker) end(file int, r record) error   { return w(step(file, r)) }
 func (walker) endOfFile(int, clock.Instant, bool) {}
 
 func step(file int, r record) Step {
-	return Step{File: file, At: r.at, Handling: r.handling, Outcome: r.outcome, Token: r.token, Event: r.event, Key: r.key}
+	return Step{File: file, At: r.at, Handling: r.handling, Outcome: r.outcome, Token: r.fence.Token, Turn: r.fence.Turn, Event: r.event, Key: r.key}
 }
 
 // merge feeds the records of all files to f in the order of time.

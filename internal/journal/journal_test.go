@@ -48,8 +48,13 @@ type process struct {
 
 func (p *process) start(at int, eventID, key string, token int64) Handling {
 	p.script.t.Helper()
+	return p.startFenced(at, eventID, key, event.Fence{Token: token})
+}
+
+func (p *process) startFenced(at int, eventID, key string, fence event.Fence) Handling {
+	p.script.t.Helper()
 	p.script.now = ms(at)
-	h, err := p.w.Start(eventID, event.Key(key), token)
+	h, err := p.w.Start(eventID, event.Key(key), fence)
 	if err != nil {
 		p.script.t.Fatal(err)
 	}
@@ -228,8 +233,42 @@ func TestPlantedStaleTokens(t *testing.T) {
 	g := a.start(80, "e5", "j", 1) // not stale: another key
 	b.handle(81, 82, "e6", "j", 2)
 	a.end(90, g, Cancelled) // wrote nothing
-	if got := check(t, []File{a.file(), b.file()}); got.StaleTokens != 2 {
-		t.Errorf("stale tokens = %d, want 2", got.StaleTokens)
+	if got := check(t, []File{a.file(), b.file()}); got.StaleTokens != 2 || got.StaleSameToken != 0 {
+		t.Errorf("stale = %d, %d of them under the same token; want 2 and 0", got.StaleTokens, got.StaleSameToken)
+	}
+}
+
+// TestPlantedStaleTurns: one owner has given the key to another worker, and the first
+// one goes on. Its process was stopped, so the overlap alone would not count.
+func TestPlantedStaleTurns(t *testing.T) {
+	s := newScript(t)
+	a, b := s.process("a"), s.process("b")
+	h := a.startFenced(10, "e1", "k", event.Fence{Token: 5, Turn: 1}) // stale when it ends
+	b.end(20, b.startFenced(15, "e1", "k", event.Fence{Token: 5, Turn: 2}), Done)
+	a.end(30, h, Done)
+	a.end(50, a.startFenced(40, "e2", "k", event.Fence{Token: 5, Turn: 1}), Failed) // stale from the start
+	b.end(70, b.startFenced(60, "e3", "k", event.Fence{Token: 6, Turn: 1}), Done)
+	a.end(90, a.startFenced(80, "e4", "k", event.Fence{Token: 5, Turn: 9}), Done) // under an older token
+	stopped := a.file()
+	stopped.Stops = []Stop{{ms(12), ms(29)}}
+	got := check(t, []File{stopped, b.file()})
+	if got.StaleTokens != 3 || got.StaleSameToken != 2 || got.Overlaps != 0 {
+		t.Errorf("stale = %d, %d of them under the same token, %d overlaps; want 3, 2 and 0", got.StaleTokens, got.StaleSameToken, got.Overlaps)
+	}
+}
+
+// A journal of version 1 has no turns: both versions can stand side by side.
+func TestJournalsWithoutTurns(t *testing.T) {
+	s := newScript(t)
+	b := s.process("b")
+	old := filepath.Join(s.dir, "old")
+	lines := headerNoTurns + "S 1000000 1 5 \"e1\" \"k\"\nE 9000000 1 done\n"
+	if err := os.WriteFile(old, []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.end(3, b.startFenced(2, "e2", "k", event.Fence{Token: 5, Turn: 1}), Done)
+	if got := check(t, []File{{Path: old}, b.file()}); got.Done != 2 || got.StaleSameToken != 1 || got.Overlaps != 1 {
+		t.Errorf("got %+v, want both handlings, and that of the old journal stale when it ends", got)
 	}
 }
 
@@ -333,7 +372,7 @@ func TestRecordsSurviveTheFile(t *testing.T) {
 			outcome:  Outcome(rapid.IntRange(0, int(Cancelled)).Draw(t, "outcome")),
 		}
 		if want.isStart() {
-			want.token = rapid.Int64().Draw(t, "token")
+			want.fence = event.Fence{Token: rapid.Int64().Draw(t, "token"), Turn: rapid.Uint64().Draw(t, "turn")}
 			want.event = anyBytes.Draw(t, "event")
 			want.key = event.Key(anyBytes.Draw(t, "key"))
 		}
@@ -388,14 +427,15 @@ func TestTornLines(t *testing.T) {
 func TestCheckRefusesWhatIsNoJournal(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
 		"another file":      {"hello\n", "not a journal"},
-		"another version":   {"ringfence-journal 2\n", "not a journal"},
+		"another version":   {"ringfence-journal 3\n", "not a journal"},
 		"garbage":           {header + "garbage\n", ":2: malformed"},
 		"bad instant":       {header + "S x 1 1 \"e\" \"k\"\n", ":2: "},
 		"bad outcome":       {header + "E 1 1 fine\n", `:2: outcome "fine"`},
-		"not quoted":        {header + "S 1 1 1 e k\n", ":2: malformed"},
+		"not quoted":        {header + "S 1 1 1 1 e k\n", ":2: malformed"},
+		"bad turn":          {header + "S 1 1 1 -1 \"e\" \"k\"\n", ":2: malformed"},
 		"end without start": {header + "E 1 1 done\n", ":2: handling 1 ends without a start"},
-		"two starts":        {header + "S 1 1 1 \"e\" \"k\"\nS 2 1 1 \"e\" \"k\"\n", ":3: handling 1 starts twice"},
-		"back in time":      {header + "S 9 1 1 \"e\" \"k\"\nE 8 1 done\n", ":3: goes back in time by 1ns"},
+		"two starts":        {header + "S 1 1 1 1 \"e\" \"k\"\nS 2 1 1 1 \"e\" \"k\"\n", ":3: handling 1 starts twice"},
+		"back in time":      {header + "S 9 1 1 1 \"e\" \"k\"\nE 8 1 done\n", ":3: goes back in time by 1ns"},
 		"endless line":      {header + strings.Repeat("x", lineBytesMax+1) + "\n", ":2: "},
 	}
 	for name, test := range tests {

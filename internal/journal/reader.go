@@ -32,7 +32,7 @@ func openReader(path string) (*reader, error) {
 		r.torn = first != ""
 	case err != nil:
 		err = fmt.Errorf("journal: %w", err)
-	case first != header:
+	case first != header && first != headerNoTurns:
 		err = fmt.Errorf("journal: %s: not a journal of this version: it begins with %.40q", path, first)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {

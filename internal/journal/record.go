@@ -5,7 +5,7 @@
 // application process writes the start and the end of each handling into a file
 // of its own with a [Writer]; [Check] merges the files of all processes of one
 // machine by time, and reports what they prove: overlaps, losses, duplicates,
-// stale fencing tokens, gaps.
+// stale fences, gaps.
 //
 // # Why the times can be trusted
 //
@@ -26,9 +26,11 @@
 //
 // Text, one record per line, so that anybody can read it with grep:
 //
-//	ringfence-journal 1
-//	S <instant ns> <handling> <token> "<event>" "<key>"
+//	ringfence-journal 2
+//	S <instant ns> <handling> <token> <turn> "<event>" "<key>"
 //	E <instant ns> <handling> <outcome>
+//
+// Journals of version 1 are read too: they have no turns, so each counts as 0.
 //
 // Keys stand in it in the clear: journals are for tests and demonstrations.
 package journal
@@ -43,7 +45,10 @@ import (
 	"github.com/ringfence/router/internal/event"
 )
 
-const header = "ringfence-journal 1\n"
+const (
+	header        = "ringfence-journal 2\n"
+	headerNoTurns = "ringfence-journal 1\n"
+)
 
 // EventBytesMax is the longest event id in bytes.
 const EventBytesMax = 1 << 10
@@ -95,12 +100,12 @@ func parseOutcome(s string) (Outcome, error) {
 	return 0, fmt.Errorf("outcome %q", s)
 }
 
-// record is one line. A start has token, event and key; an end has an outcome.
+// record is one line. A start has fence, event and key; an end has an outcome.
 type record struct {
 	at       clock.Instant
 	handling Handling
 	outcome  Outcome // 0: this is a start
-	token    int64
+	fence    event.Fence
 	event    string
 	key      event.Key
 }
@@ -122,7 +127,9 @@ func (r record) appendTo(b []byte) []byte {
 		b = append(b, r.outcome.String()...)
 		return append(b, '\n')
 	}
-	b = strconv.AppendInt(b, r.token, 10)
+	b = strconv.AppendInt(b, r.fence.Token, 10)
+	b = append(b, ' ')
+	b = strconv.AppendUint(b, r.fence.Turn, 10)
 	b = append(b, ' ')
 	b = strconv.AppendQuoteToASCII(b, r.event)
 	b = append(b, ' ')
@@ -162,8 +169,15 @@ func parseRecord(line string) (record, error) {
 func (r *record) parseStart(rest string) error {
 	token, rest, _ := strings.Cut(rest, " ")
 	var err error
-	if r.token, err = strconv.ParseInt(token, 10, 64); err != nil {
+	if r.fence.Token, err = strconv.ParseInt(token, 10, 64); err != nil {
 		return err
+	}
+	if !strings.HasPrefix(rest, `"`) { // else it is a record of version 1
+		var turn string
+		turn, rest, _ = strings.Cut(rest, " ")
+		if r.fence.Turn, err = strconv.ParseUint(turn, 10, 64); err != nil {
+			return errMalformed
+		}
 	}
 	quoted, err := strconv.QuotedPrefix(rest)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/ringfence/router/internal/event"
 )
 
 // A process is stopped from 100 to 5000 with a handling in its hands; another one
@@ -41,7 +43,7 @@ func TestStops(t *testing.T) {
 func TestWalk(t *testing.T) {
 	s := newScript(t)
 	a, b := s.process("a"), s.process("b")
-	h := a.start(1, "1", "k", 7)
+	h := a.startFenced(1, "1", "k", event.Fence{Token: 7, Turn: 3})
 	b.handle(2, 3, "2", "l", 8)
 	a.end(4, h, Rejected)
 	var steps []Step
@@ -50,7 +52,7 @@ func TestWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Step{
-		{File: 0, At: ms(1), Handling: 1, Token: 7, Event: "1", Key: "k"},
+		{File: 0, At: ms(1), Handling: 1, Token: 7, Turn: 3, Event: "1", Key: "k"},
 		{File: 1, At: ms(2), Handling: 1, Token: 8, Event: "2", Key: "l"},
 		{File: 1, At: ms(3), Handling: 1, Outcome: Done},
 		{File: 0, At: ms(4), Handling: 1, Outcome: Rejected},

@@ -82,12 +82,12 @@ func (s *stopwatch) start(file int, r record) error {
 	hash := xxhash.Sum64String(string(r.key))
 	k := s.keys[hash]
 	if k == nil {
-		k = &stay{token: r.token}
+		k = &stay{token: r.fence.Token}
 		s.keys[hash] = k
-	} else if r.token > k.token {
+	} else if r.fence.Token > k.token {
 		s.moved(k, r)
 	}
-	k.token, k.file, k.lastStart = max(k.token, r.token), file, r.at
+	k.token, k.file, k.lastStart = max(k.token, r.fence.Token), file, r.at
 	s.running[at] = k
 	return nil
 }

@@ -38,8 +38,8 @@ func create(path string, now func() clock.Instant) (*Writer, error) {
 
 // Start writes that the handling of an event begins: call it before the handler
 // does anything. eventID is what the publisher calls the event, the same for
-// each of its deliveries; token is its fencing token, 0 when there is none.
-func (w *Writer) Start(eventID string, key event.Key, token int64) (Handling, error) {
+// each of its deliveries; fence is that of the delivery, 0 when there is none.
+func (w *Writer) Start(eventID string, key event.Key, fence event.Fence) (Handling, error) {
 	if len(eventID) > EventBytesMax || len(key) > event.KeyMax {
 		return 0, fmt.Errorf("journal: event id of %d and key of %d bytes, want at most %d and %d",
 			len(eventID), len(key), EventBytesMax, event.KeyMax)
@@ -47,7 +47,7 @@ func (w *Writer) Start(eventID string, key event.Key, token int64) (Handling, er
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.newest++
-	return w.newest, w.write(record{at: w.now(), handling: w.newest, token: token, event: eventID, key: key})
+	return w.newest, w.write(record{at: w.now(), handling: w.newest, fence: fence, event: eventID, key: key})
 }
 
 // End writes that a handling is over: call it when the handler does nothing any

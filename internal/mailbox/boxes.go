@@ -10,6 +10,7 @@ import (
 	"github.com/ringfence/router/internal/invariant"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -93,7 +94,7 @@ type Boxes struct {
 	unpinned  clock.Instant // when Tick called unpin last
 	framed    uint64        // weight of all that peers have brought to this node, see unpin
 	call      uint64        // counts calls, so that each of them wakes a worker once
-	delivered uint64        // counts deliveries, for their ids
+	delivered uint64        // counts deliveries, for their ids and turns; never goes back
 	bytes     int
 	counters  Counters
 	looks     []look // at the events that are being accepted
@@ -378,6 +379,18 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 	d.ID, d.Event = it.delivery, it.event
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
+	if d.Token != 0 { // without one, the counts of two owners have no order
+		d.Turn = b.turn()
+	}
+}
+
+// turn returns the turn of the newest delivery. A partition stays in its shard, and
+// Boxes live as long as the process: so turns of a key grow as long as its token stays.
+func (b *Boxes) turn() uint64 {
+	if planted.On(planted.SameToken) {
+		return 1
+	}
+	return b.delivered
 }
 
 // itemsMax is how many events one shard may hold, so that the number of a place fits

@@ -327,6 +327,7 @@ type model struct {
 	nextSender Sender
 	mayTake    map[event.WorkerID]bool // was woken, and has not found its queue empty since
 	stuckTo    map[event.Key]event.WorkerID
+	fences     map[event.Key]event.Fence // of the newest delivery
 }
 
 // modelKeys returns six keys, two on each of three partitions.
@@ -349,7 +350,7 @@ func newModel(t *rapid.T) *model {
 		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
-		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{},
+		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{},
 	}
 	for _, key := range m.keys {
 		if p := ring.PartitionOf(string(key)); !slices.Contains(m.partitions, p) {
@@ -493,13 +494,15 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 		m.Fatalf("delivery of key %q with gate %+v", key, m.ref.gates[d.Partition])
 	case d.Partition != head.event.Partition || d.Token != int64(m.ref.gates[d.Partition].Token):
 		m.Fatalf("delivery %+v, want partition %d and token %d", d, head.event.Partition, m.ref.gates[d.Partition].Token)
+	case d.Turn == 0 || !m.fences[key].Before(d.Fence()):
+		m.Fatalf("delivery of key %q with fence %v after %v", key, d.Fence(), m.fences[key])
 	case d.Attempt != head.event.Attempts+1 || d.Event.LastError != head.event.LastError:
 		m.Fatalf("attempt %d after %q, want %d after %q", d.Attempt, d.Event.LastError, head.event.Attempts+1, head.event.LastError)
 	}
 	if before, ok := m.stuckTo[key]; ok && before != w {
 		m.Fatalf("key moved from worker %d to %d though none came or went", before, w)
 	}
-	m.stuckTo[key] = w
+	m.stuckTo[key], m.fences[key] = w, d.Fence()
 	head.running, head.heldUntil = d.ID, 0
 	m.deliveries = append(m.deliveries, d)
 }

@@ -17,7 +17,7 @@ type Bug uint8
 
 // The bugs, in the order and by the numbers of the verification plan; those after
 // NoReaderReopen break rule 8 (ADR 0014), and those after WithheldIsAcquired what makes a group one group (ADR 0030);
-// those from SlewedClock on what clocks are held to (ADR 0025).
+// those from SlewedClock on what clocks are held to (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
 const (
 	None                   Bug = iota
 	NoWait                     // acquire without waiting for anybody
@@ -86,6 +86,7 @@ const (
 	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
 	IdentityClaim              // a claim of a group with other settings is taken for one's own
 	WindowForged               // ids of finished events are taken in from anybody, wherever they are (ADR 0027)
+	SameToken                  // all deliveries of a tenure have one fence (ADR 0024)
 )
 
 var names = [...]string{
@@ -156,6 +157,7 @@ var names = [...]string{
 	"unshrunk_remaining",
 	"identity_claim",
 	"window_forged",
+	"same_token",
 }
 
 // String returns the name that the verification plan gives the bug.

@@ -53,8 +53,8 @@ func (c Config) Validate() error {
 type Event struct {
 	Name    string // what its publisher calls it: the same for each delivery
 	Key     event.Key
-	Token   int64 // fencing token, 0 when nobody gives one
-	Attempt int   // from 1
+	Fence   event.Fence // of the delivery, 0 when nobody gives one
+	Attempt int         // from 1
 	Conduct string
 }
 
@@ -78,7 +78,7 @@ func (w *Witness) Over() uint64 { return w.over.Load() }
 func (w *Witness) Handle(ctx context.Context, e *client.Event) error {
 	conduct, _ := e.Property(ConductProperty)
 	return w.Work(ctx, Event{
-		Name: string(e.Payload), Key: event.Key(e.Key), Token: e.FencingToken, Attempt: e.Attempt, Conduct: conduct,
+		Name: string(e.Payload), Key: event.Key(e.Key), Fence: event.Fence(e.Fence), Attempt: e.Attempt, Conduct: conduct,
 	})
 }
 
@@ -86,7 +86,7 @@ func (w *Witness) Handle(ctx context.Context, e *client.Event) error {
 // the context's cause when it was cut, or any other for a failure. When the journal
 // cannot be written, no work is done: work without a witness proves nothing.
 func (w *Witness) Work(ctx context.Context, e Event) error {
-	h, err := w.journal.Start(e.Name, e.Key, e.Token)
+	h, err := w.journal.Start(e.Name, e.Key, e.Fence)
 	if err != nil {
 		return err
 	}
