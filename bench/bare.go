@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/ringfence/router/internal/event"
 )
 
 // relayCommand makes this binary one relay of the mode bare.

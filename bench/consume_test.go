@@ -13,6 +13,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/journal"
 )
 

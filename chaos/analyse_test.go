@@ -37,7 +37,7 @@ func script(t *testing.T, sentAt []int, lines ...line) ([]appRun, *publication) 
 	records := map[int][]record{}
 	for i, l := range lines {
 		records[l.member] = append(records[l.member],
-			record{l.from, fmt.Sprintf("S %d %d %d %q %q\n", ms(l.from), i+1, l.token, strconv.Itoa(l.event), l.key)},
+			record{l.from, fmt.Sprintf("S %d %d %d %d %q %q\n", ms(l.from), i+1, l.token, i+1, strconv.Itoa(l.event), l.key)},
 			record{l.to, fmt.Sprintf("E %d %d done\n", ms(l.to), i+1)})
 	}
 	var runs []appRun
@@ -48,7 +48,7 @@ func script(t *testing.T, sentAt []int, lines ...line) ([]appRun, *publication) 
 		}
 		slices.SortStableFunc(of, func(a, b record) int { return a.at - b.at })
 		var text strings.Builder
-		text.WriteString("ringfence-journal 1\n")
+		text.WriteString("ringfence-journal 2\n")
 		for _, r := range of {
 			text.WriteString(r.text)
 		}

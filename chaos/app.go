@@ -38,7 +38,7 @@ const (
 	stubbornMax   = 8 * time.Second
 )
 
-var errStale = errors.New("a newer owner is at work")
+var errStale = errors.New("a later delivery is at work")
 
 // application is the process under test.
 type application struct {
@@ -98,17 +98,17 @@ func (a *application) handle(ctx context.Context, e *client.Event) error {
 		ctx = context.WithoutCancel(ctx)
 		held = func() bool { return true }
 	}
-	return a.work(ctx, held, string(e.Payload), e.Key, e.FencingToken)
+	return a.work(ctx, held, string(e.Payload), e.Key, event.Fence(e.Fence))
 }
 
 // work handles one event. held says whether the key is still ours: a process that
 // was stopped may wake up with work in its hands that is not its own any more.
-func (a *application) work(ctx context.Context, held func() bool, name, key string, token int64) error {
-	h, err := a.journal.Start(name, event.Key(key), token)
+func (a *application) work(ctx context.Context, held func() bool, name, key string, fence event.Fence) error {
+	h, err := a.journal.Start(name, event.Key(key), fence)
 	if err != nil {
 		return err
 	}
-	err = a.act(ctx, held, name, key, token)
+	err = a.act(ctx, held, name, key, fence)
 	switch {
 	case err == nil:
 		return a.journal.End(h, journal.Done)
@@ -119,11 +119,11 @@ func (a *application) work(ctx context.Context, held func() bool, name, key stri
 }
 
 // act is what the handler does: it claims the key at the sinks, works, and writes.
-func (a *application) act(ctx context.Context, held func() bool, name, key string, token int64) error {
+func (a *application) act(ctx context.Context, held func() bool, name, key string, fence event.Fence) error {
 	hash := xxhash.Sum64String(key)
 	sampled := a.postgres != nil && float64(hash%10_000) < a.share*10_000
 	if sampled {
-		if err := a.write(ctx, "claim", key, token, a.postgresClaim, name); err != nil {
+		if err := a.write(ctx, "claim", key, fence.String(), a.postgresClaim, name); err != nil {
 			return err
 		}
 	}
@@ -138,36 +138,36 @@ func (a *application) act(ctx context.Context, held func() bool, name, key strin
 		return errStale
 	}
 	if sampled {
-		return a.write(ctx, "write", key, token, a.postgresWrite, name)
+		return a.write(ctx, "write", key, fence.String(), a.postgresWrite, name)
 	}
 	return nil
 }
 
-func (a *application) postgresClaim(ctx context.Context, key string, token int64, _ string) (bool, error) {
-	return a.postgres.Claim(ctx, key, token)
+func (a *application) postgresClaim(ctx context.Context, key, fence, _ string) (bool, error) {
+	return a.postgres.Claim(ctx, key, fence)
 }
 
-func (a *application) postgresWrite(ctx context.Context, key string, token int64, name string) (bool, error) {
-	return a.postgres.Write(ctx, key, token, name)
+func (a *application) postgresWrite(ctx context.Context, key, fence, name string) (bool, error) {
+	return a.postgres.Write(ctx, key, fence, name)
 }
 
 // write writes to both sinks. A stubborn application goes on after a refusal, as one
 // would that does not look.
-func (a *application) write(ctx context.Context, what, key string, token int64, postgres func(context.Context, string, int64, string) (bool, error), name string) error {
+func (a *application) write(ctx context.Context, what, key, fence string, postgres func(ctx context.Context, key, fence, name string) (bool, error), name string) error {
 	ctx, cancel := context.WithTimeout(ctx, sinkGiveUp)
 	defer cancel()
-	inPostgres, err := postgres(ctx, key, token, name)
+	inPostgres, err := postgres(ctx, key, fence, name)
 	if err != nil {
 		return err
 	}
-	inRedis, err := a.redis.Write(ctx, key, token, name+" "+what)
+	inRedis, err := a.redis.Write(ctx, key, fence, name+" "+what)
 	if err != nil {
 		return err
 	}
 	if inPostgres && inRedis {
 		return nil
 	}
-	if err := a.note(what, inPostgres, inRedis, key, token, name); err != nil {
+	if err := a.note(what, inPostgres, inRedis, key, fence, name); err != nil {
 		return err
 	}
 	if a.stubborn {
@@ -177,7 +177,7 @@ func (a *application) write(ctx context.Context, what, key string, token int64, 
 }
 
 // note writes down what was refused.
-func (a *application) note(what string, inPostgres, inRedis bool, key string, token int64, name string) error {
+func (a *application) note(what string, inPostgres, inRedis bool, key, fence, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range []struct {
@@ -187,7 +187,7 @@ func (a *application) note(what string, inPostgres, inRedis bool, key string, to
 		if s.accepted {
 			continue
 		}
-		if _, err := fmt.Fprintln(a.refused, s.name, what, key, token, name); err != nil {
+		if _, err := fmt.Fprintln(a.refused, s.name, what, key, fence, name); err != nil {
 			return err
 		}
 	}
@@ -233,7 +233,7 @@ func (a *application) consume(ctx context.Context, url string) error {
 		}
 		handlers.Go(func() error {
 			work := context.WithoutCancel(ctx)
-			if a.work(work, func() bool { return true }, string(m.Payload()), m.Key(), 0) == nil {
+			if a.work(work, func() bool { return true }, string(m.Payload()), m.Key(), event.Fence{}) == nil {
 				_ = consumer.Ack(m) // if it fails, the event comes again
 			}
 			return nil

@@ -27,12 +27,15 @@ type result struct {
 	Duplicates uint64 `json:"duplicates"`  // handlings of an event that was done already
 	Overlaps   uint64 `json:"overlaps"`    // pairs of handlings of one key at the same time
 	Woken      uint64 `json:"woken"`       // pairs of which one stood still: its process was stopped
-	StaleEnded uint64 `json:"stale_ended"` // handlings that began or were done after a newer owner had begun
+	StaleEnded uint64 `json:"stale_ended"` // handlings that began or were done after a later delivery had begun
+
+	StaleEndedSameToken uint64 `json:"stale_ended_same_token"` // of StaleEnded, those under the later one's token: by one owner
 
 	OverlapMaxMS float64 `json:"overlap_max_ms"`
 
 	SinkWrites       uint64 `json:"sink_writes"`        // claims and writes that the sinks accepted
-	StaleTokenWrites uint64 `json:"stale_token_writes"` // of them, after a higher token of the key
+	StaleTokenWrites uint64 `json:"stale_token_writes"` // of them, after a greater fence of the key
+	StaleSameToken   uint64 `json:"stale_same_token"`   // of StaleTokenWrites, those under the greater fence's token: by one owner
 	StaleRefused     uint64 `json:"stale_refused"`      // claims and writes that the sinks refused
 
 	Moves      int               `json:"moves"` // of keys from one owner to the next
@@ -62,7 +65,7 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 	r := &result{
 		Seed: o.Seed, Faults: map[kind]int{}, Replay: o.replay(),
 		Events: report.Published, Unsure: sent.failed(), Handled: report.Events, Lost: report.Lost,
-		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens,
+		Duplicates: report.Duplicates, Overlaps: report.Overlaps, Woken: report.Woken, StaleEnded: report.StaleTokens, StaleEndedSameToken: report.StaleSameToken,
 		OverlapMaxMS: milliseconds(report.OverlapMax),
 		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
 		HandoffMS: t.handoffs.spread(), StillMS: t.still.spread(), DeployMS: t.deploys.spread(), ResumeMS: t.resumes.spread(),
@@ -106,7 +109,7 @@ func (r *result) judge(o options) {
 	})
 	broken(moving && r.Moves == 0, "no key has moved: this run proves nothing")
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
-	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes", r.StaleTokenWrites)
+	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes, %d of them of the newest owner's", r.StaleTokenWrites, r.StaleSameToken)
 	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
 	broken(r.failed != nil, "nobody blocked: %v", r.failed)
 	if o.Stubborn {
@@ -181,7 +184,8 @@ func (r *result) summary(w io.Writer) {
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)
 	}
-	line("sinks", "%d claims and writes accepted, %d of them stale; %d refused", r.SinkWrites, r.StaleTokenWrites, r.StaleRefused)
+	line("sinks", "%d claims and writes accepted, %d of them stale (%d by one owner); %d refused", r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken, r.StaleRefused)
+	line("stale handlings", "%d, of which %d after a later delivery by the same owner", r.StaleEnded, r.StaleEndedSameToken)
 	for _, class := range slices.Sorted(maps.Keys(r.TakeoverMS)) {
 		line("takeover: "+class, "%v", r.TakeoverMS[class])
 	}

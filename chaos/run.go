@@ -221,16 +221,16 @@ func (d *databases) stop() {
 }
 
 // audit asks the sinks what they have accepted.
-func (d *databases) audit(ctx context.Context) (accepted, stale uint64, err error) {
+func (d *databases) audit(ctx context.Context) (total sink.Audit, err error) {
 	if d.postgres == nil {
-		return 0, 0, nil
+		return total, nil
 	}
 	p, err := d.postgres.Audit(ctx)
 	if err != nil {
-		return 0, 0, err
+		return total, err
 	}
 	r, err := d.redis.Audit(ctx)
-	return p.Accepted + r.Accepted, p.Stale + r.Stale, err
+	return sink.Audit{Accepted: p.Accepted + r.Accepted, Stale: p.Stale + r.Stale, SameToken: p.SameToken + r.SameToken}, err
 }
 
 // conclude reads the journals and the sinks.
@@ -259,9 +259,11 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	r := summarise(o, report, times, outcomes, sent)
 	r.Journals = filepath.Join(g.dir, "journals")
 	r.failed = failed
-	if r.SinkWrites, r.StaleTokenWrites, err = d.audit(ctx); err != nil {
+	audit, err := d.audit(ctx)
+	if err != nil {
 		return nil, err
 	}
+	r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken = audit.Accepted, audit.Stale, audit.SameToken
 	for _, run := range runs {
 		n, err := countLines(run.file.Path + refusedSuffix)
 		if err != nil {

@@ -29,8 +29,9 @@ routers:
   overlaps            pairs of handlings of one key that ran at the same time
   lost                events that were published and never done
   duplicates          handlings of an event that was done before (a kill may cause some)
-  stale_token_writes  handlings that began, or ended as done, after a higher fencing
-                      token of their key had been seen
+  stale_token_writes  handlings that began, or ended as done, after a greater fence of
+                      their key had been seen; stale_same_token are those of them that
+                      differ in their turn only
   takeover_ms         from the SIGKILL to the next handling of a key of the dead member:
                       the 99th percentile over its keys that had an event to wait with
   handoff_p99_ms      the wait of a key that moves between living members: from the end

@@ -19,9 +19,10 @@ application beside each, and events.
                                       it finds its member by RINGFENCE_APP_ENDPOINT
   router dev --exec ./handle.sh       a shell command for each event: the payload on
                                       standard input, RINGFENCE_KEY, _KEY_BASE64,
-                                      _MESSAGE_ID, _TOPIC, _ATTEMPT, _FENCING_TOKEN in
-                                      the environment; exit code 0: done, 65: reject,
-                                      anything else: failed, comes again
+                                      _MESSAGE_ID, _TOPIC, _ATTEMPT, _FENCE,
+                                      _FENCING_TOKEN, _TURN in the environment;
+                                      exit code 0: done, 65: reject, anything else:
+                                      failed, comes again
 
 Without --pulsar, events are generated: {"number":12,"user":"user-2","turn":2}, with
 the user as the key. An application that ends is started again. Ctrl-C drains: the

@@ -93,7 +93,7 @@ func TestDevExec(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "handle.sh")
 	if err := os.WriteFile(script, []byte(`#!/bin/sh
 read -r payload
-echo "$RINGFENCE_KEY attempt $RINGFENCE_ATTEMPT token $RINGFENCE_FENCING_TOKEN: $payload"
+echo "$RINGFENCE_KEY attempt $RINGFENCE_ATTEMPT token $RINGFENCE_FENCING_TOKEN turn $RINGFENCE_TURN fence $RINGFENCE_FENCE: $payload"
 printf 'without an end of %s' "$RINGFENCE_KEY"
 [ "$RINGFENCE_KEY" = user-3 ] && exit 65
 [ "$RINGFENCE_KEY" = user-2 ] && [ "$RINGFENCE_ATTEMPT" = 1 ] && exit 75
@@ -106,7 +106,7 @@ exit 0
 		t.Fatalf("%v\n%s", err, shown)
 	}
 	for _, line := range []string{
-		`app-[12]  *\| user-1 attempt 1 token [1-9][0-9]*: {"number":1,"user":"user-1","turn":1}`,
+		`app-[12]  *\| user-1 attempt 1 token [1-9][0-9]* turn [1-9][0-9]* fence [0-9]{19}\.[0-9]{20}: {"number":1,"user":"user-1","turn":1}`,
 		`user-2 attempt 1 `, `user-2 attempt 2 `, // it failed, and came again
 		`user-3 attempt 1 `,                        // it was rejected
 		`app-[12]  *\| without an end of user-1\n`, // two commands do not share a line

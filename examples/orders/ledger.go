@@ -7,11 +7,13 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ringfence/router/client"
 )
 
 // ledger stands for your database. It shows the two checks that make a write safe
-// whatever happens: a fencing token refuses whoever has lost the customer, and the
-// id of the event makes a repetition harmless.
+// whatever happens: a fence refuses a handler that has lost the customer, and the id
+// of the event makes a repetition harmless.
 type ledger struct {
 	mu        sync.Mutex
 	customers map[string]*account
@@ -19,13 +21,13 @@ type ledger struct {
 }
 
 type account struct {
-	token int64 // of the last write: older owners are refused
+	fence client.Fence // of the last write: handlers of earlier deliveries are refused
 	last  map[string]bool
 	cents int64
 }
 
-// errStale refuses a write under an older token than that of an earlier write.
-var errStale = errors.New("fencing token is stale")
+// errStale refuses a write with an older fence than that of an earlier write.
+var errStale = errors.New("the fence is stale: a later delivery of this customer has written")
 
 // ordersRemembered bounds the ids that an account keeps; a database would have an
 // index on them.
@@ -34,7 +36,7 @@ const ordersRemembered = 1000
 func newLedger() *ledger { return &ledger{customers: map[string]*account{}} }
 
 // add books an order, once.
-func (l *ledger) add(customer, id string, token, cents int64) error {
+func (l *ledger) add(customer, id string, fence client.Fence, cents int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.customers[customer]
@@ -43,14 +45,14 @@ func (l *ledger) add(customer, id string, token, cents int64) error {
 		l.customers[strings.Clone(customer)] = a // the event's strings share memory with others
 	}
 	switch {
-	case token < a.token:
+	case fence.Before(a.fence):
 		return errStale
 	case a.last[id]:
 		return nil
 	case len(a.last) >= ordersRemembered:
 		clear(a.last)
 	}
-	a.token = token
+	a.fence = fence
 	a.last[id] = true
 	a.cents += cents
 	l.orders++

@@ -57,7 +57,7 @@ func handler(sums *ledger) client.Handler {
 		if o.Cents <= 0 {
 			return client.Reject(fmt.Sprintf("an order of %d cents", o.Cents))
 		}
-		err := sums.add(e.Key, e.ID.String(), e.FencingToken, o.Cents)
+		err := sums.add(e.Key, e.ID.String(), e.Fence, o.Cents)
 		if errors.Is(err, errStale) {
 			return fmt.Errorf("customer is somebody else's by now: %w", err) // the event goes to the new owner
 		}

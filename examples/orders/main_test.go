@@ -47,23 +47,25 @@ func TestHandler(t *testing.T) {
 	running.Wait()
 }
 
-func TestLedgerRefusesTheOldOwner(t *testing.T) {
+func TestLedgerRefusesAnEarlierDelivery(t *testing.T) {
 	sums := newLedger()
 	for _, step := range []struct {
 		id    string
-		token int64
+		fence client.Fence
 		want  error
 	}{
-		{"1", 7, nil},
-		{"2", 9, nil}, // the next owner
-		{"3", 7, errStale},
-		{"2", 9, nil}, // once more
+		{"1", client.Fence{Token: 7, Turn: 1}, nil},
+		{"2", client.Fence{Token: 7, Turn: 3}, nil}, // the next worker beside the same router
+		{"3", client.Fence{Token: 7, Turn: 1}, errStale},
+		{"3", client.Fence{Token: 9, Turn: 2}, nil}, // the next owner
+		{"4", client.Fence{Token: 7, Turn: 4}, errStale},
+		{"3", client.Fence{Token: 9, Turn: 2}, nil}, // once more
 	} {
-		if err := sums.add("alice", step.id, step.token, 100); !errors.Is(err, step.want) {
-			t.Errorf("order %s under token %d: %v, want %v", step.id, step.token, err, step.want)
+		if err := sums.add("alice", step.id, step.fence, 100); !errors.Is(err, step.want) {
+			t.Errorf("order %s with fence %v: %v, want %v", step.id, step.fence, err, step.want)
 		}
 	}
-	if _, orders, cents := sums.sum(); orders != 2 || cents != 200 {
-		t.Errorf("%d orders over %d cents, want 2 over 200", orders, cents)
+	if _, orders, cents := sums.sum(); orders != 3 || cents != 300 {
+		t.Errorf("%d orders over %d cents, want 3 over 300", orders, cents)
 	}
 }

@@ -16,7 +16,7 @@ def handle(event):
         raise worker.Reject("no such turn")  # trying again would not help: to the dead letter topic
     seen = turns.get(user, 0)
     event.check()  # before you write: raises KeyLost when another machine may have the key
-    turns[user] = seen + 1  # with a database, pass event.fencing_token along
+    turns[user] = seen + 1  # with a database, pass event.fence along: docs/sinks.md
     print(f"{user}: {turns[user]} turns here, attempt {event.attempt}\n", end="", flush=True)
 
 

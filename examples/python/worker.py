@@ -32,7 +32,7 @@ class Reject(Exception):
 
 
 class KeyLost(Exception):
-    """Another machine may work on the key now: write nothing."""
+    """Another process may work on the key now: write nothing."""
 
 
 def now():
@@ -45,7 +45,9 @@ class Event:
     def __init__(self, d, frame):
         self.id, self.partition, self.key, self.payload = d.delivery_id, d.partition, d.key, d.payload
         self.attempt, self.topic = d.attempt, frame.topics[d.topic]
-        self.fencing_token = frame.tokens[d.token]
+        self.fencing_token, self.turn = frame.tokens[d.token], d.turn
+        # For the database: sorts as text, see docs/sinks.md.
+        self.fence = f"{self.fencing_token:019d}.{self.turn:020d}"
         self.message_id = (d.ledger_id, d.entry_id, d.topic_partition, d.batch_index)
         self.properties = {frame.names[p.name]: p.value for p in d.properties}
         self.started = self.revoked = False

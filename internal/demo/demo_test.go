@@ -115,6 +115,19 @@ func TestVerdict(t *testing.T) {
 			plant: func(p *plant) { p.goodRun(); p.handle(0, p.publish(), "k", 1) },
 			want:  "fencing: 1 handlings",
 		},
+		"a stale turn": {
+			plant: func(p *plant) {
+				p.goodRun()
+				for turn := range uint64(2) {
+					h, err := p.writers[0].Start(p.publish(), "k", event.Fence{Token: 3, Turn: 9 - turn})
+					if err != nil {
+						p.t.Fatal(err)
+					}
+					p.end(0, h)
+				}
+			},
+			want: "fencing: 1 handlings",
+		},
 		"an event from nowhere": {
 			plant: func(p *plant) { p.goodRun(); p.handle(0, "nobody's", "other", 1) },
 			want:  "1 events were handled that nobody published",
@@ -169,7 +182,7 @@ func TestResultFields(t *testing.T) {
 	}
 	want := []string{
 		"baseline_shared_overlaps", "duplicates", "events", "handled", "handoff_p99_ms", "lost", "overlaps",
-		"stale_token_writes", "takeover_ms", "throughput",
+		"stale_same_token", "stale_token_writes", "takeover_ms", "throughput",
 	}
 	var got []string
 	for name := range fields {

@@ -18,8 +18,11 @@ type Result struct {
 	Overlaps   uint64 `json:"overlaps"`   // pairs of handlings of one key at the same time
 
 	// StaleTokenWrites counts the handlings that began, or ended as done, after a
-	// higher fencing token of their key had been seen: the writes of a deposed owner.
+	// greater fence of their key had been seen: the writes of a replaced handler.
 	StaleTokenWrites uint64 `json:"stale_token_writes"`
+	// StaleSameToken counts those of them that one owner had replaced itself, by
+	// another delivery of the key under the same token.
+	StaleSameToken uint64 `json:"stale_same_token"`
 
 	// TakeoverMS is how long the keys of the killed member waited: from the SIGKILL
 	// to the key's next handling, the 99th percentile over its keys that had an event
@@ -44,7 +47,7 @@ type Result struct {
 func resultOf(r journal.Report, w journal.Waits) *Result {
 	result := &Result{
 		Events: r.Published, Handled: r.Events - r.Unknown, Lost: r.Lost, Duplicates: r.Duplicates,
-		Overlaps: r.Overlaps, StaleTokenWrites: r.StaleTokens, HandoffP99MS: milliseconds(w.Handoff.P99),
+		Overlaps: r.Overlaps, StaleTokenWrites: r.StaleTokens, StaleSameToken: r.StaleSameToken, HandoffP99MS: milliseconds(w.Handoff.P99),
 		unknown: r.Unknown, cut: r.Cancelled, overlapMax: r.OverlapMax,
 	}
 	for _, takeover := range w.Takeovers { // there is one at most
@@ -76,7 +79,7 @@ func (r *Result) Broken(o Options) error {
 	}
 	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v", r.Overlaps, r.overlapMax)
 	broken(r.Lost > 0, "nothing lost: %d events were published and never done", r.Lost)
-	broken(r.StaleTokenWrites > 0, "fencing: %d handlings went on under a token that was stale", r.StaleTokenWrites)
+	broken(r.StaleTokenWrites > 0, "fencing: %d handlings went on under a fence that was stale", r.StaleTokenWrites)
 	broken(r.unknown > 0, "%d events were handled that nobody published", r.unknown)
 	broken(r.Handled == 0, "nothing was handled, so nothing is proved")
 	broken(o.KillAt > 0 && r.takeoverKeys == 0, "a member was killed, but none of its keys was taken over, so nothing is proved")

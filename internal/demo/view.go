@@ -237,7 +237,7 @@ func (v *view) result(r *Result, o Options, broken error) {
 	numbers("overlaps", r.plain.Overlaps, r.Overlaps)
 	numbers("lost", r.plain.Lost, r.Lost)
 	numbers("duplicates", r.plain.Duplicates, r.Duplicates)
-	line("stale token writes", "(no tokens)", thousands(r.StaleTokenWrites))
+	line("stale writes", "(no fences)", thousands(r.StaleTokenWrites))
 	numbers("events/s", uint64(throughput(r.plain)), uint64(r.Throughput))
 	if o.KillAt > 0 {
 		line("handlers cut by their lease", "(no leases)", thousands(r.cut))

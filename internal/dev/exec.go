@@ -28,6 +28,8 @@ const (
 	envTopic      = "RINGFENCE_TOPIC"
 	envAttempt    = "RINGFENCE_ATTEMPT"
 	envToken      = "RINGFENCE_FENCING_TOKEN"
+	envTurn       = "RINGFENCE_TURN"
+	envFence      = "RINGFENCE_FENCE" // token and turn as one text, which sorts as fences do
 	exitNotFound  = 127 // the shell's
 	exitNotUsable = 126
 )
@@ -77,7 +79,9 @@ func variables(e *client.Event) []string {
 		envMessageID + "=" + e.ID.String(),
 		envTopic + "=" + e.Topic,
 		envAttempt + "=" + strconv.Itoa(e.Attempt),
-		envToken + "=" + strconv.FormatInt(e.FencingToken, 10),
+		envToken + "=" + strconv.FormatInt(e.Fence.Token, 10),
+		envTurn + "=" + strconv.FormatUint(e.Fence.Turn, 10),
+		envFence + "=" + e.Fence.String(),
 	}
 	if !strings.ContainsRune(e.Key, 0) {
 		list = append(list, envKey+"="+e.Key)

@@ -394,7 +394,7 @@ func TestLongestRecordCanBeReadBack(t *testing.T) {
 	if got := check(t, []File{a.file()}); got.Done != 1 {
 		t.Errorf("got %+v", got)
 	}
-	if _, err := a.w.Start("e", event.Key(strings.Repeat("k", event.KeyMax+1)), 1); err == nil {
+	if _, err := a.w.Start("e", event.Key(strings.Repeat("k", event.KeyMax+1)), event.Fence{Token: 1, Turn: 1}); err == nil {
 		t.Error("a key beyond the limit was taken")
 	}
 }
@@ -467,8 +467,8 @@ func TestWriterStopsAfterTheFirstError(t *testing.T) {
 	if err := a.w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, first := a.w.Start("e", "k", 1)
-	_, second := a.w.Start("e", "k", 1)
+	_, first := a.w.Start("e", "k", event.Fence{Token: 1, Turn: 1})
+	_, second := a.w.Start("e", "k", event.Fence{Token: 1, Turn: 1})
 	if first == nil || !errors.Is(second, first) {
 		t.Errorf("errors %v and %v, want the same one twice", first, second)
 	}
@@ -486,7 +486,7 @@ func TestWriterIsSafeForConcurrentUse(t *testing.T) {
 	for g := range goroutines {
 		wg.Go(func() {
 			for i := range handlings {
-				h, err := w.Start(fmt.Sprintf("%d-%d", g, i), event.Key(fmt.Sprint(g)), 1)
+				h, err := w.Start(fmt.Sprintf("%d-%d", g, i), event.Key(fmt.Sprint(g)), event.Fence{Token: 1, Turn: 1})
 				if err == nil {
 					err = w.End(h, Done)
 				}
@@ -524,7 +524,7 @@ func victim(path string) {
 		panic(err)
 	}
 	for i := 0; ; i++ {
-		h, err := w.Start(fmt.Sprint(i), "k", 1)
+		h, err := w.Start(fmt.Sprint(i), "k", event.Fence{Token: 1, Turn: 1})
 		if err == nil {
 			err = w.End(h, Done)
 		}
@@ -599,7 +599,7 @@ func BenchmarkWriter(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		h, err := w.Start("12345:678:0:90", "user-123456", 1<<40)
+		h, err := w.Start("12345:678:0:90", "user-123456", event.Fence{Token: 1 << 40, Turn: 1})
 		if err == nil {
 			err = w.End(h, Done)
 		}

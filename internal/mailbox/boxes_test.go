@@ -134,6 +134,36 @@ func TestDifferentKeysRunSideBySideAndOneKeyInOrder(t *testing.T) {
 	}
 }
 
+// TestEveryDeliveryHasAFenceOfItsOwn: the retry of an event too, one that came back
+// unstarted, and one of a worker that was lost.
+func TestEveryDeliveryHasAFenceOfItsOwn(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.accept(Local, e)
+	var before event.Fence
+	for _, end := range []event.ResultKind{event.ResultRetry, event.ResultNotStarted, event.ResultLost, event.ResultDone} {
+		f.now = f.now.Add(time.Minute)
+		f.Tick(f.now, &f.out)
+		d := f.takeOne()
+		if d.Token != 1 || d.Turn == 0 || !before.Before(d.Fence()) {
+			t.Errorf("fence %v after %v, want token 1 and a greater turn", d.Fence(), before)
+		}
+		before = d.Fence()
+		f.finish(d, end, "no")
+	}
+}
+
+// TestWithoutATokenThereIsNoTurn: with ownership.mode gossip two owners may count at once.
+func TestWithoutATokenThereIsNoTurn(t *testing.T) {
+	f := newFixture(t, nil)
+	e := f.event("ann")
+	f.SetGates(f.now, []ownership.GateChange{{Partition: e.Partition, Gate: ownership.Open}}, event.Position{}, &f.out)
+	f.accept(Local, e)
+	if d := f.takeOne(); d.Fence() != (event.Fence{}) {
+		t.Errorf("fence %v, want none", d.Fence())
+	}
+}
+
 func TestAcceptUnderEachGate(t *testing.T) {
 	here := event.Position{Ledger: 1, Entry: 6}
 	ahead := event.Position{Ledger: 2}

@@ -26,6 +26,7 @@ type crowd struct {
 	boxes   *Mailboxes
 	keys    []event.Key
 	inKey   map[event.Key]*atomic.Int32 // deliveries that run
+	fences  map[event.Key]*event.Fence  // of the newest delivery; its key's deliveries take turns at it
 	refused chan address                // to be sent again; holds as many as there are events
 	settled sync.Map                    // address → nothing
 	left    sync.WaitGroup              // events without a final verdict
@@ -74,6 +75,11 @@ func (c *crowd) work(w event.WorkerID) {
 			if n := c.inKey[d.Event.Key].Add(1); n != 1 {
 				c.Errorf("%d deliveries of one key at once", n)
 			}
+			if newest := c.fences[d.Event.Key]; newest.Before(d.Fence()) {
+				*newest = d.Fence()
+			} else {
+				c.Errorf("a delivery of key %q with fence %v after %v", d.Event.Key, d.Fence(), *newest)
+			}
 		}
 		runtime.Gosched()
 		var results []event.Result
@@ -97,7 +103,7 @@ func (c *crowd) moveGates() {
 			runtime.Gosched()
 		}
 		if c.boxes.Running(p) == 0 {
-			c.boxes.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: ownership.Token(i)}}, event.Position{}, &out)
+			c.boxes.SetGates([]ownership.GateChange{{Partition: p, Gate: ownership.Open, Token: ownership.Token(i + 2)}}, event.Position{}, &out)
 		}
 		c.hear(&out)
 	}
@@ -121,12 +127,14 @@ func TestMailboxesUnderConcurrency(t *testing.T) {
 		T:       t,
 		boxes:   NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "me", clock.Now),
 		inKey:   map[event.Key]*atomic.Int32{},
+		fences:  map[event.Key]*event.Fence{},
 		refused: make(chan address, senders*eventsEach),
 		stop:    make(chan struct{}),
 	}
 	for i := range 50 {
 		c.keys = append(c.keys, event.Key(fmt.Sprintf("key-%d", i)))
 		c.inKey[c.keys[i]] = new(atomic.Int32)
+		c.fences[c.keys[i]] = new(event.Fence)
 	}
 	c.boxes.SetGates(openAll(), event.Position{}, &Output{})
 	c.left.Add(senders * eventsEach)

@@ -96,7 +96,7 @@ func (d *diary) delivered(w event.WorkerID, deliveries []event.Delivery) {
 	for i := range deliveries {
 		v := &deliveries[i]
 		d.log.Debug("delivered", "message_id", v.Event.ID.String(), "partition", int(v.Partition),
-			"worker", uint64(w), "attempt", v.Attempt, "fencing_token", v.Token)
+			"worker", uint64(w), "attempt", v.Attempt, "fencing_token", v.Token, "turn", v.Turn)
 	}
 }
 

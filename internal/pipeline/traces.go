@@ -261,7 +261,7 @@ func (t *traces) deliver(deliveries []event.Delivery) {
 			continue
 		}
 		ctx, span := t.tracer.Start(parent(d.Event), "deliver "+d.Event.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(t.about(d.Event)...),
-			trace.WithAttributes(attribute.Int("ringfence.attempt", int(d.Attempt)), attribute.Int64("ringfence.fencing_token", d.Token)))
+			trace.WithAttributes(attribute.Int("ringfence.attempt", int(d.Attempt)), attribute.Int64("ringfence.fencing_token", d.Token), attribute.Int64("ringfence.turn", int64(d.Turn))))
 		if !span.IsRecording() {
 			continue
 		}

@@ -61,6 +61,8 @@ type handling struct {
 	key       event.Key
 	partition ring.Partition
 	token     int64
+	turn      uint64
+	order     int // among all handlers, by their beginnings
 	attempt   uint32
 	result    event.Result
 	begun     time.Duration
@@ -69,8 +71,10 @@ type handling struct {
 }
 
 func (h *handling) String() string {
-	return fmt.Sprintf("%v of %s (partition %d, token %d) at %s", h.id, string(h.key), h.partition, h.token, h.conn.app)
+	return fmt.Sprintf("%v of %s (partition %d, token %d, turn %d) at %s", h.id, string(h.key), h.partition, h.token, h.turn, h.conn.app)
 }
+
+func (h *handling) fence() event.Fence { return event.Fence{Token: h.token, Turn: h.turn} }
 
 func (w *world) newApplication(p *pod) *application {
 	w.apps++
@@ -255,7 +259,7 @@ func (c *conn) deliveries(number, receipt uint64, given []event.Delivery) {
 	c.given = number
 	for _, d := range given {
 		h := &handling{
-			conn: c, id: d.Event.ID, key: d.Event.Key, partition: d.Partition, token: d.Token, attempt: d.Attempt,
+			conn: c, id: d.Event.ID, key: d.Event.Key, partition: d.Partition, token: d.Token, turn: d.Turn, attempt: d.Attempt,
 		}
 		h.item = inbox.Item[handling]{Of: h, ID: d.ID, Partition: uint32(d.Partition)}
 		c.inbox.Give(&h.item)

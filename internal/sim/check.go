@@ -18,6 +18,7 @@ import (
 // checkStart: at most one handler of a key runs, and tokens never fall.
 func (w *world) checkStart(h *handling) {
 	w.count("started")
+	h.order = w.stats["started"]
 	if w.tracing {
 		w.tracef("%s: starts %v", h.conn.app, h)
 	}
@@ -44,8 +45,9 @@ func (w *world) overlapping(o, h *handling) {
 	w.fail("two handlers of one key: %v, since %v, and %v", o, o.begun, h)
 }
 
-// checkEnd: the handler writes to the sink as it ends, if the sink takes its token.
-// Only one that thawed after its deadline may have a stale one.
+// checkEnd: the handler writes to the sink as it ends, if the sink takes its fence. Only
+// one that thawed after its deadline may have a stale one. The sink refuses every handler
+// that began before one whose write it took, also one of the same owner.
 func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
 	if w.tracing {
 		w.tracef("%s: %s %v", h.conn.app, r.Kind, h)
@@ -62,14 +64,27 @@ func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
 	if r.Kind == event.ResultCancelled {
 		return
 	}
-	if h.token < w.sink[h.key] {
+	newest := w.sink[h.key]
+	if h.fence().Before(newest.fence) {
 		w.count("stale_write_refused")
+		if h.token == newest.fence.Token {
+			w.count("stale_write_refused_same_token")
+		}
 		if inTime && !w.p.defiant {
-			w.fail("%v writes after a handler with the token %d", h, w.sink[h.key])
+			w.fail("%v writes after a handler with the fence %v", h, newest.fence)
 		}
 		return
 	}
-	w.sink[h.key] = h.token
+	if h.order < newest.order {
+		w.fail("the sink takes the stale write of %v, which began before a handler that has written with the fence %v", h, newest.fence)
+	}
+	w.sink[h.key] = written{h.fence(), h.order}
+}
+
+// written is the newest write of a key that the sink took.
+type written struct {
+	fence event.Fence
+	order int // of its handler
 }
 
 // checkDied forgets a handler that died with its process.

@@ -48,6 +48,18 @@ func calm(w *world) {
 	}
 }
 
+// twoWorkers is a second worker beside each router: a key that one loses goes to the other.
+func twoWorkers(w *world) {
+	if w.now != 0 {
+		return
+	}
+	w.after(time.Second, func() {
+		for _, p := range w.pods {
+			w.newApplication(p)
+		}
+	})
+}
+
 func promptLog(w *world) {
 	w.strict = true
 	w.p.appendMax, w.p.readMax = 10*time.Millisecond, 8*time.Millisecond

@@ -66,7 +66,7 @@ type world struct {
 	running map[event.Key][]*handling // started, and not known to be over
 	tokens  []int64                   // partition → greatest token that a handler began with
 	opened  []ownership.Token         // partition → token of the newest tenure that opened
-	sink    map[event.Key]int64       // the sink: greatest token that has written
+	sink    map[event.Key]written     // the sink: the newest write, which has the greatest fence
 	overlap int                       // overlaps that defiant handlers made
 
 	lostAllowed bool
@@ -88,7 +88,7 @@ type world struct {
 func newWorld(seed uint64, p params) *world {
 	w := &world{
 		loop: newLoop(seed), p: p, cuts: cuts{}, names: map[ownership.Incarnation]*member{},
-		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]int64{},
+		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]written{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
 	w.spills = seed%4 == 1 // copies blur what some planted bugs do
