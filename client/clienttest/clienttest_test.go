@@ -65,9 +65,9 @@ func TestOutcomes(t *testing.T) {
 // key was lost, and the next event too. What the test has chosen stays.
 func TestFencesGrow(t *testing.T) {
 	r := clienttest.NewRouter(t)
-	seen := make(chan client.Event, 1)
+	seen := make(chan *client.Event, 1)
 	r.Start(func(_ context.Context, e *client.Event) error {
-		seen <- client.Event{Fence: e.Fence, FencingToken: e.FencingToken}
+		seen <- e
 		return errors.New("again")
 	})
 	var before client.Fence

@@ -30,7 +30,7 @@ const (
 	envToken      = "RINGFENCE_FENCING_TOKEN"
 	envTurn       = "RINGFENCE_TURN"
 	envFence      = "RINGFENCE_FENCE" // token and turn as one text, which sorts as fences do
-	exitNotFound  = 127 // the shell's
+	exitNotFound  = 127               // the shell's
 	exitNotUsable = 126
 )
 
