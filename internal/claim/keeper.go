@@ -254,23 +254,17 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 	for ctx.Err() == nil {
 		v := newVisit(p, transport)
 		err := v.run(ctx)
-		if final(err) {
+		switch {
+		case final(err), errors.Is(err, controllog.ErrDenied) && !p.isHeld():
 			return err
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		if !p.isHeld() {
-			if errors.Is(err, controllog.ErrDenied) {
-				return err
-			}
+		case ctx.Err() == nil:
 			p.waitsFor(err)
+			p.keeper.metrics.readers.WithLabelValues("lost").Inc()
+			p.log.Warn("claims not readable; reading them again", "error", err, "pause", pause)
 		}
 		if v.caughtUp {
 			pause = pauseFirst
 		}
-		p.keeper.metrics.readers.WithLabelValues("lost").Inc()
-		p.log.Warn("claims not readable; reading them again", "error", err, "pause", pause)
 		sleep(ctx, pause)
 		pause = min(2*pause, pauseMax)
 	}
