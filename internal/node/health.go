@@ -37,9 +37,10 @@ type Probes struct {
 // Probes returns what to ask for this node's health.
 func (n *Node) Probes() Probes {
 	return Probes{
-		Startup: []Check{{"gossip", n.checkGossip}, {"control_log", n.checkControlLog}},
+		Startup: []Check{{"claim", n.CheckClaim}, {"gossip", n.checkGossip}, {"control_log", n.checkControlLog}},
 		Ready: []Check{
 			{"drain", n.CheckDrain},
+			{"claim", n.CheckClaim},
 			{"member", n.CheckMember},
 			{"application", n.CheckApp},
 			{"lease", n.CheckLease},

@@ -41,6 +41,9 @@ func (n *Node) live(ctx context.Context) error {
 	if n.cfg.Mode == Gossip {
 		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)
 	}
+	if !n.awaitClaims(ctx) {
+		return nil
+	}
 	for {
 		end, err := n.liveOnce(ctx)
 		if err != nil || ctx.Err() != nil {
@@ -190,6 +193,7 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 	l.running = ownership.SetOf(running...)
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
+	hadGen, hadGroup := n.claimedGeneration()
 	return ownership.Config{
 		Group: n.cfg.Group, Name: n.cfg.Name, Inc: l.inc, Version: n.cfg.Build,
 		HashID: ring.HashID, Partitions: ring.Partitions,
@@ -201,7 +205,7 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 
 		PublicKey: string(l.key.Public().(ed25519.PublicKey)),
 		Identity:  n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
-		TokenFloor: ownership.Token(n.floor.Load()),
+		TokenFloor: ownership.Token(n.floor.Load()), HadGroup: hadGroup, HadGen: hadGen,
 	}
 }
 
@@ -257,6 +261,7 @@ func (l *life) SetTable(t *ownership.Table) {
 	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
 	n.pipeline.SetTable(t)
 	n.noteTopics()
+	n.noteBegan(t.Gen)
 	n.shareAllowance()
 	n.look()
 }

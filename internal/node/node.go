@@ -27,6 +27,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/claim"
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/event"
@@ -96,6 +97,8 @@ type Parts struct {
 	Source func(topics []string) *source.Source
 	// ControlLog returns a new transport, for each incarnation. Not with Mode Gossip.
 	ControlLog func() (controllog.Transport, error)
+	// Claims says whether the subscription is this group's; nil: nobody asks. Run runs it.
+	Claims *claim.Keeper
 
 	Registry prometheus.Registerer
 	Log      *slog.Logger
@@ -226,6 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 			run.Stage{Name: "ends", Run: n.learnEnds},
 			run.Stage{Name: "app", Run: n.app.Run},
 			run.Stage{Name: "app streams", Run: n.serveApp},
+			run.Stage{Name: "claims", Run: n.keepClaims},
 		)
 	})
 	wait.Go(func() { n.keepStays(stages) })

@@ -1,0 +1,68 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ringfence/router/internal/claim"
+)
+
+// keepClaims claims the subscription for this group, and ends the node if it belongs to another one.
+func (n *Node) keepClaims(ctx context.Context) error {
+	if n.parts.Claims == nil {
+		<-ctx.Done()
+		return nil
+	}
+	err := n.parts.Claims.Run(ctx)
+	if errors.Is(err, claim.ErrTaken) || errors.Is(err, claim.ErrReleased) {
+		n.log.Error("this router is not of the group that holds its subscription", "error", err)
+		return fmt.Errorf("%w: %w: %w", ErrExit, ErrIdentity, err)
+	}
+	return err
+}
+
+// awaitClaims blocks until the claims are held: before that this node joins no group. It reports false when ctx ended.
+// A drain has nothing to wait for meanwhile.
+func (n *Node) awaitClaims(ctx context.Context) bool {
+	if n.parts.Claims == nil {
+		return true
+	}
+	for {
+		s := n.stay()
+		select {
+		case <-n.parts.Claims.Held():
+			return true
+		case <-ctx.Done():
+			return false
+		case <-s.draining:
+			close(s.left)
+			if !s.next(ctx) {
+				return false
+			}
+		}
+	}
+}
+
+// claimedGeneration returns what the claims say about fencing tokens of groups on this subscription.
+func (n *Node) claimedGeneration() (gen uint32, had bool) {
+	if n.parts.Claims == nil {
+		return 0, false
+	}
+	return n.parts.Claims.Began()
+}
+
+// noteBegan writes into the claims that fencing tokens of a generation are given out.
+func (n *Node) noteBegan(gen uint32) {
+	if n.parts.Claims != nil && n.cfg.Mode == Strict {
+		n.parts.Claims.NoteBegan(gen)
+	}
+}
+
+// CheckClaim returns an error while it is not known whether the subscription is this group's.
+func (n *Node) CheckClaim() error {
+	if n.parts.Claims == nil {
+		return nil
+	}
+	return n.parts.Claims.Check()
+}
