@@ -151,5 +151,10 @@ func throughMemory(cfg config.Config, address string) (broker, error) {
 			c.Topic, c.SendTimeout = cfg.Node.Group, cfg.Ownership.Lease
 			return controllog.NewRemote(c, demov1.NewBrokerServiceClient(log))
 		},
+		claims: func(topic string, _ *slog.Logger) (controllog.Transport, error) {
+			c := controllog.DefaultRemoteConfig()
+			c.Topic = topic
+			return controllog.NewRemote(c, demov1.NewBrokerServiceClient(log))
+		},
 	}, nil
 }

@@ -28,6 +28,7 @@ import (
 type testGroup struct {
 	broker  *membroker.Broker
 	log     *controllog.Mem
+	claims  *controllog.Mem
 	members map[string]*testMember
 	seed    string // where the others find the first one
 }
@@ -92,7 +93,7 @@ func freeAddress(t *testing.T) string {
 // them own something and agree.
 func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup {
 	t.Helper()
-	g := &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), members: map[string]*testMember{}}
+	g := &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), members: map[string]*testMember{}}
 	for _, name := range names {
 		g.start(t, name, handle)
 	}
@@ -115,6 +116,7 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 			return source.NewMem(from, g.broker, metrics, log)
 		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
+		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return g.claims, nil },
 	}
 	g.members[name] = &testMember{admin: cfg.Admin.Listen}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

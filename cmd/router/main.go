@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/node"
 )
 
@@ -50,6 +51,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, node.ErrDrainTimeout):
 		return exitUndrain
+	case errors.Is(err, controllog.ErrDenied):
+		return exitUsage
 	case errors.Is(err, node.ErrIdentity):
 		return exitIdentity
 	}

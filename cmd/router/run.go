@@ -57,15 +57,16 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 	return loaded, nil
 }
 
-// broker is where events and the control log come from.
+// broker is where events, the control log and the claims come from.
 type broker struct {
 	// open makes sure, once and before the others, that we are let in; nil: nobody asks.
 	open       func(context.Context, *tlsconf.Metrics, *slog.Logger) error
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
+	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: nobody claims anything
 }
 
-// throughPulsar reads events and the control log from Pulsar, each with a client of
+// throughPulsar reads events, the control log and the claims from Pulsar, each with a client of
 // its own: the backpressure of events must not delay Beats.
 func throughPulsar(cfg config.Config) broker {
 	var door *pulsarDoor
@@ -89,6 +90,9 @@ func throughPulsar(cfg config.Config) broker {
 			c.Topic = cfg.ControlTopic()
 			c.SendTimeout = cfg.Ownership.Lease
 			return controllog.NewPulsar(c, door.options(), log)
+		},
+		claims: func(topic string, log *slog.Logger) (controllog.Transport, error) {
+			return claimsAt(door, topic, log)
 		},
 	}
 }
@@ -175,7 +179,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 	nodeConfig := nodeConfigOf(cfg)
 	nodeConfig.PeerAddr = l.peerAddr
 	noteMemoryBound(nodeConfig, cfg.Pulsar.Config, registry, log)
-	return node.New(nodeConfig, node.Parts{
+	parts := node.Parts{
 		Key:         extractor,
 		AppListener: l.app, PeerListener: l.peer,
 		AppCreds: l.appCreds, ServerCreds: l.peerServer, ClientCreds: l.peerClient,
@@ -186,7 +190,15 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		},
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
 		Registry:   registry, Log: log, Sight: sight,
-	})
+	}
+	claims, err := newClaims(cfg, b, registry, log)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if b.claims != nil {
+		parts.Claims = claims
+	}
+	return node.New(nodeConfig, parts)
 }
 
 // nodeConfigOf returns what a node is told, but for its address.
