@@ -79,6 +79,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
+	root.AddCommand(groupCommand())
 	root.AddCommand(doctorCommand())
 	root.AddCommand(demoCommands()...)
 	root.AddCommand(devCommand())

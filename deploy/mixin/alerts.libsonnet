@@ -108,6 +108,23 @@
             'a router whose settings are not those of the group tried to take part; the log of this router names them with both values.',
           ),
           alert(
+            'RingfenceClaimNotHeld',
+            'warning',
+            ring(member),
+            one('ringfence_claim_held') + ' == 0',
+            'A router waits for the claim on its subscription.',
+            'the claims topic has not been read or cannot be written: the router does nothing. /readyz says why.',
+            '5m',
+          ),
+          alert(
+            'RingfenceClaimRefused',
+            'warning',
+            ring(member),
+            'sum by (job, instance) (%s) > 0' % increase('ringfence_claim_records_total', '15m', ['result=~"refused|malformed|version"']),
+            'Another group wants this subscription.',
+            'a group with other settings was refused, or strange records stand in the claims topic; the log of this router says which.',
+          ),
+          alert(
             'RingfenceTopicsNotConsumed',
             'warning',
             ring(member),

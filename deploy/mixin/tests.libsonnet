@@ -87,6 +87,15 @@ local cases = {
     fires: [s('ringfence_forward_other_settings_total', a, '0 1x10'), s('ringfence_membership_other_settings_total', a, '0x10')],
     quiet: [s('ringfence_forward_other_settings_total', a, '3x10'), s('ringfence_membership_other_settings_total', a, '1x10')],
   },
+  RingfenceClaimNotHeld: {
+    fires: [s('ringfence_claim_held', a, '0x20')],
+    quiet: [s('ringfence_claim_held', a, '0x3 1x20')],
+    value: '0',
+  },
+  RingfenceClaimRefused: {
+    fires: [s('ringfence_claim_records_total', a, '0 1x10', 'result="refused"')],
+    quiet: [s('ringfence_claim_records_total', a, '3x10', 'result="refused"'), s('ringfence_claim_records_total', a, '0+1x10', 'result="confirmed"')],
+  },
   RingfenceTopicsNotConsumed: {
     fires: [s('ringfence_node_topics_not_consumed', a, '2x30')],
     quiet: [s('ringfence_node_topics_not_consumed', a, '2x5 0x30')],

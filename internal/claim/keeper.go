@@ -206,7 +206,7 @@ func (p *place) run(ctx context.Context) error {
 	case errors.Is(err, ErrTaken) || errors.Is(err, ErrReleased) || !p.keeper.cfg.Optional:
 		return err
 	}
-	p.log.Warn("going on without the claim: nothing keeps another group off this subscription", "error", err)
+	p.log.Warn("going on without the claim", "error", err)
 	p.wasRead()
 	p.hold(nil)
 	<-ctx.Done()
@@ -240,7 +240,7 @@ func (p *place) losePatience(ctx context.Context) {
 	case <-ctx.Done():
 	case <-p.held:
 	case <-timer.C:
-		p.log.Warn("going on without the claim, and trying again: nothing keeps another group off this subscription",
+		p.log.Warn("going on without the claim",
 			"error", p.keeper.Check())
 		p.wasRead()
 		p.hold(nil)
@@ -260,7 +260,7 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 		case ctx.Err() == nil:
 			p.waitsFor(err)
 			p.keeper.metrics.readers.WithLabelValues("lost").Inc()
-			p.log.Warn("claims not readable; reading them again", "error", err, "pause", pause)
+			p.log.Warn("claims topic not readable; trying again", "error", err, "pause", pause)
 		}
 		if v.caughtUp {
 			pause = pauseFirst
@@ -435,9 +435,9 @@ func (v *visit) report(at event.Position, r Record, result Result) {
 	}
 	switch result {
 	case Malformed, Later:
-		v.log.Warn("claim not readable: ignored", "position", at.String(), "reason", string(result))
+		v.log.Warn("claim record ignored", "position", at.String(), "reason", string(result))
 	case Refused:
-		v.log.Warn("a claim or release by another group was refused", "position", at.String(),
+		v.log.Warn("claim of another group refused", "position", at.String(),
 			"resources", shown(r.Resources), "differs", v.keeper.cfg.Identity.Against(r.Identity).String())
 	case Released:
 		v.log.Info("claim released", "position", at.String(), "resources", shown(r.Resources), "force", r.Force)
@@ -496,7 +496,7 @@ func (v *visit) consider(endKnown bool) error {
 		return nil
 	}
 	if v.owned && len(verdict.Free) > 0 && v.appending == nil && !v.unread && !v.paused {
-		v.log.Warn("the claims topic has lost this group's claim: writing it again. Was the topic deleted, or has its namespace a message TTL?")
+		v.log.Warn("claim lost; writing it again")
 	}
 	return v.write(gen, began)
 }
@@ -551,7 +551,7 @@ func (e *TakenError) Error() string {
 	}
 	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or settings of its own; "+
 		"if the settings are to change for good, stop the group and run `router group release` "+
-		"(docs/operations.md#changing-what-a-group-is)", ErrTaken, strings.Join(all, "; "), e.Topic)
+		"(docs/operations.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
 }
 
 // resourcesShown is how many resources an error or a line names.

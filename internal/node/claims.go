@@ -16,7 +16,7 @@ func (n *Node) keepClaims(ctx context.Context) error {
 	}
 	err := n.parts.Claims.Run(ctx)
 	if errors.Is(err, claim.ErrTaken) || errors.Is(err, claim.ErrReleased) {
-		n.log.Error("this router is not of the group that holds its subscription", "error", err)
+		n.log.Error("the subscription belongs to another group", "error", err)
 		return fmt.Errorf("%w: %w: %w", ErrExit, ErrIdentity, err)
 	}
 	return err

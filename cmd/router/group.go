@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/claim"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/tlsconf"
+)
+
+const (
+	groupTimeout = 60 * time.Second // of a whole command, without the wait for Beats
+	aliveTimeout = 5 * time.Second  // in which every member that lives writes a Beat, whatever its ownership.profile
+)
+
+func groupCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "group",
+		Short: "Say which group a subscription belongs to, and end that",
+		Args:  aVerb, RunE: aVerb,
+	}
+	cmd.AddCommand(groupShowCommand(), groupReleaseCommand())
+	return cmd
+}
+
+func groupShowCommand() *cobra.Command {
+	var file string
+	var o outputForm
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show which group holds the subscription, the retry topic and the control topic of these settings",
+		Long: `Show which group holds the subscription on each topic, and the control topic, of these
+settings; with which settings, and which of them differ; and up to which generation fencing
+tokens were given out. It reads the claims topics of the namespaces, and makes one that is
+not there yet.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := load(cmd, file)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), groupTimeout)
+			defer cancel()
+			logs, err := openGroupLogs(ctx, loaded.Config)
+			if err != nil {
+				return err
+			}
+			claims, err := logs.show(ctx, loaded.Config)
+			if err != nil {
+				return err
+			}
+			return o.show(cmd.OutOrStdout(), claims, func(p *page) { showClaims(p, claims) })
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	config.AddFlags(cmd.Flags())
+	o.addTo(cmd)
+	return cmd
+}
+
+func groupReleaseCommand() *cobra.Command {
+	var file string
+	var force bool
+	var topics []string
+	cmd := &cobra.Command{
+		Use:   "release",
+		Short: "End the claim of a group that was stopped, so that one with other settings can take its place",
+		Long: `End the claim of a group that was stopped, so that one with other settings can take its
+place. It refuses while members write to the control topic, and if the group that holds the
+claim has other settings than these.
+
+Routers that still run end with exit code 5 when their claim is released by force. What
+fencing tokens were given out stays known: a new control topic needs a higher
+ownership.generation.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := load(cmd, file)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), groupTimeout+aliveTimeout)
+			defer cancel()
+			logs, err := openGroupLogs(ctx, loaded.Config)
+			if err != nil {
+				return err
+			}
+			return logs.release(ctx, loaded.Config, releaseOptions{force: force, topics: topics}, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML: those with which the group ran")
+	cmd.Flags().BoolVar(&force, "force", false, "whoever the holder is, and even if members live: they end")
+	cmd.Flags().StringSliceVar(&topics, "topic", nil, "release only the subscription on this topic, as after it was taken out of pulsar.topics; repeatable")
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// groupLogs opens the logs that tell about groups.
+type groupLogs struct {
+	claims  func(topic string) (controllog.Transport, error)
+	control func(topic string) (controllog.Transport, error)
+	alive   time.Duration
+}
+
+// openGroupLogs makes sure that the broker lets us in.
+func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	door, err := newPulsarDoor(cfg.Pulsar, tlsconf.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		return groupLogs{}, usageError{err}
+	}
+	if mends, err := door.greet(ctx, cfg.Pulsar.Topics[0]); err != nil {
+		if !mends {
+			err = usageError{err}
+		}
+		return groupLogs{}, err
+	}
+	open := func(topic string) (controllog.Transport, error) { return claimsAt(door, topic, log) }
+	return groupLogs{claims: open, control: open, alive: aliveTimeout}, nil
+}
+
+// shownClaim is what is known about one resource.
+type shownClaim struct {
+	Topic       string            `json:"topic"` // the claims topic
+	Resource    string            `json:"resource"`
+	Held        string            `json:"held"` // by: nobody, this group, another group
+	Released    bool              `json:"released,omitempty"`
+	Forced      bool              `json:"forced,omitempty"`
+	Since       string            `json:"since,omitempty"` // position in the claims topic
+	Began       bool              `json:"began"`           // fencing tokens were given out
+	Generation  uint32            `json:"generation"`      // of them, at most
+	Settings    []shownSetting    `json:"settings,omitempty"`
+	Differences []shownDifference `json:"differences,omitempty"`
+
+	holder identity.Identity // nil: nobody
+}
+
+type shownSetting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+type shownDifference struct {
+	Name   string `json:"name"`
+	Ours   string `json:"ours"`
+	Theirs string `json:"theirs"`
+}
+
+// The words for a holder.
+const (
+	heldByNobody  = "nobody"
+	heldByUs      = "this group"
+	heldByAnother = "another group"
+)
+
+// show reads what the claims topics say about what these settings would claim.
+func (g groupLogs) show(ctx context.Context, cfg config.Config) ([]shownClaim, error) {
+	places, err := claimedBy(cfg)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	ours := cfg.Identity()
+	var all []shownClaim
+	for _, p := range places {
+		fold, err := g.look(ctx, p.Topic, func(*claim.Fold) (*claim.Record, error) { return nil, nil })
+		if err != nil {
+			return nil, err
+		}
+		for _, resource := range p.Resources {
+			all = append(all, shownClaimOf(p, resource, fold.State(resource), ours))
+		}
+	}
+	return all, nil
+}
+
+func (g groupLogs) look(ctx context.Context, topic string, change func(*claim.Fold) (*claim.Record, error)) (*claim.Fold, error) {
+	log, err := g.claims(topic)
+	if err != nil {
+		return nil, err
+	}
+	fold, err := claim.Look(ctx, log, change)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", topic, err)
+	}
+	return fold, nil
+}
+
+func shownClaimOf(p claim.Place, resource string, s claim.State, ours identity.Identity) shownClaim {
+	c := shownClaim{
+		Topic: p.Topic, Resource: resource, Held: heldByNobody, Released: s.Released, Forced: s.Forced,
+		Began: s.Began, Generation: s.Gen, holder: s.Holder,
+	}
+	if s.Since != (event.Position{}) {
+		c.Since = s.Since.String()
+	}
+	if s.Holder == nil {
+		return c
+	}
+	c.Held = heldByUs
+	for _, setting := range s.Holder {
+		c.Settings = append(c.Settings, shownSetting(setting))
+	}
+	for _, d := range ours.Against(s.Holder) {
+		c.Held = heldByAnother
+		c.Differences = append(c.Differences, shownDifference(d))
+	}
+	return c
+}
+
+func showClaims(p *page, claims []shownClaim) {
+	var rows [][]string
+	for _, c := range claims {
+		tokens := "none given out"
+		if c.Began {
+			tokens = fmt.Sprintf("up to generation %d", c.Generation)
+		}
+		held := c.Held
+		if c.Released {
+			held += ", released"
+		}
+		rows = append(rows, []string{c.Resource, held, tokens})
+	}
+	p.table([]string{"RESOURCE", "HELD BY", "FENCING TOKENS"}, rows)
+	for _, c := range claims {
+		for _, d := range c.Differences {
+			p.alarm("%s: %s", c.Resource, identity.Difference(d))
+		}
+	}
+}
+
+type releaseOptions struct {
+	force  bool
+	topics []string // the subscription on these alone
+}
+
+// release ends the claims, unless somebody has to be asked first.
+func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOptions, out io.Writer) error {
+	if len(o.topics) > 0 {
+		cfg.Pulsar.Topics = o.topics
+	}
+	claims, err := g.show(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	claims = slices.DeleteFunc(claims, func(c shownClaim) bool { return c.holder == nil || !o.takes(c, cfg) })
+	if len(claims) == 0 {
+		fmt.Fprintln(out, "nothing to release: nobody holds what these settings claim")
+		return nil
+	}
+	if !o.force {
+		for _, c := range claims {
+			if c.Held == heldByAnother {
+				return fmt.Errorf("%w: %s is held with other settings: %s. Release it with those, or with --force",
+					node.ErrIdentity, c.Resource, cfg.Identity().Against(c.holder))
+			}
+		}
+		if err := g.nobodyLives(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	done := map[string]bool{}
+	for _, c := range claims {
+		if done[c.Topic] {
+			continue
+		}
+		done[c.Topic] = true
+		r := &claim.Record{Identity: cfg.Identity(), Release: true, Force: o.force}
+		for _, other := range claims {
+			if other.Topic == c.Topic {
+				r.Resources = append(r.Resources, other.Resource)
+			}
+		}
+		fold, err := g.look(ctx, c.Topic, func(*claim.Fold) (*claim.Record, error) { return r, nil })
+		if err != nil {
+			return err
+		}
+		for _, resource := range r.Resources {
+			if fold.State(resource).Holder != nil {
+				return fmt.Errorf("%w: %s was claimed by another group meanwhile", node.ErrIdentity, resource)
+			}
+			fmt.Fprintf(out, "released: %s\n", resource)
+		}
+	}
+	return nil
+}
+
+// takes reports whether a resource is one of those that are to be released.
+func (o releaseOptions) takes(c shownClaim, cfg config.Config) bool {
+	if len(o.topics) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(o.topics, func(topic string) bool {
+		return c.Resource == claim.Subscription(source.FullTopicName(topic), cfg.Pulsar.Subscription)
+	})
+}
+
+// What ends the wait for Beats.
+var (
+	errAlive = errors.New("members of the group live")
+	errQuiet = errors.New("no Beat came")
+)
+
+// nobodyLives listens to the control topic for the Beat of a member.
+func (g groupLogs) nobodyLives(ctx context.Context, cfg config.Config) error {
+	if modeOf(cfg) == node.Gossip {
+		return usageError{errors.New("with ownership.mode gossip nothing tells whether members live: stop them, and use --force")}
+	}
+	topic := cfg.ControlTopic()
+	log, err := g.control(topic)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { end(log.Run(ctx)) })
+	running.Go(func() {
+		var quiet *time.Timer
+		err := log.Tail(ctx, event.Position{}, 1000, func() {
+			quiet = time.AfterFunc(g.alive, func() { end(errQuiet) })
+		}, func(e controllog.Entry) {
+			r, err := controllog.Decode(cfg.Node.Group, e.Data)
+			if _, beats := r.Body.(*ownership.Beat); err == nil && beats {
+				end(errAlive)
+			}
+		})
+		if quiet != nil {
+			quiet.Stop()
+		}
+		end(err)
+	})
+	running.Wait()
+	switch err := context.Cause(ctx); {
+	case errors.Is(err, errQuiet):
+		return nil
+	case errors.Is(err, errAlive):
+		return fmt.Errorf("%w: they write Beats to %s. Stop them first; --force ends them, and their handlers run on until their deadlines", errAlive, topic)
+	default:
+		return fmt.Errorf("whether members live is not known: %w; --force does not ask", err)
+	}
+}
