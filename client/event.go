@@ -33,6 +33,9 @@ type Event struct {
 	Attempt int
 	// Redelivery is how often Pulsar had delivered the event before.
 	Redelivery int
+	// SchemaVersion is the version of the payload's schema, as Pulsar's registry numbers the
+	// schemas of Topic, nil when the producer gave none.
+	SchemaVersion []byte
 	// Fence is greater than that of any earlier delivery of the key. Pass it to your
 	// database with every write.
 	Fence Fence

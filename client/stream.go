@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -338,9 +339,12 @@ func setOf[T comparable](values []T) map[T]bool {
 }
 
 // slab is how many events, or properties, share an allocation. A handler that runs for
-// long keeps its whole slab, so it is not as large as a frame. 30 events of 272 bytes fill
-// their 8 KiB.
-const slab = 30
+// long keeps its whole slab, so it is not as large as a frame. Events fill slabBytes, a size
+// in which allocations come.
+const (
+	slabBytes = 8 << 10
+	slab      = slabBytes / int(unsafe.Sizeof(Event{}))
+)
 
 // arrivals makes events of the deliveries of a frame while it is read.
 type arrivals struct {
@@ -403,6 +407,9 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 	}
 	e.Attempt, e.Redelivery = int(d.Attempt), int(d.Redelivery)
 	e.Fence, e.FencingToken = Fence{Token: d.Token, Turn: d.Turn}, d.Token
+	if d.SchemaVersion != "" {
+		e.SchemaVersion = []byte(d.SchemaVersion)
+	}
 	e.run.item.Of, e.run.item.ID, e.run.item.Partition = e, event.DeliveryID(d.ID), d.Partition
 	e.run.stream = s
 }

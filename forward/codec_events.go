@@ -17,6 +17,7 @@ const (
 	eventsNames  = 4
 	eventsEvents = 5
 	eventsRelay  = 6
+	eventsSchema = 7
 
 	eventHandle     = 1
 	eventPartition  = 2
@@ -36,13 +37,15 @@ const (
 	eventFirstError = 16
 	eventLastError  = 17
 	eventCrashes    = 18
+	eventSchema     = 20
 )
 
 // eventsScratch is what encoding a frame needs besides the frame. It is kept for the next one.
 type eventsScratch struct {
-	topics table
-	names  table
-	read   byte // by readAhead: what nobody uses would not be read
+	topics  table
+	names   table
+	schemas table
+	read    byte // by readAhead: what nobody uses would not be read
 }
 
 // aheadMax is for how many events memory is read ahead: it must still be in the cache
@@ -113,7 +116,7 @@ func (f *eventsFrame) marshal() mem.BufferSlice {
 	}
 	body := pooled(f.bodyMax(), f.putBody)
 	s := &f.scratch
-	tables := s.topics.size() + s.names.size()
+	tables := s.topics.size() + s.names.size() + s.schemas.size()
 	length := sizeUint(f.number) + tables + body.Len()
 	if !f.epoch.IsZero() {
 		length += sizeBytes(sizePosition(f.epoch))
@@ -130,6 +133,7 @@ func (f *eventsFrame) marshal() mem.BufferSlice {
 	}
 	head = s.topics.append(head, eventsTopics)
 	head = s.names.append(head, eventsNames)
+	head = s.schemas.append(head, eventsSchema)
 	return mem.BufferSlice{mem.SliceBuffer(head), body}
 }
 
@@ -168,6 +172,7 @@ func (f *eventsFrame) putBody(b []byte) int {
 	s := &f.scratch
 	s.topics.reset()
 	s.names.reset()
+	s.schemas.reset()
 	i := 0
 	for at, ev := range f.events {
 		if at%aheadMax == 0 {
@@ -219,12 +224,16 @@ func (s *eventsScratch) putFields(b []byte, i int, ev *event.Event) int {
 	i = putNumber(b, i, eventTime<<3, uint64(ev.EventTime))
 	i = putNumber(b, i, eventRedelivery<<3, uint64(ev.Redelivery))
 	i = putNumber(b, i, eventRound<<3, uint64(ev.Round))
-	if ev.FirstError == "" && ev.LastError == "" && ev.Crashes == 0 {
+	if ev.FirstError == "" && ev.LastError == "" && ev.Crashes == 0 && ev.SchemaVersion == "" {
 		return i
 	}
 	b = appendString(b[:i], eventFirstError, ev.FirstError) // their tags have two bytes
 	b = appendString(b, eventLastError, ev.LastError)
-	return len(appendUint(b, eventCrashes, uint64(ev.Crashes)))
+	b = appendUint(b, eventCrashes, uint64(ev.Crashes))
+	if ev.SchemaVersion != "" {
+		b = appendUint(b, eventSchema, 1+uint64(s.schemas.add(ev.SchemaVersion)))
+	}
+	return len(b)
 }
 
 func (s *eventsScratch) putProperty(b []byte, i int, p *event.Property) int {

@@ -25,7 +25,7 @@ const testFrameMax = 8 << 20
 
 // protoEvents is the frame as the generated code sees it.
 func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
-	var topics, names table
+	var topics, names, schemas table
 	body := &peerv1.Events{Number: f.number, Relay: f.relay, Epoch: protoPosition(f.epoch)}
 	for _, ev := range f.events {
 		e := &peerv1.Event{
@@ -34,12 +34,18 @@ func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 			Topic: uint32(topics.add(ev.Topic)), Attempts: ev.Attempts, PublishTimeMs: ev.PublishTime, EventTimeMs: ev.EventTime,
 			RedeliveryCount: ev.Redelivery, Round: ev.Round, Crashes: ev.Crashes, FirstError: ev.FirstError, LastError: ev.LastError,
 		}
+		if ev.SchemaVersion != "" {
+			e.SchemaVersion = 1 + uint32(schemas.add(ev.SchemaVersion))
+		}
 		for _, p := range ev.Properties {
 			e.Properties = append(e.Properties, &peerv1.Property{Name: uint32(names.add(p.Name)), Value: p.Value})
 		}
 		body.Events = append(body.Events, e)
 	}
 	body.Topics, body.Names = topics.list, names.list
+	for _, version := range schemas.list {
+		body.SchemaVersions = append(body.SchemaVersions, []byte(version))
+	}
 	return &peerv1.ForwardRequest{Receipt: f.receipt, Frame: &peerv1.ForwardRequest_Events{Events: body}}
 }
 
@@ -81,6 +87,7 @@ func drawEvent(t *rapid.T) *event.Event {
 		PublishTime: rapid.Int64().Draw(t, "publish time"), EventTime: rapid.Int64().Draw(t, "event time"),
 		Redelivery: rapid.Uint32().Draw(t, "redelivery"), Round: rapid.Uint32().Draw(t, "round"), Crashes: rapid.Uint32().Draw(t, "crashes"),
 		FirstError: text.Draw(t, "first error"), LastError: text.Draw(t, "last error"),
+		SchemaVersion: rapid.SampledFrom([]string{"", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version"),
 	}
 	for range rapid.IntRange(0, 5).Draw(t, "properties") {
 		name := rapid.SampledFrom([]string{"", "a", "b", "traceparent"}).Draw(t, "name")

@@ -13,9 +13,10 @@ import (
 
 // eventsParser decodes the body of one Events message. What it makes is allocated for
 // many events at once, but for so few that one which stays keeps few others alive. Only
-// topics are copied, since they outlive their events in labels and copies.
+// topics and schema versions are copied, since they outlive their events in labels and copies.
 type eventsParser struct {
 	topics, names []string
+	schemas       []string
 	tabled        bool // these, and all else but the events, are read
 
 	full  [][]event.Event // blocks
@@ -27,7 +28,8 @@ type eventsParser struct {
 	propertiesMax int              // of the frame; and it needs no more names
 	usual         int              // how many the event before had
 
-	size, rest int // of the present event, and of what is behind it
+	size, rest int    // of the present event, and of what is behind it
+	schema     uint64 // of the present event: the index of its schema version plus 1, 0 when it has none
 }
 
 // blockMax is how many events are allocated at once, and properties for how many.
@@ -108,6 +110,10 @@ func (p *eventsParser) parseOther(f *eventsFrame, r *reader) error {
 		if p.names = append(p.names, alias(r.value)); len(p.names) > p.propertiesMax {
 			return fmt.Errorf("%w: more than %d names", errFrame, p.propertiesMax)
 		}
+	case r.is(eventsSchema, protowire.BytesType):
+		if p.schemas = append(p.schemas, string(r.value)); len(p.schemas) > frameItemsMax {
+			return fmt.Errorf("%w: more than %d schema versions", errFrame, frameItemsMax)
+		}
 	}
 	return nil
 }
@@ -152,6 +158,7 @@ func (p *eventsParser) parseEvent(b []byte, ev *event.Event) (err error) {
 	v, i = text(b, i, eventKey<<3|bytesType)
 	ev.Key = event.Key(alias(v))
 	ev.Payload, i = text(b, i, eventPayload<<3|bytesType)
+	p.schema = 0
 	start := len(p.properties) // of this event's: they stand together
 	for {
 		property, next := text(b, i, eventProperties<<3|bytesType)
@@ -193,6 +200,8 @@ func (p *eventsParser) complete(ev *event.Event, topic uint64) error {
 	switch {
 	case topic >= uint64(len(p.topics)):
 		return fmt.Errorf("%w: topic %d of %d", errFrame, topic, len(p.topics))
+	case p.schema > uint64(len(p.schemas)):
+		return fmt.Errorf("%w: schema version %d of %d", errFrame, p.schema, len(p.schemas))
 	case ev.Handle == 0:
 		return fmt.Errorf("%w: an event without a handle", errFrame)
 	case ev.Partition >= ring.Partitions:
@@ -201,6 +210,9 @@ func (p *eventsParser) complete(ev *event.Event, topic uint64) error {
 		return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(ev.Key), event.KeyMax)
 	}
 	ev.Topic = p.topics[topic]
+	if p.schema > 0 {
+		ev.SchemaVersion = p.schemas[p.schema-1]
+	}
 	return nil
 }
 
@@ -215,6 +227,8 @@ func (p *eventsParser) parseFields(b []byte, ev *event.Event, start int, topic u
 			return start, topic, err
 		case r.is(eventTopic, protowire.VarintType):
 			topic = r.n
+		case r.is(eventSchema, protowire.VarintType):
+			p.schema = r.n
 		case r.is(eventProperties, protowire.BytesType):
 			if start, err = p.parseProperty(r.value, start); err != nil {
 				return start, topic, err

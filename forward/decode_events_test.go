@@ -15,7 +15,7 @@ import (
 )
 
 func someParser() *eventsParser {
-	return &eventsParser{topics: []string{"t0", "t1", "t2"}, names: []string{"n0", "n1", "n2", "n3"}, propertiesMax: 100, size: 1}
+	return &eventsParser{topics: []string{"t0", "t1", "t2"}, names: []string{"n0", "n1", "n2", "n3"}, schemas: []string{"s0", "s1"}, propertiesMax: 100, size: 1}
 }
 
 // generally decodes an event as parseEvent does, but expects no field in any place.
@@ -31,6 +31,8 @@ func generally(b []byte) (*event.Event, error) {
 			return ev, p.complete(ev, topic)
 		case r.is(eventTopic, protowire.VarintType):
 			topic = r.n
+		case r.is(eventSchema, protowire.VarintType):
+			p.schema = r.n
 		case r.is(eventProperties, protowire.BytesType):
 			name, value := uint64(0), ""
 			for inner := (reader{rest: r.value}); ; {
@@ -84,6 +86,12 @@ func TestEventInAnyOrder(t *testing.T) {
 			s.topics.add(topic)
 		}
 		ev.Topic = rapid.SampledFrom(s.topics.list).Draw(t, "one of the topics")
+		if ev.SchemaVersion != "" {
+			ev.SchemaVersion = rapid.SampledFrom(someParser().schemas).Draw(t, "one of the schema versions")
+		}
+		for _, version := range someParser().schemas {
+			s.schemas.add(version)
+		}
 		for _, name := range someParser().names {
 			s.names.add(name)
 		}

@@ -356,6 +356,7 @@ func wireEvent(e *client.Event) event.Event {
 	out := event.Event{
 		ID:    event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: int32(e.ID.Batch), TopicPartition: int32(e.ID.TopicPartition)},
 		Topic: e.Topic, Key: event.Key(e.Key), Partition: ring.PartitionOf(e.Key), Payload: e.Payload, Redelivery: uint32(e.Redelivery),
+		SchemaVersion: string(e.SchemaVersion),
 	}
 	for _, p := range e.Properties {
 		out.Properties = append(out.Properties, event.Property(p))

@@ -68,10 +68,11 @@ func (f *FromRouter) unmarshal(b []byte) error {
 func (f *FromRouter) reset() {
 	clear(f.topics) // they alias the frame before
 	clear(f.names)
+	clear(f.schemas)
 	*f = FromRouter{
 		To:       f.To,
 		delivery: Delivery{Properties: f.delivery.Properties[:0]},
-		topics:   f.topics[:0], names: f.names[:0], tokens: f.tokens[:0],
+		topics:   f.topics[:0], names: f.names[:0], schemas: f.schemas[:0], tokens: f.tokens[:0],
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 
 // message is the frame as the generated code has it: the other way to say the same.
 func (f *ToWorker) message() *appv1.WorkResponse {
-	topics, tokens, names := newTable[string](), newTable[int64](), newTable[string]()
+	topics, tokens, names, schemas := newTable[string](), newTable[int64](), newTable[string](), newTable[string]()
 	d := &appv1.Deliveries{Number: f.Number}
 	for _, x := range f.Deliveries {
 		ev := x.Event
@@ -35,12 +35,18 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 			Topic: topics.index(text(ev.Topic)), Token: tokens.index(x.Token), PublishTimeMs: ev.PublishTime, EventTimeMs: ev.EventTime,
 			Attempt: x.Attempt, Traceparent: text(ev.Trace()), RedeliveryCount: ev.Redelivery, Turn: x.Turn,
 		}
+		if ev.SchemaVersion != "" {
+			w.SchemaVersion = 1 + schemas.index(ev.SchemaVersion)
+		}
 		for _, p := range ev.Properties {
 			w.Properties = append(w.Properties, &appv1.Property{Name: names.index(text(p.Name)), Value: text(p.Value)})
 		}
 		d.Deliveries = append(d.Deliveries, w)
 	}
 	d.Topics, d.Tokens, d.Names = topics.list, tokens.list, names.list
+	for _, version := range schemas.list {
+		d.SchemaVersions = append(d.SchemaVersions, []byte(version))
+	}
 	return &appv1.WorkResponse{Receipt: f.Receipt, Frame: &appv1.WorkResponse_Deliveries{Deliveries: d}}
 }
 
@@ -53,7 +59,7 @@ func (f *ToWorker) decoded() []Delivery {
 			ID: uint64(x.ID), Partition: uint32(x.Partition), Key: string(ev.Key), Payload: ev.Payload,
 			Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, Batch: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
 			Topic: text(ev.Topic), Token: x.Token, PublishTime: ev.PublishTime, EventTime: ev.EventTime,
-			Attempt: x.Attempt, Traceparent: text(ev.Trace()), Redelivery: ev.Redelivery, Turn: x.Turn,
+			Attempt: x.Attempt, Traceparent: text(ev.Trace()), Redelivery: ev.Redelivery, Turn: x.Turn, SchemaVersion: ev.SchemaVersion,
 		}
 		for _, p := range ev.Properties {
 			d.Properties = append(d.Properties, event.Property{Name: text(p.Name), Value: text(p.Value)})
@@ -125,6 +131,7 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 						return event.Property{Name: names.Draw(t, "name"), Value: words.Draw(t, "value")}
 					}), 0, 4).Draw(t, "properties"),
 					PublishTime: rapid.Int64().Draw(t, "publish"), EventTime: rapid.Int64().Draw(t, "event"), Redelivery: rapid.Uint32().Draw(t, "redelivery"),
+					SchemaVersion: rapid.SampledFrom([]string{"", "", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version"),
 				},
 			}
 		}), 0, 20).Draw(t, "deliveries"),

@@ -118,7 +118,16 @@ func (f *FromRouter) readTokens(packed []byte) bool {
 
 // readDeliveries reads the deliveries, which are the rest of the frame.
 func (f *FromRouter) readDeliveries(b []byte) bool {
-	f.To.Begin(count(b))
+	n, tail := count(b)
+	b = b[:len(b)-len(tail)]
+	for len(tail) > 0 { // what the deliveries refer to by index, and yet stands behind them
+		var version []byte
+		if version, tail = chunk(tail, 7<<3|length); version == nil {
+			return false
+		}
+		f.schemas = append(f.schemas, alias(version))
+	}
+	f.To.Begin(n)
 	d := &f.delivery
 	for len(b) > 0 {
 		if !begins(b, 5<<3|length) {
@@ -133,8 +142,8 @@ func (f *FromRouter) readDeliveries(b []byte) bool {
 	return true
 }
 
-// count returns how many deliveries there are, as far as it can read.
-func count(b []byte) (n int) {
+// count returns how many deliveries there are, as far as it can read, and what follows.
+func count(b []byte) (n int, rest []byte) {
 	for begins(b, 5<<3|length) {
 		before := len(b)
 		if _, b = chunk(b, 5<<3|length); len(b) == before {
@@ -142,11 +151,11 @@ func count(b []byte) (n int) {
 		}
 		n++
 	}
-	return n
+	return n, b
 }
 
 func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
-	var partition, batch, topicPartition, topic, token, published, happened, attempt, redelivery uint64
+	var partition, batch, topicPartition, topic, token, published, happened, attempt, redelivery, schema uint64
 	var ledger, entry uint64
 	var key, trace []byte
 	d.ID, b = number(b, 1<<3|varint)
@@ -172,7 +181,8 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 	trace, b = chunk(b, 15<<3|length)
 	redelivery, b = farNumber(b, redeliveryTag)
 	d.Turn, b = farNumber(b, turnTag)
-	if len(b) > 0 || !utf8.Valid(trace) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
+	schema, b = farNumber(b, schemaTag)
+	if len(b) > 0 || !utf8.Valid(trace) || schema > uint64(len(f.schemas)) || uint32(topic) >= uint32(len(f.topics)) || uint32(token) >= uint32(len(f.tokens)) {
 		return false
 	}
 	d.Partition, d.Key, d.Traceparent = uint32(partition), alias(key), alias(trace)
@@ -180,6 +190,10 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 	d.Topic, d.Token = f.topics[uint32(topic)], f.tokens[uint32(token)]
 	d.PublishTime, d.EventTime = int64(published), int64(happened)
 	d.Attempt, d.Redelivery = uint32(attempt), uint32(redelivery)
+	d.SchemaVersion = ""
+	if schema > 0 {
+		d.SchemaVersion = f.schemas[schema-1]
+	}
 	return true
 }
 
@@ -187,6 +201,7 @@ func (f *FromRouter) readDelivery(b []byte, d *Delivery) bool {
 var (
 	redeliveryTag = [2]byte(protowire.AppendTag(nil, 16, protowire.VarintType))
 	turnTag       = [2]byte(protowire.AppendTag(nil, 17, protowire.VarintType))
+	schemaTag     = [2]byte(protowire.AppendTag(nil, 21, protowire.VarintType))
 )
 
 // farNumber is number for a field with a tag of two bytes. The second one, and what

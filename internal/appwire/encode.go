@@ -34,13 +34,26 @@ func (f *ToWorker) marshal() mem.BufferSlice {
 		return b
 	})
 	head := e.sizeHead(f.Number)
-	body := head + deliveries.Len()
+	tail := e.tail()
+	body := head + deliveries.Len() + len(tail)
 	front := pooled(sizeVarint(f.Receipt)+1+protowire.SizeVarint(uint64(body))+head, func(b []byte) []byte {
 		b = appendVarint(b, 1, f.Receipt)
 		b = appendLen(b, 3, body)
 		return e.appendHead(b, f.Number)
 	})
-	return mem.BufferSlice{front, deliveries}
+	if len(tail) == 0 {
+		return mem.BufferSlice{front, deliveries}
+	}
+	return mem.BufferSlice{front, deliveries, mem.SliceBuffer(tail)}
+}
+
+// tail returns what stands behind the deliveries: the schema versions, of which most frames have none.
+func (e *encoder) tail() (b []byte) {
+	for _, version := range e.schemas.list {
+		b = appendLen(b, 7, len(version))
+		b = append(b, version...)
+	}
+	return b
 }
 
 // marshal returns the wire form of the frame, in buffers like those of ToWorker.
@@ -77,10 +90,11 @@ func appendResult(b []byte, r *event.Result) []byte {
 
 // encoder holds the tables of one Deliveries frame.
 type encoder struct {
-	topics table[string]
-	tokens table[int64]
-	names  table[string]
-	read   byte // by readAhead: what nobody uses would not be read
+	topics  table[string]
+	tokens  table[int64]
+	names   table[string]
+	schemas table[string]
+	read    byte // by readAhead: what nobody uses would not be read
 }
 
 // aheadMax is for how many events memory is read ahead: it must still be in the cache
@@ -112,13 +126,14 @@ func (e *encoder) readAhead(deliveries []event.Delivery) {
 }
 
 var encoders = sync.Pool{New: func() any {
-	return &encoder{topics: newTable[string](), tokens: newTable[int64](), names: newTable[string]()}
+	return &encoder{topics: newTable[string](), tokens: newTable[int64](), names: newTable[string](), schemas: newTable[string]()}
 }}
 
 func (e *encoder) reset() {
 	e.topics.reset()
 	e.tokens.reset()
 	e.names.reset()
+	e.schemas.reset()
 }
 
 // sizeHead returns the size of a Deliveries message without its deliveries.
@@ -205,6 +220,10 @@ func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 	if d.Turn != 0 {
 		b = append(b, turnTag[0], turnTag[1])
 		b = protowire.AppendVarint(b, d.Turn)
+	}
+	if ev.SchemaVersion != "" {
+		b = append(b, schemaTag[0], schemaTag[1])
+		b = protowire.AppendVarint(b, 1+uint64(e.schemas.index(ev.SchemaVersion)))
 	}
 	return fillLen(b, begin, room)
 }

@@ -28,6 +28,7 @@ type FromRouter struct {
 	delivery Delivery // the one that is being read: a frame's do not all lie in memory
 	names    []string
 	topics   []string
+	schemas  []string
 	tokens   []int64
 }
 
@@ -58,6 +59,7 @@ type Delivery struct {
 	Traceparent    string
 	Redelivery     uint32
 	Turn           uint64
+	SchemaVersion  string // any bytes, "" when there is none
 }
 
 // ToRouter is a Results frame as the worker sends it.
@@ -148,12 +150,19 @@ func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
 	if uint64(w.GetTopic()) >= uint64(len(topics)) || uint64(w.GetToken()) >= uint64(len(tokens)) {
 		return Delivery{}, fmt.Errorf("%w: topic %d of %d, token %d of %d", ErrIndex, w.GetTopic(), len(topics), w.GetToken(), len(tokens))
 	}
+	versions := all.GetSchemaVersions()
+	if uint64(w.GetSchemaVersion()) > uint64(len(versions)) {
+		return Delivery{}, fmt.Errorf("%w: schema version %d of %d", ErrIndex, w.GetSchemaVersion(), len(versions))
+	}
 	d := Delivery{
 		ID: w.GetDeliveryId(), Partition: w.GetPartition(), Key: string(w.GetKey()), Payload: w.GetPayload(),
 		Ledger: w.GetLedgerId(), Entry: w.GetEntryId(), Batch: w.GetBatchIndex(), TopicPartition: w.GetTopicPartition(),
 		Topic: topics[w.GetTopic()], Token: tokens[w.GetToken()],
 		PublishTime: w.GetPublishTimeMs(), EventTime: w.GetEventTimeMs(), Attempt: w.GetAttempt(),
 		Traceparent: w.GetTraceparent(), Redelivery: w.GetRedeliveryCount(), Turn: w.GetTurn(),
+	}
+	if i := w.GetSchemaVersion(); i > 0 {
+		d.SchemaVersion = string(versions[i-1])
 	}
 	for _, p := range w.GetProperties() {
 		if uint64(p.GetName()) >= uint64(len(names)) {

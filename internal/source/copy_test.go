@@ -20,12 +20,13 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 				Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry"),
 				Batch: rapid.Int32Min(-1).Draw(t, "batch"), TopicPartition: rapid.Int32Min(-1).Draw(t, "partition"),
 			},
-			Topic:       "persistent://a/b/" + name.Draw(t, "topic"),
-			Payload:     []byte("p"),
-			PublishTime: rapid.Int64Min(0).Draw(t, "publish time"),
-			EventTime:   rapid.Int64Min(0).Draw(t, "event time"),
-			Crashes:     rapid.Uint32Max(3).Draw(t, "crashes"),
-			Round:       rapid.Uint32Max(10).Draw(t, "round"),
+			Topic:         "persistent://a/b/" + name.Draw(t, "topic"),
+			Payload:       []byte("p"),
+			SchemaVersion: rapid.SampledFrom([]string{"", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version"),
+			PublishTime:   rapid.Int64Min(0).Draw(t, "publish time"),
+			EventTime:     rapid.Int64Min(0).Draw(t, "event time"),
+			Crashes:       rapid.Uint32Max(3).Draw(t, "crashes"),
+			Round:         rapid.Uint32Max(10).Draw(t, "round"),
 		}
 		for property := range rapid.MapOf(name, rapid.Just("v")).Draw(t, "properties") {
 			original.Properties = append(original.Properties, event.Property{Name: property, Value: "v"})
