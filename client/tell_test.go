@@ -104,7 +104,7 @@ func TestNothingIsKeptByHandlersThatBlock(t *testing.T) {
 }
 
 func TestEventsFillTheirSlab(t *testing.T) {
-	if size := unsafe.Sizeof(Event{}); slab*size > 8<<10 || (slab+1)*size <= 8<<10 {
+	if size := int(unsafe.Sizeof(Event{})); slab*size > 8<<10 || (slab+1)*size <= 8<<10 {
 		t.Errorf("%d events of %d bytes, want as many as go into 8 KiB: allocations come in sizes", slab, size)
 	}
 }
