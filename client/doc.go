@@ -21,7 +21,8 @@
 // Keys move between machines. A handler that is running when its key moves may
 // finish, as long as the router can vouch for it. When it cannot any more, the
 // context is cancelled with the cause [ErrKeyLost], and from then on another machine
-// may work on the key: stop at once, and write nothing. What such a handler returns,
+// may work on the key: stop at once, and write nothing. The context is looked at every
+// 50 ms; its Err asks the clock itself, so ask it before a write that must not be late. What such a handler returns,
 // unless it is nil, counts as neither failure nor success.
 //
 // A router may have a timeout for handlers too (handler.timeout, off by default). One

@@ -249,7 +249,7 @@ func (r *Router) passTo(i clock.Instant) {
 
 // at returns the present instant of our clock. The lock is held.
 func (r *Router) at() clock.Instant {
-	elapsed := time.Since(r.start) //nolint:forbidigo // fake time in a synctest bubble, unlike CLOCK_BOOTTIME
+	elapsed := time.Since(r.start) //nolint:forbidigo // fake time in a synctest bubble, unlike the lease clock
 	return clock.Instant(elapsed + r.ahead + 1)
 }
 

@@ -3,7 +3,8 @@
 It keeps the rules that make handlers exclusive (docs/exclusivity.md, A4):
 
 - a deadline comes from a Pong, counts from the sending of its Ping, by a clock that
-  goes on while the machine sleeps, and is never moved once it has passed;
+  goes on while the machine sleeps and that NTP cannot slew, and is never moved once it
+  has passed;
 - a delivery starts only while the newest deadline lies ahead;
 - what was revoked is not started, and what runs of it gets no more time, unless a
   Pong lists it as draining.
@@ -35,8 +36,26 @@ class KeyLost(Exception):
     """Another process may work on the key now: write nothing."""
 
 
+# Linux has a clock that NTP cannot slew, and one that goes on while the machine sleeps.
+RAW_CLOCK = hasattr(time, "CLOCK_MONOTONIC_RAW") and hasattr(time, "CLOCK_BOOTTIME")
+CAPABILITIES = ["raw_clock"] if RAW_CLOCK else []  # without it the router gives shorter deadlines
+
+asleep, asleep_lock = 0, threading.Lock()
+
+
 def now():
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    """Seconds on a clock that NTP cannot slew and that goes on while the machine sleeps: the
+    hardware counter plus the time asleep, which is CLOCK_BOOTTIME less CLOCK_MONOTONIC."""
+    global asleep
+    if not RAW_CLOCK:
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    raw = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    # MONOTONIC is read last: an interruption makes this too small, never too great.
+    measured = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    if measured - asleep > 1_000_000:  # less than a millisecond is the time between the two readings
+        with asleep_lock:
+            asleep = max(asleep, measured)
+    return (raw + asleep) / 1e9
 
 
 class Event:
@@ -70,7 +89,7 @@ class Stream:
         self.receipt = self.results = self.k = 0
         self.over = threading.Event()
         self.draining = False
-        hello = pb.Hello(max_in_flight=max_in_flight, sdk="ringfence-python-example/1")
+        hello = pb.Hello(max_in_flight=max_in_flight, sdk="ringfence-python-example/1", capabilities=CAPABILITIES)
         self.requests.put(pb.WorkRequest(hello=hello))
 
     def ping(self):

@@ -17,7 +17,7 @@ type Bug uint8
 
 // The bugs, in the order and by the numbers of the verification plan; those after
 // NoReaderReopen break rule 8 (ADR 0014), and those after WithheldIsAcquired what makes a group one group (ADR 0030);
-// those from SlewedClock on what clocks are held to (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
+// SlewedClock and UnshrunkRemaining break the rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
 const (
 	None                   Bug = iota
 	NoWait                     // acquire without waiting for anybody
