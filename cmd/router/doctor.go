@@ -13,8 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/claim"
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pulsaradmin"
@@ -46,6 +48,7 @@ var errUnwell = errors.New("not everything is well: see above")
 type doctor struct {
 	cfg      config.Config
 	findings []finding
+	claims   []claim.Place // topics that are there
 }
 
 func (d *doctor) ok(check, says string, args ...any) {
@@ -266,11 +269,44 @@ func (d *doctor) broker(ctx context.Context) {
 	}
 	d.ok("pulsar access", "the broker lets us in")
 	if d.cfg.Pulsar.AdminURL == "" {
-		d.warn("pulsar.admin_url", "set pulsar.admin_url, as in http://BROKER:8080, so that limits are known and policies can be checked",
-			"not set: topics, limits and the policies of the control topic were not checked")
+		d.warn("pulsar.admin_url", "set pulsar.admin_url, as in http://BROKER:8080, so that limits are known and policies can be checked; `router group show` reads the claims without it",
+			"not set: topics, limits, claims and the policies of the control topic were not checked")
 		return
 	}
 	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: door.adminClient()})
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	d.claim(ctx, groupLogs{claims: func(topic string) (controllog.Transport, error) { return claimsAt(door, topic, log) }})
+}
+
+// claimTimeout is how long the doctor reads claims.
+const claimTimeout = 20 * time.Second
+
+// claim says to whom the subscription belongs. It reads only topics that are there: a reader makes one that is not.
+func (d *doctor) claim(ctx context.Context, logs groupLogs) {
+	const check = "claim"
+	for _, p := range d.claims {
+		claims, err := logs.showPlaces(ctx, []claim.Place{p}, d.cfg.Identity())
+		if err != nil {
+			d.warn(check, "look whether the router's role may produce and consume there", "%s: %v", p.Topic, err)
+			continue
+		}
+		for _, c := range claims {
+			switch c.Held {
+			case heldByAnother:
+				d.fail(check, "give this router the settings of that group, or others of its own; docs/operations.md says how to change what a group agrees on",
+					"%s belongs to a group with other settings: %s", c.Resource, d.cfg.Identity().Against(c.holder))
+			case heldByUs:
+				d.ok(check, "%s belongs to this group", c.Resource)
+			default:
+				d.ok(check, "%s belongs to nobody; the first router claims it", c.Resource)
+			}
+			if c.Began && c.holder == nil && uint32(d.cfg.Ownership.Generation) <= c.Generation {
+				d.warn(check, "if the control topic is a new one, raise ownership.generation above that",
+					"fencing tokens of generation %d were given out on %s by an earlier group", c.Generation, c.Resource)
+			}
+		}
+	}
 }
 
 // accessAdvice says what to do about a broker that does not answer as it should.

@@ -175,7 +175,10 @@ func (g groupLogs) show(ctx context.Context, cfg config.Config) ([]shownClaim, e
 	if err != nil {
 		return nil, usageError{err}
 	}
-	ours := cfg.Identity()
+	return g.showPlaces(ctx, places, cfg.Identity())
+}
+
+func (g groupLogs) showPlaces(ctx context.Context, places []claim.Place, ours identity.Identity) ([]shownClaim, error) {
 	var all []shownClaim
 	for _, p := range places {
 		fold, err := g.look(ctx, p.Topic, func(*claim.Fold) (*claim.Record, error) { return nil, nil })

@@ -32,6 +32,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 		d.topic(ctx, admin, source.FullTopicName(topic))
 	}
 	d.controlTopic(ctx, admin, settings)
+	d.claimsTopics(ctx, admin)
 }
 
 // counting compares how the broker acks with what the router believes.
@@ -58,6 +59,8 @@ type topicStats struct {
 		Type      string
 		Consumers []struct{ ConsumerName string }
 		Backlog   int64 `json:"msgBacklog"`
+
+		Properties map[string]string `json:"subscriptionProperties"`
 	}
 }
 
@@ -117,6 +120,12 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 		}
 		d.ok("subscription", "%s is Shared, backlog %d%s", name, s.Backlog, who)
 	}
+	for property, ours := range d.cfg.Pulsar.Properties {
+		if theirs := s.Properties[property]; theirs != "" && theirs != ours {
+			d.warn("subscription", "see the claim: brokers enforce nothing by a property, and keep that of the first router",
+				"%s of %s was made with the property %s=%s, and this router has %s", name, topic, property, theirs, ours)
+		}
+	}
 }
 
 // limit compares what the broker allows with what the router believes.
@@ -161,6 +170,46 @@ func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, set
 	if settings["brokerDeleteInactiveTopicsEnabled"] == "true" && settings["brokerDeleteInactiveTopicsMode"] != "delete_when_no_subscriptions" {
 		d.warn("inactive topics", "set brokerDeleteInactiveTopicsMode=delete_when_no_subscriptions, or brokerDeleteInactiveTopicsEnabled=false",
 			"the broker deletes topics whose consumers are gone: the group would begin anew, and wait")
+	}
+}
+
+// claimsTopics checks that the broker keeps the claims for as long as nobody releases them.
+func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
+	const check = "claims topic"
+	places, err := claimedBy(d.cfg)
+	if err != nil {
+		d.fail(check, "write pulsar.topics as persistent://TENANT/NAMESPACE/NAME", "%v", err)
+		return
+	}
+	d.claims = nil
+	for _, p := range places {
+		path := pulsaradmin.TopicPath(p.Topic)
+		namespace := "namespaces/" + strings.TrimPrefix(p.Topic[:strings.LastIndex(p.Topic, "/")], "persistent://")
+		partitions, err := partitionsOfTopic(ctx, admin, path)
+		switch {
+		case err != nil && strings.Contains(err.Error(), "404"):
+			d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", p.Topic)
+			path = namespace
+		case err != nil:
+			d.warn(check, "grant the router's role access", "%s: %v", p.Topic, err)
+			continue
+		case partitions > 0:
+			d.fail(check, "create it as a topic that is not partitioned; a broker that creates topics by itself needs allowAutoTopicCreationType=non-partitioned",
+				"%s has %d partitions: its records would have no order", p.Topic, partitions)
+			continue
+		default:
+			d.ok(check, "%s, not partitioned", p.Topic)
+			d.claims = append(d.claims, p)
+		}
+		var ttl, expiration *int
+		if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 {
+			d.fail(check, "exempt it: pulsar-admin topics set-message-ttl "+p.Topic+" -t 0",
+				"records of %s expire after %d s: a group that is stopped for longer loses its subscription", p.Topic, *ttl)
+		}
+		if err := admin.Call(ctx, http.MethodGet, namespace+"/subscriptionExpirationTime", nil, &expiration); err == nil && expiration != nil && *expiration > 0 {
+			d.fail(check, "remove it: pulsar-admin namespaces remove-subscription-expiration-time "+strings.TrimPrefix(namespace, "namespaces/"),
+				"the namespace deletes subscriptions that nobody uses for %d minutes, and with __anchor what keeps the records of %s", *expiration, p.Topic)
+		}
 	}
 }
 

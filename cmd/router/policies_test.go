@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/tlsconf"
 )
@@ -19,6 +22,7 @@ import (
 // healthy is what the admin API of a broker says about which the doctor has nothing to say.
 func healthy() map[string]string {
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
+	const claims = "/admin/v2/persistent/public/default/__ringfence-claims"
 	return map[string]string{
 		"/admin/v2/brokers/version":               "4.0.8",
 		"/admin/v2/brokers/configuration/runtime": `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"false"}`,
@@ -26,6 +30,7 @@ func healthy() map[string]string {
 		events + "/partitioned-stats":             `{"subscriptions":{"orders":{"type":"Shared","msgBacklog":7,"consumers":[{"consumerName":"router-1"}]}}}`,
 		events + "/maxUnackedMessagesOnConsumer":  "50000", events + "/maxUnackedMessagesOnSubscription": "200000",
 		control + "/partitions": `{"partitions":0}`, control + "/retention": `{"retentionTimeInMinutes":1440,"retentionSizeInMB":-1}`,
+		claims + "/partitions": `{"partitions":0}`, claims + "/messageTTL": "", "/admin/v2/namespaces/public/default/subscriptionExpirationTime": "0",
 		control + "/messageTTL": "", control + "/compactionThreshold": "0", control + "/backlogQuotaMap": `{}`,
 	}
 }
@@ -73,6 +78,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		t.Fatalf("a healthy broker: %+v", unwell)
 	}
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
+	const claims = "/admin/v2/persistent/public/default/__ringfence-claims"
 	runtime := "/admin/v2/brokers/configuration/runtime"
 	for name, test := range map[string]struct {
 		path, says string
@@ -87,6 +93,10 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"no retention":          {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "the anchor subscription alone"},
 		"short retention":       {control + "/retention", `{"retentionTimeInMinutes":5,"retentionSizeInMB":-1}`, "", resultWarn, "5 minutes, less than ownership.anchor_behind (10m0s)"},
 		"expiry":                {control + "/messageTTL", "3600", "", resultFail, "records expire after 3600 s"},
+		"partitioned claims":    {claims + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
+		"expiry of claims":      {claims + "/messageTTL", "3600", "", resultFail, "a group that is stopped for longer loses its subscription"},
+		"expiry of the anchor":  {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that nobody uses for 60 minutes"},
+		"another group's":       {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
 		"compaction":            {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
 		"eviction":              {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
 		"inactive topics":       {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
@@ -194,5 +204,39 @@ func TestDoctorOfNothing(t *testing.T) {
 	}
 	if _, says, code := cli(t, "doctor"); code != exitUsage || !strings.Contains(says, "node.group is not set") {
 		t.Errorf("without settings: exit code %d: %s", code, says)
+	}
+}
+
+// TestDoctorOfClaims: the doctor says to whom the subscription belongs, and which settings differ.
+func TestDoctorOfClaims(t *testing.T) {
+	ours := settings(t).Config
+	other := ours
+	other.Key.From = "property:user"
+	places, err := claimedBy(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMemGroupLogs()
+	examine := func(cfg config.Config) string {
+		d := doctor{cfg: cfg, claims: places}
+		d.claim(t.Context(), m.groupLogs)
+		return fmt.Sprint(d.findings)
+	}
+	if says := examine(ours); strings.Count(says, "belongs to nobody; the first router claims it") != 3 {
+		t.Errorf("at first: %s", says)
+	}
+	m.claim(t, ours)
+	if says := examine(ours); strings.Count(says, "belongs to this group") != 3 || strings.Contains(says, string(resultFail)) {
+		t.Errorf("its own: %s", says)
+	}
+	if says := examine(other); !strings.Contains(says, `key.from is "property:user" here and "message_key" there`) ||
+		!strings.Contains(says, string(resultFail)) {
+		t.Errorf("with another key: %s", says)
+	}
+	if err := m.release(t.Context(), ours, releaseOptions{}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if says := examine(ours); !strings.Contains(says, "fencing tokens of generation 2 were given out") {
+		t.Errorf("after a release: %s", says)
 	}
 }

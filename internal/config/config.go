@@ -229,6 +229,7 @@ var derived = map[string]string{
 	"gossip.name":         "node.name",
 	"gossip.secret_keys":  "gossip.encryption_keys",
 	"pulsar.counting":     "pulsar.batch_index_acks",
+	"pulsar.properties":   "node.group",
 }
 
 // derive fills in what follows from other settings.
@@ -240,6 +241,7 @@ func (c *Config) derive() error {
 	if c.Pulsar.BatchIndexAcks {
 		c.Pulsar.Counting = source.CountEvents
 	}
+	c.Pulsar.Properties = c.subscriptionProperties()
 	if c.Pulsar.ConsumerName == "" {
 		c.Pulsar.ConsumerName = c.Node.Name
 	}

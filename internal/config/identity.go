@@ -13,6 +13,20 @@ func (c Config) ControlTopic() string {
 	return "persistent://" + c.ControlLog.Namespace + "/__ring-" + c.Node.Group
 }
 
+// The properties of a subscription that mirror its claim (ADR 0029).
+const (
+	PropertyGroup        = "ringfence-group"
+	PropertyControlTopic = "ringfence-control-topic"
+)
+
+func (c Config) subscriptionProperties() map[string]string {
+	properties := map[string]string{PropertyGroup: c.Node.Group}
+	if c.Ownership.Mode == ModeStrict {
+		properties[PropertyControlTopic] = c.ControlTopic()
+	}
+	return properties
+}
+
 // Identity returns the settings on which all members of a group must agree. Members that differ in one of
 // them would give one key to two applications (key.*, the control topic), read or settle the events of
 // others (the subscription and the topics for copies, batch_index_acks), or undo each other's placement (ring.*).

@@ -45,7 +45,8 @@ const (
 	restartFirst = 500 * time.Millisecond
 	restartMax   = 10 * time.Second
 
-	exitUsage = 2 // of this binary
+	exitUsage    = 2 // of this binary
+	exitIdentity = 5
 )
 
 // session is one run.
@@ -234,7 +235,7 @@ func (s *session) ended(ctx context.Context, name string, err error) {
 		return
 	}
 	var exit *exec.ExitError
-	wrong := errors.As(err, &exit) && exit.ExitCode() == exitUsage
+	wrong := errors.As(err, &exit) && (exit.ExitCode() == exitUsage || exit.ExitCode() == exitIdentity)
 	m, arguments := s.find(name)
 	switch {
 	case wrong: // it has said why

@@ -62,6 +62,9 @@ type Config struct {
 	// all members: a member with CountEntries cannot finish an entry of which
 	// another one has acked single events.
 	Counting Counting
+	// Properties are those of the subscription, if this source makes it. Brokers enforce nothing by them: they
+	// tell people, and `router doctor`, who uses it.
+	Properties map[string]string
 	// AdminURL is the root of the broker's admin API, which is asked for the two limits
 	// below, and whether pulsar.batch_index_acks is right; "" asks nobody.
 	AdminURL string

@@ -282,6 +282,7 @@ func (p *pulsarLink) subscribe(ctx context.Context, sub *subscription) error {
 		SubscriptionName:               p.cfg.Subscription,
 		Type:                           pulsar.Shared,
 		Name:                           p.cfg.ConsumerName,
+		SubscriptionProperties:         p.cfg.Properties,
 		SubscriptionInitialPosition:    sub.position,
 		MessageChannel:                 p.messages,
 		ReceiverQueueSize:              sub.queue,

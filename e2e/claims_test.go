@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/pulsartest"
+)
+
+// TestAnotherGroupOnTheSubscription: a second group on a subscription, as by a second Helm release, ends with exit
+// code 5, and the first one works on. The claim is released only when nobody lives, or by force, which ends who lives.
+func TestAnotherGroupOnTheSubscription(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	topic := pulsartest.Topic(t, 0)
+	c := newCluster(t, "message_key", 0, topic)
+	first := c.start("a")
+	c.ready(first)
+	ours := filepath.Join(c.dir, "a.yaml")
+	config, err := os.ReadFile(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := filepath.Join(c.dir, "second.yaml")
+	there := strings.ReplaceAll(string(config), first.ip+":", fmt.Sprintf("127.88.%d.77:", c.net))
+	if err := os.WriteFile(second, []byte(there), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	green := c.group + "-green"
+	code, said := refused(t, time.Minute, "run", "--config", second, "--node.group", green, "--node.name", "b")
+	wantRefused(t, code, 5, said, "__ring-"+green, "node.group is", "router group release")
+
+	producer, err := pulsartest.Client(t).CreateProducer(pulsar.ProducerOptions{Topic: topic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for i := range n {
+		if _, err := producer.Send(t.Context(), &pulsar.ProducerMessage{Key: fmt.Sprint("user-", i%50), Payload: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.settled(30 * time.Second)
+	c.check(ids(t, n, topic))
+
+	code, said = refused(t, time.Minute, "group", "show", "--config", ours, "-o", "json")
+	wantRefused(t, code, 0, said, `"held": "this group"`, `"began": true`)
+	code, said = refused(t, time.Minute, "group", "release", "--config", second, "--node.group", green)
+	wantRefused(t, code, 5, said, "held with other settings", "node.group is")
+	code, said = refused(t, time.Minute, "group", "release", "--config", ours)
+	wantRefused(t, code, 1, said, "members of the group live")
+	code, said = refused(t, time.Minute, "group", "release", "--config", ours, "--force")
+	wantRefused(t, code, 0, said, "released: subscription "+topic)
+	select {
+	case <-first.router.done:
+	case <-time.After(time.Minute):
+		t.Fatal("the router of the released group goes on")
+	}
+	if code := first.router.ProcessState.ExitCode(); code != 5 {
+		t.Errorf("the router of the released group ended with %d, want 5", code)
+	}
+	code, said = refused(t, time.Minute, "group", "show", "--config", second, "--node.group", green, "-o", "json")
+	wantRefused(t, code, 0, said, `"held": "nobody"`, `"released": true`, `"began": true`)
+}
