@@ -15,7 +15,8 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cp ./*.tla "$work"; cd "$work"
 modes="ModeWait ModeConf ModeAll ModeAp ModeInc ModeSendTime ModeOwnRead ModeSelf ModeBoot ModeTenureExt ModeForce ModeAdopt ModeAnyStart ModeGenStop ModeWithhold ModeAbort"
 bounds="L W MaxEpoch MaxRenew MaxInc MaxLog MaxFast MaxGen MaxSent"
-short=" drift no_wait release_unaware no_self_drain any_start drain_race reach_fast reach_regenesis "
+sink_modes="ModeTurn ModeToken" # of HandoffSink alone, which has the bound MaxGiven too
+short=" sink same_token drift no_wait release_unaware no_self_drain any_start drain_race reach_fast reach_regenesis "
 only=" ${*:-quick} "; failed=0; ran=0; started=$SECONDS
 
 # run NAME EXPECT MODULE INVARIANTS KEY=VALUE…   EXPECT is "holds" or "violated"
@@ -27,18 +28,20 @@ run() {
     *) return ;;
   esac
   ran=$((ran+1))
-  declare -A v=([NODES]="n1,n2" [KEYS]="k1" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [MaxSent]=99 [GUIDE]="")
-  local kv k n; for k in $modes; do v[$k]=TRUE; done
+  declare -A v=([NODES]="n1,n2" [KEYS]="k1" [L]=1 [W]=1 [MaxEpoch]=3 [MaxRenew]=1 [MaxInc]=1 [MaxLog]=5 [MaxFast]=0 [MaxGen]=0 [MaxSent]=99 [MaxGiven]=3 [GUIDE]="")
+  local kv k n; for k in $modes $sink_modes; do v[$k]=TRUE; done
   for kv in "$@"; do v[${kv%%=*}]=${kv#*=}; done
   [ -z "${v[GUIDE]}" ] || [ "$expect" = violated ] || { echo "FAIL $name: a run that must hold has no guide"; failed=$((failed+1)); return; }
+  local constants="$bounds $modes" spec=Spec
+  [ "$module" != HandoffSink ] || { constants="$constants MaxGiven $sink_modes"; spec=SinkSpec; }
   {
-    printf 'SPECIFICATION Spec\nINVARIANTS %s\nSYMMETRY Perms\nCHECK_DEADLOCK FALSE\n' "$invariants"
+    printf 'SPECIFICATION %s\nINVARIANTS %s\nSYMMETRY Perms\nCHECK_DEADLOCK FALSE\n' "$spec" "$invariants"
     [ -z "${v[GUIDE]}" ] || echo "CONSTRAINT ${v[GUIDE]}"
     echo CONSTANTS
     for n in ${v[NODES]//,/ } ${v[KEYS]//,/ }; do echo "  $n = $n"; done
     echo "  Node = {${v[NODES]}}"
     echo "  Key = {${v[KEYS]}}"
-    for k in $bounds $modes; do echo "  $k = ${v[$k]}"; done
+    for k in $constants; do echo "  $k = ${v[$k]}"; done
   } > "$name.cfg"
   local t=$SECONDS
   java -XX:+UseParallelGC "-Xmx${TLC_MEM:-4g}" -cp "$jar" tlc2.TLC -workers "${TLC_WORKERS:-auto}" -nowarning -metadir "$work/states" -config "$name.cfg" "$module.tla" > "$name.out" 2>&1
@@ -51,11 +54,13 @@ run() {
   printf '%-4s %-24s expected %-9s got %-9s %5ss  %s\n' "$verdict" "$name" "$expect" "$got" "$((SECONDS-t))" "${states% found}"
 }
 I="Exclusive OneDispatcher"
+S="SinkOrder SinkOpen"
 # --- the protocol holds
 run small            holds    Handoff "$I" MaxLog=4 MaxRenew=2
 run drift            holds    Handoff "$I" MaxFast=1 W=2 MaxEpoch=2
 run fine_time        holds    Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2
 run genesis          holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4 L=2 W=2
+run sink             holds    HandoffSink "$I $S" MaxEpoch=2 MaxLog=4
 # --- every planted bug is found
 run no_wait          violated Handoff "$I" ModeWait=FALSE
 run drain_race       violated Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeConf=FALSE GUIDE=GuideDrain
@@ -74,6 +79,9 @@ run any_start        violated HandoffGenesis "$I" L=2 W=2 MaxGen=1 MaxEpoch=1 Ma
 run drain_genesis    violated HandoffGenesis "$I" L=2 W=2 MaxGen=1 MaxEpoch=1 MaxRenew=2 ModeGenStop=FALSE GUIDE=GuideGen
 run nothing_withheld violated Handoff "$I" KEYS=k1,k2 MaxEpoch=2 MaxRenew=2 ModeWithhold=FALSE GUIDE=GuideLate
 run app_ignores_deadline violated Handoff "$I" ModeAbort=FALSE
+run same_token       violated HandoffSink "$S" MaxEpoch=1 MaxLog=2 ModeTurn=FALSE
+run turn_only        violated HandoffSink "$S" MaxEpoch=2 MaxLog=4 ModeToken=FALSE
+run sink_no_wait     violated HandoffSink "$S" MaxEpoch=2 MaxLog=4 ModeWait=FALSE
 # --- the protocol makes progress
 run reach_silence    violated Vacuity NoTakeoverBySilence MaxEpoch=2 MaxRenew=2
 run reach_release    violated Vacuity NoTakeoverByRelease MaxEpoch=2 MaxRenew=2
@@ -81,9 +89,13 @@ run reach_fast       violated Vacuity NoReleaseWithoutOwnBeat L=2 W=2 MaxEpoch=2
 run reach_return     violated Vacuity NoReturn MaxRenew=2
 run reach_restart    violated Vacuity NoRestartAcquires MaxInc=2 MaxRenew=2 MaxLog=4 MaxEpoch=2
 run reach_withheld   violated Vacuity NoOpenWithheld KEYS=k1,k2 MaxEpoch=2 MaxRenew=2 GUIDE=GuideLate
+run reach_stale      violated HandoffSink NoStaleByAnotherOwner MaxEpoch=2 MaxLog=4
+run reach_stale_same violated HandoffSink NoStaleByTheSameOwner MaxEpoch=1 MaxLog=2
 run reach_genesis    violated HandoffGenesis NoAcquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
 run reach_regenesis  violated HandoffGenesis NoReacquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
 case "$only" in *" quick "* | *" short "*) ;; *)
+  run sink_restart     holds    HandoffSink "$I $S" MaxRenew=2 MaxInc=2 MaxLog=4 MaxEpoch=2 MaxSent=2
+  run sink_genesis     holds    HandoffSink "$I $S" MaxGen=1 MaxEpoch=1 MaxLog=4
   run keys             holds    Handoff "$I" KEYS=k1,k2 MaxEpoch=2 MaxRenew=2
   run small5         holds    Handoff "$I" MaxRenew=2
   run genesis5       holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 L=2 W=2
