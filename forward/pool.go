@@ -258,6 +258,14 @@ func (p *Pool) HandOver(to Peer, done []event.Finished) {
 	p.wake([]Peer{to})
 }
 
+// ForgetHandover drops all that HandOver was given and that is not sent, and returns how
+// many ids that is.
+func (p *Pool) ForgetHandover() (ids int) {
+	ids = p.handover.keepOnly(nil)
+	p.metrics.windowDropped.Add(float64(ids))
+	return ids
+}
+
 // HandedOver returns a channel that is closed when all that HandOver was given is sent or
 // dropped.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }

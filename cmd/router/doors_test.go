@@ -308,6 +308,7 @@ func (c *castle) testAdmin(t *testing.T) {
 		{"HEAD", "/drain"},
 		{"POST", "/undrain"},
 		{"GET", "/undrain"},
+		{"POST", "/forget-done"},
 		{"GET", "/v1/keys?key=user-1"},
 		{"PUT", "/log/level"},
 		{"POST", "/log/level"},

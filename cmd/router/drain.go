@@ -50,5 +50,33 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 	return cmd
 }
 
+// forgetCommand lets a router forget what was done lately, before a replay.
+func forgetCommand() *cobra.Command {
+	var a asker
+	cmd := &cobra.Command{
+		Use:   "forget-done",
+		Short: "Make a router forget which events were done lately, so that a replay of them runs; ask every member, then reset the cursor",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, text, err := a.call(cmd.Context(), http.MethodPost, "/forget-done", askTimeout)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(string(text)))
+			return nil
+		},
+	}
+	a.addTo(cmd)
+	return cmd
+}
+
+// forgetPage answers POST /forget-done.
+func forgetPage(n *node.Node) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		fmt.Fprintf(w, "forgot %d ids of finished events; ask every member, then reset the cursor\n", n.ForgetDone())
+	})
+}
+
 // errPatience makes the exit code that of a drain that was cut: it goes on, and nobody waits.
 var errPatience = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)

@@ -80,6 +80,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
 	root.AddCommand(groupCommand())
+	root.AddCommand(forgetCommand())
 	root.AddCommand(doctorCommand())
 	root.AddCommand(demoCommands()...)
 	root.AddCommand(devCommand())

@@ -112,6 +112,9 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if err := cfg.Pulsar.CheckCopyKeys(); err != nil {
+		return usageError{fmt.Errorf("pulsar.copy_keys_file: %w", err)}
+	}
 	log = log.With("node", cfg.Node.Name)
 	if bug := planted.Present(); bug != planted.None {
 		log.Error("a bug is planted in this process: it breaks what a router promises", "error", bug.String())
@@ -207,8 +210,8 @@ func nodeConfigOf(cfg config.Config) node.Config {
 		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
 		App: cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
 		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
-		DrainTimeout: cfg.Drain.Timeout,
-		Identity:     cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),
+		DrainTimeout: cfg.Drain.Timeout, CopiesSigned: cfg.Pulsar.CopiesSigned(),
+		Identity: cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),
 	}
 }
 

@@ -22,6 +22,7 @@ func pagesOf(n *node.Node) map[string]http.Handler {
 	group := n.Reports()
 	pages := report.Handlers(group)
 	pages["GET /{$}"] = admin.NewPage(group)
+	pages["POST /forget-done"] = forgetPage(n)
 	return pages
 }
 

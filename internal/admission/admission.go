@@ -325,6 +325,12 @@ func (a *Admission) Learn(number uint64, ends []End, known bool, out *Output) {
 // asking reports whether an answer is still to come.
 func (a *Admission) asking() bool { return a.asked == 0 || a.answered < a.asked }
 
+// Forget drops the ids that wait, and returns how many.
+func (a *Admission) Forget() (ids int) {
+	ids, a.waiting, a.waitingIDs = a.waitingIDs, nil, 0
+	return ids
+}
+
 // Tick refuses what has waited for too long. It is due at Next.
 func (a *Admission) Tick(now clock.Instant, out *Output) { a.judge(Late, now, out) }
 

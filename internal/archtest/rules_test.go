@@ -32,7 +32,7 @@ var arrows = map[string]arrow{
 	"internal/ownership": {[]string{"ring", "internal/event", "internal/clock", "internal/identity", "internal/invariant", "internal/planted"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
-		slices.Concat(words, []string{"internal/membroker", "internal/pulsaradmin", "internal/pulsarsend"}),
+		slices.Concat(words, []string{"internal/membroker", "internal/pulsaradmin", "internal/pulsarsend", "internal/reload"}),
 		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are no stages: they are what a broker is to the source",
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
@@ -148,7 +148,7 @@ var pureFiles = []pure{
 	{dir: "internal/node", files: []string{"gossip.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go", "proof.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "unpin.go", "window.go", "workers.go", "config.go"}},
-	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go"}},
+	{dir: "internal/source", files: []string{"ledger.go", "spill.go", "config.go", "seal.go"}},
 	{dir: "chaos", files: []string{"plan.go", "publication.go", "analyse.go"}},
 }
 

@@ -27,6 +27,7 @@ type item struct {
 	span     uint32           // in Boxes.spans
 	bytes    uint32           // what it counts in Boxes.bytes
 	bit      uint8            // of its id in that span
+	copied   bool             // it is a copy, and the broker has not shown that its id is its own
 
 	id     event.MessageID // of the event
 	first  address         // who sent it first

@@ -80,6 +80,7 @@ type Boxes struct {
 	spans   *spans     // of what is here, and of what the window remembers
 	items   slab[item] // waiting or running
 	running int
+	signed  bool                // copies are what they say: a key of the group has signed them
 	senders map[Sender]struct{} // peer streams that sent something and are not gone
 	owed    debts
 	window  window
@@ -152,13 +153,23 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 // accept judges one event. What is known about its id comes before whose partition
 // it is: that it runs here or was done here is true under any epoch.
 func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen *look, out *Output) {
-	s, bit := b.spans.find(seen.id, e.ID), bitOf(e.ID)
+	id, s, bit := e.ID, b.spans.find(seen.id, e.ID), bitOf(e.ID)
+	other := s != nil && b.isAnother(s, bit, e, seen)
+	if other {
+		b.counters.Mistaken++
+		id = aliasOf(e)
+		seen.id = hashOf(id)
+		s, bit = b.spans.find(seen.id, id), bitOf(id)
+	}
 	if s != nil && s.here.has(bit) {
 		b.join(b.search(b.actorSeen(e.Key, seen), s, bit), from, e, out)
 		return
 	}
 	if s != nil && s.done.has(bit) {
 		b.counters.Duplicates++
+		if e.Redelivery == 0 && e.Round == 0 {
+			b.counters.Unrun++
+		}
 		out.sayDone(from)
 		return
 	}
@@ -190,12 +201,13 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	}
 	b.counters.Accepted++
 	if s == nil {
-		s = b.spans.add(seen.id, e.ID)
+		s = b.spans.add(seen.id, id)
 	}
 	s.here.add(bit)
 	it, place := b.items.get() // all zero
 	it.event, it.actor, it.arrival, it.place, it.attempts, it.crashes = e, a, came, place, e.Attempts, e.Crashes
 	it.span, it.bit, it.id, it.bytes, it.first = s.place, bit, e.ID, uint32(bytes), from
+	it.copied = e.Round > 0 && !b.signed && !other
 	b.bytes += bytes
 	came.items++
 	a.pushBack(it)
@@ -297,6 +309,7 @@ func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 	}
 	b.counters.Joined++
 	it.joined = append(it.joined, from)
+	it.copied = it.copied && e.Round > 0
 	if e.Attempts > it.attempts || e.Crashes > it.crashes {
 		b.replace(it, e) // its consumer node has heard of failures that ours has not
 	}
@@ -479,8 +492,9 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 
 	if outcome.IsAck(r.Kind) {
 		b.counters.Done++
+		copied := it.copied
 		b.settleDone(now, it, out)
-		if !p.ours() {
+		if !p.ours() && !copied {
 			b.late = append(b.late, b.window.end-1)
 			p.leaves = b.window.end
 		}
@@ -766,6 +780,17 @@ func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) 
 	}
 }
 
+// Forget forgets all ids of events that were done lately, and returns how many: what the
+// broker delivers again of them runs again.
+func (b *Boxes) Forget() (ids int) {
+	ids = b.window.n
+	for b.window.n > 0 {
+		b.window.forgetOldest()
+	}
+	b.late = b.late[:0]
+	return ids
+}
+
 // searchPart is search where the key is not known, but its partition.
 func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 	for a := p.actors; a != nil; a = a.inPart.next {
@@ -785,6 +810,7 @@ func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
 	}
 	a.remove(it)
 	b.counters.Duplicates++
+	it.copied = false // its earlier owner says that it was done
 	b.settleDone(now, it, out)
 	b.repayKey(a, out)
 	if a.running == nil {
@@ -906,8 +932,16 @@ func (b *Boxes) replace(it *item, e *event.Event) {
 // settleDone is settle for an event that was done: its id goes over to the window.
 func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 	s := b.spans.at(it.span)
-	b.window.add(now, it.actor.part.number, s, it.bit)
-	s.here.remove(it.bit)
+	if !it.copied {
+		b.window.add(now, it.actor.part.number, s, it.bit)
+		s.here.remove(it.bit)
+	} else {
+		added := b.window.addCopy(now, it.actor.part.number, s, it.bit, contentOf(it.event))
+		s.here.remove(it.bit)
+		if !added {
+			b.spans.drop(s)
+		}
+	}
 	if !b.isGone(it.first) {
 		out.sayDone(it.first)
 	}

@@ -101,6 +101,8 @@ type Counters struct {
 	Accepted   uint64 // events taken in
 	Joined     uint64 // senders that joined an event that was here
 	Duplicates uint64 // events that had been done lately
+	Unrun      uint64 // of these, what the broker had delivered for the first time
+	Mistaken   uint64 // events with the id of another one that was here or done lately
 	Overloaded uint64 // events, or joins, without room
 	NotOwner   uint64 // events refused because the partition is not ours
 	NotYet     uint64 // events refused because we lag behind the sender
@@ -165,6 +167,8 @@ func (s Stats) add(t Stats) Stats {
 func (c Counters) add(d Counters) Counters {
 	c.Accepted += d.Accepted
 	c.Joined += d.Joined
+	c.Unrun += d.Unrun
+	c.Mistaken += d.Mistaken
 	c.Duplicates += d.Duplicates
 	c.Overloaded += d.Overloaded
 	c.NotOwner += d.NotOwner

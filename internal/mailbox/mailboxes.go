@@ -31,6 +31,18 @@ type Mailboxes struct {
 	framesPart uint64 // after so much of framed the shards look which frames to give up
 }
 
+// TrustCopies says that copies are what they say, because a key of the group has signed
+// them. To be called before anything else.
+func (m *Mailboxes) TrustCopies() {
+	m.each(func(b *Boxes) { b.signed = true })
+}
+
+// Forget forgets all ids of events that were done lately, and returns how many.
+func (m *Mailboxes) Forget() (ids int) {
+	m.each(func(b *Boxes) { ids += b.Forget() })
+	return ids
+}
+
 // shard is one Boxes and its lock.
 type shard struct {
 	mu    sync.Mutex

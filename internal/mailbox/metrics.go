@@ -34,6 +34,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 	taken := desc("events_total", "Events that senders brought, by what was said at once.", "answer")
 	moved := desc("moved_events_total", "Events that were taken in and went to the next owner of their partition.")
 	unpinned := desc("unpinned_events_total", "Events that waited for so long that they were copied out of the frame that brought them.")
+	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because they were done lately, though the broker had delivered them for the first time.")
+	mistaken := desc("mistaken_events_total", "Events that came under the id of another one, because one of the two is a copy that says so: each ran as an event of its own.")
 	ended := desc("deliveries_total", "Deliveries that ended, by what became of the event.", "outcome")
 	m := &Metrics{
 		boxes: boxes,
@@ -54,6 +56,8 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{taken, "not_owner", func(c Counters) uint64 { return c.NotOwner }},
 			{taken, "not_yet", func(c Counters) uint64 { return c.NotYet }},
 			{taken, "misplaced", func(c Counters) uint64 { return c.Misplaced }},
+			{unrun, "", func(c Counters) uint64 { return c.Unrun }},
+			{mistaken, "", func(c Counters) uint64 { return c.Mistaken }},
 			{moved, "", func(c Counters) uint64 { return c.Moved }},
 			{unpinned, "", func(c Counters) uint64 { return c.Unpinned }},
 			{ended, "done", func(c Counters) uint64 { return c.Done }},

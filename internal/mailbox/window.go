@@ -30,7 +30,14 @@ type window struct {
 	sweep      uint64        // sweepSome has looked at serials from here on
 	young      clock.Instant // sweepSome does not look at what was done before yet
 	read       uint64        // by forgetSome
+
+	// copies has, of ids that were done by way of a copy, what was in it: whoever writes to the
+	// retry topic chooses the id. These stay here when their partition moves.
+	copies map[event.MessageID]content
 }
+
+// copiesPart is which part of the ids that a window remembers may be of copies.
+const copiesPart = 4
 
 // record is one id: a bit of a span.
 type record struct {
@@ -38,8 +45,18 @@ type record struct {
 	span      uint32        // its place in spans
 	partition ring.Partition
 	bit       uint8
-	dropped   bool
+	flags     recordFlags
 }
+
+// recordFlags say more about a record.
+type recordFlags uint8
+
+const (
+	recordDropped recordFlags = 1 << iota // it is not remembered any more
+	recordCopied                          // it was done by way of a copy, see window.copies
+)
+
+func (r *record) is(f recordFlags) bool { return r.flags&f != 0 }
 
 func (w *window) finished(r *record) event.Finished {
 	return event.Finished{Partition: r.partition, ID: w.spans.at(r.span).id(r.bit), At: r.at}
@@ -50,6 +67,7 @@ func newWindow(spans *spans, bytesMax int, ageMax time.Duration) window {
 	return window{
 		countMax: countMax, ageMax: ageMax, spans: spans,
 		records: make([]record, min(indexMin, countMax)), first: 1, end: 1, young: ever,
+		copies: make(map[event.MessageID]content),
 	}
 }
 
@@ -67,6 +85,18 @@ func (w *window) add(at clock.Instant, p ring.Partition, s *span, bit uint8) {
 	*w.at(w.end) = record{at: at, span: s.place, bit: bit, partition: p}
 	w.end++
 	w.n++
+}
+
+// addCopy is add for an id that was done by way of a copy. It reports false if there are
+// too many of them: then the id is not remembered.
+func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) bool {
+	if len(w.copies) >= max(1, w.countMax/copiesPart) {
+		return false
+	}
+	w.add(at, p, s, bit)
+	w.at(w.end - 1).flags |= recordCopied
+	w.copies[s.id(bit)] = what
+	return true
 }
 
 func (w *window) makeRoom() {
@@ -105,8 +135,11 @@ func (w *window) forgetSome() {
 
 func (w *window) forget(serial uint64) {
 	r := w.at(serial)
-	r.dropped = true
+	r.flags |= recordDropped
 	s := w.spans.at(r.span)
+	if r.is(recordCopied) {
+		delete(w.copies, s.id(r.bit))
+	}
 	s.done.remove(r.bit)
 	w.spans.drop(s)
 	w.n--
@@ -114,7 +147,7 @@ func (w *window) forget(serial uint64) {
 
 // trim lets the ring begin with a record that is remembered.
 func (w *window) trim() {
-	for w.first < w.end && w.at(w.first).dropped {
+	for w.first < w.end && w.at(w.first).is(recordDropped) {
 		w.first++
 	}
 }
@@ -140,10 +173,12 @@ const sweepMax = 1 << 14
 func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
 	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
 		w.sweep--
-		if r := w.at(w.sweep); !r.dropped && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
-			dst = append(dst, w.finished(r))
+		if r := w.at(w.sweep); !r.is(recordDropped) && !r.at.Before(w.young) && leaves(w.sweep, r.partition) {
+			if w.mayBeTold(r) {
+				dst = append(dst, w.finished(r))
+				idsMax--
+			}
 			w.forget(w.sweep)
-			idsMax--
 		}
 	}
 	w.trim()
@@ -153,6 +188,12 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	return dst, w.sweep > w.first
 }
 
+// mayBeTold reports whether a record means the event that the broker has given its id, and
+// not only a copy that says so.
+func (w *window) mayBeTold(r *record) bool {
+	return !r.is(recordCopied) && w.spans.at(r.span).ledger >= 0
+}
+
 // takeAll forgets those of the ids that are still remembered and leave, and appends them
 // to dst.
 func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) []event.Finished {
@@ -160,8 +201,10 @@ func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Par
 		if serial < w.first {
 			continue
 		}
-		if r := w.at(serial); !r.dropped && leaves(serial, r.partition) {
-			dst = append(dst, w.finished(r))
+		if r := w.at(serial); !r.is(recordDropped) && leaves(serial, r.partition) {
+			if w.mayBeTold(r) {
+				dst = append(dst, w.finished(r))
+			}
 			w.forget(serial)
 		}
 	}

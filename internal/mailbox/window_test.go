@@ -43,7 +43,7 @@ func (w *testWindow) add(now clock.Instant, p ring.Partition, id event.MessageID
 // holds returns what w remembers, oldest first.
 func (w *testWindow) holds() (held []event.Finished) {
 	for serial := w.first; serial < w.end; serial++ {
-		if r := w.at(serial); !r.dropped {
+		if r := w.at(serial); !r.is(recordDropped) {
 			held = append(held, w.finished(r))
 		}
 	}

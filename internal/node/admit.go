@@ -98,3 +98,12 @@ func (r *refusals) judged(j admission.Judged) {
 	}
 	r.node.log.Warn("ids of finished events were refused; what comes again of them is handled again", attrs...)
 }
+
+// ForgetDone forgets the ids of events that were done lately, and returns how many. An
+// operator asks for it, of all members, before a replay: what the broker delivers again
+// runs again then, instead of being acked.
+func (n *Node) ForgetDone() (ids int) {
+	ids = n.pipeline.ForgetDone() + n.pool.ForgetHandover()
+	n.log.Warn("ids of finished events are forgotten, as was asked: what the broker delivers again runs again", "ids", ids)
+	return ids
+}

@@ -1,10 +1,14 @@
 package node
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
@@ -13,7 +17,10 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/admission"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/journal"
 	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/witness"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -32,6 +39,18 @@ func (m *member) keysOf(n int) (keys []string) {
 // handedOver returns how many ids that others handed over to a member came to a result.
 func (m *member) handedOver(result admission.Result) int {
 	return int(testutil.ToFloat64(m.metrics.admitted.WithLabelValues(result.String())))
+}
+
+// publishEntry sends an event that is an entry of its own.
+func (g *group) publishEntry(key string) membroker.EntryID {
+	g.t.Helper()
+	name := fmt.Sprintf("event-%d", len(g.published))
+	g.published = append(g.published, name)
+	id, err := g.broker.Publish(g.t.Context(), "persistent://public/default/orders", []membroker.Message{{Key: key, Payload: []byte(name)}})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return id
 }
 
 // TestForgedWindows: nobody can make a member ack events that nobody has handled yet, by
@@ -93,15 +112,7 @@ func TestForgedWindows(t *testing.T) {
 	member := func(m *member) func([]event.Finished) {
 		return func(done []event.Finished) { m.pool.HandOver(forward.Peer(*b.self.Load()), done) }
 	}
-	publish := func(key string) membroker.EntryID {
-		name := fmt.Sprintf("event-%d", len(g.published))
-		g.published = append(g.published, name)
-		id, err := g.broker.Publish(t.Context(), "persistent://public/default/orders", []membroker.Message{{Key: key, Payload: []byte(name)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return id
-	}
+	publish := g.publishEntry
 	keys := b.keysOf(events)
 	for _, attack := range []struct {
 		by      string
@@ -144,4 +155,78 @@ func TestForgedWindows(t *testing.T) {
 		}
 	}
 	g.check() // what was acked without a handler is lost
+}
+
+// TestForgedCopies: whoever writes to the retry topic cannot make events vanish by sending
+// copies of them before they are published: neither under another key, nor under the same
+// with other content; nor if such a copy still runs when the event comes. With keys for copies
+// they do not even count as copies.
+func TestForgedCopies(t *testing.T) {
+	t.Parallel()
+	const events = 10
+	keysFile := filepath.Join(t.TempDir(), "copy-keys")
+	if err := os.WriteFile(keysFile, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		key    func(victim string) string
+		signed bool
+		runs   bool // the copy still runs when the event comes
+	}{
+		"another key":               {key: func(string) string { return "mallory" }},
+		"the same key":              {key: func(victim string) string { return victim }},
+		"another key, and it runs":  {key: func(string) string { return "mallory" }, runs: true},
+		"the same key, and it runs": {key: func(victim string) string { return victim }, runs: true},
+		"copies are signed":         {key: func(victim string) string { return victim }, signed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t)
+			if test.runs {
+				g.work = witness.Config{WorkMin: 300 * time.Millisecond, WorkMax: 300 * time.Millisecond}
+			}
+			if test.signed {
+				g.source.CopyKeysFile = keysFile
+			}
+			a := g.start("a", func(c *Config) { c.CopiesSigned = g.source.CopiesSigned() })
+			g.startApp(a)
+			g.ready(a)
+			last := g.publishEntry("first")
+			g.settled()
+			var victims []string
+			for i := range events {
+				victims = append(victims, fmt.Sprint("victim-", i))
+				id := event.MessageID{Ledger: last.Ledger, Entry: last.Entry + int64(i) + 1, Batch: -1, TopicPartition: -1}
+				forged := membroker.Message{Key: test.key(victims[i]), Payload: []byte(fmt.Sprint("forged-", i)), Properties: map[string]string{
+					source.PropertyMessageID: id.String(), source.PropertyTopic: "persistent://public/default/orders", source.PropertyRound: "1",
+				}}
+				if _, err := g.broker.Publish(t.Context(), source.RetryTopicName([]string{"orders"}, "orders"), []membroker.Message{forged}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g.eventually("the copies are handled", func() error {
+				stats := a.boxes.Stats()
+				if handled := int(stats.Done); handled < 1+events && !(test.runs && int(stats.Accepted) >= 1+events) {
+					return fmt.Errorf("%+v", stats)
+				}
+				return nil
+			})
+			for _, key := range victims {
+				g.publishEntry(key)
+			}
+			g.eventually("everything is settled", func() error {
+				if s := g.broker.SubscriptionStats("orders"); s.Backlog != 0 || s.Unacked != 0 {
+					return fmt.Errorf("%+v", s)
+				}
+				return nil
+			})
+			report, err := journal.Check(g.files, slices.Values(g.published))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Lost != 0 || report.Overlaps != 0 || report.Duplicates != 0 || report.Unknown != events {
+				t.Errorf("%d of %d events vanished, %d overlaps, %d duplicates, %d of %d forged ones ran", report.Lost, events, report.Overlaps, report.Duplicates, report.Unknown, events)
+			}
+		})
+	}
 }

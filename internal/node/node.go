@@ -63,6 +63,7 @@ type Config struct {
 	Membership membership.Config // Group and Name are set here
 
 	DrainTimeout time.Duration // of a whole drain
+	CopiesSigned bool          // the source hands on as copies only those that a key of the group has signed
 
 	Identity   identity.Identity // the settings on which the group must agree; nil: none is compared
 	Topics     []string          // to consume, in full and ascending: each once all members list it
@@ -179,6 +180,9 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.pipeline.Show(sight)
 	n.pipeline.OnJudged(newRefusals(n).judged)
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
+	if cfg.CopiesSigned {
+		n.boxes.TrustCopies()
+	}
 	mailbox.NewMetrics(parts.Registry, n.boxes)
 	n.reach = newReach(n.reachChanged)
 

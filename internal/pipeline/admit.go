@@ -74,6 +74,16 @@ func (p *Pipeline) refuseLate() {
 	}
 }
 
+// ForgetDone forgets the ids of events that were done lately, here and elsewhere, and
+// returns how many: what the broker delivers again of them runs again. What other members
+// have not handed over yet is theirs to forget.
+func (p *Pipeline) ForgetDone() (ids int) {
+	p.admitted.mu.Lock()
+	ids = p.admitted.machine.Forget()
+	p.admitted.mu.Unlock()
+	return ids + p.Boxes.Forget()
+}
+
 // see notes the entries that the broker has delivered. A copy says that it is of another
 // one, which proves nothing about that.
 func (p *Pipeline) see(messages []source.Message) {

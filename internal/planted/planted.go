@@ -87,6 +87,7 @@ const (
 	IdentityClaim              // a claim of a group with other settings is taken for one's own
 	WindowForged               // ids of finished events are taken in from anybody, wherever they are (ADR 0027)
 	SameToken                  // all deliveries of a tenure have one fence (ADR 0024)
+	CopyForged                 // a copy counts as the event that it says it is of (ADR 0028)
 )
 
 var names = [...]string{
@@ -158,6 +159,7 @@ var names = [...]string{
 	"identity_claim",
 	"window_forged",
 	"same_token",
+	"copy_forged",
 }
 
 // String returns the name that the verification plan gives the bug.

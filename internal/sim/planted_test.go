@@ -214,6 +214,7 @@ func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
 var hunts = map[planted.Bug]hunt{
 	planted.WindowForged: {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
 	planted.SameToken:    staged(40, 4, "two workers beside each router; one pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy, twoWorkers),
+	planted.CopyForged:   {seeds: 1, in: "a contract: a copy of an event to come is done, and then the event comes", contract: forgedCopies},
 	planted.DrainRace:    staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
 	planted.DrainGenesis: staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
 	planted.AppIgnoresDeadline: {

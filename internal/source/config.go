@@ -78,6 +78,15 @@ type Config struct {
 	// Spill says what is done so that these limits are not reached.
 	Spill Spill
 
+	// CopyKeysFile names a file with keys in base64, of 16 bytes or more, one in a line, that is
+	// read again when it changes. Copies are signed with the first one, and what is read from
+	// the retry topic counts as a copy only if one of the keys has signed it; otherwise it is
+	// an event of its own. All members need the same keys. "": copies are not signed.
+	CopyKeysFile string
+	// CopyUnsigned lets copies count that no key has signed, beside CopyKeysFile: while keys are
+	// introduced, and as long as copies of before are waiting.
+	CopyUnsigned bool
+
 	// CopiesMax is how many copies may be on their way to a topic; less when they weigh
 	// 32 MiB together. The retry topic and the dead letter topic do not wait for each
 	// other. At least 1.

@@ -110,6 +110,9 @@ func (s *Source) copy(ctx context.Context, c *copier, broker link, sink Sink) {
 func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker link) {
 	copied := s.copyOf(&out)
 	end := s.sending(ctx, out.message.Event, &copied)
+	if !s.isDead(&out) {
+		copied.seal(s.keysOfCopies())
+	}
 	broker.send(ctx, copied, func(err error) {
 		end(err)
 		s.mu.Lock()

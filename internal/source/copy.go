@@ -27,6 +27,10 @@ const (
 	PropertyOwner       = "ringfence-owner"          // dead letters: the member that said so, absent when it never got to one
 )
 
+// PropertySeal binds a copy to everything else that stands in it: "hmac-sha256:HEX" with a
+// key of the group, "sha256:HEX" without.
+const PropertySeal = "ringfence-seal"
+
 const propertyPrefix = "ringfence-"
 
 // outgoing is a copy on its way to the retry or dead letter topic.
@@ -115,19 +119,11 @@ func attempts(ev *event.Event, v *event.Verdict) uint32 { return max(ev.Attempts
 
 func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// restore turns an event that was read from the retry topic back into the original
-// with its history. Whoever can write to that topic can write anything: what does
-// not parse is left as it came, and the event is then one of its own.
+// restore turns a copy, of which there is no objection, back into the original with its history.
 func restore(ev *event.Event) {
-	own := ev.Properties[:0:0]
-	for _, p := range ev.Properties {
-		if !strings.HasPrefix(p.Name, propertyPrefix) {
-			own = append(own, p)
-		}
-	}
 	id, err := parseMessageID(property(ev, PropertyMessageID))
 	if err != nil {
-		ev.Properties = own
+		stripCopy(ev)
 		return
 	}
 	ev.ID = id
@@ -145,6 +141,17 @@ func restore(ev *event.Event) {
 	ev.Round = parseUint(property(ev, PropertyRound))
 	ev.FirstError = property(ev, PropertyFirstError)
 	ev.LastError = property(ev, PropertyLastError)
+	stripCopy(ev)
+}
+
+// stripCopy takes off what a copy carries beside the event's own properties.
+func stripCopy(ev *event.Event) {
+	own := ev.Properties[:0:0]
+	for _, p := range ev.Properties {
+		if !strings.HasPrefix(p.Name, propertyPrefix) {
+			own = append(own, p)
+		}
+	}
 	ev.Properties = own
 }
 

@@ -39,6 +39,8 @@ type Receipt struct {
 	// events of an entry come one after the other, with none of another entry between.
 	Lane int32
 	Ref  any // whatever the caller needs to ack it
+	// Copy says that it came from the retry topic.
+	Copy bool
 	// Unreadable says why the event cannot be handed on; "" when it can.
 	Unreadable string
 }

@@ -97,12 +97,9 @@ func (m *memLink) receipt(e *membroker.Entry, index int) Receipt {
 		ID: id, Topic: l.base, Payload: message.Payload, Properties: properties(message.Properties),
 		PublishTime: message.PublishTime, EventTime: message.EventTime, Redelivery: e.Redelivery,
 	}
-	if l.retry {
-		restore(ev)
-	}
 	return Receipt{
 		Message: &Message{Event: ev, Key: message.Key, OrderingKey: message.OrderingKey},
-		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Lane: l.number,
+		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Lane: l.number, Copy: l.retry,
 	}
 }
 

@@ -25,6 +25,7 @@ type Metrics struct {
 	ignored        prometheus.Counter
 	torn           prometheus.Counter
 	copyFailures   prometheus.Counter
+	copiesRefused  *prometheus.CounterVec
 	ackFailures    prometheus.Counter
 	discarded      prometheus.Counter
 
@@ -56,6 +57,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_source_received_total",
 			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted) go to the dead letter topic.",
 		}, []string{"kind"}),
+		copiesRefused: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_source_copies_refused_total",
+			Help: "Messages in the retry topic that do not count as copies and are handled as events of their own, by reason: no_id (they do not say of which event), unsigned (by no key of the group), altered (they are not as they were sealed).",
+		}, []string{"reason"}),
 		acked:             counter("acked_total", "Events that ended as done."),
 		retried:           counter("retried_total", "Events that ended as a copy in the retry topic."),
 		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they were open for long and pinned others or filled the node."),

@@ -415,7 +415,7 @@ func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Recei
 	from := p.laneOf(cm)
 	batch = append(batch, Receipt{})
 	r, a := &batch[len(batch)-1], new(arrival)
-	r.Message, r.Lane = &a.message, from.number
+	r.Message, r.Lane, r.Copy = &a.message, from.number, from.retry
 
 	id, ev := m.ID(), &a.event
 	r.Ref = id
@@ -436,9 +436,6 @@ func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Recei
 			from.schema = string(version)
 		}
 		ev.SchemaVersion = from.schema
-	}
-	if from.retry {
-		restore(ev)
 	}
 	if c := m.GetEncryptionContext(); c != nil {
 		r.Unreadable = reasonEncrypted

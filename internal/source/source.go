@@ -13,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/reload"
 )
 
 // ErrSubscriptionType says that the subscription is in use with another type than
@@ -63,7 +64,12 @@ type Source struct {
 	log     *slog.Logger
 	sight   Sight
 
-	broker    link          // set before ready is closed
+	broker   link                    // set before ready is closed
+	copyKeys *reload.Value[[][]byte] // that sign copies, nil if none do
+	refused  struct {                // the reader's
+		noted  clock.Instant
+		copies int // that were refused since
+	}
 	ready     chan struct{} // closed when the subscription stands
 	stopped   chan struct{} // closed when nothing more is handed on
 	draining  chan struct{} // closed by the first Drain
@@ -123,6 +129,9 @@ func (s *Source) SetMembers(members int) {
 // had ([ErrSubscriptionType]), or is lost for good. It may be called once.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	if err := s.cfg.Validate(); err != nil {
+		return err
+	}
+	if err := s.openKeys(); err != nil {
 		return err
 	}
 	broker, err := s.open(ctx, s.cfg, s.log)
@@ -284,6 +293,7 @@ func (s *Source) read(ctx context.Context, broker link, sink Sink) error {
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("source: receive: %w", err)
 		}
+		s.restoreCopies(receipts)
 		batch = s.enter(receipts, batch[:0])
 		if len(batch) > 0 {
 			sink.Received(ctx, batch)

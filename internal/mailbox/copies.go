@@ -1,0 +1,93 @@
+package mailbox
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/planted"
+)
+
+// An id names the event that the broker has given it. A copy in the retry topic says of
+// which event it is, and whoever may write to that topic can write any id. Unless copies
+// are signed, an event is therefore taken for the same as another one of its id only if the
+// broker has given the id to both, or if both have the same content; and what was done by
+// way of a copy says nothing about an event of other content.
+
+// content is a digest of all that a copy has in common with its original.
+type content [16]byte
+
+// contentOf returns the digest of an event's content.
+func contentOf(e *event.Event) (digest content) {
+	h := sha256.New()
+	var n [8]byte
+	text := func(s string) {
+		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+	text(string(e.Key))
+	text(e.Topic)
+	binary.BigEndian.PutUint64(n[:], uint64(len(e.Payload)))
+	h.Write(n[:])
+	h.Write(e.Payload)
+	for _, p := range lasting(e.Properties) {
+		text(p.Name)
+		text(p.Value)
+	}
+	copy(digest[:], h.Sum(nil))
+	return digest
+}
+
+// lasting returns the properties that a copy has as its original had them, by name: not the
+// trace, which goes on with each span, and nothing that the router adds.
+func lasting(properties []event.Property) []event.Property {
+	kept := make([]event.Property, 0, len(properties))
+	for _, p := range properties {
+		name := strings.ToLower(p.Name)
+		if name != "traceparent" && name != "tracestate" && !strings.HasPrefix(name, "ringfence-") {
+			kept = append(kept, p)
+		}
+	}
+	slices.SortFunc(kept, func(a, b event.Property) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value))
+	})
+	return kept
+}
+
+// isAnother reports whether e is not the event of its id that is here or was done lately,
+// but one of the two only says so.
+func (b *Boxes) isAnother(s *span, bit uint8, e *event.Event, seen *look) bool {
+	if b.signed || planted.On(planted.CopyForged) {
+		return false
+	}
+	if s.here.has(bit) {
+		it := b.search(b.actorSeen(e.Key, seen), s, bit)
+		return it != nil && (it.copied || e.Round > 0) && contentOf(it.event) != contentOf(e)
+	}
+	if !s.done.has(bit) || len(b.window.copies) == 0 {
+		return false
+	}
+	what, copied := b.window.copies[e.ID]
+	return copied && what != contentOf(e)
+}
+
+// aliasOf returns the id under which an event is known here whose own is taken by another
+// one. No broker gives such an id; deliveries of one event get the same.
+func aliasOf(e *event.Event) event.MessageID {
+	what := contentOf(e)
+	h := sha256.New()
+	var n [16]byte
+	binary.BigEndian.PutUint64(n[:8], uint64(e.ID.Ledger))
+	binary.BigEndian.PutUint64(n[8:], uint64(e.ID.Entry))
+	h.Write(n[:])
+	h.Write(what[:])
+	sum := h.Sum(nil)
+	return event.MessageID{
+		Ledger: -1 - int64(binary.BigEndian.Uint64(sum)>>1), Entry: int64(binary.BigEndian.Uint64(sum[8:]) >> 1),
+		Batch: e.ID.Batch, TopicPartition: e.ID.TopicPartition,
+	}
+}

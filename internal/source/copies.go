@@ -1,0 +1,71 @@
+package source
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/reload"
+)
+
+// CheckCopyKeys reports what is wrong with the file that CopyKeysFile names.
+func (c Config) CheckCopyKeys() error {
+	_, err := c.openCopyKeys(func(error) {})
+	return err
+}
+
+// openCopyKeys returns the keys that sign copies, nil if none are configured.
+func (c Config) openCopyKeys(changed func(error)) (*reload.Value[[][]byte], error) {
+	if c.CopyKeysFile == "" {
+		return nil, nil //nolint:nilnil // without keys there is nothing to read
+	}
+	return reload.Open([]string{c.CopyKeysFile}, func(contents [][]byte) ([][]byte, error) { return parseCopyKeys(contents[0]) }, changed)
+}
+
+// CopiesSigned reports whether a copy counts as the event that it is of only if a key of the
+// group has signed it.
+func (c Config) CopiesSigned() bool { return c.CopyKeysFile != "" && !c.CopyUnsigned }
+
+// openKeys makes the keys for copies ready, before anything else of Run.
+func (s *Source) openKeys() (err error) {
+	s.copyKeys, err = s.cfg.openCopyKeys(func(err error) {
+		if err != nil {
+			s.log.Error("the keys of copies cannot be used", "error", err)
+		}
+	})
+	return err
+}
+
+// keysOfCopies returns the keys that sign copies, the first one that of new copies.
+func (s *Source) keysOfCopies() [][]byte {
+	if s.copyKeys == nil {
+		return nil
+	}
+	return s.copyKeys.Get()
+}
+
+// refusalEvery is how often is logged that copies do not count as such.
+const refusalEvery = 10 * time.Second
+
+// restoreCopies turns what came from the retry topic back into the events that it was
+// copied from, if it is a copy that counts. The reader's goroutine calls it.
+func (s *Source) restoreCopies(receipts []Receipt) {
+	for i := range receipts {
+		r := &receipts[i]
+		if !r.Copy || r.Unreadable != "" {
+			continue
+		}
+		why := objection(r.Message, s.keysOfCopies(), s.cfg.CopyUnsigned)
+		if why == "" {
+			restore(r.Event)
+			continue
+		}
+		stripCopy(r.Event)
+		s.metrics.copiesRefused.WithLabelValues(why).Inc()
+		s.refused.copies++
+		if now := clock.Now(); s.refused.noted == 0 || now.Sub(s.refused.noted) >= refusalEvery {
+			s.log.Warn("messages in the retry topic do not count as copies; they are handled as events of their own",
+				"messages", s.refused.copies, "reason", why, "message_id", r.Event.ID.String())
+			s.refused.noted, s.refused.copies = now, 0
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package source
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"slices"
+	"strings"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/planted"
+)
+
+// The kinds of seal: with a key of the group, and without.
+const (
+	sealKeyed = "hmac-sha256:"
+	sealPlain = "sha256:"
+)
+
+// Why a copy does not count as the event that it says it is of.
+const (
+	copyNoID     = "no_id"    // it does not say of which, or how often that was copied
+	copyUnsigned = "unsigned" // no key of the group has signed it, and one has to
+	copyAltered  = "altered"  // it is not as it was when it was sealed, or sealed with a key that is not known here
+)
+
+// sealContext begins all that is sealed, so that a seal made for another purpose is none here.
+const sealContext = "ringfence copy v1"
+
+// copied is all of a copy that its seal covers: everything but the seal.
+type copied struct {
+	key, orderingKey string
+	payload          []byte
+	eventTime        int64
+	properties       []event.Property // ascending by name, without the seal
+}
+
+// hash writes the parts of a copy, each with its length.
+func (c *copied) hash(h hash.Hash) []byte {
+	var n [8]byte
+	number := func(v uint64) {
+		binary.BigEndian.PutUint64(n[:], v)
+		h.Write(n[:])
+	}
+	text := func(s string) {
+		number(uint64(len(s)))
+		h.Write([]byte(s))
+	}
+	text(sealContext)
+	text(c.key)
+	text(c.orderingKey)
+	number(uint64(len(c.payload)))
+	h.Write(c.payload)
+	number(uint64(c.eventTime))
+	number(uint64(len(c.properties)))
+	for _, p := range c.properties {
+		text(p.Name)
+		text(p.Value)
+	}
+	return h.Sum(nil)
+}
+
+// sum returns the hash of a copy, under a key unless that is nil.
+func (c *copied) sum(key []byte) []byte {
+	if key == nil {
+		return c.hash(sha256.New())
+	}
+	return c.hash(hmac.New(sha256.New, key))
+}
+
+func byName(a, b event.Property) int { return cmp.Compare(a.Name, b.Name) }
+
+// seal binds a copy to all that stands in it, with the first of the keys if there are any.
+func (o *outgoing) seal(keys [][]byte) {
+	c := copied{key: o.key, orderingKey: o.orderingKey, payload: o.payload, eventTime: o.eventTime}
+	delete(o.properties, PropertySeal)
+	for name, value := range o.properties {
+		c.properties = append(c.properties, event.Property{Name: name, Value: value})
+	}
+	slices.SortFunc(c.properties, byName)
+	if len(keys) > 0 {
+		o.properties[PropertySeal] = sealKeyed + hex.EncodeToString(c.sum(keys[0]))
+		return
+	}
+	o.properties[PropertySeal] = sealPlain + hex.EncodeToString(c.sum(nil))
+}
+
+// objection says why m, which came from the retry topic, does not count as the event that it
+// says it is of; "" if it does. Without keys a copy counts unless it was altered. With keys
+// one of them must have signed it, unless unsigned ones count too.
+func objection(m *Message, keys [][]byte, unsigned bool) string {
+	ev := m.Event
+	if _, err := parseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
+		return copyNoID
+	}
+	if planted.On(planted.CopyForged) {
+		return ""
+	}
+	c := copied{key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload, eventTime: ev.EventTime}
+	for _, p := range ev.Properties {
+		if p.Name != PropertySeal {
+			c.properties = append(c.properties, p)
+		}
+	}
+	slices.SortFunc(c.properties, byName)
+	seal, signed := property(ev, PropertySeal), false
+	if sum, ok := strings.CutPrefix(seal, sealKeyed); ok && len(keys) > 0 {
+		signed = slices.ContainsFunc(keys, func(key []byte) bool { return isSum(sum, c.sum(key)) })
+		if !signed {
+			return copyAltered
+		}
+	} else if sum, ok := strings.CutPrefix(seal, sealPlain); ok && !isSum(sum, c.sum(nil)) {
+		return copyAltered
+	}
+	if len(keys) > 0 && !signed && !unsigned {
+		return copyUnsigned
+	}
+	return ""
+}
+
+func isSum(text string, sum []byte) bool {
+	said, err := hex.DecodeString(text)
+	return err == nil && hmac.Equal(said, sum)
+}
+
+// Bounds of the keys that sign copies.
+const (
+	copyKeyBytesMin = 16
+	copyKeysMax     = 8
+)
+
+var errCopyKeys = errors.New("source: keys of copies")
+
+// parseCopyKeys reads keys in base64, one in a line: the first signs, any of them is believed.
+func parseCopyKeys(content []byte) (keys [][]byte, err error) {
+	for i, line := range strings.Split(string(content), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(key) < copyKeyBytesMin {
+			return nil, fmt.Errorf("%w: line %d is not a key of at least %d bytes in base64", errCopyKeys, i+1, copyKeyBytesMin)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 || len(keys) > copyKeysMax {
+		return nil, fmt.Errorf("%w: %d of them, want 1 to %d", errCopyKeys, len(keys), copyKeysMax)
+	}
+	return keys, nil
+}
