@@ -154,7 +154,7 @@ func (n *Node) noted(note ownership.Note) {
 		attrs = append(attrs, "incarnation", note.Inc.String())
 	}
 	counted := "partitions"
-	switch note.Kind { //nolint:exhaustive // most count partitions
+	switch note.Kind {
 	case ownership.NoteProposed:
 		counted = "members"
 	case ownership.NoteLogVersion:

@@ -959,7 +959,7 @@ func (p *proc) checkState() {
 	}
 	if m.tail.last != p.checked && m.tail.topicOf(w) {
 		p.checked = m.tail.last
-		d := stateDigest(m.state) // I9
+		d := stateDigest(m.state)                 // I9
 		if !w.forked && m.state.LogVersion >= 2 { // of version 1 not everybody knows it
 			d ^= m.state.PrefixHash
 		}
