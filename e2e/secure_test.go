@@ -159,6 +159,12 @@ func TestSecureBroker(t *testing.T) {
 		t.Parallel()
 		f.consume(t, "127.92.0.2", inside+"-2", fmt.Sprintf("token: %q, tls: {ca_file: %q, name: broker.test}", f.token("admin"), f.ca.File), "the broker's limits")
 	})
+	if err := errors.Join(
+		f.admin.Call(t.Context(), http.MethodPut, pulsaradmin.TopicPath(inside+"-4"), nil, nil),
+		f.admin.Call(t.Context(), http.MethodPost, pulsaradmin.TopicPath(inside+"-4")+"/permissions/narrow", []string{"produce", "consume"}, nil),
+	); err != nil {
+		t.Fatal(err)
+	}
 	issuer := f.issuer(t)
 	t.Run("through the door, with a token of an OAuth 2.0 server", func(t *testing.T) {
 		t.Parallel()
@@ -171,6 +177,7 @@ func TestSecureBroker(t *testing.T) {
 		{"with an empty token file", inside, fmt.Sprintf("token_file: %q, %s", f.write(t, "empty", nil), trust), "empty token"},
 		{"with another CA", inside, fmt.Sprintf("token_file: %q, tls: {ca_file: %q}", tokenFile, tlstest.NewCA(t).File), "certificate signed by unknown authority"},
 		{"with the name of other brokers", inside, fmt.Sprintf("token_file: %q, tls: {ca_file: %q, name: other.test}", tokenFile, f.ca.File), "is for broker.test, 127.0.0.1, not for other.test"},
+		{"to the topic, and not to the claims beside it", inside + "-4", fmt.Sprintf("token: %q, %s", f.token("narrow"), trust), "from the topic persistent://" + f.namespace + "/__ringfence-claims"},
 		{"to a topic of others", "persistent://public/functions/x", fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "not to the topic"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

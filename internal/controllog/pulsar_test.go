@@ -78,6 +78,26 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 	})
 }
 
+// A log that is read from First keeps every record, also one that was there before the anchor, though nobody is connected
+// while ledgers are closed and trimmed.
+func TestPulsarAnchorKeepsTheFirstRecord(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	early := connectPulsar(t, topic)
+	var all []Entry
+	appendOne(t, early, "0") // its ledger stays, since it is not closed
+	tail := openTail(t, early, First)
+	all = append(all, tail.take(t, 1)...)
+	for i := range 3 {
+		unload(t, topic)
+		appendOne(t, early, fmt.Sprint(1+i))
+		all = append(all, tail.take(t, 1)...)
+		trim(t, topic)
+	}
+	if got := openTail(t, connectPulsar(t, topic), First).take(t, 4); !slices.EqualFunc(got, all, sameEntry) {
+		t.Errorf("after trimming the log is %v, want %v", got, all)
+	}
+}
+
 // A member survives the deletion of its topic: appends work again, in a higher ledger.
 // (The old records are gone; the machine finds that out by itself.)
 func TestPulsarComesBackAfterDeletion(t *testing.T) {

@@ -57,7 +57,7 @@ var (
 		"create it as a non-partitioned topic, or name another one")
 
 	// ErrDenied says that the broker lets this router in, but not to the topic.
-	ErrDenied = errors.New("controllog: the broker does not let this router produce to and consume from the topic")
+	ErrDenied = errors.New("controllog: the broker lets this router in, but its pulsar role may not produce to and consume from the topic")
 
 	// ErrReaderLost says that a reader broke and that its place must be read again.
 	ErrReaderLost = errors.New("controllog: reader lost")
