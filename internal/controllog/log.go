@@ -300,11 +300,10 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 			return
 		}
 		record, _ := Decode(l.cfg.Group, e.Data) // what is no record of the group is none of its members' either
-		_, isHello := record.Body.(*ownership.Hello)
 		switch {
 		case !e.At.Before(eff.Before):
 			decided(true)
-		case record.Body != nil && !isHello:
+		case ownership.HoldsGroup(e.At, record):
 			decided(false)
 		}
 	})

@@ -73,6 +73,39 @@ func TestLogDeliversWhatItCannotRead(t *testing.T) {
 	})
 }
 
+// Before a cold start a log counts as one that held a group if members have written to it. What
+// members of another log still write, after this one has taken its place, shows nothing.
+func TestLogReadsItsFirstRecords(t *testing.T) {
+	before := event.Position{Ledger: 1, Entry: 3} // three records, then what lies behind
+	beatAfter := func(applied event.Position) ownership.Record {
+		r := beat(1)
+		r.Body = &ownership.Beat{Applied: applied}
+		return r
+	}
+	stale := beatAfter(event.Position{Ledger: 800, Entry: 1})
+	for name, c := range map[string]struct {
+		records []ownership.Record
+		virgin  bool
+	}{
+		"Hellos":                          {[]ownership.Record{hello(), hello(), hello()}, true},
+		"a Beat of a member":              {[]ownership.Record{hello(), beatAfter(event.Position{Ledger: 1}), hello()}, false},
+		"a Beat of a member of elsewhere": {[]ownership.Record{stale, hello(), stale}, true},
+		"a Beat that comes later":         {[]ownership.Record{hello(), hello(), hello(), beatAfter(event.Position{Ledger: 1})}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := NewMem()
+				n := startLog(t, mem)
+				for _, r := range append(c.records, hello()) {
+					mem.Put(encoded(t, r))
+				}
+				n.log.ReadFirst(ownership.ReadFirst{Read: 7, Before: before})
+				n.want(t, ownership.FirstRead{Read: 7, Virgin: c.virgin})
+			})
+		})
+	}
+}
+
 // Readers hash the bytes of a record, whether or not they can read it: the same bytes give the
 // same hash, and the smallest difference another one.
 func TestLogHashesRecords(t *testing.T) {

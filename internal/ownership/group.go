@@ -203,3 +203,21 @@ func (m *Machine) firstRead(in FirstRead) {
 			"new ones could be lower. Is this the right control topic? If so, set ownership.generation to %d or higher on all routers of the group", m.cfg.HadGen, m.cfg.HadGen+1))
 	}
 }
+
+// HoldsGroup reports whether a record at this position shows that a group has worked on the log: members
+// alone write it, and what it names stands before it. Beats of members that still write from what they had
+// read of another log, of which this one has taken the place, do not.
+func HoldsGroup(at Position, r Record) bool {
+	switch b := r.Body.(type) {
+	case *Genesis:
+		return b.After.Before(at)
+	case *Epoch:
+		return b.Prev.Before(at)
+	case *Beat:
+		return b.Applied.Before(at)
+	case *Snap:
+		return b.ForHello.Before(at)
+	case *Hello:
+	}
+	return false
+}
