@@ -84,6 +84,7 @@ const (
 	LowerTokensAllowed         // a Genesis is made and obeyed though its tokens are lower than earlier ones
 	SlewedClock                // leases run on a clock that NTP slews (ADR 0025)
 	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
+	PrefixUnjudged             // who has read another log than the others goes on
 	IdentityClaim              // a claim of a group with other settings is taken for one's own
 	WindowForged               // ids of finished events are taken in from anybody, wherever they are (ADR 0027)
 	SameToken                  // all deliveries of a tenure have one fence (ADR 0024)
@@ -156,6 +157,7 @@ var names = [...]string{
 	"lower_tokens_allowed",
 	"slewed_clock",
 	"unshrunk_remaining",
+	"prefix_unjudged",
 	"identity_claim",
 	"window_forged",
 	"same_token",

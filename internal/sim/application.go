@@ -79,6 +79,9 @@ func (h *handling) fence() event.Fence { return event.Fence{Token: h.token, Turn
 func (w *world) newApplication(p *pod) *application {
 	w.apps++
 	a := &application{w: w, id: w.apps, pod: p, host: p.host, defiant: w.p.defiant}
+	if w.chance(0.6) {
+		a.host = w.newHost()
+	}
 	a.slewable = a.id%3 == 0
 	a.process = &process{loop: &w.loop}
 	a.process.later(w.between(0, 300*time.Millisecond), a.connect)

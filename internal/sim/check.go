@@ -30,6 +30,10 @@ func (w *world) checkStart(h *handling) {
 		}
 	}
 	w.running[h.key] = append(still, h)
+	if !w.fences[h.key].Before(h.fence()) {
+		w.fail("%v starts after a handler of its key with the fence %v", h, w.fences[h.key])
+	}
+	w.fences[h.key] = h.fence()
 	p := h.partition
 	if h.token < w.tokens[p] && !w.p.defiant {
 		w.fail("%v starts with a token below %d, with which another handler of its partition has started", h, w.tokens[p])
@@ -347,7 +351,7 @@ func (w *world) checkStep(m *member, in ownership.Input) {
 	if s == nil {
 		return
 	}
-	if read, ok := in.(ownership.RecordRead); ok && w.worthDigesting(read) {
+	if read, ok := in.(ownership.RecordRead); ok && (w.forks || w.worthDigesting(read)) {
 		w.checkState(m, s)
 	}
 	w.checkProgress(m, s)
@@ -383,6 +387,10 @@ func (w *world) checkState(m *member, s *ownership.State) {
 	if m.feed.topic != w.log.topic || at.IsZero() || slices.ContainsFunc(m.effects, isEnd) {
 		return // who learns from a Snap that it was replaced applies nothing of what came later
 	}
+	if !at.Before(w.log.next) {
+		return // it stands in a log that is gone, and that had the same ledger
+	}
+	w.checkPrefix(m, s, at)
 	digest := digestOf(s)
 	was, ok := w.log.states[at]
 	if !ok {
@@ -516,6 +524,9 @@ func (w *world) checkWait(m *member, p ring.Partition) {
 func (w *world) unrest() string {
 	var why []string
 	say := func(format string, args ...any) { why = append(why, sprintf(format, args...)) }
+	if w.forks && w.now-w.differedAt < 3*time.Second {
+		say("members have read different logs")
+	}
 	if w.promised > 0 {
 		say("%d faults have an end to come", w.promised)
 	}

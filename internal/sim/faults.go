@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ringfence/router/internal/ownership"
@@ -43,6 +44,11 @@ const (
 	sameName
 	dropConsumer
 	stallBroker
+	otherSettings
+	coldStart
+	lateForeign
+	forkLog
+	lyingBeat
 	kinds
 )
 
@@ -50,7 +56,8 @@ var kindNames = [kinds]string{
 	"kill_router", "kill_app", "kill_both", "leave", "join", "pause_router", "pause_app", "pause_both", "suspend",
 	"stall_driver", "stall_tail", "stall_after_beat", "cut_log", "slow_log", "outage", "long_outage", "rollover",
 	"truncate", "hole", "delete_log", "rebuild_log", "cut_one_way", "cut_pair", "isolate", "break_peer", "break_app",
-	"inject_genesis", "same_name", "drop_consumer", "stall_broker",
+	"inject_genesis", "same_name", "drop_consumer", "stall_broker", "other_settings", "cold_start", "late_foreign_genesis",
+	"fork_log", "lying_beat",
 }
 
 // String returns the name under which the kind is counted.
@@ -62,6 +69,7 @@ var usual = [kinds]int{
 	suspendHost: 5, stallDriver: 4, stallTail: 8, stallAfterBeat: 5, cutLog: 6, slowLog: 4, outageLog: 4, longOutage: 1,
 	rollLog: 6, truncateLog: 1, skipRecord: 1, deleteLog: 1, rebuildLog: 1, cutOneWay: 4, cutPair: 4, isolate: 3,
 	breakPeer: 5, breakApp: 5, injectGenesis: 2, sameName: 1, dropConsumer: 4, stallBroker: 2,
+	otherSettings: 3, coldStart: 1, lateForeign: 2, forkLog: 1, lyingBeat: 3,
 }
 
 // fault lets one thing go wrong.
@@ -78,7 +86,7 @@ func (w *world) fault() {
 	w.count("fault_" + k.String())
 	w.faultsEver++
 	w.tracef("FAULT %v at %s for %v", k, p.name, long)
-	m, a := p.member, p.app
+	m := p.member
 	switch k {
 	case joinGroup:
 		w.join()
@@ -112,24 +120,14 @@ func (w *world) fault() {
 	case sameName:
 		w.double(p)
 		return
+	case otherSettings:
+		w.joinDiffering(p)
+		return
+	case coldStart:
+		w.startCold()
+		return
 	}
-	if a != nil && !a.process.dead {
-		switch k {
-		case killApp, killBoth:
-			a.kill()
-			w.restart(p, long)
-		case pauseApp, pauseBoth:
-			d := long
-			if w.chance(0.1) {
-				d = w.between(10*time.Second, 40*time.Second)
-			}
-			a.process.stop(d)
-		case breakApp:
-			if a.conn != nil {
-				a.conn.breakBoth()
-			}
-		}
-	}
+	frozen := w.hitWorkers(p, k, long)
 	if m == nil || m.process.dead {
 		p.up()
 		return
@@ -142,7 +140,7 @@ func (w *world) fault() {
 	case killApp, breakApp:
 		m.touch(long)
 	case pauseApp:
-		m.touch(max(long, a.process.stopped-w.now))
+		m.touch(max(long, frozen))
 	case leaveGroup:
 		m.process.act(m.leave)
 		w.restart(p, long+3*time.Second)
@@ -184,6 +182,12 @@ func (w *world) fault() {
 		}
 	case injectGenesis:
 		w.injectGenesis(m)
+	case lateForeign:
+		w.foreignGenesis(m)
+	case forkLog:
+		w.forkLog(m)
+	case lyingBeat:
+		m.feed.lies = true
 	case dropConsumer:
 		if m.consumer != nil {
 			w.broker.drop(m.consumer)
@@ -244,10 +248,54 @@ func (w *world) cut(m, q *member, d time.Duration, both bool) {
 // suspend lets a whole machine sleep: the boot-time clock goes on.
 func (w *world) suspend(p *pod, d time.Duration) {
 	p.member.stop(d)
-	if p.app != nil {
-		p.app.process.stop(d)
+	p.host.sleep(d)
+	for _, a := range p.living() {
+		switch {
+		case a.host == p.host:
+		case w.chance(0.3):
+			a.host.sleep(d)
+		default:
+			continue
+		}
+		a.process.stop(d)
 	}
-	p.host.asleep += d // read by nobody before it is true
+}
+
+// hitWorkers lets something go wrong with the application of a pod: with one of its workers
+// alone, or with all. It returns for how long they are frozen.
+func (w *world) hitWorkers(p *pod, k kind, d time.Duration) (frozen time.Duration) {
+	victims := p.living()
+	switch k {
+	case killApp, pauseApp, breakApp:
+		if len(victims) > 1 && w.chance(0.6) {
+			i := w.rng.IntN(len(victims))
+			victims = victims[i : i+1]
+			w.count(k.String() + "_alone")
+		}
+	case killBoth, pauseBoth:
+	default:
+		return 0
+	}
+	if k == pauseApp && w.chance(0.1) || k == pauseBoth && w.chance(0.1) {
+		d = w.between(10*time.Second, 40*time.Second)
+	}
+	for _, a := range victims {
+		switch k {
+		case killApp, killBoth:
+			a.kill()
+		case pauseApp, pauseBoth:
+			a.process.stop(d)
+			frozen = d
+		case breakApp:
+			if a.conn != nil {
+				a.conn.breakBoth()
+			}
+		}
+	}
+	if k == killApp || k == killBoth {
+		w.restart(p, d)
+	}
+	return frozen
 }
 
 // stallWhileDraining is attack 34: a tail stalls right after its own Beat, while
@@ -280,7 +328,7 @@ func (w *world) join() {
 	}
 	if running < 9 {
 		p := w.newPod(fmt.Sprintf("m%d", len(w.pods)))
-		p.extra, p.gen = true, w.pods[0].gen
+		p.extra, p.gen, p.settings = true, w.pods[0].gen, w.groupSettings()
 		p.up()
 	}
 }
@@ -291,7 +339,7 @@ func (w *world) retire(p *pod) {
 	if m := p.member; m != nil {
 		m.process.act(m.leave)
 	}
-	if a := p.app; a != nil {
+	for _, a := range p.living() {
 		w.promised++
 		w.after(w.p.drainMax, func() {
 			w.promised--
@@ -304,7 +352,7 @@ func (w *world) retire(p *pod) {
 func (w *world) double(p *pod) {
 	w.exitAllowed = true
 	d := w.newPod(p.name)
-	d.gen, d.extra = p.gen, true
+	d.gen, d.settings, d.extra = p.gen, p.settings, true
 	d.up()
 	for _, m := range w.live {
 		m.touch(30 * time.Second)
@@ -316,34 +364,46 @@ func (w *world) double(p *pod) {
 		if d.member != nil {
 			d.member.kill(true)
 		}
-		if d.app != nil {
-			d.app.kill()
+		for _, a := range d.living() {
+			a.kill()
 		}
 	})
 }
 
-// injectGenesis lets a Genesis land that somebody sent long ago.
+// injectGenesis lets a Genesis land that somebody sent long ago, or has just sent.
 func (w *world) injectGenesis(m *member) {
-	w.spurious = true
-	w.log.land(ownership.Record{LogVersion: ownership.LogVersionMin, Group: "g", Inc: m.inc, Body: &ownership.Genesis{
-		Gen: m.cfg.Gen, HashID: "h", Partitions: uint32(w.p.partitions), Table: make([]uint16, w.p.partitions),
-		Members: []ownership.Node{{Name: m.cfg.Name, Inc: m.inc, Lease: m.cfg.Timing.Lease, GRPCAddr: m.cfg.GRPCAddr}},
-	}}, w.now)
-}
-
-// rebuild loses the log's metadata, so that ledger ids begin anew. The operator knows,
-// and raises the generation.
-func (w *world) rebuild() {
-	w.spurious, w.exitAllowed = true, true
-	for _, p := range w.pods {
-		p.gen++
-	}
-	if w.pods[0].gen > ownership.GenMax {
+	if m.machine == nil {
 		return
 	}
-	for _, m := range append([]*member(nil), w.live...) {
-		m.kill(true) // a new configuration is a restart
-		w.restart(m.pod, w.between(0, 2*time.Second))
+	w.spurious = true
+	gen, after := m.cfg.Gen, w.log.newest()
+	if s := m.machine.State(); s != nil {
+		gen = s.Gen
+		if w.chance(0.5) {
+			after = s.Genesis
+		}
+	}
+	if floor := m.machine.Floor(); floor == 0 && w.hadGroup || ownership.TokenOf(gen, w.log.next) <= floor {
+		return // it would not have been made
+	}
+	w.landGenesis(m.inc, m.cfg.Name, m.cfg, m.cfg.Identity, after, gen)
+}
+
+// rebuild loses the log's metadata, so that ledger ids begin anew. Nobody tells the routers.
+func (w *world) rebuild() {
+	w.spurious = true
+	if w.pods[0].gen+3 > ownership.GenMax {
+		return
+	}
+	some := w.chance(0.5)
+	for _, m := range slices.Clone(w.live) {
+		// A router that was started with a raised generation and has not joined since knows neither that a
+		// group has used that generation meanwhile, nor a token: nothing would stop its Genesis.
+		stranded := m.cfg.Gen > m.cfg.HadGen && (m.machine == nil || m.machine.Floor() == 0)
+		if stranded || some && w.chance(0.5) {
+			m.kill(true)
+			w.restart(m.pod, w.between(0, 2*time.Second))
+		}
 	}
 	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(5)})
 }
@@ -361,6 +421,11 @@ func (w *world) heal() {
 	w.runUntil(max(w.now, end))
 	w.broker.outage = w.now
 	w.cuts = cuts{}
+	for _, h := range w.hosts {
+		for h.sleeps > 0 {
+			h.wake()
+		}
+	}
 	for _, m := range append([]*member(nil), w.live...) {
 		m.process.stopped, m.driver.stopped = w.now, w.now
 		m.process.resume()
@@ -368,20 +433,21 @@ func (w *world) heal() {
 			continue
 		}
 		m.driver.resume()
-		m.feed.stalled, m.feed.lag, m.feed.skip, m.feed.stuck = w.now, 0, 0, false
+		m.feed.stalled, m.feed.lag, m.feed.skip, m.feed.stuck, m.feed.fork, m.feed.lies = w.now, 0, 0, false, false, false
 		w.log.read(m)
 		m.touch(0)
 	}
 	if w.log.next.Entry > 1<<22 {
 		w.log.rollover() // no token names a position of the old one
 	}
+	w.repair()
 	gen := uint32(0)
 	for _, p := range w.pods {
 		gen = max(gen, p.gen)
 	}
 	for _, p := range w.pods {
 		p.gen = gen // as the operator was told
-		if a := p.app; a != nil && !a.process.dead {
+		for _, a := range p.living() {
 			a.process.stopped = min(a.process.stopped, w.now)
 			a.process.resume()
 		}

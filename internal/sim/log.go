@@ -6,6 +6,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -23,12 +24,16 @@ type controlLog struct {
 	epochs  time.Duration // when the last epoch that is on its way lands
 	states  map[ownership.Position]uint64
 	states2 map[ownership.Position]uint64 // of the records before those
+
+	prefixes map[ownership.Position]uint64 // prefix hashes of the newest ledger
 }
 
 // logged is a record in the log.
 type logged struct {
 	at     ownership.Position
-	record ownership.Record
+	data   []byte           // what is in the log
+	record ownership.Record // what everybody reads of it
+	sum    uint64
 	sent   time.Duration // by its sender, however long it was on its way
 	landed time.Duration
 }
@@ -38,6 +43,8 @@ type feed struct {
 	stalled time.Duration     // the tail brings nothing until then
 	wedged  bool              // the tail brings nothing until its reader is opened again
 	stuck   bool              // nor then
+	fork    bool              // it brings another record in the place of the next Beat
+	lies    bool              // the next Beat that is appended has a wrong prefix hash
 	cut     time.Duration     // neither half works until then
 	skip    int               // records that the client will drop
 	skips   func(logged) bool // of which kind; nil: any
@@ -53,7 +60,7 @@ type feed struct {
 }
 
 func newControlLog(w *world) *controlLog {
-	return &controlLog{w: w, next: ownership.Position{Ledger: 10 + w.rng.Int64N(1000)}, states: map[ownership.Position]uint64{}}
+	return &controlLog{w: w, next: ownership.Position{Ledger: 10 + w.rng.Int64N(1000)}, states: map[ownership.Position]uint64{}, prefixes: map[ownership.Position]uint64{}}
 }
 
 // end is the absolute index of the record to come.
@@ -70,6 +77,14 @@ func (l *controlLog) at(at ownership.Position) (logged, bool) {
 		return l.records[i], true
 	}
 	return logged{}, false
+}
+
+// newest is the position of the newest record.
+func (l *controlLog) newest() ownership.Position {
+	if len(l.records) == 0 {
+		return ownership.Position{}
+	}
+	return l.records[len(l.records)-1].at
 }
 
 // sentAt is when the record at a position was sent; 0: it is gone.
@@ -98,7 +113,7 @@ const beatsMax = 2
 // chance lets land late.
 func (l *controlLog) append(m *member, record ownership.Record) {
 	w, f, life := l.w, &m.feed, m.life
-	_, isBeat := record.Body.(*ownership.Beat)
+	beat, isBeat := record.Body.(*ownership.Beat)
 	done := func(failed bool) {
 		m.driver.later(w.hop(), func() {
 			if isBeat {
@@ -115,6 +130,10 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 			done(true)
 			return
 		}
+	}
+	if isBeat && f.lies {
+		f.lies = false
+		record.Body = w.lie(beat)
 	}
 	delay := w.between(w.p.appendMin, w.p.appendMax) + f.lag
 	late := w.chance(w.p.late)
@@ -172,7 +191,18 @@ func (l *controlLog) landUnless(topic int, record ownership.Record, sent time.Du
 // land puts a record into the log.
 func (l *controlLog) land(record ownership.Record, sent time.Duration) {
 	w := l.w
-	l.records = append(l.records, logged{l.next, record, sent, w.now})
+	x := logged{at: l.next, sent: sent, landed: w.now}
+	var err error
+	if x.data, err = controllog.Encode(record); err == nil {
+		record, err = controllog.Decode("g", x.data)
+	}
+	if err != nil {
+		w.fail("a record is not read as it was written: %v", err)
+		return
+	}
+	x.record, x.sum = record, controllog.SumOf(x.data)
+	w.count("record_as_bytes")
+	l.records = append(l.records, x)
 	if w.tracing {
 		w.tracef("log %v: %s %s", l.next, w.nameOf(record.Inc), describe(w, record.Body))
 	}
@@ -256,9 +286,12 @@ func (l *controlLog) bring(m *member) {
 			w.allowLost()
 			continue
 		}
+		if f.fork {
+			x = w.forked(m, x)
+		}
 		m.driver.act(func() {
 			if m.life == life && m.feed.reader == reader {
-				m.deliver(ownership.RecordRead{Reader: reader, At: x.at, Record: x.record})
+				m.deliver(ownership.RecordRead{Reader: reader, At: x.at, Record: x.record, Sum: x.sum})
 			}
 		})
 	}
@@ -294,8 +327,7 @@ func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
 			return
 		}
 		held := slices.ContainsFunc(l.records, func(x logged) bool {
-			_, isHello := x.record.Body.(*ownership.Hello)
-			return x.at.Before(e.Before) && x.record.Body != nil && !isHello
+			return x.at.Before(e.Before) && ownership.HoldsGroup(x.at, x.record)
 		})
 		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m)})
 	})
@@ -318,7 +350,7 @@ func (l *controlLog) rollover() {
 	l.rolled = l.w.now
 	l.w.tracef("log: rollover to %v", l.next)
 	l.drop(func(x logged) bool { return x.at.Ledger < l.anchor.Ledger }) // only whole closed ledgers
-	l.states, l.states2 = map[ownership.Position]uint64{}, l.states
+	l.states, l.states2, l.prefixes = map[ownership.Position]uint64{}, l.states, map[ownership.Position]uint64{}
 }
 
 // drop trims the oldest records, as long as they are to go.
@@ -342,7 +374,7 @@ func (l *controlLog) delete(next ownership.Position) {
 	l.base = l.end()
 	l.records = nil
 	l.next, l.anchor = next, ownership.Position{}
-	l.states, l.states2 = map[ownership.Position]uint64{}, nil
+	l.states, l.states2, l.prefixes = map[ownership.Position]uint64{}, nil, map[ownership.Position]uint64{}
 	l.w.allowLost()
 	l.w.tracef("log: deleted, goes on at %v", next)
 }

@@ -15,6 +15,8 @@ type loop struct {
 	seq  uint64
 	heap []todo
 
+	hosts []*host
+
 	failure string
 	tracing bool
 	trace   []string // the newest lines, when tracing
@@ -129,35 +131,60 @@ func (l *loop) tracef(format string, args ...any) {
 	l.trace = append(l.trace, fmt.Sprintf("%14.6f  ", l.now.Seconds())+fmt.Sprintf(format, args...))
 }
 
-// host is a machine with a clock of its own. Everything of one pod runs on one host.
+// host is a machine with a clock of its own.
 type host struct {
 	loop   *loop
-	rate   float64       // of its hardware counter, within 1 % of real time (A2)
+	drift  drift         // of its hardware counter
 	offset time.Duration // what its clock showed at the start
-	asleep time.Duration // how long it was suspended, in all
+	asleep time.Duration // how much the counter would have counted in suspends that are over
+	fell   time.Duration // what it would have shown when it fell asleep, while it sleeps
+	sleeps int           // suspends that are not over
 	ntp    ntp
 	steady clock.Steady
 }
 
 func (l *loop) newHost() *host {
-	rate := 1 + (l.rng.Float64()*2-1)*0.0099
-	if l.chance(0.5) { // the ends are where the margins are
-		rate = 1 + 0.0099*float64(2*l.rng.IntN(2)-1)
+	h := &host{loop: l, drift: newDrift(rand.New(rand.NewPCG(l.rng.Uint64(), 26))), offset: l.between(time.Hour, 100*time.Hour)}
+	l.hosts = append(l.hosts, h)
+	return h
+}
+
+// counter is what the hardware counter would show if it counted through suspends.
+func (h *host) counter() time.Duration { return h.drift.at(h.loop.now) }
+
+// slept is what of that fell into suspends.
+func (h *host) slept() time.Duration {
+	if h.sleeps == 0 {
+		return h.asleep
 	}
-	return &host{loop: l, rate: rate, offset: l.between(time.Hour, 100*time.Hour)}
+	return h.asleep + h.counter() - h.fell
+}
+
+// sleep suspends the host for d. Whoever runs there is to be stopped, too.
+func (h *host) sleep(d time.Duration) {
+	if h.sleeps++; h.sleeps == 1 {
+		h.fell = h.counter()
+	}
+	h.loop.after(d, h.wake)
+}
+
+func (h *host) wake() {
+	if h.sleeps == 1 {
+		h.asleep = h.slept()
+	}
+	h.sleeps = max(0, h.sleeps-1)
 }
 
 // monotonic is the clock that stops in a suspend.
-func (h *host) monotonic() clock.Instant {
-	return clock.Instant(h.offset + time.Duration(float64(h.loop.now-h.asleep)*h.rate))
-}
+func (h *host) monotonic() clock.Instant { return clock.Instant(h.offset + h.counter() - h.slept()) }
 
-// until is how long it takes, in real time, until the clock shows i and a bit more.
+// until is how long it takes, in real time, until the clock shows i and a bit more, or less than
+// that where nobody can know. Who waits looks again.
 func (h *host) until(now, i clock.Instant) time.Duration {
 	if i == clock.Forever {
 		return 1 << 62
 	}
-	return max(0, time.Duration(float64(i-now)/h.rate)+2)
+	return max(0, h.drift.takes(h.loop.now, i.Sub(now))+2)
 }
 
 // process is something that can be stopped, let go on, and killed. While it is

@@ -83,6 +83,9 @@ type member struct {
 	reading  *consumer // the same while it takes more
 	consumes bool      // consumeLater is under way
 
+	settings   int           // as its process was started
+	freshUntil clock.Instant // until when it was FRESH, whatever became of it since
+
 	draining  bool
 	leftAt    time.Duration
 	touched   time.Duration // when a fault of its own was over, or will be
@@ -111,9 +114,9 @@ func appConfig() app.Config {
 // pingEvery is longer than in production: it makes a third of all that happens.
 const pingEvery = 400 * time.Millisecond
 
-func mailboxConfig() mailbox.Config {
+func mailboxConfig(shards int) mailbox.Config {
 	c := mailbox.DefaultConfig()
-	c.Shards, c.DepthMax, c.WindowBytesMax = 1, 6, 1<<20
+	c.Shards, c.DepthMax, c.WindowBytesMax = shards, 6, shards<<20
 	return c
 }
 
@@ -148,9 +151,11 @@ func (w *world) newMember(p *pod) *member {
 		Group: "g", Name: p.name, HashID: "h", Partitions: w.p.partitions, GRPCAddr: strconv.Itoa(m.id),
 		LogVersion: ownership.LogVersionMax,
 		Timing:     timing, Gen: p.gen, Place: place(w.p.partitions, salt),
+		Identity: identityOf(p.settings),
 	}
+	m.settings = p.settings
 	m.pipeline = pipeline.New(m.deliveriesEnded, m.clock)
-	m.boxes = mailbox.NewMailboxes(mailboxConfig(), retryConfig(), p.name, m.clock)
+	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(), p.name, m.clock)
 	m.table = forward.NewTable(forwardConfig())
 	var err error
 	m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
@@ -201,7 +206,8 @@ func (m *member) begin() {
 	if m.machine != nil {
 		cfg.TokenFloor = m.machine.Floor()
 	}
-	cfg.Inc, cfg.Seed, cfg.Gen, cfg.Running = m.inc, w.rng.Uint64(), m.pod.gen, ownership.SetOf(running...)
+	cfg.HadGroup, cfg.HadGen = w.hadGroup, w.hadGen // as the claims say
+	cfg.Inc, cfg.Seed, cfg.Running = m.inc, w.rng.Uint64(), ownership.SetOf(running...)
 	if err := cfg.Validate(); err != nil {
 		w.fail("%v", err)
 	}
@@ -216,7 +222,7 @@ func (m *member) begin() {
 	}
 	m.waits = make([]waiting, w.p.partitions)
 	m.cur, m.members, m.hadWorker = ownership.Position{}, nil, m.workers > 0
-	m.lease = ownership.Lease{}
+	m.lease, m.freshUntil = ownership.Lease{}, 0
 	m.feed = feed{stalled: m.feed.stalled, cut: m.feed.cut, lag: m.feed.lag, lands: m.feed.lands, stuck: m.feed.stuck}
 	for _, c := range slices.Clone(m.conns) {
 		c.unlist()
@@ -373,6 +379,9 @@ func (m *member) perform(e ownership.Effect) {
 	case ownership.SetLease:
 		w.checkLease(m, e.Lease)
 		m.lease = e.Lease
+		if e.Lease.Until != 0 {
+			w.checkGroup(m, e.Lease)
+		}
 		m.pipeline.SetLease(e.Lease)
 	case ownership.PublishTable:
 		m.setPeers(e.Table)
@@ -387,7 +396,11 @@ func (m *member) perform(e ownership.Effect) {
 		m.ended = e
 		m.process.later(w.between(time.Millisecond, 200*time.Millisecond), m.begin)
 	case ownership.Exit:
-		w.checkExit(m, e.Reason)
+		if e.Settings {
+			w.checkSettingsExit(m, e.Reason)
+		} else {
+			w.checkExit(m, e.Reason)
+		}
 		m.ended = e
 		m.process.later(w.between(0, 10*time.Millisecond), func() { m.kill(true) })
 	case ownership.Left:

@@ -213,7 +213,7 @@ func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
 
 var hunts = map[planted.Bug]hunt{
 	planted.WindowForged: {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
-	planted.SameToken:    staged(40, 4, "two workers beside each router; one pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy, twoWorkers),
+	planted.SameToken:    staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
 	planted.CopyForged:   {seeds: 1, in: "a contract: a copy of an event to come is done, and then the event comes", contract: forgedCopies},
 	planted.DrainRace:    staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
 	planted.DrainGenesis: staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
@@ -247,5 +247,9 @@ var hunts = map[planted.Bug]hunt{
 	planted.CountsSurvivePause:     staged(120, 8, "after an outage, one client comes back late", promptLog, calm, plays(lateClient)),
 	planted.SlewedClock:            staged(150, 4, "NTP steers the clocks of all machines"),
 	planted.UnshrunkRemaining:      staged(150, 4, "streams break under work that takes long; NTP steers the clocks", only(breakApp), busy, promptLog, calm),
+	planted.PrefixUnjudged:         staged(10, 3, "a member reads another log", only(forkLog), promptLog),
+	planted.IdentityIgnored:        staged(10, 3, "routers of other settings join", only(otherSettings, coldStart), promptLog),
+	planted.IdentityGenesisWins:    staged(10, 3, "a Genesis of other settings comes late", only(lateForeign, joinGroup), promptLog),
+	planted.LowerTokensAllowed:     staged(10, 3, "the log is lost, and begins anew on lower ledgers", only(rebuildLog), promptLog),
 	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
 }

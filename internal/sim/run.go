@@ -51,6 +51,9 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	for w.now < length && w.failure == "" {
 		w.cycle()
 	}
+	for _, h := range w.hosts {
+		w.stats["clock_turned"] += h.drift.turns
+	}
 	return Result{
 		Seed: seed, Simulated: w.now, Moves: w.moves, Faults: w.faultsEver, Overlaps: w.overlap,
 		Stats: w.stats, Failure: w.failure, Trace: w.trace,
@@ -182,10 +185,11 @@ func (w *world) quiet() {
 	for _, m := range w.live {
 		m.touched = min(m.touched, w.now-personal)
 	}
+	w.forks = false
 	before := maps.Clone(w.stats)
 	w.publishing = true
 	w.runUntil(w.now + w.between(5*time.Second, 20*time.Second))
-	never := []string{"lost", "exit", "genesis", "note_removed", "note_epoch"}
+	never := []string{"lost", "exit", "exit_settings", "genesis", "note_prefix_differs", "note_removed", "note_epoch"}
 	if w.p.appendMax <= 10*time.Millisecond { // a slow broker and a short lease do not go together
 		never = append(never, "note_lease_lapsed", "cancelled")
 	}

@@ -48,18 +48,6 @@ func calm(w *world) {
 	}
 }
 
-// twoWorkers is a second worker beside each router: a key that one loses goes to the other.
-func twoWorkers(w *world) {
-	if w.now != 0 {
-		return
-	}
-	w.after(time.Second, func() {
-		for _, p := range w.pods {
-			w.newApplication(p)
-		}
-	})
-}
-
 func promptLog(w *world) {
 	w.strict = true
 	w.p.appendMax, w.p.readMax = 10*time.Millisecond, 8*time.Millisecond
@@ -73,7 +61,7 @@ func plays(script func(w *world)) scene { return func(w *world) { w.script = scr
 func (w *world) anyone() *pod {
 	for range 20 {
 		p := w.pods[w.rng.IntN(len(w.pods))]
-		if !p.gone && p.member != nil && !p.member.process.dead && p.app != nil && !p.app.process.dead {
+		if !p.gone && p.member != nil && !p.member.process.dead && len(p.living()) > 0 {
 			return p
 		}
 	}
@@ -91,7 +79,9 @@ func revive(w *world) {
 	d := w.between(2200*time.Millisecond, 4500*time.Millisecond)
 	p.member.feed.cut = w.now + d
 	p.member.touch(d)
-	p.app.process.stop(d + w.between(-300*time.Millisecond, 300*time.Millisecond))
+	for _, a := range p.living() {
+		a.process.stop(d + w.between(-300*time.Millisecond, 300*time.Millisecond))
+	}
 }
 
 // shortAndLong is a group with one short lease and long ones, and a Genesis by the
@@ -134,13 +124,7 @@ func slowReader(w *world) {
 
 // rebuildUnder loses the metadata of the log under running members.
 func rebuildUnder(w *world) {
-	if w.pods[0].gen+1 > ownership.GenMax {
-		return
-	}
-	w.spurious, w.exitAllowed = true, true
-	for _, p := range w.pods {
-		p.gen++
-	}
+	w.spurious = true
 	w.log.delete(ownership.Position{Ledger: max(1, w.log.next.Ledger-1)}) // an id that no other log has had
 	w.runUntil(w.now + 4*time.Second)
 	for _, m := range w.live {
@@ -160,13 +144,14 @@ func lateLedger(w *world) {
 
 // laggard raises the generation of all but one, and deletes the log, twice.
 func laggard(w *world) {
-	w.spurious, w.exitAllowed = true, true
+	w.spurious = true
+	w.pods[0].gen = max(1, w.pods[0].gen)
 	for _, p := range w.pods[1:] {
 		p.gen = w.pods[0].gen + 1
 	}
 	for range 2 {
 		for _, m := range slices.Clone(w.live) {
-			if m.pod.gen > m.cfg.Gen {
+			if m.pod.gen != m.cfg.Gen {
 				m.kill(true)
 				w.restart(m.pod, time.Second)
 			}
@@ -184,17 +169,21 @@ func laggard(w *world) {
 	}
 }
 
-// outageWhileJoining stops the broker right after a newcomer's first Hello.
+// outageWhileJoining stops the broker right after the first Hello of a new incarnation, whose
+// process knows tokens and need not ask whether there was a group.
 func outageWhileJoining(w *world) {
 	p := w.anyone()
 	if p == nil {
 		return
 	}
-	p.member.kill(true)
-	w.after(time.Second, p.up)
-	w.after(time.Second+w.between(30*time.Millisecond, 90*time.Millisecond), func() {
-		w.log.outage = max(w.log.outage, w.now+w.between(5*time.Second, 8*time.Second))
-	})
+	m, life := p.member, p.member.life
+	m.feed.skip = 1 // it is LOST, and joins again
+	for end := w.now + 5*time.Second; m.life == life && w.now < end; {
+		w.runUntil(w.now + time.Millisecond)
+	}
+	m.touch(time.Second)
+	w.runUntil(w.now + w.between(20*time.Millisecond, 60*time.Millisecond))
+	w.log.outage = max(w.log.outage, w.now+w.between(5*time.Second, 8*time.Second))
 	w.runUntil(w.now + 14*time.Second)
 }
 
@@ -255,8 +244,9 @@ func frozenAtPing(w *world) {
 		return
 	}
 	d := w.between(w.p.timing.Lease*5/4, 2*w.p.timing.Lease)
-	p.app.pinged = func() {
-		p.app.process.stop(d)
+	a := p.living()[0]
+	a.pinged = func() {
+		a.process.stop(d)
 		p.member.feed.cut = w.now + d + time.Second
 		p.member.touch(d + time.Second)
 	}

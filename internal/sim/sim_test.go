@@ -72,11 +72,20 @@ func TestExclusive(t *testing.T) {
 	if *seedsFlag >= 20 && !t.Failed() { // a run that moved nothing, or hit nothing, proves nothing
 		for _, k := range []string{
 			"lost", "genesis", "left", "abandoned", "opened_withholding", "withheld_released", "forced", "extended", "cancelled", "late", "duplicate", "flushed", "hole", "check",
+			"record_as_bytes", "clock_turned", "kill_app_alone", "pause_app_alone", "break_app_alone",
+			"settings_refused", "foreign_genesis", "note_other_settings", "lied", "note_prefix_differs",
 			"redelivered", "done_again", "copied", "handler_died", "stream_broken", "app_stream_broken", "relayed",
 			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
 		} {
 			if total[k] == 0 {
 				t.Errorf("no %s in %d seeds: this run proves too little", k, *seedsFlag)
+			}
+		}
+	}
+	if hours >= 10 && !t.Failed() { // what is rare by weight
+		for _, k := range []string{"generation_refused", "generation_raised", "forked", "fault_cold_start", "stale_write_refused", "stale_write_refused_same_token"} {
+			if total[k] == 0 {
+				t.Errorf("no %s in %v cluster-hours: this run proves too little", k, hours)
 			}
 		}
 	}

@@ -44,8 +44,8 @@ func (n *ntp) added(awake time.Duration) time.Duration {
 
 // reading is what the clocks of the host show.
 func (h *host) reading() clock.Reading {
-	slept := time.Duration(float64(h.asleep) * h.rate)
-	raw := time.Duration(float64(h.loop.now)*h.rate) - slept
+	slept := h.slept()
+	raw := h.counter() - slept
 	if h.ntp.rng == nil { // chance of its own: what else happens does not depend on it
 		h.ntp.rng = rand.New(rand.NewPCG(uint64(h.offset), 25))
 	}

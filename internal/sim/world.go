@@ -34,17 +34,20 @@ type params struct {
 }
 
 // pod is a place where a router and its application run, with a name that outlives
-// both.
+// both. The workers of the application are processes of their own, some on other hosts.
 type pod struct {
-	w      *world
-	name   string
-	host   *host
-	gen    uint32        // of its router's configuration
-	lease  time.Duration // of its router; 0: as drawn
-	member *member
-	app    *application
-	extra  bool // not one of those that the run began with
-	gone   bool // taken away for good
+	w    *world
+	name string
+	host *host
+	gen  uint32 // of its router's configuration; 0: not set
+
+	settings int           // which of the sets of settings its router has
+	lease    time.Duration // of its router; 0: as drawn
+	size     int           // how many workers it has
+	member   *member
+	apps     []*application // its workers
+	extra    bool           // not one of those that the run began with
+	gone     bool           // taken away for good
 }
 
 // world is one run: a cluster, its surroundings, and the judge of both.
@@ -67,7 +70,16 @@ type world struct {
 	tokens  []int64                   // partition → greatest token that a handler began with
 	opened  []ownership.Token         // partition → token of the newest tenure that opened
 	sink    map[event.Key]written     // the sink: the newest write, which has the greatest fence
+	fences  map[event.Key]event.Fence // of the handler that started last
 	overlap int                       // overlaps that defiant handlers made
+
+	hadGroup bool   // a group has worked on the subscription
+	hadGen   uint32 // the newest generation of its tokens
+	settled  int    // the settings of the newest group
+	raising  bool   // the operator is about to raise the generation
+
+	forks      bool          // somebody reads another log than the others
+	differedAt time.Duration // when two members had different prefix hashes
 
 	lostAllowed bool
 	exitAllowed bool
@@ -89,6 +101,7 @@ func newWorld(seed uint64, p params) *world {
 	w := &world{
 		loop: newLoop(seed), p: p, cuts: cuts{}, names: map[ownership.Incarnation]*member{},
 		stats: map[string]int{}, running: map[event.Key][]*handling{}, sink: map[event.Key]written{},
+		fences: map[event.Key]event.Fence{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
 	w.spills = seed%4 == 1 // copies blur what some planted bugs do
@@ -117,7 +130,10 @@ func (w *world) memberAt(address string) *member {
 }
 
 func (w *world) newPod(name string) *pod {
-	p := &pod{w: w, name: name, host: w.newHost()}
+	p := &pod{w: w, name: name, host: w.newHost(), size: 2}
+	if w.chance(0.25) {
+		p.size = 3
+	}
 	w.pods = append(w.pods, p)
 	return p
 }
@@ -130,9 +146,25 @@ func (p *pod) up() {
 	if p.member == nil || p.member.process.dead {
 		p.member = p.w.newMember(p)
 	}
-	if p.app == nil || p.app.process.dead {
-		p.app = p.w.newApplication(p)
+	for i, a := range p.apps {
+		if a.process.dead {
+			p.apps[i] = p.w.newApplication(p)
+		}
 	}
+	for len(p.apps) < p.size {
+		p.apps = append(p.apps, p.w.newApplication(p))
+	}
+}
+
+// living are the workers that run, also those that are stopped.
+func (p *pod) living() []*application {
+	var living []*application
+	for _, a := range p.apps {
+		if !a.process.dead {
+			living = append(living, a)
+		}
+	}
+	return living
 }
 
 // publishOn publishes batches as long as the run wants them.
