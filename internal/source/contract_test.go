@@ -627,3 +627,27 @@ func BenchmarkPulsarSource(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// A cursor that is reset brings events again as if for the first time: nothing in them tells
+// a replay from what comes again after a broker restart. So a replay has to be announced.
+func TestPulsarReplayLooksLikeAFirstDelivery(t *testing.T) {
+	b := newPulsarBroker(t)
+	topic := b.Topic(t, 0)
+	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+	const n = 3
+	for i := range n {
+		b.Publish(t, topic, sourcetest.Message{Key: "k", Payload: fmt.Sprint(i)})
+	}
+	first := m.Take(n)
+	m.Done(first...)
+	sourcetest.Await(t, "all is acked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	path := fmt.Sprintf("%s/subscription/%s/resetcursor/%d", pulsaradmin.TopicPath(topic), sourcetest.Subscription, time.Now().Add(-time.Hour).UnixMilli())
+	pulsartest.Admin(t, http.MethodPost, path, nil, nil)
+	again := m.Take(n)
+	for i, e := range again {
+		if e.Event.ID != first[i].Event.ID || e.Event.Redelivery != 0 {
+			t.Errorf("replayed %v as redelivery %d, want %v as the first", e.Event.ID, e.Event.Redelivery, first[i].Event.ID)
+		}
+	}
+	m.Done(again...)
+}

@@ -255,6 +255,7 @@ func Run(t *testing.T, b Broker) {
 		{"AnEntryThatComesAgainIsJoined", anEntryThatComesAgainIsJoined},
 		{"TwoConsumersShare", twoConsumersShare},
 		{"Partitions", partitions},
+		{"Ends", ends},
 		{"SeveralTopics", severalTopics},
 		{"RetryThenDeadLetter", retryThenDeadLetter},
 		{"AnotherTypeIsRefused", anotherTypeIsRefused},
@@ -407,6 +408,47 @@ func partitions(t *testing.T, b Broker) {
 		t.Errorf("topic partitions = %v, want 0, 1 and 2", seen)
 	}
 	m.Done(got...)
+	awaitAcked(t, b, topic)
+}
+
+// ends: a source learns from the broker how long its topic partitions are, whoever has received
+// what is in them. A broker that cannot be asked says so.
+func ends(t *testing.T, b Broker) {
+	topic := b.Topic(t, 2)
+	m := Start(t, b.Source(t, Config(topic)))
+	const n = 20
+	for i := range n {
+		b.Publish(t, topic, Message{Key: fmt.Sprint(i), Payload: fmt.Sprint(i)})
+	}
+	got := m.Take(n)
+	m.Done(got...)
+	want := map[int32]source.EntryID{}
+	for _, e := range got {
+		id := source.EntryID{Ledger: e.Event.ID.Ledger, Entry: e.Event.ID.Entry}
+		if last, ok := want[e.Event.ID.TopicPartition]; !ok || last.Ledger < id.Ledger || last.Ledger == id.Ledger && last.Entry < id.Entry {
+			want[e.Event.ID.TopicPartition] = id
+		}
+	}
+	told, known, err := m.Ends(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !known {
+		t.Log("this broker cannot be asked")
+		return
+	}
+	found := 0
+	for _, e := range told {
+		if e.Topic != source.FullTopicName(topic) {
+			continue // the retry topic
+		}
+		if found++; e.Last != want[e.Partition] {
+			t.Errorf("topic partition %d ends at %v, want %v", e.Partition, e.Last, want[e.Partition])
+		}
+	}
+	if found != 2 {
+		t.Errorf("told %v, want the ends of 2 topic partitions of %s", told, topic)
+	}
 	awaitAcked(t, b, topic)
 }
 
