@@ -497,6 +497,18 @@
             'Somebody without the right credentials keeps trying.',
             '{{ $value | humanize }} connections and requests were turned away in 15 minutes.',
           ),
+          alert(
+            'RingfenceForgedEnds',
+            'warning',
+            member,
+            std.join(' or ', [
+              'sum by (job, instance) (%s) > 0' % increase('ringfence_handover_ids_total', '15m', ['result="unproven"']),
+              'sum by (job, instance) (%s) > 0' % increase('ringfence_source_copies_refused_total', '15m', ['reason=~"unsigned|altered"']),
+              'sum by (job, instance) (%s) > 0' % increase('ringfence_mailbox_mistaken_events_total', '15m'),
+            ]),
+            'Somebody says that events are done, or copied, who may not.',
+            'ids of finished events came from a member that did not prove who it is, or copies came that no router has made. Nothing was acked because of them.',
+          ),
         ],
       },
     ],

@@ -351,6 +351,10 @@ local cases = {
     at: '18m',
     value: '45',
   },
+  RingfenceForgedEnds: {
+    fires: [s('ringfence_handover_ids_total', a, '0x3 20x10', 'result="unproven"'), s('ringfence_source_copies_refused_total', a, '0x20', 'reason="altered"'), s('ringfence_mailbox_mistaken_events_total', a, '0x20')],
+    quiet: [s('ringfence_handover_ids_total', a, '0x3 20x10', 'result="ahead"'), s('ringfence_source_copies_refused_total', a, '0x3 5x10', 'reason="no_id"'), s('ringfence_mailbox_mistaken_events_total', a, '3x20')],
+  },
 };
 
 local alerts = std.flattenArrays([group.rules for group in mixin.prometheusAlerts.groups]);
