@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -9,10 +10,6 @@ import (
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/journal"
 )
-
-// refusedSuffix is added to the path of a journal: there the application lists the
-// writes that a sink has refused.
-const refusedSuffix = ".refused"
 
 // appRun is one process of an application.
 type appRun struct {
@@ -82,6 +79,9 @@ type times struct {
 	resumes   durations            // after a broker's restart, from its first append to the first handling
 	moved     map[kind]int         // keys that moved, in rounds of one fault
 	moves     int                  // in all rounds
+
+	refused          uint64 // claims and writes, by sinks
+	refusedSameToken uint64 // of them, because of another worker of the same member
 }
 
 // classOf names what is comparable among the faults that make others take over.
@@ -121,7 +121,7 @@ func analyse(runs []appRun, outcomes []outcome, sent *publication) (*times, erro
 		return nil, err
 	}
 	a.finish()
-	return a.times, nil
+	return a.times, a.countRefusals(paths)
 }
 
 // analyst follows all keys through all journals.
@@ -142,10 +142,10 @@ type analyst struct {
 	times *times
 }
 
-// beginning is the first handling of one process with a token.
+// beginning is the first handling of one member with a token.
 type beginning struct {
-	file int
-	at   clock.Instant
+	member int
+	at     clock.Instant
 }
 
 type at struct {
@@ -154,11 +154,18 @@ type at struct {
 }
 
 type keyTimes struct {
+	owners    []ownerSince
 	token     int64
 	member    int // of the newest handling
 	lastStart clock.Instant
 	lastEnd   clock.Instant
 	running   int
+}
+
+// ownerSince is when a handling of a key began with a higher token than any before.
+type ownerSince struct {
+	token int64
+	at    clock.Instant
 }
 
 // comeback is the first handling of a key after its owner became a victim.
@@ -183,8 +190,8 @@ func (a *analyst) visit(s journal.Step) error {
 		a.current++
 	}
 	begun := a.begun[s.Token]
-	if !slices.ContainsFunc(begun, func(b beginning) bool { return b.file == s.File }) {
-		a.begun[s.Token] = append(begun, beginning{s.File, s.At})
+	if member := a.runs[s.File].member; !slices.ContainsFunc(begun, func(b beginning) bool { return b.member == member }) {
+		a.begun[s.Token] = append(begun, beginning{member, s.At})
 	}
 	k := a.keys[s.Key]
 	if k == nil {
@@ -192,6 +199,9 @@ func (a *analyst) visit(s journal.Step) error {
 		a.keys[s.Key] = k
 	} else {
 		a.measure(k, s)
+	}
+	if len(k.owners) == 0 || s.Token > k.token {
+		k.owners = append(k.owners, ownerSince{s.Token, s.At})
 	}
 	a.last = s.At
 	k.token, k.member, k.lastStart = max(k.token, s.Token), a.runs[s.File].member, s.At
@@ -270,6 +280,30 @@ func (a *analyst) noteSilence(now clock.Instant) {
 	if from := max(a.last, a.outcomes[a.current].From); now.Sub(from) > s.until.Sub(s.from) {
 		*s = silence{from, now}
 	}
+}
+
+// countRefusals tells what a sink refused because of another owner from what it refused
+// because of another worker beside the same router: then no handling with a higher token
+// had begun.
+func (a *analyst) countRefusals(paths []string) error {
+	for _, path := range paths {
+		refusals, err := readRefusals(path)
+		if err != nil {
+			return err
+		}
+		for _, r := range refusals {
+			fence, err := event.ParseFence(r.fence)
+			if err != nil {
+				return fmt.Errorf("%s%s: %q: %w", path, refusedSuffix, r.fence, err)
+			}
+			a.times.refused++
+			k := a.keys[r.key]
+			if k == nil || !slices.ContainsFunc(k.owners, func(o ownerSince) bool { return o.token > fence.Token && o.at.Before(r.at) }) {
+				a.times.refusedSameToken++
+			}
+		}
+	}
+	return nil
 }
 
 func (a *analyst) finish() {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/journal"
 )
 
@@ -183,6 +184,40 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A refused write counts as one within a member as long as no handling with a higher token
+// had begun: then it was another worker of the same owner that the sink had heard of.
+func TestRefusalsWithinAMember(t *testing.T) {
+	runs, sent := script(t, []int{0, 0, 0}, line{0, 100, 900, 0, "a", 1}, line{0, 500, 501, 1, "a", 1}, line{1, 1000, 1001, 2, "a", 2})
+	fence := event.Fence{Token: 1, Turn: 1}.String()
+	torn := "postgres write a " + fence + " 0 9"
+	text := fmt.Sprint(refusal{"redis", "write", "a", fence, "0", ms(950)}, refusal{"redis", "write", "a", fence, "0", ms(1500)}, torn)
+	if err := os.WriteFile(runs[0].file.Path+refusedSuffix, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := analyse(runs, nil, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.refused != 2 || got.refusedSameToken != 1 {
+		t.Errorf("%d refused, %d of them within a member; want 2 and 1", got.refused, got.refusedSameToken)
+	}
+}
+
+// A newcomer must name the setting and both values in one line.
+func TestNewcomerNamesTheSetting(t *testing.T) {
+	s := regroupingOf("key.from")
+	for said, want := range map[string]bool{
+		`error: key.from is "property:user" here and "message_key" in the group`: true,
+		`error: key.from is "property:user" here`:                                false,
+		"key.from\nproperty:user\nmessage_key":                                   false,
+		"":                                                                       false,
+	} {
+		if s.names(said) != want {
+			t.Errorf("%q: got %v, want %v", said, !want, want)
+		}
+	}
+}
+
 func TestSpread(t *testing.T) {
 	var d durations
 	for i := range 100 {
@@ -200,7 +235,7 @@ func TestSpread(t *testing.T) {
 func fine() *result {
 	return &result{
 		Faults: map[kind]int{kindKill: 2}, Events: 100, Handled: 100, Moves: 10, SinkWrites: 50, StaleRefused: 1,
-		TakeoverMS: map[string]spread{},
+		TakeoverMS: map[string]spread{}, Newcomers: []newcomer{{Setting: "key.from", Code: refusedCode, Named: true}},
 	}
 }
 
@@ -225,6 +260,10 @@ func TestJudge(t *testing.T) {
 		"nothing moved":                 {plain, func(r *result) { r.Moves = 0 }, "no key has moved"},
 		"no writes":                     {plain, func(r *result) { r.SinkWrites = 0 }, "proves less"},
 		"stubborn, but nothing refused": {stubborn, func(r *result) { r.StaleRefused = 0 }, "proves nothing about the sinks"},
+		"stubborn, but no worker tried": {stubborn, func(r *result) { r.Faults = map[kind]int{kindKill: 1, kindCrashWorker: 1} }, "within a member"},
+		"a newcomer that stays":         {plain, func(r *result) { r.Newcomers[0].Code = -1 }, "one group"},
+		"a newcomer that does not say":  {plain, func(r *result) { r.Newcomers[0].Named = false }, "one group"},
+		"a newcomer that disturbs":      {plain, func(r *result) { r.Newcomers[0].Lost = 1 }, "one group"},
 		"a control run that overlaps":   {control, overlapping, ""},
 		"a control run that does not":   {control, func(*result) {}, "does not overlap"},
 	}

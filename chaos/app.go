@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/journal"
 	"github.com/ringfence/router/internal/sink"
@@ -178,6 +179,7 @@ func (a *application) write(ctx context.Context, what, key, fence string, postgr
 
 // note writes down what was refused.
 func (a *application) note(what string, inPostgres, inRedis bool, key, fence, name string) error {
+	at := clock.Shared() // what replaced us has begun before
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range []struct {
@@ -187,7 +189,7 @@ func (a *application) note(what string, inPostgres, inRedis bool, key, fence, na
 		if s.accepted {
 			continue
 		}
-		if _, err := fmt.Fprintln(a.refused, s.name, what, key, fence, name); err != nil {
+		if _, err := fmt.Fprint(a.refused, refusal{s.name, what, event.Key(key), fence, name, at}); err != nil {
 			return err
 		}
 	}

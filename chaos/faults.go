@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
@@ -19,6 +20,8 @@ type chaos struct {
 	network *network
 	broker  *broker
 	proxies *proxies
+
+	newcomers newcomers
 }
 
 // do does one fault, and returns when it is over: when what was stopped goes on, what
@@ -36,9 +39,19 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 		if c.group.options.Control == controlShared {
 			at = atApp // there is no router
 		}
-		c.group.stop(m, at)
+		if at != atApp {
+			m.router.signal(syscall.SIGSTOP)
+		}
+		if at != atRouter {
+			c.group.freeze(m.workers...)
+		}
 		err = sleep(ctx, f.Length)
-		c.group.resume(m, at)
+		if at != atRouter {
+			c.group.thaw(m.workers...)
+		}
+		if at != atApp {
+			m.router.signal(syscall.SIGCONT)
+		}
 	case kindCut, kindHalfCut:
 		err = c.cut(ctx, m, f)
 	case kindSlow:
@@ -61,6 +74,12 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 		err = c.deploy(ctx)
 	case kindScale:
 		err = c.scale(ctx)
+	case kindRegroup:
+		err = c.regroup(ctx, f)
+	case kindSlew:
+		err = c.slew(ctx, m, f)
+	case kindCrashWorker:
+		err = c.crashWorker(ctx, m, f)
 	}
 	done.Until = clock.Now()
 	if err != nil {
@@ -86,20 +105,55 @@ func (c *chaos) kill(ctx context.Context, m *member, f fault) (at clock.Instant,
 		victims = append(victims, m.router)
 	}
 	if f.Variant != atRouter || c.group.options.Control == controlShared {
-		victims = append(victims, m.app)
+		for _, w := range m.workers {
+			victims = append(victims, w.process)
+		}
 	}
+	return killAll(ctx, victims, f.Length)
+}
+
+// killAll kills processes, and returns when it began and they are back.
+func killAll(ctx context.Context, victims []*process, down time.Duration) (at clock.Instant, err error) {
 	at = clock.Now()
 	var all sync.WaitGroup
 	errs := make([]error, len(victims))
 	for i, p := range victims {
 		all.Go(func() {
 			run := p.run()
-			p.kill(f.Length)
+			p.kill(down)
 			errs[i] = p.await(ctx, run)
 		})
 	}
 	all.Wait()
 	return at, errors.Join(errs...)
+}
+
+// crashWorker kills or freezes one of a member's applications. Its keys go to the others beside
+// the same router, with the same token.
+func (c *chaos) crashWorker(ctx context.Context, m *member, f fault) error {
+	w := m.workers[f.Worker]
+	if f.Variant == byKill {
+		_, err := killAll(ctx, []*process{w.process}, f.Length)
+		return err
+	}
+	c.group.freeze(w)
+	err := sleep(ctx, f.Length)
+	c.group.thaw(w)
+	return err
+}
+
+// slew kills a member, which comes back with steered clocks that keep their rate until its
+// processes start the next time.
+func (c *chaos) slew(ctx context.Context, m *member, f fault) error {
+	router, app := f.clocks(c.group.options)
+	m.router.nextEnv(router)
+	victims := []*process{m.router}
+	for _, w := range m.workers {
+		w.nextEnv(app)
+		victims = append(victims, w.process)
+	}
+	_, err := killAll(ctx, victims, f.Length)
+	return err
 }
 
 // powerOff kills a member without a word to anybody: it is cut from all before it

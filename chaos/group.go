@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,12 +25,6 @@ import (
 )
 
 const (
-	topicPartitions = 4
-	subscription    = "chaos"
-	groupName       = "chaos"
-	eventsTopic     = "persistent://public/default/events"
-	controlTopic    = "persistent://public/default/__ring-" + groupName
-
 	wholeMax = 90 * time.Second // until a group is whole again after a round
 	leaveMax = 50 * time.Second // for each process of a member that leaves
 )
@@ -41,22 +37,30 @@ type group struct {
 	sinks   [2]string // URLs of Postgres and Redis, empty without
 	members []*member
 
-	mu   sync.Mutex
-	apps []appRun
+	newcomer *member // has other settings each time, and no place among the members
+
+	mu       sync.Mutex
+	apps     []appRun
+	steering float64 // the most by which a router has seen its system clock run off
 }
 
-// member is one network namespace with a router and an application.
+// member is one network namespace with a router and its applications.
 type member struct {
-	number int
-	name   string
-	router *process
-	app    *process
-	proxy  *process // nil without slow links
-	admin  *http.Client
+	number  int
+	name    string
+	router  *process
+	workers []*worker
+	proxy   *process // nil without slow links
+	admin   *http.Client
 
 	mu      sync.Mutex
 	present bool
-	newest  int // index of the application's newest run in group.apps
+}
+
+// worker is an application beside a router.
+type worker struct {
+	*process
+	newest int // index of its newest run in group.apps
 }
 
 func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
@@ -64,6 +68,7 @@ func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
 	for n := range scaleMost {
 		g.members = append(g.members, g.newMember(n))
 	}
+	g.newcomer = g.newMember(scaleMost)
 	return g
 }
 
@@ -76,27 +81,36 @@ func (g *group) newMember(n int) *member {
 	m.router = &process{
 		namespace: name, log: filepath.Join(g.dir, name+"-router.log"),
 		ended: func(int, clock.Instant, bool) {},
-		launch: func(int) (string, []string, []string) {
+		launch: func(run int) (string, []string, []string) {
 			var env []string
+			if g.options.slewed() {
+				env = clockOf(g.options, name+" router", run)
+			}
 			if g.options.Control == controlNoWait {
 				env = append(env, "RINGFENCE_PLANTED=no_wait")
 			}
 			return filepath.Join(g.dir, "router"), []string{"run", "--config", filepath.Join(g.dir, name+".yaml")}, env
 		},
 	}
-	m.app = &process{
-		namespace: name, log: filepath.Join(g.dir, name+"-app.log"),
-		launch: func(run int) (string, []string, []string) { return g.launchApp(m, run) },
-		ended:  func(_ int, at clock.Instant, killed bool) { g.appEnded(m, at, killed) },
+	for i := range g.options.workers() {
+		w := &worker{}
+		w.process = &process{
+			namespace: name, log: filepath.Join(g.dir, fmt.Sprintf("%s-app%d.log", name, i)),
+			launch: func(run int) (string, []string, []string) {
+				return g.launchApp(m, w, fmt.Sprintf("%s-%d-%d", name, i, run))
+			},
+			ended: func(_ int, at clock.Instant, killed bool) { g.appEnded(w, at, killed) },
+		}
+		m.workers = append(m.workers, w)
 	}
 	return m
 }
 
 // launchApp notes the journal of the application that is about to start.
-func (g *group) launchApp(m *member, run int) (binary string, args, env []string) {
-	path := filepath.Join(g.dir, "journals", fmt.Sprintf("%s-%d.journal", m.name, run))
+func (g *group) launchApp(m *member, w *worker, name string) (binary string, args, env []string) {
+	path := filepath.Join(g.dir, "journals", name+".journal")
 	g.mu.Lock()
-	m.newest = len(g.apps)
+	w.newest = len(g.apps)
 	g.apps = append(g.apps, appRun{member: m.number, file: journal.File{Path: path}})
 	g.mu.Unlock()
 	args = []string{roleApp, "--journal", path, "--share", fmt.Sprint(g.options.Share), "--postgres", g.sinks[0], "--redis", g.sinks[1]}
@@ -106,13 +120,16 @@ func (g *group) launchApp(m *member, run int) (binary string, args, env []string
 	if g.options.Control == controlShared {
 		args = append(args, "--pulsar", g.broker.url)
 	}
+	if g.options.slewed() {
+		return filepath.Join(g.dir, "app"), args, clockOf(g.options, name, 0) // the name has the number of the run
+	}
 	return "/proc/self/exe", args, nil
 }
 
-func (g *group) appEnded(m *member, at clock.Instant, killed bool) {
+func (g *group) appEnded(w *worker, at clock.Instant, killed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	file := &g.apps[m.newest].file
+	file := &g.apps[w.newest].file
 	if killed {
 		file.KilledAt = at
 	}
@@ -121,32 +138,26 @@ func (g *group) appEnded(m *member, at clock.Instant, killed bool) {
 	}
 }
 
-// stop stops processes of a member, and resume lets them go on.
-func (g *group) stop(m *member, at string) {
-	if at != atApp {
-		m.router.signal(syscall.SIGSTOP)
-	}
-	if at != atRouter {
+// freeze stops applications, and thaw lets them go on. The journals' reader is told.
+func (g *group) freeze(workers ...*worker) {
+	for _, w := range workers {
 		g.mu.Lock()
-		file := &g.apps[m.newest].file
+		file := &g.apps[w.newest].file
 		file.Stops = append(file.Stops, journal.Stop{From: clock.Now(), Until: clock.Forever})
 		g.mu.Unlock()
-		m.app.signal(syscall.SIGSTOP)
+		w.signal(syscall.SIGSTOP)
 	}
 }
 
-func (g *group) resume(m *member, at string) {
-	if at != atRouter {
+func (g *group) thaw(workers ...*worker) {
+	for _, w := range workers {
 		g.mu.Lock()
-		stops := g.apps[m.newest].file.Stops
+		stops := g.apps[w.newest].file.Stops
 		if n := len(stops); n > 0 && stops[n-1].Until == clock.Forever { // it has not ended meanwhile
 			stops[n-1].Until = clock.Now()
 		}
 		g.mu.Unlock()
-		m.app.signal(syscall.SIGCONT)
-	}
-	if at != atApp {
-		m.router.signal(syscall.SIGCONT)
+		w.signal(syscall.SIGCONT)
 	}
 }
 
@@ -164,15 +175,19 @@ func (g *group) configure(m *member) error {
 	if m.proxy != nil {
 		peer = "127.0.0.1" // the proxy has the other address
 	}
+	silence := ""
+	if g.options.workers() > 1 {
+		silence = fmt.Sprintf(", silence_max: %v", silenceMax)
+	}
 	settings := fmt.Sprintf(`node: {group: %q, name: %q, advertise_ip: %q}
 pulsar: {url: %q, topics: [%q], subscription: %q}
-app: {listen: "127.0.0.1:16650"}
+app: {listen: "127.0.0.1:16650"%[10]s}
 peer: {listen: "%[9]s:16651"}
 gossip: {listen: "%[3]s:16652", seeds: [%[7]s]}
 admin: {listen: "127.0.0.1:16653"}
 debug: {listen: "127.0.0.1:16654"}
 ownership: {mode: %[8]s}
-`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode, peer)
+`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode, peer, silence)
 	return os.WriteFile(filepath.Join(g.dir, m.name+".yaml"), []byte(settings), 0o644)
 }
 
@@ -189,7 +204,15 @@ func (g *group) join(m *member) error {
 			return err
 		}
 	}
-	return m.app.start()
+	return m.startWorkers()
+}
+
+func (m *member) startWorkers() error {
+	var errs []error
+	for _, w := range m.workers {
+		errs = append(errs, w.start())
+	}
+	return errors.Join(errs...)
 }
 
 // leave ends a member as Kubernetes ends a pod with a native sidecar: the preStop
@@ -205,13 +228,28 @@ func (g *group) leave(ctx context.Context, m *member) error {
 			errs = append(errs, fmt.Errorf("%s: drain: %w", m.name, err))
 		}
 	}
-	if m.app.end(leaveMax) {
-		errs = append(errs, fmt.Errorf("%s: the application did not end within %v", m.name, leaveMax))
+	if m.endWorkers(leaveMax) {
+		errs = append(errs, fmt.Errorf("%s: an application did not end within %v", m.name, leaveMax))
 	}
 	if m.router.end(leaveMax) {
 		errs = append(errs, fmt.Errorf("%s: the router did not end within %v", m.name, leaveMax))
 	}
 	return errors.Join(errs...)
+}
+
+// endWorkers ends the applications of a member, and reports whether one had to be killed.
+func (m *member) endWorkers(patience time.Duration) (killed bool) {
+	var all sync.WaitGroup
+	var stuck atomic.Bool
+	for _, w := range m.workers {
+		all.Go(func() {
+			if w.end(patience) {
+				stuck.Store(true)
+			}
+		})
+	}
+	all.Wait()
+	return stuck.Load()
 }
 
 func (m *member) isPresent() bool {
@@ -279,6 +317,7 @@ func (g *group) whole(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
+		g.noteSteering(values["ringfence_clock_rate_error_ratio"])
 		n := values["ringfence_ownership_open_partitions"]
 		if n == 0 {
 			return fmt.Errorf("%s has no open partition", m.name)
@@ -289,6 +328,12 @@ func (g *group) whole(ctx context.Context) error {
 		return fmt.Errorf("%v partitions are open, want %d", open, ring.Partitions)
 	}
 	return nil
+}
+
+func (g *group) noteSteering(ratio float64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.steering = max(g.steering, math.Abs(ratio))
 }
 
 // awaitWhole waits until the group is whole.
@@ -321,7 +366,7 @@ func (g *group) end() {
 	var all sync.WaitGroup
 	for _, m := range g.members {
 		all.Go(func() {
-			m.app.end(10 * time.Second)
+			m.endWorkers(10 * time.Second)
 			m.router.end(time.Second)
 			if m.proxy != nil {
 				m.proxy.end(time.Second)

@@ -102,9 +102,17 @@ func sweep() {
 // prepare builds the router and the proxies, and fetches Pulsar: all that needs the
 // network of the machine.
 func prepare(ctx context.Context, o options, dir string) error {
-	builds := [][]string{{"build", "-o", filepath.Join(dir, "router"), "./cmd/router"}}
+	var tags []string
 	if o.Control == controlNoWait {
-		builds[0] = append([]string{"build", "-tags", "planted"}, builds[0][1:]...)
+		tags = append(tags, "planted")
+	}
+	if o.slewed() {
+		tags = append(tags, "slewclock")
+	}
+	with := "-tags=" + strings.Join(tags, ",")
+	builds := [][]string{{"build", with, "-o", filepath.Join(dir, "router"), "./cmd/router"}}
+	if o.slewed() { // the applications' clocks are steered too; ours are not
+		builds = append(builds, []string{"build", with, "-o", filepath.Join(dir, "app"), "./chaos"})
 	}
 	builds = append(builds, []string{"build", "-modfile=tools/toxiproxy.mod", "-o", filepath.Join(dir, "toxiproxy"), "github.com/Shopify/toxiproxy/v2/cmd/server"})
 	for _, args := range builds {
@@ -145,7 +153,7 @@ func settleScratch(o options, dir string, failed error) error {
 	if failed == nil && o.Keep == "" {
 		return os.RemoveAll(dir)
 	}
-	for _, heavy := range []string{"router", "toxiproxy", "postgres", "redis", "tmp", "lock"} {
+	for _, heavy := range []string{"router", "app", "toxiproxy", "postgres", "redis", "tmp", "lock"} {
 		if err := os.RemoveAll(filepath.Join(dir, heavy)); err != nil {
 			return err
 		}

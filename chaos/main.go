@@ -34,6 +34,7 @@ const (
 	controlShared = "shared" // plain SHARED consumers, no routers
 	controlGossip = "gossip" // ownership.mode: gossip
 	controlNoWait = "nowait" // routers that take partitions over without waiting
+	controlSlewed = "slewed" // leases run on clocks that NTP steers
 )
 
 // The hidden commands: what a child is.
@@ -79,7 +80,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
-	f.StringVar(&o.Control, "control", "", "a run that must show overlaps: shared, gossip, nowait")
+	f.StringVar(&o.Control, "control", "", "a run that must show overlaps: shared, gossip, nowait, slewed")
 	f.BoolVar(&o.Limits, "limits", false, "fail when takeovers, handoffs or waits take longer than docs/chaos.md says; for a machine that does nothing else")
 	f.StringVar(&o.Keep, "keep", "", "directory for the journals and logs, which are else removed unless the run fails")
 	f.StringVar(&output, "output", "text", "text, or json: one object as the last line")
@@ -93,6 +94,9 @@ func parse(args []string) (options, error) {
 			errs = append(errs, fmt.Errorf(format, a...))
 		}
 	}
+	if list == "" && o.Limits {
+		of = slices.DeleteFunc(slices.Clone(of), func(k kind) bool { return k == kindSlew })
+	}
 	o.Kinds, o.JSON = of, output == "json"
 	if o.Seed == 0 {
 		o.Seed = uint64(time.Now().UnixNano()) % 1_000_000
@@ -104,13 +108,14 @@ func parse(args []string) (options, error) {
 	check(o.Share >= 0 && o.Share <= 1, "--sink-share = %v, want 0 to 1", o.Share)
 	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
 		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
+	check(!o.Limits || !slices.Contains(o.Kinds, kindSlew), "--limits is for clocks that are right: leave slew out of --kinds")
 	check(output == "text" || output == "json", "--output = %q, want text or json", output)
 	switch o.Control {
-	case "", controlGossip, controlNoWait:
+	case "", controlGossip, controlNoWait, controlSlewed:
 	case controlShared:
 		o.Kinds = []kind{kindKill, kindPause} // what happens to applications
 	default:
-		check(false, "--control = %q, want shared, gossip or nowait", o.Control)
+		check(false, "--control = %q, want shared, gossip, nowait or slewed", o.Control)
 	}
 	return o, errors.Join(errs...)
 }

@@ -9,6 +9,15 @@ import (
 	"time"
 )
 
+// What the group is, at the broker.
+const (
+	topicPartitions = 4
+	subscription    = "chaos"
+	groupName       = "chaos"
+	eventsTopic     = "persistent://public/default/events"
+	controlTopic    = "persistent://public/default/__ring-" + groupName
+)
+
 // kind is what a fault does.
 type kind string
 
@@ -27,6 +36,10 @@ const (
 	kindLeave    kind = "leave"    // a member drains, ends, and joins again
 	kindDeploy   kind = "deploy"   // all members do, one after the other
 	kindScale    kind = "scale"    // to three members, to nine, to three, and back
+	kindRegroup  kind = "regroup"  // a router with other settings starts beside the group
+	kindSlew     kind = "slew"     // a member starts again with clocks that NTP steers as fast as it can
+
+	kindCrashWorker kind = "crash_worker" // one of the applications beside a router is killed or frozen
 )
 
 // profile is what the planner knows of a kind.
@@ -50,6 +63,9 @@ const (
 
 	atControl = "control"
 	atEvents  = "events"
+
+	byKill   = "kill"   // SIGKILL
+	byFreeze = "freeze" // SIGSTOP until long after its router gave its keys to the other worker, then SIGCONT
 )
 
 var processes = []string{atRouter, atApp, atBoth}
@@ -68,12 +84,16 @@ var profiles = map[kind]profile{
 	kindLeave:    {weight: 5, variants: []string{"rejoin"}, graceful: true},
 	kindDeploy:   {weight: 1, variants: []string{"rolling"}, lone: true, graceful: true},
 	kindScale:    {weight: 1, variants: []string{"3-9-3"}, lone: true, graceful: true},
+	kindRegroup:  {weight: 2, variants: regroupings(), lone: true},
+	kindSlew:     {weight: 2, variants: []string{routerFast, routerSlow}},
+
+	kindCrashWorker: {weight: 4, variants: []string{byKill, byFreeze}},
 }
 
 // kinds lists all kinds in the order in which reports tell them.
 var kinds = []kind{
 	kindKill, kindPower, kindPause, kindCut, kindHalfCut, kindSlow, kindBroker, kindUnload, kindDelete, kindRollover,
-	kindLeave, kindDeploy, kindScale,
+	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindCrashWorker,
 }
 
 // The bounds of what is drawn.
@@ -86,6 +106,8 @@ const (
 	slowLeast, slowMax   = 2 * time.Second, 10 * time.Second
 	downLeast, downMax   = 200 * time.Millisecond, 6 * time.Second // until a killed process is started again
 	delayLeast, delayMax = 20 * time.Millisecond, 400 * time.Millisecond
+	freezeLeast          = silenceMax + 2*time.Second
+	freezeMax            = silenceMax + 8*time.Second
 	spreadMax            = 2 * time.Second // between the beginnings of the faults of a round
 	quietLeast, quietMax = time.Second, 3 * time.Second
 )
@@ -95,7 +117,8 @@ const (
 type fault struct {
 	Kind    kind          `json:"kind"`
 	Variant string        `json:"variant"`
-	Member  int           `json:"member"` // number of the victim; of all kinds that have one
+	Member  int           `json:"member"`           // number of the victim; of all kinds that have one
+	Worker  int           `json:"worker,omitempty"` // number of its application, of crash_worker
 	After   time.Duration `json:"after_ns"`
 	Length  time.Duration `json:"length_ns,omitempty"` // of a pause, a cut, slow links, or until a killed process is started again
 	Delay   time.Duration `json:"delay_ns,omitempty"`  // of packets on slow links
@@ -114,6 +137,9 @@ func (f fault) String() string {
 	if p := profiles[f.Kind]; !p.broker && !p.lone {
 		fmt.Fprintf(&b, " of %s", memberName(f.Member))
 	}
+	if f.Kind == kindCrashWorker {
+		fmt.Fprintf(&b, "'s application %d", f.Worker)
+	}
 	if f.Length > 0 {
 		fmt.Fprintf(&b, ", %v", f.Length.Round(10*time.Millisecond))
 	}
@@ -131,7 +157,25 @@ type round struct {
 func (r round) lone() bool { return len(r.Faults) == 1 }
 
 // leavers are the kinds of which some faults leave work behind.
-var leavers = []kind{kindKill, kindPause, kindCut, kindHalfCut}
+var leavers = []kind{kindKill, kindPause, kindCut, kindHalfCut, kindCrashWorker}
+
+// slewed reports whether the clocks of all processes are steered.
+func (o options) slewed() bool {
+	return slices.Contains(o.Kinds, kindSlew) || o.Control == controlSlewed
+}
+
+// workers is how many applications work beside each router.
+func (o options) workers() int {
+	if slices.Contains(o.Kinds, kindCrashWorker) {
+		return workersMax
+	}
+	return 1
+}
+
+const (
+	workersMax = 2
+	silenceMax = 4 * time.Second // app.silence_max, with several workers: how long a frozen one keeps its keys
+)
 
 const (
 	leftBehindLeast = 3               // faults that leave work behind, in a run that is to show what becomes of it
@@ -149,6 +193,8 @@ func (f fault) leavesBehind() bool {
 		return f.Variant != atApp && f.Length > leftBehindAfter
 	case kindCut, kindHalfCut:
 		return !strings.HasSuffix(f.Variant, fromPeers) && f.Length > leftBehindAfter
+	case kindCrashWorker:
+		return f.Variant == byFreeze
 	default:
 		return false
 	}
@@ -160,22 +206,31 @@ func (f fault) leavesBehind() bool {
 func plan(o options) []round {
 	least := min(leftBehindLeast, (o.Faults+1)/2)
 	rounds := draw(o.Seed, o.Faults, o.Members, o.Kinds)
-	for again := uint64(1); o.Stubborn && leftBehind(rounds) < least && again < drawsMax; again++ {
+	enough := func() bool {
+		elsewhere, here := leftBehind(rounds)
+		return elsewhere+here >= least && (here > 0 || !slices.Contains(o.Kinds, kindCrashWorker))
+	}
+	for again := uint64(1); o.Stubborn && !enough() && again < drawsMax; again++ {
 		rounds = draw(o.Seed+again<<32, o.Faults, o.Members, o.Kinds)
 	}
 	return rounds
 }
 
-// leftBehind counts the faults that leave work behind.
-func leftBehind(rounds []round) (n int) {
+// leftBehind counts the faults that leave work behind whose keys go on at another member,
+// and those whose keys go on at another worker of the same one.
+func leftBehind(rounds []round) (elsewhere, here int) {
 	for _, r := range rounds {
 		for _, f := range r.Faults {
-			if f.leavesBehind() {
-				n++
+			switch {
+			case !f.leavesBehind():
+			case f.Kind == kindCrashWorker:
+				here++
+			default:
+				elsewhere++
 			}
 		}
 	}
-	return n
+	return elsewhere, here
 }
 
 // draw returns the rounds of n faults of the given kinds in a group of members. The
@@ -246,10 +301,16 @@ func (d *drawer) fault(k kind, used map[int]bool) fault {
 		used[f.Member] = true
 	}
 	switch k {
-	case kindKill, kindPower:
+	case kindKill, kindPower, kindSlew:
 		f.Length = d.between(downLeast, downMax)
 	case kindPause:
 		f.Length = d.logarithmic(pauseLeast, pauseMax)
+	case kindCrashWorker:
+		f.Worker = d.random.IntN(workersMax)
+		f.Length = d.between(downLeast, downMax)
+		if f.Variant == byFreeze {
+			f.Length = d.between(freezeLeast, freezeMax)
+		}
 	case kindCut, kindHalfCut:
 		f.Length = d.logarithmic(cutLeast, cutMax)
 	case kindSlow:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -31,6 +32,7 @@ type process struct {
 	wanted bool
 	down   time.Duration // how long it stays away after the next end
 	killed bool          // the next end is our doing
+	env    []string      // of the next run only, beside what launch says
 	odd    []string      // ends that nobody asked for
 }
 
@@ -59,11 +61,11 @@ func (p *process) spawn() error {
 	defer func() { _ = log.Close() }()   // the process has its own
 	cmd := exec.Command(binary, args...) //nolint:noctx // it ends when it is told to
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = slices.Concat(os.Environ(), env, p.env)
 	if err := within(p.namespace, cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", binary, err)
 	}
-	p.cmd, p.done, p.killed = cmd, make(chan struct{}), false
+	p.cmd, p.done, p.killed, p.env = cmd, make(chan struct{}), false, nil
 	p.down = restartAfter
 	p.runs++
 	return nil
@@ -120,6 +122,13 @@ func (p *process) signal(s syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.cmd.Process.Signal(s) // it may have ended
+}
+
+// nextEnv adds to the environment of the next run.
+func (p *process) nextEnv(env []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.env = env
 }
 
 // run is the number of the present or latest run.

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -33,10 +30,15 @@ type result struct {
 
 	OverlapMaxMS float64 `json:"overlap_max_ms"`
 
-	SinkWrites       uint64 `json:"sink_writes"`        // claims and writes that the sinks accepted
-	StaleTokenWrites uint64 `json:"stale_token_writes"` // of them, after a greater fence of the key
-	StaleSameToken   uint64 `json:"stale_same_token"`   // of StaleTokenWrites, those under the greater fence's token: by one owner
-	StaleRefused     uint64 `json:"stale_refused"`      // claims and writes that the sinks refused
+	SinkWrites            uint64 `json:"sink_writes"`              // claims and writes that the sinks accepted
+	StaleTokenWrites      uint64 `json:"stale_token_writes"`       // of them, after a greater fence of the key
+	StaleSameToken        uint64 `json:"stale_same_token"`         // of StaleTokenWrites, those under the greater fence's token: by one owner
+	StaleRefused          uint64 `json:"stale_refused"`            // claims and writes that the sinks refused
+	StaleRefusedSameToken uint64 `json:"stale_refused_same_token"` // of StaleRefused, those that no higher token explains: by one owner
+
+	ClockRateError float64 `json:"clock_rate_error,omitempty"` // the most by which a router has seen its system clock run off, as a part of its rate
+
+	Newcomers []newcomer `json:"newcomers,omitempty"` // routers with other settings than the group
 
 	Moves      int               `json:"moves"` // of keys from one owner to the next
 	MovedKeys  map[kind]int      `json:"moved_keys"`
@@ -70,7 +72,8 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 		Moves:        t.moves, MovedKeys: t.moved, TakeoverMS: map[string]spread{},
 		HandoffMS: t.handoffs.spread(), StillMS: t.still.spread(), DeployMS: t.deploys.spread(), ResumeMS: t.resumes.spread(),
 		StrandedMS: t.stranded.spread(), LongMS: t.long.spread(),
-		Seconds:  report.LastEnd.Sub(report.FirstStart).Round(time.Second).Seconds(),
+		Seconds:      report.LastEnd.Sub(report.FirstStart).Round(time.Second).Seconds(),
+		StaleRefused: t.refused, StaleRefusedSameToken: t.refusedSameToken,
 		examples: report.OverlapExamples, lost: report.LostExamples,
 	}
 	for _, o := range outcomes {
@@ -84,6 +87,10 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 	}
 	return r
 }
+
+// steeredLeast is by what part of its rate the clock of some router must have run off for a
+// run with steered clocks to count. Routers measure over 10 s, in which rates take turns.
+const steeredLeast = 0.02
 
 // judge says which promises did not hold, and why the run proves nothing if so.
 func (r *result) judge(o options) {
@@ -99,6 +106,7 @@ func (r *result) judge(o options) {
 	}
 	broken(r.Events == 0 || r.Handled == 0, "nothing was handled: this run proves nothing")
 	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it says", total, o.Faults)
+	broken(o.slewed() && r.ClockRateError < steeredLeast, "no router has seen a steered clock: this run proves nothing about clocks")
 	if o.Control != "" {
 		r.verdict = "the control run overlaps, as it must"
 		broken(r.Overlaps == 0, "the control run does not overlap: what sees no overlap here proves nothing elsewhere")
@@ -111,9 +119,14 @@ func (r *result) judge(o options) {
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
 	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes, %d of them of the newest owner's", r.StaleTokenWrites, r.StaleSameToken)
 	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
+	for _, n := range r.Newcomers {
+		broken(!n.refused(), "one group: a newcomer with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
+			n.Setting, n.Code, n.Took.Round(time.Millisecond), refusedCode, n.Named, n.Lost)
+	}
 	broken(r.failed != nil, "nobody blocked: %v", r.failed)
 	if o.Stubborn {
 		broken(o.Share > 0 && r.StaleRefused == 0, "no application tried a stale write: this run proves nothing about the sinks")
+		broken(o.Share > 0 && r.StaleRefusedSameToken == 0 && r.Faults[kindCrashWorker] > 0, "no worker tried a stale write after another one of its member: this run proves nothing about fences within a member")
 		return
 	}
 	r.judgeTimes(o, broken)
@@ -184,8 +197,14 @@ func (r *result) summary(w io.Writer) {
 	for _, e := range r.examples {
 		line("", "key %s, events %v, %v long, %v", e.Key, e.Events, e.Length, e.Paths)
 	}
-	line("sinks", "%d claims and writes accepted, %d of them stale (%d by one owner); %d refused", r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken, r.StaleRefused)
+	line("sinks", "%d claims and writes accepted, %d of them stale (%d by one owner); %d refused (%d by one owner)", r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken, r.StaleRefused, r.StaleRefusedSameToken)
 	line("stale handlings", "%d, of which %d after a later delivery by the same owner", r.StaleEnded, r.StaleEndedSameToken)
+	if r.ClockRateError >= steeredLeast {
+		line("steered clocks", "by up to %.1f %%", 100*r.ClockRateError)
+	}
+	for _, n := range r.Newcomers {
+		line("newcomer: "+n.Setting, "ended with code %d after %v", n.Code, n.Took.Round(time.Millisecond))
+	}
 	for _, class := range slices.Sorted(maps.Keys(r.TakeoverMS)) {
 		line("takeover: "+class, "%v", r.TakeoverMS[class])
 	}
@@ -212,17 +231,4 @@ func (s spread) String() string {
 		return "none"
 	}
 	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, max %.1f ms (%d)", s.P50, s.P99, s.Max, s.Count)
-}
-
-// countLines counts the lines of a file; a file that is not there has none.
-func countLines(path string) (n uint64, err error) {
-	content, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	for lines.Scan() {
-		n++
-	}
-	return n, errors.Join(err, lines.Err())
 }

@@ -34,7 +34,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if err := os.Mkdir(filepath.Join(dir, "journals"), 0o755); err != nil {
 		return nil, err
 	}
-	net, err := newNetwork(ctx, scaleMost)
+	net, err := newNetwork(ctx, scaleMost+1) // the last one is for newcomers
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,11 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	say("%v are sent, waiting until all are handled", p)
 	err = errors.Join(err, g.awaitSettled(ctx, settleMax)) // the journals tell more than either
 	g.end()
-	return conclude(ctx, o, g, d, p.published(), outcomes, err)
+	r, err := conclude(ctx, o, g, d, p.published(), outcomes, err)
+	if err == nil {
+		r.Newcomers, r.ClockRateError = c.newcomers.all, g.steering
+	}
+	return r, err
 }
 
 // warmUp lets the load run, and a member leave and come back if planned changes are to
@@ -264,15 +268,11 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 		return nil, err
 	}
 	r.SinkWrites, r.StaleTokenWrites, r.StaleSameToken = audit.Accepted, audit.Stale, audit.SameToken
-	for _, run := range runs {
-		n, err := countLines(run.file.Path + refusedSuffix)
-		if err != nil {
-			return nil, err
-		}
-		r.StaleRefused += n
-	}
 	for _, m := range g.members {
-		r.Oddities = append(append(r.Oddities, m.router.oddities()...), m.app.oddities()...)
+		r.Oddities = append(r.Oddities, m.router.oddities()...)
+		for _, w := range m.workers {
+			r.Oddities = append(r.Oddities, w.oddities()...)
+		}
 	}
 	return r, nil
 }

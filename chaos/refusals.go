@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/event"
+)
+
+// refusedSuffix is added to the path of a journal: there the application lists the
+// writes that a sink has refused.
+const refusedSuffix = ".refused"
+
+// refusal is a claim or a write that a sink has refused: one line of that list.
+type refusal struct {
+	sink, what string
+	key        event.Key // without spaces, as the publisher makes them
+	fence      string    // as text
+	event      string
+	at         clock.Instant // when the application heard of it
+}
+
+// String is the line.
+func (r refusal) String() string {
+	return fmt.Sprintln(r.sink, r.what, r.key, r.fence, r.event, int64(r.at))
+}
+
+// readRefusals reads the list beside a journal. A torn last line, which a kill leaves, is
+// ignored; a list that is not there is empty.
+func readRefusals(journal string) (all []refusal, err error) {
+	content, err := os.ReadFile(journal + refusedSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	whole := content[:bytes.LastIndexByte(content, '\n')+1]
+	lines := bufio.NewScanner(bytes.NewReader(whole))
+	for lines.Scan() {
+		var r refusal
+		var at int64
+		if _, err := fmt.Sscan(lines.Text(), &r.sink, &r.what, &r.key, &r.fence, &r.event, &at); err != nil {
+			return nil, fmt.Errorf("%s%s: %q: %w", journal, refusedSuffix, lines.Text(), err)
+		}
+		r.at = clock.Instant(at)
+		all = append(all, r)
+	}
+	return all, errors.Join(err, lines.Err())
+}
