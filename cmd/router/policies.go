@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +32,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	for _, topic := range d.cfg.Pulsar.Topics {
 		d.topic(ctx, admin, source.FullTopicName(topic))
 	}
+	d.ackHoles(ctx, admin, settings)
 	d.controlTopic(ctx, admin, settings)
 	d.claimsTopics(ctx, admin)
 }
@@ -125,6 +127,36 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 			d.warn("subscription", "see the claim: brokers enforce nothing by a property, and keep that of the first router",
 				"%s of %s was made with the property %s=%s, and this router has %s", name, topic, property, theirs, ours)
 		}
+	}
+}
+
+// ackHoles compares the holes in the acks with what the broker keeps of them through a restart.
+func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	const name, check = "managedLedgerMaxUnackedRangesToPersist", "ack holes"
+	limit, known := source.AckHolesMax, "by default"
+	if n, err := strconv.Atoi(settings[name]); err == nil && n > 0 {
+		limit, known = n, "as it is set"
+	}
+	cfg := d.cfg.Pulsar.Resolved()
+	worst, where := 0, ""
+	for _, topic := range append([]string{cfg.RetryTopic}, cfg.Topics...) {
+		partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+		if err != nil {
+			continue // it is not there yet, or was complained of above
+		}
+		holes, err := source.AckHoles(ctx, admin, topic, partitions > 0, cfg.Subscription)
+		if err == nil && holes >= worst {
+			worst, where = holes, topic
+		}
+	}
+	switch {
+	case where == "":
+		d.ok(check, "no topic is there yet")
+	case worst > limit*8/10:
+		d.warn(check, "raise "+name+" at the brokers, or find what stays open for so long; delayed events of other producers count, too",
+			"%d ranges of acked entries on a topic partition of %s; the broker keeps %d through a restart (%s, %s), and brings what is beyond again", worst, where, limit, name, known)
+	default:
+		d.ok(check, "at most %d on a topic partition; the broker keeps %d through a restart (%s, %s)", worst, limit, name, known)
 	}
 }
 

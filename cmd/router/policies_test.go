@@ -100,6 +100,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"compaction":            {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
 		"eviction":              {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
 		"inactive topics":       {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
+		"holes in acks":         {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared"}},"partitions":{"a":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":3}}},"b":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":8001}}}}}`, "", resultWarn, "8001 ranges of acked entries"},
 		"not an administrator":  {runtime, "not JSON", "", resultWarn, "does not tell us its configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {

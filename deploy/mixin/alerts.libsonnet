@@ -376,6 +376,15 @@
             "Pulsar's client delivered events that came in chunks and are no longer than one chunk: handlers have probably seen their last chunks alone.",
           ),
           alert(
+            'RingfenceAckHoles',
+            'warning',
+            member,
+            '%s > %g' % [one('ringfence_source_ack_holes'), c.thresholds.ackHoles],
+            'A restart of the broker would undo acks.',
+            'the acks of a topic partition have {{ $value | humanize }} holes; beyond managedLedgerMaxUnackedRangesToPersist the broker forgets acks when it restarts, and their events come again.',
+            '5m',
+          ),
+          alert(
             'RingfenceTopicPartitionUnread',
             'warning',
             member,

@@ -28,6 +28,7 @@
     thresholds: {
       oldestEvent: 300,  // seconds
       failureRatio: 0.1,
+      ackHoles: 8000,  // four fifths of the brokers' managedLedgerMaxUnackedRangesToPersist
       redeliveryRatio: 0.2,
       takeover: 5,  // seconds
       handoff: 10,  // seconds; a handler that is not finished holds its own key back, rarely its partition

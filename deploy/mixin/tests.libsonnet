@@ -277,6 +277,12 @@ local cases = {
     fires: [s('ringfence_source_suspected_cut_total', a, '0 1x10')],
     quiet: [s('ringfence_source_suspected_cut_total', a, '1x10')],
   },
+  RingfenceAckHoles: {
+    fires: [s('ringfence_source_ack_holes', a, '8001x20')],
+    quiet: [s('ringfence_source_ack_holes', a, '8000x20')],
+    at: '10m',
+    value: '8.001k',
+  },
   RingfenceTopicPartitionUnread: {
     fires: [s('ringfence_source_discovery_failures_total', a, '0+1x20')],
     quiet: [s('ringfence_source_discovery_failures_total', a, '0 1x20')],

@@ -303,6 +303,40 @@ func TestPulsarTombstones(t *testing.T) {
 	}
 }
 
+// The broker says how many ranges of acked entries lie between unacked ones.
+func TestPulsarAckHoles(t *testing.T) {
+	b := newPulsarBroker(t)
+	for _, partitions := range []int{0, 2} {
+		topic := b.Topic(t, partitions)
+		to := topic
+		if partitions > 0 {
+			to += "-partition-1"
+		}
+		m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
+		<-m.Ready()
+		for range 10 {
+			b.Publish(t, to, sourcetest.Message{Payload: "x"})
+		}
+		got := m.Take(10)
+		slices.SortFunc(got, func(a, b source.Message) int { return int(a.Event.ID.Entry - b.Event.ID.Entry) })
+		for i := 1; i < 10; i += 2 {
+			m.Done(got[i])
+		}
+		admin := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}
+		sourcetest.Await(t, "five holes", func() bool {
+			n, err := source.AckHoles(t.Context(), admin, topic, partitions > 0, sourcetest.Subscription)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n == 5
+		})
+		for i := 0; i < 10; i += 2 {
+			m.Done(got[i])
+		}
+		m.AwaitIdle()
+	}
+}
+
 // Topic partitions that are added are read, and their events acked. One that cannot be had, since
 // somebody else reads it with our subscription, does not stop those that are read already.
 func TestPulsarTopicPartitionsAreAdded(t *testing.T) {

@@ -30,6 +30,7 @@ type Metrics struct {
 	discarded      prometheus.Counter
 
 	suspectedCut      prometheus.Counter
+	ackHoles          prometheus.Gauge
 	topicPartitions   prometheus.Gauge
 	discoveryFailures prometheus.Counter
 }
@@ -70,6 +71,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
 		copyFailures:      counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
 		discarded:         counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or a message of nothing that was sent without a batch."),
+		ackHoles:          gauge("ack_holes", "Ranges of acked entries between unacked ones that the broker has of our subscription, on the topic partition with most of them; 0 without pulsar.admin_url."),
 		suspectedCut:      counter("suspected_cut_total", "Events that were sent in chunks and are no longer than one chunk: Pulsar's client has probably delivered their last chunk alone."),
 		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),
 		discoveryFailures: counter("discovery_failures_total", "Attempts to look for new topic partitions, or to read one, that failed; they are made again."),

@@ -71,6 +71,8 @@ type pulsarLink struct {
 	starving  *subscription // nil, or one that runs out of permits
 	cutLogged clock.Instant // see noteChunked
 
+	holesAsked clock.Instant // of discovery: see noteHoles
+
 	stopDiscovery context.CancelFunc // nil until there is something to discover
 	discovery     sync.WaitGroup
 
@@ -194,6 +196,7 @@ func (p *pulsarLink) discover(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		p.noteHoles(ctx)
 		for _, topic := range p.topics() {
 			if err := p.discoverIn(ctx, topic); err != nil && ctx.Err() == nil {
 				p.metrics.discoveryFailures.Inc()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -433,5 +435,38 @@ func TestMessagesThatLookCutAreCounted(t *testing.T) {
 		if n := testutil.ToFloat64(p.metrics.suspectedCut); n != step.want {
 			t.Errorf("%s: %v suspected, want %v", step.what, n, step.want)
 		}
+	}
+}
+
+// The holes of the worst topic partition are published, and asked for once a minute.
+func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		switch r.URL.Path {
+		case "/admin/v2/persistent/public/default/t/partitioned-stats":
+			_, _ = w.Write([]byte(`{"partitions":{"a":{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":7}}},"b":{"subscriptions":{"other":{"nonContiguousDeletedMessagesRanges":9}}}}}`))
+		default:
+			_, _ = w.Write([]byte(`{"subscriptions":{"s":{"nonContiguousDeletedMessagesRanges":3}}}`))
+		}
+	}))
+	defer server.Close()
+	p := fakeLink(&fakeClient{})
+	partition := FullTopicName("t") + "-partition-0"
+	p.subscriptions[partition] = &subscription{topic: partition}
+	p.noteHoles(t.Context())
+	if asked.Load() != 0 {
+		t.Error("asked without an address")
+	}
+	p.cfg.AdminURL = server.URL
+	for range 2 {
+		p.noteHoles(t.Context())
+		if n := testutil.ToFloat64(p.metrics.ackHoles); n != 7 || asked.Load() != 2 {
+			t.Errorf("%v holes after %d questions, want 7 after one for each topic", n, asked.Load())
+		}
+	}
+	p.holesAsked = p.holesAsked.Add(-holesEvery)
+	if p.noteHoles(t.Context()); asked.Load() != 4 {
+		t.Errorf("%d questions a minute later, want 4", asked.Load())
 	}
 }

@@ -1,0 +1,82 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/pulsaradmin"
+)
+
+// AckHolesMax is Pulsar's default of managedLedgerMaxUnackedRangesToPersist: so many ranges of acked
+// entries between unacked ones a broker keeps of each subscription of a topic partition when it gives the
+// topic partition up. Acks beyond that come undone, and their events again.
+const AckHolesMax = 10_000
+
+// AckHoles returns how many such ranges the broker has of a subscription, on the topic partition that has most of them.
+func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, partitioned bool, subscription string) (int, error) {
+	type stats struct {
+		Subscriptions map[string]struct {
+			Holes int `json:"nonContiguousDeletedMessagesRanges"`
+		} `json:"subscriptions"`
+	}
+	var all struct {
+		stats
+		Partitions map[string]stats `json:"partitions"`
+	}
+	path := pulsaradmin.TopicPath(topic) + "/stats"
+	if partitioned {
+		path = pulsaradmin.TopicPath(topic) + "/partitioned-stats?perPartition=true"
+	}
+	if err := admin.Call(ctx, http.MethodGet, path, nil, &all); err != nil {
+		return 0, fmt.Errorf("source: %w", err)
+	}
+	if !partitioned {
+		return all.Subscriptions[subscription].Holes, nil
+	}
+	worst := 0
+	for _, p := range all.Partitions {
+		worst = max(worst, p.Subscriptions[subscription].Holes)
+	}
+	return worst, nil
+}
+
+// holesEvery is how often the broker is asked for its holes.
+const holesEvery = time.Minute
+
+// noteHoles publishes how many holes the acks have, if the broker can be asked and it is time to.
+func (p *pulsarLink) noteHoles(ctx context.Context) {
+	now := clock.Now()
+	if p.cfg.AdminURL == "" || p.holesAsked != 0 && now.Sub(p.holesAsked) < holesEvery {
+		return
+	}
+	p.holesAsked = now
+	admin := pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}
+	worst := 0
+	for _, topic := range p.topics() {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		holes, err := AckHoles(ctx, admin, topic, p.isPartitioned(topic), p.cfg.Subscription)
+		cancel()
+		if err != nil {
+			p.log.Debug("cannot ask the broker for the holes in its acks", "topic", topic, "error", err)
+			continue
+		}
+		worst = max(worst, holes)
+	}
+	p.metrics.ackHoles.Set(float64(worst))
+}
+
+// isPartitioned reports whether partitions of a topic are read, rather than the topic.
+func (p *pulsarLink) isPartitioned(topic string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name := range p.subscriptions {
+		if strings.HasPrefix(name, topic+"-partition-") {
+			return true
+		}
+	}
+	return false
+}
