@@ -283,9 +283,6 @@ func readTwo(ctx context.Context, t Transport, from event.Position, timeout time
 	return got[0], got[1], nil
 }
 
-// Oldest is where a Tail begins that wants every record which the log still has: no record lies before it.
-var Oldest = event.Position{Ledger: 0, Entry: 1}
-
 // readFirst looks for a record that only a group with members writes.
 func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.FirstTimeout)
@@ -295,7 +292,7 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin}
 		cancel()
 	}
-	err := l.transport.Tail(ctx, Oldest, l.cfg.Prefetch, func() {}, func(e Entry) {
+	err := l.transport.Tail(ctx, First, l.cfg.Prefetch, func() {}, func(e Entry) {
 		if answer != nil {
 			return
 		}

@@ -1,0 +1,54 @@
+package controllog
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// TestReadFirst: a log is virgin while it holds nothing but Hellos before a position, whatever other groups wrote.
+func TestReadFirst(t *testing.T) {
+	hello := func(g string) ownership.Record {
+		return ownership.Record{
+			LogVersion: ownership.LogVersionMin, Group: g, Inc: ownership.Incarnation{1},
+			Body: &ownership.Hello{Node: ownership.Node{Name: "a", Inc: ownership.Incarnation{1}, Lease: time.Second}},
+		}
+	}
+	beat := ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: &ownership.Beat{Seq: 1}}
+	foreign := beat
+	foreign.Group = "other"
+	for name, test := range map[string]struct {
+		records []ownership.Record
+		want    bool
+	}{
+		"Hellos alone":         {[]ownership.Record{hello(group), hello(group)}, true},
+		"a member's Beat":      {[]ownership.Record{hello(group), beat, hello(group)}, false},
+		"another group's Beat": {[]ownership.Record{foreign, hello(group)}, true},
+		"a Beat after it":      {[]ownership.Record{hello(group), hello(group), beat}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := NewMem()
+			var before event.Position // the newest Hello
+			for _, r := range test.records {
+				data, err := Encode(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				at := mem.Put(data)
+				if _, ok := r.Body.(*ownership.Hello); ok {
+					before = at
+				}
+			}
+			got := make(chan ownership.FirstRead, 1)
+			l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
+			l.cfg.Group = group
+			l.readFirst(context.Background(), ownership.ReadFirst{Read: 7, Before: before})
+			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want}) {
+				t.Errorf("got %+v, want virgin %v", answer, test.want)
+			}
+		})
+	}
+}
