@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Model-checks Handoff.tla with TLC: the protocol must hold, and each planted bug must be found.
+# Model-checks Handoff.tla and HandoffBit.tla with TLC: the protocol must hold, and each planted bug must be found.
 #
 #   spec/check.sh [quick|short|full|NAME…]
 #
@@ -61,6 +61,7 @@ run drift            holds    Handoff "$I" MaxFast=1 W=2 MaxEpoch=2
 run fine_time        holds    Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2
 run genesis          holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4 L=2 W=2
 run sink             holds    HandoffSink "$I $S" MaxEpoch=2 MaxLog=4
+run bit_small        holds    HandoffBit "$I" MaxLog=4 MaxRenew=2
 # --- every planted bug is found
 run no_wait          violated Handoff "$I" ModeWait=FALSE
 run drain_race       violated Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeConf=FALSE GUIDE=GuideDrain
