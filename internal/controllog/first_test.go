@@ -1,7 +1,6 @@
 package controllog
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -45,7 +44,7 @@ func TestReadFirst(t *testing.T) {
 			got := make(chan ownership.FirstRead, 1)
 			l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
 			l.cfg.Group = group
-			l.readFirst(context.Background(), ownership.ReadFirst{Read: 7, Before: before})
+			l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: before})
 			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want}) {
 				t.Errorf("got %+v, want virgin %v", answer, test.want)
 			}

@@ -156,6 +156,10 @@ func (l *life) read(in ownership.Input) {
 	if r, ok := in.(ownership.RecordRead); ok && r.Record.Inc == l.inc {
 		l.node.started.Store(true)
 	}
+	if first, ok := in.(ownership.FirstRead); ok {
+		first.HadGen, first.HadGroup = l.node.claimedGeneration()
+		in = first
+	}
 	l.driver.deliver(in)
 }
 

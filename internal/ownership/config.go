@@ -27,7 +27,7 @@ type Config struct {
 	LogVersion uint32            // the highest that this router writes, LogVersionMin … LogVersionMax
 
 	// HadGroup says that a group has worked on the subscription before, and that its fencing tokens were of
-	// generation HadGen at most. On a control topic that never held a record of a group no Genesis is made
+	// generation HadGen at most, as far as it is known at the start. On a control topic that never held a record of a group no Genesis is made
 	// then, unless Gen is higher: its tokens could be lower than those that sinks have seen.
 	HadGroup bool
 	HadGen   uint32

@@ -14,6 +14,9 @@ import (
 // writing a newer one: it may be about to join.
 const oldHelloMax = 10 * time.Second
 
+// firstReadMax is for how long an answer to ReadFirst allows a Genesis.
+const firstReadMax = 3 * time.Second
+
 // group is what this node has in common with its group.
 type group struct {
 	floor     Token         // the greatest token that this process knows of
@@ -21,7 +24,7 @@ type group struct {
 	reads     uint64        // number of the newest ReadFirst
 	reading   bool          // it is not answered
 	readAt    clock.Instant // when it was sent
-	heldGroup bool          // the log has held records of a group
+	mayAt     clock.Instant // when an answer to it allowed a Genesis; zero: none did
 }
 
 // groupVersion is the log version in which the group decides.
@@ -160,15 +163,15 @@ func (m *Machine) coldGen() uint32 {
 }
 
 // mayBegin reports whether this node may append a Genesis: tokens must not fall. A process that has seen
-// tokens compares with those. Another one knows at most that there was a group, and whether its records are
-// in the log.
+// tokens compares with those. Another one asks, right before, whether there was a group, and whether its
+// records are in the log: what it knew at its start may be long ago.
 func (m *Machine) mayBegin() bool {
 	newest := m.join.newestHello()
 	if reason := m.fallingTokens(TokenOf(m.coldGen(), newest)); reason != "" {
 		m.exitForSettings(reason)
 		return false
 	}
-	if m.floor > 0 || !m.cfg.HadGroup || m.cfg.Gen > m.cfg.HadGen || m.heldGroup || planted.On(planted.LowerTokensAllowed) {
+	if m.floor > 0 || planted.On(planted.LowerTokensAllowed) || m.mayAt != 0 && m.now.Before(m.mayAt.Add(firstReadMax)) {
 		return true
 	}
 	if !m.reading || m.due(m.readAt.Add(m.cfg.Timing.ReopenAfter)) {
@@ -194,8 +197,9 @@ func (m *Machine) firstRead(in FirstRead) {
 		return // asked again when it times out
 	}
 	m.reading = false
-	if !in.Virgin {
-		m.heldGroup = true
+	m.cfg.HadGroup, m.cfg.HadGen = m.cfg.HadGroup || in.HadGroup, max(m.cfg.HadGen, in.HadGen)
+	if !in.Virgin || !m.cfg.HadGroup || m.cfg.Gen > m.cfg.HadGen {
+		m.mayAt = m.now
 		return
 	}
 	if m.state == nil {

@@ -165,6 +165,7 @@ func TestPrefixIsJudgedAmongThoseWhoKnowIt(t *testing.T) {
 			})
 		},
 		"a newer log version": func(w *world) {
+			clear(w.digests) // of the version that they all forget now
 			for _, p := range w.procs {
 				p.m.state.LogVersion = LogVersionMin
 				p.m.beats.changed = true

@@ -361,6 +361,9 @@ func (p *proc) perform(e Effect) Input {
 	case PublishTable:
 	case MoveAnchor:
 		w.stats["anchor"]++
+	case ReadFirst:
+		w.stats["read first"]++
+		p.stepAfter(w.between(time.Millisecond, 30*time.Millisecond), FirstRead{Read: e.Read, Virgin: w.topic > 0, Failed: w.chance(0.05)})
 	case Lost:
 		w.tracef("%s#%d LOST %s", p.name, p.id, e.Reason)
 		w.stats["lost"]++

@@ -86,6 +86,10 @@ type FirstRead struct {
 	Read   uint64
 	Virgin bool // no member has ever written to the log: up to Before there are only Hellos, or nothing
 	Failed bool
+
+	// HadGroup and HadGen are as in Config, as of now.
+	HadGroup bool
+	HadGen   uint32
 }
 
 // Leave asks for a graceful leave: an epoch without us, drain, release, [Left].

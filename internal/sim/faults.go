@@ -397,10 +397,7 @@ func (w *world) rebuild() {
 	}
 	some := w.chance(0.5)
 	for _, m := range slices.Clone(w.live) {
-		// A router that was started with a raised generation and has not joined since knows neither that a
-		// group has used that generation meanwhile, nor a token: nothing would stop its Genesis.
-		stranded := m.cfg.Gen > m.cfg.HadGen && (m.machine == nil || m.machine.Floor() == 0)
-		if stranded || some && w.chance(0.5) {
+		if some && w.chance(0.5) {
 			m.kill(true)
 			w.restart(m.pod, w.between(0, 2*time.Second))
 		}

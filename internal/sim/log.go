@@ -329,7 +329,7 @@ func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
 		held := slices.ContainsFunc(l.records, func(x logged) bool {
 			return x.at.Before(e.Before) && ownership.HoldsGroup(x.at, x.record)
 		})
-		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m)})
+		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m), HadGroup: l.w.hadGroup, HadGen: l.w.hadGen})
 	})
 }
 
