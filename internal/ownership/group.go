@@ -19,12 +19,12 @@ const firstReadMax = 3 * time.Second
 
 // group is what this node has in common with its group.
 type group struct {
-	floor     Token         // the greatest token that this process knows of
-	oldHello  clock.Instant // when a Hello of a router was read that does not read LogVersionMax; zero: never
-	reads     uint64        // number of the newest ReadFirst
-	reading   bool          // it is not answered
-	readAt    clock.Instant // when it was sent
-	mayAt     clock.Instant // when an answer to it allowed a Genesis; zero: none did
+	floor    Token         // the greatest token that this process knows of
+	oldHello clock.Instant // when a Hello of a router was read that does not read LogVersionMax; zero: never
+	reads    uint64        // number of the newest ReadFirst
+	reading  bool          // it is not answered
+	readAt   clock.Instant // when it was sent
+	mayAt    clock.Instant // when an answer to it allowed a Genesis; zero: none did
 }
 
 // groupVersion is the log version in which the group decides.
