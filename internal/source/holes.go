@@ -55,17 +55,21 @@ func (p *pulsarLink) noteHoles(ctx context.Context) {
 	}
 	p.holesAsked = now
 	admin := pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}
-	worst := 0
+	worst, failed := 0, false
 	for _, topic := range p.topics() {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		holes, err := AckHoles(ctx, admin, topic, p.isPartitioned(topic), p.cfg.Subscription)
 		cancel()
 		if err != nil {
-			p.log.Debug("cannot ask the broker for the holes in its acks", "topic", topic, "error", err)
+			if !p.holesUnknown { // said once, until it works again
+				p.log.Warn("cannot ask the broker for the holes in its acks", "topic", topic, "error", err)
+			}
+			failed = true
 			continue
 		}
 		worst = max(worst, holes)
 	}
+	p.holesUnknown = failed
 	p.metrics.ackHoles.Set(float64(worst))
 }
 

@@ -71,7 +71,8 @@ type pulsarLink struct {
 	starving  *subscription // nil, or one that runs out of permits
 	cutLogged clock.Instant // see noteChunked
 
-	holesAsked clock.Instant // of discovery: see noteHoles
+	holesAsked   clock.Instant // of discovery: see noteHoles
+	holesUnknown bool          // the newest question was not answered
 
 	stopDiscovery context.CancelFunc // nil until there is something to discover
 	discovery     sync.WaitGroup
