@@ -78,6 +78,60 @@ func (b *broker) restart(ctx context.Context) error {
 	return err
 }
 
+// Topic partitions that are added while events flow.
+const (
+	partitionsStep = 2
+	partitionsMax  = 64 // more are not added: each costs every member a consumer
+	// discoverEvery is how often producers and routers look for topic partitions.
+	discoverEvery = 2 * time.Second
+)
+
+// morePartitions adds topic partitions to the events' topic, and returns when each of them has been published to
+// and is consumed.
+func (b *broker) morePartitions(ctx context.Context) error {
+	before, err := b.eventPartitions(ctx)
+	if err != nil || len(before) >= partitionsMax {
+		return err
+	}
+	more := len(before) + partitionsStep
+	if err := b.admin.Call(ctx, http.MethodPost, pulsaradmin.TopicPath(eventsTopic)+"/partitions", more, nil); err != nil {
+		return err
+	}
+	return eventually(ctx, time.Minute, "added topic partitions are used", func() error {
+		all, err := b.eventPartitions(ctx)
+		if err != nil {
+			return err
+		}
+		used := 0
+		for _, p := range all {
+			if p.Published > 0 && len(p.Subscriptions[subscription].Consumers) > 0 {
+				used++
+			}
+		}
+		if used < more {
+			return fmt.Errorf("%d of %d topic partitions", used, more)
+		}
+		return nil
+	})
+}
+
+// partitionStats is what the broker says about a topic partition.
+type partitionStats struct {
+	Published     int64 `json:"msgInCounter"`
+	Subscriptions map[string]struct {
+		Consumers []struct{} `json:"consumers"`
+	} `json:"subscriptions"`
+}
+
+// eventPartitions returns the topic partitions of the events, by name.
+func (b *broker) eventPartitions(ctx context.Context) (map[string]partitionStats, error) {
+	var all struct {
+		Partitions map[string]partitionStats `json:"partitions"`
+	}
+	err := b.admin.Call(ctx, http.MethodGet, pulsaradmin.TopicPath(eventsTopic)+"/partitioned-stats?perPartition=true", nil, &all)
+	return all.Partitions, err
+}
+
 func (b *broker) unload(ctx context.Context, topic string) error {
 	return b.admin.Call(ctx, http.MethodPut, pulsaradmin.TopicPath(topic)+"/unload", nil, nil)
 }

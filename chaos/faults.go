@@ -64,6 +64,8 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 			topic = eventsTopic
 		}
 		err = c.broker.unload(ctx, topic)
+	case kindPartitions:
+		err = c.broker.morePartitions(ctx)
 	case kindDelete:
 		err = c.delete(ctx)
 	case kindRollover:

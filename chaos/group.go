@@ -180,14 +180,14 @@ func (g *group) configure(m *member) error {
 		silence = fmt.Sprintf(", silence_max: %v", silenceMax)
 	}
 	settings := fmt.Sprintf(`node: {group: %q, name: %q, advertise_ip: %q}
-pulsar: {url: %q, topics: [%q], subscription: %q}
+pulsar: {url: %q, topics: [%q], subscription: %q, discover_every: %[11]v}
 app: {listen: "127.0.0.1:16650"%[10]s}
 peer: {listen: "%[9]s:16651"}
 gossip: {listen: "%[3]s:16652", seeds: [%[7]s]}
 admin: {listen: "127.0.0.1:16653"}
 debug: {listen: "127.0.0.1:16654"}
 ownership: {mode: %[8]s}
-`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode, peer, silence)
+`, groupName, m.name, memberIP(m.number), g.broker.url, eventsTopic, subscription, strings.Join(seeds, ", "), mode, peer, silence, discoverEvery)
 	return os.WriteFile(filepath.Join(g.dir, m.name+".yaml"), []byte(settings), 0o644)
 }
 

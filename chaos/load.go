@@ -41,7 +41,8 @@ func newPublisher(ctx context.Context, o options, url string) (p *publisher, err
 	}
 	err = eventually(ctx, time.Minute, "a producer is made", func() error {
 		p.producer, err = p.client.CreateProducer(pulsar.ProducerOptions{
-			Topic: eventsTopic, SendTimeout: pulsarsend.NoTimeout, // what is sent once is sent
+			PartitionsAutoDiscoveryInterval: discoverEvery,
+			Topic:                           eventsTopic, SendTimeout: pulsarsend.NoTimeout, // what is sent once is sent
 			MaxReconnectToBroker: nil, // for ever
 		})
 		return err

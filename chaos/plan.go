@@ -39,6 +39,7 @@ const (
 	kindRegroup  kind = "regroup"  // a router with other settings starts beside the group
 	kindSlew     kind = "slew"     // a member starts again with clocks that NTP steers as fast as it can
 
+	kindPartitions  kind = "partitions"   // the events' topic gets more topic partitions
 	kindCrashWorker kind = "crash_worker" // one of the applications beside a router is killed or frozen
 )
 
@@ -87,13 +88,14 @@ var profiles = map[kind]profile{
 	kindRegroup:  {weight: 2, variants: regroupings(), lone: true},
 	kindSlew:     {weight: 2, variants: []string{routerFast, routerSlow}},
 
+	kindPartitions:  {weight: 1, variants: []string{"more"}, broker: true},
 	kindCrashWorker: {weight: 4, variants: []string{byKill, byFreeze}},
 }
 
 // kinds lists all kinds in the order in which reports tell them.
 var kinds = []kind{
 	kindKill, kindPower, kindPause, kindCut, kindHalfCut, kindSlow, kindBroker, kindUnload, kindDelete, kindRollover,
-	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindCrashWorker,
+	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindPartitions, kindCrashWorker,
 }
 
 // The bounds of what is drawn.
