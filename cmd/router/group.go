@@ -105,7 +105,7 @@ ownership.generation.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML: those with which the group ran")
-	cmd.Flags().BoolVar(&force, "force", false, "whoever the holder is, and even if members live: they end")
+	cmd.Flags().BoolVar(&force, "force", false, "release the claims of any holder, also while its members live: they end")
 	cmd.Flags().StringSliceVar(&topics, "topic", nil, "release only the subscription on this topic, as after it was taken out of pulsar.topics; repeatable")
 	config.AddFlags(cmd.Flags())
 	return cmd

@@ -33,7 +33,7 @@ type Record struct {
 	Gen       uint32
 	Began     bool // fencing tokens of generation Gen were given out
 	Release   bool // the claim ends
-	Force     bool // by an operator, whoever the holder is
+	Force     bool // an operator ends the claim of any holder
 }
 
 // Writer is a random number by which the writer of a record finds it in the log.

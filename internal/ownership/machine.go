@@ -302,9 +302,10 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	}
 	m.wanted = 0 // competing proposals are void: judge again
 	m.raiseFloor()
+	differs := m.otherSettings(s) // by the first epoch that says what the group agrees on
 	switch isMember := m.isMember(); {
-	case m.otherSettings(s) != "": // the first epoch that says what the group agrees on
-		m.exitForSettings(m.otherSettings(s))
+	case differs != "":
+		m.exitForSettings(differs)
 	case m.nameTaken(before):
 		m.exit("another incarnation has taken the name " + m.cfg.Name)
 	case wasMember && !isMember:
