@@ -21,6 +21,7 @@ var arrows = map[string]arrow{
 	"ring":               {nil, "the bottom: everybody routes by it"},
 	"internal/clock":     {[]string{"internal/planted"}, "the bottom: an instant knows nothing"},
 	"internal/invariant": {nil, "the bottom: everybody asserts"},
+	"internal/loglimit":  {[]string{"internal/clock"}, "how often a line is logged, whatever it says"},
 	"internal/framepool": {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
 	"internal/reload":    {[]string{"internal/clock"}, "files, whatever is in them"},
@@ -37,9 +38,9 @@ var arrows = map[string]arrow{
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
 	"internal/key":               {[]string{"internal/event"}, "pure: an event in, its key out"},
-	"forward":                    {slices.Concat(words, []string{"internal/framepool"}), "stages never import each other; they meet in internal/pipeline"},
+	"forward":                    {slices.Concat(words, []string{"internal/framepool", "internal/loglimit"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
-	"internal/app":               {slices.Concat(words, []string{"internal/appwire"}), "stages never import each other; they meet in internal/pipeline"},
+	"internal/app":               {slices.Concat(words, []string{"internal/appwire", "internal/loglimit"}), "stages never import each other; they meet in internal/pipeline"},
 
 	"internal/inbox": {[]string{"internal/event", "internal/clock", "internal/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
@@ -50,15 +51,15 @@ var arrows = map[string]arrow{
 		slices.Concat(words, []string{"internal/controllog"}),
 		"which group a subscription belongs to: it needs a log of records, and nothing of what the group does with its events",
 	},
-	"internal/membership": {slices.Concat(words, []string{"internal/reload"}), "addresses and evidence; what follows from them is decided elsewhere"},
+	"internal/membership": {slices.Concat(words, []string{"internal/reload", "internal/loglimit"}), "addresses and evidence; what follows from them is decided elsewhere"},
 
-	"internal/doors":           {[]string{"internal/clock"}, "who gets in, whatever is behind"},
+	"internal/doors":           {[]string{"internal/clock", "internal/loglimit"}, "who gets in, whatever is behind"},
 	"internal/tlsconf":         {[]string{"internal/reload"}, "certificates, whatever they are for"},
 	"internal/tlsconf/tlstest": {nil, "makes certificates for tests, and nothing else"},
 
 	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/admission"}), "the only place that sees two stages at work"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run"}),
+		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run", "internal/loglimit"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {

@@ -1,7 +1,6 @@
 package doors
 
 import (
-	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -13,13 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/loglimit"
 )
 
 // Metrics of all doors.
 type Metrics struct {
 	connections *prometheus.GaugeVec
 	turnedAway  *prometheus.CounterVec
+	lines       *loglimit.Metrics
 }
 
 // Why somebody is turned away.
@@ -41,6 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_doors_turned_away_total",
 			Help: "Connections and requests that were turned away, by door and why (full, handshake, token).",
 		}, []string{"door", "why"}),
+		lines: loglimit.NewMetrics(reg),
 	}
 }
 
@@ -103,16 +104,14 @@ func ServerCredentials(door string, config *tls.Config, metrics *Metrics, log *s
 	return &watched{
 		TransportCredentials: credentials.NewTLS(config),
 		refused:              metrics.turnedAway.WithLabelValues(door, handshake),
-		log:                  log.With("component", "doors", "door", door),
-		noted:                new(atomic.Int64),
+		lines:                loglimit.New(log.With("component", "doors", "door", door), door+"_handshake", noteEvery, metrics.lines),
 	}
 }
 
 type watched struct {
 	credentials.TransportCredentials
 	refused prometheus.Counter
-	log     *slog.Logger
-	noted   *atomic.Int64 // clock.Instant of the last log line
+	lines   *loglimit.Limit
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -120,9 +119,8 @@ func (w *watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	conn, info, err := w.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		w.refused.Inc()
-		now, noted := clock.Now(), w.noted.Load()
-		if now.Sub(clock.Instant(noted)) >= noteEvery && w.noted.CompareAndSwap(noted, int64(now)) {
-			w.log.Log(context.Background(), slog.LevelInfo, "turned away", "peer", raw.RemoteAddr().String(), "error", err)
+		if log, due := w.lines.Line(); due {
+			log.Info("turned away", "peer", raw.RemoteAddr().String(), "error", err)
 		}
 	}
 	return conn, info, err
