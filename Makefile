@@ -49,9 +49,11 @@ build: ## Build everything for this system, macOS and Windows
 	GOOS=darwin $(GO) build $(unoptimised) ./...
 	GOOS=windows $(GO) build $(unoptimised) ./...
 
-# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector.
-unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)')
+# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do
+# packages without a goroutine (archtest holds them to that) whose tests compute for long: they have nothing to race with.
 e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
+pure_packages = ./internal/ownership ./internal/sim
+unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/sim$$')
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
@@ -61,6 +63,7 @@ test: ## All tests, on a real Pulsar that it sets up by itself
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
 	$(GO) test -race -shuffle=on -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
+	$(GO) test -shuffle=on -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect
@@ -142,6 +145,11 @@ deploy: ## Check image, compose file, charts and alerts with the tools that they
 .PHONY: deploy-nightly
 deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long to build the first time
 	$(GO) test ./deploy -count=1 -timeout=2h -run APIServer -apiserver $(ARGS)
+
+# What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
+.PHONY: nightly
+nightly: ## The long checks: models, simulator, settlement, chaos, charts
+	tools/timed.sh spec sim settle-long chaos-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests
