@@ -182,8 +182,8 @@ func (g *group) configure(m *member) error {
 	settings := fmt.Sprintf(`node: {group: %q, name: %q, advertise_ip: %q}
 pulsar: {url: %q, topics: [%q], subscription: %q, discover_every: %[11]v}
 app: {listen: "127.0.0.1:16650"%[10]s}
-peer: {listen: "%[9]s:16651"}
-gossip: {listen: "%[3]s:16652", seeds: [%[7]s]}
+peer: {listen: "%[9]s:16651", insecure: true}
+gossip: {listen: "%[3]s:16652", seeds: [%[7]s], insecure: true}
 admin: {listen: "127.0.0.1:16653"}
 debug: {listen: "127.0.0.1:16654"}
 ownership: {mode: %[8]s}

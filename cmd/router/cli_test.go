@@ -270,7 +270,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"misspelt command": {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
 		"unknown flag":     {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
 		"port in use": {
-			[]string{"run", "--node.group", "g", "--pulsar.topics", "t", "--pulsar.subscription", "s", "--node.advertise_ip", "127.0.0.1", "--app.listen", occupied(t)},
+			[]string{"run", "--node.group", "g", "--pulsar.topics", "t", "--pulsar.subscription", "s", "--peer.insecure=true", "--gossip.insecure=true", "--node.advertise_ip", "127.0.0.1", "--app.listen", occupied(t)},
 			exitFailed, "address already in use; does another router run here?",
 		},
 		"misspelt flag":       {[]string{"members", "--admn", "x"}, exitUsage, "unknown flag: --admn; did you mean --admin?"},

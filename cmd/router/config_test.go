@@ -21,6 +21,8 @@ func settingsFile(t *testing.T, content string) string {
 // least is the least that a router must be told.
 const least = `node: {group: orders, name: router-0}
 pulsar: {topics: [orders], subscription: workers}
+peer: {insecure: true}
+gossip: {insecure: true}
 `
 
 // TestConfigLint: an error of every kind is found, and it says what would be right.
@@ -61,6 +63,8 @@ func TestConfigLint(t *testing.T) {
 		"TLS in the clear":     {file: "pulsar: {tls: {ca_file: /ca.pem}}", says: "pulsar.tls is set, and pulsar.url"},
 		"one port for two":     {file: "admin: {listen: '127.0.0.1:16651'}", says: "peer.listen and admin.listen are both at 127.0.0.1:16651: give one of them another port"},
 		"times in conflict":    {file: "ownership: {drain_timeout: 1m}", says: "ownership.drain_timeout = 1m0s, want less than drain.timeout (45s)"},
+		"peers without TLS":    {says: "set peer.tls (docs/security.md), or peer.listen to a loopback address, or peer.insecure to true"},
+		"gossip without keys":  {says: "set gossip.encryption_keys_file and leave gossip.verify_incoming on"},
 		"beats too slow":       {file: "ownership: {beat_every: 1s}", says: "BeatEvery = 1s, want <= a third of Lease"},
 		"not YAML":             {file: "a: [", says: "router.yaml: yaml: "},
 	} {
@@ -76,7 +80,7 @@ func TestConfigLint(t *testing.T) {
 			}
 		})
 	}
-	if out, says, code := cli(t, "config", "lint", "--config", settingsFile(t, least)); code != exitOK || out != "ok: 4 settings, all others have their defaults\n" {
+	if out, says, code := cli(t, "config", "lint", "--config", settingsFile(t, least)); code != exitOK || out != "ok: 6 settings, all others have their defaults\n" {
 		t.Errorf("good settings: exit code %d, %q, %s", code, out, says)
 	}
 	if out, _, code := cli(t, "config", "lint", "--config", settingsFile(t, least), "--ownership.mode", "gossip"); code != exitOK || !strings.Contains(out, "# not exclusive: ") {
@@ -116,13 +120,14 @@ func TestConfigPrint(t *testing.T) {
 	}
 }
 
-// TestConfigExample: the example is a file with which a router could run, once it has a name.
+// TestConfigExample: the example is a file with which a router could run, once it has a name, and peers and gossip stay on loopback.
 func TestConfigExample(t *testing.T) {
 	out, says, code := cli(t, "config", "example")
 	if code != exitOK {
 		t.Fatal(says)
 	}
-	if _, says, code := cli(t, "config", "lint", "--config", settingsFile(t, out), "--node.name", "router-0"); code != exitOK {
+	if _, says, code := cli(t, "config", "lint", "--config", settingsFile(t, out), "--node.name", "router-0",
+		"--peer.listen", "127.0.0.1:16651", "--gossip.listen", "127.0.0.1:16652"); code != exitOK {
 		t.Errorf("the example is not valid: %s", says)
 	}
 	var schema map[string]any

@@ -89,11 +89,14 @@ func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
 
 // warnOfOpenDoors tells who could come in from other machines without being asked who they are.
 func warnOfOpenDoors(cfg config.Config, log *slog.Logger) {
-	if !cfg.Peer.TLS.Enabled() && !doors.IsLocal(cfg.Peer.Listen) {
-		log.Warn("peers are not authenticated", "reason", "peer.tls is not set: whoever reaches peer.listen can bring events and read them", "address", cfg.Peer.Listen)
-	}
-	if cfg.Gossip.EncryptionKeys == "" && cfg.Gossip.EncryptionKeysFile == "" && !doors.IsLocal(cfg.Gossip.Listen) {
-		log.Warn("gossip is not encrypted", "reason", "gossip.encryption_keys is not set: whoever reaches gossip.listen can speak as a member", "address", cfg.Gossip.Listen)
+	for _, l := range cfg.Listeners() {
+		switch {
+		case !l.Exposed:
+		case l.Name == "peer":
+			log.Warn("peers are not authenticated", "reason", "peer.tls is not set: whoever reaches peer.listen can bring events and read them", "address", l.Address)
+		case l.Name == "gossip":
+			log.Warn("gossip is not encrypted", "reason", "there are no keys, or gossip.verify_incoming is false: whoever reaches gossip.listen can speak as a member", "address", l.Address)
+		}
 	}
 	if cfg.Admin.DrainOpen && !doors.IsLocal(cfg.Admin.Listen) {
 		log.Info("the drain is open", "reason", "admin.drain_open is set: whoever reaches admin.listen can drain this member", "address", cfg.Admin.Listen)

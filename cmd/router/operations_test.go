@@ -39,6 +39,7 @@ func settings(t *testing.T) *config.Loaded {
 	loaded, err := config.Load(config.Sources{Environ: []string{
 		"RINGFENCE__NODE__GROUP=orders", "RINGFENCE__NODE__NAME=router-0",
 		"RINGFENCE__PULSAR__TOPICS=orders", "RINGFENCE__PULSAR__SUBSCRIPTION=orders",
+		"RINGFENCE__PEER__INSECURE=true", "RINGFENCE__GOSSIP__INSECURE=true",
 	}})
 	if err != nil {
 		t.Fatal(err)

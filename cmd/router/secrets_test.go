@@ -105,7 +105,8 @@ func TestEverySecretIsHidden(t *testing.T) {
 		t.Errorf("%d settings are secret, and %d are planted", len(environ), len(plantedSecrets)-1)
 	}
 	loaded, err := config.Load(config.Sources{Environ: append(environ,
-		"RINGFENCE__NODE__GROUP=g", "RINGFENCE__NODE__NAME=n", "RINGFENCE__PULSAR__TOPICS=t", "RINGFENCE__PULSAR__SUBSCRIPTION=s")})
+		"RINGFENCE__NODE__GROUP=g", "RINGFENCE__NODE__NAME=n", "RINGFENCE__PULSAR__TOPICS=t", "RINGFENCE__PULSAR__SUBSCRIPTION=s",
+		"RINGFENCE__PEER__INSECURE=true")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestPrintedSettingsHaveNoSecrets(t *testing.T) {
 	for _, key := range []string{"pulsar.token", "admin.token", "admin.drain_token", "gossip.encryption_keys"} {
 		t.Setenv(config.EnvPrefix+strings.ToUpper(strings.ReplaceAll(key, ".", "__")), plantedSecrets[key])
 	}
-	enough := []string{"--node.group=g", "--pulsar.topics=t", "--pulsar.subscription=s"}
+	enough := []string{"--node.group=g", "--pulsar.topics=t", "--pulsar.subscription=s", "--peer.insecure=true"}
 	printed, err := execute(t, append([]string{"config", "print"}, enough...)...)
 	if err != nil || strings.Count(printed, "(hidden)") != 4 {
 		t.Errorf("config print (%v) hides %d secrets, want 4:\n%s", err, strings.Count(printed, "(hidden)"), printed)

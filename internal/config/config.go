@@ -113,6 +113,7 @@ type Handler struct {
 type Peer struct {
 	Listen         string         // host:port
 	TLS            tlsconf.Config // mutual: Name is in the certificate of every member
+	Insecure       bool           // allows peer.listen beyond loopback without TLS: then only the network keeps strangers away
 	ConnectionsMax int            // connections at once, of all members together; more are closed at once
 	forward.Config
 }
@@ -122,6 +123,8 @@ type Gossip struct {
 	// EncryptionKeys are in base64, with commas, of 16, 24 or 32 bytes each: the first
 	// one encrypts, any of them decrypts. Empty: gossip in the clear, unless there is a file.
 	EncryptionKeys Secret
+
+	Insecure bool // allows gossip.listen beyond loopback without keys: then only the network keeps strangers away
 
 	membership.Config
 }

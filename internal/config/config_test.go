@@ -17,14 +17,17 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// enough is the least that a router must be told.
-var enough = []string{
+// bare says what has no default, and nothing about who may connect.
+var bare = []string{
 	"RINGFENCE__NODE__GROUP=orders",
 	"RINGFENCE__NODE__NAME=router-0",
 	"RINGFENCE__PULSAR__TOPICS=orders",
 	"RINGFENCE__PULSAR__SUBSCRIPTION=workers",
 	"PATH=/bin", // is nobody's setting
 }
+
+// enough is the least that a router must be told.
+var enough = slices.Concat(bare, []string{"RINGFENCE__PEER__INSECURE=true", "RINGFENCE__GOSSIP__INSECURE=true"})
 
 func with(environ ...string) []string { return append(slices.Clone(enough), environ...) }
 
@@ -60,6 +63,7 @@ func load(t *testing.T, from config.Sources) *config.Loaded {
 func TestDefaultsAreValidOnceTheRouterHasAName(t *testing.T) {
 	loaded := load(t, config.Sources{Environ: enough})
 	want := config.Default()
+	want.Peer.Insecure = true // as enough says
 	if loaded.Mailbox != want.Mailbox || loaded.Peer != want.Peer || loaded.Retry != want.Retry || loaded.Ownership != want.Ownership {
 		t.Errorf("got %+v, want the defaults %+v", loaded.Config, want)
 	}
@@ -203,7 +207,7 @@ log: {level: }
 			"control_log.group cannot be set: it follows from node.group",
 		}},
 		"nothing said": {"", []string{"RINGFENCE__NODE__NAME="}, []string{
-			"node.group is not set", "node.name is not set", "section pulsar: source: Subscription", "section pulsar: source: Topics",
+			"node.group is not set", "node.name is not set", `peer.listen = "0.0.0.0:16651" can be reached`, `gossip.listen = "0.0.0.0:16652" can be reached`, "section pulsar: source: Subscription", "section pulsar: source: Topics",
 		}},
 		"values without sense": {`
 pulsar: {url: "http://broker:8080"}

@@ -290,7 +290,8 @@ func (d Description) about() string {
 // what a router cannot run without.
 func Example() string {
 	var b strings.Builder
-	b.WriteString("# Settings of a Ringfence router. What is commented out shows the default.\n")
+	b.WriteString("# Settings of a Ringfence router. What is commented out shows the default.\n" +
+		"# A router starts once peer and gossip are protected (docs/security.md), listen on loopback only, or are insecure: true.\n")
 	var open []string
 	for _, d := range Describe() {
 		parts := strings.Split(d.Key, ".")

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/membership"
 )
 
@@ -23,6 +22,8 @@ type Admin struct {
 	// headers everybody sees who may read pods.
 	DrainToken Secret
 	DrainOpen  bool // /drain needs no token, wherever it is asked for; instead of DrainToken
+
+	Insecure bool // all of the page answers beyond loopback without TLS: then tokens cross the network in the clear
 
 	ConnectionsMax int // connections at once; more are closed at once
 }
@@ -73,11 +74,10 @@ func (c Config) validateDoors() error {
 			bad("%s and %s are both set, want one of them", a, b)
 		}
 	}
-	if !doors.IsLocal(c.App.Listen) && !c.App.TLS.Enabled() {
-		bad("app.listen = %q can be reached from other machines: want a loopback address or unix:PATH, or set app.tls (docs/security.md)", c.App.Listen)
-	}
-	if !doors.IsLocal(c.Debug.Listen) {
-		bad("debug.listen = %q, want a loopback address: it shows all memory", c.Debug.Listen)
+	for _, l := range c.Listeners() {
+		if l.refused != "" {
+			bad("%s.listen = %q%s", l.Name, l.Address, l.refused)
+		}
 	}
 	oneOf("admin.token", c.Admin.Token != "", "admin.token_file", c.Admin.TokenFile != "")
 	oneOf("admin.drain_token", c.Admin.DrainToken != "", "admin.drain_open", c.Admin.DrainOpen)

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +18,10 @@ func TestDoorsThatAreRefused(t *testing.T) {
 		"application with half a TLS":  {`app: {listen: "0.0.0.0:16650", tls: {` + half + `}}`, "section app.tls: tlsconf: Name is not set"},
 		"peers with half a TLS":        {`peer: {tls: {name: orders}}`, "section peer.tls: tlsconf: CertFile is not set"},
 		"peers of a CA":                {`peer: {tls: {` + half + `}}`, "everybody would get in to whom the CA has given a certificate"},
+		"peers without TLS":            {`peer: {connections_max: 9}`, `peer.listen = "0.0.0.0:16651" can be reached from other machines, who could bring events and read them: set peer.tls`},
+		"peers on one address":         {`peer: {listen: "10.0.0.7:16651"}`, "peer.insecure to true"},
+		"gossip without keys":          {`gossip: {rejoins_max: 9}`, `gossip.listen = "0.0.0.0:16652" can be reached from other machines, who could speak as members: set gossip.encryption_keys_file`},
+		"gossip that takes the clear":  {`gossip: {encryption_keys_file: /k, verify_incoming: false}`, "gossip.insecure to true"},
 		"debug page for others":        {`debug: {listen: "0.0.0.0:16654"}`, "debug.listen"},
 		"two tokens":                   {`admin: {token: a, token_file: /b}`, "admin.token and admin.token_file are both set"},
 		"a drain with and without":     {`admin: {drain_token: a, drain_open: true}`, "admin.drain_token and admin.drain_open are both set"},
@@ -31,7 +36,7 @@ func TestDoorsThatAreRefused(t *testing.T) {
 		"no connections":               {`admin: {connections_max: 0}`, "admin.connections_max = 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := config.Load(config.Sources{File: yamlFile(t, test.file), Environ: enough})
+			_, err := config.Load(config.Sources{File: yamlFile(t, test.file), Environ: bare})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want a word about %q", err, test.want)
 			}
@@ -54,6 +59,87 @@ func TestDoorsThatAreTaken(t *testing.T) {
 		if _, err := config.Load(config.Sources{File: yamlFile(t, file), Environ: enough}); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
+	}
+}
+
+// Each listener says what protects it, and a router starts if that is something, or if its settings say that it may be nothing.
+func TestListeners(t *testing.T) {
+	const files = "cert_file: /c, key_file: /k, ca_file: /a"
+	for name, test := range map[string]struct {
+		file string
+		want map[string]string
+		open []string // exposed
+	}{
+		"as they are by default": {
+			want: map[string]string{"app": "loopback", "peer": "nothing (insecure)", "gossip": "nothing (insecure)", "admin": "loopback", "debug": "loopback"},
+			open: []string{"peer", "gossip"},
+		},
+		"all on loopback": {
+			file: `{app: {listen: "127.0.0.1:1"}, peer: {listen: "[::1]:2"}, gossip: {listen: "127.0.0.1:3"}}`,
+			want: map[string]string{"app": "loopback", "peer": "loopback", "gossip": "loopback"},
+		},
+		"certificates and keys": {
+			file: `
+app: {listen: "0.0.0.0:1", tls: {` + files + `, name: orders-app}}
+peer: {tls: {` + files + `, name: "spiffe://c/ns/shop"}}
+gossip: {encryption_keys_file: /k}
+admin: {token_file: /t}`,
+			want: map[string]string{"app": "TLS, name orders-app", "peer": "TLS, name spiffe://c/ns/shop", "gossip": "keys", "admin": "loopback; token"},
+		},
+		"keys in a setting": {
+			file: `gossip: {encryption_keys: MDEyMzQ1Njc4OWFiY2RlZg==}`,
+			want: map[string]string{"gossip": "keys"},
+			open: []string{"peer"},
+		},
+		"a socket": {
+			file: `app: {listen: "unix:/run/app.sock", socket_mode: "0660", socket_owner: ":2000"}`,
+			want: map[string]string{"app": "socket 0660, owner :2000"},
+			open: []string{"peer", "gossip"},
+		},
+		"loopback with certificates": {
+			file: `app: {listen: "localhost:1", tls: {` + files + `, name: orders-app}}`,
+			want: map[string]string{"app": "loopback; TLS, name orders-app"},
+			open: []string{"peer", "gossip"},
+		},
+		"keys that may be left out": {
+			file: `gossip: {encryption_keys_file: /k, verify_incoming: false}`,
+			want: map[string]string{"gossip": "nothing (insecure: gossip.verify_incoming is false)"},
+			open: []string{"peer", "gossip"},
+		},
+		"admin for probes": {
+			file: `admin: {listen: "0.0.0.0:16653", token_file: /t}`,
+			want: map[string]string{"admin": "probes and metrics only"},
+			open: []string{"peer", "gossip"},
+		},
+		"admin with a token in the clear": {
+			file: `admin: {listen: "0.0.0.0:16653", token_file: /t, insecure: true}`,
+			want: map[string]string{"admin": "token in the clear (insecure)"},
+			open: []string{"peer", "gossip", "admin"},
+		},
+		"admin with nothing": {
+			file: `admin: {listen: "0.0.0.0:16653", insecure: true}`,
+			want: map[string]string{"admin": "nothing (insecure); changes from loopback only"},
+			open: []string{"peer", "gossip", "admin"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			environ := slices.Clone(bare)
+			for _, exposed := range test.open {
+				environ = append(environ, config.EnvPrefix+strings.ToUpper(exposed)+"__INSECURE=true")
+			}
+			var open []string
+			for _, l := range load(t, config.Sources{File: yamlFile(t, test.file), Environ: environ}).Listeners() {
+				if want, ok := test.want[l.Name]; ok && l.ProtectedBy != want {
+					t.Errorf("%s is protected by %q, want %q", l.Name, l.ProtectedBy, want)
+				}
+				if l.Exposed {
+					open = append(open, l.Name)
+				}
+			}
+			if !slices.Equal(open, test.open) {
+				t.Errorf("%q are exposed, want %q", open, test.open)
+			}
+		})
 	}
 }
 

@@ -28,6 +28,10 @@ the address of the pod, so the admin page cannot be on loopback.
 {{- $admin := dict "listen" "0.0.0.0:16653" "drain_open" (empty .values.drain.token) -}}
 {{- if $s.adminToken.secretName }}{{ $_ := set $admin "token_file" (printf "%s/admin-token/%s" $dir $s.adminToken.key) }}{{ end -}}
 {{- $_ := set $own "admin" $admin -}}
+{{- /* What has no Secret is in the clear, and says so. */ -}}
+{{- $_ := set $admin "insecure" true -}}
+{{- if not $s.peerTLS.secretName }}{{ $_ := set $own "peer" (dict "insecure" true) }}{{ end -}}
+{{- if not $s.gossipKeys.secretName }}{{ $_ := set $own.gossip "insecure" true }}{{ end -}}
 {{- with $s.peerTLS -}}
 {{- if .secretName -}}
 {{- if not .name }}{{ fail "ringfence.secrets.peerTLS.name is not set: without it everybody would get in to whom the CA has given a certificate" }}{{ end -}}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/ringfence/router/internal/doors"
+)
+
+// Protection tells what keeps strangers away from one address that a router listens on.
+type Protection struct {
+	Name        string // app, peer, gossip, admin or debug
+	Address     string // as in the settings
+	ProtectedBy string // for people: "loopback", "TLS, name orders", "keys", "socket 0600", "nothing (insecure)"
+	Exposed     bool   // other machines reach Address, and get in without a certificate or key
+
+	refused string // why a router with these settings does not start
+}
+
+// Listeners returns the protection of every listener. A router starts only if none of them is exposed without
+// the setting that allows it.
+func (c Config) Listeners() []Protection {
+	return []Protection{c.appListener(), c.peerListener(), c.gossipListener(), c.adminListener(), c.debugListener()}
+}
+
+// insecure is what protects a listener that is exposed on purpose.
+const insecure = "nothing (insecure)"
+
+func (c Config) appListener() Protection {
+	p := Protection{Name: "app", Address: c.App.Listen}
+	local := doors.IsLocal(c.App.Listen)
+	var by []string
+	if _, ok := doors.UnixPath(c.App.Listen); ok {
+		socket := "socket " + c.App.SocketMode
+		if c.App.SocketOwner != "" {
+			socket += ", owner " + c.App.SocketOwner
+		}
+		by = append(by, socket)
+	} else if local {
+		by = append(by, "loopback")
+	}
+	if c.App.TLS.Enabled() {
+		by = append(by, "TLS, name "+c.App.TLS.Name)
+	}
+	if p.Exposed = len(by) == 0; p.Exposed {
+		p.refused = " can be reached from other machines: want a loopback address or unix:PATH, or set app.tls (docs/security.md)"
+	}
+	p.ProtectedBy = strings.Join(by, "; ")
+	return p
+}
+
+func (c Config) peerListener() Protection {
+	p := Protection{Name: "peer", Address: c.Peer.Listen}
+	switch {
+	case c.Peer.TLS.Enabled():
+		p.ProtectedBy = "TLS, name " + c.Peer.TLS.Name
+	case doors.IsLocal(c.Peer.Listen):
+		p.ProtectedBy = "loopback"
+	default:
+		p.Exposed, p.ProtectedBy = true, insecure
+	}
+	if p.Exposed && !c.Peer.Insecure {
+		p.refused = " can be reached from other machines, who could bring events and read them: set peer.tls (docs/security.md), " +
+			"or peer.listen to a loopback address, or peer.insecure to true if only the network shall keep strangers away"
+	}
+	return p
+}
+
+func (c Config) gossipListener() Protection {
+	p := Protection{Name: "gossip", Address: c.Gossip.Listen}
+	keys := c.Gossip.EncryptionKeys != "" || c.Gossip.EncryptionKeysFile != ""
+	switch {
+	case keys && c.Gossip.VerifyIncoming:
+		p.ProtectedBy = "keys"
+	case doors.IsLocal(c.Gossip.Listen):
+		p.ProtectedBy = "loopback"
+	case keys:
+		p.Exposed, p.ProtectedBy = true, "nothing (insecure: gossip.verify_incoming is false)"
+	default:
+		p.Exposed, p.ProtectedBy = true, insecure
+	}
+	if p.Exposed && !c.Gossip.Insecure {
+		p.refused = " can be reached from other machines, who could speak as members: set gossip.encryption_keys_file and leave " +
+			"gossip.verify_incoming on (docs/security.md), or set gossip.listen to a loopback address, or gossip.insecure to true if only the network shall keep strangers away"
+	}
+	return p
+}
+
+func (c Config) adminListener() Protection {
+	p := Protection{Name: "admin", Address: c.Admin.Listen}
+	token := c.Admin.Token != "" || c.Admin.TokenFile != ""
+	switch local := doors.IsLocal(c.Admin.Listen); {
+	case local && token:
+		p.ProtectedBy = "loopback; token"
+	case local:
+		p.ProtectedBy = "loopback"
+	case c.Admin.Insecure && token:
+		p.Exposed, p.ProtectedBy = true, "token in the clear (insecure)"
+	case c.Admin.Insecure:
+		p.Exposed, p.ProtectedBy = true, "nothing (insecure); changes from loopback only"
+	default:
+		p.ProtectedBy = "probes and metrics only"
+	}
+	return p
+}
+
+func (c Config) debugListener() Protection {
+	p := Protection{Name: "debug", Address: c.Debug.Listen, ProtectedBy: "loopback"}
+	if !doors.IsLocal(c.Debug.Listen) {
+		p.refused = ", want a loopback address: it shows all memory"
+	}
+	return p
+}
