@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -438,6 +439,7 @@ const socketBuffer = 256 << 10
 func (p *Pool) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(p.creds),
+		grpc.WithContextDialer(untrusted.DialTCP),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(codec{frameMax: p.config.FrameMax}),
 			grpc.MaxCallRecvMsgSize(p.config.FrameMax),

@@ -103,15 +103,15 @@ if the settings are wrong.`,
 
 func (d *doctor) page(p *page) {
 	for _, f := range d.findings {
-		line := fmt.Sprintf("%-4s  %-18s %s", f.Result, f.Check, f.Says)
-		if f.Advice != "" {
-			line += "\n" + strings.Repeat(" ", 25) + "→ " + f.Advice
-		}
+		say, format, args := p.line, "%-4s  %-18s %s", []any{f.Result, f.Check, f.Says}
 		if f.Result == resultFail {
-			p.alarm("%s", line)
-		} else {
-			p.line("%s", line)
+			say = p.alarm
 		}
+		if f.Advice != "" {
+			format += "\n" + strings.Repeat(" ", 25) + "→ %s"
+			args = append(args, f.Advice)
+		}
+		say(format, args...)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // drainCommands make a router leave its group in order, and come back.
@@ -38,7 +39,7 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 				return err
 			}
 			says := strings.TrimSpace(string(text))
-			fmt.Fprintln(cmd.OutOrStdout(), says)
+			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
 			if code == http.StatusAccepted && patience > 0 {
 				return fmt.Errorf("%s after %v: `router members` and /readyz tell what it waits for (%w)", says, patience, errPatience)
 			}
@@ -62,7 +63,7 @@ func forgetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(string(text)))
+			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(strings.TrimSpace(string(text))))
 			return nil
 		},
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 const (
@@ -297,7 +298,7 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 			if fold.State(resource).Holder != nil {
 				return fmt.Errorf("%w: %s was claimed by another group meanwhile", node.ErrIdentity, resource)
 			}
-			fmt.Fprintf(out, "released: %s\n", resource)
+			fmt.Fprintf(out, "released: %s\n", untrusted.Print(resource))
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // The exit codes, which supervisors and scripts may rely on.
@@ -37,7 +38,7 @@ func main() {
 	defer stop()
 	err := rootCommand().ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "router:", err)
+		fmt.Fprintln(os.Stderr, "router:", untrusted.Lines(err.Error()))
 	}
 	os.Exit(exitCode(err))
 }

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // outputForm is in which form a command shows data.
@@ -31,10 +34,15 @@ func (o *outputForm) addTo(cmd *cobra.Command) {
 func (o *outputForm) show(w io.Writer, data any, table func(*page)) error {
 	switch o.form {
 	case "json":
-		encoder := json.NewEncoder(w)
+		var text strings.Builder
+		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")
 		encoder.SetEscapeHTML(false)
-		return encoder.Encode(data)
+		if err := encoder.Encode(data); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, untrusted.JSON(text.String()))
+		return err
 	case "yaml":
 		return writeYAML(w, data)
 	}
@@ -50,7 +58,7 @@ func writeYAML(w io.Writer, data any) error {
 		return err
 	}
 	var node yaml.Node // which keeps the order; JSON is YAML
-	if err := yaml.Unmarshal(text, &node); err != nil {
+	if err := yaml.Unmarshal([]byte(untrusted.JSON(string(text))), &node); err != nil {
 		return err
 	}
 	unquote(&node)
@@ -86,7 +94,8 @@ func mayColour(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// page is what people read: tables and lines.
+// page writes tables and lines for people. Routers answer with names that others have
+// given, so no cell and no argument reaches the terminal with a control character in it.
 type page struct {
 	out    io.Writer
 	colour bool
@@ -95,21 +104,47 @@ type page struct {
 // table writes rows in columns under headings.
 func (p *page) table(headings []string, rows [][]string) {
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, strings.Join(headings, "\t"))
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	for _, row := range append([][]string{headings}, rows...) {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = untrusted.Print(cell)
+		}
+		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
 	_ = w.Flush() // a terminal that has gone has nobody to be told
 }
 
 // line writes one line.
-func (p *page) line(format string, args ...any) { fmt.Fprintf(p.out, format+"\n", args...) }
+func (p *page) line(format string, args ...any) {
+	fmt.Fprintln(p.out, printable(format, args))
+}
 
 // alarm writes a line that should not be missed.
 func (p *page) alarm(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	text := printable(format, args)
 	if p.colour {
 		text = "\x1b[31m" + text + "\x1b[0m"
 	}
 	fmt.Fprintln(p.out, text)
+}
+
+// printable formats args as a terminal may see them.
+func printable(format string, args []any) string {
+	shown := make([]any, len(args))
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			shown[i] = untrusted.Print(arg)
+		case error:
+			shown[i] = untrusted.Print(arg.Error())
+		case fmt.Stringer:
+			shown[i] = untrusted.Print(arg.String())
+		default:
+			shown[i] = arg
+			if v := reflect.ValueOf(arg); v.Kind() == reflect.String { // a type of its own
+				shown[i] = untrusted.Print(v.String())
+			}
+		}
+	}
+	return fmt.Sprintf(format, shown...)
 }

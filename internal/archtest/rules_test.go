@@ -21,6 +21,7 @@ var arrows = map[string]arrow{
 	"ring":               {nil, "the bottom: everybody routes by it"},
 	"internal/clock":     {[]string{"internal/planted"}, "the bottom: an instant knows nothing"},
 	"internal/invariant": {nil, "the bottom: everybody asserts"},
+	"internal/untrusted": {nil, "the bottom: strings, whoever has written them"},
 	"internal/loglimit":  {[]string{"internal/clock"}, "how often a line is logged, whatever it says"},
 	"internal/framepool": {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/planted":   {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
@@ -38,9 +39,9 @@ var arrows = map[string]arrow{
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
 	"internal/key":               {[]string{"internal/event"}, "pure: an event in, its key out"},
-	"forward":                    {slices.Concat(words, []string{"internal/framepool", "internal/loglimit"}), "stages never import each other; they meet in internal/pipeline"},
+	"forward":                    {slices.Concat(words, []string{"internal/framepool", "internal/loglimit", "internal/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
-	"internal/app":               {slices.Concat(words, []string{"internal/appwire", "internal/loglimit"}), "stages never import each other; they meet in internal/pipeline"},
+	"internal/app":               {slices.Concat(words, []string{"internal/appwire", "internal/loglimit", "internal/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 
 	"internal/inbox": {[]string{"internal/event", "internal/clock", "internal/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
@@ -51,15 +52,15 @@ var arrows = map[string]arrow{
 		slices.Concat(words, []string{"internal/controllog"}),
 		"which group a subscription belongs to: it needs a log of records, and nothing of what the group does with its events",
 	},
-	"internal/membership": {slices.Concat(words, []string{"internal/reload", "internal/loglimit"}), "addresses and evidence; what follows from them is decided elsewhere"},
+	"internal/membership": {slices.Concat(words, []string{"internal/reload", "internal/loglimit", "internal/untrusted"}), "addresses and evidence; what follows from them is decided elsewhere"},
 
 	"internal/doors":           {[]string{"internal/clock", "internal/loglimit"}, "who gets in, whatever is behind"},
-	"internal/tlsconf":         {[]string{"internal/reload"}, "certificates, whatever they are for"},
+	"internal/tlsconf":         {[]string{"internal/reload", "internal/untrusted"}, "certificates, whatever they are for"},
 	"internal/tlsconf/tlstest": {nil, "makes certificates for tests, and nothing else"},
 
 	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/admission"}), "the only place that sees two stages at work"},
 	"internal/node": {
-		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run", "internal/loglimit"}),
+		slices.Concat(words, stages, []string{"internal/admission", "internal/pipeline", "internal/controllog", "internal/claim", "internal/membership", "internal/report", "internal/run", "internal/loglimit", "internal/untrusted"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
@@ -68,7 +69,7 @@ var arrows = map[string]arrow{
 	},
 	"internal/telemetry": {[]string{"internal/clock"}, "knows how to show, not what"},
 	"internal/admin":     {[]string{"internal/report"}, "shows what members say"},
-	"internal/report":    {words, "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
+	"internal/report":    {slices.Concat(words, []string{"internal/untrusted"}), "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/run":       {nil, "a stage is a function"},
 	"internal/journal":   {[]string{"internal/clock", "internal/event"}, "a witness must not know the accused"},
 	"internal/sink":      {nil, "recipes for users' databases: a key and a number are all that they get of the router"},

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/untrusted"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 )
 
@@ -75,7 +76,7 @@ func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, 
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(p.creds), grpc.WithDisableRetry(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(reportBytesMax)))
+		grpc.WithContextDialer(untrusted.DialTCP), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(reportBytesMax)))
 	if err != nil {
 		return fmt.Errorf("report: ask %s: %w", address, err)
 	}

@@ -23,12 +23,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // Config names the files of mutual TLS, and whom to let in. All are needed, or none.
@@ -37,8 +39,8 @@ type Config struct {
 	KeyFile  string // its private key, in PEM
 	CAFile   string // CAs that may sign the certificate of the other side, in PEM
 
-	// Name must be in the certificate of the other side: a DNS name, or a URI such as
-	// spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.
+	// Name must be in the certificate of the other side as it is written here: a DNS name, or
+	// a URI such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT. Wildcards match nothing.
 	Name string
 }
 
@@ -60,6 +62,9 @@ func (c Config) Validate() error {
 		if f.value == "" {
 			errs = append(errs, fmt.Errorf("tlsconf: %s is not set: %s", f.name, f.why))
 		}
+	}
+	if strings.Contains(c.Name, "*") {
+		errs = append(errs, fmt.Errorf("tlsconf: Name = %q, want one name: a wildcard is for many services", c.Name))
 	}
 	return errors.Join(errs...)
 }
@@ -243,12 +248,17 @@ func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKey
 	return nil
 }
 
-// isFor reports whether a certificate carries a DNS name or a URI.
+// isFor reports whether a certificate carries exactly this DNS name, IP address or URI.
+// A wildcard carries no name but itself: it is issued to a whole domain, of which one
+// service is meant.
 func isFor(c *x509.Certificate, name string) bool {
-	if !strings.Contains(name, "://") {
-		return c.VerifyHostname(name) == nil
+	if strings.Contains(name, "://") {
+		return slices.ContainsFunc(c.URIs, func(uri *url.URL) bool { return uri.String() == name })
 	}
-	return slices.ContainsFunc(c.URIs, func(uri *url.URL) bool { return uri.String() == name })
+	if ip := net.ParseIP(name); ip != nil {
+		return slices.ContainsFunc(c.IPAddresses, ip.Equal)
+	}
+	return slices.ContainsFunc(c.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) })
 }
 
 // names lists whom a certificate is for.
@@ -263,5 +273,5 @@ func names(c *x509.Certificate) string {
 	if len(all) == 0 {
 		return "nobody"
 	}
-	return strings.Join(all, ", ")
+	return untrusted.Text(strings.Join(all, ", "))
 }

@@ -90,8 +90,22 @@ func TestWhoGetsIn(t *testing.T) {
 		serverSays     string // "": it lets the client in
 		clientSays     string
 	}{
-		"DNS name": {name: "orders", server: filesOf(ca, ca.Issue(t, "orders")), client: filesOf(ca, ca.Issue(t, "else", "orders"))},
-		"URI":      {name: account, server: filesOf(ca, ca.Issue(t, account)), client: filesOf(ca, ca.Issue(t, account))},
+		"DNS name":               {name: "orders", server: filesOf(ca, ca.Issue(t, "orders")), client: filesOf(ca, ca.Issue(t, "else", "orders"))},
+		"URI":                    {name: account, server: filesOf(ca, ca.Issue(t, account)), client: filesOf(ca, ca.Issue(t, account))},
+		"DNS name in other case": {name: "Orders.shop.svc", server: filesOf(ca, ca.Issue(t, "orders.shop.svc")), client: filesOf(ca, ca.Issue(t, "ORDERS.shop.svc"))},
+		"IP address":             {name: "10.0.0.7", server: filesOf(ca, ca.Issue(t, "10.0.0.7")), client: filesOf(ca, ca.Issue(t, "10.0.0.7"))},
+		"client with a wildcard": {
+			name: "orders.shop.svc", server: filesOf(ca, ca.Issue(t, "orders.shop.svc")), client: filesOf(ca, ca.Issue(t, "*.shop.svc")),
+			serverSays: "is for *.shop.svc, not for orders.shop.svc",
+		},
+		"server with a wildcard": {
+			name: "orders.shop.svc", server: filesOf(ca, ca.Issue(t, "*.shop.svc")), client: filesOf(ca, ca.Issue(t, "orders.shop.svc")),
+			clientSays: "is for *.shop.svc, not for orders.shop.svc",
+		},
+		"client with a longer URI": {
+			name: account, server: filesOf(ca, ca.Issue(t, account)), client: filesOf(ca, ca.Issue(t, account+"/else")),
+			serverSays: "not for " + account,
+		},
 		"client of a neighbour": {
 			name: "orders", server: filesOf(ca, ca.Issue(t, "orders")), client: filesOf(ca, ca.Issue(t, "payments")),
 			serverSays: "is for payments, not for orders",

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/ringfence/router/internal/report"
+)
+
+// Names of others reach the terminal in every form without anything that it obeys: escape
+// sequences in either form, new lines, and marks that turn the text around.
+func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
+	const hostile = "a\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp\r\nrouter-9 alive\x7f"
+	m := report.Members{
+		Speaker: report.Speaker{Member: hostile, Incarnation: hostile, Epoch: hostile, Position: hostile},
+		Members: []report.Member{
+			{Name: hostile, Incarnation: hostile, Address: hostile, Reach: hostile, Error: hostile},
+			{Name: "b", Status: &report.Status{Phase: hostile, Version: hostile, Checks: []report.Check{{Name: hostile, Error: hostile}}}},
+		},
+		Disagreements: []string{hostile},
+	}
+	key := report.Key{Owner: hostile, OwnerAddress: hostile, At: []report.KeyAt{
+		{Speaker: m.Speaker, Error: hostile},
+		{Wait: hostile, Event: hostile, Held: []report.Held{{Place: hostile, With: hostile}}, Blockers: []report.Blocker{{Member: hostile, Start: hostile}}},
+	}}
+	parts := report.Partitions{Speaker: m.Speaker, Partitions: []report.Partition{{Owner: hostile, Gate: hostile}}}
+	for name, page := range map[string]struct {
+		data  any
+		table func(*page)
+	}{
+		"members":     {m, func(p *page) { membersTable(p, m) }},
+		"key":         {key, func(p *page) { keyPage(p, key) }},
+		"partitions":  {parts, func(p *page) { partitionsTable(p, parts) }},
+		"shares":      {parts, func(p *page) { sharesTable(p, sharesOf(parts)) }},
+		"exclusivity": {judge(m), func(p *page) { judgedTable(p, judge(m)) }},
+		"differences": {m, func(p *page) {
+			differencesPage(p, differences{Silent: []string{hostile}, Views: []report.Speaker{{Member: hostile, Epoch: hostile}}})
+		}},
+		"doctor": {m, func(p *page) {
+			(&doctor{findings: []finding{{Check: hostile, Result: resultFail, Says: hostile, Advice: hostile}}}).page(p)
+		}},
+	} {
+		for _, form := range []string{"table", "json", "yaml"} {
+			var out strings.Builder
+			if err := (&outputForm{form: form}).show(&out, page.data, page.table); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range out.String() {
+				if r != '\n' && (unicode.IsControl(r) || form != "yaml" && !unicode.IsPrint(r)) {
+					t.Errorf("%s as %s: %q in\n%q", name, form, r, out.String())
+					break
+				}
+			}
+			if form == "table" && strings.Contains(out.String(), "\nrouter-9 alive") {
+				t.Errorf("%s: a name makes a row of its own:\n%s", name, out.String())
+			}
+			if form == "json" && !json.Valid([]byte(out.String())) {
+				t.Errorf("%s is no JSON any more:\n%s", name, out.String())
+			}
+		}
+	}
+}

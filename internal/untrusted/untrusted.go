@@ -1,0 +1,129 @@
+// Package untrusted handles strings that somebody outside of the group may have
+// written: names and addresses from gossip, names in certificates, answers of servers.
+//
+// [Text] and [Print] make them fit to be shown, [Name] and [Address] judge what is kept,
+// and [DialTCP] dials nothing but TCP, whatever an address says.
+package untrusted
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const (
+	textMax = 100 // bytes of a text that are shown
+	nameMax = 253 // bytes of a name, as of a DNS name
+)
+
+// Text returns s for a log line or a page: unprintable characters escaped, and cut.
+func Text(s string) string {
+	if len(s) <= textMax {
+		return Print(s)
+	}
+	cut := textMax
+	for cut > textMax-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return Print(s[:cut]) + "…"
+}
+
+// Print returns s for a terminal: control characters, escape sequences, characters that
+// change the direction of a text and broken UTF-8 are escaped as in a Go string.
+func Print(s string) string {
+	if !strings.ContainsFunc(s, unprintable) {
+		return s
+	}
+	var out strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if unprintable(r) {
+			quoted := strconv.Quote(s[i : i+size])
+			out.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			out.WriteString(s[i : i+size])
+		}
+		i += size
+	}
+	return out.String()
+}
+
+// Lines is Print for a text of several lines.
+func Lines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = Print(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// JSON returns a JSON text for a terminal: what [Print] escapes, as JSON escapes it.
+func JSON(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r' || !unprintable(r): // white space between values
+			out.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.String()
+}
+
+func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+
+// Name reports what is wrong with the name of a member: it has 1 to 253 bytes of
+// letters, digits, dots, hyphens and underscores.
+func Name(name string) error {
+	if name == "" || len(name) > nameMax {
+		return fmt.Errorf("a name has 1 to %d bytes, not %d", nameMax, len(name))
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return !inName(r) }) {
+		return errors.New("a name has letters, digits, dots, hyphens and underscores only")
+	}
+	return nil
+}
+
+func inName(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '.' || r == '-' || r == '_'
+}
+
+// Address reports what is wrong with an address that is to be dialed by TCP: it is
+// IP:PORT or HOST:PORT, of one host that may have a listener.
+func Address(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return errors.New("not host:port")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return errors.New("the port is not 1 to 65535")
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsUnspecified() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+			return errors.New("the IP address is not one of a host")
+		}
+		return nil
+	}
+	return Name(host)
+}
+
+// DialTCP dials an address that [Address] accepts. It is what gRPC dials with, which by
+// itself takes unix:PATH for an address, too.
+func DialTCP(ctx context.Context, address string) (net.Conn, error) {
+	if err := Address(address); err != nil {
+		return nil, fmt.Errorf("dial %q: %w", Text(address), err)
+	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "tcp", address)
+}
