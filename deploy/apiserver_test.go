@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/base64"
 	"flag"
 	"fmt"
 	"os/exec"
@@ -19,8 +20,11 @@ import (
 
 var withAPIServer = flag.Bool("apiserver", false, "ask a real Kubernetes API server, which takes many minutes to build")
 
-// operatorVersion is where the kinds PodMonitor and PrometheusRule come from.
-const operatorVersion = "v0.85.0"
+// operatorVersion is where the kinds PodMonitor and PrometheusRule come from, and certManagerVersion where Certificate does.
+const (
+	operatorVersion    = "v0.85.0"
+	certManagerVersion = "v1.21.2"
+)
 
 // TestAPIServer: a Kubernetes API server takes what the charts render, and the pods that
 // come of it, into a namespace with the strictest standard for pods. The server is a real one
@@ -29,7 +33,7 @@ func TestAPIServer(t *testing.T) {
 	if !*withAPIServer {
 		t.Skip("asks an API server that has to be built first: make deploy-nightly")
 	}
-	kubectl := startAPIServer(t)
+	kubectl, helm := startAPIServer(t)
 	accepts(t, kubectl(customResources(t), "apply", "--server-side", "-f", "-"))
 	accepts(t, kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinition", "--all"))
 	accepts(t, kubectl("", "create", "namespace", "shop"))
@@ -42,9 +46,9 @@ func TestAPIServer(t *testing.T) {
 	dir := charts(t)
 	orders, monitoring := filepath.Join(dir, "orders"), filepath.Join(dir, "monitoring")
 	rendered := string(render(t, orders, everything...))
-	rules := string(render(t, monitoring))
+	asItIs, rules := string(render(t, orders)), string(render(t, monitoring))
 	for name, manifests := range map[string]string{
-		"as it is": string(render(t, orders)), "with everything": rendered, "its pods": podOf(t, rendered), "monitoring": rules,
+		"as it is": asItIs, "with everything": rendered, "its pods": podOf(t, rendered), "monitoring": rules,
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := string(accepts(t, dryRun(manifests)))
@@ -58,6 +62,7 @@ func TestAPIServer(t *testing.T) {
 		"a port that is none":             {rendered, "containerPort: 16653", "containerPort: 166530", "must be between 1 and 65535"},
 		"a mount of nothing":              {rendered, "- name: ringfence-config\n", "- name: ringfence-settings\n", `Not found: "ringfence-config"`},
 		"a pod that may become more":      {podOf(t, rendered), "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "allowPrivilegeEscalation != false"},
+		"a certificate of nobody":         {asItIs, "issuerRef:", "isuerRef:", "isuerRef"},
 		"a monitor with a bad interval":   {rendered, "interval: 15s", "interval: soon", "spec.podMetricsEndpoints[0].interval"},
 		"an alert that waits for nothing": {rules, "for: 5m", "for: soon", "Invalid value: \"soon\""},
 	} {
@@ -71,6 +76,48 @@ func TestAPIServer(t *testing.T) {
 	}
 	if kept := accepts(t, kubectl("", "get", "--namespace=shop", "deployments,pods,services,networkpolicies", "--output=name")); len(kept) > 0 {
 		t.Errorf("the dry runs were none, the server has kept\n%s", kept)
+	}
+	t.Run("keys are generated once", func(t *testing.T) { generatesOnce(t, orders, kubectl, helm) })
+}
+
+// generatesOnce: a release has random keys from its begin, and an upgrade leaves them as they are, also when somebody has
+// replaced them.
+func generatesOnce(t *testing.T, chart string, kubectl func(string, ...string) *exec.Cmd, helm func(...string) *exec.Cmd) {
+	accepts(t, kubectl("", "create", "namespace", "generated"))
+	generate := sets("secrets.gossipKeys.secretName=", "secrets.gossipKeys.generate=true", "secrets.appToken.generate=true", "secrets.adminToken.generate=true")
+	at := append([]string{"shop", chart, "--namespace=generated"}, generate...)
+	kept := func(secret, key string) string {
+		return string(accepts(t, kubectl("", "get", "secret", secret, "--namespace=generated", "--output=jsonpath={.data."+key+"}")))
+	}
+	secrets := map[string]string{"shop-orders-gossip-keys": "keys", "shop-orders-app-token": "token", "shop-orders-admin-token": "token"}
+
+	accepts(t, helm(append([]string{"install"}, at...)...))
+	first := map[string]string{}
+	for secret, key := range secrets {
+		first[secret] = kept(secret, key)
+		text, err := base64.StdEncoding.DecodeString(first[secret])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if random, err := base64.StdEncoding.DecodeString(string(text)); err != nil || len(random) != 32 {
+			t.Errorf("%s holds %d bytes, want 32 in base64: %v", secret, len(random), err)
+		}
+	}
+	if len(first) != 3 || first["shop-orders-app-token"] == first["shop-orders-admin-token"] {
+		t.Errorf("three Secrets hold %d different values", len(first))
+	}
+	replaced := base64.StdEncoding.EncodeToString([]byte("replaced by hand"))
+	accepts(t, kubectl("", "patch", "secret", "shop-orders-app-token", "--namespace=generated", "--patch", `{"data":{"token":"`+replaced+`"}}`))
+	first["shop-orders-app-token"] = replaced
+
+	accepts(t, helm(append([]string{"upgrade", "--set", "replicas=5"}, at...)...))
+	if replicas := string(accepts(t, kubectl("", "get", "deployment", "shop-orders", "--namespace=generated", "--output=jsonpath={.spec.replicas}"))); replicas != "5" {
+		t.Errorf("the upgrade was none: %s replicas", replicas)
+	}
+	for secret, key := range secrets {
+		if now := kept(secret, key); now != first[secret] {
+			t.Errorf("the upgrade has replaced what %s holds", secret)
+		}
 	}
 }
 
@@ -106,14 +153,20 @@ func podOf(t *testing.T, manifests string) string {
 func customResources(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(moduleDir(t, "github.com/prometheus-operator/prometheus-operator@"+operatorVersion), "example/prometheus-operator-crd")
-	return read(t, filepath.Join(folder, "monitoring.coreos.com_podmonitors.yaml")) +
+	return read(t, certificateDefinition(t)) + "\n---\n" + read(t, filepath.Join(folder, "monitoring.coreos.com_podmonitors.yaml")) +
 		read(t, filepath.Join(folder, "monitoring.coreos.com_prometheusrules.yaml"))
 }
 
+// certificateDefinition returns the file with cert-manager's definition of the kind Certificate.
+func certificateDefinition(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(moduleDir(t, "github.com/cert-manager/cert-manager@"+certManagerVersion), "deploy/crds/cert-manager.io_certificates.yaml")
+}
+
 // startAPIServer starts an etcd and an API server for the length of the test, and returns
-// what makes a kubectl that is let in there as an administrator, with a text to read from
-// its standard input.
-func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *exec.Cmd) {
+// what makes a kubectl and a helm that are let in there as an administrator; kubectl with a text to
+// read from its standard input.
+func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *exec.Cmd, helm func(args ...string) *exec.Cmd) {
 	t.Helper()
 	dir := t.TempDir()
 	ports, err := crew.FreePorts(3)
@@ -146,6 +199,14 @@ func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *e
 		cmd.Stdin = strings.NewReader(stdin)
 		return cmd
 	}
+	helm = func(args ...string) *exec.Cmd {
+		cmd := built(t, "helm", append(args, "--kubeconfig="+kubeconfig, "--kube-token="+token,
+			"--kube-apiserver=https://"+crew.Loopback(ports[2]), "--kube-ca-file="+ca.File)...)
+		for _, folder := range []string{"CACHE", "CONFIG", "DATA"} {
+			cmd.Env = append(cmd.Environ(), "HELM_"+folder+"_HOME="+filepath.Join(dir, "helm"))
+		}
+		return cmd
+	}
 	for kubectl("", "get", "--raw=/readyz").Run() != nil {
 		select {
 		case <-server:
@@ -153,7 +214,7 @@ func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *e
 		case <-time.After(time.Second):
 		}
 	}
-	return kubectl
+	return kubectl, helm
 }
 
 // runs starts a command that goes on until the end of the test. If the test fails, its

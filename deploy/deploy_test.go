@@ -177,11 +177,11 @@ func charts(t *testing.T) string {
 	return dir
 }
 
-// everything turns on what is off by default.
+// everything turns on what is off by default, with Secrets that are there.
 var everything = sets(
 	"podMonitor.enabled=true", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.name=pulsar", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.key=audience",
 	"config.pulsar.url=pulsar+ssl://pulsar:6651", "drain.token=only-for-drains",
-	"secrets.peerTLS.secretName=orders-tls", "secrets.peerTLS.name=orders-router", "secrets.gossipKeys.secretName=orders-gossip",
+	"secrets.peerTLS.issuer.name=", "secrets.peerTLS.secretName=orders-tls", "secrets.peerTLS.name=orders-router", "secrets.gossipKeys.secretName=orders-gossip",
 	"secrets.adminToken.secretName=orders-admin", "secrets.pulsarToken.secretName=pulsar", "secrets.pulsarTLS.secretName=pulsar-tls",
 	"secrets.pulsarTLS.clientCertificate=true",
 )
@@ -215,6 +215,8 @@ func TestCharts(t *testing.T) {
 	}
 	rendered := render(t, orders, everything...)
 	accepts(t, kubeconform(rendered))
+	asItIs := render(t, orders)
+	accepts(t, kubeconform(asItIs))
 	accepts(t, kubeconform(render(t, monitoring)))
 
 	score := tool(t, "kube-score", "score", "--kubernetes-version", "v1.36",
@@ -225,7 +227,7 @@ func TestCharts(t *testing.T) {
 	score.Stdin = bytes.NewReader(rendered)
 	accepts(t, score)
 
-	for name, manifests := range map[string][]byte{"as it is": render(t, orders), "with everything": rendered} {
+	for name, manifests := range map[string][]byte{"as it is": asItIs, "with everything": rendered} {
 		t.Run("the router takes its file "+name, func(t *testing.T) {
 			loaded, err := config.Load(config.Sources{File: routerFile(t, manifests), Environ: []string{"RINGFENCE__NODE__NAME=pod-0"}})
 			if err != nil {
@@ -243,10 +245,11 @@ func TestCharts(t *testing.T) {
 		"a field that is misspelt":  {"publishNotReadyAddresses", "publishNotReadyAdresses", "publishNotReadyAdresses"},
 		"a value of the wrong type": {"minReadySeconds: 10", "minReadySeconds: soon", "minReadySeconds"},
 		"a policy that is none":     {"policyTypes", "policyTipes", "policyTipes"},
+		"a certificate of nobody":   {"issuerRef", "isuerRef", "isuerRef"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			planted := strings.Replace(string(rendered), plant.old, plant.replacement, 1)
-			if planted == string(rendered) {
+			planted := strings.Replace(string(asItIs), plant.old, plant.replacement, 1)
+			if planted == string(asItIs) {
 				t.Fatalf("nothing to plant an error in: no %q", plant.old)
 			}
 			refuses(t, kubeconform([]byte(planted)), plant.why)
@@ -258,7 +261,6 @@ func TestCharts(t *testing.T) {
 		"no subscription":        {"ringfence.config.pulsar.subscription=", "subscription"},
 		"a secret in the config": {"ringfence.config.pulsar.token=s3cret", "secretEnv"},
 		"a token in the config":  {"ringfence.config.admin.token=s3cret", "ringfence.secrets"},
-		"mTLS without a name":    {"ringfence.secrets.peerTLS.secretName=orders-tls", "peerTLS.name"},
 		"a secret of no kind":    {"ringfence.secrets.tokens.secretName=x", "tokens"},
 		"no version":             {"ringfence.image.tag=", "ringfence.image.tag"},
 		"a name for all pods":    {"ringfence.config.node.name=orders", "node"},

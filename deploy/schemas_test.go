@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // kubernetesVersion is the API that the charts are checked against.
@@ -43,7 +45,37 @@ func kubernetesSchemas(t *testing.T) string {
 		}
 		write(t, filepath.Join(dir, kind+".json"), string(schema))
 	}
+	write(t, filepath.Join(dir, "certificate-cert-manager-v1.json"), certificateSchema(t))
 	return dir
+}
+
+// certificateSchema returns the JSON schema of cert-manager's kind Certificate.
+func certificateSchema(t *testing.T) string {
+	t.Helper()
+	var definition struct {
+		Spec struct {
+			Versions []struct {
+				Name   string
+				Schema struct {
+					OpenAPIV3Schema map[string]any `yaml:"openAPIV3Schema"`
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, certificateDefinition(t))), &definition); err != nil {
+		t.Fatal(err)
+	}
+	version := definition.Spec.Versions[0]
+	if version.Name != "v1" {
+		t.Fatalf("the first version of Certificate is %s, want v1", version.Name)
+	}
+	const name = "Certificate"
+	strict(map[string]any{name: version.Schema.OpenAPIV3Schema}, name, map[string]any{})
+	schema, err := json.Marshal(version.Schema.OpenAPIV3Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(schema)
 }
 
 // moduleDir returns the folder of a module of the Go proxy, as path@version.
@@ -78,6 +110,9 @@ func strict(definitions map[string]any, name string, needed map[string]any) {
 		case map[string]any:
 			if ref, ok := value["$ref"].(string); ok {
 				strict(definitions, strings.TrimPrefix(ref, "#/definitions/"), needed)
+			}
+			if properties, ok := value["properties"].(map[string]any); ok && len(properties) > 0 && value["additionalProperties"] == nil && value["type"] == "object" {
+				value["additionalProperties"] = false
 			}
 			for _, inner := range value {
 				walk(inner)

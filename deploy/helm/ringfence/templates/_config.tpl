@@ -5,7 +5,7 @@
   "gossip" (dict "seeds" (list (printf "dns+%s-gossip.%s.svc:16652" (include "ringfence.fullname" .) .Release.Namespace)))
   "drain" (dict "timeout" (printf "%ds" (int .Values.ringfence.drain.seconds)))
 -}}
-{{- $_ := include "ringfence.doors" (dict "own" $own "values" .Values.ringfence) -}}
+{{- $_ := include "ringfence.addCredentials" (dict "own" $own "root" .) -}}
 {{- $config := merge $own (deepCopy .Values.ringfence.config) -}}
 {{- $pulsar := default dict $config.pulsar -}}
 {{- if not $pulsar.topics }}{{ fail "ringfence.config.pulsar.topics is not set: which topics shall be consumed?" }}{{ end -}}
@@ -14,52 +14,61 @@
 {{- $at := splitList "." $path -}}
 {{- if dig (first $at) (last $at) "" $config }}{{ fail (printf "ringfence.config.%s would be readable in the ConfigMap: use ringfence.secrets or ringfence.secretEnv" $path) }}{{ end -}}
 {{- end -}}
+{{- include "ringfence.checkListeners" (dict "config" $config "secretEnv" .Values.ringfence.secretEnv) -}}
 {{- toYaml $config -}}
 {{- end -}}
 
 {{/*
-Adds to `own` who gets in: the files of ringfence.secrets, and the drain. Kubernetes asks for probes and hooks at
-the address of the pod, so the admin page cannot be on loopback.
+Fails if a listener that other pods reach would be in the clear, and the values do not say so by the word `insecure`.
+Without TLS the admin page serves probes, hooks and metrics only, so it needs neither.
 */}}
-{{- define "ringfence.doors" -}}
-{{- $own := .own -}}
-{{- $s := .values.secrets -}}
-{{- $dir := "/etc/ringfence-secrets" -}}
-{{- $admin := dict "listen" "0.0.0.0:16653" "drain_open" (empty .values.drain.token) -}}
-{{- if $s.adminToken.secretName }}{{ $_ := set $admin "token_file" (printf "%s/admin-token/%s" $dir $s.adminToken.key) }}{{ end -}}
-{{- $_ := set $own "admin" $admin -}}
-{{- /* What has no Secret is in the clear, and says so. */ -}}
-{{- $_ := set $admin "insecure" true -}}
-{{- if not $s.peerTLS.secretName }}{{ $_ := set $own "peer" (dict "insecure" true) }}{{ end -}}
-{{- if not $s.gossipKeys.secretName }}{{ $_ := set $own.gossip "insecure" true }}{{ end -}}
-{{- with $s.peerTLS -}}
-{{- if .secretName -}}
-{{- if not .name }}{{ fail "ringfence.secrets.peerTLS.name is not set: without it everybody would get in to whom the CA has given a certificate" }}{{ end -}}
-{{- $at := printf "%s/peer-tls" $dir -}}
-{{- $_ := set $own "peer" (dict "tls" (dict "cert_file" (printf "%s/tls.crt" $at) "key_file" (printf "%s/tls.key" $at) "ca_file" (printf "%s/ca.crt" $at) "name" .name)) -}}
+{{- define "ringfence.checkListeners" -}}
+{{- $tls := dig "peer" "tls" "cert_file" "" .config -}}
+{{- $insecure := dig "peer" "insecure" false .config -}}
+{{- if not (or $tls $insecure) -}}
+{{- fail "the port of peers (16651) would be in the clear: set ringfence.secrets.peerTLS.issuer.name to an issuer of cert-manager, or ringfence.secrets.peerTLS.secretName to a Secret with a certificate; or say ringfence.config.peer.insecure=true, and every pod that reaches it can bring events and read them" -}}
 {{- end -}}
+{{- if and $tls $insecure }}{{ fail "ringfence.config.peer.insecure is true, and there is a certificate for peers: leave one of them out" }}{{ end -}}
+{{- $keys := or (dig "gossip" "encryption_keys_file" "" .config) (hasKey .secretEnv "RINGFENCE__GOSSIP__ENCRYPTION_KEYS") -}}
+{{- $changesOver := not (dig "gossip" "verify_incoming" true .config) -}}
+{{- $insecure = dig "gossip" "insecure" false .config -}}
+{{- if and (not $insecure) (or (not $keys) $changesOver) -}}
+{{- fail "gossip (16652) would be in the clear: set ringfence.secrets.gossipKeys.secretName to a Secret with keys, or ringfence.secrets.gossipKeys.generate=true; or say ringfence.config.gossip.insecure=true, and every pod that reaches it can speak as a member" -}}
 {{- end -}}
-{{- if $s.gossipKeys.secretName }}{{ $_ := set $own.gossip "encryption_keys_file" (printf "%s/gossip-keys/%s" $dir $s.gossipKeys.key) }}{{ end -}}
-{{- $pulsar := dict -}}
-{{- if $s.pulsarToken.secretName }}{{ $_ := set $pulsar "token_file" (printf "%s/pulsar-token/%s" $dir $s.pulsarToken.key) }}{{ end -}}
-{{- with $s.pulsarTLS -}}
-{{- if .secretName -}}
-{{- $at := printf "%s/pulsar-tls" $dir -}}
-{{- $tls := dict "ca_file" (printf "%s/ca.crt" $at) -}}
-{{- if .clientCertificate }}{{ $tls = merge $tls (dict "cert_file" (printf "%s/tls.crt" $at) "key_file" (printf "%s/tls.key" $at)) }}{{ end -}}
-{{- $_ := set $pulsar "tls" $tls -}}
+{{- if and $keys $insecure (not $changesOver) }}{{ fail "ringfence.config.gossip.insecure is true, and there are keys for gossip: leave one of them out, unless gossip.verify_incoming is false while the group changes over to keys" }}{{ end -}}
+{{- if and (dig "admin" "tls" "cert_file" "" .config) (dig "admin" "insecure" false .config) -}}
+{{- fail "ringfence.config.admin.insecure is true, and there is a certificate for the admin page: leave one of them out" -}}
 {{- end -}}
-{{- end -}}
-{{- if $pulsar }}{{ $_ := set $own "pulsar" $pulsar }}{{ end -}}
 {{- end -}}
 
-{{/* The Secrets that are mounted, as lines "folder secret". */}}
-{{- define "ringfence.secretMounts" -}}
-{{- range $folder, $value := dict "peer-tls" "peerTLS" "gossip-keys" "gossipKeys" "admin-token" "adminToken" "pulsar-token" "pulsarToken" "pulsar-tls" "pulsarTLS" -}}
-{{- with (index $.Values.ringfence.secrets $value).secretName }}
-{{ $folder }} {{ . }}
+{{/*
+Adds to `own` the settings that go with ringfence.secrets, and with the drain. Kubernetes asks for probes and hooks at
+the address of the pod, so the admin page cannot be on loopback.
+*/}}
+{{- define "ringfence.addCredentials" -}}
+{{- $own := .own -}}
+{{- $s := .root.Values.ringfence.secrets -}}
+{{- $mounts := include "ringfence.secretMounts" .root | fromYaml -}}
+{{- $dir := "/etc/ringfence-secrets" -}}
+{{- $admin := dict "listen" "0.0.0.0:16653" "drain_open" (empty .root.Values.ringfence.drain.token) -}}
+{{- if index $mounts "admin-token" }}{{ $_ := set $admin "token_file" (printf "%s/admin-token/%s" $dir $s.adminToken.key) }}{{ end -}}
+{{- if index $mounts "admin-tls" }}{{ $_ := set $admin "tls" (dict "cert_file" (printf "%s/admin-tls/tls.crt" $dir) "key_file" (printf "%s/admin-tls/tls.key" $dir)) }}{{ end -}}
+{{- $_ := set $own "admin" $admin -}}
+{{- if index $mounts "app-token" }}{{ $_ := set $own "app" (dict "token_file" (printf "%s/app-token/%s" $dir $s.appToken.key)) }}{{ end -}}
+{{- if index $mounts "peer-tls" -}}
+{{- $at := printf "%s/peer-tls" $dir -}}
+{{- $_ := set $own "peer" (dict "tls" (dict "cert_file" (printf "%s/tls.crt" $at) "key_file" (printf "%s/tls.key" $at) "ca_file" (printf "%s/ca.crt" $at) "name" (include "ringfence.peerName" .root))) -}}
 {{- end -}}
+{{- if index $mounts "gossip-keys" }}{{ $_ := set $own.gossip "encryption_keys_file" (printf "%s/gossip-keys/%s" $dir $s.gossipKeys.key) }}{{ end -}}
+{{- $pulsar := dict -}}
+{{- if index $mounts "pulsar-token" }}{{ $_ := set $pulsar "token_file" (printf "%s/pulsar-token/%s" $dir $s.pulsarToken.key) }}{{ end -}}
+{{- if index $mounts "pulsar-tls" -}}
+{{- $at := printf "%s/pulsar-tls" $dir -}}
+{{- $tls := dict "ca_file" (printf "%s/ca.crt" $at) -}}
+{{- if $s.pulsarTLS.clientCertificate }}{{ $tls = merge $tls (dict "cert_file" (printf "%s/tls.crt" $at) "key_file" (printf "%s/tls.key" $at)) }}{{ end -}}
+{{- $_ := set $pulsar "tls" $tls -}}
 {{- end -}}
+{{- if $pulsar }}{{ $_ := set $own "pulsar" $pulsar }}{{ end -}}
 {{- end -}}
 
 {{/* Everything beside your Deployment. Include it once, in a file of its own. */}}
@@ -67,6 +76,14 @@ the address of the pod, so the admin page cannot be on loopback.
 {{ include "ringfence.configMap" . }}
 ---
 {{ include "ringfence.gossipService" . }}
+{{- if dig "issuer" "name" "" .Values.ringfence.secrets.peerTLS }}
+---
+{{ include "ringfence.peerCertificate" . }}
+{{- end }}
+{{- range $secret, $key := include "ringfence.generated" . | fromYaml }}
+---
+{{ include "ringfence.generatedSecret" (dict "root" $ "secret" $secret "key" $key) }}
+{{- end }}
 {{- if .Values.ringfence.podDisruptionBudget.enabled }}
 ---
 {{ include "ringfence.podDisruptionBudget" . }}
@@ -155,7 +172,7 @@ spec:
   podSelector:
     matchLabels:
       {{- include "ringfence.selectorLabels" . | nindent 6 }}
-  policyTypes: [Ingress, Egress]
+  policyTypes: [Ingress{{ if .Values.ringfence.networkPolicy.egress }}, Egress{{ end }}]
   ingress:
     # The other routers of the group. The kubelet of the node always gets in, for probes and hooks.
     - from:
@@ -175,7 +192,9 @@ spec:
     {{- with .Values.ringfence.networkPolicy.extraIngress }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- if .Values.ringfence.networkPolicy.egress }}
   egress:
+    # The other routers of the group.
     - to:
         - podSelector:
             matchLabels:
@@ -184,11 +203,14 @@ spec:
         - {port: 16651, protocol: TCP}
         - {port: 16652, protocol: TCP}
         - {port: 16652, protocol: UDP}
+    {{- with .Values.ringfence.networkPolicy.dnsTo }}
     - to:
-        - namespaceSelector: {}
+        {{- toYaml . | nindent 8 }}
       ports:
         - {port: 53, protocol: TCP}
         - {port: 53, protocol: UDP}
+    {{- end }}
+    # Pulsar.
     - ports:
         {{- range .Values.ringfence.networkPolicy.pulsarPorts }}
         - {port: {{ . }}, protocol: TCP}
@@ -200,6 +222,7 @@ spec:
     {{- with .Values.ringfence.networkPolicy.extraEgress }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  {{- end }}
 {{- end -}}
 
 {{- define "ringfence.podMonitor" -}}
@@ -221,4 +244,9 @@ spec:
     - port: admin
       path: /metrics
       interval: {{ .Values.ringfence.podMonitor.interval }}
+      {{- if eq (include "ringfence.adminScheme" .) "HTTPS" }}
+      scheme: https
+      tlsConfig:
+        insecureSkipVerify: true # pods have no name that a certificate could be for, and what is read is no secret
+      {{- end }}
 {{- end -}}

@@ -40,16 +40,16 @@
     - {name: admin, containerPort: 16653, protocol: TCP}
   # It must not wait for the application, which starts only after it.
   startupProbe:
-    httpGet: {path: /startupz, port: admin}
+    httpGet: {path: /startupz, port: admin, scheme: {{ include "ringfence.adminScheme" . }}}
     periodSeconds: 1
     failureThreshold: 60
   readinessProbe:
-    httpGet: {path: /readyz, port: admin}
+    httpGet: {path: /readyz, port: admin, scheme: {{ include "ringfence.adminScheme" . }}}
     periodSeconds: 2
     timeoutSeconds: 2
     failureThreshold: 2
   livenessProbe:
-    httpGet: {path: /livez, port: admin}
+    httpGet: {path: /livez, port: admin, scheme: {{ include "ringfence.adminScheme" . }}}
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 3
@@ -63,10 +63,8 @@
     {{- toYaml $v.securityContext | nindent 4 }}
   volumeMounts:
     - {name: ringfence-config, mountPath: /etc/ringfence, readOnly: true}
-    {{- range (include "ringfence.secretMounts" . | trim | splitList "\n") }}
-    {{- with splitList " " . | first }}
-    - {name: ringfence-{{ . }}, mountPath: /etc/ringfence-secrets/{{ . }}, readOnly: true}
-    {{- end }}
+    {{- range $folder, $secret := include "ringfence.secretMounts" . | fromYaml }}
+    - {name: ringfence-{{ $folder }}, mountPath: /etc/ringfence-secrets/{{ $folder }}, readOnly: true}
     {{- end }}
     {{- with $v.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
@@ -86,6 +84,7 @@ preStop:
 httpGet:
   path: /drain?wait={{ int .Values.ringfence.drain.seconds }}s
   port: 16653
+  scheme: {{ include "ringfence.adminScheme" . }}
   {{- $headers := .Values.ringfence.drain.headers -}}
   {{- with .Values.ringfence.drain.token }}
   {{- $headers = prepend $headers (dict "name" "Authorization" "value" (printf "Bearer %s" .)) -}}
@@ -105,6 +104,17 @@ httpGet:
 {{- define "ringfence.applicationEnv" -}}
 - name: RINGFENCE_APP_ENDPOINT
   value: 127.0.0.1:16650
+{{- if hasKey (include "ringfence.secretMounts" . | fromYaml) "app-token" }}
+- name: RINGFENCE_APP_TOKEN_FILE
+  value: /etc/ringfence-secrets/app-token/{{ .Values.ringfence.secrets.appToken.key }}
+{{- end }}
+{{- end -}}
+
+{{/* Items for `volumeMounts` of your application's container; nothing without ringfence.secrets.appToken. */}}
+{{- define "ringfence.applicationVolumeMounts" -}}
+{{- if hasKey (include "ringfence.secretMounts" . | fromYaml) "app-token" -}}
+- {name: ringfence-app-token, mountPath: /etc/ringfence-secrets/app-token, readOnly: true}
+{{- end -}}
 {{- end -}}
 
 {{/* Items for `volumes` of your pod. */}}
@@ -112,13 +122,10 @@ httpGet:
 - name: ringfence-config
   configMap:
     name: {{ include "ringfence.fullname" . }}-router
-{{- range (include "ringfence.secretMounts" . | trim | splitList "\n") }}
-{{- $mount := splitList " " . }}
-{{- with first $mount }}
-- name: ringfence-{{ . }}
+{{- range $folder, $secret := include "ringfence.secretMounts" . | fromYaml }}
+- name: ringfence-{{ $folder }}
   secret:
-    secretName: {{ last $mount }}
-{{- end }}
+    secretName: {{ $secret }}
 {{- end }}
 {{- with .Values.ringfence.extraVolumes }}
 {{ toYaml . }}
