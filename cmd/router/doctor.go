@@ -121,6 +121,7 @@ func (d *doctor) examine(ctx context.Context) {
 		d.warn("mode", "set ownership.mode to strict, unless this is meant", "%s", node.NotExclusive)
 	}
 	begun := clock.Careful()
+	d.listeners()
 	d.ports(ctx)
 	d.seeds(ctx)
 	d.broker(ctx)
@@ -157,6 +158,18 @@ func laterReading(ctx context.Context, from clock.Reading) clock.Reading {
 		return to
 	case <-time.After(enough - (to.Boot - from.Boot)):
 		return clock.Careful()
+	}
+}
+
+// listeners says what keeps strangers from each listener.
+func (d *doctor) listeners() {
+	for _, l := range d.cfg.Listeners() {
+		check := l.Name + " protection"
+		if l.Exposed {
+			d.warn(check, "see docs/security.md, unless a network policy keeps strangers away", "%s: %s", l.Address, l.ProtectedBy)
+			continue
+		}
+		d.ok(check, "%s: %s", l.Address, l.ProtectedBy)
 	}
 }
 

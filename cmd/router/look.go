@@ -63,6 +63,12 @@ func membersTable(p *page, m report.Members) {
 			}
 		}
 	}
+	for _, one := range report.Protections(m) {
+		p.line("%s: %s", strings.Join(one.Members, ", "), one.Listeners)
+		if len(one.Exposed) > 0 {
+			p.alarm("%s: only the network keeps strangers from %s", strings.Join(one.Members, ", "), strings.Join(one.Exposed, ", "))
+		}
+	}
 	for _, d := range m.Disagreements {
 		p.alarm("%s", d)
 	}

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -203,8 +205,36 @@ func TestDoctorOfNothing(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
 	}
+	for _, line := range []string{
+		`ok    app protection     127\.0\.0\.1:\d+: loopback`, `ok    gossip protection  127\.0\.0\.1:\d+: loopback`, `ok    debug protection   127\.0\.0\.1:\d+: loopback`,
+	} {
+		if !regexp.MustCompile(line).MatchString(out) {
+			t.Errorf("%q is missing in\n%s", line, out)
+		}
+	}
 	if _, says, code := cli(t, "doctor"); code != exitUsage || !strings.Contains(says, "node.group is not set") {
 		t.Errorf("without settings: exit code %d: %s", code, says)
+	}
+}
+
+// TestDoctorOfListeners: the doctor says what protects each listener, and warns of those that nothing protects.
+func TestDoctorOfListeners(t *testing.T) {
+	d := doctor{cfg: settings(t).Config} // with peer.insecure and gossip.insecure
+	d.cfg.App.TLS.CertFile, d.cfg.App.TLS.Name = "/cert", "orders-app"
+	d.listeners()
+	var said []string
+	for _, f := range d.findings {
+		said = append(said, fmt.Sprintf("%s %s: %s", f.Result, f.Check, f.Says))
+	}
+	want := []string{
+		"ok app protection: 127.0.0.1:16650: loopback; TLS, name orders-app",
+		"warn peer protection: 0.0.0.0:16651: nothing (insecure)",
+		"warn gossip protection: 0.0.0.0:16652: nothing (insecure)",
+		"ok admin protection: 127.0.0.1:16653: loopback",
+		"ok debug protection: 127.0.0.1:16654: loopback",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("it says\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
 }
 

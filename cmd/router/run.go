@@ -25,6 +25,7 @@ import (
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
 	"github.com/ringfence/router/internal/tlsconf"
@@ -212,7 +213,16 @@ func nodeConfigOf(cfg config.Config) node.Config {
 		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
 		DrainTimeout: cfg.Drain.Timeout, CopiesSigned: cfg.Pulsar.CopiesSigned(),
 		Identity: cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),
+		Listeners: listenersOf(cfg),
 	}
+}
+
+// listenersOf returns what protects each listener, for reports.
+func listenersOf(cfg config.Config) (all []report.Listener) {
+	for _, l := range cfg.Listeners() {
+		all = append(all, report.Listener{Name: l.Name, Address: l.Address, ProtectedBy: l.ProtectedBy, Exposed: l.Exposed})
+	}
+	return all
 }
 
 func modeOf(cfg config.Config) node.Mode {

@@ -232,6 +232,7 @@ func TestExclusivityIsJudgedByTheWorst(t *testing.T) {
 // What members say is text and nothing else, and no script but the page's own runs.
 func TestThePageIsSafeAndWhole(t *testing.T) {
 	evil := healthy(`"><script>alert(1)</script>`, 3)
+	evil.Status.Listeners = []report.Listener{{Name: "peer", ProtectedBy: "<script>alert(2)</script>", Exposed: true}}
 	g := &group{
 		parts:   map[string][]report.Partition{"": owned(4093, "open", evil.Name)},
 		members: report.Members{Members: []report.Member{evil}, Disagreements: []string{"<b>they differ</b>"}},
@@ -244,6 +245,9 @@ func TestThePageIsSafeAndWhole(t *testing.T) {
 	}
 	if strings.Contains(html, "<script>alert") || strings.Contains(html, "<b>they differ") || !strings.Contains(html, "&lt;b&gt;they differ") {
 		t.Error("what a member says is not escaped")
+	}
+	if !strings.Contains(html, "peer: &lt;script&gt;alert(2)") || !strings.Contains(html, `<b class="bad">peer</b>`) {
+		t.Error("the page does not show what protects the listeners")
 	}
 	if strings.Contains(html, "ZgotmplZ") {
 		t.Error("the template has refused a value")

@@ -24,6 +24,8 @@ type view struct {
 	Ring    ringView
 	Waits   []wait
 	Records []record
+
+	Protections []report.Protection
 }
 
 // banner is a sentence across the page.
@@ -77,6 +79,7 @@ func newView(s seen) view {
 			v.Records = append(v.Records, recordOf(m))
 		}
 	}
+	v.Protections = report.Protections(s.members)
 	v.Banners = bannersOf(s.members, v)
 	v.Tiles = tilesOf(s.members, v)
 	return v

@@ -38,6 +38,7 @@ import (
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/run"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -69,6 +70,8 @@ type Config struct {
 	Topics     []string          // to consume, in full and ascending: each once all members list it
 	LogVersion uint32            // the highest version of the control log that this member writes; 0: the newest
 	Generation uint32            // of fencing tokens, as an operator has set it; 0: the group's
+
+	Listeners []report.Listener // for reports
 }
 
 // Mode is how it is decided who may act. All members of a group have the same.

@@ -77,6 +77,7 @@ func (s *speaker) Status() report.Status {
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
 		Events:      n.eventsInHand(),
 		Exclusivity: s.exclusivity(),
+		Listeners:   n.cfg.Listeners,
 	}
 	if t := n.Table(); t != nil {
 		status.LogVersion = t.Version

@@ -79,6 +79,38 @@ func otherSettings(m Members) []string {
 	return found
 }
 
+// Protection is what protects the listeners of some members, in the same way for all of them.
+type Protection struct {
+	Members   []string
+	Listeners string   // "app: loopback, peer: TLS, name orders, …"
+	Exposed   []string // listeners that other machines reach, and that let them in
+}
+
+// Protections returns how the listeners of the members are protected: one for each way, the one of most members first.
+// Members that do not tell have none.
+func Protections(m Members) []Protection {
+	telling := Members{Members: slices.DeleteFunc(slices.Clone(m.Members), func(one Member) bool {
+		return one.Status == nil || len(one.Status.Listeners) == 0
+	})}
+	exposed := map[string][]string{}
+	var all []Protection
+	for _, o := range saying(telling, func(s *Status) string {
+		var parts, open []string
+		for _, l := range s.Listeners {
+			parts = append(parts, l.Name+": "+l.ProtectedBy)
+			if l.Exposed {
+				open = append(open, l.Name)
+			}
+		}
+		text := strings.Join(parts, " | ")
+		exposed[text] = open
+		return text
+	}) {
+		all = append(all, Protection{Members: o.names, Listeners: o.what, Exposed: exposed[o.what]})
+	}
+	return all
+}
+
 // opinion is who says one thing.
 type opinion struct {
 	what  string

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -90,3 +91,21 @@ type fixed struct {
 }
 
 func (f fixed) Members() []Member { return slices.Clone(f.members) }
+
+func TestProtections(t *testing.T) {
+	with := func(name string, listeners ...Listener) Member {
+		m := member(name, "1:5", "aa")
+		m.Status.Listeners = listeners
+		return m
+	}
+	app, peer := Listener{Name: "app", ProtectedBy: "loopback"}, Listener{Name: "peer", ProtectedBy: "TLS, name orders"}
+	open := Listener{Name: "peer", ProtectedBy: "nothing (insecure)", Exposed: true}
+	got := Protections(Members{Members: []Member{with("a", app, open), with("b", app, peer), with("c", app, peer), with("older"), {Name: "silent"}}})
+	want := []Protection{
+		{Members: []string{"b", "c"}, Listeners: "app: loopback | peer: TLS, name orders"},
+		{Members: []string{"a"}, Listeners: "app: loopback | peer: nothing (insecure)", Exposed: []string{"peer"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

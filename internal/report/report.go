@@ -59,10 +59,19 @@ type Status struct {
 	TopicsNotConsumed map[string][]string `json:"topics_not_consumed,omitempty"` // topics that wait, and the members that do not list them
 	OtherSettings     string              `json:"other_settings,omitempty"`      // how a router differed that wanted to join in the last ten minutes
 
-	Checks      []Check     `json:"checks"` // of readiness
+	Listeners   []Listener  `json:"listeners,omitempty"` // none: a version that does not tell
+	Checks      []Check     `json:"checks"`              // of readiness
 	Gates       Gates       `json:"gates"`
 	Events      Events      `json:"events"`
 	Exclusivity Exclusivity `json:"exclusivity"`
+}
+
+// Listener is one address that a member listens on, and what keeps strangers from it.
+type Listener struct {
+	Name        string `json:"name"` // app, peer, gossip, admin or debug
+	Address     string `json:"address"`
+	ProtectedBy string `json:"protected_by"`
+	Exposed     bool   `json:"exposed,omitempty"` // other machines reach it, and get in without a certificate or key
 }
 
 // Check is one condition of readiness.
