@@ -183,6 +183,9 @@ func (d *doctor) ports(ctx context.Context) {
 		{"admin.listen", d.cfg.Admin.Listen},
 		{"debug.listen", d.cfg.Debug.Listen},
 	} {
+		if p.key == "debug.listen" && d.cfg.Debug.Off() {
+			continue
+		}
 		err := free(ctx, p.address)
 		switch {
 		case err == nil:

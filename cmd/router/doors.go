@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -20,6 +21,8 @@ type entrances struct {
 	appCreds               credentials.TransportCredentials
 	peerServer, peerClient credentials.TransportCredentials
 	guard                  doors.Guard // of the admin page
+	debugGuard             doors.Guard
+	adminTLS               *tls.Config // nil: in the clear
 
 	metrics *doors.Metrics
 	tls     *tlsconf.Metrics
@@ -50,18 +53,27 @@ func newEntrances(cfg config.Config, registry prometheus.Registerer, log *slog.L
 	if err != nil {
 		return nil, usageError{err}
 	}
+	if t := cfg.Admin.TLS; t.Enabled() {
+		store, err := tlsconf.Open("admin", tlsconf.Files{CertFile: t.CertFile, KeyFile: t.KeyFile}, e.tls, log)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("admin.tls: %w", err)}
+		}
+		e.adminTLS = store.Public()
+	}
 	e.guard = doors.Guard{
-		Token: token,
-		Open: []string{
-			"/", "/startupz", "/readyz", "/livez", "/healthz", "/metrics",
-			"/v1/status", "/v1/members", "/v1/partitions", // who owns what; no keys
-		},
+		Door: "admin", Token: token, Probes: append([]string{"/metrics"}, probePaths...),
+		Open: []string{"/", "/v1/status", "/v1/members", "/v1/partitions"}, // who owns what; no keys
+		TLS:  e.adminTLS != nil, Insecure: cfg.Admin.Insecure,
 		DrainPath: "/drain", DrainOpen: cfg.Admin.DrainOpen, DrainToken: string(cfg.Admin.DrainToken),
 		Metrics: e.metrics,
 	}
+	e.debugGuard = doors.Guard{Door: "debug", Token: token, LoopbackOnly: true, Metrics: e.metrics}
 	warnOfOpenDoors(cfg, log)
 	return e, nil
 }
+
+// probePaths are asked by the kubelet.
+var probePaths = []string{"/startupz", "/readyz", "/livez", "/healthz"}
 
 // adminToken returns what tells the token of the admin page at any time.
 func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
@@ -103,10 +115,8 @@ func warnOfOpenDoors(cfg config.Config, log *slog.Logger) {
 	}
 }
 
-// limit bounds how many connections each listener has.
+// limit bounds how many connections the listeners of gRPC have.
 func (l *listeners) limit(cfg config.Config) {
 	l.app = doors.Limit(l.app, "app", cfg.App.ConnectionsMax, l.metrics)
 	l.peer = doors.Limit(l.peer, "peer", cfg.Peer.ConnectionsMax, l.metrics)
-	l.admin = doors.Limit(l.admin, "admin", cfg.Admin.ConnectionsMax, l.metrics)
-	l.debug = doors.Limit(l.debug, "debug", cfg.Admin.ConnectionsMax, l.metrics)
 }

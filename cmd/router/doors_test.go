@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -164,6 +165,9 @@ func TestDoors(t *testing.T) {
 	t.Run("peers", c.testPeers)
 	t.Run("gossip", c.testGossip)
 	t.Run("application", c.testApplication)
+	t.Run("debug", c.testDebug)
+	t.Run("browsers", c.testBrowsers)
+	t.Run("probes", c.testProbes)
 	t.Run("admin", c.testAdmin)
 	t.Run("afterwards", func(t *testing.T) {
 		_, metrics := c.ask("GET", "/metrics", "")
@@ -171,6 +175,11 @@ func TestDoors(t *testing.T) {
 			`ringfence_doors_turned_away_total{door="peer",why="handshake"}`,
 			`ringfence_doors_turned_away_total{door="app",why="handshake"}`,
 			`ringfence_doors_turned_away_total{door="admin",why="token"}`,
+			`ringfence_doors_turned_away_total{door="admin",why="origin"}`,
+			`ringfence_doors_turned_away_total{door="admin",why="method"}`,
+			`ringfence_doors_turned_away_total{door="admin",why="host"}`,
+			`ringfence_doors_turned_away_total{door="debug",why="token"}`,
+			`ringfence_doors_turned_away_total{door="debug",why="host"}`,
 			`ringfence_tls_certificate_expiry_timestamp_seconds{door="peer"}`,
 		} {
 			if !strings.Contains(metrics, "\n"+series) {
@@ -338,6 +347,103 @@ func (c *castle) testAdmin(t *testing.T) {
 	}
 	if code, text := c.ask("GET", "/drain?wait=20s", "only-for-drains"); code != http.StatusOK {
 		t.Errorf("/drain with its token: %d %s", code, text)
+	}
+}
+
+// request makes a request with headers, and returns the status.
+func (c *castle) request(t *testing.T, method, url, host string, header map[string]string) int {
+	t.Helper()
+	r, err := http.NewRequest(method, "http://"+c.ip+url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer.StatusCode
+}
+
+// testDebug asks for profiles without the token, by a bent name, and in a loop.
+func (c *castle) testDebug(t *testing.T) {
+	const goroutines = ":18654/debug/pprof/goroutine"
+	operator := map[string]string{"Authorization": "Bearer " + adminSecret}
+	for name, one := range map[string]struct {
+		host   string
+		header map[string]string
+		want   int
+	}{
+		"without the token":   {"", nil, 401},
+		"with a wrong one":    {"", map[string]string{"Authorization": "Bearer x"}, 401},
+		"by a name":           {"evil.com", operator, 403},
+		"by a page elsewhere": {"", map[string]string{"Authorization": "Bearer " + adminSecret, "Sec-Fetch-Site": "cross-site"}, 403},
+	} {
+		if got := c.request(t, "GET", goroutines, one.host, one.header); got != one.want {
+			t.Errorf("a profile %s: %d, want %d", name, got, one.want)
+		}
+	}
+	if got := c.request(t, "GET", goroutines, "", operator); got != http.StatusOK {
+		t.Errorf("a profile with the token: %d", got)
+	}
+	for range 10 {
+		if got := c.request(t, "GET", goroutines+"?debug=2", "", operator); got != http.StatusTooManyRequests {
+			t.Errorf("a profile right after another one: %d", got)
+		}
+	}
+}
+
+// testBrowsers asks as the pages of other sites make the browser of an operator ask.
+func (c *castle) testBrowsers(t *testing.T) {
+	token := "Bearer " + adminSecret
+	for name, one := range map[string]struct {
+		method, path, host string
+		header             map[string]string
+		want               int
+	}{
+		"a link to /undrain":               {"GET", "/undrain", "", map[string]string{"Authorization": token, "Sec-Fetch-Site": "none"}, 405},
+		"a link to /drain":                 {"GET", "/drain", "", map[string]string{"Authorization": token, "Sec-Fetch-Site": "none"}, 403},
+		"an image of /drain":               {"GET", "/drain", "", map[string]string{"Authorization": token, "User-Agent": "Mozilla/5.0"}, 403},
+		"a form of another site":           {"POST", "/drain", "", map[string]string{"Authorization": token, "Origin": "http://evil.com"}, 403},
+		"a form of a page in a sandbox":    {"POST", "/undrain", "", map[string]string{"Authorization": token, "Origin": "null"}, 403},
+		"members by a name bent to us":     {"GET", "/v1/members", "evil.com", nil, 403},
+		"the page by a name bent to us":    {"GET", "/", "evil.com", nil, 403},
+		"a level by GET":                   {"GET", "/forget-done", "", map[string]string{"Authorization": token}, 405},
+		"our own page":                     {"POST", "/undrain", "", map[string]string{"Authorization": token, "Origin": "http://" + c.ip + ":18653"}, 200},
+		"a program, which has no Origin":   {"POST", "/undrain", "", map[string]string{"Authorization": token}, 200},
+		"a probe by whatever name":         {"GET", "/livez", "evil.com", nil, 200},
+		"monitoring, by the Service's one": {"GET", "/metrics", "orders.shop.svc", nil, 200},
+	} {
+		if got := c.request(t, one.method, ":18653"+one.path, one.host, one.header); got != one.want {
+			t.Errorf("%s: %d, want %d", name, got, one.want)
+		}
+	}
+	if n := c.metric("ringfence_node_drains_total"); n != 0 {
+		t.Errorf("the member was drained %v times", n)
+	}
+}
+
+// testProbes holds as many connections open as there may be, each with a request whose body does not come: probes
+// are answered, and so is the drain, as far as its token.
+func (c *castle) testProbes(t *testing.T) {
+	for range 64 {
+		conn, err := net.Dial("tcp", c.ip+":18653")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "POST /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]int{"/livez": 200, "/drain": 401} {
+		if code, text := c.ask("GET", path, ""); code != want {
+			t.Errorf("%s under attack: %d %s", path, code, text)
+		}
 	}
 }
 

@@ -117,7 +117,11 @@ func (p *pod) startApp(environ ...string) {
 // get asks the sidecar; the status is 0 if it does not answer.
 func (p *pod) get(path string) (status int, body string) {
 	p.t.Helper()
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+p.admin+path, http.NoBody)
+	method := http.MethodGet
+	if strings.HasPrefix(path, "/undrain") {
+		method = http.MethodPost
+	}
+	request, err := http.NewRequestWithContext(context.Background(), method, "http://"+p.admin+path, http.NoBody)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/governor"
 	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/loglimit"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/planted"
@@ -154,17 +155,25 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
 	admin := adminOf(n, registry)
 	maps.Copy(admin.Pages, telemetry.LevelPages(level, log))
-	return serve(ctx, n, l, admin)
+	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
 
 // serve runs the node, and its admin and debug pages until it has ended.
-func serve(ctx context.Context, n *node.Node, l *listeners, shown telemetry.Admin) error {
+func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, shown telemetry.Admin, logMetrics *loglimit.Metrics, log *slog.Logger) error {
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
-	admin := telemetry.NewAdminHandler(shown)
-	group.Go(func() error { return telemetry.Serve(pages, l.admin, l.guard.Protect(admin)) })
-	group.Go(func() error { return telemetry.Serve(pages, l.debug, telemetry.NewDebugHandler()) })
+	admin := doors.HTTP{
+		Door: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
+		Probes: probePaths, Bodies: []string{"PUT /log/level"}, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
+	}
+	group.Go(func() error { return admin.Serve(pages, l.guard.Protect(telemetry.NewAdminHandler(shown))) })
+	if l.debug != nil {
+		debug := doors.HTTP{
+			Door: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
+		}
+		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(telemetry.NewDebugHandler())) })
+	}
 	err := n.Run(ctx)
 	stop()
 	return errors.Join(err, group.Wait())
@@ -245,8 +254,8 @@ func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
 
 // listeners are the ports of one member. The node closes those that it serves.
 type listeners struct {
-	app, peer, admin, debug net.Listener
-	peerAddr                string // at which others reach peer
+	app, peer, admin, debug net.Listener // debug may be nil
+	peerAddr                string       // at which others reach peer
 
 	*entrances
 }
@@ -267,7 +276,9 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 	l.app = open("app.listen", cfg.App.Listen)
 	l.peer = open("peer.listen", cfg.Peer.Listen)
 	l.admin = open("admin.listen", cfg.Admin.Listen)
-	l.debug = open("debug.listen", cfg.Debug.Listen)
+	if !cfg.Debug.Off() {
+		l.debug = open("debug.listen", cfg.Debug.Listen)
+	}
 	if err == nil {
 		l.peerAddr, err = advertised(l.peer.Addr().(*net.TCPAddr), cfg.Node.AdvertiseIP)
 	}

@@ -21,7 +21,12 @@ const flushTimeout = 3 * time.Second
 func pagesOf(n *node.Node) map[string]http.Handler {
 	group := n.Reports()
 	pages := report.Handlers(group)
-	pages["GET /{$}"] = admin.NewPage(group)
+	whole := func(*http.Request) string { return "" }
+	member := func(r *http.Request) string { return r.URL.Query().Get("member") }
+	pages["GET /{$}"] = telemetry.Rendered(admin.NewPage(group), whole)
+	pages["GET /v1/members"] = telemetry.Rendered(pages["GET /v1/members"], whole)
+	pages["GET /v1/status"] = telemetry.Rendered(pages["GET /v1/status"], member)
+	pages["GET /v1/partitions"] = telemetry.Rendered(pages["GET /v1/partitions"], member)
 	pages["POST /forget-done"] = forgetPage(n)
 	return pages
 }

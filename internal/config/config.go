@@ -51,7 +51,7 @@ type Config struct {
 	Peer       Peer
 	Gossip     Gossip
 	Admin      Admin
-	Debug      Listener
+	Debug      Debug
 	Ownership  Ownership
 	ControlLog ControlLog
 	Ring       ring.Config
@@ -136,10 +136,13 @@ func (g Gossip) Format(w fmt.State, _ rune) {
 	fmt.Fprintf(w, "%+v", plain(g))
 }
 
-// Listener is one address to listen on.
-type Listener struct {
-	Listen string // host:port
+// Debug is about the page with Go's profiles.
+type Debug struct {
+	Listen string // host:port on loopback, or off
 }
+
+// Off reports whether there is no debug page.
+func (d Debug) Off() bool { return d.Listen == "" || d.Listen == "off" }
 
 // Ownership says how it is decided who may act.
 type Ownership struct {
@@ -206,7 +209,7 @@ func Default() Config {
 		Peer:       Peer{Listen: "0.0.0.0:16651", ConnectionsMax: 1024, Config: forward.DefaultConfig()},
 		Gossip:     Gossip{Config: membership.DefaultConfig()},
 		Admin:      DefaultAdmin(),
-		Debug:      Listener{Listen: "127.0.0.1:16654"},
+		Debug:      Debug{Listen: "off"},
 		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},
 		ControlLog: ControlLog{Namespace: "public/default", Version: ownership.LogVersionMax, Config: controllog.DefaultConfig()},
 		Ring:       ring.DefaultConfig(),
@@ -336,6 +339,9 @@ func (c Config) validateAddresses() error {
 		{"debug.listen", c.Debug.Listen, "HOST:PORT"},
 	} {
 		if path, ok := strings.CutPrefix(a.address, "unix:"); ok && a.key == "app.listen" && path != "" {
+			continue
+		}
+		if a.key == "debug.listen" && c.Debug.Off() {
 			continue
 		}
 		if _, err := net.ResolveTCPAddr("tcp", a.address); err != nil || !strings.Contains(a.address, ":") {

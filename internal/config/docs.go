@@ -4,11 +4,13 @@ package config
 
 // docs is the comment of the field of each setting.
 var docs = map[string]string{
-	"admin.connections_max":           "Connections at once; more are closed at once.",
+	"admin.connections_max":           "Connections at once; for one more the one is closed that has been slow for longest.",
 	"admin.drain_open":                "/drain needs no token, wherever it is asked for; instead of drain_token.",
 	"admin.drain_token":               "Good for /drain and nothing else: for the hooks of Kubernetes, whose headers everybody sees who may read pods.",
 	"admin.insecure":                  "All of the page answers beyond loopback without TLS: then tokens cross the network in the clear.",
-	"admin.listen":                    "host:port; with another one than loopback, set a token too.",
+	"admin.listen":                    "host:port; beyond loopback without TLS the page serves probes and /metrics only.",
+	"admin.tls.cert_file":             "Certificate of the admin page in PEM, read again when it changes; empty: the page is in the clear.",
+	"admin.tls.key_file":              "Its key.",
 	"admin.token":                     "Asked for by what changes something and by what shows keys, as Authorization: Bearer TOKEN. Without one, changes are for callers on loopback only.",
 	"admin.token_file":                "File with the token, read again when it changes; instead of admin.token.",
 	"app.connections_max":             "Connections at once; more are closed at once.",
@@ -37,7 +39,7 @@ var docs = map[string]string{
 	"control_log.namespace":           "Tenant/namespace of the topic __ring-<group>.",
 	"control_log.prefetch":            "Records that the tail's reader may hold.",
 	"control_log.version":             "The highest version of its records that this router writes. A group moves to a higher one by itself when all its routers read it, and back only by a stop of the whole group: 1 leaves the way back to releases that read version 1 open.",
-	"debug.listen":                    "host:port.",
+	"debug.listen":                    "host:port on loopback, or off.",
 	"drain.timeout":                   "Of a whole shutdown, more than ownership.drain_timeout.",
 	"gossip.advertise":                "ip:port that others dial; \"\": Listen's. Needed when Listen names no single address, except for 0.0.0.0.",
 	"gossip.awareness_max":            "How many times slower a node that is itself in trouble judges others.",

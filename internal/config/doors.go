@@ -11,7 +11,7 @@ import (
 
 // Admin is about the admin page: health, metrics, and the verbs of operators.
 type Admin struct {
-	Listen string // host:port; with another one than loopback, set a token too
+	Listen string // host:port; beyond loopback without TLS the page serves probes and /metrics only
 
 	// Token is asked for by what changes something and by what shows keys, as Authorization:
 	// Bearer TOKEN. Without one, changes are for callers on loopback only.
@@ -23,13 +23,23 @@ type Admin struct {
 	DrainToken Secret
 	DrainOpen  bool // /drain needs no token, wherever it is asked for; instead of DrainToken
 
+	TLS      AdminTLS
 	Insecure bool // all of the page answers beyond loopback without TLS: then tokens cross the network in the clear
 
-	ConnectionsMax int // connections at once; more are closed at once
+	ConnectionsMax int // connections at once; for one more the one is closed that has been slow for longest
 }
 
 // DefaultAdmin returns the settings for production.
 func DefaultAdmin() Admin { return Admin{Listen: "127.0.0.1:16653", ConnectionsMax: 64} }
+
+// AdminTLS names the files of the admin page's certificate. Callers need none: they have the token.
+type AdminTLS struct {
+	CertFile string // certificate of the admin page in PEM, read again when it changes; empty: the page is in the clear
+	KeyFile  string // its key
+}
+
+// Enabled reports whether the admin page has TLS.
+func (t AdminTLS) Enabled() bool { return t != AdminTLS{} }
 
 // PulsarTLS is about the TLS of brokers, with pulsar+ssl:// and https://. Files are read
 // again at each connection.
@@ -78,6 +88,9 @@ func (c Config) validateDoors() error {
 		if l.refused != "" {
 			bad("%s.listen = %q%s", l.Name, l.Address, l.refused)
 		}
+	}
+	if (c.Admin.TLS.CertFile == "") != (c.Admin.TLS.KeyFile == "") {
+		bad("admin.tls.cert_file and admin.tls.key_file go together: only one of them is set")
 	}
 	oneOf("admin.token", c.Admin.Token != "", "admin.token_file", c.Admin.TokenFile != "")
 	oneOf("admin.drain_token", c.Admin.DrainToken != "", "admin.drain_open", c.Admin.DrainOpen)

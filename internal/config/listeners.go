@@ -19,7 +19,11 @@ type Protection struct {
 // Listeners returns the protection of every listener. A router starts only if none of them is exposed without
 // the setting that allows it.
 func (c Config) Listeners() []Protection {
-	return []Protection{c.appListener(), c.peerListener(), c.gossipListener(), c.adminListener(), c.debugListener()}
+	all := []Protection{c.appListener(), c.peerListener(), c.gossipListener(), c.adminListener()}
+	if !c.Debug.Off() {
+		all = append(all, c.debugListener())
+	}
+	return all
 }
 
 // insecure is what protects a listener that is exposed on purpose.
@@ -89,6 +93,10 @@ func (c Config) adminListener() Protection {
 	p := Protection{Name: "admin", Address: c.Admin.Listen}
 	token := c.Admin.Token != "" || c.Admin.TokenFile != ""
 	switch local := doors.IsLocal(c.Admin.Listen); {
+	case c.Admin.TLS.Enabled() && token:
+		p.ProtectedBy = "TLS; token"
+	case c.Admin.TLS.Enabled():
+		p.ProtectedBy = "TLS; probes and metrics only, but on loopback"
 	case local && token:
 		p.ProtectedBy = "loopback; token"
 	case local:
@@ -105,6 +113,9 @@ func (c Config) adminListener() Protection {
 
 func (c Config) debugListener() Protection {
 	p := Protection{Name: "debug", Address: c.Debug.Listen, ProtectedBy: "loopback"}
+	if c.Admin.Token != "" || c.Admin.TokenFile != "" {
+		p.ProtectedBy += "; token"
+	}
 	if !doors.IsLocal(c.Debug.Listen) {
 		p.refused = ", want a loopback address: it shows all memory"
 	}

@@ -27,6 +27,17 @@ const (
 	full      = "full"      // there are as many connections as there may be
 	handshake = "handshake" // TLS: the wrong certificate, or none
 	token     = "token"     // the wrong bearer token, or none
+
+	// Of HTTP listeners alone.
+	evicted   = "evicted"   // the connection that was slow for longest made room for a new one
+	slow      = "slow"      // nothing came within headerTimeout
+	malformed = "malformed" // no request, one that is too long, or none that is complete within headerTimeout
+	body      = "body"      // a body where none is wanted
+	tooMany   = "rate"      // requests wait for their turn for too long, or another profile runs
+	method    = "method"    // such as GET for what changes something
+	origin    = "origin"    // a browser, on behalf of a page of another site
+	host      = "host"      // a name that is not that of loopback, as after DNS rebinding
+	plain     = "plain"     // in the clear from another machine
 )
 
 // NewMetrics registers the metrics.
@@ -39,7 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"door"}),
 		turnedAway: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_doors_turned_away_total",
-			Help: "Connections and requests that were turned away, by door and why (full, handshake, token).",
+			Help: "Connections and requests that were turned away, by door and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain).",
 		}, []string{"door", "why"}),
 		lines: loglimit.NewMetrics(reg),
 	}

@@ -1,14 +1,9 @@
 package telemetry
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/pprof"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,21 +46,21 @@ type Admin struct {
 // A probe answers 200 when all of its checks hold, and else 503 with a line for
 // each one that does not. /drain (GET, since Kubernetes hooks cannot POST, or POST)
 // answers 200 when everything is drained and 202 when that takes longer than the
-// duration ?wait=, which is 0 by default. /undrain likewise: 200 when the node takes part
-// again, or never stopped to, 202 while its drain has not come to its end, and 409 when
-// the process is about to end.
+// duration ?wait=, which is 0 by default and an hour at most. /undrain (POST) likewise: 200
+// when the node takes part again, or never stopped to, 202 while its drain has not come
+// to its end, and 409 when the process is about to end.
 func NewAdminHandler(a Admin) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /startupz", probe(a.Startup, ""))
 	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))
 	mux.Handle("GET /livez", probe(a.Live, ""))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", metricsPage(promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{})))
+	// What changes something is POSTed. The one exception is /drain, which hooks of Kubernetes GET: they cannot POST.
 	for pattern, page := range a.Pages {
 		mux.Handle(pattern, page)
 	}
 	mux.Handle("GET /drain", drain(a.Drain))
 	mux.Handle("POST /drain", drain(a.Drain))
-	mux.Handle("GET /undrain", undrain(a.Undrain))
 	mux.Handle("POST /undrain", undrain(a.Undrain))
 	return mux
 }
@@ -110,6 +105,7 @@ func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handle
 			answer(w, http.StatusBadRequest, err.Error()+"\n")
 			return
 		}
+		defer patient(w)()
 		timeout := time.NewTimer(wait)
 		defer timeout.Stop()
 		ended, err := begin()
@@ -133,6 +129,20 @@ func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handle
 	})
 }
 
+// answerTimeout is how long a client may take for an answer that it has waited for.
+const answerTimeout = 10 * time.Second
+
+// patient lifts the deadline for an answer that takes its time on purpose, and returns
+// what sets it again: the answer is sent when the handler has returned.
+func patient(w http.ResponseWriter) (answers func()) {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Time{}) // an error means that this is no connection
+	return func() { _ = control.SetWriteDeadline(time.Now().Add(answerTimeout)) }
+}
+
+// waitMax is the longest wait that a request may ask for.
+const waitMax = time.Hour
+
 func waitOf(r *http.Request) (time.Duration, error) {
 	text := r.URL.Query().Get("wait")
 	if text == "" {
@@ -140,64 +150,13 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	}
 	wait, err := time.ParseDuration(text)
 	if err != nil || wait < 0 {
-		return 0, fmt.Errorf("wait = %q, want a duration such as 30s", text)
+		return 0, fmt.Errorf("wait = %.40q, want a duration such as 30s", text)
 	}
-	return wait, nil
+	return min(wait, waitMax), nil
 }
 
 func answer(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(text)) // a client that has gone does not need it
-}
-
-// NewDebugHandler serves Go's profiles under /debug/pprof/: for loopback only.
-func NewDebugHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
-}
-
-// What a client may send, and how long it may keep a connection without a request.
-const (
-	headerTimeout  = 5 * time.Second
-	headerBytesMax = 16 << 10
-	bodyBytesMax   = 64 << 10
-	idleMax        = time.Minute
-)
-
-// shutdownGrace is how long requests that are being answered may go on.
-const shutdownGrace = time.Second
-
-// Serve serves HTTP on listener until ctx ends, and then closes it. It returns nil
-// when it was ctx that ended it.
-func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{
-		Handler:           http.MaxBytesHandler(handler, bodyBytesMax),
-		ReadHeaderTimeout: headerTimeout, // no ReadTimeout: it would end a request that waits for a drain
-		IdleTimeout:       idleMax,
-		MaxHeaderBytes:    headerBytesMax,
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		<-ctx.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-		defer cancel()
-		if server.Shutdown(grace) != nil {
-			_ = server.Close() // cuts what is left
-		}
-	})
-	err := server.Serve(listener)
-	cancel()
-	wg.Wait()
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return fmt.Errorf("telemetry: serve %s: %w", listener.Addr(), err)
 }

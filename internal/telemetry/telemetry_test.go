@@ -5,18 +5,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
 	"github.com/ringfence/router/forward"
@@ -194,11 +196,13 @@ func TestUndrain(t *testing.T) {
 				t.Errorf("%s %s: %d %q after %v, want %d %q after %v", method, target, status, body, took, wantStatus, wantBody, wantTook)
 			}
 		}
-		expect("HEAD", "/undrain", 405, "", 0)
+		for _, method := range []string{"HEAD", "GET", "PUT"} {
+			expect(method, "/undrain", 405, "Method Not Allowed\n", 0)
+		}
 		expect("POST", "/undrain?wait=now", 400, "wait = \"now\", want a duration such as 30s\n", 0)
 		expect("POST", "/undrain", 202, "it comes back when its drain is over\n", 0)
 		time.AfterFunc(2*time.Second, func() { close(begun) })
-		expect("GET", "/undrain?wait=5s", 200, "undrained\n", 2*time.Second)
+		expect("POST", "/undrain?wait=5s", 200, "undrained\n", 2*time.Second)
 		expect("POST", "/undrain", 200, "undrained\n", 0)
 		ending = true
 		expect("POST", "/undrain?wait=5s", 409, "it ends\n", 0)
@@ -222,36 +226,122 @@ func TestDrainEndsWithItsRequest(t *testing.T) {
 	})
 }
 
-func TestDebugHandler(t *testing.T) {
-	if status, body := request(telemetry.NewDebugHandler(), "GET", "/debug/pprof/"); status != 200 || !strings.Contains(body, "goroutine") {
-		t.Errorf("%d %.100q", status, body)
-	}
+// One profile at a time, each bounded, with a pause after it as long as it took.
+func TestProfilesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := telemetry.NewDebugHandler()
+		expect := func(target string, want int) {
+			t.Helper()
+			if status, body := request(h, "GET", target); status != want {
+				t.Errorf("%s: %d %.100q, want %d", target, status, body, want)
+			}
+		}
+		expect("/debug/pprof/", 200)
+		for _, target := range []string{"profile?seconds=31", "profile?seconds=-1", "trace?seconds=6", "heap?seconds=3600", "trace?seconds=0.5", "profile?seconds=99999999"} {
+			expect("/debug/pprof/"+target, 400)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			expect("/debug/pprof/heap?seconds=20", 200)
+		}()
+		synctest.Wait()
+		for _, name := range []string{"profile", "trace", "heap", "goroutine", "mutex", "block", "allocs", "threadcreate"} {
+			expect("/debug/pprof/"+name, 429)
+		}
+		<-ended
+		expect("/debug/pprof/goroutine", 429)
+		time.Sleep(19 * time.Second)
+		expect("/debug/pprof/goroutine", 429)
+		time.Sleep(1100 * time.Millisecond)
+		expect("/debug/pprof/goroutine?debug=2", 200)
+		time.Sleep(4 * time.Second)
+		expect("/debug/pprof/heap", 429)
+		time.Sleep(1100 * time.Millisecond)
+		expect("/debug/pprof/heap", 200)
+		expect("/debug/pprof/nothing", 404)
+		if status, _ := request(h, "POST", "/debug/pprof/symbol"); status != 405 {
+			t.Errorf("POST symbol: %d", status)
+		}
+	})
 }
 
-func TestServe(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() {
-		result <- telemetry.Serve(ctx, listener, telemetry.NewAdminHandler(telemetry.Admin{Metrics: prometheus.NewRegistry()}))
-	}()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get("http://" + listener.Addr().String() + "/livez")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "ok\n" {
-		t.Errorf("%q, %v", body, err)
-	}
-	cancel()
-	if err := <-result; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
-	if err := telemetry.Serve(t.Context(), listener, http.NotFoundHandler()); err == nil {
-		t.Error("serving on a closed listener succeeded")
-	}
+// However many ask, a page works twice a second, and one that goes away takes nobody's answer with it.
+func TestRendered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		works := 0
+		page := telemetry.Rendered(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			works++
+			time.Sleep(100 * time.Millisecond)
+			w.Header().Set("Content-Type", "text/page")
+			if r.URL.Query().Get("member") == "unknown" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+			if r.Context().Err() != nil {
+				t.Error("the page was cut")
+			}
+			fmt.Fprintf(w, "%s %d", r.URL.Query().Get("member"), works)
+		}), func(r *http.Request) string { return r.URL.Query().Get("member") })
+		hasty, gone := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer gone()
+		go page.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(hasty, "GET", "/?member=a", nil))
+		synctest.Wait()
+		for range 60 {
+			go func() {
+				for range 10 {
+					if status, body := request(page, "GET", "/?member=a"); status != 200 || body != "a 1" {
+						t.Errorf("%d %q", status, body)
+					}
+				}
+			}()
+		}
+		time.Sleep(200 * time.Millisecond)
+		if status, body := request(page, "GET", "/?member=unknown"); status != 404 || body != "unknown 2" {
+			t.Errorf("%d %q", status, body)
+		}
+		time.Sleep(400 * time.Millisecond)
+		if _, body := request(page, "GET", "/?member=a"); body != "a 3" {
+			t.Errorf("%q, want a new one", body)
+		}
+		for i := range 200 { // more than are remembered: nobody is refused
+			go request(page, "GET", fmt.Sprintf("/?member=%d", i))
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if works != 203 {
+			t.Errorf("it worked %d times", works)
+		}
+	})
+}
+
+// gatherer counts how often metrics are gathered.
+type gatherer struct {
+	prometheus.Gatherer
+	times atomic.Int64
+}
+
+func (g *gatherer) Gather() ([]*dto.MetricFamily, error) {
+	g.times.Add(1)
+	return g.Gatherer.Gather()
+}
+
+// Metrics are gathered once, whatever header strangers invent.
+func TestMetricsAreGatheredOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gatherer{Gatherer: telemetry.NewRegistry("v1")}
+		h := telemetry.NewAdminHandler(telemetry.Admin{Metrics: g})
+		for i := range 100 {
+			r := httptest.NewRequest("GET", "/metrics", nil)
+			r.Header.Set("Accept", fmt.Sprintf("text/plain;version=0.0.4;q=0.%d", i))
+			r.Header.Set("Accept-Encoding", fmt.Sprintf("br;q=0.%d", i))
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != 200 || !strings.Contains(w.Body.String(), "ringfence_build_info") {
+				t.Fatalf("%d %.100q", w.Code, w.Body)
+			}
+		}
+		if n := g.times.Load(); n != 1 {
+			t.Errorf("metrics were gathered %d times", n)
+		}
+	})
 }

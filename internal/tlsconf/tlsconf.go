@@ -194,6 +194,19 @@ func (s *Store) Server(name string) *tls.Config {
 	}
 }
 
+// Public returns the configuration of a listener for HTTP/1 that lets in callers without a
+// certificate.
+func (s *Store) Public() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return s.value.Get().certificate, nil
+		},
+		SessionTicketsDisabled: true,
+	}
+}
+
 // Client returns the configuration of one who dials servers whose certificate carries
 // name, whatever their addresses are.
 func (s *Store) Client(name string) *tls.Config {

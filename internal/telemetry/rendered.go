@@ -1,0 +1,131 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+)
+
+// Of pages that strangers may ask for.
+const (
+	renderedFor   = 500 * time.Millisecond // how old an answer may be that is given again
+	renderedMax   = 64                     // answers that are remembered of one page
+	renderTimeout = 10 * time.Second       // of one rendering
+)
+
+// Rendered returns page so that it works no more than twice a second for each form of
+// it, however many ask: the others get the same answer. form names all that the answer
+// depends on in a request.
+//
+// The context that page gets does not end when the one goes away who has asked first,
+// since others wait for the answer too.
+func Rendered(page http.Handler, form func(*http.Request) string) http.Handler {
+	p := &renderedPage{page: page, answers: make(map[string]*rendering)}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := form(r)
+		answer, ours := p.find(name)
+		if ours {
+			p.render(answer, name, r)
+		}
+		select {
+		case <-answer.done:
+			answer.give(w)
+		case <-r.Context().Done():
+		}
+	})
+}
+
+type renderedPage struct {
+	page http.Handler
+
+	mu      sync.Mutex
+	answers map[string]*rendering
+}
+
+// rendering is an answer, or will be one.
+type rendering struct {
+	done chan struct{} // closed when the rest is there
+
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// find returns the answer of a form; ours says that the caller has to render it.
+func (p *renderedPage) find(form string) (answer *rendering, ours bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if answer := p.answers[form]; answer != nil {
+		return answer, false
+	}
+	answer = &rendering{done: make(chan struct{}), header: http.Header{}}
+	if len(p.answers) < renderedMax {
+		p.answers[form] = answer
+	}
+	return answer, true
+}
+
+func (p *renderedPage) render(answer *rendering, form string, r *http.Request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), renderTimeout)
+	defer cancel()
+	defer func() {
+		close(answer.done)
+		time.AfterFunc(renderedFor, func() { p.forget(answer, form) })
+	}()
+	p.page.ServeHTTP(answer, r.WithContext(ctx))
+}
+
+func (p *renderedPage) forget(answer *rendering, form string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.answers[form] == answer {
+		delete(p.answers, form)
+	}
+}
+
+// Header implements http.ResponseWriter.
+func (a *rendering) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *rendering) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (a *rendering) Write(text []byte) (int, error) { return a.body.Write(text) }
+
+func (a *rendering) give(w http.ResponseWriter) {
+	for name, values := range a.header {
+		w.Header()[name] = values
+	}
+	if a.status != 0 {
+		w.WriteHeader(a.status)
+	}
+	_, _ = w.Write(a.body.Bytes()) // a client that has gone does not need it
+}
+
+// metricsPage shows metrics in one of few forms, whatever a request asks for.
+func metricsPage(page http.Handler) http.Handler {
+	form := func(r *http.Request) http.Header {
+		asked := http.Header{"Accept": {string(expfmt.Negotiate(r.Header))}}
+		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			asked.Set("Accept-Encoding", "gzip")
+		}
+		return asked
+	}
+	return Rendered(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.Clone(r.Context())
+		r.Header = form(r)
+		page.ServeHTTP(w, r)
+	}), func(r *http.Request) string {
+		asked := form(r)
+		return asked.Get("Accept") + " " + asked.Get("Accept-Encoding")
+	})
+}
