@@ -116,6 +116,12 @@ chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --
 chaos-long: ## Three hundred of them
 	$(GO) run ./chaos --faults 300 --rate 4000 $(ARGS)
 
+# ROUTER= attacks another binary than that of this tree, as one of an earlier release.
+.PHONY: attack
+attack: ## What broke routers once, tried on a built one (ROUTER=path; ARGS="--only 5,10")
+	$(if $(strip $(ROUTER)),,$(GO) build -o bin/router ./cmd/router)
+	tools/pulsar.sh run -- $(GO) run ./attack --router $(or $(strip $(ROUTER)),bin/router) $(ARGS)
+
 # The core suite takes about half an hour; make bench ARGS="--modes shared,ringfence" does just that.
 .PHONY: bench
 bench: ## Ringfence and the other ways of consuming, side by side on one broker

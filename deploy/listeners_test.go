@@ -207,13 +207,13 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 	}
 
 	// Said in the values it is seen in the manifests, once for each listener.
-	clear := accepts(t, helmTemplate(t, orders, inClear...))
-	faults := inTheClear(t, clear)
+	exposed := accepts(t, helmTemplate(t, orders, inClear...))
+	faults := inTheClear(t, exposed)
 	for _, name := range []string{"peer", "gossip", "admin"} {
 		if !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, "insecure: "+name+",") }) {
 			t.Errorf("%s is in the clear, and this test does not see it: %q", name, faults)
 		}
-		if !strings.Contains(routerOf(t, clear), "insecure: true") {
+		if !strings.Contains(routerOf(t, exposed), "insecure: true") {
 			t.Errorf("%s is in the clear, and the manifests do not say so", name)
 		}
 	}

@@ -97,6 +97,10 @@ var arrows = map[string]arrow{
 	"internal/pulsaradmin": {nil, "one call to the admin API, whoever asks"},
 	"internal/pulsarsend":  {nil, "a timer in front of a callback, a context in front of a call, and which answers are the last"},
 	"internal/pulsartest":  {[]string{"internal/event", "internal/pulsaradmin"}, "finds a broker for tests, and nothing else"},
+	"attack": {
+		[]string{"client", "internal/clock", "internal/event", "internal/journal", "internal/pulsaradmin", "internal/witness", "proto"},
+		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
+	},
 	"bench":                {anything, "drives the whole house from outside"},
 	"chaos":                {anything, "drives the whole house from outside"},
 	"e2e":                  {anything, "drives the whole house from outside"},
@@ -106,7 +110,7 @@ var arrows = map[string]arrow{
 var libraries = []only{
 	{
 		"github.com/apache/pulsar-client-go",
-		[]string{"internal/source", "internal/controllog", "internal/pulsarsend", "internal/pulsartest", "cmd", "bench", "e2e", "chaos", "internal/demo"},
+		[]string{"internal/source", "internal/controllog", "internal/pulsarsend", "internal/pulsartest", "cmd", "attack", "bench", "e2e", "chaos", "internal/demo"},
 		"its manners are dealt with in one place for data and in one for control; the others only produce load",
 	},
 	{

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/client"
+)
+
+const (
+	heldConnections = 64 // what the admin listener takes by default
+	probesAsked     = 15
+	probesMissedMax = 2 // in a row: a kubelet restarts the container after three
+)
+
+// holdOpen keeps one connection whose request announces a body that never comes, and opens
+// it again when it is closed, until ctx ends.
+func holdOpen(ctx context.Context, address string) {
+	var dialer net.Dialer
+	for ctx.Err() == nil {
+		conn, err := dialer.DialContext(ctx, "tcp", address)
+		if err == nil {
+			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+			_, err = fmt.Fprintf(conn, "POST /readyz HTTP/1.1\r\nHost: %s\r\nContent-Length: 10\r\n\r\n", address)
+			if err == nil {
+				_, _ = io.Copy(io.Discard, conn) // until it is closed
+			}
+			stop()
+			_ = conn.Close()
+		}
+		if sleep(ctx, 100*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// missedInARow asks the liveness probe as a kubelet would, twice a second, and returns the
+// longest row of probes that were not answered in time.
+func (r *router) missedInARow(ctx context.Context, probes int) (row, answered int) {
+	now := 0
+	for range probes {
+		code, _, err := askAt(ctx, r.admin(), http.MethodGet, "/livez", "")
+		now++
+		if err == nil && code == http.StatusOK {
+			now = 0
+			answered++
+		}
+		row = max(row, now)
+		if sleep(ctx, 500*time.Millisecond) != nil {
+			break
+		}
+	}
+	return row, answered
+}
+
+// unsentBodies: connections of strangers leave room for probes and for drains.
+var unsentBodies = with(nil, "bodies", func(ctx context.Context, r *router) (finding, error) {
+	attacking, stop := context.WithCancel(ctx)
+	defer stop()
+	var all sync.WaitGroup
+	for range heldConnections {
+		all.Go(func() { holdOpen(attacking, r.admin()) })
+	}
+	defer all.Wait()
+	defer stop()
+	if err := sleep(ctx, 2*time.Second); err != nil {
+		return finding{}, err
+	}
+	row, answered := r.missedInARow(ctx, probesAsked)
+	drained := 0
+	for range probesMissedMax + 1 {
+		code, _, err := r.operator(ctx, http.MethodPost, "/drain", "")
+		if err == nil && (code == http.StatusOK || code == http.StatusAccepted) {
+			drained++
+			break
+		}
+	}
+	seen := fmt.Sprintf("/livez answered %d of %d, %d in a row unanswered; /drain with the token answered %d of 1", answered, probesAsked, row, drained)
+	return finding{row > probesMissedMax || drained == 0, seen}, nil
+})
+
+// profilesAtOnce is how many profiles of a second each are asked for at the same time, and
+// profilesMax how many of them may be answered within three.
+const (
+	profilesAtOnce = 8
+	profilesMax    = 4
+	profilesAsked  = 200
+)
+
+// profiles: the debug page asks for the token and for its own name, makes few profiles at once, and can be off.
+func profiles(ctx context.Context, l *lab) (finding, error) {
+	return with(nil, "profiles", func(ctx context.Context, r *router) (finding, error) {
+		stranger, bent := 0, 0
+		for range profilesAsked / 2 {
+			if code, _, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=1", ""); err == nil && code == http.StatusOK {
+				stranger++
+			}
+			code, _, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=1", "", "Authorization", "Bearer "+adminToken, "Host", "evil.example")
+			if err == nil && code == http.StatusOK {
+				bent++
+			}
+		}
+		code, said, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=1", "", "Authorization", "Bearer "+adminToken)
+		if err != nil || code != http.StatusOK {
+			return finding{}, fmt.Errorf("no profile for an operator: %d %.100q %w", code, said, err)
+		}
+		atOnce := r.profilesAtOnce(ctx)
+		off, err := l.debugOff(ctx)
+		if err != nil {
+			return finding{}, err
+		}
+		seen := fmt.Sprintf("of %d profiles each a stranger without the token got %d, and a page that calls itself evil.example %d; %d of %d made at once; off switch: %s",
+			profilesAsked/2, stranger, bent, atOnce, profilesAtOnce, off)
+		return finding{stranger > 0 || bent > 0 || atOnce > profilesMax || off == "none", seen}, nil
+	})(ctx, l)
+}
+
+// profilesAtOnce returns how many profiles of a second the debug page makes in three.
+func (r *router) profilesAtOnce(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	var made atomic.Int64
+	var all sync.WaitGroup
+	for range profilesAtOnce {
+		all.Go(func() {
+			code, _, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/heap?seconds=1", "", "Authorization", "Bearer "+adminToken)
+			if err == nil && code == http.StatusOK {
+				made.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return int(made.Load())
+}
+
+// debugOff returns the value of debug.listen that turns the page off, or none.
+func (l *lab) debugOff(ctx context.Context) (string, error) {
+	for _, value := range []string{"off", "none"} {
+		s := settings{"node.group": "g", "pulsar.topics": "t", "pulsar.subscription": "s", "debug.listen": value}
+		err := l.command(ctx, s, "config", "lint").Run()
+		if err == nil {
+			return value, nil
+		}
+		if l.exitCode(err) < 0 {
+			return "", err
+		}
+	}
+	return "none", nil
+}
+
+// browser: pages that an operator's browser opens change nothing.
+var browser = with(settings{"admin.token": ""}, "browser", func(ctx context.Context, r *router) (finding, error) {
+	passed := func(method, path string, headers ...string) (bool, error) {
+		code, _, err := askAt(ctx, r.admin(), method, path, "", headers...)
+		return code == http.StatusOK || code == http.StatusAccepted, err
+	}
+	typed, err := passed(http.MethodGet, "/undrain", "Sec-Fetch-Site", "none")
+	if err != nil {
+		return finding{}, err
+	}
+	old, err := passed(http.MethodPost, "/drain", "Origin", "http://evil.example")
+	if err != nil {
+		return finding{}, err
+	}
+	linked, err := passed(http.MethodGet, "/drain", "Sec-Fetch-Site", "cross-site")
+	if err != nil {
+		return finding{}, err
+	}
+	operator, err := passed(http.MethodPost, "/undrain")
+	if err != nil || !operator {
+		return finding{}, fmt.Errorf("POST /undrain of an operator does not pass: %w", err)
+	}
+	words := map[bool]string{true: "passes", false: "is refused"}
+	seen := fmt.Sprintf("GET /undrain with Sec-Fetch-Site: none %s; POST /drain with a foreign Origin %s; a link of another site %s", words[typed], words[old], words[linked])
+	return finding{typed || old || linked, seen}, nil
+})
+
+const debugEvents = 20
+
+// debugLevel: no level shows keys or payloads.
+var debugLevel = with(nil, "debug", func(ctx context.Context, r *router) (finding, error) {
+	code, said, err := r.operator(ctx, http.MethodPut, "/log/level", "debug")
+	if err != nil || code != http.StatusOK {
+		return finding{}, fmt.Errorf("PUT /log/level: %d %.100q %w", code, said, err)
+	}
+	const key, payload, property = "planted-key-of-alice", "planted-payload-of-alice", "planted-property-of-alice"
+	var got atomic.Int64
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	var worker errgroup.Group
+	worker.Go(func() error {
+		return r.work(working, func(_ context.Context, e *client.Event) error {
+			got.Add(1)
+			if strings.HasSuffix(e.Key, "0") {
+				return client.Reject("so that a copy is made")
+			}
+			return nil
+		})
+	})
+	if err := r.publish(ctx, debugEvents, func(i int) *pulsar.ProducerMessage {
+		return &pulsar.ProducerMessage{Key: fmt.Sprint(key, i), Payload: []byte(fmt.Sprint(payload, i)), Properties: map[string]string{"name": property}}
+	}); err != nil {
+		return finding{}, err
+	}
+	handled := eventually(ctx, 30*time.Second, "the events are handled", func() error {
+		if got.Load() < debugEvents {
+			return fmt.Errorf("%d of %d", got.Load(), debugEvents)
+		}
+		return nil
+	})
+	paused := sleep(ctx, 2*time.Second) // for the copies
+	stop()
+	if err := errors.Join(handled, paused, worker.Wait()); err != nil {
+		return finding{}, err
+	}
+	log, err := os.ReadFile(r.log)
+	if err != nil {
+		return finding{}, err
+	}
+	keys, payloads, properties := occurrences(log, key), occurrences(log, payload), occurrences(log, property)
+	lines := bytes.Count(log, []byte(`"level":"DEBUG"`))
+	if lines == 0 {
+		return finding{}, errors.New("no line of level debug was written: this proves nothing")
+	}
+	seen := fmt.Sprintf("%d lines of level debug for %d events: keys %d times, payloads %d times, properties %d times", lines, debugEvents, keys, payloads, properties)
+	return finding{keys+payloads+properties > 0, seen}, nil
+})
+
+// occurrences counts a word in a log: as it is, as numbers of bytes, in hex and in base64.
+func occurrences(log []byte, word string) int {
+	numbers := strings.Trim(fmt.Sprintf("%d", []byte(word)), "[]")
+	n := bytes.Count(log, []byte(word)) + bytes.Count(log, []byte(numbers)) + bytes.Count(log, []byte(hex.EncodeToString([]byte(word))))
+	const group = 3 // bytes that base64 encodes together: the word may begin at any of them
+	for skip := range group {
+		whole := word[skip : len(word)-(len(word)-skip)%group]
+		n += bytes.Count(log, []byte(base64.StdEncoding.EncodeToString([]byte(whole))))
+	}
+	return n
+}
