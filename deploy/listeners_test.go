@@ -150,6 +150,9 @@ func inTheClear(t *testing.T, rendered []byte) (faults []string) {
 				number = named[p.HTTPGet.Port]
 			}
 			scheme := "HTTP"
+			if loaded.Admin.TLS.Enabled() {
+				scheme = "HTTPS"
+			}
 			if want := "0.0.0.0:" + strconv.Itoa(number); loaded.Admin.Listen != want || p.HTTPGet.Scheme != scheme {
 				fault("container %s: %s asks %s at port %s, and the admin page is at %s, %s", c.Name, what, p.HTTPGet.Scheme, p.HTTPGet.Port, loaded.Admin.Listen, scheme)
 			}
@@ -158,6 +161,13 @@ func inTheClear(t *testing.T, rendered []byte) (faults []string) {
 	for port, open := range reachable {
 		if open && !slices.Contains(ports(router), port) {
 			fault("the router opens port %d to other pods, and its container does not say so", port)
+		}
+	}
+	for _, monitor := range ofKind(list, "PodMonitor") {
+		for _, endpoint := range monitor.Spec.PodMetricsEndpoints {
+			if endpoint.Port != "admin" || (endpoint.Scheme == "https") != loaded.Admin.TLS.Enabled() {
+				fault("the PodMonitor asks port %s by %q, and the admin page has TLS: %v", endpoint.Port, endpoint.Scheme, loaded.Admin.TLS.Enabled())
+			}
 		}
 	}
 	for _, service := range ofKind(list, "Service") {
