@@ -395,3 +395,49 @@ func TestComposeOpensNothing(t *testing.T) {
 		t.Errorf("%d published ports, want those of three routers, Prometheus and Grafana", published)
 	}
 }
+
+// TestChartSharesTheTokenOfWorkers: the router and the application read the token of app.token_file from the same Secret; without one
+// neither hears of a token.
+func TestChartSharesTheTokenOfWorkers(t *testing.T) {
+	tool(t, "helm") // skips early
+	orders := filepath.Join(charts(t), "orders")
+	for name, test := range map[string]struct {
+		values []string
+		file   string
+	}{
+		"no token": {nil, ""},
+		"a token":  {sets("secrets.appToken.secretName=orders-app", "secrets.appToken.key=worker"), "/etc/ringfence-secrets/app-token/worker"},
+	} {
+		rendered := accepts(t, helmTemplate(t, orders, test.values...))
+		var settings struct {
+			App struct {
+				TokenFile string `yaml:"token_file"`
+			}
+		}
+		if err := yaml.Unmarshal([]byte(routerOf(t, rendered)), &settings); err != nil {
+			t.Fatal(err)
+		}
+		pod := ofKind(parsed(t, rendered), "Deployment")[0].Spec.Template.Spec
+		router, application := pod.InitContainers[0], pod.Containers[0]
+		told := ""
+		for _, variable := range application.Env {
+			if variable.Name == "RINGFENCE_APP_TOKEN_FILE" {
+				told = variable.Value
+			}
+		}
+		if settings.App.TokenFile != test.file || told != test.file {
+			t.Errorf("%s: the router reads it from %q, and the application from %q, want %q", name, settings.App.TokenFile, told, test.file)
+		}
+		for _, c := range []container{router, application} {
+			mounted := slices.ContainsFunc(c.VolumeMounts, func(m volumeMount) bool {
+				return m.Name == "ringfence-app-token" && m.MountPath == filepath.Dir(told) && m.ReadOnly
+			})
+			if mounted != (test.file != "") {
+				t.Errorf("%s: container %s has it mounted: %v", name, c.Name, mounted)
+			}
+		}
+		if volume := strings.Contains(string(rendered), "- name: ringfence-app-token\n          secret:\n            secretName: orders-app\n"); volume != (test.file != "") {
+			t.Errorf("%s: the pod has the volume: %v", name, volume)
+		}
+	}
+}
