@@ -233,7 +233,7 @@ func (c *castle) testGossip(t *testing.T) {
 		cfg.Group, cfg.Name, cfg.Listen, cfg.Seeds, cfg.SecretKeys = group, "stranger", ip+":18652", []string{c.ip + ":18652"}, keys
 		registry := prometheus.NewRegistry()
 		g, err := membership.New(cfg, membership.Member{Inc: ownership.Incarnation{1}, GRPCAddr: ip + ":18651"},
-			nil, func(membership.Evidence) {}, slog.New(slog.DiscardHandler), membership.NewMetrics(registry))
+			nil, func(membership.Evidence) {}, nil, slog.New(slog.DiscardHandler), membership.NewMetrics(registry))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,6 +49,8 @@ func membersTable(p *page, m report.Members) {
 		if s := one.Status; s != nil {
 			row = append(row, s.Phase, ready(s), fmt.Sprintf("%d/%d", s.Gates.Open, one.Partitions), seconds(s.LeaseSeconds),
 				strconv.Itoa(s.Events.Unsettled), seconds(s.Events.OldestSeconds), s.Epoch, s.Position, s.Version)
+		} else if one.Unnamed {
+			row = append(row, "not asked")
 		} else {
 			row = append(row, "no answer")
 		}
@@ -269,6 +271,9 @@ const unknown report.Verdict = "unknown"
 func judge(m report.Members) []judged {
 	all := []judged{}
 	for _, one := range m.Members {
+		if one.Unnamed { // it owns nothing
+			continue
+		}
 		j := judged{Member: one.Name, Verdict: unknown, Reasons: []string{"it does not answer: " + one.Error}}
 		if one.Status != nil {
 			j.Verdict, j.Reasons = one.Status.Verdict()

@@ -202,6 +202,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 			return b.source(from, sourceMetrics, log)
 		},
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
+		GossipDoor: doors.NewDoor("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
 		Registry:   registry, Log: log, Sight: sight,
 	}
 	claims, err := newClaims(cfg, b, registry, log)

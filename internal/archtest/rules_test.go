@@ -101,10 +101,10 @@ var arrows = map[string]arrow{
 		[]string{"client", "internal/clock", "internal/event", "internal/journal", "internal/pulsaradmin", "internal/witness", "proto"},
 		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
 	},
-	"bench":                {anything, "drives the whole house from outside"},
-	"chaos":                {anything, "drives the whole house from outside"},
-	"e2e":                  {anything, "drives the whole house from outside"},
-	"internal/archtest":    {nil, "reads files"},
+	"bench":             {anything, "drives the whole house from outside"},
+	"chaos":             {anything, "drives the whole house from outside"},
+	"e2e":               {anything, "drives the whole house from outside"},
+	"internal/archtest": {nil, "reads files"},
 }
 
 var libraries = []only{

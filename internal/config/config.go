@@ -126,6 +126,8 @@ type Gossip struct {
 
 	Insecure bool // allows gossip.listen beyond loopback without keys: then only the network keeps strangers away
 
+	ConnectionsMax int // connections at once; more are closed
+
 	membership.Config
 }
 
@@ -207,7 +209,7 @@ func Default() Config {
 		Key:        Key{From: "message_key", Missing: "reject"},
 		App:        App{Listen: "127.0.0.1:16650", Socket: doors.DefaultSocket(), ConnectionsMax: 64, Config: app.DefaultConfig()},
 		Peer:       Peer{Listen: "0.0.0.0:16651", ConnectionsMax: 1024, Config: forward.DefaultConfig()},
-		Gossip:     Gossip{Config: membership.DefaultConfig()},
+		Gossip:     Gossip{ConnectionsMax: 64, Config: membership.DefaultConfig()},
 		Admin:      DefaultAdmin(),
 		Debug:      Debug{Listen: "off"},
 		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},

@@ -100,7 +100,7 @@ func (c Config) validateDoors() error {
 	for _, m := range []struct {
 		key string
 		max int
-	}{{"app.connections_max", c.App.ConnectionsMax}, {"peer.connections_max", c.Peer.ConnectionsMax}, {"admin.connections_max", c.Admin.ConnectionsMax}} {
+	}{{"app.connections_max", c.App.ConnectionsMax}, {"peer.connections_max", c.Peer.ConnectionsMax}, {"gossip.connections_max", c.Gossip.ConnectionsMax}, {"admin.connections_max", c.Admin.ConnectionsMax}} {
 		if m.max < 1 {
 			bad("%s = %d, want 1 or more", m.key, m.max)
 		}

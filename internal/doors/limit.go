@@ -46,31 +46,55 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		connections: with.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ringfence_doors_connections",
-			Help: "Open connections, by door (app, peer, admin, debug).",
+			Help: "Open connections, by door (app, peer, gossip, admin, debug).",
 		}, []string{"door"}),
 		turnedAway: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_doors_turned_away_total",
-			Help: "Connections and requests that were turned away, by door and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain).",
+			Help: "Connections, requests and gossip that were turned away, by door and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain; for gossip also label, clear, too_large, member_name, member_address, members_full).",
 		}, []string{"door", "why"}),
 		lines: loglimit.NewMetrics(reg),
 	}
 }
 
-// Limit returns a listener with at most connectionsMax connections at once. What comes
-// beyond is closed at once: left to wait, it would keep the next one waiting too.
-func Limit(listener net.Listener, door string, connectionsMax int, metrics *Metrics) net.Listener {
-	return &limited{
-		Listener: listener, connectionsMax: int64(connectionsMax),
-		open: metrics.connections.WithLabelValues(door), refused: metrics.turnedAway.WithLabelValues(door, full),
+// Door bounds the connections to one listener, and counts what is turned away there.
+type Door struct {
+	name           string
+	connectionsMax int64
+	count          atomic.Int64
+	metrics        *Metrics
+}
+
+// NewDoor returns a door for at most connectionsMax connections at once.
+func NewDoor(name string, connectionsMax int, metrics *Metrics) *Door {
+	return &Door{name: name, connectionsMax: int64(connectionsMax), metrics: metrics}
+}
+
+// Admit returns conn, which has a place until it is closed. Beyond the limit it closes
+// conn at once and returns false: left to wait, it would keep the next one waiting too.
+func (d *Door) Admit(conn net.Conn) (net.Conn, bool) {
+	if d.count.Add(1) > d.connectionsMax {
+		d.count.Add(-1)
+		d.Refuse(full)
+		_ = conn.Close()
+		return nil, false
 	}
+	open := d.metrics.connections.WithLabelValues(d.name)
+	open.Inc()
+	return &counted{Conn: conn, gone: sync.OnceFunc(func() { d.count.Add(-1); open.Dec() })}, true
+}
+
+// Refuse counts something that was turned away. why is a constant of the program.
+func (d *Door) Refuse(why string) { d.metrics.turnedAway.WithLabelValues(d.name, why).Inc() }
+
+// Limit returns a listener with at most connectionsMax connections at once, see [Door.Admit].
+func Limit(listener net.Listener, door string, connectionsMax int, metrics *Metrics) net.Listener {
+	return &limited{Listener: listener, door: NewDoor(door, connectionsMax, metrics)}
 }
 
 type limited struct {
 	net.Listener
-	connectionsMax int64
-	count          atomic.Int64
-	open           prometheus.Gauge
-	refused        prometheus.Counter
+
+	door *Door
 }
 
 // Accept implements net.Listener.
@@ -80,14 +104,9 @@ func (l *limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.count.Add(1) > l.connectionsMax {
-			l.count.Add(-1)
-			l.refused.Inc()
-			_ = conn.Close()
-			continue
+		if placed, ok := l.door.Admit(conn); ok {
+			return placed, nil
 		}
-		l.open.Inc()
-		return &counted{Conn: conn, gone: sync.OnceFunc(func() { l.count.Add(-1); l.open.Dec() })}, nil
 	}
 }
 

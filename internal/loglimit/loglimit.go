@@ -49,6 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 type Limit struct {
 	log        *slog.Logger
 	every      time.Duration
+	burst      int
 	suppressed prometheus.Counter
 
 	mu   sync.Mutex
@@ -58,14 +59,20 @@ type Limit struct {
 // New returns a limit for the lines of one kind, which go to log. source is a constant
 // of the program that names the kind in the metric.
 func New(log *slog.Logger, source string, every time.Duration, metrics *Metrics) *Limit {
-	return &Limit{log: log, every: every, suppressed: metrics.suppressed.WithLabelValues(source)}
+	return NewBurst(log, source, every, 1, metrics)
+}
+
+// NewBurst is New for lines that come a few at once, as when several members start: burst
+// of them pass, and then one in each interval.
+func NewBurst(log *slog.Logger, source string, every time.Duration, burst int, metrics *Metrics) *Limit {
+	return &Limit{log: log, every: every, burst: burst, suppressed: metrics.suppressed.WithLabelValues(source)}
 }
 
 // Line reports whether a line may be written now, and returns the logger for it.
 // Whoever writes none after all has used up the interval.
 func (l *Limit) Line() (log *slog.Logger, due bool) {
 	l.mu.Lock()
-	held, due := l.gate.pass(clock.Now(), l.every)
+	held, due := l.gate.pass(clock.Now(), l.every, l.burst)
 	l.mu.Unlock()
 	switch {
 	case !due:
@@ -80,17 +87,21 @@ func (l *Limit) Line() (log *slog.Logger, due bool) {
 // gate is the pure part of a Limit.
 type gate struct {
 	began bool
-	last  clock.Instant // when the last line passed
-	held  uint64        // lines held back since
+	paid  clock.Instant // until when the lines that passed have used up their intervals
+	held  uint64        // lines held back since the last one that passed
 }
 
 // pass reports whether a line passes at now, and how many were held back since the last.
-func (g *gate) pass(now clock.Instant, every time.Duration) (held uint64, due bool) {
-	if g.began && now.Sub(g.last) < every {
+func (g *gate) pass(now clock.Instant, every time.Duration, burst int) (held uint64, due bool) {
+	if g.began && g.paid.Sub(now) > time.Duration(burst-1)*every {
 		g.held++
 		return 0, false
 	}
+	paid := now
+	if g.began {
+		paid = max(paid, g.paid)
+	}
 	held = g.held
-	*g = gate{began: true, last: now}
+	*g = gate{began: true, paid: paid.Add(every)}
 	return held, true
 }

@@ -29,9 +29,31 @@ func TestGate(t *testing.T) {
 		{at: 21 * time.Second},
 		{at: time.Hour, held: 1, due: true},
 	} {
-		held, due := g.pass(clock.Instant(step.at), every)
+		held, due := g.pass(clock.Instant(step.at), every, 1)
 		if held != step.held || due != step.due {
 			t.Errorf("at %v: %d held back, due %v; want %d, %v", step.at, held, due, step.held, step.due)
+		}
+	}
+}
+
+// A burst passes, then one line in each interval, and the burst comes back with the time.
+func TestGateWithABurst(t *testing.T) {
+	const every = time.Second
+	var g gate
+	passed := func(at time.Duration, lines int) (n int) {
+		for range lines {
+			if _, due := g.pass(clock.Instant(at), every, 3); due {
+				n++
+			}
+		}
+		return n
+	}
+	for _, step := range []struct {
+		at   time.Duration
+		want int
+	}{{0, 3}, {999 * time.Millisecond, 0}, {time.Second, 1}, {3 * time.Second, 2}, {time.Hour, 3}} {
+		if got := passed(step.at, 100); got != step.want {
+			t.Errorf("at %v %d of 100 lines pass, want %d", step.at, got, step.want)
 		}
 	}
 }
@@ -71,7 +93,7 @@ func TestTheNextLineTellsHowMany(t *testing.T) {
 	for range 7 {
 		limit.Line()
 	}
-	limit.gate.last = limit.gate.last.Add(-time.Hour)
+	limit.gate.paid = limit.gate.paid.Add(-time.Hour)
 	log, due := limit.Line()
 	if !due {
 		t.Fatal("an hour later no line is due")

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // Config of a [Gossip].
@@ -50,6 +52,10 @@ type Config struct {
 	RejoinInterval time.Duration // between attempts to reach known members that gossip misses
 	RejoinsMax     int           // addresses tried in one such attempt
 	LeaveTimeout   time.Duration // for the farewell to go out
+
+	// StrangersMax is how many members that the control log does not name gossip may know at
+	// once. Those that it names have a place always. With ownership.mode gossip all others are strangers.
+	StrangersMax int
 }
 
 // DefaultConfig returns the timings of the protocol, without group, name and seeds.
@@ -71,6 +77,7 @@ func DefaultConfig() Config {
 		RejoinInterval:   5 * time.Second,
 		RejoinsMax:       16,
 		LeaveTimeout:     time.Second,
+		StrangersMax:     256,
 	}
 }
 
@@ -78,7 +85,9 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	v := validator{}
 	v.need(c.Group != "" && len(c.Group) <= memberlist.LabelMaxSize, "Group = %q, want 1 … %d bytes", c.Group, memberlist.LabelMaxSize)
-	v.need(c.Name != "", "Name is empty")
+	if err := untrusted.Name(c.Name); err != nil {
+		v.need(false, "Name = %q: %v", c.Name, err)
+	}
 	c.validateAddresses(&v)
 	for i, key := range c.SecretKeys {
 		v.need(memberlist.ValidateKey(key) == nil, "SecretKeys[%d] has %d bytes, want 16, 24 or 32", i, len(key))
@@ -110,6 +119,7 @@ func (c Config) Validate() error {
 		{"GossipNodes", c.GossipNodes},
 		{"AwarenessMax", c.AwarenessMax},
 		{"RejoinsMax", c.RejoinsMax},
+		{"StrangersMax", c.StrangersMax},
 	} {
 		v.need(f.n >= 1, "%s = %d, want >= 1", f.name, f.n)
 	}

@@ -14,8 +14,10 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/loglimit"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // healthInterval is how often this node's own health is looked at.
@@ -31,6 +33,9 @@ type Gossip struct {
 	log     *slog.Logger
 	metrics *Metrics
 	roster  *roster
+	door    Door
+
+	evidence, ignored, refused *loglimit.Limit // of the lines about each
 
 	ready chan struct{}          // closed when list may be used and GossipAddr is known
 	list  *memberlist.Memberlist // written before ready is closed
@@ -50,7 +55,8 @@ type Gossip struct {
 //
 // report is called by one goroutine of Run for each change; it must not block. It
 // hears of other members only. Changes that undo each other at once may be left out.
-func New(cfg Config, self Member, ours identity.Identity, report func(Evidence), log *slog.Logger, metrics *Metrics) (*Gossip, error) {
+// door may be nil: then connections are not bounded, and what is turned away is not counted.
+func New(cfg Config, self Member, ours identity.Identity, report func(Evidence), door Door, log *slog.Logger, metrics *Metrics) (*Gossip, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -59,16 +65,25 @@ func New(cfg Config, self Member, ours identity.Identity, report func(Evidence),
 	if err != nil {
 		return nil, err
 	}
+	if door == nil {
+		door = noDoor{}
+	}
+	log = log.With("component", "membership")
 	g := &Gossip{
 		cfg:     cfg,
 		self:    self,
 		meta:    meta,
 		report:  report,
-		log:     log.With("component", "membership"),
+		log:     log,
 		metrics: metrics,
-		roster:  newRoster(),
+		door:    door,
 		ready:   make(chan struct{}),
+
+		evidence: loglimit.NewBurst(log, "gossip_evidence", evidenceEvery, evidenceBurst, metrics.lines),
+		ignored:  loglimit.New(log, "gossip_ignored", refusedEvery, metrics.lines),
+		refused:  loglimit.New(log, "gossip_refused", refusedEvery, metrics.lines),
 	}
+	g.roster = newRoster(gossipName(self), cfg.StrangersMax, g.refuse)
 	if g.settings, err = newSettings(self, ours, metrics, g.log); err != nil {
 		return nil, err
 	}
@@ -113,9 +128,16 @@ func (g *Gossip) listen() error {
 	g.ring = cfg.Keyring
 	cfg.Name = gossipName(g.self)
 	cfg.Delegate, cfg.Events, cfg.Ping = delegate{meta: g.meta, settings: g.settings.encoded, merge: g.settings.merge}, g.roster, g.roster
-	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) })
+	cfg.Alive = g.roster
+	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) }, g.metrics)
+	transport, err := newTransport(cfg, g.door, g.refused)
+	if err != nil {
+		return fmt.Errorf("membership: listen on %s: %w", g.cfg.Listen, err)
+	}
+	cfg.Transport = transport
 	list, err := memberlist.Create(cfg)
 	if err != nil {
+		_ = transport.Shutdown() // it may have been done
 		return fmt.Errorf("membership: listen on %s: %w", g.cfg.Listen, err)
 	}
 	g.list = list
@@ -141,6 +163,19 @@ func (g *Gossip) Addr() string {
 // Members returns the other members that gossip believes alive or suspect, by name
 // and incarnation. The slice must not be written to.
 func (g *Gossip) Members() []Member { return *g.members.Load() }
+
+// refuse counts and now and then logs a node that memberlist does not get to know.
+func (g *Gossip) refuse(why refusal, name string) {
+	g.door.Refuse(string(why))
+	if log, due := g.refused.Line(); due {
+		log.Warn("gossip refused", "reason", string(why), "member", untrusted.Text(name))
+	}
+}
+
+// SetNamed says which incarnations the control log names, and the ip:port of their gossip.
+// They have a place in gossip however many strangers there are, and only at that address.
+// The map must not be written to any more.
+func (g *Gossip) SetNamed(named map[ownership.Incarnation]string) { g.roster.setNamed(named) }
 
 // SetKnown says which members the control log knows. Those that gossip does not know
 // are contacted every RejoinInterval.
@@ -245,7 +280,9 @@ func (w *watcher) came(name string, n node) reported {
 	m, err := decodeMember(name, n.addr, n.meta)
 	if err != nil {
 		w.gossip.metrics.bad.Inc()
-		w.gossip.log.Warn("gossip node ignored", "member", name, "error", err)
+		if log, due := w.gossip.ignored.Line(); due {
+			log.Warn("gossip node ignored", "member", untrusted.Text(name), "error", err)
+		}
 		return reported{ignored: true}
 	}
 	w.say(Alive, m)
@@ -254,7 +291,9 @@ func (w *watcher) came(name string, n node) reported {
 
 func (w *watcher) say(kind Kind, m Member) {
 	w.gossip.metrics.evidence.WithLabelValues(kind.String()).Inc()
-	w.gossip.log.Info("evidence", "kind", kind.String(), "peer", m.Name, "incarnation", m.Inc, "address", m.GossipAddr)
+	if log, due := w.gossip.evidence.Line(); due {
+		log.Info("evidence", "kind", kind.String(), "peer", m.Name, "incarnation", m.Inc, "address", m.GossipAddr)
+	}
 	w.gossip.report(Evidence{Kind: kind, Member: m})
 }
 

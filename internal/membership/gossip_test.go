@@ -267,7 +267,7 @@ func TestAddressTaken(t *testing.T) {
 	a := startNode(t, testConfig("a"))
 	cfg := testConfig("b")
 	cfg.Listen = a.gossip.Addr()
-	b, err := New(cfg, Member{Inc: newInc()}, nil, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
+	b, err := New(cfg, Member{Inc: newInc()}, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	cfg := testConfig("a")
 	cfg.Seeds = []string{witness.gossip.Addr()}
 	inc := newInc()
-	a, err := New(cfg, Member{Inc: inc}, nil, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry()))
+	a, err := New(cfg, Member{Inc: inc, GRPCAddr: "127.0.0.1:1665"}, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,6 +348,11 @@ func startNodeWith(t *testing.T, cfg Config, log *slog.Logger) *testNode {
 // startNodeOf starts a member whose router has these settings.
 func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog.Logger) *testNode {
 	t.Helper()
+	return startNodeBehind(t, cfg, settings, nil, log)
+}
+
+func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, door Door, log *slog.Logger) *testNode {
+	t.Helper()
 	n := &testNode{
 		settings: settings,
 		name:     cfg.Name, inc: newInc(), grpcAddr: "127.0.0.1:1665", cfg: cfg,
@@ -355,7 +360,7 @@ func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog
 		heard: make(map[ownership.Incarnation][]Kind),
 	}
 	var err error
-	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, log, NewMetrics(prometheus.NewRegistry()))
+	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, door, log, NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,26 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/untrusted"
+)
+
+// Log lines of memberlist and of what a stranger does to it: so many at once, and then
+// one in each interval.
+const (
+	libraryEvery = 10 * time.Second // of one kind
+	refusedEvery = 10 * time.Second
+	debugEvery   = 100 * time.Millisecond
+	debugBurst   = 100
+
+	evidenceEvery = 5 * time.Second
+	evidenceBurst = 32
+
+	libraryTextMax = 300 // bytes of a line that are shown
 )
 
 // newLogger returns a logger for memberlist that writes to slog, and calls suspect
@@ -13,14 +32,51 @@ import (
 // memberlist has callbacks for members that come and go, but none for suspicion:
 // its log line is the only sign, seconds before the member is declared dead. A test
 // holds the wording; without the line we would merely learn of deaths later.
-func newLogger(to *slog.Logger, suspect func(name string)) *log.Logger {
-	return log.New(lineWriter{to: to, suspect: suspect}, "", 0)
+//
+// Anybody who reaches the port can cause such lines: those of each kind are limited.
+func newLogger(to *slog.Logger, suspect func(name string), metrics *Metrics) *log.Logger {
+	w := lineWriter{to: to, suspect: suspect, metrics: metrics, warnings: make(map[string]*loglimit.Limit)}
+	for _, k := range lineKinds {
+		w.warnings[k.kind] = loglimit.New(to, "memberlist_"+k.kind, libraryEvery, metrics.lines)
+	}
+	w.warnings[otherLines] = loglimit.New(to, "memberlist_"+otherLines, libraryEvery, metrics.lines)
+	w.debug = loglimit.NewBurst(to, "memberlist_debug", debugEvery, debugBurst, metrics.lines)
+	return log.New(w, "", 0)
+}
+
+// lineKinds are the kinds of memberlist's warnings, each by what its lines contain; the
+// first that fits counts.
+var lineKinds = []struct {
+	kind     string
+	contains []string
+}{
+	{"decrypt", []string{"ecrypt packet", "ecryption", "no installed keys", "not encrypted", "is encrypted"}},
+	{"refused", []string{"ignoring alive", "Ignoring an alive", "Rejected", string(refusedMembers), "membership: refused"}},
+	{"conflict", []string{"Conflicting address", "Refuting", "unexpected node"}},
+	{"overflow", []string{"queue full", "Too many pending"}},
+	{"malformed", []string{"decode", "decompress", "truncated", "checksum", "not supported", "msgType", "label", "missing message type", "too short"}},
+	{"stream", []string{"failed to receive", "Failed to receive", "Failed to read", "Failed push/pull", "Failed fallback", "Push/Pull", "Failed to push", "Failed to send"}},
+	{"probe", []string{"acks received", "Was able to connect", "probe"}},
+}
+
+const otherLines = "other"
+
+func kindOf(text string) string {
+	for _, k := range lineKinds {
+		if slices.ContainsFunc(k.contains, func(part string) bool { return strings.Contains(text, part) }) {
+			return k.kind
+		}
+	}
+	return otherLines
 }
 
 // lineWriter is called once per line.
 type lineWriter struct {
-	to      *slog.Logger
-	suspect func(name string)
+	to       *slog.Logger
+	suspect  func(name string)
+	metrics  *Metrics
+	warnings map[string]*loglimit.Limit // by kind
+	debug    *loglimit.Limit
 }
 
 // memberlist's line about a probe that nobody answered: prefix, name, suffix.
@@ -36,7 +92,17 @@ func (w lineWriter) Write(line []byte) (int, error) {
 			w.suspect(name)
 		}
 	}
-	w.to.Log(context.Background(), level, "memberlist", "text", text)
+	limit := w.debug
+	if level == slog.LevelWarn {
+		kind := kindOf(text)
+		w.metrics.library.WithLabelValues(kind).Inc()
+		limit = w.warnings[kind]
+	} else if !w.to.Enabled(context.Background(), slog.LevelDebug) {
+		return len(line), nil
+	}
+	if to, due := limit.Line(); due {
+		to.Log(context.Background(), level, "memberlist", "text", untrusted.Short(text, libraryTextMax))
+	}
 	return len(line), nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // Member is one incarnation of a member, as gossip knows it.
@@ -78,11 +79,25 @@ func decodeMember(gossipName, gossipAddr, meta string) (Member, error) {
 	copy(m.Inc[:], meta[1:])
 	m.GRPCAddr = meta[1+len(m.Inc):]
 	name, ok := strings.CutSuffix(gossipName, "/"+shortInc(m.Inc))
-	if !ok || name == "" || m.Inc.IsZero() {
+	if !ok || m.Inc.IsZero() {
 		return Member{}, errors.New("membership: name and incarnation do not match")
+	}
+	if err := untrusted.Name(name); err != nil {
+		return Member{}, fmt.Errorf("membership: name: %w", err)
+	}
+	if err := untrusted.Address(m.GRPCAddr); err != nil {
+		return Member{}, fmt.Errorf("membership: gRPC address: %w", err)
 	}
 	m.Name = name
 	return m, nil
+}
+
+// incarnation is what a node's metadata begins with, whether or not the rest can be read.
+func incarnation(meta string) (inc ownership.Incarnation) {
+	if len(meta) >= 1+len(inc) && meta[0] == metaVersion {
+		copy(inc[:], meta[1:])
+	}
+	return inc
 }
 
 // gossipName makes each incarnation a node of its own.

@@ -16,9 +16,9 @@ import (
 func TestMetaRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		self := Member{
-			Name:       rapid.StringN(1, 40, 80).Draw(t, "name"),
+			Name:       rapid.StringMatching(`[A-Za-z0-9._-]{1,80}`).Draw(t, "name"),
 			Inc:        ownership.Incarnation(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "inc")),
-			GRPCAddr:   rapid.StringN(0, 100, 200).Draw(t, "grpc"),
+			GRPCAddr:   rapid.StringMatching(`[a-z0-9.-]{1,100}:[1-9][0-9]{0,3}`).Draw(t, "grpc"),
 			GossipAddr: "127.0.0.1:1",
 		}
 		if self.Inc.IsZero() {
@@ -55,6 +55,15 @@ func TestDecodeMemberRefuses(t *testing.T) {
 		"no name":             {"/" + shortInc(inc), string(good)},
 		"bare name":           {"n", string(good)},
 		"nobody":              {"n/0000000000000000", string(zero)},
+		"escape codes":        {"n\x1b[31m/" + shortInc(inc), string(good)},
+		"a name too long":     {strings.Repeat("n", 254) + "/" + shortInc(inc), string(good)},
+		"a slash":             {"n/m/" + shortInc(inc), string(good)},
+		"no gRPC address":     {name, string(good[:17])},
+		"a socket":            {name, string(good[:17]) + "unix:/run/docker.sock"},
+		"another scheme":      {name, string(good[:17]) + "dns:///metadata:80"},
+		"no port":             {name, string(good[:17]) + "10.0.0.7"},
+		"port 0":              {name, string(good[:17]) + "10.0.0.7:0"},
+		"everybody":           {name, string(good[:17]) + "0.0.0.0:80"},
 	} {
 		if m, err := decodeMember(c.name, "", c.meta); err == nil {
 			t.Errorf("%s: accepted as %+v", what, m)
@@ -65,7 +74,7 @@ func TestDecodeMemberRefuses(t *testing.T) {
 // An address that gossip has no room for is refused at the start.
 func TestMetaTooLong(t *testing.T) {
 	self := Member{Inc: newInc(), GRPCAddr: strings.Repeat("x", 500)}
-	if _, err := New(testConfig("a"), self, nil, func(Evidence) {}, quiet(), NewMetrics(prometheus.NewRegistry())); err == nil {
+	if _, err := New(testConfig("a"), self, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry())); err == nil {
 		t.Error("a gRPC address of 500 bytes was accepted")
 	}
 }
@@ -73,7 +82,7 @@ func TestMetaTooLong(t *testing.T) {
 // Lines of memberlist keep their meaning: which are warnings, and which is suspicion.
 func TestLogLines(t *testing.T) {
 	var suspects []string
-	logger := newLogger(quiet(), func(name string) { suspects = append(suspects, name) })
+	logger := newLogger(quiet(), func(name string) { suspects = append(suspects, name) }, NewMetrics(prometheus.NewRegistry()))
 	logger.Printf("[INFO] memberlist: Suspect n1/00ff has failed, no acks received")
 	logger.Printf("[INFO] memberlist: Suspect of something else")
 	if len(suspects) != 1 || suspects[0] != "n1/00ff" {
@@ -105,6 +114,8 @@ func TestConfigValidate(t *testing.T) {
 	for field, spoil := range map[string]func(*Config){
 		"Group":          func(c *Config) { c.Group = "" },
 		"Name":           func(c *Config) { c.Name = "" },
+		"Name = ":        func(c *Config) { c.Name = "a/b" },
+		"StrangersMax":   func(c *Config) { c.StrangersMax = 0 },
 		"Listen":         func(c *Config) { c.Listen = "here" },
 		"Advertise":      func(c *Config) { c.Advertise = "0.0.0.0:1" },
 		"Advertise is":   func(c *Config) { c.Listen = "[::]:1" },

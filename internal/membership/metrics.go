@@ -3,6 +3,8 @@ package membership
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/loglimit"
 )
 
 // Metrics of a [Gossip].
@@ -16,7 +18,9 @@ type Metrics struct {
 
 	otherSettings prometheus.Counter
 
+	library    *prometheus.CounterVec
 	keyReloads *prometheus.CounterVec
+	lines      *loglimit.Metrics
 }
 
 // NewMetrics registers the metrics.
@@ -51,11 +55,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_membership_other_settings_total",
 			Help: "Exchanges with gossip nodes whose settings are not those of this group.",
 		}),
+		library: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_membership_library_warnings_total",
+			Help: "Warnings of the gossip library, by kind (decrypt, refused, conflict, overflow, malformed, stream, probe, other).",
+		}, []string{"kind"}),
+		lines: loglimit.NewMetrics(reg),
 		keyReloads: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_key_reloads_total",
 			Help: "Changes of the file with the gossip keys, by result (ok, failed).",
 		}, []string{"result"}),
 	}
 	m.keyReloads.WithLabelValues("failed") // seen from the first time on
+	for _, k := range lineKinds {
+		m.library.WithLabelValues(k.kind)
+	}
 	return m
 }

@@ -3,11 +3,18 @@ package membership
 import (
 	"maps"
 	"net"
+	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/untrusted"
 )
 
 // roster is what memberlist's callbacks have told, for Run's goroutine to look at.
@@ -18,19 +25,103 @@ import (
 type roster struct {
 	changed chan struct{} // cap 1
 
+	self         string // gossip name
+	strangersMax int
+	refuse       func(why refusal, name string)
+
 	mu    sync.Mutex
 	nodes map[string]node // alive or suspect, by gossip name; this node included
+
+	named     map[ownership.Incarnation]string // gossip addresses of those that the control log names
+	strangers int                              // nodes that are not named
+	gone      []goneStranger                   // strangers that left or died, which memberlist still keeps
 }
 
 // node is one gossip node.
 type node struct {
-	addr    string // ip:port
-	meta    string
-	suspect bool // it has not answered our newest probe
+	addr     string // ip:port
+	meta     string
+	suspect  bool // it has not answered our newest probe
+	stranger bool // the control log does not name it
 }
 
-func newRoster() *roster {
-	return &roster{changed: make(chan struct{}, 1), nodes: make(map[string]node)}
+// goneStranger counts until memberlist has forgotten it for sure.
+type goneStranger struct {
+	name  string
+	until clock.Instant
+}
+
+// goneFor is longer than memberlist keeps the dead, which is until it has gone through
+// all its nodes, half a minute after their end.
+const goneFor = 5 * time.Minute
+
+func newRoster(self string, strangersMax int, refuse func(why refusal, name string)) *roster {
+	return &roster{
+		changed: make(chan struct{}, 1), self: self, strangersMax: strangersMax, refuse: refuse,
+		nodes: make(map[string]node),
+	}
+}
+
+// setNamed says which incarnations the control log names, and where their gossip listens.
+func (r *roster) setNamed(named map[ownership.Incarnation]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.named, r.strangers = named, 0
+	for name, n := range r.nodes {
+		n.stranger = r.isStranger(name, n.meta)
+		r.nodes[name] = n
+		if n.stranger {
+			r.strangers++
+		}
+	}
+}
+
+func (r *roster) isStranger(name, meta string) bool {
+	_, named := r.named[incarnation(meta)]
+	return !named && name != r.self
+}
+
+// NotifyAlive implements memberlist.AliveDelegate: it decides which nodes memberlist gets to know.
+func (r *roster) NotifyAlive(n *memberlist.Node) error {
+	if n.Name == r.self {
+		return nil
+	}
+	r.mu.Lock()
+	why := r.judge(n, clock.Now())
+	r.mu.Unlock()
+	if why == "" {
+		return nil
+	}
+	r.refuse(why, n.Name)
+	return why
+}
+
+// judge returns why a node is refused, "" if it is not. What is named by the control log
+// comes first: it has a place however many strangers there are.
+func (r *roster) judge(n *memberlist.Node, now clock.Instant) refusal {
+	name, inc, ok := strings.Cut(n.Name, "/")
+	addr, known := netip.AddrFromSlice(n.Addr)
+	addr = addr.Unmap()
+	switch {
+	case !ok || len(inc) != len(shortInc(ownership.Incarnation{})) || untrusted.Name(name) != nil || untrusted.Name(inc) != nil || len(n.Meta) > memberlist.MetaMaxSize:
+		return refusedName
+	case !known || untrusted.Address(netip.AddrPortFrom(addr, n.Port).String()) != nil:
+		return refusedAddress
+	}
+	if at, ok := r.named[incarnation(string(n.Meta))]; ok {
+		if _, err := netip.ParseAddrPort(at); err == nil && at != addrOf(n) {
+			return refusedAddress
+		}
+		return ""
+	}
+	if _, ok := r.nodes[n.Name]; ok {
+		return ""
+	}
+	r.gone = slices.DeleteFunc(r.gone, func(g goneStranger) bool { return g.until.Before(now) })
+	if r.strangers >= r.strangersMax || r.strangers+len(r.gone) >= 2*r.strangersMax {
+		return refusedMembers
+	}
+	return ""
 }
 
 // snapshot returns a copy of the nodes.
@@ -48,7 +139,18 @@ func (r *roster) len() int {
 
 // NotifyJoin implements memberlist.EventDelegate.
 func (r *roster) NotifyJoin(n *memberlist.Node) {
-	r.change(func() { r.nodes[n.Name] = node{addr: addrOf(n), meta: string(n.Meta)} })
+	r.change(func() {
+		if r.nodes[n.Name].stranger {
+			r.strangers--
+		}
+		meta := string(n.Meta)
+		stranger := r.isStranger(n.Name, meta)
+		if stranger {
+			r.strangers++
+		}
+		r.nodes[n.Name] = node{addr: addrOf(n), meta: meta, stranger: stranger}
+		r.gone = slices.DeleteFunc(r.gone, func(g goneStranger) bool { return g.name == n.Name })
+	})
 }
 
 // NotifyUpdate implements memberlist.EventDelegate.
@@ -56,7 +158,13 @@ func (r *roster) NotifyUpdate(n *memberlist.Node) { r.NotifyJoin(n) }
 
 // NotifyLeave implements memberlist.EventDelegate. It does not tell a leave from a death.
 func (r *roster) NotifyLeave(n *memberlist.Node) {
-	r.change(func() { delete(r.nodes, n.Name) })
+	r.change(func() {
+		if r.nodes[n.Name].stranger {
+			r.strangers--
+			r.gone = append(r.gone, goneStranger{n.Name, clock.Now().Add(goneFor)})
+		}
+		delete(r.nodes, n.Name)
+	})
 }
 
 // AckPayload implements memberlist.PingDelegate.

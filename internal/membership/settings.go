@@ -3,20 +3,20 @@ package membership
 import (
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
 const (
 	settingsBytesMax = 64 << 10         // of the settings that another node tells
 	settingsLogEvery = 10 * time.Second // between two lines about settings that differ: anybody may send them
-	namesShownMax    = 128              // bytes of another node's name in such a line
+	reasonShownMax   = 2 << 10          // bytes of the difference in such a line
 )
 
 // settings compares the settings on which a group must agree with those that others tell in gossip. What
@@ -25,14 +25,11 @@ type settings struct {
 	ours    identity.Identity
 	encoded []byte
 	metrics *Metrics
-	log     *slog.Logger
-
-	mu     sync.Mutex
-	logged clock.Instant
+	lines   *loglimit.Limit
 }
 
 func newSettings(self Member, ours identity.Identity, metrics *Metrics, log *slog.Logger) (*settings, error) {
-	s := &settings{ours: ours, metrics: metrics, log: log}
+	s := &settings{ours: ours, metrics: metrics, lines: loglimit.New(log, "gossip_settings", settingsLogEvery, metrics.lines)}
 	hello := &peerv1.Hello{Member: self.Name, Incarnation: self.Inc[:]}
 	for _, one := range ours {
 		hello.Identity = append(hello.Identity, &peerv1.Setting{Name: one.Name, Value: one.Value})
@@ -64,20 +61,8 @@ func (s *settings) merge(told []byte) {
 	}
 	if differ := s.ours.Against(theirs); len(differ) > 0 {
 		s.metrics.otherSettings.Inc()
-		if s.mayLog() {
-			s.log.Warn("gossip node with other settings", "member", hello.GetMember()[:min(len(hello.GetMember()), namesShownMax)], "reason", differ.String())
+		if log, due := s.lines.Line(); due {
+			log.Warn("gossip node with other settings", "member", untrusted.Text(hello.GetMember()), "reason", untrusted.Short(differ.String(), reasonShownMax))
 		}
 	}
-}
-
-// mayLog reports whether a line is due.
-func (s *settings) mayLog() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := clock.Now()
-	if s.logged != 0 && now.Sub(s.logged) < settingsLogEvery {
-		return false
-	}
-	s.logged = now
-	return true
 }

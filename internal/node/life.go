@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,10 +27,11 @@ type life struct {
 	key     ed25519.PrivateKey // of this incarnation alone, and never kept
 	gossip  *membership.Gossip
 	driver  *driver
-	pulse   pulse   // of driver
-	asked   *asked  // what it drives; nil with Mode Gossip
-	decides machine // beneath both
-	others  hearsay // who decides, with Mode Gossip
+	pulse   pulse                     // of driver
+	asked   *asked                    // what it drives; nil with Mode Gossip
+	decides machine                   // beneath both
+	others  hearsay                   // who decides, with Mode Gossip
+	named   atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
 
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
@@ -77,7 +79,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
-	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.Log, n.gossipMetrics); err != nil {
+	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.GossipDoor, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -144,7 +146,7 @@ func (l *life) drive(decides machine, log controlLog) {
 	l.decides = decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.asked = newAsked(m)
-		decides = l.asked
+		decides = &naming{machine: l.asked, state: m.State, publish: l.setNamed}
 	}
 	l.pulse.machine = decides
 	l.driver = newDriver(&l.pulse, log, l, l.node.noted, l.node.reach.changes)
@@ -174,6 +176,9 @@ func (l *life) obey(ctx context.Context, s *stay) {
 
 // hear takes what gossip says about another member.
 func (l *life) hear(e membership.Evidence) {
+	if !l.trusts(e.Member) {
+		return
+	}
 	l.others.heard(e)
 	l.node.reach.gossip(e) // wakes the driver
 }

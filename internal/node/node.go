@@ -104,6 +104,8 @@ type Parts struct {
 	// Claims says whether the subscription is this group's; nil: nobody asks. Run runs it.
 	Claims *claim.Keeper
 
+	GossipDoor membership.Door // bounds the connections of gossip; nil: nothing does
+
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 	Sight    pipeline.Sight // how single events are shown, in Log and in traces; its zero value is fine

@@ -88,6 +88,17 @@ func (r *reach) list(peers []forward.PeerAddress) {
 	r.wake()
 }
 
+// keep forgets incarnations that the control log does not name any more.
+func (r *reach) keep(named directory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for inc := range r.peers {
+		if _, ok := named[inc]; !ok && !r.listed[inc] {
+			delete(r.peers, inc)
+		}
+	}
+}
+
 // changes returns what the machine has not been told. About whom nothing is known any
 // more is forgotten, so that a long life with many restarts around it does not fill
 // the memory.

@@ -169,7 +169,7 @@ func (s *speaker) Partitions(ctx context.Context) report.Partitions {
 	return all
 }
 
-// Members implements report.Local: this node, who is in its table, and whom gossip knows.
+// Members implements report.Local: this node, the members of its table, and those that gossip knows.
 func (s *speaker) Members() []report.Member {
 	n := s.node
 	self := *n.self.Load()
@@ -198,7 +198,12 @@ func (s *speaker) Members() []report.Member {
 	add(n.cfg.Name, self, n.cfg.PeerAddr, 0, false)
 	if l := n.life.Load(); l != nil {
 		for _, m := range l.gossip.Members() {
-			add(m.Name, m.Inc, m.GRPCAddr, 0, false)
+			if named, ok := l.nameOf(m.Inc); ok {
+				add(named.Name, m.Inc, named.GRPCAddr, 0, false)
+			} else if !seen[m.Inc] {
+				add(m.Name, m.Inc, m.GRPCAddr, 0, false)
+				members[len(members)-1].Unnamed = n.cfg.Mode != Gossip
+			}
 		}
 	}
 	slices.SortStableFunc(members, func(a, b report.Member) int { return cmp.Compare(a.Name, b.Name) })

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/ringfence/router/internal/event"
+	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 	"github.com/ringfence/router/ring"
 )
 
@@ -63,7 +64,7 @@ func (g *Group) status(ctx context.Context, m Member) (Status, error) {
 		return g.local.Status(), nil
 	}
 	var status Status
-	err := g.peers.ask(ctx, m.Address, aboutStatus, "", &status)
+	err := g.ask(ctx, m, aboutStatus, "", &status)
 	return status, err
 }
 
@@ -77,8 +78,20 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 		return g.local.Partitions(ctx), nil
 	}
 	var partitions Partitions
-	err = g.peers.ask(ctx, m.Address, aboutPartitions, "", &partitions)
+	err = g.ask(ctx, m, aboutPartitions, "", &partitions)
 	return partitions, err
+}
+
+// errUnnamed says why a member was not asked.
+var errUnnamed = errors.New("report: not asked: gossip alone knows it, and the control log does not name it")
+
+// ask asks a member that the control log names. Addresses that gossip alone tells are
+// dialed by nobody: anybody may have put them there.
+func (g *Group) ask(ctx context.Context, m Member, about reportv1.Subject, key event.Key, word any) error {
+	if m.Unnamed {
+		return errUnnamed
+	}
+	return g.peers.ask(ctx, m.Address, about, key, word)
 }
 
 // find returns the member of a name: of several incarnations the one in the table.
@@ -92,8 +105,10 @@ func (g *Group) find(name string) (Member, error) {
 		}
 		names = append(names, m.Name)
 	}
-	if i := slices.IndexFunc(members, match); i >= 0 {
-		return members[i], nil
+	for _, unnamed := range []bool{false, true} {
+		if i := slices.IndexFunc(members, func(m Member) bool { return match(m) && m.Unnamed == unnamed }); i >= 0 {
+			return members[i], nil
+		}
 	}
 	return Member{}, fmt.Errorf("%w %q: there are %s", ErrUnknownMember, name, strings.Join(slices.Compact(names), ", "))
 }
@@ -121,7 +136,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	if m, token := g.local.Owner(ring.Partition(answer.Partition)); m != nil {
 		answer.Owner, answer.OwnerAddress, answer.Token, owner = m.Name, m.Address, token, m.Incarnation
 	}
-	members := g.local.Members()
+	members := slices.DeleteFunc(g.local.Members(), func(m Member) bool { return m.Unnamed })
 	slices.SortStableFunc(members, func(a, b Member) int { return rank(a, owner) - rank(b, owner) })
 	words := make([]KeyAt, len(members))
 	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
@@ -138,7 +153,7 @@ func (g *Group) key(ctx context.Context, m Member, key event.Key) KeyAt {
 		return g.local.Key(ctx, key)
 	}
 	var word KeyAt
-	if err := g.peers.ask(ctx, m.Address, aboutKey, key, &word); err != nil {
+	if err := g.ask(ctx, m, aboutKey, key, &word); err != nil {
 		return KeyAt{Speaker: Speaker{Member: m.Name, Incarnation: m.Incarnation}, Error: err.Error()}
 	}
 	return word

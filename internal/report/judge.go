@@ -14,16 +14,26 @@ const (
 	ModeStrict      = "strict"
 )
 
+// unnamedShownMax is how many names are shown of members that gossip alone knows.
+const unnamedShownMax = 3
+
 // Disagreements tells in sentences what the words of the members differ in, and who
 // gave none; nothing when all agree. Members read the control log one by one, so for a
 // moment after each change they are at different epochs: only what lasts is a fault.
 func Disagreements(m Members) []string {
 	found := []string{}
 	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	var unnamed []string
 	for _, one := range m.Members {
-		if one.Error != "" {
+		switch {
+		case one.Unnamed:
+			unnamed = append(unnamed, one.Name)
+		case one.Error != "":
 			say("%s does not answer: %s", one.Name, one.Error)
 		}
+	}
+	if n := len(unnamed); n > 0 {
+		say("gossip knows %s that the control log does not name, as %s: just starting, or a stranger", Plural(n, "member"), strings.Join(unnamed[:min(n, unnamedShownMax)], ", "))
 	}
 	if modes := saying(m, func(s *Status) string { return "ownership.mode " + s.Mode }); len(modes) > 1 {
 		say("not all decide in the same way who may act: %s", sentence(modes))

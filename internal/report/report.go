@@ -124,12 +124,13 @@ type Members struct {
 type Member struct {
 	Name        string  `json:"name"`
 	Incarnation string  `json:"incarnation"`
-	Address     string  `json:"address"`          // host:port on which its peers reach it
-	Listed      bool    `json:"listed"`           // in the asked member's table; else gossip alone knows it
-	Partitions  int     `json:"partitions"`       // that it should act for, by that table
-	Reach       string  `json:"reach"`            // self, alive, dead or unknown, as the asked member finds it
-	Status      *Status `json:"status,omitempty"` // its own word, unless it did not answer
-	Error       string  `json:"error,omitempty"`  // why it did not
+	Address     string  `json:"address"`           // host:port on which its peers reach it
+	Listed      bool    `json:"listed"`            // in the asked member's table
+	Unnamed     bool    `json:"unnamed,omitempty"` // gossip alone knows it, and the control log does not: it is not asked
+	Partitions  int     `json:"partitions"`        // that it should act for, by that table
+	Reach       string  `json:"reach"`             // self, alive, dead or unknown, as the asked member finds it
+	Status      *Status `json:"status,omitempty"`  // its own word, unless it did not answer
+	Error       string  `json:"error,omitempty"`   // why it did not
 }
 
 // Partitions is every partition, as one member sees them.

@@ -84,13 +84,25 @@ func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, 
 	request := &reportv1.ReportRequest{Subject: about, Key: []byte(key)}
 	response, err := reportv1.NewReportServiceClient(conn).Report(ctx, request)
 	switch {
-	case status.Code(err) == codes.Unimplemented:
-		return fmt.Errorf("report: ask %s: its version cannot answer", address)
 	case err != nil:
-		return fmt.Errorf("report: ask %s: %s", address, status.Convert(err).Message())
+		return fmt.Errorf("report: ask %s: %s", untrusted.Text(address), failure(status.Code(err)))
 	}
-	if err := json.Unmarshal(response.GetJson(), word); err != nil {
-		return fmt.Errorf("report: ask %s: its answer is malformed: %w", address, err)
+	if json.Unmarshal(response.GetJson(), word) != nil {
+		return fmt.Errorf("report: ask %s: its answer is malformed", untrusted.Text(address))
 	}
 	return nil
+}
+
+// failure says what kind of failure an error is, and no more: everybody may read the pages
+// that show it, and the network's own words would tell which ports are open.
+func failure(code codes.Code) string {
+	switch code { // all others are answers of a member
+	case codes.Unimplemented:
+		return "its version cannot answer"
+	case codes.Unavailable:
+		return "it cannot be reached"
+	case codes.DeadlineExceeded, codes.Canceled:
+		return "no answer in time"
+	}
+	return "it refuses"
 }

@@ -24,12 +24,15 @@ const (
 )
 
 // Text returns s for a log line or a page: unprintable characters escaped, and cut.
-func Text(s string) string {
-	if len(s) <= textMax {
+func Text(s string) string { return Short(s, textMax) }
+
+// Short is Text with at most so many bytes of s.
+func Short(s string, bytesMax int) string {
+	if len(s) <= bytesMax {
 		return Print(s)
 	}
-	cut := textMax
-	for cut > textMax-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+	cut := bytesMax
+	for cut > max(0, bytesMax-utf8.UTFMax) && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
 	return Print(s[:cut]) + "…"

@@ -1,0 +1,378 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// What a stranger who reaches the gossip port does, with and without keys.
+
+// target is a member with a door, and what its log and its metrics say.
+type target struct {
+	*testNode
+
+	said     *lines
+	registry *prometheus.Registry
+}
+
+func startTarget(t *testing.T, cfg Config, connectionsMax int) *target {
+	t.Helper()
+	said, registry := &lines{}, prometheus.NewRegistry()
+	door := doors.NewDoor("gossip", connectionsMax, doors.NewMetrics(registry))
+	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	return &target{startNodeBehind(t, cfg, nil, door, log), said, registry}
+}
+
+// turnedAway returns how much was turned away, whatever the reason, or for one.
+func (tg *target) turnedAway(t *testing.T, why ...string) (sum float64) {
+	t.Helper()
+	families, err := tg.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "ringfence_doors_turned_away_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "why" && (len(why) == 0 || label.GetValue() == why[0]) {
+					sum += metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
+
+func (tg *target) warnings(kind string) float64 {
+	return testutil.ToFloat64(tg.gossip.metrics.library.WithLabelValues(kind))
+}
+
+// send sends packets until something says that enough have come: the kernel may drop some.
+func (tg *target) send(t *testing.T, enough func() bool, packet func(i int) string) {
+	t.Helper()
+	conn, err := net.Dial("udp", tg.gossip.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	sent := 0
+	waitUntil(t, "the packets to be noted", func() bool {
+		for range 100 {
+			_, _ = conn.Write([]byte(packet(sent))) // some are lost anyway
+			sent++
+		}
+		return enough()
+	})
+}
+
+// Garbage is counted, and neither memberlist nor we log each packet of it.
+func TestGarbageIsCountedAndNotLogged(t *testing.T) {
+	t.Parallel()
+	const label = "test"
+	for name, keys := range map[string][][]byte{"with a key": {make([]byte, 32)}, "without keys": nil} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig("a")
+			cfg.SecretKeys = keys
+			tg := startTarget(t, cfg, 64)
+			tg.send(t, func() bool { return tg.turnedAway(t) > 2000 }, func(i int) string { return fmt.Sprintf("garbage %d \x1b[2J", i) })
+			if keys != nil { // nobody can tell before it is decrypted
+				tg.send(t, func() bool { return tg.warnings("decrypt") > 2000 }, func(i int) string {
+					return labelled(label, fmt.Sprintf("\x01%064d", i))
+				})
+			}
+			if n := strings.Count(tg.said.String(), "\n"); n > 10 || len(tg.said.String()) > 5000 {
+				t.Errorf("of 2,000 packets there are %d lines:\n%.2000s", n, tg.said.String())
+			}
+			if strings.Contains(tg.said.String(), "\x1b") {
+				t.Errorf("an escape sequence is in the log: %.2000q", tg.said.String())
+			}
+		})
+	}
+}
+
+// Connections beyond the limit are closed at once, those in it after their time-out, and a
+// member gets in again.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig("a")
+	cfg.StreamTimeout = 3 * time.Second
+	tg := startTarget(t, cfg, 8)
+	closed := make(chan time.Duration, 100)
+	for range cap(closed) {
+		conn, err := net.Dial("tcp", tg.gossip.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		began := clock.Now()
+		go func() {
+			_, _ = conn.Read(make([]byte, 1))
+			closed <- clock.Now().Sub(began)
+		}()
+	}
+	waitUntil(t, "92 to be turned away", func() bool { return tg.turnedAway(t, "full") == 92 })
+	for range cap(closed) {
+		select {
+		case <-closed:
+		case <-time.After(15 * time.Second):
+			t.Fatal("a connection that says nothing stays")
+		}
+	}
+	next := testConfig("b")
+	next.Seeds = []string{tg.gossip.Addr()}
+	b := startNode(t, next)
+	waitUntil(t, "a member to get in", func() bool { return allSeeAll([]*testNode{tg.testNode, b}) })
+}
+
+// alive is the news that a node is there.
+func alive(name string, ip [4]byte, port uint32, meta []byte) string {
+	return "\x04\x86" + str("Incarnation") + num(1) + str("Node") + str(name) + str("Addr") + str(string(ip[:])) +
+		str("Port") + num(port) + str("Meta") + str(string(meta)) + str("Vsn") + str("\x01\x05\x02\x00\x00\x00")
+}
+
+// fake is the news of a member that does not exist.
+func fake(t *testing.T, name, grpcAddr string) string {
+	t.Helper()
+	m := Member{Name: name, Inc: newInc(), GRPCAddr: grpcAddr}
+	meta, err := encodeMeta(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return alive(gossipName(m), [4]byte{127, 0, 0, 1}, 9, meta)
+}
+
+// However many members a stranger invents, gossip knows no more of them than its limit,
+// forgets none that the control log names, and still gets to know a new one of those.
+func TestInventedMembersAreBounded(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig("a")
+	cfg.StrangersMax = 20
+	tg := startTarget(t, cfg, 64)
+	most := 0
+	tg.send(t, func() bool {
+		most = max(most, len(tg.gossip.Members()))
+		return tg.turnedAway(t, "members_full") > 1000
+	}, func(i int) string { return labelled("test", fake(t, fmt.Sprintf("fake-%d", i), "10.0.0.1:80")) })
+	if most > 20 || most == 0 {
+		t.Errorf("at most %d members were known, want 20", most)
+	}
+	next := testConfig("b")
+	next.Seeds = []string{tg.gossip.Addr()}
+	b := startNode(t, next)
+	tg.gossip.SetNamed(map[ownership.Incarnation]string{b.inc: b.gossip.Addr()})
+	tg.gossip.SetKnown([]Known{{Inc: b.inc, GossipAddr: b.gossip.Addr()}})
+	waitUntil(t, "the member that the control log names", func() bool { return tg.sees(b) })
+	if n := strings.Count(tg.said.String(), "\n"); n > evidenceBurst+20 {
+		t.Errorf("%d lines:\n%.3000s", n, tg.said.String())
+	}
+}
+
+// A stranger who invents members and lets them die again and again gets no more of them
+// into memberlist's memory, which keeps the dead for a while.
+func TestInventedMembersThatDieAreBounded(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig("a")
+	cfg.StrangersMax = 20
+	tg := startTarget(t, cfg, 64)
+	var name string
+	tg.send(t, func() bool { return tg.turnedAway(t, "members_full") > 1000 }, func(i int) string {
+		if i%2 == 1 {
+			return labelled("test", "\x05\x83"+str("Incarnation")+num(1)+str("Node")+str(name)+str("From")+str(name))
+		}
+		m := Member{Name: fmt.Sprintf("fake-%d", i), Inc: newInc(), GRPCAddr: "10.0.0.1:80"}
+		meta, err := encodeMeta(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = gossipName(m)
+		return labelled("test", alive(name, [4]byte{127, 0, 0, 1}, 9, meta))
+	})
+	tg.gossip.roster.mu.Lock()
+	defer tg.gossip.roster.mu.Unlock()
+	if n := len(tg.gossip.roster.nodes) + len(tg.gossip.roster.gone); n > 2*20+1 {
+		t.Errorf("%d nodes are kept, want 40 and this one at most", n)
+	}
+}
+
+// Names and addresses are judged before anything is kept of them, and who the control log
+// names has the address that it has there.
+func TestWhoGetsToBeKnown(t *testing.T) {
+	inc, stranger := newInc(), newInc()
+	node := func(name string, inc ownership.Incarnation, addr string) *memberlist.Node {
+		at := netip.MustParseAddrPort(addr)
+		meta, err := encodeMeta(Member{Inc: inc, GRPCAddr: "10.0.0.7:16651"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &memberlist.Node{Name: name + "/" + hex.EncodeToString(inc[:8]), Addr: at.Addr().AsSlice(), Port: at.Port(), Meta: meta}
+	}
+	but := func(n *memberlist.Node, change func(*memberlist.Node)) *memberlist.Node {
+		change(n)
+		return n
+	}
+	r := newRoster("self/0011223344556677", 5, func(refusal, string) {})
+	r.setNamed(map[ownership.Incarnation]string{inc: "10.0.0.7:16652"})
+	for name, c := range map[string]struct {
+		node *memberlist.Node
+		want refusal
+	}{
+		"a stranger":                        {node("pod-1", stranger, "10.0.0.8:16652"), ""},
+		"of IPv6":                           {node("pod-1", stranger, "[fd00::8]:16652"), ""},
+		"one that is named":                 {node("pod-0", inc, "10.0.0.7:16652"), ""},
+		"one that is named, mapped to IPv6": {node("pod-0", inc, "[::ffff:10.0.0.7]:16652"), ""},
+		"itself, whatever is said of it":    {&memberlist.Node{Name: "self/0011223344556677"}, ""},
+
+		"in the name of another":     {node("pod-0", inc, "169.254.169.254:80"), refusedAddress},
+		"at its address, other port": {node("pod-0", inc, "10.0.0.7:22"), refusedAddress},
+		"escape codes":               {node("\x1b[2J", stranger, "10.0.0.8:1"), refusedName},
+		"no name":                    {node("", stranger, "10.0.0.8:1"), refusedName},
+		"a long name":                {node(strings.Repeat("x", 60<<10), stranger, "10.0.0.8:1"), refusedName},
+		"no incarnation":             {but(node("a", stranger, "10.0.0.8:1"), func(n *memberlist.Node) { n.Name = "a" }), refusedName},
+		"a lot about itself":         {but(node("a", stranger, "10.0.0.8:1"), func(n *memberlist.Node) { n.Meta = make([]byte, 60<<10) }), refusedName},
+		"no address":                 {but(node("a", stranger, "10.0.0.8:1"), func(n *memberlist.Node) { n.Addr = nil }), refusedAddress},
+		"half an address":            {but(node("a", stranger, "10.0.0.8:1"), func(n *memberlist.Node) { n.Addr = n.Addr[:3] }), refusedAddress},
+		"everybody's address":        {node("a", stranger, "0.0.0.0:1"), refusedAddress},
+		"many hosts' address":        {node("a", stranger, "224.0.0.1:1"), refusedAddress},
+		"port 0":                     {node("a", stranger, "10.0.0.8:0"), refusedAddress},
+	} {
+		err := r.NotifyAlive(c.node)
+		var why refusal
+		if errors.As(err, &why); why != c.want {
+			t.Errorf("%s: %q, want %q", name, why, c.want)
+		}
+	}
+}
+
+// A hundred packets that expand to 39 MB each are refused before they cost anything.
+func TestPacketBombs(t *testing.T) {
+	t.Parallel()
+	tg := startTarget(t, testConfig("a"), 64)
+	bomb := labelled("test", compressed(strings.Repeat("\x00", 39<<20)))
+	if len(bomb) > 60<<10 {
+		t.Fatalf("the bomb has %d bytes: no packet has", len(bomb))
+	}
+	tg.send(t, func() bool { return tg.turnedAway(t, "too_large") >= 100 }, func(int) string { return bomb })
+	if n := tg.warnings("malformed"); n > 0 {
+		t.Errorf("memberlist has seen %v of them", n)
+	}
+}
+
+// The same in a stream; and one that announces a million nodes in 30 bytes.
+func TestStreamBombs(t *testing.T) {
+	t.Parallel()
+	tg := startTarget(t, testConfig("a"), 64)
+	for name, stream := range map[string]string{
+		"a bomb":          compressed(strings.Repeat("\x06", 39<<20)),
+		"a million nodes": exchange(1<<20, 0, ""),
+	} {
+		before := tg.turnedAway(t, "too_large")
+		conn, err := net.Dial("tcp", tg.gossip.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(conn, strings.NewReader(labelled("test", stream))) // it may be cut
+		_, err = io.Copy(io.Discard, conn)
+		conn.Close()
+		if errors.Is(err, os.ErrDeadlineExceeded) || tg.turnedAway(t, "too_large") != before+1 {
+			t.Errorf("%s is not refused: %v", name, err)
+		}
+	}
+}
+
+// Members of the former release, which has neither the screen nor the rest, and members of
+// this one find each other, with and without keys: in the clear theirs is compressed.
+func TestTheFormerReleaseIsUnderstood(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string][][]byte{"with a key": {make([]byte, 32)}, "in the clear": nil} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig("new")
+			cfg.SecretKeys = keys
+			tg := startTarget(t, cfg, 64)
+			former := Member{Name: "former", Inc: newInc(), GRPCAddr: "127.0.0.1:1665"}
+			meta, err := encodeMeta(former)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ml, err := cfg.memberlist()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ml.Name, ml.LogOutput = gossipName(former), io.Discard
+			ml.Delegate = delegate{meta: meta, settings: bytes.Repeat([]byte{0}, 300), merge: func([]byte) {}}
+			list, err := memberlist.Create(ml)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := false
+			t.Cleanup(func() {
+				if !left {
+					_ = list.Shutdown()
+				}
+			})
+			if _, err := list.Join([]string{tg.gossip.Addr()}); err != nil {
+				t.Fatal(err)
+			}
+			waitUntil(t, "both to see each other", func() bool {
+				return list.NumMembers() == 2 && len(tg.gossip.Members()) == 1
+			})
+			third := testConfig("third")
+			third.SecretKeys, third.Seeds = keys, []string{addrOf(list.LocalNode())}
+			b := startNode(t, third)
+			waitUntil(t, "a third one through the former one", func() bool { return tg.sees(b) && len(b.gossip.Members()) == 2 && list.NumMembers() == 3 })
+			if err := list.Leave(5 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+			left = true
+			waitUntil(t, "its farewell", func() bool { return last(tg.kinds(former.Inc)) == Dead })
+			if n := tg.turnedAway(t); n > 0 {
+				t.Errorf("%v things of members were turned away:\n%s", n, tg.said.String())
+			}
+			if err := list.Shutdown(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Nothing is left behind when it cannot listen after all.
+func TestTransportEnds(t *testing.T) {
+	t.Parallel()
+	g, err := New(testConfig("a"), Member{Inc: newInc(), GRPCAddr: "127.0.0.1:1"}, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	<-g.Ready()
+	conn, err := net.Dial("tcp", g.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,83 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// still is a machine that does nothing.
+type still struct{ machine }
+
+func (still) Step(clock.Instant, ownership.Input) []ownership.Effect { return nil }
+
+// What the control log names is published when it changes, and not otherwise.
+func TestNamingPublishesChanges(t *testing.T) {
+	a, b := ownership.Incarnation{1}, ownership.Incarnation{2}
+	var state *ownership.State
+	var published []directory
+	n := &naming{machine: still{}, state: func() *ownership.State { return state }, publish: func(d directory) { published = append(published, d) }}
+	step := func(want int) {
+		t.Helper()
+		n.Step(1, ownership.Tick{})
+		if len(published) != want {
+			t.Fatalf("%d lists are published, want %d", len(published), want)
+		}
+	}
+	step(0)
+	state = &ownership.State{}
+	step(0)
+	state.Nodes = []ownership.Node{{Inc: a, GRPCAddr: "10.0.0.1:1"}}
+	step(1)
+	step(1)
+	state.Nodes = append(state.Nodes, ownership.Node{Inc: b, GRPCAddr: "10.0.0.2:1"})
+	step(2)
+	state.Nodes, state.Cur = state.Nodes[1:], ownership.Position{Ledger: 1}
+	step(3)
+	if _, has := published[1][a]; !has || len(published[1]) != 2 {
+		t.Errorf("the second list is %v", published[1])
+	}
+	if _, has := published[2][a]; has || published[2][b].GRPCAddr != "10.0.0.2:1" {
+		t.Errorf("the third list is %v", published[2])
+	}
+}
+
+// Gossip about incarnations that the control log does not name is no evidence, and leaves
+// nothing behind; with ownership.mode gossip there is nothing better.
+func TestStrangersAreNoEvidence(t *testing.T) {
+	named, stranger := ownership.Incarnation{1}, ownership.Incarnation{2}
+	for mode, want := range map[Mode]int{Strict: 1, Gossip: 2} {
+		l := &life{node: &Node{cfg: Config{Mode: mode}, reach: newReach(func() {})}}
+		l.named.Store(&directory{named: {Inc: named}})
+		for _, inc := range []ownership.Incarnation{named, stranger} {
+			l.hear(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Inc: inc}})
+		}
+		if got := len(l.node.reach.changes()); got != want {
+			t.Errorf("mode %v: the machine hears of %d, want %d", mode, got, want)
+		}
+		if got := len(l.others.members()); got != want {
+			t.Errorf("mode %v: %d are believed to be there, want %d", mode, got, want)
+		}
+	}
+	l := &life{node: &Node{reach: newReach(func() {})}}
+	if l.trusts(membership.Member{Inc: named}) {
+		t.Error("before the log was read somebody is trusted")
+	}
+}
+
+// The reach of incarnations that nobody names any more is forgotten, but not of peers.
+func TestReachForgets(t *testing.T) {
+	named, peer, gone := ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
+	r := newReach(func() {})
+	r.list([]forward.PeerAddress{{Peer: forward.Peer(peer)}})
+	for _, inc := range []ownership.Incarnation{named, peer, gone} {
+		r.gossip(membership.Evidence{Kind: membership.Dead, Member: membership.Member{Inc: inc}})
+	}
+	r.keep(directory{named: {}})
+	if _, has := r.peers[gone]; has || len(r.peers) != 2 {
+		t.Errorf("it keeps %v", r.peers)
+	}
+}
