@@ -169,6 +169,10 @@ func (s *speaker) Partitions(ctx context.Context) report.Partitions {
 	return all
 }
 
+// unnamedListedMax bounds the members in a report that gossip alone knows: a stranger may
+// have invented them.
+const unnamedListedMax = 64
+
 // Members implements report.Local: this node, the members of its table, and those that gossip knows.
 func (s *speaker) Members() []report.Member {
 	n := s.node
@@ -197,10 +201,12 @@ func (s *speaker) Members() []report.Member {
 	}
 	add(n.cfg.Name, self, n.cfg.PeerAddr, 0, false)
 	if l := n.life.Load(); l != nil {
+		unnamed := 0
 		for _, m := range l.gossip.Members() {
 			if named, ok := l.nameOf(m.Inc); ok {
 				add(named.Name, m.Inc, named.GRPCAddr, 0, false)
-			} else if !seen[m.Inc] {
+			} else if !seen[m.Inc] && (n.cfg.Mode == Gossip || unnamed < unnamedListedMax) {
+				unnamed++
 				add(m.Name, m.Inc, m.GRPCAddr, 0, false)
 				members[len(members)-1].Unnamed = n.cfg.Mode != Gossip
 			}

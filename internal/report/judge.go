@@ -33,7 +33,7 @@ func Disagreements(m Members) []string {
 		}
 	}
 	if n := len(unnamed); n > 0 {
-		say("gossip knows %s that the control log does not name, as %s: just starting, or a stranger", Plural(n, "member"), strings.Join(unnamed[:min(n, unnamedShownMax)], ", "))
+		say("gossip knows members that the control log does not name, as %s: they are just starting, or invented by a stranger", strings.Join(unnamed[:min(n, unnamedShownMax)], ", "))
 	}
 	if modes := saying(m, func(s *Status) string { return "ownership.mode " + s.Mode }); len(modes) > 1 {
 		say("not all decide in the same way who may act: %s", sentence(modes))

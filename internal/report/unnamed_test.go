@@ -50,7 +50,7 @@ func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 	if fake := m.Members[1]; fake.Status != nil || fake.Error != errUnnamed.Error() {
 		t.Errorf("of the fake one it says %+v", fake)
 	}
-	if len(m.Disagreements) != 1 || !strings.Contains(m.Disagreements[0], "1 member that the control log does not name, as fake") {
+	if len(m.Disagreements) != 1 || !strings.Contains(m.Disagreements[0], "members that the control log does not name, as fake:") {
 		t.Errorf("disagreements %q", m.Disagreements)
 	}
 	if k := g.Key(t.Context(), "key"); len(k.At) > 0 {
