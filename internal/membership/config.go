@@ -77,7 +77,7 @@ func DefaultConfig() Config {
 		RejoinInterval:   5 * time.Second,
 		RejoinsMax:       16,
 		LeaveTimeout:     time.Second,
-		StrangersMax:     256,
+		StrangersMax:     255, // with this one 256
 	}
 }
 
