@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"io"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/appwire"
@@ -111,15 +113,36 @@ func (w *session) wake() {
 
 // read takes frames until the stream ends or the worker breaks the rules.
 func (w *session) read(stream grpc.ServerStream) {
-	var frame appwire.FromWorker
+	frame := appwire.FromWorker{Bounds: appwire.Bounds{Bytes: helloBytesMax}}
 	for {
 		err := stream.RecvMsg(&frame)
-		if err == nil {
+		switch {
+		case err != nil:
+		case frame.Err != nil:
+			err = status.Errorf(codes.InvalidArgument, "app: %v", frame.Err)
+		default:
 			err = w.handle(&frame)
 		}
 		if err != nil {
 			w.end(err)
 			return
+		}
+		if frame.Bounds.Bytes == helloBytesMax { // that was the Hello
+			frame.Bounds = appwire.Bounds{Bytes: recvBytesMax, Results: w.server.cfg.InFlightMax}
+			greeted(stream.Context())
+		}
+	}
+}
+
+// helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes.
+const helloBytesMax = 4 << 10
+
+// greeted tells the listener that the stream's connection is one of a worker from now on:
+// the bounds of strangers end. Where nobody listens for it, as in tests, it does nothing.
+func greeted(ctx context.Context) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {
+			conn.Greeted()
 		}
 	}
 }

@@ -44,6 +44,10 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *FromRouter:
 		return v.unmarshal(framepool.Join(data))
 	case *FromWorker:
+		if v.reset(); data.Len() > v.Bounds.Bytes {
+			v.Err = fmt.Errorf("%w: %d bytes, want at most %d", ErrBounds, data.Len(), v.Bounds.Bytes)
+			return nil
+		}
 		buf := data.MaterializeToBuffer(&frameBuffers)
 		defer buf.Free()
 		return v.unmarshal(buf.ReadOnlyData())
@@ -83,6 +87,9 @@ func (f *FromWorker) unmarshal(b []byte) error {
 		return nil
 	}
 	f.reset()
+	if f.Err = f.Bounds.judge(b); f.Err != nil {
+		return nil
+	}
 	m := new(appv1.WorkRequest)
 	if err := proto.Unmarshal(b, m); err != nil {
 		return fmt.Errorf("appwire: frame of the worker: %w", err)
@@ -93,5 +100,5 @@ func (f *FromWorker) unmarshal(b []byte) error {
 
 func (f *FromWorker) reset() {
 	clear(f.Results)
-	*f = FromWorker{Results: f.Results[:0]}
+	*f = FromWorker{Bounds: f.Bounds, Results: f.Results[:0]}
 }

@@ -186,7 +186,7 @@ func TestResultsAgreeWithTheGeneratedCode(t *testing.T) {
 		if !bytes.Equal(got.Materialize(), want) {
 			t.Fatalf("ours     %x\ngenerated %x", got.Materialize(), want)
 		}
-		var read FromWorker
+		read := FromWorker{Bounds: wide}
 		if !read.parse(want) {
 			t.Fatal("our reader left our writer's frame to the generated code")
 		}
@@ -286,8 +286,14 @@ func FuzzFromWorker(f *testing.F) {
 	frame := &ToRouter{Receipt: 1, Number: 2, Results: []event.Result{{Delivery: 1, Kind: event.ResultDone}, {Delivery: 2, Kind: event.ResultRetry, After: time.Second, Reason: "r"}}}
 	f.Add(frame.marshal().Materialize())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var fast, slow FromWorker
+		fast, slow := FromWorker{Bounds: wide}, FromWorker{Bounds: wide}
 		errFast := fast.unmarshal(data)
+		if fast.Err != nil {
+			if len(data) < min(wide.Results, progressMax, capabilitiesMax) {
+				t.Fatalf("%d bytes cannot exceed the bounds, and yet: %v", len(data), fast.Err)
+			}
+			return
+		}
 		m := new(appv1.WorkRequest)
 		errSlow := proto.Unmarshal(data, m)
 		if errSlow == nil {

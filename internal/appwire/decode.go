@@ -228,7 +228,8 @@ func (f *FromRouter) readProperty(b []byte, d *Delivery) bool {
 
 func unzigzag(v uint64) int32 { return int32(protowire.DecodeZigZag(v & (1<<32 - 1))) }
 
-// parse reads a Results frame.
+// parse reads a Results frame of at most as many results as f.Bounds allows; of one that
+// holds more it reads no more than these, and the rest is judged as any other frame is.
 func (f *FromWorker) parse(b []byte) bool {
 	receipt, b, ok := hotFrame(b)
 	if !ok {
@@ -238,7 +239,7 @@ func (f *FromWorker) parse(b []byte) bool {
 	f.Number, b = number(b, 1<<3|varint)
 	for begins(b, 2<<3|length) {
 		var body []byte
-		if body, b = chunk(b, 2<<3|length); body == nil {
+		if body, b = chunk(b, 2<<3|length); body == nil || len(f.Results) == f.Bounds.Results {
 			return false
 		}
 		f.Results = append(f.Results, event.Result{})

@@ -71,6 +71,9 @@ type ToRouter struct {
 
 // FromWorker is a frame as the router receives it: Results, or another one.
 type FromWorker struct {
+	Bounds Bounds // set by the receiver before each frame; zero takes no frame at all
+	Err    error  // the frame exceeds Bounds, and nothing else here is set
+
 	Receipt uint64
 	Number  uint64
 	Results []event.Result

@@ -1,0 +1,66 @@
+package app
+
+import (
+	"bytes"
+	"runtime"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// emptyResults is a Results frame of n results without content: two bytes each.
+func emptyResults(n int) garbage {
+	const results, item = 3, 2
+	body := bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, item, protowire.BytesType), nil), n)
+	return garbage(protowire.AppendBytes(protowire.AppendTag(nil, results, protowire.BytesType), body))
+}
+
+// A frame of 4 MiB that holds two million results ends its stream, whether or not its
+// worker has said Hello, and costs no more than its bytes.
+func TestAFrameOfMoreResultsThanThereCanBe(t *testing.T) {
+	for name, hello := range map[string]*appv1.Hello{"before the Hello": nil, "after it": {MaxInFlight: 10}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
+			w := r.dialWith(grpc.ForceCodecV2(garbageCodec{encoding.GetCodecV2("proto")}))
+			if hello != nil {
+				w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: hello}})
+				w.recv()
+			}
+			frame := emptyResults(recvBytesMax/2 - 16)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if err := w.stream.SendMsg(frame); err != nil {
+				t.Fatal(err)
+			}
+			s := w.status()
+			runtime.ReadMemStats(&after)
+			if s.Code() != codes.InvalidArgument || !strings.Contains(s.Message(), "beyond its bounds") {
+				t.Errorf("status = %v, want InvalidArgument for a frame beyond its bounds", s)
+			}
+			// The client's half, in this process too, copies the frame; so does gRPC on its way here.
+			if took := after.TotalAlloc - before.TotalAlloc; took > 8*recvBytesMax {
+				t.Errorf("refusing the frame took %d bytes", took)
+			}
+			bystander.ping(1)
+			if f := bystander.recv(); f.GetPong().GetK() != 1 {
+				t.Errorf("the other stream got %v, want its Pong", f)
+			}
+		})
+	}
+}
+
+func TestALongHelloIsRefused(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.dial()
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1, Sdk: strings.Repeat("x", 1<<20)}}})
+	if s := w.status(); s.Code() != codes.InvalidArgument || !strings.Contains(s.Message(), "beyond its bounds") || len(s.Message()) > 200 {
+		t.Errorf("status = %v, want InvalidArgument for a frame beyond its bounds", s)
+	}
+}
