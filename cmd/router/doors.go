@@ -19,6 +19,8 @@ import (
 // entrances is who gets in where.
 type entrances struct {
 	appCreds               credentials.TransportCredentials
+	appCallers             *doors.Callers
+	peerCallers            *doors.Callers
 	peerServer, peerClient credentials.TransportCredentials
 	guard                  doors.Guard // of the admin page
 	debugGuard             doors.Guard
@@ -49,6 +51,15 @@ func newEntrances(cfg config.Config, registry prometheus.Registerer, log *slog.L
 		e.peerServer = doors.ServerCredentials("peer", store.Server(t.Name), e.metrics, log)
 		e.peerClient = credentials.NewTLS(store.Client(t.Name))
 	}
+	appToken := doors.NoToken
+	if cfg.App.TokenFile != "" {
+		var err error
+		if appToken, err = tokenIn("app.token_file", cfg.App.TokenFile, log); err != nil {
+			return nil, usageError{err}
+		}
+	}
+	e.appCallers = doors.NewCallers("app", e.appCreds, doors.AppStrangers(), appToken, e.metrics, log)
+	e.peerCallers = doors.NewCallers("peer", e.peerServer, doors.PeerStrangers(), doors.NoToken, e.metrics, log)
 	token, err := adminToken(cfg.Admin, log)
 	if err != nil {
 		return nil, usageError{err}
@@ -80,21 +91,26 @@ func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
 	if cfg.TokenFile == "" {
 		return func() string { return string(cfg.Token) }, nil
 	}
-	value, err := reload.Open([]string{cfg.TokenFile}, func(contents [][]byte) (string, error) {
+	return tokenIn("admin.token_file", cfg.TokenFile, log)
+}
+
+// tokenIn returns what tells the token in a file at any time.
+func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
+	value, err := reload.Open([]string{path}, func(contents [][]byte) (string, error) {
 		token := strings.TrimSpace(string(contents[0]))
 		if token == "" {
-			return "", fmt.Errorf("%s is empty", cfg.TokenFile)
+			return "", fmt.Errorf("%s is empty", path)
 		}
 		return token, nil
 	}, func(err error) {
 		if err != nil {
-			log.Warn("admin token cannot be used", "error", err)
+			log.Warn("token cannot be used", "setting", setting, "error", err)
 			return
 		}
-		log.Info("admin token taken over")
+		log.Info("token taken over", "setting", setting)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("admin.token_file: %w", err)
+		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
 	return value.Get, nil
 }

@@ -196,6 +196,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		Key:         extractor,
 		AppListener: l.app, PeerListener: l.peer,
 		AppCreds: l.appCreds, ServerCreds: l.peerServer, ClientCreds: l.peerClient,
+		AppOptions: l.appCallers.Options(), PeerOptions: l.peerCallers.Options(),
 		Source: func(topics []string) *source.Source {
 			from := cfg.Pulsar.Resolved() // the names of the topics for copies come from all topics
 			from.Topics = topics

@@ -99,6 +99,11 @@ type App struct {
 	doors.Socket                  // of unix:PATH
 	TLS            tlsconf.Config // mutual: Name is that of the application's certificate
 	ConnectionsMax int            // connections at once; more are closed at once
+
+	// TokenFile has the token that workers show as Authorization: Bearer TOKEN; it is read again
+	// when it changes. Empty: they need none.
+	TokenFile string
+
 	app.Config
 }
 

@@ -30,6 +30,7 @@ var docs = map[string]string{
 	"app.tls.cert_file":               "Own certificate in PEM, followed by what lies between it and the CA.",
 	"app.tls.key_file":                "Its private key, in PEM.",
 	"app.tls.name":                    "Name must be in the certificate of the other side as it is written here: a DNS name, or a URI such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT. Wildcards match nothing.",
+	"app.token_file":                  "token_file has the token that workers show as Authorization: Bearer TOKEN; it is read again when it changes. Empty: they need none.",
 	"app.workers_max":                 "Streams at once; more are refused.",
 	"control_log.anchor_timeout":      "Of one move of the anchor.",
 	"control_log.appends_max":         "Records of any kind under way at most.",

@@ -38,6 +38,13 @@ const (
 	origin    = "origin"    // a browser, on behalf of a page of another site
 	host      = "host"      // a name that is not that of loopback, as after DNS rebinding
 	plain     = "plain"     // in the clear from another machine
+
+	// Of gRPC listeners alone.
+	strangers   = "strangers" // there are as many connections without a Hello as there may be
+	bytesBefore = "bytes"     // a connection sends too much before a Hello
+	silent      = "silent"    // no Hello on a connection for too long, or no first message of a call
+	calls       = "calls"     // there are as many calls without a first message as there may be
+	stuck       = "stuck"     // a caller takes nothing of what is sent to it
 )
 
 // NewMetrics registers the metrics.
@@ -50,7 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"door"}),
 		turnedAway: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_doors_turned_away_total",
-			Help: "Connections, requests and gossip that were turned away, by door and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain; for gossip also label, clear, too_large, member_name, member_address, members_full).",
+			Help: "Connections, requests and gossip that were turned away, by door and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain, strangers, bytes, silent, calls, stuck; for gossip also label, clear, too_large, member_name, member_address, members_full).",
 		}, []string{"door", "why"}),
 		lines: loglimit.NewMetrics(reg),
 	}

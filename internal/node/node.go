@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,6 +96,9 @@ type Parts struct {
 	AppCreds     credentials.TransportCredentials
 	ServerCreds  credentials.TransportCredentials
 	ClientCreds  credentials.TransportCredentials
+	// AppOptions and PeerOptions add to the options of the two gRPC servers, the bounds of their
+	// callers for one; of two of a kind the last one counts. nil: none.
+	AppOptions, PeerOptions []grpc.ServerOption
 
 	// Source returns a new source, for each time that the node begins to consume: of these topics, which are
 	// some or all of Config.Topics.
@@ -193,7 +197,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
 	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, n.pipeline, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
-	n.peers = forward.NewServer(cfg.Forward, n.identity, parts.ServerCreds, n.pipeline, clock.Now, forwardMetrics, parts.Log)
+	n.peers = forward.NewServer(cfg.Forward, n.identity, parts.ServerCreds, n.pipeline, clock.Now, forwardMetrics, parts.Log, parts.PeerOptions...)
 	var err error
 	n.app, err = app.New(cfg.App, app.Identity{Node: cfg.Name, Group: cfg.Group}, app.Parts{
 		Boxes:   n.pipeline,
@@ -320,7 +324,7 @@ func (n *Node) identity() forward.Identity {
 
 // serveApp serves the application's streams.
 func (n *Node) serveApp(ctx context.Context) error {
-	server := grpc.NewServer(append(app.ServerOptions(n.cfg.App), grpc.Creds(n.parts.AppCreds))...)
+	server := grpc.NewServer(slices.Concat(app.ServerOptions(n.cfg.App), []grpc.ServerOption{grpc.Creds(n.parts.AppCreds)}, n.parts.AppOptions)...)
 	appv1.RegisterAppServiceServer(server, n.app)
 	state := health.NewServer()
 	healthv1.RegisterHealthServer(server, state)
