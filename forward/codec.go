@@ -41,6 +41,9 @@ type eventsFrame struct {
 	other *peerv1.ForwardRequest
 	err   error // the frame was received, and is garbage
 
+	// bytesMax is set by the receiver before each frame: of a longer one nothing is decoded. 0: any.
+	bytesMax int
+
 	scratch eventsScratch
 }
 
@@ -88,6 +91,10 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *eventsFrame:
+		if n := data.Len(); v.bytesMax > 0 && n > v.bytesMax {
+			v.err = fmt.Errorf("%w: %d bytes, want at most %d", errFrame, n, v.bytesMax)
+			return nil
+		}
 		v.err = v.parse(framepool.Join(data), c.frameMax)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:

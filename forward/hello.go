@@ -4,8 +4,10 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -62,20 +64,21 @@ func (i Identity) check(h *peerv1.Hello) (Peer, error) {
 	refuse := func(format string, args ...any) (Peer, error) {
 		return Peer{}, fmt.Errorf("%w: %s", errRefused, fmt.Sprintf(format, args...))
 	}
+	member := untrusted.Text(h.GetMember())
 	var peer Peer
 	switch {
 	case len(h.GetIncarnation()) != len(peer):
 		return refuse("a Hello with an incarnation of %d bytes, want %d", len(h.GetIncarnation()), len(peer))
 	case h.GetGroup() != i.Group:
-		return refuse("member %q is of group %q, this is group %q: give both the same group, or take the address out of the seeds", h.GetMember(), h.GetGroup(), i.Group)
+		return refuse("member %q is of group %q, this is group %q: give both the same group, or take the address out of the seeds", member, untrusted.Text(h.GetGroup()), i.Group)
 	case h.GetHashId() != i.HashID:
-		return refuse("member %q places keys by %q, this member by %q: stop all members, then start them with one build", h.GetMember(), h.GetHashId(), i.HashID)
+		return refuse("member %q places keys by %q, this member by %q: stop all members, then start them with one build", member, untrusted.Text(h.GetHashId()), i.HashID)
 	case h.GetVersionMin() > versionMax || h.GetVersionMax() < versionMin:
 		return refuse("member %q speaks protocol versions %d to %d, this member %d to %d: update the older one, one minor release at a time",
-			h.GetMember(), h.GetVersionMin(), h.GetVersionMax(), versionMin, versionMax)
+			member, h.GetVersionMin(), h.GetVersionMax(), versionMin, versionMax)
 	}
 	if differ := i.Settings.Against(settingsOf(h)); len(differ) > 0 {
-		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %v", errRefused, errSettings, h.GetMember(), differ)
+		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %s", errRefused, errSettings, member, said(differ.String()))
 	}
 	copy(peer[:], h.GetIncarnation())
 	if to := h.GetToIncarnation(); len(to) > 0 && string(to) != string(i.Incarnation[:]) {
@@ -98,4 +101,12 @@ func settingsOf(h *peerv1.Hello) identity.Identity {
 		return nil
 	}
 	return settings
+}
+
+// said returns what a peer says, for an error: without what a terminal obeys, and cut.
+func said(text string) string {
+	if len(text) > saidMax {
+		text = strings.ToValidUTF8(text[:saidMax], "") + "…"
+	}
+	return untrusted.Print(text)
 }

@@ -12,6 +12,11 @@ const (
 	// frameOverheadMax is the part of FrameMax that is kept for what stands around
 	// one event: numbers, tags and lengths, and the errors that it may still get.
 	frameOverheadMax = 2*textMax + 1<<10
+	// helloBytesMax is the largest first frame of a stream: members' names, and the settings on
+	// which the group agrees.
+	helloBytesMax = 64 << 10
+	// saidMax is how much of what a peer says in words stands in an error, in bytes.
+	saidMax = 1 << 10
 	// propertyBytesMin is what event.Event.Bytes counts for an empty property: a
 	// frame of n bytes never holds more than n/32 of them.
 	propertyBytesMin = 32

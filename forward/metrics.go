@@ -6,6 +6,7 @@ import (
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/loglimit"
 )
 
 // Metrics counts what this package does. One is shared by a Pool and a Server.
@@ -18,7 +19,9 @@ type Metrics struct {
 	receiptWait                    prometheus.Histogram
 	streamsOut, streamsIn          prometheus.Gauge
 	connects                       *prometheus.CounterVec
-	refused, otherSettings         prometheus.Counter
+	refused                        [refusals]prometheus.Counter
+	otherSettings                  prometheus.Counter
+	lines                          *loglimit.Metrics
 
 	windowSent, windowReceived, windowDropped prometheus.Counter
 	creditsOut, creditsIn                     prometheus.Counter
@@ -31,6 +34,16 @@ type Metrics struct {
 	counted     uint64 // of Stats.Resent
 	placeGauges [places]prometheus.Gauge
 }
+
+// Why streams of others are ended.
+const (
+	refusedHello  = iota // another group, version or incarnation, or other settings
+	refusedFrame         // what cannot be read, or comes where it may not
+	refusedSilent        // no Hello in time
+	refusals
+)
+
+var refusalNames = [refusals]string{"hello", "frame", "silent"}
 
 // NewMetrics registers the metrics of this package. Once per registry.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
@@ -67,9 +80,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 		}),
 		connects: counters("ringfence_forward_connects_total", "Attempts to open a stream to a peer, by result (ok, failed).", "result"),
-		refused: factory.NewCounter(prometheus.CounterOpts{
-			Name: "ringfence_forward_refused_streams_total", Help: "Streams of others that this node ended because of what they sent.",
-		}),
+		lines:    loglimit.NewMetrics(reg),
 		otherSettings: factory.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_forward_other_settings_total", Help: "Streams of routers whose settings are not those of this group.",
 		}),
@@ -80,6 +91,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		parkedKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_parked_keys", Help: "Keys whose mailbox is full."}),
 		oldest:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "How long the oldest event has been held."}),
 		resent:     factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused or lost with their stream, and so sent again."}),
+	}
+	refused := counters("ringfence_forward_refused_streams_total",
+		"Streams of others that this node ended because of what they sent, by reason (hello, frame, silent).", "reason")
+	for reason, name := range refusalNames {
+		m.refused[reason] = refused.WithLabelValues(name)
 	}
 	for kind := event.Done; kind <= event.Attempted; kind++ {
 		m.verdicts[kind] = verdicts.WithLabelValues(kind.String())

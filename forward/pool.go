@@ -445,7 +445,8 @@ func (p *Pool) dialOptions() []grpc.DialOption {
 			grpc.MaxCallRecvMsgSize(p.config.FrameMax),
 			grpc.MaxCallSendMsgSize(p.config.FrameMax),
 		),
-		grpc.WithDisableRetry(), // a retry would keep copies of our frames, and we retry better
+		grpc.WithDisableRetry(),                        // a retry would keep copies of our frames, and we retry better
+		grpc.WithMaxHeaderListSize(2 * headerBytesMax), // a status has words of the peer
 		grpc.WithReadBufferSize(socketBuffer),
 		grpc.WithWriteBufferSize(socketBuffer),
 		grpc.WithInitialWindowSize(window),
@@ -459,16 +460,16 @@ type peerStream = grpc.BidiStreamingClient[peerv1.ForwardRequest, peerv1.Forward
 func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerStream, error) {
 	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("forward: connect: %s", status.Convert(err).Message())
+		return nil, fmt.Errorf("forward: connect: %s", said(status.Convert(err).Message()))
 	}
 	self := s.pool.identity()
 	hello := &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: self.hello(s.id)}}
 	if err := st.SendMsg(hello); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer says why
-		return nil, fmt.Errorf("forward: hello: %s", status.Convert(err).Message())
+		return nil, fmt.Errorf("forward: hello: %s", said(status.Convert(err).Message()))
 	}
 	var answer verdictsFrame
 	if err := st.RecvMsg(&answer); err != nil {
-		return nil, fmt.Errorf("forward: hello: %s", status.Convert(err).Message())
+		return nil, fmt.Errorf("forward: hello: %s", said(status.Convert(err).Message()))
 	}
 	if answer.err != nil {
 		return nil, answer.err
@@ -504,7 +505,7 @@ func (s *peer) receive(l *link, st peerStream) error {
 	var f verdictsFrame
 	for {
 		if err := st.RecvMsg(&f); err != nil {
-			return fmt.Errorf("forward: receive: %s", status.Convert(err).Message())
+			return fmt.Errorf("forward: receive: %s", said(status.Convert(err).Message()))
 		}
 		if f.err != nil {
 			return f.err
@@ -541,7 +542,7 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		}
 		s.pool.Credit(s.id, keys, int(frame.Credit.GetEvents()))
 	case *peerv1.ForwardResponse_GoAway:
-		return fmt.Errorf("forward: the peer ends the stream: %s", frame.GoAway.GetReason())
+		return fmt.Errorf("forward: the peer ends the stream: %s", said(frame.GoAway.GetReason()))
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}

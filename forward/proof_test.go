@@ -137,7 +137,7 @@ func TestProofComesOnceOrNever(t *testing.T) {
 		for err == nil {
 			_, err = st.Recv()
 		}
-		if refused := testutil.ToFloat64(b.metrics.refused); refused != 1 {
+		if refused := testutil.ToFloat64(b.metrics.refused[refusedFrame]); refused != 1 {
 			t.Errorf("%v streams refused, want 1: %v", refused, err)
 		}
 	})

@@ -18,10 +18,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/loglimit"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -66,6 +68,8 @@ type Server struct {
 	now      func() clock.Instant
 	metrics  *Metrics
 	log      *slog.Logger
+	refusals *loglimit.Limit // lines about streams without a good Hello, which anybody may open
+	endings  *loglimit.Limit // and about those with one: a Hello proves nothing
 	others   []func(grpc.ServiceRegistrar)
 
 	epoch     atomic.Pointer[event.Position]
@@ -82,10 +86,13 @@ type Server struct {
 func NewServer(config Config, identity func() Identity, creds credentials.TransportCredentials, acceptor Acceptor,
 	now func() clock.Instant, metrics *Metrics, log *slog.Logger, options ...grpc.ServerOption,
 ) *Server {
+	log = log.With("component", "forward")
 	return &Server{
 		config: config, identity: identity, creds: creds, options: options, acceptor: acceptor,
-		now: now, metrics: metrics, log: log.With("component", "forward"),
-		streams: make(map[StreamID]*inbound),
+		now: now, metrics: metrics, log: log,
+		refusals: loglimit.New(log, "peer_stream_refused", lineEvery, metrics.lines),
+		endings:  loglimit.New(log, "peer_stream_ended", lineEvery, metrics.lines),
+		streams:  make(map[StreamID]*inbound),
 	}
 }
 
@@ -141,11 +148,10 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// headerBytesMax is how long the headers of a call may be, and idleMax how long a
-// connection may have no stream.
 const (
-	headerBytesMax = 16 << 10
-	idleMax        = time.Minute
+	headerBytesMax = 8 << 10     // the headers of a call
+	idleMax        = time.Minute // a connection without a stream
+	lineEvery      = time.Second // between two log lines of a kind that strangers can cause
 )
 
 // stop ends all streams, and those that are just beginning.
@@ -215,12 +221,16 @@ func (s *Server) Forward(st grpc.BidiStreamingServer[peerv1.ForwardRequest, peer
 	s.receivers.Go(func() { cancel(in.receive()) })
 	select {
 	case <-ctx.Done():
-		s.log.Info("stream refused", "error", context.Cause(ctx))
+		if log, due := s.refusals.Line(); due {
+			log.Info("stream refused", "error", context.Cause(ctx))
+		}
 	case <-in.opened:
 		s.metrics.streamsIn.Inc()
 		defer s.metrics.streamsIn.Dec()
 		cancel(in.run(ctx)) // if it was cancelled, its cause stays
-		s.log.Info("inbound stream ended", "stream", in.id, "peer", in.peer, "error", context.Cause(ctx))
+		if log, due := s.endings.Line(); due {
+			log.Info("inbound stream ended", "stream", in.id, "peer", in.peer, "error", context.Cause(ctx))
+		}
 	}
 	return s.statusOf(context.Cause(ctx))
 }
@@ -231,15 +241,18 @@ func (s *Server) statusOf(cause error) error {
 	case errors.Is(cause, io.EOF):
 		return nil
 	case errors.Is(cause, errRefused):
-		s.metrics.refused.Inc()
+		s.metrics.refused[refusedHello].Inc()
 		if errors.Is(cause, errSettings) {
 			s.metrics.otherSettings.Inc()
 		}
 		return status.Error(codes.FailedPrecondition, cause.Error())
 	case errors.Is(cause, errFrame):
-		s.metrics.refused.Inc()
+		s.metrics.refused[refusedFrame].Inc()
 		return status.Error(codes.InvalidArgument, cause.Error())
-	case errors.Is(cause, errNoHello), errors.Is(cause, errSilent):
+	case errors.Is(cause, errNoHello):
+		s.metrics.refused[refusedSilent].Inc()
+		return status.Error(codes.DeadlineExceeded, cause.Error())
+	case errors.Is(cause, errSilent):
 		return status.Error(codes.DeadlineExceeded, cause.Error())
 	}
 	return status.Error(codes.Unavailable, cause.Error())
@@ -340,7 +353,7 @@ func (in *inbound) receive() error {
 
 // hello takes the first frame.
 func (in *inbound) hello() (err error) {
-	var f eventsFrame
+	f := eventsFrame{bytesMax: helloBytesMax}
 	if err := in.recv(&f); err != nil {
 		return err
 	}
@@ -358,7 +371,18 @@ func (in *inbound) hello() (err error) {
 	}
 	in.link.open()
 	close(in.opened)
+	greeted(in.stream.Context())
 	return nil
+}
+
+// greeted tells the listener that the stream's connection is one of a member from now on:
+// the bounds of strangers end. Where nobody listens for it, as in tests, it does nothing.
+func greeted(ctx context.Context) {
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {
+			conn.Greeted()
+		}
+	}
 }
 
 // recv receives one frame. What cannot be read is the peer's fault, and is told apart

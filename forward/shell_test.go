@@ -139,6 +139,8 @@ type node struct {
 	keys      map[Peer]ed25519.PublicKey
 	settledCh chan struct{}
 
+	logged *lockedBuffer // its log; nil: nowhere
+
 	stop       func()
 	stopServer func()
 }
@@ -161,6 +163,9 @@ func (n *node) self() Identity { return n.identity }
 func (n *node) log() *slog.Logger {
 	if os.Getenv("FORWARD_TEST_LOG") != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", n.identity.Member)
+	}
+	if n.logged != nil {
+		return slog.New(slog.NewTextHandler(n.logged, nil))
 	}
 	return slog.New(slog.DiscardHandler)
 }

@@ -1,0 +1,100 @@
+package forward
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ringfence/router/internal/identity"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// lockedBuffer is a log that many write to.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// strangersHello is the Hello of another group, with what change puts into it.
+func strangersHello(change func(*peerv1.Hello)) *peerv1.ForwardRequest {
+	h := Identity{Group: "other", HashID: ring.HashID, Member: "x", Incarnation: peerNumber(9)}.hello(peerNumber(2))
+	change(h)
+	return &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: h}}
+}
+
+// What a stranger says of itself takes little room in the log and in the answer to it,
+// however much it says, and however often.
+func TestALongHelloMakesShortLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		hello *peerv1.ForwardRequest
+		code  codes.Code
+	}{
+		"a group of 7 MiB":    {strangersHello(func(h *peerv1.Hello) { h.Group = strings.Repeat("\x01", 7<<20) }), codes.InvalidArgument},
+		"a group of 60 kB":    {strangersHello(func(h *peerv1.Hello) { h.Group = strings.Repeat("\x01", 60_000) }), codes.FailedPrecondition},
+		"a member of 60 kB":   {strangersHello(func(h *peerv1.Hello) { h.Member = strings.Repeat("x", 60_000) }), codes.FailedPrecondition},
+		"a function of 60 kB": {strangersHello(func(h *peerv1.Hello) { h.Group, h.HashId = "g", strings.Repeat("x", 60_000) }), codes.FailedPrecondition},
+		"settings of 60 kB": {strangersHello(func(h *peerv1.Hello) {
+			h.Group = "g"
+			for i := range 15 {
+				h.Identity = append(h.Identity, &peerv1.Setting{Name: "setting." + string(rune('a'+i)), Value: strings.Repeat("\x01", 4000)})
+			}
+		}), codes.FailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := &pipes{}
+				b := newNode(t, network, 2, DefaultConfig(), bubbleClock())
+				b.logged = &lockedBuffer{}
+				for i := range 15 {
+					b.identity.Settings = append(b.identity.Settings, identity.Setting{Name: "setting." + string(rune('a'+i)), Value: "ours"})
+				}
+				b.start()
+				defer b.stop()
+				const attempts = 20
+				for range attempts {
+					st, closeAll := caller(t, network, b, c.hello)
+					if s := endOf(st); s.Code() != c.code || len(s.Message()) > 8<<10 {
+						t.Errorf("status = %v with %d bytes, want %v", s.Code(), len(s.Message()), c.code)
+					}
+					closeAll()
+				}
+				if got := b.logged.String(); len(got) > 8<<10 || !strings.Contains(got, "stream refused") {
+					t.Errorf("%d attempts left %d bytes in the log: %.300s", attempts, len(got), got)
+				}
+				reason := refusedHello
+				if c.code == codes.InvalidArgument {
+					reason = refusedFrame
+				}
+				if got := testutil.ToFloat64(b.metrics.refused[reason]); got != attempts {
+					t.Errorf("%v streams are counted as refused, want %d", got, attempts)
+				}
+			})
+		})
+	}
+}
+
+func TestSaidIsShortAndHarmless(t *testing.T) {
+	if got := said("\x1b[2Jgone"); strings.Contains(got, "\x1b") {
+		t.Errorf("said = %q", got)
+	}
+	if got := said(strings.Repeat("é", 1<<20)); len(got) > saidMax+len("…") || !strings.HasPrefix(got, "éé") {
+		t.Errorf("said has %d bytes", len(got))
+	}
+}
