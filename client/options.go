@@ -20,6 +20,10 @@ import (
 // Run that is given none.
 const EndpointEnv = "RINGFENCE_APP_ENDPOINT"
 
+// TokenFileEnv is the environment variable that names the file with the token of a Run
+// that is given none by [TokenFile].
+const TokenFileEnv = "RINGFENCE_APP_TOKEN_FILE"
+
 // DefaultEndpoint is where a router listens unless it is told otherwise.
 const DefaultEndpoint = "127.0.0.1:16650"
 
@@ -36,6 +40,7 @@ type options struct {
 	propagator  propagation.TextMapPropagator // nil: no trace context
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
 	tls         *tls.Config
+	tokenFile   string // "": no token
 }
 
 func defaults() options {
@@ -44,6 +49,7 @@ func defaults() options {
 		drainGrace:  30 * time.Second,
 		log:         slog.Default(),
 		dial:        new(net.Dialer).DialContext,
+		tokenFile:   os.Getenv(TokenFileEnv),
 	}
 }
 
@@ -95,6 +101,27 @@ func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, e
 // asks for a certificate, and so needs config one; ServerName is the host of the
 // endpoint if config has none. config must not be changed afterwards.
 func TLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
+
+// TokenFile names a file with the token that the router asks its workers for, if it has
+// app.token_file. It is read at each connection. By default the environment variable
+// RINGFENCE_APP_TOKEN_FILE names it; "" stands for no token.
+func TokenFile(path string) Option { return func(o *options) { o.tokenFile = path } }
+
+// token reads the token, "" if there is none.
+func (o options) token() (string, error) {
+	if o.tokenFile == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(o.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("client: token file: %w", err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("client: token file: %s is empty", o.tokenFile)
+	}
+	return token, nil
+}
 
 func (o options) validate() error {
 	var errs []error

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ringfence/router/internal/appwire"
 	"github.com/ringfence/router/internal/clock"
@@ -85,6 +86,10 @@ type stream struct {
 // runStream dials, works until the stream breaks or ctx ends and everything is
 // drained, and returns why. worked: the router had welcomed us.
 func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
+	token, err := r.token()
+	if err != nil {
+		return false, err
+	}
 	conn, err := r.dialRouter()
 	if err != nil {
 		return false, err
@@ -95,6 +100,9 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	cancel := func() { cut(nil) }
 	defer cancel()
 	connected := context.AfterFunc(ctx, cancel)
+	if token != "" {
+		streamCtx = metadata.AppendToOutgoingContext(streamCtx, "authorization", "Bearer "+token)
+	}
 	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{})) //nolint:contextcheck // the stream outlives ctx: see above
 	if err != nil {
 		return false, err

@@ -57,6 +57,12 @@ func (c Config) StreamBytes() int {
 	return 4*socketBuffer + 2*3*(c.FrameBytesMax+frameOverheadMax)
 }
 
+// ListenerBytes returns what gRPC takes for any caller: the buffers of a connection, the
+// streams of one, and the largest message.
+func (c Config) ListenerBytes() (socketBytes, streams, messageMax int) {
+	return 2 * socketBuffer, streamsMax, c.FrameMax
+}
+
 // DefaultConfig returns the settings that the design was measured with.
 func DefaultConfig() Config {
 	return Config{

@@ -113,7 +113,7 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.WriteBufferSize(socketBuffer),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
-		grpc.MaxConcurrentStreams(16), // of one connection; a peer needs one
+		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.ConnectionTimeout(s.config.HelloTimeout),
 		grpc.MaxHeaderListSize(headerBytesMax),
 		// Ends a stream whose peer has vanished while a frame to it is stuck, and a
@@ -149,6 +149,7 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 }
 
 const (
+	streamsMax     = 16          // of one connection; a peer needs one
 	headerBytesMax = 8 << 10     // the headers of a call
 	idleMax        = time.Minute // a connection without a stream
 	lineEvery      = time.Second // between two log lines of a kind that strangers can cause

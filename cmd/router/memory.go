@@ -9,13 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/source"
 )
 
 // noteMemoryBound says in the log and in a gauge how much memory events may take.
 func noteMemoryBound(cfg node.Config, from source.Config, registry prometheus.Registerer, log *slog.Logger) {
-	parts := node.MemoryBound(cfg, from)
+	parts := memoryBound(cfg, from)
 	sum := node.MemorySum(parts)
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 		Name: "ringfence_memory_bound_bytes",
@@ -28,16 +29,23 @@ func noteMemoryBound(cfg node.Config, from source.Config, registry prometheus.Re
 	log.Info("memory bound", "bytes", sum, slog.Group("parts", attrs...))
 }
 
+// memoryBound is that of a node, with what callers of its gRPC listeners make it hold
+// before they have said who they are.
+func memoryBound(cfg node.Config, from source.Config) []node.MemoryPart {
+	strangers := doors.AppStrangers().Memory(cfg.App.ListenerBytes()) + doors.PeerStrangers().Memory(cfg.Forward.ListenerBytes())
+	return append(node.MemoryBound(cfg, from), node.MemoryPart{Name: "strangers", Bytes: strangers})
+}
+
 // eventBytesWorst is the largest message that a stock broker takes.
 const eventBytesWorst = 5 << 20
 
 // printMemoryBound shows the bound by parts, as comments below the settings.
 func printMemoryBound(w io.Writer, cfg config.Config) {
-	parts := node.MemoryBound(nodeConfigOf(cfg), cfg.Pulsar.Config)
+	parts := memoryBound(nodeConfigOf(cfg), cfg.Pulsar.Config)
 	worst := cfg.Pulsar.Config
 	worst.EventBytesTypical = max(worst.EventBytesTypical, eventBytesWorst)
 	fmt.Fprintf(w, "# memory bound, live: %s; %s if every event had %s\n", mebibytes(node.MemorySum(parts)),
-		mebibytes(node.MemorySum(node.MemoryBound(nodeConfigOf(cfg), worst))), mebibytes(worst.EventBytesTypical))
+		mebibytes(node.MemorySum(memoryBound(nodeConfigOf(cfg), worst))), mebibytes(worst.EventBytesTypical))
 	for _, p := range parts {
 		fmt.Fprintf(w, "#   %-12s %s\n", p.Name, mebibytes(p.Bytes))
 	}

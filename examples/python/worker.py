@@ -193,6 +193,15 @@ class Stream:
             self.requests.put(None)
 
 
+def credentials():
+    """What the router asks its workers for if it has app.token_file; read at each connection."""
+    path = os.environ.get("RINGFENCE_APP_TOKEN_FILE")
+    if not path:
+        return []
+    with open(path) as file:
+        return [("authorization", "Bearer " + file.read().strip())]
+
+
 def run(handler, endpoint=None, max_in_flight=16):
     """Calls handler(event) for every event, until SIGTERM or SIGINT; connects again whenever
     the stream breaks. Handlers of different keys run at once, of one key never."""
@@ -214,16 +223,17 @@ def run(handler, endpoint=None, max_in_flight=16):
             with grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", 16 << 20)]) as channel:
                 pinging = threading.Thread(target=stream.ping)
                 try:
-                    responses = app_pb2_grpc.AppServiceStub(channel).Work(iter(stream.requests.get, None))
+                    responses = app_pb2_grpc.AppServiceStub(channel).Work(iter(stream.requests.get, None), metadata=credentials())
                     pinging.start()
                     stream.read(responses)
                     pause = 0.05
-                except grpc.RpcError as err:
+                except (grpc.RpcError, OSError) as err:
                     if not stopping.is_set():
-                        print(f"no stream to the router: {err.code()}", flush=True)
+                        print(f"no stream to the router: {err.code() if isinstance(err, grpc.RpcError) else err}", flush=True)
                 finally:
                     stream.over.set()
                     stream.requests.put(None)
-                    pinging.join()
+                    if pinging.ident:  # it was started
+                        pinging.join()
             if not stopping.wait(pause * random.uniform(0.5, 1.5)):
                 pause = min(2 * pause, 2)

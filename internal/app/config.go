@@ -45,10 +45,21 @@ func DefaultConfig() Config {
 	}
 }
 
-// StreamBytes is the most that the stream of one worker keeps in buffers: those of the
-// socket, a frame of deliveries, and one of results, as it is received and as it is read.
+// StreamBytes is the most that the connection of one worker keeps in buffers: those of the
+// socket, a frame of deliveries, one of results as it is received, as it is read and as
+// texts of errors, and a window of each stream, read or not.
 func (c Config) StreamBytes() int {
-	return 2*socketBuffer + c.FrameBytesMax + 2*recvBytesMax
+	return 2*socketBuffer + c.FrameBytesMax + 3*recvBytesMax + c.streamsMax()*streamWindow
+}
+
+// streamsMax is how many streams one connection has: the workers of all connections are
+// bounded too, and some are left for questions about health.
+func (c Config) streamsMax() int { return c.WorkersMax + spareStreams }
+
+// ListenerBytes returns what gRPC takes for any caller: the buffers of a connection, the
+// streams of one, and the largest message.
+func (c Config) ListenerBytes() (socketBytes, streams, messageMax int) {
+	return 2 * socketBuffer, c.streamsMax(), recvBytesMax
 }
 
 // Validate reports every setting that is out of its range.

@@ -103,20 +103,19 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 }
 
 // ServerOptions returns what the gRPC server of a Server needs: the codec of the
-// hot frames, room for the largest frame, and windows that let a frame through
+// hot frames, room for the largest frame, and windows that let the usual frame through
 // without waiting.
 func ServerOptions(cfg Config) []grpc.ServerOption {
-	const window = 4 << 20
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(appwire.Codec{}),
 		grpc.MaxRecvMsgSize(recvBytesMax),
 		grpc.MaxSendMsgSize(frameBytes(cfg)),
 		grpc.ReadBufferSize(socketBuffer),
 		grpc.WriteBufferSize(socketBuffer),
-		grpc.InitialWindowSize(window),
-		grpc.InitialConnWindowSize(window),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(cfg.HelloTimeout),
-		grpc.MaxConcurrentStreams(uint32(cfg.WorkersMax) + spareStreams), // of one connection; the workers of all are bounded too
+		grpc.MaxConcurrentStreams(uint32(cfg.streamsMax())), // of one connection
 		grpc.MaxHeaderListSize(headerBytesMax),
 		// Ends the connection of a process that is frozen while a frame to it is stuck, and
 		// one that nobody uses.
@@ -129,7 +128,7 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 const spareStreams = 16
 
 // headerBytesMax is how long the headers of a call may be.
-const headerBytesMax = 16 << 10
+const headerBytesMax = 8 << 10
 
 // idleMax is how long a connection may have no stream.
 const idleMax = time.Minute
@@ -137,8 +136,16 @@ const idleMax = time.Minute
 // socketBuffer lets a frame through in one or two system calls.
 const socketBuffer = 256 << 10
 
-// recvBytesMax is the largest frame that a worker may send: results and little else.
-const recvBytesMax = 4 << 20
+// The HTTP/2 windows: what a worker may send that nobody has read. A longer frame makes
+// room for itself once its reader waits for it.
+const (
+	streamWindow = 128 << 10
+	connWindow   = 1 << 20
+)
+
+// recvBytesMax is the largest frame that a worker may send: results and little else. The
+// SDK fills its own to 1 MiB.
+const recvBytesMax = 2 << 20
 
 // frameBytes is the largest frame that goes out: one event of the largest size, and
 // what the frame adds to it.

@@ -102,7 +102,7 @@ func FuzzBounds(f *testing.F) {
 			return
 		}
 		// The oneof keeps the last frame only, so there may have been more than it shows.
-		most := max(len(m.GetResults().GetResults()) - max(results, 0), len(m.GetProgress().GetDeliveryIds())-progressMax, len(m.GetHello().GetCapabilities())-capabilitiesMax)
+		most := max(len(m.GetResults().GetResults())-max(results, 0), len(m.GetProgress().GetDeliveryIds())-progressMax, len(m.GetHello().GetCapabilities())-capabilitiesMax)
 		if most > 0 && read.Err == nil {
 			t.Fatalf("%d more than its bounds allow, and it is taken: %v", most, err)
 		}
