@@ -4,6 +4,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/codes"
+
+	"github.com/ringfence/router/internal/loglimit"
 )
 
 // Metrics are what this package counts.
@@ -18,12 +20,14 @@ type Metrics struct {
 	suspects   prometheus.Gauge
 	silent     prometheus.Counter
 	refused    *prometheus.CounterVec
+	lines      *loglimit.Metrics
 }
 
 // NewMetrics registers the metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
+		lines: loglimit.NewMetrics(reg),
 		workers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "ringfence_app_workers",
 			Help: "Workers that are connected and take deliveries.",

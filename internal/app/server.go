@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/appwire"
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/loglimit"
 	"github.com/ringfence/router/internal/ownership"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
@@ -82,7 +83,9 @@ type Server struct {
 	ward      ward
 	suspected atomic.Int32 // how many are in ward
 
-	readers sync.WaitGroup
+	readers                   sync.WaitGroup
+	refusals, comings, goings *loglimit.Limit // lines that anybody can cause who may connect
+
 	changed chan struct{} // cap 1: Run has to look
 	drain   chan string   // cap 1: a reason, on its way to Parts.Drain
 }
@@ -94,8 +97,13 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 		return nil, err
 	}
 	parts.Log = parts.Log.With("component", "app")
+	limit := func(source string, every time.Duration) *loglimit.Limit {
+		return loglimit.New(parts.Log, source, every, parts.Metrics.lines)
+	}
 	return &Server{
 		cfg: cfg, id: id, Parts: parts,
+		refusals: limit("app_stream_ended", time.Second),
+		comings:  limit("app_worker_connected", lifecycleEvery), goings: limit("app_worker_gone", lifecycleEvery),
 		sessions: make(map[event.WorkerID]*session),
 		changed:  make(chan struct{}, 1),
 		drain:    make(chan string, 1),
@@ -122,6 +130,9 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.SilenceMax, Timeout: cfg.SilenceMax / 2, MaxConnectionIdle: idleMax}),
 	}
 }
+
+// lifecycleEvery is the least time between two lines that say that a worker has come, or gone.
+const lifecycleEvery = 100 * time.Millisecond
 
 // spareStreams are for questions about health, and so that one worker too many is
 // refused in words.

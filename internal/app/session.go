@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/untrusted"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -94,7 +95,9 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	w.stop()
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && !w.sentAway() {
 		s.Metrics.refused.WithLabelValues(code.String()).Inc()
-		s.Log.Warn("worker stream ended", "worker", w.name, "error", err)
+		if log, due := s.refusals.Line(); due {
+			log.Warn("worker stream ended", "worker", w.name, "error", err)
+		}
 	}
 	return err
 }
@@ -192,7 +195,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	w.desk = NewDesk(limit)
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
 	w.mu.Unlock()
-	suspended, err := s.admit(w, cut(h.GetWorker(), 128))
+	suspended, err := s.admit(w, untrusted.Text(h.GetWorker()))
 	switch {
 	case errors.Is(err, errTooMany):
 		return status.Error(codes.ResourceExhausted, err.Error())
@@ -207,7 +210,9 @@ func (w *session) hello(h *appv1.Hello) error {
 		s.forget(w)
 		return status.Error(codes.Canceled, "app: the stream has ended")
 	}
-	s.Log.Info("worker connected", "worker", w.name, "sdk", cut(h.GetSdk(), 128), "in_flight_max", limit, "raw_clock", w.rawClock)
+	if log, due := s.comings.Line(); due {
+		log.Info("worker connected", "worker", w.name, "sdk", untrusted.Text(h.GetSdk()), "in_flight_max", limit, "raw_clock", w.rawClock)
+	}
 	s.notify()
 	w.wake()
 	return nil
@@ -527,7 +532,9 @@ func (w *session) stop() {
 		s.Boxes.WorkerGone(w.id)
 	}
 	w.flush()
-	s.Log.Info("worker gone", "worker", w.name)
+	if log, due := s.goings.Line(); due {
+		log.Info("worker gone", "worker", w.name)
+	}
 	s.notify()
 }
 
