@@ -130,6 +130,8 @@ func (c callersCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	}
 	called := &connection{Conn: conn, callers: k, left: k.bounds.BytesMax, calls: make(map[*call]struct{})}
 	called.recognized = sync.OnceFunc(func() { k.strangers.Add(-1) })
+	k.mu.Lock() // they may fire before both are there
+	defer k.mu.Unlock()
 	called.patience = time.AfterFunc(k.bounds.LastMax, called.tire)
 	called.look = time.AfterFunc(k.bounds.StuckMax, called.watchWrites)
 	return called, callerInfo{info, called}, nil
@@ -151,13 +153,14 @@ type connection struct {
 	known      atomic.Bool // somebody has said Hello
 	left       int         // bytes that it may still send before; the reader's
 	recognized func()      // it is no stranger any more, or gone
-	patience   *time.Timer
-	look       *time.Timer
+	patience   *time.Timer // for the Hello; guarded by callers.mu
+	look       *time.Timer // at the writes; likewise
 
 	writes atomic.Uint64 // odd while a Write is under way
 	seen   uint64        // of writes, at the last look
 
-	calls map[*call]struct{} // without a first message; guarded by callers.mu
+	calls  map[*call]struct{} // without a first message; guarded by callers.mu
+	closed bool               // likewise
 }
 
 // Read implements net.Conn.
@@ -191,7 +194,11 @@ func (c *connection) watchWrites() {
 		return
 	}
 	c.seen = now
-	c.look.Reset(c.callers.bounds.StuckMax)
+	c.callers.mu.Lock()
+	defer c.callers.mu.Unlock()
+	if !c.closed {
+		c.look.Reset(c.callers.bounds.StuckMax)
+	}
 }
 
 // tire closes the connection of one that has said nothing worth its place.
@@ -205,8 +212,11 @@ func (c *connection) tire() {
 // Close implements net.Conn.
 func (c *connection) Close() error {
 	c.recognized()
+	c.callers.mu.Lock()
+	c.closed = true
 	c.patience.Stop()
 	c.look.Stop()
+	c.callers.mu.Unlock()
 	return c.Conn.Close()
 }
 
