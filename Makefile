@@ -101,12 +101,38 @@ planted-table: # hunts each bug five times and writes docs/exclusivity-planted.m
 	$(GO) test -tags planted ./internal/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
 
 .PHONY: fuzz
-fuzz: ## Fuzz every target in turn (FUZZTIME= for each)
-	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|/[^/]*_test.go:func \(Fuzz[A-Za-z0-9_]*\).*| \1|' | sort | \
-	while read -r package target; do \
-		echo "$$package $$target"; \
-		$(GO) test "$$package" -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(strip $(FUZZTIME)) </dev/null || exit 1; \
-	done
+fuzz: ## Fuzz every target, on one core each (FUZZTIME= for each)
+	tools/fuzz.sh $(strip $(FUZZTIME))
+
+.PHONY: gosec
+gosec: ## What gosec finds alone; make lint has it too
+	$(golangci) run --enable-only gosec ./...
+
+.PHONY: vuln
+vuln: ## Known vulnerabilities in what the router calls, where the database can be reached
+	tools/vuln.sh $(ARGS)
+
+.PHONY: outdated
+outdated: ## Newer versions of the tools in tools/*.mod, which Dependabot does not read
+	@for mod in tools/*.mod; do $(GO) list -modfile=$$mod -m -u -f '{{if .Update}}{{.Path}} {{.Version}} -> {{.Update.Version}}{{end}}' \
+		$$($(GO) list -modfile=$$mod -f '{{.Module.Path}}' tool) </dev/null || exit 1; done
+
+.PHONY: sbom
+sbom: ## The modules in the router's binary, as CycloneDX: dist/router.cdx.json
+	mkdir -p dist
+	$(GO) build -trimpath -buildvcs=true -o dist/router ./cmd/router
+	$$(tools/tool.sh cyclonedx-gomod) bin -json -noserial -notimestamp -output dist/router.cdx.json dist/router
+
+# goreleaser finds cyclonedx-gomod on the PATH.
+goreleaser = sbom=$$(tools/tool.sh cyclonedx-gomod) && goreleaser=$$(tools/tool.sh goreleaser) && PATH="$${sbom%/*}:$$PATH" "$$goreleaser"
+
+.PHONY: release-snapshot
+release-snapshot: ## All files of a release in dist/; no images, which need Docker, and no signatures, which need an identity
+	$(goreleaser) release --snapshot --clean --skip=docker,sign $(ARGS)
+
+.PHONY: release
+release: ## Publish the tag that is checked out, as a draft: .github/workflows/release.yml does it
+	$(goreleaser) release --clean $(ARGS)
 
 .PHONY: chaos
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
@@ -154,8 +180,8 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
-nightly: ## The long checks: models, simulator, settlement, chaos, charts
-	tools/timed.sh spec sim settle-long chaos-long deploy-nightly
+nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, charts
+	tools/timed.sh vuln release-snapshot spec sim settle-long chaos-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests

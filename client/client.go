@@ -58,7 +58,7 @@ func (r *runner) connect(ctx context.Context) {
 		if worked {
 			backoff = backoffFirst
 		}
-		spread := 0.5 + rand.Float64() //nolint:forbidigo // keeps the workers of one router apart; nothing else depends on it
+		spread := 0.5 + rand.Float64() //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
 		pause := time.Duration(float64(backoff) * spread)
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
 		select {

@@ -310,7 +310,7 @@ func TestImageFile(t *testing.T) {
 	if !strings.Contains(image, "golang:"+version+"-") {
 		t.Errorf("Dockerfile does not build with Go %s, which go.mod wants", version)
 	}
-	base := regexp.MustCompile(`(?m)^FROM (gcr\.io/distroless/static-\S+:nonroot)$`).FindStringSubmatch(image)
+	base := regexp.MustCompile(`(?m)^FROM (gcr\.io/distroless/static-\S+:nonroot(?:@sha256:[0-9a-f]{64})?) AS base$`).FindStringSubmatch(image)
 	if base == nil || !strings.Contains(read(t, "../.ko.yaml"), "defaultBaseImage: "+base[1]+"\n") {
 		t.Errorf("Dockerfile and .ko.yaml do not build on the same distroless image without root: %v", base)
 	}

@@ -320,4 +320,4 @@ func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
 }
 
 // alias returns b as a string without a copy. Nobody writes to a received frame.
-func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) } //nolint:gosec // pointer and length are those of b

@@ -217,7 +217,7 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		t.found = append(t.found, t.shelf.find(verdicts[i].Handle))
 	}
 	for i, h := range t.found {
-		v := &verdicts[i]
+		v := &verdicts[i] //nolint:gosec // found has an entry for each verdict
 		switch {
 		case h == nil, h.event == nil: // or settled by an earlier verdict of these
 			t.ignored++

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Builds a tool for the files in deploy/, unless that was done before, and prints where it is:
+# Builds a tool for the files in deploy/ or for releases, unless that was done before, and prints where it is:
 #
 #   $(tools/tool.sh helm) lint deploy/helm/orders
 #
@@ -13,6 +13,9 @@ name=${1:-}
 tags=
 case $name in
 compose) package=github.com/compose-spec/compose-go/v2/cmd ;; # checks a file as `docker compose config` does
+cyclonedx-gomod) package=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod ;;
+goreleaser) package=github.com/goreleaser/goreleaser/v2 ;;
+govulncheck) package=golang.org/x/vuln/cmd/govulncheck ;;
 helm) package=helm.sh/helm/v4/cmd/helm ;;
 jsonnet) package=github.com/google/go-jsonnet/cmd/jsonnet ;;
 jsonnetfmt) package=github.com/google/go-jsonnet/cmd/jsonnetfmt ;;
@@ -25,7 +28,7 @@ promtool)
 kube-apiserver | kubectl) package=k8s.io/kubernetes/cmd/$name ;;
 etcd) package=go.etcd.io/etcd/server/v3 ;;
 *)
-	echo "usage: tools/tool.sh compose|helm|jsonnet|jsonnetfmt|kubeconform|kube-score|promtool|kube-apiserver|kubectl|etcd" >&2
+	echo "usage: tools/tool.sh compose|cyclonedx-gomod|goreleaser|govulncheck|helm|jsonnet|jsonnetfmt|kubeconform|kube-score|promtool|kube-apiserver|kubectl|etcd" >&2
 	exit 2
 	;;
 esac

@@ -83,7 +83,7 @@ func (a *asker) token(settings *config.Loaded) (string, error) {
 
 // readToken reads a secret from a file, without the end of its line.
 func readToken(setting, path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(path) //nolint:gosec // the path comes from the command line
 	if err != nil {
 		return "", usageError{fmt.Errorf("%s: %w", setting, err)}
 	}

@@ -62,7 +62,7 @@ func chunk(b []byte, tag byte) (v, rest []byte) {
 func begins(b []byte, tag byte) bool { return len(b) > 0 && b[0] == tag }
 
 // alias returns b as a string without copying it. b must never be written to again.
-func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) } //nolint:gosec // pointer and length are those of b
 
 // hotFrame takes a receipt and the hot frame off b: exactly one of each at most.
 func hotFrame(b []byte) (receipt uint64, hot []byte, ok bool) {

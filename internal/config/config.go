@@ -235,7 +235,7 @@ var profiles = map[string]func() ownership.Timing{
 }
 
 // derived are the settings of packages that follow from another one here.
-var derived = map[string]string{
+var derived = map[string]string{ //nolint:gosec // names of settings, no secrets
 	"app.handler_timeout": "handler.timeout",
 	"control_log.group":   "node.group",
 	"gossip.group":        "node.group",

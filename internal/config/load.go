@@ -239,7 +239,7 @@ func (l leaf) setFromFile(raw any) error {
 	if !ok || path == "" {
 		return fmt.Errorf("%s%s is %s, want the path of a file", l.key, fileSuffix, describe(raw))
 	}
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(path) //nolint:gosec // the path comes from the settings
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s%s: %w", l.key, fileSuffix, err)

@@ -62,7 +62,7 @@ type Process struct {
 // goes to line.
 func (c *Crew) Start(name string, line func(string), arguments ...string) (*Process, error) {
 	p := &Process{Name: name, ended: make(chan struct{})}
-	p.command = exec.Command(c.Executable, arguments...) //nolint:noctx // ends with its standard input, or by kill
+	p.command = exec.Command(c.Executable, arguments...) //nolint:noctx,gosec // this binary; ends with its standard input, or by kill
 	p.command.WaitDelay = time.Second                    // for what a child may leave behind that holds its output
 	p.command.Env = append(slices.DeleteFunc(os.Environ(), isSetting), folderEnv+"="+c.Dir)
 	if c.Stderr != nil {
@@ -132,7 +132,7 @@ func lastWords(path string) string {
 	if path == "" {
 		return ""
 	}
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(path) //nolint:gosec // a log that the crew made
 	if err != nil {
 		return "; " + err.Error()
 	}

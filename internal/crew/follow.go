@@ -31,7 +31,7 @@ func FollowParent(stdin io.Reader, exit func(code int)) {
 			last = lines.Text()
 		}
 		if folder := os.Getenv(folderEnv); last != farewell && strings.HasPrefix(filepath.Base(folder), FolderPrefix) {
-			_ = os.RemoveAll(folder) // there is nobody to be told
+			_ = os.RemoveAll(folder) //nolint:gosec // a folder with the prefix of the crew; there is nobody to be told
 		}
 		exit(0)
 	})

@@ -27,7 +27,7 @@ const (
 	envMessageID  = "RINGFENCE_MESSAGE_ID"
 	envTopic      = "RINGFENCE_TOPIC"
 	envAttempt    = "RINGFENCE_ATTEMPT"
-	envToken      = "RINGFENCE_FENCING_TOKEN"
+	envToken      = "RINGFENCE_FENCING_TOKEN" //nolint:gosec // the name of a variable, no secret
 	envTurn       = "RINGFENCE_TURN"
 	envFence      = "RINGFENCE_FENCE" // token and turn as one text, which sorts as fences do
 	exitNotFound  = 127               // the shell's

@@ -16,5 +16,5 @@ func Join(data mem.BufferSlice) []byte {
 	for _, part := range data {
 		b.Write(part.ReadOnlyData())
 	}
-	return unsafe.Slice(unsafe.StringData(b.String()), b.Len()) // the string is dropped: nobody relies on it
+	return unsafe.Slice(unsafe.StringData(b.String()), b.Len()) //nolint:gosec // the string is dropped: nothing else refers to its bytes
 }

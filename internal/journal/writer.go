@@ -25,7 +25,7 @@ type Writer struct {
 func Create(path string) (*Writer, error) { return create(path, clock.Shared) }
 
 func create(path string, now func() clock.Instant) (*Writer, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600) //nolint:gosec // the path comes from the command line
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}

@@ -339,7 +339,7 @@ func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
 			continue
 		}
 		done++
-		acks = l.settle(handles[i].Slot(), s, acks)
+		acks = l.settle(handles[i].Slot(), s, acks) //nolint:gosec // found has an entry for each handle
 	}
 	l.spill.ended += uint64(done)
 	return acks, done
