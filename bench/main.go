@@ -167,10 +167,10 @@ func save(name string, r Run) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // and so is its folder
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(name, append(b, '\n'), 0o644) //nolint:gosec // a report is for everybody
+	return os.WriteFile(name, append(b, '\n'), 0o644)
 }
 
 // measure runs one workload of an experiment in all its modes.

@@ -56,7 +56,7 @@ func runPlot(args []string) error {
 	if len(all) == 0 {
 		return fmt.Errorf("plot: %s holds no report", *in)
 	}
-	if err := os.MkdirAll(*out, 0o755); err != nil { //nolint:gosec // pictures are for everybody
+	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
 	}
 	for _, c := range all {

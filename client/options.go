@@ -22,7 +22,7 @@ const EndpointEnv = "RINGFENCE_APP_ENDPOINT"
 
 // TokenFileEnv is the environment variable that names the file with the token of a Run
 // that is given none by [TokenFile].
-const TokenFileEnv = "RINGFENCE_APP_TOKEN_FILE"
+const TokenFileEnv = "RINGFENCE_APP_TOKEN_FILE" //nolint:gosec // the name of a variable, no secret
 
 // DefaultEndpoint is where a router listens unless it is told otherwise.
 const DefaultEndpoint = "127.0.0.1:16650"

@@ -4,7 +4,7 @@
 #
 #   tools/fuzz.sh 10s
 #
-# A target needs a corpus in testdata/fuzz. An input that fails is kept there by Go, and belongs into the commit that mends it. Inputs
+# A target should have a corpus in testdata/fuzz. An input that fails is kept there by Go, and belongs into the commit that mends it. Inputs
 # that reach new code are kept in Go's build cache, from where the next run goes on.
 
 set -euo pipefail
@@ -27,8 +27,7 @@ grep -r --include='*_test.go' '^func Fuzz' . |
 
 while read -r package target; do
 	[ -n "$(ls "$package/testdata/fuzz/$target" 2>/dev/null)" ] || {
-		echo "$package $target has no corpus in testdata/fuzz/$target" >&2
-		exit 1
+		echo "note: $package $target has no corpus in testdata/fuzz/$target but its own seeds"
 	}
 done <"$tmp/targets"
 
