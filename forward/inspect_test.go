@@ -36,3 +36,26 @@ func TestInspect(t *testing.T) {
 		t.Errorf("a key without events is %+v", got)
 	}
 }
+
+// A search goes through the shelf step by step, and finds the same.
+func TestInspectGoesStepByStep(t *testing.T) {
+	tt := newTableTest(t)
+	const events = 3*blocksAtOnce*blockLen + 5
+	tt.hold("cold", 1, events-1)
+	tt.hold("hot", events, events)
+	var look lookup
+	steps := 0
+	for ; !look.done; steps++ {
+		before := look.block
+		tt.inspect("hot", &look)
+		if look.block-before > blocksAtOnce {
+			t.Fatalf("one step looks at %d blocks", look.block-before)
+		}
+	}
+	if got := look.result(); steps < 3 || len(got) != 1 || got[0].Events != 1 {
+		t.Errorf("after %d steps %+v", steps, got)
+	}
+	if got := tt.Inspect("cold"); len(got) != 1 || got[0].Events != events-1 {
+		t.Errorf("cold is %+v", got)
+	}
+}

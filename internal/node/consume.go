@@ -160,6 +160,9 @@ func (n *Node) TopicsNotConsumed() map[string][]string {
 	if t == nil {
 		return nil
 	}
+	if known := n.topicsWaiting.Load(); known != nil && known.table == t {
+		return known.topics
+	}
 	var waiting map[string][]string
 	for _, topic := range n.cfg.Topics {
 		for _, m := range t.Members {
@@ -171,7 +174,14 @@ func (n *Node) TopicsNotConsumed() map[string][]string {
 			}
 		}
 	}
+	n.topicsWaiting.Store(&topicsWaiting{t, waiting})
 	return waiting
+}
+
+// topicsWaiting are the topics that wait by a table. Probes ask, so they are worked out once.
+type topicsWaiting struct {
+	table  *ownership.Table
+	topics map[string][]string // never written to
 }
 
 // noteTopics says which topics are not consumed, whenever that changes.

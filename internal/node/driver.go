@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/internal/clock"
@@ -63,16 +64,18 @@ type driver struct {
 
 	ended  chan struct{} // closed when run has returned
 	wake   chan struct{} // cap 1: there is something in idle, or news
+	status atomic.Pointer[ownership.Status]
 	mu     sync.Mutex
 	idle   []ring.Partition // may have less running than before
-	status ownership.Status
 }
 
 func newDriver(decides machine, log controlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driver {
-	return &driver{
+	d := &driver{
 		machine: decides, log: log, path: path, note: note, news: news,
 		inputs: make(chan ownership.Input, 64), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
+	d.status.Store(new(ownership.Status))
+	return d
 }
 
 // deliver hands an input to the machine; it blocks until the driver takes it or has
@@ -101,12 +104,9 @@ func (d *driver) look() {
 	}
 }
 
-// Status returns the newest picture of the machine. Safe for concurrent use.
-func (d *driver) Status() ownership.Status {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.status
-}
+// Status returns the newest picture of the machine. Safe for concurrent use, and never in
+// the driver's way.
+func (d *driver) Status() ownership.Status { return *d.status.Load() }
 
 // run drives the machine until it ends or ctx does. It returns the effect that ended
 // it: ownership.Lost, Exit or Left, or nil when ctx ended.
@@ -171,9 +171,8 @@ func (d *driver) step(in ownership.Input) (end ownership.Effect) {
 	for in != nil && end == nil {
 		in, end = d.perform(d.machine.Step(now, in))
 	}
-	d.mu.Lock()
-	d.status = d.machine.Status(now)
-	d.mu.Unlock()
+	status := d.machine.Status(now)
+	d.status.Store(&status)
 	return end
 }
 

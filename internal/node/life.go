@@ -28,7 +28,7 @@ type life struct {
 	gossip  *membership.Gossip
 	driver  *driver
 	pulse   pulse                     // of driver
-	asked   *asked                    // what it drives; nil with Mode Gossip
+	shown   *shown                    // what it drives; nil with Mode Gossip
 	decides machine                   // beneath both
 	others  hearsay                   // who decides, with Mode Gossip
 	named   atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
@@ -145,8 +145,8 @@ func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error)
 func (l *life) drive(decides machine, log controlLog) {
 	l.decides = decides
 	if m, ok := decides.(*ownership.Machine); ok {
-		l.asked = newAsked(m)
-		decides = &naming{machine: l.asked, state: m.State, publish: l.setNamed}
+		l.shown = newShown(m)
+		decides = &naming{machine: l.shown, state: m.State, publish: l.setNamed}
 	}
 	l.pulse.machine = decides
 	l.driver = newDriver(&l.pulse, log, l, l.node.noted, l.node.reach.changes)

@@ -24,6 +24,7 @@ type metrics struct {
 
 	topicsNotConsumed prometheus.Gauge
 	admitted          *prometheus.CounterVec
+	questionsRefused  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -50,6 +51,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lost: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_ownership_lost_total",
 			Help: "Times that this node could not trust the control log any more and began a new incarnation.",
+		}),
+		questionsRefused: f.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_node_questions_refused_total",
+			Help: "Questions about keys that were refused because too many are asked.",
 		}),
 		drains: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_node_drains_total",

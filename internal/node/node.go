@@ -155,6 +155,7 @@ type Node struct {
 
 	otherSettings atomic.Pointer[otherSettings] // of the newest router that wanted to join with such
 	topicsNoted   atomic.Pointer[string]        // which topics are not consumed, as the log says it
+	topicsWaiting atomic.Pointer[topicsWaiting]
 
 	floor atomic.Int64 // the greatest fencing token that an earlier incarnation knew of
 

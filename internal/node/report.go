@@ -11,6 +11,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/time/rate"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/clock"
@@ -25,7 +26,7 @@ import (
 // Reports returns what this node can tell about itself and its group, and lets its
 // peers ask it too. To be called once, before Run.
 func (n *Node) Reports() *report.Group {
-	s := &speaker{node: n, since: clock.Now()}
+	s := &speaker{node: n, since: clock.Now(), keys: newKeyTurns()}
 	n.peers.Also(report.NewServer(s).Register)
 	return report.NewGroup(s, n.parts.ClientCreds)
 }
@@ -34,7 +35,13 @@ func (n *Node) Reports() *report.Group {
 type speaker struct {
 	node  *Node
 	since clock.Instant
+	keys  *rate.Limiter // looks for a key, which go through all held events
 }
+
+// keysPerSecond is how many questions about keys are answered, whoever asks; more wait for their turn.
+const keysPerSecond = 20
+
+func newKeyTurns() *rate.Limiter { return rate.NewLimiter(keysPerSecond, keysPerSecond) }
 
 func (s *speaker) speaker() report.Speaker {
 	n := s.node
@@ -243,6 +250,12 @@ func (s *speaker) Owner(p ring.Partition) (*report.Member, int64) {
 
 // Key implements report.Local.
 func (s *speaker) Key(ctx context.Context, key event.Key) report.KeyAt {
+	ctx, cancel := context.WithTimeout(ctx, report.AskTimeout)
+	defer cancel()
+	if s.keys.Wait(ctx) != nil {
+		s.node.metrics.questionsRefused.Inc()
+		return report.KeyAt{Speaker: s.speaker(), Error: "too many questions about keys: ask again in a moment"}
+	}
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
 	at := report.KeyAt{Speaker: s.speaker(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
 	if at.Wait == report.WaitsForNothing {
@@ -261,82 +274,31 @@ func (s *speaker) Key(ctx context.Context, key event.Key) report.KeyAt {
 	return at
 }
 
-// blockersWait is how long an answer that has more to tell waits for the driver.
+// blockersWait is how long an answer that has more to tell waits for the next step of the
+// driver.
 const blockersWait = report.AskTimeout / 2
 
-// blockers says for each partition whose tenures it still waits for; nothing if the driver
-// does not answer in time.
+// blockers says for each partition whose tenures it still waits for, as the driver has
+// published it; nothing if it takes no step in time. The driver is asked nothing.
 func (s *speaker) blockers(ctx context.Context, partitions ...ring.Partition) [][]report.Blocker {
 	l := s.node.life.Load()
-	if l == nil || l.asked == nil || len(partitions) == 0 {
+	if l == nil || l.shown == nil || len(partitions) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, blockersWait)
 	defer cancel()
+	shown, now := l.shown.look(ctx), clock.Now()
 	all := make([][]report.Blocker, len(partitions))
-	answered := l.ask(ctx, func(m *ownership.Machine) {
-		for i, p := range partitions {
-			blockers, running := m.Why(p)
-			if running {
-				all[i] = append(all[i], report.Blocker{Member: s.node.cfg.Name})
-			}
-			for _, b := range blockers {
-				known, _ := m.State().Node(b.Inc)
-				all[i] = append(all[i], report.Blocker{Member: known.Name, Start: b.Start.String(), Seconds: max(0, b.Deadline.Sub(clock.Now()).Seconds())})
-			}
+	for i, p := range partitions {
+		wait := shown.partitions[p]
+		if wait.running {
+			all[i] = append(all[i], report.Blocker{Member: s.node.cfg.Name})
 		}
-	})
-	if !answered {
-		return nil
+		for j, b := range wait.blockers {
+			all[i] = append(all[i], report.Blocker{Member: wait.names[j], Start: b.Start.String(), Seconds: max(0, b.Deadline.Sub(now).Seconds())})
+		}
 	}
 	return all
-}
-
-// asked is a machine that answers questions between two of its steps, on the goroutine
-// that owns it.
-type asked struct {
-	*ownership.Machine
-
-	questions chan func(*ownership.Machine)
-}
-
-// questionsMax is how many questions may wait; more wait to be put.
-const questionsMax = 16
-
-func newAsked(m *ownership.Machine) *asked {
-	return &asked{m, make(chan func(*ownership.Machine), questionsMax)}
-}
-
-// Step implements machine.
-func (a *asked) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := a.Machine.Step(now, in)
-	for {
-		select {
-		case question := <-a.questions:
-			question(a.Machine)
-		default:
-			return effects
-		}
-	}
-}
-
-// ask puts a question to the machine and waits for the answer, until ctx or the
-// incarnation ends; then it may still be answered, and nobody may look at the answer.
-func (l *life) ask(ctx context.Context, question func(*ownership.Machine)) bool {
-	answered := make(chan struct{})
-	select {
-	case l.asked.questions <- func(m *ownership.Machine) { question(m); close(answered) }:
-	case <-ctx.Done():
-		return false
-	}
-	l.driver.look()
-	select {
-	case <-answered:
-		return true
-	case <-ctx.Done():
-	case <-l.driver.ended:
-	}
-	return false
 }
 
 // held says where the events of a key are that this node has received.

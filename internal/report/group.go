@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/ringfence/router/internal/event"
@@ -43,11 +44,12 @@ var ErrUnknownMember = errors.New("report: unknown member")
 type Group struct {
 	local Local
 	peers peers
+	keys  *rate.Limiter
 }
 
 // NewGroup returns the group of a member, which asks the others under creds.
 func NewGroup(local Local, creds credentials.TransportCredentials) *Group {
-	return &Group{local: local, peers: peers{creds: creds}}
+	return &Group{local: local, peers: peers{creds: creds}, keys: rate.NewLimiter(keysPerSecond, keysPerSecond)}
 }
 
 // Status returns the word of one member about itself; "" is the local one.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/ringfence/router/internal/event"
 )
@@ -36,10 +37,23 @@ func Handlers(g *Group) map[string]http.Handler {
 			if len(key) > event.KeyMax {
 				return nil, badRequest(fmt.Sprintf("the key has %d bytes, want at most %d", len(key), event.KeyMax))
 			}
+			ctx, cancel := context.WithTimeout(ctx, keyWaitMax)
+			defer cancel()
+			if g.keys.Wait(ctx) != nil {
+				return nil, errTooMany
+			}
 			return g.Key(ctx, key), nil
 		}),
 	}
 }
+
+// Of questions about keys: each of them asks all members.
+const (
+	keysPerSecond = 10
+	keyWaitMax    = 5 * time.Second // for a turn and the answers
+)
+
+var errTooMany = errors.New("too many questions about keys: ask again in a moment")
 
 // badRequest is a mistake of who asks.
 type badRequest string
@@ -71,6 +85,8 @@ func codeOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, ErrUnknownMember):
 		return http.StatusNotFound
+	case errors.Is(err, errTooMany):
+		return http.StatusTooManyRequests
 	}
 	return http.StatusBadGateway // the local member always answers: it was another one
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/untrusted"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
@@ -19,11 +21,15 @@ import (
 type Server struct {
 	reportv1.UnimplementedReportServiceServer
 
-	local Local
+	local      Local
+	status     memo
+	partitions memo
 }
 
 // NewServer returns a Server, to be registered on the port for peers.
-func NewServer(local Local) *Server { return &Server{local: local} }
+func NewServer(local Local) *Server {
+	return &Server{local: local, status: newMemo(), partitions: newMemo()}
+}
 
 // Register makes a gRPC server answer.
 func (s *Server) Register(server grpc.ServiceRegistrar) {
@@ -32,27 +38,60 @@ func (s *Server) Register(server grpc.ServiceRegistrar) {
 
 // Report implements reportv1.ReportServiceServer.
 func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*reportv1.ReportResponse, error) {
-	var word any
+	var text []byte
+	var err error
 	switch request.GetSubject() {
 	case reportv1.Subject_SUBJECT_STATUS:
-		word = s.local.Status()
+		text, err = s.status.get(ctx, func() any { return s.local.Status() })
 	case reportv1.Subject_SUBJECT_PARTITIONS:
-		word = s.local.Partitions(ctx)
+		text, err = s.partitions.get(ctx, func() any { return s.local.Partitions(ctx) })
 	case reportv1.Subject_SUBJECT_KEY:
 		if len(request.GetKey()) > event.KeyMax {
 			return nil, status.Errorf(codes.InvalidArgument, "the key has %d bytes, want at most %d", len(request.GetKey()), event.KeyMax)
 		}
-		word = s.local.Key(ctx, event.Key(request.GetKey()))
+		text, err = json.Marshal(s.local.Key(ctx, event.Key(request.GetKey())))
 	case reportv1.Subject_SUBJECT_UNSPECIFIED:
 		fallthrough
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "no report about %v", request.GetSubject())
 	}
-	text, err := json.Marshal(word)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &reportv1.ReportResponse{Json: text}, nil
+}
+
+// memoFor is how old a word may be that is given again: however many ask a member about
+// itself, it works that out four times a second at most.
+const memoFor = 250 * time.Millisecond
+
+// memo is the newest word about one subject.
+type memo struct {
+	turn chan struct{} // cap 1: held by the one that looks at what follows
+	at   clock.Instant // 0: never
+	text []byte
+}
+
+func newMemo() memo { return memo{turn: make(chan struct{}, 1)} }
+
+// get returns the word in JSON, and works it out if it is old. One does at a time, and
+// the others wait.
+func (m *memo) get(ctx context.Context, word func() any) ([]byte, error) {
+	select {
+	case m.turn <- struct{}{}:
+		defer func() { <-m.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if m.at != 0 && clock.Now().Sub(m.at) < memoFor {
+		return m.text, nil
+	}
+	text, err := json.Marshal(word())
+	if err != nil {
+		return nil, err
+	}
+	m.at, m.text = clock.Now(), text
+	return text, nil
 }
 
 const (

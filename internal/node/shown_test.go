@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// standing is a node that owns all partitions and waits for all of them, and whose driver takes no step: whoever asks
+// it something waits for ever.
+func standing(t *testing.T) (*speaker, *life) {
+	t.Helper()
+	extractor, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(Config{
+		Group: "orders", Name: "a", App: app.DefaultConfig(), Forward: forward.DefaultConfig(), Mailbox: mailbox.DefaultConfig(),
+		Retry: outcome.DefaultConfig(), Ring: ring.DefaultConfig(), Timing: ownership.CalmTiming(),
+		ControlLog: controllog.DefaultConfig(), Membership: membership.DefaultConfig(),
+	}, Parts{
+		Key: extractor, AppCreds: insecure.NewCredentials(), ServerCreds: insecure.NewCredentials(), ClientCreds: insecure.NewCredentials(),
+		Source:   func([]string) *source.Source { return nil },
+		Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inc := newIncarnation()
+	l := &life{node: n, inc: inc}
+	l.drive(ownership.New(ownership.Config{
+		Group: "orders", Name: "a", Inc: inc, HashID: ring.HashID, Partitions: ring.Partitions, Timing: ownership.CalmTiming(), Place: ring.DefaultConfig().Place,
+	}), nil)
+	n.self.Store(&inc)
+	n.pipeline.SetSelf(inc)
+	n.pipeline.SetTable(&ownership.Table{
+		Members: []ownership.Node{{Name: "a", Inc: inc}}, Owners: make([]uint16, ring.Partitions), Tokens: make([]ownership.Token, ring.Partitions),
+	})
+	var closed []ownership.GateChange
+	for p := range ring.Partition(ring.Partitions) {
+		closed = append(closed, ownership.GateChange{Partition: p, Gate: ownership.Waiting})
+	}
+	n.pipeline.SetGates(closed)
+	n.life.Store(l)
+	return &speaker{node: n, since: clock.Now(), keys: newKeyTurns()}, l
+}
+
+// TestQuestionsNeverReachTheDriver: 60 clients ask what the gates wait for, again and again. The goroutine that keeps the
+// lease hears of none of it, and everybody has an answer.
+func TestQuestionsNeverReachTheDriver(t *testing.T) {
+	t.Parallel()
+	s, l := standing(t)
+	var asking sync.WaitGroup
+	for range 60 {
+		asking.Go(func() {
+			for range 3 {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				if all := s.Partitions(ctx); len(all.Partitions) != ring.Partitions || all.Partitions[7].Gate != "waiting" {
+					t.Errorf("%d partitions are told", len(all.Partitions))
+				}
+				if at := s.Status(); at.Member != "a" {
+					t.Errorf("the member is %q", at.Member)
+				}
+				cancel()
+			}
+		})
+	}
+	asking.Wait()
+	if len(l.driver.wake) > 0 || len(l.driver.inputs) > 0 {
+		t.Error("a question has woken the driver")
+	}
+}
+
+// TestStatusWaitsForNobody: a driver that holds its lock, as while it takes in what has ended, keeps no probe waiting.
+func TestStatusWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	s, l := standing(t)
+	l.driver.mu.Lock()
+	defer l.driver.mu.Unlock()
+	told := make(chan report.Status, 1)
+	go func() { told <- s.Status() }()
+	select {
+	case <-told:
+	case <-time.After(10 * time.Second):
+		t.Error("the status waits for the driver")
+	}
+}
+
+// TestWaitsArePublishedSeldom: a machine publishes what its gates wait for only when somebody has looked, and
+// twice a second at most, however many look and however often it steps.
+func TestWaitsArePublishedSeldom(t *testing.T) {
+	t.Parallel()
+	_, l := standing(t)
+	s, now := l.shown, clock.Now()
+	publications, before := 0, s.newest.Load()
+	step := func() {
+		s.Step(now, ownership.Tick{})
+		if newest := s.newest.Load(); newest != before {
+			publications, before = publications+1, newest
+		}
+	}
+	for range 100 {
+		now = now.Add(10 * time.Millisecond)
+		step()
+	}
+	if publications != 0 {
+		t.Errorf("%d publications, and nobody has looked", publications)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 200 {
+		now = now.Add(10 * time.Millisecond)
+		for range 60 {
+			s.look(gone)
+		}
+		step()
+	}
+	if publications < 1 || publications > 5 {
+		t.Errorf("%d publications in two seconds", publications)
+	}
+	s.wanted.Store(false)
+	old := s.newest.Load()
+	old.at = 0 // long ago
+	now = now.Add(time.Second)
+	looked := make(chan *gateWaits)
+	go func() { looked <- s.look(t.Context()) }()
+	for !s.wanted.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	step()
+	if newest := <-looked; newest == old || newest.at != now {
+		t.Error("who waits gets an old picture")
+	}
+}

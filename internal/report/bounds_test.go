@@ -1,0 +1,98 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/internal/event"
+	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// local counts what it is asked.
+type local struct{ statuses, partitions, keys atomic.Int64 }
+
+func (l *local) Status() Status {
+	l.statuses.Add(1)
+	return Status{Speaker: Speaker{Member: "a"}}
+}
+
+func (l *local) Partitions(context.Context) Partitions {
+	l.partitions.Add(1)
+	return Partitions{Speaker: Speaker{Member: "a"}, Partitions: make([]Partition, ring.Partitions)}
+}
+
+func (l *local) Key(context.Context, event.Key) KeyAt {
+	l.keys.Add(1)
+	return KeyAt{}
+}
+
+func (l *local) Members() []Member                     { return []Member{{Name: "a", Reach: ReachSelf}} }
+func (l *local) Owner(ring.Partition) (*Member, int64) { return nil, 0 }
+
+// However many peers ask, a member works out four times a second what it says of itself.
+func TestPeersShareAnAnswer(t *testing.T) {
+	l := new(local)
+	s := NewServer(l)
+	var asking sync.WaitGroup
+	for range 60 {
+		asking.Go(func() {
+			for _, subject := range []reportv1.Subject{reportv1.Subject_SUBJECT_STATUS, reportv1.Subject_SUBJECT_PARTITIONS} {
+				if answer, err := s.Report(t.Context(), &reportv1.ReportRequest{Subject: subject}); err != nil || len(answer.GetJson()) == 0 {
+					t.Errorf("%v: %v", subject, err)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	if l.statuses.Load() > 20 || l.partitions.Load() > 20 { // 60 each without; more than one each if this takes long
+		t.Errorf("60 questions were worked out %d and %d times", l.statuses.Load(), l.partitions.Load())
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.status.turn <- struct{}{} // somebody works it out
+	if _, err := s.Report(gone, &reportv1.ReportRequest{Subject: reportv1.Subject_SUBJECT_STATUS}); err == nil {
+		t.Error("who has gone gets an answer")
+	}
+}
+
+// Questions about keys get their turn; who would wait for too long is told so.
+func TestKeyQuestionsTakeTurns(t *testing.T) {
+	l := new(local)
+	page := Handlers(NewGroup(l, insecure.NewCredentials()))["GET /v1/keys"]
+	ask := func(ctx context.Context) int {
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/v1/keys?key=a", nil))
+		return w.Code
+	}
+	if code := ask(t.Context()); code != http.StatusOK {
+		t.Errorf("the first question: %d", code)
+	}
+	var refused atomic.Int64
+	var asking sync.WaitGroup
+	for range 300 {
+		asking.Go(func() {
+			switch code := ask(t.Context()); code {
+			case http.StatusOK:
+			case http.StatusTooManyRequests:
+				refused.Add(1)
+			default:
+				t.Errorf("a question gets %d", code)
+			}
+		})
+	}
+	asking.Wait()
+	if refused.Load() == 0 || l.keys.Load() == 0 {
+		t.Errorf("%d were refused and %d answered of 300 at once", refused.Load(), l.keys.Load())
+	}
+	if codeOf(errors.Join(errTooMany)) != http.StatusTooManyRequests {
+		t.Error("too many is not told as such")
+	}
+}
