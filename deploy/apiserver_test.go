@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +78,14 @@ func TestAPIServer(t *testing.T) {
 	if kept := accepts(t, kubectl("", "get", "--namespace=shop", "deployments,pods,services,networkpolicies", "--output=name")); len(kept) > 0 {
 		t.Errorf("the dry runs were none, the server has kept\n%s", kept)
 	}
-	t.Run("keys are generated once", func(t *testing.T) { generatesOnce(t, orders, kubectl, helm) })
+	t.Run("keys are generated once", func(t *testing.T) {
+		// A server that `go build` has made calls itself v0.0.0, which an installation would compare with this.
+		for _, chart := range []string{orders, filepath.Join(orders, "charts/ringfence")} {
+			path := filepath.Join(chart, "Chart.yaml")
+			write(t, path, regexp.MustCompile(`(?m)^kubeVersion:.*\n`).ReplaceAllString(read(t, path), ""))
+		}
+		generatesOnce(t, orders, kubectl, helm)
+	})
 }
 
 // generatesOnce: a release has random keys from its begin, and an upgrade leaves them as they are, also when somebody has

@@ -182,7 +182,7 @@ var everything = sets(
 	"podMonitor.enabled=true", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.name=pulsar", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.key=audience",
 	"config.pulsar.url=pulsar+ssl://pulsar:6651", "drain.token=only-for-drains",
 	"secrets.peerTLS.issuer.name=", "secrets.peerTLS.secretName=orders-tls", "secrets.peerTLS.name=orders-router", "secrets.gossipKeys.secretName=orders-gossip",
-	"secrets.adminTLS.secretName=orders-admin-tls", "secrets.adminToken.secretName=orders-admin", "secrets.pulsarToken.secretName=pulsar", "secrets.pulsarTLS.secretName=pulsar-tls",
+	"secrets.adminTLS.secretName=orders-admin-tls", "secrets.appToken.secretName=orders-app", "secrets.adminToken.secretName=orders-admin", "secrets.pulsarToken.secretName=pulsar", "secrets.pulsarTLS.secretName=pulsar-tls",
 	"secrets.pulsarTLS.clientCertificate=true",
 )
 

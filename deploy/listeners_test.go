@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/config"
 )
 
@@ -421,7 +422,7 @@ func TestChartSharesTheTokenOfWorkers(t *testing.T) {
 		router, application := pod.InitContainers[0], pod.Containers[0]
 		told := ""
 		for _, variable := range application.Env {
-			if variable.Name == "RINGFENCE_APP_TOKEN_FILE" {
+			if variable.Name == client.TokenFileEnv {
 				told = variable.Value
 			}
 		}
