@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -212,7 +211,7 @@ func (a *application) lengthOf(name string, sampled bool) time.Duration {
 
 // consume consumes plain SHARED, with as many handlers at once as beside a router.
 func (a *application) consume(ctx context.Context, url string) error {
-	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: plog.NewLoggerWithSlog(slog.New(slog.DiscardHandler))})
+	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, Logger: plog.DefaultNopLogger()})
 	if err != nil {
 		return err
 	}

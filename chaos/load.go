@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -34,7 +33,7 @@ type publisher struct {
 func newPublisher(ctx context.Context, o options, url string) (p *publisher, err error) {
 	p = &publisher{rate: o.Rate, keys: o.Keys, random: rand.New(rand.NewPCG(o.Seed, 2))}
 	p.client, err = pulsar.NewClient(pulsar.ClientOptions{
-		URL: url, Logger: plog.NewLoggerWithSlog(slog.New(slog.DiscardHandler)), ConnectionTimeout: 5 * time.Second,
+		URL: url, Logger: plog.DefaultNopLogger(), ConnectionTimeout: 5 * time.Second,
 	})
 	if err != nil {
 		return nil, err

@@ -212,7 +212,7 @@ func (p *Pool) noteAnswers(from Peer, verdicts []event.Verdict) {
 		}
 		attrs := []any{"message_id", ev.ID.String(), "peer", from, "verdict", v.Kind.String(), "attempts", v.Attempts}
 		if v.Reason != "" {
-			attrs = append(attrs, "error", ev.Key.HideIn(v.Reason))
+			attrs = append(attrs, "error", ev.HideIn(v.Reason))
 		}
 		p.log.Debug("answered", attrs...)
 	}

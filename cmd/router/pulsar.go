@@ -15,10 +15,10 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/auth"
-	plog "github.com/apache/pulsar-client-go/pulsar/log"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/pulsarlog"
 	"github.com/ringfence/router/internal/tlsconf"
 )
 
@@ -155,7 +155,7 @@ const greetTimeout = 3 * time.Second
 // says about that later stands in the log of each attempt only.
 func (d *pulsarDoor) greet(ctx context.Context, topic string) (mends bool, err error) {
 	heard, options := new(complaint), d.options()
-	options.Logger = plog.NewLoggerWithSlog(slog.New(listener{heard, nil}))
+	options.Logger = pulsarlog.New(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
 	options.KeepAliveInterval = greetTimeout             // bounds the first word of a broker that accepts and says nothing
 	options.MetricsRegisterer = prometheus.NewRegistry() // nobody asks this client

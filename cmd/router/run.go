@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"syscall"
 
-	plog "github.com/apache/pulsar-client-go/pulsar/log"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +25,7 @@ import (
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/pulsarlog"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
@@ -84,7 +84,7 @@ func throughPulsar(cfg config.Config) broker {
 		},
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 			options := door.options()
-			options.Logger = plog.NewLoggerWithSlog(log)
+			options.Logger = pulsarlog.New(log)
 			return source.NewPulsar(from, options, door.adminClient(), metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/backoff"
-	pulsarlog "github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/pulsarlog"
 	"github.com/ringfence/router/internal/pulsarsend"
 )
 
@@ -112,7 +112,7 @@ func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger)
 	options.OperationTimeout = cfg.OperationTimeout
 	options.ConnectionTimeout = cfg.OperationTimeout
 	options.KeepAliveInterval = cfg.KeepAlive
-	options.Logger = pulsarlog.NewLoggerWithSlog(slog.New(demote{log.Handler()}))
+	options.Logger = pulsarlog.New(slog.New(demote{log.Handler()}))
 	return &Pulsar{
 		cfg:     cfg,
 		options: options,

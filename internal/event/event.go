@@ -23,19 +23,8 @@ const KeyMax = 4 << 10
 // on at the same time. It may hold any bytes. It never appears in a log line.
 type Key string
 
-// hidden stands where a key was.
-const hidden = "(key hidden)"
-
 // LogValue hides the key from every slog handler.
-func (Key) LogValue() slog.Value { return slog.StringValue(hidden) }
-
-// HideIn returns a text of somebody else, such as an application's error, without the key.
-func (k Key) HideIn(text string) string {
-	if k == "" {
-		return text
-	}
-	return strings.ReplaceAll(text, string(k), hidden)
-}
+func (Key) LogValue() slog.Value { return slog.StringValue(hiddenKey) }
 
 // MessageID is Pulsar's name of an event, as numbers. It names the *original*
 // event: copies in a retry topic carry it along. Ledger ids are unique in a Pulsar

@@ -119,7 +119,7 @@ func (d *diary) finished(results []event.Result, find func(event.DeliveryID) *ev
 		}
 		attrs := []any{"message_id", e.ID.String(), "partition", int(e.Partition), "result", r.Kind.String(), "attempts", e.Attempts}
 		if r.Reason != "" {
-			attrs = append(attrs, "error", e.Key.HideIn(r.Reason))
+			attrs = append(attrs, "error", e.HideIn(r.Reason))
 		}
 		if late {
 			d.log.Warn("no answer in time", attrs...)

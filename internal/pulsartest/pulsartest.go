@@ -9,7 +9,6 @@ package pulsartest
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"log/slog"
 	"net/http"
 	"os"
 	"strings"
@@ -51,7 +50,7 @@ func Options(t testing.TB) pulsar.ClientOptions {
 		URL:               URL(t),
 		ConnectionTimeout: 5 * time.Second,
 		OperationTimeout:  15 * time.Second,
-		Logger:            log.NewLoggerWithSlog(slog.New(slog.DiscardHandler)),
+		Logger:            log.DefaultNopLogger(),
 	}
 }
 

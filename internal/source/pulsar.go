@@ -14,12 +14,12 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
-	"github.com/apache/pulsar-client-go/pulsar/log"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/clock"
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/pulsarlog"
 	"github.com/ringfence/router/internal/pulsarsend"
 )
 
@@ -44,7 +44,7 @@ import (
 func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (link, error) {
 		if options.Logger == nil {
-			options.Logger = log.NewLoggerWithSlog(logger)
+			options.Logger = pulsarlog.New(logger)
 		}
 		p := newPulsarLink(cfg, admin, metrics, logger)
 		options.Logger = watched{options.Logger, ears{discardWords: metrics.discarded.Inc}}

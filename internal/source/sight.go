@@ -33,11 +33,11 @@ func (s *Source) noteCopy(l *landing) {
 		if s.sight.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
-		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.Key.HideIn(reasonOf(ev, v)))...)
+		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, v)))...)
 	case l.spilled:
 		s.log.Debug("open for long, copied to the retry topic", attrs...)
 	default:
-		s.log.Debug("failed, copied to the retry topic", append(attrs, "delay", v.Delay, "error", ev.Key.HideIn(v.Reason))...)
+		s.log.Debug("failed, copied to the retry topic", append(attrs, "delay", v.Delay, "error", ev.HideIn(v.Reason))...)
 	}
 }
 
