@@ -180,7 +180,7 @@ func charts(t *testing.T) string {
 // everything turns on what is off by default, with Secrets that are there.
 var everything = sets(
 	"podMonitor.enabled=true", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.name=pulsar", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.key=audience",
-	"config.pulsar.url=pulsar+ssl://pulsar:6651", "drain.token=only-for-drains",
+	"config.pulsar.url=pulsar+ssl://pulsar:6651", "drain.token=good-for-drains-only",
 	"secrets.peerTLS.issuer.name=", "secrets.peerTLS.secretName=orders-tls", "secrets.peerTLS.name=orders-router", "secrets.gossipKeys.secretName=orders-gossip",
 	"secrets.adminTLS.secretName=orders-admin-tls", "secrets.appToken.secretName=orders-app", "secrets.adminToken.secretName=orders-admin", "secrets.pulsarToken.secretName=pulsar", "secrets.pulsarTLS.secretName=pulsar-tls",
 	"secrets.pulsarTLS.clientCertificate=true",
@@ -234,7 +234,7 @@ func TestCharts(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The kubelet asks for the drain at the address of the pod: it must be let in, somehow.
-			hookHasToken := strings.Count(string(manifests), "Bearer only-for-drains") == 2
+			hookHasToken := strings.Count(string(manifests), "Bearer good-for-drains-only") == 2
 			if loaded.Admin.DrainOpen == hookHasToken {
 				t.Errorf("the drain is open: %v, and the hooks have its token: %v", loaded.Admin.DrainOpen, hookHasToken)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/reload"
 )
 
 // askTimeout is how long an answer may take, besides what the question itself waits for.
@@ -57,6 +58,9 @@ func (a *asker) endpoint() (endpoint, error) {
 		address = settings.Admin.Listen
 	}
 	e := endpoint{base: strings.TrimSuffix(address, "/")}
+	if u, err := url.Parse(e.base); err == nil && u.User != nil || strings.Contains(e.base, "@") {
+		return endpoint{}, usageError{errors.New("--admin has a user in it, which would be shown: want HOST:PORT or a URL without one, and --token-file")}
+	}
 	if !strings.Contains(e.base, "://") {
 		host, port, err := net.SplitHostPort(e.base)
 		if err != nil {
@@ -83,7 +87,7 @@ func (a *asker) token(settings *config.Loaded) (string, error) {
 
 // readToken reads a secret from a file, without the end of its line.
 func readToken(setting, path string) (string, error) {
-	text, err := os.ReadFile(path) //nolint:gosec // the path comes from the command line
+	text, err := reload.Bounded(path, reload.BytesMax)
 	if err != nil {
 		return "", usageError{fmt.Errorf("%s: %w", setting, err)}
 	}

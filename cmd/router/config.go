@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,9 @@ be right. The exit code is 2 if anything is.`,
 			}
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "ok: %d settings, all others have their defaults\n", said)
+		for _, service := range config.Services(os.Environ()) {
+			fmt.Fprintf(cmd.OutOrStdout(), "# %s is ignored: Kubernetes gives it for a Service\n", service)
+		}
 		warnOfMode(cmd.OutOrStdout(), loaded.Config)
 		return nil
 	})

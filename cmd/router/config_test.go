@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,10 @@ gossip: {insecure: true}
 func TestConfigLint(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writable := filepath.Join(t.TempDir(), "writable")
+	if err := errors.Join(os.WriteFile(writable, []byte("a token for the drain\n"), 0o600), os.Chmod(writable, 0o666)); err != nil {
 		t.Fatal(err)
 	}
 	for kind, test := range map[string]struct {
@@ -66,6 +71,11 @@ func TestConfigLint(t *testing.T) {
 		"peers without TLS":    {says: "set peer.tls (docs/security.md), or peer.listen to a loopback address, or peer.insecure to true"},
 		"gossip without keys":  {says: "set gossip.encryption_keys_file and leave gossip.verify_incoming on"},
 		"beats too slow":       {file: "ownership: {beat_every: 1s}", says: "BeatEvery = 1s, want <= a third of Lease"},
+		"a short token":        {file: "admin: {token: x}", says: "admin.token: the token has 1 bytes, want 16 or more"},
+		"a secret of others":   {file: "admin: {drain_token_file: " + writable + "}", says: "has the permissions 0666, so others than its owner may write to it: chmod go-w " + writable},
+		"a user in a URL":      {file: "pulsar: {url: 'pulsar://me:pass@b:6650'}", says: `pulsar.url = "pulsar://(hidden)@b:6650" has a user in it`},
+		"too deep":             {file: "a: " + strings.Repeat("{a: ", 9000) + "1" + strings.Repeat("}", 9000), says: "mappings and lists are nested more than 32 deep"},
+		"without an end":       {args: []string{"--config", "/dev/zero"}, says: "/dev/zero has more than 262144 bytes"},
 		"not YAML":             {file: "a: [", says: "router.yaml: yaml: "},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -88,9 +98,20 @@ func TestConfigLint(t *testing.T) {
 	}
 }
 
+// TestServicesOfKubernetes: a Service whose variables look like settings does not end the start, and is named.
+func TestServicesOfKubernetes(t *testing.T) {
+	for name, value := range map[string]string{"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "80", "PORT": "tcp://10.0.0.1:80", "PORT_80_TCP_ADDR": "10.0.0.1"} {
+		t.Setenv("RINGFENCE__X_"+name, value)
+	}
+	out, says, code := cli(t, "config", "lint", "--config", settingsFile(t, least))
+	if code != exitOK || !strings.Contains(out, "# RINGFENCE__X_PORT is ignored: Kubernetes gives it for a Service\n") {
+		t.Errorf("exit code %d, %q, %s", code, out, says)
+	}
+}
+
 func TestConfigPrint(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("hush-hush\n"), 0o600); err != nil {
+	if err := os.WriteFile(secret, []byte("hush-hush-hush-hush\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	file := settingsFile(t, least+"admin: {drain_token_file: "+secret+"}\n")
@@ -103,7 +124,7 @@ func TestConfigPrint(t *testing.T) {
 			t.Errorf("%q is missing", want)
 		}
 	}
-	if strings.Contains(out, "hush-hush") {
+	if strings.Contains(out, "hush-hush-hush-hush") {
 		t.Error("the secret is told")
 	}
 	out, _, _ = cli(t, "config", "print", "--config", file, "--redacted", "-o", "json")

@@ -98,8 +98,8 @@ func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
 func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 	value, err := reload.Open([]string{path}, func(contents [][]byte) (string, error) {
 		token := strings.TrimSpace(string(contents[0]))
-		if token == "" {
-			return "", fmt.Errorf("%s is empty", path)
+		if err := doors.CheckToken(token); err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
 		}
 		return token, nil
 	}, func(err error) {

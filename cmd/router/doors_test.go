@@ -72,7 +72,7 @@ pulsar: {topics: orders, subscription: orders}
 app: {listen: "%[1]s:18650", tls: {cert_file: %[2]q, key_file: %[3]q, ca_file: %[4]q, name: orders-app}}
 peer: {listen: "%[1]s:18651", tls: {cert_file: %[5]q, key_file: %[6]q, ca_file: %[4]q, name: orders-router}}
 gossip: {listen: "%[1]s:18652", encryption_keys_file: %[7]q}
-admin: {listen: "%[1]s:18653", token_file: %[8]q, drain_token: only-for-drains}
+admin: {listen: "%[1]s:18653", token_file: %[8]q, drain_token: good-for-drains-only}
 debug: {listen: "%[1]s:18654"}
 ownership: {profile: fast}
 log: {level: error}
@@ -326,7 +326,7 @@ func (c *castle) testAdmin(t *testing.T) {
 	} {
 		tokens := []string{"", "wrong", adminSecret[:len(adminSecret)-1], adminSecret + "x"}
 		if !strings.HasSuffix(r.path, "/drain") {
-			tokens = append(tokens, "only-for-drains")
+			tokens = append(tokens, "good-for-drains-only")
 		}
 		for _, token := range tokens {
 			if code, text := c.ask(r.method, r.path, token); code != http.StatusUnauthorized {
@@ -345,7 +345,7 @@ func (c *castle) testAdmin(t *testing.T) {
 	if n := c.metric("ringfence_node_drains_total"); n != 0 {
 		t.Errorf("somebody has drained the member %v times", n)
 	}
-	if code, text := c.ask("GET", "/drain?wait=20s", "only-for-drains"); code != http.StatusOK {
+	if code, text := c.ask("GET", "/drain?wait=20s", "good-for-drains-only"); code != http.StatusOK {
 		t.Errorf("/drain with its token: %d %s", code, text)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/pulsarlog"
+	"github.com/ringfence/router/internal/reload"
 	"github.com/ringfence/router/internal/tlsconf"
 )
 
@@ -26,11 +27,23 @@ import (
 type pulsarDoor struct {
 	settings config.Pulsar
 	store    *tlsconf.Store // nil: in the clear
+	token    *tokenFile     // nil: no pulsar.token_file
 }
 
-// newPulsarDoor reads the certificates, if there is TLS.
+// newPulsarDoor reads the certificates, if there is TLS, and looks at the files of other credentials.
 func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.Logger) (*pulsarDoor, error) {
 	d := &pulsarDoor{settings: settings}
+	if settings.TokenFile != "" {
+		d.token = &tokenFile{path: settings.TokenFile, log: log}
+		if _, err := d.token.read(); err != nil {
+			return nil, fmt.Errorf("pulsar.token_file: %w", err)
+		}
+	}
+	if path := settings.Oauth2.KeyFile; path != "" {
+		if _, err := reload.Secret(path, reload.BytesMax); err != nil {
+			return nil, fmt.Errorf("pulsar.oauth2.key_file: %w", err)
+		}
+	}
 	if !strings.HasPrefix(settings.URL, "pulsar+ssl://") {
 		return d, nil
 	}
@@ -38,6 +51,37 @@ func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.L
 	var err error
 	d.store, err = tlsconf.Open("pulsar", tlsconf.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
 	return d, err
+}
+
+// tokenFile holds the token that lets the router into Pulsar. It is read whenever it is asked for. A file that becomes bad
+// changes nothing.
+type tokenFile struct {
+	path string
+	log  *slog.Logger
+
+	mu   sync.Mutex // guards what follows, and is held while the file is read
+	last string     // that was good
+	bad  bool       // the file is, and the log says so
+}
+
+func (f *tokenFile) read() (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	content, err := reload.Secret(f.path, reload.BytesMax)
+	token := strings.TrimSpace(string(content))
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s is empty", f.path)
+	}
+	switch {
+	case err == nil:
+		f.last, f.bad = token, false
+	case f.last == "":
+		return "", err
+	case !f.bad:
+		f.bad = true
+		f.log.Warn("pulsar token cannot be used", "error", err)
+	}
+	return f.last, nil
 }
 
 // options returns what a new client needs. The client reads files again at each
@@ -67,7 +111,7 @@ func (d *pulsarDoor) provider() auth.Provider {
 	case s.Token != "":
 		return auth.NewAuthenticationToken(string(s.Token))
 	case s.TokenFile != "":
-		return auth.NewAuthenticationTokenFromFile(s.TokenFile)
+		return auth.NewAuthenticationTokenFromSupplier(d.token.read)
 	case s.Oauth2.IssuerURL != "":
 		return &oauth2{settings: s.Oauth2}
 	case s.TLS.CertFile != "":

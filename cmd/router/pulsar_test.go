@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,6 +81,31 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 		if token, err := provider.GetData(); err != nil || string(token) != want {
 			t.Errorf("the token is %q (%v), want %q", token, err, want)
 		}
+	}
+}
+
+// A file that becomes bad changes nothing; one that is bad at the start ends it.
+func TestTokenFileThatBecomesBad(t *testing.T) {
+	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")
+	d := door(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file})
+	provider := d.provider()
+	for name, spoil := range map[string]func() error{
+		"empty":    func() error { return os.WriteFile(file, []byte("\n"), 0o600) },
+		"writable": func() error { return errors.Join(os.WriteFile(file, []byte("two\n"), 0o600), os.Chmod(file, 0o666)) },
+		"gone":     func() error { return os.Remove(file) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if token, err := provider.GetData(); err != nil || string(token) != "one" {
+			t.Errorf("%s: the token is %q (%v), want the one from before", name, token, err)
+		}
+		settings := config.Pulsar{URL: "pulsar://x:1", TokenFile: file}
+		if _, err := newPulsarDoor(settings, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "pulsar.token_file: ") {
+			t.Errorf("%s at the start: %v", name, err)
+		}
+		_ = os.Remove(file)
+		write(t, file, "one\n")
 	}
 }
 

@@ -108,6 +108,9 @@ func runAlone(ctx context.Context, cfg config.Config, b broker) error {
 // slewableClock says what may break the promise where there is no clock that NTP cannot slew.
 const slewableClock = "leases run on a clock that NTP may slew, as this system has no other: keep its corrections below 1 % of the rate (chrony: maxslewrate 5000)"
 
+// servicesShownMax is how many variables are named that look like settings and are not.
+const servicesShownMax = 10
+
 // run is the life of one member, from its listeners to the end of its drain.
 func run(ctx context.Context, cfg config.Config, b broker) error {
 	log, level, err := telemetry.NewLogger(os.Stderr, cfg.Log)
@@ -118,6 +121,9 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		return usageError{fmt.Errorf("pulsar.copy_keys_file: %w", err)}
 	}
 	log = log.With("node", cfg.Node.Name)
+	if services := config.Services(os.Environ()); len(services) > 0 {
+		log.Info("variables are ignored: Kubernetes gives them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
+	}
 	if bug := planted.Present(); bug != planted.None {
 		log.Error("a bug is planted in this process: it breaks what a router promises", "error", bug.String())
 	}

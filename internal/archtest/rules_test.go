@@ -64,7 +64,7 @@ var arrows = map[string]arrow{
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
-		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/doors", "internal/tlsconf"}),
+		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/doors", "internal/reload", "internal/tlsconf"}),
 		"joins the Config structs of all packages, and uses nothing else of them",
 	},
 	"internal/telemetry": {[]string{"internal/clock"}, "knows how to show, not what"},

@@ -283,7 +283,7 @@ func (c Config) Validate() error {
 		bad("node.advertise_ip = %q, want an IP address", c.Node.AdvertiseIP)
 	}
 	if !strings.HasPrefix(c.Pulsar.URL, "pulsar://") && !strings.HasPrefix(c.Pulsar.URL, "pulsar+ssl://") {
-		bad("pulsar.url = %q, want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", c.Pulsar.URL)
+		bad("pulsar.url = %q, want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", withoutUser(c.Pulsar.URL))
 	}
 	if tenant, namespace, _ := strings.Cut(c.ControlLog.Namespace, "/"); tenant == "" || namespace == "" || strings.Contains(namespace, "/") {
 		bad("control_log.namespace = %q, want TENANT/NAMESPACE", c.ControlLog.Namespace)

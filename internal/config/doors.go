@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/membership"
 )
 
@@ -97,6 +98,17 @@ func (c Config) validateDoors() error {
 	oneOf("pulsar.token", c.Pulsar.Token != "", "pulsar.token_file", c.Pulsar.TokenFile != "")
 	oneOf("pulsar.oauth2", c.Pulsar.Oauth2.enabled(), "pulsar.token", c.Pulsar.Token != "" || c.Pulsar.TokenFile != "")
 	oneOf("gossip.encryption_keys", c.Gossip.EncryptionKeys != "", "gossip.encryption_keys_file", c.Gossip.EncryptionKeysFile != "")
+	for _, t := range []struct {
+		key   string
+		token Secret
+	}{{"admin.token", c.Admin.Token}, {"admin.drain_token", c.Admin.DrainToken}} {
+		if t.token == "" {
+			continue
+		}
+		if err := doors.CheckToken(string(t.token)); err != nil {
+			bad("%s: %w", t.key, err)
+		}
+	}
 	for _, m := range []struct {
 		key string
 		max int
@@ -110,7 +122,7 @@ func (c Config) validateDoors() error {
 }
 
 func (c Config) validatePulsarDoor() error {
-	var errs []error
+	errs := c.validateUsers()
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
 	tls := c.Pulsar.TLS
 	if (tls.CertFile == "") != (tls.KeyFile == "") {
@@ -118,7 +130,7 @@ func (c Config) validatePulsarDoor() error {
 	}
 	encrypted := strings.HasPrefix(c.Pulsar.URL, "pulsar+ssl://")
 	if tls != (PulsarTLS{}) && !encrypted {
-		bad("pulsar.tls is set, and pulsar.url = %q is in the clear: want pulsar+ssl://HOST:PORT", c.Pulsar.URL)
+		bad("pulsar.tls is set, and pulsar.url = %q is in the clear: want pulsar+ssl://HOST:PORT", withoutUser(c.Pulsar.URL))
 	}
 	if o := c.Pulsar.Oauth2; o.enabled() {
 		if issuer, err := url.Parse(o.IssuerURL); err != nil || issuer.Scheme != "https" || issuer.Host == "" {

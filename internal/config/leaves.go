@@ -196,6 +196,8 @@ func (l leaf) String() string {
 		return v.String()
 	case []string:
 		return strings.Join(v, ",")
+	case string:
+		return withoutUser(v)
 	}
 	if l.size && l.value.CanInt() {
 		return formatSize(l.value.Int())

@@ -4,17 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/ringfence/router/internal/reload"
 )
 
 // EnvPrefix begins the name of every variable that is a setting.
@@ -139,7 +139,7 @@ func read(from Sources) ([]layer, error) {
 		return nil
 	}
 	if from.File != "" {
-		if err := add(file.Provider(from.File), yaml.Parser(), func(string) string { return "file " + from.File }); err != nil {
+		if err := add(settingsFile(from.File), yaml.Parser(), func(string) string { return "file " + from.File }); err != nil {
 			return nil, fmt.Errorf("config: file %s: %w", from.File, err)
 		}
 	}
@@ -158,7 +158,7 @@ func read(from Sources) ([]layer, error) {
 func environment(environ []string) *env.Env {
 	return env.Provider("", env.Opt{
 		Prefix:      EnvPrefix,
-		EnvironFunc: func() []string { return environ },
+		EnvironFunc: func() []string { return withoutServices(environ) },
 		TransformFunc: func(name, value string) (string, any) {
 			key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
 			return strings.ReplaceAll(key, "__", "."), value
@@ -239,12 +239,10 @@ func (l leaf) setFromFile(raw any) error {
 	if !ok || path == "" {
 		return fmt.Errorf("%s%s is %s, want the path of a file", l.key, fileSuffix, describe(raw))
 	}
-	content, err := os.ReadFile(path) //nolint:gosec // the path comes from the settings
+	content, err := reload.Secret(path, secretBytesMax)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s%s: %w", l.key, fileSuffix, err)
-	case len(content) > secretBytesMax:
-		return fmt.Errorf("%s%s: %s has %d bytes, want at most %d", l.key, fileSuffix, path, len(content), secretBytesMax)
 	case strings.TrimSpace(string(content)) == "":
 		return fmt.Errorf("%s%s: %s is empty", l.key, fileSuffix, path)
 	}

@@ -3,12 +3,25 @@ package doors
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 )
+
+// TokenBytesMin is how short a token may be that somebody has to show. Whoever reaches the listener can try as many as
+// connections allow.
+const TokenBytesMin = 16
+
+// CheckToken returns what is wrong with a token, without showing it.
+func CheckToken(token string) error {
+	if len(token) < TokenBytesMin {
+		return fmt.Errorf("the token has %d bytes, want %d or more: head -c 24 /dev/urandom | base64 makes one", len(token), TokenBytesMin)
+	}
+	return nil
+}
 
 // Guard decides which requests an HTTP listener answers. Probes and metrics are for
 // everybody who reaches it: machines without a secret ask for them. Everything else is

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -106,17 +107,55 @@ func (v *Value[T]) read() ([][]byte, error) {
 }
 
 func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() { // opening a pipe could wait for ever, each time
+		return nil, fmt.Errorf("%s is no regular file, and is read more than once", path)
+	}
+	return Secret(path, BytesMax)
+}
+
+// writable are the permissions that make a file that decides who gets in a file of somebody else.
+const writable = 0o022
+
+// Secret reads a secret, or what it is checked against, from a file or a pipe of at most bytesMax bytes. A file that the
+// owner's group or everybody may write to is refused: whoever may write it decides who gets in. Who may read it is not
+// looked at: volumes of Secrets in Kubernetes are readable for all processes of their container.
+func Secret(path string, bytesMax int) ([]byte, error) {
+	return read(path, bytesMax, func(info os.FileInfo) error {
+		if mode := info.Mode().Perm(); info.Mode().IsRegular() && mode&writable != 0 && runtime.GOOS != "windows" {
+			return fmt.Errorf("%s has the permissions %#o, so others than its owner may write to it: chmod go-w %s", path, mode, path)
+		}
+		return nil
+	})
+}
+
+// Bounded reads a file or a pipe of at most bytesMax bytes.
+func Bounded(path string, bytesMax int) ([]byte, error) {
+	return read(path, bytesMax, func(os.FileInfo) error { return nil })
+}
+
+func read(path string, bytesMax int, accept func(os.FileInfo) error) ([]byte, error) {
 	file, err := os.Open(path) //nolint:gosec // the path comes from the settings
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	content, err := io.ReadAll(io.LimitReader(file, BytesMax+1))
+	info, err := file.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if len(content) > BytesMax {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, BytesMax)
+	if err := accept(info); err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(file, int64(bytesMax)+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > bytesMax {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, bytesMax)
 	}
 	return content, nil
 }

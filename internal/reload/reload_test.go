@@ -2,8 +2,10 @@ package reload
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -132,5 +134,43 @@ func TestOpenNeedsAGoodValue(t *testing.T) {
 	broken := errors.New("no sense in it")
 	if _, err := Open([]string{missing}, func([][]byte) (int, error) { return 0, broken }, nil); !errors.Is(err, broken) {
 		t.Errorf("a file without sense gives %v", err)
+	}
+}
+
+// Files that others may write to, and what is no file, are refused at first, and later change nothing.
+func TestOnlyFilesOfTheOwner(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no such permissions")
+	}
+	f := open(t, "one")
+	for _, mode := range []os.FileMode{0o666, 0o620, 0o602} {
+		f.write(t, fmt.Sprintf("from a stranger: %o", mode))
+		if err := os.Chmod(f.path, mode); err != nil {
+			t.Fatal(err)
+		}
+		f.now = f.now.Add(Interval)
+		if got := f.Get(); got != "one" {
+			t.Errorf("with the permissions %o the value is %q", mode, got)
+		}
+		if len(f.told) == 0 || f.told[len(f.told)-1] == nil || !strings.Contains(f.told[len(f.told)-1].Error(), "chmod go-w") {
+			t.Errorf("with the permissions %o it tells %v", mode, f.told)
+		}
+		_, err := Open([]string{f.path}, func([][]byte) (string, error) { return "", nil }, nil)
+		if err == nil || strings.Contains(err.Error(), "stranger") {
+			t.Errorf("with the permissions %o it is opened, or shown: %v", mode, err)
+		}
+	}
+	for _, mode := range []os.FileMode{0o644, 0o440} { // as in volumes of Kubernetes
+		if err := os.Chmod(f.path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open([]string{f.path}, func([][]byte) (string, error) { return "", nil }, nil); err != nil {
+			t.Errorf("with the permissions %o: %v", mode, err)
+		}
+	}
+	for _, path := range []string{"/dev/zero", t.TempDir()} {
+		if _, err := Open([]string{path}, func([][]byte) (string, error) { return "", nil }, nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
