@@ -231,7 +231,6 @@ func TestDoctorOfListeners(t *testing.T) {
 		"warn peer protection: 0.0.0.0:16651: nothing (insecure)",
 		"warn gossip protection: 0.0.0.0:16652: nothing (insecure)",
 		"ok admin protection: 127.0.0.1:16653: loopback",
-		"ok debug protection: 127.0.0.1:16654: loopback",
 	}
 	if !slices.Equal(said, want) {
 		t.Errorf("it says\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
