@@ -58,7 +58,7 @@ func FuzzHideIn(f *testing.F) {
 	f.Add("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaa")
 	f.Fuzz(func(t *testing.T, text, payload string) {
 		shown := hideRuns(text, payload)
-		for _, part := range strings.Split(shown, hiddenContent) {
+		for part := range strings.SplitSeq(shown, hiddenContent) {
 			for i := 0; i+excerptMin <= len(part); i++ {
 				if strings.Contains(payload, part[i:i+excerptMin]) {
 					t.Errorf("%q with %q is shown as %q", text, payload, shown)

@@ -81,13 +81,13 @@ func (l logger) Errorf(format string, args ...any) { l.printf(slog.LevelError, f
 
 func (l logger) print(level slog.Level, args []any) {
 	if ctx := context.Background(); l.to.Enabled(ctx, level) {
-		l.to.Log(ctx, level, fmt.Sprint(allHarmless(args)...))
+		l.to.Log(ctx, level, fmt.Sprint(allHarmless(args)...)) //nolint:sloglint // the words are the client's
 	}
 }
 
 func (l logger) printf(level slog.Level, format string, args []any) {
 	if ctx := context.Background(); l.to.Enabled(ctx, level) {
-		l.to.Log(ctx, level, fmt.Sprintf(format, allHarmless(args)...))
+		l.to.Log(ctx, level, fmt.Sprintf(format, allHarmless(args)...)) //nolint:sloglint // the words are the client's
 	}
 }
 
