@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,10 +14,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/tlsconf"
 )
 
 // askTimeout is how long an answer may take, besides what the question itself waits for.
@@ -30,7 +33,11 @@ const answerBytesMax = 64 << 20
 type asker struct {
 	address   string // flag --admin
 	tokenFile string
+	caFile    string
+	tlsName   string
 	file      string // with settings
+
+	settings *config.Config // instead of those that are read; nil: those
 }
 
 // addTo adds the flags to a command.
@@ -38,20 +45,27 @@ func (a *asker) addTo(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&a.address, "admin", "", "admin endpoint of a router: HOST:PORT or a URL (default: admin.listen of the settings)")
 	f.StringVar(&a.tokenFile, "token-file", "", "file with the admin token (default: admin.token or admin.token_file of the settings)")
+	f.StringVar(&a.caFile, "ca-file", "", "file with the CAs that sign its certificate (default: it shows admin.tls.cert_file of the settings, or those of the system)")
+	f.StringVar(&a.tlsName, "tls-name", "", "name in its certificate, with --ca-file (default: the host of --admin)")
 	f.StringVar(&a.file, "config", "", "file with the settings of that router, in YAML")
 }
 
 // endpoint is where to ask, and as whom.
 type endpoint struct {
-	base  string // URL
-	token string
+	base   string // URL
+	token  string
+	client *http.Client
 }
 
 // endpoint reads the flags and the settings: those of the router, if this runs beside it.
 func (a *asker) endpoint() (endpoint, error) {
-	settings, err := config.Read(config.Sources{File: a.file, Environ: os.Environ()})
-	if err != nil {
-		return endpoint{}, usageError{err}
+	settings := a.settings
+	if settings == nil {
+		loaded, err := config.Read(config.Sources{File: a.file, Environ: os.Environ()})
+		if err != nil {
+			return endpoint{}, usageError{err}
+		}
+		settings = &loaded.Config
 	}
 	address := a.address
 	if address == "" {
@@ -69,18 +83,51 @@ func (a *asker) endpoint() (endpoint, error) {
 		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 			host = "127.0.0.1" // it listens everywhere: here too
 		}
-		e.base = "http://" + net.JoinHostPort(host, port)
+		scheme := "http://"
+		if a.caFile != "" || settings.Admin.TLS.Enabled() {
+			scheme = "https://"
+		}
+		e.base = scheme + net.JoinHostPort(host, port)
 	}
-	e.token, err = a.token(settings)
+	var err error
+	if e.client, err = a.client(settings.Admin.TLS); err != nil {
+		return endpoint{}, err
+	}
+	e.token, err = a.token(settings.Admin)
 	return e, err
 }
 
-func (a *asker) token(settings *config.Loaded) (string, error) {
+// client returns who asks, and takes whom for the router: one whose certificate is signed by
+// --ca-file, or else one that shows the certificate of the settings.
+func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
+	files, setting := tlsconf.Files{CAFile: a.caFile}, "--ca-file"
+	switch {
+	case a.caFile != "":
+	case a.tlsName != "":
+		return nil, usageError{errors.New("--tls-name is for --ca-file")}
+	case !own.Enabled():
+		return http.DefaultClient, nil
+	default:
+		files, setting = tlsconf.Files{CertFile: own.CertFile, KeyFile: own.KeyFile}, "admin.tls"
+	}
+	store, err := tlsconf.Open("admin", files, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
+	}
+	verify := store.Twin()
+	if a.caFile != "" {
+		verify = store.ClientByHost()
+		verify.ServerName = a.tlsName // empty: the host that is dialed
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: verify, DisableKeepAlives: true}}, nil
+}
+
+func (a *asker) token(settings config.Admin) (string, error) {
 	if a.tokenFile == "" {
-		if path := settings.Admin.TokenFile; path != "" {
+		if path := settings.TokenFile; path != "" {
 			return readToken("admin.token_file", path)
 		}
-		return string(settings.Admin.Token), nil
+		return string(settings.Token), nil
 	}
 	return readToken("--token-file", a.tokenFile)
 }
@@ -121,7 +168,7 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 	if e.token != "" {
 		request.Header.Set("Authorization", "Bearer "+e.token)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := e.client.Do(request)
 	if err != nil {
 		if cause, ok := errors.AsType[*url.Error](err); ok {
 			err = cause.Err // without the path: it may have a key in it
@@ -144,6 +191,9 @@ func objection(e endpoint, code int, says string) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		if e.token == "" {
 			return fmt.Errorf("%s wants a token (%s): give it with --token-file, or as the router's own settings have it", e.base, says)
+		}
+		if code == http.StatusForbidden {
+			return fmt.Errorf("%s refuses, whatever the token: %s", e.base, says)
 		}
 		return fmt.Errorf("%s does not take this token (%s): is it that of admin.token?", e.base, says)
 	case http.StatusNotFound:

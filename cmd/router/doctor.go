@@ -201,7 +201,7 @@ func (d *doctor) ports(ctx context.Context) {
 // runsHere reports whether the admin endpoint of the settings is that of this member.
 func (d *doctor) runsHere(ctx context.Context) bool {
 	var s report.Status
-	a := asker{address: d.cfg.Admin.Listen}
+	a := asker{settings: &d.cfg}
 	return a.get(ctx, "/v1/status", &s) == nil && s.Member == d.cfg.Node.Name && s.Group == d.cfg.Node.Group
 }
 

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -464,4 +466,52 @@ func counted(t *testing.T, registry *prometheus.Registry, name, label string) (s
 		}
 	}
 	return sum
+}
+
+// TestCommandsAskByTLS: the commands of a router ask it by https, and tell it from another one.
+func TestCommandsAskByTLS(t *testing.T) {
+	t.Parallel()
+	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
+	pair, strange := ca.Issue(t, "orders-router"), other.Issue(t, "orders-router")
+	certificate, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+adminSecret {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		fmt.Fprintln(w, "drained")
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "https://")
+	dir := t.TempDir()
+	token := write(t, filepath.Join(dir, "token"), adminSecret)
+	settings := func(name string, pair tlstest.Pair) string {
+		return write(t, filepath.Join(dir, name), fmt.Sprintf("admin: {listen: %q, token_file: %q, tls: {cert_file: %q, key_file: %q}}\n", address, token, pair.CertFile, pair.KeyFile))
+	}
+	for name, one := range map[string]struct {
+		args []string
+		says string // "": it works
+	}{
+		"with its settings":             {[]string{"--config", settings("own.yaml", pair)}, ""},
+		"with those of another one":     {[]string{"--config", settings("other.yaml", strange)}, "another certificate"},
+		"with its CA and name":          {[]string{"--admin", server.URL, "--token-file", token, "--ca-file", ca.File, "--tls-name", "orders-router"}, ""},
+		"with its CA, by HOST:PORT":     {[]string{"--admin", address, "--token-file", token, "--ca-file", ca.File, "--tls-name", "orders-router"}, ""},
+		"with its CA and another name":  {[]string{"--admin", server.URL, "--token-file", token, "--ca-file", ca.File, "--tls-name", "payments"}, "not payments"},
+		"with its CA and no name":       {[]string{"--admin", server.URL, "--token-file", token, "--ca-file", ca.File}, "127.0.0.1"},
+		"with another CA":               {[]string{"--admin", server.URL, "--token-file", token, "--ca-file", other.File, "--tls-name", "orders-router"}, "unknown authority"},
+		"with none":                     {[]string{"--admin", server.URL, "--token-file", token}, "failed to verify"},
+		"with a name and no CA":         {[]string{"--admin", server.URL, "--tls-name", "orders-router"}, "--tls-name is for --ca-file"},
+		"with a CA that is not there":   {[]string{"--admin", server.URL, "--ca-file", filepath.Join(dir, "nothing")}, "--ca-file"},
+		"with its settings, and by URL": {[]string{"--config", settings("own.yaml", pair), "--admin", server.URL}, ""},
+	} {
+		out, says, code := cli(t, append([]string{"drain"}, one.args...)...)
+		if one.says == "" && (code != exitOK || out != "drained\n") || one.says != "" && (code == exitOK || !strings.Contains(says, one.says)) {
+			t.Errorf("%s: %q, exit code %d: %s", name, out, code, says)
+		}
+	}
 }

@@ -136,8 +136,8 @@ const answerTimeout = 10 * time.Second
 // what sets it again: the answer is sent when the handler has returned.
 func patient(w http.ResponseWriter) (answers func()) {
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Time{}) // an error means that this is no connection
-	return func() { _ = control.SetWriteDeadline(time.Now().Add(answerTimeout)) }
+	_ = control.SetWriteDeadline(time.Time{})                                     // an error means that this is no connection
+	return func() { _ = control.SetWriteDeadline(time.Now().Add(answerTimeout)) } //nolint:forbidigo // the deadlines of connections go by the wall clock
 }
 
 // waitMax is the longest wait that a request may ask for.

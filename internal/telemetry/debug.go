@@ -10,9 +10,9 @@ import (
 
 // Of Go's profiles. Each takes processor time from the router, and some stop it for a moment.
 const (
-	profileMax      = 30 * time.Second // of one profile
-	traceMax        = 5 * time.Second  // of one execution trace
-	profilePauseMin = 5 * time.Second  // after a profile, before the next: as long as the profile took, and this at least
+	profileMax   = 30 * time.Second // of one profile
+	traceMax     = 5 * time.Second  // of one execution trace
+	profilePause = 5 * time.Second  // after a profile, before the next: as long as the profile took, and this at least
 )
 
 // NewDebugHandler serves Go's profiles under /debug/pprof/, one at a time, each for a
@@ -45,11 +45,11 @@ func (t *profileTurn) bounded(profile http.Handler, usual, most time.Duration) h
 			return
 		}
 		if !t.taken.CompareAndSwap(false, true) {
-			w.Header().Set("Retry-After", strconv.Itoa(int(profilePauseMin.Seconds())))
+			w.Header().Set("Retry-After", strconv.Itoa(int(profilePause.Seconds())))
 			answer(w, http.StatusTooManyRequests, "another profile runs, or was taken a moment ago\n")
 			return
 		}
-		defer func() { time.AfterFunc(max(profilePauseMin, took), func() { t.taken.Store(false) }) }()
+		defer func() { time.AfterFunc(max(profilePause, took), func() { t.taken.Store(false) }) }()
 		query := r.URL.Query()
 		query.Del("seconds")
 		if took > 0 {

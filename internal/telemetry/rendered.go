@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -102,9 +103,7 @@ func (a *rendering) WriteHeader(status int) {
 func (a *rendering) Write(text []byte) (int, error) { return a.body.Write(text) }
 
 func (a *rendering) give(w http.ResponseWriter) {
-	for name, values := range a.header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), a.header)
 	if a.status != 0 {
 		w.WriteHeader(a.status)
 	}
@@ -114,7 +113,7 @@ func (a *rendering) give(w http.ResponseWriter) {
 // metricsPage shows metrics in one of few forms, whatever a request asks for.
 func metricsPage(page http.Handler) http.Handler {
 	form := func(r *http.Request) http.Header {
-		asked := http.Header{"Accept": {string(expfmt.Negotiate(r.Header))}}
+		asked := http.Header{"Accept": {string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...))}}
 		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			asked.Set("Accept-Encoding", "gzip")
 		}

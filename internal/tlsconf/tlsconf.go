@@ -220,6 +220,22 @@ func (s *Store) Client(name string) *tls.Config {
 	return config
 }
 
+// Twin returns the configuration of one who dials a server that shows the own certificate
+// of s: a router's commands ask that router so, by whatever address.
+func (s *Store) Twin() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection takes one certificate alone
+		VerifyConnection: func(state tls.ConnectionState) error {
+			own := s.value.Get().certificate
+			if len(state.PeerCertificates) == 0 || own == nil || !state.PeerCertificates[0].Equal(own.Leaf) {
+				return errors.New("tlsconf: the other side shows another certificate")
+			}
+			return nil
+		},
+	}
+}
+
 // ClientByHost returns the configuration of one who dials servers whose certificate is
 // for the host that is dialed. Its CAs are those of now, and stay.
 func (s *Store) ClientByHost() *tls.Config {
