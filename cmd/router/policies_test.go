@@ -221,7 +221,6 @@ func TestDoctorOfNothing(t *testing.T) {
 func TestDoctorOfListeners(t *testing.T) {
 	d := doctor{cfg: settings(t).Config} // with peer.insecure and gossip.insecure
 	d.cfg.App.TLS.CertFile, d.cfg.App.TLS.Name = "/cert", "orders-app"
-	d.cfg.Debug.Listen = "127.0.0.1:16654"
 	d.listeners()
 	var said []string
 	for _, f := range d.findings {
