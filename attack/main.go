@@ -63,7 +63,16 @@ func parse(args []string) (options, error) {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) > 0 && args[0] == roleApp:
+		err = runApp(ctx, args[1:])
+	case len(args) > 0 && args[0] == roleBurn:
+		err = runBurn(ctx, args[1:])
+	default:
+		err = run(ctx, args)
+	}
+	if err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "attack:", err)
 		}
@@ -91,6 +100,16 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	if err := os.Setenv(appTokenVariable, l.appTokenFile); err != nil {
 		return err
+	}
+	if o.UnderLoad {
+		result, err := underLoad(ctx, o, l)
+		if err == nil && o.Out != "" {
+			err = write(o.Out, result)
+		}
+		if err != nil {
+			return err
+		}
+		return result.tell()
 	}
 	results, err := attackAll(ctx, o, l)
 	if err != nil {

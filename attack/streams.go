@@ -153,25 +153,28 @@ const (
 	wildcardName = "*.shop.svc"
 )
 
-// tlsOf returns the settings of a router's peer listener, and the callers that it is to tell apart.
-func tlsOf(dir string) (s settings, member, stranger *tls.Config, err error) {
+// callers are two clients of a peer listener, which has to tell them apart.
+type callers struct{ member, stranger *tls.Config }
+
+// tlsOf returns the settings of a router's peer listener, and its callers.
+func tlsOf(dir string) (s settings, c callers, err error) {
 	a, err := newAuthority(dir)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, c, err
 	}
 	cert, key, err := a.issue("member", routerName)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, c, err
 	}
-	if member, err = a.caller(cert, key, routerName); err != nil {
-		return nil, nil, nil, err
+	if c.member, err = a.caller(cert, key, routerName); err != nil {
+		return nil, c, err
 	}
 	wildCert, wildKey, err := a.issue("wildcard", wildcardName)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, c, err
 	}
-	stranger, err = a.caller(wildCert, wildKey, routerName)
-	return settings{"peer.tls.cert_file": cert, "peer.tls.key_file": key, "peer.tls.ca_file": a.file, "peer.tls.name": routerName}, member, stranger, err
+	c.stranger, err = a.caller(wildCert, wildKey, routerName)
+	return settings{"peer.tls.cert_file": cert, "peer.tls.key_file": key, "peer.tls.ca_file": a.file, "peer.tls.name": routerName}, c, err
 }
 
 // letIn reports whether a listener has let a caller in as far as his Hello.
@@ -185,16 +188,16 @@ func letIn(err error) bool {
 
 // wildcard: the certificate of a neighbour that covers the members' name as well is none of theirs.
 func wildcard(ctx context.Context, l *lab) (finding, error) {
-	more, member, stranger, err := tlsOf(l.dir)
+	more, peers, err := tlsOf(l.dir)
 	if err != nil {
 		return finding{}, err
 	}
 	return with(more, "wildcard", func(ctx context.Context, r *router) (finding, error) {
-		asMember := sayHello(ctx, r.peer(), credentials.NewTLS(member), strangerHello("another"))
+		asMember := sayHello(ctx, r.peer(), credentials.NewTLS(peers.member), strangerHello("another"))
 		if !letIn(asMember) {
 			return finding{}, fmt.Errorf("a certificate for %s is not let in: %w", routerName, asMember)
 		}
-		err := sayHello(ctx, r.peer(), credentials.NewTLS(stranger), strangerHello("another"))
+		err := sayHello(ctx, r.peer(), credentials.NewTLS(peers.stranger), strangerHello("another"))
 		if letIn(err) {
 			return broken("a certificate for %s is let in; its Hello is answered with %q", wildcardName, err)
 		}
