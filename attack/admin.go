@@ -151,7 +151,8 @@ func (r *router) profilesAtOnce(ctx context.Context) int {
 // debugOff returns the value of debug.listen that turns the page off, or none.
 func (l *lab) debugOff(ctx context.Context) (string, error) {
 	for _, value := range []string{"off", "none"} {
-		s := settings{"node.group": "g", "pulsar.topics": "t", "pulsar.subscription": "s", "debug.listen": value}
+		s := minimal()
+		s["debug.listen"] = value
 		err := l.command(ctx, s, "config", "lint").Run()
 		if err == nil {
 			return value, nil

@@ -28,9 +28,12 @@ func (l *lab) exitCode(err error) int {
 // usageCode is the exit code of a router with settings that cannot be used.
 const usageCode = 2
 
-// minimal are the settings that every router needs.
+// minimal are settings that every binary takes: its defaults would listen in the clear.
 func minimal() settings {
-	return settings{"node.group": "settings", "pulsar.topics": "t", "pulsar.subscription": "s"}
+	return settings{
+		"node.group": "settings", "pulsar.topics": "t", "pulsar.subscription": "s",
+		"peer.listen": "127.0.0.1:16651", "gossip.listen": "127.0.0.1:16652",
+	}
 }
 
 // refusedAtStart reports whether a router with these settings ends with the usage code, and not serves its admin page.
