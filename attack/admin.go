@@ -29,12 +29,13 @@ const (
 )
 
 // holdOpen keeps one connection whose request announces a body that never comes, and opens
-// it again when it is closed, until ctx ends.
-func holdOpen(ctx context.Context, address string) {
+// it again when it is closed, until ctx ends. It returns how often it has opened one.
+func holdOpen(ctx context.Context, address string) (opened int64) {
 	var dialer net.Dialer
 	for ctx.Err() == nil {
 		conn, err := dialer.DialContext(ctx, "tcp", address)
 		if err == nil {
+			opened++
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			_, err = fmt.Fprintf(conn, "POST /readyz HTTP/1.1\r\nHost: %s\r\nContent-Length: 10\r\n\r\n", address)
 			if err == nil {
@@ -44,9 +45,10 @@ func holdOpen(ctx context.Context, address string) {
 			_ = conn.Close()
 		}
 		if sleep(ctx, 100*time.Millisecond) != nil {
-			return
+			break
 		}
 	}
+	return opened
 }
 
 // missedInARow asks the liveness probe as a kubelet would, twice a second, and returns the

@@ -239,9 +239,7 @@ func (r *router) stop() {
 	_ = r.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
 	<-r.done
 	r.stopRequest()
-	if r.lab != nil && os.Getenv("ATTACK_KEEP_LOGS") == "" {
-		_ = os.Remove(r.log) // the folder goes at the end anyway
-	}
+	_ = os.Remove(r.log) // some are large; the folder goes at the end anyway
 }
 
 // tail returns the last part of the log.

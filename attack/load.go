@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -270,6 +271,7 @@ type phase struct {
 	Name       string  `json:"name"`
 	Rate       string  `json:"rate"`
 	Seconds    float64 `json:"seconds"`
+	Done       int64   `json:"done"`         // packets, connections, requests or runs of the attack
 	Events     int     `json:"events"`       // that the broker took
 	Attackers  float64 `json:"attacker_cpu"` // processors that the attack used
 	Routers    float64 `json:"router_cpu"`   // and all routers
@@ -365,13 +367,15 @@ func (g *group) during(ctx context.Context, name string, length time.Duration, s
 	attacking, stop := context.WithTimeout(ctx, length)
 	defer stop()
 	var all sync.WaitGroup
+	var done atomic.Int64
 	for _, s := range storms {
-		all.Go(func() { s.run(attacking, g) })
+		all.Go(func() { done.Add(s.run(attacking, g)) })
 	}
 	g.watch(attacking, &p)
 	p.Routers = round2((g.cpu() - routers).Seconds() / length.Seconds())
 	p.Events = g.load.count() - published
 	all.Wait() // what a child has used is known at its end
+	p.Done = done.Load()
 	p.Attackers = round2((ownCPU() - own).Seconds() / length.Seconds())
 	if ctx.Err() != nil {
 		return p, ctx.Err()
@@ -461,13 +465,14 @@ func (g *group) phases(ctx context.Context, o options, result *loadResult) error
 	}
 	quiet, together := result.Phases[0], result.Phases[len(result.Phases)-1]
 	busy := max(0.1, together.Attackers+together.Routers-quiet.Attackers-quiet.Routers)
-	burn := storm{rate: fmt.Sprintf("%.2f processors", busy), run: func(ctx context.Context, g *group) {
+	burn := storm{rate: fmt.Sprintf("%.2f processors", busy), run: func(ctx context.Context, g *group) int64 {
 		c, err := startChild(g.lab.dir, "burn", nil, roleBurn, "--processors", fmt.Sprint(busy))
 		if err != nil {
-			return
+			return 0
 		}
 		<-ctx.Done()
 		_ = c.end() // it has done what it was for
+		return 1
 	}}
 	return add("no attack, their load on the CPU", burn)
 }
@@ -483,6 +488,7 @@ func (r *loadResult) judge(o options) {
 		broken(p.Lapses > 0, "%s: %.0f leases lost", p.Name, p.Lapses)
 		broken(p.ProbesLate > 0, "%s: %d of %d probes were not answered within %v", p.Name, p.ProbesLate, p.Probes, probeMax)
 		broken(p.PeakMiB >= p.BoundMiB, "%s: %d MiB of memory, %d MiB is the bound", p.Name, p.PeakMiB, p.BoundMiB)
+		broken(p.Rate != "" && p.Done == 0, "%s: nothing was done: this proves nothing", p.Name)
 		broken(p.Probes == 0 || p.Events < int(p.Seconds)*o.Rate/2, "%s: %d probes and %d events: this proves nothing", p.Name, p.Probes, p.Events)
 	}
 	broken(r.Overlaps > 0, "%d overlaps", r.Overlaps)
@@ -492,14 +498,14 @@ func (r *loadResult) judge(o options) {
 
 // String tells a phase in a row of a Markdown table.
 func (p phase) String() string {
-	return fmt.Sprintf("| %s | %s | %.2f + %.2f | %.0f | %.0f ms, %d of %d late | %d of %d MiB |",
-		p.Name, p.Rate, p.Attackers, p.Routers, p.Lapses, p.ProbeMaxMS, p.ProbesLate, p.Probes, p.PeakMiB, p.BoundMiB)
+	return fmt.Sprintf("| %s | %s | %d | %.2f + %.2f | %.0f | %.0f ms, %d of %d late | %d of %d MiB |",
+		p.Name, p.Rate, p.Done, p.Attackers, p.Routers, p.Lapses, p.ProbeMaxMS, p.ProbesLate, p.Probes, p.PeakMiB, p.BoundMiB)
 }
 
 // tell prints the result, and returns an error if a promise broke.
 func (r *loadResult) tell() error {
-	fmt.Println("| Attack | Rate | CPU of attack + routers | Leases lost | /livez | Memory |")
-	fmt.Println("|---|---|---|---|---|---|")
+	fmt.Println("| Attack | Rate | Done | CPU of attack + routers | Leases lost | /livez | Memory |")
+	fmt.Println("|---|---|---|---|---|---|---|")
 	for _, p := range r.Phases {
 		fmt.Println(p)
 	}

@@ -141,8 +141,13 @@ type result struct {
 	Seconds float64 `json:"seconds"`
 }
 
+// runMax is how long all attacks together may take.
+const runMax = 5 * time.Minute
+
 // attackAll tries the attacks one after the other.
 func attackAll(ctx context.Context, o options, l *lab) (results []result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, runMax)
+	defer cancel()
 	for _, a := range attacks() {
 		if len(o.Only) > 0 && !slices.Contains(o.Only, a.number) {
 			continue
