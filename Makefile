@@ -148,6 +148,10 @@ attack: ## What broke routers once, tried on a built one (ROUTER=path; ARGS="--o
 	$(if $(strip $(ROUTER)),,$(GO) build -o bin/router ./cmd/router)
 	tools/pulsar.sh run -- $(GO) run ./attack --router $(or $(strip $(ROUTER)),bin/router) $(ARGS)
 
+.PHONY: attack-long
+attack-long: ## The same under load: each attack alone, then all together, for a minute each
+	$(MAKE) --no-print-directory attack ARGS="--under-load --for 60s $(ARGS)"
+
 # The core suite takes about half an hour; make bench ARGS="--modes shared,ringfence" does just that.
 .PHONY: bench
 bench: ## Ringfence and the other ways of consuming, side by side on one broker
@@ -180,8 +184,8 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
-nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, charts
-	tools/timed.sh vuln release-snapshot spec sim settle-long chaos-long deploy-nightly
+nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
+	tools/timed.sh vuln release-snapshot spec sim settle-long chaos-long attack-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests

@@ -20,10 +20,10 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	plog "github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/pulsarlog"
 )
 
 // The tokens of the routers under attack.
@@ -411,7 +411,7 @@ func (r *router) publish(ctx context.Context, n int, message func(i int) *pulsar
 func (l *lab) client() (pulsar.Client, error) {
 	return pulsar.NewClient(pulsar.ClientOptions{
 		URL: l.pulsar, ConnectionTimeout: 5 * time.Second, OperationTimeout: 20 * time.Second,
-		Logger: plog.NewLoggerWithSlog(slog.New(slog.DiscardHandler)),
+		Logger: pulsarlog.New(slog.New(slog.DiscardHandler)),
 	})
 }
 

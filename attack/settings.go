@@ -108,7 +108,7 @@ func serviceVariables(ctx context.Context, l *lab) (finding, error) {
 
 const (
 	settingsDepth  = 9000
-	settingsCPUMax = time.Second
+	settingsCPUMax = 500 * time.Millisecond
 )
 
 // writeDeep writes a settings file with a map in a map, many times over.

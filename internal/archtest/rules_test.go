@@ -99,7 +99,7 @@ var arrows = map[string]arrow{
 	"internal/pulsarsend":  {nil, "a timer in front of a callback, a context in front of a call, and which answers are the last"},
 	"internal/pulsartest":  {[]string{"internal/event", "internal/pulsaradmin"}, "finds a broker for tests, and nothing else"},
 	"attack": {
-		[]string{"client", "internal/clock", "internal/event", "internal/journal", "internal/pulsaradmin", "internal/witness", "proto"},
+		[]string{"client", "internal/clock", "internal/event", "internal/journal", "internal/pulsaradmin", "internal/pulsarlog", "internal/witness", "proto"},
 		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
 	},
 	"bench":             {anything, "drives the whole house from outside"},
