@@ -102,34 +102,68 @@ const (
 	profilesAtOnce = 8
 	profilesMax    = 4
 	profilesAsked  = 200
+	profilesPause  = 15 * time.Second // that a router may make at most between two profiles
 )
+
+const someProfile = "/debug/pprof/goroutine?debug=1"
 
 // profiles: the debug page asks for the token and for its own name, makes few profiles at once, and can be off.
 func profiles(ctx context.Context, l *lab) (finding, error) {
+	rebound, err := l.rebound(ctx)
+	if err != nil {
+		return finding{}, err
+	}
 	return with(nil, "profiles", func(ctx context.Context, r *router) (finding, error) {
 		stranger, bent := 0, 0
 		for range profilesAsked / 2 {
-			if code, _, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=1", ""); err == nil && code == http.StatusOK {
+			if code, _, err := askAt(ctx, r.debug(), http.MethodGet, someProfile, ""); err == nil && code == http.StatusOK {
 				stranger++
 			}
-			code, _, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=1", "", "Authorization", "Bearer "+adminToken, "Host", "evil.example")
+			code, _, err := askAt(ctx, r.debug(), http.MethodGet, someProfile, "", "Authorization", "Bearer "+adminToken, "Host", "evil.example")
 			if err == nil && code == http.StatusOK {
 				bent++
 			}
 		}
-		code, said, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=1", "", "Authorization", "Bearer "+adminToken)
+		code, said, err := askAt(ctx, r.debug(), http.MethodGet, someProfile, "", "Authorization", "Bearer "+adminToken)
 		if err != nil || code != http.StatusOK {
 			return finding{}, fmt.Errorf("no profile for an operator: %d %.100q %w", code, said, err)
 		}
-		atOnce := r.profilesAtOnce(ctx)
+		atOnce := 0
+		if err := eventually(ctx, profilesPause, "an operator gets another profile", func() error {
+			if atOnce = r.profilesAtOnce(ctx); atOnce == 0 {
+				return errors.New("none was made")
+			}
+			return nil
+		}); err != nil {
+			return finding{}, err
+		}
 		off, err := l.debugOff(ctx)
 		if err != nil {
 			return finding{}, err
 		}
-		seen := fmt.Sprintf("of %d profiles each a stranger without the token got %d, and a page that calls itself evil.example %d; %d of %d made at once; off switch: %s",
-			profilesAsked/2, stranger, bent, atOnce, profilesAtOnce, off)
-		return finding{stranger > 0 || bent > 0 || atOnce > profilesMax || off == "none", seen}, nil
+		seen := fmt.Sprintf("of %d profiles each a stranger without the token got %d, and a page that calls itself evil.example %d, without a token in the settings %d; %d of %d made at once; off switch: %s",
+			profilesAsked/2, stranger, bent, rebound, atOnce, profilesAtOnce, off)
+		return finding{stranger > 0 || bent > 0 || rebound > 0 || atOnce > profilesMax || off == "none", seen}, nil
 	})(ctx, l)
+}
+
+// rebound returns how many profiles a page behind a rebound name gets of a router without a token.
+func (l *lab) rebound(ctx context.Context) (got int, err error) {
+	r, err := l.start(ctx, "rebound", nil, settings{"admin.token": ""})
+	if err != nil {
+		return 0, err
+	}
+	defer r.stop()
+	for range profilesAsked / 2 {
+		code, _, err := askAt(ctx, r.debug(), http.MethodGet, someProfile, "", "Host", "evil.example:16654")
+		if err != nil {
+			return 0, err
+		}
+		if code == http.StatusOK {
+			got++
+		}
+	}
+	return got, nil
 }
 
 // profilesAtOnce returns how many profiles of a second the debug page makes in three.
@@ -166,31 +200,55 @@ func (l *lab) debugOff(ctx context.Context) (string, error) {
 	return "none", nil
 }
 
-// browser: pages that an operator's browser opens change nothing.
+// lures are what the page of a stranger, or a link, makes an operator's browser ask for.
+var lures = []struct {
+	name, method, path string
+	headers            []string
+}{
+	{"GET /undrain with Sec-Fetch-Site: none", http.MethodGet, "/undrain", []string{"Sec-Fetch-Site", "none"}},
+	{"POST /drain with a foreign Origin", http.MethodPost, "/drain", []string{"Origin", "http://evil.example"}},
+	{"POST /undrain from a sandbox", http.MethodPost, "/undrain", []string{"Origin", "null"}},
+	{"PUT /log/level with a foreign Origin", http.MethodPut, "/log/level", []string{"Origin", "http://evil.example"}},
+	{"GET /drain from another site", http.MethodGet, "/drain", []string{"Sec-Fetch-Site", "cross-site"}},
+	{"GET /drain with Sec-Fetch-Site: none", http.MethodGet, "/drain", []string{"Sec-Fetch-Site", "none"}},
+	{"an image of /drain in a page without TLS", http.MethodGet, "/drain", []string{"User-Agent", "Mozilla/5.0 (X11; Linux x86_64)"}},
+	{"GET /undrain of a program", http.MethodGet, "/undrain", nil},
+}
+
+// browser: pages that an operator's browser opens change nothing. What a program POSTs does,
+// and GET /drain of the kubelet, whose hooks can do nothing else.
 var browser = with(settings{"admin.token": ""}, "browser", func(ctx context.Context, r *router) (finding, error) {
-	passed := func(method, path string, headers ...string) (bool, error) {
-		code, _, err := askAt(ctx, r.admin(), method, path, "", headers...)
+	passes := func(method, path string, headers ...string) (bool, error) {
+		body := ""
+		if method == http.MethodPut {
+			body = "info"
+		}
+		code, _, err := askAt(ctx, r.admin(), method, path, body, headers...)
 		return code == http.StatusOK || code == http.StatusAccepted, err
 	}
-	typed, err := passed(http.MethodGet, "/undrain", "Sec-Fetch-Site", "none")
-	if err != nil {
-		return finding{}, err
+	var passed []string
+	for _, lure := range lures {
+		ok, err := passes(lure.method, lure.path, lure.headers...)
+		if err != nil {
+			return finding{}, err
+		}
+		if ok {
+			passed = append(passed, lure.name)
+		}
 	}
-	old, err := passed(http.MethodPost, "/drain", "Origin", "http://evil.example")
-	if err != nil {
-		return finding{}, err
+	hook, err := passes(http.MethodGet, "/drain", "User-Agent", "kube-lifecycle/1.33")
+	if err != nil || !hook {
+		return finding{}, fmt.Errorf("GET /drain of a preStop hook does not pass: %w", err)
 	}
-	linked, err := passed(http.MethodGet, "/drain", "Sec-Fetch-Site", "cross-site")
-	if err != nil {
-		return finding{}, err
-	}
-	operator, err := passed(http.MethodPost, "/undrain")
+	operator, err := passes(http.MethodPost, "/undrain")
 	if err != nil || !operator {
 		return finding{}, fmt.Errorf("POST /undrain of an operator does not pass: %w", err)
 	}
-	words := map[bool]string{true: "passes", false: "is refused"}
-	seen := fmt.Sprintf("GET /undrain with Sec-Fetch-Site: none %s; POST /drain with a foreign Origin %s; a link of another site %s", words[typed], words[old], words[linked])
-	return finding{typed || old || linked, seen}, nil
+	seen := fmt.Sprintf("%d of %d lures pass; a preStop hook's GET /drain and an operator's POST /undrain do", len(passed), len(lures))
+	if len(passed) > 0 {
+		seen = fmt.Sprintf("%d of %d lures pass: %s", len(passed), len(lures), strings.Join(passed, ", "))
+	}
+	return finding{len(passed) > 0, seen}, nil
 })
 
 const debugEvents = 20
@@ -240,7 +298,8 @@ var debugLevel = with(nil, "debug", func(ctx context.Context, r *router) (findin
 	if lines == 0 {
 		return finding{}, errors.New("no line of level debug was written: this proves nothing")
 	}
-	seen := fmt.Sprintf("%d lines of level debug for %d events: keys %d times, payloads %d times, properties %d times", lines, debugEvents, keys, payloads, properties)
+	commands := bytes.Count(log, []byte("Received command: "))
+	seen := fmt.Sprintf("%d lines of level debug for %d events, %d of commands that Pulsar's client received: keys %d times, payloads %d times, properties %d times", lines, debugEvents, commands, keys, payloads, properties)
 	return finding{keys+payloads+properties > 0, seen}, nil
 })
 

@@ -101,3 +101,21 @@ func TestLoadIsJudged(t *testing.T) {
 		}
 	}
 }
+
+func TestAHandlerThatAsksTheOwnershipGoroutineIsSeen(t *testing.T) {
+	const module = "github.com/ringfence/router/internal/node."
+	for name, c := range map[string]struct {
+		stack string
+		want  bool
+	}{
+		"it asks":             {"goroutine 7 [select]:\n" + module + "(*life).ask(0x1)\n\tlife.go:1\n" + module + "(*speaker).Partitions(0x1)\n", true},
+		"it waits to hear":    {"goroutine 7 [chan receive, 1 minutes]:\n" + module + "(*life).ask(0x1)\n", true},
+		"it works":            {"goroutine 7 [runnable]:\n" + module + "(*speaker).Partitions(0x1)\n", false},
+		"it looks":            {"goroutine 7 [select]:\n" + module + "(*shown).look(0x1)\n\tshown.go:1\n" + module + "(*speaker).Partitions(0x1)\n", false},
+		"it waits for a turn": {"goroutine 7 [select]:\ngithub.com/ringfence/router/internal/telemetry.(*renderedPage).render(0x1)\n", false},
+	} {
+		if got := asksOwnership(c.stack); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}

@@ -56,11 +56,12 @@ func storms() []storm {
 		{7, "/v1/partitions", "60 clients, each as soon as it is answered", func(ctx context.Context, g *group) int64 {
 			return g.target().askInLoops(ctx, partitionClients, "/v1/partitions")
 		}},
-		{8, "profiles", "4 clients in loops, without and with a bent name", func(ctx context.Context, g *group) int64 {
+		{8, "profiles", "4 clients in loops: a stranger, a bent name, an operator", func(ctx context.Context, g *group) int64 {
 			return beside(4, func() (asked int64) {
-				for ; ctx.Err() == nil; asked += 2 {
+				for ; ctx.Err() == nil; asked += 3 {
 					_, _, _ = askAt(ctx, g.target().debug(), http.MethodGet, "/debug/pprof/goroutine?debug=2", "")
 					_, _, _ = askAt(ctx, g.target().debug(), http.MethodGet, "/debug/pprof/heap?gc=1", "", "Host", "evil.example")
+					_, _, _ = askAt(ctx, g.target().debug(), http.MethodGet, "/debug/pprof/goroutine?debug=2", "", "Authorization", "Bearer "+adminToken)
 					_ = sleep(ctx, time.Millisecond) // ctx ends the loop
 				}
 				return asked
