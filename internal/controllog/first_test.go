@@ -45,7 +45,7 @@ func TestReadFirst(t *testing.T) {
 			l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
 			l.cfg.Group = group
 			l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: before})
-			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want}) {
+			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}}) {
 				t.Errorf("got %+v, want virgin %v", answer, test.want)
 			}
 		})

@@ -287,14 +287,18 @@ func readTwo(ctx context.Context, t Transport, from event.Position, timeout time
 func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.FirstTimeout)
 	defer cancel()
+	var first event.Position
 	var answer *ownership.FirstRead
 	decided := func(virgin bool) {
-		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin}
+		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: first}
 		cancel()
 	}
 	err := l.transport.Tail(ctx, First, l.cfg.Prefetch, func() {}, func(e Entry) {
 		if answer != nil {
 			return
+		}
+		if first.IsZero() {
+			first = e.At
 		}
 		record, _ := Decode(l.cfg.Group, e.Data) // what is no record of the group is none of its members' either
 		switch {

@@ -100,7 +100,7 @@ func TestLogReadsItsFirstRecords(t *testing.T) {
 					mem.Put(encoded(t, r))
 				}
 				n.log.ReadFirst(ownership.ReadFirst{Read: 7, Before: before})
-				n.want(t, ownership.FirstRead{Read: 7, Virgin: c.virgin})
+				n.want(t, ownership.FirstRead{Read: 7, Virgin: c.virgin, First: event.Position{Ledger: 1}})
 			})
 		})
 	}

@@ -107,7 +107,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		defer stop()
 		end = l.driver.run(ctx)
 		if m, ok := l.decides.(*ownership.Machine); ok {
-			n.floor.Store(int64(m.Floor()))
+			n.memory.Store(new(m.Memory()))
 		}
 		return nil
 	})
@@ -203,6 +203,10 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	hadGen, hadGroup := n.claimedGeneration()
+	var memory ownership.Memory
+	if known := n.memory.Load(); known != nil {
+		memory = *known
+	}
 	return ownership.Config{
 		Group: n.cfg.Group, Name: n.cfg.Name, Inc: l.inc, Version: n.cfg.Build,
 		HashID: ring.HashID, Partitions: ring.Partitions,
@@ -214,7 +218,7 @@ func (n *Node) ownershipConfig(l *life) ownership.Config {
 
 		PublicKey: string(l.key.Public().(ed25519.PublicKey)),
 		Identity:  n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
-		TokenFloor: ownership.Token(n.floor.Load()), HadGroup: hadGroup, HadGen: hadGen,
+		Memory: memory, HadGroup: hadGroup, HadGen: hadGen,
 	}
 }
 

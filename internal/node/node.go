@@ -157,7 +157,7 @@ type Node struct {
 	topicsNoted   atomic.Pointer[string]        // which topics are not consumed, as the log says it
 	topicsWaiting atomic.Pointer[topicsWaiting]
 
-	floor atomic.Int64 // the greatest fencing token that an earlier incarnation knew of
+	memory atomic.Pointer[ownership.Memory] // of the earlier incarnation; nil: there was none
 
 	stays   stays
 	started atomic.Bool // a record of this node has come back from the control log

@@ -31,9 +31,9 @@ type Config struct {
 	// then, unless Gen is higher: its tokens could be lower than those that sinks have seen.
 	HadGroup bool
 	HadGen   uint32
-	// TokenFloor is the greatest token that an earlier incarnation of this process knew of. No Genesis
-	// whose token is not greater is made or obeyed.
-	TokenFloor Token
+	// Memory is what the earlier incarnation of this process knew. No Genesis whose token is not greater
+	// than its Floor is made or obeyed.
+	Memory Memory
 
 	Timing Timing
 

@@ -17,9 +17,15 @@ const oldHelloMax = 10 * time.Second
 // firstReadMax is for how long an answer to ReadFirst allows a Genesis.
 const firstReadMax = 3 * time.Second
 
+// Memory is what a process remembers of its group, whatever becomes of the control log.
+type Memory struct {
+	Floor Token    // the greatest token that the group may have given out; 0: none is known
+	Seen  Position // of the newest record of a working group; zero: none was read
+}
+
 // group is what this node has in common with its group.
 type group struct {
-	floor    Token         // the greatest token that this process knows of
+	memory   Memory
 	oldHello clock.Instant // when a Hello of a router was read that does not read LogVersionMax; zero: never
 	reads    uint64        // number of the newest ReadFirst
 	reading  bool          // it is not answered
@@ -138,40 +144,48 @@ func (m *Machine) noteOtherSettings(r read, h *Hello) {
 }
 
 // raiseFloor remembers the greatest token that the group may have given out.
-func (m *Machine) raiseFloor() { m.floor = max(m.floor, TokenOf(m.state.Gen, m.state.Cur)) }
+func (m *Machine) raiseFloor() {
+	m.memory.Floor = max(m.memory.Floor, TokenOf(m.state.Gen, m.state.Cur))
+}
 
-// Floor returns the greatest token that this incarnation and earlier ones of its process know of: a Genesis
-// must begin with a greater one.
-func (m *Machine) Floor() Token { return m.floor }
+// seeGroup remembers how far a group has been read.
+func (m *Machine) seeGroup(r read) {
+	if m.memory.Seen.Before(r.at) && HoldsGroup(r.at, r.rec) {
+		m.memory.Seen = r.at
+	}
+}
+
+// Memory returns what this incarnation and the earlier ones of its process know, for the next one.
+func (m *Machine) Memory() Memory { return m.memory }
 
 // fallingTokens says why a tenure may not begin with this token, "" if it may.
 func (m *Machine) fallingTokens(next Token) string {
-	if next > m.floor || planted.On(planted.LowerTokensAllowed) {
+	if next > m.memory.Floor || planted.On(planted.LowerTokensAllowed) {
 		return ""
 	}
 	return fmt.Sprintf("fencing tokens would go backward, from %v to %v: the control topic stands on ledgers with lower ids than before, as after a move to another cluster. "+
-		"Stop all routers of the group, set ownership.generation to %d or higher, and start them", m.floor, next, m.floor.Gen()+1)
+		"Stop all routers of the group, set ownership.generation to %d or higher, and start them", m.memory.Floor, next, m.memory.Floor.Gen()+1)
 }
 
 // coldGen is the generation of a Genesis of ours: no lower than any that is known.
 func (m *Machine) coldGen() uint32 {
-	gen := max(m.cfg.Gen, m.floor.Gen())
+	gen := max(m.cfg.Gen, m.memory.Floor.Gen())
 	if m.cfg.HadGroup {
 		gen = max(gen, m.cfg.HadGen)
 	}
 	return gen
 }
 
-// mayBegin reports whether this node may append a Genesis: tokens must not fall. A process that has seen
-// tokens compares with those. Another one asks, right before, whether there was a group, and whether its
-// records are in the log: what it knew at its start may be long ago.
+// mayBegin reports whether this node may append a Genesis: tokens must not fall. It asks, right before, whether
+// there was a group, and whether its records are in the log: what it knew at its start may be long ago, and what
+// it has read of the group may not be the newest.
 func (m *Machine) mayBegin() bool {
 	newest := m.join.newestHello()
 	if reason := m.fallingTokens(TokenOf(m.coldGen(), newest)); reason != "" {
 		m.exitForSettings(reason)
 		return false
 	}
-	if m.floor > 0 || planted.On(planted.LowerTokensAllowed) || m.mayAt != 0 && m.now.Before(m.mayAt.Add(firstReadMax)) {
+	if planted.On(planted.LowerTokensAllowed) || planted.On(planted.FloorTrusted) && m.memory.Floor > 0 || m.mayAt != 0 && m.now.Before(m.mayAt.Add(firstReadMax)) {
 		return true
 	}
 	if !m.reading || m.due(m.readAt.Add(m.cfg.Timing.ReopenAfter)) {
@@ -198,14 +212,23 @@ func (m *Machine) firstRead(in FirstRead) {
 	}
 	m.reading = false
 	m.cfg.HadGroup, m.cfg.HadGen = m.cfg.HadGroup || in.HadGroup, max(m.cfg.HadGen, in.HadGen)
-	if !in.Virgin || !m.cfg.HadGroup || m.cfg.Gen > m.cfg.HadGen {
+	had := max(m.cfg.HadGen, m.memory.Floor.Gen())
+	if !in.Virgin || !m.cfg.HadGroup && m.memory.Floor == 0 || m.cfg.Gen > had || m.isLater(in.First) {
 		m.mayAt = m.now
 		return
 	}
 	if m.state == nil {
-		m.exitForSettings(fmt.Sprintf("the control topic never held a record of a group, and the subscription had one, with fencing tokens of generation %d: "+
-			"new ones could be lower. Is this the right control topic? If so, set ownership.generation to %d or higher on all routers of the group", m.cfg.HadGen, m.cfg.HadGen+1))
+		m.exitForSettings(fmt.Sprintf("the control topic holds no record of a group, and the subscription had one, with fencing tokens of generation %d: "+
+			"new ones could be lower. Is this the right control topic? If so, stop all routers of the group, set ownership.generation to %d or higher, and start them", had, had+1))
 	}
+}
+
+// isLater reports whether a log that begins there follows the one that this process has read: it then has greater
+// positions, and tokens, than any that the group has given out. While a broker's metadata lasts, its ledger ids only
+// grow, so the log that takes the place of a deleted one follows. After the metadata was lost the ids begin anew:
+// a log on a ledger that this process has seen, or on a lower one, may be behind what other members have read.
+func (m *Machine) isLater(first Position) bool {
+	return m.memory.Floor > 0 && m.memory.Seen.Ledger < first.Ledger
 }
 
 // HoldsGroup reports whether a record at this position shows that a group has worked on the log: members

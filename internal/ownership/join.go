@@ -208,6 +208,7 @@ func (m *Machine) checkAnswer(in CheckAnswer) {
 
 // deliver passes a record on that follows the last one.
 func (m *Machine) deliver(r read) {
+	m.seeGroup(r)
 	if m.state == nil {
 		m.joiningRead(r)
 		return
@@ -450,6 +451,10 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 		return
 	}
 	h, kept := m.join.hellos[i], m.join.kept
+	if reason := m.fallingTokens(TokenOf(adopted.Gen, h.at)); reason != "" {
+		m.exitForSettings(reason) // what the group gives out next is no greater
+		return
+	}
 	m.tail.last = r.at
 	m.state = adopted
 	m.raiseFloor()

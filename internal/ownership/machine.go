@@ -86,7 +86,7 @@ type listing struct {
 func New(cfg Config) *Machine {
 	m := &Machine{cfg: cfg, peers: map[Incarnation]*peer{}}
 	m.gates = newGates(cfg.Partitions, cfg.Running)
-	m.floor = cfg.TokenFloor
+	m.memory = cfg.Memory
 	return m
 }
 

@@ -44,13 +44,13 @@ func TestWhatEndsAMachine(t *testing.T) {
 			w.hear(foreign, &Genesis{Gen: 2, HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
 		}, ""},
 		"a Genesis with lower tokens": {func(w *world, p *proc) {
-			p.m.floor = TokenOf(1, Position{Ledger: 1})
+			p.m.memory.Floor = TokenOf(1, Position{Ledger: 1})
 			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table})
 		}, "exit"},
 		"a Genesis of other settings": {func(w *world, p *proc) {
 			p.m.cfg.Identity = identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
 			other := identity.Of(identity.Setting{Name: "key.from", Value: "json:user"})
-			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: w.next})
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: Position{Ledger: w.next.Ledger, Entry: w.next.Entry - 1}})
 		}, "exit"},
 		"a Genesis of other settings that comes too late": {func(w *world, p *proc) {
 			p.m.cfg.Identity = identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
@@ -58,6 +58,12 @@ func TestWhatEndsAMachine(t *testing.T) {
 			other := identity.Of(identity.Setting{Name: "key.from", Value: "json:user"})
 			before := Position{Ledger: p.m.state.Genesis.Ledger - 1}
 			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, Identity: other, After: before})
+		}, ""},
+		"a Genesis that was written for another log": {func(w *world, p *proc) {
+			w.hear(foreign, &Genesis{HashID: "h", Partitions: simPartitions, Members: []Node{node}, Table: table, After: w.next})
+			if p.m.state.IsMember(foreign) {
+				w.failure = "it was taken"
+			}
 		}, ""},
 		"a Genesis of a member of other topics": {func(w *world, p *proc) {
 			p.m.cfg.Topics = []string{"orders"}

@@ -138,6 +138,8 @@ func validGenesis(at Position, g *Genesis) error {
 		return fmt.Errorf("table of %d for %d partitions", len(g.Table), g.Partitions)
 	case !tokenInRange(at):
 		return fmt.Errorf("position %v does not fit a token", at)
+	case !g.After.Before(at):
+		return fmt.Errorf("its author's Hello stands at %v, not before it: it was written for another log", g.After)
 	}
 	for i, n := range g.Members {
 		if err := validNode(n); err != nil {

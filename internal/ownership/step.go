@@ -86,6 +86,7 @@ type FirstRead struct {
 	Read   uint64
 	Virgin bool // no member has ever written to the log: up to Before there are only Hellos, or nothing
 	Failed bool
+	First  Position // of the first record in the log
 
 	// HadGroup and HadGen are as in Config, as of now.
 	HadGroup bool

@@ -383,16 +383,33 @@ func (w *world) injectGenesis(m *member) {
 			after = s.Genesis
 		}
 	}
-	if floor := m.machine.Floor(); floor == 0 && w.hadGroup || ownership.TokenOf(gen, w.log.next) <= floor {
+	if floor := m.machine.Memory().Floor; floor == 0 && w.hadGroup || ownership.TokenOf(gen, w.log.next) <= floor {
 		return // it would not have been made
 	}
 	w.landGenesis(m.inc, m.cfg.Name, m.cfg, m.cfg.Identity, after, gen)
 }
 
-// rebuild loses the log's metadata, so that ledger ids begin anew. Nobody tells the routers.
+// rebuild loses the log's metadata, so that ledger ids begin anew. Nobody tells the routers. No ledger
+// of the old log that a router is about to read comes again: the router would go on in the new log as if it was the
+// old one, until the prefix hashes of others tell it (ADR 0030).
 func (w *world) rebuild() {
 	w.spurious = true
 	if w.pods[0].gen+3 > ownership.GenMax {
+		return
+	}
+	lowest := w.log.next.Ledger
+	for _, m := range w.live {
+		if m.machine == nil {
+			continue
+		}
+		switch seen := m.machine.Memory().Seen.Ledger; {
+		case m.machine.State() != nil:
+			lowest = min(lowest, seen-1)
+		case seen > 0:
+			lowest = min(lowest, seen)
+		}
+	}
+	if lowest < 1 {
 		return
 	}
 	some := w.chance(0.5)
@@ -402,7 +419,7 @@ func (w *world) rebuild() {
 			w.restart(m.pod, w.between(0, 2*time.Second))
 		}
 	}
-	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(5)})
+	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(lowest)})
 }
 
 // heal ends all faults: what runs from now on must come to rest.

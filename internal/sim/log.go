@@ -45,6 +45,7 @@ type feed struct {
 	stuck   bool              // nor then
 	fork    bool              // it brings another record in the place of the next Beat
 	lies    bool              // the next Beat that is appended has a wrong prefix hash
+	lied    bool              // the newest one has
 	cut     time.Duration     // neither half works until then
 	skip    int               // records that the client will drop
 	skips   func(logged) bool // of which kind; nil: any
@@ -131,9 +132,12 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 			return
 		}
 	}
-	if isBeat && f.lies {
-		f.lies = false
-		record.Body = w.lie(beat)
+	if isBeat {
+		f.lied = f.lies && !f.lied // two in a row would be taken for another log
+		if f.lied {
+			f.lies = false
+			record.Body = w.lie(beat)
+		}
 	}
 	delay := w.between(w.p.appendMin, w.p.appendMax) + f.lag
 	late := w.chance(w.p.late)
@@ -326,10 +330,14 @@ func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
 		if m.life != life {
 			return
 		}
+		first := l.next
+		if len(l.records) > 0 {
+			first = l.records[0].at
+		}
 		held := slices.ContainsFunc(l.records, func(x logged) bool {
 			return x.at.Before(e.Before) && ownership.HoldsGroup(x.at, x.record)
 		})
-		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m), HadGroup: l.w.hadGroup, HadGen: l.w.hadGen})
+		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m), First: first, HadGroup: l.w.hadGroup, HadGen: l.w.hadGen})
 	})
 }
 

@@ -204,7 +204,7 @@ func (m *member) begin() {
 	}
 	cfg := m.cfg
 	if m.machine != nil {
-		cfg.TokenFloor = m.machine.Floor()
+		cfg.Memory = m.machine.Memory()
 	}
 	cfg.HadGroup, cfg.HadGen = w.hadGroup, w.hadGen // as the claims say
 	cfg.Inc, cfg.Seed, cfg.Running = m.inc, w.rng.Uint64(), ownership.SetOf(running...)

@@ -224,6 +224,43 @@ func genesisWhileJoining(w *world) {
 	w.runUntil(w.now + 10*time.Second)
 }
 
+// rebuiltBehind loses the log's metadata while the one router that stays has read less of the group than the others
+// had: the new log begins on the ledger that was the newest, and what the group gave out there is more than it knows.
+func rebuiltBehind(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 2 {
+		w.join()
+		w.runUntil(w.now + 4*time.Second)
+		return
+	}
+	m := p.member
+	w.log.rollover()
+	w.runUntil(w.now + time.Second)
+	m.feed.skip = 1 // it is LOST
+	w.allowLost()
+	w.spurious = true
+	for end := w.now + 4*time.Second; m.machine.State() != nil && w.now < end; {
+		w.runUntil(w.now + time.Millisecond)
+	}
+	m.feed.stuck = true
+	m.touch(40 * time.Second)
+	w.runUntil(w.now + 10*time.Second) // it is voted out
+	if m.process.dead || m.machine.State() != nil {
+		m.feed.stuck = false
+		return
+	}
+	for _, o := range slices.Clone(w.live) {
+		if o != m {
+			o.kill(true)
+			w.restart(o.pod, w.between(0, 2*time.Second))
+		}
+	}
+	w.log.delete(ownership.Position{Ledger: m.machine.Memory().Seen.Ledger})
+	m.feed.stuck = false
+	w.log.read(m)
+	w.runUntil(w.now + 30*time.Second)
+}
+
 // bareRouter starts routers whose application comes much later.
 func bareRouter(w *world) {
 	p := w.newPod(sprintf("b%d", len(w.pods)))

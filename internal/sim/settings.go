@@ -66,7 +66,7 @@ func (w *world) checkGroup(m *member, l ownership.Lease) {
 func (w *world) checkSettingsExit(m *member, reason string) {
 	w.tracef("%s: exit for settings, %s", m, reason)
 	w.count("exit_settings")
-	if m.clock().Before(m.freshUntil) && m.isMember() {
+	if m.clock().Before(m.freshUntil) && m.isMember() && !w.beganInSilence() {
 		w.fail("%s is a member of a running group, and exits: %s", m, reason)
 	}
 	if strings.Contains(reason, "ownership.generation") {
@@ -86,6 +86,43 @@ func (w *world) checkSettingsExit(m *member, reason string) {
 		}
 		p.up()
 	})
+}
+
+// beganInSilence reports whether the newest Genesis is one that the protocol allows: between the six Hellos before it
+// no other router's Beat, Snap or Genesis stands in the log. Members that were paused or cut off all that time find a
+// group that has taken the place of theirs.
+func (w *world) beganInSilence() bool {
+	l := w.log
+	i := len(l.records) - 1
+	for ; i >= 0; i-- {
+		if _, ok := l.records[i].record.Body.(*ownership.Genesis); ok {
+			break
+		}
+	}
+	if i < 0 {
+		return false
+	}
+	author := l.records[i].record.Inc
+	g := l.records[i].record.Body.(*ownership.Genesis)
+	for hellos := 0; i >= 0; i-- {
+		x := &l.records[i]
+		if g.After.Before(x.at) {
+			continue
+		}
+		switch x.record.Body.(type) {
+		case *ownership.Hello:
+			if x.record.Inc == author {
+				hellos++
+			}
+		default:
+			return false
+		}
+		if hellos == 6 {
+			w.count("replaced_in_silence")
+			return true
+		}
+	}
+	return false
 }
 
 // refusedForTokens lets the operator do what a router has asked for as it exited: start it again,

@@ -1,0 +1,167 @@
+package ownership
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/clock"
+)
+
+// coldStart lets a machine read its own Hellos back from a log at a ledger until it asks what the log holds, answers,
+// and returns the Genesis or the reason of the exit.
+func coldStart(t *testing.T, cfg Config, ledger int64, answer FirstRead) (genesis *Genesis, exit string) {
+	t.Helper()
+	m := New(cfg)
+	now := clock.Instant(time.Hour)
+	at := Position{Ledger: ledger, Entry: 50}
+	inputs := []Input{AppReady{true}}
+	for range 10_000 {
+		var in Input = Tick{}
+		if len(inputs) > 0 {
+			in, inputs = inputs[0], inputs[1:]
+		} else {
+			now = now.Add(10 * time.Millisecond)
+		}
+		for _, e := range m.Step(now, in) {
+			switch e := e.(type) {
+			case OpenReader:
+				inputs = append(inputs, ReaderOpened{Reader: e.Reader})
+			case Append:
+				if g, ok := e.Record.Body.(*Genesis); ok {
+					return g, ""
+				}
+				inputs = append(inputs, RecordRead{Reader: m.tail.reader, At: at, Record: e.Record})
+				at.Entry++
+			case ReadFirst:
+				answer.Read = e.Read
+				inputs = append(inputs, answer)
+			case Exit:
+				return nil, e.Reason
+			}
+		}
+	}
+	t.Fatal("neither a Genesis nor an exit")
+	return nil, ""
+}
+
+func memoryConfig() Config {
+	return Config{
+		Group: "g", Name: "a", Inc: Incarnation{1}, HashID: "h", Partitions: simPartitions, Timing: DefaultTiming(), LogVersion: LogVersionMax,
+		Place: func(names []string) ([]uint16, error) { return make([]uint16, simPartitions), nil },
+	}
+}
+
+// TestColdStartOnAnEmptyLog: a process that remembers tokens begins a group on an empty log only if the log follows the
+// one that it has read. Others may have read on: on the same ledger, or on one between, their tokens are greater.
+func TestColdStartOnAnEmptyLog(t *testing.T) {
+	floor := TokenOf(0, Position{Ledger: 3, Entry: 20})
+	for name, c := range map[string]struct {
+		memory Memory
+		gen    uint32
+		answer FirstRead
+		ledger int64
+		exit   string
+	}{
+		"the first group of all":            {answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3},
+		"another process had a group":       {answer: FirstRead{Virgin: true, HadGroup: true, First: Position{Ledger: 3}}, ledger: 3, exit: "ownership.generation to 1"},
+		"the topic was deleted":             {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 80}}, answer: FirstRead{Virgin: true, HadGroup: true, First: Position{Ledger: 4}}, ledger: 4},
+		"its metadata was lost":             {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3, exit: "ownership.generation to 1"},
+		"the same, and the ledger rolled":   {memory: Memory{Floor: floor, Seen: Position{Ledger: 5, Entry: 1}}, answer: FirstRead{Virgin: true, First: Position{Ledger: 4}}, ledger: 6, exit: "ownership.generation to 1"},
+		"the same, and a higher generation": {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, gen: 1, answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3},
+		"a higher generation that is not":   {memory: Memory{Floor: TokenOf(1, Position{Ledger: 3}), Seen: Position{Ledger: 3, Entry: 30}}, gen: 1, answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3, exit: "ownership.generation to 2"},
+		"the group's records are there":     {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{HadGroup: true, First: Position{Ledger: 3}}, ledger: 3},
+		"a log of lower ledgers":            {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{First: Position{Ledger: 2}}, ledger: 2, exit: "would go backward"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := memoryConfig()
+			cfg.Memory, cfg.Gen = c.memory, c.gen
+			genesis, exit := coldStart(t, cfg, c.ledger, c.answer)
+			if c.exit == "" {
+				if genesis == nil {
+					t.Errorf("exit: %s; want a Genesis", exit)
+				}
+				return
+			}
+			if !strings.Contains(exit, c.exit) {
+				t.Errorf("exit %q, Genesis %v; want an exit that says %q", exit, genesis, c.exit)
+			}
+		})
+	}
+}
+
+// TestMemoryOutlivesAnIncarnation: what a process has read of a group goes on to its next incarnation, and Hellos of
+// routers that look for a group are none of it.
+func TestMemoryOutlivesAnIncarnation(t *testing.T) {
+	w := quietWorld(t, 3, DefaultTiming(), 1)
+	p := w.procs[0]
+	group := p.m.Memory()
+	if group.Floor != TokenOf(0, p.m.state.Cur) || group.Seen != p.m.tail.last {
+		t.Errorf("it remembers %+v, with the epoch at %v and all read up to %v", group, p.m.state.Cur, p.m.tail.last)
+	}
+	cfg := p.m.cfg
+	cfg.Memory, cfg.Inc = group, Incarnation{0xE}
+	m := New(cfg)
+	if m.Memory() != group {
+		t.Errorf("the next incarnation remembers %+v, want %+v", m.Memory(), group)
+	}
+	m.seeGroup(read{at: Position{Ledger: group.Seen.Ledger + 1}, rec: Record{Body: &Hello{}}})
+	if m.Memory() != group {
+		t.Errorf("a Hello changed the memory to %+v", m.Memory())
+	}
+}
+
+// TestSnapOfLowerTokens: a router does not join a group whose next tokens are lower than those that it knows.
+func TestSnapOfLowerTokens(t *testing.T) {
+	for name, c := range map[string]struct {
+		floor Token
+		want  bool
+	}{
+		"as far as the log": {TokenOf(0, Position{Ledger: 3, Entry: 50}), true},
+		"a higher ledger":   {TokenOf(0, Position{Ledger: 4}), false},
+		"a generation more": {TokenOf(1, Position{Ledger: 1}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := memoryConfig()
+			cfg.Memory.Floor = c.floor
+			m := New(cfg)
+			exit := ""
+			at := Position{Ledger: 3, Entry: 60}
+			take := func(in Input) (hello *Hello) {
+				for _, e := range m.Step(clock.Instant(time.Hour), in) {
+					switch e := e.(type) {
+					case OpenReader:
+						m.Step(clock.Instant(time.Hour), ReaderOpened{Reader: e.Reader})
+					case Append:
+						hello, _ = e.Record.Body.(*Hello)
+					case Exit:
+						exit = e.Reason
+					}
+				}
+				return hello
+			}
+			take(AppReady{true})
+			h := take(Tick{})
+			if h == nil {
+				h = &Hello{Node: m.announced(), HashID: "h", Partitions: simPartitions, NeedState: true}
+			}
+			group := newGenesisState(Position{Ledger: 3, Entry: 40}, LogVersionMax, &Genesis{
+				HashID: "h", Partitions: simPartitions, Table: make([]uint16, simPartitions), After: Position{Ledger: 3, Entry: 39},
+				Members: []Node{{Name: "b", Inc: Incarnation{2}, Lease: time.Second, LogVersion: LogVersionMax}},
+			})
+			take(RecordRead{Reader: m.tail.reader, At: at, Record: Record{LogVersion: LogVersionMin, Group: "g", Inc: cfg.Inc, Body: h}})
+			if err := group.applyHello(at, h); err != nil {
+				t.Fatal(err)
+			}
+			take(RecordRead{Reader: m.tail.reader, At: Position{Ledger: 3, Entry: 61}, Record: Record{
+				LogVersion: LogVersionMax, Group: "g", Inc: Incarnation{2}, Body: &Snap{ForHello: at, State: group},
+			}})
+			if (m.state != nil) != c.want || (exit == "") != c.want {
+				t.Errorf("joined: %t, exit %q; want joined: %t", m.state != nil, exit, c.want)
+			}
+			if !c.want && !strings.Contains(exit, "would go backward") {
+				t.Errorf("exit %q does not say why", exit)
+			}
+		})
+	}
+}
