@@ -279,8 +279,9 @@ type phase struct {
 	Probes     int     `json:"probes"`       // of /livez, at all routers
 	ProbesLate int     `json:"probes_late"`  // of them, not answered within a second
 	ProbeMaxMS float64 `json:"probe_max_ms"`
-	PeakMiB    int64   `json:"peak_mib"`  // the most memory of one router
-	BoundMiB   int64   `json:"bound_mib"` // what the routers print
+	MarginMS   float64 `json:"lease_margin_ms"` // the least that was left of a lease at a dispatch, of all routers
+	PeakMiB    int64   `json:"peak_mib"`        // the most memory of one router
+	BoundMiB   int64   `json:"bound_mib"`       // what the routers print
 }
 
 // loadResult is what a run under load comes to.
@@ -349,6 +350,8 @@ func (g *group) look(ctx context.Context) (all []map[string]float64, err error) 
 	return all, nil
 }
 
+const marginSeries = "ringfence_ownership_lease_margin_seconds"
+
 // during runs storms for a while and returns what the routers did.
 func (g *group) during(ctx context.Context, name string, length time.Duration, storms ...storm) (phase, error) {
 	p := phase{Name: name, Seconds: length.Seconds(), BoundMiB: int64(g.bound) >> 20}
@@ -362,6 +365,14 @@ func (g *group) during(ctx context.Context, name string, length time.Duration, s
 	before, err := g.look(ctx)
 	if err != nil {
 		return p, err
+	}
+	var peaks []int64
+	for _, r := range g.routers {
+		most, err := peakOf(r.pid())
+		if err != nil {
+			return p, err
+		}
+		peaks = append(peaks, most)
 	}
 	published, own, routers := g.load.count(), ownCPU(), g.cpu()
 	attacking, stop := context.WithTimeout(ctx, length)
@@ -384,8 +395,18 @@ func (g *group) during(ctx context.Context, name string, length time.Duration, s
 	if err != nil {
 		return p, err
 	}
-	for i := range before {
+	margin := math.Inf(1)
+	for i, r := range g.routers {
 		p.Lapses += leaseLosses(before[i], after[i])
+		if m, ok := after[i][marginSeries]; ok { // since the look before
+			margin = min(margin, m)
+		}
+		if most, err := peakOf(r.pid()); err == nil && most > peaks[i] { // between two looks at it
+			p.PeakMiB = max(p.PeakMiB, most>>20)
+		}
+	}
+	if !math.IsInf(margin, 1) {
+		p.MarginMS = math.Round(margin * 1000)
 	}
 	return p, nil
 }
@@ -498,13 +519,13 @@ func (r *loadResult) judge(o options) {
 
 // String tells a phase in a row of a Markdown table.
 func (p phase) String() string {
-	return fmt.Sprintf("| %s | %s | %d | %.2f + %.2f | %.0f | %.0f ms, %d of %d late | %d of %d MiB |",
-		p.Name, p.Rate, p.Done, p.Attackers, p.Routers, p.Lapses, p.ProbeMaxMS, p.ProbesLate, p.Probes, p.PeakMiB, p.BoundMiB)
+	return fmt.Sprintf("| %s | %s | %d | %.2f + %.2f | %.0f, %.0f ms | %.0f ms, %d of %d late | %d of %d MiB |",
+		p.Name, p.Rate, p.Done, p.Attackers, p.Routers, p.Lapses, p.MarginMS, p.ProbeMaxMS, p.ProbesLate, p.Probes, p.PeakMiB, p.BoundMiB)
 }
 
 // tell prints the result, and returns an error if a promise broke.
 func (r *loadResult) tell() error {
-	fmt.Println("| Attack | Rate | Done | CPU of attack + routers | Leases lost | /livez | Memory |")
+	fmt.Println("| Attack | Rate | Done | CPU of attack + routers | Leases lost, least margin | /livez | Memory |")
 	fmt.Println("|---|---|---|---|---|---|---|")
 	for _, p := range r.Phases {
 		fmt.Println(p)
