@@ -53,6 +53,7 @@ type joining struct {
 	coldAt   clock.Instant // when to append a Genesis; zero: not yet
 	genesis  clock.Instant // when one was appended in this row; zero: none
 	snapOwed []owedSnap    // Hellos of others
+	passed   Position      // of the newest Genesis that was read and not adopted; zero: none
 }
 
 type hello struct {
@@ -413,10 +414,15 @@ func (m *Machine) jitter() time.Duration {
 
 // adoptGenesis takes a Genesis that was read while joining: it is a full state.
 //
-// Only one whose author had read nothing younger than our own first Hello: of an earlier one we cannot know
-// whether it came too late, which those who have a state do ([State.olderThan]).
+// Only one whose author had read our own first Hello, and no other Genesis was passed over since: otherwise
+// members with a state may ignore it as late ([State.olderThan]), and we cannot know their state. Passing over
+// a Genesis is safe: those that took it send a Snap.
 func (m *Machine) adoptGenesis(r read, g *Genesis) {
-	if !g.After.IsZero() && (len(m.join.hellos) == 0 || g.After.Before(m.join.hellos[0].at)) {
+	j := &m.join
+	unread := len(j.hellos) == 0 || g.After.Before(j.hellos[0].at)
+	late := g.After.Before(j.passed) && !planted.On(planted.PassedGenesisForgotten)
+	if !g.After.IsZero() && (unread || late) {
+		j.passed = r.at
 		m.groupSeen()
 		return
 	}

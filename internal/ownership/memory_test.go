@@ -165,3 +165,69 @@ func TestSnapOfLowerTokens(t *testing.T) {
 		})
 	}
 }
+
+// TestPassedGenesis: a joining router passes over a Genesis whose author had not read its Hello, and then over one whose
+// author had not read the first: who has a state by the first one ignores the second.
+func TestPassedGenesis(t *testing.T) {
+	at := func(entry int64) Position { return Position{Ledger: 3, Entry: entry} }
+	type begun struct{ at, after int64 }
+	for name, c := range map[string]struct {
+		read []begun
+		want int64 // the Genesis that is adopted
+	}{
+		"its author has read our Hello":              {[]begun{{62, 60}}, 62},
+		"its author has not":                         {[]begun{{62, 59}}, 0},
+		"it crossed one that was passed over":        {[]begun{{62, 59}, {63, 60}}, 0},
+		"its author has read the one passed over":    {[]begun{{62, 59}, {64, 63}}, 64},
+		"the third crossed the second":               {[]begun{{62, 59}, {63, 60}, {64, 62}}, 0},
+		"of the former release, which names nothing": {[]begun{{62, -1}}, 62},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := New(memoryConfig())
+			now := clock.Instant(time.Hour)
+			var hello *Hello
+			for _, e := range m.Step(now, AppReady{true}) {
+				o, ok := e.(OpenReader)
+				if !ok {
+					continue
+				}
+				for _, e := range m.Step(now, ReaderOpened{Reader: o.Reader}) {
+					if a, ok := e.(Append); ok {
+						hello, _ = a.Record.Body.(*Hello)
+					}
+				}
+			}
+			if hello == nil {
+				t.Fatal("it sends no Hello")
+			}
+			read := func(entry int64, inc Incarnation, b Body) {
+				m.Step(now, RecordRead{Reader: m.tail.reader, At: at(entry), Record: Record{LogVersion: LogVersionMax, Group: "g", Inc: inc, Body: b}})
+			}
+			read(60, m.cfg.Inc, hello)
+			read(61, Incarnation{9}, &Hello{Node: Node{Name: "z", Inc: Incarnation{9}, Lease: time.Second}, HashID: "h", Partitions: simPartitions})
+			next := int64(62)
+			for _, g := range c.read {
+				for ; next < g.at; next++ {
+					read(next, Incarnation{9}, &Hello{Node: Node{Name: "z", Inc: Incarnation{9}, Lease: time.Second}, HashID: "h", Partitions: simPartitions})
+				}
+				inc := Incarnation{0xA, byte(g.at)}
+				genesis := &Genesis{
+					HashID: "h", Partitions: simPartitions, Table: make([]uint16, simPartitions),
+					Members: []Node{{Name: "b", Inc: inc, Lease: time.Second, LogVersion: LogVersionMax}},
+				}
+				if g.after >= 0 {
+					genesis.After = at(g.after)
+				}
+				read(g.at, inc, genesis)
+				next = g.at + 1
+			}
+			var adopted int64
+			if m.state != nil {
+				adopted = m.state.Genesis.Entry
+			}
+			if adopted != c.want {
+				t.Errorf("it adopted the Genesis at %d, want %d", adopted, c.want)
+			}
+		})
+	}
+}

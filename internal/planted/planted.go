@@ -82,6 +82,7 @@ const (
 	IdentityIgnored            // a router joins a group whose settings are not its own
 	IdentityGenesisWins        // a Genesis of other settings that comes late replaces the group
 	LowerTokensAllowed         // a Genesis is made and obeyed though its tokens are lower than earlier ones
+	PassedGenesisForgotten     // a joining router adopts a Genesis although another one, passed over, came first
 	FloorTrusted               // a router that remembers tokens makes a Genesis without asking what the log holds
 	SlewedClock                // leases run on a clock that NTP slews (ADR 0025)
 	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
@@ -156,6 +157,7 @@ var names = [...]string{
 	"identity_ignored",
 	"identity_genesis_wins",
 	"lower_tokens_allowed",
+	"passed_genesis_forgotten",
 	"floor_trusted",
 	"slewed_clock",
 	"unshrunk_remaining",

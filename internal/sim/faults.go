@@ -372,7 +372,7 @@ func (w *world) double(p *pod) {
 
 // injectGenesis lets a Genesis land that somebody sent long ago, or has just sent.
 func (w *world) injectGenesis(m *member) {
-	if m.machine == nil {
+	if m.machine == nil || m.settings != w.groupSettings() {
 		return
 	}
 	w.spurious = true

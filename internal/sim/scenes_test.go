@@ -261,6 +261,33 @@ func rebuiltBehind(w *world) {
 	w.runUntil(w.now + 30*time.Second)
 }
 
+// differingColdStarts starts all routers at once, half of them with other settings, and one when the first Genesis is
+// about to land: it has not said Hello when the author of that one begins, and has when that of the second one does.
+func differingColdStarts(w *world) {
+	w.spurious = true
+	w.p.appendMax = 300 * time.Millisecond
+	settings := w.groupSettings()
+	other := (settings + 1) % kindsOfSettings
+	late := w.rng.IntN(len(w.pods))
+	for i, p := range w.pods {
+		if p.gone {
+			continue
+		}
+		if p.settings = settings; i%2 == 1 && i != late {
+			p.settings = other
+		}
+		if m := p.member; m != nil && !m.process.dead {
+			m.kill(true)
+		}
+		begin := w.between(0, 50*time.Millisecond)
+		if i == late {
+			begin = w.between(2*time.Second, 3500*time.Millisecond)
+		}
+		w.after(begin, p.up)
+	}
+	w.runUntil(w.now + 8*time.Second)
+}
+
 // bareRouter starts routers whose application comes much later.
 func bareRouter(w *world) {
 	p := w.newPod(sprintf("b%d", len(w.pods)))
