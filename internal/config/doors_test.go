@@ -101,6 +101,16 @@ admin: {token_file: /t}`,
 			want: map[string]string{"app": "loopback; TLS, name orders-app"},
 			open: []string{"peer", "gossip"},
 		},
+		"a token of workers": {
+			file: `app: {token_file: /t}`,
+			want: map[string]string{"app": "loopback; token"},
+			open: []string{"peer", "gossip"},
+		},
+		"a token of workers beside certificates": {
+			file: `app: {listen: "0.0.0.0:1", token_file: /t, tls: {` + files + `, name: orders-app}}`,
+			want: map[string]string{"app": "TLS, name orders-app; token"},
+			open: []string{"peer", "gossip"},
+		},
 		"keys that may be left out": {
 			file: `gossip: {encryption_keys_file: /k, verify_incoming: false}`,
 			want: map[string]string{"gossip": "nothing (insecure: gossip.verify_incoming is false)"},

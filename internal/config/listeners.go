@@ -45,8 +45,11 @@ func (c Config) appListener() Protection {
 	if c.App.TLS.Enabled() {
 		by = append(by, "TLS, name "+c.App.TLS.Name)
 	}
-	if p.Exposed = len(by) == 0; p.Exposed {
+	if p.Exposed = len(by) == 0; p.Exposed { // a token alone goes over the network in the clear
 		p.refused = " can be reached from other machines: want a loopback address or unix:PATH, or set app.tls (docs/security.md)"
+	}
+	if c.App.TokenFile != "" {
+		by = append(by, "token")
 	}
 	p.ProtectedBy = strings.Join(by, "; ")
 	return p
