@@ -429,18 +429,22 @@ func (w *session) pong() *appv1.Pong {
 	s := w.server
 	p := &appv1.Pong{K: w.ping}
 	remaining, draining := w.desk.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
-	if !w.rawClock && !planted.On(planted.UnshrunkRemaining) {
-		remaining = onSlewedClock(remaining)
+	if !planted.On(planted.UnshrunkRemaining) {
+		remaining = onWorkersClock(remaining, w.rawClock)
 	}
 	p.RemainingNs, p.Draining = remaining.Nanoseconds(), draining
 	return p
 }
 
-// onSlewedClock returns how far a clock may go on that runs as slow as NTP can make it,
-// while the hardware counter, on which our lease runs, goes on by d. A clock that is
-// slewed the other way shows that much too early, and the worker is cut too early: the
-// price of not knowing.
-func onSlewedClock(d time.Duration) time.Duration {
+// onWorkersClock returns how far a worker's clock may go on while our lease goes on by d. The worker may run on another
+// machine, whose counter is slow by 1 % where ours is fast by 1 % (A2); and unless the clock is raw, NTP may make it
+// slower still. A clock that errs the other way ends the worker's deadlines that much too early: the price of not
+// knowing.
+func onWorkersClock(d time.Duration, raw bool) time.Duration {
+	d = d * 99 / 101
+	if raw {
+		return d
+	}
 	return time.Duration(float64(d) * (1 - clock.SlewMax))
 }
 

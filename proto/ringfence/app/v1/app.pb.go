@@ -430,7 +430,8 @@ type Hello struct {
 	Sdk string `protobuf:"bytes,4,opt,name=sdk,proto3" json:"sdk,omitempty"`
 	// What the worker can do beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
 	// slew and that goes on while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
-	// Without it Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down.
+	// Without it Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
+	// shorter by 2 %, for the counters of two machines.
 	Capabilities []string `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// The lowest protocol version that the worker speaks; 0 means 1.
 	VersionMin uint32 `protobuf:"varint,6,opt,name=version_min,json=versionMin,proto3" json:"version_min,omitempty"`
