@@ -155,6 +155,9 @@ func attackAll(ctx context.Context, o options, l *lab) (results []result, err er
 		begin := time.Now()
 		trying, cancel := context.WithTimeout(limited, attackMax)
 		f, err := a.try(trying, l)
+		if err == nil && trying.Err() != nil { // what it has seen is that it was cut short
+			err = trying.Err()
+		}
 		cancel()
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
