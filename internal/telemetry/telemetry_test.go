@@ -269,9 +269,9 @@ func TestProfilesTakeTurns(t *testing.T) {
 // However many ask, a page works twice a second, and one that goes away takes nobody's answer with it.
 func TestRendered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		works := 0
+		var works atomic.Int64
 		page := telemetry.Rendered(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			works++
+			work := works.Add(1)
 			time.Sleep(100 * time.Millisecond)
 			w.Header().Set("Content-Type", "text/page")
 			if r.URL.Query().Get("member") == "unknown" {
@@ -280,7 +280,7 @@ func TestRendered(t *testing.T) {
 			if r.Context().Err() != nil {
 				t.Error("the page was cut")
 			}
-			fmt.Fprintf(w, "%s %d", r.URL.Query().Get("member"), works)
+			fmt.Fprintf(w, "%s %d", r.URL.Query().Get("member"), work)
 		}), func(r *http.Request) string { return r.URL.Query().Get("member") })
 		hasty, gone := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer gone()
@@ -308,8 +308,8 @@ func TestRendered(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if works != 203 {
-			t.Errorf("it worked %d times", works)
+		if works.Load() != 203 {
+			t.Errorf("it worked %d times", works.Load())
 		}
 	})
 }
