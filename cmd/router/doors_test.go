@@ -54,6 +54,10 @@ type castle struct {
 	stop      func() error
 }
 
+// pageAge is longer than /metrics gives the same page again: what is counted now is on a page
+// that is asked for afterwards.
+const pageAge = time.Second
+
 const adminSecret = "the-token-of-operators"
 
 func newCastle(t *testing.T) *castle {
@@ -172,6 +176,7 @@ func TestDoors(t *testing.T) {
 	t.Run("probes", c.testProbes)
 	t.Run("admin", c.testAdmin)
 	t.Run("afterwards", func(t *testing.T) {
+		time.Sleep(pageAge)
 		_, metrics := c.ask("GET", "/metrics", "")
 		for _, series := range []string{
 			`ringfence_doors_turned_away_total{door="peer",why="handshake"}`,
@@ -304,6 +309,7 @@ func (c *castle) testApplication(t *testing.T) {
 
 // metric returns the value of a series that the member shows, 0 if it does not.
 func (c *castle) metric(series string) (value float64) {
+	time.Sleep(pageAge)
 	_, metrics := c.ask("GET", "/metrics", "")
 	_, rest, _ := strings.Cut(metrics, "\n"+series+" ")
 	_, _ = fmt.Sscan(rest, &value) // nothing to read: 0
