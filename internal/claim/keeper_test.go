@@ -21,7 +21,7 @@ import (
 	"github.com/ringfence/router/internal/pulsartest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pulsartest.LeftBehind()...) }
 
 // site is some claims topics of a test's own.
 type site struct {

@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/internal/pulsartest"
 )
 
 func TestMain(m *testing.M) {
-	// Without exceptions: a producer with a SendTimeout would leave a goroutine that sleeps.
-	goleak.VerifyTestMain(m)
+	// Without exceptions of our own: a producer with a SendTimeout would leave a goroutine that sleeps.
+	goleak.VerifyTestMain(m, pulsartest.LeftBehind()...)
 }

@@ -16,12 +16,13 @@ import (
 
 	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(m, append(pulsartest.LeftBehind(),
 		// The Pulsar client (v0.21.0) leaves these behind for a while after Close.
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar/internal.(*connectionPool).checkAndCleanIdleConnections"),
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"),
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).runEventsLoop.func1"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
-	)
+	)...)
 }
 
 // flaky is a broker that takes no copies for a while.
