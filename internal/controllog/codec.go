@@ -191,7 +191,7 @@ func encodeHello(h *ownership.Hello) (*controllogv1.Hello, error) {
 	node, err := encodeNode(h.Node)
 	return &controllogv1.Hello{
 		Node: node, HashId: h.HashID, Partitions: h.Partitions, Gen: h.Gen, NeedState: h.NeedState, Version: h.Version,
-		Identity: encodeIdentity(h.Identity),
+		Identity: encodeIdentity(h.Identity), Floor: int64(h.Floor),
 	}, err
 }
 
@@ -432,10 +432,13 @@ func (d *decoder) busy(list []*controllogv1.BusyKeys) []ownership.Busy {
 }
 
 func (d *decoder) hello(h *controllogv1.Hello) *ownership.Hello {
+	if h.GetFloor() < 0 {
+		d.fail("a floor of %d", h.GetFloor())
+	}
 	return &ownership.Hello{
 		Node: d.node(h.GetNode()), HashID: h.GetHashId(), Partitions: h.GetPartitions(),
 		Gen: h.GetGen(), NeedState: h.GetNeedState(), Version: h.GetVersion(),
-		Identity: d.identity(h.GetIdentity()),
+		Identity: d.identity(h.GetIdentity()), Floor: ownership.Token(h.GetFloor()),
 	}
 }
 

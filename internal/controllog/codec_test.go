@@ -175,6 +175,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"a short public key":         {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, PublicKey: []byte{1}}}), ErrMalformed},
 		"settings out of order":      {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: []*controllogv1.Setting{{Name: "b"}, {Name: "a"}}}), ErrMalformed},
 		"too many settings":          {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Identity: make([]*controllogv1.Setting, identity.SettingsMax+1)}), ErrMalformed},
+		"a floor below zero":         {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody}, Floor: -1}), ErrMalformed},
 		"a good hello":               {hello(&controllogv1.Hello{Node: &controllogv1.Node{Inc: somebody, Topics: []string{"a"}}, Identity: []*controllogv1.Setting{{Name: "a"}}}), nil},
 		"a set in two forms":         {set(&controllogv1.PartitionSet{Bits: []byte{1}, List: []uint32{1}}), ErrMalformed},
 		"a set out of order":         {set(&controllogv1.PartitionSet{List: []uint32{2, 1}}), ErrMalformed},
@@ -372,6 +373,7 @@ func drawHello(t *rapid.T) *ownership.Hello {
 		Partitions: rapid.Uint32().Draw(t, "partitions"), Gen: rapid.Uint32().Draw(t, "gen"),
 		NeedState: rapid.Bool().Draw(t, "need state"), Version: rapid.String().Draw(t, "version"),
 		Identity: drawIdentity(t),
+		Floor:    ownership.Token(rapid.Int64Min(0).Draw(t, "floor")),
 	}
 }
 

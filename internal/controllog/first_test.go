@@ -13,7 +13,7 @@ func TestReadFirst(t *testing.T) {
 	hello := func(g string) ownership.Record {
 		return ownership.Record{
 			LogVersion: ownership.LogVersionMin, Group: g, Inc: ownership.Incarnation{1},
-			Body: &ownership.Hello{Node: ownership.Node{Name: "a", Inc: ownership.Incarnation{1}, Lease: time.Second}},
+			Body: &ownership.Hello{Floor: 7, Node: ownership.Node{Name: "a", Inc: ownership.Incarnation{1}, Lease: time.Second}},
 		}
 	}
 	beat := ownership.Record{LogVersion: ownership.LogVersionMax, Group: group, Inc: ownership.Incarnation{1}, Body: &ownership.Beat{Seq: 1}}
@@ -31,13 +31,17 @@ func TestReadFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mem := NewMem()
 			var before event.Position // the newest Hello
+			var told ownership.Token  // by those before it
 			for _, r := range test.records {
 				data, err := Encode(r)
 				if err != nil {
 					t.Fatal(err)
 				}
 				at := mem.Put(data)
-				if _, ok := r.Body.(*ownership.Hello); ok {
+				if h, ok := r.Body.(*ownership.Hello); ok {
+					if !before.IsZero() {
+						told = h.Floor
+					}
 					before = at
 				}
 			}
@@ -45,8 +49,8 @@ func TestReadFirst(t *testing.T) {
 			l := &Log{cfg: DefaultConfig(), transport: mem, deliver: func(in ownership.Input) { got <- in.(ownership.FirstRead) }, log: quiet()}
 			l.cfg.Group = group
 			l.readFirst(t.Context(), ownership.ReadFirst{Read: 7, Before: before})
-			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}}) {
-				t.Errorf("got %+v, want virgin %v", answer, test.want)
+			if answer := <-got; answer != (ownership.FirstRead{Read: 7, Virgin: test.want, First: event.Position{Ledger: 1}, Told: told}) {
+				t.Errorf("got %+v, want virgin %v, told %v", answer, test.want, told)
 			}
 		})
 	}

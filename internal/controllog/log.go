@@ -288,9 +288,10 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.FirstTimeout)
 	defer cancel()
 	var first event.Position
+	var told ownership.Token
 	var answer *ownership.FirstRead
 	decided := func(virgin bool) {
-		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: first}
+		answer = &ownership.FirstRead{Read: eff.Read, Virgin: virgin, First: first, Told: told}
 		cancel()
 	}
 	err := l.transport.Tail(ctx, First, l.cfg.Prefetch, func() {}, func(e Entry) {
@@ -306,6 +307,9 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 			decided(true)
 		case ownership.HoldsGroup(e.At, record):
 			decided(false)
+		}
+		if h, ok := record.Body.(*ownership.Hello); ok {
+			told = max(told, h.Floor)
 		}
 	})
 	if answer == nil {

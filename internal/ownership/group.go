@@ -21,7 +21,11 @@ const firstReadMax = 3 * time.Second
 type Memory struct {
 	Floor Token    // the greatest token that the group may have given out; 0: none is known
 	Seen  Position // of the newest record of a working group; zero: none was read
+	Told  Token    // the greatest Floor in Hellos that were read while joining; 0: none
 }
+
+// least returns the token that a new tenure's must exceed.
+func (k Memory) least() Token { return max(k.Floor, k.Told) }
 
 // group is what this node has in common with its group.
 type group struct {
@@ -158,18 +162,26 @@ func (m *Machine) seeGroup(r read) {
 // Memory returns what this incarnation and the earlier ones of its process know, for the next one.
 func (m *Machine) Memory() Memory { return m.memory }
 
+// heardFloor remembers what another router knows of the tokens that the group has given out: this one may have read less of
+// the log than the other had when the log was lost (ADR 0030).
+func (m *Machine) heardFloor(told Token) {
+	if !planted.On(planted.FloorUntold) {
+		m.memory.Told = max(m.memory.Told, told)
+	}
+}
+
 // fallingTokens says why a tenure may not begin with this token, "" if it may.
 func (m *Machine) fallingTokens(next Token) string {
-	if next > m.memory.Floor || planted.On(planted.LowerTokensAllowed) {
+	if next > m.memory.least() || planted.On(planted.LowerTokensAllowed) {
 		return ""
 	}
 	return fmt.Sprintf("fencing tokens would go backward, from %v to %v: the control topic stands on ledgers with lower ids than before, as after a move to another cluster. "+
-		"Stop all routers of the group, set ownership.generation to %d or higher, and start them", m.memory.Floor, next, m.memory.Floor.Gen()+1)
+		"Stop all routers of the group, set ownership.generation to %d or higher, and start them", m.memory.least(), next, m.memory.least().Gen()+1)
 }
 
 // coldGen is the generation of a Genesis of ours: no lower than any that is known.
 func (m *Machine) coldGen() uint32 {
-	gen := max(m.cfg.Gen, m.memory.Floor.Gen())
+	gen := max(m.cfg.Gen, m.memory.least().Gen())
 	if m.cfg.HadGroup {
 		gen = max(gen, m.cfg.HadGen)
 	}
@@ -211,9 +223,10 @@ func (m *Machine) firstRead(in FirstRead) {
 		return // asked again when it times out
 	}
 	m.reading = false
+	m.heardFloor(in.Told)
 	m.cfg.HadGroup, m.cfg.HadGen = m.cfg.HadGroup || in.HadGroup, max(m.cfg.HadGen, in.HadGen)
-	had := max(m.cfg.HadGen, m.memory.Floor.Gen())
-	if !in.Virgin || !m.cfg.HadGroup && m.memory.Floor == 0 || m.cfg.Gen > had || m.isLater(in.First) {
+	had := max(m.cfg.HadGen, m.memory.least().Gen())
+	if !in.Virgin || !m.cfg.HadGroup && m.memory.least() == 0 || m.cfg.Gen > had || m.isLater(in.First) {
 		m.mayAt = m.now
 		return
 	}

@@ -265,6 +265,7 @@ func (m *Machine) joiningRead(r read) {
 			return
 		}
 	case *Hello:
+		m.heardFloor(b.Floor)
 		if own {
 			m.helloBack(r)
 		}
@@ -331,6 +332,7 @@ func (m *Machine) sendHello(needState bool) {
 	m.appendAs(LogVersionMin, &Hello{ // whatever the group decides in: any router reads who is there
 		Node: m.announced(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version, Identity: m.cfg.Identity,
+		Floor: m.memory.Floor,
 	})
 	m.due(m.now.Add(m.helloEvery()))
 }

@@ -71,6 +71,8 @@ func TestColdStartOnAnEmptyLog(t *testing.T) {
 		"the same, and a higher generation": {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, gen: 1, answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3},
 		"a higher generation that is not":   {memory: Memory{Floor: TokenOf(1, Position{Ledger: 3}), Seen: Position{Ledger: 3, Entry: 30}}, gen: 1, answer: FirstRead{Virgin: true, First: Position{Ledger: 3}}, ledger: 3, exit: "ownership.generation to 2"},
 		"the group's records are there":     {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{HadGroup: true, First: Position{Ledger: 3}}, ledger: 3},
+		"another router has read on":        {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{Virgin: true, First: Position{Ledger: 4}, Told: TokenOf(0, Position{Ledger: 4, Entry: 900})}, ledger: 4, exit: "would go backward"},
+		"a fresh process is told of tokens": {answer: FirstRead{Virgin: true, First: Position{Ledger: 3}, Told: TokenOf(0, Position{Ledger: 2})}, ledger: 3, exit: "ownership.generation to 1"},
 		"a log of lower ledgers":            {memory: Memory{Floor: floor, Seen: Position{Ledger: 3, Entry: 30}}, answer: FirstRead{First: Position{Ledger: 2}}, ledger: 2, exit: "would go backward"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,6 +106,10 @@ func TestMemoryOutlivesAnIncarnation(t *testing.T) {
 	m := New(cfg)
 	if m.Memory() != group {
 		t.Errorf("the next incarnation remembers %+v, want %+v", m.Memory(), group)
+	}
+	m.joiningRead(read{at: Position{Ledger: 9}, rec: Record{LogVersion: LogVersionMin, Group: cfg.Group, Inc: Incarnation{9}, Body: &Hello{Floor: group.Floor + 1}}})
+	if group.Told = group.Floor + 1; m.Memory() != group {
+		t.Errorf("a Hello told of a greater token, and it remembers %+v", m.Memory())
 	}
 	m.seeGroup(read{at: Position{Ledger: group.Seen.Ledger + 1}, rec: Record{Body: &Hello{}}})
 	if m.Memory() != group {

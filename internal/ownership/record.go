@@ -140,6 +140,7 @@ type Hello struct {
 	Version    string // the sender's build, for people
 
 	Identity identity.Identity // of the sender; nil: it does not say
+	Floor    Token             // the greatest token that the sender knows the group may have given out; 0: none
 }
 
 // Snap hands a newcomer the state exactly as of its Hello's position.

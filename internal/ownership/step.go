@@ -87,6 +87,7 @@ type FirstRead struct {
 	Virgin bool // no member has ever written to the log: up to Before there are only Hellos, or nothing
 	Failed bool
 	First  Position // of the first record in the log
+	Told   Token    // the greatest Floor of the Hellos up to Before, if Virgin; 0: none
 
 	// HadGroup and HadGen are as in Config, as of now.
 	HadGroup bool

@@ -84,6 +84,7 @@ const (
 	LowerTokensAllowed         // a Genesis is made and obeyed though its tokens are lower than earlier ones
 	PassedGenesisForgotten     // a joining router adopts a Genesis although another one, passed over, came first
 	FloorTrusted               // a router that remembers tokens makes a Genesis without asking what the log holds
+	FloorUntold                // what other routers know of earlier tokens is not heeded
 	SlewedClock                // leases run on a clock that NTP slews (ADR 0025)
 	UnshrunkRemaining          // a worker whose clock NTP slews is told the whole remaining time
 	PrefixUnjudged             // who has read another log than the others goes on
@@ -159,6 +160,7 @@ var names = [...]string{
 	"lower_tokens_allowed",
 	"passed_genesis_forgotten",
 	"floor_trusted",
+	"floor_untold",
 	"slewed_clock",
 	"unshrunk_remaining",
 	"prefix_unjudged",

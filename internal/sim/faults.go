@@ -419,6 +419,7 @@ func (w *world) rebuild() {
 			w.restart(m.pod, w.between(0, 2*time.Second))
 		}
 	}
+	w.rebuilt = true
 	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(lowest)})
 }
 

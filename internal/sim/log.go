@@ -45,7 +45,7 @@ type feed struct {
 	stuck   bool              // nor then
 	fork    bool              // it brings another record in the place of the next Beat
 	lies    bool              // the next Beat that is appended has a wrong prefix hash
-	lied    bool              // the newest one has
+	liedAt  time.Duration     // when one had
 	cut     time.Duration     // neither half works until then
 	skip    int               // records that the client will drop
 	skips   func(logged) bool // of which kind; nil: any
@@ -107,6 +107,10 @@ func (l *controlLog) upAgain(m *member) time.Duration {
 	return max(l.outage, m.feed.cut) + l.w.between(0, reconnectMax)
 }
 
+// liesApart is the least time between two lies of a router: Beats that land late must not bring them in a row, which would be
+// taken for another log.
+const liesApart = 15 * time.Second
+
 // beatsMax is how many Beats a producer takes at once, as internal/controllog does.
 const beatsMax = 2
 
@@ -133,9 +137,8 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 		}
 	}
 	if isBeat {
-		f.lied = f.lies && !f.lied // two in a row would be taken for another log
-		if f.lied {
-			f.lies = false
+		if f.lies && (f.liedAt == 0 || w.now-f.liedAt > liesApart) {
+			f.lies, f.liedAt = false, w.now
 			record.Body = w.lie(beat)
 		}
 	}
@@ -337,8 +340,18 @@ func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
 		held := slices.ContainsFunc(l.records, func(x logged) bool {
 			return x.at.Before(e.Before) && ownership.HoldsGroup(x.at, x.record)
 		})
-		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Failed: l.down(m), First: first, HadGroup: l.w.hadGroup, HadGen: l.w.hadGen})
+		m.deliver(ownership.FirstRead{Read: e.Read, Virgin: !held, Told: l.told(ownership.Position{}, e.Before), Failed: l.down(m), First: first, HadGroup: l.w.hadGroup, HadGen: l.w.hadGen})
 	})
+}
+
+// told returns the greatest token that routers name in Hellos from one position up to before another.
+func (l *controlLog) told(from, before ownership.Position) (greatest ownership.Token) {
+	for _, x := range l.records {
+		if h, ok := x.record.Body.(*ownership.Hello); ok && !x.at.Before(from) && x.at.Before(before) {
+			greatest = max(greatest, h.Floor)
+		}
+	}
+	return greatest
 }
 
 // moveAnchor lets the broker trim what lies at or before it, once its ledger is closed.

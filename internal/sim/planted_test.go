@@ -252,6 +252,7 @@ var hunts = map[planted.Bug]hunt{
 	planted.IdentityGenesisWins:    staged(10, 3, "a Genesis of other settings comes late", only(lateForeign, joinGroup), promptLog),
 	planted.LowerTokensAllowed:     staged(10, 3, "the log is lost, and begins anew on lower ledgers", only(rebuildLog), promptLog),
 	planted.FloorTrusted:           staged(20, 4, "the log begins anew on its newest ledger, and the router that is left has not read its end", promptLog, plays(rebuiltBehind)),
+	planted.FloorUntold:            staged(20, 4, "the log begins anew under a router that stands still, and comes by the ledger after the one that it has read", promptLog, plays(rebuiltUnderPaused)),
 	planted.PassedGenesisForgotten: staged(300, 3, "routers of two kinds of settings start at once", plays(differingColdStarts)),
 	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
 }

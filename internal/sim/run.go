@@ -54,6 +54,9 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	for _, h := range w.hosts {
 		w.stats["clock_turned"] += h.drift.turns
 	}
+	if w.failure == undecidable {
+		w.failure = ""
+	}
 	return Result{
 		Seed: seed, Simulated: w.now, Moves: w.moves, Faults: w.faultsEver, Overlaps: w.overlap,
 		Stats: w.stats, Failure: w.failure, Trace: w.trace,

@@ -261,6 +261,33 @@ func rebuiltBehind(w *world) {
 	w.runUntil(w.now + 30*time.Second)
 }
 
+// rebuiltUnderPaused loses the log's metadata while one router stands still, which the others have voted out on newer ledgers.
+// The new log comes by the ledger that follows what it has read, and what the group gave out since is more than it knows.
+func rebuiltUnderPaused(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 3 {
+		w.join()
+		w.runUntil(w.now + 4*time.Second)
+		return
+	}
+	m := p.member
+	w.spurious = true
+	m.stop(11 * time.Second)
+	seen := w.log.next.Ledger
+	for range 4 {
+		w.runUntil(w.now + 500*time.Millisecond)
+		w.log.rollover()
+	}
+	w.runUntil(w.now + 5*time.Second)
+	w.rebuilt = true
+	w.log.delete(ownership.Position{Ledger: max(1, seen-2)})
+	for w.log.next.Ledger <= seen && w.failure == "" {
+		w.runUntil(w.now + time.Second)
+		w.log.rollover()
+	}
+	w.runUntil(w.now + 30*time.Second)
+}
+
 // differingColdStarts starts all routers at once, half of them with other settings, and one when the first Genesis is
 // about to land: it has not said Hello when the author of that one begins, and has when that of the second one does.
 func differingColdStarts(w *world) {

@@ -81,6 +81,7 @@ type world struct {
 	forks      bool          // somebody reads another log than the others
 	differedAt time.Duration // when two members had different prefix hashes
 
+	rebuilt     bool // the log's metadata was lost
 	lostAllowed bool
 	exitAllowed bool
 	spurious    bool // the present faults may remove anybody, and bring a Genesis

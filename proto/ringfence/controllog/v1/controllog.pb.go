@@ -861,7 +861,9 @@ type Hello struct {
 	// Its build, for people.
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
 	// The settings on which its group must agree, ascending by name. Empty: it does not say.
-	Identity      []*Setting `protobuf:"bytes,7,rep,name=identity,proto3" json:"identity,omitempty"`
+	Identity []*Setting `protobuf:"bytes,7,rep,name=identity,proto3" json:"identity,omitempty"`
+	// The greatest fencing token that the sender knows the group may have given out. 0: it knows of none.
+	Floor         int64 `protobuf:"varint,8,opt,name=floor,proto3" json:"floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -943,6 +945,13 @@ func (x *Hello) GetIdentity() []*Setting {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *Hello) GetFloor() int64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
 }
 
 // Snap is the state exactly as of a Hello's position.
@@ -1425,7 +1434,7 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x04keys\x18\x02 \x03(\x06R\x04keys\"6\n" +
 	"\fPartitionSet\x12\x12\n" +
 	"\x04bits\x18\x01 \x01(\fR\x04bits\x12\x12\n" +
-	"\x04list\x18\x02 \x03(\rR\x04list\"\xfc\x01\n" +
+	"\x04list\x18\x02 \x03(\rR\x04list\"\x92\x02\n" +
 	"\x05Hello\x121\n" +
 	"\x04node\x18\x01 \x01(\v2\x1d.ringfence.controllog.v1.NodeR\x04node\x12\x17\n" +
 	"\ahash_id\x18\x02 \x01(\tR\x06hashId\x12\x1e\n" +
@@ -1436,7 +1445,8 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\n" +
 	"need_state\x18\x05 \x01(\bR\tneedState\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12<\n" +
-	"\bidentity\x18\a \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\"|\n" +
+	"\bidentity\x18\a \x03(\v2 .ringfence.controllog.v1.SettingR\bidentity\x12\x14\n" +
+	"\x05floor\x18\b \x01(\x03R\x05floor\"|\n" +
 	"\x04Snap\x12>\n" +
 	"\tfor_hello\x18\x01 \x01(\v2!.ringfence.controllog.v1.PositionR\bforHello\x124\n" +
 	"\x05state\x18\x02 \x01(\v2\x1e.ringfence.controllog.v1.StateR\x05state\"\xcc\x04\n" +
