@@ -394,7 +394,7 @@ func (m *Machine) startCold() {
 	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= t.HelloEvery {
 		return // with a row that is too old, the next Hello will do
 	}
-	if !m.mayBegin() {
+	if unasked := planted.On(planted.ColdByWallTime) && len(j.hellos) == 0; !unasked && !m.mayBegin() {
 		return
 	}
 	j.genesis = m.now

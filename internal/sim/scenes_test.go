@@ -169,8 +169,7 @@ func laggard(w *world) {
 	}
 }
 
-// outageWhileJoining stops the broker right after the first Hello of a new incarnation, whose
-// process knows tokens and need not ask whether there was a group.
+// outageWhileJoining stops the broker right after the first Hello of a new incarnation.
 func outageWhileJoining(w *world) {
 	p := w.anyone()
 	if p == nil {
