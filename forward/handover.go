@@ -20,7 +20,7 @@ type handover struct {
 	idsMax int
 
 	mu     sync.Mutex
-	ids    int // in all queues, and taken out but not sent yet
+	ids    int // in all queues, and under way to a peer
 	queues map[Peer][]event.Finished
 	empty  chan struct{} // closed when ids falls to zero; nil: nobody waits
 }
@@ -39,7 +39,7 @@ func (h *handover) put(to Peer, done []event.Finished) (dropped int) {
 }
 
 // take takes up to idsMax ids from the queue of a peer, appends them to dst, and tells
-// whether more are there. Whoever takes them calls sent.
+// whether more are there. The caller passes their number to taken in the end.
 func (h *handover) take(to Peer, idsMax int, dst []event.Finished) (_ []event.Finished, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,11 +53,11 @@ func (h *handover) take(to Peer, idsMax int, dst []event.Finished) (_ []event.Fi
 	return dst, len(queue) > n
 }
 
-// sent says that so many of the ids that were taken are on their way, or lost.
-func (h *handover) sent(ids int) {
+// taken releases ids that take returned: the peer has them, or they are lost.
+func (h *handover) taken(ids int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.settle(ids)
+	h.release(ids)
 }
 
 // keepOnly drops what is for others than these peers, and returns how many ids that was.
@@ -68,7 +68,7 @@ func (h *handover) keepOnly(listed map[Peer]string) (dropped int) {
 		if _, ok := listed[to]; !ok {
 			dropped += len(queue)
 			h.keep(to, nil)
-			h.settle(len(queue))
+			h.release(len(queue))
 		}
 	}
 	return dropped
@@ -82,8 +82,8 @@ func (h *handover) keep(to Peer, queue []event.Finished) {
 	}
 }
 
-// settle says that nobody waits for so many ids any more.
-func (h *handover) settle(ids int) {
+// release subtracts ids from the backlog, and closes empty when none remain.
+func (h *handover) release(ids int) {
 	h.ids -= ids
 	if h.ids == 0 && h.empty != nil {
 		close(h.empty)
@@ -91,7 +91,7 @@ func (h *handover) settle(ids int) {
 	}
 }
 
-// done returns what is closed as soon as nothing waits to be sent.
+// done returns a channel that is closed when the backlog is empty.
 func (h *handover) done() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -54,8 +54,6 @@ func TestHandOver(t *testing.T) {
 		defer b.stop()
 		a.await(500)
 		<-a.pool.HandedOver()
-		time.Sleep(time.Second) // of the bubble
-		synctest.Wait()
 
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -90,6 +88,43 @@ func TestWindowOfOnePartition(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("read %v, %v, want %v", got, err, want)
 	}
+}
+
+// HandedOver waits until the next owner has taken everything in, and not only until it was
+// sent: a member that leaves then ends its streams, and what is under way is lost with them.
+func TestHandedOverIsTakenIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, now := &pipes{}, bubbleClock()
+		config := DefaultConfig()
+		config.FrameEventsMax = 2
+		a, b := newNode(t, network, 1, config, now), newNode(t, network, 2, config, now)
+		b.takeOver = make(chan struct{})
+		a.start()
+		defer a.stop()
+		b.start()
+		defer b.stop()
+		a.route(fixedRoute{owners: []Peer{b.identity.Incarnation}}, b)
+		for range 2 { // the second time, a Ping has been answered before
+			a.pool.HandOver(b.identity.Incarnation, finished(1, 5))
+			for range 3 {
+				synctest.Wait()
+				select {
+				case <-a.pool.HandedOver():
+					t.Fatal("handed over, and b has not taken it in")
+				case b.takeOver <- struct{}{}:
+				}
+			}
+			<-a.pool.HandedOver()
+		}
+
+		a.pool.HandOver(b.identity.Incarnation, finished(1, 5))
+		synctest.Wait()
+		b.takeOver <- struct{}{}
+		synctest.Wait()
+		close(b.takeOver)
+		a.stop() // with the stream all of it ends, and nobody waits for it
+		<-a.pool.HandedOver()
+	})
 }
 
 // What waits for a peer that leaves before it could be reached is dropped, and nobody
@@ -133,7 +168,7 @@ func TestHandedOverMeansSent(t *testing.T) {
 		if over() {
 			t.Fatal("handed over before it was sent")
 		}
-		h.sent(len(taken))
+		h.taken(len(taken))
 	}
 	if !over() {
 		t.Error("all is sent, and not handed over")

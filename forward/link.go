@@ -26,9 +26,13 @@ type end interface {
 	sendHot(number, receipt uint64) (sent bool, err error)
 	// sendReceipt sends a frame without anything else.
 	sendReceipt(receipt uint64) error
-	// sendAside sends one frame that needs no receipt and can wait, if there is one, and
-	// tells whether there are more.
-	sendAside(receipt uint64) (more bool, err error)
+	// sendAside sends one frame that needs no receipt and can wait, if there is one. It
+	// returns how many ids of finished events the frame carried, also if err is not nil,
+	// and whether more wait.
+	sendAside(receipt uint64) (ids int, more bool, err error)
+	// asideTaken releases that many ids that sendAside sent: the other end has taken them
+	// in, or the stream has ended.
+	asideTaken(ids int)
 	// sendBeat sends a Ping, or the Pong that answers one.
 	sendBeat(k, receipt uint64) error
 }
@@ -50,6 +54,7 @@ type link struct {
 	receiptOut atomic.Uint64 // newest one that we have told them so
 	heardAt    atomic.Int64  // when their newest frame came
 	asked      atomic.Uint64 // their newest Ping
+	answered   atomic.Uint64 // our newest Ping that they have answered
 }
 
 func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel context.CancelCauseFunc, caller bool) *link {
@@ -111,6 +116,14 @@ func (l *link) ping(k uint64) {
 	l.wake()
 }
 
+// pong notes the answer to a Ping of ours.
+func (l *link) pong(k uint64) {
+	if k > l.answered.Load() {
+		l.answered.Store(k)
+		l.wake()
+	}
+}
+
 // run is the sending goroutine of a stream. It returns why the stream ended.
 //
 // At most one hot frame is without a receipt. Meanwhile events gather where they
@@ -118,6 +131,7 @@ func (l *link) ping(k uint64) {
 func (l *link) run(ctx context.Context, e end) error {
 	defer l.silence.Stop()
 	pulse := pulse{link: l, spokeAt: l.now()}
+	defer func() { e.asideTaken(pulse.probed + pulse.unprobed) }()
 	timer := time.NewTimer(l.config.PingAfter)
 	defer timer.Stop()
 	for {
@@ -135,10 +149,11 @@ func (l *link) run(ctx context.Context, e end) error {
 		if due {
 			timer.Reset(pulse.untilBeat())
 		}
-		switch more, err := e.sendAside(l.receiptOut.Load()); {
-		case err != nil:
+		more, err := pulse.sendAside(e)
+		if err != nil {
 			return err
-		case more:
+		}
+		if more {
 			l.wake() // after what has become ready meanwhile
 		}
 	}
@@ -152,6 +167,10 @@ type pulse struct {
 	beat     uint64        // newest Ping sent, or answered
 	beatAt   clock.Instant
 	hotSince clock.Instant
+
+	unprobed int    // ids sent aside since the newest probe
+	probed   int    // ids sent aside before that probe, which is not answered yet
+	probe    uint64 // the Ping that was sent behind them
 }
 
 // send sends the one frame that is most worth it, if any: whatever follows wakes us
@@ -189,6 +208,25 @@ func (p *pulse) send(e end) error {
 		}
 	}
 	return p.sendBeatIfDue(now, e)
+}
+
+// sendAside sends one frame aside, and a Ping behind the last one: frames are handled in
+// their order, so its Pong shows that the other end has taken them in. A frame that is
+// only sent may be lost when this member leaves and ends the stream.
+func (p *pulse) sendAside(e end) (more bool, err error) {
+	if p.probed > 0 && p.answered.Load() >= p.probe {
+		e.asideTaken(p.probed)
+		p.probed = 0
+	}
+	ids, more, err := e.sendAside(p.receiptOut.Load())
+	p.unprobed += ids
+	if err != nil || more || p.unprobed == 0 || p.probed > 0 {
+		return more, err
+	}
+	now := p.now()
+	p.beat, p.beatAt, p.spokeAt = p.beat+1, now, now
+	p.probe, p.probed, p.unprobed = p.beat, p.unprobed, 0
+	return false, e.sendBeat(p.beat, p.receiptOut.Load())
 }
 
 func (p *pulse) sendBeatIfDue(now clock.Instant, e end) error {

@@ -267,8 +267,8 @@ func (p *Pool) ForgetHandover() (ids int) {
 	return ids
 }
 
-// HandedOver returns a channel that is closed when all that HandOver was given is sent or
-// dropped.
+// HandedOver returns a channel that is closed when the peers have taken in all that
+// HandOver was given, or it is dropped or lost with a stream.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
 
 // Stats returns a picture of the table.
@@ -534,7 +534,9 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		return nil
 	}
 	switch frame := f.other.GetFrame().(type) {
-	case nil, *peerv1.ForwardResponse_Pong: // a receipt; and it was heard
+	case nil: // a receipt; and it was heard
+	case *peerv1.ForwardResponse_Pong:
+		l.pong(frame.Pong.GetK())
 	case *peerv1.ForwardResponse_Credit:
 		keys := make([]event.Key, len(frame.Credit.GetKeys()))
 		for i, key := range frame.Credit.GetKeys() {
@@ -600,21 +602,23 @@ func (e *outEnd) sendReceipt(receipt uint64) error {
 const windowIDBytesMax = 40
 
 // sendAside implements end: it hands over what was done.
-func (e *outEnd) sendAside(receipt uint64) (more bool, err error) {
+func (e *outEnd) sendAside(receipt uint64) (ids int, more bool, err error) {
 	p := e.peer.pool
 	idsMax := min(p.config.FrameEventsMax, (p.config.FrameMax-frameOverheadMax)/windowIDBytesMax)
 	e.done, more = p.handover.take(e.peer.id, idsMax, e.done[:0])
 	if len(e.done) == 0 {
-		return more, nil
+		return 0, more, nil
 	}
 	err = e.stream.SendMsg(&peerv1.ForwardRequest{
 		Receipt: receipt,
 		Frame:   &peerv1.ForwardRequest_Window{Window: encodeWindow(p.now(), e.done)},
 	})
 	p.metrics.windowSent.Add(float64(len(e.done)))
-	p.handover.sent(len(e.done))
-	return more, sendError(err)
+	return len(e.done), more, sendError(err)
 }
+
+// asideTaken implements end.
+func (e *outEnd) asideTaken(ids int) { e.peer.pool.handover.taken(ids) }
 
 // sendBeat implements end.
 func (e *outEnd) sendBeat(k, receipt uint64) error {

@@ -538,7 +538,10 @@ func (in *inbound) sendReceipt(receipt uint64) error {
 }
 
 // sendAside implements end: verdicts are all that goes this way.
-func (*inbound) sendAside(uint64) (bool, error) { return false, nil }
+func (*inbound) sendAside(uint64) (int, bool, error) { return 0, false, nil }
+
+// asideTaken implements end.
+func (*inbound) asideTaken(int) {}
 
 // sendBeat implements end.
 func (in *inbound) sendBeat(k, receipt uint64) error {

@@ -127,6 +127,8 @@ type node struct {
 
 	// verdict says what the mailbox answers; nil: Done. false: nothing.
 	verdict func(ev *event.Event, attempt int) (event.Verdict, bool)
+	// takeOver is received from in each TakeOver, before it takes anything in; nil: it takes at once.
+	takeOver chan struct{}
 
 	mu        sync.Mutex
 	seen      map[event.MessageID]int
@@ -248,6 +250,9 @@ func split(verdicts []event.Verdict) (others []event.Verdict, done []event.Handl
 }
 
 func (n *node) TakeOver(_ Peer, proven bool, done []event.Finished) {
+	if n.takeOver != nil {
+		<-n.takeOver
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.windows = append(n.windows, done)

@@ -145,13 +145,17 @@ func TestMovedPartitionsBringWhatWasDone(t *testing.T) {
 	for _, m := range []*member{a, b} {
 		<-m.pool.HandedOver()
 	}
-	time.Sleep(100 * time.Millisecond) // for the last frame
 	if answered := g.doneAt(a, b, c); answered["c"] == 0 {
 		t.Errorf("nothing had moved to c: %v", answered)
 	}
 	a.stop()
 	<-a.ended
-	time.Sleep(100 * time.Millisecond)
+	g.eventually("b and c remember all", func() error { // they may have to ask the broker first
+		if n := b.boxes.Stats().WindowIDs + c.boxes.Stats().WindowIDs; n < len(g.handled) {
+			return fmt.Errorf("%d ids", n)
+		}
+		return nil
+	})
 	answered := g.doneAt(b, c)
 	if answered["b"]+answered["c"] != len(g.handled) {
 		t.Errorf("b and c answer for %v events, want %d", answered, len(g.handled))

@@ -198,9 +198,11 @@ func (n *Node) handOver(ctx context.Context) {
 	}
 	select {
 	case <-n.pool.HandedOver():
+		return
 	case <-time.After(n.cfg.Forward.DeadAfter):
 	case <-ctx.Done():
 	}
+	n.log.Warn("not all that was done is told to the next owners: what comes again of it is handled twice", "after", clock.Now().Sub(began))
 }
 
 // handoverTimeout suffices for all that the window of a node holds by default.
