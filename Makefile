@@ -52,8 +52,8 @@ build: ## Build everything for this system, macOS and Windows
 # The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do
 # packages without a goroutine (archtest holds them to that) whose tests compute for long: they have nothing to race with.
 e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
-pure_packages = ./internal/ownership ./internal/sim
-unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/sim$$')
+pure_packages = ./internal/ownership ./internal/testing/sim
+unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/testing/sim$$')
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
@@ -84,7 +84,7 @@ settle-long: ## Twenty broker unloads, consumer node kills and owner kills under
 
 .PHONY: sim
 sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
-	$(GO) test ./internal/sim -run Exclusive -count=1 -v -timeout=0 \
+	$(GO) test ./internal/testing/sim -run Exclusive -count=1 -v -timeout=0 \
 		$(if $(strip $(SEED)),-sim.seed=$(strip $(SEED)),-sim.seeds=$(strip $(RUNS))) -sim.hours=$(strip $(HOURS)) $(ARGS)
 
 .PHONY: spec
@@ -93,12 +93,12 @@ spec: ## Model-check the ownership protocol (SPEC=short|quick|full, or names of 
 
 .PHONY: planted
 planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
-	$(GO) test -tags planted ./internal/planted ./internal/claim ./internal/sim -run Planted -count=1 -timeout=15m $(ARGS)
-	$(GO) test -tags slewclock ./internal/clock -count=1
+	$(GO) test -tags planted ./internal/base/planted ./internal/controllog/claim ./internal/testing/sim -run Planted -count=1 -timeout=15m $(ARGS)
+	$(GO) test -tags slewclock ./internal/base/clock -count=1
 
 .PHONY: planted-table
 planted-table: # hunts each bug five times and writes docs/exclusivity-planted.md
-	$(GO) test -tags planted ./internal/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
+	$(GO) test -tags planted ./internal/testing/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target, on one core each (FUZZTIME= for each)

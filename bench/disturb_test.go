@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 var testPlan = plan{from: 100, half: 200, to: 300, rate: 1000}

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // workerCommand makes this binary one application process of a run.

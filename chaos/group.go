@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/ring"
 )
 

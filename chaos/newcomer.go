@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // newcomerMax is how long a router with other settings may take to find that out and end.

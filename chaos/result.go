@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // result is what a run comes to. Its JSON is for machines: fields are only added.

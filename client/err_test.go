@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client/internal/hook"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // hand is some events that one goroutine of the pool has taken at once, to run their

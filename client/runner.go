@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client/internal/hook"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // runner is one Run: the pool of goroutines that handlers run in, and the streams.

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/framepool"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/wire/framepool"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 

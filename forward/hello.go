@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 

@@ -3,7 +3,7 @@ package forward
 import (
 	"slices"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // shelf keeps the held events, each in a place of its own by the slot of its handle:

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // askTimeout is how long an answer may take, besides what the question itself waits for.
@@ -100,7 +100,7 @@ func (a *asker) endpoint() (endpoint, error) {
 // client returns who asks, and takes whom for the router: one whose certificate is signed by
 // --ca-file, or else one that shows the certificate of the settings.
 func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
-	files, setting := tlsconf.Files{CAFile: a.caFile}, "--ca-file"
+	files, setting := mtls.Files{CAFile: a.caFile}, "--ca-file"
 	switch {
 	case a.caFile != "":
 	case a.tlsName != "":
@@ -108,9 +108,9 @@ func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
 	case !own.Enabled():
 		return http.DefaultClient, nil
 	default:
-		files, setting = tlsconf.Files{CertFile: own.CertFile, KeyFile: own.KeyFile}, "admin.tls"
+		files, setting = mtls.Files{CertFile: own.CertFile, KeyFile: own.KeyFile}, "admin.tls"
 	}
-	store, err := tlsconf.Open("admin", files, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	store, err := mtls.Open("admin", files, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/dev"
+	"github.com/ringfence/router/internal/devtools/dev"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
 const devHelp = `Run a group on this machine to develop an application against: members, your own
@@ -102,7 +102,7 @@ func devChild(role string, run func(context.Context, []string) error) *cobra.Com
 			signal.Ignore(os.Interrupt)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
-			crew.FollowParent(os.Stdin, func(int) { stop() })
+			procgroup.FollowParent(os.Stdin, func(int) { stop() })
 			return devError(run(ctx, arguments))
 		},
 	}

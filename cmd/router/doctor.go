@@ -13,15 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/claim"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/controllog/claim"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/report"
-	"github.com/ringfence/router/internal/tlsconf"
 )
 
 // finding is what the doctor says about one thing.
@@ -207,7 +207,7 @@ func (d *doctor) runsHere(ctx context.Context) bool {
 
 // free reports whether an address can be listened on. A socket in the file system is not touched.
 func free(ctx context.Context, address string) error {
-	if path, ok := doors.UnixPath(address); ok {
+	if path, ok := listen.UnixPath(address); ok {
 		dialer := net.Dialer{Timeout: time.Second}
 		conn, err := dialer.DialContext(ctx, "unix", path)
 		if err != nil {
@@ -272,7 +272,7 @@ func (d *doctor) broker(ctx context.Context) {
 		return
 	}
 	log := slog.New(slog.DiscardHandler)
-	door, err := newPulsarDoor(d.cfg.Pulsar, tlsconf.NewMetrics(prometheus.NewRegistry()), log)
+	door, err := newPulsarDoor(d.cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		d.fail("pulsar.tls", "give the files that pulsar.tls names", "%v", err)
 		return

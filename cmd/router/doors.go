@@ -11,74 +11,74 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/doors"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // entrances is who gets in where.
 type entrances struct {
 	appCreds               credentials.TransportCredentials
-	appCallers             *doors.Callers
-	peerCallers            *doors.Callers
+	appCallers             *listen.Callers
+	peerCallers            *listen.Callers
 	peerServer, peerClient credentials.TransportCredentials
-	guard                  doors.Guard // of the admin page
-	debugGuard             doors.Guard
+	guard                  listen.Guard // of the admin page
+	debugGuard             listen.Guard
 	adminTLS               *tls.Config // nil: in the clear
 
-	metrics *doors.Metrics
-	tls     *tlsconf.Metrics
+	metrics *listen.Metrics
+	tls     *mtls.Metrics
 }
 
 // newEntrances reads certificates and tokens. Whatever is wrong with them is an error now.
 func newEntrances(cfg config.Config, registry prometheus.Registerer, log *slog.Logger) (*entrances, error) {
 	e := &entrances{
 		appCreds: insecure.NewCredentials(), peerServer: insecure.NewCredentials(), peerClient: insecure.NewCredentials(),
-		metrics: doors.NewMetrics(registry), tls: tlsconf.NewMetrics(registry),
+		metrics: listen.NewMetrics(registry), tls: mtls.NewMetrics(registry),
 	}
 	if t := cfg.App.TLS; t.Enabled() {
-		store, err := tlsconf.Open("app", t.Files(), e.tls, log)
+		store, err := mtls.Open("app", t.Files(), e.tls, log)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("app.tls: %w", err)}
 		}
-		e.appCreds = doors.ServerCredentials("app", store.Server(t.Name), e.metrics, log)
+		e.appCreds = listen.ServerCredentials("app", store.Server(t.Name), e.metrics, log)
 	}
 	if t := cfg.Peer.TLS; t.Enabled() {
-		store, err := tlsconf.Open("peer", t.Files(), e.tls, log)
+		store, err := mtls.Open("peer", t.Files(), e.tls, log)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("peer.tls: %w", err)}
 		}
-		e.peerServer = doors.ServerCredentials("peer", store.Server(t.Name), e.metrics, log)
+		e.peerServer = listen.ServerCredentials("peer", store.Server(t.Name), e.metrics, log)
 		e.peerClient = credentials.NewTLS(store.Client(t.Name))
 	}
-	appToken := doors.NoToken
+	appToken := listen.NoToken
 	if cfg.App.TokenFile != "" {
 		var err error
 		if appToken, err = tokenIn("app.token_file", cfg.App.TokenFile, log); err != nil {
 			return nil, usageError{err}
 		}
 	}
-	e.appCallers = doors.NewCallers("app", e.appCreds, doors.AppStrangers(), appToken, e.metrics, log)
-	e.peerCallers = doors.NewCallers("peer", e.peerServer, doors.PeerStrangers(), doors.NoToken, e.metrics, log)
+	e.appCallers = listen.NewCallers("app", e.appCreds, listen.AppStrangers(), appToken, e.metrics, log)
+	e.peerCallers = listen.NewCallers("peer", e.peerServer, listen.PeerStrangers(), listen.NoToken, e.metrics, log)
 	token, err := adminToken(cfg.Admin, log)
 	if err != nil {
 		return nil, usageError{err}
 	}
 	if t := cfg.Admin.TLS; t.Enabled() {
-		store, err := tlsconf.Open("admin", tlsconf.Files{CertFile: t.CertFile, KeyFile: t.KeyFile}, e.tls, log)
+		store, err := mtls.Open("admin", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile}, e.tls, log)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("admin.tls: %w", err)}
 		}
 		e.adminTLS = store.Public()
 	}
-	e.guard = doors.Guard{
+	e.guard = listen.Guard{
 		Door: "admin", Token: token, Probes: append([]string{"/metrics"}, probePaths...),
 		Open: []string{"/", "/v1/status", "/v1/members", "/v1/partitions"}, // who owns what; no keys
 		TLS:  e.adminTLS != nil, Insecure: cfg.Admin.Insecure,
 		DrainPath: "/drain", DrainOpen: cfg.Admin.DrainOpen, DrainToken: string(cfg.Admin.DrainToken),
 		Metrics: e.metrics,
 	}
-	e.debugGuard = doors.Guard{Door: "debug", Token: token, LoopbackOnly: true, Metrics: e.metrics}
+	e.debugGuard = listen.Guard{Door: "debug", Token: token, LoopbackOnly: true, Metrics: e.metrics}
 	warnOfOpenDoors(cfg, log)
 	return e, nil
 }
@@ -98,7 +98,7 @@ func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
 func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 	value, err := reload.Open([]string{path}, func(contents [][]byte) (string, error) {
 		token := strings.TrimSpace(string(contents[0]))
-		if err := doors.CheckToken(token); err != nil {
+		if err := listen.CheckToken(token); err != nil {
 			return "", fmt.Errorf("%s: %w", path, err)
 		}
 		return token, nil
@@ -126,13 +126,13 @@ func warnOfOpenDoors(cfg config.Config, log *slog.Logger) {
 			log.Warn("gossip is not encrypted", "reason", "there are no keys, or gossip.verify_incoming is false: whoever reaches gossip.listen can speak as a member", "address", l.Address)
 		}
 	}
-	if cfg.Admin.DrainOpen && !doors.IsLocal(cfg.Admin.Listen) {
+	if cfg.Admin.DrainOpen && !listen.IsLocal(cfg.Admin.Listen) {
 		log.Info("the drain is open", "reason", "admin.drain_open is set: whoever reaches admin.listen can drain this member", "address", cfg.Admin.Listen)
 	}
 }
 
 // limit bounds how many connections the listeners of gRPC have.
 func (l *listeners) limit(cfg config.Config) {
-	l.app = doors.Limit(l.app, "app", cfg.App.ConnectionsMax, l.metrics)
-	l.peer = doors.Limit(l.peer, "peer", cfg.Peer.ConnectionsMax, l.metrics)
+	l.app = listen.Limit(l.app, "app", cfg.App.ConnectionsMax, l.metrics)
+	l.peer = listen.Limit(l.peer, "peer", cfg.Peer.ConnectionsMax, l.metrics)
 }

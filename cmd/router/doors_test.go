@@ -27,13 +27,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membership"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 // drainCommands make a router leave its group in order, and come back.

@@ -14,16 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/claim"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/controllog/claim"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/tlsconf"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 const (
@@ -122,7 +122,7 @@ type groupLogs struct {
 // openGroupLogs makes sure that the broker lets us in.
 func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	door, err := newPulsarDoor(cfg.Pulsar, tlsconf.NewMetrics(prometheus.NewRegistry()), log)
+	door, err := newPulsarDoor(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		return groupLogs{}, usageError{err}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 // The exit codes, which supervisors and scripts may rely on.

@@ -212,7 +212,7 @@ var warning = regexp.MustCompile(`[lL]og\.(?:Warn|Error)\("([^"]+)"`)
 // that a router logs.
 func TestWarningsAreDocumented(t *testing.T) {
 	page := read(t, operationsPage)
-	elsewhere := []string{"internal/demo", "internal/witness", "internal/sim", "internal/membroker"} // not in a router that serves
+	elsewhere := []string{"internal/devtools/demo", "internal/devtools/testapp", "internal/testing/sim", "internal/broker/membroker"} // not in a router that serves
 	found := 0
 	for _, root := range []string{"cmd", "internal", "forward"} {
 		err := filepath.WalkDir(filepath.Join("../..", root), func(path string, entry fs.DirEntry, err error) error {

@@ -16,9 +16,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/mtls"
 )
 
 // healthy is what the admin API of a broker says about which the doctor has nothing to say.
@@ -172,7 +172,7 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 				t.Errorf("found %+v, want that the broker does not answer, and what to do", d.findings)
 			}
 			b := throughPulsar(cfg)
-			if err := b.open(t.Context(), tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
+			if err := b.open(t.Context(), mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
 				t.Errorf("a router does not wait for it: %v", err)
 			}
 		})

@@ -17,21 +17,21 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/auth"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/pulsarlog"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // pulsarDoor is how a router gets into Pulsar: as whom, and whom it trusts.
 type pulsarDoor struct {
 	settings config.Pulsar
-	store    *tlsconf.Store // nil: in the clear
-	token    *tokenFile     // nil: no pulsar.token_file
+	store    *mtls.Store // nil: in the clear
+	token    *tokenFile  // nil: no pulsar.token_file
 }
 
 // newPulsarDoor reads the certificates, if there is TLS, and looks at the files of other credentials.
-func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.Logger) (*pulsarDoor, error) {
+func newPulsarDoor(settings config.Pulsar, metrics *mtls.Metrics, log *slog.Logger) (*pulsarDoor, error) {
 	d := &pulsarDoor{settings: settings}
 	if settings.TokenFile != "" {
 		d.token = &tokenFile{path: settings.TokenFile, log: log}
@@ -49,7 +49,7 @@ func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.L
 	}
 	t := settings.TLS
 	var err error
-	d.store, err = tlsconf.Open("pulsar", tlsconf.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
+	d.store, err = mtls.Open("pulsar", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
 	return d, err
 }
 

@@ -15,15 +15,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/tlsconf"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
 func door(t *testing.T, settings config.Pulsar) *pulsarDoor {
 	t.Helper()
-	d, err := newPulsarDoor(settings, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	d, err := newPulsarDoor(settings, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestTokenFileThatBecomesBad(t *testing.T) {
 			t.Errorf("%s: the token is %q (%v), want the one from before", name, token, err)
 		}
 		settings := config.Pulsar{URL: "pulsar://x:1", TokenFile: file}
-		if _, err := newPulsarDoor(settings, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "pulsar.token_file: ") {
+		if _, err := newPulsarDoor(settings, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "pulsar.token_file: ") {
 			t.Errorf("%s at the start: %v", name, err)
 		}
 		_ = os.Remove(file)

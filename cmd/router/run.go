@@ -15,21 +15,21 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/idlecpu"
+	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/doors"
-	"github.com/ringfence/router/internal/governor"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
-	"github.com/ringfence/router/internal/planted"
-	"github.com/ringfence/router/internal/pulsarlog"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 func runCommand() *cobra.Command {
@@ -62,7 +62,7 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 // broker is where events, the control log and the claims come from.
 type broker struct {
 	// open makes sure, once and before the others, that we are let in; nil: nobody asks.
-	open       func(context.Context, *tlsconf.Metrics, *slog.Logger) error
+	open       func(context.Context, *mtls.Metrics, *slog.Logger) error
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: nobody claims anything
@@ -73,7 +73,7 @@ type broker struct {
 func throughPulsar(cfg config.Config) broker {
 	var door *pulsarDoor
 	return broker{
-		open: func(ctx context.Context, metrics *tlsconf.Metrics, log *slog.Logger) (err error) {
+		open: func(ctx context.Context, metrics *mtls.Metrics, log *slog.Logger) (err error) {
 			if door, err = newPulsarDoor(cfg.Pulsar, metrics, log); err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func throughPulsar(cfg config.Config) broker {
 
 // runAlone is run in a process that does nothing else.
 func runAlone(ctx context.Context, cfg config.Config, b broker) error {
-	defer governor.Start()()
+	defer idlecpu.Start()()
 	return run(ctx, cfg, b)
 }
 
@@ -134,7 +134,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		log.Warn("lease clock", "error", slewableClock)
 	}
 	registry := telemetry.NewRegistry(version())
-	l, err := listen(ctx, cfg)
+	l, err := openListeners(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -169,13 +169,13 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
-	admin := doors.HTTP{
+	admin := listen.HTTP{
 		Door: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
 		Probes: probePaths, Bodies: []string{"PUT /log/level"}, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 	}
 	group.Go(func() error { return admin.Serve(pages, l.guard.Protect(telemetry.NewAdminHandler(shown))) })
 	if l.debug != nil {
-		debug := doors.HTTP{
+		debug := listen.HTTP{
 			Door: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 		}
 		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(telemetry.NewDebugHandler())) })
@@ -209,7 +209,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 			return b.source(from, sourceMetrics, log)
 		},
 		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
-		GossipDoor: doors.NewDoor("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
+		GossipDoor: listen.NewDoor("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
 		Registry:   registry, Log: log, Sight: sight,
 	}
 	claims, err := newClaims(cfg, b, registry, log)
@@ -268,7 +268,7 @@ type listeners struct {
 	*entrances
 }
 
-func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
+func openListeners(ctx context.Context, cfg config.Config) (*listeners, error) {
 	l := &listeners{}
 	var err error
 	open := func(setting, address string) net.Listener {
@@ -276,7 +276,7 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 			return nil
 		}
 		var listener net.Listener
-		if listener, err = doors.Listen(ctx, address, cfg.App.Socket); err != nil {
+		if listener, err = listen.Listen(ctx, address, cfg.App.Socket); err != nil {
 			err = fmt.Errorf("%s: %w%s", setting, err, addressHint(err))
 		}
 		return listener

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
 // plantedSecrets are those that nobody could print by chance, by the setting that they are for.

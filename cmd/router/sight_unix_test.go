@@ -24,8 +24,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
 // spans is a collector of OTLP over HTTP: the spans of each trace, by the id of the span.
@@ -169,12 +169,12 @@ func (p *pod) beside(name string) *pod {
 	_, rest, _ := strings.Cut(string(first), `gossip:     {listen: "`)
 	seed, _, _ := strings.Cut(rest, `"`)
 	dir := p.t.TempDir()
-	other := &pod{t: p.t, broker: p.broker, address: p.address, admin: crew.Loopback(ports[1]), file: filepath.Join(dir, "router.yaml")}
+	other := &pod{t: p.t, broker: p.broker, address: p.address, admin: procgroup.Loopback(ports[1]), file: filepath.Join(dir, "router.yaml")}
 	var listen string
-	listen, other.endpoint = crew.AppAddress(filepath.Join(dir, "app.sock"), ports[2])
-	yaml := crew.Settings{
+	listen, other.endpoint = procgroup.AppAddress(filepath.Join(dir, "app.sock"), ports[2])
+	yaml := procgroup.Settings{
 		Group: "orders", Name: name, Topics: []string{topicOfPod}, Subscription: "orders", Namespace: "public/default",
-		App: listen, Gossip: crew.Loopback(ports[0]), Admin: other.admin, Seeds: []string{seed},
+		App: listen, Gossip: procgroup.Loopback(ports[0]), Admin: other.admin, Seeds: []string{seed},
 	}.YAML()
 	if err := os.WriteFile(other.file, yaml, 0o600); err != nil {
 		p.t.Fatal(err)

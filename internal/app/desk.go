@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 

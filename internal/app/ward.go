@@ -3,7 +3,7 @@ package app
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // ward keeps apart the events that a worker had when it crashed. Any of them may have

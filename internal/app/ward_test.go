@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 

@@ -6,8 +6,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/netx/listen"
 )
 
 // Admin is about the admin page: health, metrics, and the verbs of operators.
@@ -105,7 +105,7 @@ func (c Config) validateDoors() error {
 		if t.token == "" {
 			continue
 		}
-		if err := doors.CheckToken(string(t.token)); err != nil {
+		if err := listen.CheckToken(string(t.token)); err != nil {
 			bad("%s: %w", t.key, err)
 		}
 	}

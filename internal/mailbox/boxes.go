@@ -5,12 +5,12 @@ import (
 	"hash/maphash"
 	"slices"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
+	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // An id names the event that the broker has given it. A copy in the retry topic says of

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Credit tells a sender whose events found no room that there is some again.

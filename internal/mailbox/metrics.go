@@ -3,7 +3,7 @@ package mailbox
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // Metrics shows a node's [Mailboxes] to Prometheus. It looks at them when it is

@@ -1,6 +1,6 @@
 package mailbox
 
-import "github.com/ringfence/router/internal/event"
+import "github.com/ringfence/router/internal/base/event"
 
 // spanLen is how many indexes of a batch a span is about.
 const spanLen = 128

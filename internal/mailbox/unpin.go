@@ -3,7 +3,7 @@ package mailbox
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // unpinAfter is how long an event of a peer lies in the memory of the frame that

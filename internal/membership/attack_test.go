@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -37,7 +37,7 @@ type target struct {
 func startTarget(t *testing.T, cfg Config, connectionsMax int) *target {
 	t.Helper()
 	said, registry := &lines{}, prometheus.NewRegistry()
-	door := doors.NewDoor("gossip", connectionsMax, doors.NewMetrics(registry))
+	door := listen.NewDoor("gossip", connectionsMax, listen.NewMetrics(registry))
 	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	return &target{startNodeBehind(t, cfg, nil, door, log), said, registry}
 }

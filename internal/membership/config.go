@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/netx/untrusted"
 )
 
 // Config of a [Gossip].

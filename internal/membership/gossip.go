@@ -13,11 +13,11 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/netx/reload"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // healthInterval is how often this node's own health is looked at.

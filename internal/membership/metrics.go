@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Metrics of a [Gossip].

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Door bounds the connections that gossip accepts, and counts what is turned away.

@@ -14,11 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/claim"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/controllog/claim"
 )
 
 const claimedTopic = "persistent://public/default/orders"

@@ -14,8 +14,8 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/mailbox"
-	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/source"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
 )

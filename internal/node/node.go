@@ -28,11 +28,12 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
-	"github.com/ringfence/router/internal/claim"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/stages"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -40,7 +41,6 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
-	"github.com/ringfence/router/internal/run"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
@@ -228,32 +228,32 @@ const stopTimeout = 10 * time.Second
 // [ErrExit] with the reason; or what made the node stop.
 func (n *Node) Run(ctx context.Context) error {
 	// The stages have a context of their own, so that ctx does not cut what is being drained.
-	stages, stop := context.WithCancel(context.WithoutCancel(ctx))
+	stageCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var ended error
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		defer stop()
-		ended = run.All(stages, stopTimeout,
-			run.Stage{Name: "source", Run: n.consume},
-			run.Stage{Name: "ownership", Run: n.live},
-			run.Stage{Name: "forward", Run: n.pool.Run},
-			run.Stage{Name: "peers", Run: func(ctx context.Context) error { return n.peers.Run(ctx, n.parts.PeerListener) }},
-			run.Stage{Name: "mailbox", Run: n.pipeline.Run},
-			run.Stage{Name: "ends", Run: n.learnEnds},
-			run.Stage{Name: "app", Run: n.app.Run},
-			run.Stage{Name: "app streams", Run: n.serveApp},
-			run.Stage{Name: "claims", Run: n.keepClaims},
+		ended = stages.All(stageCtx, stopTimeout,
+			stages.Stage{Name: "source", Run: n.consume},
+			stages.Stage{Name: "ownership", Run: n.live},
+			stages.Stage{Name: "forward", Run: n.pool.Run},
+			stages.Stage{Name: "peers", Run: func(ctx context.Context) error { return n.peers.Run(ctx, n.parts.PeerListener) }},
+			stages.Stage{Name: "mailbox", Run: n.pipeline.Run},
+			stages.Stage{Name: "ends", Run: n.learnEnds},
+			stages.Stage{Name: "app", Run: n.app.Run},
+			stages.Stage{Name: "app streams", Run: n.serveApp},
+			stages.Stage{Name: "claims", Run: n.keepClaims},
 		)
 	})
-	wait.Go(func() { n.keepStays(stages) })
-	wait.Go(func() { n.steering.watch(stages, n.log) })
+	wait.Go(func() { n.keepStays(stageCtx) })
+	wait.Go(func() { n.steering.watch(stageCtx, n.log) })
 
 	var cut error
 	select {
 	case <-ctx.Done():
-		cut = n.drainWithin(stages)
-	case <-stages.Done():
+		cut = n.drainWithin(stageCtx)
+	case <-stageCtx.Done():
 	}
 	stop()
 	wait.Wait()
@@ -261,14 +261,14 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // drainWithin drains and waits for the end, but no longer than it may take.
-func (n *Node) drainWithin(stages context.Context) error {
+func (n *Node) drainWithin(stageCtx context.Context) error {
 	drained := n.endDrain()
 	timeout := time.NewTimer(n.cfg.DrainTimeout)
 	defer timeout.Stop()
 	select {
 	case <-drained:
 		return nil
-	case <-stages.Done(): // one has failed and says why
+	case <-stageCtx.Done(): // one has failed and says why
 		return nil
 	case <-timeout.C:
 		lacks := n.unfinished(n.stay())

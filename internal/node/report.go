@@ -14,9 +14,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/report"

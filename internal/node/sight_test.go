@@ -21,8 +21,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/source"

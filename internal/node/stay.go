@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/pipeline"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // oldHelloMax is for how long a Hello of a router that reads only older log versions keeps a group from

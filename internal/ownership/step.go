@@ -3,7 +3,7 @@ package ownership
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/ring"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // guests are events that a peer could not bring to their owner and has sent here to

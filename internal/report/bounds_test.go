@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 	"github.com/ringfence/router/ring"
 )

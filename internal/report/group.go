@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 	"github.com/ringfence/router/ring"
 )

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // outgoingEvent is an event that waits for its copy to be sent: a claimed one, or one

@@ -3,8 +3,8 @@ package source
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // CheckCopyKeys reports what is wrong with the file that CopyKeysFile names.

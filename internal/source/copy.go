@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Properties that a copy carries beside the event's own. Those of the retry topic

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // AckHolesMax is Pulsar's default of managedLedgerMaxUnackedRangesToPersist: so many ranges of acked

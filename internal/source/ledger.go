@@ -1,9 +1,9 @@
 package source
 
 import (
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
 )
 
 // EntryID is the broker's name of an entry: a producer's batch, or a message of its own.

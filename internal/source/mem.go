@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
 )
 
 // MemBroker is a broker in memory: membroker.Broker, or membroker.Client where it

@@ -10,8 +10,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // outlet is where the copies for one topic leave. One goroutine at a time sends by it;

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // limits is what a broker allows and how it counts, as its admin API says.

@@ -16,11 +16,11 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsarlog"
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // fakeClient is a client of which a test says what its calls do.

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // The kinds of seal: with a key of the group, and without.

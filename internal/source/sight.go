@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Sight is how a source shows what becomes of single events. The zero Sight shows nothing

@@ -1,0 +1,693 @@
+package sim
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// member is one router process: the production stages, joined by the production
+// pipeline, and the loops that internal/node has goroutines for.
+type member struct {
+	w       *world
+	id      int
+	pod     *pod
+	host    *host
+	process *process // all of it
+	driver  *process // the goroutine that owns the ownership machine
+	cfg     ownership.Config
+
+	pipeline *pipeline.Pipeline
+	boxes    *mailbox.Mailboxes
+	app      *app.Server
+	table    *forward.Table
+	epoch    event.Position // newest that routes
+
+	// The driver.
+	inc      ownership.Incarnation
+	life     int // counts incarnations
+	machine  *ownership.Machine
+	inputs   []ownership.Input
+	effects  []ownership.Effect
+	stepAt   clock.Instant // of the Step whose effects are performed
+	restAt   clock.Instant // when the driver came to rest
+	busy     bool
+	paused   bool // between two effects
+	revoked  uint64
+	told     []ring.Partition // by Revokes whose answer is due
+	answer   bool
+	idle     []ring.Partition
+	idleSoon bool
+	tick     int
+	ended    ownership.Effect
+	gates    []ownership.GateChange
+	lease    ownership.Lease
+	feed     feed
+	reaches  []reach
+	telling  bool // until the pause between two parts of what is handed over ends
+
+	// The network.
+	conns      []*peerConn
+	inbound    []*link
+	lastStream forward.StreamID
+	forwardAt  clock.Instant
+
+	// The application's streams.
+	streams  []*conn
+	workers  int
+	noWorker clock.Instant // since when
+	lookSoon bool
+	expireAt clock.Instant
+	boxesAt  clock.Instant
+
+	// The source.
+	ledger   *source.Ledger
+	consumer *consumer // open
+	reading  *consumer // the same while it takes more
+	consumes bool      // consumeLater is under way
+
+	settings   int           // as its process was started
+	freshUntil clock.Instant // until when it was FRESH, whatever became of it since
+
+	draining  bool
+	leftAt    time.Duration
+	touched   time.Duration // when a fault of its own was over, or will be
+	joinedAt  time.Duration
+	cur       ownership.Position // as the judge follows it
+	members   []ownership.Incarnation
+	beatAt    time.Duration // when its newest Beat landed
+	hadWorker bool          // an application was there
+	waits     []waiting     // partition → how long its gate has been waiting
+}
+
+func (m *member) String() string { return fmt.Sprintf("%s#%d/%d", m.cfg.Name, m.id, m.life) }
+
+var (
+	appMetrics = app.NewMetrics(prometheus.NewRegistry())
+	silent     = slog.New(slog.DiscardHandler)
+)
+
+func appConfig() app.Config {
+	c := app.DefaultConfig()
+	c.PingInterval = pingEvery
+	c.FrameEventsMax = 4
+	return c
+}
+
+// pingEvery is longer than in production: it makes a third of all that happens.
+const pingEvery = 400 * time.Millisecond
+
+func mailboxConfig(shards int) mailbox.Config {
+	c := mailbox.DefaultConfig()
+	c.Shards, c.DepthMax, c.WindowBytesMax = shards, 6, shards<<20
+	return c
+}
+
+func retryConfig() outcome.Config {
+	return outcome.Config{AttemptsMax: 6, CrashesMax: 100, BackoffMin: 200 * time.Millisecond, BackoffMax: 4 * time.Second, AfterMax: time.Minute, RetryHoldMax: time.Second}
+}
+
+func forwardConfig() forward.Config {
+	c := forward.DefaultConfig()
+	c.UnreachableHoldMax = 3 * time.Second
+	return c
+}
+
+// newMember starts a router process in a pod.
+func (w *world) newMember(p *pod) *member {
+	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now}
+	m.process = &process{loop: &w.loop, settle: m.settle}
+	m.driver = &process{loop: &w.loop, settle: m.settle}
+	timing := w.p.timing
+	if w.p.mixed {
+		timing.Lease = time.Duration(1+w.rng.IntN(4)) * time.Second
+		timing.BeatEvery = timing.Lease / 4
+	}
+	if p.lease > 0 {
+		timing.Lease, timing.BeatEvery = p.lease, p.lease/4
+	}
+	salt := uint64(0)
+	if w.p.skew {
+		salt = uint64(w.rng.IntN(3))
+	}
+	m.cfg = ownership.Config{
+		Group: "g", Name: p.name, HashID: "h", Partitions: w.p.partitions, GRPCAddr: strconv.Itoa(m.id),
+		LogVersion: ownership.LogVersionMax,
+		Timing:     timing, Gen: p.gen, Place: place(w.p.partitions, salt),
+		Identity: identityOf(p.settings),
+	}
+	m.settings = p.settings
+	m.pipeline = pipeline.New(m.deliveriesEnded, m.clock)
+	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(), p.name, m.clock)
+	m.table = forward.NewTable(forwardConfig())
+	var err error
+	m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
+		Boxes: m.pipeline, Lease: m.pipeline.Lease,
+		Workers: func(int) {}, Drain: func(string) {},
+		Now: m.clock, Log: silent, Metrics: appMetrics,
+	})
+	if err != nil {
+		w.fail("%v", err)
+	}
+	m.pipeline.Stages = pipeline.Stages{
+		Source: m, Holder: holder{m}, Peers: answerer{m}, Boxes: m.boxes, App: m.app,
+	}
+	if m.pipeline.Key, err = key.Parse("message_key", key.Reject); err != nil {
+		w.fail("%v", err)
+	}
+	m.ledger = source.NewLedger(source.CountEntries)
+	w.members = append(w.members, m)
+	w.live = append(w.live, m)
+	w.count("start")
+	m.noWorker = m.clock()
+	m.process.later(w.between(0, 50*time.Millisecond), m.begin)
+	return m
+}
+
+// clock is the clock that leases run on.
+func (m *member) clock() clock.Instant {
+	if planted.On(planted.SuspendClock) {
+		return m.host.monotonic()
+	}
+	return m.host.lease()
+}
+
+// begin begins an incarnation, as internal/node's liveOnce does.
+func (m *member) begin() {
+	w := m.w
+	for i := range m.inc {
+		m.inc[i] = byte(w.rng.Uint32())
+	}
+	w.names[m.inc] = m
+	var running []ring.Partition
+	for p := range ring.Partition(w.p.partitions) {
+		if m.boxes.Running(p) > 0 {
+			running = append(running, p)
+		}
+	}
+	cfg := m.cfg
+	if m.machine != nil {
+		cfg.Memory = m.machine.Memory()
+	}
+	cfg.HadGroup, cfg.HadGen = w.hadGroup, w.hadGen // as the claims say
+	cfg.Inc, cfg.Seed, cfg.Running = m.inc, w.rng.Uint64(), ownership.SetOf(running...)
+	if err := cfg.Validate(); err != nil {
+		w.fail("%v", err)
+	}
+	m.cfg = cfg
+	m.life++
+	m.machine = ownership.New(cfg)
+	m.inputs, m.effects, m.ended, m.revoked, m.answer, m.told, m.idle = nil, nil, nil, 0, false, nil, nil
+	m.busy, m.paused, m.telling = false, false, false
+	m.gates = make([]ownership.GateChange, w.p.partitions)
+	for p := range m.gates {
+		m.gates[p] = ownership.GateChange{Partition: ring.Partition(p), Gate: m.machine.Gate(ring.Partition(p))}
+	}
+	m.waits = make([]waiting, w.p.partitions)
+	m.cur, m.members, m.hadWorker = ownership.Position{}, nil, m.workers > 0
+	m.lease, m.freshUntil = ownership.Lease{}, 0
+	m.feed = feed{stalled: m.feed.stalled, cut: m.feed.cut, lag: m.feed.lag, lands: m.feed.lands, stuck: m.feed.stuck}
+	for _, c := range slices.Clone(m.conns) {
+		c.unlist()
+		if c.link == nil {
+			c.end()
+		}
+	}
+	for i := range m.reaches {
+		m.reaches[i].told = ownership.ReachUnknown
+	}
+	m.pipeline.SetSelf(m.inc)
+	w.tracef("%s begins as %v, running on %v", m, m.inc, running)
+	m.restAt = m.clock()
+	m.deliver(ownership.AppReady{Ready: m.workers > 0})
+	m.tellReaches()
+	m.deliveriesEnded(running) // what ended before the machine could be told
+	if m.draining {
+		m.deliver(ownership.Leave{})
+	}
+}
+
+// deliver hands the driver an input.
+func (m *member) deliver(in ownership.Input) {
+	if m.machine == nil || m.ended != nil {
+		return
+	}
+	m.inputs = append(m.inputs, in)
+	if !m.busy {
+		m.drive()
+	}
+}
+
+// drive performs effects and takes inputs until there are none, as the driver of
+// internal/node does. Between two effects the goroutine may have to wait, while the
+// rest of the process goes on.
+func (m *member) drive() {
+	m.busy = true
+	defer func() { m.busy = m.paused }()
+	for m.ended == nil && m.w.failure == "" {
+		switch {
+		case len(m.effects) > 0:
+			e := m.effects[0]
+			m.effects = m.effects[1:]
+			m.perform(e)
+			if m.w.chance(m.w.p.preempt) {
+				m.preempt()
+				return
+			}
+		case m.answer:
+			m.answer = false
+			told := m.told
+			m.told = nil
+			m.step(m.stepAt, m.rest(told))
+		case len(m.inputs) > 0:
+			in := m.inputs[0]
+			m.inputs = m.inputs[1:]
+			now := m.clock()
+			if planted.On(planted.HeardBeforeRead) {
+				now = m.restAt
+			}
+			m.step(now, in)
+		default:
+			m.restAt = m.clock()
+			m.handOver()
+			m.arm()
+			return
+		}
+	}
+}
+
+// handOver tells the next owners what was done here, in parts.
+func (m *member) handOver() {
+	if m.telling || !m.pipeline.HandOver() {
+		return
+	}
+	m.telling = true
+	life := m.life
+	m.driver.later(pipeline.HandoverPause, func() {
+		if m.life != life {
+			return
+		}
+		m.telling = false
+		if !m.busy && m.ended == nil {
+			m.handOver()
+		}
+	})
+}
+
+// preempt lets the driver's goroutine wait between two effects.
+func (m *member) preempt() {
+	m.paused = true
+	life := m.life
+	m.driver.later(m.w.between(100*time.Microsecond, 30*time.Millisecond), func() {
+		if m.life == life && m.paused {
+			m.paused = false
+			m.drive()
+		}
+	})
+}
+
+// arm asks for a Tick when the machine wants one.
+func (m *member) arm() {
+	m.tick++
+	tick := m.tick
+	next := m.machine.Next()
+	if next == clock.Forever {
+		return
+	}
+	m.driver.later(m.host.until(m.clock(), next)+m.w.hop(), func() {
+		if m.tick == tick {
+			m.deliver(ownership.Tick{})
+		}
+	})
+}
+
+func (m *member) step(now clock.Instant, in ownership.Input) {
+	m.stepAt = now
+	m.effects = m.machine.Step(now, in)
+	m.w.checkStep(m, in)
+}
+
+func (m *member) perform(e ownership.Effect) {
+	w := m.w
+	switch e := e.(type) {
+	case ownership.OpenReader:
+		w.log.openReader(m, e)
+	case ownership.CheckContiguity:
+		w.log.check(m, e)
+	case ownership.Append:
+		w.checkAppend(m, e.Record)
+		w.log.append(m, e.Record)
+	case ownership.MoveAnchor:
+		w.log.moveAnchor(e.To)
+	case ownership.ReadFirst:
+		w.log.readFirst(m, e)
+	case ownership.SetGates:
+		w.checkGates(m, e.Gates)
+		for _, c := range e.Gates {
+			m.gates[c.Partition] = c
+			w.tracef("%s: gate of %d is %v, token %v, withheld %x", m, c.Partition, c.Gate, c.Token, c.Withheld)
+		}
+		m.pipeline.SetGates(e.Gates)
+	case ownership.Revoke:
+		w.tracef("%s: revoke %x, final %t", m, []uint64(e.Partitions), e.Final)
+		m.pipeline.Revoke(e)
+		m.revoked, m.answer = e.Seq, true
+		m.told = slices.AppendSeq(m.told, e.Partitions.All())
+		m.look()
+	case ownership.ForceDrain:
+		w.count("forced")
+		w.tracef("%s: force %x", m, []uint64(e.Partitions))
+		m.pipeline.Force(e)
+		m.look()
+	case ownership.SetLease:
+		w.checkLease(m, e.Lease)
+		m.lease = e.Lease
+		if e.Lease.Until != 0 {
+			w.checkGroup(m, e.Lease)
+		}
+		m.pipeline.SetLease(e.Lease)
+	case ownership.PublishTable:
+		m.setPeers(e.Table)
+		m.pipeline.SetTable(e.Table)
+		m.pipeline.LearnEnds(m.pipeline.NewestAsk(), nil, false) // this broker cannot be asked
+		m.consumeLater()
+	case ownership.Note:
+		w.noted(m, e)
+	case ownership.Lost:
+		w.count("lost")
+		w.tracef("%s: LOST, %s", m, e.Reason)
+		m.ended = e
+		m.process.later(w.between(time.Millisecond, 200*time.Millisecond), m.begin)
+	case ownership.Exit:
+		if e.Settings {
+			w.checkSettingsExit(m, e.Reason)
+		} else {
+			w.checkExit(m, e.Reason)
+		}
+		m.ended = e
+		m.process.later(w.between(0, 10*time.Millisecond), func() { m.kill(true) })
+	case ownership.Left:
+		w.count("left")
+		w.tracef("%s: left", m)
+		m.ended = e
+		m.leftAt = w.now
+		m.consumeLater()
+		m.finishDrain()
+	}
+}
+
+// rest tells the machine what still runs.
+func (m *member) rest(partitions []ring.Partition) ownership.Input {
+	idle, busy := m.pipeline.Rest(ownership.SetOf(partitions...))
+	m.pipeline.HandOverLate()
+	return ownership.Drained{Seq: m.revoked, Partitions: idle, Busy: busy}
+}
+
+// deliveriesEnded is told by the mailboxes where to look for nothing running.
+func (m *member) deliveriesEnded(partitions []ring.Partition) {
+	m.idle = append(m.idle, partitions...)
+	if m.idleSoon {
+		return
+	}
+	m.idleSoon = true
+	m.driver.later(m.w.hop(), func() {
+		m.idleSoon = false
+		asked := m.idle
+		m.idle = nil
+		if m.machine == nil || m.ended != nil {
+			return
+		}
+		if m.busy || len(m.inputs) > 0 { // production asks when the driver is at rest
+			m.deliveriesEnded(asked)
+			return
+		}
+		m.deliver(m.rest(asked))
+	})
+}
+
+// reach is what streams know about a peer, and what the machine was told.
+type reach struct {
+	inc       ownership.Incarnation
+	now, told ownership.Reach
+}
+
+// evidence notes what streams know about a peer; the driver takes what has changed
+// when it comes to it, as internal/node's does.
+func (m *member) evidence(inc ownership.Incarnation, now ownership.Reach) {
+	i := slices.IndexFunc(m.reaches, func(r reach) bool { return r.inc == inc })
+	if i < 0 {
+		i = len(m.reaches)
+		m.reaches = append(m.reaches, reach{inc: inc})
+	}
+	m.reaches[i].now = now
+	m.driver.later(m.w.hop(), m.tellReaches)
+}
+
+func (m *member) tellReaches() {
+	for i := range m.reaches {
+		if r := &m.reaches[i]; r.now != r.told {
+			r.told = r.now
+			m.deliver(ownership.Evidence{Inc: r.inc, Reach: r.now})
+		}
+	}
+	m.reaches = slices.DeleteFunc(m.reaches, func(r reach) bool { return r.now == ownership.ReachUnknown })
+}
+
+// settle looks what the last thing that happened asks for.
+func (m *member) settle() {
+	for _, c := range m.streams {
+		if c.manual.Awake() {
+			c.wake()
+		}
+	}
+	m.armBoxes()
+}
+
+// armBoxes ticks the mailboxes when they ask for it; production looks every 10 ms.
+func (m *member) armBoxes() {
+	next := m.boxes.Next()
+	if next == clock.Forever || m.boxesAt != 0 && m.boxesAt <= next {
+		return
+	}
+	m.boxesAt = next
+	m.process.later(m.host.until(m.clock(), next)+m.w.between(0, 10*time.Millisecond), func() {
+		if m.boxesAt == next {
+			m.boxesAt = 0
+			if m.boxes.Next() <= m.clock() {
+				var out mailbox.Output
+				m.boxes.Tick(&out)
+				m.passTick(&out)
+			}
+		}
+	})
+}
+
+// passTick does what the pipeline does with the output of a Tick: it has no verdicts.
+func (m *member) passTick(out *mailbox.Output) {
+	m.app.Wake(out.Wake...)
+}
+
+// look finds out what has changed at the application's streams, as app.Server.Run does.
+func (m *member) look() {
+	if m.lookSoon {
+		return
+	}
+	m.lookSoon = true
+	m.process.later(m.w.hop(), func() {
+		m.lookSoon = false
+		if n := m.app.Workers(); n != m.workers {
+			m.workers = n
+			m.touch(0) // without an application a member is not sound, and gives its partitions up
+			m.hadWorker = m.hadWorker || n > 0
+			if n == 0 {
+				m.noWorker = m.clock()
+				m.process.later(m.cfg.Timing.AppAbsence+time.Millisecond, m.consumeLater)
+			}
+			life := m.life
+			m.driver.later(m.w.hop(), func() {
+				if m.life == life {
+					m.deliver(ownership.AppReady{Ready: m.workers > 0}) // in production news keep their order
+				}
+			})
+			m.consumeLater()
+		}
+		next := m.app.Expire()
+		if next == clock.Forever || m.expireAt != 0 && m.expireAt <= next {
+			return
+		}
+		m.expireAt = next
+		m.process.later(min(m.host.until(m.clock(), next)+m.w.hop(), 5*time.Second), func() {
+			m.expireAt = 0
+			m.look()
+		})
+	})
+}
+
+// consumeLater looks whether to read the subscription, as internal/node's consume does.
+func (m *member) consumeLater() {
+	if m.consumes {
+		return
+	}
+	m.consumes = true
+	m.process.later(m.w.hop(), func() {
+		m.consumes = false
+		m.consume()
+	})
+}
+
+func (m *member) consume() {
+	switch {
+	case m.mayConsume() && m.consumer == nil:
+		ledger := source.NewLedger(source.CountEntries)
+		ledger.ContinueAfter(m.ledger)
+		m.ledger = ledger
+		m.consumer = m.w.broker.subscribe(m, ledger)
+		m.reading = m.consumer
+	case !m.mayGoOn() && m.reading != nil:
+		m.reading = nil // for good: what follows is another source
+		c := m.consumer
+		m.process.later(settleMax, func() {
+			if m.consumer == c {
+				m.w.count("abandoned")
+				m.unsubscribe()
+			}
+		})
+		m.consume()
+	case m.reading == nil && m.consumer != nil && m.ledger.Stats().Unsettled == 0:
+		m.unsubscribe()
+	}
+}
+
+// settleMax is how long a member that stops reading waits for verdicts.
+const settleMax = 20 * time.Millisecond
+
+// unsubscribe gives everything that is open back to the broker.
+func (m *member) unsubscribe() {
+	c := m.consumer
+	m.consumer = nil
+	m.w.after(m.w.between(0, 10*time.Millisecond), func() { m.w.broker.remove(c) }) // the last acks go first
+	m.pipeline.Drop(m.ledger.Close(nil))
+	m.consumeLater()
+	m.finishDrain()
+}
+
+func (m *member) mayConsume() bool { return !m.draining && m.isMember() && !m.appIsGone() }
+
+// mayGoOn reports whether a member that reads may do so. In a drain it does until it
+// has left: what it has fetched ahead would wait.
+func (m *member) mayGoOn() bool {
+	return m.mayConsume() || m.draining && m.leftAt == 0 && !m.appIsGone()
+}
+
+func (m *member) appIsGone() bool {
+	return m.workers == 0 && m.clock().Sub(m.noWorker) > m.cfg.Timing.AppAbsence
+}
+
+func (m *member) isMember() bool {
+	t := m.pipeline.Table()
+	return t != nil && slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == m.inc })
+}
+
+// Done implements pipeline.Settler.
+func (m *member) Done(handles []event.Handle) {
+	if m.consumer != nil {
+		m.consumer.done(handles)
+	}
+}
+
+// Settle implements pipeline.Settler.
+func (m *member) Settle(verdicts []event.Verdict) {
+	if m.consumer != nil {
+		m.consumer.settle(verdicts)
+	}
+}
+
+// leave begins a graceful leave.
+func (m *member) leave() {
+	if m.draining {
+		return
+	}
+	m.draining = true
+	m.w.tracef("%s: asked to leave", m)
+	m.consumeLater()
+	m.deliver(ownership.Leave{})
+	m.process.later(m.w.p.drainMax, func() { m.kill(true) })
+}
+
+// finishDrain ends the process when it has left and settled everything.
+func (m *member) finishDrain() {
+	if m.leftAt == 0 || m.consumer != nil {
+		return
+	}
+	if m.pipeline.HandOver() {
+		m.process.later(pipeline.HandoverPause, m.finishDrain)
+		return
+	}
+	m.process.later(m.w.between(0, 50*time.Millisecond), func() { m.kill(true) })
+}
+
+// kill ends the process. The broker notices at once when its connections are closed,
+// and late when they are only silent.
+func (m *member) kill(noticed bool) {
+	if m.process.dead {
+		return
+	}
+	w := m.w
+	w.tracef("%s: dead", m)
+	m.process.kill()
+	m.driver.kill()
+	w.live = slices.DeleteFunc(w.live, func(o *member) bool { return o == m })
+	for _, l := range m.links() {
+		l.outUp, l.inUp = l.outUp && l.from != m, l.inUp && l.to != m
+		if noticed {
+			l.cutLater(0, 5*time.Millisecond)
+		} else {
+			l.cutLater(time.Second, 1200*time.Millisecond)
+		}
+	}
+	for _, c := range m.streams {
+		c.routerGone()
+	}
+	if c := m.consumer; c != nil {
+		d := w.between(0, 20*time.Millisecond)
+		if !noticed {
+			d = w.between(time.Second, 10*time.Second)
+		}
+		w.after(d, func() { w.broker.remove(c) })
+	}
+	// Nothing of it is needed any more, and long runs start many.
+	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
+}
+
+// stop stops the whole process.
+func (m *member) stop(d time.Duration) {
+	m.process.stop(d)
+	m.driver.stop(d)
+	m.touch(d)
+	if d > time.Second {
+		m.silence(m.w.now + d)
+	}
+	if c := m.consumer; c != nil && d > 15*time.Second {
+		m.w.after(15*time.Second, func() { m.w.broker.drop(c) })
+	}
+}
+
+// touch notes a fault of this member's own that is over in d.
+func (m *member) touch(d time.Duration) { m.touched = max(m.touched, m.w.now+d) }
