@@ -38,8 +38,8 @@ func newClaims(cfg config.Config, b broker, registry *prometheus.Registry, log *
 }
 
 // claimsAt returns the log of a claims topic.
-func claimsAt(door *pulsarDoor, topic string, log *slog.Logger) (controllog.Transport, error) {
+func claimsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transport, error) {
 	c := controllog.DefaultPulsarConfig()
 	c.Topic, c.DeniedIsFinal = topic, true
-	return controllog.NewPulsar(c, door.options(), log)
+	return controllog.NewPulsar(c, auth.options(), log)
 }

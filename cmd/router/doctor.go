@@ -272,13 +272,13 @@ func (d *doctor) broker(ctx context.Context) {
 		return
 	}
 	log := slog.New(slog.DiscardHandler)
-	door, err := newPulsarDoor(d.cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := newPulsarAuth(d.cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		d.fail("pulsar.tls", "give the files that pulsar.tls names", "%v", err)
 		return
 	}
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
-		if mends, err := door.greet(ctx, topic); err != nil {
+		if mends, err := auth.greet(ctx, topic); err != nil {
 			d.fail("pulsar access", accessAdvice(mends, err), "%s: %v", topic, err)
 			return
 		}
@@ -289,10 +289,10 @@ func (d *doctor) broker(ctx context.Context) {
 			"not set: topics, limits, claims and the policies of the control topic were not checked")
 		return
 	}
-	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: door.adminClient()})
+	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: auth.adminClient()})
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	d.claim(ctx, groupLogs{claims: func(topic string) (controllog.Transport, error) { return claimsAt(door, topic, log) }})
+	d.claim(ctx, groupLogs{claims: func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }})
 }
 
 // claimTimeout is how long the doctor reads claims.

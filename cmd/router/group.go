@@ -122,17 +122,17 @@ type groupLogs struct {
 // openGroupLogs makes sure that the broker lets us in.
 func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	door, err := newPulsarDoor(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := newPulsarAuth(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		return groupLogs{}, usageError{err}
 	}
-	if mends, err := door.greet(ctx, cfg.Pulsar.Topics[0]); err != nil {
+	if mends, err := auth.greet(ctx, cfg.Pulsar.Topics[0]); err != nil {
 		if !mends {
 			err = usageError{err}
 		}
 		return groupLogs{}, err
 	}
-	open := func(topic string) (controllog.Transport, error) { return claimsAt(door, topic, log) }
+	open := func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }
 	return groupLogs{claims: open, control: open, alive: aliveTimeout}, nil
 }
 

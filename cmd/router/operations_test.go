@@ -52,11 +52,11 @@ func metricsOf(t *testing.T) map[string][]string {
 	t.Helper()
 	registry, log := telemetry.NewRegistry("test"), slog.New(slog.DiscardHandler)
 	cfg := settings(t).Config
-	entrances, err := newEntrances(cfg, registry, log)
+	listenerAuth, err := newListenerAuth(cfg, registry, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newNode(cfg, broker{}, &listeners{entrances: entrances}, registry, log, pipeline.Sight{}); err != nil {
+	if _, err := newNode(cfg, broker{}, &listeners{listenerAuth: listenerAuth}, registry, log, pipeline.Sight{}); err != nil {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 1000)

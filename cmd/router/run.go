@@ -71,30 +71,30 @@ type broker struct {
 // throughPulsar reads events, the control log and the claims from Pulsar, each with a client of
 // its own: the backpressure of events must not delay Beats.
 func throughPulsar(cfg config.Config) broker {
-	var door *pulsarDoor
+	var auth *pulsarAuth
 	return broker{
 		open: func(ctx context.Context, metrics *mtls.Metrics, log *slog.Logger) (err error) {
-			if door, err = newPulsarDoor(cfg.Pulsar, metrics, log); err != nil {
+			if auth, err = newPulsarAuth(cfg.Pulsar, metrics, log); err != nil {
 				return err
 			}
-			if mends, err := door.greet(ctx, cfg.Pulsar.Topics[0]); !mends {
+			if mends, err := auth.greet(ctx, cfg.Pulsar.Topics[0]); !mends {
 				return err
 			}
 			return nil // a broker that does not answer may come
 		},
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
-			options := door.options()
+			options := auth.options()
 			options.Logger = pulsarlog.New(log)
-			return source.NewPulsar(from, options, door.adminClient(), metrics, log)
+			return source.NewPulsar(from, options, auth.adminClient(), metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
 			c.Topic = cfg.ControlTopic()
 			c.SendTimeout = cfg.Ownership.Lease
-			return controllog.NewPulsar(c, door.options(), log)
+			return controllog.NewPulsar(c, auth.options(), log)
 		},
 		claims: func(topic string, log *slog.Logger) (controllog.Transport, error) {
-			return claimsAt(door, topic, log)
+			return claimsAt(auth, topic, log)
 		},
 	}
 }
@@ -139,7 +139,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		return err
 	}
 	defer l.close()
-	if l.entrances, err = newEntrances(cfg, registry, log); err != nil {
+	if l.listenerAuth, err = newListenerAuth(cfg, registry, log); err != nil {
 		return err
 	}
 	l.limit(cfg)
@@ -170,13 +170,13 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
 	admin := listen.HTTP{
-		Door: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
+		Name: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
 		Probes: probePaths, Bodies: []string{"PUT /log/level"}, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 	}
 	group.Go(func() error { return admin.Serve(pages, l.guard.Protect(telemetry.NewAdminHandler(shown))) })
 	if l.debug != nil {
 		debug := listen.HTTP{
-			Door: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
+			Name: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 		}
 		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(telemetry.NewDebugHandler())) })
 	}
@@ -208,9 +208,9 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 			from.Topics = topics
 			return b.source(from, sourceMetrics, log)
 		},
-		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
-		GossipDoor: listen.NewDoor("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
-		Registry:   registry, Log: log, Sight: sight,
+		ControlLog:    func() (controllog.Transport, error) { return b.controlLog(log) },
+		GossipLimiter: listen.NewLimiter("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
+		Registry:      registry, Log: log, Sight: sight,
 	}
 	claims, err := newClaims(cfg, b, registry, log)
 	if err != nil {
@@ -265,7 +265,7 @@ type listeners struct {
 	app, peer, admin, debug net.Listener // debug may be nil
 	peerAddr                string       // at which others reach peer
 
-	*entrances
+	*listenerAuth
 }
 
 func openListeners(ctx context.Context, cfg config.Config) (*listeners, error) {

@@ -386,7 +386,7 @@ func TestTooManyWorkers(t *testing.T) {
 	r.wantWorkers(2)
 }
 
-// Thousands of streams that say nothing are turned away, and who has work goes on.
+// Thousands of streams that say nothing are rejected, and who has work goes on.
 func TestManyStreamsAtOnce(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.WorkersMax = 4

@@ -301,7 +301,7 @@ func (c Config) Validate() error {
 	}
 	oneOf("ownership.mode", c.Ownership.Mode, ModeStrict, ModeGossip)
 	oneOf("ownership.profile", c.Ownership.Profile, "default", "fast", "calm")
-	errs = append(errs, c.validateAddresses(), c.validateDoors(), c.validateTimes())
+	errs = append(errs, c.validateAddresses(), c.validateListeners(), c.validateTimes())
 	_, missingErr := key.ParseMissing(c.Key.Missing)
 	_, fromErr := key.Parse(c.Key.From, key.Reject)
 	return errors.Join(append(errs,

@@ -351,7 +351,7 @@ func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog
 	return startNodeBehind(t, cfg, settings, nil, log)
 }
 
-func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, door Door, log *slog.Logger) *testNode {
+func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limiter Limiter, log *slog.Logger) *testNode {
 	t.Helper()
 	n := &testNode{
 		settings: settings,
@@ -360,7 +360,7 @@ func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, door 
 		heard: make(map[ownership.Incarnation][]Kind),
 	}
 	var err error
-	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, door, log, NewMetrics(prometheus.NewRegistry()))
+	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, limiter, log, NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}

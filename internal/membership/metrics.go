@@ -46,7 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		joins: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_contacts_total",
 			Help: "Attempts to contact a member, by why (seed, rejoin) and result (ok, failed, unresolved).",
-		}, []string{"why", "result"}),
+		}, []string{"reason", "result"}),
 		bad: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_membership_bad_members_total",
 			Help: "Gossip nodes that could not be understood.",

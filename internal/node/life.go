@@ -79,7 +79,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
-	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.GossipDoor, n.parts.Log, n.gossipMetrics); err != nil {
+	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.GossipLimiter, n.parts.Log, n.gossipMetrics); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)

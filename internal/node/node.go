@@ -108,7 +108,7 @@ type Parts struct {
 	// Claims says whether the subscription is this group's; nil: nobody asks. Run runs it.
 	Claims *claim.Keeper
 
-	GossipDoor membership.Door // bounds the connections of gossip; nil: nothing does
+	GossipLimiter membership.Limiter // bounds the connections of gossip; nil: nothing does
 
 	Registry prometheus.Registerer
 	Log      *slog.Logger

@@ -33,7 +33,7 @@ func CheckToken(token string) error {
 // pages of other sites from that. The one exception is DrainPath: hooks of Kubernetes
 // can only GET.
 type Guard struct {
-	Door  string
+	Name  string
 	Token func() string // "" is none. Called for each request
 
 	Probes []string // paths that everybody may read, also in the clear
@@ -64,7 +64,7 @@ type refusal struct {
 // Protect returns handler behind the guard.
 func (g Guard) Protect(handler http.Handler) http.Handler {
 	for _, why := range []string{token, origin, host, plain} {
-		g.Metrics.turnedAway.WithLabelValues(g.Door, why) // seen from the first time on
+		g.Metrics.rejected.WithLabelValues(g.Name, why) // seen from the first time on
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if read(r) && slices.Contains(g.Probes, r.URL.Path) {
@@ -72,9 +72,9 @@ func (g Guard) Protect(handler http.Handler) http.Handler {
 			return
 		}
 		if no := g.judge(r); no != nil {
-			g.Metrics.turnedAway.WithLabelValues(g.Door, no.why).Inc()
+			g.Metrics.rejected.WithLabelValues(g.Name, no.why).Inc()
 			if no.status == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="ringfence `+g.Door+`"`)
+				w.Header().Set("WWW-Authenticate", `Bearer realm="ringfence `+g.Name+`"`)
 			}
 			http.Error(w, no.says, no.status)
 			return

@@ -101,7 +101,7 @@ func TestGuard(t *testing.T) {
 func (c caller) check(t *testing.T) {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	guard := Guard{
-		Door: "admin", Token: func() string { return c.want }, DrainPath: "/drain", DrainOpen: c.open, DrainToken: c.drain,
+		Name: "admin", Token: func() string { return c.want }, DrainPath: "/drain", DrainOpen: c.open, DrainToken: c.drain,
 		Probes: []string{"/readyz", "/metrics"}, Open: []string{"/", "/v1/ring"},
 		TLS: c.tls, Insecure: c.insecure, LoopbackOnly: c.loopbackOnly, Metrics: metrics,
 	}
@@ -141,7 +141,7 @@ func (c caller) check(t *testing.T) {
 	if through {
 		want = 0
 	}
-	if got := testutil.ToFloat64(metrics.turnedAway.WithLabelValues("admin", cmp.Or(c.why, token))); got != want {
-		t.Errorf("%v were counted as turned away, want %v", got, want)
+	if got := testutil.ToFloat64(metrics.rejected.WithLabelValues("admin", cmp.Or(c.why, token))); got != want {
+		t.Errorf("%v were counted as rejected, want %v", got, want)
 	}
 }

@@ -45,7 +45,7 @@ const shutdownGrace = time.Second
 // connection has deadlines for all that it does, bodies are read only where they are
 // wanted, and a full listener closes the connection that has been slow for longest.
 type HTTP struct {
-	Door           string
+	Name           string
 	Listener       net.Listener
 	TLS            *tls.Config // nil: in the clear
 	ConnectionsMax int
@@ -59,10 +59,10 @@ type HTTP struct {
 // Serve answers requests by handler until ctx ends, and then closes the listener. It
 // returns nil when it was ctx that ended it.
 func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
-	logs := h.Log.With("component", "doors", "door", h.Door)
+	logs := h.Log.With("component", "listen", "listener", h.Name)
 	l := &httpListener{
-		Listener: h.Listener, door: h.Door, metrics: h.Metrics,
-		crowd: newCrowd(h.ConnectionsMax), conns: make(map[uint64]*httpConn), open: h.Metrics.connections.WithLabelValues(h.Door),
+		Listener: h.Listener, name: h.Name, metrics: h.Metrics,
+		crowd: newCrowd(h.ConnectionsMax), conns: make(map[uint64]*httpConn), open: h.Metrics.connections.WithLabelValues(h.Name),
 	}
 	server := &http.Server{
 		Handler:           h.bounded(handler),
@@ -76,9 +76,9 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 			return context.WithValue(ctx, connKey{}, connOf(conn))
 		},
 		ErrorLog: log.New(&httpErrors{
-			handshakes: h.Metrics.turnedAway.WithLabelValues(h.Door, handshake),
-			strangers:  loglimit.New(logs, h.Door+"_handshake", noteEvery, h.LogMetrics),
-			others:     loglimit.New(logs, h.Door+"_server", noteEvery, h.LogMetrics),
+			handshakes: h.Metrics.rejected.WithLabelValues(h.Name, handshake),
+			strangers:  loglimit.New(logs, h.Name+"_handshake", noteEvery, h.LogMetrics),
+			others:     loglimit.New(logs, h.Name+"_server", noteEvery, h.LogMetrics),
 		}, "", 0),
 	}
 	server.Protocols.SetHTTP1(true) // one request at a time on each connection
@@ -103,7 +103,7 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("doors: serve %s: %w", h.Listener.Addr(), err)
+	return fmt.Errorf("listen: serve %s: %w", h.Listener.Addr(), err)
 }
 
 // bounded makes requests wait for their turn, and refuses bodies that nobody wants.
@@ -111,7 +111,7 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 	requests := rate.NewLimiter(requestsPerSecond, requestsPerSecond/10)
 	pages := rate.NewLimiter(pagesPerSecond, pagesPerSecond)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w = &counting{ResponseWriter: w, metrics: h.Metrics, door: h.Door}
+		w = &counting{ResponseWriter: w, metrics: h.Metrics, name: h.Name}
 		if conn, ok := r.Context().Value(connKey{}).(*httpConn); ok {
 			conn.asked()
 		}
@@ -166,7 +166,7 @@ func keep(ctx context.Context) {
 type counting struct {
 	http.ResponseWriter
 	metrics *Metrics
-	door    string
+	name    string
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -175,7 +175,7 @@ func (c *counting) WriteHeader(status int) {
 		http.StatusRequestEntityTooLarge: body, http.StatusTooManyRequests: tooMany, http.StatusMethodNotAllowed: method,
 	}[status]
 	if why != "" {
-		c.metrics.turnedAway.WithLabelValues(c.door, why).Inc()
+		c.metrics.rejected.WithLabelValues(c.name, why).Inc()
 	}
 	c.ResponseWriter.WriteHeader(status)
 }
@@ -186,7 +186,7 @@ func (c *counting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 // httpListener accepts connections, each into its crowd.
 type httpListener struct {
 	net.Listener
-	door    string
+	name    string
 	metrics *Metrics
 	open    prometheus.Gauge
 
@@ -239,7 +239,7 @@ func (l *httpListener) enter(raw net.Conn) *httpConn {
 	return conn
 }
 
-func (l *httpListener) reject(why string) { l.metrics.turnedAway.WithLabelValues(l.door, why).Inc() }
+func (l *httpListener) reject(why string) { l.metrics.rejected.WithLabelValues(l.name, why).Inc() }
 
 // changed implements http.Server.ConnState.
 func (l *httpListener) changed(raw net.Conn, state http.ConnState) {
@@ -346,7 +346,7 @@ func (e *httpErrors) Write(line []byte) (int, error) {
 	if bytes.HasPrefix(line, []byte("http: TLS handshake error")) {
 		e.handshakes.Inc()
 		if log, due := e.strangers.Line(); due {
-			log.Info("turned away", "error", text)
+			log.Info("rejected", "error", text)
 		}
 		return len(line), nil
 	}

@@ -38,7 +38,7 @@ func serve(t *testing.T, handler http.Handler, set func(*HTTP)) served {
 	}
 	registry := prometheus.NewRegistry()
 	h := HTTP{
-		Door: "admin", Listener: listener, ConnectionsMax: 64, Probes: []string{"/livez", "/readyz"}, Bodies: []string{"PUT /log/level"},
+		Name: "admin", Listener: listener, ConnectionsMax: 64, Probes: []string{"/livez", "/readyz"}, Bodies: []string{"PUT /log/level"},
 		Metrics: NewMetrics(registry), LogMetrics: loglimit.NewMetrics(registry), Log: slog.New(slog.DiscardHandler),
 	}
 	if set != nil {
@@ -66,8 +66,8 @@ func (s served) dial(t *testing.T) net.Conn {
 	return conn
 }
 
-func (s served) turnedAway(why string) float64 {
-	return testutil.ToFloat64(s.metrics.turnedAway.WithLabelValues("admin", why))
+func (s served) rejected(why string) float64 {
+	return testutil.ToFloat64(s.metrics.rejected.WithLabelValues("admin", why))
 }
 
 // probe asks as the kubelet does: on a connection of its own, for no longer than it would wait.
@@ -110,7 +110,7 @@ func TestBodiesAreNotWaitedFor(t *testing.T) {
 		if err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 413 ") {
 			t.Errorf("%q: %q, %v", head, text, err)
 		}
-		if got := s.turnedAway(body); got != float64(i+1) {
+		if got := s.rejected(body); got != float64(i+1) {
 			t.Errorf("%v bodies were counted, want %d", got, i+1)
 		}
 	}
@@ -158,7 +158,7 @@ func TestProbesAreAnsweredUnderAttack(t *testing.T) {
 					t.Errorf("a probe: %v", err)
 				}
 			}
-			if s.turnedAway(evicted)+s.turnedAway(body) == 0 {
+			if s.rejected(evicted)+s.rejected(body) == 0 {
 				t.Error("nothing is counted")
 			}
 			if got := testutil.ToFloat64(s.metrics.connections.WithLabelValues("admin")); got > 64 {
@@ -187,7 +187,7 @@ func TestDrainsAreKept(t *testing.T) {
 	for range 20 {
 		s.dial(t)
 	}
-	for s.turnedAway(evicted) < 17 {
+	for s.rejected(evicted) < 17 {
 		time.Sleep(time.Millisecond)
 	}
 	close(end)
@@ -227,7 +227,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	if status := ask(strings.Repeat("x", 2*headerBytesMax), 0); status != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a long header gets %d", status)
 	}
-	for s.turnedAway(malformed) != 1 { // once the connection is closed
+	for s.rejected(malformed) != 1 { // once the connection is closed
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -260,7 +260,7 @@ func TestPagesWaitForTheirTurn(t *testing.T) {
 	}
 }
 
-// TLS: who asks in the clear, or not at all, is turned away, counted, and logged now and then.
+// TLS: who asks in the clear, or not at all, is rejected, counted, and logged now and then.
 func TestHTTPWithTLS(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	pair := ca.Issue(t, "router")
@@ -283,10 +283,10 @@ func TestHTTPWithTLS(t *testing.T) {
 	if err := s.probe("/livez"); err == nil {
 		t.Error("a probe in the clear is answered")
 	}
-	if line := <-told; !strings.Contains(line, "turned away") {
+	if line := <-told; !strings.Contains(line, "rejected") {
 		t.Errorf("the log says %q", line)
 	}
-	if got := s.turnedAway(handshake); got != 1 {
+	if got := s.rejected(handshake); got != 1 {
 		t.Errorf("%v handshakes failed, want 1", got)
 	}
 }
@@ -338,7 +338,7 @@ func TestServe(t *testing.T) {
 	}
 	listener.Close()
 	registry := prometheus.NewRegistry()
-	h := HTTP{Door: "admin", Listener: listener, ConnectionsMax: 1, Metrics: NewMetrics(registry), LogMetrics: loglimit.NewMetrics(registry), Log: slog.New(slog.DiscardHandler)}
+	h := HTTP{Name: "admin", Listener: listener, ConnectionsMax: 1, Metrics: NewMetrics(registry), LogMetrics: loglimit.NewMetrics(registry), Log: slog.New(slog.DiscardHandler)}
 	if err := h.Serve(t.Context(), fine); err == nil {
 		t.Error("serving on a closed listener succeeded")
 	}

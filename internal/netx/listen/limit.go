@@ -15,14 +15,14 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// Metrics of all doors.
+// Metrics of all listeners.
 type Metrics struct {
 	connections *prometheus.GaugeVec
-	turnedAway  *prometheus.CounterVec
+	rejected    *prometheus.CounterVec
 	lines       *loglimit.Metrics
 }
 
-// Why somebody is turned away.
+// Why somebody is rejected.
 const (
 	full      = "full"      // there are as many connections as there may be
 	handshake = "handshake" // TLS: the wrong certificate, or none
@@ -52,33 +52,33 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	with := promauto.With(reg)
 	return &Metrics{
 		connections: with.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ringfence_doors_connections",
-			Help: "Open connections, by door (app, peer, gossip, admin, debug).",
-		}, []string{"door"}),
-		turnedAway: with.NewCounterVec(prometheus.CounterOpts{
-			Name: "ringfence_doors_turned_away_total",
-			Help: "Connections, requests and gossip that were turned away, by door and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain, strangers, bytes, silent, calls, stuck; for gossip also label, clear, too_large, member_name, member_address, members_full).",
-		}, []string{"door", "why"}),
+			Name: "ringfence_listener_connections",
+			Help: "Open connections, by listener (app, peer, gossip, admin, debug).",
+		}, []string{"listener"}),
+		rejected: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_listener_rejected_total",
+			Help: "Connections, requests and gossip that were rejected, by listener and why (full, handshake, token, evicted, slow, malformed, body, rate, method, origin, host, plain, strangers, bytes, silent, calls, stuck; for gossip also label, clear, too_large, member_name, member_address, members_full).",
+		}, []string{"listener", "reason"}),
 		lines: loglimit.NewMetrics(reg),
 	}
 }
 
-// Door bounds the connections to one listener, and counts what is turned away there.
-type Door struct {
+// Limiter bounds the connections to one listener, and counts what is rejected there.
+type Limiter struct {
 	name           string
 	connectionsMax int64
 	count          atomic.Int64
 	metrics        *Metrics
 }
 
-// NewDoor returns a door for at most connectionsMax connections at once.
-func NewDoor(name string, connectionsMax int, metrics *Metrics) *Door {
-	return &Door{name: name, connectionsMax: int64(connectionsMax), metrics: metrics}
+// NewLimiter returns a listener for at most connectionsMax connections at once.
+func NewLimiter(name string, connectionsMax int, metrics *Metrics) *Limiter {
+	return &Limiter{name: name, connectionsMax: int64(connectionsMax), metrics: metrics}
 }
 
 // Admit returns conn, which has a place until it is closed. Beyond the limit it closes
 // conn at once and returns false: left to wait, it would keep the next one waiting too.
-func (d *Door) Admit(conn net.Conn) (net.Conn, bool) {
+func (d *Limiter) Admit(conn net.Conn) (net.Conn, bool) {
 	if d.count.Add(1) > d.connectionsMax {
 		d.count.Add(-1)
 		d.Refuse(full)
@@ -90,18 +90,18 @@ func (d *Door) Admit(conn net.Conn) (net.Conn, bool) {
 	return &counted{Conn: conn, gone: sync.OnceFunc(func() { d.count.Add(-1); open.Dec() })}, true
 }
 
-// Refuse counts something that was turned away. why is a constant of the program.
-func (d *Door) Refuse(why string) { d.metrics.turnedAway.WithLabelValues(d.name, why).Inc() }
+// Refuse counts something that was rejected. why is a constant of the program.
+func (d *Limiter) Refuse(why string) { d.metrics.rejected.WithLabelValues(d.name, why).Inc() }
 
-// Limit returns a listener with at most connectionsMax connections at once, see [Door.Admit].
-func Limit(listener net.Listener, door string, connectionsMax int, metrics *Metrics) net.Listener {
-	return &limited{Listener: listener, door: NewDoor(door, connectionsMax, metrics)}
+// Limit returns a listener with at most connectionsMax connections at once, see [Limiter.Admit].
+func Limit(listener net.Listener, name string, connectionsMax int, metrics *Metrics) net.Listener {
+	return &limited{Listener: listener, limiter: NewLimiter(name, connectionsMax, metrics)}
 }
 
 type limited struct {
 	net.Listener
 
-	door *Door
+	limiter *Limiter
 }
 
 // Accept implements net.Listener.
@@ -111,7 +111,7 @@ func (l *limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if placed, ok := l.door.Admit(conn); ok {
+		if placed, ok := l.limiter.Admit(conn); ok {
 			return placed, nil
 		}
 	}
@@ -132,16 +132,16 @@ func (c *counted) Close() error {
 // HandshakeTimeout is how long a connection may take to begin: TLS, and the preface of HTTP/2.
 const HandshakeTimeout = 5 * time.Second
 
-// noteEvery is the least time between two log lines about who was turned away.
+// noteEvery is the least time between two log lines about who was rejected.
 const noteEvery = time.Second
 
-// ServerCredentials are those of a gRPC server behind a door. Handshakes that fail are
+// ServerCredentials are those of a gRPC server behind a listener. Handshakes that fail are
 // counted, and now and then logged.
-func ServerCredentials(door string, config *tls.Config, metrics *Metrics, log *slog.Logger) credentials.TransportCredentials {
+func ServerCredentials(name string, config *tls.Config, metrics *Metrics, log *slog.Logger) credentials.TransportCredentials {
 	return &watched{
 		TransportCredentials: credentials.NewTLS(config),
-		refused:              metrics.turnedAway.WithLabelValues(door, handshake),
-		lines:                loglimit.New(log.With("component", "doors", "door", door), door+"_handshake", noteEvery, metrics.lines),
+		refused:              metrics.rejected.WithLabelValues(name, handshake),
+		lines:                loglimit.New(log.With("component", "listen", "listener", name), name+"_handshake", noteEvery, metrics.lines),
 	}
 }
 
@@ -157,7 +157,7 @@ func (w *watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	if err != nil {
 		w.refused.Inc()
 		if log, due := w.lines.Line(); due {
-			log.Info("turned away", "peer", raw.RemoteAddr().String(), "error", err)
+			log.Info("rejected", "peer", raw.RemoteAddr().String(), "error", err)
 		}
 	}
 	return conn, info, err

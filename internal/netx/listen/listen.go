@@ -39,7 +39,7 @@ func (s Socket) Validate() error {
 func (s Socket) mode() (fs.FileMode, error) {
 	n, err := strconv.ParseUint(s.SocketMode, 8, 32)
 	if err != nil || n > 0o777 {
-		return 0, fmt.Errorf("doors: SocketMode = %q, want permissions in octal such as 0660", s.SocketMode)
+		return 0, fmt.Errorf("listen: SocketMode = %q, want permissions in octal such as 0660", s.SocketMode)
 	}
 	return fs.FileMode(n), nil
 }
@@ -52,7 +52,7 @@ func (s Socket) owner() (user, group int, err error) {
 		}
 		n, parseErr := strconv.ParseUint(text, 10, 31)
 		if parseErr != nil {
-			err = fmt.Errorf("doors: SocketOwner = %q, want UID:GID, UID or :GID in numbers", s.SocketOwner)
+			err = fmt.Errorf("listen: SocketOwner = %q, want UID:GID, UID or :GID in numbers", s.SocketOwner)
 		}
 		return int(n)
 	}

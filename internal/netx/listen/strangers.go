@@ -58,7 +58,7 @@ func (b StrangerBounds) Memory(socketBytes, streams, messageMax int) int {
 // server: a connection counts as a stranger's from its handshake on, until the service
 // behind calls Greeted on the AuthInfo of one of its streams.
 type Callers struct {
-	door   string
+	name   string
 	inner  credentials.TransportCredentials
 	bounds StrangerBounds
 	token  func() string
@@ -74,10 +74,10 @@ type Callers struct {
 // NewCallers returns the bounds of a listener, on top of the credentials inner. token
 // returns what callers show as Authorization: Bearer TOKEN, "" if they need not; it is
 // called for each call, and those about health need none.
-func NewCallers(door string, inner credentials.TransportCredentials, bounds StrangerBounds, token func() string, metrics *Metrics, log *slog.Logger) *Callers {
+func NewCallers(name string, inner credentials.TransportCredentials, bounds StrangerBounds, token func() string, metrics *Metrics, log *slog.Logger) *Callers {
 	return &Callers{
-		door: door, inner: inner, bounds: bounds, token: token, turned: metrics.turnedAway,
-		lines: loglimit.New(log.With("component", "doors", "door", door), door+"_callers", noteEvery, metrics.lines),
+		name: name, inner: inner, bounds: bounds, token: token, turned: metrics.rejected,
+		lines: loglimit.New(log.With("component", "listen", "listener", name), name+"_callers", noteEvery, metrics.lines),
 	}
 }
 
@@ -94,9 +94,9 @@ func (c *Callers) Options() []grpc.ServerOption {
 
 // turnAway counts a rejection, and now and then logs it.
 func (c *Callers) turnAway(why string, from net.Addr) {
-	c.turned.WithLabelValues(c.door, why).Inc()
+	c.turned.WithLabelValues(c.name, why).Inc()
 	if log, due := c.lines.Line(); due {
-		log.Info("turned away", "peer", from.String(), "reason", why)
+		log.Info("rejected", "peer", from.String(), "reason", why)
 	}
 }
 
@@ -111,8 +111,8 @@ func (c callersCreds) Clone() credentials.TransportCredentials {
 }
 
 var (
-	errStrangers = errors.New("doors: too many connections without a Hello")
-	errBytes     = errors.New("doors: too many bytes before the Hello")
+	errStrangers = errors.New("listen: too many connections without a Hello")
+	errBytes     = errors.New("listen: too many bytes before the Hello")
 )
 
 // ServerHandshake implements credentials.TransportCredentials.

@@ -78,7 +78,7 @@ func newCallersRig(t *testing.T, bounds StrangerBounds, token func() string) *ca
 
 func (r *callersRig) dial() *grpc.ClientConn {
 	r.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///door", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
+	conn, err := grpc.NewClient("passthrough:///name", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }))
 	if err != nil {
 		r.t.Fatal(err)
@@ -96,7 +96,7 @@ func (r *callersRig) check(conn *grpc.ClientConn, service string) error {
 }
 
 func (r *callersRig) turned(why string) float64 {
-	return testutil.ToFloat64(r.metrics.turnedAway.WithLabelValues("app", why))
+	return testutil.ToFloat64(r.metrics.rejected.WithLabelValues("app", why))
 }
 
 func (r *callersRig) await(what string, holds func() bool) {
@@ -118,7 +118,7 @@ func TestBytesBeforeTheHello(t *testing.T) {
 		t.Errorf("64 KiB from a stranger: %v, want a connection that is closed", err)
 	}
 	if got := r.turned(bytesBefore); got != 1 {
-		t.Errorf("%v were turned away for their bytes, want 1", got)
+		t.Errorf("%v were rejected for their bytes, want 1", got)
 	}
 	conn := r.dial()
 	for _, service := range []string{"hello", long, long} {
@@ -126,7 +126,7 @@ func TestBytesBeforeTheHello(t *testing.T) {
 			t.Errorf("%d bytes on a connection with a Hello: %v", len(service), err)
 		}
 	}
-	if line := <-r.log; !strings.Contains(line, "turned away") || !strings.Contains(line, "reason=bytes") {
+	if line := <-r.log; !strings.Contains(line, "rejected") || !strings.Contains(line, "reason=bytes") {
 		t.Errorf("the log says %q", line)
 	}
 }
@@ -145,7 +145,7 @@ func TestConnectionsWithoutAHelloAreFew(t *testing.T) {
 		t.Errorf("the third one: %v, want a connection that is closed", err)
 	}
 	if got := r.turned(strangers); got == 0 {
-		t.Error("nobody is counted as turned away")
+		t.Error("nobody is counted as rejected")
 	}
 	if err := r.check(first, "hello"); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestASilentConnectionEnds(t *testing.T) {
 		t.Error("the connection is open still")
 	}
 	if got := r.turned(silent); got != 1 {
-		t.Errorf("%v were turned away for their silence, want 1", got)
+		t.Errorf("%v were rejected for their silence, want 1", got)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestCallsThatDoNotBegin(t *testing.T) {
 		t.Errorf("the third one: %v, want ResourceExhausted", err)
 	}
 	if got := r.turned(calls); got != 1 {
-		t.Errorf("%v were turned away, want 1", got)
+		t.Errorf("%v were rejected, want 1", got)
 	}
 	if err := first.SendMsg(&healthv1.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestACallWhoseMessageDoesNotCome(t *testing.T) {
 		t.Error("it got an answer")
 	}
 	if got := r.turned(silent); got != 1 {
-		t.Errorf("%v were turned away for their silence, want 1", got)
+		t.Errorf("%v were rejected for their silence, want 1", got)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestACallerThatTakesNothing(t *testing.T) {
 		t.Error("the Write has ended without an error")
 	}
 	if got := r.turned(stuck); got != 1 {
-		t.Errorf("%v were turned away, want 1", got)
+		t.Errorf("%v were rejected, want 1", got)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestTokenOfCalls(t *testing.T) {
 		}
 	}
 	if got := r.turned(token); got != 6 {
-		t.Errorf("%v were turned away, want 6", got)
+		t.Errorf("%v were rejected, want 6", got)
 	}
 	if got := ask("/grpc.health.v1.Health/Check"); got != codes.OK {
 		t.Errorf("a question about health: %v", got)

@@ -12,9 +12,9 @@ import (
 type Metrics struct {
 	reloads *prometheus.CounterVec
 
-	expiry *prometheus.Desc
-	mu     sync.Mutex // guards doors
-	doors  map[string]func() time.Time
+	expiry    *prometheus.Desc
+	mu        sync.Mutex // guards listeners
+	listeners map[string]func() time.Time
 }
 
 // NewMetrics registers the metrics.
@@ -22,20 +22,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reloads: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_tls_reloads_total",
-			Help: "Changes of certificate files, by door and result (ok, failed).",
-		}, []string{"door", "result"}),
+			Help: "Changes of certificate files, by listener and result (ok, failed).",
+		}, []string{"listener", "result"}),
 		expiry: prometheus.NewDesc("ringfence_tls_certificate_expiry_timestamp_seconds",
-			"When the own certificate of a door ends, in Unix time.", []string{"door"}, nil),
-		doors: make(map[string]func() time.Time),
+			"When the own certificate of a listener ends, in Unix time.", []string{"listener"}, nil),
+		listeners: make(map[string]func() time.Time),
 	}
 	reg.MustRegister(m)
 	return m
 }
 
-func (m *Metrics) watch(door string, notAfter func() time.Time) {
+func (m *Metrics) watch(listener string, notAfter func() time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.doors[door] = notAfter
+	m.listeners[listener] = notAfter
 }
 
 // Describe implements prometheus.Collector.
@@ -46,7 +46,7 @@ func (m *Metrics) Describe(descs chan<- *prometheus.Desc) { descs <- m.expiry }
 func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for door, notAfter := range m.doors {
-		metrics <- prometheus.MustNewConstMetric(m.expiry, prometheus.GaugeValue, float64(notAfter().Unix()), door)
+	for listener, notAfter := range m.listeners {
+		metrics <- prometheus.MustNewConstMetric(m.expiry, prometheus.GaugeValue, float64(notAfter().Unix()), listener)
 	}
 }

@@ -5,7 +5,7 @@
 // through carries their number as the attribute suppressed.
 //
 //	if log, due := limit.Line(); due {
-//		log.Info("turned away", "error", err)
+//		log.Info("rejected", "error", err)
 //	}
 //
 // # Concurrency

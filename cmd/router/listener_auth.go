@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// entrances is who gets in where.
-type entrances struct {
+// listenerAuth is who gets in where.
+type listenerAuth struct {
 	appCreds               credentials.TransportCredentials
 	appCallers             *listen.Callers
 	peerCallers            *listen.Callers
@@ -30,9 +30,9 @@ type entrances struct {
 	tls     *mtls.Metrics
 }
 
-// newEntrances reads certificates and tokens. Whatever is wrong with them is an error now.
-func newEntrances(cfg config.Config, registry prometheus.Registerer, log *slog.Logger) (*entrances, error) {
-	e := &entrances{
+// newListenerAuth reads certificates and tokens. Whatever is wrong with them is an error now.
+func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slog.Logger) (*listenerAuth, error) {
+	e := &listenerAuth{
 		appCreds: insecure.NewCredentials(), peerServer: insecure.NewCredentials(), peerClient: insecure.NewCredentials(),
 		metrics: listen.NewMetrics(registry), tls: mtls.NewMetrics(registry),
 	}
@@ -72,14 +72,14 @@ func newEntrances(cfg config.Config, registry prometheus.Registerer, log *slog.L
 		e.adminTLS = store.Public()
 	}
 	e.guard = listen.Guard{
-		Door: "admin", Token: token, Probes: append([]string{"/metrics"}, probePaths...),
+		Name: "admin", Token: token, Probes: append([]string{"/metrics"}, probePaths...),
 		Open: []string{"/", "/v1/status", "/v1/members", "/v1/partitions"}, // who owns what; no keys
 		TLS:  e.adminTLS != nil, Insecure: cfg.Admin.Insecure,
 		DrainPath: "/drain", DrainOpen: cfg.Admin.DrainOpen, DrainToken: string(cfg.Admin.DrainToken),
 		Metrics: e.metrics,
 	}
-	e.debugGuard = listen.Guard{Door: "debug", Token: token, LoopbackOnly: true, Metrics: e.metrics}
-	warnOfOpenDoors(cfg, log)
+	e.debugGuard = listen.Guard{Name: "debug", Token: token, LoopbackOnly: true, Metrics: e.metrics}
+	warnOfExposedListeners(cfg, log)
 	return e, nil
 }
 
@@ -115,8 +115,8 @@ func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 	return value.Get, nil
 }
 
-// warnOfOpenDoors tells who could come in from other machines without being asked who they are.
-func warnOfOpenDoors(cfg config.Config, log *slog.Logger) {
+// warnOfExposedListeners tells who could come in from other machines without being asked who they are.
+func warnOfExposedListeners(cfg config.Config, log *slog.Logger) {
 	for _, l := range cfg.Listeners() {
 		switch {
 		case !l.Exposed:

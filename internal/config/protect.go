@@ -76,8 +76,8 @@ func (c *Config) deriveKeys() error {
 	return nil
 }
 
-// validateDoors compares who may come in with where they may come from.
-func (c Config) validateDoors() error {
+// validateListeners compares who may come in with where they may come from.
+func (c Config) validateListeners() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
 	oneOf := func(a string, setA bool, b string, setB bool) {
@@ -117,11 +117,11 @@ func (c Config) validateDoors() error {
 			bad("%s = %d, want 1 or more", m.key, m.max)
 		}
 	}
-	return errors.Join(append(errs, c.validatePulsarDoor(),
+	return errors.Join(append(errs, c.validatePulsarAuth(),
 		in("app.tls", c.App.TLS.Validate()), in("peer.tls", c.Peer.TLS.Validate()), in("app", c.App.Socket.Validate()))...)
 }
 
-func (c Config) validatePulsarDoor() error {
+func (c Config) validatePulsarAuth() error {
 	errs := c.validateUsers()
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
 	tls := c.Pulsar.TLS

@@ -9,7 +9,7 @@ import (
 )
 
 // What would leave a door open, or lock it half, is refused with a reason.
-func TestDoorsThatAreRefused(t *testing.T) {
+func TestListenersThatAreRefused(t *testing.T) {
 	half := "cert_file: /c, key_file: /k, ca_file: /a"
 	for name, test := range map[string]struct{ file, want string }{
 		"application on all addresses": {`app: {listen: "0.0.0.0:16650"}`, `app.listen = "0.0.0.0:16650" can be reached from other machines: want a loopback address or unix:PATH, or set app.tls`},
@@ -44,7 +44,7 @@ func TestDoorsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestDoorsThatAreTaken(t *testing.T) {
+func TestListenersThatAreTaken(t *testing.T) {
 	for _, file := range []string{
 		`app: {listen: "127.0.0.1:1"}`, `app: {listen: "[::1]:1"}`, `app: {listen: "localhost:1"}`,
 		`app: {listen: "unix:/run/ringfence/app.sock", socket_mode: "0660", socket_owner: ":2000"}`,

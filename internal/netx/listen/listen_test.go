@@ -29,7 +29,7 @@ import (
 // socketPath returns a path that is short enough for a socket.
 func socketPath(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "door") //nolint:usetesting // t.TempDir has the name of the test in it: too long for a socket
+	dir, err := os.MkdirTemp("", "name") //nolint:usetesting // t.TempDir has the name of the test in it: too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +155,8 @@ func TestLimit(t *testing.T) {
 	dial()
 	(<-accepted).Close()
 	second.Close()
-	if got := testutil.ToFloat64(metrics.turnedAway.WithLabelValues("app", full)); got != 1 {
-		t.Errorf("%v were turned away, want 1", got)
+	if got := testutil.ToFloat64(metrics.rejected.WithLabelValues("app", full)); got != 1 {
+		t.Errorf("%v were rejected, want 1", got)
 	}
 	if got := testutil.ToFloat64(metrics.connections.WithLabelValues("app")); got != 0 {
 		t.Errorf("%v connections are open, want 0", got)
@@ -167,7 +167,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// gRPC behind a door lets in who has the certificate, and counts who has not.
+// gRPC behind a listener lets in who has the certificate, and counts who has not.
 func TestServerCredentials(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	open := func(pair tlstest.Pair) *mtls.Store {
@@ -209,11 +209,11 @@ func TestServerCredentials(t *testing.T) {
 	// The client knows before the server has logged it, and of the next one nothing is logged for a while.
 	select {
 	case line := <-told:
-		if !strings.Contains(line, "turned away") || !strings.Contains(line, "payments, not for orders") {
+		if !strings.Contains(line, "rejected") || !strings.Contains(line, "payments, not for orders") {
 			t.Errorf("the log says %q", line)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("nothing is logged of who was turned away")
+		t.Error("nothing is logged of who was rejected")
 	}
 	if err := ask(grpc.WithTransportCredentials(insecure.NewCredentials())); err == nil {
 		t.Error("one without TLS got in")
@@ -222,8 +222,8 @@ func TestServerCredentials(t *testing.T) {
 	if err := <-served; err != nil && !errors.Is(err, io.EOF) {
 		t.Errorf("Serve: %v", err)
 	}
-	if got := testutil.ToFloat64(metrics.turnedAway.WithLabelValues("peer", handshake)); got < 2 {
-		t.Errorf("%v were turned away, want 2 at least", got)
+	if got := testutil.ToFloat64(metrics.rejected.WithLabelValues("peer", handshake)); got < 2 {
+		t.Errorf("%v were rejected, want 2 at least", got)
 	}
 	if len(told) > 0 {
 		t.Errorf("the log says too much: %q", <-told)

@@ -39,13 +39,13 @@ import (
 )
 
 // loopback returns an address for the tests of this process: another run of them on the
-// same machine at the same time has others, and opens none of these doors.
+// same machine at the same time has others, and opens none of these listeners.
 func loopback(host int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 100+pid/250%100, 1+pid%250, host)
 }
 
-// castle is one member with all doors locked, in this process. Its ports are not the usual
+// castle is one member with all listeners locked, in this process. Its ports are not the usual
 // ones, which the documents' routers have on all addresses.
 type castle struct {
 	ip        string
@@ -73,7 +73,7 @@ func newCastle(t *testing.T) *castle {
 	}
 	settings := filepath.Join(dir, "router.yaml")
 	content := fmt.Sprintf(`
-node: {group: doors, name: castle}
+node: {group: listeners, name: castle}
 pulsar: {topics: orders, subscription: orders}
 app: {listen: "%[1]s:18650", tls: {cert_file: %[2]q, key_file: %[3]q, ca_file: %[4]q, name: orders-app}}
 peer: {listen: "%[1]s:18651", tls: {cert_file: %[5]q, key_file: %[6]q, ca_file: %[4]q, name: orders-router}}
@@ -132,14 +132,14 @@ func (c *castle) ask(method, path, token string) (code int, text string) {
 	return answer.StatusCode, string(body)
 }
 
-// stranger is somebody who tries a door, by what he has to show.
+// stranger is somebody who tries a listener, by what he has to show.
 type stranger struct {
 	who   string
 	creds credentials.TransportCredentials
 	tls   *tls.Config // nil: in the clear
 }
 
-// strangers try a door whose keeper lets in who has a certificate for name.
+// strangers try a listener whose keeper lets in who has a certificate for name.
 func (c *castle) strangers(t *testing.T, name string) []stranger {
 	t.Helper()
 	other := tlstest.NewCA(t)
@@ -158,14 +158,14 @@ func (c *castle) strangers(t *testing.T, name string) []stranger {
 	return list
 }
 
-// friend has what a door asks for.
+// friend has what a listener asks for.
 func (c *castle) friend(t *testing.T, name string) *tls.Config {
 	t.Helper()
 	return c.ca.ClientConfig(t, "orders-router", c.ca.Issue(t, name))
 }
 
-// TestDoors: who has no credentials gets in nowhere, and who has them does.
-func TestDoors(t *testing.T) {
+// TestListenerAuth: who has no credentials gets in nowhere, and who has them does.
+func TestListenerAuth(t *testing.T) {
 	t.Parallel()
 	c := newCastle(t)
 	t.Run("peers", c.testPeers)
@@ -179,15 +179,15 @@ func TestDoors(t *testing.T) {
 		time.Sleep(pageAge)
 		_, metrics := c.ask("GET", "/metrics", "")
 		for _, series := range []string{
-			`ringfence_doors_turned_away_total{door="peer",why="handshake"}`,
-			`ringfence_doors_turned_away_total{door="app",why="handshake"}`,
-			`ringfence_doors_turned_away_total{door="admin",why="token"}`,
-			`ringfence_doors_turned_away_total{door="admin",why="origin"}`,
-			`ringfence_doors_turned_away_total{door="admin",why="method"}`,
-			`ringfence_doors_turned_away_total{door="admin",why="host"}`,
-			`ringfence_doors_turned_away_total{door="debug",why="token"}`,
-			`ringfence_doors_turned_away_total{door="debug",why="host"}`,
-			`ringfence_tls_certificate_expiry_timestamp_seconds{door="peer"}`,
+			`ringfence_listener_rejected_total{listener="peer",reason="handshake"}`,
+			`ringfence_listener_rejected_total{listener="app",reason="handshake"}`,
+			`ringfence_listener_rejected_total{listener="admin",reason="token"}`,
+			`ringfence_listener_rejected_total{listener="admin",reason="origin"}`,
+			`ringfence_listener_rejected_total{listener="admin",reason="method"}`,
+			`ringfence_listener_rejected_total{listener="admin",reason="host"}`,
+			`ringfence_listener_rejected_total{listener="debug",reason="token"}`,
+			`ringfence_listener_rejected_total{listener="debug",reason="host"}`,
+			`ringfence_tls_certificate_expiry_timestamp_seconds{listener="peer"}`,
 		} {
 			if !strings.Contains(metrics, "\n"+series) {
 				t.Errorf("no metric tells of %s", series)
@@ -259,11 +259,11 @@ func (c *castle) testGossip(t *testing.T) {
 		ip, group string
 		keys      [][]byte
 	}{
-		"in the clear":       {loopback(2), "doors", nil},
-		"with another key":   {loopback(3), "doors", [][]byte{other}},
+		"in the clear":       {loopback(2), "listeners", nil},
+		"with another key":   {loopback(3), "listeners", [][]byte{other}},
 		"with another label": {loopback(4), "payments", [][]byte{c.gossipKey}},
 		"with neither":       {loopback(5), "payments", [][]byte{other}},
-		"with key and label": {loopback(6), "doors", [][]byte{c.gossipKey}},
+		"with key and label": {loopback(6), "listeners", [][]byte{c.gossipKey}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -281,7 +281,7 @@ func (c *castle) testGossip(t *testing.T) {
 }
 
 func (c *castle) testApplication(t *testing.T) {
-	const workers, turnedAway = "ringfence_app_workers", `ringfence_doors_turned_away_total{door="app",why="handshake"}`
+	const workers, rejected = "ringfence_app_workers", `ringfence_listener_rejected_total{listener="app",reason="handshake"}`
 	attach := func(t *testing.T, config *tls.Config, until string) {
 		t.Helper()
 		before := c.metric(until)
@@ -303,7 +303,7 @@ func (c *castle) testApplication(t *testing.T) {
 	}
 	attach(t, c.friend(t, "orders-app"), workers)
 	for _, s := range c.strangers(t, "orders-app") {
-		t.Run(s.who, func(t *testing.T) { attach(t, s.tls, turnedAway) })
+		t.Run(s.who, func(t *testing.T) { attach(t, s.tls, rejected) })
 	}
 }
 

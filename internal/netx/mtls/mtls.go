@@ -1,5 +1,5 @@
 // Package mtls makes TLS configurations out of files that may be replaced while
-// they are in use, for every door of a router.
+// they are in use, for every listener of a router.
 //
 // # Who gets in
 //
@@ -60,11 +60,11 @@ func (c Config) Validate() error {
 		{"Name", c.Name, "without it everybody would get in to whom the CA has given a certificate"},
 	} {
 		if f.value == "" {
-			errs = append(errs, fmt.Errorf("tlsconf: %s is not set: %s", f.name, f.why))
+			errs = append(errs, fmt.Errorf("mtls: %s is not set: %s", f.name, f.why))
 		}
 	}
 	if strings.Contains(c.Name, "*") {
-		errs = append(errs, fmt.Errorf("tlsconf: Name = %q, want one name: a wildcard is for many services", c.Name))
+		errs = append(errs, fmt.Errorf("mtls: Name = %q, want one name: a wildcard is for many services", c.Name))
 	}
 	return errors.Join(errs...)
 }
@@ -78,7 +78,7 @@ type Files struct {
 // Files returns the files of c.
 func (c Config) Files() Files { return Files{c.CertFile, c.KeyFile, c.CAFile} }
 
-// Store is the certificates of one door, as its files have them at the time.
+// Store is the certificates of one listener, as its files have them at the time.
 type Store struct {
 	value *reload.Value[material]
 }
@@ -89,12 +89,12 @@ type material struct {
 	roots       *x509.CertPool   // nil: the system's
 }
 
-// Open reads the files. door names what they are for in metrics and in the log.
-func Open(door string, files Files, metrics *Metrics, log *slog.Logger) (*Store, error) {
+// Open reads the files. listener names what they are for in metrics and in the log.
+func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*Store, error) {
 	if (files.CertFile == "") != (files.KeyFile == "") {
-		return nil, fmt.Errorf("tlsconf: %s: a certificate and its key go together: only one of the two files is set", door)
+		return nil, fmt.Errorf("mtls: %s: a certificate and its key go together: only one of the two files is set", listener)
 	}
-	log = log.With("component", "tlsconf", "door", door)
+	log = log.With("component", "mtls", "listener", listener)
 	var paths []string
 	if files.CertFile != "" {
 		paths = append(paths, files.CertFile, files.KeyFile)
@@ -104,20 +104,20 @@ func Open(door string, files Files, metrics *Metrics, log *slog.Logger) (*Store,
 	}
 	value, err := reload.Open(paths, files.parse, func(err error) {
 		if err != nil {
-			metrics.reloads.WithLabelValues(door, "failed").Inc()
+			metrics.reloads.WithLabelValues(listener, "failed").Inc()
 			log.Warn("certificate files cannot be used", "error", err)
 			return
 		}
-		metrics.reloads.WithLabelValues(door, "ok").Inc()
+		metrics.reloads.WithLabelValues(listener, "ok").Inc()
 		log.Info("certificate files taken over")
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tlsconf: %s: %w", door, err)
+		return nil, fmt.Errorf("mtls: %s: %w", listener, err)
 	}
 	s := &Store{value: value}
-	metrics.reloads.WithLabelValues(door, "failed") // seen from the first time on
+	metrics.reloads.WithLabelValues(listener, "failed") // seen from the first time on
 	if files.CertFile != "" {
-		metrics.watch(door, s.NotAfter)
+		metrics.watch(listener, s.NotAfter)
 	}
 	return s, nil
 }
@@ -229,7 +229,7 @@ func (s *Store) Twin() *tls.Config {
 		VerifyConnection: func(state tls.ConnectionState) error {
 			own := s.value.Get().certificate
 			if len(state.PeerCertificates) == 0 || own == nil || !state.PeerCertificates[0].Equal(own.Leaf) {
-				return errors.New("tlsconf: the other side shows another certificate")
+				return errors.New("mtls: the other side shows another certificate")
 			}
 			return nil
 		},
@@ -259,7 +259,7 @@ func (s *Store) client() *tls.Config {
 // verify accepts a connection whose other side is who it has to be.
 func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKeyUsage) error {
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("tlsconf: the other side shows no certificate")
+		return errors.New("mtls: the other side shows no certificate")
 	}
 	leaf, between := state.PeerCertificates[0], x509.NewCertPool()
 	for _, c := range state.PeerCertificates[1:] {
@@ -269,10 +269,10 @@ func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKey
 		Roots: s.value.Get().roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	if err != nil {
-		return fmt.Errorf("tlsconf: the certificate of the other side: %w", err)
+		return fmt.Errorf("mtls: the certificate of the other side: %w", err)
 	}
 	if !isFor(leaf, name) {
-		return fmt.Errorf("tlsconf: the certificate of the other side is for %s, not for %s", names(leaf), name)
+		return fmt.Errorf("mtls: the certificate of the other side is for %s, not for %s", names(leaf), name)
 	}
 	return nil
 }
