@@ -9,9 +9,11 @@ SEED     ?=     # make sim: the seed to begin with, to replay a failure
 FUZZTIME ?= 30s # make fuzz: for each target
 SPEC     ?= quick
 
-# The tools are pinned in modules of their own, so that the router's go.mod lists only what the router needs.
-golangci := $(GO) tool -modfile=tools/go.mod golangci-lint
-buf      := $(GO) tool -modfile=tools/buf.mod buf
+# Benchmark, fault driver and end-to-end tests are modules of their own (go.work joins them), so that the router's go.mod lists only what the router
+# needs. For the same reason the tools are pinned in tools/*.mod, which Go does not read in a workspace.
+modules  := ./... ./bench/... ./chaos/... ./e2e/...
+golangci  = $(shell GOWORK=off $(GO) tool -n -modfile=tools/go.mod golangci-lint)
+buf      := GOWORK=off $(GO) tool -modfile=tools/buf.mod buf
 
 .PHONY: help
 help: ## Show this help
@@ -20,7 +22,7 @@ help: ## Show this help
 .PHONY: generate
 generate: ## Write the code that comes from the .proto files, and the alerts and dashboards
 	$(buf) generate
-	$(GO) generate ./...
+	$(GO) generate $(modules)
 	deploy/mixin/render.sh
 
 .PHONY: checkgenerate
@@ -29,8 +31,8 @@ checkgenerate: ## Fail if the generated code is not up to date
 
 .PHONY: lint
 lint: ## go vet, golangci-lint, buf lint, and no breaking change of the protos
-	$(GO) vet ./...
-	$(golangci) run ./...
+	$(GO) vet $(modules)
+	$(golangci) run $(modules)
 	$(buf) lint
 	$(buf) format --diff --exit-code
 	tools/breaking.sh
@@ -45,15 +47,15 @@ unoptimised := -gcflags='all=-N -l'
 
 .PHONY: build
 build: ## Build everything for this system, macOS and Windows
-	$(GO) build ./...
-	GOOS=darwin $(GO) build $(unoptimised) ./...
-	GOOS=windows $(GO) build $(unoptimised) ./...
+	$(GO) build $(modules)
+	GOOS=darwin $(GO) build $(unoptimised) $(modules)
+	GOOS=windows $(GO) build $(unoptimised) $(modules)
 
 # The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do
 # packages without a goroutine (archtest holds them to that) whose tests compute for long: they have nothing to race with.
-e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
+e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
 pure_packages = ./internal/ownership ./internal/testing/sim
-unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/testing/sim$$')
+unit_packages = $(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/testing/sim$$')
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
@@ -106,7 +108,7 @@ fuzz: ## Fuzz every target, on one core each (FUZZTIME= for each)
 
 .PHONY: gosec
 gosec: ## What gosec finds alone; make lint has it too
-	$(golangci) run --enable-only gosec ./...
+	$(golangci) run --enable-only gosec $(modules)
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the router calls, where the database can be reached
@@ -114,7 +116,7 @@ vuln: ## Known vulnerabilities in what the router calls, where the database can 
 
 .PHONY: outdated
 outdated: ## Newer versions of the tools in tools/*.mod, which Dependabot does not read
-	@for mod in tools/*.mod; do $(GO) list -modfile=$$mod -m -u -f '{{if .Update}}{{.Path}} {{.Version}} -> {{.Update.Version}}{{end}}' \
+	@for mod in tools/*.mod; do export GOWORK=off; $(GO) list -modfile=$$mod -m -u -f '{{if .Update}}{{.Path}} {{.Version}} -> {{.Update.Version}}{{end}}' \
 		$$($(GO) list -modfile=$$mod -f '{{.Module.Path}}' tool) </dev/null || exit 1; done
 
 .PHONY: sbom

@@ -16,10 +16,10 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/chaos/fencedsink"
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/devtools/fencedsink"
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/chaos/fencedsink"
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/devtools/fencedsink"
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 

@@ -18,7 +18,7 @@ cores=$(getconf _NPROCESSORS_ONLN)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 export fuzztime tmp
-cache=$("${GO:-go}" env GOCACHE)/fuzz/$("${GO:-go}" list -m)
+cache=$("${GO:-go}" env GOCACHE)/fuzz/$(GOWORK=off "${GO:-go}" list -m)
 export cache
 
 grep -r --include='*_test.go' '^func Fuzz' . |

@@ -19,13 +19,11 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/devtools/procgroup"
+	"github.com/ringfence/router/internal/telemetry/otlptest"
 )
 
 // spans is a collector of OTLP over HTTP: the spans of each trace, by the id of the span.
@@ -39,32 +37,18 @@ type span struct{ name, process, parent string }
 
 func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	var request collectorv1.ExportTraceServiceRequest
+	var all []otlptest.Span
 	if err == nil {
-		err = proto.Unmarshal(body, &request)
+		all, err = otlptest.Decode(body)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	for _, resource := range request.GetResourceSpans() {
-		process := ""
-		for _, a := range resource.GetResource().GetAttributes() {
-			if a.GetKey() == "service.instance.id" {
-				process = a.GetValue().GetStringValue()
-			}
-		}
-		for _, scope := range resource.GetScopeSpans() {
-			for _, one := range scope.GetSpans() {
-				s.add(process, one)
-			}
-		}
+	for _, one := range all {
+		name, _, _ := strings.Cut(one.Name, " ")
+		s.put(one.Trace, one.ID, span{name, one.Instance, one.Parent})
 	}
-}
-
-func (s *spans) add(process string, one *tracev1.Span) {
-	name, _, _ := strings.Cut(one.GetName(), " ")
-	s.put(fmt.Sprintf("%x", one.GetTraceId()), fmt.Sprintf("%x", one.GetSpanId()), span{name, process, fmt.Sprintf("%x", one.GetParentSpanId())})
 }
 
 func (s *spans) put(trace, id string, one span) {

@@ -61,6 +61,25 @@ func TestPlantedLibrary(t *testing.T) {
 	)
 }
 
+func TestPlantedRequirement(t *testing.T) {
+	tr := plant(t, map[string]string{
+		"go.mod":        "module x\n\nrequire (\n\texample.com/a/v2 v2.0.0\n\texample.com/b v1.0.0\n\texample.com/c v1.0.0\n\texample.com/d v1.0.0 // indirect\n\texample.com/e v1.0.0\n)\n",
+		"go.work":       "use (\n\t.\n\t./lab\n)\n",
+		"a/a.go":        "package a\nimport _ \"example.com/a/v2/sub\"\n",
+		"a/a_test.go":   "package a\nimport _ \"example.com/b\"\nimport _ \"example.com/e\"\n",
+		"lab/go.mod":    "module x/lab\n",
+		"lab/lab.go":    "package lab\nimport _ \"example.com/c\"\n",
+		"tools/go.mod":  "module tools\n",
+		"tools/tool.go": "package tools\nimport _ \"example.com/b\"\n",
+		"Makefile":      "modules := ./... ./lab/...\n",
+	})
+	want(t, tr.unneeded([]string{"example.com/e"}),
+		"go.mod: nothing but tests, or another module, needs example.com/b",
+		"go.mod: nothing but tests, or another module, needs example.com/c",
+	)
+	want(t, tr.unnamedModules(), ".github/dependabot.yml does not name the module lab", "open .github/dependabot.yml: file does not exist")
+}
+
 func TestPlantedLink(t *testing.T) {
 	tr := plant(t, map[string]string{
 		"client/client.go":      "package client\nimport _ \"github.com/ringfence/router/internal/a\"\n",

@@ -71,11 +71,12 @@ var arrows = map[string]arrow{
 		"joins the Config structs of all packages, and uses nothing else of them",
 	},
 	"internal/telemetry":            {[]string{"internal/base/clock"}, "knows how to show, not what"},
+	"internal/telemetry/otlptest":   {nil, "reads what a test receives, and knows the protocol alone"},
 	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows what members say"},
 	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/base/stages":          {nil, "a stage is a function"},
 	"internal/devtools/journal":     {[]string{"internal/base/clock", "internal/base/event"}, "a witness must not know the accused"},
-	"internal/devtools/fencedsink":  {nil, "recipes for users' databases: a key and a number are all that they get of the router"},
+	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get of the router"},
 
 	"client": {
 		[]string{"client/internal", "internal/wire/appwire", "internal/base/clock", "internal/base/event", "internal/ownership/inbox", "proto"},
@@ -106,7 +107,7 @@ var arrows = map[string]arrow{
 		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
 	},
 	"bench":                     {anything, "drives the whole house from outside"},
-	"chaos":                     {anything, "drives the whole house from outside"},
+	"chaos":                     {append([]string{"chaos"}, anything...), "drives the whole house from outside"},
 	"e2e":                       {anything, "drives the whole house from outside"},
 	"internal/testing/archtest": {nil, "reads files"},
 }
@@ -129,12 +130,12 @@ var libraries = []only{
 	},
 	{
 		"github.com/jackc/pgx",
-		[]string{"internal/devtools/fencedsink"},
+		[]string{"chaos/fencedsink"},
 		"databases are the business of applications, under test or not; the router must not hold one",
 	},
 	{
 		"github.com/redis/go-redis",
-		[]string{"internal/devtools/fencedsink", "bench"},
+		[]string{"chaos/fencedsink", "bench"},
 		"the same; and the benchmark has Redis as the lock of one of the other ways",
 	},
 	{
@@ -230,3 +231,13 @@ var notInTheSDK = []string{
 }
 
 func TestSDKLinksNoServer(t *testing.T) { none(t, repository(t).linked("client", notInTheSDK)) }
+
+// testOnly are the requirements of go.mod that only tests need.
+var testOnly = []string{"pgregory.net/rapid", "go.uber.org/goleak", "github.com/cockroachdb/datadriven"}
+
+// TestRequirements: who requires the router's module gets what the router needs, and the tools of
+// its tests, but nothing of the benchmark, the fault driver and the end-to-end tests.
+func TestRequirements(t *testing.T) { none(t, repository(t).unneeded(testOnly)) }
+
+// TestModules: lint and tests name every module.
+func TestModules(t *testing.T) { none(t, repository(t).unnamedModules()) }

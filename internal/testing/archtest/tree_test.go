@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/build/constraint"
@@ -19,8 +20,9 @@ import (
 
 const module = "github.com/ringfence/router"
 
-// tree is all Go files of the module, parsed whatever their build constraints.
+// tree holds all Go files of the modules in go.work, parsed whatever their build constraints.
 type tree struct {
+	root  fs.FS
 	fset  *token.FileSet
 	files []file
 }
@@ -46,7 +48,7 @@ func repository(t *testing.T) tree {
 }
 
 func parse(root fs.FS) (tree, error) {
-	tr := tree{fset: token.NewFileSet()}
+	tr := tree{root: root, fset: token.NewFileSet()}
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -74,7 +76,7 @@ func parse(root fs.FS) (tree, error) {
 	return tr, err
 }
 
-// foreign reports whether a folder does not belong to this module's packages.
+// foreign reports whether a folder belongs to no module of go.work.
 func foreign(root fs.FS, dir string) bool {
 	if dir == "." {
 		return false
@@ -82,8 +84,11 @@ func foreign(root fs.FS, dir string) bool {
 	if base := path.Base(dir); base == "testdata" || base[0] == '.' || base[0] == '_' {
 		return true
 	}
-	_, err := fs.Stat(root, path.Join(dir, "go.mod"))
-	return err == nil
+	if _, err := fs.Stat(root, path.Join(dir, "go.mod")); err != nil {
+		return false
+	}
+	work, _ := fs.ReadFile(root, "go.work") // without one, the root is the only module
+	return !bytes.Contains(work, []byte("\t./"+dir+"\n"))
 }
 
 // packages returns the files of each folder.
@@ -151,6 +156,77 @@ func (tr tree) linked(dir string, unwanted []string) (violations []string) {
 			}
 		}
 	}
+	return violations
+}
+
+// unneeded finds direct requirements of the root's go.mod that no package of the root module imports, tests and
+// pulsartest, which is for tests, excepted.
+func (tr tree) unneeded(allowed []string) (violations []string) {
+	text, err := fs.ReadFile(tr.root, "go.mod")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	needed := map[string]bool{}
+	for _, f := range tr.files {
+		if f.test || tr.moduleOf(f.dir) != "." {
+			continue
+		}
+		for _, name := range f.imports {
+			for ; name != "."; name = path.Dir(name) {
+				needed[name] = true
+			}
+		}
+	}
+	found := false
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) != 2 || !strings.HasPrefix(line, "\t") {
+			continue
+		}
+		found = true
+		if !needed[fields[0]] && !slices.Contains(allowed, fields[0]) {
+			violations = append(violations, "go.mod: nothing but tests, or another module, needs "+fields[0])
+		}
+	}
+	if !found {
+		violations = append(violations, "go.mod: no requirement found")
+	}
+	return violations
+}
+
+// moduleOf returns the folder of the module that dir belongs to.
+func (tr tree) moduleOf(dir string) string {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if _, err := fs.Stat(tr.root, path.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	return dir
+}
+
+// unnamedModules finds modules with packages of ours that a file does not name which has to name all.
+func (tr tree) unnamedModules() (violations []string) {
+	modules := map[string]bool{}
+	for _, f := range tr.files {
+		if m := tr.moduleOf(f.dir); m != "." {
+			modules[m] = true
+		}
+	}
+	if len(modules) == 0 {
+		return []string{"no module but the root found"}
+	}
+	for name, form := range map[string]string{"go.work": "\t./%s\n", "Makefile": " ./%s/...", ".github/dependabot.yml": " /%s"} {
+		text, err := fs.ReadFile(tr.root, name)
+		if err != nil {
+			violations = append(violations, err.Error())
+		}
+		for _, m := range slices.Sorted(maps.Keys(modules)) {
+			if !strings.Contains(string(text), fmt.Sprintf(form, m)) {
+				violations = append(violations, fmt.Sprintf("%s does not name the module %s", name, m))
+			}
+		}
+	}
+	slices.Sort(violations)
 	return violations
 }
 
