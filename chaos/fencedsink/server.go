@@ -48,7 +48,7 @@ func StartPostgres(ctx context.Context, dir string) (*Server, error) {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	init := exec.CommandContext(ctx, initdb, "--pgdata", data, "--username", "sink", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C") //nolint:gosec // a Postgres for tests
+	init := exec.CommandContext(ctx, initdb, "--pgdata", data, "--username", "sink", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
 	init.SysProcAttr, init.Dir = attributes, dir
 	if out, err := init.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("sink: initdb: %w: %s", err, out)
@@ -134,7 +134,7 @@ func (s *Server) start(dir string, attributes *syscall.SysProcAttr, binary strin
 	}
 	defer func() { _ = log.Close() }()    // the server has its own
 	attributes.Setpgid = true             // a Ctrl-C at the terminal is for us
-	s.cmd = exec.Command(binary, args...) //nolint:noctx,gosec // a server for tests; it ends by Stop
+	s.cmd = exec.Command(binary, args...) //nolint:noctx // a server for tests; it ends by Stop
 	s.cmd.SysProcAttr, s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = attributes, dir, log, log
 	if err := s.cmd.Start(); err != nil {
 		return fmt.Errorf("sink: %w", err)
