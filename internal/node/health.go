@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -147,13 +148,13 @@ func (n *Node) checkDriver() error {
 
 // pulse is a machine that knows when it is due, so that others see that nobody steps it.
 type pulse struct {
-	machine
+	driver.Machine
 	due atomic.Int64 // clock.Instant of the next step at the latest; 0: not stepped yet
 }
 
 // Step implements machine.
 func (p *pulse) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := p.machine.Step(now, in)
+	effects := p.Machine.Step(now, in)
 	p.due.Store(int64(p.Next()))
 	return effects
 }

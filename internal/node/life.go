@@ -16,6 +16,7 @@ import (
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/ring"
 )
 
@@ -26,10 +27,10 @@ type life struct {
 	inc     ownership.Incarnation
 	key     ed25519.PrivateKey // of this incarnation alone, and never kept
 	gossip  *membership.Gossip
-	driver  *driver
+	driver  *driverLoop
 	pulse   pulse                     // of driver
 	shown   *shown                    // what it drives; nil with Mode Gossip
-	decides machine                   // beneath both
+	decides driver.Machine            // beneath both
 	others  hearsay                   // who decides, with Mode Gossip
 	named   atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
 
@@ -142,14 +143,14 @@ func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error)
 }
 
 // drive makes the driver of the machine that decides for this incarnation.
-func (l *life) drive(decides machine, log controlLog) {
+func (l *life) drive(decides driver.Machine, log driver.ControlLog) {
 	l.decides = decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.shown = newShown(m)
-		decides = &naming{machine: l.shown, state: m.State, publish: l.setNamed}
+		decides = &naming{Machine: l.shown, state: m.State, publish: l.setNamed}
 	}
-	l.pulse.machine = decides
-	l.driver = newDriver(&l.pulse, log, l, l.node.noted, l.node.reach.changes)
+	l.pulse.Machine = decides
+	l.driver = newDriverLoop(&l.pulse, log, l, l.node.noted, l.node.reach.changes)
 }
 
 // read takes what the control log answers. A record of our own proves that it can be

@@ -4,6 +4,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 )
 
 // directory is the incarnations that the control log names, living or not. It is never
@@ -13,7 +14,7 @@ type directory map[ownership.Incarnation]ownership.Node
 // naming is a machine that publishes whom the control log names, each time that this
 // changes. What gossip says about others is nothing to dial by.
 type naming struct {
-	machine
+	driver.Machine
 
 	state   func() *ownership.State
 	publish func(directory) // does not block
@@ -31,7 +32,7 @@ type census struct {
 
 // Step implements machine.
 func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := n.machine.Step(now, in)
+	effects := n.Machine.Step(now, in)
 	state := n.state()
 	if state == nil || len(state.Nodes) == 0 {
 		return effects

@@ -7,10 +7,11 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 )
 
 // still is a machine that does nothing.
-type still struct{ machine }
+type still struct{ driver.Machine }
 
 func (still) Step(clock.Instant, ownership.Input) []ownership.Effect { return nil }
 
@@ -19,7 +20,7 @@ func TestNamingPublishesChanges(t *testing.T) {
 	a, b := ownership.Incarnation{1}, ownership.Incarnation{2}
 	var state *ownership.State
 	var published []directory
-	n := &naming{machine: still{}, state: func() *ownership.State { return state }, publish: func(d directory) { published = append(published, d) }}
+	n := &naming{Machine: still{}, state: func() *ownership.State { return state }, publish: func(d directory) { published = append(published, d) }}
 	step := func(want int) {
 		t.Helper()
 		n.Step(1, ownership.Tick{})

@@ -46,7 +46,8 @@ var arrows = map[string]arrow{
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/wire/appwire", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 
-	"internal/ownership/inbox": {[]string{"internal/base/event", "internal/base/clock", "internal/base/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
+	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out, for whoever performs them"},
+	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock", "internal/base/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/wire/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
@@ -156,6 +157,7 @@ var pureFiles = []pure{
 	{dir: "internal/controllog/claim", files: []string{"fold.go", "codec.go", "resource.go"}},
 	{dir: "internal/mailbox/admission", files: []string{"*.go"}},
 	{dir: "internal/ownership/inbox", files: []string{"*.go"}},
+	{dir: "internal/ownership/driver", files: []string{"*.go"}},
 	{dir: "internal/app", files: []string{"desk.go", "slots.go", "ward.go"}},
 	{dir: "internal/node", files: []string{"gossip.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go", "proof.go"}},

@@ -127,7 +127,7 @@ func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 		if c.Gate != ownership.Open {
 			continue
 		}
-		if u := m.lease.Until; u != 0 && m.stepAt.Before(u) && !m.clock().Before(u) {
+		if u := m.lease.Until; u != 0 && m.steps.At().Before(u) && !m.clock().Before(u) {
 			w.count("opened_past_lease") // the process stood still in mid-step: the gate lets nothing through
 			continue
 		}
@@ -390,13 +390,14 @@ func (w *world) checkStep(m *member, in ownership.Input) {
 
 // checkTokens: an open gate has the token of the present tenure.
 func (w *world) checkTokens(m *member, s *ownership.State) {
-	for _, e := range m.effects {
+	pending, _ := m.steps.Pending()
+	for _, e := range pending {
 		if _, ok := e.(ownership.SetGates); ok {
 			return // not performed yet
 		}
 	}
 	for p := range m.gates {
-		if c := m.gates[p]; c.Gate == ownership.Open && m.ended == nil && len(m.effects) == 0 && c.Token != s.Token(c.Partition) {
+		if c := m.gates[p]; c.Gate == ownership.Open && m.ended == nil && len(pending) == 0 && c.Token != s.Token(c.Partition) {
 			w.fail("%s dispatches for partition %d with the token %v, and its tenure has %v", m, p, c.Token, s.Token(c.Partition))
 		}
 	}
@@ -410,8 +411,9 @@ func (w *world) worthDigesting(r ownership.RecordRead) bool {
 }
 
 func (w *world) checkState(m *member, s *ownership.State) {
-	at := m.machine.Status(m.stepAt).Applied
-	if m.feed.topic != w.log.topic || at.IsZero() || slices.ContainsFunc(m.effects, isEnd) {
+	at := m.machine.Status(m.steps.At()).Applied
+	pending, _ := m.steps.Pending()
+	if m.feed.topic != w.log.topic || at.IsZero() || slices.ContainsFunc(pending, isEnd) {
 		return // who learns from a Snap that it was replaced applies nothing of what came later
 	}
 	if !at.Before(w.log.next) {
@@ -477,7 +479,7 @@ func (w *world) graceOpen() time.Duration {
 // checkProgress: a gate that nothing holds back is open, and none waits for longer
 // than the protocol says while its owner is FRESH.
 func (w *world) checkProgress(m *member, s *ownership.State) {
-	now := m.stepAt
+	now := m.steps.At()
 	mayOpen := now.Before(m.machine.Status(now).Lease) && !m.machine.Stopped()
 	for p := range partitionsOf(w) {
 		wait := &m.waits[p]

@@ -18,6 +18,7 @@ import (
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
@@ -44,15 +45,10 @@ type member struct {
 	inc      ownership.Incarnation
 	life     int // counts incarnations
 	machine  *ownership.Machine
-	inputs   []ownership.Input
-	effects  []ownership.Effect
-	stepAt   clock.Instant // of the Step whose effects are performed
+	steps    *driver.Driver
 	restAt   clock.Instant // when the driver came to rest
 	busy     bool
 	paused   bool // between two effects
-	revoked  uint64
-	told     []ring.Partition // by Revokes whose answer is due
-	answer   bool
 	idle     []ring.Partition
 	idleSoon bool
 	tick     int
@@ -214,7 +210,7 @@ func (m *member) begin() {
 	m.cfg = cfg
 	m.life++
 	m.machine = ownership.New(cfg)
-	m.inputs, m.effects, m.ended, m.revoked, m.answer, m.told, m.idle = nil, nil, nil, 0, false, nil, nil
+	m.steps, m.ended, m.idle = driver.New(m.machine, effects{m}), nil, nil
 	m.busy, m.paused, m.telling = false, false, false
 	m.gates = make([]ownership.GateChange, w.p.partitions)
 	for p := range m.gates {
@@ -249,42 +245,34 @@ func (m *member) deliver(in ownership.Input) {
 	if m.machine == nil || m.ended != nil {
 		return
 	}
-	m.inputs = append(m.inputs, in)
+	m.steps.Put(in)
 	if !m.busy {
 		m.drive()
 	}
 }
 
-// drive performs effects and takes inputs until there are none, as the driver of
-// internal/node does. Between two effects the goroutine may have to wait, while the
-// rest of the process goes on.
+// drive advances the driver that production has until it rests. Between two effects the
+// goroutine may have to wait, while the rest of the process goes on.
 func (m *member) drive() {
 	m.busy = true
 	defer func() { m.busy = m.paused }()
 	for m.ended == nil && m.w.failure == "" {
-		switch {
-		case len(m.effects) > 0:
-			e := m.effects[0]
-			m.effects = m.effects[1:]
-			m.perform(e)
+		now := m.clock()
+		if planted.On(planted.HeardBeforeRead) {
+			now = m.restAt
+		}
+		switch m.steps.Advance(now) {
+		case driver.Performed:
+			if end := m.steps.End(); end != nil {
+				m.end(end)
+			}
 			if m.w.chance(m.w.p.preempt) {
 				m.preempt()
 				return
 			}
-		case m.answer:
-			m.answer = false
-			told := m.told
-			m.told = nil
-			m.step(m.stepAt, m.rest(told))
-		case len(m.inputs) > 0:
-			in := m.inputs[0]
-			m.inputs = m.inputs[1:]
-			now := m.clock()
-			if planted.On(planted.HeardBeforeRead) {
-				now = m.restAt
-			}
-			m.step(now, in)
-		default:
+		case driver.Stepped:
+			m.w.checkStep(m, m.steps.Taken())
+		case driver.AtRest, driver.Ended:
 			m.restAt = m.clock()
 			m.handOver()
 			m.arm()
@@ -338,58 +326,85 @@ func (m *member) arm() {
 	})
 }
 
-func (m *member) step(now clock.Instant, in ownership.Input) {
-	m.stepAt = now
-	m.effects = m.machine.Step(now, in)
-	m.w.checkStep(m, in)
+// effects performs what the machine of a member decides, and judges it.
+type effects struct{ *member }
+
+// OpenReader implements driver.Host.
+func (m effects) OpenReader(e ownership.OpenReader) { m.w.log.openReader(m.member, e) }
+
+// CheckContiguity implements driver.Host.
+func (m effects) CheckContiguity(e ownership.CheckContiguity) { m.w.log.check(m.member, e) }
+
+// Append implements driver.Host.
+func (m effects) Append(e ownership.Append) {
+	m.w.checkAppend(m.member, e.Record)
+	m.w.log.append(m.member, e.Record)
 }
 
-func (m *member) perform(e ownership.Effect) {
+// MoveAnchor implements driver.Host.
+func (m effects) MoveAnchor(e ownership.MoveAnchor) { m.w.log.moveAnchor(e.To) }
+
+// ReadFirst implements driver.Host.
+func (m effects) ReadFirst(e ownership.ReadFirst) { m.w.log.readFirst(m.member, e) }
+
+// SetGates implements driver.Host.
+func (m effects) SetGates(changes []ownership.GateChange) {
+	m.w.checkGates(m.member, changes)
+	for _, c := range changes {
+		m.gates[c.Partition] = c
+		m.w.tracef("%s: gate of %d is %v, token %v, withheld %x", m.member, c.Partition, c.Gate, c.Token, c.Withheld)
+	}
+	m.pipeline.SetGates(changes)
+}
+
+// Revoke implements driver.Host.
+func (m effects) Revoke(e ownership.Revoke) {
+	m.w.tracef("%s: revoke %x, final %t", m.member, []uint64(e.Partitions), e.Final)
+	m.pipeline.Revoke(e)
+	m.look()
+}
+
+// Force implements driver.Host.
+func (m effects) Force(e ownership.ForceDrain) {
+	m.w.count("forced")
+	m.w.tracef("%s: force %x", m.member, []uint64(e.Partitions))
+	m.pipeline.Force(e)
+	m.look()
+}
+
+// Rest implements driver.Host.
+func (m effects) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
+	return m.pipeline.Rest(partitions)
+}
+
+// HandOverLate implements driver.Host.
+func (m effects) HandOverLate() { m.pipeline.HandOverLate() }
+
+// SetLease implements driver.Host.
+func (m effects) SetLease(lease ownership.Lease) {
+	m.w.checkLease(m.member, lease)
+	m.lease = lease
+	if lease.Until != 0 {
+		m.w.checkGroup(m.member, lease)
+	}
+	m.pipeline.SetLease(lease)
+}
+
+// SetTable implements driver.Host.
+func (m effects) SetTable(t *ownership.Table) {
+	m.setPeers(t)
+	m.pipeline.SetTable(t)
+	m.pipeline.LearnEnds(m.pipeline.NewestAsk(), nil, false) // this broker cannot be asked
+	m.consumeLater()
+}
+
+// Note implements driver.Host.
+func (m effects) Note(n ownership.Note) { m.w.noted(m.member, n) }
+
+// end does what the process around a machine does when it has ended.
+func (m *member) end(e ownership.Effect) {
 	w := m.w
 	switch e := e.(type) {
-	case ownership.OpenReader:
-		w.log.openReader(m, e)
-	case ownership.CheckContiguity:
-		w.log.check(m, e)
-	case ownership.Append:
-		w.checkAppend(m, e.Record)
-		w.log.append(m, e.Record)
-	case ownership.MoveAnchor:
-		w.log.moveAnchor(e.To)
-	case ownership.ReadFirst:
-		w.log.readFirst(m, e)
-	case ownership.SetGates:
-		w.checkGates(m, e.Gates)
-		for _, c := range e.Gates {
-			m.gates[c.Partition] = c
-			w.tracef("%s: gate of %d is %v, token %v, withheld %x", m, c.Partition, c.Gate, c.Token, c.Withheld)
-		}
-		m.pipeline.SetGates(e.Gates)
-	case ownership.Revoke:
-		w.tracef("%s: revoke %x, final %t", m, []uint64(e.Partitions), e.Final)
-		m.pipeline.Revoke(e)
-		m.revoked, m.answer = e.Seq, true
-		m.told = slices.AppendSeq(m.told, e.Partitions.All())
-		m.look()
-	case ownership.ForceDrain:
-		w.count("forced")
-		w.tracef("%s: force %x", m, []uint64(e.Partitions))
-		m.pipeline.Force(e)
-		m.look()
-	case ownership.SetLease:
-		w.checkLease(m, e.Lease)
-		m.lease = e.Lease
-		if e.Lease.Until != 0 {
-			w.checkGroup(m, e.Lease)
-		}
-		m.pipeline.SetLease(e.Lease)
-	case ownership.PublishTable:
-		m.setPeers(e.Table)
-		m.pipeline.SetTable(e.Table)
-		m.pipeline.LearnEnds(m.pipeline.NewestAsk(), nil, false) // this broker cannot be asked
-		m.consumeLater()
-	case ownership.Note:
-		w.noted(m, e)
 	case ownership.Lost:
 		w.count("lost")
 		w.tracef("%s: LOST, %s", m, e.Reason)
@@ -410,14 +425,9 @@ func (m *member) perform(e ownership.Effect) {
 		m.leftAt = w.now
 		m.consumeLater()
 		m.finishDrain()
+	default:
+		w.fail("%s: ended by %T", m, e)
 	}
-}
-
-// rest tells the machine what still runs.
-func (m *member) rest(partitions []ring.Partition) ownership.Input {
-	idle, busy := m.pipeline.Rest(ownership.SetOf(partitions...))
-	m.pipeline.HandOverLate()
-	return ownership.Drained{Seq: m.revoked, Partitions: idle, Busy: busy}
 }
 
 // deliveriesEnded is told by the mailboxes where to look for nothing running.
@@ -434,11 +444,11 @@ func (m *member) deliveriesEnded(partitions []ring.Partition) {
 		if m.machine == nil || m.ended != nil {
 			return
 		}
-		if m.busy || len(m.inputs) > 0 { // production asks when the driver is at rest
+		if _, inputs := m.steps.Pending(); m.busy || inputs { // production asks when the driver is at rest
 			m.deliveriesEnded(asked)
 			return
 		}
-		m.deliver(m.rest(asked))
+		m.deliver(m.steps.Rest(asked))
 	})
 }
 
