@@ -298,7 +298,7 @@ func TestRedisUpgrade(t *testing.T) {
 
 // TestDocsShowTheRecipes: what users copy is what is tested here.
 func TestDocsShowTheRecipes(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/sinks.md")
+	page, err := os.ReadFile("../../docs/sinks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
