@@ -46,16 +46,16 @@ format: ## Format the Go code and the protos as lint wants them
 unoptimised := -gcflags='all=-N -l'
 
 .PHONY: build
-build: ## Build everything for this system, macOS and Windows
+build: ## Build everything for this system; the router and the SDK for macOS and Windows, too
 	$(GO) build $(modules)
-	GOOS=darwin $(GO) build $(unoptimised) $(modules)
-	GOOS=windows $(GO) build $(unoptimised) $(modules)
+	GOOS=darwin $(GO) build $(unoptimised) ./cmd/router ./client/...
+	GOOS=windows $(GO) build $(unoptimised) ./cmd/router ./client/...
 
-# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do
-# packages without a goroutine (archtest holds them to that) whose tests compute for long: they have nothing to race with.
+# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do packages
+# without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.
 e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
-pure_packages = ./internal/ownership ./internal/testing/sim
-unit_packages = $(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/testing/sim$$')
+pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/testing/...
+unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
@@ -64,13 +64,13 @@ test: ## All tests, on a real Pulsar that it sets up by itself
 # Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -shuffle=on -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
-	$(GO) test -shuffle=on -timeout=15m $(ARGS) $(pure_packages)
+	$(GO) test -race -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
+	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect
 test-reconnect:
-	$(GO) test -shuffle=on -timeout=5m $(ARGS) ./internal/controllog
+	$(GO) test -timeout=5m $(ARGS) ./internal/controllog
 
 .PHONY: e2e
 e2e: ## The end-to-end tests alone, on a real Pulsar
@@ -78,7 +78,11 @@ e2e: ## The end-to-end tests alone, on a real Pulsar
 
 .PHONY: test-e2e
 test-e2e: # with PULSAR_URL set
-	$(if $(strip $(e2e_packages)),$(GO) test -shuffle=on -timeout=15m $(ARGS) $(e2e_packages))
+	$(if $(strip $(e2e_packages)),$(GO) test -timeout=15m $(ARGS) $(e2e_packages))
+
+.PHONY: test-shuffled
+test-shuffled: # the order of tests must not matter
+	$(MAKE) --no-print-directory test ARGS="-shuffle=on -count=1 $(ARGS)"
 
 .PHONY: settle-long
 settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained
@@ -140,6 +144,10 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	$(GO) run ./chaos --faults 20 $(ARGS)
 
+.PHONY: chaos-stubborn
+chaos-stubborn: # applications that ignore their deadline: the sinks must refuse
+	$(GO) run ./chaos --faults 8 --kinds kill,power,pause,cut,halfcut,leave,crash_worker --app-stubborn $(ARGS)
+
 .PHONY: chaos-long
 chaos-long: ## Three hundred of them
 	$(GO) run ./chaos --faults 300 --rate 4000 $(ARGS)
@@ -187,7 +195,7 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln release-snapshot spec sim settle-long chaos-long attack-long deploy-nightly
+	tools/timed.sh vuln release-snapshot test-shuffled spec sim settle-long chaos-stubborn chaos-long attack-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests
