@@ -67,7 +67,7 @@ type record struct {
 	journals    bool
 	latencies   bool
 	latencyFrom int         // number of the first event that counts
-	diary       *plan       // nil: none
+	timeline    *plan       // nil: none
 	disturbance disturbance // in the disturbed half
 }
 
@@ -75,8 +75,8 @@ type record struct {
 func (rec record) arguments(path string) []string {
 	number, d := strconv.Itoa, rec.disturbance
 	return []string{
-		"--diary", path, "--plan-from", number(rec.diary.from), "--plan-half", number(rec.diary.half), "--plan-to", number(rec.diary.to),
-		"--plan-rate", number(rec.diary.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
+		"--diary", path, "--plan-from", number(rec.timeline.from), "--plan-half", number(rec.timeline.half), "--plan-to", number(rec.timeline.to),
+		"--plan-rate", number(rec.timeline.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.latencies", i))
 		app = append(app, "--latencies", latencyPath, "--latency-from", strconv.Itoa(rec.latencyFrom))
 	}
-	if rec.diary != nil {
+	if rec.timeline != nil {
 		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.diary", i))
 		app = append(app, rec.arguments(latencyPath)...)
 	}

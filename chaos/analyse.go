@@ -319,8 +319,8 @@ func (a *analyst) finish() {
 			first, token = min(first, b.start), min(token, b.token)
 		}
 		var open clock.Instant // when the last heir began to work
-		if heirs := a.begun[token]; len(heirs) > 0 {
-			open = heirs[len(heirs)-1].at
+		if nextOwners := a.begun[token]; len(nextOwners) > 0 {
+			open = nextOwners[len(nextOwners)-1].at
 		}
 		for _, b := range a.backs[i] {
 			switch class := classOf(o.Fault); {

@@ -235,7 +235,7 @@ func TestSpread(t *testing.T) {
 func fine() *result {
 	return &result{
 		Faults: map[kind]int{kindKill: 2}, Events: 100, Handled: 100, Moves: 10, SinkWrites: 50, StaleRefused: 1,
-		TakeoverMS: map[string]spread{}, Newcomers: []newcomer{{Setting: "key.from", Code: refusedCode, Named: true}},
+		TakeoverMS: map[string]spread{}, Joinings: []joining{{Setting: "key.from", Code: refusedCode, Named: true}},
 	}
 }
 
@@ -261,9 +261,9 @@ func TestJudge(t *testing.T) {
 		"no writes":                     {plain, func(r *result) { r.SinkWrites = 0 }, "proves less"},
 		"stubborn, but nothing refused": {stubborn, func(r *result) { r.StaleRefused = 0 }, "proves nothing about the sinks"},
 		"stubborn, but no worker tried": {stubborn, func(r *result) { r.Faults = map[kind]int{kindKill: 1, kindCrashWorker: 1} }, "within a member"},
-		"a newcomer that stays":         {plain, func(r *result) { r.Newcomers[0].Code = -1 }, "one group"},
-		"a newcomer that does not say":  {plain, func(r *result) { r.Newcomers[0].Named = false }, "one group"},
-		"a newcomer that disturbs":      {plain, func(r *result) { r.Newcomers[0].Lost = 1 }, "one group"},
+		"a newcomer that stays":         {plain, func(r *result) { r.Joinings[0].Code = -1 }, "one group"},
+		"a newcomer that does not say":  {plain, func(r *result) { r.Joinings[0].Named = false }, "one group"},
+		"a newcomer that disturbs":      {plain, func(r *result) { r.Joinings[0].Lost = 1 }, "one group"},
 		"a control run that overlaps":   {control, overlapping, ""},
 		"a control run that does not":   {control, func(*result) {}, "does not overlap"},
 	}

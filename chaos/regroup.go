@@ -15,7 +15,7 @@ type regrouping struct {
 }
 
 // The group's own values are the router's defaults, or what the group configures.
-var newcomerSettings = []regrouping{
+var joiningSettings = []regrouping{
 	{"key.from", "message_key", "property:user", []string{"--key.from=property:user"}},
 	{"key.missing", "reject", "spread", []string{"--key.missing=spread"}},
 	{"pulsar.subscription", subscription, "another", []string{"--pulsar.subscription=another"}},
@@ -40,22 +40,22 @@ const (
 const anotherNamespace = "public/another"
 
 func regroupings() []string {
-	names := make([]string, len(newcomerSettings))
-	for i, s := range newcomerSettings {
+	names := make([]string, len(joiningSettings))
+	for i, s := range joiningSettings {
 		names[i] = s.name
 	}
 	return names
 }
 
 func regroupingOf(name string) regrouping {
-	return newcomerSettings[slices.IndexFunc(newcomerSettings, func(s regrouping) bool { return s.name == name })]
+	return joiningSettings[slices.IndexFunc(joiningSettings, func(s regrouping) bool { return s.name == name })]
 }
 
 // refusedCode is the exit code of a router that differs from its group.
 const refusedCode = 5
 
 // newcomer is what became of a router with other settings.
-type newcomer struct {
+type joining struct {
 	Setting string        `json:"setting"`
 	Code    int           `json:"code"`    // its exit code, -1 if it had to be killed
 	Took    time.Duration `json:"took_ns"` // until it ended
@@ -64,7 +64,7 @@ type newcomer struct {
 }
 
 // refused reports whether the newcomer ended by itself, said why, and disturbed no member.
-func (n newcomer) refused() bool { return n.Code == refusedCode && n.Named && n.Lost == 0 }
+func (n joining) refused() bool { return n.Code == refusedCode && n.Named && n.Lost == 0 }
 
 // names reports whether what the newcomer said names the setting and both values.
 func (s regrouping) names(said string) bool {

@@ -78,7 +78,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	g.end()
 	r, err := conclude(ctx, o, g, d, p.published(), outcomes, err)
 	if err == nil {
-		r.Newcomers, r.ClockRateError = c.newcomers.all, g.steering
+		r.Joinings, r.ClockRateError = c.joinings.all, g.steering
 	}
 	return r, err
 }

@@ -180,11 +180,11 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 	if err != nil {
 		return 0, nil, fmt.Errorf("the answer of %s ends early: %w", e.base, err)
 	}
-	return response.StatusCode, text, objection(e, response.StatusCode, strings.TrimSpace(string(text)))
+	return response.StatusCode, text, responseError(e, response.StatusCode, strings.TrimSpace(string(text)))
 }
 
 // objection says what is wrong with an answer, and what to do; nil if nothing.
-func objection(e endpoint, code int, says string) error {
+func responseError(e endpoint, code int, says string) error {
 	switch code {
 	case http.StatusOK, http.StatusAccepted:
 		return nil

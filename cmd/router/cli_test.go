@@ -337,7 +337,7 @@ func TestSimulate(t *testing.T) {
 // behind can be seen.
 func TestDifferences(t *testing.T) {
 	view := func(name, epoch string, owners ...string) report.Partitions {
-		p := report.Partitions{Speaker: report.Speaker{Member: name, Epoch: epoch}}
+		p := report.Partitions{View: report.View{Member: name, Epoch: epoch}}
 		for i, owner := range owners {
 			p.Partitions = append(p.Partitions, report.Partition{Number: uint16(i), Owner: owner, Token: 7})
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 func configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Check, show and explain settings", Args: aVerb, RunE: aVerb}
+	cmd := &cobra.Command{Use: "config", Short: "Check, show and explain settings", Args: requireSubcommand, RunE: requireSubcommand}
 	cmd.AddCommand(lintCommand(), printCommand(), schemaCommand(), exampleCommand())
 	return cmd
 }

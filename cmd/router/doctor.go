@@ -278,8 +278,8 @@ func (d *doctor) broker(ctx context.Context) {
 		return
 	}
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
-		if mends, err := auth.greet(ctx, topic); err != nil {
-			d.fail("pulsar access", accessAdvice(mends, err), "%s: %v", topic, err)
+		if transient, err := auth.preflight(ctx, topic); err != nil {
+			d.fail("pulsar access", accessAdvice(transient, err), "%s: %v", topic, err)
 			return
 		}
 	}
@@ -326,9 +326,9 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 }
 
 // accessAdvice says what to do about a broker that does not answer as it should.
-func accessAdvice(mends bool, err error) string {
+func accessAdvice(transient bool, err error) string {
 	switch {
-	case !mends:
+	case !transient:
 		return "see docs/security.md"
 	case strings.Contains(err.Error(), "TopicNotFound"):
 		return "create the topic, or let the broker create topics by itself (allowAutoTopicCreation)"

@@ -41,7 +41,7 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 			says := strings.TrimSpace(string(text))
 			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
 			if code == http.StatusAccepted && patience > 0 {
-				return fmt.Errorf("%s after %v: `router members` and /readyz tell what it waits for (%w)", says, patience, errPatience)
+				return fmt.Errorf("%s after %v: `router members` and /readyz tell what it waits for (%w)", says, patience, errDrainPending)
 			}
 			return nil
 		},
@@ -79,5 +79,5 @@ func forgetPage(n *node.Node) http.Handler {
 	})
 }
 
-// errPatience makes the exit code that of a drain that was cut: it goes on, and nobody waits.
-var errPatience = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)
+// errDrainPending makes the exit code that of a drain that was cut: it goes on, and nobody waits.
+var errDrainPending = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)

@@ -35,7 +35,7 @@ func groupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "group",
 		Short: "Say which group a subscription belongs to, and end that",
-		Args:  aVerb, RunE: aVerb,
+		Args:  requireSubcommand, RunE: requireSubcommand,
 	}
 	cmd.AddCommand(groupShowCommand(), groupReleaseCommand())
 	return cmd
@@ -126,8 +126,8 @@ func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	if err != nil {
 		return groupLogs{}, usageError{err}
 	}
-	if mends, err := auth.greet(ctx, cfg.Pulsar.Topics[0]); err != nil {
-		if !mends {
+	if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); err != nil {
+		if !transient {
 			err = usageError{err}
 		}
 		return groupLogs{}, err

@@ -57,7 +57,7 @@ func membersTable(p *page, m report.Members) {
 		rows = append(rows, row)
 	}
 	p.table([]string{"NAME", "INCARNATION", "ADDRESS", "REACH", "PHASE", "READY", "OPEN/OWNED", "LEASE", "UNSETTLED", "OLDEST", "EPOCH", "POSITION", "VERSION"}, rows)
-	p.line("\n%s", toldBy(m.Speaker))
+	p.line("\n%s", toldBy(m.View))
 	for _, one := range m.Members {
 		for _, check := range checksOfMember(one) {
 			if check.Error != "" {
@@ -91,7 +91,7 @@ func ready(s *report.Status) string {
 }
 
 // toldBy says whose word an answer is.
-func toldBy(s report.Speaker) string {
+func toldBy(s report.View) string {
 	return fmt.Sprintf("as %s has it, at epoch %s, having read the control log up to %s", s.Member, s.Epoch, s.Position)
 }
 
@@ -156,7 +156,7 @@ func keyPage(p *page, k report.Key) {
 			p.alarm("at         %s: does not answer: %s", at.Member, at.Error)
 		}
 	}
-	p.line("\n%s", toldBy(k.Speaker))
+	p.line("\n%s", toldBy(k.View))
 }
 
 // doing says in sentences what a key does at a member.

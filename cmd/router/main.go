@@ -76,7 +76,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(wrongFlag)
-	root.Args, root.RunE = aVerb, aVerb
+	root.Args, root.RunE = requireSubcommand, requireSubcommand
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)

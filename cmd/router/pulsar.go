@@ -197,7 +197,7 @@ const greetTimeout = 3 * time.Second
 // answered. mends: waiting may help, as with a broker that cannot be reached. It does
 // not if the broker does not let us in, or is not who it has to be, and what the client
 // says about that later stands in the log of each attempt only.
-func (d *pulsarAuth) greet(ctx context.Context, topic string) (mends bool, err error) {
+func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient bool, err error) {
 	heard, options := new(complaint), d.options()
 	options.Logger = pulsarlog.New(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout

@@ -18,7 +18,7 @@ import (
 )
 
 func ringCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ring", Short: "Look at who owns which partitions", Args: aVerb, RunE: aVerb}
+	cmd := &cobra.Command{Use: "ring", Short: "Look at who owns which partitions", Args: requireSubcommand, RunE: requireSubcommand}
 	cmd.AddCommand(ringShowCommand(), ringDiffCommand(), ringSimulateCommand())
 	return cmd
 }
@@ -64,7 +64,7 @@ func ringShowCommand() *cobra.Command {
 
 // shares is how many partitions each member owns.
 type shares struct {
-	report.Speaker
+	report.View
 	Partitions int     `json:"partitions"`
 	Shares     []share `json:"shares"`
 }
@@ -77,7 +77,7 @@ type share struct {
 }
 
 func sharesOf(seen report.Partitions) shares {
-	s := shares{Speaker: seen.Speaker, Partitions: len(seen.Partitions)}
+	s := shares{View: seen.View, Partitions: len(seen.Partitions)}
 	owned := map[string][]uint16{}
 	for _, p := range seen.Partitions {
 		owned[p.Owner] = append(owned[p.Owner], p.Number)
@@ -96,7 +96,7 @@ func sharesTable(p *page, s shares) {
 		rows = append(rows, []string{one.Owner, strconv.Itoa(one.Partitions), fmt.Sprintf("%.1f %%", one.Percent)})
 	}
 	p.table([]string{"OWNER", "PARTITIONS", "SHARE"}, rows)
-	p.line("\n%d partitions, table %s, %s", s.Partitions, s.Table, toldBy(s.Speaker))
+	p.line("\n%d partitions, table %s, %s", s.Partitions, s.Table, toldBy(s.View))
 }
 
 func partitionsTable(p *page, seen report.Partitions) {
@@ -105,7 +105,7 @@ func partitionsTable(p *page, seen report.Partitions) {
 		rows = append(rows, []string{strconv.Itoa(int(one.Number)), one.Owner, strconv.FormatInt(one.Token, 10), one.Gate, strconv.Itoa(one.Running)})
 	}
 	p.table([]string{"PARTITION", "OWNER", "TOKEN", "GATE AT " + strings.ToUpper(seen.Member), "RUNNING"}, rows)
-	p.line("\n%s", toldBy(seen.Speaker))
+	p.line("\n%s", toldBy(seen.View))
 }
 
 // ranges writes ascending numbers in short: 1-3,7.
@@ -193,10 +193,10 @@ func viewsOf(ctx context.Context, a *asker, names []string) (views, error) {
 
 // differences is in what views differ.
 type differences struct {
-	Views       []report.Speaker `json:"views"`
-	Silent      []string         `json:"silent"`
-	Partitions  int              `json:"partitions"` // of which not all say the same
-	Differences []difference     `json:"differences"`
+	Views       []report.View `json:"views"`
+	Silent      []string      `json:"silent"`
+	Partitions  int           `json:"partitions"` // of which not all say the same
+	Differences []difference  `json:"differences"`
 }
 
 // difference is partitions of which the members say the same different things.
@@ -206,9 +206,9 @@ type difference struct {
 }
 
 func differencesOf(v views) differences {
-	d := differences{Views: []report.Speaker{}, Silent: append([]string{}, v.silent...), Differences: []difference{}}
+	d := differences{Views: []report.View{}, Silent: append([]string{}, v.silent...), Differences: []difference{}}
 	for _, view := range v.seen {
-		d.Views = append(d.Views, view.Speaker)
+		d.Views = append(d.Views, view.View)
 	}
 	numbers := map[string][]uint16{}
 	said := map[string][]string{}

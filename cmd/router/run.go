@@ -77,7 +77,7 @@ func throughPulsar(cfg config.Config) broker {
 			if auth, err = newPulsarAuth(cfg.Pulsar, metrics, log); err != nil {
 				return err
 			}
-			if mends, err := auth.greet(ctx, cfg.Pulsar.Topics[0]); !mends {
+			if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); !transient {
 				return err
 			}
 			return nil // a broker that does not answer may come
@@ -148,12 +148,12 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return usageError{err}
 		}
 	}
-	sight, stopTraces, err := sightOf(ctx, cfg, log)
+	tracing, stopTraces, err := sightOf(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
 	defer stopTraces()
-	n, err := newNode(cfg, b, l, registry, log, sight)
+	n, err := newNode(cfg, b, l, registry, log, tracing)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 	return errors.Join(err, group.Wait())
 }
 
-func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger, sight pipeline.Sight) (*node.Node, error) {
+func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger, tracing pipeline.Tracing) (*node.Node, error) {
 	missing, err := key.ParseMissing(cfg.Key.Missing)
 	if err != nil {
 		return nil, usageError{err}
@@ -210,7 +210,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		},
 		ControlLog:    func() (controllog.Transport, error) { return b.controlLog(log) },
 		GossipLimiter: listen.NewLimiter("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
-		Registry:      registry, Log: log, Sight: sight,
+		Registry:      registry, Log: log, Tracing: tracing,
 	}
 	claims, err := newClaims(cfg, b, registry, log)
 	if err != nil {

@@ -161,9 +161,9 @@ func FuzzWorkerStream(f *testing.F) {
 				t.Fatalf("delivery %d ended %d times", id+1, n)
 			}
 		}
-		if len(z.boxes.ended) != z.boxes.last || len(z.server.snapshot()) != 0 || len(z.server.ward.in) != 0 {
+		if len(z.boxes.ended) != z.boxes.last || len(z.server.snapshot()) != 0 || len(z.server.suspects.in) != 0 {
 			t.Fatalf("%d deliveries ended of %d; %d sessions and %d suspects are left",
-				len(z.boxes.ended), z.boxes.last, len(z.server.snapshot()), len(z.server.ward.in))
+				len(z.boxes.ended), z.boxes.last, len(z.server.snapshot()), len(z.server.suspects.in))
 		}
 	})
 }

@@ -78,10 +78,10 @@ type Server struct {
 	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
 	listenedAt clock.Instant // likewise, for silent workers
 
-	streams   atomic.Int64 // open ones, whether or not they have said Hello
-	wardMu    sync.Mutex   // guards ward
-	ward      ward
-	suspected atomic.Int32 // how many are in ward
+	streams    atomic.Int64 // open ones, whether or not they have said Hello
+	suspectsMu sync.Mutex   // guards ward
+	suspects   suspects
+	suspected  atomic.Int32 // how many are in ward
 
 	readers                   sync.WaitGroup
 	refusals, comings, goings *loglimit.Limit // lines that anybody can cause who may connect
@@ -263,7 +263,7 @@ func (s *Server) WakeAll() {
 // Pong from then on goes out after the Revoke. It does not block.
 func (s *Server) Revoke(partitions ownership.Set, final bool) {
 	for _, w := range s.snapshot() {
-		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.desk.Revoke(partitions, final, dst) }, partitions)
+		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.outstanding.Revoke(partitions, final, dst) }, partitions)
 	}
 	s.notify()
 }
@@ -271,7 +271,7 @@ func (s *Server) Revoke(partitions ownership.Set, final bool) {
 // RevokeAll takes everything back for good, as a Genesis and LOST do. It does not block.
 func (s *Server) RevokeAll() {
 	for _, w := range s.snapshot() {
-		w.revoke(w.desk.RevokeAll, nil)
+		w.revoke(w.outstanding.RevokeAll, nil)
 	}
 	s.notify()
 }
@@ -366,22 +366,22 @@ func (s *Server) finish(results []event.Result) {
 
 // admitSuspects keeps apart what was taken and was there when a worker crashed.
 func (s *Server) admitSuspects(taken []event.Delivery, putOff []event.Result) ([]event.Delivery, []event.Result) {
-	s.wardMu.Lock()
-	defer s.wardMu.Unlock()
-	taken, putOff = s.ward.admit(taken, putOff)
+	s.suspectsMu.Lock()
+	defer s.suspectsMu.Unlock()
+	taken, putOff = s.suspects.admit(taken, putOff)
 	s.noteSuspects()
 	return taken, putOff
 }
 
 func (s *Server) dischargeSuspects(results []event.Result) {
-	s.wardMu.Lock()
-	defer s.wardMu.Unlock()
-	s.ward.discharge(results)
+	s.suspectsMu.Lock()
+	defer s.suspectsMu.Unlock()
+	s.suspects.discharge(results)
 	s.noteSuspects()
 }
 
 func (s *Server) noteSuspects() {
-	n := len(s.ward.in)
+	n := len(s.suspects.in)
 	s.suspected.Store(int32(n))
 	s.Metrics.suspects.Set(float64(n))
 }

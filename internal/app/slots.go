@@ -20,7 +20,7 @@ type slot struct {
 	revoked   bool  // its deadline moves only by Pong.draining
 	forced    bool  // revoked, and its deadline moves no more
 	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
-	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Desk.TimeOut
+	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Outstanding.TimeOut
 	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // timeOut looks n times and returns the names that are taken back.
-func (d *Desk) timeOut(n int) (names []uint64) {
+func (d *Outstanding) timeOut(n int) (names []uint64) {
 	for range n {
 		names = d.TimeOut(3, names)
 	}

@@ -279,9 +279,9 @@ func TestAddressTaken(t *testing.T) {
 // Run listens, takes part and, when its context ends, leaves and returns nil.
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	witness := startNode(t, testConfig("witness"))
+	observer := startNode(t, testConfig("witness"))
 	cfg := testConfig("a")
-	cfg.Seeds = []string{witness.gossip.Addr()}
+	cfg.Seeds = []string{observer.gossip.Addr()}
 	inc := newInc()
 	a, err := New(cfg, Member{Inc: inc, GRPCAddr: "127.0.0.1:1665"}, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
@@ -297,12 +297,12 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	if a.Addr() == "" {
 		t.Error("Addr is empty though ready")
 	}
-	waitUntil(t, "the witness to see it", func() bool { return slices.Equal(witness.kinds(inc), []Kind{Alive}) })
+	waitUntil(t, "the witness to see it", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive}) })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	waitUntil(t, "the witness to see it leave", func() bool { return slices.Equal(witness.kinds(inc), []Kind{Alive, Dead}) })
+	waitUntil(t, "the witness to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
 }
 
 // testNode is one member of a test and what it was told.

@@ -29,7 +29,7 @@ func (n *Node) awaitClaims(ctx context.Context) bool {
 		return true
 	}
 	for {
-		s := n.stay()
+		s := n.drainCycle()
 		select {
 		case <-n.parts.Claims.Held():
 			return true

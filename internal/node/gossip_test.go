@@ -17,7 +17,7 @@ import (
 // hearer is a gossipMachine of four partitions, whom a test tells who is there.
 type hearer struct {
 	*gossipMachine
-	hearsay
+	gossipView
 
 	t    *testing.T
 	now  clock.Instant
@@ -44,7 +44,7 @@ func newHearer(t *testing.T, name string) *hearer {
 			}
 			return table, nil
 		},
-	}, h.hearsay.members)
+	}, h.gossipView.members)
 	return h
 }
 
@@ -250,7 +250,7 @@ func TestGossipLeave(t *testing.T) {
 }
 
 func TestHearsayRemembersSome(t *testing.T) {
-	var h hearsay
+	var h gossipView
 	for i := range goneMax + 10 {
 		m := membership.Member{Name: "x", Inc: ownership.Incarnation{1: byte(i)}, GossipAddr: fmt.Sprint(i)}
 		h.heard(membership.Evidence{Kind: membership.Alive, Member: m})
@@ -281,7 +281,7 @@ func TestGossipIsNotExclusive(t *testing.T) {
 				m := g.start(name, func(c *Config) { c.Mode, c.Membership.Seeds = mode, seeds })
 				g.startApp(m)
 				g.ready(m)
-				seeds = append(seeds, m.life.Load().gossip.Addr())
+				seeds = append(seeds, m.incarnation.Load().gossip.Addr())
 				return m
 			}
 			a := start("a")

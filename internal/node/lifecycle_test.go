@@ -356,10 +356,10 @@ func TestDrainIsCutForWhatItLacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &Node{
-				cfg: Config{DrainTimeout: 10 * time.Millisecond}, stays: newStays(),
+				cfg: Config{DrainTimeout: 10 * time.Millisecond}, drainCycles: newDrainCycles(),
 				log: slog.New(slog.DiscardHandler), metrics: newMetrics(prometheus.NewRegistry()),
 			}
-			s := n.stay()
+			s := n.drainCycle()
 			if test.left {
 				close(s.left)
 			}
@@ -477,7 +477,7 @@ func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
 }
 
 func TestDriverThatIsStuck(t *testing.T) {
-	p := &pulse{}
+	p := &timedMachine{}
 	now := clock.Instant(time.Hour)
 	if err := p.check(now); err != nil {
 		t.Errorf("before the first step: %v", err)

@@ -78,7 +78,7 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 		Name: "ringfence_node_draining",
 		Help: "1 from the begin of a drain until this node takes part again.",
 	}, func() float64 {
-		if n.stay().isDraining() {
+		if n.drainCycle().isDraining() {
 			return 1
 		}
 		return 0

@@ -50,7 +50,7 @@ func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect 
 }
 
 // setNamed is told whom the control log names.
-func (l *life) setNamed(named directory) {
+func (l *incarnation) setNamed(named directory) {
 	l.named.Store(&named)
 	addresses := make(map[ownership.Incarnation]string, len(named))
 	for inc, node := range named {
@@ -61,7 +61,7 @@ func (l *life) setNamed(named directory) {
 }
 
 // nameOf returns what the control log says about an incarnation, and false if that is nothing.
-func (l *life) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
+func (l *incarnation) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 	if named := l.named.Load(); named != nil {
 		node, ok := (*named)[inc]
 		return node, ok
@@ -71,7 +71,7 @@ func (l *life) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 
 // trusts reports whether what gossip says about a member counts: with Mode Strict only if
 // the control log names the member, since anybody may invent others.
-func (l *life) trusts(m membership.Member) bool {
+func (l *incarnation) trusts(m membership.Member) bool {
 	if l.node.cfg.Mode == Gossip {
 		return true
 	}

@@ -51,7 +51,7 @@ func TestNamingPublishesChanges(t *testing.T) {
 func TestStrangersAreNoEvidence(t *testing.T) {
 	named, stranger := ownership.Incarnation{1}, ownership.Incarnation{2}
 	for mode, want := range map[Mode]int{Strict: 1, Gossip: 2} {
-		l := &life{node: &Node{cfg: Config{Mode: mode}, reach: newReach(func() {})}}
+		l := &incarnation{node: &Node{cfg: Config{Mode: mode}, reach: newReach(func() {})}}
 		l.named.Store(&directory{named: {Inc: named}})
 		for _, inc := range []ownership.Incarnation{named, stranger} {
 			l.hear(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Inc: inc}})
@@ -63,7 +63,7 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 			t.Errorf("mode %v: %d are believed to be there, want %d", mode, got, want)
 		}
 	}
-	l := &life{node: &Node{reach: newReach(func() {})}}
+	l := &incarnation{node: &Node{reach: newReach(func() {})}}
 	if l.trusts(membership.Member{Inc: named}) {
 		t.Error("before the log was read somebody is trusted")
 	}

@@ -112,7 +112,7 @@ type Parts struct {
 
 	Registry prometheus.Registerer
 	Log      *slog.Logger
-	Sight    pipeline.Sight // how single events are shown, in Log and in traces; its zero value is fine
+	Tracing  pipeline.Tracing // how single events are shown, in Log and in traces; its zero value is fine
 }
 
 // ErrDrainTimeout says that a drain was cut, and what it lacked: partitions were not
@@ -143,13 +143,13 @@ type Node struct {
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
 
-	self       atomic.Pointer[ownership.Incarnation]
-	keys       atomic.Pointer[keyed] // self, and the key by which it proves itself
-	life       atomic.Pointer[life]
-	source     atomic.Pointer[source.Source]
-	workers    atomic.Int64
-	since      atomic.Int64          // clock.Instant since when there is no worker
-	consumeErr atomic.Pointer[error] // why no subscription stands, nil while one does
+	self        atomic.Pointer[ownership.Incarnation]
+	keys        atomic.Pointer[keyed] // self, and the key by which it proves itself
+	incarnation atomic.Pointer[incarnation]
+	source      atomic.Pointer[source.Source]
+	workers     atomic.Int64
+	since       atomic.Int64          // clock.Instant since when there is no worker
+	consumeErr  atomic.Pointer[error] // why no subscription stands, nil while one does
 
 	changed chan struct{} // cap 1: the consumer has to look
 
@@ -159,8 +159,8 @@ type Node struct {
 
 	memory atomic.Pointer[ownership.Memory] // of the earlier incarnation; nil: there was none
 
-	stays   stays
-	started atomic.Bool // a record of this node has come back from the control log
+	drainCycles drainCycles
+	started     atomic.Bool // a record of this node has come back from the control log
 }
 
 // New builds a node. It does no I/O.
@@ -178,16 +178,16 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		logMetrics:    controllog.NewMetrics(parts.Registry),
 		gossipMetrics: membership.NewMetrics(parts.Registry),
 		changed:       make(chan struct{}, 1),
-		stays:         newStays(),
+		drainCycles:   newDrainCycles(),
 	}
 	n.self.Store(&ownership.Incarnation{})
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
 	n.noteNotConsuming(nil)
 	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
-	sight := parts.Sight
-	sight.Log = parts.Log
-	n.pipeline.Show(sight)
+	tracing := parts.Tracing
+	tracing.Log = parts.Log
+	n.pipeline.Show(tracing)
 	n.pipeline.OnJudged(newRefusals(n).judged)
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
 	if cfg.CopiesSigned {
@@ -246,7 +246,7 @@ func (n *Node) Run(ctx context.Context) error {
 			stages.Stage{Name: "claims", Run: n.keepClaims},
 		)
 	})
-	wait.Go(func() { n.keepStays(stageCtx) })
+	wait.Go(func() { n.keepDrainCycles(stageCtx) })
 	wait.Go(func() { n.steering.watch(stageCtx, n.log) })
 
 	var cut error
@@ -271,7 +271,7 @@ func (n *Node) drainWithin(stageCtx context.Context) error {
 	case <-stageCtx.Done(): // one has failed and says why
 		return nil
 	case <-timeout.C:
-		lacks := n.unfinished(n.stay())
+		lacks := n.unfinished(n.drainCycle())
 		if lacks == "" { // what is not told costs no more than duplicates, and handOver says so
 			return nil
 		}
@@ -289,7 +289,7 @@ func (n *Node) Unsettled() int {
 
 // Status returns the newest picture of ownership.
 func (n *Node) Status() ownership.Status {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		return l.driver.Status()
 	}
 	return ownership.Status{Phase: ownership.Joining}
@@ -354,7 +354,7 @@ func (n *Node) workersChanged(workers int) {
 	before := n.workers.Swap(int64(workers))
 	n.tell(ownership.AppReady{Ready: workers > 0})
 	n.look()
-	if before == 0 && workers > 0 && n.stay().isDraining() {
+	if before == 0 && workers > 0 && n.drainCycle().isDraining() {
 		// The one that the drain was for has gone, and this one wants to work: it was
 		// restarted alone, after its preStop hook. Who drains for good ends the router.
 		_, _ = n.Undrain() // an error means that it is about to end
@@ -363,19 +363,19 @@ func (n *Node) workersChanged(workers int) {
 
 // tell hands an input to the present incarnation's machine, if there is one.
 func (n *Node) tell(in ownership.Input) {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.deliver(in)
 	}
 }
 
 func (n *Node) reachChanged() {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.look()
 	}
 }
 
 func (n *Node) deliveriesEnded(partitions []ring.Partition) {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.drained(partitions)
 	}
 }

@@ -61,17 +61,17 @@ func (p *Pipeline) handOver(idsMax int) (more bool) {
 		idsMax *= min(handoverFan, len(t.Members))
 	}
 	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
-	for len(p.heirs) < len(t.Members) {
-		p.heirs = append(p.heirs, nil)
+	for len(p.nextOwners) < len(t.Members) {
+		p.nextOwners = append(p.nextOwners, nil)
 	}
 	for _, done := range p.parting {
-		heir := t.Owners[done.Partition]
-		p.heirs[heir] = append(p.heirs[heir], done)
+		nextOwner := t.Owners[done.Partition]
+		p.nextOwners[nextOwner] = append(p.nextOwners[nextOwner], done)
 	}
 	for i, n := range t.Members {
-		if len(p.heirs[i]) > 0 {
-			p.Holder.HandOver(forward.Peer(n.Inc), p.heirs[i])
-			p.heirs[i] = p.heirs[i][:0]
+		if len(p.nextOwners[i]) > 0 {
+			p.Holder.HandOver(forward.Peer(n.Inc), p.nextOwners[i])
+			p.nextOwners[i] = p.nextOwners[i][:0]
 		}
 	}
 	return more

@@ -81,11 +81,11 @@ type Stages struct {
 // Pipeline joins the stages of one node.
 type Pipeline struct {
 	Stages
-	ended  func([]ring.Partition)
-	now    func() clock.Instant
-	nearer chan struct{} // of capacity one: Boxes.Next has come nearer
-	traces *traces       // nil: none are made
-	diary  diary
+	ended    func([]ring.Partition)
+	now      func() clock.Instant
+	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
+	traces   *traces       // nil: none are made
+	eventLog eventLog
 
 	self     atomic.Pointer[ownership.Incarnation]
 	lease    atomic.Pointer[ownership.Lease]
@@ -98,11 +98,11 @@ type Pipeline struct {
 	posts    sync.Pool // of *post
 
 	// The driver's.
-	tabled  ownership.Incarnation   // who this node was when it got its newest table
-	formers []ownership.Incarnation // who this node was before, as long as tables may name them
-	parting []event.Finished        // of handOver
-	others  []bool                  // of handOver
-	heirs   [][]event.Finished      // of handOver: member → what it is told
+	tabled     ownership.Incarnation   // who this node was when it got its newest table
+	formers    []ownership.Incarnation // who this node was before, as long as tables may name them
+	parting    []event.Finished        // of handOver
+	others     []bool                  // of handOver
+	nextOwners [][]event.Finished      // of handOver: member → what it is told
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
@@ -242,7 +242,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 			ID:          m.Event.ID,
 		})
 		if err != nil {
-			p.diary.keyless(m.Event, err)
+			p.eventLog.keyless(m.Event, err)
 			rejected = append(rejected, event.Verdict{
 				Handle: m.Event.Handle, Kind: event.Rejected, Reason: err.Error(), Attempts: m.Event.Attempts,
 			})
@@ -251,8 +251,8 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
 		events = append(events, m.Event)
 	}
-	if p.diary.open() { //nolint:contextcheck // whether a level is on does not depend on one
-		p.diary.received(messages)
+	if p.eventLog.open() { //nolint:contextcheck // whether a level is on does not depend on one
+		p.eventLog.received(messages)
 	}
 	if len(rejected) > 0 {
 		p.Source.Settle(rejected)
@@ -291,8 +291,8 @@ func (p *Pipeline) Deliver(events []*event.Event) {
 func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*event.Event) {
 	p.with(func(out *mailbox.Output) {
 		p.Boxes.Accept(from, epoch, events, out)
-		if p.diary.open() {
-			p.diary.arrived(from, events, out)
+		if p.eventLog.open() {
+			p.eventLog.arrived(from, events, out)
 		}
 	})
 }
@@ -305,8 +305,8 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 			defer span.End()
 		}
 	}
-	if p.diary.open() {
-		p.diary.settled(settlements)
+	if p.eventLog.open() {
+		p.eventLog.settled(settlements)
 	}
 	own := make([]event.Verdict, 0, len(settlements)) // few
 	for i := range settlements {
@@ -326,8 +326,8 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 			defer span.End()
 		}
 	}
-	if p.diary.open() {
-		p.diary.done(events)
+	if p.eventLog.open() {
+		p.eventLog.done(events)
 	}
 	if own := p.guests.done(handles, p.Peers); len(own) > 0 {
 		p.Source.Done(own)
@@ -341,8 +341,8 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 		if p.traces != nil {
 			p.traces.relay(guests)
 		}
-		if p.diary.open() {
-			p.diary.relayed(guests)
+		if p.eventLog.open() {
+			p.eventLog.relayed(guests)
 		}
 		p.Holder.HoldGuest(guests)
 		return
@@ -378,8 +378,8 @@ func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []eve
 		if p.traces != nil {
 			p.traces.deliver(dst[before:])
 		}
-		if p.diary.open() {
-			p.diary.delivered(w, dst[before:])
+		if p.eventLog.open() {
+			p.eventLog.delivered(w, dst[before:])
 		}
 	}
 	return dst
@@ -409,7 +409,7 @@ func (p *Pipeline) Finish(results []event.Result) {
 	if p.traces != nil {
 		p.traces.finish(results)
 	}
-	p.diary.finished(results, p.Boxes.Delivered)
+	p.eventLog.finished(results, p.Boxes.Delivered)
 	p.with(func(out *mailbox.Output) { p.Boxes.Finish(results, out) })
 }
 

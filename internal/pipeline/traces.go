@@ -55,7 +55,7 @@ type journey struct {
 
 var w3c propagation.TraceContext
 
-func newTraces(s *Sight) *traces {
+func newTraces(s *Tracing) *traces {
 	t := &traces{
 		tracer: s.Tracer, roots: s.Roots, keys: s.Keys,
 		common:  []attribute.KeyValue{semconv.MessagingSystemPulsar},

@@ -8,7 +8,7 @@ import (
 )
 
 func member(name, epoch, table string) Member {
-	return Member{Name: name, Listed: true, Status: &Status{Mode: ModeStrict, Speaker: Speaker{Member: name, Epoch: epoch, Table: table}}}
+	return Member{Name: name, Listed: true, Status: &Status{Mode: ModeStrict, View: View{Member: name, Epoch: epoch, Table: table}}}
 }
 
 func TestDisagreements(t *testing.T) {

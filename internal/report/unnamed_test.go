@@ -17,7 +17,7 @@ import (
 // aLocal knows itself and others.
 type aLocal struct{ others []Member }
 
-func (l aLocal) Status() Status                        { return Status{Speaker: Speaker{Member: "self"}} }
+func (l aLocal) Status() Status                        { return Status{View: View{Member: "self"}} }
 func (l aLocal) Partitions(context.Context) Partitions { return Partitions{} }
 func (l aLocal) Key(context.Context, event.Key) KeyAt  { return KeyAt{Wait: WaitsForNothing} }
 func (l aLocal) Owner(ring.Partition) (*Member, int64) { return nil, 0 }

@@ -12,15 +12,15 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// Sight is how a source shows what becomes of single events. The zero Sight shows nothing
+// Tracing is how a source shows what becomes of single events. The zero Tracing shows nothing
 // but what the log is for.
-type Sight struct {
+type Tracing struct {
 	Tracer trace.Tracer // nil: no traces
 	Keys   bool         // dead letters are logged with their keys
 }
 
 // Show makes the source show what becomes of events. Call it before Run.
-func (s *Source) Show(sight Sight) { s.sight = sight }
+func (s *Source) Show(sight Tracing) { s.sight = sight }
 
 // noteCopy writes down what became of a copy: the end of a dead letter is for people.
 func (s *Source) noteCopy(l *landing) {

@@ -15,7 +15,7 @@ import (
 type view struct {
 	Nonce  string
 	Group  string
-	Asked  report.Speaker
+	Asked  report.View
 	Gossip bool
 
 	Banners []banner
@@ -68,7 +68,7 @@ const (
 )
 
 func newView(s seen) view {
-	v := view{Asked: s.members.Speaker}
+	v := view{Asked: s.members.View}
 	colors := colorsOf(s.members.Members)
 	v.Ring, v.Waits = newRing(s, colors), waitsOf(s, colors)
 	for _, m := range s.members.Members {

@@ -69,7 +69,7 @@ type AppOptions struct {
 
 // RunApp is an application beside a router.
 func RunApp(ctx context.Context, o AppOptions, stdout io.Writer) error {
-	return testify(ctx, o, stdout, func(ctx context.Context, w *testapp.Witness) error {
+	return runApp(ctx, o, stdout, func(ctx context.Context, w *testapp.App) error {
 		return client.Run(ctx, o.Endpoint, w.Handle, client.MaxInFlight(handlersMax))
 	})
 }
@@ -77,7 +77,7 @@ func RunApp(ctx context.Context, o AppOptions, stdout io.Writer) error {
 // RunPlain is an application that consumes SHARED, with as many handlers at once as
 // the one beside a router may have.
 func RunPlain(ctx context.Context, o AppOptions, stdout io.Writer) error {
-	return testify(ctx, o, stdout, func(ctx context.Context, w *testapp.Witness) error {
+	return runApp(ctx, o, stdout, func(ctx context.Context, w *testapp.App) error {
 		if o.Pulsar != "" {
 			return consumeCluster(ctx, o, w, stdout)
 		}
@@ -86,7 +86,7 @@ func RunPlain(ctx context.Context, o AppOptions, stdout io.Writer) error {
 }
 
 // testify runs an application and prints its progress.
-func testify(ctx context.Context, o AppOptions, stdout io.Writer, run func(context.Context, *testapp.Witness) error) error {
+func runApp(ctx context.Context, o AppOptions, stdout io.Writer, run func(context.Context, *testapp.App) error) error {
 	file, err := journal.Create(o.Journal)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func testify(ctx context.Context, o AppOptions, stdout io.Writer, run func(conte
 	return errors.Join(group.Wait(), file.Close())
 }
 
-func consumeMemory(ctx context.Context, o AppOptions, w *testapp.Witness, stdout io.Writer) error {
+func consumeMemory(ctx context.Context, o AppOptions, w *testapp.App, stdout io.Writer) error {
 	m, err := dialMemory(o.Broker)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func consumeMemory(ctx context.Context, o AppOptions, w *testapp.Witness, stdout
 	}
 }
 
-func consumeCluster(ctx context.Context, o AppOptions, w *testapp.Witness, stdout io.Writer) error {
+func consumeCluster(ctx context.Context, o AppOptions, w *testapp.App, stdout io.Writer) error {
 	c, err := pulsar.NewClient(pulsar.ClientOptions{URL: o.Pulsar, Logger: plog.DefaultNopLogger()})
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)

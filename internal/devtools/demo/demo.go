@@ -29,12 +29,12 @@ var ErrInterrupted = errors.New("demo: interrupted")
 
 // demo is one run.
 type demo struct {
-	options Options
-	names   names
-	dir     string
-	crew    *procgroup.Crew
-	backend backend
-	view    *view
+	options   Options
+	names     names
+	dir       string
+	processes *procgroup.Group
+	backend   backend
+	view      *view
 }
 
 // Run runs a demo and prints what it comes to. It returns nil only if every promise
@@ -70,16 +70,16 @@ func run(ctx context.Context, o Options, executable, dir string, v *view) (*Resu
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	d := &demo{options: o, names: newNames(), dir: dir, view: v}
-	d.crew = procgroup.New(procgroup.Config{
+	d.processes = procgroup.New(procgroup.Config{
 		Executable: executable, Dir: dir, Patience: stopPatience,
 		Ended: func(_ *procgroup.Process, err error) { fail(fmt.Errorf("demo: %w", err)) },
 	})
 	if err := d.connect(ctx); err != nil {
-		d.crew.StopAll()
+		d.processes.StopAll()
 		return nil, causeOf(ctx, err)
 	}
 	defer d.backend.close()
-	defer d.crew.StopAll() // while the broker is there
+	defer d.processes.StopAll() // while the broker is there
 	plain, err := d.plain(ctx)
 	if err != nil {
 		return nil, causeOf(ctx, fmt.Errorf("plain SHARED: %w", err))
@@ -126,7 +126,7 @@ func (d *demo) connect(ctx context.Context) (err error) {
 
 // child starts a process of this demo: of the hidden command that role names.
 func (d *demo) child(name string, line func(string), role string, arguments ...string) (*procgroup.Process, error) {
-	p, err := d.crew.Start(name, line, append([]string{"demo", role}, arguments...)...)
+	p, err := d.processes.Start(name, line, append([]string{"demo", role}, arguments...)...)
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)
 	}
@@ -222,7 +222,7 @@ func (d *demo) plain(ctx context.Context) (journal.Report, error) {
 		return journal.Report{}, err
 	}
 	for _, a := range apps {
-		d.crew.Stop(a.process)
+		d.processes.Stop(a.process)
 	}
 	report, err := journal.Check(p.files(), p.sent.names)
 	d.view.note("Plain SHARED: of %s events, %s times two of one key were handled at the same time.", thousands(report.Events), thousands(report.Overlaps))

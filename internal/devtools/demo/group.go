@@ -46,7 +46,7 @@ func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	d.crew.StopAll()
+	d.processes.StopAll()
 	result, err := judge(g.journals(), kills, &g.sent)
 	if err != nil {
 		return nil, err

@@ -51,13 +51,13 @@ const (
 
 // session is one run.
 type session struct {
-	options Options
-	dir     string
-	out     *output
-	crew    *procgroup.Crew
-	broker  string // address of the one in memory, "" without
-	members []*member
-	fail    context.CancelCauseFunc
+	options   Options
+	dir       string
+	out       *output
+	processes *procgroup.Group
+	broker    string // address of the one in memory, "" without
+	members   []*member
+	fail      context.CancelCauseFunc
 
 	restarts sync.WaitGroup
 }
@@ -93,13 +93,13 @@ func Run(ctx context.Context, o Options, e Environment) (err error) {
 		options: o, dir: dir, fail: fail,
 		out: &output{w: e.Stdout, colours: e.Colours, width: len(fmt.Sprintf("node-%d", o.Members))},
 	}
-	s.crew = procgroup.New(procgroup.Config{
+	s.processes = procgroup.New(procgroup.Config{
 		Executable: e.Executable, Dir: dir, Patience: stopPatience,
 		Stderr: s.out.stream,
 		Ended:  func(p *procgroup.Process, err error) { s.ended(running, p.Name, err) },
 	})
 	defer s.restarts.Wait()
-	defer s.crew.StopAll()
+	defer s.processes.StopAll()
 	err = s.run(running)
 	if ctx.Err() != nil || errors.Is(err, errAllHandled) {
 		return s.drain(context.WithoutCancel(ctx))
@@ -143,7 +143,7 @@ func (s *session) what() string {
 func (s *session) start(ctx context.Context) error {
 	if s.options.Pulsar == "" {
 		address := make(chan string, 1)
-		if _, err := s.crew.Start("broker", func(line string) { address <- line }, "demo", demo.RoleBroker); err != nil {
+		if _, err := s.processes.Start("broker", func(line string) { address <- line }, "demo", demo.RoleBroker); err != nil {
 			return fmt.Errorf("dev: %w", err)
 		}
 		select {
@@ -173,7 +173,7 @@ func (s *session) start(ctx context.Context) error {
 }
 
 func (s *session) startOne(name string, arguments []string) error {
-	if _, err := s.crew.Start(name, func(line string) { s.out.line(name, line) }, arguments...); err != nil {
+	if _, err := s.processes.Start(name, func(line string) { s.out.line(name, line) }, arguments...); err != nil {
 		return fmt.Errorf("dev: %w", err)
 	}
 	return nil

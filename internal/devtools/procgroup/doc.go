@@ -6,6 +6,6 @@
 //
 // # Concurrency
 //
-// A [Crew] has one goroutine for each child, which ends with it; [Crew.StopAll] waits
+// A [Group] has one goroutine for each child, which ends with it; [Group.StopAll] waits
 // for them. Its methods are safe for concurrent use.
 package procgroup

@@ -117,14 +117,14 @@ const beatsMax = 2
 // append sends a record. Records of one producer keep their order, but for those that
 // chance lets land late.
 func (l *controlLog) append(m *member, record ownership.Record) {
-	w, f, life := l.w, &m.feed, m.life
+	w, f, incarnation := l.w, &m.feed, m.incarnation
 	beat, isBeat := record.Body.(*ownership.Beat)
 	done := func(failed bool) {
 		m.driver.later(w.hop(), func() {
 			if isBeat {
 				f.beats--
 			}
-			if m.life == life {
+			if m.incarnation == incarnation {
 				m.deliver(ownership.AppendDone{Record: record, Failed: failed})
 			}
 		})
@@ -222,10 +222,10 @@ func (l *controlLog) land(record ownership.Record, sent time.Duration) {
 
 // openReader gives m a new tail.
 func (l *controlLog) openReader(m *member, e ownership.OpenReader) {
-	f, w, life := &m.feed, l.w, m.life
+	f, w, incarnation := &m.feed, l.w, m.incarnation
 	f.reader, f.open, f.reading = e.Reader, false, false
 	m.driver.later(w.between(time.Millisecond, 15*time.Millisecond), func() {
-		if m.life != life || f.reader != e.Reader {
+		if m.incarnation != incarnation || f.reader != e.Reader {
 			return
 		}
 		if l.down(m) {
@@ -252,13 +252,13 @@ func (l *controlLog) read(m *member) {
 		return
 	}
 	f.reading = true
-	reader, life := f.reader, m.life
+	reader, incarnation := f.reader, m.incarnation
 	delay := w.between(w.p.readMin, w.p.readMax)
 	if blocked := max(f.stalled, f.cut, l.outage); blocked > w.now {
 		delay = max(delay, blocked-w.now+w.between(0, 300*time.Millisecond))
 	}
 	w.after(delay, func() {
-		if m.life != life || m.feed.reader != reader {
+		if m.incarnation != incarnation || m.feed.reader != reader {
 			return // another reader takes its place
 		}
 		f.reading = false
@@ -283,7 +283,7 @@ func (l *controlLog) bring(m *member) {
 		w.count("trimmed_under_reader")
 		f.next = l.base
 	}
-	reader, life := f.reader, m.life
+	reader, incarnation := f.reader, m.incarnation
 	for f.next < l.end() {
 		x := l.records[f.next-l.base]
 		f.next++
@@ -297,7 +297,7 @@ func (l *controlLog) bring(m *member) {
 			x = w.forked(m, x)
 		}
 		m.driver.act(func() {
-			if m.life == life && m.feed.reader == reader {
+			if m.incarnation == incarnation && m.feed.reader == reader {
 				m.deliver(ownership.RecordRead{Reader: reader, At: x.at, Record: x.record, Sum: x.sum})
 			}
 		})
@@ -306,10 +306,10 @@ func (l *controlLog) bring(m *member) {
 
 // check is a short reader of the contiguity rule.
 func (l *controlLog) check(m *member, e ownership.CheckContiguity) {
-	w, life := l.w, m.life
+	w, incarnation := l.w, m.incarnation
 	w.count("check")
 	m.driver.later(w.between(time.Millisecond, 20*time.Millisecond), func() {
-		if m.life != life {
+		if m.incarnation != incarnation {
 			return
 		}
 		a := ownership.CheckAnswer{Check: e.Check, Failed: l.down(m) || w.chance(w.p.checkFails)}
@@ -328,9 +328,9 @@ func (l *controlLog) check(m *member, e ownership.CheckContiguity) {
 
 // readFirst looks for a record of a group before a cold start.
 func (l *controlLog) readFirst(m *member, e ownership.ReadFirst) {
-	life := m.life
+	incarnation := m.incarnation
 	m.driver.later(l.w.between(time.Millisecond, 50*time.Millisecond), func() {
-		if m.life != life {
+		if m.incarnation != incarnation {
 			return
 		}
 		first := l.next

@@ -42,22 +42,22 @@ type member struct {
 	epoch    event.Position // newest that routes
 
 	// The driver.
-	inc      ownership.Incarnation
-	life     int // counts incarnations
-	machine  *ownership.Machine
-	steps    *driver.Driver
-	restAt   clock.Instant // when the driver came to rest
-	busy     bool
-	paused   bool // between two effects
-	idle     []ring.Partition
-	idleSoon bool
-	tick     int
-	ended    ownership.Effect
-	gates    []ownership.GateChange
-	lease    ownership.Lease
-	feed     feed
-	reaches  []reach
-	telling  bool // until the pause between two parts of what is handed over ends
+	inc         ownership.Incarnation
+	incarnation int // counts incarnations
+	machine     *ownership.Machine
+	steps       *driver.Driver
+	restAt      clock.Instant // when the driver came to rest
+	busy        bool
+	paused      bool // between two effects
+	idle        []ring.Partition
+	idleSoon    bool
+	tick        int
+	ended       ownership.Effect
+	gates       []ownership.GateChange
+	lease       ownership.Lease
+	feed        feed
+	reaches     []reach
+	telling     bool // until the pause between two parts of what is handed over ends
 
 	// The network.
 	conns      []*peerConn
@@ -93,7 +93,7 @@ type member struct {
 	waits     []waiting     // partition → how long its gate has been waiting
 }
 
-func (m *member) String() string { return fmt.Sprintf("%s#%d/%d", m.cfg.Name, m.id, m.life) }
+func (m *member) String() string { return fmt.Sprintf("%s#%d/%d", m.cfg.Name, m.id, m.incarnation) }
 
 var (
 	appMetrics = app.NewMetrics(prometheus.NewRegistry())
@@ -208,7 +208,7 @@ func (m *member) begin() {
 		w.fail("%v", err)
 	}
 	m.cfg = cfg
-	m.life++
+	m.incarnation++
 	m.machine = ownership.New(cfg)
 	m.steps, m.ended, m.idle = driver.New(m.machine, effects{m}), nil, nil
 	m.busy, m.paused, m.telling = false, false, false
@@ -287,9 +287,9 @@ func (m *member) handOver() {
 		return
 	}
 	m.telling = true
-	life := m.life
+	incarnation := m.incarnation
 	m.driver.later(pipeline.HandoverPause, func() {
-		if m.life != life {
+		if m.incarnation != incarnation {
 			return
 		}
 		m.telling = false
@@ -302,9 +302,9 @@ func (m *member) handOver() {
 // preempt lets the driver's goroutine wait between two effects.
 func (m *member) preempt() {
 	m.paused = true
-	life := m.life
+	incarnation := m.incarnation
 	m.driver.later(m.w.between(100*time.Microsecond, 30*time.Millisecond), func() {
-		if m.life == life && m.paused {
+		if m.incarnation == incarnation && m.paused {
 			m.paused = false
 			m.drive()
 		}
@@ -530,9 +530,9 @@ func (m *member) look() {
 				m.noWorker = m.clock()
 				m.process.later(m.cfg.Timing.AppAbsence+time.Millisecond, m.consumeLater)
 			}
-			life := m.life
+			incarnation := m.incarnation
 			m.driver.later(m.w.hop(), func() {
-				if m.life == life {
+				if m.incarnation == incarnation {
 					m.deliver(ownership.AppReady{Ready: m.workers > 0}) // in production news keep their order
 				}
 			})

@@ -175,9 +175,9 @@ func outageWhileJoining(w *world) {
 	if p == nil {
 		return
 	}
-	m, life := p.member, p.member.life
+	m, incarnation := p.member, p.member.incarnation
 	m.feed.skip = 1 // it is LOST, and joins again
-	for end := w.now + 5*time.Second; m.life == life && w.now < end; {
+	for end := w.now + 5*time.Second; m.incarnation == incarnation && w.now < end; {
 		w.runUntil(w.now + time.Millisecond)
 	}
 	m.touch(time.Second)

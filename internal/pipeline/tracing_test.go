@@ -28,7 +28,7 @@ func TestFinishedTellsWhatIsLate(t *testing.T) {
 	} {
 		for level, want := range map[slog.Level]string{slog.LevelInfo: test.info, slog.LevelDebug: test.debug} {
 			var out bytes.Buffer
-			d := diary{log: slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: level}))}
+			d := eventLog{log: slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: level}))}
 			d.finished([]event.Result{test.result}, func(event.DeliveryID) *event.Event { return ev })
 			got := out.String()
 			if want == "" && got != "" || want != "" && (!strings.Contains(got, `"msg":"`+want+`"`) || !strings.Contains(got, `"message_id":"7:8:-1:-1"`)) {
@@ -44,19 +44,19 @@ func TestFinishedTellsWhatIsLate(t *testing.T) {
 // Results of deliveries that are over are nobody's lines.
 func TestFinishedOfWhatIsOver(t *testing.T) {
 	var out bytes.Buffer
-	d := diary{log: slog.New(slog.NewJSONHandler(&out, nil))}
+	d := eventLog{log: slog.New(slog.NewJSONHandler(&out, nil))}
 	d.finished([]event.Result{{Kind: event.ResultLost}}, func(event.DeliveryID) *event.Event { return nil })
 	if out.Len() > 0 {
 		t.Errorf("line %q", out.String())
 	}
-	(&diary{}).finished([]event.Result{{Kind: event.ResultLost}}, nil) // nobody reads
+	(&eventLog{}).finished([]event.Result{{Kind: event.ResultLost}}, nil) // nobody reads
 }
 
 // A node whose sampler says no passes on the trace that an event is in.
 func TestAnotherSamplerBreaksNoTrace(t *testing.T) {
 	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	no := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test")
-	traces := newTraces(&Sight{Tracer: no, Roots: true})
+	traces := newTraces(&Tracing{Tracer: no, Roots: true})
 	ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: traceparent}}}
 	deliveries := []event.Delivery{{ID: 1, Event: ev}}
 	traces.receive(ev, false)

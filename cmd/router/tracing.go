@@ -32,18 +32,18 @@ func pagesOf(n *node.Node) map[string]http.Handler {
 }
 
 // sightOf returns how the member shows single events, and what sends the last spans out.
-func sightOf(ctx context.Context, cfg config.Config, log *slog.Logger) (pipeline.Sight, func(), error) {
+func sightOf(ctx context.Context, cfg config.Config, log *slog.Logger) (pipeline.Tracing, func(), error) {
 	traces, err := telemetry.NewTraces(ctx, version(), cfg.Node.Group, cfg.Node.Name, log)
 	if err != nil {
-		return pipeline.Sight{}, nil, usageError{err}
+		return pipeline.Tracing{}, nil, usageError{err}
 	}
 	if cfg.Log.Keys == telemetry.KeysRevealed {
 		log.Warn("keys are shown in log lines and spans", "setting", "log.keys")
 	}
-	sight := pipeline.Sight{
+	tracing := pipeline.Tracing{
 		Tracer: traces.Tracer, Roots: traces.Roots, Subscription: cfg.Pulsar.Subscription, Keys: cfg.Log.Keys == telemetry.KeysRevealed,
 	}
-	return sight, func() {
+	return tracing, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := traces.Close(ctx); err != nil {

@@ -14,14 +14,14 @@ const goneMax = 64
 
 // hearsay is who is there as gossip tells it, for a node that has nothing better. Its
 // methods are safe for concurrent use.
-type hearsay struct {
+type gossipView struct {
 	mu   sync.Mutex
 	here []membership.Member // alive or suspect, in the order of their coming
 	gone []membership.Known  // the newest goneMax
 }
 
 // heard takes what gossip says. It does not block.
-func (h *hearsay) heard(e membership.Evidence) {
+func (h *gossipView) heard(e membership.Evidence) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	i := slices.IndexFunc(h.here, func(m membership.Member) bool { return m.Inc == e.Member.Inc })
@@ -37,14 +37,14 @@ func (h *hearsay) heard(e membership.Evidence) {
 }
 
 // members returns who is there, in the order of their coming.
-func (h *hearsay) members() []membership.Member {
+func (h *gossipView) members() []membership.Member {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.here)
 }
 
 // lost returns who was there.
-func (h *hearsay) lost() []membership.Known {
+func (h *gossipView) lost() []membership.Known {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.gone)

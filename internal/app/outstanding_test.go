@@ -25,9 +25,9 @@ func delivery(p, i int) event.Delivery {
 }
 
 // busy returns a desk that has sent one delivery for each partition.
-func busy(t *testing.T, partitions ...int) *Desk {
+func busy(t *testing.T, partitions ...int) *Outstanding {
 	t.Helper()
-	d := NewDesk(100)
+	d := NewOutstanding(100)
 	d.StartTake()
 	var ds []event.Delivery
 	for _, p := range partitions {
@@ -45,7 +45,7 @@ func leaseUntil(i clock.Instant, draining ...ring.Partition) ownership.Lease {
 }
 
 // name returns what the worker knows the delivery with an id by, 0 if it has not gone out.
-func (d *Desk) name(id event.DeliveryID) event.DeliveryID {
+func (d *Outstanding) name(id event.DeliveryID) event.DeliveryID {
 	for s := range d.sent.all() {
 		if s.id == id {
 			return s.name
@@ -55,7 +55,7 @@ func (d *Desk) name(id event.DeliveryID) event.DeliveryID {
 }
 
 // names is name for several, as a Pong lists them.
-func (d *Desk) names(ids ...event.DeliveryID) (names []uint64) {
+func (d *Outstanding) names(ids ...event.DeliveryID) (names []uint64) {
 	for _, id := range ids {
 		names = append(names, uint64(d.name(id)))
 	}
@@ -78,7 +78,7 @@ func wantResults(t *testing.T, what string, got []event.Result, want string) {
 }
 
 func TestCredit(t *testing.T) {
-	d := NewDesk(3)
+	d := NewOutstanding(3)
 	if got := d.StartTake(); got != 3 {
 		t.Fatalf("room = %d, want 3", got)
 	}
@@ -98,7 +98,7 @@ func TestCredit(t *testing.T) {
 }
 
 func TestFrameBounds(t *testing.T) {
-	d := NewDesk(100)
+	d := NewOutstanding(100)
 	d.StartTake()
 	large := event.Delivery{ID: 99, Event: &event.Event{Payload: make([]byte, 5000)}}
 	huge := event.Delivery{ID: 98, Event: &event.Event{Payload: make([]byte, 20_000)}}
@@ -123,7 +123,7 @@ func TestFrameBounds(t *testing.T) {
 func TestFramesGiveAllInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const eventMax = 1000
-		d := NewDesk(1000)
+		d := NewOutstanding(1000)
 		d.StartTake()
 		var given []event.Delivery
 		var want, got []event.DeliveryID
@@ -279,10 +279,10 @@ func TestPassedDrainingDeadlineIsNotExtended(t *testing.T) {
 }
 
 func TestFinalRevokeIsNeverListed(t *testing.T) { // a Genesis, LOST
-	for name, revoke := range map[string]func(*Desk){
-		"all":               func(d *Desk) { d.RevokeAll(nil) },
-		"final":             func(d *Desk) { d.Revoke(ownership.SetOf(1), true, nil) },
-		"final, the second": func(d *Desk) { d.Revoke(ownership.SetOf(1), false, nil); d.RevokeAll(nil) },
+	for name, revoke := range map[string]func(*Outstanding){
+		"all":               func(d *Outstanding) { d.RevokeAll(nil) },
+		"final":             func(d *Outstanding) { d.Revoke(ownership.SetOf(1), true, nil) },
+		"final, the second": func(d *Outstanding) { d.Revoke(ownership.SetOf(1), false, nil); d.RevokeAll(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := busy(t, 1)
@@ -314,24 +314,24 @@ func TestRevokeTakesBackWhatHasNotGoneOut(t *testing.T) {
 // The mailboxes gave them before the gate closed, the Revoke overtook them.
 func TestRevokeWhileTaking(t *testing.T) {
 	tests := map[string]struct {
-		revoke func(*Desk)
+		revoke func(*Outstanding)
 		want   string
 	}{
-		"one partition": {revoke: func(d *Desk) { d.Revoke(ownership.SetOf(1), false, nil) }, want: "10:not_started "},
-		"all":           {revoke: func(d *Desk) { d.RevokeAll(nil) }, want: "10:not_started 20:not_started "},
-		"broken":        {revoke: func(d *Desk) { d.Break(nil) }, want: "10:not_started 20:not_started "},
-		"drained":       {revoke: func(d *Desk) { d.Drain(nil) }, want: "10:not_started 20:not_started "},
+		"one partition": {revoke: func(d *Outstanding) { d.Revoke(ownership.SetOf(1), false, nil) }, want: "10:not_started "},
+		"all":           {revoke: func(d *Outstanding) { d.RevokeAll(nil) }, want: "10:not_started 20:not_started "},
+		"broken":        {revoke: func(d *Outstanding) { d.Break(nil) }, want: "10:not_started 20:not_started "},
+		"drained":       {revoke: func(d *Outstanding) { d.Drain(nil) }, want: "10:not_started 20:not_started "},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			d := NewDesk(10)
+			d := NewOutstanding(10)
 			d.StartTake()
 			test.revoke(d)
 			wantResults(t, "given late", d.Give([]event.Delivery{delivery(1, 0), delivery(2, 0)}, nil), test.want)
 		})
 	}
 	t.Run("is forgotten afterwards", func(t *testing.T) {
-		d := NewDesk(10)
+		d := NewOutstanding(10)
 		d.Revoke(ownership.SetOf(1), false, nil)
 		d.StartTake()
 		wantResults(t, "a new tenure", d.Give([]event.Delivery{delivery(1, 0)}, nil), "")
@@ -339,7 +339,7 @@ func TestRevokeWhileTaking(t *testing.T) {
 }
 
 func TestSuspendedWorkerTakesNothing(t *testing.T) {
-	d := NewDesk(10)
+	d := NewOutstanding(10)
 	d.Suspend()
 	if got := d.StartTake(); got != 0 {
 		t.Errorf("room while suspended = %d, want 0", got)
@@ -353,11 +353,11 @@ func TestSuspendedWorkerTakesNothing(t *testing.T) {
 // A toy worker that uses its deadlines to the last instant, as rule 7 allows it. It
 // works on whatever is sent until its deadline and never answers in time, so every
 // delivery is running as long as it may. Whatever happens, no delivery is over for
-// the Desk while the worker may still run it.
+// the Outstanding while the worker may still run it.
 func TestNothingIsOverWhileItMayRun(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := second
-		d := NewDesk(50)
+		d := NewOutstanding(50)
 		newest := clock.Instant(0) // the worker's newest deadline
 		own := map[event.DeliveryID]clock.Instant{}
 		partition := map[event.DeliveryID]ring.Partition{}

@@ -19,7 +19,7 @@ func TestOneEventThatKillsTakesNoOthersAlong(t *testing.T) {
 		for id := range event.DeliveryID(events) {
 			crashes[id+1] = 0
 		}
-		var w ward
+		var w suspects
 		var dead []event.DeliveryID
 		rounds := 0
 		for ; len(crashes) > 0; rounds++ {
@@ -49,7 +49,7 @@ func TestOneEventThatKillsTakesNoOthersAlong(t *testing.T) {
 		if !slices.Equal(dead, []event.DeliveryID{killer}) {
 			t.Errorf("seed %d: %v went to the dead letter topic, want the one that kills alone", seed, dead)
 		}
-		if len(w.in) != 0 || w.each != [wardLevels]int{} {
+		if len(w.in) != 0 || w.each != [crashLevels]int{} {
 			t.Errorf("seed %d: %d are left in the ward, by level %v", seed, len(w.in), w.each)
 		}
 	}
@@ -71,7 +71,7 @@ func TestSuspectsAreGivenOutApart(t *testing.T) {
 		t.Fatalf("%d deliveries, want one suspect and the one that is none", n)
 	}
 	for range 4 {
-		if got := <-r.boxes.finished; got.Kind != event.ResultPutOff || got.After != wardPause {
+		if got := <-r.boxes.finished; got.Kind != event.ResultPutOff || got.After != suspectPause {
 			t.Errorf("result = %+v, want to be put off", got)
 		}
 	}

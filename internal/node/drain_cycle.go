@@ -15,7 +15,7 @@ import (
 // stay is one stay in the group: from the start, or from an Undrain, to the end of a
 // drain. A drain that has begun goes on to its end: who comes back does so as a new
 // incarnation, with nothing left of the stay before.
-type stay struct {
+type drainCycle struct {
 	draining chan struct{} // closed when a drain was asked for
 	left     chan struct{} // closed when this node owns nothing and runs nothing
 	settled  chan struct{} // closed when the source is done
@@ -23,18 +23,18 @@ type stay struct {
 	over     chan struct{} // closed when the next stay has begun
 }
 
-func newStay() *stay {
-	return &stay{
+func newDrainCycle() *drainCycle {
+	return &drainCycle{
 		draining: make(chan struct{}), left: make(chan struct{}), settled: make(chan struct{}),
 		drained: make(chan struct{}), over: make(chan struct{}),
 	}
 }
 
 // isDraining reports whether a drain was asked for.
-func (s *stay) isDraining() bool { return isClosed(s.draining) }
+func (s *drainCycle) isDraining() bool { return isClosed(s.draining) }
 
 // isDrained reports whether that drain has come to its end.
-func (s *stay) isDrained() bool { return isClosed(s.drained) }
+func (s *drainCycle) isDrained() bool { return isClosed(s.drained) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -46,7 +46,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // next blocks until the next stay has begun, and reports false when there will be none.
-func (s *stay) next(ctx context.Context) bool {
+func (s *drainCycle) next(ctx context.Context) bool {
 	select {
 	case <-s.over:
 		return true
@@ -56,31 +56,33 @@ func (s *stay) next(ctx context.Context) bool {
 }
 
 // stays is where a node stands in the row of its stays, and where it is wanted.
-type stays struct {
+type drainCycles struct {
 	mu      sync.Mutex
-	present *stay
+	present *drainCycle
 	back    bool          // an Undrain came after the newest Drain
 	ending  bool          // Run drains for the last time
 	wanted  chan struct{} // cap 1: back was set
 }
 
-func newStays() stays { return stays{present: newStay(), wanted: make(chan struct{}, 1)} }
+func newDrainCycles() drainCycles {
+	return drainCycles{present: newDrainCycle(), wanted: make(chan struct{}, 1)}
+}
 
 // stay returns the present stay.
-func (n *Node) stay() *stay {
-	n.stays.mu.Lock()
-	defer n.stays.mu.Unlock()
-	return n.stays.present
+func (n *Node) drainCycle() *drainCycle {
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	return n.drainCycles.present
 }
 
 // Drain makes the node stop consuming, leave the group in order, and finish what it
 // has accepted. It does not end Run. The channel is closed when nothing is left.
 // Calling it again changes nothing, but that an [Node.Undrain] in between is off.
 func (n *Node) Drain() <-chan struct{} {
-	n.stays.mu.Lock()
-	defer n.stays.mu.Unlock()
-	s := n.stays.present
-	n.stays.back = false
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	s := n.drainCycles.present
+	n.drainCycles.back = false
 	if !s.isDraining() {
 		n.metrics.drains.Inc()
 		n.log.Info("draining")
@@ -97,22 +99,22 @@ var ErrEnding = errors.New("node: ending")
 // is closed when that begins, and is closed already if the node does not drain. The
 // error is [ErrEnding], or nil.
 func (n *Node) Undrain() (<-chan struct{}, error) {
-	n.stays.mu.Lock()
-	defer n.stays.mu.Unlock()
-	switch s := n.stays.present; {
-	case n.stays.ending:
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	switch s := n.drainCycles.present; {
+	case n.drainCycles.ending:
 		return nil, fmt.Errorf("%w: it was told to stop; start it again instead", ErrEnding)
 	case !s.isDraining():
 		begun := make(chan struct{})
 		close(begun)
 		return begun, nil
 	default:
-		if !n.stays.back {
+		if !n.drainCycles.back {
 			n.log.Info("coming back when drained")
 		}
-		n.stays.back = true
+		n.drainCycles.back = true
 		select {
-		case n.stays.wanted <- struct{}{}:
+		case n.drainCycles.wanted <- struct{}{}:
 		default:
 		}
 		return s.over, nil
@@ -121,25 +123,25 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 
 // endDrain drains for the last time: nobody comes back from it.
 func (n *Node) endDrain() <-chan struct{} {
-	n.stays.mu.Lock()
-	n.stays.ending = true
-	n.stays.mu.Unlock()
+	n.drainCycles.mu.Lock()
+	n.drainCycles.ending = true
+	n.drainCycles.mu.Unlock()
 	return n.Drain()
 }
 
-// keepStays notes the end of each drain, and begins the next stay when it is wanted,
+// keepDrainCycles notes the end of each drain, and begins the next stay when it is wanted,
 // until ctx ends.
-func (n *Node) keepStays(ctx context.Context) {
+func (n *Node) keepDrainCycles(ctx context.Context) {
 	for {
-		s := n.stay()
+		s := n.drainCycle()
 		if !n.untilDrained(ctx, s) {
 			return
 		}
 		n.log.Info("drained")
 		close(s.drained)
-		for !n.beginStay(s) {
+		for !n.beginDrainCycle(s) {
 			select {
-			case <-n.stays.wanted:
+			case <-n.drainCycles.wanted:
 			case <-ctx.Done():
 				return
 			}
@@ -151,7 +153,7 @@ func (n *Node) keepStays(ctx context.Context) {
 // untilDrained blocks until this node owns nothing, runs nothing, has settled all that
 // it received, and has told the next owners what was done. It reports false if ctx
 // ended before; that only the telling was cut short is no reason.
-func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
+func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	for _, done := range []chan struct{}{s.left, s.settled} {
 		select {
 		case <-done:
@@ -165,7 +167,7 @@ func (n *Node) untilDrained(ctx context.Context, s *stay) bool {
 
 // unfinished says what a drain still lacks, "" if no more than that the next owners are
 // told what was done.
-func (n *Node) unfinished(s *stay) string {
+func (n *Node) unfinished(s *drainCycle) string {
 	var lacks []string
 	left, unsettled := isClosed(s.left), n.Unsettled()
 	if !left {
@@ -208,16 +210,16 @@ func (n *Node) handOver(ctx context.Context) {
 // handoverTimeout suffices for all that the window of a node holds by default.
 const handoverTimeout = 10 * time.Second
 
-// beginStay begins the stay after s, if it is wanted.
-func (n *Node) beginStay(s *stay) bool {
-	n.stays.mu.Lock()
-	defer n.stays.mu.Unlock()
-	if !n.stays.back || n.stays.ending {
+// beginDrainCycle begins the stay after s, if it is wanted.
+func (n *Node) beginDrainCycle(s *drainCycle) bool {
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	if !n.drainCycles.back || n.drainCycles.ending {
 		return false
 	}
-	n.stays.back = false
-	n.stays.present = newStay()
-	n.life.Store(nil) // what the last incarnation believed is nobody's belief any more
+	n.drainCycles.back = false
+	n.drainCycles.present = newDrainCycle()
+	n.incarnation.Store(nil) // what the last incarnation believed is nobody's belief any more
 	close(s.over)
 	return true
 }

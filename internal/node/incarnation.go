@@ -22,17 +22,17 @@ import (
 
 // life is one incarnation: its machine, its part in the gossip, its readers of the
 // control log. The data path outlives it.
-type life struct {
-	node    *Node
-	inc     ownership.Incarnation
-	key     ed25519.PrivateKey // of this incarnation alone, and never kept
-	gossip  *membership.Gossip
-	driver  *driverLoop
-	pulse   pulse                     // of driver
-	shown   *shown                    // what it drives; nil with Mode Gossip
-	decides driver.Machine            // beneath both
-	others  hearsay                   // who decides, with Mode Gossip
-	named   atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
+type incarnation struct {
+	node         *Node
+	inc          ownership.Incarnation
+	key          ed25519.PrivateKey // of this incarnation alone, and never kept
+	gossip       *membership.Gossip
+	driver       *driverLoop
+	timedMachine timedMachine              // of driver
+	shown        *shown                    // what it drives; nil with Mode Gossip
+	decides      driver.Machine            // beneath both
+	others       gossipView                // who decides, with Mode Gossip
+	named        atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
 
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
@@ -63,7 +63,7 @@ func (n *Node) live(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", ErrExit, end.Reason)
 		default: // ownership.Left
 			n.log.Info("left the group")
-			s := n.stay()
+			s := n.drainCycle()
 			close(s.left)
 			if !s.next(ctx) {
 				return nil
@@ -74,7 +74,7 @@ func (n *Node) live(ctx context.Context) error {
 
 // liveOnce is one incarnation, from gossip to its end.
 func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
-	l := &life{node: n, inc: newIncarnation()}
+	l := &incarnation{node: n, inc: newIncarnation()}
 	var err error
 	if _, l.key, err = ed25519.GenerateKey(rand.Reader); err != nil {
 		return nil, fmt.Errorf("node: %w", err)
@@ -100,7 +100,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	n.self.Store(&l.inc)
 	n.keys.Store(&keyed{inc: l.inc, key: l.key})
 	n.pipeline.SetSelf(l.inc)
-	n.life.Store(l)
+	n.incarnation.Store(l)
 
 	var end ownership.Effect
 	group.Go(func() error { return serveLog(ctx) })
@@ -112,7 +112,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 		}
 		return nil
 	})
-	s := n.stay()
+	s := n.drainCycle()
 	group.Go(func() error {
 		l.obey(ctx, s)
 		return nil
@@ -123,7 +123,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 
 // govern makes what decides for an incarnation, and returns what has to run for it
 // beside its driver.
-func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error) {
+func (n *Node) govern(l *incarnation) (serveLog func(context.Context) error, err error) {
 	cfg := n.ownershipConfig(l)
 	if n.cfg.Mode == Gossip {
 		l.drive(newGossipMachine(cfg, l.others.members), nil)
@@ -143,19 +143,19 @@ func (n *Node) govern(l *life) (serveLog func(context.Context) error, err error)
 }
 
 // drive makes the driver of the machine that decides for this incarnation.
-func (l *life) drive(decides driver.Machine, log driver.ControlLog) {
+func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
 	l.decides = decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.shown = newShown(m)
 		decides = &naming{Machine: l.shown, state: m.State, publish: l.setNamed}
 	}
-	l.pulse.Machine = decides
-	l.driver = newDriverLoop(&l.pulse, log, l, l.node.noted, l.node.reach.changes)
+	l.timedMachine.Machine = decides
+	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.node.reach.changes)
 }
 
 // read takes what the control log answers. A record of our own proves that it can be
 // written and read.
-func (l *life) read(in ownership.Input) {
+func (l *incarnation) read(in ownership.Input) {
 	if r, ok := in.(ownership.RecordRead); ok && r.Record.Inc == l.inc {
 		l.node.started.Store(true)
 	}
@@ -167,7 +167,7 @@ func (l *life) read(in ownership.Input) {
 }
 
 // obey hands the wish for a drain to the machine.
-func (l *life) obey(ctx context.Context, s *stay) {
+func (l *incarnation) obey(ctx context.Context, s *drainCycle) {
 	select {
 	case <-s.draining:
 		l.driver.deliver(ownership.Leave{})
@@ -176,7 +176,7 @@ func (l *life) obey(ctx context.Context, s *stay) {
 }
 
 // hear takes what gossip says about another member.
-func (l *life) hear(e membership.Evidence) {
+func (l *incarnation) hear(e membership.Evidence) {
 	if !l.trusts(e.Member) {
 		return
 	}
@@ -186,14 +186,14 @@ func (l *life) hear(e membership.Evidence) {
 
 // begin tells a new machine what its predecessor may have been told while it was
 // being made.
-func (n *Node) begin(l *life) {
+func (n *Node) begin(l *incarnation) {
 	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
 	n.reach.retell()
 	// What ended after Config.Running was taken was told to the machine before.
 	l.driver.drained(slices.Collect(l.running.All()))
 }
 
-func (n *Node) ownershipConfig(l *life) ownership.Config {
+func (n *Node) ownershipConfig(l *incarnation) ownership.Config {
 	var running []ring.Partition
 	for p := range ring.Partition(ring.Partitions) {
 		if n.boxes.Running(p) > 0 {
@@ -237,29 +237,29 @@ func newIncarnation() (inc ownership.Incarnation) {
 // The driver's dataPath: the pipeline, and what else a table or a lease concerns.
 
 // SetGates implements dataPath.
-func (l *life) SetGates(changes []ownership.GateChange) { l.node.pipeline.SetGates(changes) }
+func (l *incarnation) SetGates(changes []ownership.GateChange) { l.node.pipeline.SetGates(changes) }
 
 // Revoke implements dataPath.
-func (l *life) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }
+func (l *incarnation) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }
 
 // Force implements dataPath.
-func (l *life) Force(f ownership.ForceDrain) {
+func (l *incarnation) Force(f ownership.ForceDrain) {
 	l.node.metrics.forced.Add(float64(f.Partitions.Len()))
 	l.node.log.Warn("drain by force", "partitions", f.Partitions.Len(), "reason", f.Reason)
 	l.node.pipeline.Force(f)
 }
 
 // Rest implements dataPath.
-func (l *life) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
+func (l *incarnation) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 	return l.node.pipeline.Rest(partitions)
 }
 
 // SetLease implements dataPath.
-func (l *life) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }
+func (l *incarnation) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }
 
 // SetTable implements dataPath. Gates are set already, so what is routed by the new
 // table finds them.
-func (l *life) SetTable(t *ownership.Table) {
+func (l *incarnation) SetTable(t *ownership.Table) {
 	n := l.node
 	peers := make([]forward.PeerAddress, 0, len(t.Members))
 	known := make([]membership.Known, 0, len(t.Members))
@@ -281,13 +281,13 @@ func (l *life) SetTable(t *ownership.Table) {
 }
 
 // HandOver implements dataPath.
-func (l *life) HandOver() (more bool) { return l.node.pipeline.HandOver() }
+func (l *incarnation) HandOver() (more bool) { return l.node.pipeline.HandOver() }
 
 // HandOverLate implements dataPath.
-func (l *life) HandOverLate() { l.node.pipeline.HandOverLate() }
+func (l *incarnation) HandOverLate() { l.node.pipeline.HandOverLate() }
 
 // isMember reports whether the newest table names this incarnation.
-func (l *life) isMember() bool {
+func (l *incarnation) isMember() bool {
 	t := l.node.pipeline.Table()
 	return t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == l.inc })
 }

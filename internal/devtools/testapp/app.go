@@ -58,8 +58,8 @@ type Event struct {
 	Conduct string
 }
 
-// Witness is one application. Make one with [New].
-type Witness struct {
+// App is one application. Make one with [New].
+type App struct {
 	cfg     Config
 	journal *journal.Writer
 	over    atomic.Uint64
@@ -67,15 +67,15 @@ type Witness struct {
 
 // New returns a witness that writes to journal, which stays the caller's. cfg has to
 // be valid.
-func New(cfg Config, journal *journal.Writer) *Witness {
-	return &Witness{cfg: cfg, journal: journal}
+func New(cfg Config, journal *journal.Writer) *App {
+	return &App{cfg: cfg, journal: journal}
 }
 
 // Over returns how many handlings have ended as done or rejected.
-func (w *Witness) Over() uint64 { return w.over.Load() }
+func (w *App) Over() uint64 { return w.over.Load() }
 
 // Handle is a client.Handler. An event's payload is its name.
-func (w *Witness) Handle(ctx context.Context, e *client.Event) error {
+func (w *App) Handle(ctx context.Context, e *client.Event) error {
 	conduct, _ := e.Property(ConductProperty)
 	return w.Work(ctx, Event{
 		Name: string(e.Payload), Key: event.Key(e.Key), Fence: event.Fence(e.Fence), Attempt: e.Attempt, Conduct: conduct,
@@ -85,7 +85,7 @@ func (w *Witness) Handle(ctx context.Context, e *client.Event) error {
 // Work handles one event. Its error is for the router: nil for done, client.Reject's,
 // the context's cause when it was cut, or any other for a failure. When the journal
 // cannot be written, no work is done: work without a witness proves nothing.
-func (w *Witness) Work(ctx context.Context, e Event) error {
+func (w *App) Work(ctx context.Context, e Event) error {
 	h, err := w.journal.Start(e.Name, e.Key, e.Fence)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ var (
 	errMalformed = errors.New("witness: no such conduct")
 )
 
-func (w *Witness) behave(ctx context.Context, e Event) error {
+func (w *App) behave(ctx context.Context, e Event) error {
 	kind, argument, _ := strings.Cut(e.Conduct, ":")
 	switch kind {
 	case "":

@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Desk is the book of one worker: what it was given, until when it may work on it,
+// Outstanding is the book of one worker: what it was given, until when it may work on it,
 // and what is over. It is a pure machine, not safe for concurrent use.
 //
 // A delivery goes through these states; each arrow says who moves it:
@@ -25,7 +25,7 @@ import (
 //
 // The worker knows a delivery by a name of the desk's own, which stands in the
 // frame, in its answers and in Pongs; the mailboxes never see it.
-type Desk struct {
+type Outstanding struct {
 	limit int
 
 	unsent  []event.Delivery            // given, in no frame yet; a prefix of it is spent
@@ -40,36 +40,36 @@ type Desk struct {
 
 	draining, suspended, broken bool
 	crashed                     bool // broken, and nobody meant it
-	stats                       DeskStats
+	stats                       OutstandingStats
 }
 
-// DeskStats counts what a Desk was told and could not use.
-type DeskStats struct {
+// OutstandingStats counts what a Outstanding was told and could not use.
+type OutstandingStats struct {
 	Unknown  int // results for deliveries that are not on the desk: never given, or answered before
 	Late     int // results for deliveries that were over
 	Revoked  int // deliveries that were taken back
 	TimedOut int // deliveries that were taken back because they took too long
 }
 
-// NewDesk returns the desk of a worker that holds at most limit unanswered deliveries.
-func NewDesk(limit int) *Desk {
-	return &Desk{limit: limit, missed: make(map[ring.Partition]struct{})}
+// NewOutstanding returns the desk of a worker that holds at most limit unanswered deliveries.
+func NewOutstanding(limit int) *Outstanding {
+	return &Outstanding{limit: limit, missed: make(map[ring.Partition]struct{})}
 }
 
 // Len returns how many deliveries have no answer.
-func (d *Desk) Len() int { return d.sent.len() + len(d.unsent) - d.spent }
+func (d *Outstanding) Len() int { return d.sent.len() + len(d.unsent) - d.spent }
 
 // Stats returns the counters and sets them to zero.
-func (d *Desk) Stats() DeskStats {
+func (d *Outstanding) Stats() OutstandingStats {
 	s := d.stats
-	d.stats = DeskStats{}
+	d.stats = OutstandingStats{}
 	return s
 }
 
 // StartTake returns how many deliveries the worker may be given now, and unless
 // that is 0, keeps note of what is revoked until they are given with Give: taking
 // them from the mailboxes happens without the session's lock.
-func (d *Desk) StartTake() int {
+func (d *Outstanding) StartTake() int {
 	room := d.limit - d.Len()
 	if d.broken || d.draining || d.suspended || room <= 0 {
 		return 0
@@ -80,7 +80,7 @@ func (d *Desk) StartTake() int {
 
 // Give puts what was taken since StartTake on the desk. What was revoked meanwhile
 // goes back to its mailbox.
-func (d *Desk) Give(taken []event.Delivery, dst []event.Result) []event.Result {
+func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.Result {
 	if len(d.missed) == 0 && !d.all && !d.broken && !d.draining { // nearly always
 		d.unsent = append(d.unsent, taken...)
 		d.taking = false
@@ -100,12 +100,12 @@ func (d *Desk) Give(taken []event.Delivery, dst []event.Result) []event.Result {
 }
 
 // Unsent reports whether deliveries wait for a frame.
-func (d *Desk) Unsent() bool { return d.spent < len(d.unsent) }
+func (d *Outstanding) Unsent() bool { return d.spent < len(d.unsent) }
 
 // Frame appends the deliveries of the next frame to dst, under the names that the
 // worker shall know them by: at most events of them, and at most bytes, unless a single event is larger. An event larger than
 // eventMax never goes out: it is rejected. From here on the worker may start them.
-func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
+func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
 	sum := 0
 	for d.Unsent() && len(dst) < events {
 		next := d.unsent[d.spent:]
@@ -133,7 +133,7 @@ func (d *Desk) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected
 }
 
 // spend drops the first n unsent deliveries.
-func (d *Desk) spend(n int) {
+func (d *Outstanding) spend(n int) {
 	clear(d.unsent[d.spent : d.spent+n])
 	d.spent += n
 	if !d.Unsent() {
@@ -144,7 +144,7 @@ func (d *Desk) spend(n int) {
 // Answer takes results of the worker and appends those that end a delivery, under
 // the id that the mailboxes know. An answer counts on a broken stream too, if it had been sent before.
 // dst may be the beginning of results, which are then overwritten.
-func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result {
+func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event.Result {
 	for i := range results {
 		s := d.sent.of(results[i].Delivery)
 		if s == nil {
@@ -167,7 +167,7 @@ func (d *Desk) Answer(results []event.Result, dst []event.Result) []event.Result
 }
 
 // Progress says that the work on deliveries goes on: their time begins anew.
-func (d *Desk) Progress(names []uint64) {
+func (d *Outstanding) Progress(names []uint64) {
 	for _, name := range names {
 		if s := d.sent.of(event.DeliveryID(name)); s != nil {
 			s.looks = 0
@@ -182,7 +182,7 @@ func (d *Desk) Progress(names []uint64) {
 // cut, counts as failed. What was revoked has a bound of its own already.
 //
 // Looks count, and not time, so that a pause of this process is nobody's failure.
-func (d *Desk) TimeOut(most uint8, dst []uint64) []uint64 {
+func (d *Outstanding) TimeOut(most uint8, dst []uint64) []uint64 {
 	if d.broken {
 		return dst
 	}
@@ -206,7 +206,7 @@ func (d *Desk) TimeOut(most uint8, dst []uint64) []uint64 {
 // The Pong must go out after every Revoke that was marked before this call, and
 // lease must have been read together with it: a lease that is newer than a
 // deposition may only move deliveries that survived it.
-func (d *Desk) Pong(now clock.Instant, lease ownership.Lease, margin time.Duration, dst []uint64) (remaining time.Duration, draining []uint64) {
+func (d *Outstanding) Pong(now clock.Instant, lease ownership.Lease, margin time.Duration, dst []uint64) (remaining time.Duration, draining []uint64) {
 	remaining = lease.Until.Sub(now) - margin
 	if remaining <= 0 {
 		return 0, dst
@@ -234,7 +234,7 @@ func (d *Desk) Pong(now clock.Instant, lease ownership.Lease, margin time.Durati
 // Revoke takes the partitions back, and reports whether the worker must be told.
 // What has not gone out goes back to its mailbox; the deadlines of the rest stay
 // where they are, but for those that later Pongs list. With final none ever is.
-func (d *Desk) Revoke(partitions ownership.Set, final bool, dst []event.Result) (tell bool, _ []event.Result) {
+func (d *Outstanding) Revoke(partitions ownership.Set, final bool, dst []event.Result) (tell bool, _ []event.Result) {
 	if d.taking {
 		for p := range partitions.All() {
 			d.missed[p] = struct{}{}
@@ -244,12 +244,12 @@ func (d *Desk) Revoke(partitions ownership.Set, final bool, dst []event.Result) 
 }
 
 // RevokeAll takes everything back for good: a Genesis, or LOST.
-func (d *Desk) RevokeAll(dst []event.Result) (tell bool, _ []event.Result) {
+func (d *Outstanding) RevokeAll(dst []event.Result) (tell bool, _ []event.Result) {
 	d.all = d.taking
 	return d.takeBack(func(ring.Partition) bool { return true }, true, dst)
 }
 
-func (d *Desk) takeBack(hit func(ring.Partition) bool, final bool, dst []event.Result) (tell bool, _ []event.Result) {
+func (d *Outstanding) takeBack(hit func(ring.Partition) bool, final bool, dst []event.Result) (tell bool, _ []event.Result) {
 	for s := range d.sent.all() {
 		if s.over || !hit(s.partition) {
 			continue
@@ -266,7 +266,7 @@ func (d *Desk) takeBack(hit func(ring.Partition) bool, final bool, dst []event.R
 }
 
 // withdraw gives back what has not gone out.
-func (d *Desk) withdraw(hit func(ring.Partition) bool, dst []event.Result) []event.Result {
+func (d *Outstanding) withdraw(hit func(ring.Partition) bool, dst []event.Result) []event.Result {
 	kept := d.unsent[:0]
 	for _, u := range d.unsent[d.spent:] {
 		if !hit(u.Partition) {
@@ -282,7 +282,7 @@ func (d *Desk) withdraw(hit func(ring.Partition) bool, dst []event.Result) []eve
 
 // Force ends the patience with revoked deliveries of these partitions: their
 // deadlines move no more, and when they have passed the deliveries are over.
-func (d *Desk) Force(partitions ownership.Set) {
+func (d *Outstanding) Force(partitions ownership.Set) {
 	for s := range d.sent.all() {
 		if s.revoked && !s.over && partitions.Has(s.partition) {
 			s.forced = true
@@ -291,27 +291,27 @@ func (d *Desk) Force(partitions ownership.Set) {
 }
 
 // Suspend stops giving until Resume.
-func (d *Desk) Suspend() { d.suspended = true }
+func (d *Outstanding) Suspend() { d.suspended = true }
 
 // Resume ends a Suspend.
-func (d *Desk) Resume() { d.suspended = false }
+func (d *Outstanding) Resume() { d.suspended = false }
 
 // Drain stops giving for good, as the worker asked. What has not gone out goes back.
-func (d *Desk) Drain(dst []event.Result) []event.Result {
+func (d *Outstanding) Drain(dst []event.Result) []event.Result {
 	d.draining = true
 	return d.withdraw(everything, dst)
 }
 
 // Break says that the stream has ended. What the worker was given may still run:
 // it is over when its last deadline has passed, or was answered before the end.
-func (d *Desk) Break(dst []event.Result) []event.Result {
+func (d *Outstanding) Break(dst []event.Result) []event.Result {
 	d.broken = true
 	return d.withdraw(everything, dst)
 }
 
 // Crash is Break for a stream whose end nobody meant. What is over without an answer
 // may be what has killed the worker.
-func (d *Desk) Crash(dst []event.Result) []event.Result {
+func (d *Outstanding) Crash(dst []event.Result) []event.Result {
 	d.crashed = true
 	return d.Break(dst)
 }
@@ -320,7 +320,7 @@ func everything(ring.Partition) bool { return true }
 
 // Expire appends a result for each delivery that is over without an answer. On a
 // whole stream these are the forced ones only: others may be answered, however late.
-func (d *Desk) Expire(now clock.Instant, dst []event.Result) []event.Result {
+func (d *Outstanding) Expire(now clock.Instant, dst []event.Result) []event.Result {
 	if !d.broken && d.Next().After(now) {
 		return dst
 	}
@@ -337,7 +337,7 @@ func (d *Desk) Expire(now clock.Instant, dst []event.Result) []event.Result {
 }
 
 // unanswered is the result of a delivery that is over without an answer.
-func (d *Desk) unanswered(s *slot) event.Result {
+func (d *Outstanding) unanswered(s *slot) event.Result {
 	switch {
 	case s.timedOut:
 		return tooSlow(s.id)
@@ -348,10 +348,10 @@ func (d *Desk) unanswered(s *slot) event.Result {
 }
 
 // expires reports whether s is over when its deadline has passed.
-func (d *Desk) expires(s *slot) bool { return !s.over && (d.broken || s.forced) }
+func (d *Outstanding) expires(s *slot) bool { return !s.over && (d.broken || s.forced) }
 
 // end returns the instant at which no handler of s runs any more.
-func (d *Desk) end(s *slot) clock.Instant {
+func (d *Outstanding) end(s *slot) clock.Instant {
 	if planted.On(planted.ForcedRelease) && s.forced || planted.On(planted.BrokenStreamIsOver) && d.broken {
 		return 0
 	}
@@ -362,7 +362,7 @@ func (d *Desk) end(s *slot) clock.Instant {
 }
 
 // Next returns when Expire should be called next, [clock.Forever] when it need not be.
-func (d *Desk) Next() clock.Instant {
+func (d *Outstanding) Next() clock.Instant {
 	next := clock.Forever
 	for s := range d.sent.all() {
 		if d.expires(s) {

@@ -33,8 +33,8 @@ type Config struct {
 	Patience time.Duration
 }
 
-// Crew is the children of one parent. Its methods are safe for concurrent use.
-type Crew struct {
+// Group is the children of one parent. Its methods are safe for concurrent use.
+type Group struct {
 	Config
 
 	running   sync.WaitGroup
@@ -43,7 +43,7 @@ type Crew struct {
 }
 
 // New returns a crew without children.
-func New(cfg Config) *Crew { return &Crew{Config: cfg} }
+func New(cfg Config) *Group { return &Group{Config: cfg} }
 
 // Process is one child.
 type Process struct {
@@ -60,7 +60,7 @@ type Process struct {
 
 // Start starts this binary with arguments as a child. Each line of its standard output
 // goes to line.
-func (c *Crew) Start(name string, line func(string), arguments ...string) (*Process, error) {
+func (c *Group) Start(name string, line func(string), arguments ...string) (*Process, error) {
 	p := &Process{Name: name, ended: make(chan struct{})}
 	p.command = exec.Command(c.Executable, arguments...) //nolint:noctx,gosec // this binary; ends with its standard input, or by kill
 	p.command.WaitDelay = time.Second                    // for what a child may leave behind that holds its output
@@ -104,7 +104,7 @@ func isSetting(variable string) bool { return strings.HasPrefix(variable, config
 const lineMax = 1 << 20
 
 // watch reads what a child prints until it ends.
-func (c *Crew) watch(p *Process, stdout io.Reader, line func(string)) {
+func (c *Group) watch(p *Process, stdout io.Reader, line func(string)) {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, lineMax)
 	for lines.Scan() {
@@ -167,7 +167,7 @@ func (p *Process) Kill() (clock.Instant, error) {
 }
 
 // Stop ends these children and waits until they are gone.
-func (c *Crew) Stop(processes ...*Process) {
+func (c *Group) Stop(processes ...*Process) {
 	for _, p := range processes {
 		p.ask()
 		_, _ = io.WriteString(p.stdin, farewell+"\n") // if it fails, the child has gone
@@ -188,7 +188,7 @@ func (c *Crew) Stop(processes ...*Process) {
 }
 
 // StopAll ends all children and waits until they are gone.
-func (c *Crew) StopAll() {
+func (c *Group) StopAll() {
 	c.mu.Lock()
 	processes := slices.Clone(c.processes)
 	c.mu.Unlock()

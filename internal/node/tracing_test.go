@@ -74,7 +74,7 @@ func (o *observed) start(name string, adjust func(*Config)) *member {
 	return o.startWith(name, adjust, func(p *Parts) {
 		o.lines[name] = &lines{}
 		p.Log = slog.New(slog.NewJSONHandler(o.lines[name], &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", name)
-		p.Sight = pipeline.Sight{Tracer: o.provider(name).Tracer("router"), Subscription: o.source.Subscription, Keys: o.keys}
+		p.Tracing = pipeline.Tracing{Tracer: o.provider(name).Tracer("router"), Subscription: o.source.Subscription, Keys: o.keys}
 		metrics := source.NewMetrics(prometheus.NewRegistry())
 		p.Source = func([]string) *source.Source { return source.NewMem(o.source, o.feed, metrics, p.Log) }
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// Sight is how a pipeline shows the way of single events. The zero Sight shows nothing.
-type Sight struct {
+// Tracing is how a pipeline shows the way of single events. The zero Tracing shows nothing.
+type Tracing struct {
 	Tracer       trace.Tracer // nil: no traces
 	Roots        bool         // also events whose producer has not sampled them may be: the Tracer's sampler decides
 	Subscription string       // named in spans
@@ -22,28 +22,28 @@ type Sight struct {
 }
 
 // Show makes the pipeline show the way of events. Call it before anything runs.
-func (p *Pipeline) Show(s Sight) {
+func (p *Pipeline) Show(s Tracing) {
 	if s.Tracer != nil {
 		p.traces = newTraces(&s)
 	}
 	if s.Log != nil {
-		p.diary = diary{log: s.Log.With("component", "pipeline"), keys: s.Keys}
+		p.eventLog = eventLog{log: s.Log.With("component", "pipeline"), keys: s.Keys}
 	}
 }
 
 // diary writes the lines about single events: every step at debug, and what the
 // application could not do in time as a warning. Each names the event by its message id.
-type diary struct {
+type eventLog struct {
 	log  *slog.Logger // nil: nothing is written
 	keys bool
 }
 
 // open reports whether every step is written down. It is asked once for a batch.
-func (d *diary) open() bool {
+func (d *eventLog) open() bool {
 	return d.log != nil && d.log.Enabled(context.Background(), slog.LevelDebug)
 }
 
-func (d *diary) received(messages []source.Message) {
+func (d *eventLog) received(messages []source.Message) {
 	for i := range messages {
 		e := messages[i].Event
 		attrs := []any{"message_id", e.ID.String(), "topic", e.Topic, "partition", int(e.Partition), "redelivery", e.Redelivery, "round", e.Round}
@@ -54,20 +54,20 @@ func (d *diary) received(messages []source.Message) {
 	}
 }
 
-func (d *diary) keyless(e *event.Event, err error) {
+func (d *eventLog) keyless(e *event.Event, err error) {
 	if d.log != nil {
 		d.log.Warn("no key can be had, the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
 	}
 }
 
-func (d *diary) relayed(events []*event.Event) {
+func (d *eventLog) relayed(events []*event.Event) {
 	for _, e := range events {
 		d.log.Debug("relayed for a peer", "message_id", e.ID.String(), "partition", int(e.Partition))
 	}
 }
 
 // arrived is about events at their mailbox, and the answers that they got there at once.
-func (d *diary) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
+func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
 	answered := make(map[event.Handle]event.VerdictKind, len(events))
 	for i := range answers.Verdicts {
 		if v := &answers.Verdicts[i]; v.To == from {
@@ -92,7 +92,7 @@ func (d *diary) arrived(from mailbox.Sender, events []*event.Event, answers *mai
 	}
 }
 
-func (d *diary) delivered(w event.WorkerID, deliveries []event.Delivery) {
+func (d *eventLog) delivered(w event.WorkerID, deliveries []event.Delivery) {
 	for i := range deliveries {
 		v := &deliveries[i]
 		d.log.Debug("delivered", "message_id", v.Event.ID.String(), "partition", int(v.Partition),
@@ -102,7 +102,7 @@ func (d *diary) delivered(w event.WorkerID, deliveries []event.Delivery) {
 
 // finished is about results before the mailboxes have them. find returns the event of
 // a delivery, nil when it is over.
-func (d *diary) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
+func (d *eventLog) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
 	if d.log == nil {
 		return
 	}
@@ -129,19 +129,19 @@ func (d *diary) finished(results []event.Result, find func(event.DeliveryID) *ev
 	}
 }
 
-func (d *diary) settled(settlements []forward.Settlement) {
+func (d *eventLog) settled(settlements []forward.Settlement) {
 	for i := range settlements {
 		s := &settlements[i]
 		d.ended(s.Event, s.Verdict.Kind, s.Verdict.Attempts)
 	}
 }
 
-func (d *diary) done(events []*event.Event) {
+func (d *eventLog) done(events []*event.Event) {
 	for _, e := range events {
 		d.ended(e, event.Done, 0) // a verdict that says done carries no attempts
 	}
 }
 
-func (d *diary) ended(e *event.Event, kind event.VerdictKind, attempts uint32) {
+func (d *eventLog) ended(e *event.Event, kind event.VerdictKind, attempts uint32) {
 	d.log.Debug("settled", "message_id", e.ID.String(), "verdict", kind.String(), "attempts", attempts)
 }

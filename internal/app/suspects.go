@@ -13,32 +13,32 @@ import (
 // One event that kills is alone from its third crash on.
 //
 // It is pure, and not safe for concurrent use.
-type ward struct {
+type suspects struct {
 	in   map[event.DeliveryID]uint32 // deliveries of suspects that are not over → crashes
-	each [wardLevels]int             // how many of them, by level
+	each [crashLevels]int            // how many of them, by level
 }
 
-// wardMax is how many events with 1, 2, and more crashes run at a time.
-var wardMax = [wardLevels]int{64, 8, 1}
+// suspectsMax is how many events with 1, 2, and more crashes run at a time.
+var suspectsMax = [crashLevels]int{64, 8, 1}
 
-const wardLevels = 3
+const crashLevels = 3
 
-// wardPause is when an event that found no room tries again.
-const wardPause = 50 * time.Millisecond
+// suspectPause is when an event that found no room tries again.
+const suspectPause = 50 * time.Millisecond
 
-func wardLevel(crashes uint32) int { return int(min(crashes, wardLevels)) - 1 }
+func crashLevel(crashes uint32) int { return int(min(crashes, crashLevels)) - 1 }
 
 // admit takes the suspects among the deliveries in, as far as there is room. Those for
 // which there is none it removes from taken, and appends a result for them to dst that
 // puts them off.
-func (w *ward) admit(taken []event.Delivery, dst []event.Result) (admitted []event.Delivery, _ []event.Result) {
+func (w *suspects) admit(taken []event.Delivery, dst []event.Result) (admitted []event.Delivery, _ []event.Result) {
 	admitted = taken[:0]
 	for i := range taken {
 		d := &taken[i]
 		if d.Crashes > 0 {
-			level := wardLevel(d.Crashes)
-			if w.each[level] >= wardMax[level] {
-				dst = append(dst, event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: wardPause})
+			level := crashLevel(d.Crashes)
+			if w.each[level] >= suspectsMax[level] {
+				dst = append(dst, event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: suspectPause})
 				continue
 			}
 			if w.in == nil {
@@ -54,11 +54,11 @@ func (w *ward) admit(taken []event.Delivery, dst []event.Result) (admitted []eve
 }
 
 // discharge lets go of deliveries that are over.
-func (w *ward) discharge(results []event.Result) {
+func (w *suspects) discharge(results []event.Result) {
 	for i := range results {
 		if crashes, ok := w.in[results[i].Delivery]; ok {
 			delete(w.in, results[i].Delivery)
-			w.each[wardLevel(crashes)]--
+			w.each[crashLevel(crashes)]--
 		}
 	}
 }
