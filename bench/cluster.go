@@ -43,7 +43,7 @@ type proc struct {
 	reader sync.WaitGroup
 
 	journal  string        // path of the application's journal, empty for none
-	latency  string        // path of its latencies, or of its diary, empty for none
+	latency  string        // path of its latencies, or of its timeline, empty for none
 	killedAt clock.Instant // 0: it was not
 
 	mu     sync.Mutex
@@ -71,11 +71,11 @@ type record struct {
 	disturbance disturbance // in the disturbed half
 }
 
-// arguments are those of an application that writes its diary to path.
+// arguments are those of an application that writes its timeline to path.
 func (rec record) arguments(path string) []string {
 	number, d := strconv.Itoa, rec.disturbance
 	return []string{
-		"--diary", path, "--plan-from", number(rec.timeline.from), "--plan-half", number(rec.timeline.half), "--plan-to", number(rec.timeline.to),
+		"--timeline", path, "--plan-from", number(rec.timeline.from), "--plan-half", number(rec.timeline.half), "--plan-to", number(rec.timeline.to),
 		"--plan-rate", number(rec.timeline.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
 	}
 }
@@ -145,7 +145,7 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		app = append(app, "--latencies", latencyPath, "--latency-from", strconv.Itoa(rec.latencyFrom))
 	}
 	if rec.timeline != nil {
-		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.diary", i))
+		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.timeline", i))
 		app = append(app, rec.arguments(latencyPath)...)
 	}
 	if c.options.SingleAcks {

@@ -55,7 +55,7 @@ func TestHalves(t *testing.T) {
 				others = append(others, event.n)
 			}
 		}
-		path := filepath.Join(t.TempDir(), "diary")
+		path := filepath.Join(t.TempDir(), "timeline")
 		if err := d.write(path); err != nil {
 			t.Fatal(err)
 		}

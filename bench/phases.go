@@ -82,7 +82,7 @@ func (t times) merge(other times) error {
 	return nil
 }
 
-// diary is what one application saw of the keys that are not disturbed. Safe for
+// timeline records when one application began and finished events of undisturbed keys. Safe for
 // concurrent use.
 type timeline struct {
 	plan plan
@@ -116,16 +116,16 @@ func (d *timeline) write(path string) (err error) {
 	return errors.Join(gob.NewEncoder(file).Encode(d.times), file.Close())
 }
 
-// mergeTimeline adds the diary of a worker to t.
+// mergeTimeline adds the timeline of a worker to t.
 func mergeTimeline(path string, t times) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("the diary of an application: %w", err)
+		return fmt.Errorf("the timeline of an application: %w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	var other times
 	if err := gob.NewDecoder(file).Decode(&other); err != nil {
-		return fmt.Errorf("the diary of an application: %w", err)
+		return fmt.Errorf("the timeline of an application: %w", err)
 	}
 	return t.merge(other)
 }

@@ -61,7 +61,7 @@ func runWorker(args []string) error {
 	latencyPath := f.String("latencies", "", "file to write latencies to, at the end")
 	latencyFrom := f.Int("latency-from", 0, "number of the first event whose latency counts")
 	var p plan
-	timelinePath := f.String("diary", "", "file to write to when each event was begun and done, at the end")
+	timelinePath := f.String("timeline", "", "file for the start and end of each event, written at the end")
 	f.IntVar(&p.from, "plan-from", 0, "number of the first event of the undisturbed half")
 	f.IntVar(&p.half, "plan-half", 0, "number of the first event of the disturbed half")
 	f.IntVar(&p.to, "plan-to", 0, "number of the first event after it")

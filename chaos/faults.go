@@ -21,7 +21,7 @@ type chaos struct {
 	broker  *broker
 	proxies *proxies
 
-	joinings joinings
+	joiners joiners
 }
 
 // do does one fault, and returns when it is over: when what was stopped goes on, what

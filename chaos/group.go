@@ -37,7 +37,7 @@ type group struct {
 	sinks   [2]string // URLs of Postgres and Redis, empty without
 	members []*member
 
-	joining *member // has other settings each time, and no place among the members
+	joiner *member // has other settings each time, and no place among the members
 
 	mu       sync.Mutex
 	apps     []appRun
@@ -68,7 +68,7 @@ func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
 	for n := range scaleMost {
 		g.members = append(g.members, g.newMember(n))
 	}
-	g.joining = g.newMember(scaleMost)
+	g.joiner = g.newMember(scaleMost)
 	return g
 }
 

@@ -34,7 +34,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if err := os.Mkdir(filepath.Join(dir, "journals"), 0o755); err != nil {
 		return nil, err
 	}
-	net, err := newNetwork(ctx, scaleMost+1) // the last one is for newcomers
+	net, err := newNetwork(ctx, scaleMost+1) // the last one is for joining routers
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	g.end()
 	r, err := conclude(ctx, o, g, d, p.published(), outcomes, err)
 	if err == nil {
-		r.Joinings, r.ClockRateError = c.joinings.all, g.steering
+		r.Joiners, r.ClockRateError = c.joiners.all, g.steering
 	}
 	return r, err
 }

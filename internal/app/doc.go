@@ -1,10 +1,10 @@
 // Package app hands deliveries to the workers of the application beside this node
 // and takes back their results.
 //
-// A worker is one stream, dialled by the application. For each there is a [Outstanding],
+// A worker is one stream, dialled by the application. For each there is an [Outstanding],
 // the pure machine that knows what was given to the worker, until when it may work
 // on it, and what is over: rule 7 of the ownership protocol, the router's half.
-// [Server] is the gRPC shell around the desks.
+// [Server] is the gRPC shell around them.
 //
 // # Invariant
 //

@@ -11,10 +11,10 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Outstanding is the book of one worker: what it was given, until when it may work on it,
-// and what is over. It is a pure machine, not safe for concurrent use.
+// Outstanding tracks the deliveries of one worker: which it was given, until when it may work on
+// them, and which are over. It is a pure machine, not safe for concurrent use.
 //
-// A delivery goes through these states; each arrow says who moves it:
+// A delivery goes through these states; each arrow names the method that moves it:
 //
 //	      Give            Frame            Answer
 //	taken ────▶ unsent ──────────▶ sent ──────────▶ gone
@@ -23,8 +23,8 @@ import (
 //
 // Results that are appended to a dst belong into the mailboxes at once.
 //
-// The worker knows a delivery by a name of the desk's own, which stands in the
-// frame, in its answers and in Pongs; the mailboxes never see it.
+// The worker knows a delivery by a number of its own, which frames, answers
+// and Pongs carry; the mailboxes never see it.
 type Outstanding struct {
 	limit int
 
@@ -45,13 +45,13 @@ type Outstanding struct {
 
 // OutstandingStats counts what a Outstanding was told and could not use.
 type OutstandingStats struct {
-	Unknown  int // results for deliveries that are not on the desk: never given, or answered before
+	Unknown  int // results for unknown deliveries: never given, or answered before
 	Late     int // results for deliveries that were over
 	Revoked  int // deliveries that were taken back
 	TimedOut int // deliveries that were taken back because they took too long
 }
 
-// NewOutstanding returns the desk of a worker that holds at most limit unanswered deliveries.
+// NewOutstanding tracks a worker that holds at most limit unanswered deliveries.
 func NewOutstanding(limit int) *Outstanding {
 	return &Outstanding{limit: limit, missed: make(map[ring.Partition]struct{})}
 }
@@ -78,7 +78,7 @@ func (d *Outstanding) StartTake() int {
 	return room
 }
 
-// Give puts what was taken since StartTake on the desk. What was revoked meanwhile
+// Give adds the deliveries taken since StartTake. What was revoked meanwhile
 // goes back to its mailbox.
 func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.Result {
 	if len(d.missed) == 0 && !d.all && !d.broken && !d.draining { // nearly always

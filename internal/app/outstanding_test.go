@@ -24,7 +24,7 @@ func delivery(p, i int) event.Delivery {
 	return event.Delivery{ID: event.DeliveryID(p*10 + i), Partition: ring.Partition(p), Event: &event.Event{Payload: make([]byte, 100)}}
 }
 
-// busy returns a desk that has sent one delivery for each partition.
+// busy returns an Outstanding that has sent one delivery for each partition.
 func busy(t *testing.T, partitions ...int) *Outstanding {
 	t.Helper()
 	d := NewOutstanding(100)

@@ -79,9 +79,9 @@ type Server struct {
 	listenedAt clock.Instant // likewise, for silent workers
 
 	streams    atomic.Int64 // open ones, whether or not they have said Hello
-	suspectsMu sync.Mutex   // guards ward
+	suspectsMu sync.Mutex   // guards suspects
 	suspects   suspects
-	suspected  atomic.Int32 // how many are in ward
+	suspected  atomic.Int32 // how many suspects run
 
 	readers                   sync.WaitGroup
 	refusals, comings, goings *loglimit.Limit // lines that anybody can cause who may connect
@@ -200,7 +200,7 @@ func (s *Server) stop() {
 }
 
 // expire finishes what is over without an answer and returns when to look again.
-// The timer only wakes us up; the comparison in the desks decides.
+// The timer only wakes us up; the comparison in Outstanding decides.
 func (s *Server) expire() time.Duration {
 	const idle, most = time.Hour, 100 * time.Millisecond // most: after a suspend timers are late
 	next := s.Expire()

@@ -627,7 +627,7 @@ func TestStopSaysGoodbye(t *testing.T) {
 	late := r.dial()
 	late.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
 	if s := late.status(); s.Code() != codes.Unavailable {
-		t.Errorf("status of a newcomer = %v, want Unavailable", s)
+		t.Errorf("status of a joining worker = %v, want Unavailable", s)
 	}
 }
 

@@ -641,7 +641,7 @@ func (w *session) sentAway() bool {
 	return w.goodbye != ""
 }
 
-// count puts what the desk could not use into the metrics.
+// count adds unusable results to the metrics.
 func (s *Server) count(stats OutstandingStats) {
 	s.Metrics.ignored.WithLabelValues("unknown").Add(float64(stats.Unknown))
 	s.Metrics.ignored.WithLabelValues("late").Add(float64(stats.Late))

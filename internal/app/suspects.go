@@ -6,15 +6,14 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// ward keeps apart the events that a worker had when it crashed. Any of them may have
-// killed it, most have not, and together they would be lost together again, until all
-// of them went to the dead letter topic. So the more often an event was there, the
-// fewer of its like run at a time: when the next worker crashes, fewer are suspected.
-// One event that kills is alone from its third crash on.
+// suspects limits how many events run at a time that were running when a worker crashed. Any of
+// them may have crashed it, and most have not. Run together, they would share each further crash
+// until all of them went to the dead letter topic. So the more crashes an event has seen, the fewer of
+// that level run at a time. From its third crash on, an event runs without another suspect.
 //
 // It is pure, and not safe for concurrent use.
 type suspects struct {
-	in   map[event.DeliveryID]uint32 // deliveries of suspects that are not over → crashes
+	in   map[event.DeliveryID]uint32 // unfinished deliveries of suspects → crashes
 	each [crashLevels]int            // how many of them, by level
 }
 

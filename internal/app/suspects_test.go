@@ -50,7 +50,7 @@ func TestOneEventThatKillsTakesNoOthersAlong(t *testing.T) {
 			t.Errorf("seed %d: %v went to the dead letter topic, want the one that kills alone", seed, dead)
 		}
 		if len(w.in) != 0 || w.each != [crashLevels]int{} {
-			t.Errorf("seed %d: %d are left in the ward, by level %v", seed, len(w.in), w.each)
+			t.Errorf("seed %d: %d suspects are left, by level %v", seed, len(w.in), w.each)
 		}
 	}
 }

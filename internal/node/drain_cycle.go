@@ -12,15 +12,15 @@ import (
 	"github.com/ringfence/router/internal/pipeline"
 )
 
-// stay is one stay in the group: from the start, or from an Undrain, to the end of a
-// drain. A drain that has begun goes on to its end: who comes back does so as a new
-// incarnation, with nothing left of the stay before.
+// drainCycle is one period of membership: from the start, or from an Undrain, to the end of
+// a drain. A drain that has begun always completes: the node comes back as a new incarnation,
+// with no state of the cycle before.
 type drainCycle struct {
 	draining chan struct{} // closed when a drain was asked for
-	left     chan struct{} // closed when this node owns nothing and runs nothing
+	left     chan struct{} // closed when this node owns no partition and no handler runs
 	settled  chan struct{} // closed when the source is done
-	drained  chan struct{} // closed when both are, and the next owners know what was done
-	over     chan struct{} // closed when the next stay has begun
+	drained  chan struct{} // closed when both are, and the next owners have the finished events
+	over     chan struct{} // closed when the next cycle has begun
 }
 
 func newDrainCycle() *drainCycle {
@@ -45,7 +45,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// next blocks until the next stay has begun, and reports false when there will be none.
+// next blocks until the next cycle has begun. It returns false if ctx ends first.
 func (s *drainCycle) next(ctx context.Context) bool {
 	select {
 	case <-s.over:
@@ -55,7 +55,7 @@ func (s *drainCycle) next(ctx context.Context) bool {
 	}
 }
 
-// stays is where a node stands in the row of its stays, and where it is wanted.
+// drainCycles holds the current cycle of a node, and whether the next one was requested.
 type drainCycles struct {
 	mu      sync.Mutex
 	present *drainCycle
@@ -68,7 +68,7 @@ func newDrainCycles() drainCycles {
 	return drainCycles{present: newDrainCycle(), wanted: make(chan struct{}, 1)}
 }
 
-// stay returns the present stay.
+// drainCycle returns the current cycle.
 func (n *Node) drainCycle() *drainCycle {
 	n.drainCycles.mu.Lock()
 	defer n.drainCycles.mu.Unlock()
@@ -121,7 +121,7 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 	}
 }
 
-// endDrain drains for the last time: nobody comes back from it.
+// endDrain drains for the last time: no cycle follows.
 func (n *Node) endDrain() <-chan struct{} {
 	n.drainCycles.mu.Lock()
 	n.drainCycles.ending = true
@@ -129,7 +129,7 @@ func (n *Node) endDrain() <-chan struct{} {
 	return n.Drain()
 }
 
-// keepDrainCycles notes the end of each drain, and begins the next stay when it is wanted,
+// keepDrainCycles records the end of each drain, and begins the next cycle when it is requested,
 // until ctx ends.
 func (n *Node) keepDrainCycles(ctx context.Context) {
 	for {
@@ -152,7 +152,7 @@ func (n *Node) keepDrainCycles(ctx context.Context) {
 
 // untilDrained blocks until this node owns nothing, runs nothing, has settled all that
 // it received, and has told the next owners what was done. It reports false if ctx
-// ended before; that only the telling was cut short is no reason.
+// ended before; a handover that was cut short does not count.
 func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	for _, done := range []chan struct{}{s.left, s.settled} {
 		select {
@@ -210,7 +210,7 @@ func (n *Node) handOver(ctx context.Context) {
 // handoverTimeout suffices for all that the window of a node holds by default.
 const handoverTimeout = 10 * time.Second
 
-// beginDrainCycle begins the stay after s, if it is wanted.
+// beginDrainCycle begins the cycle after s if it was requested.
 func (n *Node) beginDrainCycle(s *drainCycle) bool {
 	n.drainCycles.mu.Lock()
 	defer n.drainCycles.mu.Unlock()
@@ -219,7 +219,7 @@ func (n *Node) beginDrainCycle(s *drainCycle) bool {
 	}
 	n.drainCycles.back = false
 	n.drainCycles.present = newDrainCycle()
-	n.incarnation.Store(nil) // what the last incarnation believed is nobody's belief any more
+	n.incarnation.Store(nil) // the previous incarnation's state is stale
 	close(s.over)
 	return true
 }

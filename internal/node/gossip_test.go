@@ -228,8 +228,8 @@ func TestGossipLeave(t *testing.T) {
 		others []membership.Member
 		want   []string
 	}{
-		"alone":   {nil, []string{"0 draining", "1 draining", "2 draining", "3 draining", "revoke [0 1 2 3]", "lease 1.7s, extending [0 1 2 3]"}},
-		"to heir": {[]membership.Member{memberNamed("b", 2)}, []string{"0 draining", "2 draining", "revoke [0 2]", "table b b b b", "lease 1.7s, extending [0 2]"}},
+		"alone":             {nil, []string{"0 draining", "1 draining", "2 draining", "3 draining", "revoke [0 1 2 3]", "lease 1.7s, extending [0 1 2 3]"}},
+		"to the next owner": {[]membership.Member{memberNamed("b", 2)}, []string{"0 draining", "2 draining", "revoke [0 2]", "table b b b b", "lease 1.7s, extending [0 2]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHearer(t, "a")
@@ -249,7 +249,7 @@ func TestGossipLeave(t *testing.T) {
 	}
 }
 
-func TestHearsayRemembersSome(t *testing.T) {
+func TestGossipViewRemembersSome(t *testing.T) {
 	var h gossipView
 	for i := range goneMax + 10 {
 		m := membership.Member{Name: "x", Inc: ownership.Incarnation{1: byte(i)}, GossipAddr: fmt.Sprint(i)}

@@ -9,18 +9,18 @@ import (
 
 // goneMax is how many members that gossip has lost are remembered, to be asked whether
 // they are back: after a partition that outlasts gossip's memory of the dead, two
-// halves would otherwise stay apart.
+// halves would otherwise never merge.
 const goneMax = 64
 
-// hearsay is who is there as gossip tells it, for a node that has nothing better. Its
+// gossipView is the member list as gossip reports it, for ownership.mode gossip. Its
 // methods are safe for concurrent use.
 type gossipView struct {
 	mu   sync.Mutex
-	here []membership.Member // alive or suspect, in the order of their coming
+	here []membership.Member // alive or suspect, in the order of arrival
 	gone []membership.Known  // the newest goneMax
 }
 
-// heard takes what gossip says. It does not block.
+// heard applies a report of gossip. It does not block.
 func (h *gossipView) heard(e membership.Evidence) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,7 +36,7 @@ func (h *gossipView) heard(e membership.Evidence) {
 	}
 }
 
-// members returns who is there, in the order of their coming.
+// members returns who is there, in the order of arrival.
 func (h *gossipView) members() []membership.Member {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,7 +24,7 @@ type Check struct {
 }
 
 // Probes are the conditions behind the three probes of a node. A broker outage or a
-// slow application belongs to none of Live: a restart mends neither.
+// slow application is not part of Live: a restart fixes neither.
 type Probes struct {
 	// Startup never waits for the application, which starts only after it. Once it
 	// has held it holds for good.
@@ -146,7 +146,7 @@ func (n *Node) checkDriver() error {
 	return nil
 }
 
-// pulse is a machine that knows when it is due, so that others see that nobody steps it.
+// timedMachine records when its machine is due, so that a health check sees a driver that is stuck.
 type timedMachine struct {
 	driver.Machine
 	due atomic.Int64 // clock.Instant of the next step at the latest; 0: not stepped yet

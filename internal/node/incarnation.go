@@ -20,8 +20,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// life is one incarnation: its machine, its part in the gossip, its readers of the
-// control log. The data path outlives it.
+// incarnation holds the parts of a node that end with an incarnation: the machine, the gossip and
+// the readers of the control log. The data path outlives it.
 type incarnation struct {
 	node         *Node
 	inc          ownership.Incarnation
@@ -37,9 +37,8 @@ type incarnation struct {
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
 
-// live runs one incarnation after the other until one ends for good: LOST begins a
-// new one, which waits for whatever the old one has left running, and so does the
-// stay after a drain.
+// live runs one incarnation after the other until one ends for good. After LOST, and after a
+// drain that was undone, a new one begins. It waits for handlers that the old one left running.
 func (n *Node) live(ctx context.Context) error {
 	if n.cfg.Mode == Gossip {
 		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)

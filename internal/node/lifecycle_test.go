@@ -158,7 +158,7 @@ func TestLifecycleStarted(t *testing.T) {
 	probes := a.Probes()
 	g.fails(probes.Startup, "control_log")
 	if bad := failing(probes.Live); bad != "" {
-		t.Errorf("%s asks for a restart, which would mend nothing", bad)
+		t.Errorf("%s asks for a restart, which would fix nothing", bad)
 	}
 	log.speaks.Store(true)
 	g.fails(probes.Startup, "") // without an application

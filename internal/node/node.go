@@ -1,5 +1,5 @@
 // Package node is one member of a router group: the pipeline, the driver of its
-// ownership machine, and the life of both, from start to drained.
+// ownership machine, and runs both from start to drained.
 //
 // # Concurrency
 //
@@ -223,7 +223,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 // stopTimeout is how long the stages may take to stop once nothing is left to drain.
 const stopTimeout = 10 * time.Second
 
-// Run is the node's whole life. When ctx ends it drains, within Config.DrainTimeout,
+// Run runs the node to its end. When ctx ends it drains, within Config.DrainTimeout,
 // and stops. It returns nil after a drain that was complete; [ErrDrainTimeout];
 // [ErrExit] with the reason; or what made the node stop.
 func (n *Node) Run(ctx context.Context) error {

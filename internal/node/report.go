@@ -31,7 +31,7 @@ func (n *Node) Reports() *report.Group {
 	return report.NewGroup(s, n.parts.ClientCreds)
 }
 
-// speaker implements report.Local.
+// reporter answers reports about this node. It implements report.Local.
 type reporter struct {
 	node  *Node
 	since clock.Instant

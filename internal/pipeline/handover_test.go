@@ -180,7 +180,7 @@ func TestLateEndsAreToldAtOnce(t *testing.T) {
 }
 
 // A node that has become another incarnation tells nothing until a table names its
-// heirs, and nothing to whom it was before: it may get these partitions back.
+// next owners, and nothing to the earlier owner: it may get these partitions back.
 func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 	again := ownership.Incarnation{4}
 	n := newTeller()

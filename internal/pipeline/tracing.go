@@ -12,16 +12,16 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// Tracing is how a pipeline shows the way of single events. The zero Tracing shows nothing.
+// Tracing configures spans and log lines for single events. The zero value is off.
 type Tracing struct {
 	Tracer       trace.Tracer // nil: no traces
-	Roots        bool         // also events whose producer has not sampled them may be: the Tracer's sampler decides
+	Roots        bool         // also trace events that their producer has not sampled: the Tracer's sampler decides
 	Subscription string       // named in spans
 	Log          *slog.Logger // nil: no lines
 	Keys         bool         // keys are shown in both; they may be personal data
 }
 
-// Show makes the pipeline show the way of events. Call it before anything runs.
+// Show turns tracing on. Call it before anything runs.
 func (p *Pipeline) Show(s Tracing) {
 	if s.Tracer != nil {
 		p.traces = newTraces(&s)
@@ -31,14 +31,14 @@ func (p *Pipeline) Show(s Tracing) {
 	}
 }
 
-// diary writes the lines about single events: every step at debug, and what the
-// application could not do in time as a warning. Each names the event by its message id.
+// eventLog writes log lines for single events: every step at level debug, and a warning when the
+// application exceeds its deadline. Each names the event by its message id.
 type eventLog struct {
-	log  *slog.Logger // nil: nothing is written
+	log  *slog.Logger // nil: off
 	keys bool
 }
 
-// open reports whether every step is written down. It is asked once for a batch.
+// open reports whether every step is logged. It is called once for each batch.
 func (d *eventLog) open() bool {
 	return d.log != nil && d.log.Enabled(context.Background(), slog.LevelDebug)
 }

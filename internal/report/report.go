@@ -3,7 +3,7 @@
 //
 // A member speaks for itself only. Whoever asks one member about the group gets what
 // that one put together from the words of all, each with the position of the control
-// log up to which its speaker had read: so it shows who lags, and who disagrees.
+// log up to which the member had read: so it shows who lags, and who disagrees.
 //
 //	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own View
 //	                                                           └─ gRPC ═▶ the Speakers of the others
@@ -30,7 +30,7 @@ func Plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// View says whose word an answer is, and what that member had read when it spoke.
+// View says which member answered, and how far in the control log it had read.
 type View struct {
 	Member      string `json:"member"`
 	Incarnation string `json:"incarnation"`
@@ -193,11 +193,11 @@ type KeyAt struct {
 // Blocker is one reason why a gate waits, or withholds a key.
 type Blocker struct {
 	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew
-	Start   string  `json:"start"`   // where that tenure began in the control log; "": the speaker's own application still works
+	Start   string  `json:"start"`   // where that tenure began in the control log; "": the member's own application still works
 	Seconds float64 `json:"seconds"` // until it is over if nothing more is heard; 0: any moment
 }
 
-// OwnApplication reports whether the gate waits for the speaker's own application, which
+// OwnApplication reports whether the gate waits for the member's own application, which
 // still works under an earlier tenure.
 func (b Blocker) OwnApplication() bool { return b.Start == "" }
 

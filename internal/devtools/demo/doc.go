@@ -6,7 +6,7 @@
 //
 // Every application, router and broker is a process: this binary, started again
 // with a hidden command. A child ends when its standard input does, so nothing is
-// left behind when the parent ends, however it ends ([crew.FollowParent]).
+// left behind when the parent ends, however it ends ([procgroup.FollowParent]).
 //
 //	router demo             load, faults, live table, verdict
 //	├─ demo broker          events and control log, in memory (not with --pulsar)

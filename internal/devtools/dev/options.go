@@ -70,7 +70,7 @@ func (o Options) Validate() error {
 }
 
 // logLevel is what members log. With a broker in memory, nothing that they warn of is
-// the user's to mend.
+// the user's to fix.
 func (o Options) logLevel() string {
 	switch {
 	case o.Verbose:

@@ -1,5 +1,5 @@
-// Package journal is the witness: what applications under test write down about
-// their own work, and the checker that reads it afterwards.
+// Package journal holds the records that applications under test write about their own
+// work, and the checker that reads them afterwards.
 //
 // Whether two handlers of one key overlapped is never asked of the router. Every
 // application process writes the start and the end of each handling into a file

@@ -38,7 +38,7 @@ func MeasureWaits(paths []string, kills []Kill, sentAt func(event string) (clock
 	}
 	s := &stopwatch{
 		paths: paths, kills: kills, sentAt: sentAt,
-		keys: make(map[uint64]*stay), running: make(map[runningIn]*stay), back: make([][]comeback, len(kills)),
+		keys: make(map[uint64]*keyTenure), running: make(map[runningIn]*keyTenure), back: make([][]comeback, len(kills)),
 	}
 	if err := merge(files, s); err != nil {
 		return Waits{}, err
@@ -46,14 +46,14 @@ func MeasureWaits(paths []string, kills []Kill, sentAt func(event string) (clock
 	return s.waits(), nil
 }
 
-// stopwatch follows the stays of all keys.
+// stopwatch follows the tenures of all keys.
 type stopwatch struct {
 	paths  []string
 	kills  []Kill
 	sentAt func(event string) (clock.Instant, bool)
 
-	keys     map[uint64]*stay
-	running  map[runningIn]*stay
+	keys     map[uint64]*keyTenure
+	running  map[runningIn]*keyTenure
 	back     [][]comeback // by kill
 	handoffs histogram
 }
@@ -63,8 +63,8 @@ type runningIn struct {
 	handling Handling
 }
 
-// stay is the time of a key under one token.
-type stay struct {
+// keyTenure is the time of a key under one token.
+type keyTenure struct {
 	token     int64
 	file      int           // of the newest handling
 	lastStart clock.Instant // of any handling
@@ -82,7 +82,7 @@ func (s *stopwatch) start(file int, r record) error {
 	hash := xxhash.Sum64String(string(r.key))
 	k := s.keys[hash]
 	if k == nil {
-		k = &stay{token: r.fence.Token}
+		k = &keyTenure{token: r.fence.Token}
 		s.keys[hash] = k
 	} else if r.fence.Token > k.token {
 		s.moved(k, r)
@@ -92,7 +92,7 @@ func (s *stopwatch) start(file int, r record) error {
 	return nil
 }
 
-func (s *stopwatch) moved(k *stay, r record) {
+func (s *stopwatch) moved(k *keyTenure, r record) {
 	sent, _ := s.sentAt(r.event)
 	if kill := s.killOf(k, r.at); kill >= 0 {
 		s.back[kill] = append(s.back[kill], comeback{start: r.at, sent: sent})
@@ -102,7 +102,7 @@ func (s *stopwatch) moved(k *stay, r record) {
 }
 
 // killOf returns the kill that took k's router away before now, -1 for none.
-func (s *stopwatch) killOf(k *stay, now clock.Instant) int {
+func (s *stopwatch) killOf(k *keyTenure, now clock.Instant) int {
 	for i, kill := range s.kills {
 		if kill.Path == s.paths[k.file] && k.lastStart.Before(kill.At) && !now.Before(kill.At) {
 			return i

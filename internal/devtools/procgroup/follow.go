@@ -16,7 +16,7 @@ const (
 	// folderEnv names that folder to the children.
 	folderEnv = "RINGFENCE_DEMO_FOLDER"
 
-	// farewell is the last line that a parent writes which lives on.
+	// farewell is the last line of a parent that keeps running.
 	farewell = "bye"
 )
 
@@ -31,7 +31,7 @@ func FollowParent(stdin io.Reader, exit func(code int)) {
 			last = lines.Text()
 		}
 		if folder := os.Getenv(folderEnv); last != farewell && strings.HasPrefix(filepath.Base(folder), FolderPrefix) {
-			_ = os.RemoveAll(folder) //nolint:gosec // a folder with the prefix of the crew; there is nobody to be told
+			_ = os.RemoveAll(folder) //nolint:gosec // a folder with our prefix; an error has no reader
 		}
 		exit(0)
 	})

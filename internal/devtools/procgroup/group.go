@@ -17,7 +17,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 )
 
-// Config is what all children of a crew have in common.
+// Config holds the settings that all children of a group share.
 type Config struct {
 	Executable string // the binary that has the hidden commands
 	Dir        string // for logs, and for all that the children share
@@ -33,7 +33,7 @@ type Config struct {
 	Patience time.Duration
 }
 
-// Group is the children of one parent. Its methods are safe for concurrent use.
+// Group holds the children of one parent. Its methods are safe for concurrent use.
 type Group struct {
 	Config
 
@@ -42,7 +42,7 @@ type Group struct {
 	processes []*Process // that were started, dead ones too
 }
 
-// New returns a crew without children.
+// New returns a group without children.
 func New(cfg Config) *Group { return &Group{Config: cfg} }
 
 // Process is one child.
@@ -132,7 +132,7 @@ func lastWords(path string) string {
 	if path == "" {
 		return ""
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // a log that the crew made
+	text, err := os.ReadFile(path) //nolint:gosec // a log that the group made
 	if err != nil {
 		return "; " + err.Error()
 	}

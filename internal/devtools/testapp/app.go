@@ -34,7 +34,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// ConductProperty is the event property that says how the witness behaves.
+// ConductProperty is the event property that tells the application how to behave.
 const ConductProperty = "conduct"
 
 // Config says how long the usual work takes: between WorkMin and WorkMax, the same
@@ -44,29 +44,29 @@ type Config struct{ WorkMin, WorkMax time.Duration }
 // Validate reports bounds that make no sense.
 func (c Config) Validate() error {
 	if c.WorkMin < 0 || c.WorkMax < c.WorkMin {
-		return fmt.Errorf("witness: work of %v to %v, want 0 <= WorkMin <= WorkMax", c.WorkMin, c.WorkMax)
+		return fmt.Errorf("testapp: work of %v to %v, want 0 <= WorkMin <= WorkMax", c.WorkMin, c.WorkMax)
 	}
 	return nil
 }
 
-// Event is what the witness knows of an event, however it came.
+// Event holds the fields of an event that an application uses.
 type Event struct {
 	Name    string // what its publisher calls it: the same for each delivery
 	Key     event.Key
-	Fence   event.Fence // of the delivery, 0 when nobody gives one
+	Fence   event.Fence // of the delivery, 0 without one
 	Attempt int         // from 1
 	Conduct string
 }
 
-// App is one application. Make one with [New].
+// App is an application under test. Make one with [New].
 type App struct {
 	cfg     Config
 	journal *journal.Writer
 	over    atomic.Uint64
 }
 
-// New returns a witness that writes to journal, which stays the caller's. cfg has to
-// be valid.
+// New returns an application that writes to journal, which the caller closes. cfg must be
+// valid.
 func New(cfg Config, journal *journal.Writer) *App {
 	return &App{cfg: cfg, journal: journal}
 }
@@ -84,7 +84,7 @@ func (w *App) Handle(ctx context.Context, e *client.Event) error {
 
 // Work handles one event. Its error is for the router: nil for done, client.Reject's,
 // the context's cause when it was cut, or any other for a failure. When the journal
-// cannot be written, no work is done: work without a witness proves nothing.
+// cannot be written, no work is done: work without a record proves nothing.
 func (w *App) Work(ctx context.Context, e Event) error {
 	h, err := w.journal.Start(e.Name, e.Key, e.Fence)
 	if err != nil {
@@ -105,10 +105,10 @@ func (w *App) Work(ctx context.Context, e Event) error {
 }
 
 var (
-	errTold      = errors.New("witness: told to fail")
-	errPanic     = errors.New("witness: told to panic")
-	errRejected  = client.Reject("witness: told to reject")
-	errMalformed = errors.New("witness: no such conduct")
+	errTold      = errors.New("testapp: told to fail")
+	errPanic     = errors.New("testapp: told to panic")
+	errRejected  = client.Reject("testapp: told to reject")
+	errMalformed = errors.New("testapp: no such conduct")
 )
 
 func (w *App) behave(ctx context.Context, e Event) error {

@@ -16,19 +16,19 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// joiningMax is how long a router with other settings may take to find that out and end.
-const joiningMax = 30 * time.Second
+// joinersMax is how long a router with other settings may take to find that out and end.
+const joinersMax = 30 * time.Second
 
-// newcomers are the routers with other settings that were started so far.
-type joinings struct {
+// joiners are the routers with other settings that were started so far.
+type joiners struct {
 	mu  sync.Mutex
-	all []joining
+	all []joiner
 }
 
 // regroup starts a router, with an application, whose settings differ from the group's in
 // one on which members must agree, and waits for its end.
 func (c *chaos) regroup(ctx context.Context, f fault) error {
-	setting, m := regroupingOf(f.Variant), c.group.joining
+	setting, m := regroupingOf(f.Variant), c.group.joiner
 	if err := c.broker.makeNamespace(ctx, anotherNamespace); err != nil {
 		return err
 	}
@@ -41,22 +41,22 @@ func (c *chaos) regroup(ctx context.Context, f fault) error {
 	}
 	defer m.endWorkers(leaveMax)
 	begin := clock.Now()
-	said, code, err := c.group.runJoining(ctx, m, setting)
+	said, code, err := c.group.runJoiner(ctx, m, setting)
 	if err != nil {
 		return err
 	}
-	c.joinings.mu.Lock()
-	defer c.joinings.mu.Unlock()
-	c.joinings.all = append(c.joinings.all, joining{
+	c.joiners.mu.Lock()
+	defer c.joiners.mu.Unlock()
+	c.joiners.all = append(c.joiners.all, joiner{
 		Setting: setting.name, Code: code, Took: clock.Now().Sub(begin), Named: setting.names(said), Lost: c.group.lost(ctx) - before,
 	})
 	return nil
 }
 
-// runJoining runs the router of a newcomer to its end, which comes by itself or after
-// joiningMax, and returns what it said and its exit code.
-func (g *group) runJoining(ctx context.Context, m *member, setting regrouping) (said string, code int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, joiningMax)
+// runJoiner runs a joining router to its end, which comes by itself or after
+// joinersMax, and returns what it said and its exit code.
+func (g *group) runJoiner(ctx context.Context, m *member, setting regrouping) (said string, code int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, joinersMax)
 	defer cancel()
 	path := filepath.Join(g.dir, fmt.Sprintf("%s-router-%s.log", m.name, setting.name))
 	log, err := os.Create(path)
