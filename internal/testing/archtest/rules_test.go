@@ -158,7 +158,7 @@ var pureFiles = []pure{
 	{dir: "internal/mailbox/admission", files: []string{"*.go"}},
 	{dir: "internal/ownership/inbox", files: []string{"*.go"}},
 	{dir: "internal/ownership/driver", files: []string{"*.go"}},
-	{dir: "internal/app", files: []string{"desk.go", "slots.go", "ward.go"}},
+	{dir: "internal/app", files: []string{"outstanding.go", "slots.go", "suspects.go"}},
 	{dir: "internal/node", files: []string{"gossip.go"}},
 	{dir: "forward", files: []string{"table*.go", "held.go", "limits.go", "config.go", "proof.go"}},
 	{dir: "internal/mailbox", files: []string{"boxes.go", "actor.go", "credits.go", "index.go", "slab.go", "unpin.go", "window.go", "workers.go", "config.go"}},
