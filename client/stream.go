@@ -313,7 +313,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 
 func (s *stream) welcome(w *appv1.Welcome) error {
 	if w.GetVersion() != version {
-		return fmt.Errorf("client: the router speaks version %d of the protocol, this SDK %d", w.GetVersion(), version)
+		return fmt.Errorf("client: the router supports protocol version %d, this SDK %d", w.GetVersion(), version)
 	}
 	s.welcomed = true
 	if ms := w.GetLimits().GetPingIntervalMs(); ms > 0 {

@@ -57,7 +57,7 @@ func buildFormer() (former, error) {
 	source, built := filepath.Join(dir, "source"), filepath.Join(dir, "built")
 	for _, step := range []struct{ dir, command string }{
 		{"..", `cd "$(git -c "safe.directory=*" rev-parse --show-toplevel)" && mkdir "$SOURCE" && git -c "safe.directory=*" archive "$COMMIT" | tar -x -C "$SOURCE"`},
-		{source, `printf %s "$CLOCK" >internal/devtools/journal/shared.go && grep -q "create(path, clock.Now)" internal/devtools/journal/writer.go && sed -i "s/create(path, clock.Now)/create(path, shared)/" internal/devtools/journal/writer.go`},
+		{source, `printf %s "$CLOCK" >internal/journal/shared.go && grep -q "create(path, clock.Now)" internal/journal/writer.go && sed -i "s/create(path, clock.Now)/create(path, shared)/" internal/journal/writer.go`},
 		{source, `go build -buildvcs=false -o "$BUILT/router" ./cmd/router`},
 		{source, `go test -c -buildvcs=false -o "$BUILT/app" ./e2e`},
 	} {

@@ -148,7 +148,7 @@ func (a *asker) get(ctx context.Context, path string, answer any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("the answer to %s is not what this version of router knows: %w", path, err)
+		return fmt.Errorf("unexpected answer to %s, perhaps of another version of router: %w", path, err)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 		if cause, ok := errors.AsType[*url.Error](err); ok {
 			err = cause.Err // without the path: it may have a key in it
 		}
-		return 0, nil, fmt.Errorf("nobody answers at %s: %w; is the router up, and is that its admin.listen? Say another one with --admin HOST:PORT", e.base, err)
+		return 0, nil, fmt.Errorf("cannot reach %s: %w; check that the router runs and that this is its admin.listen, or use --admin HOST:PORT", e.base, err)
 	}
 	defer response.Body.Close()
 	text, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))

@@ -59,9 +59,9 @@ func devCommand() *cobra.Command {
 	f.StringVar(&o.Pulsar, "pulsar", o.Pulsar, "URL of a Pulsar to use instead of a broker in memory")
 	f.StringSliceVar(&o.Topics, "topic", o.Topics, "with --pulsar: topic to read events from; repeatable")
 	f.StringVar(&o.Subscription, "subscription", o.Subscription, "with --pulsar: subscription to read them by")
-	f.StringVar(&o.Group, "group", o.Group, "with --pulsar: group, which nobody else may use there")
+	f.StringVar(&o.Group, "group", o.Group, "with --pulsar: the group; no other application may use it there")
 	f.StringArrayVar(&o.Settings, "set", o.Settings, "setting of all members, as SECTION.KEY=VALUE; repeatable")
-	f.BoolVarP(&o.Verbose, "verbose", "v", o.Verbose, "show what members log at level info")
+	f.BoolVarP(&o.Verbose, "verbose", "v", o.Verbose, "show members' log lines of level info")
 	cmd.AddCommand(devChildren()...)
 	return cmd
 }

@@ -68,7 +68,7 @@ func doctorCommand() *cobra.Command {
 	var o outputForm
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check what a router needs here: settings, clock, ports, DNS, broker, topics, control topic",
+		Short: "Check the environment of a router: settings, clock, ports, DNS, broker, topics, control topic",
 		Long: `Check what a router needs here: settings, clock, ports, DNS of the gossip's seeds, broker,
 topics and subscription, the broker's limits, and the policies of the control topic.
 It changes nothing, and may run beside a router that runs. With pulsar.admin_url it also
@@ -193,7 +193,7 @@ func (d *doctor) ports(ctx context.Context) {
 		case ours:
 			d.ok(p.key, "%s is in use, by this member", p.address)
 		default:
-			d.fail(p.key, "end what listens there, or set "+p.key+" to another address", "%v", err)
+			d.fail(p.key, "stop the process that listens there, or set "+p.key+" to another address", "%v", err)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func free(ctx context.Context, address string) error {
 			return nil //nolint:nilerr // nobody answers: that it can be had is what this asks
 		}
 		_ = conn.Close()
-		return fmt.Errorf("somebody listens on %s", path)
+		return fmt.Errorf("another process listens on %s", path)
 	}
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
@@ -230,7 +230,7 @@ const lookupTimeout = 5 * time.Second
 func (d *doctor) seeds(ctx context.Context) {
 	if len(d.cfg.Gossip.Seeds) == 0 {
 		d.warn("gossip.seeds", "set gossip.seeds, for example to dns+SERVICE:16652 of a headless Service",
-			"none: this member finds nobody, and is found only by those that have its address")
+			"none: this member finds no other, and only members with its address find it")
 		return
 	}
 	for _, seed := range d.cfg.Gossip.Seeds {
@@ -243,7 +243,7 @@ func (d *doctor) seeds(ctx context.Context) {
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
 		cancel()
 		if err != nil {
-			d.fail("gossip.seeds", "look whether the name is right; a headless Service needs publishNotReadyAddresses, or it is empty until somebody is ready", "%s: %v", seed, err)
+			d.fail("gossip.seeds", "check the name; a headless Service needs publishNotReadyAddresses, or it is empty until a pod is ready", "%s: %v", seed, err)
 			continue
 		}
 		d.ok("gossip.seeds", "%s stands for %s", seed, strings.Join(found, ", "))
@@ -315,7 +315,7 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 			case heldByUs:
 				d.ok(check, "%s belongs to this group", c.Resource)
 			default:
-				d.ok(check, "%s belongs to nobody; the first router claims it", c.Resource)
+				d.ok(check, "%s is unclaimed; the first router claims it", c.Resource)
 			}
 			if c.Began && c.holder == nil && uint32(d.cfg.Ownership.Generation) <= c.Generation {
 				d.warn(check, "if the control topic is a new one, raise ownership.generation above that",

@@ -17,7 +17,7 @@ import (
 // drainCommands make a router leave its group in order, and come back.
 func drainCommands() []*cobra.Command {
 	return []*cobra.Command{
-		drainVerb("drain", "Make a router finish what it has and leave the group; it does not exit",
+		drainVerb("drain", "Drain a router: it finishes its events and leaves the group; the process keeps running",
 			"waits for nothing by default; exit code 3 if it is not drained by then"),
 		drainVerb("undrain", "Make a router that drains, or has drained, take part again",
 			"waits for nothing by default; exit code 3 if its drain has not ended by then"),
@@ -41,7 +41,7 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 			says := strings.TrimSpace(string(text))
 			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
 			if code == http.StatusAccepted && patience > 0 {
-				return fmt.Errorf("%s after %v: `router members` and /readyz tell what it waits for (%w)", says, patience, errDrainPending)
+				return fmt.Errorf("%s after %v: see `router members` and /readyz (%w)", says, patience, errDrainPending)
 			}
 			return nil
 		},

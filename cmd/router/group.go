@@ -264,7 +264,7 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 	}
 	claims = slices.DeleteFunc(claims, func(c shownClaim) bool { return c.holder == nil || !o.takes(c, cfg) })
 	if len(claims) == 0 {
-		fmt.Fprintln(out, "nothing to release: nobody holds what these settings claim")
+		fmt.Fprintln(out, "nothing to release: no group holds the claims of these settings")
 		return nil
 	}
 	if !o.force {
@@ -323,7 +323,7 @@ var (
 // nobodyLives listens to the control topic for the Beat of a member.
 func (g groupLogs) nobodyLives(ctx context.Context, cfg config.Config) error {
 	if modeOf(cfg) == node.Gossip {
-		return usageError{errors.New("with ownership.mode gossip nothing tells whether members live: stop them, and use --force")}
+		return usageError{errors.New("with ownership.mode gossip the log does not show running members: stop them, and use --force")}
 	}
 	topic := cfg.ControlTopic()
 	log, err := g.control(topic)

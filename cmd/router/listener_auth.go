@@ -121,13 +121,13 @@ func warnOfExposedListeners(cfg config.Config, log *slog.Logger) {
 		switch {
 		case !l.Exposed:
 		case l.Name == "peer":
-			log.Warn("peers are not authenticated", "reason", "peer.tls is not set: whoever reaches peer.listen can bring events and read them", "address", l.Address)
+			log.Warn("peers are not authenticated", "reason", "peer.tls is not set: any process that reaches peer.listen can send and read events", "address", l.Address)
 		case l.Name == "gossip":
-			log.Warn("gossip is not encrypted", "reason", "there are no keys, or gossip.verify_incoming is false: whoever reaches gossip.listen can speak as a member", "address", l.Address)
+			log.Warn("gossip is not encrypted", "reason", "there are no keys, or gossip.verify_incoming is false: any process that reaches gossip.listen can pose as a member", "address", l.Address)
 		}
 	}
 	if cfg.Admin.DrainOpen && !listen.IsLocal(cfg.Admin.Listen) {
-		log.Info("the drain is open", "reason", "admin.drain_open is set: whoever reaches admin.listen can drain this member", "address", cfg.Admin.Listen)
+		log.Info("the drain is open", "reason", "admin.drain_open is set: any process that reaches admin.listen can drain this member", "address", cfg.Admin.Listen)
 	}
 }
 

@@ -229,7 +229,7 @@ func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient boo
 	if why := heard.explain(err); why != nil {
 		return false, why
 	}
-	return true, fmt.Errorf("the broker does not tell about it: %w", err)
+	return true, fmt.Errorf("the broker did not answer the lookup: %w", err)
 }
 
 // complaint is why the client could not connect. Its own errors do not tell: it logs.

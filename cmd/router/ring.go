@@ -18,7 +18,7 @@ import (
 )
 
 func ringCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ring", Short: "Look at who owns which partitions", Args: requireSubcommand, RunE: requireSubcommand}
+	cmd := &cobra.Command{Use: "ring", Short: "Show the owners of partitions", Args: requireSubcommand, RunE: requireSubcommand}
 	cmd.AddCommand(ringShowCommand(), ringDiffCommand(), ringSimulateCommand())
 	return cmd
 }
@@ -57,7 +57,7 @@ func ringShowCommand() *cobra.Command {
 		shares := sharesOf(seen)
 		return o.show(cmd.OutOrStdout(), shares, func(p *page) { sharesTable(p, shares) })
 	})
-	cmd.Flags().StringVar(&member, "member", "", "as this member sees it (default: the one that is asked)")
+	cmd.Flags().StringVar(&member, "member", "", "as this member sees it (default: the member at --admin)")
 	cmd.Flags().BoolVar(&all, "partitions", false, "list every partition, with its owner, fencing token, and its gate at that member")
 	return cmd
 }
@@ -127,13 +127,13 @@ func ranges(numbers []uint16) string {
 }
 
 // errDiffer says that members do not see the same ring.
-var errDiffer = errors.New("the members do not see the same ring: if it lasts, see who lags with `router members`")
+var errDiffer = errors.New("the members do not see the same ring: if it lasts, `router members` shows which one lags")
 
 func ringDiffCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use:   "diff [MEMBER...]",
-		Short: "Ask all members, or the named ones, who owns what, and show in what they differ",
-		Long: `Ask all members, or the named ones, who owns what, and show in what they differ:
+		Short: "Compare the rings of all members, or of the named ones",
+		Long: `Compare the rings of all members, or of the named ones:
 each partition of which not all name the same owner under the same fencing token.
 Members read the control log one by one, so for a moment after each change they differ.
 
@@ -315,7 +315,7 @@ without asking anybody. The ring.* settings are read as for the router.`,
 		return o.show(cmd.OutOrStdout(), s, func(p *page) { simulationPage(p, s) })
 	})
 	cmd.Flags().StringVar(&change, "members", "", "how the membership changes")
-	cmd.Flags().StringVar(&from, "from", "", "names of members to begin with, with commas (default: those of the group that is asked)")
+	cmd.Flags().StringVar(&from, "from", "", "comma-separated names of members to begin with (default: those of the group at --admin)")
 	return cmd
 }
 
@@ -355,7 +355,7 @@ func changed(names []string, change string) ([]string, error) {
 	if n, err := strconv.Atoi(change); err == nil && strings.ContainsAny(change[:1], "+-") {
 		if n < 0 {
 			if -n >= len(after) {
-				return nil, fmt.Errorf("--members = %s, but there are only %d: somebody has to stay", change, len(after))
+				return nil, fmt.Errorf("--members = %s, but there are only %d: one has to remain", change, len(after))
 			}
 			return after[:len(after)+n], nil
 		}
@@ -370,7 +370,7 @@ func changed(names []string, change string) ([]string, error) {
 		return after, nil
 	}
 	if strings.Trim(change, " ,") == "" {
-		return nil, errors.New("say what changes: --members +2, -1, +NAME,-NAME, or NAME,NAME")
+		return nil, errors.New("a change is missing: --members +2, -1, +NAME,-NAME, or NAME,NAME")
 	}
 	parts := split(change)
 	signed := func(s string) bool { return strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") }

@@ -125,7 +125,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		log.Info("variables are ignored: Kubernetes gives them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
 	}
 	if bug := planted.Present(); bug != planted.None {
-		log.Error("a bug is planted in this process: it breaks what a router promises", "error", bug.String())
+		log.Error("a bug is planted in this process: it breaks promises of a router", "error", bug.String())
 	}
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)

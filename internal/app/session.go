@@ -184,7 +184,7 @@ func (w *session) handle(f *appwire.FromWorker) error {
 // hello admits the worker.
 func (w *session) hello(h *appv1.Hello) error {
 	if lowest, highest := max(h.GetVersionMin(), 1), max(h.GetVersionMax(), 1); lowest > version || highest < version {
-		return status.Errorf(codes.FailedPrecondition, "app: the worker speaks versions %d to %d of the protocol, this router speaks %d", lowest, highest, version)
+		return status.Errorf(codes.FailedPrecondition, "app: the worker supports protocol versions %d to %d, this router supports %d", lowest, highest, version)
 	}
 	if h.GetMaxInFlight() == 0 {
 		return status.Error(codes.InvalidArgument, "app: Hello.max_in_flight = 0, want >= 1")

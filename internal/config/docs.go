@@ -143,7 +143,7 @@ var docs = map[string]string{
 	"pulsar.copy_keys_file":           "copy_keys_file names a file with keys in base64, of 16 bytes or more, one in a line, that is read again when it changes. Copies are signed with the first one, and what is read from the retry topic counts as a copy only if one of the keys has signed it; otherwise it is an event of its own. All members need the same keys. \"\": copies are not signed.",
 	"pulsar.copy_timeout":             "When a copy that the broker did not confirm counts as failed.",
 	"pulsar.copy_unsigned":            "copy_unsigned lets copies count that no key has signed, beside copy_keys_file: while keys are introduced, and as long as copies of before are waiting.",
-	"pulsar.dead_letter_subscription": "Created on the dead letter topic before the first copy, because a topic without a subscription forgets at once what is sent to it, and looked after once a minute while there are more.",
+	"pulsar.dead_letter_subscription": "Created on the dead letter topic before the first copy, because a topic without a subscription drops its messages at once. Checked once a minute while more copies are sent.",
 	"pulsar.dead_letter_topic":        "dead_letter_topic takes events that will not be tried again; \"\" is dead_letter_topic_name's.",
 	"pulsar.discover_every":           "How often the broker is asked for topic partitions that were added. What is published to one meanwhile is kept and read then. More than 0.",
 	"pulsar.event_bytes_typical":      "What an event weighs on average, at least 1. The client fetches ahead by events and not by bytes, so nothing is bounded by it; but the bound on memory is computed with it, and a warning says when events are larger.",

@@ -66,8 +66,8 @@ func (c Config) peerListener() Protection {
 		p.Exposed, p.ProtectedBy = true, insecure
 	}
 	if p.Exposed && !c.Peer.Insecure {
-		p.refused = " can be reached from other machines, who could bring events and read them: set peer.tls (docs/security.md), " +
-			"or peer.listen to a loopback address, or peer.insecure to true if only the network shall keep strangers away"
+		p.refused = " can be reached from other machines, which could send and read events: set peer.tls (docs/security.md), " +
+			"or peer.listen to a loopback address, or peer.insecure to true if the network alone keeps other machines away"
 	}
 	return p
 }
@@ -86,8 +86,8 @@ func (c Config) gossipListener() Protection {
 		p.Exposed, p.ProtectedBy = true, insecure
 	}
 	if p.Exposed && !c.Gossip.Insecure {
-		p.refused = " can be reached from other machines, who could speak as members: set gossip.encryption_keys_file and leave " +
-			"gossip.verify_incoming on (docs/security.md), or set gossip.listen to a loopback address, or gossip.insecure to true if only the network shall keep strangers away"
+		p.refused = " can be reached from other machines, which could pose as members: set gossip.encryption_keys_file and leave " +
+			"gossip.verify_incoming on (docs/security.md), or set gossip.listen to a loopback address, or gossip.insecure to true if the network alone keeps other machines away"
 	}
 	return p
 }

@@ -134,7 +134,7 @@ func (c Config) validatePulsarAuth() error {
 	}
 	if o := c.Pulsar.Oauth2; o.enabled() {
 		if issuer, err := url.Parse(o.IssuerURL); err != nil || issuer.Scheme != "https" || issuer.Host == "" {
-			bad("pulsar.oauth2.issuer_url is not https://HOST: it is told the client's secret")
+			bad("pulsar.oauth2.issuer_url is not https://HOST: the router sends it the client's secret")
 		}
 		if o.KeyFile == "" {
 			bad("pulsar.oauth2.key_file is not set")

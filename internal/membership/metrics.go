@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		onlySelf: with.NewGauge(prometheus.GaugeOpts{
 			Name: "ringfence_membership_seeds_only_self",
-			Help: "1 while the seeds name nobody but this node.",
+			Help: "1 while the seeds name no other node.",
 		}),
 		evidence: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_evidence_total",

@@ -103,7 +103,7 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 	defer n.drainCycles.mu.Unlock()
 	switch s := n.drainCycles.present; {
 	case n.drainCycles.ending:
-		return nil, fmt.Errorf("%w: it was told to stop; start it again instead", ErrEnding)
+		return nil, fmt.Errorf("%w: it is shutting down; start it again instead", ErrEnding)
 	case !s.isDraining():
 		begun := make(chan struct{})
 		close(begun)
@@ -194,7 +194,7 @@ func (n *Node) handOver(ctx context.Context) {
 		select {
 		case <-time.After(pipeline.HandoverPause):
 		case <-ctx.Done():
-			n.log.Warn("not all that was done is told to the next owners: what comes again of it is handled twice", "after", clock.Now().Sub(began))
+			n.log.Warn("not all finished events are handed over: those that are delivered again are handled twice", "after", clock.Now().Sub(began))
 			return
 		}
 	}
@@ -204,7 +204,7 @@ func (n *Node) handOver(ctx context.Context) {
 	case <-time.After(n.cfg.Forward.DeadAfter):
 	case <-ctx.Done():
 	}
-	n.log.Warn("not all that was done is told to the next owners: what comes again of it is handled twice", "after", clock.Now().Sub(began))
+	n.log.Warn("not all finished events are handed over: those that are delivered again are handled twice", "after", clock.Now().Sub(began))
 }
 
 // handoverTimeout suffices for all that the window of a node holds by default.

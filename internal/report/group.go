@@ -85,7 +85,7 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 }
 
 // errUnnamed says why a member was not asked.
-var errUnnamed = errors.New("report: not asked: gossip alone knows it, and the control log does not name it")
+var errUnnamed = errors.New("report: not asked: only gossip knows this member, and the control log does not name it")
 
 // ask asks a member that the control log names. Addresses that gossip alone tells are
 // dialed by nobody: anybody may have put them there.

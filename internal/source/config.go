@@ -27,9 +27,9 @@ type Config struct {
 	RetryTopic string
 	// DeadLetterTopic takes events that will not be tried again; "" is DeadLetterTopicName's.
 	DeadLetterTopic string
-	// DeadLetterSubscription is created on the dead letter topic before the first
-	// copy, because a topic without a subscription forgets at once what is sent to it,
-	// and looked after once a minute while there are more.
+	// DeadLetterSubscription is created on the dead letter topic before the first copy, because a
+	// topic without a subscription drops its messages at once. Checked once a minute while more
+	// copies are sent.
 	DeadLetterSubscription string
 
 	// DiscoverEvery is how often the broker is asked for topic partitions that were added. What

@@ -169,7 +169,7 @@ func TestWhatPartitionsWaitFor(t *testing.T) {
 	}
 	for i, want := range []string{
 		"a, as it was before it began anew: .* any moment", "b: .* silent for 0.7 s more", "c: only keys on which it still works: .* 0.5 s more", "its own application: that has finished",
-		"whoever was there before the group began anew: .* for 2.0 s more",
+		"leases of the group's earlier log: .* for 2.0 s more",
 	} {
 		if len(got) != 5 || !regexp.MustCompile("^"+want).MatchString(got[i]) {
 			t.Fatalf("%q, want %q there", got, want)

@@ -141,9 +141,9 @@ func waitsOf(s seen, colors map[string]string) []wait {
 		}
 		switch {
 		case c.itself:
-			w.For, w.Until = "its own application", "that has finished what it was given under an earlier tenure"
+			w.For, w.Until = "its own application", "that has finished its deliveries of an earlier tenure"
 		case c.member == "":
-			w.For = "whoever was there before the group began anew"
+			w.For = "leases of the group's earlier log"
 		case c.member == c.owner:
 			w.For += ", as it was before it began anew"
 		}

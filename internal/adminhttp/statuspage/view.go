@@ -141,7 +141,7 @@ func stateOf(m report.Member, waiting int) (state, why, class string) {
 		return "dead", fmt.Sprintf("It does not answer, and there is evidence that it is dead. The keys of its %d partitions wait until the others have agreed on a table without it, "+
 			"and its lease has run out.", m.Partitions), classBad
 	case s == nil:
-		return "silent", fmt.Sprintf("It does not answer. It may still work on its %d partitions, or be gone: nobody takes them before its lease has run out. %s", m.Partitions, m.Error), classBad
+		return "silent", fmt.Sprintf("It does not answer. It may still work on its %d partitions, or be gone: no other member takes them before its lease has expired. %s", m.Partitions, m.Error), classBad
 	case s.Drained:
 		return "drained", "It owns nothing and runs nothing, and may be stopped.", classBusy
 	case s.Draining:

@@ -20,7 +20,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		factory: with,
 		records: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_claim_records_total",
-			Help: "Records read from claims topics, by what they did (claimed, confirmed, refused: another group holds it, released, malformed, version).",
+			Help: "Records read from claims topics, by effect (claimed, confirmed, refused: another group holds it, released, malformed, version).",
 		}, []string{"result"}),
 		appends: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_claim_appends_total",

@@ -96,7 +96,7 @@ func (g Guard) judge(r *http.Request) *refusal {
 	case drain && read(r) && fromBrowser(r):
 		return &refusal{http.StatusForbidden, origin, "GET is for the hooks of Kubernetes: POST it"}
 	case g.LoopbackOnly && (!loopback || !namesLoopback(r)):
-		return &refusal{http.StatusForbidden, host, "this is for callers on loopback, who name it by localhost or by an address"}
+		return &refusal{http.StatusForbidden, host, "only callers on loopback may use this, with localhost or an address as the host name"}
 	}
 	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if drain && (g.DrainOpen || same(given, g.DrainToken)) {
@@ -114,7 +114,7 @@ func (g Guard) judge(r *http.Request) *refusal {
 	case same(given, want):
 		return nil
 	case loopback && (open || want == "") && !namesLoopback(r):
-		return &refusal{http.StatusForbidden, host, "without a token this is for callers who name it by localhost or by an address, on loopback"}
+		return &refusal{http.StatusForbidden, host, "without a token only callers on loopback may use this, with localhost or an address as the host name"}
 	case open, want == "" && loopback:
 		return nil
 	case want == "" && (!drain || g.DrainToken == ""):

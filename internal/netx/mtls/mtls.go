@@ -54,10 +54,10 @@ func (c Config) Validate() error {
 	}
 	var errs []error
 	for _, f := range []struct{ name, value, why string }{
-		{"CertFile", c.CertFile, "the other side asks who we are"},
+		{"CertFile", c.CertFile, "the other side requires a certificate"},
 		{"KeyFile", c.KeyFile, "without it the certificate proves nothing"},
-		{"CAFile", c.CAFile, "without it anybody's certificate would do"},
-		{"Name", c.Name, "without it everybody would get in to whom the CA has given a certificate"},
+		{"CAFile", c.CAFile, "without it any certificate would be accepted"},
+		{"Name", c.Name, "without it any certificate of the CA would be accepted"},
 	} {
 		if f.value == "" {
 			errs = append(errs, fmt.Errorf("mtls: %s is not set: %s", f.name, f.why))
