@@ -41,7 +41,7 @@ type Config struct {
 	// over. It doubles with each burst that is taken, up to FrameEventsMax. >= 1.
 	ParkBurstMin int
 	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. A
-	// pause begins with what the owner asks for and doubles with each refusal. > 0.
+	// pause begins as the owner asks and doubles with each refusal. > 0.
 	ParkDelayMax time.Duration
 	// HandoverMax is how many ids of events that were done lately may wait to be
 	// handed over to the next owners of their partitions, >= 1. About 40 bytes each.

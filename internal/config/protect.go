@@ -14,18 +14,18 @@ import (
 type Admin struct {
 	Listen string // host:port; beyond loopback without TLS the page serves probes and /metrics only
 
-	// Token is asked for by what changes something and by what shows keys, as Authorization:
-	// Bearer TOKEN. Without one, changes are for callers on loopback only.
+	// Token is required by requests that change something or show keys, as Authorization:
+	// Bearer TOKEN. Without a token, only callers on loopback may make changes.
 	Token     Secret
 	TokenFile string // file with the token, read again when it changes; instead of admin.token
 
-	// DrainToken is good for /drain and nothing else: for the hooks of Kubernetes, whose
-	// headers everybody sees who may read pods.
+	// DrainToken is accepted for /drain only: it is for Kubernetes hooks, whose headers are
+	// visible to all users who may read pods.
 	DrainToken Secret
-	DrainOpen  bool // /drain needs no token, wherever it is asked for; instead of DrainToken
+	DrainOpen  bool // /drain needs no token, from any address; instead of DrainToken
 
 	TLS      AdminTLS
-	Insecure bool // all of the page answers beyond loopback without TLS: then tokens cross the network in the clear
+	Insecure bool // the whole page is served beyond loopback without TLS: tokens then cross the network in the clear
 
 	ConnectionsMax int // connections at once; for one more the one is closed that has been slow for longest
 }
@@ -46,7 +46,7 @@ func (t AdminTLS) Enabled() bool { return t != AdminTLS{} }
 // again at each connection.
 type PulsarTLS struct {
 	CAFile   string // CAs that sign the certificates of brokers, in PEM; empty: those of the system
-	CertFile string // own certificate, if brokers ask for one; it is who we are when there is no token
+	CertFile string // own certificate, for brokers that require one; it identifies the router when there is no token
 	KeyFile  string // its key
 	Name     string // DNS name in the certificates of all brokers; empty: the host that is dialed
 }

@@ -16,10 +16,10 @@ type Config struct {
 	Topics []string
 	// Subscription is read as SHARED. It is created if it is not there.
 	Subscription string
-	// FromEarliest makes a subscription that is new begin with the oldest message
-	// that the topic holds; otherwise with what comes next.
+	// FromEarliest makes a new subscription begin with the oldest message of the topic;
+	// otherwise it begins with the next one.
 	FromEarliest bool
-	// ConsumerName is what the broker's statistics show; "" lets the client make one up.
+	// ConsumerName names the consumer in the broker's statistics; "": the client chooses a name.
 	ConsumerName string
 
 	// RetryTopic takes events that wait for longer than their owner holds them, and
@@ -32,8 +32,8 @@ type Config struct {
 	// copies are sent.
 	DeadLetterSubscription string
 
-	// DiscoverEvery is how often the broker is asked for topic partitions that were added. What
-	// is published to one meanwhile is kept and read then. More than 0.
+	// DiscoverEvery is how often the router looks for added topic partitions. Events published
+	// to one meanwhile are kept and read then. More than 0.
 	DiscoverEvery time.Duration
 
 	// BatchMax is how many events are handed to the sink at once. At least 1.
@@ -55,7 +55,7 @@ type Config struct {
 	EventBytesTypical int
 	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
 	UnsettledMax int
-	// UnsettledBytesMax is the same for what the open entries weigh.
+	// UnsettledBytesMax is the same for the bytes of open entries.
 	UnsettledBytesMax int
 	// Counting is how the broker counts unacked events. CountEvents needs
 	// acknowledgmentAtBatchIndexLevelEnabled at the broker, and the same value at
@@ -65,8 +65,8 @@ type Config struct {
 	// Properties are those of the subscription, if this source makes it. Brokers enforce nothing by them: they
 	// tell people, and `router doctor`, who uses it.
 	Properties map[string]string
-	// AdminURL is the root of the broker's admin API, which is asked for the two limits
-	// below, and whether pulsar.batch_index_acks is right; "" asks nobody.
+	// AdminURL is the root of the broker's admin API. The router reads the two limits below
+	// there, and checks pulsar.batch_index_acks; "": it does neither.
 	AdminURL string
 	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
 	// of a topic partition it lets a consumer have unacked. Say a large number where

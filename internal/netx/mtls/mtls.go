@@ -35,7 +35,7 @@ import (
 
 // Config names the files of mutual TLS, and whom to let in. All are needed, or none.
 type Config struct {
-	CertFile string // own certificate in PEM, followed by what lies between it and the CA
+	CertFile string // own certificate in PEM, followed by the intermediate certificates
 	KeyFile  string // its private key, in PEM
 	CAFile   string // CAs that may sign the certificate of the other side, in PEM
 
