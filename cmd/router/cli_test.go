@@ -279,7 +279,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"key not base64":      {[]string{"locate", "--base64", "!"}, exitUsage, "KEY is not base64"},
 		"bad form":            {[]string{"members", "-o", "xml"}, exitUsage, `--output = "xml", want table, json or yaml`},
 		"bad address":         {[]string{"members", "--admin", "router"}, exitUsage, `--admin = "router", want HOST:PORT or a URL`},
-		"nobody there":        {[]string{"members", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused; is the router up"},
+		"nobody there":        {[]string{"members", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused; check that the router runs"},
 		"keys are not told":   {[]string{"locate", "hidden", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial"},
 		"no token file":       {[]string{"members", "--token-file", "/nowhere", "--admin", "127.0.0.1:1"}, exitUsage, "--token-file: open /nowhere"},
 		"token wanted":        {[]string{"members", answering(t, 401, "a token is needed")}, exitFailed, "wants a token (a token is needed): give it with --token-file"},
