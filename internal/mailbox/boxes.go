@@ -351,7 +351,6 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 	if worker == nil {
 		return dst
 	}
-	b.readAheadReady(&worker.ready, limit)
 	for range limit {
 		a := worker.ready.head()
 		if a == nil || !lease.MayDispatch(a.part.gate, now) {
@@ -367,17 +366,6 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 		b.dispatch(now, a, &dst[len(dst)-1])
 	}
 	return dst
-}
-
-// readAheadReady is readAhead for what Take will look at.
-func (b *Boxes) readAheadReady(q *queue, limit int) {
-	sum := 0
-	for number := q.first; number < min(q.end, q.first+uint64(limit)); number++ {
-		if a := q.at(number); a != nil {
-			sum += a.part.running + int(a.head.place)
-		}
-	}
-	b.read = sum
 }
 
 // dispatch makes the first event of a ready key run. It writes what it says into its
