@@ -29,7 +29,6 @@ type window struct {
 	n          int           // how many of them are remembered; the first is
 	sweep      uint64        // sweepSome has looked at serials from here on
 	young      clock.Instant // sweepSome does not look at what was done before yet
-	read       uint64        // by forgetSome
 
 	// copies has, of ids that were done by way of a copy, what was in it: whoever writes to the
 	// retry topic chooses the id. These stay here when their partition moves.
@@ -101,7 +100,7 @@ func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8,
 
 func (w *window) makeRoom() {
 	if len(w.records) >= w.countMax {
-		w.forgetSome()
+		w.forgetOldest()
 		return
 	}
 	wider := *w
@@ -116,21 +115,6 @@ func (w *window) makeRoom() {
 func (w *window) forgetOldest() {
 	w.forget(w.first)
 	w.trim()
-}
-
-// forgetSome makes room for as many as it takes to read ahead what forgetting will
-// look at, so that the cache misses of many are under way at a time. That is the
-// oldest alone where the window is small.
-func (w *window) forgetSome() {
-	run := min(64, max(1, uint64(len(w.records))/1024))
-	sum := uint64(0)
-	for serial := w.first; serial < w.first+run; serial++ {
-		sum += w.spans.at(w.at(serial).span).done[0]
-	}
-	w.read = sum // or the compiler would leave it all out
-	for end := w.first + run; w.first < end && w.n > 0; {
-		w.forgetOldest()
-	}
 }
 
 func (w *window) forget(serial uint64) {
