@@ -109,7 +109,6 @@ type Ledger struct {
 	counting Counting
 	slots    slots
 	found    []*slot // scratch of DoneAll
-	read     int32   // by lookAhead: what nobody uses would not be read
 	entries  []entry
 	spare    []int32 // free entry numbers
 	byID     map[EntryID]int32
@@ -329,10 +328,9 @@ func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
 // DoneAll is Done for many events. It returns how many of them it has settled.
 func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
 	l.found = l.found[:0]
-	for _, h := range handles { // first this alone, and then what it leads to: so cache misses overlap
+	for _, h := range handles { // a loop of its own, so that the cache misses overlap
 		l.found = append(l.found, l.slotOf(h))
 	}
-	l.read = l.lookAhead()
 	done := 0
 	for i, s := range l.found {
 		if s == nil || s.message == nil || s.claim == claimed { // or settled by an earlier one of these
@@ -343,17 +341,6 @@ func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
 	}
 	l.spill.ended += uint64(done)
 	return acks, done
-}
-
-// lookAhead reads what stands in their entries for the events that DoneAll has found.
-func (l *Ledger) lookAhead() int32 {
-	read := int32(0)
-	for _, s := range l.found {
-		if s != nil {
-			read ^= l.entries[s.entry].state[s.index]
-		}
-	}
-	return read
 }
 
 // Claim takes an open event for copying: from now on only [Ledger.Copied] settles
