@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/wire/framepool"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -95,7 +94,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 			v.err = fmt.Errorf("%w: %d bytes, want at most %d", errFrame, n, v.bytesMax)
 			return nil
 		}
-		v.err = v.parse(framepool.Join(data), c.frameMax)
+		v.err = v.parse(data.Materialize(), c.frameMax)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
 		buf := data.MaterializeToBuffer(&frameBuffers)

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/wire/framepool"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -42,7 +41,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *FromRouter:
-		return v.unmarshal(framepool.Join(data))
+		return v.unmarshal(data.Materialize())
 	case *FromWorker:
 		if v.reset(); data.Len() > v.Bounds.Bytes {
 			v.Err = fmt.Errorf("%w: %d bytes, want at most %d", ErrBounds, data.Len(), v.Bounds.Bytes)
