@@ -222,10 +222,10 @@ func TestMailboxesFindTheShardOfEverything(t *testing.T) {
 		t.Errorf("%d verdicts, %d ignored", n, out.Ignored)
 	}
 	m.SetGates([]ownership.GateChange{{Partition: events[7].Partition}}, event.Position{}, &out)
-	got, _ := m.PartWith(1000, func(ring.Partition) bool { return true }, nil)
+	got, _ := m.TakeHandover(1000, func(ring.Partition) bool { return true }, nil)
 	isSeventh := func(d event.Finished) bool { return d.ID == events[7].ID && d.Partition == events[7].Partition }
 	if !slices.ContainsFunc(got, isSeventh) {
-		t.Errorf("parts with %v, without event 7", got)
+		t.Errorf("handed over %v, without event 7", got)
 	}
 }
 
@@ -285,7 +285,7 @@ ringfence_mailbox_deliveries_total{outcome="ignored"} 1
 ringfence_mailbox_deliveries_total{outcome="rejected"} 0
 ringfence_mailbox_deliveries_total{outcome="retried"} 0
 ringfence_mailbox_deliveries_total{outcome="returned"} 0
-# HELP ringfence_mailbox_events_total Events that senders brought, by what was said at once.
+# HELP ringfence_mailbox_events_total Events that senders batchBytes, by what was said at once.
 # TYPE ringfence_mailbox_events_total counter
 ringfence_mailbox_events_total{answer="accepted"} 3
 ringfence_mailbox_events_total{answer="duplicate"} 0

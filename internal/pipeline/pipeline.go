@@ -175,7 +175,7 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Ended) > 0 {
 		p.ended(out.Ended)
 	}
-	if out.Nearer {
+	if out.DueSooner {
 		select {
 		case p.nearer <- struct{}{}:
 		default: // Run has not looked yet
