@@ -42,9 +42,9 @@ const (
 
 // eventsScratch is what encoding a frame needs besides the frame. It is kept for the next one.
 type eventsScratch struct {
-	topics  table
-	names   table
-	schemas table
+	topics  stringTable
+	names   stringTable
+	schemas stringTable
 	read    byte // by readAhead: what nobody uses would not be read
 }
 
@@ -56,19 +56,19 @@ const aheadMax = 32
 // has one topic and a few names.
 const scanMax = 8
 
-// table numbers strings in the order of their coming.
-type table struct {
+// stringTable numbers strings in the order of their coming.
+type stringTable struct {
 	list  []string
 	index map[string]int
 }
 
-func (t *table) reset() {
+func (t *stringTable) reset() {
 	clear(t.list)
 	clear(t.index)
 	t.list = t.list[:0]
 }
 
-func (t *table) add(s string) int {
+func (t *stringTable) add(s string) int {
 	for i, known := range t.list[:min(len(t.list), scanMax)] {
 		if known == s {
 			return i
@@ -89,7 +89,7 @@ func (t *table) add(s string) int {
 	return i
 }
 
-func (t *table) size() int {
+func (t *stringTable) size() int {
 	n := 0
 	for _, s := range t.list {
 		n += 1 + protowire.SizeBytes(len(s))
@@ -97,7 +97,7 @@ func (t *table) size() int {
 	return n
 }
 
-func (t *table) append(b []byte, num protowire.Number) []byte {
+func (t *stringTable) append(b []byte, num protowire.Number) []byte {
 	for _, s := range t.list {
 		b = append(appendLen(b, num, len(s)), s...)
 	}

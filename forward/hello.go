@@ -78,7 +78,7 @@ func (i Identity) check(h *peerv1.Hello) (Peer, error) {
 			member, h.GetVersionMin(), h.GetVersionMax(), versionMin, versionMax)
 	}
 	if differ := i.Settings.Against(settingsOf(h)); len(differ) > 0 {
-		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %s", errRefused, errSettings, member, said(differ.String()))
+		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %s", errRefused, errSettings, member, peerText(differ.String()))
 	}
 	copy(peer[:], h.GetIncarnation())
 	if to := h.GetToIncarnation(); len(to) > 0 && string(to) != string(i.Incarnation[:]) {
@@ -103,10 +103,10 @@ func settingsOf(h *peerv1.Hello) identity.Identity {
 	return settings
 }
 
-// said returns what a peer says, for an error: without what a terminal obeys, and cut.
-func said(text string) string {
-	if len(text) > saidMax {
-		text = strings.ToValidUTF8(text[:saidMax], "") + "…"
+// peerText returns what a peer says, for an error: without what a terminal obeys, and cut.
+func peerText(text string) string {
+	if len(text) > peerTextMax {
+		text = strings.ToValidUTF8(text[:peerTextMax], "") + "…"
 	}
 	return untrusted.Print(text)
 }

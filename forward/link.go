@@ -33,8 +33,8 @@ type end interface {
 	// asideTaken releases that many ids that sendAside sent: the other end has taken them
 	// in, or the stream has ended.
 	asideTaken(ids int)
-	// sendBeat sends a Ping, or the Pong that answers one.
-	sendBeat(k, receipt uint64) error
+	// sendPing sends a Ping, or the Pong that answers one.
+	sendPing(k, receipt uint64) error
 }
 
 // link is what both ends of a stream have in common. The sending goroutine runs
@@ -130,8 +130,8 @@ func (l *link) pong(k uint64) {
 // wait, so that frames grow with the load and nothing ever waits for a timer.
 func (l *link) run(ctx context.Context, e end) error {
 	defer l.silence.Stop()
-	pulse := pulse{link: l, spokeAt: l.now()}
-	defer func() { e.asideTaken(pulse.probed + pulse.unprobed) }()
+	sender := sender{link: l, sentAt: l.now()}
+	defer func() { e.asideTaken(sender.probed + sender.unprobed) }()
 	timer := time.NewTimer(l.config.PingAfter)
 	defer timer.Stop()
 	for {
@@ -143,13 +143,13 @@ func (l *link) run(ctx context.Context, e end) error {
 		case <-timer.C:
 			due = true
 		}
-		if err := pulse.send(e); err != nil {
+		if err := sender.send(e); err != nil {
 			return err
 		}
 		if due {
-			timer.Reset(pulse.untilBeat())
+			timer.Reset(sender.untilPing())
 		}
-		more, err := pulse.sendAside(e)
+		more, err := sender.sendAside(e)
 		if err != nil {
 			return err
 		}
@@ -159,14 +159,14 @@ func (l *link) run(ctx context.Context, e end) error {
 	}
 }
 
-// pulse is the state of the sending goroutine.
-type pulse struct {
+// sender is the state of the sending goroutine.
+type sender struct {
 	*link
-	spokeAt  clock.Instant // when our newest frame was sent
-	waiting  bool          // a hot frame has no receipt yet
-	beat     uint64        // newest Ping sent, or answered
-	beatAt   clock.Instant
-	hotSince clock.Instant
+	sentAt     clock.Instant // when our newest frame was sent
+	waiting    bool          // a hot frame has no receipt yet
+	pingNumber uint64        // newest Ping sent, or answered
+	pingAt     clock.Instant
+	hotSince   clock.Instant
 
 	unprobed int    // ids sent aside since the newest probe
 	probed   int    // ids sent aside before that probe, which is not answered yet
@@ -175,7 +175,7 @@ type pulse struct {
 
 // send sends the one frame that is most worth it, if any: whatever follows wakes us
 // again by its receipt.
-func (p *pulse) send(e end) error {
+func (p *sender) send(e end) error {
 	now := p.now()
 	if p.waiting && p.receiptIn.Load() >= p.sent.Load() {
 		p.waiting = false
@@ -194,26 +194,26 @@ func (p *pulse) send(e end) error {
 			return err
 		}
 		if sent {
-			p.waiting, p.hotSince, p.spokeAt = true, now, now
-			return p.sendBeatIfDue(now, e)
+			p.waiting, p.hotSince, p.sentAt = true, now, now
+			return p.sendPingIfDue(now, e)
 		}
 		p.sent.Store(number - 1)
 		p.receiptOut.Store(before)
 	}
 	if receipt > p.receiptOut.Load() {
 		p.receiptOut.Store(receipt)
-		p.spokeAt = now
+		p.sentAt = now
 		if err := e.sendReceipt(receipt); err != nil {
 			return err
 		}
 	}
-	return p.sendBeatIfDue(now, e)
+	return p.sendPingIfDue(now, e)
 }
 
 // sendAside sends one frame aside, and a Ping behind the last one: frames are handled in
 // their order, so its Pong shows that the other end has taken them in. A frame that is
 // only sent may be lost when this member leaves and ends the stream.
-func (p *pulse) sendAside(e end) (more bool, err error) {
+func (p *sender) sendAside(e end) (more bool, err error) {
 	if p.probed > 0 && p.answered.Load() >= p.probe {
 		e.asideTaken(p.probed)
 		p.probed = 0
@@ -224,36 +224,36 @@ func (p *pulse) sendAside(e end) (more bool, err error) {
 		return more, err
 	}
 	now := p.now()
-	p.beat, p.beatAt, p.spokeAt = p.beat+1, now, now
-	p.probe, p.probed, p.unprobed = p.beat, p.unprobed, 0
-	return false, e.sendBeat(p.beat, p.receiptOut.Load())
+	p.pingNumber, p.pingAt, p.sentAt = p.pingNumber+1, now, now
+	p.probe, p.probed, p.unprobed = p.pingNumber, p.unprobed, 0
+	return false, e.sendPing(p.pingNumber, p.receiptOut.Load())
 }
 
-func (p *pulse) sendBeatIfDue(now clock.Instant, e end) error {
+func (p *sender) sendPingIfDue(now clock.Instant, e end) error {
 	k := p.asked.Load()
 	if p.caller {
-		if now.Before(p.beatDue()) {
+		if now.Before(p.pingDue()) {
 			return nil
 		}
-		k = p.beat + 1
-	} else if k == p.beat {
+		k = p.pingNumber + 1
+	} else if k == p.pingNumber {
 		return nil
 	}
-	p.beat, p.beatAt, p.spokeAt = k, now, now
-	return e.sendBeat(k, p.receiptOut.Load())
+	p.pingNumber, p.pingAt, p.sentAt = k, now, now
+	return e.sendPing(k, p.receiptOut.Load())
 }
 
-// beatDue returns when the caller's next Ping is due, if nothing moves meanwhile.
-func (p *pulse) beatDue() clock.Instant {
-	quietSince := min(p.spokeAt, clock.Instant(p.heardAt.Load()))
-	return max(quietSince, p.beatAt).Add(p.config.PingAfter)
+// pingDue returns when the caller's next Ping is due, if nothing moves meanwhile.
+func (p *sender) pingDue() clock.Instant {
+	quietSince := min(p.sentAt, clock.Instant(p.heardAt.Load()))
+	return max(quietSince, p.pingAt).Add(p.config.PingAfter)
 }
 
-// untilBeat returns for how long the stream may sleep if nothing wakes it. Frames only
+// untilPing returns for how long the stream may sleep if nothing wakes it. Frames only
 // make it longer, so nobody needs to set the timer anew for them.
-func (p *pulse) untilBeat() time.Duration {
+func (p *sender) untilPing() time.Duration {
 	if !p.caller {
 		return time.Hour // it only answers, and who asks wakes it
 	}
-	return max(p.beatDue().Sub(p.now()), time.Millisecond)
+	return max(p.pingDue().Sub(p.now()), time.Millisecond)
 }

@@ -172,17 +172,17 @@ func (p *Pool) Hold(events []*event.Event) {
 	p.step(func(now clock.Instant, out *Moves) { p.table.Hold(now, events, out) })
 }
 
-// HoldGuest takes events that another member could not bring to their owner, see
-// [Table.HoldGuest].
-func (p *Pool) HoldGuest(events []*event.Event) {
-	p.step(func(now clock.Instant, out *Moves) { p.table.HoldGuest(now, events, out) })
+// HoldRelayed takes events that another member could not bring to their owner, see
+// [Table.HoldRelayed].
+func (p *Pool) HoldRelayed(events []*event.Event) {
+	p.step(func(now clock.Instant, out *Moves) { p.table.HoldRelayed(now, events, out) })
 }
 
 // Settle takes verdicts, see [Table.Settle].
 func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
 	p.metrics.count(verdicts)
-	if p.writes() {
-		p.noteAnswers(from, verdicts)
+	if p.logsEvents() {
+		p.logAnswers(from, verdicts)
 	}
 	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
 }
@@ -194,11 +194,11 @@ func (p *Pool) Done(from Peer, handles []event.Handle) {
 }
 
 // writes reports whether every step of every event is written down.
-func (p *Pool) writes() bool { return p.log.Enabled(context.Background(), slog.LevelDebug) }
+func (p *Pool) logsEvents() bool { return p.log.Enabled(context.Background(), slog.LevelDebug) }
 
-// noteAnswers writes down what leaves events where they are, or has them sent again. The
+// logAnswers writes down what leaves events where they are, or has them sent again. The
 // end of an event is for the Sink to tell.
-func (p *Pool) noteAnswers(from Peer, verdicts []event.Verdict) {
+func (p *Pool) logAnswers(from Peer, verdicts []event.Verdict) {
 	for i := range verdicts {
 		v := &verdicts[i]
 		if v.Kind.Final() {
@@ -429,9 +429,9 @@ func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream,
 	return conn, st, nil
 }
 
-// window is the HTTP/2 window of streams and connections: enough for the one frame
+// http2Window is the HTTP/2 window of streams and connections: enough for the one frame
 // under way and what comes beside it, without asking.
-const window = 4 << 20
+const http2Window = 4 << 20
 
 // socketBuffer lets a full frame through in a few system calls.
 const socketBuffer = 256 << 10
@@ -449,8 +449,8 @@ func (p *Pool) dialOptions() []grpc.DialOption {
 		grpc.WithMaxHeaderListSize(2 * headerBytesMax), // a status has words of the peer
 		grpc.WithReadBufferSize(socketBuffer),
 		grpc.WithWriteBufferSize(socketBuffer),
-		grpc.WithInitialWindowSize(window),
-		grpc.WithInitialConnWindowSize(window),
+		grpc.WithInitialWindowSize(http2Window),
+		grpc.WithInitialConnWindowSize(http2Window),
 	}
 }
 
@@ -460,16 +460,16 @@ type peerStream = grpc.BidiStreamingClient[peerv1.ForwardRequest, peerv1.Forward
 func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerStream, error) {
 	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("forward: connect: %s", said(status.Convert(err).Message()))
+		return nil, fmt.Errorf("forward: connect: %s", peerText(status.Convert(err).Message()))
 	}
 	self := s.pool.identity()
 	hello := &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: self.hello(s.id)}}
 	if err := st.SendMsg(hello); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer says why
-		return nil, fmt.Errorf("forward: hello: %s", said(status.Convert(err).Message()))
+		return nil, fmt.Errorf("forward: hello: %s", peerText(status.Convert(err).Message()))
 	}
 	var answer verdictsFrame
 	if err := st.RecvMsg(&answer); err != nil {
-		return nil, fmt.Errorf("forward: hello: %s", said(status.Convert(err).Message()))
+		return nil, fmt.Errorf("forward: hello: %s", peerText(status.Convert(err).Message()))
 	}
 	if answer.err != nil {
 		return nil, answer.err
@@ -505,7 +505,7 @@ func (s *peer) receive(l *link, st peerStream) error {
 	var f verdictsFrame
 	for {
 		if err := st.RecvMsg(&f); err != nil {
-			return fmt.Errorf("forward: receive: %s", said(status.Convert(err).Message()))
+			return fmt.Errorf("forward: receive: %s", peerText(status.Convert(err).Message()))
 		}
 		if f.err != nil {
 			return f.err
@@ -544,7 +544,7 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		}
 		s.pool.Credit(s.id, keys, int(frame.Credit.GetEvents()))
 	case *peerv1.ForwardResponse_GoAway:
-		return fmt.Errorf("forward: the peer ends the stream: %s", said(frame.GoAway.GetReason()))
+		return fmt.Errorf("forward: the peer ends the stream: %s", peerText(frame.GoAway.GetReason()))
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}
@@ -567,7 +567,7 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	batch, relay := p.table.Take(p.now(), e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
 	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
 	p.mu.Unlock()
-	if len(batch) > 0 && p.writes() {
+	if len(batch) > 0 && p.logsEvents() {
 		for _, ev := range batch {
 			p.log.Debug("sent", "message_id", ev.ID.String(), "peer", e.peer.id, "relay", relay)
 		}
@@ -620,8 +620,8 @@ func (e *outEnd) sendAside(receipt uint64) (ids int, more bool, err error) {
 // asideTaken implements end.
 func (e *outEnd) asideTaken(ids int) { e.peer.pool.handover.taken(ids) }
 
-// sendBeat implements end.
-func (e *outEnd) sendBeat(k, receipt uint64) error {
+// sendPing implements end.
+func (e *outEnd) sendPing(k, receipt uint64) error {
 	return sendError(e.stream.SendMsg(&peerv1.ForwardRequest{
 		Receipt: receipt,
 		Frame:   &peerv1.ForwardRequest_Ping{Ping: &peerv1.Ping{K: k}},

@@ -111,8 +111,8 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.MaxSendMsgSize(s.config.FrameMax),
 		grpc.ReadBufferSize(socketBuffer),
 		grpc.WriteBufferSize(socketBuffer),
-		grpc.InitialWindowSize(window),
-		grpc.InitialConnWindowSize(window),
+		grpc.InitialWindowSize(http2Window),
+		grpc.InitialConnWindowSize(http2Window),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.ConnectionTimeout(s.config.HelloTimeout),
 		grpc.MaxHeaderListSize(headerBytesMax),
@@ -543,8 +543,8 @@ func (*inbound) sendAside(uint64) (int, bool, error) { return 0, false, nil }
 // asideTaken implements end.
 func (*inbound) asideTaken(int) {}
 
-// sendBeat implements end.
-func (in *inbound) sendBeat(k, receipt uint64) error {
+// sendPing implements end.
+func (in *inbound) sendPing(k, receipt uint64) error {
 	return sendError(in.stream.SendMsg(&peerv1.ForwardResponse{
 		Receipt: receipt,
 		Frame:   &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: k}},
