@@ -276,7 +276,7 @@ func TestMetrics(t *testing.T) {
 # HELP ringfence_mailbox_active_keys Keys with events here.
 # TYPE ringfence_mailbox_active_keys gauge
 ringfence_mailbox_active_keys 2
-# HELP ringfence_mailbox_deliveries_total Deliveries that ended, by what became of the event.
+# HELP ringfence_mailbox_deliveries_total Deliveries that ended, by outcome.
 # TYPE ringfence_mailbox_deliveries_total counter
 ringfence_mailbox_deliveries_total{outcome="crashed"} 0
 ringfence_mailbox_deliveries_total{outcome="done"} 1
@@ -285,7 +285,7 @@ ringfence_mailbox_deliveries_total{outcome="ignored"} 1
 ringfence_mailbox_deliveries_total{outcome="rejected"} 0
 ringfence_mailbox_deliveries_total{outcome="retried"} 0
 ringfence_mailbox_deliveries_total{outcome="returned"} 0
-# HELP ringfence_mailbox_events_total Events that senders batchBytes, by what was said at once.
+# HELP ringfence_mailbox_events_total Events received from senders, by immediate answer.
 # TYPE ringfence_mailbox_events_total counter
 ringfence_mailbox_events_total{answer="accepted"} 3
 ringfence_mailbox_events_total{answer="duplicate"} 0
@@ -294,7 +294,7 @@ ringfence_mailbox_events_total{answer="misplaced"} 0
 ringfence_mailbox_events_total{answer="not_owner"} 0
 ringfence_mailbox_events_total{answer="not_yet"} 0
 ringfence_mailbox_events_total{answer="overloaded"} 0
-# HELP ringfence_mailbox_oldest_event_seconds How long the oldest event has been here, 0 when there is none.
+# HELP ringfence_mailbox_oldest_event_seconds Age of the oldest event here, 0 when there is none.
 # TYPE ringfence_mailbox_oldest_event_seconds gauge
 ringfence_mailbox_oldest_event_seconds 90
 `

@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// What waits for long keeps nothing of the frame that batchBytes it, and is the same as before.
+// An event that waits long keeps nothing of the frame that brought it, and is otherwise unchanged.
 func TestUnpin(t *testing.T) {
 	f := newFixture(t, nil)
 	running, waiting, local := f.event("ann"), f.event("ann"), f.event("bob")

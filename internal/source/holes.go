@@ -48,7 +48,7 @@ func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, parti
 const holesEvery = time.Minute
 
 // noteHoles publishes how many holes the acks have, if the broker can be asked and it is time to.
-func (p *pulsarLink) noteHoles(ctx context.Context) {
+func (p *pulsarConnection) noteHoles(ctx context.Context) {
 	now := clock.Now()
 	if p.cfg.AdminURL == "" || p.holesAsked != 0 && now.Sub(p.holesAsked) < holesEvery {
 		return
@@ -74,7 +74,7 @@ func (p *pulsarLink) noteHoles(ctx context.Context) {
 }
 
 // isPartitioned reports whether partitions of a topic are read, rather than the topic.
-func (p *pulsarLink) isPartitioned(topic string) bool {
+func (p *pulsarConnection) isPartitioned(topic string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name := range p.subscriptions {

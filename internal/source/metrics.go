@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics of the sources of a process, of which one runs at a time.
+// Metrics holds the metrics of a process's sources, one of which runs at a time.
 type Metrics struct {
 	unsettled      prometheus.Gauge
 	unsettledBytes prometheus.Gauge
@@ -45,9 +45,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return with.NewCounter(prometheus.CounterOpts{Name: "ringfence_source_" + name, Help: help})
 	}
 	return &Metrics{
-		unsettled:      gauge("unsettled", "Events that were received and have no end yet."),
-		unsettledBytes: gauge("unsettled_bytes", "What the open entries weigh."),
-		openEntries:    gauge("open_entries", "Entries with an event that has no end yet."),
+		unsettled:      gauge("unsettled", "Events that were received and are not settled yet."),
+		unsettledBytes: gauge("unsettled_bytes", "Weight of the open entries."),
+		openEntries:    gauge("open_entries", "Entries with an unsettled event."),
 		pinnedEntries:  gauge("pinned_entries", "Open entries of which some events are settled."),
 		pinnedEvents:   gauge("pinned_events", "Settled events that the broker counts as unacked, because others of their entry are open."),
 		allowance:      gauge("allowance_used", "Unacked events as the broker counts them, without those that the client fetched ahead."),
