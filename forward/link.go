@@ -11,20 +11,21 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// How a stream ends by itself.
+// Reasons for which a stream ends.
 var (
 	errSilent   = errors.New("forward: the peer is silent")
 	errNoHello  = errors.New("forward: no Hello in time")
-	errGone     = errors.New("forward: the peer has left, and owes us nothing")
+	errGone     = errors.New("forward: the peer has left and has no unanswered events")
 	errStopping = errors.New("forward: this member is stopping")
 )
 
 // end is one end of a stream, as its sending goroutine sees it. Every frame carries
-// a receipt: the number of the newest hot frame that was taken in here.
+// a receipt: the number of the newest hot frame that this end has processed.
 type end interface {
-	// sendHot sends what is ready as the number-th hot frame, false when nothing is.
+	// sendHot sends the ready events or verdicts as the number-th hot frame, and reports false
+	// when there are none.
 	sendHot(number, receipt uint64) (sent bool, err error)
-	// sendReceipt sends a frame without anything else.
+	// sendReceipt sends a frame with only a receipt.
 	sendReceipt(receipt uint64) error
 	// sendAside sends one frame that needs no receipt and can wait, if there is one. It
 	// returns how many ids of finished events the frame carried, also if err is not nil,
@@ -37,7 +38,7 @@ type end interface {
 	sendPing(k, receipt uint64) error
 }
 
-// link is what both ends of a stream have in common. The sending goroutine runs
+// link is the part that both ends of a stream share. The sending goroutine runs
 // [link.run]; the receiving one calls heard and took.
 type link struct {
 	config  Config
@@ -48,13 +49,13 @@ type link struct {
 	silence *time.Timer   // ends the stream
 	caller  bool          // this end sends the Pings
 
-	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has taken in
-	sent       atomic.Uint64 // newest hot frame of ours
-	takenIn    atomic.Uint64 // newest hot frame of theirs that we have taken in
-	receiptOut atomic.Uint64 // newest one that we have told them so
-	heardAt    atomic.Int64  // when their newest frame came
-	asked      atomic.Uint64 // their newest Ping
-	answered   atomic.Uint64 // our newest Ping that they have answered
+	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has receipted
+	sent       atomic.Uint64 // newest hot frame that we have sent
+	takenIn    atomic.Uint64 // newest hot frame of the other end that we have processed
+	receiptOut atomic.Uint64 // newest receipt that we have sent
+	heardAt    atomic.Int64  // when the other end's newest frame came
+	asked      atomic.Uint64 // newest Ping of the other end
+	answered   atomic.Uint64 // our newest Ping that has a Pong
 }
 
 func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel context.CancelCauseFunc, caller bool) *link {
@@ -64,7 +65,7 @@ func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel c
 	return l
 }
 
-// wake lets the sending goroutine look again.
+// wake wakes the sending goroutine.
 func (l *link) wake() {
 	select {
 	case l.wakeup <- struct{}{}:
@@ -72,7 +73,7 @@ func (l *link) wake() {
 	}
 }
 
-// open says that the Hellos are exchanged: from now on silence is judged.
+// open starts the DeadAfter timeout. It is called when the Hellos are exchanged.
 func (l *link) open() {
 	l.silence.Stop()
 	l.silence = time.AfterFunc(l.config.DeadAfter, func() { l.cancel(errSilent) })
@@ -104,7 +105,7 @@ func (l *link) arrived(number uint64) error {
 	return nil
 }
 
-// took gives the receipt for a hot frame.
+// took notes that a hot frame was processed, so that its receipt is sent.
 func (l *link) took(number uint64) {
 	l.takenIn.Store(number)
 	l.wake()
@@ -126,8 +127,8 @@ func (l *link) pong(k uint64) {
 
 // run is the sending goroutine of a stream. It returns why the stream ended.
 //
-// At most one hot frame is without a receipt. Meanwhile events gather where they
-// wait, so that frames grow with the load and nothing ever waits for a timer.
+// At most one hot frame is without a receipt. Meanwhile events collect in their queue, so
+// that frames grow with the load and no event waits for a timer.
 func (l *link) run(ctx context.Context, e end) error {
 	defer l.silence.Stop()
 	sender := sender{link: l, sentAt: l.now()}
@@ -154,7 +155,7 @@ func (l *link) run(ctx context.Context, e end) error {
 			return err
 		}
 		if more {
-			l.wake() // after what has become ready meanwhile
+			l.wake() // hot frames that have become ready go first
 		}
 	}
 }
@@ -173,8 +174,8 @@ type sender struct {
 	probe    uint64 // the Ping that was sent behind them
 }
 
-// send sends the one frame that is most worth it, if any: whatever follows wakes us
-// again by its receipt.
+// send sends one frame, the most useful one, if any. Its receipt wakes the goroutine for
+// the next one.
 func (p *sender) send(e end) error {
 	now := p.now()
 	if p.waiting && p.receiptIn.Load() >= p.sent.Load() {
@@ -185,9 +186,9 @@ func (p *sender) send(e end) error {
 	}
 	receipt := p.takenIn.Load()
 	if !p.waiting {
-		runtime.Gosched() // who woke us may have more: let it finish, so that frames fill
+		runtime.Gosched() // the waker may add more: let it finish, so that frames fill
 		number := p.sent.Load() + 1
-		p.sent.Store(number) // before it is sent: its receipt may be here before we are
+		p.sent.Store(number) // before it is sent: its receipt may come before sendHot returns
 		before := p.receiptOut.Swap(receipt)
 		sent, err := e.sendHot(number, receipt)
 		if err != nil {
@@ -249,11 +250,11 @@ func (p *sender) pingDue() clock.Instant {
 	return max(quietSince, p.pingAt).Add(p.config.PingAfter)
 }
 
-// untilPing returns for how long the stream may sleep if nothing wakes it. Frames only
-// make it longer, so nobody needs to set the timer anew for them.
+// untilPing returns the time until the next Ping is due if the stream stays idle. Frames
+// only make it longer, so they need not reset the timer.
 func (p *sender) untilPing() time.Duration {
 	if !p.caller {
-		return time.Hour // it only answers, and who asks wakes it
+		return time.Hour // this end only answers, and a Ping wakes it
 	}
 	return max(p.pingDue().Sub(p.now()), time.Millisecond)
 }

@@ -78,7 +78,7 @@ func (n *Node) consumeOnce(ctx context.Context, s *stay) error {
 	if earlier := n.source.Load(); earlier != nil {
 		src.ContinueAfter(earlier)
 	}
-	src.Show(source.Sight{Tracer: n.parts.Sight.Tracer, Keys: n.parts.Sight.Keys})
+	src.SetTracing(source.Tracing{Tracer: n.parts.Sight.Tracer, Keys: n.parts.Sight.Keys})
 	n.source.Store(src)
 	n.shareAllowance()
 	reading, stop := context.WithCancel(ctx)

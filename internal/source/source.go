@@ -62,7 +62,7 @@ type Source struct {
 	open    func(ctx context.Context, cfg Config, log *slog.Logger) (connection, error)
 	metrics *Metrics
 	log     *slog.Logger
-	sight   Sight
+	tracing Tracing
 
 	broker   connection              // set before ready is closed
 	copyKeys *reload.Value[[][]byte] // that sign copies, nil if none do
