@@ -12,7 +12,7 @@ import (
 )
 
 // RawClock is the capability of a worker whose deadlines run on a clock that NTP cannot
-// slew, as internal/base/clock describes it. To others the router gives shorter deadlines.
+// slew, see internal/base/clock. Workers without it get shorter deadlines.
 const RawClock = "raw_clock"
 
 // Codec is the gRPC codec of the application's stream. It stands in for the
@@ -54,7 +54,7 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2("proto").Unmarshal(data, v)
 }
 
-// unmarshal parses b, which f keeps.
+// unmarshal parses b. The deliveries alias it.
 func (f *FromRouter) unmarshal(b []byte) error {
 	f.reset()
 	if f.parse(b) {
@@ -79,7 +79,7 @@ func (f *FromRouter) reset() {
 	}
 }
 
-// unmarshal parses b, which the caller keeps.
+// unmarshal parses b and does not keep it.
 func (f *FromWorker) unmarshal(b []byte) error {
 	f.reset()
 	if f.parse(b) {
