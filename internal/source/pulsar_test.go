@@ -213,8 +213,8 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 	}
 }
 
-// A consumer that the client gives up, because its topic is gone, say, is closed by it:
-// whoever waits for its messages has to hear of it. What we close ourselves is no error.
+// The client closes a consumer that it gives up, for example because its topic was
+// deleted: receive must return an error. Consumers that the source closes cause none.
 func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed []func(error) // of each consumer

@@ -184,7 +184,7 @@ func BenchmarkSource(b *testing.B) {
 	run.Wait()
 }
 
-// recordingSink is a sink that has heard of two failures of every event.
+// recordingSink is a sink that reports two failures of every event.
 type recordingSink struct {
 	sourcetest.Sink
 
@@ -237,8 +237,8 @@ func runWithSink(t *testing.T, src *source.Source) (sink *recordingSink, stop fu
 	}
 }
 
-// What has no end when the subscription is closed is the broker's again: nobody waits
-// for it, and the next consumer gets it.
+// Events that are open when the subscription is closed are dropped from the sink, and the
+// next consumer gets them.
 func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const topic = "persistent://public/default/t"

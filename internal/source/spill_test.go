@@ -245,7 +245,7 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	if _, ok := l.Copied(late, nil); ok {
 		t.Error("an event was settled twice")
 	}
-	l.NotCopied(late) // says nothing about whoever has the slot now
+	l.NotCopied(late) // does not concern the event that has the slot now
 	if s := l.Stats(); s != (source.Stats{Oldest: clock.Forever}) {
 		t.Errorf("stats at the end = %+v", s)
 	}
