@@ -2,5 +2,5 @@ package forward
 
 import "github.com/ringfence/router/internal/wire/framepool"
 
-// frameBuffers is shared by all streams: a pool is as good as it is large.
+// frameBuffers is shared by all streams.
 var frameBuffers framepool.Pool

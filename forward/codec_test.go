@@ -25,7 +25,7 @@ const testFrameMax = 8 << 20
 
 // protoEvents is the frame as the generated code sees it.
 func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
-	var topics, names, schemas table
+	var topics, names, schemas stringTable
 	body := &peerv1.Events{Number: f.number, Relay: f.relay, Epoch: protoPosition(f.epoch)}
 	for _, ev := range f.events {
 		e := &peerv1.Event{

@@ -14,8 +14,8 @@ const Partitions = partition.Count
 // and in the Hello of every stream; nodes that differ in it never work together.
 const HashID = partition.HashID
 
-// KeyHash stands for a key where one is named to other nodes. Two keys with one hash
-// are taken for one there.
+// KeyHash stands for a key in messages to other nodes. Two keys with one hash count as one
+// key there.
 type KeyHash = partition.KeyHash
 
 // HashOf returns the hash of a key. It neither allocates nor locks.

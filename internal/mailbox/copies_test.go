@@ -111,7 +111,7 @@ func TestCopiesAreNotHandedOver(t *testing.T) {
 		b.signed = test.signed
 		test.bring(b)
 		b.setAll(ownership.Closed)
-		told, _ := b.PartWith(100, func(ring.Partition) bool { return true }, nil)
+		told, _ := b.TakeHandover(100, func(ring.Partition) bool { return true }, nil)
 		if len(told) != test.told {
 			t.Errorf("%s: told %v, want %d ids", name, told, test.told)
 		}

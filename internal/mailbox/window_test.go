@@ -155,7 +155,7 @@ func TestWindowMatchesASlice(t *testing.T) {
 }
 
 // However little of a long window leaves, no look at it takes long.
-func TestSweepsLookAtSoManyRecords(t *testing.T) {
+func TestSweepIsBounded(t *testing.T) {
 	w := newTestWindow(3*sweepMax, time.Hour)
 	w.add(0, 1, entry(-1))
 	for n := range 2 * sweepMax {

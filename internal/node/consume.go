@@ -78,7 +78,7 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	if earlier := n.source.Load(); earlier != nil {
 		src.ContinueAfter(earlier)
 	}
-	src.Show(source.Tracing{Tracer: n.parts.Tracing.Tracer, Keys: n.parts.Tracing.Keys})
+	src.SetTracing(source.Tracing{Tracer: n.parts.Tracing.Tracer, Keys: n.parts.Tracing.Keys})
 	n.source.Store(src)
 	n.shareAllowance()
 	reading, stop := context.WithCancel(ctx)

@@ -51,7 +51,7 @@ func (a *alone) done(handles []event.Handle) {
 
 type holder struct{ *alone }
 
-func (h holder) HoldGuest([]*event.Event)                                   {}
+func (h holder) HoldRelayed([]*event.Event)                                 {}
 func (h holder) Settle(_ forward.Peer, v []event.Verdict)                   { h.verdicts(v) }
 func (h holder) Done(_ forward.Peer, handles []event.Handle)                { h.done(handles) }
 func (h holder) Credit(forward.Peer, []event.Key, int)                      {}

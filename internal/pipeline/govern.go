@@ -60,7 +60,7 @@ func (p *Pipeline) handOver(idsMax int) (more bool) {
 	if leaves { // who leaves tells many
 		idsMax *= min(handoverFan, len(t.Members))
 	}
-	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
+	p.parting, more = p.Boxes.TakeHandover(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
 	for len(p.nextOwners) < len(t.Members) {
 		p.nextOwners = append(p.nextOwners, nil)
 	}
@@ -124,7 +124,7 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.formers = slices.DeleteFunc(p.formers, func(inc ownership.Incarnation) bool {
 		return !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == inc })
 	})
-	p.Boxes.PartAgain()
+	p.Boxes.RestartHandover()
 }
 
 // route is an epoch as forward sees it.

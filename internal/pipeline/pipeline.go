@@ -52,7 +52,7 @@ type Answerer interface {
 // Holder is stage 4: it keeps events until their verdicts, but no slice.
 type Holder interface {
 	Hold(events []*event.Event)
-	HoldGuest(events []*event.Event)
+	HoldRelayed(events []*event.Event)
 	Settle(from forward.Peer, verdicts []event.Verdict)
 	Done(from forward.Peer, handles []event.Handle) // as Settle does it with verdicts that say so
 	Credit(from forward.Peer, keys []event.Key, events int)
@@ -175,7 +175,7 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Ended) > 0 {
 		p.ended(out.Ended)
 	}
-	if out.Nearer {
+	if out.DueSooner {
 		select {
 		case p.nearer <- struct{}{}:
 		default: // Run has not looked yet
@@ -344,7 +344,7 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 		if p.eventLog.open() {
 			p.eventLog.relayed(guests)
 		}
-		p.Holder.HoldGuest(guests)
+		p.Holder.HoldRelayed(guests)
 		return
 	}
 	if p.traces != nil {

@@ -39,7 +39,7 @@ func (p peers) Done(to forward.StreamID, handles []event.Handle) {
 // noHolder holds nothing.
 type noHolder struct{ Holder }
 
-func (noHolder) HoldGuest([]*event.Event) {}
+func (noHolder) HoldRelayed([]*event.Event) {}
 
 // Each verdict goes where its event came from, with all that it says.
 func TestSettleBringsEachVerdictHome(t *testing.T) {

@@ -26,7 +26,7 @@ var (
 	ErrSubscriptionType = errors.New("membroker: subscription is of different type")
 	// ErrClosed says that the consumer or its connection is closed.
 	ErrClosed = errors.New("membroker: closed")
-	// ErrInvalid says that a request makes no sense.
+	// ErrInvalid says that a request is invalid.
 	ErrInvalid = errors.New("membroker: invalid request")
 )
 
@@ -104,12 +104,12 @@ type Ack struct {
 	Index int32
 }
 
-// SubscribeOptions says what a consumer wants.
+// SubscribeOptions are the options of a consumer.
 type SubscribeOptions struct {
 	Subscription string
 	Type         string // "" is Shared
 	Topics       []string
-	FromLatest   bool // a subscription that is new begins with what comes next, not with the oldest
+	FromLatest   bool // a new subscription begins with the next entry, not with the oldest
 }
 
 // Stats is a subscription in numbers, over all its topics.
@@ -391,7 +391,7 @@ func (s *subscription) add(q queued, now int64) {
 	}
 }
 
-// dispatch gives out what can be given out.
+// dispatch delivers waiting entries to consumers with permits.
 func (s *subscription) dispatch(cfg Config) {
 	for s.unacked < cfg.SubscriptionUnackedMax {
 		from := &s.again
@@ -409,7 +409,7 @@ func (s *subscription) dispatch(cfg Config) {
 	}
 }
 
-// nextConsumer goes round, and returns nil when nobody can take anything.
+// nextConsumer returns consumers in round robin, or nil when none can take an entry.
 func (s *subscription) nextConsumer(cfg Config) *consumer {
 	for range s.consumers {
 		c := s.consumers[s.turn%len(s.consumers)]
@@ -541,7 +541,7 @@ func (b *Broker) setTimer(now int64) {
 	}
 }
 
-// release moves delayed entries whose time has come.
+// release moves delayed entries that are due.
 func (b *Broker) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -558,7 +558,7 @@ func (b *Broker) release() {
 	b.setTimer(now)
 }
 
-// wallClock returns Unix milliseconds: what producers and delays are counted in.
+// wallClock returns Unix milliseconds, the unit of publish times and delays.
 func wallClock() int64 {
 	return time.Now().UnixMilli() //nolint:forbidigo // messages carry wall-clock times; no lease depends on this
 }

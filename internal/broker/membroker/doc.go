@@ -1,8 +1,8 @@
-// Package membroker is a broker in memory: topics, SHARED subscriptions with the
-// manners of a stock Pulsar 4, and logs in total order. Tests and the demo use it
-// where a real broker would only make them slow.
+// Package membroker is a broker in memory: topics, SHARED subscriptions that behave like
+// those of a stock Pulsar 4, and logs in total order. Tests and the demo use it where a
+// real broker would only make them slow.
 //
-// What it takes from Pulsar, because correctness above depends on it:
+// It has these properties of Pulsar, on which the correctness of its users depends:
 //
 //   - An entry holds one or more events, is dispatched whole, round-robin to the
 //     consumers that have permits, and costs as many permits as it has events; the

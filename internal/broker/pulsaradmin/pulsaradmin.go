@@ -1,4 +1,4 @@
-// Package pulsaradmin asks Pulsar's admin API, which speaks JSON over HTTP.
+// Package pulsaradmin calls Pulsar's admin API, JSON over HTTP.
 package pulsaradmin
 
 import (
@@ -19,12 +19,12 @@ const (
 	answerMax = 16 << 20
 )
 
-// Client is where and as whom to ask. It is safe for concurrent use.
+// Client holds the address and credentials of an admin API. It is safe for concurrent use.
 type Client struct {
 	URL   string // of the web service, as in http://broker:8080
 	Token string // sent as a bearer token; empty sends none
 
-	// HTTP makes the calls, if it takes more than Token to be let in; nil is http.DefaultClient.
+	// HTTP makes the calls, for authentication other than by Token; nil is http.DefaultClient.
 	HTTP *http.Client
 }
 
@@ -32,10 +32,9 @@ type Client struct {
 // (persistent://tenant/namespace/topic).
 func TopicPath(topic string) string { return strings.Replace(topic, "://", "/", 1) }
 
-// Call calls the path below /admin/v2/. Body is sent, and the answer read into
-// result, as JSON where they are not nil. What is not set has an empty answer, which
-// leaves result as it was. A status other than 2xx is an error, which says what the
-// broker said.
+// Call calls the path below /admin/v2/. Body is sent, and the answer read into result, as
+// JSON where they are not nil. An empty answer, as for a policy that is not set, leaves
+// result unchanged. A status other than 2xx is an error with the broker's text.
 func (c Client) Call(ctx context.Context, method, path string, body, result any) error {
 	said, err := c.Do(ctx, method, path, body)
 	if err != nil || result == nil || len(said) == 0 {

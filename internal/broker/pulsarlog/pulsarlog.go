@@ -106,7 +106,7 @@ type messageID interface {
 	String() string
 }
 
-// harmless returns what may be written of an argument.
+// harmless returns the part of an argument that may be logged.
 func harmless(arg any) any {
 	v := reflect.ValueOf(arg)
 	if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -137,7 +137,7 @@ func harmless(arg any) any {
 	return fmt.Sprintf("(%T)", arg)
 }
 
-// isNumber reports whether values of a kind are no text, and nothing that holds any.
+// isNumber reports whether values of a kind neither are nor contain text.
 func isNumber(kind reflect.Kind) bool { return kind >= reflect.Bool && kind <= reflect.Complex128 }
 
 // command returns the name of a command without its contents.
@@ -153,7 +153,7 @@ func command(m protoreflect.Message) string {
 	return name
 }
 
-// shortError is an error that says not too much. It stays an error for handlers that look into it.
+// shortError cuts the text of an error. Handlers can unwrap it.
 type shortError struct{ error }
 
 // Error implements error.

@@ -1,5 +1,5 @@
-// Package pulsarsend says what an answer of a Pulsar producer means, and bounds how long
-// one is waited for, because the client must not.
+// Package pulsarsend interprets the answers of Pulsar producers, and implements the send
+// timeout that the client must not have.
 //
 // With a SendTimeout the client (v0.21.0) has a goroutine that takes messages off its
 // list of pending ones while the connection's goroutine, with the broker's receipt in
@@ -21,12 +21,12 @@ import (
 // NoTimeout is the SendTimeout of all producers: the client starts no such goroutine.
 const NoTimeout time.Duration = -1
 
-// ErrTimeout says that no answer came in time. The message may be in its topic all the
-// same, or get there later: the client goes on trying.
+// ErrTimeout says that no answer came in time. The message may still be in its topic, or
+// reach it later: the client keeps trying.
 var ErrTimeout = errors.New("pulsar: the broker has not answered in time")
 
-// Within returns done with an end: it is called once, with the answer that the client
-// gives to what is returned, or with [ErrTimeout] after d.
+// Within adds a timeout to done: done is called once, with the answer that the client
+// passes to the returned function, or with [ErrTimeout] after d.
 func Within(d time.Duration, done func(error)) (answer func(error)) {
 	var once sync.Once
 	finish := func(err error) { once.Do(func() { done(err) }) }
@@ -39,7 +39,7 @@ func Within(d time.Duration, done func(error)) (answer func(error)) {
 
 // GaveUp reports whether the producer that answered with err will not come back: the
 // client (v0.21.0) closes it for good when its topic is not there as it reconnects, or is
-// terminated, or belongs to somebody else. It has to be closed, and another one made.
+// terminated, or another producer has fenced it. It must be closed and replaced.
 func GaveUp(err error) bool {
 	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
 		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
@@ -53,7 +53,7 @@ func Await[T any](ctx context.Context, start func(func()) error, call func() (T,
 		made T
 		err  error
 	}
-	results := make(chan result) // unbuffered: who does not wait any more leaves it to the call
+	results := make(chan result) // unbuffered: without a receiver the call undoes its result
 	err = start(func() {
 		var r result
 		r.made, r.err = call()

@@ -1,9 +1,9 @@
 // Package pulsartest gives tests a real Pulsar broker: the one that PULSAR_URL and
 // PULSAR_ADMIN_URL name, as `tools/pulsar.sh run -- go test …` sets them.
 //
-// Without them a test is skipped in one line, unless CI=true, where it fails: a
-// green run of CI has seen the broker. All functions end the test when the broker
-// does not do what is asked; they are safe for concurrent use by several tests.
+// Without them a test is skipped in one line. With CI=true it fails instead, so that a
+// green run of CI has used the broker. All functions end the test when a call to the
+// broker fails; they are safe for concurrent use by several tests.
 package pulsartest
 
 import (
@@ -66,7 +66,7 @@ func Client(t testing.TB) pulsar.Client {
 	return client
 }
 
-// Name returns a name that no other test has: the test's own, and something random.
+// Name returns a unique name: that of the test with a random suffix.
 func Name(t testing.TB) string {
 	t.Helper()
 	random := make([]byte, 6)
@@ -80,8 +80,8 @@ func Name(t testing.TB) string {
 	return clean + "_" + hex.EncodeToString(random)
 }
 
-// Topic returns the full name of a new topic, with the given number of partitions;
-// 0 is a topic without, which the broker makes when it is first used.
+// Topic returns the full name of a new topic with the given number of partitions; with 0
+// it is not partitioned, and the broker makes it when it is first used.
 func Topic(t testing.TB, partitions int) string {
 	t.Helper()
 	topic := "persistent://public/default/" + Name(t)
@@ -150,8 +150,8 @@ func Admin(t testing.TB, method, path string, body, result any) {
 	}
 }
 
-// LeftBehind is what a test for leaks has to pass over: the Pulsar client (v0.21.0) may reconnect while it is closed, after its
-// pool has closed all connections, and nothing closes the new one. A process that ends, or keeps its client, loses nothing.
+// LeftBehind returns the goroutines that a leak test must ignore: the Pulsar client (v0.21.0) may reconnect while it is closed, after
+// its pool has closed all connections, and nothing closes the new one. A process that ends, or keeps its client, is not affected.
 func LeftBehind() []goleak.Option {
 	const client = "github.com/apache/pulsar-client-go/pulsar/internal."
 	return []goleak.Option{

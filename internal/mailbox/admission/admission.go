@@ -1,18 +1,18 @@
-// Package admission decides which ids of finished events this member takes in from another
+// Package admission decides which ids of finished events this member accepts from another
 // member.
 //
-// Whoever hands over an id says that its event was done, and this member then acks the
-// event without a handler. So an id counts only if all of this holds:
+// This member acks an event with an accepted id without running a handler. So an id is
+// admitted only if all of this holds:
 //
-//   - its sender is proven to be the incarnation that it says it is,
+//   - its sender has proven to be the incarnation that it claims to be,
 //   - its sender, or an earlier incarnation of the same name, has owned the partition of
-//     the id's key, as far as this member has read the control log,
-//   - the broker had shown this member that its topic partition was that long already: an
-//     event that was done was published before.
+//     the id's key, according to the control log as far as this member has read it,
+//   - the broker has shown this member that the topic partition already reaches the id: a
+//     finished event was published before.
 //
 // # Invariant
 //
-// An id that was not published when it came here is never admitted.
+// An id that was not yet published when it was offered is never admitted.
 package admission
 
 import (
@@ -30,14 +30,14 @@ import (
 // Incarnation names a process lifetime of a member.
 type Incarnation [16]byte
 
-// Member is what the control log says of a member.
+// Member is a member as the control log describes it.
 type Member struct {
 	Inc  Incarnation
 	Name string
-	Key  string // public key, "" if it wrote none
+	Key  string // public key, "" if the log has none
 }
 
-// Former is a member that has owned partitions, and may run events of them still.
+// Former is an earlier owner of partitions that may still run events of them.
 type Former struct {
 	Member
 	Partitions []ring.Partition
@@ -45,35 +45,35 @@ type Former struct {
 
 // Table is an applied epoch.
 type Table struct {
-	// Keyless says that members of an older release, which have no keys, may be among these:
-	// the group decides in version 1 of the log.
+	// Keyless says that Members may include members of an older release without keys: the
+	// group uses version 1 of the log.
 	Keyless bool
 	Members []Member
 	Owners  []uint16 // partition → index in Members
 	Formers []Former // earlier owners that the state of the group still names
 }
 
-// End is how long a topic partition is: the place of its last entry.
+// End is the position of the last entry of a topic partition.
 type End struct {
 	Topic     string
 	Partition int32 // -1 when the topic is not partitioned
 	Last      event.Position
 }
 
-// Result is what became of an id.
+// Result is the decision about an id.
 //
 //exhaustive:enforce
 type Result uint8
 
-// The results. The first two are good ones.
+// The results. Ids with the first two are admitted.
 const (
-	Admitted Result = iota // taken in
-	Keyless                // taken in from a member without a key, while the group decides in version 1 of the log
-	Unproven               // refused: its sender has not proven to be who it says
-	NotOwner               // refused: its sender has never owned the partition, as far as is known here
+	Admitted Result = iota // admitted
+	Keyless                // admitted from a member without a key, while the group uses version 1 of the log
+	Unproven               // refused: the sender has not proven its incarnation
+	NotOwner               // refused: the sender is not known to have owned the partition
 	Ahead                  // refused: beyond the end of its topic partition
-	Late                   // refused: where its topic partition ends was not learned in time
-	Full                   // refused: too many ids wait for that
+	Late                   // refused: the broker did not report the end of the topic partition in time
+	Full                   // refused: too many ids wait for the broker's report
 	results
 )
 
@@ -108,7 +108,7 @@ func Results(yield func(Result) bool) {
 	}
 }
 
-// Counts is how many ids came to each result.
+// Counts is the number of ids by result.
 type Counts [results]int
 
 // Refused returns how many ids were refused.
@@ -119,45 +119,45 @@ func (c *Counts) Refused() (n int) {
 	return n
 }
 
-// Output is what calls ask their caller to do. Calls append to it.
+// Output collects the effects of calls for the caller to perform. Calls append to it.
 type Output struct {
 	Admitted []event.Finished
 	Judged   []Judged // by sender, at most one for each call and sender
 }
 
-// Judged is what became of the ids of one sender.
+// Judged counts the results of one sender's ids.
 type Judged struct {
 	From   Incarnation
-	Name   string // "": it is not known
+	Name   string // "" if not known
 	Counts Counts
 }
 
-// Bounds of what is remembered.
+// Bounds of the state.
 const (
 	waitMax        = 5 * time.Second // for the ends of topic partitions
 	waitIDsMax     = 1 << 16         // ids that wait for them
 	waitIDsPeerMax = 1 << 13         // of one sender
-	formersMax     = 256             // incarnations that are members no more
-	ledgersMax     = 4096            // of which is known to which topic partition they belong
+	formersMax     = 256             // incarnations that are no longer members
+	ledgersMax     = 4096            // ledgers whose topic partition is known
 )
 
-// WaitBytesMax is what waiting ids weigh at most.
+// WaitBytesMax bounds the weight of waiting ids.
 const WaitBytesMax = waitIDsMax * 48
 
 // Admission is the machine. It is not safe for concurrent use.
 type Admission struct {
 	keyless bool
-	tables  uint64 // that were set
+	tables  uint64 // number of SetTable calls
 	members map[Incarnation]*member
-	held    map[string]*partitions // name → what an incarnation of it has owned
+	held    map[string]*partitions // name → the partitions that an incarnation of it has owned
 
-	ends     []End // as far as the broker has shown it
-	unasked  bool  // the broker cannot be asked for ends: no bound is known, and none counts
+	ends     []End // as far as the broker has shown them
+	unasked  bool  // the broker cannot be asked for ends: ids are not checked against them
 	byNumber map[int32][]int
 	byLedger map[int64]int
 	ledgers  []int64 // keys of byLedger, oldest first
-	last     int     // in ends: what Seen saw last
-	floor    int64   // the newest ledger when the broker last told all ends, -1: it never did
+	last     int     // index in ends of the last call of Seen
+	floor    int64   // the newest ledger in the broker's last answer, -1 before the first
 
 	asked, answered uint64
 	waiting         []waiting
@@ -169,13 +169,13 @@ type member struct {
 	listed uint64 // number of the newest table with it
 }
 
-// partitions is a set of them.
+// partitions is a set of partitions.
 type partitions [(ring.Partitions + 63) / 64]uint64
 
 func (s *partitions) add(p ring.Partition)      { s[p/64] |= 1 << (p % 64) }
 func (s *partitions) has(p ring.Partition) bool { return s[p/64]>>(p%64)&1 != 0 }
 
-// waiting is what one window brought and cannot be judged yet.
+// waiting holds ids of one window frame that wait for the ends of topic partitions.
 type waiting struct {
 	from    Incarnation
 	keyless bool
@@ -183,7 +183,7 @@ type waiting struct {
 	done    []event.Finished
 }
 
-// New returns an Admission that knows nobody.
+// New returns an Admission without members.
 func New() *Admission {
 	return &Admission{
 		members:  make(map[Incarnation]*member),
@@ -194,8 +194,8 @@ func New() *Admission {
 	}
 }
 
-// SetTable takes in the newest applied epoch. Who owned partitions by it, or by an earlier
-// one, may hand over ids of them from now on.
+// SetTable applies the newest epoch. Members that own partitions in it, or owned them in
+// an earlier one, may hand over ids of these partitions.
 func (a *Admission) SetTable(t Table) {
 	a.tables++
 	a.keyless = t.Keyless
@@ -215,7 +215,7 @@ func (a *Admission) SetTable(t Table) {
 	a.forget()
 }
 
-// know remembers a member, and returns what is known that its name has owned.
+// know remembers a member, and returns the partitions that its name is known to have owned.
 func (a *Admission) know(m Member) *partitions {
 	if m.Name == "" {
 		m.Name = string(m.Inc[:])
@@ -229,7 +229,7 @@ func (a *Admission) know(m Member) *partitions {
 	return owned
 }
 
-// forget drops who was a member longest ago, beyond formersMax.
+// forget drops the oldest former members beyond formersMax.
 func (a *Admission) forget() {
 	var formers []*member
 	for _, m := range a.members {
@@ -268,7 +268,7 @@ func (a *Admission) KeyOf(inc Incarnation) string {
 	return ""
 }
 
-// Seen takes in that the broker has delivered an entry.
+// Seen notes that the broker has delivered an entry.
 func (a *Admission) Seen(topic string, partition int32, at event.Position) {
 	if a.last < len(a.ends) {
 		if e := &a.ends[a.last]; e.Partition == partition && e.Last.Ledger == at.Ledger && e.Topic == topic {
@@ -279,7 +279,7 @@ func (a *Admission) Seen(topic string, partition int32, at event.Position) {
 	a.last = a.end(End{Topic: topic, Partition: partition, Last: at})
 }
 
-// end takes in a place that a topic partition has reached, and returns where it stands in ends.
+// end notes a position that a topic partition has reached, and returns its index in ends.
 func (a *Admission) end(e End) int {
 	i := slices.IndexFunc(a.ends, func(o End) bool { return o.Partition == e.Partition && o.Topic == e.Topic })
 	if i < 0 {
@@ -300,16 +300,17 @@ func (a *Admission) end(e End) int {
 	return i
 }
 
-// Ask says that the broker is about to be asked where its topic partitions end, or will be
-// as soon as there is a subscription. Ids beyond the ends that are known wait for the
-// answer. It returns the number to give with the answer.
+// Ask notes that the caller asks the broker for the ends of its topic partitions, now or
+// as soon as there is a subscription. Ids beyond the known ends wait for the answer. It
+// returns the number to pass to Learn.
 func (a *Admission) Ask() uint64 {
 	a.asked++
 	return a.asked
 }
 
-// Learn takes in the answer to an Ask. Not known: the broker cannot be asked such a thing,
-// and ids are admitted wherever they are. An answer has all topic partitions; one that failed has none.
+// Learn applies the answer to an Ask. known is false if the broker does not support the
+// question; then ids are admitted without this check. An answer names all topic
+// partitions, a failed one none.
 func (a *Admission) Learn(number uint64, ends []End, known bool, out *Output) {
 	a.unasked = !known
 	for _, e := range ends {
@@ -322,7 +323,7 @@ func (a *Admission) Learn(number uint64, ends []End, known bool, out *Output) {
 	}
 }
 
-// asking reports whether an answer is still to come.
+// asking reports whether an answer is outstanding.
 func (a *Admission) asking() bool { return a.asked == 0 || a.answered < a.asked }
 
 // Forget drops the ids that wait, and returns how many.
@@ -331,7 +332,7 @@ func (a *Admission) Forget() (ids int) {
 	return ids
 }
 
-// Tick refuses what has waited for too long. It is due at Next.
+// Tick refuses ids that have waited too long. It is due at Next.
 func (a *Admission) Tick(now clock.Instant, out *Output) { a.judge(Late, now, out) }
 
 // Next returns when Tick is due, or clock.Forever.
@@ -342,7 +343,7 @@ func (a *Admission) Next() clock.Instant {
 	return a.waiting[0].until
 }
 
-// judge ends the waiting of what came long enough ago to wait no longer than until.
+// judge decides about the waiting ids whose deadline is at or before until.
 func (a *Admission) judge(refusal Result, until clock.Instant, out *Output) {
 	for len(a.waiting) > 0 && a.waiting[0].until <= until {
 		w := a.waiting[0]
@@ -360,8 +361,8 @@ func (a *Admission) judge(refusal Result, until clock.Instant, out *Output) {
 	}
 }
 
-// Offer judges what a member hands over. proven says that the stream is of that
-// incarnation for certain. It keeps done.
+// Offer decides about ids that a member hands over. proven says that the member has
+// proven its incarnation. Offer keeps the slice.
 func (a *Admission) Offer(now clock.Instant, from Incarnation, proven bool, done []event.Finished, out *Output) {
 	counts := out.of(from, a.name(from))
 	if planted.On(planted.WindowForged) {
@@ -397,7 +398,7 @@ func (a *Admission) Offer(now clock.Instant, from Incarnation, proven bool, done
 	}
 }
 
-// wait keeps ids until the ends of topic partitions are known, as far as there is room.
+// wait keeps ids until the ends of topic partitions are known, within the bounds.
 func (a *Admission) wait(now clock.Instant, w waiting, counts int, out *Output) {
 	theirs := 0
 	for i := range a.waiting {
@@ -422,14 +423,14 @@ func good(keyless bool) Result {
 	return Admitted
 }
 
-// reached reports whether the broker has shown that the topic partition of an id is that
-// long. Ids do not name their topics, but a ledger belongs to one. Where it is not known
-// to which, the ledger must be older than the broker's newest answer, so that no topic
-// has begun with it since, and the id must lie before the ends of all topic partitions of
-// its number: then the one that it belongs to has gone on to another ledger.
+// reached reports whether the broker has shown that the topic partition of an id reaches
+// it. Ids do not name their topics, but a ledger belongs to exactly one. If that topic is
+// not known, the ledger must be older than the broker's newest answer, so that no topic
+// has begun it since, and the id must lie before the ends of all topic partitions of its
+// number: then its own topic partition has gone on to another ledger.
 func (a *Admission) reached(id event.MessageID) bool {
 	if id.Ledger < 0 || id.Entry < 0 {
-		return false // no broker gives such an id
+		return false // no broker assigns such an id
 	}
 	if a.unasked {
 		return true
@@ -467,7 +468,7 @@ func (o *Output) of(from Incarnation, name string) int {
 	return i
 }
 
-// add counts an id, and appends it if it is admitted.
+// add counts an id and appends it to Admitted if the result admits it.
 func (o *Output) add(counts int, r Result, d event.Finished) {
 	o.Judged[counts].Counts[r]++
 	if r == Admitted || r == Keyless {

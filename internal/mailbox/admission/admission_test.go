@@ -72,10 +72,10 @@ func want(t *testing.T, out admission.Output, counts map[admission.Result]int) {
 	}
 }
 
-// Who may hand over what: the present owner by our table, any owner of before that we know
-// of, also under an earlier incarnation of its name. Nobody else, and nothing that was not
-// published.
-func TestWhoMayHandOverWhat(t *testing.T) {
+// The present owner and every known earlier owner may hand over ids of a partition, also
+// ids of an earlier incarnation of their name. Other members may not, and unpublished ids
+// are never admitted.
+func TestOnlyOwnersMayHandOver(t *testing.T) {
 	const p = 5
 	a, b, c := member(1, "a"), member(2, "b"), member(3, "c")
 	again := member(4, "a")

@@ -62,9 +62,9 @@ func (h holder) Hold(events []*event.Event) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Hold(now, events, out) })
 }
 
-// HoldGuest implements pipeline.Holder.
-func (h holder) HoldGuest(events []*event.Event) {
-	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.HoldGuest(now, events, out) })
+// HoldRelayed implements pipeline.Holder.
+func (h holder) HoldRelayed(events []*event.Event) {
+	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.HoldRelayed(now, events, out) })
 }
 
 // Settle implements pipeline.Holder.

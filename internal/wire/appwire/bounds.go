@@ -7,9 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Bounds are the most that the receiver takes of one frame of a worker. They are judged
-// before anything is allocated for what the frame holds: of four megabytes of results
-// without content, decoded, come a hundred.
+// Bounds limit one frame of a worker. They are checked before memory is allocated for the
+// contents: four megabytes of empty results would decode to a hundred.
 type Bounds struct {
 	Bytes   int // of the frame
 	Results int // in a Results frame
@@ -35,8 +34,8 @@ const (
 	fieldCapabilities = 5
 )
 
-// judge counts what repeats in a frame before the generated code decodes it. It looks
-// as far as it can read: there the generated code gives up too.
+// judge counts the repeated fields of a frame before the generated code decodes it. It
+// stops at the first malformed field, where the generated code fails too.
 func (b Bounds) judge(frame []byte) error {
 	var results, ids, capabilities int
 	eachField(frame, func(num protowire.Number, _ protowire.Type, body []byte) {

@@ -8,12 +8,11 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/wire/framepool"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // RawClock is the capability of a worker whose deadlines run on a clock that NTP cannot
-// slew, as internal/base/clock describes it. To others the router gives shorter deadlines.
+// slew, see internal/base/clock. Workers without it get shorter deadlines.
 const RawClock = "raw_clock"
 
 // Codec is the gRPC codec of the application's stream. It stands in for the
@@ -42,7 +41,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *FromRouter:
-		return v.unmarshal(framepool.Join(data))
+		return v.unmarshal(data.Materialize())
 	case *FromWorker:
 		if v.reset(); data.Len() > v.Bounds.Bytes {
 			v.Err = fmt.Errorf("%w: %d bytes, want at most %d", ErrBounds, data.Len(), v.Bounds.Bytes)
@@ -55,7 +54,7 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2("proto").Unmarshal(data, v)
 }
 
-// unmarshal parses b, which f keeps.
+// unmarshal parses b. The deliveries alias it.
 func (f *FromRouter) unmarshal(b []byte) error {
 	f.reset()
 	if f.parse(b) {
@@ -80,7 +79,7 @@ func (f *FromRouter) reset() {
 	}
 }
 
-// unmarshal parses b, which the caller keeps.
+// unmarshal parses b and does not keep it.
 func (f *FromWorker) unmarshal(b []byte) error {
 	f.reset()
 	if f.parse(b) {

@@ -25,7 +25,7 @@ import (
 
 // message is the frame as the generated code has it: the other way to say the same.
 func (f *ToWorker) message() *appv1.WorkResponse {
-	topics, tokens, names, schemas := newTable[string](), newTable[int64](), newTable[string](), newTable[string]()
+	topics, tokens, names, schemas := newIndexed[string](), newIndexed[int64](), newIndexed[string](), newIndexed[string]()
 	d := &appv1.Deliveries{Number: f.Number}
 	for _, x := range f.Deliveries {
 		ev := x.Event

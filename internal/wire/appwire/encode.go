@@ -13,14 +13,14 @@ import (
 // Fields are in the order of their numbers and zero values are left out, as the
 // generated code does it.
 
-// marshal returns the wire form of the frame, in pooled buffers: one for what stands
-// in front of the deliveries, which is known last, and one for the deliveries. So
-// each event, which is far from the processor by now, is read once.
+// marshal returns the wire form of the frame, in pooled buffers: one for the deliveries,
+// and one for the fields before them, which are known last. So each event, which is
+// usually not cached by now, is read once.
 func (f *ToWorker) marshal() mem.BufferSlice {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
 	defer e.reset() // it must not keep the strings of its tables alive
-	size := 0       // what an event weighs is more than its wire form, unless its text has to be mended
+	size := 0       // an event's weight exceeds its wire form, unless invalid UTF-8 has to be replaced
 	for i := range f.Deliveries {
 		size += f.Deliveries[i].Event.Bytes()
 	}
@@ -90,20 +90,19 @@ func appendResult(b []byte, r *event.Result) []byte {
 
 // encoder holds the tables of one Deliveries frame.
 type encoder struct {
-	topics  table[string]
-	tokens  table[int64]
-	names   table[string]
-	schemas table[string]
-	read    byte // by readAhead: what nobody uses would not be read
+	topics  indexed[string]
+	tokens  indexed[int64]
+	names   indexed[string]
+	schemas indexed[string]
+	read    byte // keeps the loads of readAhead alive
 }
 
-// aheadMax is for how many events memory is read ahead: it must still be in the cache
-// when they are written.
+// aheadMax is the number of events that readAhead loads at a time: they must still be in
+// the cache when they are encoded.
 const aheadMax = 32
 
-// readAhead reads the lines of memory in which some events have their data. An event has
-// waited since it came, and each copy would wait for its own cache misses; so those of
-// many are under way at a time.
+// readAhead loads the cache lines of some events' data, so that their cache misses overlap:
+// copied one after the other, each event would wait for its own misses.
 func (e *encoder) readAhead(deliveries []event.Delivery) {
 	const line, most = 64, 512 // bytes; the processor itself reads ahead in what is long
 	read := byte(0)            // not e.read: each read would wait until the one before is written
@@ -126,7 +125,7 @@ func (e *encoder) readAhead(deliveries []event.Delivery) {
 }
 
 var encoders = sync.Pool{New: func() any {
-	return &encoder{topics: newTable[string](), tokens: newTable[int64](), names: newTable[string](), schemas: newTable[string]()}
+	return &encoder{topics: newIndexed[string](), tokens: newIndexed[int64](), names: newIndexed[string](), schemas: newIndexed[string]()}
 }}
 
 func (e *encoder) reset() {
@@ -267,17 +266,17 @@ func fillLen(b []byte, begin, room int) []byte {
 	return b
 }
 
-// table gives the strings or numbers that repeat in a frame their indexes.
-type table[T comparable] struct {
+// indexed gives the strings or numbers that repeat in a frame their indexes.
+type indexed[T comparable] struct {
 	list   []T
 	lookup map[T]uint32
 	last   int
 }
 
-func newTable[T comparable]() table[T] { return table[T]{lookup: make(map[T]uint32)} }
+func newIndexed[T comparable]() indexed[T] { return indexed[T]{lookup: make(map[T]uint32)} }
 
 // index returns the index of v, which it adds if it is new.
-func (t *table[T]) index(v T) uint32 {
+func (t *indexed[T]) index(v T) uint32 {
 	if i, ok := t.recent(v); ok {
 		return i
 	}
@@ -294,7 +293,7 @@ func (t *table[T]) index(v T) uint32 {
 // recent returns the index of v if it is the last one that was asked for, or the one
 // after it. Events of one topic carry the same values in the same order: this nearly
 // always saves the map.
-func (t *table[T]) recent(v T) (uint32, bool) {
+func (t *indexed[T]) recent(v T) (uint32, bool) {
 	n := len(t.list)
 	if n == 0 {
 		return 0, false
@@ -309,15 +308,16 @@ func (t *table[T]) recent(v T) (uint32, bool) {
 	return 0, false
 }
 
-// indexText is index for strings of any bytes. What equals an entry needs no mending.
-func indexText(t *table[string], s string) uint32 {
+// indexText is index for strings that may not be UTF-8. A string that equals an entry is
+// valid.
+func indexText(t *indexed[string], s string) uint32 {
 	if i, ok := t.recent(s); ok {
 		return i
 	}
 	return t.index(text(s))
 }
 
-func (t *table[T]) reset() {
+func (t *indexed[T]) reset() {
 	clear(t.list)
 	clear(t.lookup)
 	t.list, t.last = t.list[:0], 0

@@ -34,9 +34,9 @@ type FromRouter struct {
 
 // Receiver takes the deliveries of a frame while it is read.
 type Receiver interface {
-	// Begin announces about so many. What came before is void, even of the same frame.
+	// Begin announces about that many deliveries. It voids earlier ones, also of the same frame.
 	Begin(deliveries int)
-	// Deliver takes the next one. Only its strings and its payload may be kept.
+	// Deliver takes the next delivery. Only its strings and its payload may be kept.
 	Deliver(d *Delivery)
 }
 
@@ -87,8 +87,8 @@ var ErrIndex = errors.New("appwire: index beyond the frame's table")
 // that would not fit a time.Duration.
 const afterMax = 366 * 24 * time.Hour
 
-// kindOf reads a kind off the wire. What we do not know is a failure: doing the
-// work again is safe, losing it is not.
+// kindOf reads a kind from the wire. An unknown kind is a failure: running an event twice
+// is safe, losing it is not.
 func kindOf(wire uint64) event.ResultKind {
 	switch k := appv1.ResultKind(int32(wire)); k {
 	case appv1.ResultKind_RESULT_KIND_DONE:

@@ -38,7 +38,7 @@ func (p *Pool) Get(size int) *[]byte {
 	return &buf
 }
 
-// Put implements mem.BufferPool. What is not of our sizes is left to the collector.
+// Put implements mem.BufferPool. Buffers of other sizes are left to the garbage collector.
 func (p *Pool) Put(buf *[]byte) {
 	if i := class(cap(*buf)); i < len(p.classes) && cap(*buf) == 1<<(i+classMin) {
 		p.classes[i].Put(buf)

@@ -12,17 +12,17 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// Tracing is how a source shows what becomes of single events. The zero Tracing shows nothing
-// but what the log is for.
+// Tracing configures the spans and log lines of single events. The zero Tracing writes no
+// spans and no keys.
 type Tracing struct {
 	Tracer trace.Tracer // nil: no traces
 	Keys   bool         // dead letters are logged with their keys
 }
 
-// Show makes the source show what becomes of events. Call it before Run.
-func (s *Source) Show(sight Tracing) { s.sight = sight }
+// SetTracing configures the tracing of single events. Call it before Run.
+func (s *Source) SetTracing(t Tracing) { s.tracing = t }
 
-// noteCopy writes down what became of a copy: the end of a dead letter is for people.
+// noteCopy logs the result of a copy, for a dead letter as a warning.
 func (s *Source) noteCopy(l *landing) {
 	ev, v := l.message.Event, &l.verdict
 	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, v), "round", ev.Round}
@@ -30,7 +30,7 @@ func (s *Source) noteCopy(l *landing) {
 	case l.err != nil:
 		s.log.Debug("copy failed, to be sent again", append(attrs, "error", l.err)...)
 	case s.isDead(&l.outgoingEvent):
-		if s.sight.Keys {
+		if s.tracing.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
 		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, v)))...)
@@ -49,10 +49,10 @@ func reasonOf(ev *event.Event, v *event.Verdict) string {
 	return tooManyRounds(ev.Round)
 }
 
-// sending begins the span of a copy, whose next receiver goes on from there; end ends it.
-// A copy that is sent again has a span for each time.
+// sending begins the span of a copy and writes its context into the copy; end ends it. A
+// copy has a span for each attempt to send it.
 func (s *Source) sending(ctx context.Context, ev *event.Event, c *outgoing) (end func(error)) {
-	if s.sight.Tracer == nil {
+	if s.tracing.Tracer == nil {
 		return func(error) {}
 	}
 	var w3c propagation.TraceContext
@@ -60,7 +60,7 @@ func (s *Source) sending(ctx context.Context, ev *event.Event, c *outgoing) (end
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return func(error) {}
 	}
-	ctx, span := s.sight.Tracer.Start(ctx, "send "+c.topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+	ctx, span := s.tracing.Tracer.Start(ctx, "send "+c.topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		semconv.MessagingSystemPulsar, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send"),
 		semconv.MessagingDestinationName(c.topic), semconv.MessagingMessageID(ev.ID.String()), semconv.MessagingMessageBodySize(len(c.payload)),
 	))
