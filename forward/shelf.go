@@ -35,7 +35,7 @@ func (s *shelf) find(handle event.Handle) *held {
 // place returns the place of a handle, nil when it has no slot or no block yet.
 func (s *shelf) place(handle event.Handle) *held {
 	slot := handle.Slot()
-	if i := int(slot / blockLen); i < len(s.blocks) && s.blocks[i] != nil && !handle.IsGuest() {
+	if i := int(slot / blockLen); i < len(s.blocks) && s.blocks[i] != nil && !handle.IsRelayed() {
 		return &s.blocks[i][slot%blockLen]
 	}
 	return nil
@@ -45,7 +45,7 @@ func (s *shelf) place(handle event.Handle) *held {
 // is held already.
 func (s *shelf) add(handle event.Handle) *held {
 	h := s.place(handle)
-	if h == nil && !handle.IsGuest() {
+	if h == nil && !handle.IsRelayed() {
 		i := int(handle.Slot() / blockLen)
 		for i >= len(s.blocks) {
 			s.blocks = append(s.blocks, nil)

@@ -196,7 +196,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.table.Hold(m.now, events, &m.out)
 		},
 		"relayed": func(t *rapid.T) {
-			ev := m.event(t, event.NewGuestHandle(uint64(len(m.handles)+1)))
+			ev := m.event(t, event.NewRelayedHandle(uint64(len(m.handles)+1)))
 			m.relayed[ev.Handle] = true
 			m.table.HoldRelayed(m.now, []*event.Event{ev}, &m.out)
 		},

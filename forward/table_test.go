@@ -297,7 +297,7 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	tt.hold("k", later, later)
 	twice := &event.Event{Handle: later}
 	tt.Hold(tt.now, []*event.Event{twice, twice}, &tt.out) // held already
-	relayed := &event.Event{Handle: event.NewGuestHandle(1)}
+	relayed := &event.Event{Handle: event.NewRelayedHandle(1)}
 	tt.HoldRelayed(tt.now, []*event.Event{relayed, relayed}, &tt.out)
 	tt.Drop([]event.Handle{relayed.Handle})
 	tt.wantTake(1, earlier, later)

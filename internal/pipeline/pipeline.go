@@ -91,7 +91,7 @@ type Pipeline struct {
 	lease    atomic.Pointer[ownership.Lease]
 	table    atomic.Pointer[ownership.Table]
 	margin   atomic.Int64 // least remaining lease at a dispatch, 0: none yet
-	guests   guests
+	relayed   relayed
 	admitted admitted
 	spares   sync.Pool // of *mailbox.Output
 	events   sync.Pool // of *[]*event.Event
@@ -115,7 +115,7 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p.spares.New = func() any { return new(mailbox.Output) }
 	p.events.New = func() any { return new([]*event.Event) }
 	p.posts.New = func() any { return new(post) }
-	p.guests.init()
+	p.relayed.init()
 	p.admitted.init()
 	return p
 }
@@ -297,7 +297,7 @@ func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*e
 	})
 }
 
-// Settle implements forward.Sink: the end of a journey. Guests go back to the
+// Settle implements forward.Sink: the end of a journey. Relayed events go back to the
 // stream that they came on.
 func (p *Pipeline) Settle(settlements []forward.Settlement) {
 	if p.traces != nil {
@@ -310,7 +310,7 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 	}
 	own := make([]event.Verdict, 0, len(settlements)) // few
 	for i := range settlements {
-		if v := &settlements[i].Verdict; !p.guests.settle(v, p.Peers) {
+		if v := &settlements[i].Verdict; !p.relayed.settle(v, p.Peers) {
 			own = append(own, *v)
 		}
 	}
@@ -329,7 +329,7 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 	if p.eventLog.open() {
 		p.eventLog.done(events)
 	}
-	if own := p.guests.done(handles, p.Peers); len(own) > 0 {
+	if own := p.relayed.done(handles, p.Peers); len(own) > 0 {
 		p.Source.Done(own)
 	}
 }
@@ -337,14 +337,14 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 // Accept implements forward.Acceptor: what a peer has brought.
 func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
-		guests := p.guests.admit(a)
+		relayed := p.relayed.admit(a)
 		if p.traces != nil {
-			p.traces.relay(guests)
+			p.traces.relay(relayed)
 		}
 		if p.eventLog.open() {
-			p.eventLog.relayed(guests)
+			p.eventLog.relayed(relayed)
 		}
-		p.Holder.HoldRelayed(guests)
+		p.Holder.HoldRelayed(relayed)
 		return
 	}
 	if p.traces != nil {
@@ -355,7 +355,7 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 
 // Gone implements forward.Acceptor.
 func (p *Pipeline) Gone(from forward.StreamID) {
-	p.guests.gone(from)
+	p.relayed.gone(from)
 	p.Boxes.SenderGone(mailbox.Sender(from))
 }
 

@@ -48,7 +48,7 @@ type traces struct {
 
 // journey is what a consumer node keeps of a sampled event.
 type journey struct {
-	receive trace.SpanContext // not valid for a guest
+	receive trace.SpanContext // not valid for a relayed event
 	forward trace.Span
 	about   []attribute.KeyValue
 }
@@ -132,7 +132,7 @@ func (t *traces) receive(e *event.Event, local bool) {
 	t.forward(ctx, e, journey{receive: span.SpanContext(), about: about}, local)
 }
 
-// relay begins what a guest does here.
+// relay begins the span of a relayed event.
 func (t *traces) relay(events []*event.Event) {
 	for _, e := range events {
 		if sampled(e) {
@@ -211,7 +211,7 @@ func settlementOf(kind event.VerdictKind) string {
 		return "dead_letter"
 	case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
 	}
-	return "" // of a guest: it goes back to its consumer node
+	return "" // a relayed event: it goes back to its consumer node
 }
 
 // dropped ends the journeys of events that will come back by another way.

@@ -7,12 +7,12 @@ package event
 // below a generation. A source uses few slots, and each again and again, every time
 // under another generation. So what is kept by slot must be compared by the whole
 // handle; and events of two successive sources may be open in one slot at once.
-// A guest, which a peer has sent here to be passed on, has a number instead.
+// A relayed event, which a peer has sent here to be passed on, has a number instead.
 type Handle uint64
 
 const (
 	slotBits        = 24
-	guestBit Handle = 1 << 63
+	relayedBit Handle = 1 << 63
 )
 
 // SlotsMax is the number of slots: they count from 0. At a million events per second
@@ -22,14 +22,14 @@ const SlotsMax = 1 << slotBits
 
 // NewHandle returns the handle of an own event. Generations count from 1.
 func NewHandle(generation uint64, slot int32) Handle {
-	return Handle(generation<<slotBits|uint64(slot)) &^ guestBit
+	return Handle(generation<<slotBits|uint64(slot)) &^ relayedBit
 }
 
-// NewGuestHandle returns the handle of the n-th guest of this process, from 1.
-func NewGuestHandle(n uint64) Handle { return guestBit | Handle(n) }
+// NewRelayedHandle returns the handle of the n-th relayed event of this process, from 1.
+func NewRelayedHandle(n uint64) Handle { return relayedBit | Handle(n) }
 
-// IsGuest reports whether h is the handle of a guest, which has no slot.
-func (h Handle) IsGuest() bool { return h&guestBit != 0 }
+// IsRelayed reports whether h is the handle of a relayed event, which has no slot.
+func (h Handle) IsRelayed() bool { return h&relayedBit != 0 }
 
 // Slot returns the slot of an own event's handle, less than SlotsMax.
 func (h Handle) Slot() int32 { return int32(h & (SlotsMax - 1)) }
