@@ -91,7 +91,7 @@ type Pipeline struct {
 	lease    atomic.Pointer[ownership.Lease]
 	table    atomic.Pointer[ownership.Table]
 	margin   atomic.Int64 // least remaining lease at a dispatch, 0: none yet
-	relayed   relayed
+	relayed  relayed
 	admitted admitted
 	spares   sync.Pool // of *mailbox.Output
 	events   sync.Pool // of *[]*event.Event

@@ -11,7 +11,7 @@ package event
 type Handle uint64
 
 const (
-	slotBits        = 24
+	slotBits          = 24
 	relayedBit Handle = 1 << 63
 )
 
