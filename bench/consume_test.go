@@ -163,7 +163,7 @@ func TestStalledKeys(t *testing.T) {
 	}
 }
 
-func TestLockDelayGrowsAndStaysInBounds(t *testing.T) {
+func TestLockDelayGrowsWithinBounds(t *testing.T) {
 	var sum time.Duration
 	for tries := 1; tries < lockTries; tries++ {
 		d := lockDelay(tries)

@@ -204,7 +204,7 @@ func TestRefusalsWithinAMember(t *testing.T) {
 }
 
 // A joining router must name the setting and both values in one line.
-func TestNewcomerNamesTheSetting(t *testing.T) {
+func TestJoiningRouterNamesTheSetting(t *testing.T) {
 	s := regroupingOf("key.from")
 	for said, want := range map[string]bool{
 		`error: key.from is "property:user" here and "message_key" in the group`: true,

@@ -18,7 +18,7 @@ func (c Config) Next(present []Member, names []Member) ([]Move, error) {
 	owners := make([]int, len(present)) // index in r.members
 	for p, owner := range present {
 		owners[p] = Unowned
-		if i, stays := slices.BinarySearch(r.members, owner); stays {
+		if i, remains := slices.BinarySearch(r.members, owner); remains {
 			owners[p] = i
 		}
 	}

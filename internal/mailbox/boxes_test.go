@@ -295,7 +295,7 @@ func TestMisplacedEventsAreRejected(t *testing.T) {
 	}
 }
 
-func TestAFailedEventStaysFirstUntilItsRetryIsDue(t *testing.T) {
+func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second := f.event("ann"), f.event("ann")
 	f.accept(Local, first, second)

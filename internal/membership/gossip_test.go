@@ -215,7 +215,7 @@ func (w *warnings) count(message string) int {
 }
 
 // Members of another group, without the key or with another one, stay outside.
-func TestStrangersStayOutside(t *testing.T) {
+func TestStrangersAreKeptOut(t *testing.T) {
 	key, otherKey := make([]byte, 32), make([]byte, 32)
 	otherKey[0] = 1
 	tests := map[string]func(*Config){

@@ -104,10 +104,10 @@ func (o *overload) handle(ctx context.Context, _ *client.Event) error {
 	return nil
 }
 
-// TestOverloadStaysWithinTheMemoryBound: a topic with far more than what the
+// TestOverloadKeepsWithinTheMemoryBound: a topic with far more than what the
 // applications do in the time, and the live memory of two members stays within what
 // the settings say. When the applications are fast again everything is handled.
-func TestOverloadStaysWithinTheMemoryBound(t *testing.T) {
+func TestOverloadKeepsWithinTheMemoryBound(t *testing.T) {
 	const events, size, keys = 30_000, 2 << 10, 2000
 	g := newGroup(t)
 	_, g.source = overloadedConfig()

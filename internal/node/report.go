@@ -82,7 +82,7 @@ func (s *reporter) Status() report.Status {
 		View: s.reporter(), Group: n.cfg.Group, Version: n.cfg.Build, Mode: n.cfg.Mode.String(),
 		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
-		Events:      n.eventsInHand(),
+		Events:      n.heldEvents(),
 		Exclusivity: s.exclusivity(),
 		Listeners:   n.cfg.Listeners,
 	}
@@ -112,7 +112,7 @@ func (s *reporter) Status() report.Status {
 	return status
 }
 
-func (n *Node) eventsInHand() report.Events {
+func (n *Node) heldEvents() report.Events {
 	boxes, now := n.boxes.Stats(), clock.Now()
 	events := report.Events{
 		Mailboxes: boxes.Events, Running: boxes.Running, Keys: boxes.Keys, HeldKeys: boxes.Held,

@@ -126,7 +126,7 @@ type OpenReader struct {
 // two records. It replaces an earlier check that is not answered yet.
 type CheckContiguity struct {
 	Check        uint64
-	Last, InHand Position
+	Last, Queued Position
 }
 
 // ReadFirst reads the log from its very first record, and reports whether anything but Hellos stands in it

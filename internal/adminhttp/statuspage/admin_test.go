@@ -264,7 +264,7 @@ func TestThePageIsSafeAndWhole(t *testing.T) {
 	}
 }
 
-func TestColorsStayWithTheirNames(t *testing.T) {
+func TestColorsKeepTheirNames(t *testing.T) {
 	names := []string{"orders-0", "orders-1", "orders-2", "orders-3", "orders-4"}
 	var members []report.Member
 	for _, name := range names {

@@ -13,19 +13,19 @@ import (
 	"github.com/ringfence/router/internal/base/stages"
 )
 
-// diary is what happened, in order.
-type diary struct {
+// protocol holds the steps of stages, in order.
+type protocol struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (d *diary) write(line string) {
+func (d *protocol) write(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, line)
 }
 
-func (d *diary) want(t *testing.T, want ...string) {
+func (d *protocol) want(t *testing.T, want ...string) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,7 +35,7 @@ func (d *diary) want(t *testing.T, want ...string) {
 }
 
 // stage is ready a moment after its start, and drains for that long.
-func (d *diary) stage(name string, drain time.Duration) stages.Stage {
+func (d *protocol) stage(name string, drain time.Duration) stages.Stage {
 	ready := make(chan struct{})
 	return stages.Stage{Name: name, Ready: ready, Run: func(ctx context.Context) error {
 		d.write(name + " starts")
@@ -51,7 +51,7 @@ func (d *diary) stage(name string, drain time.Duration) stages.Stage {
 
 func TestStartsBottomUpAndStopsTopDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var d diary
+		var d protocol
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, cancel)
 		began := time.Now()
@@ -105,7 +105,7 @@ func TestUnaskedReturnStopsAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var d diary
+				var d protocol
 				quitter := stages.Stage{Name: "mailbox", Run: func(context.Context) error {
 					time.Sleep(time.Hour)
 					d.write("mailbox returns")
@@ -123,7 +123,7 @@ func TestUnaskedReturnStopsAll(t *testing.T) {
 
 func TestStageAboveIsNotStartedWhenTheOneBelowFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var d diary
+		var d protocol
 		refused := errors.New("address in use")
 		below := stages.Stage{Name: "app", Ready: make(chan struct{}), Run: func(context.Context) error { return refused }}
 		err := stages.All(t.Context(), time.Second, d.stage("source", 0), below)
@@ -136,7 +136,7 @@ func TestStageAboveIsNotStartedWhenTheOneBelowFails(t *testing.T) {
 
 func TestEndWhileAStageIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var d diary
+		var d protocol
 		never := stages.Stage{Name: "app", Ready: make(chan struct{}), Run: func(ctx context.Context) error {
 			<-ctx.Done()
 			d.write("app ends")
@@ -153,7 +153,7 @@ func TestEndWhileAStageIsNotReady(t *testing.T) {
 
 func TestNothingStartsWhenTheContextHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var d diary
+		var d protocol
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := stages.All(ctx, time.Second, d.stage("source", 0)); err != nil {
@@ -166,7 +166,7 @@ func TestNothingStartsWhenTheContextHasEnded(t *testing.T) {
 // A stuck drain is cut, but the stages below still get to say goodbye.
 func TestDrainTimeoutNamesTheStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var d diary
+		var d protocol
 		release := make(chan struct{})
 		defer close(release) // the bubble must end
 		stuck := stages.Stage{Name: "mailbox", Run: func(context.Context) error {

@@ -19,7 +19,7 @@ import (
 func MeasureGaps(files []File, since clock.Instant, sentAt func(event string) (clock.Instant, bool)) (Spread, error) {
 	g := &gaps{
 		since: since, sentAt: sentAt,
-		keys: make(map[uint64]*standing), over: make(map[uint64]bool), running: make(map[runningIn]inHand),
+		keys: make(map[uint64]*standing), over: make(map[uint64]bool), running: make(map[runningIn]runningEvent),
 	}
 	if err := merge(files, g); err != nil {
 		return Spread{}, err
@@ -40,7 +40,7 @@ type gaps struct {
 
 	keys    map[uint64]*standing
 	over    map[uint64]bool // events that were done or rejected
-	running map[runningIn]inHand
+	running map[runningIn]runningEvent
 }
 
 // standing is one key: it stands still from lastEnd on while running is 0.
@@ -51,7 +51,7 @@ type standing struct {
 	seen    bool // there was a handling after since
 }
 
-type inHand struct {
+type runningEvent struct {
 	key     *standing
 	eventID uint64
 }
@@ -76,7 +76,7 @@ func (g *gaps) start(file int, r record) error {
 		}
 	}
 	k.running++
-	g.running[at] = inHand{k, id}
+	g.running[at] = runningEvent{k, id}
 	return nil
 }
 

@@ -243,3 +243,14 @@ func TestRequirements(t *testing.T) { none(t, repository(t).unneeded(testOnly)) 
 
 // TestModules: lint and tests name every module.
 func TestModules(t *testing.T) { none(t, repository(t).unnamedModules()) }
+
+// plainWords are metaphors that names must not use, with the words to use. Actor, mailbox, lease and gate are the
+// only ones that stay.
+var plainWords = map[string]string{
+	"door": "listener", "crew": "process group", "witness": "application", "hand": "claim or batch", "heir": "next owner", "newcomer": "joining member",
+	"diary": "event log", "ear": "log hook", "nap": "delay", "lot": "parked", "guest": "relayed event", "pulse": "ping sender", "hearsay": "gossip view",
+	"ward": "suspects", "desk": "outstanding", "speaker": "view", "stay": "drain cycle, or remain", "life": "incarnation", "mend": "fix, or transient",
+}
+
+// TestMetaphors: names use the field's words.
+func TestMetaphors(t *testing.T) { none(t, repository(t).metaphors(plainWords)) }

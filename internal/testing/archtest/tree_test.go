@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"iter"
 	"maps"
 	"os"
 	"path"
@@ -594,3 +595,74 @@ func (tr tree) missingTests(text string) (violations []string) {
 	}
 	return violations
 }
+
+// metaphors finds declared names with a word that has a plain one: whole words of a name in camel case, also in the plural.
+func (tr tree) metaphors(plain map[string]string) (violations []string) {
+	for _, f := range tr.files {
+		if f.generated {
+			continue
+		}
+		for id := range declared(f.ast) {
+			for word := range wordsOf(id.Name) {
+				instead, banned := plain[word]
+				if !banned {
+					instead, banned = plain[strings.TrimSuffix(word, "s")]
+				}
+				if banned {
+					violations = append(violations, fmt.Sprintf("%s: %s: say %s instead of %s", tr.at(id), id.Name, instead, word))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+// declared yields the names that a file declares: of types, functions, parameters, fields, constants and variables.
+func declared(f *ast.File) iter.Seq[*ast.Ident] {
+	return func(yield func(*ast.Ident) bool) {
+		going := true
+		names := func(all ...*ast.Ident) {
+			for _, id := range all {
+				going = going && yield(id)
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				names(n.Name)
+			case *ast.FuncDecl:
+				names(n.Name)
+			case *ast.Field:
+				names(n.Names...)
+			case *ast.ValueSpec:
+				names(n.Names...)
+			case *ast.AssignStmt:
+				for _, left := range n.Lhs {
+					if id, ok := left.(*ast.Ident); ok && n.Tok == token.DEFINE {
+						names(id)
+					}
+				}
+			case *ast.RangeStmt:
+				for _, left := range []ast.Expr{n.Key, n.Value} {
+					if id, ok := left.(*ast.Ident); ok && n.Tok == token.DEFINE {
+						names(id)
+					}
+				}
+			}
+			return going
+		})
+	}
+}
+
+// wordsOf yields the words of a name in camel case, in lower case. A verb that goes on with Over, as HandOver, is one word.
+func wordsOf(name string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, word := range wordRE.FindAllString(name, -1) {
+			if !yield(strings.ToLower(word)) {
+				return
+			}
+		}
+	}
+}
+
+var wordRE = regexp.MustCompile(`(?i:hand(?:ed|s|ing)?)Over|[A-Z]?[a-z]+|[A-Z]+(?:[^a-z]|$)`)

@@ -31,14 +31,14 @@ func fiveWaiting(t *testing.T, handler Handler) (*stream, *clock.Instant) {
 	return s, now
 }
 
-// dealt returns a hand that holds all of five events, and of which the first has ended.
-func dealt(t *testing.T) (*stream, *hand, *clock.Instant) {
+// dealt returns a claim of five events, the first of which has ended.
+func dealt(t *testing.T) (*stream, *claim, *clock.Instant) {
 	s, now := fiveWaiting(t, func(context.Context, *Event) error { return nil })
 	r := s.runner
 	r.waking = true // as far as this goroutine knows, another one is on its way
-	h := new(hand)
+	h := new(claim)
 	if !r.next(h, false) || h.n != 5 || s.inbox.Started() != 5 {
-		t.Fatalf("the hand has %d events, want all five", h.n)
+		t.Fatalf("the claim has %d events, want all five", h.n)
 	}
 	r.call(h)
 	return s, h, now
@@ -60,7 +60,7 @@ func check(t *testing.T, s *stream, started int, want ...string) {
 }
 
 // Nobody comes by but the goroutines of the pool.
-func TestHandIsTakenFromAHandlerThatBlocks(t *testing.T) {
+func TestClaimIsTakenFromAHandlerThatBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		s, _ := fiveWaiting(t, func(_ context.Context, e *Event) error {
@@ -84,7 +84,7 @@ func TestHandIsTakenFromAHandlerThatBlocks(t *testing.T) {
 	})
 }
 
-func TestHandIsRecalled(t *testing.T) {
+func TestClaimIsRecalled(t *testing.T) {
 	s, h, _ := dealt(t)
 	if !h.advance(&s.runner.hooks) {
 		t.Fatal("the second event did not start")
@@ -98,13 +98,13 @@ func TestHandIsRecalled(t *testing.T) {
 		t.Error("an event started that had been recalled")
 	}
 	if !s.runner.next(h, false) || h.n != 3 || h.events[0].run.item.ID != event.DeliveryID(3) {
-		t.Errorf("the next hand has %d events and begins with %+v, want the three that were recalled", h.n, h.events[0])
+		t.Errorf("the next claim has %d events and begins with %+v, want the three that were recalled", h.n, h.events[0])
 	}
 	check(t, s, 3, "1 done", "2 done")
 }
 
 // What the router says is for all that has not started, wherever it is.
-func TestHandObeysTheRouter(t *testing.T) {
+func TestClaimObeysTheRouter(t *testing.T) {
 	tests := map[string]struct {
 		frame *appv1.WorkResponse
 		want  []string
@@ -129,7 +129,7 @@ func TestHandObeysTheRouter(t *testing.T) {
 			if h.advance(&s.runner.hooks) {
 				t.Error("an event started")
 			}
-			s.runner.settle(h)
+			s.runner.release(h)
 			check(t, s, 0, append(test.want, "1 done")...)
 			if e := s.inbox.Take(*now); name != "revoke of one" && e != nil {
 				t.Errorf("event %d may start", e.run.item.ID)
@@ -138,10 +138,10 @@ func TestHandObeysTheRouter(t *testing.T) {
 	}
 }
 
-func TestHandEnds(t *testing.T) {
+func TestClaimEnds(t *testing.T) {
 	for name, later := range map[string]time.Duration{
 		"at the deadline":        time.Minute,
-		"when it takes too long": handFor + 1,
+		"when it takes too long": claimFor + 1,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, h, now := dealt(t)
@@ -149,7 +149,7 @@ func TestHandEnds(t *testing.T) {
 			if h.advance(&s.runner.hooks) {
 				t.Error("another event started")
 			}
-			s.runner.settle(h)
+			s.runner.release(h)
 			check(t, s, 0, "1 done")
 			if e := s.inbox.Take(0); e == nil || e.run.item.ID != 2 {
 				t.Errorf("%v waits in front, want the second event", e)
