@@ -56,7 +56,7 @@ func forgetCommand() *cobra.Command {
 	var a asker
 	cmd := &cobra.Command{
 		Use:   "forget-done",
-		Short: "Make a router forget which events were done lately, so that a replay of them runs; ask every member, then reset the cursor",
+		Short: "Make a router forget recently finished events, so that a replay of them runs; ask every member, then reset the cursor",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, text, err := a.call(cmd.Context(), http.MethodPost, "/forget-done", askTimeout)
