@@ -26,7 +26,7 @@ const allowanceTick = 500 * time.Millisecond
 // others' fail.
 func (r round) stuck(ctx context.Context) (disturbSample, error) {
 	o := r.options
-	d := disturbance{slow: int(o.Stuck * float64(o.Keys)), fails: int(o.Poisonous * float64(o.Keys)), takes: o.StuckFor}
+	d := disturbance{slow: int(o.Stuck * float64(o.Keys)), fails: int(o.PoisonPill * float64(o.Keys)), takes: o.StuckFor}
 	pick := keyPicker(o.Distribution, o.Keys)
 	return r.disturb(ctx, d, func(int) int { return pick() })
 }

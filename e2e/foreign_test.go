@@ -109,7 +109,7 @@ func (f *foreign) handle(perfPayload []byte) client.Handler {
 		whole := hex.EncodeToString(digest[:]) == properties["sha256"]
 		if kind == cutKind {
 			if whole {
-				f.complain("%s %d is whole: the client was mended, so turn this test", kind, number)
+				f.complain("%s %d is whole: the client was fixed, so turn this test", kind, number)
 			}
 			f.cut[properties["number"]] = len(e.Payload)
 		} else if !whole {

@@ -194,7 +194,7 @@ func (t *adminTransport) open() {
 const greetTimeout = 3 * time.Second
 
 // greet asks the broker one question before anything else, and returns why it was not
-// answered. mends: waiting may help, as with a broker that cannot be reached. It does
+// answered. transient: waiting may help, as with a broker that cannot be reached. It does
 // not if the broker does not let us in, or is not who it has to be, and what the client
 // says about that later stands in the log of each attempt only.
 func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient bool, err error) {
@@ -239,7 +239,7 @@ type complaint struct {
 	told bool // by the broker, in words
 }
 
-// explain returns why err is one that does not mend itself, nil if it may.
+// explain returns why err is permanent, nil if it may.
 func (c *complaint) explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,7 +294,7 @@ func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (l listener) WithGroup(string) slog.Handler { return l }
 
 // ofTLS reports whether an error is about a certificate or about what TLS is, which
-// waiting does not mend. By its words: the client passes on the words of most errors only.
+// waiting does not fix. By its words: the client passes on the words of most errors only.
 // Everything else may be a broker that is about to end, or has just begun.
 func ofTLS(err error) bool {
 	said := err.Error()

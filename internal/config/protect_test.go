@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 )
 
-// What would leave a door open, or lock it half, is refused with a reason.
+// Settings that leave a listener open, or protect it in part, are refused with a reason.
 func TestListenersThatAreRefused(t *testing.T) {
 	half := "cert_file: /c, key_file: /k, ca_file: /a"
 	for name, test := range map[string]struct{ file, want string }{

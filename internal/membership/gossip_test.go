@@ -279,7 +279,7 @@ func TestAddressTaken(t *testing.T) {
 // Run listens, takes part and, when its context ends, leaves and returns nil.
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	observer := startNode(t, testConfig("witness"))
+	observer := startNode(t, testConfig("observer"))
 	cfg := testConfig("a")
 	cfg.Seeds = []string{observer.gossip.Addr()}
 	inc := newInc()
@@ -297,12 +297,12 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	if a.Addr() == "" {
 		t.Error("Addr is empty though ready")
 	}
-	waitUntil(t, "the witness to see it", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive}) })
+	waitUntil(t, "the observer to see it", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive}) })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	waitUntil(t, "the witness to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
+	waitUntil(t, "the observer to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
 }
 
 // testNode is one member of a test and what it was told.

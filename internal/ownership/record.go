@@ -143,7 +143,7 @@ type Hello struct {
 	Floor    Token             // the greatest token that the sender knows the group may have given out; 0: none
 }
 
-// Snap hands a newcomer the state exactly as of its Hello's position.
+// Snap hands a joining member the state exactly as of its Hello's position.
 type Snap struct {
 	ForHello Position
 	State    *State

@@ -62,7 +62,7 @@ type AppReady struct{ Ready bool }
 
 // Evidence is what the transport knows about a peer now. A Dead peer is named in
 // our Beats as unreachable, and is given three counted Beats instead of five. A
-// driver that wants a newcomer to prove its links first reports peers as Dead
+// driver that wants a joining member to prove its links first reports peers as Dead
 // until the first contact.
 type Evidence struct {
 	Inc   Incarnation

@@ -70,7 +70,7 @@ const (
 	DivergedWithoutBase        // views of the time before the adoption are compared (attack 49)
 	ChainOverGenesis           // the view hash goes on over a Genesis (attack 49)
 	JoinOnHello                // join before an application is there (attack 50)
-	ReplaceAtOnce              // the newcomer takes the name of a member that beats (attack 10)
+	ReplaceAtOnce              // a joining member takes the name of a member that beats (attack 10)
 	LastMemberEpoch            // an epoch without a ready member (attack 51)
 	UnawareBeatMovesDl         // Beats that do not know of the deposition move deadlines (attack 7)
 	NoConfirmingBeat           // no confirming Beat is sent

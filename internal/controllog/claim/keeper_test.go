@@ -391,7 +391,7 @@ func mustOpen(t *testing.T, s site, topic string) controllog.Transport {
 	return log
 }
 
-// newSettingCounts: of two newcomers that know a setting of a later version, and differ in it, one holds.
+// newSettingCounts: of two joining routers that know a setting of a later version, and differ in it, one holds.
 func newSettingCounts(t *testing.T, s site) {
 	places := s.places("control", "s")
 	old := s.claim(t, orders, places)

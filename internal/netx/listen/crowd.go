@@ -30,7 +30,7 @@ func newCrowd(most int) *crowd {
 }
 
 // enter adds a connection. If there is no room, victim is the one that has to be closed
-// for it, and is forgotten here; without one the newcomer is not added.
+// for it, and is forgotten here; without one the new address is not added.
 func (c *crowd) enter(id uint64, source string, now clock.Instant) (victim uint64, evicts, enters bool) {
 	if len(c.members) >= c.max {
 		victim, evicts = c.choose()

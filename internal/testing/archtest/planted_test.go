@@ -182,6 +182,22 @@ func TestPlantedMetaphors(t *testing.T) {
 	)
 }
 
+func TestPlantedProse(t *testing.T) {
+	tr := plant(t, map[string]string{
+		"a/a.go":          "// Package a has heirs.\npackage a\n\nvar guest = \"a door\" // a Guest\n",
+		"README.md":       "# A\n\nSee [the next owner](docs/a-newcomer.md) and forward a newcomer.\n",
+		"docs/adr/1.md":   "a diary\n",
+		"CHANGELOG.md":    "doors\n",
+		"docs/lab/x.md":   "desk\n",
+		"a/testdata/x.md": "desk\n",
+	})
+	want(t, tr.prose(plainProse),
+		"a/a.go:1: say next owners instead of heirs",
+		"a/a.go:4: say relayed event instead of Guest",
+		"README.md:3: say joining member instead of newcomer",
+	)
+}
+
 func TestPlantedPackageDocs(t *testing.T) {
 	tr := plant(t, map[string]string{
 		"fine/a.go":           "// Package fine is.\npackage fine\n",

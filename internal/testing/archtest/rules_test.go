@@ -76,7 +76,7 @@ var arrows = map[string]arrow{
 	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows what members say"},
 	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/base/stages":          {nil, "a stage is a function"},
-	"internal/devtools/journal":     {[]string{"internal/base/clock", "internal/base/event"}, "a witness must not know the accused"},
+	"internal/devtools/journal":     {[]string{"internal/base/clock", "internal/base/event"}, "evidence must not depend on the code under test"},
 	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get of the router"},
 
 	"client": {
@@ -254,3 +254,13 @@ var plainWords = map[string]string{
 
 // TestMetaphors: names use the field's words.
 func TestMetaphors(t *testing.T) { none(t, repository(t).metaphors(plainWords)) }
+
+// plainProse are words that neither comments nor documents use, with those to use instead.
+var plainProse = map[string]string{
+	"doors": "listeners", "crew": "process group", "witness": "application, or evidence", "heir": "next owner", "heirs": "next owners",
+	"newcomer": "joining member", "newcomers": "joining members", "diary": "event log", "guest": "relayed event", "guests": "relayed events", "desk": "Outstanding",
+	"desks": "Outstanding", "ward": "suspects", "hearsay": "gossip", "mend": "fix", "mends": "fixes", "mended": "fixed", "poisonous": "poison-pill",
+}
+
+// TestProse: comments and documents use the field's words.
+func TestProse(t *testing.T) { none(t, repository(t).prose(plainProse)) }

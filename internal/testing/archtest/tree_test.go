@@ -666,3 +666,49 @@ func wordsOf(name string) iter.Seq[string] {
 }
 
 var wordRE = regexp.MustCompile(`(?i:hand(?:ed|s|ing)?)Over|[A-Z]?[a-z]+|[A-Z]+(?:[^a-z]|$)`)
+
+// prose finds comments of Go files, and lines of Markdown files, with a metaphor that has a plain word. Notebooks, decisions
+// and the changelog are left as they were written, and so is this package, which lists the words.
+func (tr tree) prose(plain map[string]string) (violations []string) {
+	find := func(at, text string) {
+		for _, word := range proseRE.FindAllString(text, -1) {
+			if instead, banned := plain[strings.ToLower(word)]; banned {
+				violations = append(violations, fmt.Sprintf("%s: say %s instead of %s", at, instead, word))
+			}
+		}
+	}
+	for _, f := range tr.files {
+		if f.generated || f.dir == "internal/testing/archtest" {
+			continue
+		}
+		for _, group := range f.ast.Comments {
+			for _, c := range group.List {
+				find(tr.at(c), c.Text)
+			}
+		}
+	}
+	err := fs.WalkDir(tr.root, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "docs/adr" || name == "docs/lab" || foreign(tr.root, name)):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".md" || name == "CHANGELOG.md":
+			return nil
+		}
+		text, err := fs.ReadFile(tr.root, name)
+		for i, line := range strings.Split(linkRE.ReplaceAllString(string(text), "]"), "\n") {
+			find(fmt.Sprintf("%s:%d", name, i+1), line)
+		}
+		return err
+	})
+	if err != nil {
+		violations = append(violations, err.Error())
+	}
+	return violations
+}
+
+var (
+	proseRE = regexp.MustCompile(`[A-Za-z]+`)
+	linkRE  = regexp.MustCompile(`\]\([^)]*\)`) // the names of files are not prose
+)

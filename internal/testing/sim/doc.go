@@ -3,7 +3,7 @@
 // event settled, tokens that never fall, and progress once faults stop.
 //
 // The machines are those of production: ownership.Machine, mailbox.Mailboxes,
-// forward.Table, source.Ledger, app.Server with its desks, internal/ownership/inbox of the SDK,
+// forward.Table, source.Ledger, app.Server with its sessions, internal/ownership/inbox of the SDK,
 // and internal/pipeline, which joins them. Network, clocks, the control log, the
 // broker and the handlers are toys, and so are the loops that production has
 // goroutines for: the node of this package calls the machines in the order in which

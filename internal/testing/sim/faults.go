@@ -310,7 +310,7 @@ func (w *world) stallWhileDraining(p *pod) {
 	w.join()
 }
 
-// join lets a newcomer in, or one that came later go.
+// join starts a member, or stops one that was started later.
 func (w *world) join() {
 	running := 0
 	var extra *pod

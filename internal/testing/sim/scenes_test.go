@@ -398,7 +398,7 @@ func holeAtRollover(w *world) {
 	w.runUntil(w.now + 3*time.Second)
 }
 
-// helloAgain lets a newcomer's first reader bring nothing, so that another one must
+// helloAgain lets a joining member's first reader bring nothing, so that another one must
 // bring another Hello, while keys move.
 func helloAgain(w *world) {
 	p := w.anyone()
