@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/clock"
 )
 
 // asleep is how long the machine has slept so far: it does not sleep during a test.
