@@ -60,7 +60,7 @@ const (
 	TokenIsEpochNumber         // tokens count from the Genesis on (attack 25)
 	LowerLedgerIsDuplicate     // records of a lower ledger are dropped as duplicates
 	RangeCheckedLocally        // a position that fits no token makes an epoch all the same
-	OlderGenRemains              // a node of an older generation stays (attack 52)
+	OlderGenRemains            // a node of an older generation stays (attack 52)
 	MembersOnlyPropose         // who is no member does not propose (attack 44)
 	CountBursts                // bursts of Beats count for silence (attack 45)
 	ErrorIsLost                // a failed contiguity check is LOST (attack 46)
