@@ -231,7 +231,7 @@ var hunts = map[planted.Bug]hunt{
 	planted.NoAnchor:               staged(30, 3, "ledgers roll and are trimmed under a slow reader", promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader)),
 	planted.LowerLedgerIsDuplicate: staged(10, 3, "the log's metadata is rebuilt", promptLog, plays(rebuildUnder)),
 	planted.RangeCheckedLocally:    staged(60, 5, "the log is where positions cease to fit tokens", only(joinGroup, leaveGroup, killBoth), promptLog, lateLedger),
-	planted.OlderGenRemains:          staged(20, 4, "all but one raise the generation", promptLog, plays(laggard)),
+	planted.OlderGenRemains:        staged(20, 4, "all but one raise the generation", promptLog, plays(laggard)),
 	planted.ColdByWallTime:         staged(30, 3, "the broker stalls while somebody joins", promptLog, plays(outageWhileJoining)),
 	planted.SilentByPosition:       staged(10, 3, "a stuck reader with a working producer", promptLog, plays(stuckReader)),
 	planted.UnawareBeatMovesDl:     staged(10, 3, "a stuck reader with a working producer", promptLog, plays(stuckReader)),
