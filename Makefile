@@ -9,9 +9,11 @@ SEED     ?=     # make sim: the seed to begin with, to replay a failure
 FUZZTIME ?= 30s # make fuzz: for each target
 SPEC     ?= quick
 
-# The tools are pinned in modules of their own, so that the router's go.mod lists only what the router needs.
-golangci := $(GO) tool -modfile=tools/go.mod golangci-lint
-buf      := $(GO) tool -modfile=tools/buf.mod buf
+# Benchmark, fault driver and end-to-end tests are modules of their own (go.work joins them), so that the router's go.mod lists only what the router
+# needs. For the same reason the tools are pinned in tools/*.mod, which Go does not read in a workspace.
+modules  := ./... ./bench/... ./chaos/... ./e2e/...
+golangci  = $(shell GOWORK=off $(GO) tool -n -modfile=tools/go.mod golangci-lint)
+buf      := GOWORK=off $(GO) tool -modfile=tools/buf.mod buf
 
 .PHONY: help
 help: ## Show this help
@@ -20,7 +22,7 @@ help: ## Show this help
 .PHONY: generate
 generate: ## Write the code that comes from the .proto files, and the alerts and dashboards
 	$(buf) generate
-	$(GO) generate ./...
+	$(GO) generate $(modules)
 	deploy/mixin/render.sh
 
 .PHONY: checkgenerate
@@ -29,8 +31,8 @@ checkgenerate: ## Fail if the generated code is not up to date
 
 .PHONY: lint
 lint: ## go vet, golangci-lint, buf lint, and no breaking change of the protos
-	$(GO) vet ./...
-	$(golangci) run ./...
+	$(GO) vet $(modules)
+	$(golangci) run $(modules)
 	$(buf) lint
 	$(buf) format --diff --exit-code
 	tools/breaking.sh
@@ -44,16 +46,16 @@ format: ## Format the Go code and the protos as lint wants them
 unoptimised := -gcflags='all=-N -l'
 
 .PHONY: build
-build: ## Build everything for this system, macOS and Windows
-	$(GO) build ./...
-	GOOS=darwin $(GO) build $(unoptimised) ./...
-	GOOS=windows $(GO) build $(unoptimised) ./...
+build: ## Build everything for this system; the router and the SDK for macOS and Windows, too
+	$(GO) build $(modules)
+	GOOS=darwin $(GO) build $(unoptimised) ./cmd/router ./client/...
+	GOOS=windows $(GO) build $(unoptimised) ./cmd/router ./client/...
 
-# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do
-# packages without a goroutine (archtest holds them to that) whose tests compute for long: they have nothing to race with.
-e2e_packages  = $(shell $(GO) list ./... | grep '/e2e\(/\|$$\)')
-pure_packages = ./internal/ownership ./internal/sim
-unit_packages = $(shell $(GO) list ./... | grep -v '/e2e\(/\|$$\)\|/internal/ownership$$\|/internal/sim$$')
+# The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do packages
+# without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.
+e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
+pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/testing/...
+unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
@@ -62,13 +64,13 @@ test: ## All tests, on a real Pulsar that it sets up by itself
 # Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -shuffle=on -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
-	$(GO) test -shuffle=on -timeout=15m $(ARGS) $(pure_packages)
+	$(GO) test -race -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
+	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect
 test-reconnect:
-	$(GO) test -shuffle=on -timeout=5m $(ARGS) ./internal/controllog
+	$(GO) test -timeout=5m $(ARGS) ./internal/controllog
 
 .PHONY: e2e
 e2e: ## The end-to-end tests alone, on a real Pulsar
@@ -76,7 +78,11 @@ e2e: ## The end-to-end tests alone, on a real Pulsar
 
 .PHONY: test-e2e
 test-e2e: # with PULSAR_URL set
-	$(if $(strip $(e2e_packages)),$(GO) test -shuffle=on -timeout=15m $(ARGS) $(e2e_packages))
+	$(if $(strip $(e2e_packages)),$(GO) test -timeout=15m $(ARGS) $(e2e_packages))
+
+.PHONY: test-shuffled
+test-shuffled: # the order of tests must not matter
+	$(MAKE) --no-print-directory test ARGS="-shuffle=on -count=1 $(ARGS)"
 
 .PHONY: settle-long
 settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained
@@ -84,7 +90,7 @@ settle-long: ## Twenty broker unloads, consumer node kills and owner kills under
 
 .PHONY: sim
 sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
-	$(GO) test ./internal/sim -run Exclusive -count=1 -v -timeout=0 \
+	$(GO) test ./internal/testing/sim -run Exclusive -count=1 -v -timeout=0 \
 		$(if $(strip $(SEED)),-sim.seed=$(strip $(SEED)),-sim.seeds=$(strip $(RUNS))) -sim.hours=$(strip $(HOURS)) $(ARGS)
 
 .PHONY: spec
@@ -93,12 +99,12 @@ spec: ## Model-check the ownership protocol (SPEC=short|quick|full, or names of 
 
 .PHONY: planted
 planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
-	$(GO) test -tags planted ./internal/planted ./internal/claim ./internal/sim -run Planted -count=1 -timeout=15m $(ARGS)
-	$(GO) test -tags slewclock ./internal/clock -count=1
+	$(GO) test -tags planted ./internal/base/planted ./internal/controllog/claim ./internal/testing/sim -run Planted -count=1 -timeout=15m $(ARGS)
+	$(GO) test -tags slewclock ./internal/base/clock -count=1
 
 .PHONY: planted-table
 planted-table: # hunts each bug five times and writes docs/exclusivity-planted.md
-	$(GO) test -tags planted ./internal/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
+	$(GO) test -tags planted ./internal/testing/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target, on one core each (FUZZTIME= for each)
@@ -106,7 +112,7 @@ fuzz: ## Fuzz every target, on one core each (FUZZTIME= for each)
 
 .PHONY: gosec
 gosec: ## What gosec finds alone; make lint has it too
-	$(golangci) run --enable-only gosec ./...
+	$(golangci) run --enable-only gosec $(modules)
 
 .PHONY: vuln
 vuln: ## Known vulnerabilities in what the router calls, where the database can be reached
@@ -114,7 +120,7 @@ vuln: ## Known vulnerabilities in what the router calls, where the database can 
 
 .PHONY: outdated
 outdated: ## Newer versions of the tools in tools/*.mod, which Dependabot does not read
-	@for mod in tools/*.mod; do $(GO) list -modfile=$$mod -m -u -f '{{if .Update}}{{.Path}} {{.Version}} -> {{.Update.Version}}{{end}}' \
+	@for mod in tools/*.mod; do export GOWORK=off; $(GO) list -modfile=$$mod -m -u -f '{{if .Update}}{{.Path}} {{.Version}} -> {{.Update.Version}}{{end}}' \
 		$$($(GO) list -modfile=$$mod -f '{{.Module.Path}}' tool) </dev/null || exit 1; done
 
 .PHONY: sbom
@@ -137,6 +143,10 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 .PHONY: chaos
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	$(GO) run ./chaos --faults 20 $(ARGS)
+
+.PHONY: chaos-stubborn
+chaos-stubborn: # applications that ignore their deadline: the sinks must refuse
+	$(GO) run ./chaos --faults 8 --kinds kill,power,pause,cut,halfcut,leave,crash_worker --app-stubborn $(ARGS)
 
 .PHONY: chaos-long
 chaos-long: ## Three hundred of them
@@ -185,7 +195,7 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln release-snapshot spec sim settle-long chaos-long attack-long deploy-nightly
+	tools/timed.sh vuln release-snapshot test-shuffled spec sim settle-long chaos-stubborn chaos-long attack-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests

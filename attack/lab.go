@@ -22,8 +22,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsarlog"
 )
 
 // The tokens of the routers under attack.

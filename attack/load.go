@@ -23,9 +23,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/witness"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/devtools/testapp"
 )
 
 // The hidden commands: what a child is.
@@ -54,7 +54,7 @@ func runApp(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	app := witness.New(witness.Config{WorkMax: appWorkMax}, w)
+	app := testapp.New(testapp.Config{WorkMax: appWorkMax}, w)
 	err = client.Run(ctx, endpoint, app.Handle, client.MaxInFlight(appInFlight), client.Logger(slog.New(slog.DiscardHandler)))
 	return errors.Join(err, w.Close())
 }

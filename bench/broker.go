@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // subscription is what all consumers of a round's topic share.

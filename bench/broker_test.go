@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // fakeAdmin answers as Pulsar's admin API does, and remembers what it was asked to change.

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // What a process is to its mode.
@@ -43,7 +43,7 @@ type proc struct {
 	reader sync.WaitGroup
 
 	journal  string        // path of the application's journal, empty for none
-	latency  string        // path of its latencies, or of its diary, empty for none
+	latency  string        // path of its latencies, or of its timeline, empty for none
 	killedAt clock.Instant // 0: it was not
 
 	mu     sync.Mutex
@@ -67,16 +67,16 @@ type record struct {
 	journals    bool
 	latencies   bool
 	latencyFrom int         // number of the first event that counts
-	diary       *plan       // nil: none
+	timeline    *plan       // nil: none
 	disturbance disturbance // in the disturbed half
 }
 
-// arguments are those of an application that writes its diary to path.
+// arguments are those of an application that writes its timeline to path.
 func (rec record) arguments(path string) []string {
 	number, d := strconv.Itoa, rec.disturbance
 	return []string{
-		"--diary", path, "--plan-from", number(rec.diary.from), "--plan-half", number(rec.diary.half), "--plan-to", number(rec.diary.to),
-		"--plan-rate", number(rec.diary.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
+		"--timeline", path, "--plan-from", number(rec.timeline.from), "--plan-half", number(rec.timeline.half), "--plan-to", number(rec.timeline.to),
+		"--plan-rate", number(rec.timeline.rate), "--disturb-slow", number(d.slow), "--disturb-fails", number(d.fails), "--disturb-takes", d.takes.String(),
 	}
 }
 
@@ -144,8 +144,8 @@ func (c *cluster) startNode(ctx context.Context, i int, self string, args []stri
 		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.latencies", i))
 		app = append(app, "--latencies", latencyPath, "--latency-from", strconv.Itoa(rec.latencyFrom))
 	}
-	if rec.diary != nil {
-		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.diary", i))
+	if rec.timeline != nil {
+		latencyPath = filepath.Join(c.dir, fmt.Sprintf("app-%d.timeline", i))
 		app = append(app, rec.arguments(latencyPath)...)
 	}
 	if c.options.SingleAcks {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // message is as much of a Pulsar message as lanes look at.
@@ -163,7 +163,7 @@ func TestStalledKeys(t *testing.T) {
 	}
 }
 
-func TestLockDelayGrowsAndStaysInBounds(t *testing.T) {
+func TestLockDelayGrowsWithinBounds(t *testing.T) {
 	var sum time.Duration
 	for tries := 1; tries < lockTries; tries++ {
 		d := lockDelay(tries)

@@ -26,7 +26,7 @@ const allowanceTick = 500 * time.Millisecond
 // others' fail.
 func (r round) stuck(ctx context.Context) (disturbSample, error) {
 	o := r.options
-	d := disturbance{slow: int(o.Stuck * float64(o.Keys)), fails: int(o.Poisonous * float64(o.Keys)), takes: o.StuckFor}
+	d := disturbance{slow: int(o.Stuck * float64(o.Keys)), fails: int(o.PoisonPill * float64(o.Keys)), takes: o.StuckFor}
 	pick := keyPicker(o.Distribution, o.Keys)
 	return r.disturb(ctx, d, func(int) int { return pick() })
 }
@@ -51,7 +51,7 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 	r.options.Measure *= 2 // what paced publishes
 	times := newTimes(plan)
 	var others []int
-	err = r.onLoad(ctx, record{diary: &plan, disturbance: d}, func(ctx context.Context, c *cluster, p *publisher) error {
+	err = r.onLoad(ctx, record{timeline: &plan, disturbance: d}, func(ctx context.Context, c *cluster, p *publisher) error {
 		next := 0
 		p.pick = func() int {
 			n := next
@@ -83,7 +83,7 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 		}
 		c.stopApps()
 		for _, app := range c.apps() {
-			if err := mergeDiary(app.latency, times); err != nil {
+			if err := mergeTimeline(app.latency, times); err != nil {
 				return errors.Join(err, c.lastWords())
 			}
 		}

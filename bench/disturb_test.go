@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 var testPlan = plan{from: 100, half: 200, to: 300, rate: 1000}
@@ -40,7 +40,7 @@ func TestHalves(t *testing.T) {
 	all := newTimes(testPlan)
 	var others []int
 	for app := range 2 {
-		d := newDiary(testPlan)
+		d := newTimeline(testPlan)
 		for _, event := range []struct {
 			n    int
 			late time.Duration
@@ -55,11 +55,11 @@ func TestHalves(t *testing.T) {
 				others = append(others, event.n)
 			}
 		}
-		path := filepath.Join(t.TempDir(), "diary")
+		path := filepath.Join(t.TempDir(), "timeline")
 		if err := d.write(path); err != nil {
 			t.Fatal(err)
 		}
-		if err := mergeDiary(path, all); err != nil {
+		if err := mergeTimeline(path, all); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestHalves(t *testing.T) {
 
 func TestDisturb(t *testing.T) {
 	ending := make(chan struct{})
-	w := &worker{diary: newDiary(testPlan), disturbance: disturbance{slow: 2, fails: 1, takes: time.Hour}, ending: ending}
+	w := &worker{timeline: newTimeline(testPlan), disturbance: disturbance{slow: 2, fails: 1, takes: time.Hour}, ending: ending}
 	before, _ := stampedAt(150)
 	after, _ := stampedAt(250)
 	for _, key := range []string{"user-1", "user-2"} {
@@ -94,8 +94,8 @@ func TestDisturb(t *testing.T) {
 	if err := w.work("user-1", after); !errors.Is(err, errDisturbed) { // it would hang for an hour
 		t.Errorf("the key that hangs, when the process ends: %v", err)
 	}
-	if w.diary.times.Start[250] == never || w.diary.times.Start[150] != never {
-		t.Errorf("event 150 began after %d, event 250 after %d µs; want that of the key beside alone", w.diary.times.Start[150], w.diary.times.Start[250])
+	if w.timeline.times.Start[250] == never || w.timeline.times.Start[150] != never {
+		t.Errorf("event 150 began after %d, event 250 after %d µs; want that of the key beside alone", w.timeline.times.Start[150], w.timeline.times.Start[250])
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"iter"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // killSample is what the journals of a run with a kill, or of a run without one,

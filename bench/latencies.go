@@ -9,7 +9,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // The histograms hold microseconds, to three digits.

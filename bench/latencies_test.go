@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 func TestLatenciesOfManyProcesses(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	plog "github.com/apache/pulsar-client-go/pulsar/log"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // How events are spread over keys.

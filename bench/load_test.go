@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 func drawKeys(distribution string, keys, n int) []int {

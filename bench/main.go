@@ -42,7 +42,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 func main() {

@@ -45,7 +45,7 @@ type Options struct {
 
 	Stuck      float64       // of stuck: the part of the keys whose handler hangs
 	StuckFor   time.Duration // for that long, each time
-	Poisonous  float64       // of stuck: the part of the keys whose handler fails
+	PoisonPill float64       // of stuck: the part of the keys whose handler fails
 	HotTakes   time.Duration // of hot: a handler of the hot key
 	SingleAcks bool          // the broker counts acks of single events in a batch; found out
 
@@ -117,7 +117,7 @@ func parse(args []string) (Options, error) {
 	f.DurationVar(&o.Stall, "stall", 2*time.Second, "how long the handler of a stalled key waits")
 	f.Float64Var(&o.Stuck, "stuck", 0.01, "stuck: part of the keys whose handler hangs in the disturbed half")
 	f.DurationVar(&o.StuckFor, "stuck-for", 30*time.Second, "stuck: how long it hangs at each event")
-	f.Float64Var(&o.Poisonous, "poisonous", 0.001, "stuck: part of the keys whose handler fails in the disturbed half")
+	f.Float64Var(&o.PoisonPill, "poison-pill", 0.001, "stuck: part of the keys whose handler fails in the disturbed half")
 	f.DurationVar(&o.HotTakes, "hot-takes", 5*time.Millisecond, "hot: how long the handler of the hot key takes")
 	f.IntVar(&o.VerifyEvents, "verify-events", 20_000, "events of the run in which each mode is searched for overlaps; 0 for none")
 	f.IntVar(&o.VerifyKeys, "verify-keys", 200, "keys of that run")
@@ -206,8 +206,8 @@ func (o Options) validate() error {
 	check(o.Rate >= 1 && o.WarmUp >= 0 && o.Measure >= time.Second && o.LatencyRepetitions >= 1,
 		"want --rate >= 1, --warm-up >= 0, --measure >= 1s, --latency-repetitions >= 1")
 	check(o.StalledKeys >= 0 && o.StalledKeys < o.Keys && o.Stall > 0, "want --stalled-keys from 0 to less than --keys, --stall > 0")
-	check(o.Stuck >= 0 && o.Poisonous >= 0 && o.Stuck+o.Poisonous <= 0.5 && o.StuckFor > 0 && o.HotTakes > 0,
-		"want --stuck and --poisonous from 0 to 0.5 together, --stuck-for > 0, --hot-takes > 0")
+	check(o.Stuck >= 0 && o.PoisonPill >= 0 && o.Stuck+o.PoisonPill <= 0.5 && o.StuckFor > 0 && o.HotTakes > 0,
+		"want --stuck and --poison-pill from 0 to 0.5 together, --stuck-for > 0, --hot-takes > 0")
 	check(o.VerifyEvents == 0 || o.VerifyEvents >= 1000 && o.VerifyKeys >= 1, "want --verify-events 0 or >= 1000, --verify-keys >= 1")
 	check(!slices.ContainsFunc(o.Modes, func(m mode) bool { return m.floor }) || o.bareCan(),
 		"bare has one handler in each process, and no node of it may fail: want --workloads drain or latency, --handler none or json, no --stalled-keys")

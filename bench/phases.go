@@ -11,7 +11,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // plan divides a paced load into a warm-up, an undisturbed half and a disturbed one,
@@ -82,21 +82,21 @@ func (t times) merge(other times) error {
 	return nil
 }
 
-// diary is what one application saw of the keys that are not disturbed. Safe for
+// timeline records when one application began and finished events of undisturbed keys. Safe for
 // concurrent use.
-type diary struct {
+type timeline struct {
 	plan plan
 
 	mu    sync.Mutex
 	times times
 }
 
-func newDiary(p plan) *diary { return &diary{plan: p, times: newTimes(p)} }
+func newTimeline(p plan) *timeline { return &timeline{plan: p, times: newTimes(p)} }
 
-func (d *diary) started(payload []byte, now clock.Instant)  { d.note(d.times.Start, payload, now) }
-func (d *diary) finished(payload []byte, now clock.Instant) { d.note(d.times.End, payload, now) }
+func (d *timeline) started(payload []byte, now clock.Instant)  { d.note(d.times.Start, payload, now) }
+func (d *timeline) finished(payload []byte, now clock.Instant) { d.note(d.times.End, payload, now) }
 
-func (d *diary) note(at []uint32, payload []byte, now clock.Instant) {
+func (d *timeline) note(at []uint32, payload []byte, now clock.Instant) {
 	n, published, err := readStamp(payload)
 	if err != nil || n >= d.plan.to {
 		return
@@ -106,7 +106,7 @@ func (d *diary) note(at []uint32, payload []byte, now clock.Instant) {
 	at[n] = min(at[n], uint32(min(max(0, now.Sub(published).Microseconds()), never-1)))
 }
 
-func (d *diary) write(path string) (err error) {
+func (d *timeline) write(path string) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -116,16 +116,16 @@ func (d *diary) write(path string) (err error) {
 	return errors.Join(gob.NewEncoder(file).Encode(d.times), file.Close())
 }
 
-// mergeDiary adds the diary of a worker to t.
-func mergeDiary(path string, t times) error {
+// mergeTimeline adds the timeline of a worker to t.
+func mergeTimeline(path string, t times) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("the diary of an application: %w", err)
+		return fmt.Errorf("the timeline of an application: %w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	var other times
 	if err := gob.NewDecoder(file).Decode(&other); err != nil {
-		return fmt.Errorf("the diary of an application: %w", err)
+		return fmt.Errorf("the timeline of an application: %w", err)
 	}
 	return t.merge(other)
 }

@@ -69,7 +69,7 @@ func startRedis(ctx context.Context, c *cluster) (address string, err error) {
 
 // What a team that locks with Redis would choose for handlers of milliseconds. The
 // retries outlast the TTL, so that an event is given back to Pulsar only when its
-// key's holder lives and takes longer than anybody thought.
+// key's holder is alive and takes longer than expected.
 const (
 	lockTTL        = 8 * time.Second // redsync's default
 	lockDelayFirst = time.Millisecond

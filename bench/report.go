@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // Run is everything that one call of the bench measured, as its JSON has it.

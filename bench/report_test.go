@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // exampleRun has every workload, in all modes.

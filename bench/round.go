@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // roundMax is how long one round of one mode may take.

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // workerCommand makes this binary one application process of a run.
@@ -39,7 +39,7 @@ type worker struct {
 
 	journal   *journal.Writer // nil: none
 	latencies *latencies      // nil: none
-	diary     *diary          // nil: none
+	timeline  *timeline       // nil: none
 	handled   atomic.Int64
 }
 
@@ -61,7 +61,7 @@ func runWorker(args []string) error {
 	latencyPath := f.String("latencies", "", "file to write latencies to, at the end")
 	latencyFrom := f.Int("latency-from", 0, "number of the first event whose latency counts")
 	var p plan
-	diaryPath := f.String("diary", "", "file to write to when each event was begun and done, at the end")
+	timelinePath := f.String("timeline", "", "file for the start and end of each event, written at the end")
 	f.IntVar(&p.from, "plan-from", 0, "number of the first event of the undisturbed half")
 	f.IntVar(&p.half, "plan-half", 0, "number of the first event of the disturbed half")
 	f.IntVar(&p.to, "plan-to", 0, "number of the first event after it")
@@ -89,8 +89,8 @@ func runWorker(args []string) error {
 	if *latencyPath != "" {
 		w.latencies = newLatencies(*latencyFrom)
 	}
-	if *diaryPath != "" {
-		w.diary = newDiary(p)
+	if *timelinePath != "" {
+		w.timeline = newTimeline(p)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -99,8 +99,8 @@ func runWorker(args []string) error {
 		return err
 	}
 	switch {
-	case w.diary != nil:
-		return w.diary.write(*diaryPath)
+	case w.timeline != nil:
+		return w.timeline.write(*timelinePath)
 	case w.latencies != nil:
 		return w.latencies.write(*latencyPath)
 	}
@@ -186,10 +186,10 @@ func (w *worker) work(key string, payload []byte) error {
 	if w.latencies != nil && !w.stalled(key) {
 		w.latencies.started(payload, clock.Now())
 	}
-	if w.diary != nil && keyNumber(key) < w.disturbance.keys() {
+	if w.timeline != nil && keyNumber(key) < w.disturbance.keys() {
 		return w.disturb(key, payload)
-	} else if w.diary != nil {
-		w.diary.started(payload, clock.Now())
+	} else if w.timeline != nil {
+		w.timeline.started(payload, clock.Now())
 	}
 	switch {
 	case w.stalled(key):
@@ -209,7 +209,7 @@ var errDisturbed = errors.New("it fails, as it was told to")
 func (w *worker) disturb(key string, payload []byte) error {
 	n, _, err := readStamp(payload)
 	switch {
-	case err != nil || n < w.diary.plan.half:
+	case err != nil || n < w.timeline.plan.half:
 		return err
 	case keyNumber(key) >= w.disturbance.slow:
 		return errDisturbed
@@ -233,8 +233,8 @@ func (w *worker) finished(key string, payload []byte) {
 	if w.latencies != nil && !w.stalled(key) {
 		w.latencies.finished(payload, clock.Now())
 	}
-	if w.diary != nil && keyNumber(key) >= w.disturbance.keys() {
-		w.diary.finished(payload, clock.Now())
+	if w.timeline != nil && keyNumber(key) >= w.disturbance.keys() {
+		w.timeline.finished(payload, clock.Now())
 	}
 	w.handled.Add(1)
 }

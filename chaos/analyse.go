@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // appRun is one process of an application.
@@ -31,8 +31,8 @@ type outcome struct {
 // how long the takeover took.
 const strandedLeast = 5 * time.Second
 
-// servedLag is how long after every heir of a victim has begun to work with what it
-// inherited the other keys may come, at this load: what moves together opens together.
+// servedLag is how long after every next owner of a victim's partitions has begun to work
+// the other keys may come, at this load: what moves together opens together.
 // An event that comes later, and when the victim is back, was in the victim's hands.
 const servedLag = 500 * time.Millisecond
 
@@ -314,13 +314,13 @@ func (a *analyst) finish() {
 		}
 		// Keys without an event to wait with say nothing about the takeover: only those
 		// count whose next event was sent before the first key of the victim was back.
-		first, token := clock.Forever, int64(math.MaxInt64) // that of the heirs
+		first, token := clock.Forever, int64(math.MaxInt64) // that of the next owners
 		for _, b := range a.backs[i] {
 			first, token = min(first, b.start), min(token, b.token)
 		}
-		var open clock.Instant // when the last heir began to work
-		if heirs := a.begun[token]; len(heirs) > 0 {
-			open = heirs[len(heirs)-1].at
+		var open clock.Instant // when the last next owner began to work
+		if nextOwners := a.begun[token]; len(nextOwners) > 0 {
+			open = nextOwners[len(nextOwners)-1].at
 		}
 		for _, b := range a.backs[i] {
 			switch class := classOf(o.Fault); {

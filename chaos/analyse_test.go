@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 func ms(n int) clock.Instant { return clock.Instant(time.Duration(n) * time.Millisecond) }
@@ -154,8 +154,8 @@ func TestStrandedForMoments(t *testing.T) {
 		runs, sent := script(
 			t, []int{0, 0, 0, 0, 1100, 1200, 1300, 1400},
 			line{0, 100, 101, 0, "a", 1}, line{0, 100, 101, 1, "b", 1}, line{0, 100, 101, 2, "c", 1}, line{0, 100, 101, 3, "d", 1},
-			line{1, 3000, 3001, 4, "a", 2}, line{2, 3100, 3101, 5, "b", 2}, // the heirs
-			line{2, 4000, 4001, 6, "c", 2}, line{0, 4200, 4201, 7, "d", 3}, // an heir, and the victim come back
+			line{1, 3000, 3001, 4, "a", 2}, line{2, 3100, 3101, 5, "b", 2}, // the next owners
+			line{2, 4000, 4001, 6, "c", 2}, line{0, 4200, 4201, 7, "d", 3}, // a next owner, and the victim come back
 		)
 		got, err := analyse(runs, []outcome{lone(kindPower, atBoth, 0, 1000, until, 4800)}, sent)
 		if err != nil {
@@ -203,8 +203,8 @@ func TestRefusalsWithinAMember(t *testing.T) {
 	}
 }
 
-// A newcomer must name the setting and both values in one line.
-func TestNewcomerNamesTheSetting(t *testing.T) {
+// A joining router must name the setting and both values in one line.
+func TestJoiningRouterNamesTheSetting(t *testing.T) {
 	s := regroupingOf("key.from")
 	for said, want := range map[string]bool{
 		`error: key.from is "property:user" here and "message_key" in the group`: true,
@@ -235,7 +235,7 @@ func TestSpread(t *testing.T) {
 func fine() *result {
 	return &result{
 		Faults: map[kind]int{kindKill: 2}, Events: 100, Handled: 100, Moves: 10, SinkWrites: 50, StaleRefused: 1,
-		TakeoverMS: map[string]spread{}, Newcomers: []newcomer{{Setting: "key.from", Code: refusedCode, Named: true}},
+		TakeoverMS: map[string]spread{}, Joiners: []joiner{{Setting: "key.from", Code: refusedCode, Named: true}},
 	}
 }
 
@@ -249,23 +249,23 @@ func TestJudge(t *testing.T) {
 		change  func(*result)
 		broken  string
 	}{
-		"fine":                          {plain, func(*result) {}, ""},
-		"an overlap":                    {plain, overlapping, "exclusive"},
-		"an overlap of the stubborn":    {stubborn, overlapping, ""},
-		"a lost event":                  {plain, func(r *result) { r.Lost = 1 }, "nothing lost"},
-		"a stale write":                 {stubborn, func(r *result) { r.StaleTokenWrites = 1 }, "fencing"},
-		"something unsettled":           {plain, func(r *result) { r.failed = errors.New("m1 has 3") }, "nobody blocked"},
-		"nothing handled":               {plain, func(r *result) { r.Handled = 0 }, "proves nothing"},
-		"a fault missing":               {plain, func(r *result) { r.Faults[kindKill] = 1 }, "proves less"},
-		"nothing moved":                 {plain, func(r *result) { r.Moves = 0 }, "no key has moved"},
-		"no writes":                     {plain, func(r *result) { r.SinkWrites = 0 }, "proves less"},
-		"stubborn, but nothing refused": {stubborn, func(r *result) { r.StaleRefused = 0 }, "proves nothing about the sinks"},
-		"stubborn, but no worker tried": {stubborn, func(r *result) { r.Faults = map[kind]int{kindKill: 1, kindCrashWorker: 1} }, "within a member"},
-		"a newcomer that stays":         {plain, func(r *result) { r.Newcomers[0].Code = -1 }, "one group"},
-		"a newcomer that does not say":  {plain, func(r *result) { r.Newcomers[0].Named = false }, "one group"},
-		"a newcomer that disturbs":      {plain, func(r *result) { r.Newcomers[0].Lost = 1 }, "one group"},
-		"a control run that overlaps":   {control, overlapping, ""},
-		"a control run that does not":   {control, func(*result) {}, "does not overlap"},
+		"fine":                               {plain, func(*result) {}, ""},
+		"an overlap":                         {plain, overlapping, "exclusive"},
+		"an overlap of the stubborn":         {stubborn, overlapping, ""},
+		"a lost event":                       {plain, func(r *result) { r.Lost = 1 }, "nothing lost"},
+		"a stale write":                      {stubborn, func(r *result) { r.StaleTokenWrites = 1 }, "fencing"},
+		"something unsettled":                {plain, func(r *result) { r.failed = errors.New("m1 has 3") }, "nobody blocked"},
+		"nothing handled":                    {plain, func(r *result) { r.Handled = 0 }, "proves nothing"},
+		"a fault missing":                    {plain, func(r *result) { r.Faults[kindKill] = 1 }, "proves less"},
+		"nothing moved":                      {plain, func(r *result) { r.Moves = 0 }, "no key has moved"},
+		"no writes":                          {plain, func(r *result) { r.SinkWrites = 0 }, "proves less"},
+		"stubborn, but nothing refused":      {stubborn, func(r *result) { r.StaleRefused = 0 }, "proves nothing about the sinks"},
+		"stubborn, but no worker tried":      {stubborn, func(r *result) { r.Faults = map[kind]int{kindKill: 1, kindCrashWorker: 1} }, "within a member"},
+		"a joining router that stays":        {plain, func(r *result) { r.Joiners[0].Code = -1 }, "one group"},
+		"a joining router that does not say": {plain, func(r *result) { r.Joiners[0].Named = false }, "one group"},
+		"a joining router that disturbs":     {plain, func(r *result) { r.Joiners[0].Lost = 1 }, "one group"},
+		"a control run that overlaps":        {control, overlapping, ""},
+		"a control run that does not":        {control, func(*result) {}, "does not overlap"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

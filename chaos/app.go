@@ -16,11 +16,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/chaos/fencedsink"
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/sink"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 const (
@@ -45,8 +45,8 @@ type application struct {
 	journal  *journal.Writer
 	share    float64
 	stubborn bool
-	postgres *sink.Postgres
-	redis    *sink.Redis
+	postgres *fencedsink.Postgres
+	redis    *fencedsink.Redis
 
 	mu      sync.Mutex
 	refused *os.File // a line for each write that a sink refused
@@ -74,11 +74,11 @@ func runApp(ctx context.Context, args []string) error {
 		return err
 	}
 	if a.share > 0 && postgresURL != "" {
-		if a.postgres, err = sink.OpenPostgres(ctx, postgresURL, sinkConns); err != nil {
+		if a.postgres, err = fencedsink.OpenPostgres(ctx, postgresURL, sinkConns); err != nil {
 			return err
 		}
 		defer a.postgres.Close()
-		if a.redis, err = sink.OpenRedis(redisURL, sinkConns); err != nil {
+		if a.redis, err = fencedsink.OpenRedis(redisURL, sinkConns); err != nil {
 			return err
 		}
 		defer a.redis.Close()

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
 // ledgerEntries is how long a ledger of the broker is when it is to roll over: the

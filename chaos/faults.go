@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // chaos does faults to a group.
@@ -21,7 +21,7 @@ type chaos struct {
 	broker  *broker
 	proxies *proxies
 
-	newcomers newcomers
+	joiners joiners
 }
 
 // do does one fault, and returns when it is over: when what was stopped goes on, what

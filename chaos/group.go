@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/ring"
 )
 
@@ -37,7 +37,7 @@ type group struct {
 	sinks   [2]string // URLs of Postgres and Redis, empty without
 	members []*member
 
-	newcomer *member // has other settings each time, and no place among the members
+	joiner *member // has other settings each time, and no place among the members
 
 	mu       sync.Mutex
 	apps     []appRun
@@ -68,7 +68,7 @@ func newGroup(o options, dir string, b *broker, sinks [2]string) *group {
 	for n := range scaleMost {
 		g.members = append(g.members, g.newMember(n))
 	}
-	g.newcomer = g.newMember(scaleMost)
+	g.joiner = g.newMember(scaleMost)
 	return g
 }
 

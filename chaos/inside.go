@@ -116,7 +116,11 @@ func prepare(ctx context.Context, o options, dir string) error {
 	}
 	builds = append(builds, []string{"build", "-modfile=tools/toxiproxy.mod", "-o", filepath.Join(dir, "toxiproxy"), "github.com/Shopify/toxiproxy/v2/cmd/server"})
 	for _, args := range builds {
-		if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		build := exec.CommandContext(ctx, "go", args...)
+		if strings.HasPrefix(args[1], "-modfile") { // Go takes none in a workspace
+			build.Env = append(os.Environ(), "GOWORK=off")
+		}
+		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("go %s: %w (run it in the root of the repository)\n%s", strings.Join(args, " "), err, out)
 		}
 	}

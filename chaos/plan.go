@@ -256,15 +256,15 @@ type drawer struct {
 
 // fill puts n kinds into the bag: each once, then by weight, in random order.
 func (d *drawer) fill(of []kind, n int) {
-	var lots []kind
+	var weighted []kind
 	for _, k := range of {
-		lots = append(lots, slices.Repeat([]kind{k}, profiles[k].weight)...)
+		weighted = append(weighted, slices.Repeat([]kind{k}, profiles[k].weight)...)
 	}
 	first := slices.Clone(of)
 	d.random.Shuffle(len(first), func(i, j int) { first[i], first[j] = first[j], first[i] })
 	d.bag = first[:min(n, len(first))]
 	for len(d.bag) < n {
-		d.bag = append(d.bag, lots[d.random.IntN(len(lots))])
+		d.bag = append(d.bag, weighted[d.random.IntN(len(weighted))])
 	}
 	d.random.Shuffle(n, func(i, j int) { d.bag[i], d.bag[j] = d.bag[j], d.bag[i] })
 }

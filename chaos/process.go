@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // process is a program that is kept running in the namespace of a member, as a

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // proxyAPI is where the toxiproxy of a member listens, inside its namespace.

@@ -4,7 +4,7 @@ import (
 	"sort"
 	"strconv"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // publication is the publisher's list: when it sent which event, and when the broker

@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // refusedSuffix is added to the path of a journal: there the application lists the

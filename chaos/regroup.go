@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// regrouping is one setting in which a newcomer differs from the group: the members must
-// agree on it, and the newcomer must say so and end.
+// regrouping is one setting in which a joining router differs from the group: the members must
+// agree on it, and the joining router must say so and end.
 type regrouping struct {
 	name         string   // of the setting on which members agree
-	ours, theirs string   // what the group has, and what the newcomer has
-	flags        []string // by which the newcomer gets it
+	ours, theirs string   // the value of the group and of the joining router
+	flags        []string // that set it
 }
 
 // The group's own values are the router's defaults, or what the group configures.
-var newcomerSettings = []regrouping{
+var joinerSettings = []regrouping{
 	{"key.from", "message_key", "property:user", []string{"--key.from=property:user"}},
 	{"key.missing", "reject", "spread", []string{"--key.missing=spread"}},
 	{"pulsar.subscription", subscription, "another", []string{"--pulsar.subscription=another"}},
@@ -40,22 +40,22 @@ const (
 const anotherNamespace = "public/another"
 
 func regroupings() []string {
-	names := make([]string, len(newcomerSettings))
-	for i, s := range newcomerSettings {
+	names := make([]string, len(joinerSettings))
+	for i, s := range joinerSettings {
 		names[i] = s.name
 	}
 	return names
 }
 
 func regroupingOf(name string) regrouping {
-	return newcomerSettings[slices.IndexFunc(newcomerSettings, func(s regrouping) bool { return s.name == name })]
+	return joinerSettings[slices.IndexFunc(joinerSettings, func(s regrouping) bool { return s.name == name })]
 }
 
 // refusedCode is the exit code of a router that differs from its group.
 const refusedCode = 5
 
-// newcomer is what became of a router with other settings.
-type newcomer struct {
+// joiner is the outcome of starting a router with other settings.
+type joiner struct {
 	Setting string        `json:"setting"`
 	Code    int           `json:"code"`    // its exit code, -1 if it had to be killed
 	Took    time.Duration `json:"took_ns"` // until it ended
@@ -63,10 +63,10 @@ type newcomer struct {
 	Lost    int           `json:"lost"`    // members that gave up their incarnation meanwhile
 }
 
-// refused reports whether the newcomer ended by itself, said why, and disturbed no member.
-func (n newcomer) refused() bool { return n.Code == refusedCode && n.Named && n.Lost == 0 }
+// refused reports whether it ended by itself, said why, and disturbed no member.
+func (n joiner) refused() bool { return n.Code == refusedCode && n.Named && n.Lost == 0 }
 
-// names reports whether what the newcomer said names the setting and both values.
+// names reports whether its output names the setting and both values.
 func (s regrouping) names(said string) bool {
 	return slices.ContainsFunc(strings.Split(said, "\n"), func(line string) bool {
 		return strings.Contains(line, s.name) && strings.Contains(line, s.ours) && strings.Contains(line, s.theirs)

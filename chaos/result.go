@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // result is what a run comes to. Its JSON is for machines: fields are only added.
@@ -38,7 +38,7 @@ type result struct {
 
 	ClockRateError float64 `json:"clock_rate_error,omitempty"` // the most by which a router has seen its system clock run off, as a part of its rate
 
-	Newcomers []newcomer `json:"newcomers,omitempty"` // routers with other settings than the group
+	Joiners []joiner `json:"joiners,omitempty"` // routers with other settings than the group
 
 	Moves      int               `json:"moves"` // of keys from one owner to the next
 	MovedKeys  map[kind]int      `json:"moved_keys"`
@@ -119,8 +119,8 @@ func (r *result) judge(o options) {
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
 	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes, %d of them of the newest owner's", r.StaleTokenWrites, r.StaleSameToken)
 	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
-	for _, n := range r.Newcomers {
-		broken(!n.refused(), "one group: a newcomer with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
+	for _, n := range r.Joiners {
+		broken(!n.refused(), "one group: a joining router with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
 			n.Setting, n.Code, n.Took.Round(time.Millisecond), refusedCode, n.Named, n.Lost)
 	}
 	broken(r.failed != nil, "nobody blocked: %v", r.failed)
@@ -202,8 +202,8 @@ func (r *result) summary(w io.Writer) {
 	if r.ClockRateError >= steeredLeast {
 		line("steered clocks", "by up to %.1f %%", 100*r.ClockRateError)
 	}
-	for _, n := range r.Newcomers {
-		line("newcomer: "+n.Setting, "ended with code %d after %v", n.Code, n.Took.Round(time.Millisecond))
+	for _, n := range r.Joiners {
+		line("joining router: "+n.Setting, "ended with code %d after %v", n.Code, n.Took.Round(time.Millisecond))
 	}
 	for _, class := range slices.Sorted(maps.Keys(r.TakeoverMS)) {
 		line("takeover: "+class, "%v", r.TakeoverMS[class])

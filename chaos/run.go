@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/sink"
+	"github.com/ringfence/router/chaos/fencedsink"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // warmUp is how long the load runs before the first fault, so that all keys are known
@@ -34,7 +34,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	if err := os.Mkdir(filepath.Join(dir, "journals"), 0o755); err != nil {
 		return nil, err
 	}
-	net, err := newNetwork(ctx, scaleMost+1) // the last one is for newcomers
+	net, err := newNetwork(ctx, scaleMost+1) // the last one is for joining routers
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 	g.end()
 	r, err := conclude(ctx, o, g, d, p.published(), outcomes, err)
 	if err == nil {
-		r.Newcomers, r.ClockRateError = c.newcomers.all, g.steering
+		r.Joiners, r.ClockRateError = c.joiners.all, g.steering
 	}
 	return r, err
 }
@@ -174,9 +174,9 @@ func toBeJudged(done []outcome) (wait time.Duration) {
 // databases are the sinks of a run.
 type databases struct {
 	urls     [2]string
-	servers  []*sink.Server
-	postgres *sink.Postgres
-	redis    *sink.Redis
+	servers  []*fencedsink.Server
+	postgres *fencedsink.Postgres
+	redis    *fencedsink.Redis
 }
 
 func startSinks(ctx context.Context, o options, dir string) (d *databases, err error) {
@@ -191,8 +191,8 @@ func startSinks(ctx context.Context, o options, dir string) (d *databases, err e
 	}()
 	for i, s := range []struct {
 		name  string
-		start func(context.Context, string) (*sink.Server, error)
-	}{{"postgres", sink.StartPostgres}, {"redis", sink.StartRedis}} {
+		start func(context.Context, string) (*fencedsink.Server, error)
+	}{{"postgres", fencedsink.StartPostgres}, {"redis", fencedsink.StartRedis}} {
 		home := filepath.Join(dir, s.name)
 		if err := os.Mkdir(home, 0o755); err != nil {
 			return d, err
@@ -203,10 +203,10 @@ func startSinks(ctx context.Context, o options, dir string) (d *databases, err e
 		}
 		d.servers, d.urls[i] = append(d.servers, server), server.URL
 	}
-	if d.postgres, err = sink.OpenPostgres(ctx, d.urls[0], 2); err != nil {
+	if d.postgres, err = fencedsink.OpenPostgres(ctx, d.urls[0], 2); err != nil {
 		return d, err
 	}
-	if d.redis, err = sink.OpenRedis(d.urls[1], 2); err != nil {
+	if d.redis, err = fencedsink.OpenRedis(d.urls[1], 2); err != nil {
 		return d, err
 	}
 	return d, errors.Join(d.postgres.Create(ctx), d.postgres.Watch(ctx))
@@ -225,7 +225,7 @@ func (d *databases) stop() {
 }
 
 // audit asks the sinks what they have accepted.
-func (d *databases) audit(ctx context.Context) (total sink.Audit, err error) {
+func (d *databases) audit(ctx context.Context) (total fencedsink.Audit, err error) {
 	if d.postgres == nil {
 		return total, nil
 	}
@@ -234,7 +234,7 @@ func (d *databases) audit(ctx context.Context) (total sink.Audit, err error) {
 		return total, err
 	}
 	r, err := d.redis.Audit(ctx)
-	return sink.Audit{Accepted: p.Accepted + r.Accepted, Stale: p.Stale + r.Stale, SameToken: p.SameToken + r.SameToken}, err
+	return fencedsink.Audit{Accepted: p.Accepted + r.Accepted, Stale: p.Stale + r.Stale, SameToken: p.SameToken + r.SameToken}, err
 }
 
 // conclude reads the journals and the sinks.

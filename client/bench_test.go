@@ -18,8 +18,8 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/app"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"

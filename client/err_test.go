@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -40,7 +40,7 @@ func TestErrAsksTheClock(t *testing.T) {
 				return ctx.Err()
 			})
 			pass = func() { *now = now.Add(time.Minute) }
-			h := inHand(s)
+			h := claimed(s)
 			if h.n == 0 {
 				t.Fatal("nothing starts")
 			}
@@ -69,7 +69,7 @@ func TestErrIsCheapFarFromTheDeadline(t *testing.T) {
 	})
 	pong(s, *now, time.Minute)
 	*now = now.Add(time.Minute - 1)
-	h := inHand(s)
+	h := claimed(s)
 	if h.n == 0 {
 		t.Fatal("nothing starts")
 	}
@@ -90,7 +90,7 @@ func TestErrKnowsTheDeadlineOfWhatWasRevoked(t *testing.T) {
 		return ctx.Err()
 	})
 	pong(s, *now, time.Minute)
-	h := inHand(s)
+	h := claimed(s)
 	if h.n == 0 {
 		t.Fatal("nothing starts")
 	}
@@ -116,10 +116,10 @@ func revokeAll(s *stream) {
 	_, _, _ = s.control(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: &appv1.Revoke{All: true}}})
 }
 
-// inHand returns a hand with all events of the stream, whose handlers nobody else starts.
-func inHand(s *stream) *hand {
+// claimed returns a claim with all events of the stream. No other goroutine starts them.
+func claimed(s *stream) *claim {
 	s.runner.waking = true // as far as this goroutine knows, another one is on its way
-	h := new(hand)
+	h := new(claim)
 	s.runner.next(h, false)
 	return h
 }

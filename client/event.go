@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/inbox"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership/inbox"
 )
 
 // Event is one event, as the producer sent it, and what the router knows of it. Its

@@ -1,6 +1,6 @@
 package client
 
-import "github.com/ringfence/router/internal/event"
+import "github.com/ringfence/router/internal/base/event"
 
 // Fence orders the deliveries of one key: each delivery has a greater fence than all
 // deliveries of its key before it, whatever handlers, applications, routers and restarts

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client/internal/hook"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // runner is one Run: the pool of goroutines that handlers run in, and the streams.
 //
 // One lock guards the pool and the inboxes of all streams, so that a goroutine
-// answers the events of a [hand] and takes the next in one go. It is held for a few lines of
+// answers the events of a [claim] and takes the next at once. It is held for a few lines of
 // the machine for each, and never while a handler runs.
 type runner struct {
 	options
@@ -41,8 +41,8 @@ type runner struct {
 	parked  int
 	pool    int
 	running int
-	waking  bool    // one goroutine is on its way to the lock: it will wake the next
-	hands   []*hand // those with events that have not started; none unless waking
+	waking  bool     // one goroutine is on its way to the lock: it will wake the next
+	claims  []*claim // those with events that have not started; none unless waking
 	retired bool
 }
 
@@ -93,7 +93,7 @@ func (r *runner) busy() int {
 // microseconds, and handlers that return at once are run by a few, without a switch
 // of goroutines for each event.
 func (r *runner) wakeOne() {
-	if r.waking || len(r.hands) == 0 && (r.live == nil || !r.live.inbox.Startable()) {
+	if r.waking || len(r.claims) == 0 && (r.live == nil || !r.live.inbox.Startable()) {
 		return
 	}
 	switch {
@@ -110,7 +110,7 @@ func (r *runner) wakeOne() {
 // handle is one goroutine of the pool.
 func (r *runner) handle() {
 	defer r.leave()
-	var h hand
+	var h claim
 	for woken := true; r.next(&h, woken); woken = false {
 		for more := true; more; more = h.advance(&r.hooks) {
 			r.call(&h)
@@ -135,13 +135,13 @@ func (r *runner) tell(now clock.Instant) {
 	}
 }
 
-// next answers the events of a hand whose handlers have returned, and fills it anew; false
-// means that the goroutine is to end.
-func (r *runner) next(h *hand, woken bool) bool {
+// next answers the events of a claim whose handlers have returned, and fills it again. It
+// returns false if the goroutine has to end.
+func (r *runner) next(h *claim, woken bool) bool {
 	now := r.hooks.Starting() // before every start: a machine that was asleep must not begin
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.settle(h)
+	r.release(h)
 	for {
 		if woken {
 			r.waking = false
@@ -165,7 +165,7 @@ func (r *runner) next(h *hand, woken bool) bool {
 }
 
 // call runs the handler of the event whose turn it is and notes its result.
-func (r *runner) call(h *hand) {
+func (r *runner) call(h *claim) {
 	e, result := h.events[h.now], &h.results[h.now]
 	if r.propagator != nil {
 		end := r.trace(e)
@@ -185,7 +185,7 @@ func (r *runner) call(h *hand) {
 		*result = r.resultOf(e, errors.New("the handler ended its goroutine"))
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.settle(h)
+		r.release(h)
 	}()
 	err := r.handler(&e.run, e)
 	if err == nil {

@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ringfence/router/internal/appwire"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/inbox"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership/inbox"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -313,7 +313,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 
 func (s *stream) welcome(w *appv1.Welcome) error {
 	if w.GetVersion() != version {
-		return fmt.Errorf("client: the router speaks version %d of the protocol, this SDK %d", w.GetVersion(), version)
+		return fmt.Errorf("client: the router supports protocol version %d, this SDK %d", w.GetVersion(), version)
 	}
 	s.welcomed = true
 	if ms := w.GetLimits().GetPingIntervalMs(); ms > 0 {

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"unsafe"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // told reports whether the sender has been asked to look since the last call.

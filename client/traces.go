@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // carrier lets a propagator read what an event carries. What the routers have put there

@@ -15,8 +15,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/devtools/procgroup"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
 var withAPIServer = flag.Bool("apiserver", false, "ask a real Kubernetes API server, which takes many minutes to build")
@@ -177,11 +177,11 @@ func certificateDefinition(t *testing.T) string {
 func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *exec.Cmd, helm func(args ...string) *exec.Cmd) {
 	t.Helper()
 	dir := t.TempDir()
-	ports, err := crew.FreePorts(3)
+	ports, err := procgroup.FreePorts(3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients, peers := "http://"+crew.Loopback(ports[0]), "http://"+crew.Loopback(ports[1])
+	clients, peers := "http://"+procgroup.Loopback(ports[0]), "http://"+procgroup.Loopback(ports[1])
 	runs(t, built(t, "etcd", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls="+clients, "--advertise-client-urls="+clients,
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers))
@@ -202,14 +202,14 @@ func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *e
 	kubectl = func(stdin string, args ...string) *exec.Cmd {
 		cmd := built(t, "kubectl", append([]string{
 			"--kubeconfig=" + kubeconfig, "--cache-dir=" + filepath.Join(dir, "cache"), "--token=" + token,
-			"--server=https://" + crew.Loopback(ports[2]), "--certificate-authority=" + ca.File,
+			"--server=https://" + procgroup.Loopback(ports[2]), "--certificate-authority=" + ca.File,
 		}, args...)...)
 		cmd.Stdin = strings.NewReader(stdin)
 		return cmd
 	}
 	helm = func(args ...string) *exec.Cmd {
 		cmd := built(t, "helm", append(args, "--kubeconfig="+kubeconfig, "--kube-token="+token,
-			"--kube-apiserver=https://"+crew.Loopback(ports[2]), "--kube-ca-file="+ca.File)...)
+			"--kube-apiserver=https://"+procgroup.Loopback(ports[2]), "--kube-ca-file="+ca.File)...)
 		for _, folder := range []string{"CACHE", "CONFIG", "DATA"} {
 			cmd.Env = append(cmd.Environ(), "HELM_"+folder+"_HOME="+filepath.Join(dir, "helm"))
 		}

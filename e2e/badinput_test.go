@@ -13,7 +13,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 // refused runs a router that must end by itself, and returns its exit code and what

@@ -10,7 +10,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 // TestAnotherGroupOnTheSubscription: a second group on a subscription, as by a second Helm release, ends with exit

@@ -24,10 +24,10 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // appCommand in the environment makes the test binary an application under test.
@@ -87,7 +87,7 @@ func application() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	witness, err := journal.Create(os.Getenv("RINGFENCE_E2E_JOURNAL"))
+	app, err := journal.Create(os.Getenv("RINGFENCE_E2E_JOURNAL"))
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func application() error {
 	return client.Run(ctx, os.Getenv("RINGFENCE_APP_ENDPOINT"), func(ctx context.Context, e *client.Event) error {
 		var asked task
 		_ = json.Unmarshal(e.Payload, &asked) // what is no JSON asks for nothing
-		h, err := witness.Start(e.ID.String(), event.Key(e.Key), event.Fence(e.Fence))
+		h, err := app.Start(e.ID.String(), event.Key(e.Key), event.Fence(e.Fence))
 		if err != nil {
 			return err
 		}
@@ -114,11 +114,11 @@ func application() error {
 		select {
 		case <-timer.C:
 			if uint32(e.Attempt) <= asked.Fails {
-				return errors.Join(witness.End(h, journal.Failed), client.RetryAfter(errors.New("as it was asked to"), asked.After))
+				return errors.Join(app.End(h, journal.Failed), client.RetryAfter(errors.New("as it was asked to"), asked.After))
 			}
-			return witness.End(h, journal.Done)
+			return app.End(h, journal.Done)
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), witness.End(h, journal.Cancelled))
+			return errors.Join(context.Cause(ctx), app.End(h, journal.Cancelled))
 		}
 	}, client.MaxInFlight(256))
 }

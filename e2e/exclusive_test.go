@@ -12,7 +12,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/ring"
 )
 

@@ -26,8 +26,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 // What producers that no one here wrote publish: kinds and how many events of each. Each kind has a topic.
@@ -109,7 +109,7 @@ func (f *foreign) handle(perfPayload []byte) client.Handler {
 		whole := hex.EncodeToString(digest[:]) == properties["sha256"]
 		if kind == cutKind {
 			if whole {
-				f.complain("%s %d is whole: the client was mended, so turn this test", kind, number)
+				f.complain("%s %d is whole: the client was fixed, so turn this test", kind, number)
 			}
 			f.cut[properties["number"]] = len(e.Payload)
 		} else if !whole {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 var overloadFor = flag.Duration("e2e.overload", 10*time.Second, "how long TestOverload publishes ten times what the applications can do")

@@ -10,8 +10,8 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 // TestTopicPartitionsAreAddedUnderLoad: a topic grows from three partitions to six and to eight while producers go on. Nothing

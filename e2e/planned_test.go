@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 // TestPlannedMovesRepeatNothing: members join and leave under load, and hardly any

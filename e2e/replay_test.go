@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 // TestReplay: a cursor that is reset brings all events again. They are acked without a handler, which a metric shows,

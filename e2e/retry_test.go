@@ -11,10 +11,10 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // The retries of these tests: the third failure is the last, what waits for up to a

@@ -14,15 +14,15 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 // formerCommit is the newest commit whose routers read version 1 of the control log and no other.
 const formerCommit = "07a84d18dbba98add0ed4ea2ac813e3fbdcb8124"
 
-// formerClock is what the witness of the former commit gets, so that all journals show the same clock.
+// formerClock is the clock that the application of the former commit gets, so that all journals show the same clock.
 //
 //go:embed testdata/former_clock.go
 var formerClock string

@@ -25,9 +25,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsartest"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
 // fortress is a broker that lets nobody in without TLS and a token.
@@ -150,12 +150,12 @@ func TestSecureBroker(t *testing.T) {
 	trust := fmt.Sprintf("tls: {ca_file: %q}", f.ca.File)
 	inside := "persistent://" + f.namespace + "/" + pulsartest.Name(t)
 
-	t.Run("through the door", func(t *testing.T) {
+	t.Run("with credentials", func(t *testing.T) {
 		t.Parallel()
 		// Only the administrator of a tenant may read the limits; a router does without.
 		f.consume(t, "127.92.0.1", inside, fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "403 Unauthorized")
 	})
-	t.Run("through the door, by the name of the brokers", func(t *testing.T) {
+	t.Run("with credentials, by the name of the brokers", func(t *testing.T) {
 		t.Parallel()
 		f.consume(t, "127.92.0.2", inside+"-2", fmt.Sprintf("token: %q, tls: {ca_file: %q, name: broker.test}", f.token("admin"), f.ca.File), "the broker's limits")
 	})
@@ -166,7 +166,7 @@ func TestSecureBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	issuer := f.issuer(t)
-	t.Run("through the door, with a token of an OAuth 2.0 server", func(t *testing.T) {
+	t.Run("with credentials, with a token of an OAuth 2.0 server", func(t *testing.T) {
 		t.Parallel()
 		f.consume(t, "127.92.0.3", inside+"-3", f.oauth2(t, issuer, clientSecret)+trust, "403 Unauthorized")
 	})

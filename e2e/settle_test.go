@@ -15,10 +15,10 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/devtools/journal"
 )
 
 var settleRounds = flag.Int("e2e.settle", 0, "how often each fault of TestNothingIsLostOrRepeatedWithoutReason happens; 0: the test is skipped")

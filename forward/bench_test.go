@@ -24,9 +24,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -205,7 +205,7 @@ func benchmarkRawStream(b *testing.B, payload int) {
 	}
 	out, answer := encode(b, frame), encode(b, answers)
 
-	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window))
+	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.InitialWindowSize(http2Window), grpc.InitialConnWindowSize(http2Window))
 	peerv1.RegisterPeerServiceServer(server, echo{answer: answer})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -220,7 +220,7 @@ func benchmarkRawStream(b *testing.B, payload int) {
 		}
 	}()
 	conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})), grpc.WithInitialWindowSize(http2Window), grpc.WithInitialConnWindowSize(http2Window))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 package forward
 
-import "github.com/ringfence/router/internal/framepool"
+import "github.com/ringfence/router/internal/wire/framepool"
 
-// frameBuffers is shared by all streams: a pool is as good as it is large.
+// frameBuffers is shared by all streams.
 var frameBuffers framepool.Pool

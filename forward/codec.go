@@ -10,8 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/framepool"
+	"github.com/ringfence/router/internal/base/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -25,10 +24,10 @@ const (
 	fieldProof    = 8 // another one of the oneof, in requests
 )
 
-// errFrame is the root of every complaint about bytes.
+// errFrame is wrapped by every error about malformed frames.
 var errFrame = errors.New("forward: malformed frame")
 
-// eventsFrame is a ForwardRequest that carries events, as the codec takes and gives it.
+// eventsFrame is a ForwardRequest as the codec encodes and decodes it.
 type eventsFrame struct {
 	receipt uint64
 	number  uint64 // 0: this frame carries no events
@@ -47,14 +46,14 @@ type eventsFrame struct {
 	scratch eventsScratch
 }
 
-// verdictsFrame is a ForwardResponse that carries verdicts, likewise.
+// verdictsFrame is a ForwardResponse as the codec encodes and decodes it.
 type verdictsFrame struct {
 	receipt  uint64
 	number   uint64 // 0: this frame carries no verdicts
 	epoch    event.Position
 	batch    verdictBatch    // when sending
-	verdicts []event.Verdict // when receiving: those that do not say done
-	done     []event.Handle  // when receiving: those that do
+	verdicts []event.Verdict // when receiving: verdicts other than Done
+	done     []event.Handle  // when receiving: handles of Done verdicts
 
 	other *peerv1.ForwardResponse
 	err   error // the frame was received, and is garbage
@@ -85,9 +84,9 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return plain().Marshal(v)
 }
 
-// Unmarshal implements [encoding.CodecV2]. What is wrong with a frame of ours stands
-// in the frame. Events alias a copy of data that only
-// they keep alive; nothing else aliases anything.
+// Unmarshal implements [encoding.CodecV2]. Errors of hot frames are returned in the frame.
+// Events alias a copy of data, which lives as long as any of them; nothing else aliases
+// data.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *eventsFrame:
@@ -95,7 +94,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 			v.err = fmt.Errorf("%w: %d bytes, want at most %d", errFrame, n, v.bytesMax)
 			return nil
 		}
-		v.err = v.parse(framepool.Join(data), c.frameMax)
+		v.err = v.parse(data.Materialize(), c.frameMax)
 		return nil // an error here would make gRPC end the stream with a status of its own
 	case *verdictsFrame:
 		buf := data.MaterializeToBuffer(&frameBuffers)
@@ -108,8 +107,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func plain() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
 
-// pooled lets put write into a buffer of size bytes, from the beginning; it returns how many
-// it has written. gRPC returns the buffer to the pool.
+// pooled calls put with a buffer of size bytes; put returns the number of bytes written.
+// gRPC returns the buffer to the pool.
 func pooled(size int, put func([]byte) int) mem.Buffer {
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		buf := make([]byte, size)
@@ -127,8 +126,8 @@ type envelope struct {
 	field   protowire.Number
 }
 
-// parseEnvelope finds the frame. Protobuf would merge a frame that comes twice; we
-// take it for garbage, since no sender means it.
+// parseEnvelope finds the frame. Protobuf would merge a repeated frame; here it is an
+// error, since no sender writes one.
 func parseEnvelope(b []byte) (e envelope, err error) {
 	r := reader{rest: b}
 	for {
@@ -147,7 +146,7 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 	}
 }
 
-// parse decodes b, which the events keep.
+// parse decodes b. The events alias it.
 func (f *eventsFrame) parse(b []byte, frameMax int) error {
 	*f = eventsFrame{scratch: f.scratch}
 	env, err := parseEnvelope(b)
@@ -168,7 +167,7 @@ func (f *eventsFrame) parse(b []byte, frameMax int) error {
 	return nil
 }
 
-// parse decodes b, of which nothing is kept.
+// parse decodes b and does not keep it.
 func (f *verdictsFrame) parse(b []byte) error {
 	*f = verdictsFrame{verdicts: f.verdicts[:0], done: f.done[:0]}
 	env, err := parseEnvelope(b)

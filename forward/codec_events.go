@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Field numbers of Events and Event.
@@ -40,35 +40,35 @@ const (
 	eventSchema     = 20
 )
 
-// eventsScratch is what encoding a frame needs besides the frame. It is kept for the next one.
+// eventsScratch is the encoder's state, reused for the next frame.
 type eventsScratch struct {
-	topics  table
-	names   table
-	schemas table
-	read    byte // by readAhead: what nobody uses would not be read
+	topics  stringTable
+	names   stringTable
+	schemas stringTable
+	read    byte // keeps the loads of readAhead alive
 }
 
-// aheadMax is for how many events memory is read ahead: it must still be in the cache
-// when their turn comes.
+// aheadMax is the number of events that readAhead loads at a time: they must still be in
+// the cache when they are encoded.
 const aheadMax = 32
 
-// scanMax is how many strings of a table are looked through one by one. A frame usually
-// has one topic and a few names.
+// scanMax is the number of strings that are searched linearly. A frame usually has one
+// topic and a few names.
 const scanMax = 8
 
-// table numbers strings in the order of their coming.
-type table struct {
+// stringTable numbers strings in the order of their coming.
+type stringTable struct {
 	list  []string
 	index map[string]int
 }
 
-func (t *table) reset() {
+func (t *stringTable) reset() {
 	clear(t.list)
 	clear(t.index)
 	t.list = t.list[:0]
 }
 
-func (t *table) add(s string) int {
+func (t *stringTable) add(s string) int {
 	for i, known := range t.list[:min(len(t.list), scanMax)] {
 		if known == s {
 			return i
@@ -89,7 +89,7 @@ func (t *table) add(s string) int {
 	return i
 }
 
-func (t *table) size() int {
+func (t *stringTable) size() int {
 	n := 0
 	for _, s := range t.list {
 		n += 1 + protowire.SizeBytes(len(s))
@@ -97,7 +97,7 @@ func (t *table) size() int {
 	return n
 }
 
-func (t *table) append(b []byte, num protowire.Number) []byte {
+func (t *stringTable) append(b []byte, num protowire.Number) []byte {
 	for _, s := range t.list {
 		b = append(appendLen(b, num, len(s)), s...)
 	}
@@ -108,8 +108,8 @@ func (t *table) append(b []byte, num protowire.Number) []byte {
 // length, its number, its epoch, and whether it is to be relayed.
 const headMax = 64
 
-// marshal encodes the frame, the events in one pass. What stands before them depends on
-// them: their length, and the tables of what they refer to. So it is a buffer of its own.
+// marshal encodes the frame, the events in one pass. The length and the string tables
+// precede the events and depend on them, so they have a buffer of their own.
 func (f *eventsFrame) marshal() mem.BufferSlice {
 	if f.number == 0 {
 		return mem.BufferSlice{mem.SliceBuffer(appendUint(nil, fieldReceipt, f.receipt))}
@@ -137,8 +137,8 @@ func (f *eventsFrame) marshal() mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(head), body}
 }
 
-// bodyMax is never less than what putBody writes, nor what it writes over. It reads the heads
-// of all events in a small loop, in which the cache misses of many are under way at once.
+// bodyMax returns an upper bound of the bytes that putBody writes, overwritten ones
+// included. Its small loop over all events lets their cache misses overlap.
 func (f *eventsFrame) bodyMax() int {
 	n := 0
 	for _, ev := range f.events {
@@ -147,8 +147,8 @@ func (f *eventsFrame) bodyMax() int {
 	return n
 }
 
-// readAhead reads where the data of some events begin, likewise: when they are copied one
-// after the other, each copy would wait for its own miss.
+// readAhead loads the beginnings of some events' data, so that the cache misses overlap:
+// copied one after the other, each would wait for its own miss.
 func (s *eventsScratch) readAhead(events []*event.Event) {
 	read := byte(0) // not s.read: each read would wait until the one before is written
 	for _, ev := range events {
@@ -167,7 +167,7 @@ func (s *eventsScratch) readAhead(events []*event.Event) {
 	s.read ^= read
 }
 
-// putBody writes the events into b and returns how long they are.
+// putBody writes the events into b and returns their length.
 func (f *eventsFrame) putBody(b []byte) int {
 	s := &f.scratch
 	s.topics.reset()
@@ -193,8 +193,8 @@ func (s *eventsScratch) putEvent(b []byte, i int, ev *event.Event) int {
 	return setLen(b, start, end, room)
 }
 
-// setLen writes the length of b[start:end] before it, where room bytes were left for it,
-// and returns the end. If that is what the length needs, nothing has to move.
+// setLen writes the length of b[start:end] into the room bytes before it, and returns the
+// end. It moves the data if the length needs another number of bytes.
 func setLen(b []byte, start, end, room int) int {
 	length := uint64(end - start)
 	if size := protowire.SizeVarint(length); size != room {

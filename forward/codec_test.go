@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -25,7 +25,7 @@ const testFrameMax = 8 << 20
 
 // protoEvents is the frame as the generated code sees it.
 func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
-	var topics, names, schemas table
+	var topics, names, schemas stringTable
 	body := &peerv1.Events{Number: f.number, Relay: f.relay, Epoch: protoPosition(f.epoch)}
 	for _, ev := range f.events {
 		e := &peerv1.Event{

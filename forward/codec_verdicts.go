@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Field numbers of Verdicts and Verdict.
@@ -29,16 +29,15 @@ const (
 	verdictCrashes    = 9
 )
 
-// verdictBatch is the verdicts of one frame. They are encoded as they come: so they take a
-// tenth of the memory while they wait, and need not be looked at again when they are sent.
+// verdictBatch is the verdicts of one frame. They are encoded as they come, so that they
+// take a tenth of the memory while they wait.
 type verdictBatch struct {
 	n     int
 	texts int     // bytes of reasons and errors
 	buf   *[]byte // of frameBuffers; nil when n is 0
 }
 
-// plainMax is the most that a verdict takes which says nothing but its kind, with what
-// writing it may write over.
+// plainMax bounds the size of a verdict with only a kind, overwritten bytes included.
 const plainMax = 2 + 1 + 2 + 1 + putRoom
 
 // add encodes as many of the verdicts as have room in the frame, one at least if it has
@@ -65,7 +64,7 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 	return nil
 }
 
-// addDone is add for verdicts that say done.
+// addDone is add for Done verdicts.
 func (p *verdictBatch) addDone(handles []event.Handle, config *Config) []event.Handle {
 	if p.texts > config.FrameBytesMax {
 		return handles
@@ -86,7 +85,7 @@ func (p *verdictBatch) addDone(handles []event.Handle, config *Config) []event.H
 	return handles[n:]
 }
 
-// addLong encodes a verdict that says more than its kind, false when it has no room.
+// addLong encodes a verdict with further fields; it returns false when there is no room.
 func (p *verdictBatch) addLong(v event.Verdict, config *Config) bool {
 	v.Reason, v.FirstError = clip(v.Reason), clip(v.FirstError)
 	texts := p.texts + len(v.Reason) + len(v.FirstError)
@@ -117,7 +116,7 @@ func (p *verdictBatch) room(size int) (b []byte, at int) {
 	return (*p.buf)[:cap(*p.buf)], at
 }
 
-// marshal encodes the frame, and hands the batch over to gRPC.
+// marshal encodes the frame. gRPC owns the batch afterwards.
 func (f *verdictsFrame) marshal() mem.BufferSlice {
 	head := appendUint(make([]byte, 0, headMax), fieldReceipt, f.receipt)
 	if f.number == 0 {
@@ -200,8 +199,8 @@ func (f *verdictsFrame) parseVerdicts(b []byte) error {
 	}
 }
 
-// plainVerdict reads a verdict that says nothing but its kind, as most do, if such a one
-// stands at the beginning of b and is not the last: next is 0 otherwise.
+// plainVerdict reads a verdict with only a kind, as most are, at the beginning of b. next
+// is 0 if b begins with another field, or the verdict may be the last one.
 func plainVerdict(b []byte) (handle event.Handle, kind event.VerdictKind, next int) {
 	if len(b) < plainMax || b[0] != verdictsVerdicts<<3|bytesType || b[2] != verdictHandle<<3 {
 		return 0, 0, 0
@@ -264,8 +263,8 @@ func setVerdictText(v *event.Verdict, num protowire.Number, text []byte) {
 	}
 }
 
-// kindOf reads a kind. One that we do not know means that we cannot tell what the
-// peer wants, so the event is sent again: doing it again is safe, loss is not.
+// kindOf reads a kind. An unknown kind makes the event be sent again: running it twice is
+// safe, loss is not.
 func kindOf(n uint64) event.VerdictKind {
 	if n == 0 || n > uint64(event.Attempted) {
 		return event.NotYet

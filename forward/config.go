@@ -9,10 +9,10 @@ import (
 // Config holds the limits and times of this package. Every member of a group has
 // the same FrameMax.
 type Config struct {
-	// FrameEventsMax is how many events (or verdicts) one frame carries at most, 1 … 4096.
+	// FrameEventsMax bounds the events (or verdicts) of one frame, 1 … 4096.
 	FrameEventsMax int
-	// FrameBytesMax is how many bytes of events one frame carries at most, if it
-	// carries more than one: 1 … FrameMax.
+	// FrameBytesMax bounds the bytes of events of a frame with more than one event:
+	// 1 … FrameMax.
 	FrameBytesMax int
 	// FrameMax is the largest frame in bytes, and so the largest event: 64 KiB … 64 MiB.
 	// A larger event is rejected, which sends it to the dead letter topic.
@@ -32,22 +32,22 @@ type Config struct {
 	// UnreachableHoldMax is how long events wait for an owner that cannot be reached
 	// before they are sent by way of a third member, > 0.
 	UnreachableHoldMax time.Duration
-	// RefusedRetry is when an event whose owner refused it is sent again if no newer
-	// route comes: a net under a wait that should end by itself, > 0.
+	// RefusedRetry is the time after which a refused event is sent again if no newer route
+	// has come: a fallback for a wait that normally ends with the next route, > 0.
 	RefusedRetry time.Duration
 	// DelayMin and DelayMax bound the delays that peers ask for, 0 < DelayMin <= DelayMax.
 	DelayMin, DelayMax time.Duration
-	// ParkBurstMin is how many events of a parked key are sent when its pause is
-	// over. It doubles with each burst that is taken, up to FrameEventsMax. >= 1.
+	// ParkBurstMin is the number of events of a parked key that are sent after its pause.
+	// It doubles with each accepted burst, up to FrameEventsMax. >= 1.
 	ParkBurstMin int
-	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. A
-	// pause begins with what the owner asks for and doubles with each refusal. > 0.
+	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. The
+	// first pause is the owner's delay; it doubles with each refusal. > 0.
 	ParkDelayMax time.Duration
-	// HandoverMax is how many ids of events that were done lately may wait to be
-	// handed over to the next owners of their partitions, >= 1. About 40 bytes each.
+	// HandoverMax bounds the ids of recently finished events that wait to be handed over
+	// to the next owners of their partitions, >= 1. About 40 bytes each.
 	HandoverMax int
-	// PeersTypical is how many other members there mostly are: nothing is bounded by
-	// it, but the bound on memory is computed for so many. >= 1.
+	// PeersTypical is the usual number of other members. It bounds nothing, but the bound
+	// on memory is computed with it. >= 1.
 	PeersTypical int
 }
 
@@ -57,8 +57,8 @@ func (c Config) StreamBytes() int {
 	return 4*socketBuffer + 2*3*(c.FrameBytesMax+frameOverheadMax)
 }
 
-// ListenerBytes returns what gRPC takes for any caller: the buffers of a connection, the
-// streams of one, and the largest message.
+// ListenerBytes returns what gRPC allocates for a caller before its Hello: the buffers of
+// a connection, its number of streams, and the largest message.
 func (c Config) ListenerBytes() (socketBytes, streams, messageMax int) {
 	return 2 * socketBuffer, streamsMax, c.FrameMax
 }

@@ -7,17 +7,17 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
-// eventsParser decodes the body of one Events message. What it makes is allocated for
-// many events at once, but for so few that one which stays keeps few others alive. Only
-// topics and schema versions are copied, since they outlive their events in labels and copies.
+// eventsParser decodes the body of one Events message. It allocates events in blocks,
+// small enough that an event that stays long keeps few others alive. Only topics and schema
+// versions are copied, since they outlive their events in labels and copies.
 type eventsParser struct {
 	topics, names []string
 	schemas       []string
-	tabled        bool // these, and all else but the events, are read
+	tabled        bool // all fields but the events are read
 
 	full  [][]event.Event // blocks
 	block []event.Event   // the present one
@@ -25,18 +25,18 @@ type eventsParser struct {
 
 	properties    []event.Property // the present block
 	propertiesN   int              // of the frame
-	propertiesMax int              // of the frame; and it needs no more names
-	usual         int              // how many the event before had
+	propertiesMax int              // bound for the frame, for names too
+	usual         int              // number of properties of the previous event
 
 	size, rest int    // of the present event, and of what is behind it
 	schema     uint64 // of the present event: the index of its schema version plus 1, 0 when it has none
 }
 
-// blockMax is how many events are allocated at once, and properties for how many.
+// blockMax bounds the events of a block, and the events whose properties share a block.
 const blockMax = 128
 
-// parseEvents decodes the events in one pass if what they refer to stands before them,
-// as we write it. Others may write it behind them, as earlier versions of ours do.
+// parseEvents decodes the events in one pass if the string tables precede them, as this
+// version writes them. Earlier versions and other encoders may write the tables after them.
 func (f *eventsFrame) parseEvents(b []byte, frameMax int) error {
 	p := eventsParser{propertiesMax: frameMax / propertyBytesMin}
 	if p.parse(f, b) == nil {
@@ -50,7 +50,7 @@ func (f *eventsFrame) parseEvents(b []byte, frameMax int) error {
 	return p.parse(f, b)
 }
 
-// parse decodes the events, and all else unless that is read.
+// parse decodes the events, and the other fields unless they were read before.
 func (p *eventsParser) parse(f *eventsFrame, b []byte) error {
 	r := reader{rest: b}
 	for len(r.rest) > 0 {
@@ -77,7 +77,7 @@ func (p *eventsParser) parse(f *eventsFrame, b []byte) error {
 	return nil
 }
 
-// parseTables reads all but the events.
+// parseTables reads all fields but the events.
 func (p *eventsParser) parseTables(f *eventsFrame, b []byte) error {
 	r := reader{rest: b}
 	for len(r.rest) > 0 {
@@ -130,8 +130,8 @@ func (p *eventsParser) nextEvent() *event.Event {
 	return &p.block[len(p.block)-1]
 }
 
-// expected is how many events the present one and those behind it are if all weigh the
-// same, or a block of them.
+// expected estimates the number of remaining events, the present one included, by its size,
+// at most a block.
 func (p *eventsParser) expected() int { return min(blockMax, 1+p.rest/p.size) }
 
 // all returns the events.
@@ -319,5 +319,5 @@ func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
 	return start, nil
 }
 
-// alias returns b as a string without a copy. Nobody writes to a received frame.
+// alias returns b as a string without a copy. Received frames are never written to.
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) } //nolint:gosec // pointer and length are those of b

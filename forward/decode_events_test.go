@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 

@@ -1,29 +1,29 @@
-// Package forward brings every event to its owner, and the owner's word back.
+// Package forward sends every event to its owner and returns the owner's verdict.
 //
 // The consumer node of an event holds it in its [Table] until there is a final
-// verdict. The table says who gets it: the local mailbox, without hop or copy, or a
-// peer by way of one stream. Whatever goes wrong on the way (the owner dies, the
-// ownership moves, a key's mailbox is full, nobody answers) ends in the same place:
-// the event is still held, and is sent again.
+// verdict. The table chooses the recipient: the local mailbox, without hop or copy, or a
+// peer by way of one stream. After every failure on the way (the owner dies, ownership
+// moves, a key's mailbox is full, a peer does not answer) the event is still held, and is
+// sent again.
 //
 // # Invariant
 //
 // Every held event is in exactly one place (see [Place]), so it is never under way
 // twice on one live stream; and it is settled exactly once: by the first final
-// verdict of a peer that ever had it, or by [Table.Drop].
+// verdict of any peer that has had it, or by [Table.Drop].
 //
 // # Pieces
 //
 //	table.go    Table: hold, take, settle, route (pure: no goroutine, clock or lock)
 //	shelf.go    finds a held event by its handle
-//	held.go     the lists that it is made of; table_moves.go: the ways between them
+//	held.go     the lists of the table; table_moves.go: the moves between them
 //	pool.go     Pool: a Table behind a mutex, and one outbound stream for each peer
-//	server.go   Server: the inbound streams of others (events in, verdicts out)
-//	link.go     what both ends of a stream have in common: receipts, pings, silence
-//	hello.go    who may talk to whom
-//	proof.go    what an incarnation signs, so that another cannot speak in its name (pure)
-//	codec.go    the two hot frames by hand, all others by plain protobuf: codec_events.go,
-//	            decode_events.go, codec_verdicts.go, of what wire.go and varint.go bring
+//	server.go   Server: inbound streams of peers (events in, verdicts out)
+//	link.go     the part that both ends of a stream share: receipts, pings, timeouts
+//	hello.go    Hello frames and their checks
+//	proof.go    the signature by which an incarnation authenticates its stream (pure)
+//	codec.go    hand-written codec of the two hot frames, plain protobuf for all others:
+//	            codec_events.go, decode_events.go, codec_verdicts.go, wire.go, varint.go
 //
 // # Concurrency
 //
@@ -31,6 +31,6 @@
 // stream has exactly two goroutines, one that sends and one that receives. Pool.Run
 // and Server.Run block until their context ends, and return when every goroutine
 // that they started has ended. No lock is held while [Sink], [Acceptor] or
-// [Evidence] is called. They are called by the goroutines of the streams and must be
-// quick: meanwhile the stream hears nothing, and after Config.DeadAfter it is dead.
+// [Evidence] is called. The goroutines of the streams call them, so they must be quick:
+// meanwhile the stream receives nothing, and after Config.DeadAfter the peer ends it.
 package forward

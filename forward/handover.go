@@ -6,26 +6,26 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
 
-// handover holds what was done lately on partitions that have moved, on its way to
-// their next owners. They answer those events instead of working on them again. Without
-// it the promises hold all the same, but for one: an event that the broker delivers once
-// more may be handled twice. Its methods are safe for concurrent use.
+// handover queues ids of recently finished events on partitions that have moved, for
+// their next owners, which then answer those events instead of running them again.
+// Without it an event that the broker delivers once more may be handled twice; all other
+// guarantees hold. Its methods are safe for concurrent use.
 type handover struct {
 	idsMax int
 
 	mu     sync.Mutex
 	ids    int // in all queues, and under way to a peer
 	queues map[Peer][]event.Finished
-	empty  chan struct{} // closed when ids falls to zero; nil: nobody waits
+	empty  chan struct{} // closed when ids falls to zero; nil without a waiter
 }
 
-// put queues what was done and returns for how much there was no room.
+// put queues ids and returns the number of those without room.
 func (h *handover) put(to Peer, done []event.Finished) (dropped int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,8 +38,8 @@ func (h *handover) put(to Peer, done []event.Finished) (dropped int) {
 	return len(done) - room
 }
 
-// take takes up to idsMax ids from the queue of a peer, appends them to dst, and tells
-// whether more are there. The caller passes their number to taken in the end.
+// take moves up to idsMax ids from the queue of a peer to dst, and reports whether more
+// wait. The caller passes their number to taken in the end.
 func (h *handover) take(to Peer, idsMax int, dst []event.Finished) (_ []event.Finished, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,7 +60,7 @@ func (h *handover) taken(ids int) {
 	h.release(ids)
 }
 
-// keepOnly drops what is for others than these peers, and returns how many ids that was.
+// keepOnly drops the ids for peers that are not listed, and returns their number.
 func (h *handover) keepOnly(listed map[Peer]string) (dropped int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,7 +74,7 @@ func (h *handover) keepOnly(listed map[Peer]string) (dropped int) {
 	return dropped
 }
 
-// keep says what remains in a queue.
+// keep replaces the queue of a peer.
 func (h *handover) keep(to Peer, queue []event.Finished) {
 	h.queues[to] = queue
 	if len(queue) == 0 {
@@ -106,7 +106,7 @@ func (h *handover) done() <-chan struct{} {
 	return h.empty
 }
 
-// encodeWindow returns what was done as it stands on the wire.
+// encodeWindow returns the wire form of ids.
 func encodeWindow(now clock.Instant, done []event.Finished) *peerv1.Window {
 	wire := &peerv1.Window{
 		Partitions:      make([]uint32, len(done)),
@@ -125,11 +125,11 @@ func encodeWindow(now clock.Instant, done []event.Finished) *peerv1.Window {
 	return wire
 }
 
-// ageMax is more than anybody remembers what was done.
+// ageMax exceeds the age of every remembered id.
 const ageMax = 1 << 31 * time.Millisecond
 
-// decodeWindow reads what a peer has done. A peer that names one partition for all, or
-// no ages, is older than these fields.
+// decodeWindow reads ids from the wire. Peers of older versions send one partition for all
+// ids, or no ages.
 func decodeWindow(now clock.Instant, wire *peerv1.Window) ([]event.Finished, error) {
 	n, partitions, ages := len(wire.GetLedgerIds()), wire.GetPartitions(), wire.GetAgesMs()
 	if n > frameItemsMax {

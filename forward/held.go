@@ -5,12 +5,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
-// Place is where a held event is. It is in exactly one.
+// Place is the state of a held event. Every held event is in exactly one place.
 //
 //exhaustive:enforce
 type Place uint8
@@ -19,10 +19,10 @@ type Place uint8
 const (
 	Queued   Place = iota // for its owner's stream to take
 	Relaying              // for a third member's stream to take, since its owner cannot be reached
-	Sent                  // with a mailbox: the local one, or that of a peer whose stream lives
+	Sent                  // at a mailbox: the local one, or that of a peer with a live stream
 	Parked                // its key's mailbox was full; waits for a credit or a delay
 	Delayed               // its owner has not read our epoch yet; waits for a delay
-	Refused               // nobody known will take it; waits for a newer route
+	Refused               // no known owner accepts it; waits for a newer route
 	places
 )
 
@@ -46,78 +46,78 @@ func (p Place) String() string {
 	return "unknown"
 }
 
-// held is one event until its verdict. It fills one cache line of 64 bytes: most of
-// what a call costs is to fetch them.
+// held is one event until its verdict. It fills one cache line of 64 bytes, since cache
+// misses are most of the cost of a call.
 type held struct {
-	handle event.Handle // of event, which is mostly in no cache when its verdict comes
+	handle event.Handle // a copy, since event is usually not cached when its verdict comes
 	event  *event.Event // nil: nothing is held here
 	bytes  uint32
 	number uint32  // in its cohort
-	cohort *cohort // those that it came with
+	cohort *cohort // the events of the same call to Hold
 
-	on *list // the list that says where it is
+	on *list // the list that holds it
 	at int   // its position there
 
-	rare *rare // nil: nothing
-	_    [8]byte
+	extra *extra // nil: nothing
+	_     [8]byte
 }
 
-// rare is what is to say about few events only.
-type rare struct {
-	past     []Peer // who else had it: their final verdicts count too
-	guest    bool   // relayed to us: it never waits here, see HoldGuest
-	relayed  bool   // Sent: to a third member
+// extra holds what few events need, so that held stays one cache line.
+type extra struct {
+	past     []Peer // earlier holders: their final verdicts count too
+	relayed  bool   // relayed to us by its consumer node: it never waits here, see HoldRelayed
+	viaThird bool   // Sent: to a third member, to be relayed
 	released bool   // Queued: out of its key's parking; it does not go back there before it was sent
 
-	refuser   Peer           // Refused: by whom
+	refuser   Peer           // Refused: the peer that refused it
 	refusedAt event.Position // Refused: the epoch that the refuser had applied
-	due       clock.Instant  // Refused: when to try again all the same
+	due       clock.Instant  // Refused: when it is retried without a newer route
 
-	told                  bool   // its owner has told about failures, and goes on trying:
-	attempts, crashes     uint32 // how many, and how many crashes
+	told                  bool   // its owner has reported failures and keeps retrying:
+	attempts, crashes     uint32 // reported counts
 	firstError, lastError string
 }
 
-// unusual returns what is rare about h, for writing.
-func (h *held) unusual() *rare {
-	if h.rare == nil {
-		h.rare = new(rare)
+// ensureExtra returns h.extra and allocates it on first use.
+func (h *held) ensureExtra() *extra {
+	if h.extra == nil {
+		h.extra = new(extra)
 	}
-	return h.rare
+	return h.extra
 }
 
-func (h *held) isGuest() bool    { return h.rare != nil && h.rare.guest }
-func (h *held) isRelayed() bool  { return h.rare != nil && h.rare.relayed }
-func (h *held) isReleased() bool { return h.rare != nil && h.rare.released }
+func (h *held) isRelayed() bool  { return h.extra != nil && h.extra.relayed }
+func (h *held) isViaThird() bool { return h.extra != nil && h.extra.viaThird }
+func (h *held) isReleased() bool { return h.extra != nil && h.extra.released }
 
 // isWith reports whether peer has the event now, as far as we know.
 func (h *held) isWith(peer Peer) bool { return h.on.place == Sent && h.on.lane.peer == peer }
 
 // had reports whether peer has or once had the event.
 func (h *held) had(peer Peer) bool {
-	return h.isWith(peer) || h.rare != nil && slices.Contains(h.rare.past, peer)
+	return h.isWith(peer) || h.extra != nil && slices.Contains(h.extra.past, peer)
 }
 
-// given notes that the event was given out, to its owner or to be relayed.
+// given notes that the event was sent, to its owner or to a third member.
 func (h *held) given(relayed bool) {
-	if relayed || h.rare != nil {
-		r := h.unusual()
-		r.relayed, r.released = relayed, false
+	if relayed || h.extra != nil {
+		r := h.ensureExtra()
+		r.viaThird, r.released = relayed, false
 	}
 }
 
-// leave remembers that the peer that has the event had it.
-func (h *held) leave() {
-	r := h.unusual()
+// markPast records the current peer as an earlier holder.
+func (h *held) markPast() {
+	r := h.ensureExtra()
 	if peer := h.on.lane.peer; !slices.Contains(r.past, peer) {
 		r.past = append(r.past, peer)
 	}
-	r.relayed = false
+	r.viaThird = false
 }
 
-// note keeps what the owner told about failures.
+// note keeps the failures that the owner reports.
 func (h *held) note(v *event.Verdict) {
-	r := h.unusual()
+	r := h.ensureExtra()
 	if !r.told {
 		r.told, r.firstError = true, v.Reason
 	}
@@ -127,11 +127,11 @@ func (h *held) note(v *event.Verdict) {
 	r.attempts, r.crashes, r.lastError = max(r.attempts, v.Attempts), max(r.crashes, v.Crashes), v.Reason
 }
 
-// refresh brings the failures that owners have told into the event, and cuts long
-// errors, so that they never make an event too large for a frame. Another owner may
-// still look at the event, so it is copied rather than written to.
+// refresh adds the reported failures to the event, and cuts long errors, so that they
+// never make an event too large for a frame. It copies the event, since another owner may
+// still read it.
 func (h *held) refresh() {
-	r := h.rare
+	r := h.extra
 	news := r.told && (r.attempts > h.event.Attempts || r.crashes > h.event.Crashes)
 	if !news && len(h.event.FirstError) <= textMax && len(h.event.LastError) <= textMax {
 		return
@@ -147,16 +147,16 @@ func (h *held) refresh() {
 	h.event, r.told, r.attempts, r.crashes, r.firstError, r.lastError = &ev, false, 0, 0, "", ""
 }
 
-// list is a queue of held events. All are in its place. It is an array, not links:
-// who takes many of them can fetch the next ones before the first has come. What is
-// Sent is only counted, since verdicts come in no order; see [shelf.on].
+// list is a queue of held events in one place. It is an array, not a linked list, so that
+// the cache misses of consecutive events overlap. Sent events are only counted, since
+// verdicts come in no order; see [shelf.on].
 type list struct {
 	place Place
-	lane  *lane // Queued, Relaying, Sent: with whom
+	lane  *lane // Queued, Relaying, Sent: the lane of the peer
 	n     int
 
-	items []*held // nil where one has been removed; but not the first after head
-	head  int     // what is before it was removed
+	items []*held // nil where an event was removed; items[head] is not nil
+	head  int     // items before it were removed
 	first int     // position of items[0]; positions move only with prepend
 }
 
@@ -199,8 +199,8 @@ func (l *list) remove(h *held) {
 	l.dropFront()
 }
 
-// pop removes the first event, which front has returned. Unlike remove it does not
-// read it, and so does not wait for it.
+// pop removes the first event, which front has returned. Unlike remove it does not read
+// the event, and so avoids the cache miss.
 func (l *list) pop(h *held) {
 	h.on = nil
 	l.n--
@@ -226,7 +226,7 @@ func (l *list) front() *held {
 	return l.items[l.head]
 }
 
-// all returns the events as they are now, in a slice of the caller's.
+// all returns the events in a new slice.
 func (l *list) all() []*held {
 	events := make([]*held, 0, l.n)
 	for _, h := range l.items[l.head:] {
@@ -252,7 +252,7 @@ type ages struct {
 	serial           uint64
 }
 
-// begin starts a cohort; one without events is over at once.
+// begin starts a cohort.
 func (a *ages) begin(now clock.Instant) *cohort {
 	a.serial++
 	c := &cohort{since: now, serial: a.serial, older: a.youngest}
@@ -295,12 +295,12 @@ func (a *ages) endIfEmpty(c *cohort) {
 	}
 }
 
-// byAge orders events as they were held.
+// byAge orders events by the time at which they were held.
 func byAge(a, b *held) int {
 	return cmp.Or(cmp.Compare(a.cohort.serial, b.cohort.serial), cmp.Compare(a.number, b.number))
 }
 
-// lane is what waits for one peer and what that peer has.
+// lane holds the events that wait for one peer and those that the peer has.
 type lane struct {
 	peer   Peer
 	up     bool
@@ -321,9 +321,8 @@ func newLane(peer Peer, now clock.Instant) *lane {
 
 func (l *lane) empty() bool { return l.queued.n+l.relays.n+l.sent.n == 0 }
 
-// owners is a route in terms of lanes: who owns an event is asked for each, and a route
-// and the lane of its answer are two steps more. A few bytes for each partition stay in
-// the cache.
+// owners is the route as lanes by partition, so that the look-up for each event needs
+// neither the route nor a search for the lane, and stays in the cache.
 type owners struct {
 	lanes       []*lane // by number; nil for 0
 	byPartition [ring.Partitions]uint16
@@ -348,10 +347,10 @@ type wait struct {
 	key     event.Key
 	refuser Peer
 	asked   time.Duration // how long the refuser asked to wait
-	delay   time.Duration // how long to wait without a credit: more after each refusal
-	burst   int           // how many events to send when it is due
-	tried   bool          // events were sent, and none of them was refused since
-	open    bool          // all were sent: others of the key may follow, until one is refused
+	delay   time.Duration // how long to wait without a credit; grows with each refusal
+	burst   int           // number of events to send when it is due
+	probing bool          // a burst is out and no event of it was refused yet
+	drained bool          // nothing is parked; new events pass until one is refused
 }
 
 // waits is a heap of waits by due time, for container/heap.

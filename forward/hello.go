@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
@@ -17,7 +17,7 @@ const (
 	versionMax = 1
 )
 
-// Identity is what a member says of itself in a Hello.
+// Identity is a member's description of itself in a Hello.
 type Identity struct {
 	Group       string
 	HashID      string // the function from key to partition, as in ring.HashID
@@ -25,10 +25,10 @@ type Identity struct {
 	Incarnation Peer
 	Build       string // for the logs of others
 
-	// Settings are those on which the members of a group must agree; nil: none is compared.
+	// Settings are the settings on which the members of a group must agree; nil compares none.
 	Settings identity.Identity
-	// Key proves to others that a stream is of Incarnation: the control log has its public
-	// half. nil: this member proves nothing.
+	// Key authenticates Incarnation to peers: the control log has its public half. nil sends
+	// no Proof.
 	Key ed25519.PrivateKey
 }
 
@@ -78,7 +78,7 @@ func (i Identity) check(h *peerv1.Hello) (Peer, error) {
 			member, h.GetVersionMin(), h.GetVersionMax(), versionMin, versionMax)
 	}
 	if differ := i.Settings.Against(settingsOf(h)); len(differ) > 0 {
-		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %s", errRefused, errSettings, member, said(differ.String()))
+		return Peer{}, fmt.Errorf("%w: %w: member %q has other settings than this one (here): %s", errRefused, errSettings, member, peerText(differ.String()))
 	}
 	copy(peer[:], h.GetIncarnation())
 	if to := h.GetToIncarnation(); len(to) > 0 && string(to) != string(i.Incarnation[:]) {
@@ -103,10 +103,10 @@ func settingsOf(h *peerv1.Hello) identity.Identity {
 	return settings
 }
 
-// said returns what a peer says, for an error: without what a terminal obeys, and cut.
-func said(text string) string {
-	if len(text) > saidMax {
-		text = strings.ToValidUTF8(text[:saidMax], "") + "…"
+// peerText returns a peer's text for an error: without control characters, and cut.
+func peerText(text string) string {
+	if len(text) > peerTextMax {
+		text = strings.ToValidUTF8(text[:peerTextMax], "") + "…"
 	}
 	return untrusted.Print(text)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/identity"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -91,10 +91,10 @@ func TestALongHelloMakesShortLines(t *testing.T) {
 }
 
 func TestSaidIsShortAndHarmless(t *testing.T) {
-	if got := said("\x1b[2Jgone"); strings.Contains(got, "\x1b") {
+	if got := peerText("\x1b[2Jgone"); strings.Contains(got, "\x1b") {
 		t.Errorf("said = %q", got)
 	}
-	if got := said(strings.Repeat("é", 1<<20)); len(got) > saidMax+len("…") || !strings.HasPrefix(got, "éé") {
+	if got := peerText(strings.Repeat("é", 1<<20)); len(got) > peerTextMax+len("…") || !strings.HasPrefix(got, "éé") {
 		t.Errorf("said has %d bytes", len(got))
 	}
 }

@@ -4,20 +4,20 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Share is the held events of one key that are in one place.
 type Share struct {
 	Place  Place
-	With   Peer // Queued, Relaying, Sent: whose stream takes or has them; Local: the own mailbox. Parked: who refused them
+	With   Peer // Queued, Relaying, Sent: the peer of the stream, or Local for the own mailbox; Parked: the peer that refused them
 	Events int
 	Oldest clock.Instant // when the oldest of them was held
 }
 
-// Inspect says where the held events of a key are, in the order of the places. It
-// looks at all events: for people's questions.
+// Inspect returns the held events of a key by place. It visits all held events, so it is
+// meant for operators' requests only.
 func (t *Table) Inspect(key event.Key) []Share {
 	var look lookup
 	for !look.done {
@@ -26,15 +26,15 @@ func (t *Table) Inspect(key event.Key) []Share {
 	return look.result()
 }
 
-// lookup is a search for the events of a key that goes through the shelf step by step, so
-// that those who move events need not wait for all of it.
+// lookup is a search for the events of a key that visits the shelf in steps, so that the
+// lock can be released between them.
 type lookup struct {
 	block  int // to look at next
 	shares []Share
 	done   bool
 }
 
-// blocksAtOnce is how much of the shelf one step looks at: about 4,000 events.
+// blocksAtOnce bounds one step: about 4,000 events.
 const blocksAtOnce = 16
 
 // inspect is one step of a search.
@@ -56,7 +56,7 @@ func (t *Table) inspect(key event.Key, look *lookup) {
 	look.done = true
 }
 
-// share adds h to what was found, if it is of the key.
+// share adds h to the result if it is of the key.
 func (t *Table) share(key event.Key, h *held, look *lookup) {
 	if h.event == nil || h.event.Key != key {
 		return
@@ -65,8 +65,8 @@ func (t *Table) share(key event.Key, h *held, look *lookup) {
 	switch {
 	case h.on.lane != nil:
 		with = h.on.lane.peer
-	case place == Parked && t.lots[key] != nil:
-		with = t.lots[key].refuser
+	case place == Parked && t.parked[key] != nil:
+		with = t.parked[key].refuser
 	}
 	i := slices.IndexFunc(look.shares, func(s Share) bool { return s.Place == place && s.With == with })
 	if i < 0 {
@@ -83,8 +83,8 @@ func (l *lookup) result() []Share {
 	return l.shares
 }
 
-// Inspect is [Table.Inspect]. Events move while it looks, so one that does may be counted
-// twice, or not at all.
+// Inspect is [Table.Inspect]. An event that moves during the search may be counted twice
+// or not at all.
 func (p *Pool) Inspect(key event.Key) []Share {
 	var look lookup
 	for !look.done {

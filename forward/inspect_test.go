@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 func TestInspect(t *testing.T) {

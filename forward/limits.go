@@ -2,21 +2,21 @@ package forward
 
 import "strings"
 
-// Bounds of the wire. They are constants, so that what one version sends every
-// other one takes.
+// Bounds of the wire. They are constants, so that every version accepts the frames of
+// every other.
 const (
-	// frameItemsMax is how many events, verdicts or topics a frame may hold.
+	// frameItemsMax bounds the events, verdicts or topics of a frame.
 	frameItemsMax = 4096
-	// textMax is how much of an error or a reason travels, in bytes.
+	// textMax is the length to which errors and reasons are cut, in bytes.
 	textMax = 4 << 10
-	// frameOverheadMax is the part of FrameMax that is kept for what stands around
-	// one event: numbers, tags and lengths, and the errors that it may still get.
+	// frameOverheadMax is the part of FrameMax reserved for the overhead of one event:
+	// numbers, tags and lengths, and errors that are added to it later.
 	frameOverheadMax = 2*textMax + 1<<10
-	// helloBytesMax is the largest first frame of a stream: members' names, and the settings on
-	// which the group agrees.
+	// helloBytesMax is the largest first frame of a stream, with member names and the
+	// settings on which the group agrees.
 	helloBytesMax = 64 << 10
-	// saidMax is how much of what a peer says in words stands in an error, in bytes.
-	saidMax = 1 << 10
+	// peerTextMax is the length to which a peer's text is cut in an error, in bytes.
+	peerTextMax = 1 << 10
 	// propertyBytesMin is what event.Event.Bytes counts for an empty property: a
 	// frame of n bytes never holds more than n/32 of them.
 	propertyBytesMin = 32

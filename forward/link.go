@@ -8,23 +8,24 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
-// How a stream ends by itself.
+// Reasons for which a stream ends.
 var (
 	errSilent   = errors.New("forward: the peer is silent")
 	errNoHello  = errors.New("forward: no Hello in time")
-	errGone     = errors.New("forward: the peer has left, and owes us nothing")
+	errGone     = errors.New("forward: the peer has left and has no unanswered events")
 	errStopping = errors.New("forward: this member is stopping")
 )
 
 // end is one end of a stream, as its sending goroutine sees it. Every frame carries
-// a receipt: the number of the newest hot frame that was taken in here.
+// a receipt: the number of the newest hot frame that this end has processed.
 type end interface {
-	// sendHot sends what is ready as the number-th hot frame, false when nothing is.
+	// sendHot sends the ready events or verdicts as the number-th hot frame, and reports false
+	// when there are none.
 	sendHot(number, receipt uint64) (sent bool, err error)
-	// sendReceipt sends a frame without anything else.
+	// sendReceipt sends a frame with only a receipt.
 	sendReceipt(receipt uint64) error
 	// sendAside sends one frame that needs no receipt and can wait, if there is one. It
 	// returns how many ids of finished events the frame carried, also if err is not nil,
@@ -33,11 +34,11 @@ type end interface {
 	// asideTaken releases that many ids that sendAside sent: the other end has taken them
 	// in, or the stream has ended.
 	asideTaken(ids int)
-	// sendBeat sends a Ping, or the Pong that answers one.
-	sendBeat(k, receipt uint64) error
+	// sendPing sends a Ping, or the Pong that answers one.
+	sendPing(k, receipt uint64) error
 }
 
-// link is what both ends of a stream have in common. The sending goroutine runs
+// link is the part that both ends of a stream share. The sending goroutine runs
 // [link.run]; the receiving one calls heard and took.
 type link struct {
 	config  Config
@@ -48,13 +49,13 @@ type link struct {
 	silence *time.Timer   // ends the stream
 	caller  bool          // this end sends the Pings
 
-	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has taken in
-	sent       atomic.Uint64 // newest hot frame of ours
-	takenIn    atomic.Uint64 // newest hot frame of theirs that we have taken in
-	receiptOut atomic.Uint64 // newest one that we have told them so
-	heardAt    atomic.Int64  // when their newest frame came
-	asked      atomic.Uint64 // their newest Ping
-	answered   atomic.Uint64 // our newest Ping that they have answered
+	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has receipted
+	sent       atomic.Uint64 // newest hot frame that we have sent
+	takenIn    atomic.Uint64 // newest hot frame of the other end that we have processed
+	receiptOut atomic.Uint64 // newest receipt that we have sent
+	heardAt    atomic.Int64  // when the other end's newest frame came
+	asked      atomic.Uint64 // newest Ping of the other end
+	answered   atomic.Uint64 // our newest Ping that has a Pong
 }
 
 func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel context.CancelCauseFunc, caller bool) *link {
@@ -64,7 +65,7 @@ func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel c
 	return l
 }
 
-// wake lets the sending goroutine look again.
+// wake wakes the sending goroutine.
 func (l *link) wake() {
 	select {
 	case l.wakeup <- struct{}{}:
@@ -72,7 +73,7 @@ func (l *link) wake() {
 	}
 }
 
-// open says that the Hellos are exchanged: from now on silence is judged.
+// open starts the DeadAfter timeout. It is called when the Hellos are exchanged.
 func (l *link) open() {
 	l.silence.Stop()
 	l.silence = time.AfterFunc(l.config.DeadAfter, func() { l.cancel(errSilent) })
@@ -104,7 +105,7 @@ func (l *link) arrived(number uint64) error {
 	return nil
 }
 
-// took gives the receipt for a hot frame.
+// took notes that a hot frame was processed, so that its receipt is sent.
 func (l *link) took(number uint64) {
 	l.takenIn.Store(number)
 	l.wake()
@@ -126,12 +127,12 @@ func (l *link) pong(k uint64) {
 
 // run is the sending goroutine of a stream. It returns why the stream ended.
 //
-// At most one hot frame is without a receipt. Meanwhile events gather where they
-// wait, so that frames grow with the load and nothing ever waits for a timer.
+// At most one hot frame is without a receipt. Meanwhile events collect in their queue, so
+// that frames grow with the load and no event waits for a timer.
 func (l *link) run(ctx context.Context, e end) error {
 	defer l.silence.Stop()
-	pulse := pulse{link: l, spokeAt: l.now()}
-	defer func() { e.asideTaken(pulse.probed + pulse.unprobed) }()
+	sender := sender{link: l, sentAt: l.now()}
+	defer func() { e.asideTaken(sender.probed + sender.unprobed) }()
 	timer := time.NewTimer(l.config.PingAfter)
 	defer timer.Stop()
 	for {
@@ -143,39 +144,39 @@ func (l *link) run(ctx context.Context, e end) error {
 		case <-timer.C:
 			due = true
 		}
-		if err := pulse.send(e); err != nil {
+		if err := sender.send(e); err != nil {
 			return err
 		}
 		if due {
-			timer.Reset(pulse.untilBeat())
+			timer.Reset(sender.untilPing())
 		}
-		more, err := pulse.sendAside(e)
+		more, err := sender.sendAside(e)
 		if err != nil {
 			return err
 		}
 		if more {
-			l.wake() // after what has become ready meanwhile
+			l.wake() // hot frames that have become ready go first
 		}
 	}
 }
 
-// pulse is the state of the sending goroutine.
-type pulse struct {
+// sender is the state of the sending goroutine.
+type sender struct {
 	*link
-	spokeAt  clock.Instant // when our newest frame was sent
-	waiting  bool          // a hot frame has no receipt yet
-	beat     uint64        // newest Ping sent, or answered
-	beatAt   clock.Instant
-	hotSince clock.Instant
+	sentAt     clock.Instant // when our newest frame was sent
+	waiting    bool          // a hot frame has no receipt yet
+	pingNumber uint64        // newest Ping sent, or answered
+	pingAt     clock.Instant
+	hotSince   clock.Instant
 
 	unprobed int    // ids sent aside since the newest probe
 	probed   int    // ids sent aside before that probe, which is not answered yet
 	probe    uint64 // the Ping that was sent behind them
 }
 
-// send sends the one frame that is most worth it, if any: whatever follows wakes us
-// again by its receipt.
-func (p *pulse) send(e end) error {
+// send sends one frame, the most useful one, if any. Its receipt wakes the goroutine for
+// the next one.
+func (p *sender) send(e end) error {
 	now := p.now()
 	if p.waiting && p.receiptIn.Load() >= p.sent.Load() {
 		p.waiting = false
@@ -185,35 +186,35 @@ func (p *pulse) send(e end) error {
 	}
 	receipt := p.takenIn.Load()
 	if !p.waiting {
-		runtime.Gosched() // who woke us may have more: let it finish, so that frames fill
+		runtime.Gosched() // the waker may add more: let it finish, so that frames fill
 		number := p.sent.Load() + 1
-		p.sent.Store(number) // before it is sent: its receipt may be here before we are
+		p.sent.Store(number) // before it is sent: its receipt may come before sendHot returns
 		before := p.receiptOut.Swap(receipt)
 		sent, err := e.sendHot(number, receipt)
 		if err != nil {
 			return err
 		}
 		if sent {
-			p.waiting, p.hotSince, p.spokeAt = true, now, now
-			return p.sendBeatIfDue(now, e)
+			p.waiting, p.hotSince, p.sentAt = true, now, now
+			return p.sendPingIfDue(now, e)
 		}
 		p.sent.Store(number - 1)
 		p.receiptOut.Store(before)
 	}
 	if receipt > p.receiptOut.Load() {
 		p.receiptOut.Store(receipt)
-		p.spokeAt = now
+		p.sentAt = now
 		if err := e.sendReceipt(receipt); err != nil {
 			return err
 		}
 	}
-	return p.sendBeatIfDue(now, e)
+	return p.sendPingIfDue(now, e)
 }
 
 // sendAside sends one frame aside, and a Ping behind the last one: frames are handled in
 // their order, so its Pong shows that the other end has taken them in. A frame that is
 // only sent may be lost when this member leaves and ends the stream.
-func (p *pulse) sendAside(e end) (more bool, err error) {
+func (p *sender) sendAside(e end) (more bool, err error) {
 	if p.probed > 0 && p.answered.Load() >= p.probe {
 		e.asideTaken(p.probed)
 		p.probed = 0
@@ -224,36 +225,36 @@ func (p *pulse) sendAside(e end) (more bool, err error) {
 		return more, err
 	}
 	now := p.now()
-	p.beat, p.beatAt, p.spokeAt = p.beat+1, now, now
-	p.probe, p.probed, p.unprobed = p.beat, p.unprobed, 0
-	return false, e.sendBeat(p.beat, p.receiptOut.Load())
+	p.pingNumber, p.pingAt, p.sentAt = p.pingNumber+1, now, now
+	p.probe, p.probed, p.unprobed = p.pingNumber, p.unprobed, 0
+	return false, e.sendPing(p.pingNumber, p.receiptOut.Load())
 }
 
-func (p *pulse) sendBeatIfDue(now clock.Instant, e end) error {
+func (p *sender) sendPingIfDue(now clock.Instant, e end) error {
 	k := p.asked.Load()
 	if p.caller {
-		if now.Before(p.beatDue()) {
+		if now.Before(p.pingDue()) {
 			return nil
 		}
-		k = p.beat + 1
-	} else if k == p.beat {
+		k = p.pingNumber + 1
+	} else if k == p.pingNumber {
 		return nil
 	}
-	p.beat, p.beatAt, p.spokeAt = k, now, now
-	return e.sendBeat(k, p.receiptOut.Load())
+	p.pingNumber, p.pingAt, p.sentAt = k, now, now
+	return e.sendPing(k, p.receiptOut.Load())
 }
 
-// beatDue returns when the caller's next Ping is due, if nothing moves meanwhile.
-func (p *pulse) beatDue() clock.Instant {
-	quietSince := min(p.spokeAt, clock.Instant(p.heardAt.Load()))
-	return max(quietSince, p.beatAt).Add(p.config.PingAfter)
+// pingDue returns when the caller's next Ping is due, if nothing moves meanwhile.
+func (p *sender) pingDue() clock.Instant {
+	quietSince := min(p.sentAt, clock.Instant(p.heardAt.Load()))
+	return max(quietSince, p.pingAt).Add(p.config.PingAfter)
 }
 
-// untilBeat returns for how long the stream may sleep if nothing wakes it. Frames only
-// make it longer, so nobody needs to set the timer anew for them.
-func (p *pulse) untilBeat() time.Duration {
+// untilPing returns the time until the next Ping is due if the stream stays idle. Frames
+// only make it longer, so they need not reset the timer.
+func (p *sender) untilPing() time.Duration {
 	if !p.caller {
-		return time.Hour // it only answers, and who asks wakes it
+		return time.Hour // this end only answers, and a Ping wakes it
 	}
-	return max(p.beatDue().Sub(p.now()), time.Millisecond)
+	return max(p.pingDue().Sub(p.now()), time.Millisecond)
 }

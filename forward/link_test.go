@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // Who calls sleeps until its Ping is due, counted from the end that has been quiet for
@@ -16,14 +16,14 @@ func TestStreamsSleepUntilTheirBeat(t *testing.T) {
 	for _, caller := range []bool{true, false} {
 		l := newLink(config, func() clock.Instant { return now }, nil, func(error) {}, caller)
 		defer l.silence.Stop()
-		p := pulse{link: l, spokeAt: begin}
+		p := sender{link: l, sentAt: begin}
 		l.heardAt.Store(int64(begin.Add(100 * time.Millisecond)))
 		now = begin.Add(100 * time.Millisecond)
 		want := config.PingAfter - 100*time.Millisecond
 		if !caller {
 			want = time.Hour
 		}
-		if got := p.untilBeat(); got != want {
+		if got := p.untilPing(); got != want {
 			t.Errorf("caller %v: sleeps for %v, want %v", caller, got, want)
 		}
 	}

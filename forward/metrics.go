@@ -4,12 +4,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// Metrics counts what this package does. One is shared by a Pool and a Server.
+// Metrics holds the metrics of this package. A Pool and a Server share one.
 type Metrics struct {
 	sentLocal, sentPeer, sentRelay prometheus.Counter
 	receivedPeer, receivedRelay    prometheus.Counter
@@ -35,10 +35,10 @@ type Metrics struct {
 	placeGauges [places]prometheus.Gauge
 }
 
-// Why streams of others are ended.
+// Reasons for which this node ends inbound streams.
 const (
 	refusedHello  = iota // another group, version or incarnation, or other settings
-	refusedFrame         // what cannot be read, or comes where it may not
+	refusedFrame         // malformed or unexpected frame
 	refusedSilent        // no Hello in time
 	refusals
 )
@@ -57,7 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	verdicts := counters("ringfence_forward_verdicts_total", "Verdicts received about events of this node, by kind.", "kind")
 	credits := counters("ringfence_forward_credits_total", "Credits for parked keys given to others (out) and received (in).", "direction")
 	window := counters("ringfence_forward_window_ids_total",
-		"Ids of events that were done, handed over with their partitions, by what became of them (sent, received, dropped).", "result")
+		"Ids of finished events, handed over with their partitions, by result (sent, received, dropped).", "result")
 	streams := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "ringfence_forward_streams", Help: "Working streams, by direction (out, in)."}, []string{"direction"})
 	m := &Metrics{
 		sentLocal:     sent.WithLabelValues("local"),
@@ -87,13 +87,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		held: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ringfence_forward_held_events", Help: "Events that wait for their verdict, by place.",
 		}, []string{"place"}),
-		heldBytes:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "What the held events weigh."}),
+		heldBytes:  factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_held_bytes", Help: "Weight of the held events."}),
 		parkedKeys: factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_parked_keys", Help: "Keys whose mailbox is full."}),
-		oldest:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "How long the oldest event has been held."}),
+		oldest:     factory.NewGauge(prometheus.GaugeOpts{Name: "ringfence_forward_oldest_seconds", Help: "Age of the oldest held event."}),
 		resent:     factory.NewCounter(prometheus.CounterOpts{Name: "ringfence_forward_resent_events_total", Help: "Events that were refused or lost with their stream, and so sent again."}),
 	}
 	refused := counters("ringfence_forward_refused_streams_total",
-		"Streams of others that this node ended because of what they sent, by reason (hello, frame, silent).", "reason")
+		"Inbound streams that this node refused or ended because of invalid input, by reason (hello, frame, silent).", "reason")
 	for reason, name := range refusalNames {
 		m.refused[reason] = refused.WithLabelValues(name)
 	}
@@ -119,7 +119,7 @@ func (m *Metrics) count(verdicts []event.Verdict) {
 	}
 }
 
-// observe shows a picture of the one table that these metrics are of. One goroutine calls it.
+// observe sets the gauges from a snapshot of the table. One goroutine calls it.
 func (m *Metrics) observe(now clock.Instant, s Stats) {
 	for place, n := range s.In {
 		m.placeGauges[place].Set(float64(n))

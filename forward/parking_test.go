@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // refuseAll lets peer 1 take and refuse what it is sent for a time, and returns how
@@ -82,8 +82,8 @@ func TestAKeyThatWasParkedIsOpen(t *testing.T) {
 	tt.Credit(tt.now, peerNumber(1), nil, 0, &tt.out)
 	tt.wantTake(1, 3, 4)
 	tt.after(time.Hour)
-	if len(tt.lots) != 0 {
-		t.Errorf("%d keys are remembered", len(tt.lots))
+	if len(tt.parked) != 0 {
+		t.Errorf("%d keys are remembered", len(tt.parked))
 	}
 }
 

@@ -14,30 +14,31 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
-// Sink is where the events of a Pool go when they do not go to a peer. Its methods
-// are called from many goroutines, without a lock, and must be quick: while one
-// runs, its stream hears nothing. The slices are the Pool's again when they return.
+// Sink receives the events of a Pool that do not go to a peer. Its methods are called from
+// many goroutines, without a lock, and must be quick: while one runs, its stream receives
+// nothing. The Pool reuses the slices when they return.
 type Sink interface {
 	// Deliver gives events to the local mailbox, whose verdicts go to [Pool.Settle]
 	// as those of [Local].
 	Deliver(events []*event.Event)
-	// Settle ends events that were not done. Guests come with verdicts that are not final.
+	// Settle settles events with verdicts other than Done. Those of relayed events need not
+	// be final.
 	Settle(settlements []Settlement)
-	// Done ends events that were done: their handles, and for each the event.
+	// Done settles finished events: their handles, and for each the event.
 	Done(handles []event.Handle, events []*event.Event)
 }
 
-// Evidence says whether a peer could be reached just now. Up comes once for each
-// stream; down when it breaks, and after every failed attempt to open one.
+// Evidence reports whether a peer is reachable: up once for each stream, down when it
+// breaks and after every failed attempt to open one.
 type Evidence func(peer Peer, up bool)
 
-// PeerAddress is a peer and where it listens.
+// PeerAddress is a peer and its address.
 type PeerAddress struct {
 	Peer    Peer
 	Address string // host:port
@@ -66,7 +67,7 @@ type Pool struct {
 	handover handover
 
 	peersMu sync.Mutex
-	peers   map[Peer]*peer // those with a goroutine, or about to get one
+	peers   map[Peer]*peer // peers with a goroutine, or about to get one
 	listed  map[Peer]string
 	changed chan struct{}
 }
@@ -109,8 +110,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 }
 
-// untilDue arms the next tick: when the table asks for it, but once a second for
-// the metrics.
+// untilDue returns the time until the next tick: when the table asks for it, at least once
+// a second for the metrics.
 func (p *Pool) untilDue() time.Duration {
 	const idle, busy = time.Second, time.Millisecond
 	now := p.now()
@@ -120,8 +121,7 @@ func (p *Pool) untilDue() time.Duration {
 	return max(busy, min(idle, p.dueAt.Sub(now)))
 }
 
-// step calls the table under the lock and does outside of it what the call has made
-// ready.
+// step calls the table under the lock and performs the moves after it is released.
 func (p *Pool) step(call func(now clock.Instant, out *Moves)) {
 	out := p.moves.Get().(*Moves)
 	now := p.now()
@@ -172,17 +172,17 @@ func (p *Pool) Hold(events []*event.Event) {
 	p.step(func(now clock.Instant, out *Moves) { p.table.Hold(now, events, out) })
 }
 
-// HoldGuest takes events that another member could not bring to their owner, see
-// [Table.HoldGuest].
-func (p *Pool) HoldGuest(events []*event.Event) {
-	p.step(func(now clock.Instant, out *Moves) { p.table.HoldGuest(now, events, out) })
+// HoldRelayed takes events that another member could not send to their owner, see
+// [Table.HoldRelayed].
+func (p *Pool) HoldRelayed(events []*event.Event) {
+	p.step(func(now clock.Instant, out *Moves) { p.table.HoldRelayed(now, events, out) })
 }
 
 // Settle takes verdicts, see [Table.Settle].
 func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
 	p.metrics.count(verdicts)
-	if p.writes() {
-		p.noteAnswers(from, verdicts)
+	if p.logsEvents() {
+		p.logAnswers(from, verdicts)
 	}
 	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
 }
@@ -193,12 +193,11 @@ func (p *Pool) Done(from Peer, handles []event.Handle) {
 	p.step(func(_ clock.Instant, out *Moves) { p.table.Done(from, handles, out) })
 }
 
-// writes reports whether every step of every event is written down.
-func (p *Pool) writes() bool { return p.log.Enabled(context.Background(), slog.LevelDebug) }
+// logsEvents reports whether every step of every event is logged.
+func (p *Pool) logsEvents() bool { return p.log.Enabled(context.Background(), slog.LevelDebug) }
 
-// noteAnswers writes down what leaves events where they are, or has them sent again. The
-// end of an event is for the Sink to tell.
-func (p *Pool) noteAnswers(from Peer, verdicts []event.Verdict) {
+// logAnswers logs verdicts that are not final. The Sink logs the ends of events.
+func (p *Pool) logAnswers(from Peer, verdicts []event.Verdict) {
 	for i := range verdicts {
 		v := &verdicts[i]
 		if v.Kind.Final() {
@@ -250,37 +249,36 @@ func (p *Pool) Drop(handles []event.Handle) {
 	p.table.Drop(handles)
 }
 
-// HandOver tells a peer, which must be listed by SetPeers, what was done lately on
-// partitions that it owns now: after the events that wait for it, and as soon as there is
-// a stream. What exceeds Config.HandoverMax is dropped, and so is what is for a peer that
-// leaves. It keeps no slice.
+// HandOver sends a peer, which must be listed by SetPeers, ids of recently finished events
+// on partitions that it owns now: as soon as there is a stream, after the events that wait
+// for it. Ids beyond Config.HandoverMax are dropped, as are those for a peer that leaves.
+// It does not keep the slice.
 func (p *Pool) HandOver(to Peer, done []event.Finished) {
 	p.metrics.windowDropped.Add(float64(p.handover.put(to, done)))
 	p.wake([]Peer{to})
 }
 
-// ForgetHandover drops all that HandOver was given and that is not sent, and returns how
-// many ids that is.
+// ForgetHandover drops all ids of HandOver that are not sent yet, and returns their number.
 func (p *Pool) ForgetHandover() (ids int) {
 	ids = p.handover.keepOnly(nil)
 	p.metrics.windowDropped.Add(float64(ids))
 	return ids
 }
 
-// HandedOver returns a channel that is closed when the peers have taken in all that
-// HandOver was given, or it is dropped or lost with a stream.
+// HandedOver returns a channel that is closed when the peers have processed all ids of
+// HandOver, or these were dropped or lost with a stream.
 func (p *Pool) HandedOver() <-chan struct{} { return p.handover.done() }
 
-// Stats returns a picture of the table.
+// Stats returns a snapshot of the table.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.table.Stats()
 }
 
-// SetPeers names the peers to keep a stream to, whether or not there is work for
-// them: that they can be reached is evidence. A peer that is not named any more
-// keeps its stream as long as it owes verdicts, and gets no new one.
+// SetPeers names the peers to keep a stream to, also without events for them, since a
+// stream is evidence of reachability. A peer that is no longer named keeps its stream until
+// all its events are answered, and gets no new one.
 func (p *Pool) SetPeers(peers []PeerAddress) {
 	p.peersMu.Lock()
 	defer p.peersMu.Unlock()
@@ -303,7 +301,7 @@ func (p *Pool) SetPeers(peers []PeerAddress) {
 	}
 }
 
-// startPeers starts what SetPeers has named and does not run.
+// startPeers starts goroutines for listed peers that have none.
 func (p *Pool) startPeers(ctx context.Context, streams *sync.WaitGroup) {
 	p.peersMu.Lock()
 	defer p.peersMu.Unlock()
@@ -429,9 +427,9 @@ func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream,
 	return conn, st, nil
 }
 
-// window is the HTTP/2 window of streams and connections: enough for the one frame
+// http2Window is the HTTP/2 window of streams and connections: enough for the one frame
 // under way and what comes beside it, without asking.
-const window = 4 << 20
+const http2Window = 4 << 20
 
 // socketBuffer lets a full frame through in a few system calls.
 const socketBuffer = 256 << 10
@@ -449,8 +447,8 @@ func (p *Pool) dialOptions() []grpc.DialOption {
 		grpc.WithMaxHeaderListSize(2 * headerBytesMax), // a status has words of the peer
 		grpc.WithReadBufferSize(socketBuffer),
 		grpc.WithWriteBufferSize(socketBuffer),
-		grpc.WithInitialWindowSize(window),
-		grpc.WithInitialConnWindowSize(window),
+		grpc.WithInitialWindowSize(http2Window),
+		grpc.WithInitialConnWindowSize(http2Window),
 	}
 }
 
@@ -460,16 +458,16 @@ type peerStream = grpc.BidiStreamingClient[peerv1.ForwardRequest, peerv1.Forward
 func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerStream, error) {
 	st, err := peerv1.NewPeerServiceClient(conn).Forward(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("forward: connect: %s", said(status.Convert(err).Message()))
+		return nil, fmt.Errorf("forward: connect: %s", peerText(status.Convert(err).Message()))
 	}
 	self := s.pool.identity()
 	hello := &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: self.hello(s.id)}}
 	if err := st.SendMsg(hello); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer says why
-		return nil, fmt.Errorf("forward: hello: %s", said(status.Convert(err).Message()))
+		return nil, fmt.Errorf("forward: hello: %s", peerText(status.Convert(err).Message()))
 	}
 	var answer verdictsFrame
 	if err := st.RecvMsg(&answer); err != nil {
-		return nil, fmt.Errorf("forward: hello: %s", said(status.Convert(err).Message()))
+		return nil, fmt.Errorf("forward: hello: %s", peerText(status.Convert(err).Message()))
 	}
 	if answer.err != nil {
 		return nil, answer.err
@@ -490,8 +488,8 @@ func (s *peer) hello(ctx context.Context, l *link, conn *grpc.ClientConn) (peerS
 	return st, l.heard(answer.receipt)
 }
 
-// prove sends the Proof that this member is the incarnation of its Hello, before anything
-// else. A callee of an older release gives no nonce, and gets none.
+// prove sends the Proof that this member is the incarnation of its Hello, as the first
+// frame after it. Callees of older releases send no nonce and get no Proof.
 func (s *peer) prove(st peerStream, self Identity, given []byte) error {
 	if len(given) != nonceSize || len(self.Key) == 0 {
 		return nil
@@ -505,7 +503,7 @@ func (s *peer) receive(l *link, st peerStream) error {
 	var f verdictsFrame
 	for {
 		if err := st.RecvMsg(&f); err != nil {
-			return fmt.Errorf("forward: receive: %s", said(status.Convert(err).Message()))
+			return fmt.Errorf("forward: receive: %s", peerText(status.Convert(err).Message()))
 		}
 		if f.err != nil {
 			return f.err
@@ -544,7 +542,7 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		}
 		s.pool.Credit(s.id, keys, int(frame.Credit.GetEvents()))
 	case *peerv1.ForwardResponse_GoAway:
-		return fmt.Errorf("forward: the peer ends the stream: %s", said(frame.GoAway.GetReason()))
+		return fmt.Errorf("forward: the peer ends the stream: %s", peerText(frame.GoAway.GetReason()))
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}
@@ -567,7 +565,7 @@ func (e *outEnd) sendHot(number, receipt uint64) (bool, error) {
 	batch, relay := p.table.Take(p.now(), e.peer.id, p.config.FrameEventsMax, p.config.FrameBytesMax, e.batch[:0])
 	epoch, owed := p.epoch, p.table.Unanswered(e.peer.id)
 	p.mu.Unlock()
-	if len(batch) > 0 && p.writes() {
+	if len(batch) > 0 && p.logsEvents() {
 		for _, ev := range batch {
 			p.log.Debug("sent", "message_id", ev.ID.String(), "peer", e.peer.id, "relay", relay)
 		}
@@ -598,10 +596,10 @@ func (e *outEnd) sendReceipt(receipt uint64) error {
 	return sendError(e.stream.SendMsg(&e.frame))
 }
 
-// windowIDBytesMax is what one id takes in a frame at most.
+// windowIDBytesMax bounds the encoded size of one id.
 const windowIDBytesMax = 40
 
-// sendAside implements end: it hands over what was done.
+// sendAside implements end: it sends ids of finished events.
 func (e *outEnd) sendAside(receipt uint64) (ids int, more bool, err error) {
 	p := e.peer.pool
 	idsMax := min(p.config.FrameEventsMax, (p.config.FrameMax-frameOverheadMax)/windowIDBytesMax)
@@ -620,8 +618,8 @@ func (e *outEnd) sendAside(receipt uint64) (ids int, more bool, err error) {
 // asideTaken implements end.
 func (e *outEnd) asideTaken(ids int) { e.peer.pool.handover.taken(ids) }
 
-// sendBeat implements end.
-func (e *outEnd) sendBeat(k, receipt uint64) error {
+// sendPing implements end.
+func (e *outEnd) sendPing(k, receipt uint64) error {
 	return sendError(e.stream.SendMsg(&peerv1.ForwardRequest{
 		Receipt: receipt,
 		Frame:   &peerv1.ForwardRequest_Ping{Ping: &peerv1.Ping{K: k}},

@@ -7,13 +7,13 @@ import (
 // nonceSize is how many random bytes the callee's Hello gives the caller to sign.
 const nonceSize = 32
 
-// proofContext begins every signed text, so that a signature made for another purpose is
-// none here.
+// proofContext begins every signed text, so that signatures made for other purposes are
+// not valid here.
 const proofContext = "ringfence peer v1"
 
-// proofText returns what a caller signs to show that it is the incarnation of its Hello.
-// All parts have a fixed width. The callee's incarnation stands in it, so that a member
-// that was called cannot pass the signature on to another one.
+// proofText returns the text that a caller signs to prove that it is the incarnation of
+// its Hello. All parts have a fixed width. It contains the callee's incarnation, so that a
+// callee cannot reuse the signature at another member.
 func proofText(nonce [nonceSize]byte, caller, callee Peer) []byte {
 	text := make([]byte, 0, len(proofContext)+len(nonce)+len(caller)+len(callee))
 	text = append(text, proofContext...)

@@ -21,37 +21,37 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
 // StreamID names an inbound stream of this process. Never reused; zero is none.
 type StreamID uint64
 
-// Arrival is what one frame brings.
+// Arrival is the content of one frame of events.
 type Arrival struct {
 	From   StreamID
-	Peer   Peer           // who holds the events
-	Epoch  event.Position // by which they were routed
-	Relay  bool           // we are not the owner, and shall pass them on once
+	Peer   Peer           // the consumer node, which holds the events
+	Epoch  event.Position // the epoch by which they were routed
+	Relay  bool           // this node is not the owner and must pass them on once
 	Events []*event.Event // the receiver's to keep; handles are those of the peer
 }
 
-// Acceptor takes what other members bring. Its methods are called by the receiving
-// goroutines of the streams, and must be quick: while one runs, its stream hears nothing.
+// Acceptor takes the events of other members. The receiving goroutines of the streams call
+// its methods, which must be quick: while one runs, its stream receives nothing.
 type Acceptor interface {
 	// Accept takes events. Each gets its verdict by [Server.Answer], now or later.
 	Accept(arrival Arrival)
-	// TakeOver takes what a peer says was done lately on partitions that are, or will be,
-	// ours. proven says that the stream is of that incarnation for certain: it holds the key
-	// of which KeyOf gave the public half. The slice is the receiver's.
+	// TakeOver takes ids of recently finished events on partitions that this node owns or
+	// will own. proven says that the peer has authenticated as the incarnation from, with
+	// the private half of KeyOf's key. The slice is the receiver's.
 	TakeOver(from Peer, proven bool, done []event.Finished)
 	// KeyOf returns the public key of an incarnation, nil if none is known.
 	KeyOf(peer Peer) ed25519.PublicKey
-	// Gone says that a stream is broken: nothing more comes from it, and verdicts for
-	// it have no address.
+	// Gone says that a stream has ended: no events come from it, and verdicts for it are
+	// dropped.
 	Gone(from StreamID)
 }
 
@@ -68,8 +68,8 @@ type Server struct {
 	now      func() clock.Instant
 	metrics  *Metrics
 	log      *slog.Logger
-	refusals *loglimit.Limit // lines about streams without a good Hello, which anybody may open
-	endings  *loglimit.Limit // and about those with one: a Hello proves nothing
+	refusals *loglimit.Limit // log lines about streams without a valid Hello
+	endings  *loglimit.Limit // log lines about streams with one, which proves no identity
 	others   []func(grpc.ServiceRegistrar)
 
 	epoch     atomic.Pointer[event.Position]
@@ -111,8 +111,8 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.MaxSendMsgSize(s.config.FrameMax),
 		grpc.ReadBufferSize(socketBuffer),
 		grpc.WriteBufferSize(socketBuffer),
-		grpc.InitialWindowSize(window),
-		grpc.InitialConnWindowSize(window),
+		grpc.InitialWindowSize(http2Window),
+		grpc.InitialConnWindowSize(http2Window),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.ConnectionTimeout(s.config.HelloTimeout),
 		grpc.MaxHeaderListSize(headerBytesMax),
@@ -166,7 +166,7 @@ func (s *Server) stop() {
 	}
 }
 
-// SetEpoch says what the newest epoch is that this member has applied: peers are told.
+// SetEpoch sets the newest epoch that this member has applied. It is sent to peers.
 func (s *Server) SetEpoch(epoch event.Position) { s.epoch.Store(&epoch) }
 
 // inbound returns the stream of that name, nil if it is gone.
@@ -184,7 +184,7 @@ func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
 	}
 }
 
-// Done is Answer for verdicts that all say done, as almost all do.
+// Done is Answer for Done verdicts, which are almost all.
 func (s *Server) Done(to StreamID, handles []event.Handle) {
 	if in := s.inbound(to); in != nil {
 		in.done(handles)
@@ -193,8 +193,8 @@ func (s *Server) Done(to StreamID, handles []event.Handle) {
 
 // Credit tells the peer of a stream that there is room again for a number of events
 // of one key that it was refused, or with a nil key for all that it was refused. It
-// does not keep the key. If the stream is gone it is dropped, and so it may be for
-// another reason: who waits for credit tries again without it.
+// does not keep the key. Credits may be dropped, for example when the stream has ended:
+// the peer also retries without them.
 func (s *Server) Credit(to StreamID, key *event.Key, events int) {
 	in := s.inbound(to)
 	if in == nil {
@@ -236,7 +236,7 @@ func (s *Server) Forward(st grpc.BidiStreamingServer[peerv1.ForwardRequest, peer
 	return s.statusOf(context.Cause(ctx))
 }
 
-// statusOf tells the peer why its stream ends.
+// statusOf returns the status that tells the peer why its stream ends.
 func (s *Server) statusOf(cause error) error {
 	switch {
 	case errors.Is(cause, io.EOF):
@@ -259,7 +259,7 @@ func (s *Server) statusOf(cause error) error {
 	return status.Error(codes.Unavailable, cause.Error())
 }
 
-// add gives a stream its name. A Server that stops takes no more.
+// add assigns a stream its id. A Server that stops accepts no streams.
 func (s *Server) add(in *inbound) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +294,7 @@ type inbound struct {
 	proof  []byte          // its signature, nil before it comes
 	proven bool            // it was found to be that of the peer's key
 
-	stopping atomic.Bool // ends when nothing waits any more
+	stopping atomic.Bool // the stream ends when no verdict waits
 
 	mu      sync.Mutex     // guards what follows
 	queued  []verdictBatch // the last one may grow
@@ -376,8 +376,8 @@ func (in *inbound) hello() (err error) {
 	return nil
 }
 
-// greeted tells the listener that the stream's connection is one of a member from now on:
-// the bounds of strangers end. Where nobody listens for it, as in tests, it does nothing.
+// greeted tells the listener that the stream's connection belongs to a member: the limits
+// for unauthenticated callers end. It does nothing without such a listener, as in tests.
 func greeted(ctx context.Context) {
 	if p, ok := grpcpeer.FromContext(ctx); ok {
 		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {
@@ -386,8 +386,7 @@ func greeted(ctx context.Context) {
 	}
 }
 
-// recv receives one frame. What cannot be read is the peer's fault, and is told apart
-// from a stream that broke.
+// recv receives one frame. It tells malformed frames from broken streams.
 func (in *inbound) recv(f *eventsFrame) error {
 	err := in.stream.RecvMsg(f)
 	switch {
@@ -406,7 +405,7 @@ func (in *inbound) handle(f *eventsFrame) error {
 			return err
 		}
 		if in.stopping.Load() {
-			return nil // not taken in: the peer sends them to somebody else
+			return nil // ignored: the peer sends the events to another member
 		}
 		received := s.metrics.receivedPeer
 		if f.relay {
@@ -435,7 +434,7 @@ func (in *inbound) handle(f *eventsFrame) error {
 		}
 		in.proof = append([]byte{}, frame.Proof.GetSignature()...)
 	case *peerv1.ForwardRequest_Cancel:
-		// It is advice: without it an event may be worked on twice, as after any lost verdict.
+		// Optional: without it an event may run twice, as after any lost verdict.
 	default:
 		return fmt.Errorf("%w: a %T in the middle of a stream", errFrame, frame)
 	}
@@ -457,13 +456,13 @@ func (in *inbound) answer(verdicts []event.Verdict) {
 	queue(in, verdicts, (*verdictBatch).add)
 }
 
-// done queues verdicts that say so.
+// done queues Done verdicts.
 func (in *inbound) done(handles []event.Handle) {
 	queue(in, handles, (*verdictBatch).addDone)
 }
 
-// queue encodes verdicts of either form into the last frame and as many more as it takes:
-// add returns what had no room. The queue is bounded by the events that the peer has sent.
+// queue encodes verdicts of either form into the last frame and further ones as needed:
+// add returns those without room. The peer's unanswered events bound the queue.
 func queue[V any](in *inbound, verdicts []V, add func(*verdictBatch, []V, *Config) []V) {
 	in.mu.Lock()
 	for len(verdicts) > 0 {
@@ -489,7 +488,7 @@ func (in *inbound) run(ctx context.Context) error {
 	return in.link.run(ctx, in)
 }
 
-// goAway ends a stream whose verdicts have all been taken in.
+// goAway ends a stream when all its verdicts are receipted.
 func (in *inbound) goAway(receipt uint64) error {
 	frame := &peerv1.ForwardResponse_GoAway{GoAway: &peerv1.GoAway{Reason: "this member stops"}}
 	if err := in.stream.SendMsg(&peerv1.ForwardResponse{Receipt: receipt, Frame: frame}); err != nil {
@@ -520,7 +519,7 @@ func (in *inbound) sendHot(number, receipt uint64) (bool, error) {
 	return true, sendError(in.stream.SendMsg(f))
 }
 
-// take takes what one frame carries from the queue.
+// take removes the verdicts of one frame from the queue.
 func (in *inbound) take() (batch verdictBatch) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -537,14 +536,14 @@ func (in *inbound) sendReceipt(receipt uint64) error {
 	return sendError(in.stream.SendMsg(&in.frame))
 }
 
-// sendAside implements end: verdicts are all that goes this way.
+// sendAside implements end: this direction carries verdicts only.
 func (*inbound) sendAside(uint64) (int, bool, error) { return 0, false, nil }
 
 // asideTaken implements end.
 func (*inbound) asideTaken(int) {}
 
-// sendBeat implements end.
-func (in *inbound) sendBeat(k, receipt uint64) error {
+// sendPing implements end.
+func (in *inbound) sendPing(k, receipt uint64) error {
 	return sendError(in.stream.SendMsg(&peerv1.ForwardResponse{
 		Receipt: receipt,
 		Frame:   &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: k}},

@@ -3,14 +3,13 @@ package forward
 import (
 	"slices"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
-// shelf keeps the held events, each in a place of its own by the slot of its handle:
-// it is found without hashing, and costs one cache miss where a map of pointers costs
-// three. Guests have no slot, and an event of an earlier source may still have the
-// slot of a new one: these are in a map beside. Places are never given back; there
-// are as many as the source has slots.
+// shelf keeps the held events in an array by the slot of their handles: a look-up needs no
+// hash and one cache miss, a map of pointers three. Relayed events have no slot, and an
+// event of an earlier source may still occupy the slot of a new one: these are in a map.
+// Memory is never freed; there are as many places as the source has slots.
 type shelf struct {
 	blocks []*block // by slot
 	beside map[event.Handle]*held
@@ -19,10 +18,10 @@ type shelf struct {
 
 const blockLen = 256
 
-// block is some places. They do not move, so that lists can link them.
+// block is an array of places. They do not move, since lists point to them.
 type block [blockLen]held
 
-// find returns what is held under handle, nil when nothing is.
+// find returns the event held under handle, nil when there is none.
 func (s *shelf) find(handle event.Handle) *held {
 	if h := s.place(handle); h != nil && h.event != nil && h.handle == handle {
 		return h
@@ -33,10 +32,10 @@ func (s *shelf) find(handle event.Handle) *held {
 	return s.beside[handle]
 }
 
-// place returns the place of a handle, nil when it has none or there is none yet.
+// place returns the place of a handle, nil when it has no slot or no block yet.
 func (s *shelf) place(handle event.Handle) *held {
 	slot := handle.Slot()
-	if i := int(slot / blockLen); i < len(s.blocks) && s.blocks[i] != nil && !handle.IsGuest() {
+	if i := int(slot / blockLen); i < len(s.blocks) && s.blocks[i] != nil && !handle.IsRelayed() {
 		return &s.blocks[i][slot%blockLen]
 	}
 	return nil
@@ -46,7 +45,7 @@ func (s *shelf) place(handle event.Handle) *held {
 // is held already.
 func (s *shelf) add(handle event.Handle) *held {
 	h := s.place(handle)
-	if h == nil && !handle.IsGuest() {
+	if h == nil && !handle.IsRelayed() {
 		i := int(handle.Slot() / blockLen)
 		for i >= len(s.blocks) {
 			s.blocks = append(s.blocks, nil)
@@ -78,8 +77,8 @@ func (s *shelf) remove(h *held) {
 	s.n--
 }
 
-// on returns the events that are on l, in the order of holding. It looks at all
-// places: for what is rare, of lists that keep no links.
+// on returns the events of l, a list without items, in the order of holding. It visits all
+// places, so it is for infrequent events.
 func (s *shelf) on(l *list) []*held {
 	if l.n == 0 {
 		return nil
@@ -94,7 +93,7 @@ func (s *shelf) on(l *list) []*held {
 	return found
 }
 
-// all yields everything that is held, in no order.
+// all yields all held events, in no order.
 func (s *shelf) all(yield func(*held) bool) {
 	for _, b := range s.blocks {
 		if b == nil {

@@ -27,8 +27,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )

@@ -7,13 +7,12 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
-// Peer is whom an event is sent to: one incarnation of a member, as the control log
-// names it.
+// Peer is one incarnation of a member, as the control log names it.
 type Peer [16]byte
 
 // String returns the first four bytes in hex, enough for people.
@@ -22,35 +21,36 @@ func (p Peer) String() string { return hex.EncodeToString(p[:4]) }
 // MarshalText makes logs show the peer as String does.
 func (p Peer) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Local is this node's own mailbox, whatever its incarnation is.
+// Local is this node's own mailbox, independent of its incarnation.
 var Local Peer
 
-// Route says who owns which partition, as of one epoch. It is immutable.
+// Route maps partitions to owners, as of one epoch. It is immutable.
 type Route interface {
 	// Locate returns the owner of p, or false when there is none.
 	Locate(p ring.Partition) (owner Peer, ok bool)
-	// Owners yields everybody who owns a partition, in a fixed order.
+	// Owners yields all owners, in a fixed order.
 	Owners() iter.Seq[Peer]
 	// Epoch is the position of the table's epoch.
 	Epoch() event.Position
 }
 
 // Settlement is the end of one event's journey at its consumer node. Its verdict is
-// final (see [event.VerdictKind.Final]), except that of a guest, see [Table.HoldGuest].
+// final (see [event.VerdictKind.Final]), except that of a relayed event, see
+// [Table.HoldRelayed].
 type Settlement struct {
 	Event   *event.Event
 	Verdict event.Verdict
 }
 
-// Moves is what a call has made ready. The caller owns it, performs it and calls
-// Reset before it passes it again.
+// Moves collects the effects of a call. The caller owns it, performs it and calls Reset
+// before it passes it again.
 type Moves struct {
 	Local   []*event.Event // for the local mailbox
-	Wake    []Peer         // streams that have something to take
-	Settled []Settlement   // but what was done
+	Wake    []Peer         // peers whose streams have events to take
+	Settled []Settlement   // ends other than Done
 
-	// Done is the handles of what was done, as most events are, and DoneEvents the events,
-	// one for each: reading them costs a cache miss, so it is for who must know more.
+	// Done holds the handles of finished events, DoneEvents the events in the same order.
+	// Read DoneEvents only if you need them: each is a cache miss.
 	Done       []event.Handle
 	DoneEvents []*event.Event
 }
@@ -73,13 +73,13 @@ func (m *Moves) wake(peer Peer) {
 	}
 }
 
-// Table holds the events of one consumer node until their verdicts, and decides
-// where each of them goes next. It is pure: the same calls give the same moves. How
-// many events it holds is bounded by its source, which stops reading.
+// Table holds the events of one consumer node until their verdicts, and decides where
+// each of them goes next. It is pure: the same calls give the same moves. The source
+// bounds the number of held events by ceasing to read.
 //
-// Calls must not overlap, and their instants must not go back. All take time in
-// proportion to the events that they are about; only SetRoute looks at all events
-// that wait, and PeerDown at all events.
+// Calls must not overlap, and their instants must not go back. A call takes time in
+// proportion to its own events; only SetRoute visits all waiting events, and PeerDown all
+// events.
 type Table struct {
 	config Config
 	self   Peer
@@ -92,19 +92,19 @@ type Table struct {
 	bytes int
 	count [places]int
 
-	local   *lane
-	lanes   []*lane             // in the order of their coming
-	lots    map[event.Key]*wait // parked keys, and such as were a moment ago
-	parked  int                 // lots that are not open
-	waits   waits
-	nap     *wait // the newest wait of delayed events
-	refused list  // by due time
-	turn    int   // whose turn it is to relay
-	ignored uint64
-	resent  uint64
+	local      *lane
+	lanes      []*lane             // in the order of their coming
+	parked     map[event.Key]*wait // parked keys, and such as were a moment ago
+	parkedKeys int                 // those that are not drained
+	waits      waits
+	lastDelay  *wait // the newest wait of delayed events
+	refused    list  // by due time
+	turn       int   // whose turn it is to relay
+	ignored    uint64
+	resent     uint64
 }
 
-// NewTable returns an empty table without a route: what it is given waits. The
+// NewTable returns an empty table without a route: held events wait for one. The
 // configuration must be valid.
 func NewTable(config Config) *Table {
 	local := newLane(Local, 0)
@@ -113,31 +113,31 @@ func NewTable(config Config) *Table {
 		config:  config,
 		shelf:   shelf{beside: make(map[event.Handle]*held)},
 		local:   local,
-		lots:    make(map[event.Key]*wait),
+		parked:  make(map[event.Key]*wait),
 		refused: list{place: Refused},
 	}
 }
 
-// Hold takes events from the source and keeps each until its verdict. Handles must
-// be new; an event with a handle that is held already is ignored. One that no frame
-// can carry is settled at once as rejected.
+// Hold takes events from the source and keeps each until its verdict. Handles must be
+// new; an event whose handle is already held is ignored. An event too large for a frame is
+// settled at once as rejected.
 func (t *Table) Hold(now clock.Instant, events []*event.Event, out *Moves) {
 	t.holdAll(now, events, false, out)
 }
 
-// HoldGuest takes events that a consumer node has sent here because it cannot reach
-// their owner. They carry handles of this node. A guest is passed on once and never
-// waits: where another event would, it is settled with a verdict that is not final
-// (NotOwner, NotYet or Overloaded), which goes back to its consumer node.
-func (t *Table) HoldGuest(now clock.Instant, events []*event.Event, out *Moves) {
+// HoldRelayed takes events that a consumer node has relayed to this node because it
+// cannot reach their owner. They carry handles of this node. A relayed event is passed on
+// once and never waits: instead it is settled with a verdict that is not final (NotOwner,
+// NotYet or Overloaded), which goes back to its consumer node.
+func (t *Table) HoldRelayed(now clock.Instant, events []*event.Event, out *Moves) {
 	t.holdAll(now, events, true, out)
 }
 
-func (t *Table) holdAll(now clock.Instant, events []*event.Event, guests bool, out *Moves) {
+func (t *Table) holdAll(now clock.Instant, events []*event.Event, relayed bool, out *Moves) {
 	c := t.ages.begin(now)
-	c.n++ // it stays at least as long as this takes
+	c.n++ // keeps it until the end of the call
 	t.found = t.found[:0]
-	for _, ev := range events { // first this alone: then their cache misses overlap
+	for _, ev := range events { // a loop of its own, so that the cache misses overlap
 		t.found = append(t.found, t.shelf.find(ev.Handle))
 	}
 	for i, ev := range events {
@@ -145,13 +145,13 @@ func (t *Table) holdAll(now clock.Instant, events []*event.Event, guests bool, o
 			t.ignored++
 			continue
 		}
-		t.hold(now, ev, c, guests, out)
+		t.hold(now, ev, c, relayed, out)
 	}
 	c.n--
 	t.ages.endIfEmpty(c)
 }
 
-func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, guest bool, out *Moves) {
+func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, relayed bool, out *Moves) {
 	weight := weightOf(ev)
 	if eventMax := t.config.FrameMax - frameOverheadMax; weight > eventMax {
 		out.Settled = append(out.Settled, Settlement{Event: ev, Verdict: event.Verdict{
@@ -168,18 +168,17 @@ func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, guest bool, 
 		return
 	}
 	h.event, h.bytes = ev, uint32(weight)
-	if guest {
-		h.unusual().guest = true
+	if relayed {
+		h.ensureExtra().relayed = true
 	}
 	c.add(h)
 	t.bytes += weight
 	t.send(now, h, out)
 }
 
-// Take moves what waits for peer to what peer has, and appends it to dst: up to
-// eventsMax events, and up to bytesMax bytes if there is more than one. It returns
-// nothing when the peer is down. A batch with relay set is for other owners, and
-// the peer shall pass it on.
+// Take moves events that wait for peer to Sent and appends them to dst: up to eventsMax
+// events, and up to bytesMax bytes if there is more than one. It returns no events when
+// the peer is down. The peer must relay a batch with relay set to other owners.
 func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst []*event.Event) (batch []*event.Event, relay bool) {
 	l := t.find(peer)
 	if l == nil || !l.up {
@@ -191,8 +190,8 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 	}
 	for bytes := 0; from.n > 0 && len(dst) < eventsMax; {
 		h := from.front()
-		if lot := t.lot(h); lot != nil && !h.isReleased() && !h.isGuest() {
-			t.move(h, &lot.events)
+		if parking := t.parkingOf(h); parking != nil && !h.isReleased() && !h.isRelayed() {
+			t.move(h, &parking.events)
 			continue
 		}
 		t.refresh(h)
@@ -208,12 +207,12 @@ func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst 
 	return dst, relay
 }
 
-// Settle takes verdicts of from, the local mailbox or a peer. A final one settles
-// its event if from ever had it; a refusal counts only from whom has it now. What
-// counts for nothing is ignored: that is normal after a stream broke.
+// Settle takes verdicts of from, the local mailbox or a peer. A final verdict settles its
+// event if from has or once had it; a refusal counts only from the present holder. Other
+// verdicts are ignored: they are normal after a broken stream.
 func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, out *Moves) {
 	t.found = t.found[:0]
-	for i := range verdicts { // first this alone: then their cache misses overlap
+	for i := range verdicts { // a loop of its own, so that the cache misses overlap
 		t.found = append(t.found, t.shelf.find(verdicts[i].Handle))
 	}
 	for i, h := range t.found {
@@ -235,12 +234,11 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 	}
 }
 
-// Done is Settle for verdicts that all say done, as almost all do. Of verdicts that come
-// together, those that say something else come first: what was told of an event before it
-// was done is no news any more.
+// Done is Settle for Done verdicts, which are almost all. Of the verdicts of one frame,
+// pass the other kinds to Settle first: reports about an event precede its end.
 func (t *Table) Done(from Peer, handles []event.Handle, out *Moves) {
 	t.found = t.found[:0]
-	for _, handle := range handles { // first this alone, as in Settle
+	for _, handle := range handles { // a loop of its own, as in Settle
 		t.found = append(t.found, t.shelf.find(handle))
 	}
 	for _, h := range t.found {
@@ -252,17 +250,17 @@ func (t *Table) Done(from Peer, handles []event.Handle, out *Moves) {
 	}
 }
 
-// refuse puts an event aside whose peer does not take it.
+// refuse moves an event that its peer has refused to where it waits.
 func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves) {
-	if h.isGuest() {
+	if h.isRelayed() {
 		t.settle(h, v, out)
 		return
 	}
-	l, relayed := h.on.lane, h.isRelayed()
-	h.leave()
+	l, relayed := h.on.lane, h.isViaThird()
+	h.markPast()
 	t.resent++
 	switch {
-	case relayed: // the third member could not help; maybe the next one can, but not at once
+	case relayed: // the third member could not relay it; another one is tried later
 		t.strand(now, h, l.peer, event.Position{})
 	case v.Kind == event.Overloaded:
 		t.park(now, h, l.peer, v.Delay)
@@ -272,40 +270,40 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 			return
 		}
 		t.strand(now, h, l.peer, v.Epoch)
-	default: // NotYet, and whatever a later version may say
+	default: // NotYet, and kinds of later versions
 		t.delay(now, h, v.Delay)
 	}
 }
 
-// Credit says that from has room again for some events of each of the keys, as many
-// as a burst if that is 0; or for a burst of all that it refused when there are no
-// keys. They are sent at once.
+// Credit says that from has room again: for events many of each of the keys, or a burst
+// if events is 0; without keys, for a burst of every key that it refused. These events
+// are sent at once.
 func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, events int, out *Moves) {
 	if len(keys) == 0 {
-		for _, lot := range t.lotsWhere(func(lot *wait) bool { return lot.refuser == from }) {
-			t.redeem(now, lot, lot.burst, out)
+		for _, parking := range t.parkedWhere(func(parking *wait) bool { return parking.refuser == from }) {
+			t.redeem(now, parking, parking.burst, out)
 		}
 		return
 	}
 	for _, key := range keys {
-		if lot := t.lots[key]; lot != nil && lot.refuser == from {
-			t.redeem(now, lot, cmp.Or(events, lot.burst), out)
+		if parking := t.parked[key]; parking != nil && parking.refuser == from {
+			t.redeem(now, parking, cmp.Or(events, parking.burst), out)
 		}
 	}
 }
 
 // redeem releases events of a parked key for a credit.
-func (t *Table) redeem(now clock.Instant, lot *wait, events int, out *Moves) {
-	if lot.open {
-		return // nothing waits for it
+func (t *Table) redeem(now clock.Instant, parking *wait, events int, out *Moves) {
+	if parking.drained {
+		return // nothing is parked
 	}
-	lot.delay = lot.asked
-	t.release(now, lot, events, out)
+	parking.delay = parking.asked
+	t.release(now, parking, events, out)
 }
 
-// SetRoute replaces the route and says who this node is. Events that wait go where
-// the new route sends them; those that a peer has stay with it until it answers or
-// its stream breaks, even if it was deposed: it may be running them.
+// SetRoute replaces the route and this node's incarnation. Waiting events follow the new
+// route; events that a peer has stay with it until it answers or its stream breaks, even
+// if it was deposed: it may be running them.
 func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) {
 	t.self, t.route = self, route
 	t.markOwners(now)
@@ -317,17 +315,17 @@ func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) 
 	}
 	t.resendIf(now, &t.refused, out, func(h *held) bool {
 		owner := t.owners.of(h.event.Partition)
-		return owner != nil && (owner.peer != h.rare.refuser || !route.Epoch().Before(h.rare.refusedAt))
+		return owner != nil && (owner.peer != h.extra.refuser || !route.Epoch().Before(h.extra.refusedAt))
 	})
-	moved := t.lotsWhere(func(lot *wait) bool {
-		if lot.events.n == 0 {
+	moved := t.parkedWhere(func(parking *wait) bool {
+		if parking.events.n == 0 {
 			return false
 		}
-		owner := t.owners.of(lot.events.front().event.Partition)
-		return owner != nil && owner.peer != lot.refuser
+		owner := t.owners.of(parking.events.front().event.Partition)
+		return owner != nil && owner.peer != parking.refuser
 	})
-	for _, lot := range moved {
-		t.release(now, lot, lot.events.n, out)
+	for _, parking := range moved {
+		t.release(now, parking, parking.events.n, out)
 	}
 	t.prune()
 }
@@ -344,9 +342,9 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, out *Moves) {
 	}
 }
 
-// PeerDown says that the stream to peer is broken. What peer had without an answer
-// is queued again for whom the route names; that the peer may still be working on
-// it is its owner's business: a message id that it knows joins what runs.
+// PeerDown says that the stream to peer is broken. Events that peer has not answered are
+// queued again for the owner that the route names. If they still run there, their owner
+// joins them by message id.
 func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	l := t.find(peer)
 	if l == nil || l == t.local || !l.up {
@@ -355,8 +353,8 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	l.up, l.since = false, now
 	var same, other []*held
 	for _, h := range t.shelf.on(&l.sent) {
-		h.leave()
-		if t.owners.of(h.event.Partition) == l && !h.isGuest() {
+		h.markPast()
+		if t.owners.of(h.event.Partition) == l && !h.isRelayed() {
 			t.unlink(h)
 			same = append(same, h)
 		} else {
@@ -365,7 +363,7 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	}
 	t.resent += uint64(len(same) + len(other))
 	t.count[Queued] += len(same)
-	l.queued.prepend(same) // before what came later
+	l.queued.prepend(same) // before events that came later
 	for _, h := range other {
 		t.send(now, h, out)
 	}
@@ -378,7 +376,7 @@ func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
 		t.wakeUp(now, t.waits[0], out)
 	}
-	for h := t.refused.front(); h != nil && !h.rare.due.After(now); h = t.refused.front() {
+	for h := t.refused.front(); h != nil && !h.extra.due.After(now); h = t.refused.front() {
 		t.send(now, h, out)
 	}
 	for _, l := range t.lanes {
@@ -395,7 +393,7 @@ func (t *Table) Next() clock.Instant {
 		next = t.waits[0].due
 	}
 	if h := t.refused.front(); h != nil {
-		next = min(next, h.rare.due)
+		next = min(next, h.extra.due)
 	}
 	for _, l := range t.lanes {
 		if !l.up && l.queued.n > 0 && t.third(l) != nil {
@@ -405,8 +403,8 @@ func (t *Table) Next() clock.Instant {
 	return next
 }
 
-// Drop forgets events that their source has settled another way. Unknown handles
-// are ignored, and so is what peers will say about them.
+// Drop forgets events that their source has settled another way. Unknown handles are
+// ignored, and so are later verdicts on dropped events.
 func (t *Table) Drop(handles []event.Handle) {
 	for _, handle := range handles {
 		if h := t.shelf.find(handle); h != nil {
@@ -415,20 +413,19 @@ func (t *Table) Drop(handles []event.Handle) {
 	}
 }
 
-// Newest returns a held event with all that its owners have told about its failures,
-// or nil.
+// Newest returns a held event with all failures that its owners have reported, or nil.
 func (t *Table) Newest(handle event.Handle) *event.Event {
 	h := t.shelf.find(handle)
 	if h == nil {
 		return nil
 	}
-	if h.rare != nil {
+	if h.extra != nil {
 		t.renew(h)
 	}
 	return h.event
 }
 
-// Has reports whether an event is held, and where.
+// Has returns the place of an event and whether it is held.
 func (t *Table) Has(handle event.Handle) (Place, bool) {
 	h := t.shelf.find(handle)
 	if h == nil {
@@ -437,7 +434,7 @@ func (t *Table) Has(handle event.Handle) (Place, bool) {
 	return h.on.place, true
 }
 
-// Unanswered is how many events peer has without an answer.
+// Unanswered returns the number of events that peer has not answered.
 func (t *Table) Unanswered(peer Peer) int {
 	if l := t.find(peer); l != nil {
 		return l.sent.n
@@ -445,10 +442,10 @@ func (t *Table) Unanswered(peer Peer) int {
 	return 0
 }
 
-// Len is how many events are held.
+// Len returns the number of held events.
 func (t *Table) Len() int { return t.shelf.n }
 
-// Stats is a picture of a table.
+// Stats is a snapshot of a table.
 type Stats struct {
 	Events     int
 	Bytes      int           // by event.Event.Bytes and the topic
@@ -456,12 +453,12 @@ type Stats struct {
 	ParkedKeys int           // keys whose mailbox was full
 	Oldest     clock.Instant // when the oldest event was held; zero when there is none
 	Resent     uint64        // events that were refused, or lost with their stream
-	Ignored    uint64        // verdicts about nothing that is held
+	Ignored    uint64        // verdicts on events that are not held
 }
 
-// Stats returns a picture of the table, in constant time.
+// Stats returns a snapshot of the table, in constant time.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, ParkedKeys: t.parked, Resent: t.resent, Ignored: t.ignored}
+	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, ParkedKeys: t.parkedKeys, Resent: t.resent, Ignored: t.ignored}
 	if t.ages.oldest != nil {
 		s.Oldest = t.ages.oldest.since
 	}

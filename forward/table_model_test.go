@@ -10,8 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
@@ -49,7 +49,7 @@ type model struct {
 	self     Peer
 	peers    []Peer
 	up       map[Peer]bool
-	guests   map[event.Handle]bool
+	relayed  map[event.Handle]bool
 	open     map[event.Handle]bool          // held, by what went in and came out
 	with     map[Peer]map[event.Handle]bool // under way on the live stream, by what was given out
 	ever     map[event.Handle]map[Peer]bool
@@ -58,14 +58,14 @@ type model struct {
 	epoch    int64
 	out      Moves
 	sent     int
-	relayed  int
+	viaThird int
 	parkings int
 }
 
 func newModel() *model {
 	m := &model{
 		table: NewTable(modelConfig()), now: 1, self: peerNumber(0), up: map[Peer]bool{Local: true},
-		guests: map[event.Handle]bool{}, open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
+		relayed: map[event.Handle]bool{}, open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
 		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
 	}
 	for n := range 4 {
@@ -96,7 +96,7 @@ func (m *model) perform(t fataler) {
 	}
 	for _, s := range m.out.settlements() {
 		h := s.Event.Handle
-		if !s.Verdict.Kind.Final() && !m.guests[h] {
+		if !s.Verdict.Kind.Final() && !m.relayed[h] {
 			t.Fatalf("event %d settled by %s", h, s.Verdict.Kind)
 		}
 		if m.settled[h]++; m.settled[h] > 1 {
@@ -195,10 +195,10 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 			m.table.Hold(m.now, events, &m.out)
 		},
-		"guest": func(t *rapid.T) {
-			ev := m.event(t, event.NewGuestHandle(uint64(len(m.handles)+1)))
-			m.guests[ev.Handle] = true
-			m.table.HoldGuest(m.now, []*event.Event{ev}, &m.out)
+		"relayed": func(t *rapid.T) {
+			ev := m.event(t, event.NewRelayedHandle(uint64(len(m.handles)+1)))
+			m.relayed[ev.Handle] = true
+			m.table.HoldRelayed(m.now, []*event.Event{ev}, &m.out)
 		},
 		"take": func(t *rapid.T) {
 			peer := rapid.SampledFrom(m.peers).Draw(t, "peer")
@@ -207,7 +207,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				t.Fatalf("took %d events for %s, which is down", len(batch), peer)
 			}
 			if relay {
-				m.relayed += len(batch)
+				m.viaThird += len(batch)
 			}
 			bytes := 0
 			for _, ev := range batch {
@@ -367,7 +367,7 @@ func TestTableModel(t *testing.T) {
 			m.perform(t)
 		}
 		m.settleAll(t)
-		sent, relayed, parkings = sent+m.sent, relayed+m.relayed, parkings+m.parkings
+		sent, relayed, parkings = sent+m.sent, relayed+m.viaThird, parkings+m.parkings
 	})
 	if sent == 0 || relayed == 0 || parkings == 0 {
 		t.Errorf("sent %d, relayed %d, parked %d: this run proved nothing", sent, relayed, parkings)

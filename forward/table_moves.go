@@ -4,20 +4,20 @@ import (
 	"container/heap"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
-// send gives an event to whom the route names, or lets it wait in its place.
+// send moves an event towards its owner, or to the place where it has to wait.
 func (t *Table) send(now clock.Instant, h *held, out *Moves) {
-	if lot := t.lot(h); lot != nil && !h.isReleased() {
-		t.orRefuse(h, out, event.Overloaded, func() { t.move(h, &lot.events) })
+	if parking := t.parkingOf(h); parking != nil && !h.isReleased() {
+		t.waitOrBounce(h, out, event.Overloaded, func() { t.move(h, &parking.events) })
 		return
 	}
 	l := t.owners.of(h.event.Partition)
 	if l == nil {
-		t.orRefuse(h, out, event.NotYet, func() { t.strand(now, h, Local, event.Position{}) })
+		t.waitOrBounce(h, out, event.NotYet, func() { t.strand(now, h, Local, event.Position{}) })
 		return
 	}
 	switch {
@@ -30,13 +30,13 @@ func (t *Table) send(now clock.Instant, h *held, out *Moves) {
 		t.move(h, &l.queued)
 		out.wake(l.peer)
 	default:
-		t.orRefuse(h, out, event.NotYet, func() { t.queueForDown(now, l, h, out) })
+		t.waitOrBounce(h, out, event.NotYet, func() { t.queueForDown(now, l, h, out) })
 	}
 }
 
-// orRefuse lets an event wait, unless it is a guest: a guest goes back.
-func (t *Table) orRefuse(h *held, out *Moves, kind event.VerdictKind, wait func()) {
-	if !h.isGuest() {
+// waitOrBounce calls wait; a relayed event is refused back to its sender instead.
+func (t *Table) waitOrBounce(h *held, out *Moves, kind event.VerdictKind, wait func()) {
+	if !h.isRelayed() {
 		wait()
 		return
 	}
@@ -44,8 +44,8 @@ func (t *Table) orRefuse(h *held, out *Moves, kind event.VerdictKind, wait func(
 	t.settle(h, &v, out)
 }
 
-// queueForDown queues an event for a peer without a stream, or for a third member
-// if the peer has been out of reach for too long.
+// queueForDown queues an event for a peer without a stream, or for a third member if the
+// peer has been unreachable for UnreachableHoldMax.
 func (t *Table) queueForDown(now clock.Instant, l *lane, h *held, out *Moves) {
 	if t.unreachable(now, l) {
 		if third := t.third(l); third != nil {
@@ -58,12 +58,12 @@ func (t *Table) queueForDown(now clock.Instant, l *lane, h *held, out *Moves) {
 	t.move(h, &l.queued)
 }
 
-// unreachable reports whether events for l shall not wait for it any longer.
+// unreachable reports whether l has been down for UnreachableHoldMax.
 func (t *Table) unreachable(now clock.Instant, l *lane) bool {
 	return !l.up && now.Sub(l.since) >= t.config.UnreachableHoldMax
 }
 
-// third returns a peer that might reach l when we cannot: each in its turn.
+// third returns a peer that might reach l when this node cannot, in round robin.
 func (t *Table) third(l *lane) *lane {
 	for i := range t.lanes {
 		if other := t.lanes[(t.turn+i)%len(t.lanes)]; other != l && other.up {
@@ -73,51 +73,50 @@ func (t *Table) third(l *lane) *lane {
 	return nil
 }
 
-// strand lets an event wait until a route comes that is newer than its refusal.
+// strand keeps an event in Refused until a route newer than its refusal comes.
 func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Position) {
-	r := h.unusual()
+	r := h.ensureExtra()
 	r.refuser, r.refusedAt, r.due = refuser, at, now.Add(t.config.RefusedRetry)
 	t.move(h, &t.refused)
 }
 
-// delay lets an event wait for its own sake. One frame's delayed events share a wait.
+// delay holds a single event for d. Events delayed to the same instant share an entry.
 func (t *Table) delay(now clock.Instant, h *held, d time.Duration) {
 	due := now.Add(t.clamp(d))
-	if t.nap == nil || t.nap.index < 0 || t.nap.due != due {
-		t.nap = &wait{due: due, events: list{place: Delayed}}
-		heap.Push(&t.waits, t.nap)
+	if t.lastDelay == nil || t.lastDelay.index < 0 || t.lastDelay.due != due {
+		t.lastDelay = &wait{due: due, events: list{place: Delayed}}
+		heap.Push(&t.waits, t.lastDelay)
 	}
-	t.move(h, &t.nap.events)
+	t.move(h, &t.lastDelay.events)
 }
 
-// park lets the whole key of an event wait; events of the key that are queued or
-// still to come join it. Its refuser gives credit when there is room. In case that is
-// lost it is tried again after a pause, with a small burst; when that is refused too,
-// the pause doubles.
+// park makes the whole key of an event wait, with events of the key that are queued or
+// come later. The refuser gives a credit when it has room. In case the credit is lost, a
+// small burst is sent after a pause; the pause doubles each time the burst is refused.
 func (t *Table) park(now clock.Instant, h *held, refuser Peer, d time.Duration) {
 	key := h.event.Key
-	lot := t.lots[key]
-	if lot == nil {
-		lot = &wait{key: key, index: -1, events: list{place: Parked}}
-		t.lots[key] = lot
+	parking := t.parked[key]
+	if parking == nil {
+		parking = &wait{key: key, index: -1, events: list{place: Parked}}
+		t.parked[key] = parking
 	}
-	if lot.index < 0 || lot.open {
-		t.parked++
+	if parking.index < 0 || parking.drained {
+		t.parkedKeys++
 	}
 	switch {
-	case lot.refuser != refuser || lot.delay == 0:
-		lot.delay = t.clamp(d)
-	case lot.tried:
-		lot.delay = max(lot.delay, min(2*lot.delay, t.config.ParkDelayMax))
+	case parking.refuser != refuser || parking.delay == 0:
+		parking.delay = t.clamp(d)
+	case parking.probing:
+		parking.delay = max(parking.delay, min(2*parking.delay, t.config.ParkDelayMax))
 	}
-	lot.refuser, lot.asked, lot.burst = refuser, t.clamp(d), t.config.ParkBurstMin
-	lot.tried, lot.open = false, false
-	lot.due = now.Add(lot.delay)
-	t.move(h, &lot.events)
-	if lot.index < 0 {
-		heap.Push(&t.waits, lot)
+	parking.refuser, parking.asked, parking.burst = refuser, t.clamp(d), t.config.ParkBurstMin
+	parking.probing, parking.drained = false, false
+	parking.due = now.Add(parking.delay)
+	t.move(h, &parking.events)
+	if parking.index < 0 {
+		heap.Push(&t.waits, parking)
 	} else {
-		heap.Fix(&t.waits, lot.index)
+		heap.Fix(&t.waits, parking.index)
 	}
 }
 
@@ -133,47 +132,47 @@ func (t *Table) wakeUp(now clock.Instant, w *wait, out *Moves) {
 	}
 }
 
-// release sends the next n events of a parked key. What remains waits again, and if
-// nothing of the burst is refused the next one is twice as large. A key of which all
-// was sent is remembered for one more pause, so that a refusal finds how long it was.
-func (t *Table) release(now clock.Instant, lot *wait, n int, out *Moves) {
-	if lot.open { // nothing was refused
-		heap.Remove(&t.waits, lot.index)
-		delete(t.lots, lot.key)
+// release sends the next n events of a parked key. The remaining ones wait again, and the
+// next burst is twice as large if none of this one is refused. A drained key is kept for
+// one more pause, so that a refusal finds the previous delay.
+func (t *Table) release(now clock.Instant, parking *wait, n int, out *Moves) {
+	if parking.drained { // nothing was refused
+		heap.Remove(&t.waits, parking.index)
+		delete(t.parked, parking.key)
 		return
 	}
-	if lot.tried {
-		lot.delay = lot.asked
+	if parking.probing {
+		parking.delay = parking.asked
 	}
-	for range min(n, lot.events.n) {
-		h := lot.events.front()
-		h.unusual().released = true
+	for range min(n, parking.events.n) {
+		h := parking.events.front()
+		h.ensureExtra().released = true
 		t.send(now, h, out)
 	}
-	lot.tried = true
-	if lot.open = lot.events.n == 0; lot.open {
-		t.parked--
+	parking.probing = true
+	if parking.drained = parking.events.n == 0; parking.drained {
+		t.parkedKeys--
 	}
-	lot.burst = min(2*lot.burst, max(t.config.ParkBurstMin, t.config.FrameEventsMax))
-	lot.due = now.Add(lot.delay)
-	heap.Fix(&t.waits, lot.index)
+	parking.burst = min(2*parking.burst, max(t.config.ParkBurstMin, t.config.FrameEventsMax))
+	parking.due = now.Add(parking.delay)
+	heap.Fix(&t.waits, parking.index)
 }
 
-// lotsWhere returns the parked keys that match, in an order that only depends on
+// parkedWhere returns the parked keys that match, in an order that only depends on
 // earlier calls (a map's would not).
-func (t *Table) lotsWhere(match func(*wait) bool) []*wait {
-	var lots []*wait
+func (t *Table) parkedWhere(match func(*wait) bool) []*wait {
+	var found []*wait
 	for _, w := range t.waits {
 		if w.events.place == Parked && match(w) {
-			lots = append(lots, w)
+			found = append(found, w)
 		}
 	}
-	return lots
+	return found
 }
 
 // resendIf sends those events of a list again that match.
 func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*held) bool) {
-	for _, h := range l.all() { // what send appends to the same list is not looked at again
+	for _, h := range l.all() { // a copy: send may append to the same list
 		if match(h) {
 			t.send(now, h, out)
 		}
@@ -182,7 +181,7 @@ func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*hel
 
 func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
 	out.Settled = append(out.Settled, Settlement{})
-	s := &out.Settled[len(out.Settled)-1] // written in its place: a copy of what was just written waits for that
+	s := &out.Settled[len(out.Settled)-1] // written in place: copying memory just written stalls
 	s.Event, s.Verdict = h.event, *v
 	t.forget(h)
 }
@@ -192,10 +191,10 @@ func (t *Table) done(h *held, out *Moves) {
 	t.forget(h)
 }
 
-// refresh brings an event up to date before it is given out again.
+// refresh updates an event before it is sent again.
 func (t *Table) refresh(h *held) {
-	if h.rare == nil || h.rare.past == nil {
-		return // nobody had it
+	if h.extra == nil || h.extra.past == nil {
+		return // no earlier holder
 	}
 	t.renew(h)
 }
@@ -214,14 +213,14 @@ func (t *Table) forget(h *held) {
 	t.shelf.remove(h)
 }
 
-// lot returns where the key of an event is parked, nil when it is not. Usually no
-// key is, and then the event is not read.
-func (t *Table) lot(h *held) *wait {
-	if len(t.lots) == 0 {
+// parkingOf returns the wait of an event's key, nil when the key is not parked. Usually no
+// key is parked, and then it does not read the event.
+func (t *Table) parkingOf(h *held) *wait {
+	if len(t.parked) == 0 {
 		return nil
 	}
-	if lot := t.lots[h.event.Key]; lot != nil && !lot.open {
-		return lot
+	if parking := t.parked[h.event.Key]; parking != nil && !parking.drained {
+		return parking
 	}
 	return nil
 }
@@ -264,8 +263,8 @@ func (t *Table) find(peer Peer) *lane {
 	return nil
 }
 
-// markOwners notes who owns which partition, and begins to count the time for which a
-// new owner is out of reach.
+// markOwners rebuilds owners from the route. It creates the lanes of new owners, whose
+// time without a stream begins now.
 func (t *Table) markOwners(now clock.Instant) {
 	for _, l := range t.lanes {
 		l.owner = 0
@@ -295,7 +294,7 @@ func (t *Table) markOwner(now clock.Instant, owner Peer) (number uint16) {
 	return l.owner
 }
 
-// prune forgets peers that are gone for good.
+// prune removes lanes that are down, own nothing and hold no events.
 func (t *Table) prune() {
 	kept := t.lanes[:0]
 	for _, l := range t.lanes {
@@ -311,5 +310,5 @@ func (t *Table) clamp(d time.Duration) time.Duration {
 	return min(max(d, t.config.DelayMin), t.config.DelayMax)
 }
 
-// weightOf is what an event counts in frames: never less than its encoding.
+// weightOf returns an event's weight in frames: never less than its encoding.
 func weightOf(ev *event.Event) int { return ev.Bytes() + len(ev.Topic) }

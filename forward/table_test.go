@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
@@ -225,22 +225,22 @@ func TestAttemptsTravelWithTheEvent(t *testing.T) {
 	}
 }
 
-func TestGuestNeverWaits(t *testing.T) {
+func TestRelayedEventNeverWaits(t *testing.T) {
 	tt := newTableTest(t)
-	guest := func(h event.Handle) { tt.HoldGuest(tt.now, []*event.Event{{Handle: h}}, &tt.out) }
-	guest(1)
+	relayed := func(h event.Handle) { tt.HoldRelayed(tt.now, []*event.Event{{Handle: h}}, &tt.out) }
+	relayed(1)
 	tt.wantTake(1, 1)
 	tt.say(1, event.NotOwner, 2, 1)
-	guest(2)
+	relayed(2)
 	tt.wantTake(1, 2)
 	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
-	guest(3)
+	relayed(3)
 	var kinds []event.VerdictKind
 	for _, s := range tt.out.settlements() {
 		kinds = append(kinds, s.Verdict.Kind)
 	}
 	if want := []event.VerdictKind{event.NotOwner, event.NotYet, event.NotYet}; !slices.Equal(kinds, want) || tt.Len() != 0 {
-		t.Errorf("guests end with %v, want %v; %d are held", kinds, want, tt.Len())
+		t.Errorf("relayed events end with %v, want %v; %d are held", kinds, want, tt.Len())
 	}
 }
 
@@ -297,9 +297,9 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	tt.hold("k", later, later)
 	twice := &event.Event{Handle: later}
 	tt.Hold(tt.now, []*event.Event{twice, twice}, &tt.out) // held already
-	guest := &event.Event{Handle: event.NewGuestHandle(1)}
-	tt.HoldGuest(tt.now, []*event.Event{guest, guest}, &tt.out)
-	tt.Drop([]event.Handle{guest.Handle})
+	relayed := &event.Event{Handle: event.NewRelayedHandle(1)}
+	tt.HoldRelayed(tt.now, []*event.Event{relayed, relayed}, &tt.out)
+	tt.Drop([]event.Handle{relayed.Handle})
 	tt.wantTake(1, earlier, later)
 	tt.say(1, event.Done, 0, third, earlier)
 	tt.hold("k", third, third)

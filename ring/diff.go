@@ -2,7 +2,7 @@ package ring
 
 import "slices"
 
-// MoveKind says whether any placement would have had to move the partition.
+// MoveKind tells necessary moves from those that only balance the load.
 //
 //exhaustive:enforce
 type MoveKind uint8
@@ -10,7 +10,7 @@ type MoveKind uint8
 // The kinds of move.
 const (
 	Unavoidable MoveKind = 1 // its owner left, or its new owner joined
-	Collateral  MoveKind = 2 // from a member that stays to one that was there before: the price of bounded load
+	Collateral  MoveKind = 2 // between two members that stay, to bound the load
 )
 
 // String returns the name of the kind, as metrics and logs have it.
@@ -49,7 +49,7 @@ func Diff(a, b *Ring) []Move {
 	return moves
 }
 
-// missing tells for each of members whether it is absent from the sorted others.
+// missing returns for each of members whether it is absent from others, which are sorted.
 func missing(members, others []Member) []bool {
 	absent := make([]bool, len(members))
 	for i, m := range members {

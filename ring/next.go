@@ -2,10 +2,9 @@ package ring
 
 import "slices"
 
-// Next returns the partitions that would change their owner if the members were names
-// from now on, in ascending order: what a proposer of epochs would do. present names
-// the owner of each partition now; members that stay keep their names. It fails as [New]
-// does, and counts names from 1 to [MembersMax].
+// Next returns the moves that a proposer of epochs would make if the members were names
+// from now on, in ascending order of partition. present names the owner of each partition
+// now; members that stay keep their names. It fails as [New] does.
 //
 // A move is unavoidable if its owner leaves or its new owner joins, and collateral if
 // both stay: to keep the load of all within [Config.Load].
@@ -15,21 +14,21 @@ func (c Config) Next(present []Member, names []Member) ([]Move, error) {
 		return nil, err
 	}
 	now := slices.Compact(slices.Sorted(slices.Values(present)))
-	newcomer := missing(r.members, now)
+	joining := missing(r.members, now)
 	owners := make([]int, len(present)) // index in r.members
 	for p, owner := range present {
 		owners[p] = Unowned
-		if i, stays := slices.BinarySearch(r.members, owner); stays {
+		if i, remains := slices.BinarySearch(r.members, owner); remains {
 			owners[p] = i
 		}
 	}
 	var moves []Move
-	for p, to := range KeepStill(r.Table()[:len(present)], owners, newcomer) {
+	for p, to := range KeepStill(r.Table()[:len(present)], owners, joining) {
 		if r.members[to] == present[p] {
 			continue
 		}
 		kind := Collateral
-		if owners[p] == Unowned || newcomer[to] {
+		if owners[p] == Unowned || joining[to] {
 			kind = Unavoidable
 		}
 		moves = append(moves, Move{Partition(p), present[p], r.members[to], kind})

@@ -29,12 +29,12 @@ func TestNext(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range moves {
-			stays, joins := slices.Contains(after, m.From), !slices.Contains(before, m.To)
+			remains, joins := slices.Contains(after, m.From), !slices.Contains(before, m.To)
 			if m.From != owners[m.Partition] || m.From == m.To || !slices.Contains(after, m.To) {
 				t.Fatalf("%+v of %s", m, owners[m.Partition])
 			}
-			if (m.Kind == ring.Unavoidable) != (!stays || joins) {
-				t.Fatalf("%+v, but the owner stays: %v, the next one joins: %v", m, stays, joins)
+			if (m.Kind == ring.Unavoidable) != (!remains || joins) {
+				t.Fatalf("%+v, but the owner stays: %v, the next one joins: %v", m, remains, joins)
 			}
 			owners[m.Partition] = m.To
 		}

@@ -1,27 +1,25 @@
 package ring
 
-import "github.com/cespare/xxhash/v2"
+import "github.com/ringfence/router/internal/base/partition"
 
 // Partition is one slice of the key space, the unit of ownership: 0 … Partitions−1.
 // (Pulsar's own partitions are always called topic partitions here.)
-type Partition uint16
+type Partition = partition.ID
 
-// Partitions is how many slices the key space has. It is a constant of the wire:
+// Partitions is the number of slices of the key space. It is a constant of the wire:
 // it stands in [HashID], and a node with another one may not join a group.
-const Partitions = 4093
+const Partitions = partition.Count
 
 // HashID names the function from key to partition. It travels in the control log
 // and in the Hello of every stream; nodes that differ in it never work together.
-const HashID = "xxhash64/4093/1"
+const HashID = partition.HashID
 
-// KeyHash stands for a key where one is named to other nodes. Two keys with one hash
-// are taken for one there.
-type KeyHash uint64
+// KeyHash stands for a key in messages to other nodes. Two keys with one hash count as one
+// key there.
+type KeyHash = partition.KeyHash
 
 // HashOf returns the hash of a key. It neither allocates nor locks.
-func HashOf(key string) KeyHash { return KeyHash(xxhash.Sum64String(key)) }
+func HashOf(key string) KeyHash { return partition.HashOf(key) }
 
 // PartitionOf returns the partition of a key. It neither allocates nor locks.
-func PartitionOf(key string) Partition {
-	return Partition(xxhash.Sum64String(key) % Partitions)
-}
+func PartitionOf(key string) Partition { return partition.Of(key) }

@@ -1,9 +1,9 @@
-// Package ring answers which member should own which partition of the key space.
+// Package ring computes which member should own which partition of the key space.
 //
-// A [Ring] is a pure function of the sorted member names and the [Config]: every
-// node that builds it from the same names gets the same table, whatever order it
-// learned them in. It says who *should* own a partition, never who *may act* for
-// it: that is decided by the control log, and a Ring is only ever a proposal.
+// A [Ring] is a pure function of the sorted member names and the [Config]: every node
+// that builds it from the same names gets the same table, in whatever order it learned
+// them. It names the member that *should* own a partition. The control log decides which
+// member *may act* for it; a Ring is only a proposal.
 //
 // It is pure: no goroutine, clock, lock or log line. A Ring is immutable and safe
 // for concurrent use; looking a key up neither allocates nor locks.
@@ -41,9 +41,9 @@ type Member string
 // String returns the name.
 func (m Member) String() string { return string(m) }
 
-// Config says how a Ring places partitions. Members of one group may differ in
-// it: the placement that counts travels whole in the control log. They should
-// agree all the same, or every new proposer reshuffles the table.
+// Config configures the placement of partitions. Members of one group may differ in it,
+// since the control log carries the whole placement. They should still agree, otherwise
+// every new proposer reshuffles the table.
 type Config struct {
 	// VirtualNodes is how many points each member has on the hash circle, 1 …
 	// VirtualNodesMax. More of them even out the shares and cost time to build.
@@ -174,8 +174,8 @@ func (c Config) PartitionsMax(n int) int {
 }
 
 // Place builds the Ring of names and returns for each partition the index *in
-// names* of the member that should own it, so names may come in any order. It is
-// the shape in which a proposer of epochs wants the answer. It fails as [New] does.
+// names* of the member that should own it, so names may come in any order. Proposers of
+// epochs use this form. It fails as [New] does.
 func (c Config) Place(names []string) ([]uint16, error) {
 	members := make([]Member, len(names))
 	for i, name := range names {

@@ -270,8 +270,8 @@ func drawMembers(t *rapid.T, atLeast int) []ring.Member {
 
 // joinOf returns the Rings of ms without and with joiner.
 func joinOf(t *rapid.T, ms []ring.Member, joiner ring.Member, cfg ring.Config) (before, after *ring.Ring) {
-	stay := slices.DeleteFunc(slices.Clone(ms), func(m ring.Member) bool { return m == joiner })
-	before, errBefore := ring.New(stay, cfg)
+	remain := slices.DeleteFunc(slices.Clone(ms), func(m ring.Member) bool { return m == joiner })
+	before, errBefore := ring.New(remain, cfg)
 	after, errAfter := ring.New(ms, cfg)
 	if errBefore != nil || errAfter != nil {
 		t.Fatal(errBefore, errAfter)

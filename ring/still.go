@@ -2,25 +2,23 @@ package ring
 
 import "slices"
 
-// Unowned stands in the present owners that [KeepStill] is given for a partition
-// whose owner is not among the members of the next placement.
+// Unowned is the present owner, as [KeepStill] takes it, of a partition whose owner is not
+// a member of the next placement.
 const Unowned = -1
 
-// KeepStill returns next without the moves that need not be: a partition whose
-// present owner stays remains there, unless next gives it to a newcomer. Nobody gets
-// more partitions than the member with the most has in next; for that, partitions
-// that have to move in any case go to who has the least, and only then others to
-// their place in next.
+// KeepStill returns next without unnecessary moves: a partition whose present owner stays
+// remains there, unless next gives it to a joining member. No member gets more partitions
+// than the largest share in next. To keep this bound, partitions that must move anyway go
+// to the member with the fewest, and only then further partitions to their owner in next.
 //
-// next is a placement on as many members as newcomer tells of; it is not written to.
-// present names the owner of each partition as an index of these members, or
-// [Unowned]; a newcomer was not a member before.
+// next is a placement on len(joining) members; it is not written to. present names the
+// owner of each partition as an index of these members, or [Unowned]. joining says which
+// of them were not members before.
 //
-// Bounded load alone lets partitions change places between members that stay whenever
-// another one comes or goes, and back again when it returns. Each such move makes
-// keys wait for nothing.
-func KeepStill(next []uint16, present []int, newcomer []bool) []uint16 {
-	table, load := slices.Clone(next), make([]int, len(newcomer))
+// Bounded load alone moves partitions between members that stay whenever a member joins or
+// leaves, and back when it returns. Each such move makes keys wait without need.
+func KeepStill(next []uint16, present []int, joining []bool) []uint16 {
+	table, load := slices.Clone(next), make([]int, len(joining))
 	most := 0
 	for _, to := range next {
 		load[to]++
@@ -28,7 +26,7 @@ func KeepStill(next []uint16, present []int, newcomer []bool) []uint16 {
 	}
 	clear(load)
 	for p, to := range next {
-		if owner := present[p]; owner != Unowned && !newcomer[to] {
+		if owner := present[p]; owner != Unowned && !joining[to] {
 			table[p] = uint16(owner)
 		}
 		load[table[p]]++
@@ -44,8 +42,8 @@ func KeepStill(next []uint16, present []int, newcomer []bool) []uint16 {
 			return table
 		}
 		over := uint16(i)
-		// It has what it has not in next: partitions that were put here or that stay. The
-		// former go to somebody below the bound, the latter become fewer: it ends.
+		// The member has partitions that it has not in next: moved here by the loop, or kept.
+		// The former go to a member below the bound, the latter become fewer: the loop ends.
 		if p := where(table, over, func(p int) bool { return present[p] == Unowned }); p >= 0 {
 			move(p, uint16(slices.Index(load, slices.Min(load))))
 		} else {

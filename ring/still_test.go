@@ -24,14 +24,14 @@ func (g *group) become(t testing.TB, still bool, names ...string) (moved []ring.
 		t.Fatal(err)
 	}
 	if still && g.owners != nil {
-		present, newcomer := make([]int, len(next)), make([]bool, len(names))
+		present, joining := make([]int, len(next)), make([]bool, len(names))
 		for p, owner := range g.owners {
 			present[p] = slices.Index(names, owner) // -1 is Unowned
 		}
 		for i, name := range names {
-			newcomer[i] = !slices.Contains(g.names, name)
+			joining[i] = !slices.Contains(g.names, name)
 		}
-		next = ring.KeepStill(next, present, newcomer)
+		next = ring.KeepStill(next, present, joining)
 	}
 	owners := make([]string, len(next))
 	for p, i := range next {
@@ -79,7 +79,7 @@ func TestRollingRestartMovesEachPartitionAwayAndBack(t *testing.T) {
 }
 
 // TestKeepStill: whatever comes and goes, nobody gets more than the placement itself
-// would give to one member, newcomers get what is theirs, and what has an owner goes
+// would give to one member, joining members get what is theirs, and what has an owner goes
 // nowhere else than to it or to its place.
 func TestKeepStill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -90,12 +90,12 @@ func TestKeepStill(t *testing.T) {
 			next[p] = uint16(rapid.IntRange(0, n-1).Draw(t, "next"))
 			present[p] = rapid.IntRange(ring.Unowned, n-1).Draw(t, "present")
 		}
-		newcomer := make([]bool, n)
-		for i := range newcomer {
-			newcomer[i] = !slices.Contains(present, i) && rapid.Bool().Draw(t, "newcomer")
+		joining := make([]bool, n)
+		for i := range joining {
+			joining[i] = !slices.Contains(present, i) && rapid.Bool().Draw(t, "joining")
 		}
 		given := slices.Clone(next)
-		table := ring.KeepStill(next, present, newcomer)
+		table := ring.KeepStill(next, present, joining)
 		if !slices.Equal(next, given) {
 			t.Fatal("next was written to")
 		}
@@ -118,8 +118,8 @@ func TestKeepStill(t *testing.T) {
 				t.Fatalf("member %d has %d partitions, more than the %d of any in %v", to, load[to], most, next)
 			case to != next[p] && int(to) != present[p] && present[p] != ring.Unowned:
 				t.Fatalf("partition %d goes to %d, neither its owner %d nor its place %d", p, to, present[p], next[p])
-			case to != next[p] && newcomer[next[p]] && present[p] != ring.Unowned:
-				t.Fatalf("partition %d does not go to the newcomer %d", p, next[p])
+			case to != next[p] && joining[next[p]] && present[p] != ring.Unowned:
+				t.Fatalf("partition %d does not go to joining member %d", p, next[p])
 			}
 		}
 	})

@@ -4,7 +4,7 @@
 #
 #   tools/fuzz.sh 10s
 #
-# A target should have a corpus in testdata/fuzz. An input that fails is kept there by Go, and belongs into the commit that mends it. Inputs
+# A target should have a corpus in testdata/fuzz. An input that fails is kept there by Go, and belongs into the commit that fixes it. Inputs
 # that reach new code are kept in Go's build cache, from where the next run goes on.
 #
 # Before Go 1.27, a run can end with "context deadline exceeded" though no input failed, when its time is over on a busy machine
@@ -18,7 +18,7 @@ cores=$(getconf _NPROCESSORS_ONLN)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 export fuzztime tmp
-cache=$("${GO:-go}" env GOCACHE)/fuzz/$("${GO:-go}" list -m)
+cache=$("${GO:-go}" env GOCACHE)/fuzz/$(GOWORK=off "${GO:-go}" list -m)
 export cache
 
 grep -r --include='*_test.go' '^func Fuzz' . |

@@ -41,5 +41,5 @@ esac
 # `go tool` would do, but it knows no tags. An unchanged tool is not linked again.
 bin=${XDG_CACHE_HOME:-$HOME/.cache}/ringfence/bin
 mkdir -p "$bin"
-"${GO:-go}" build -modfile="$modfile" -tags="$tags" -o "$bin/$name" "$package"
+GOWORK=off "${GO:-go}" build -modfile="$modfile" -tags="$tags" -o "$bin/$name" "$package"
 echo "$bin/$name"

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 

@@ -46,8 +46,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 // editsMax is how many letters may be wrong in a word that is still taken for another.
 const editsMax = 2
 
-// aVerb is for commands that have others below them and do nothing themselves.
-func aVerb(cmd *cobra.Command, args []string) error {
+// requireSubcommand is for commands that have others below them and do nothing themselves.
+func requireSubcommand(cmd *cobra.Command, args []string) error {
 	var verbs []string
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
@@ -55,7 +55,7 @@ func aVerb(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if len(args) == 0 {
-		return usageError{fmt.Errorf("say what to do: %s %s", cmd.CommandPath(), strings.Join(verbs, "|"))}
+		return usageError{fmt.Errorf("%s needs a subcommand: %s", cmd.CommandPath(), strings.Join(verbs, "|"))}
 	}
 	cmd.SuggestionsMinimumDistance = editsMax
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // askTimeout is how long an answer may take, besides what the question itself waits for.
@@ -100,7 +100,7 @@ func (a *asker) endpoint() (endpoint, error) {
 // client returns who asks, and takes whom for the router: one whose certificate is signed by
 // --ca-file, or else one that shows the certificate of the settings.
 func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
-	files, setting := tlsconf.Files{CAFile: a.caFile}, "--ca-file"
+	files, setting := mtls.Files{CAFile: a.caFile}, "--ca-file"
 	switch {
 	case a.caFile != "":
 	case a.tlsName != "":
@@ -108,9 +108,9 @@ func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
 	case !own.Enabled():
 		return http.DefaultClient, nil
 	default:
-		files, setting = tlsconf.Files{CertFile: own.CertFile, KeyFile: own.KeyFile}, "admin.tls"
+		files, setting = mtls.Files{CertFile: own.CertFile, KeyFile: own.KeyFile}, "admin.tls"
 	}
-	store, err := tlsconf.Open("admin", files, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	store, err := mtls.Open("admin", files, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
 	}
@@ -148,7 +148,7 @@ func (a *asker) get(ctx context.Context, path string, answer any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("the answer to %s is not what this version of router knows: %w", path, err)
+		return fmt.Errorf("unexpected answer to %s, perhaps of another version of router: %w", path, err)
 	}
 	return nil
 }
@@ -173,18 +173,18 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 		if cause, ok := errors.AsType[*url.Error](err); ok {
 			err = cause.Err // without the path: it may have a key in it
 		}
-		return 0, nil, fmt.Errorf("nobody answers at %s: %w; is the router up, and is that its admin.listen? Say another one with --admin HOST:PORT", e.base, err)
+		return 0, nil, fmt.Errorf("cannot reach %s: %w; check that the router runs and that this is its admin.listen, or use --admin HOST:PORT", e.base, err)
 	}
 	defer response.Body.Close()
 	text, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
 	if err != nil {
 		return 0, nil, fmt.Errorf("the answer of %s ends early: %w", e.base, err)
 	}
-	return response.StatusCode, text, objection(e, response.StatusCode, strings.TrimSpace(string(text)))
+	return response.StatusCode, text, responseError(e, response.StatusCode, strings.TrimSpace(string(text)))
 }
 
 // objection says what is wrong with an answer, and what to do; nil if nothing.
-func objection(e endpoint, code int, says string) error {
+func responseError(e endpoint, code int, says string) error {
 	switch code {
 	case http.StatusOK, http.StatusAccepted:
 		return nil

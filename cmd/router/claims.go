@@ -5,9 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/claim"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/node"
 )
 
@@ -38,8 +38,8 @@ func newClaims(cfg config.Config, b broker, registry *prometheus.Registry, log *
 }
 
 // claimsAt returns the log of a claims topic.
-func claimsAt(door *pulsarDoor, topic string, log *slog.Logger) (controllog.Transport, error) {
+func claimsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transport, error) {
 	c := controllog.DefaultPulsarConfig()
 	c.Topic, c.DeniedIsFinal = topic, true
-	return controllog.NewPulsar(c, door.options(), log)
+	return controllog.NewPulsar(c, auth.options(), log)
 }

@@ -263,10 +263,10 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		code int
 		says string
 	}{
-		"no command":       {nil, exitUsage, "say what to do: router "},
+		"no command":       {nil, exitUsage, "router needs a subcommand: "},
 		"unknown command":  {[]string{"member"}, exitUsage, "there is no router member; did you mean members?"},
 		"unknown verb":     {[]string{"ring", "draw"}, exitUsage, "there is no router ring draw; there are diff, show, simulate"},
-		"no verb":          {[]string{"config"}, exitUsage, "say what to do: router config example|lint|print|schema"},
+		"no verb":          {[]string{"config"}, exitUsage, "router config needs a subcommand: example|lint|print|schema"},
 		"misspelt command": {[]string{"mebers"}, exitUsage, "there is no router mebers; did you mean members?"},
 		"unknown flag":     {[]string{"members", "--colour"}, exitUsage, "unknown flag: --colour: see `router members --help`"},
 		"port in use": {
@@ -279,26 +279,26 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"key not base64":      {[]string{"locate", "--base64", "!"}, exitUsage, "KEY is not base64"},
 		"bad form":            {[]string{"members", "-o", "xml"}, exitUsage, `--output = "xml", want table, json or yaml`},
 		"bad address":         {[]string{"members", "--admin", "router"}, exitUsage, `--admin = "router", want HOST:PORT or a URL`},
-		"nobody there":        {[]string{"members", "--admin", "127.0.0.1:1"}, exitFailed, "nobody answers at http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused; is the router up"},
-		"keys are not told":   {[]string{"locate", "hidden", "--admin", "127.0.0.1:1"}, exitFailed, "nobody answers at http://127.0.0.1:1: dial"},
+		"nobody there":        {[]string{"members", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused; check that the router runs"},
+		"keys are not told":   {[]string{"locate", "hidden", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial"},
 		"no token file":       {[]string{"members", "--token-file", "/nowhere", "--admin", "127.0.0.1:1"}, exitUsage, "--token-file: open /nowhere"},
 		"token wanted":        {[]string{"members", answering(t, 401, "a token is needed")}, exitFailed, "wants a token (a token is needed): give it with --token-file"},
 		"wrong token":         {[]string{"members", "--token-file", write(t, filepath.Join(t.TempDir(), "wrong"), "wrong"), answering(t, 401, "not for you")}, exitFailed, "does not take this token (not for you)"},
 		"nobody's page":       {[]string{"members", "--token-file", token, answering(t, 403, "not in the clear")}, exitFailed, "refuses, whatever the token: not in the clear"},
 		"right token":         {[]string{"members", "--token-file", token, answering(t, 401, "a token is needed")}, exitOK, ""},
 		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this question: an older version"},
-		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "the answer to /v1/members is not what this version of router knows"},
+		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "unexpected answer to /v1/members"},
 		"no table yet":        {[]string{"ring", "show", answering(t, 200, `{"member":"router-0","partitions":[]}`)}, exitFailed, "router-0 has no table yet: it waits for the state of the group, see `router members`"},
 		"nothing to compare":  {[]string{"ring", "diff", answering(t, 200, `{"members":[]}`)}, exitUsage, "there is nothing to compare"},
 		"not exclusive":       {[]string{"exclusivity", answering(t, 200, members)}, exitFailed, "exclusivity cannot be vouched for"},
 		"negative wait":       {[]string{"drain", "--wait", "-1s"}, exitUsage, "--wait = -1s, want a duration such as 30s"},
-		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "draining after 1ms: `router members` and /readyz tell what it waits for"},
+		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "draining after 1ms: see `router members` and /readyz"},
 		"drain does not wait": {[]string{"drain", answering(t, 202, "draining")}, exitOK, ""},
 		"undrain too late":    {[]string{"undrain", answering(t, 409, "the process is about to end")}, exitFailed, "the process is about to end"},
 		"bad settings":        {[]string{"members", "--config", "/nowhere.yaml"}, exitUsage, "file /nowhere.yaml"},
 
-		"nothing changes":      {[]string{"ring", "simulate", "--from", "a,b"}, exitUsage, "say what changes: --members +2, -1, +NAME,-NAME, or NAME,NAME"},
-		"all leave":            {[]string{"ring", "simulate", "--from", "a,b", "--members", "-2"}, exitUsage, "there are only 2: somebody has to stay"},
+		"nothing changes":      {[]string{"ring", "simulate", "--from", "a,b"}, exitUsage, "a change is missing: --members +2, -1, +NAME,-NAME, or NAME,NAME"},
+		"all leave":            {[]string{"ring", "simulate", "--from", "a,b", "--members", "-2"}, exitUsage, "there are only 2: one has to remain"},
 		"too many come":        {[]string{"ring", "simulate", "--from", "a,b", "--members", "+300"}, exitUsage, "want at most +256"},
 		"group too large":      {[]string{"ring", "simulate", "--from", "a,b", "--members", "+256"}, exitUsage, "258 members, want 1 … 256"},
 		"member twice":         {[]string{"ring", "simulate", "--from", "a,b", "--members", "+a"}, exitUsage, "a is a member already"},
@@ -337,7 +337,7 @@ func TestSimulate(t *testing.T) {
 // behind can be seen.
 func TestDifferences(t *testing.T) {
 	view := func(name, epoch string, owners ...string) report.Partitions {
-		p := report.Partitions{Speaker: report.Speaker{Member: name, Epoch: epoch}}
+		p := report.Partitions{View: report.View{Member: name, Epoch: epoch}}
 		for i, owner := range owners {
 			p.Partitions = append(p.Partitions, report.Partition{Number: uint16(i), Owner: owner, Token: 7})
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 func configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Check, show and explain settings", Args: aVerb, RunE: aVerb}
+	cmd := &cobra.Command{Use: "config", Short: "Check, show and explain settings", Args: requireSubcommand, RunE: requireSubcommand}
 	cmd.AddCommand(lintCommand(), printCommand(), schemaCommand(), exampleCommand())
 	return cmd
 }
@@ -38,7 +38,7 @@ func withSettings(cmd *cobra.Command, run func(cmd *cobra.Command, loaded *confi
 func lintCommand() *cobra.Command {
 	return withSettings(&cobra.Command{
 		Use:   "lint",
-		Short: "Check settings without starting anything; tell everything that is wrong",
+		Short: "Check settings without starting a router; print every error",
 		Long: `Check settings without starting anything, as ` + "`router run`" + ` would read them: from flags,
 the environment and a file. It tells everything that is wrong at once, and what would
 be right. The exit code is 2 if anything is.`,

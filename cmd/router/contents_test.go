@@ -19,7 +19,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/report"
 )
 

@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/demo"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/devtools/demo"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/source"
 	demov1 "github.com/ringfence/router/proto/ringfence/demo/v1"
 )
@@ -124,7 +124,7 @@ func child(role string, run func(*cobra.Command) error) *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Ignore(os.Interrupt)
-			crew.FollowParent(os.Stdin, os.Exit)
+			procgroup.FollowParent(os.Stdin, os.Exit)
 			return run(cmd)
 		},
 	}

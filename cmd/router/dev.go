@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/dev"
+	"github.com/ringfence/router/internal/devtools/dev"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
 const devHelp = `Run a group on this machine to develop an application against: members, your own
@@ -59,9 +59,9 @@ func devCommand() *cobra.Command {
 	f.StringVar(&o.Pulsar, "pulsar", o.Pulsar, "URL of a Pulsar to use instead of a broker in memory")
 	f.StringSliceVar(&o.Topics, "topic", o.Topics, "with --pulsar: topic to read events from; repeatable")
 	f.StringVar(&o.Subscription, "subscription", o.Subscription, "with --pulsar: subscription to read them by")
-	f.StringVar(&o.Group, "group", o.Group, "with --pulsar: group, which nobody else may use there")
+	f.StringVar(&o.Group, "group", o.Group, "with --pulsar: the group; no other application may use it there")
 	f.StringArrayVar(&o.Settings, "set", o.Settings, "setting of all members, as SECTION.KEY=VALUE; repeatable")
-	f.BoolVarP(&o.Verbose, "verbose", "v", o.Verbose, "show what members log at level info")
+	f.BoolVarP(&o.Verbose, "verbose", "v", o.Verbose, "show members' log lines of level info")
 	cmd.AddCommand(devChildren()...)
 	return cmd
 }
@@ -102,7 +102,7 @@ func devChild(role string, run func(context.Context, []string) error) *cobra.Com
 			signal.Ignore(os.Interrupt)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
-			crew.FollowParent(os.Stdin, func(int) { stop() })
+			procgroup.FollowParent(os.Stdin, func(int) { stop() })
 			return devError(run(ctx, arguments))
 		},
 	}

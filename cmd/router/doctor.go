@@ -13,15 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/claim"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/controllog/claim"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/pulsaradmin"
 	"github.com/ringfence/router/internal/report"
-	"github.com/ringfence/router/internal/tlsconf"
 )
 
 // finding is what the doctor says about one thing.
@@ -68,7 +68,7 @@ func doctorCommand() *cobra.Command {
 	var o outputForm
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check what a router needs here: settings, clock, ports, DNS, broker, topics, control topic",
+		Short: "Check the environment of a router: settings, clock, ports, DNS, broker, topics, control topic",
 		Long: `Check what a router needs here: settings, clock, ports, DNS of the gossip's seeds, broker,
 topics and subscription, the broker's limits, and the policies of the control topic.
 It changes nothing, and may run beside a router that runs. With pulsar.admin_url it also
@@ -193,7 +193,7 @@ func (d *doctor) ports(ctx context.Context) {
 		case ours:
 			d.ok(p.key, "%s is in use, by this member", p.address)
 		default:
-			d.fail(p.key, "end what listens there, or set "+p.key+" to another address", "%v", err)
+			d.fail(p.key, "stop the process that listens there, or set "+p.key+" to another address", "%v", err)
 		}
 	}
 }
@@ -207,14 +207,14 @@ func (d *doctor) runsHere(ctx context.Context) bool {
 
 // free reports whether an address can be listened on. A socket in the file system is not touched.
 func free(ctx context.Context, address string) error {
-	if path, ok := doors.UnixPath(address); ok {
+	if path, ok := listen.UnixPath(address); ok {
 		dialer := net.Dialer{Timeout: time.Second}
 		conn, err := dialer.DialContext(ctx, "unix", path)
 		if err != nil {
 			return nil //nolint:nilerr // nobody answers: that it can be had is what this asks
 		}
 		_ = conn.Close()
-		return fmt.Errorf("somebody listens on %s", path)
+		return fmt.Errorf("another process listens on %s", path)
 	}
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", address)
@@ -230,7 +230,7 @@ const lookupTimeout = 5 * time.Second
 func (d *doctor) seeds(ctx context.Context) {
 	if len(d.cfg.Gossip.Seeds) == 0 {
 		d.warn("gossip.seeds", "set gossip.seeds, for example to dns+SERVICE:16652 of a headless Service",
-			"none: this member finds nobody, and is found only by those that have its address")
+			"none: this member finds no other, and only members with its address find it")
 		return
 	}
 	for _, seed := range d.cfg.Gossip.Seeds {
@@ -243,7 +243,7 @@ func (d *doctor) seeds(ctx context.Context) {
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
 		cancel()
 		if err != nil {
-			d.fail("gossip.seeds", "look whether the name is right; a headless Service needs publishNotReadyAddresses, or it is empty until somebody is ready", "%s: %v", seed, err)
+			d.fail("gossip.seeds", "check the name; a headless Service needs publishNotReadyAddresses, or it is empty until a pod is ready", "%s: %v", seed, err)
 			continue
 		}
 		d.ok("gossip.seeds", "%s stands for %s", seed, strings.Join(found, ", "))
@@ -272,14 +272,14 @@ func (d *doctor) broker(ctx context.Context) {
 		return
 	}
 	log := slog.New(slog.DiscardHandler)
-	door, err := newPulsarDoor(d.cfg.Pulsar, tlsconf.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := newPulsarAuth(d.cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		d.fail("pulsar.tls", "give the files that pulsar.tls names", "%v", err)
 		return
 	}
 	for _, topic := range append([]string{d.cfg.ControlTopic()}, d.cfg.Pulsar.Topics...) {
-		if mends, err := door.greet(ctx, topic); err != nil {
-			d.fail("pulsar access", accessAdvice(mends, err), "%s: %v", topic, err)
+		if transient, err := auth.preflight(ctx, topic); err != nil {
+			d.fail("pulsar access", accessAdvice(transient, err), "%s: %v", topic, err)
 			return
 		}
 	}
@@ -289,10 +289,10 @@ func (d *doctor) broker(ctx context.Context) {
 			"not set: topics, limits, claims and the policies of the control topic were not checked")
 		return
 	}
-	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: door.adminClient()})
+	d.policies(ctx, pulsaradmin.Client{URL: d.cfg.Pulsar.AdminURL, HTTP: auth.adminClient()})
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	d.claim(ctx, groupLogs{claims: func(topic string) (controllog.Transport, error) { return claimsAt(door, topic, log) }})
+	d.claim(ctx, groupLogs{claims: func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }})
 }
 
 // claimTimeout is how long the doctor reads claims.
@@ -315,7 +315,7 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 			case heldByUs:
 				d.ok(check, "%s belongs to this group", c.Resource)
 			default:
-				d.ok(check, "%s belongs to nobody; the first router claims it", c.Resource)
+				d.ok(check, "%s is unclaimed; the first router claims it", c.Resource)
 			}
 			if c.Began && c.holder == nil && uint32(d.cfg.Ownership.Generation) <= c.Generation {
 				d.warn(check, "if the control topic is a new one, raise ownership.generation above that",
@@ -326,9 +326,9 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 }
 
 // accessAdvice says what to do about a broker that does not answer as it should.
-func accessAdvice(mends bool, err error) string {
+func accessAdvice(transient bool, err error) string {
 	switch {
-	case !mends:
+	case !transient:
 		return "see docs/security.md"
 	case strings.Contains(err.Error(), "TopicNotFound"):
 		return "create the topic, or let the broker create topics by itself (allowAutoTopicCreation)"

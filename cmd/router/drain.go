@@ -10,14 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 // drainCommands make a router leave its group in order, and come back.
 func drainCommands() []*cobra.Command {
 	return []*cobra.Command{
-		drainVerb("drain", "Make a router finish what it has and leave the group; it does not exit",
+		drainVerb("drain", "Drain a router: it finishes its events and leaves the group; the process keeps running",
 			"waits for nothing by default; exit code 3 if it is not drained by then"),
 		drainVerb("undrain", "Make a router that drains, or has drained, take part again",
 			"waits for nothing by default; exit code 3 if its drain has not ended by then"),
@@ -41,7 +41,7 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 			says := strings.TrimSpace(string(text))
 			fmt.Fprintln(cmd.OutOrStdout(), untrusted.Lines(says))
 			if code == http.StatusAccepted && patience > 0 {
-				return fmt.Errorf("%s after %v: `router members` and /readyz tell what it waits for (%w)", says, patience, errPatience)
+				return fmt.Errorf("%s after %v: see `router members` and /readyz (%w)", says, patience, errDrainPending)
 			}
 			return nil
 		},
@@ -56,7 +56,7 @@ func forgetCommand() *cobra.Command {
 	var a asker
 	cmd := &cobra.Command{
 		Use:   "forget-done",
-		Short: "Make a router forget which events were done lately, so that a replay of them runs; ask every member, then reset the cursor",
+		Short: "Make a router forget recently finished events, so that a replay of them runs; ask every member, then reset the cursor",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, text, err := a.call(cmd.Context(), http.MethodPost, "/forget-done", askTimeout)
@@ -79,5 +79,5 @@ func forgetPage(n *node.Node) http.Handler {
 	})
 }
 
-// errPatience makes the exit code that of a drain that was cut: it goes on, and nobody waits.
-var errPatience = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)
+// errDrainPending makes the exit code that of a drain that was cut: it goes on, and nobody waits.
+var errDrainPending = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)

@@ -14,16 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/ringfence/router/internal/claim"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/controllog/claim"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/tlsconf"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 const (
@@ -35,7 +35,7 @@ func groupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "group",
 		Short: "Say which group a subscription belongs to, and end that",
-		Args:  aVerb, RunE: aVerb,
+		Args:  requireSubcommand, RunE: requireSubcommand,
 	}
 	cmd.AddCommand(groupShowCommand(), groupReleaseCommand())
 	return cmd
@@ -122,17 +122,17 @@ type groupLogs struct {
 // openGroupLogs makes sure that the broker lets us in.
 func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	door, err := newPulsarDoor(cfg.Pulsar, tlsconf.NewMetrics(prometheus.NewRegistry()), log)
+	auth, err := newPulsarAuth(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		return groupLogs{}, usageError{err}
 	}
-	if mends, err := door.greet(ctx, cfg.Pulsar.Topics[0]); err != nil {
-		if !mends {
+	if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); err != nil {
+		if !transient {
 			err = usageError{err}
 		}
 		return groupLogs{}, err
 	}
-	open := func(topic string) (controllog.Transport, error) { return claimsAt(door, topic, log) }
+	open := func(topic string) (controllog.Transport, error) { return claimsAt(auth, topic, log) }
 	return groupLogs{claims: open, control: open, alive: aliveTimeout}, nil
 }
 
@@ -264,7 +264,7 @@ func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOpti
 	}
 	claims = slices.DeleteFunc(claims, func(c shownClaim) bool { return c.holder == nil || !o.takes(c, cfg) })
 	if len(claims) == 0 {
-		fmt.Fprintln(out, "nothing to release: nobody holds what these settings claim")
+		fmt.Fprintln(out, "nothing to release: no group holds the claims of these settings")
 		return nil
 	}
 	if !o.force {
@@ -323,7 +323,7 @@ var (
 // nobodyLives listens to the control topic for the Beat of a member.
 func (g groupLogs) nobodyLives(ctx context.Context, cfg config.Config) error {
 	if modeOf(cfg) == node.Gossip {
-		return usageError{errors.New("with ownership.mode gossip nothing tells whether members live: stop them, and use --force")}
+		return usageError{errors.New("with ownership.mode gossip the log does not show running members: stop them, and use --force")}
 	}
 	topic := cfg.ControlTopic()
 	log, err := g.control(topic)

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/claim"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/ownership"
 )

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 )
@@ -70,7 +70,7 @@ func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	var ports []int
 	for len(ports) < n {
-		more, err := crew.FreePorts(n - len(ports))
+		more, err := procgroup.FreePorts(n - len(ports))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func freePorts(t *testing.T, n int) []int {
 // freeAddress returns a loopback address with such a port.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	return crew.Loopback(freePorts(t, 1)[0])
+	return procgroup.Loopback(freePorts(t, 1)[0])
 }
 
 // startGroup starts members with applications that run handle, and waits until all of

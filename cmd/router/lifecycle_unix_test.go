@@ -18,8 +18,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ringfence/router/internal/crew"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
 // The tests of this file are what docs/lifecycle.md names beside its arrows. They run a
@@ -60,11 +60,11 @@ func newPod(t *testing.T, settings string) *pod {
 	ports := freePorts(t, 3)
 	dir := t.TempDir()
 	var listen string
-	listen, p.endpoint = crew.AppAddress(filepath.Join(dir, "app.sock"), ports[2])
-	p.admin, p.file = crew.Loopback(ports[1]), filepath.Join(dir, "router.yaml")
-	yaml := crew.Settings{
+	listen, p.endpoint = procgroup.AppAddress(filepath.Join(dir, "app.sock"), ports[2])
+	p.admin, p.file = procgroup.Loopback(ports[1]), filepath.Join(dir, "router.yaml")
+	yaml := procgroup.Settings{
 		Group: "orders", Name: "pod-0", Topics: []string{topicOfPod}, Subscription: "orders",
-		Namespace: "public/default", App: listen, Gossip: crew.Loopback(ports[0]), Admin: p.admin,
+		Namespace: "public/default", App: listen, Gossip: procgroup.Loopback(ports[0]), Admin: p.admin,
 	}.YAML()
 	if err := os.WriteFile(p.file, append(yaml, settings...), 0o600); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func asking(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *a
 func membersCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use:   "members",
-		Short: "Show the members of the group, what each says of itself, and who disagrees",
+		Short: "Show the members of the group, the state of each, and where they disagree",
 		Args:  noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
 		var m report.Members
@@ -57,7 +57,7 @@ func membersTable(p *page, m report.Members) {
 		rows = append(rows, row)
 	}
 	p.table([]string{"NAME", "INCARNATION", "ADDRESS", "REACH", "PHASE", "READY", "OPEN/OWNED", "LEASE", "UNSETTLED", "OLDEST", "EPOCH", "POSITION", "VERSION"}, rows)
-	p.line("\n%s", toldBy(m.Speaker))
+	p.line("\n%s", toldBy(m.View))
 	for _, one := range m.Members {
 		for _, check := range checksOfMember(one) {
 			if check.Error != "" {
@@ -91,7 +91,7 @@ func ready(s *report.Status) string {
 }
 
 // toldBy says whose word an answer is.
-func toldBy(s report.Speaker) string {
+func toldBy(s report.View) string {
 	return fmt.Sprintf("as %s has it, at epoch %s, having read the control log up to %s", s.Member, s.Epoch, s.Position)
 }
 
@@ -111,8 +111,8 @@ func locateCommand() *cobra.Command {
 	var encoded bool
 	cmd := asking(&cobra.Command{
 		Use:   "locate KEY",
-		Short: "Show who owns a key, and what it waits for",
-		Long: `Show who owns a key, and what it waits for.
+		Short: "Show the owner of a key and its waiting events",
+		Long: `Show the owner of a key and its waiting events.
 
 The owner says what runs and what waits in the key's mailbox; every other member says
 which events of the key it has received and holds until their verdict. It waits for
@@ -137,12 +137,12 @@ which events of the key it has received and holds until their verdict. It waits 
 		}
 		return o.show(cmd.OutOrStdout(), k, func(p *page) { keyPage(p, k) })
 	})
-	cmd.Flags().BoolVar(&encoded, "base64", false, "KEY is in base64, for keys that are no text")
+	cmd.Flags().BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
 	return cmd
 }
 
 func keyPage(p *page, k report.Key) {
-	owner := "nobody: the group has no table yet"
+	owner := "none: the group has no table yet"
 	if k.Owner != "" {
 		owner = fmt.Sprintf("%s (%s), fencing token %d", k.Owner, k.OwnerAddress, k.Token)
 	}
@@ -156,7 +156,7 @@ func keyPage(p *page, k report.Key) {
 			p.alarm("at         %s: does not answer: %s", at.Member, at.Error)
 		}
 	}
-	p.line("\n%s", toldBy(k.Speaker))
+	p.line("\n%s", toldBy(k.View))
 }
 
 // doing says in sentences what a key does at a member.
@@ -177,7 +177,7 @@ func doing(at report.KeyAt) []string {
 		case b.OwnApplication():
 			lines = append(lines, "the gate waits for this member's own application, which still works under an earlier tenure")
 		case b.Member == "":
-			lines = append(lines, fmt.Sprintf("the gate waits for whoever was there before the group began anew, for at most %s", seconds(b.Seconds)))
+			lines = append(lines, fmt.Sprintf("the gate waits for leases of the group's earlier log to expire, for at most %s", seconds(b.Seconds)))
 		default:
 			lines = append(lines, fmt.Sprintf("the gate waits for %s, the owner since %s: until it says that nothing runs, or for %s of silence", b.Member, b.Start, seconds(b.Seconds)))
 		}
@@ -217,7 +217,7 @@ func placeWords(h report.Held) string {
 	case "delayed":
 		return "sent again in a moment, since the owner has not read the newest epoch yet"
 	case "refused":
-		return "refused by who was the owner; they wait for a newer epoch"
+		return "refused by the former owner; they wait for a newer epoch"
 	}
 	return h.Place
 }

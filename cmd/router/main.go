@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 // The exit codes, which supervisors and scripts may rely on.
@@ -76,7 +76,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(wrongFlag)
-	root.Args, root.RunE = aVerb, aVerb
+	root.Args, root.RunE = requireSubcommand, requireSubcommand
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/source"
 )
@@ -32,7 +32,7 @@ func noteMemoryBound(cfg node.Config, from source.Config, registry prometheus.Re
 // memoryBound is that of a node, with what callers of its gRPC listeners make it hold
 // before they have said who they are.
 func memoryBound(cfg node.Config, from source.Config) []node.MemoryPart {
-	strangers := doors.AppStrangers().Memory(cfg.App.ListenerBytes()) + doors.PeerStrangers().Memory(cfg.Forward.ListenerBytes())
+	strangers := listen.AppStrangers().Memory(cfg.App.ListenerBytes()) + listen.PeerStrangers().Memory(cfg.Forward.ListenerBytes())
 	return append(node.MemoryBound(cfg, from), node.MemoryPart{Name: "strangers", Bytes: strangers})
 }
 

@@ -52,11 +52,11 @@ func metricsOf(t *testing.T) map[string][]string {
 	t.Helper()
 	registry, log := telemetry.NewRegistry("test"), slog.New(slog.DiscardHandler)
 	cfg := settings(t).Config
-	entrances, err := newEntrances(cfg, registry, log)
+	listenerAuth, err := newListenerAuth(cfg, registry, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newNode(cfg, broker{}, &listeners{entrances: entrances}, registry, log, pipeline.Sight{}); err != nil {
+	if _, err := newNode(cfg, broker{}, &listeners{listenerAuth: listenerAuth}, registry, log, pipeline.Tracing{}); err != nil {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 1000)
@@ -212,7 +212,7 @@ var warning = regexp.MustCompile(`[lL]og\.(?:Warn|Error)\("([^"]+)"`)
 // that a router logs.
 func TestWarningsAreDocumented(t *testing.T) {
 	page := read(t, operationsPage)
-	elsewhere := []string{"internal/demo", "internal/witness", "internal/sim", "internal/membroker"} // not in a router that serves
+	elsewhere := []string{"internal/devtools/demo", "internal/devtools/testapp", "internal/testing/sim", "internal/broker/membroker"} // not in a router that serves
 	found := 0
 	for _, root := range []string{"cmd", "internal", "forward"} {
 		err := filepath.WalkDir(filepath.Join("../..", root), func(path string, entry fs.DirEntry, err error) error {

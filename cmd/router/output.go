@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/netx/untrusted"
 )
 
 // outputForm is in which form a command shows data.

@@ -14,7 +14,7 @@ import (
 func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
 	const hostile = "a\x1b]0;owned\x07\x1b[2J\u009b31m\u202egnp\r\nrouter-9 alive\x7f"
 	m := report.Members{
-		Speaker: report.Speaker{Member: hostile, Incarnation: hostile, Epoch: hostile, Position: hostile},
+		View: report.View{Member: hostile, Incarnation: hostile, Epoch: hostile, Position: hostile},
 		Members: []report.Member{
 			{Name: hostile, Incarnation: hostile, Address: hostile, Reach: hostile, Error: hostile},
 			{Name: "b", Status: &report.Status{Phase: hostile, Version: hostile, Checks: []report.Check{{Name: hostile, Error: hostile}}}},
@@ -22,10 +22,10 @@ func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
 		Disagreements: []string{hostile},
 	}
 	key := report.Key{Owner: hostile, OwnerAddress: hostile, At: []report.KeyAt{
-		{Speaker: m.Speaker, Error: hostile},
+		{View: m.View, Error: hostile},
 		{Wait: hostile, Event: hostile, Held: []report.Held{{Place: hostile, With: hostile}}, Blockers: []report.Blocker{{Member: hostile, Start: hostile}}},
 	}}
-	parts := report.Partitions{Speaker: m.Speaker, Partitions: []report.Partition{{Owner: hostile, Gate: hostile}}}
+	parts := report.Partitions{View: m.View, Partitions: []report.Partition{{Owner: hostile, Gate: hostile}}}
 	for name, page := range map[string]struct {
 		data  any
 		table func(*page)
@@ -36,7 +36,7 @@ func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
 		"shares":      {parts, func(p *page) { sharesTable(p, sharesOf(parts)) }},
 		"exclusivity": {judge(m), func(p *page) { judgedTable(p, judge(m)) }},
 		"differences": {m, func(p *page) {
-			differencesPage(p, differences{Silent: []string{hostile}, Views: []report.Speaker{{Member: hostile, Epoch: hostile}}})
+			differencesPage(p, differences{Silent: []string{hostile}, Views: []report.View{{Member: hostile, Epoch: hostile}}})
 		}},
 		"doctor": {m, func(p *page) {
 			(&doctor{findings: []finding{{Check: hostile, Result: resultFail, Says: hostile, Advice: hostile}}}).page(p)

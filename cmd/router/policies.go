@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -43,7 +43,7 @@ func (d *doctor) counting(settings map[string]string) {
 	const check = "batch-index acks"
 	switch on := settings[name]; {
 	case on == "":
-		d.warn(check, "ask an administrator whether "+name+" is on, and set pulsar.batch_index_acks to that", "the broker does not tell us its configuration")
+		d.warn(check, "ask an administrator whether "+name+" is on, and set pulsar.batch_index_acks to that", "the broker does not show its configuration")
 	case on == "true" && !d.cfg.Pulsar.BatchIndexAcks:
 		d.warn(check, "set pulsar.batch_index_acks: true, and a stuck event no longer holds back the batch that it came in", "on at the broker, and not used")
 	case on == "true":
@@ -153,8 +153,8 @@ func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, setting
 	case where == "":
 		d.ok(check, "no topic is there yet")
 	case worst > limit*8/10:
-		d.warn(check, "raise "+name+" at the brokers, or find what stays open for so long; delayed events of other producers count, too",
-			"%d ranges of acked entries on a topic partition of %s; the broker keeps %d through a restart (%s, %s), and brings what is beyond again", worst, where, limit, name, known)
+		d.warn(check, "raise "+name+" at the brokers, or find the events that stay unacked for long; delayed events of other producers count, too",
+			"%d ranges of acked entries on a topic partition of %s; the broker keeps %d through a restart (%s, %s), and redelivers the events beyond", worst, where, limit, name, known)
 	default:
 		d.ok(check, "at most %d on a topic partition; the broker keeps %d through a restart (%s, %s)", worst, limit, name, known)
 	}
@@ -240,7 +240,7 @@ func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 		}
 		if err := admin.Call(ctx, http.MethodGet, namespace+"/subscriptionExpirationTime", nil, &expiration); err == nil && expiration != nil && *expiration > 0 {
 			d.fail(check, "remove it: pulsar-admin namespaces remove-subscription-expiration-time "+strings.TrimPrefix(namespace, "namespaces/"),
-				"the namespace deletes subscriptions that nobody uses for %d minutes, and with __anchor what keeps the records of %s", *expiration, p.Topic)
+				"the namespace deletes subscriptions that are unused for %d minutes; without __anchor the broker deletes the records of %s", *expiration, p.Topic)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func (d *doctor) retention(ctx context.Context, admin pulsaradmin.Client, path s
 	need := d.cfg.Ownership.AnchorBehind
 	switch {
 	case r == nil || r.RetentionTimeInMinutes == 0 || r.RetentionSizeInMB == 0:
-		d.warn("retention", advice, "none: the anchor subscription alone keeps what members may still need")
+		d.warn("retention", advice, "none: only the anchor subscription keeps the records that members may still need")
 	case r.RetentionTimeInMinutes > 0 && time.Duration(r.RetentionTimeInMinutes)*time.Minute < need:
 		d.warn("retention", advice, "%d minutes, less than ownership.anchor_behind (%v)", r.RetentionTimeInMinutes, need)
 	default:
@@ -294,7 +294,7 @@ func (d *doctor) expiry(ctx context.Context, admin pulsaradmin.Client, path stri
 	var compaction *int64
 	if d.policy(ctx, admin, path, "compactionThreshold", &compaction) {
 		if compaction != nil && *compaction > 0 {
-			d.warn("compaction", "turn compaction of the control topic off: it costs the broker, and nobody reads what it makes", "after %d bytes", *compaction)
+			d.warn("compaction", "turn compaction of the control topic off: it costs the broker, and its result is never read", "after %d bytes", *compaction)
 		} else {
 			d.ok("compaction", "off")
 		}

@@ -16,9 +16,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/mtls"
 )
 
 // healthy is what the admin API of a broker says about which the doctor has nothing to say.
@@ -92,18 +92,18 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"acks by index missing": {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false"}`, "batch_index_acks", resultFail, "nothing would be acked"},
 		"other type":            {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Failover","consumers":[{}]}}}`, "", resultFail, "is in use as Failover, and has to be Shared"},
 		"partitioned control":   {control + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
-		"no retention":          {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "the anchor subscription alone"},
+		"no retention":          {control + "/retention", `{"retentionTimeInMinutes":0,"retentionSizeInMB":0}`, "", resultWarn, "only the anchor subscription keeps"},
 		"short retention":       {control + "/retention", `{"retentionTimeInMinutes":5,"retentionSizeInMB":-1}`, "", resultWarn, "5 minutes, less than ownership.anchor_behind (10m0s)"},
 		"expiry":                {control + "/messageTTL", "3600", "", resultFail, "records expire after 3600 s"},
 		"partitioned claims":    {claims + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
 		"expiry of claims":      {claims + "/messageTTL", "3600", "", resultFail, "a group that is stopped for longer loses its subscription"},
-		"expiry of the anchor":  {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that nobody uses for 60 minutes"},
+		"expiry of the anchor":  {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that are unused for 60 minutes"},
 		"another group's":       {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
 		"compaction":            {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
 		"eviction":              {control + "/backlogQuotaMap", `{"destination_storage":{"policy":"consumer_backlog_eviction"}}`, "", resultWarn, "drops records"},
 		"inactive topics":       {runtime, `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"true","brokerDeleteInactiveTopicsMode":"delete_when_subscriptions_caught_up"}`, "", resultWarn, "deletes topics whose consumers are gone"},
 		"holes in acks":         {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared"}},"partitions":{"a":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":3}}},"b":{"subscriptions":{"orders":{"nonContiguousDeletedMessagesRanges":8001}}}}}`, "", resultWarn, "8001 ranges of acked entries"},
-		"not an administrator":  {runtime, "not JSON", "", resultWarn, "does not tell us its configuration"},
+		"not an administrator":  {runtime, "not JSON", "", resultWarn, "does not show its configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			says := healthy()
@@ -168,11 +168,11 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 			d := doctor{cfg: cfg}
 			d.broker(t.Context())
 			last := d.findings[len(d.findings)-1]
-			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "does not tell about it") || !strings.Contains(last.Advice, "binary port") {
+			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "did not answer the lookup") || !strings.Contains(last.Advice, "binary port") {
 				t.Errorf("found %+v, want that the broker does not answer, and what to do", d.findings)
 			}
 			b := throughPulsar(cfg)
-			if err := b.open(t.Context(), tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
+			if err := b.open(t.Context(), mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
 				t.Errorf("a router does not wait for it: %v", err)
 			}
 		})
@@ -252,7 +252,7 @@ func TestDoctorOfClaims(t *testing.T) {
 		d.claim(t.Context(), m.groupLogs)
 		return fmt.Sprint(d.findings)
 	}
-	if says := examine(ours); strings.Count(says, "belongs to nobody; the first router claims it") != 3 {
+	if says := examine(ours); strings.Count(says, "is unclaimed; the first router claims it") != 3 {
 		t.Errorf("at first: %s", says)
 	}
 	m.claim(t, ours)

@@ -17,22 +17,22 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/auth"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/pulsarlog"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// pulsarDoor is how a router gets into Pulsar: as whom, and whom it trusts.
-type pulsarDoor struct {
+// pulsarAuth is how a router gets into Pulsar: as whom, and whom it trusts.
+type pulsarAuth struct {
 	settings config.Pulsar
-	store    *tlsconf.Store // nil: in the clear
-	token    *tokenFile     // nil: no pulsar.token_file
+	store    *mtls.Store // nil: in the clear
+	token    *tokenFile  // nil: no pulsar.token_file
 }
 
-// newPulsarDoor reads the certificates, if there is TLS, and looks at the files of other credentials.
-func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.Logger) (*pulsarDoor, error) {
-	d := &pulsarDoor{settings: settings}
+// newPulsarAuth reads the certificates, if there is TLS, and looks at the files of other credentials.
+func newPulsarAuth(settings config.Pulsar, metrics *mtls.Metrics, log *slog.Logger) (*pulsarAuth, error) {
+	d := &pulsarAuth{settings: settings}
 	if settings.TokenFile != "" {
 		d.token = &tokenFile{path: settings.TokenFile, log: log}
 		if _, err := d.token.read(); err != nil {
@@ -49,7 +49,7 @@ func newPulsarDoor(settings config.Pulsar, metrics *tlsconf.Metrics, log *slog.L
 	}
 	t := settings.TLS
 	var err error
-	d.store, err = tlsconf.Open("pulsar", tlsconf.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
+	d.store, err = mtls.Open("pulsar", mtls.Files{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile}, metrics, log)
 	return d, err
 }
 
@@ -87,7 +87,7 @@ func (f *tokenFile) read() (string, error) {
 // options returns what a new client needs. The client reads files again at each
 // connection, and checks that a broker's certificate is for the host that it dials;
 // TLSValidateHostname would hold it against the first host of the URL instead.
-func (d *pulsarDoor) options() pulsar.ClientOptions {
+func (d *pulsarAuth) options() pulsar.ClientOptions {
 	options := pulsar.ClientOptions{
 		URL:                   d.settings.URL,
 		TLSTrustCertsFilePath: d.settings.TLS.CAFile,
@@ -105,7 +105,7 @@ func (d *pulsarDoor) options() pulsar.ClientOptions {
 }
 
 // provider returns who we are, nil for nobody. Each client needs one of its own.
-func (d *pulsarDoor) provider() auth.Provider {
+func (d *pulsarAuth) provider() auth.Provider {
 	s := d.settings
 	switch {
 	case s.Token != "":
@@ -142,14 +142,14 @@ func (o *oauth2) Init() (err error) {
 }
 
 // adminClient makes calls to the admin API as whom the other clients are.
-func (d *pulsarDoor) adminClient() *http.Client {
-	return &http.Client{Transport: &adminTransport{door: d}}
+func (d *pulsarAuth) adminClient() *http.Client {
+	return &http.Client{Transport: &adminTransport{auth: d}}
 }
 
 // adminTransport authorizes each request, those after a redirect too: brokers send a
 // question about a topic on to its owner. It does not follow one out of TLS.
 type adminTransport struct {
-	door *pulsarDoor
+	auth *pulsarAuth
 
 	once     sync.Once
 	provider auth.Provider
@@ -175,9 +175,9 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 	}
 	// Calls are rare: each has a connection of its own, with the certificates of now.
 	transport := &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}
-	if s := t.door.store; s != nil {
+	if s := t.auth.store; s != nil {
 		transport.TLSClientConfig = s.ClientByHost()
-		if name := t.door.settings.TLS.Name; name != "" {
+		if name := t.auth.settings.TLS.Name; name != "" {
 			transport.TLSClientConfig = s.Client(name)
 		}
 	}
@@ -185,7 +185,7 @@ func (t *adminTransport) RoundTrip(request *http.Request) (*http.Response, error
 }
 
 func (t *adminTransport) open() {
-	if t.provider = t.door.provider(); t.provider != nil {
+	if t.provider = t.auth.provider(); t.provider != nil {
 		t.failed = t.provider.Init()
 	}
 }
@@ -194,10 +194,10 @@ func (t *adminTransport) open() {
 const greetTimeout = 3 * time.Second
 
 // greet asks the broker one question before anything else, and returns why it was not
-// answered. mends: waiting may help, as with a broker that cannot be reached. It does
+// answered. transient: waiting may help, as with a broker that cannot be reached. It does
 // not if the broker does not let us in, or is not who it has to be, and what the client
 // says about that later stands in the log of each attempt only.
-func (d *pulsarDoor) greet(ctx context.Context, topic string) (mends bool, err error) {
+func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient bool, err error) {
 	heard, options := new(complaint), d.options()
 	options.Logger = pulsarlog.New(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
@@ -229,7 +229,7 @@ func (d *pulsarDoor) greet(ctx context.Context, topic string) (mends bool, err e
 	if why := heard.explain(err); why != nil {
 		return false, why
 	}
-	return true, fmt.Errorf("the broker does not tell about it: %w", err)
+	return true, fmt.Errorf("the broker did not answer the lookup: %w", err)
 }
 
 // complaint is why the client could not connect. Its own errors do not tell: it logs.
@@ -239,7 +239,7 @@ type complaint struct {
 	told bool // by the broker, in words
 }
 
-// explain returns why err is one that does not mend itself, nil if it may.
+// explain returns why err is permanent, nil if it may.
 func (c *complaint) explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,7 +294,7 @@ func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (l listener) WithGroup(string) slog.Handler { return l }
 
 // ofTLS reports whether an error is about a certificate or about what TLS is, which
-// waiting does not mend. By its words: the client passes on the words of most errors only.
+// waiting does not fix. By its words: the client passes on the words of most errors only.
 // Everything else may be a broker that is about to end, or has just begun.
 func ofTLS(err error) bool {
 	said := err.Error()

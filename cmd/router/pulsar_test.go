@@ -15,15 +15,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/tlsconf"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
-func door(t *testing.T, settings config.Pulsar) *pulsarDoor {
+func authOf(t *testing.T, settings config.Pulsar) *pulsarAuth {
 	t.Helper()
-	d, err := newPulsarDoor(settings, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	d, err := newPulsarAuth(settings, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestOAuth2(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "fresh", "token_type": "Bearer", "expires_in": 3600})
 	})
 	file := write(t, filepath.Join(t.TempDir(), "client.json"), `{"type": "client_credentials", "client_id": "me", "client_secret": "hush"}`)
-	d := door(t, config.Pulsar{URL: "pulsar://x:1", Oauth2: config.PulsarOAuth2{IssuerURL: issuer.URL, Audience: "urn:pulsar", KeyFile: file}})
+	d := authOf(t, config.Pulsar{URL: "pulsar://x:1", Oauth2: config.PulsarOAuth2{IssuerURL: issuer.URL, Audience: "urn:pulsar", KeyFile: file}})
 	provider := d.provider()
 	if err := provider.Init(); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestOAuth2(t *testing.T) {
 // The token of a file is that of the moment.
 func TestTokenFileIsReadAgain(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")
-	provider := door(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file}).provider()
+	provider := authOf(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file}).provider()
 	for _, want := range []string{"one", "two"} {
 		write(t, file, want+"\n")
 		if token, err := provider.GetData(); err != nil || string(token) != want {
@@ -87,7 +87,7 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 // A file that becomes bad changes nothing; one that is bad at the start ends it.
 func TestTokenFileThatBecomesBad(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "token"), "one\n")
-	d := door(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file})
+	d := authOf(t, config.Pulsar{URL: "pulsar://x:1", TokenFile: file})
 	provider := d.provider()
 	for name, spoil := range map[string]func() error{
 		"empty":    func() error { return os.WriteFile(file, []byte("\n"), 0o600) },
@@ -101,7 +101,7 @@ func TestTokenFileThatBecomesBad(t *testing.T) {
 			t.Errorf("%s: the token is %q (%v), want the one from before", name, token, err)
 		}
 		settings := config.Pulsar{URL: "pulsar://x:1", TokenFile: file}
-		if _, err := newPulsarDoor(settings, tlsconf.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "pulsar.token_file: ") {
+		if _, err := newPulsarAuth(settings, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "pulsar.token_file: ") {
 			t.Errorf("%s at the start: %v", name, err)
 		}
 		_ = os.Remove(file)
@@ -129,7 +129,7 @@ func TestAdminAPIThroughTLS(t *testing.T) {
 		"without certificates": {config.PulsarTLS{CAFile: ca.File}, "certificate required"},
 	} {
 		*asked = nil
-		d := door(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: c.tls})
+		d := authOf(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: c.tls})
 		_, err := (pulsaradmin.Client{URL: server.URL, HTTP: d.adminClient()}).Do(t.Context(), http.MethodGet, "x", nil)
 		switch {
 		case c.want == "" && (err != nil || len(*asked) != 1 || (*asked)[0] != "Bearer hush"):
@@ -153,7 +153,7 @@ func TestTokenFollowsRedirects(t *testing.T) {
 	first.TLS = ca.ClientConfig(t, "", ca.Issue(t, "127.0.0.1"))
 	first.StartTLS()
 	defer first.Close()
-	client := pulsaradmin.Client{URL: first.URL, HTTP: door(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: config.PulsarTLS{CAFile: ca.File}}).adminClient()}
+	client := pulsaradmin.Client{URL: first.URL, HTTP: authOf(t, config.Pulsar{URL: "pulsar+ssl://x:1", Token: "hush", TLS: config.PulsarTLS{CAFile: ca.File}}).adminClient()}
 
 	to = inTLS.URL
 	if _, err := client.Do(t.Context(), http.MethodGet, "x", nil); err != nil || len(*heard) != 1 || (*heard)[0] != "Bearer hush" {
@@ -165,7 +165,7 @@ func TestTokenFollowsRedirects(t *testing.T) {
 	}
 }
 
-// What the client says about a broker is an error only if waiting does not mend it.
+// What the client says about a broker is an error only if waiting does not fix it.
 func TestComplaints(t *testing.T) {
 	for name, c := range map[string]struct {
 		message string

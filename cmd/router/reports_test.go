@@ -31,7 +31,7 @@ func testReports(t *testing.T, g *testGroup) {
 		}
 	}
 	if sum != ring.Partitions || members.Member != "router-1" || members.Epoch == "0:0" || members.Position == "0:0" {
-		t.Errorf("%d partitions, by %+v", sum, members.Speaker)
+		t.Errorf("%d partitions, by %+v", sum, members.View)
 	}
 
 	seesPage(t, g, "router-1")

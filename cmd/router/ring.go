@@ -18,7 +18,7 @@ import (
 )
 
 func ringCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ring", Short: "Look at who owns which partitions", Args: aVerb, RunE: aVerb}
+	cmd := &cobra.Command{Use: "ring", Short: "Show the owners of partitions", Args: requireSubcommand, RunE: requireSubcommand}
 	cmd.AddCommand(ringShowCommand(), ringDiffCommand(), ringSimulateCommand())
 	return cmd
 }
@@ -57,14 +57,14 @@ func ringShowCommand() *cobra.Command {
 		shares := sharesOf(seen)
 		return o.show(cmd.OutOrStdout(), shares, func(p *page) { sharesTable(p, shares) })
 	})
-	cmd.Flags().StringVar(&member, "member", "", "as this member sees it (default: the one that is asked)")
+	cmd.Flags().StringVar(&member, "member", "", "as this member sees it (default: the member at --admin)")
 	cmd.Flags().BoolVar(&all, "partitions", false, "list every partition, with its owner, fencing token, and its gate at that member")
 	return cmd
 }
 
 // shares is how many partitions each member owns.
 type shares struct {
-	report.Speaker
+	report.View
 	Partitions int     `json:"partitions"`
 	Shares     []share `json:"shares"`
 }
@@ -77,7 +77,7 @@ type share struct {
 }
 
 func sharesOf(seen report.Partitions) shares {
-	s := shares{Speaker: seen.Speaker, Partitions: len(seen.Partitions)}
+	s := shares{View: seen.View, Partitions: len(seen.Partitions)}
 	owned := map[string][]uint16{}
 	for _, p := range seen.Partitions {
 		owned[p.Owner] = append(owned[p.Owner], p.Number)
@@ -96,7 +96,7 @@ func sharesTable(p *page, s shares) {
 		rows = append(rows, []string{one.Owner, strconv.Itoa(one.Partitions), fmt.Sprintf("%.1f %%", one.Percent)})
 	}
 	p.table([]string{"OWNER", "PARTITIONS", "SHARE"}, rows)
-	p.line("\n%d partitions, table %s, %s", s.Partitions, s.Table, toldBy(s.Speaker))
+	p.line("\n%d partitions, table %s, %s", s.Partitions, s.Table, toldBy(s.View))
 }
 
 func partitionsTable(p *page, seen report.Partitions) {
@@ -105,7 +105,7 @@ func partitionsTable(p *page, seen report.Partitions) {
 		rows = append(rows, []string{strconv.Itoa(int(one.Number)), one.Owner, strconv.FormatInt(one.Token, 10), one.Gate, strconv.Itoa(one.Running)})
 	}
 	p.table([]string{"PARTITION", "OWNER", "TOKEN", "GATE AT " + strings.ToUpper(seen.Member), "RUNNING"}, rows)
-	p.line("\n%s", toldBy(seen.Speaker))
+	p.line("\n%s", toldBy(seen.View))
 }
 
 // ranges writes ascending numbers in short: 1-3,7.
@@ -127,13 +127,13 @@ func ranges(numbers []uint16) string {
 }
 
 // errDiffer says that members do not see the same ring.
-var errDiffer = errors.New("the members do not see the same ring: if it lasts, see who lags with `router members`")
+var errDiffer = errors.New("the members do not see the same ring: if it lasts, `router members` shows which one lags")
 
 func ringDiffCommand() *cobra.Command {
 	return asking(&cobra.Command{
 		Use:   "diff [MEMBER...]",
-		Short: "Ask all members, or the named ones, who owns what, and show in what they differ",
-		Long: `Ask all members, or the named ones, who owns what, and show in what they differ:
+		Short: "Compare the rings of all members, or of the named ones",
+		Long: `Compare the rings of all members, or of the named ones:
 each partition of which not all name the same owner under the same fencing token.
 Members read the control log one by one, so for a moment after each change they differ.
 
@@ -193,10 +193,10 @@ func viewsOf(ctx context.Context, a *asker, names []string) (views, error) {
 
 // differences is in what views differ.
 type differences struct {
-	Views       []report.Speaker `json:"views"`
-	Silent      []string         `json:"silent"`
-	Partitions  int              `json:"partitions"` // of which not all say the same
-	Differences []difference     `json:"differences"`
+	Views       []report.View `json:"views"`
+	Silent      []string      `json:"silent"`
+	Partitions  int           `json:"partitions"` // of which not all say the same
+	Differences []difference  `json:"differences"`
 }
 
 // difference is partitions of which the members say the same different things.
@@ -206,9 +206,9 @@ type difference struct {
 }
 
 func differencesOf(v views) differences {
-	d := differences{Views: []report.Speaker{}, Silent: append([]string{}, v.silent...), Differences: []difference{}}
+	d := differences{Views: []report.View{}, Silent: append([]string{}, v.silent...), Differences: []difference{}}
 	for _, view := range v.seen {
-		d.Views = append(d.Views, view.Speaker)
+		d.Views = append(d.Views, view.View)
 	}
 	numbers := map[string][]uint16{}
 	said := map[string][]string{}
@@ -315,7 +315,7 @@ without asking anybody. The ring.* settings are read as for the router.`,
 		return o.show(cmd.OutOrStdout(), s, func(p *page) { simulationPage(p, s) })
 	})
 	cmd.Flags().StringVar(&change, "members", "", "how the membership changes")
-	cmd.Flags().StringVar(&from, "from", "", "names of members to begin with, with commas (default: those of the group that is asked)")
+	cmd.Flags().StringVar(&from, "from", "", "comma-separated names of members to begin with (default: those of the group at --admin)")
 	return cmd
 }
 
@@ -355,7 +355,7 @@ func changed(names []string, change string) ([]string, error) {
 	if n, err := strconv.Atoi(change); err == nil && strings.ContainsAny(change[:1], "+-") {
 		if n < 0 {
 			if -n >= len(after) {
-				return nil, fmt.Errorf("--members = %s, but there are only %d: somebody has to stay", change, len(after))
+				return nil, fmt.Errorf("--members = %s, but there are only %d: one has to remain", change, len(after))
 			}
 			return after[:len(after)+n], nil
 		}
@@ -370,7 +370,7 @@ func changed(names []string, change string) ([]string, error) {
 		return after, nil
 	}
 	if strings.Trim(change, " ,") == "" {
-		return nil, errors.New("say what changes: --members +2, -1, +NAME,-NAME, or NAME,NAME")
+		return nil, errors.New("a change is missing: --members +2, -1, +NAME,-NAME, or NAME,NAME")
 	}
 	parts := split(change)
 	signed := func(s string) bool { return strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") }

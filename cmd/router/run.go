@@ -15,21 +15,21 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/idlecpu"
+	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/doors"
-	"github.com/ringfence/router/internal/governor"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
-	"github.com/ringfence/router/internal/planted"
-	"github.com/ringfence/router/internal/pulsarlog"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
-	"github.com/ringfence/router/internal/tlsconf"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 func runCommand() *cobra.Command {
@@ -62,7 +62,7 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 // broker is where events, the control log and the claims come from.
 type broker struct {
 	// open makes sure, once and before the others, that we are let in; nil: nobody asks.
-	open       func(context.Context, *tlsconf.Metrics, *slog.Logger) error
+	open       func(context.Context, *mtls.Metrics, *slog.Logger) error
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: nobody claims anything
@@ -71,37 +71,37 @@ type broker struct {
 // throughPulsar reads events, the control log and the claims from Pulsar, each with a client of
 // its own: the backpressure of events must not delay Beats.
 func throughPulsar(cfg config.Config) broker {
-	var door *pulsarDoor
+	var auth *pulsarAuth
 	return broker{
-		open: func(ctx context.Context, metrics *tlsconf.Metrics, log *slog.Logger) (err error) {
-			if door, err = newPulsarDoor(cfg.Pulsar, metrics, log); err != nil {
+		open: func(ctx context.Context, metrics *mtls.Metrics, log *slog.Logger) (err error) {
+			if auth, err = newPulsarAuth(cfg.Pulsar, metrics, log); err != nil {
 				return err
 			}
-			if mends, err := door.greet(ctx, cfg.Pulsar.Topics[0]); !mends {
+			if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); !transient {
 				return err
 			}
 			return nil // a broker that does not answer may come
 		},
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
-			options := door.options()
+			options := auth.options()
 			options.Logger = pulsarlog.New(log)
-			return source.NewPulsar(from, options, door.adminClient(), metrics, log)
+			return source.NewPulsar(from, options, auth.adminClient(), metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()
 			c.Topic = cfg.ControlTopic()
 			c.SendTimeout = cfg.Ownership.Lease
-			return controllog.NewPulsar(c, door.options(), log)
+			return controllog.NewPulsar(c, auth.options(), log)
 		},
 		claims: func(topic string, log *slog.Logger) (controllog.Transport, error) {
-			return claimsAt(door, topic, log)
+			return claimsAt(auth, topic, log)
 		},
 	}
 }
 
 // runAlone is run in a process that does nothing else.
 func runAlone(ctx context.Context, cfg config.Config, b broker) error {
-	defer governor.Start()()
+	defer idlecpu.Start()()
 	return run(ctx, cfg, b)
 }
 
@@ -125,7 +125,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		log.Info("variables are ignored: Kubernetes gives them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
 	}
 	if bug := planted.Present(); bug != planted.None {
-		log.Error("a bug is planted in this process: it breaks what a router promises", "error", bug.String())
+		log.Error("a bug is planted in this process: it breaks promises of a router", "error", bug.String())
 	}
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)
@@ -134,12 +134,12 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		log.Warn("lease clock", "error", slewableClock)
 	}
 	registry := telemetry.NewRegistry(version())
-	l, err := listen(ctx, cfg)
+	l, err := openListeners(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	if l.entrances, err = newEntrances(cfg, registry, log); err != nil {
+	if l.listenerAuth, err = newListenerAuth(cfg, registry, log); err != nil {
 		return err
 	}
 	l.limit(cfg)
@@ -148,12 +148,12 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return usageError{err}
 		}
 	}
-	sight, stopTraces, err := sightOf(ctx, cfg, log)
+	tracing, stopTraces, err := sightOf(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
 	defer stopTraces()
-	n, err := newNode(cfg, b, l, registry, log, sight)
+	n, err := newNode(cfg, b, l, registry, log, tracing)
 	if err != nil {
 		return err
 	}
@@ -169,14 +169,14 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
-	admin := doors.HTTP{
-		Door: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
+	admin := listen.HTTP{
+		Name: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
 		Probes: probePaths, Bodies: []string{"PUT /log/level"}, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 	}
 	group.Go(func() error { return admin.Serve(pages, l.guard.Protect(telemetry.NewAdminHandler(shown))) })
 	if l.debug != nil {
-		debug := doors.HTTP{
-			Door: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
+		debug := listen.HTTP{
+			Name: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 		}
 		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(telemetry.NewDebugHandler())) })
 	}
@@ -185,7 +185,7 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 	return errors.Join(err, group.Wait())
 }
 
-func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger, sight pipeline.Sight) (*node.Node, error) {
+func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger, tracing pipeline.Tracing) (*node.Node, error) {
 	missing, err := key.ParseMissing(cfg.Key.Missing)
 	if err != nil {
 		return nil, usageError{err}
@@ -208,9 +208,9 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 			from.Topics = topics
 			return b.source(from, sourceMetrics, log)
 		},
-		ControlLog: func() (controllog.Transport, error) { return b.controlLog(log) },
-		GossipDoor: doors.NewDoor("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
-		Registry:   registry, Log: log, Sight: sight,
+		ControlLog:    func() (controllog.Transport, error) { return b.controlLog(log) },
+		GossipLimiter: listen.NewLimiter("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
+		Registry:      registry, Log: log, Tracing: tracing,
 	}
 	claims, err := newClaims(cfg, b, registry, log)
 	if err != nil {
@@ -265,10 +265,10 @@ type listeners struct {
 	app, peer, admin, debug net.Listener // debug may be nil
 	peerAddr                string       // at which others reach peer
 
-	*entrances
+	*listenerAuth
 }
 
-func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
+func openListeners(ctx context.Context, cfg config.Config) (*listeners, error) {
 	l := &listeners{}
 	var err error
 	open := func(setting, address string) net.Listener {
@@ -276,7 +276,7 @@ func listen(ctx context.Context, cfg config.Config) (*listeners, error) {
 			return nil
 		}
 		var listener net.Listener
-		if listener, err = doors.Listen(ctx, address, cfg.App.Socket); err != nil {
+		if listener, err = listen.Listen(ctx, address, cfg.App.Socket); err != nil {
 			err = fmt.Errorf("%s: %w%s", setting, err, addressHint(err))
 		}
 		return listener

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/config"
-	"github.com/ringfence/router/internal/tlsconf/tlstest"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
 // plantedSecrets are those that nobody could print by chance, by the setting that they are for.
@@ -197,7 +197,7 @@ func TestErrorsHaveNoSecrets(t *testing.T) {
 }
 
 // TestRunShowsNoSecrets: members that are given every secret, in settings and in files, log all that
-// they can through a start, a broker that does not behave, callers who are turned away,
+// they can through a start, a broker that does not behave, callers who are rejected,
 // and a stop; and nothing that they print or serve has one.
 func TestRunShowsNoSecrets(t *testing.T) {
 	type member struct {
@@ -253,7 +253,7 @@ func TestRunShowsNoSecrets(t *testing.T) {
 		clean(t, name+" as it ends", fmt.Sprint(m.err), secrets...)
 	}
 	// The run has seen what it is about.
-	for _, want := range []string{`"level":"DEBUG"`, `"msg":"draining"`, `"msg":"turned away"`, `"msg":"certificate files cannot be used"`} {
+	for _, want := range []string{`"level":"DEBUG"`, `"msg":"draining"`, `"msg":"rejected"`, `"msg":"certificate files cannot be used"`} {
 		if !strings.Contains(logged, want) {
 			t.Errorf("no line of the log has %s", want)
 		}
@@ -327,7 +327,7 @@ func tryEverything(ctx context.Context, ip string, pair tlstest.Pair) string {
 	errs = append(errs, ask("POST", admin+"/undrain", plantedSecrets["admin.drain_token"]), ask("GET", "http://"+ip+":16654/debug/pprof/cmdline", ""))
 	conn, err := net.Dial("tcp", ip+":16651")
 	if err == nil {
-		_, _ = conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")) // in the clear, at the door for TLS
+		_, _ = conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")) // in the clear, at a listener with TLS
 		_, _ = io.ReadAll(conn)
 		conn.Close()
 	}

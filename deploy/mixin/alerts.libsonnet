@@ -502,7 +502,7 @@
             'RingfenceTurnedAway',
             'info',
             member,
-            'sum by (job, instance) (%s) > %d' % [increase('ringfence_doors_turned_away_total', '15m'), c.thresholds.turnedAway],
+            'sum by (job, instance) (%s) > %d' % [increase('ringfence_listener_rejected_total', '15m'), c.thresholds.turnedAway],
             'Somebody without the right credentials keeps trying.',
             '{{ $value | humanize }} connections and requests were turned away in 15 minutes.',
           ),

@@ -88,7 +88,7 @@ local grafana = import 'grafana.libsonnet';
         graph('Health score', 'How badly a router keeps up; 0 is well.', 'short', perRouter(one('ringfence_membership_health_score'))),
         graph('Evidence and contacts', 'About other routers.', 'ops', {
           '{{kind}}': sum(rate('ringfence_membership_evidence_total'), ['kind']),
-          'contact {{why}} {{result}}': sum(rate('ringfence_membership_contacts_total'), ['why', 'result']),
+          'contact {{reason}} {{result}}': sum(rate('ringfence_membership_contacts_total'), ['reason', 'result']),
           'not understood': sum(rate('ringfence_membership_bad_members_total')),
         }),
       ]),

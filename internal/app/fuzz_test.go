@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/mem"
 
-	"github.com/ringfence/router/internal/appwire"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -161,9 +161,9 @@ func FuzzWorkerStream(f *testing.F) {
 				t.Fatalf("delivery %d ended %d times", id+1, n)
 			}
 		}
-		if len(z.boxes.ended) != z.boxes.last || len(z.server.snapshot()) != 0 || len(z.server.ward.in) != 0 {
+		if len(z.boxes.ended) != z.boxes.last || len(z.server.snapshot()) != 0 || len(z.server.suspects.in) != 0 {
 			t.Fatalf("%d deliveries ended of %d; %d sessions and %d suspects are left",
-				len(z.boxes.ended), z.boxes.last, len(z.server.snapshot()), len(z.server.ward.in))
+				len(z.boxes.ended), z.boxes.last, len(z.server.snapshot()), len(z.server.suspects.in))
 		}
 	})
 }

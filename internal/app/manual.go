@@ -3,8 +3,8 @@ package app
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/appwire"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/wire/appwire"
 )
 
 // Manual is a worker's stream without goroutines and without a wire: its caller

@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Metrics are what this package counts.
@@ -66,7 +66,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		refused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_app_streams_refused_total",
-			Help: "Streams that were ended for what the worker did, by status code.",
+			Help: "Streams that were ended by an error of the worker, by status code.",
 		}, []string{"code"}),
 	}
 	m.refused.WithLabelValues(codes.InvalidArgument.String()) // an increase is only seen from a count that was there before it

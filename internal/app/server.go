@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/ringfence/router/internal/appwire"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -78,10 +78,10 @@ type Server struct {
 	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
 	listenedAt clock.Instant // likewise, for silent workers
 
-	streams   atomic.Int64 // open ones, whether or not they have said Hello
-	wardMu    sync.Mutex   // guards ward
-	ward      ward
-	suspected atomic.Int32 // how many are in ward
+	streams    atomic.Int64 // open ones, whether or not they have said Hello
+	suspectsMu sync.Mutex   // guards suspects
+	suspects   suspects
+	suspected  atomic.Int32 // how many suspects run
 
 	readers                   sync.WaitGroup
 	refusals, comings, goings *loglimit.Limit // lines that anybody can cause who may connect
@@ -200,7 +200,7 @@ func (s *Server) stop() {
 }
 
 // expire finishes what is over without an answer and returns when to look again.
-// The timer only wakes us up; the comparison in the desks decides.
+// The timer only wakes us up; the comparison in Outstanding decides.
 func (s *Server) expire() time.Duration {
 	const idle, most = time.Hour, 100 * time.Millisecond // most: after a suspend timers are late
 	next := s.Expire()
@@ -263,7 +263,7 @@ func (s *Server) WakeAll() {
 // Pong from then on goes out after the Revoke. It does not block.
 func (s *Server) Revoke(partitions ownership.Set, final bool) {
 	for _, w := range s.snapshot() {
-		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.desk.Revoke(partitions, final, dst) }, partitions)
+		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.outstanding.Revoke(partitions, final, dst) }, partitions)
 	}
 	s.notify()
 }
@@ -271,7 +271,7 @@ func (s *Server) Revoke(partitions ownership.Set, final bool) {
 // RevokeAll takes everything back for good, as a Genesis and LOST do. It does not block.
 func (s *Server) RevokeAll() {
 	for _, w := range s.snapshot() {
-		w.revoke(w.desk.RevokeAll, nil)
+		w.revoke(w.outstanding.RevokeAll, nil)
 	}
 	s.notify()
 }
@@ -366,22 +366,22 @@ func (s *Server) finish(results []event.Result) {
 
 // admitSuspects keeps apart what was taken and was there when a worker crashed.
 func (s *Server) admitSuspects(taken []event.Delivery, putOff []event.Result) ([]event.Delivery, []event.Result) {
-	s.wardMu.Lock()
-	defer s.wardMu.Unlock()
-	taken, putOff = s.ward.admit(taken, putOff)
+	s.suspectsMu.Lock()
+	defer s.suspectsMu.Unlock()
+	taken, putOff = s.suspects.admit(taken, putOff)
 	s.noteSuspects()
 	return taken, putOff
 }
 
 func (s *Server) dischargeSuspects(results []event.Result) {
-	s.wardMu.Lock()
-	defer s.wardMu.Unlock()
-	s.ward.discharge(results)
+	s.suspectsMu.Lock()
+	defer s.suspectsMu.Unlock()
+	s.suspects.discharge(results)
 	s.noteSuspects()
 }
 
 func (s *Server) noteSuspects() {
-	n := len(s.ward.in)
+	n := len(s.suspects.in)
 	s.suspected.Store(int32(n))
 	s.Metrics.suspects.Set(float64(n))
 }

@@ -24,10 +24,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/ringfence/router/internal/appwire"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -386,7 +386,7 @@ func TestTooManyWorkers(t *testing.T) {
 	r.wantWorkers(2)
 }
 
-// Thousands of streams that say nothing are turned away, and who has work goes on.
+// Thousands of streams that say nothing are rejected, and who has work goes on.
 func TestManyStreamsAtOnce(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.WorkersMax = 4
@@ -627,7 +627,7 @@ func TestStopSaysGoodbye(t *testing.T) {
 	late := r.dial()
 	late.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
 	if s := late.status(); s.Code() != codes.Unavailable {
-		t.Errorf("status of a newcomer = %v, want Unavailable", s)
+		t.Errorf("status of a joining worker = %v, want Unavailable", s)
 	}
 }
 

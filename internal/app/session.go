@@ -16,12 +16,12 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/ringfence/router/internal/appwire"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/planted"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -42,8 +42,8 @@ type session struct {
 	name   string         // likewise
 	awake  chan struct{}  // cap 1: the writer has to look
 
-	mu   sync.Mutex
-	desk *Desk
+	mu          sync.Mutex
+	outstanding *Outstanding
 
 	// What the writer has to say. Nothing here queues up, however slow the worker is:
 	// a Revoke adds to the one that waits, only the newest Ping is answered, and a Pong
@@ -78,7 +78,7 @@ type session struct {
 }
 
 func newSession(s *Server) *session {
-	return &session{server: s, awake: make(chan struct{}, 1), desk: NewDesk(0), revoked: make(map[ring.Partition]struct{})}
+	return &session{server: s, awake: make(chan struct{}, 1), outstanding: NewOutstanding(0), revoked: make(map[ring.Partition]struct{})}
 }
 
 // Work serves one worker. It is the worker's writer; its reader runs beside it and
@@ -184,7 +184,7 @@ func (w *session) handle(f *appwire.FromWorker) error {
 // hello admits the worker.
 func (w *session) hello(h *appv1.Hello) error {
 	if lowest, highest := max(h.GetVersionMin(), 1), max(h.GetVersionMax(), 1); lowest > version || highest < version {
-		return status.Errorf(codes.FailedPrecondition, "app: the worker speaks versions %d to %d of the protocol, this router speaks %d", lowest, highest, version)
+		return status.Errorf(codes.FailedPrecondition, "app: the worker supports protocol versions %d to %d, this router supports %d", lowest, highest, version)
 	}
 	if h.GetMaxInFlight() == 0 {
 		return status.Error(codes.InvalidArgument, "app: Hello.max_in_flight = 0, want >= 1")
@@ -192,7 +192,7 @@ func (w *session) hello(h *appv1.Hello) error {
 	s := w.server
 	limit := int(min(int64(h.GetMaxInFlight()), int64(s.cfg.InFlightMax)))
 	w.mu.Lock()
-	w.desk = NewDesk(limit)
+	w.outstanding = NewOutstanding(limit)
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
 	w.mu.Unlock()
 	suspended, err := s.admit(w, untrusted.Text(h.GetWorker()))
@@ -260,8 +260,8 @@ func (w *session) answer(f *appwire.FromWorker) error {
 		defer w.mu.Unlock()
 		return status.Errorf(codes.InvalidArgument, "app: Results frame %d after %d", f.Number, w.taken)
 	}
-	known := w.desk.Answer(f.Results, f.Results[:0])
-	stats := w.desk.Stats()
+	known := w.outstanding.Answer(f.Results, f.Results[:0])
+	stats := w.outstanding.Stats()
 	w.mu.Unlock()
 
 	for i := range known {
@@ -287,7 +287,7 @@ func (w *session) control(f *appv1.WorkRequest) error {
 		w.wake()
 	case *appv1.WorkRequest_Progress:
 		w.mu.Lock()
-		w.desk.Progress(frame.Progress.GetDeliveryIds())
+		w.outstanding.Progress(frame.Progress.GetDeliveryIds())
 		w.mu.Unlock()
 	case *appv1.WorkRequest_Drain:
 		w.drain(frame.Drain)
@@ -300,7 +300,7 @@ func (w *session) drain(d *appv1.Drain) {
 	w.mu.Lock()
 	first := !w.draining
 	w.draining = true
-	results := w.desk.Drain(nil)
+	results := w.outstanding.Drain(nil)
 	w.mu.Unlock()
 	s := w.server
 	if first {
@@ -378,7 +378,7 @@ func (w *session) next() (msg any, end bool) {
 		f.Receipt, w.receipts = w.taken, w.taken
 		return f, false
 	}
-	if w.desk.Unsent() && w.receipt == w.sent {
+	if w.outstanding.Unsent() && w.receipt == w.sent {
 		return w.deliveries(), false
 	}
 	return nil, false
@@ -428,7 +428,7 @@ func (w *session) pong() *appv1.Pong {
 	w.pinged = false
 	s := w.server
 	p := &appv1.Pong{K: w.ping}
-	remaining, draining := w.desk.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
+	remaining, draining := w.outstanding.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
 	if !planted.On(planted.UnshrunkRemaining) {
 		remaining = onWorkersClock(remaining, w.rawClock)
 	}
@@ -453,7 +453,7 @@ func onWorkersClock(d time.Duration, raw bool) time.Duration {
 func (w *session) deliveries() any {
 	cfg := &w.server.cfg
 	clear(w.frame.Deliveries)
-	w.frame.Deliveries, w.result = w.desk.Frame(cfg.FrameEventsMax, cfg.FrameBytesMax, cfg.EventBytesMax, w.frame.Deliveries[:0], w.result)
+	w.frame.Deliveries, w.result = w.outstanding.Frame(cfg.FrameEventsMax, cfg.FrameBytesMax, cfg.EventBytesMax, w.frame.Deliveries[:0], w.result)
 	if len(w.frame.Deliveries) == 0 {
 		return nil
 	}
@@ -471,8 +471,8 @@ func (w *session) fill() bool {
 	s := w.server
 	w.mu.Lock()
 	room := 0
-	if w.greeted && w.receipt == w.sent && !w.desk.Unsent() {
-		room = w.desk.StartTake()
+	if w.greeted && w.receipt == w.sent && !w.outstanding.Unsent() {
+		room = w.outstanding.StartTake()
 	}
 	w.mu.Unlock()
 	if room == 0 {
@@ -485,7 +485,7 @@ func (w *session) fill() bool {
 		w.took, w.result = s.admitSuspects(w.took, w.result)
 	}
 	w.mu.Lock()
-	w.result = w.desk.Give(w.took, w.result)
+	w.result = w.outstanding.Give(w.took, w.result)
 	w.mu.Unlock()
 	w.flush()
 	return len(w.took) > 0
@@ -522,9 +522,9 @@ func (w *session) stop() {
 	admitted, drained := w.greeted, w.draining
 	w.broken = true
 	if meant := drained || w.goodbye != "" || w.ended && w.err == nil; meant {
-		w.result = w.desk.Break(w.result)
+		w.result = w.outstanding.Break(w.result)
 	} else {
-		w.result = w.desk.Crash(w.result)
+		w.result = w.outstanding.Crash(w.result)
 	}
 	w.mu.Unlock()
 	if !admitted {
@@ -547,15 +547,15 @@ func (w *session) stop() {
 func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	w.mu.Lock()
 	if look {
-		w.timedOut = w.desk.TimeOut(looksMax, w.timedOut)
+		w.timedOut = w.outstanding.TimeOut(looksMax, w.timedOut)
 		if len(w.timedOut) > 0 {
 			w.wake()
 		}
 	}
-	lost := w.desk.Expire(now, nil)
-	next := w.desk.Next()
-	stats := w.desk.Stats()
-	over := w.broken && w.desk.Len() == 0
+	lost := w.outstanding.Expire(now, nil)
+	next := w.outstanding.Next()
+	stats := w.outstanding.Stats()
+	over := w.broken && w.outstanding.Len() == 0
 	w.server.count(stats) // before the writer can tell anybody
 	w.mu.Unlock()
 	if over {
@@ -594,7 +594,7 @@ func (w *session) ready() bool {
 func (w *session) revoke(take func([]event.Result) (bool, []event.Result), partitions ownership.Set) {
 	w.mu.Lock()
 	tell, back := take(nil)
-	stats := w.desk.Stats()
+	stats := w.outstanding.Stats()
 	if tell && partitions == nil {
 		w.all = true
 	} else if tell {
@@ -611,7 +611,7 @@ func (w *session) revoke(take func([]event.Result) (bool, []event.Result), parti
 func (w *session) force(partitions ownership.Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.desk.Force(partitions)
+	w.outstanding.Force(partitions)
 }
 
 // suspend stops the worker for a reason, or lets it go on with "".
@@ -619,9 +619,9 @@ func (w *session) suspend(reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.suspended = reason; reason == "" {
-		w.desk.Resume()
+		w.outstanding.Resume()
 	} else {
-		w.desk.Suspend()
+		w.outstanding.Suspend()
 	}
 	w.wake()
 }
@@ -641,8 +641,8 @@ func (w *session) sentAway() bool {
 	return w.goodbye != ""
 }
 
-// count puts what the desk could not use into the metrics.
-func (s *Server) count(stats DeskStats) {
+// count adds unusable results to the metrics.
+func (s *Server) count(stats OutstandingStats) {
 	s.Metrics.ignored.WithLabelValues("unknown").Add(float64(stats.Unknown))
 	s.Metrics.ignored.WithLabelValues("late").Add(float64(stats.Late))
 	s.Metrics.revoked.Add(float64(stats.Revoked))

@@ -3,8 +3,8 @@ package app
 import (
 	"iter"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
@@ -20,7 +20,7 @@ type slot struct {
 	revoked   bool  // its deadline moves only by Pong.draining
 	forced    bool  // revoked, and its deadline moves no more
 	timedOut  bool  // forced, since it took too long: counts as failed if nothing else comes
-	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Desk.TimeOut
+	looks     uint8 // how often it was looked at since it went out or its worker told of Progress, see Outstanding.TimeOut
 	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
 }
 

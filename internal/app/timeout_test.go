@@ -7,13 +7,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // timeOut looks n times and returns the names that are taken back.
-func (d *Desk) timeOut(n int) (names []uint64) {
+func (d *Outstanding) timeOut(n int) (names []uint64) {
 	for range n {
 		names = d.TimeOut(3, names)
 	}

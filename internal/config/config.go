@@ -29,15 +29,15 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/doors"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/mtls"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/telemetry"
-	"github.com/ringfence/router/internal/tlsconf"
 	"github.com/ringfence/router/ring"
 )
 
@@ -95,10 +95,10 @@ type Key struct {
 
 // App is about the own application: the address that it dials, and its bounds.
 type App struct {
-	Listen         string         // host:port on loopback, or unix:PATH; with TLS any host:port
-	doors.Socket                  // of unix:PATH
-	TLS            tlsconf.Config // mutual: Name is that of the application's certificate
-	ConnectionsMax int            // connections at once; more are closed at once
+	Listen         string      // host:port on loopback, or unix:PATH; with TLS any host:port
+	listen.Socket              // of unix:PATH
+	TLS            mtls.Config // mutual: Name is that of the application's certificate
+	ConnectionsMax int         // connections at once; more are closed at once
 
 	// TokenFile has the token that workers show as Authorization: Bearer TOKEN; it is read again
 	// when it changes. Empty: they need none.
@@ -116,10 +116,10 @@ type Handler struct {
 
 // Peer is about the streams between routers.
 type Peer struct {
-	Listen         string         // host:port
-	TLS            tlsconf.Config // mutual: Name is in the certificate of every member
-	Insecure       bool           // allows peer.listen beyond loopback without TLS: then only the network keeps strangers away
-	ConnectionsMax int            // connections at once, of all members together; more are closed at once
+	Listen         string      // host:port
+	TLS            mtls.Config // mutual: Name is in the certificate of every member
+	Insecure       bool        // allows peer.listen beyond loopback without TLS: then only the network keeps strangers away
+	ConnectionsMax int         // connections at once, of all members together; more are closed at once
 	forward.Config
 }
 
@@ -212,7 +212,7 @@ func Default() Config {
 		Node:       Node{Name: name},
 		Pulsar:     Pulsar{URL: "pulsar://127.0.0.1:6650", Config: source.DefaultConfig()},
 		Key:        Key{From: "message_key", Missing: "reject"},
-		App:        App{Listen: "127.0.0.1:16650", Socket: doors.DefaultSocket(), ConnectionsMax: 64, Config: app.DefaultConfig()},
+		App:        App{Listen: "127.0.0.1:16650", Socket: listen.DefaultSocket(), ConnectionsMax: 64, Config: app.DefaultConfig()},
 		Peer:       Peer{Listen: "0.0.0.0:16651", ConnectionsMax: 1024, Config: forward.DefaultConfig()},
 		Gossip:     Gossip{ConnectionsMax: 64, Config: membership.DefaultConfig()},
 		Admin:      DefaultAdmin(),
@@ -301,7 +301,7 @@ func (c Config) Validate() error {
 	}
 	oneOf("ownership.mode", c.Ownership.Mode, ModeStrict, ModeGossip)
 	oneOf("ownership.profile", c.Ownership.Profile, "default", "fast", "calm")
-	errs = append(errs, c.validateAddresses(), c.validateDoors(), c.validateTimes())
+	errs = append(errs, c.validateAddresses(), c.validateListeners(), c.validateTimes())
 	_, missingErr := key.ParseMissing(c.Key.Missing)
 	_, fromErr := key.Parse(c.Key.From, key.Reject)
 	return errors.Join(append(errs,

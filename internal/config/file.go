@@ -6,7 +6,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // The bounds of a file with settings. There are three levels in all settings.

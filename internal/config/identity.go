@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/source"
 )
 

@@ -3,7 +3,7 @@ package config
 import (
 	"strings"
 
-	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/netx/listen"
 )
 
 // Protection tells what keeps strangers away from one address that a router listens on.
@@ -31,9 +31,9 @@ const insecure = "nothing (insecure)"
 
 func (c Config) appListener() Protection {
 	p := Protection{Name: "app", Address: c.App.Listen}
-	local := doors.IsLocal(c.App.Listen)
+	local := listen.IsLocal(c.App.Listen)
 	var by []string
-	if _, ok := doors.UnixPath(c.App.Listen); ok {
+	if _, ok := listen.UnixPath(c.App.Listen); ok {
 		socket := "socket " + c.App.SocketMode
 		if c.App.SocketOwner != "" {
 			socket += ", owner " + c.App.SocketOwner
@@ -60,14 +60,14 @@ func (c Config) peerListener() Protection {
 	switch {
 	case c.Peer.TLS.Enabled():
 		p.ProtectedBy = "TLS, name " + c.Peer.TLS.Name
-	case doors.IsLocal(c.Peer.Listen):
+	case listen.IsLocal(c.Peer.Listen):
 		p.ProtectedBy = "loopback"
 	default:
 		p.Exposed, p.ProtectedBy = true, insecure
 	}
 	if p.Exposed && !c.Peer.Insecure {
-		p.refused = " can be reached from other machines, who could bring events and read them: set peer.tls (docs/security.md), " +
-			"or peer.listen to a loopback address, or peer.insecure to true if only the network shall keep strangers away"
+		p.refused = " can be reached from other machines, which could send and read events: set peer.tls (docs/security.md), " +
+			"or peer.listen to a loopback address, or peer.insecure to true if the network alone keeps other machines away"
 	}
 	return p
 }
@@ -78,7 +78,7 @@ func (c Config) gossipListener() Protection {
 	switch {
 	case keys && c.Gossip.VerifyIncoming:
 		p.ProtectedBy = "keys"
-	case doors.IsLocal(c.Gossip.Listen):
+	case listen.IsLocal(c.Gossip.Listen):
 		p.ProtectedBy = "loopback"
 	case keys:
 		p.Exposed, p.ProtectedBy = true, "nothing (insecure: gossip.verify_incoming is false)"
@@ -86,8 +86,8 @@ func (c Config) gossipListener() Protection {
 		p.Exposed, p.ProtectedBy = true, insecure
 	}
 	if p.Exposed && !c.Gossip.Insecure {
-		p.refused = " can be reached from other machines, who could speak as members: set gossip.encryption_keys_file and leave " +
-			"gossip.verify_incoming on (docs/security.md), or set gossip.listen to a loopback address, or gossip.insecure to true if only the network shall keep strangers away"
+		p.refused = " can be reached from other machines, which could pose as members: set gossip.encryption_keys_file and leave " +
+			"gossip.verify_incoming on (docs/security.md), or set gossip.listen to a loopback address, or gossip.insecure to true if the network alone keeps other machines away"
 	}
 	return p
 }
@@ -95,7 +95,7 @@ func (c Config) gossipListener() Protection {
 func (c Config) adminListener() Protection {
 	p := Protection{Name: "admin", Address: c.Admin.Listen}
 	token := c.Admin.Token != "" || c.Admin.TokenFile != ""
-	switch local := doors.IsLocal(c.Admin.Listen); {
+	switch local := listen.IsLocal(c.Admin.Listen); {
 	case c.Admin.TLS.Enabled() && token:
 		p.ProtectedBy = "TLS; token"
 	case c.Admin.TLS.Enabled():
@@ -119,7 +119,7 @@ func (c Config) debugListener() Protection {
 	if c.Admin.Token != "" || c.Admin.TokenFile != "" {
 		p.ProtectedBy += "; token"
 	}
-	if !doors.IsLocal(c.Debug.Listen) {
+	if !listen.IsLocal(c.Debug.Listen) {
 		p.refused = ", want a loopback address: it shows all memory"
 	}
 	return p

@@ -14,7 +14,7 @@ import (
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
 
-	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // EnvPrefix begins the name of every variable that is a setting.

@@ -14,8 +14,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/ownership"
 	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
 	"github.com/ringfence/router/ring"

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/ownership"
 	controllogv1 "github.com/ringfence/router/proto/ringfence/controllog/v1"
 	"github.com/ringfence/router/ring"

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // A site is one log and a way to connect to it as one more member.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -257,10 +257,10 @@ func (l *Log) check(ctx context.Context, eff ownership.CheckContiguity) {
 	switch {
 	case err != nil:
 		result = "failed"
-		l.log.Warn("contiguity check gave no answer", "last", eff.Last, "position", eff.InHand, "error", err)
-	case first != eff.Last || second != eff.InHand:
+		l.log.Warn("contiguity check gave no answer", "last", eff.Last, "position", eff.Queued, "error", err)
+	case first != eff.Last || second != eff.Queued:
 		result = "torn"
-		l.log.Warn("control log is not contiguous", "last", eff.Last, "position", eff.InHand, "first", first, "second", second)
+		l.log.Warn("control log is not contiguous", "last", eff.Last, "position", eff.Queued, "first", first, "second", second)
 	}
 	l.metrics.checks.WithLabelValues(result).Inc()
 	l.deliver(answer)

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -140,18 +140,18 @@ func TestLogChecksContiguity(t *testing.T) {
 			at = append(at, mem.Put(encoded(t, beat(seq))))
 			mem.Roll()
 		}
-		n.log.CheckContiguity(ownership.CheckContiguity{Check: 1, Last: at[0], InHand: at[1]})
+		n.log.CheckContiguity(ownership.CheckContiguity{Check: 1, Last: at[0], Queued: at[1]})
 		n.want(t, ownership.CheckAnswer{Check: 1, First: at[0], Second: at[1]})
 
-		n.log.CheckContiguity(ownership.CheckContiguity{Check: 2, Last: at[0], InHand: at[2]})
+		n.log.CheckContiguity(ownership.CheckContiguity{Check: 2, Last: at[0], Queued: at[2]})
 		n.want(t, ownership.CheckAnswer{Check: 2, First: at[0], Second: at[1]})
 
 		mem.Forget(at[2])
-		n.log.CheckContiguity(ownership.CheckContiguity{Check: 3, Last: at[0], InHand: at[1]})
+		n.log.CheckContiguity(ownership.CheckContiguity{Check: 3, Last: at[0], Queued: at[1]})
 		n.want(t, ownership.CheckAnswer{Check: 3, First: at[2], Second: at[3]})
 
 		began := time.Now()
-		n.log.CheckContiguity(ownership.CheckContiguity{Check: 4, Last: at[3], InHand: at[3]})
+		n.log.CheckContiguity(ownership.CheckContiguity{Check: 4, Last: at[3], Queued: at[3]})
 		n.want(t, ownership.CheckAnswer{Check: 4, Failed: true})
 		if took := time.Since(began); took != 300*time.Millisecond {
 			t.Errorf("a check without an answer took %v, want 300 ms", took)
@@ -165,9 +165,9 @@ func TestLogReplacesCheck(t *testing.T) {
 		mem := NewMem()
 		n := startLog(t, mem)
 		a, b := mem.Put(encoded(t, beat(1))), mem.Put(encoded(t, beat(2)))
-		n.log.CheckContiguity(ownership.CheckContiguity{Check: 1, Last: b, InHand: b}) // hangs
+		n.log.CheckContiguity(ownership.CheckContiguity{Check: 1, Last: b, Queued: b}) // hangs
 		synctest.Wait()
-		n.log.CheckContiguity(ownership.CheckContiguity{Check: 2, Last: a, InHand: b})
+		n.log.CheckContiguity(ownership.CheckContiguity{Check: 2, Last: a, Queued: b})
 		n.want(t, ownership.CheckAnswer{Check: 2, First: a, Second: b})
 		time.Sleep(time.Second)
 		n.want(t)

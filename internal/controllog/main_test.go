@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
 func TestMain(m *testing.M) {

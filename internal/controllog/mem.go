@@ -6,7 +6,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // memRecordsMax is how many records a Mem remembers; older ones are forgotten as

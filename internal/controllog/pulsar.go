@@ -13,9 +13,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/backoff"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/pulsarlog"
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // anchorName is the durable subscription that keeps the broker from trimming the

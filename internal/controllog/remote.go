@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	demov1 "github.com/ringfence/router/proto/ringfence/demo/v1"
 )
 

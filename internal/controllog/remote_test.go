@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	demov1 "github.com/ringfence/router/proto/ringfence/demo/v1"
 )
 

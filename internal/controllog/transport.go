@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Entry is one record as it lies in the log.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // The reasons for which an event has no usable key. Their text is the reason in

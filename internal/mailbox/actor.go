@@ -5,73 +5,72 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
 
-// item is one event that is here: it waits in its actor or runs. It says itself what
-// the way of most events needs, so that nothing reads the event between its arrival
-// and its delivery: by then no cache knows it any more. The first of its two cache
-// lines is what its delivery needs, the second is for its verdict.
+// item is one queued or running event. It copies the fields that Take needs, so that
+// delivery does not touch the cold event. The first of its two cache lines serves its
+// delivery, the second its verdict.
 type item struct {
 	event    *event.Event
 	actor    *actor
-	next     *item // behind it in its actor
-	arrival  *arrival
+	next     *item // the item behind it in its actor
+	cohort   *cohort
 	delivery event.DeliveryID // 0 while it waits
-	place    uint32           // in Boxes.items
-	attempts uint32           // of the event
-	crashes  uint32           // likewise
-	span     uint32           // in Boxes.spans
-	bytes    uint32           // what it counts in Boxes.bytes
+	place    uint32           // index in Boxes.items
+	attempts uint32           // Attempts of the event
+	crashes  uint32           // Crashes of the event
+	span     uint32           // index in Boxes.spans
+	bytes    uint32           // its part of Boxes.bytes
 	bit      uint8            // of its id in that span
-	copied   bool             // it is a copy, and the broker has not shown that its id is its own
+	copied   bool             // it is a retry-topic copy whose id the broker has not confirmed
 
-	id     event.MessageID // of the event
-	first  address         // who sent it first
-	joined []address       // who else waits for its verdict, mostly nobody
+	id     event.MessageID // ID of the event
+	first  address         // the first sender
+	joined []address       // further senders that wait for the verdict, usually none
 }
 
-// is reports whether the id of an item has that bit of that span.
+// is reports whether the item's id is the given bit of the given span.
 func (it *item) is(span uint32, bit uint8) bool { return it.span == span && it.bit == bit }
 
-// address is where a verdict goes.
+// address is the destination of a verdict.
 type address struct {
 	sender Sender
 	handle event.Handle
 }
 
-// actor is the queue of one key that has events here. At any time it is in the one
-// place that wait names. The first of its two cache lines is what a delivery needs.
+// actor is the queue of one key that has events here. It is in exactly one queue or
+// state, named by wait. The first of its two cache lines serves a delivery.
 type actor struct {
 	part      *part
 	running   *item
 	head      *item // waiting events, oldest first
 	tail      *item
-	worker    *worker       // to whom the key sticks
+	worker    *worker       // the worker that the key sticks to
 	since     clock.Instant // when the wait began
-	heldUntil clock.Instant // the first event is not to run before
-	depth     int32         // how many wait, at most itemsMax
+	heldUntil clock.Instant // the first event must not run before this
+	depth     int32         // number of waiting events, at most itemsMax
 	wait      Wait
-	keyOwn    bool // key is a copy of ours; else it lives in the memory of the first event
+	keyOwn    bool // key is a copy; otherwise it lies in the memory of the first event
 
 	key       event.Key
-	workers   uint32 // workers.generation when worker was chosen
-	place     uint32 // in Boxes.actors
-	hash      uint32 // of the key
-	heldIndex int32  // in Boxes.held
-	inQueue   uint64 // its number in a worker's queue
-	inPart    links  // its neighbours in its partition
+	workers   uint32    // workers.generation when worker was chosen
+	place     uint32    // index in Boxes.actors
+	hash      uint32    // of the key
+	heldIndex int32     // index in Boxes.held
+	inQueue   uint64    // its number in a worker's queue
+	inPart    neighbors // its neighbours in its partition
 	_         [8]byte
 }
 
-// ref returns what Boxes.keys has under the hash of the key.
+// ref returns the reference that Boxes.keys holds for the actor.
 func (a *actor) ref() uint32 { return a.place + 1 }
 
-// keepKey gives an actor that outlives an event a key of its own: the old one lies
-// in the event's memory, and often in that of a whole frame.
+// keepKey copies the key of an actor that outlives an event: the old key lies in the
+// event's memory, often that of a whole frame.
 func (a *actor) keepKey() {
 	if !a.keyOwn && (a.head != nil || a.running != nil) {
 		a.key, a.keyOwn = event.Key(strings.Clone(string(a.key))), true
@@ -90,7 +89,7 @@ func (a *actor) search(span uint32, bit uint8) *item {
 	return it
 }
 
-type links struct{ prev, next *actor }
+type neighbors struct{ prev, next *actor }
 
 func (a *actor) pushBack(it *item) {
 	if a.tail == nil {
@@ -121,7 +120,7 @@ func (a *actor) popFront() *item {
 	return it
 }
 
-// remove takes a waiting item out from anywhere in the queue.
+// remove removes a waiting item from any position of the queue.
 func (a *actor) remove(it *item) {
 	if it == a.head {
 		a.popFront()
@@ -138,26 +137,26 @@ func (a *actor) remove(it *item) {
 	a.depth--
 }
 
-// part is what the machine knows about one partition.
+// part is the state of one partition.
 type part struct {
 	number   ring.Partition
 	gate     ownership.Gate
 	token    ownership.Token
 	running  int            // deliveries of any tenure that are not over
-	withheld []ring.KeyHash // keys for which an open gate is closed still
+	withheld []ring.KeyHash // keys that may not run although the gate is open
 	actors   *actor         // all active keys of the partition, linked by inPart
 
-	// What the window remembers under serials before this one is for the next owner,
-	// unless the partition is ours. What comes later is not: the next owner may be faster
-	// than our table, and it may be us.
+	// Window records with lower serials belong to the next owner, unless the partition is
+	// ours. Later records do not: the next owner may hand its own ids over before our table
+	// names it, and it may be this node.
 	leaves uint64
 }
 
-// ours reports whether events for the partition are taken in: it is ours, even if
-// an earlier tenure may still run.
+// ours reports whether this node accepts events of the partition, even if an earlier
+// tenure may still run.
 func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == ownership.Waiting }
 
-// mayRun reports whether the gate lets a key through.
+// mayRun reports whether the gate allows a key to run.
 func (p *part) mayRun(key event.Key) bool {
 	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key))
 }
@@ -167,16 +166,16 @@ func (p *part) withholds(key event.Key) bool {
 	return found
 }
 
-func (p *part) link(a *actor) {
+func (p *part) addActor(a *actor) {
 	a.part = p
-	a.inPart = links{next: p.actors}
+	a.inPart = neighbors{next: p.actors}
 	if p.actors != nil {
 		p.actors.inPart.prev = a
 	}
 	p.actors = a
 }
 
-func (p *part) unlink(a *actor) {
+func (p *part) removeActor(a *actor) {
 	if a.inPart.prev == nil {
 		p.actors = a.inPart.next
 	} else {
@@ -185,10 +184,10 @@ func (p *part) unlink(a *actor) {
 	if a.inPart.next != nil {
 		a.inPart.next.inPart.prev = a.inPart.prev
 	}
-	a.inPart = links{}
+	a.inPart = neighbors{}
 }
 
-// heldHeap holds the actors whose retry is not due yet, the next one first.
+// heldHeap holds the actors whose retry is not due yet, the earliest first.
 type heldHeap []*actor
 
 var _ heap.Interface = (*heldHeap)(nil)
@@ -217,24 +216,25 @@ func (h *heldHeap) Pop() any {
 	return a
 }
 
-// arrival is what came in with one call of Accept and is still here. Items of one
-// call share it, so that an event that ends has no neighbours of other calls to touch.
-type arrival struct {
+// cohort is the accepted events of one call of Accept. They share their age, so that an
+// event that ends touches no events of other calls.
+type cohort struct {
 	at             clock.Instant
 	items          int
-	own            bool   // see Boxes.unpin
-	framed         uint64 // Boxes.framed when it came
-	older, younger *arrival
+	own            bool   // its events no longer lie in the memory of a frame, see Boxes.unpin
+	peerBytes      uint64 // Boxes.peerBytes when it began
+	older, younger *cohort
 }
 
-// ages lists the arrivals by age, for the age of the oldest event. All of them have items.
+// ages lists the cohorts by age. None of them is empty, so the oldest one tells the age
+// of the oldest event.
 type ages struct {
-	oldest, youngest *arrival
-	free             pool[arrival]
+	oldest, youngest *cohort
+	free             pool[cohort]
 }
 
-// begin returns the arrival of a call, to be ended by end.
-func (l *ages) begin(now clock.Instant) *arrival {
+// begin returns the cohort of a call. The caller passes it to end.
+func (l *ages) begin(now clock.Instant) *cohort {
 	a := l.free.get()
 	a.at, a.older = now, l.youngest
 	if l.youngest == nil {
@@ -246,8 +246,8 @@ func (l *ages) begin(now clock.Instant) *arrival {
 	return a
 }
 
-// end lets an arrival go in which no items are, or are any more.
-func (l *ages) end(a *arrival) {
+// end frees a cohort if it is empty.
+func (l *ages) end(a *cohort) {
 	if a.items > 0 {
 		return
 	}
@@ -264,12 +264,11 @@ func (l *ages) end(a *arrival) {
 	l.free.put(a)
 }
 
-// freeMax is how many unused values a pool keeps. More than that is left to the
-// garbage collector after a burst.
+// freeMax bounds the unused values that a pool keeps after a burst.
 const freeMax = 4096
 
-// pool keeps values that are not in use. Unlike sync.Pool it needs no lock and
-// gives the same values in every replay.
+// pool keeps unused values. Unlike sync.Pool it needs no lock and behaves the same in
+// every replay.
 type pool[T any] struct{ unused []*T }
 
 // get returns a zero T.

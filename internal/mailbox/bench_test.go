@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -36,7 +36,7 @@ func benchEvents(n int) []*event.Event {
 	return events
 }
 
-// One operation is one event, from its arrival to its verdict, in batches of 64. The
+// One operation is one event, from its receipt to its verdict, in batches of 64. The
 // dedup window is full, so each event also pushes an old id out of it.
 func BenchmarkAcceptTakeFinish(b *testing.B) {
 	const batch = 64

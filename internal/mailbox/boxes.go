@@ -5,53 +5,53 @@ import (
 	"hash/maphash"
 	"slices"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
+	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/planted"
 	"github.com/ringfence/router/ring"
 )
 
-// Sender names who waits for a verdict: [Local], or one inbound peer stream. Never reused.
+// Sender names the recipient of a verdict: [Local], or one inbound peer stream. Values
+// are never reused.
 type Sender uint64
 
-// Local is this node's own table of events held until their verdict.
+// Local is this node's own forward.Table.
 const Local Sender = 0
 
-// Addressed is a verdict and who waits for it.
+// Addressed is a verdict and its recipient.
 type Addressed struct {
 	To Sender
 	event.Verdict
 }
 
-// Done is handles of events that were done, and who waits for them.
+// Done holds the handles of finished events for one recipient.
 type Done struct {
 	To      Sender
 	Handles []event.Handle
 }
 
-// Output is what calls ask their caller to do. Calls append to it; the caller may
-// reuse it after Reset.
+// Output collects the effects of calls for the caller to perform. Calls append to it;
+// the caller may reuse it after Reset.
 type Output struct {
-	// Verdicts on events that do not say done, each to be passed on to its sender. They
-	// come before Done of the same event.
+	// Verdicts are those other than Done, each to be passed to its sender before a Done of
+	// the same event.
 	Verdicts []Addressed
-	// Done is all verdicts that say done, as most do, by sender: at most one for each.
+	// Done holds the Done verdicts, which are most, with at most one element per sender.
 	Done []Done
-	// Credits for senders that were told Overloaded, each to be passed on.
+	// Credits are for senders that were answered Overloaded.
 	Credits []Credit
 	// Wake names workers for which keys became ready. A worker may be named twice.
 	Wake []event.WorkerID
-	// Ended names partitions that were not open and on which a delivery ended.
-	// It says where to look: when it is read, the gate may have moved on. Only who
-	// moves gates can tell by Busy that a partition is drained and stays so.
+	// Ended lists partitions to re-check: their gate was not open when a delivery on them
+	// ended. It is a hint: only the goroutine that moves gates may conclude from Busy that
+	// a partition is drained.
 	Ended []ring.Partition
-	// Nearer says that a key waits for a retry that is due before all others, so that
-	// Next is nearer than it was.
-	Nearer bool
-	// Ignored counts results of deliveries that are unknown or over.
+	// DueSooner says that Next has moved earlier: re-arm the timer.
+	DueSooner bool
+	// Ignored counts results of deliveries that are unknown or have ended.
 	Ignored int
 }
 
@@ -63,28 +63,28 @@ func (o *Output) Reset() {
 }
 
 // Boxes holds the actors of the partitions of one shard. It is not safe for
-// concurrent use. The instants it is given may go back by the little that callers
-// wait for a lock: retries and ageing are then off by as little.
+// concurrent use. Its instants may go back by as long as callers wait for a lock;
+// retries and ageing are then off by the same amount.
 type Boxes struct {
-	cfg    Config // of this shard alone
+	cfg    Config // bounds of this shard
 	retry  outcome.Config
 	member string
 	shard  int
 	shards int
 
-	epoch   event.Position // newest applied epoch that we were told
-	parts   []part         // partition / shards → partition
+	epoch   event.Position // newest applied epoch
+	parts   []part         // by partition / shards
 	keys    *index         // hash of a key → its actor
-	seed    maphash.Seed   // of the hashes of keys, so that nobody can choose keys that meet
+	seed    maphash.Seed   // of key hashes, so that producers cannot choose keys that collide
 	actors  slab[actor]
-	spans   *spans     // of what is here, and of what the window remembers
+	spans   *spans     // of the ids of items and of the window
 	items   slab[item] // waiting or running
 	running int
-	signed  bool                // copies are what they say: a key of the group has signed them
-	senders map[Sender]struct{} // peer streams that sent something and are not gone
+	signed  bool                // copies are authentic: a key of the group has signed them
+	senders map[Sender]struct{} // live peer streams that have sent events
 	owed    debts
 	window  window
-	late    []uint64 // serials in the window of what ended on partitions that were not ours any more
+	late    []uint64 // window serials of events that finished after their partition had moved
 
 	workers workers
 	ready   int   // keys in the workers' queues
@@ -92,25 +92,25 @@ type Boxes struct {
 	held    heldHeap
 	ages    ages
 
-	unpinned  clock.Instant // when Tick called unpin last
-	framed    uint64        // weight of all that peers have brought to this node, see unpin
-	call      uint64        // counts calls, so that each of them wakes a worker once
-	delivered uint64        // counts deliveries, for their ids and turns; never goes back
-	bytes     int
-	counters  Counters
-	looks     []look // at the events that are being accepted
-	brought   int    // what these weigh without their places here, see unpin
-	read      int    // by readAhead and lookAhead
+	unpinned   clock.Instant // when Tick last called unpin
+	peerBytes  uint64        // total received from peers by this node, see unpin
+	call       uint64        // number of calls, so that each call wakes a worker once
+	delivered  uint64        // number of deliveries, for their ids and turns; never decreases
+	bytes      int
+	counters   Counters
+	lookups    []lookup // scratch of Accept
+	batchBytes int      // of this Accept, without placeBytes, see unpin
+	sink       int      // keeps the loads of readAhead and lookAhead alive
 }
 
-// New returns the Boxes of a node with one shard. The bounds of cfg and retry are
-// taken as valid; member is the node's name in verdicts.
+// New returns the Boxes of a node with one shard. cfg and retry must be valid; member
+// is the node's name in verdicts.
 func New(cfg Config, retry outcome.Config, member string) *Boxes {
 	return newShard(cfg, retry, member, 0, 1)
 }
 
 // newShard returns the Boxes for the partitions p with p mod shards = shard. The
-// bounds of cfg are those of this shard alone.
+// bounds of cfg are those of one shard.
 func newShard(cfg Config, retry outcome.Config, member string, shard, shards int) *Boxes {
 	count := (ring.Partitions - shard + shards - 1) / shards
 	b := &Boxes{
@@ -128,7 +128,7 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 	return b
 }
 
-// part returns what is known about p, which must be a partition of this shard.
+// part returns the state of p, which must be a partition of this shard.
 func (b *Boxes) part(p ring.Partition) *part { return &b.parts[int(p)/b.shards] }
 
 // Accept takes events from a sender, or says at once why not. senderEpoch is the
@@ -141,20 +141,20 @@ func (b *Boxes) Accept(now clock.Instant, from Sender, senderEpoch event.Positio
 	if from != Local {
 		b.senders[from] = struct{}{}
 	}
-	came := b.ages.begin(now)
-	came.framed = b.framed
+	group := b.ages.begin(now)
+	group.peerBytes = b.peerBytes
 	b.lookAhead(events)
 	for i, e := range events {
-		b.accept(came, address{from, e.Handle}, senderEpoch, e, &b.looks[i], out)
+		b.accept(group, address{from, e.Handle}, senderEpoch, e, &b.lookups[i], out)
 	}
-	b.ages.end(came)
+	b.ages.end(group)
 }
 
-// accept judges one event. What is known about its id comes before whose partition
-// it is: that it runs here or was done here is true under any epoch.
-func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, e *event.Event, seen *look, out *Output) {
+// accept judges one event. It checks the id before the owner of the partition: that the
+// event runs or finished here is true under any epoch.
+func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, e *event.Event, seen *lookup, out *Output) {
 	id, s, bit := e.ID, b.spans.find(seen.id, e.ID), bitOf(e.ID)
-	other := s != nil && b.isAnother(s, bit, e, seen)
+	other := s != nil && b.isDifferent(s, bit, e, seen)
 	if other {
 		b.counters.Mistaken++
 		id = aliasOf(e)
@@ -205,53 +205,51 @@ func (b *Boxes) accept(came *arrival, from address, senderEpoch event.Position, 
 	}
 	s.here.add(bit)
 	it, place := b.items.get() // all zero
-	it.event, it.actor, it.arrival, it.place, it.attempts, it.crashes = e, a, came, place, e.Attempts, e.Crashes
+	it.event, it.actor, it.cohort, it.place, it.attempts, it.crashes = e, a, group, place, e.Attempts, e.Crashes
 	it.span, it.bit, it.id, it.bytes, it.first = s.place, bit, e.ID, uint32(bytes), from
 	it.copied = e.Round > 0 && !b.signed && !other
 	b.bytes += bytes
-	came.items++
+	group.items++
 	a.pushBack(it)
 	if a.wait == WaitNothing {
-		b.place(came.at, a, out)
+		b.enqueue(group.at, a, out)
 	}
 }
 
-// placeBytes is about what an event takes here besides its own weight: an item, an
-// actor if no other event of its key is here, its part of a span, and their places in
-// the indexes.
+// placeBytes approximates the overhead of an event: an item, an actor if it is the only
+// event of its key, its part of a span, and index cells.
 const placeBytes = 256
 
-// weigh returns what an event counts in Config.BytesMax.
+// weigh returns an event's part of Config.BytesMax.
 func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 
-// look is what accepting an event needs to know of it: the hashes of its span and its
-// key, what it weighs, and its partition.
-type look struct {
-	id, key uint32
-	actor   uint32 // reference under the hash of the key, nearly always of its actor; 0 if there was none
-	bytes   int
-	part    *part // nil if there is no such partition
+// lookup holds what lookAhead computed for one event.
+type lookup struct {
+	id, key uint32 // hashes of its span and its key
+	actor   uint32 // reference under the hash of the key, nearly always that of its actor; 0 if there was none
+	bytes   int    // its weight
+	part    *part  // nil if there is no such partition
 }
 
-// lookAhead looks at events once, and reads what accepting them will look at besides.
-// As in readAhead, the cache misses of many events are then under way at a time.
+// lookAhead fills lookups and loads the memory that accepting the events will read. As
+// in readAhead, the cache misses of many events then overlap.
 func (b *Boxes) lookAhead(events []*event.Event) {
 	sum := 0
-	b.brought = 0
-	b.looks = grow(b.looks, len(events))
+	b.batchBytes = 0
+	b.lookups = grow(b.lookups, len(events))
 	for i, e := range events {
-		seen := &b.looks[i]
+		seen := &b.lookups[i]
 		seen.id, seen.key, seen.bytes, seen.part = hashOf(e.ID), b.hashOfKey(e.Key), weigh(e), nil
 		if e.Partition < ring.Partitions {
 			seen.part = b.part(e.Partition)
 			sum += seen.part.running
 		}
-		b.brought += seen.bytes - placeBytes
+		b.batchBytes += seen.bytes - placeBytes
 		sum += int(b.spans.index.peek(seen.id) + b.keys.peek(seen.key))
 	}
 	fresh := 0
-	for i := range b.looks {
-		seen := &b.looks[i]
+	for i := range b.lookups {
+		seen := &b.lookups[i]
 		if seen.actor = b.keys.guess(seen.key); seen.actor != 0 {
 			a := b.actors.at(seen.actor - 1)
 			sum += int(a.depth) + int(a.place)
@@ -276,11 +274,11 @@ func (b *Boxes) lookAhead(events []*event.Event) {
 		it := b.items.at(place)
 		sum += int(it.delivery) + len(it.joined)
 	}
-	b.read = sum
+	b.sink = sum
 }
 
-// search returns the item of an id that is here. It is nearly always in the actor of the
-// key, a, which may be nil. An id that has come under two keys costs a look at every item.
+// search returns the item of an id that is here. It is nearly always in the actor a of
+// the key; a may be nil. An id that came under two keys costs a search of all items.
 func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 	if a != nil {
 		if it := a.search(s.place, bit); it != nil {
@@ -295,7 +293,7 @@ func (b *Boxes) search(a *actor, s *span, bit uint8) *item {
 	return nil // never
 }
 
-// join lets one more sender wait for the verdict on an event that is here.
+// join adds a sender to the recipients of an item's verdict.
 func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 	if it.first == from || slices.Contains(it.joined, from) {
 		return
@@ -311,7 +309,7 @@ func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 	it.joined = append(it.joined, from)
 	it.copied = it.copied && e.Round > 0
 	if e.Attempts > it.attempts || e.Crashes > it.crashes {
-		b.replace(it, e) // its consumer node has heard of failures that ours has not
+		b.replace(it, e) // this consumer node knows of failures that the first did not
 	}
 }
 
@@ -330,8 +328,8 @@ func (b *Boxes) refuseOverload(to address, out *Output) {
 	out.say(to, event.Verdict{Kind: event.Overloaded, Delay: b.cfg.OverloadedDelay})
 }
 
-// refuseMisplaced answers an event whose key belongs to another partition than it
-// says. Taken in, it could run beside its key; sent again, it would come back the same.
+// refuseMisplaced rejects an event whose key does not belong to its partition. Accepted,
+// it could run beside its key; refused, it would be sent again unchanged.
 func (b *Boxes) refuseMisplaced(to address, e *event.Event, out *Output) {
 	b.counters.Misplaced++
 	out.say(to, event.Verdict{
@@ -344,23 +342,22 @@ func (b *Boxes) refuseMisplaced(to address, e *event.Event, out *Output) {
 }
 
 // Take appends to dst the first events of up to limit keys that are ready for w, and
-// returns it. Each of them runs from now on. It takes nothing for a worker that is
-// not up, nor while the lease is over: then Tick wakes w when it may come back.
+// returns it. Each of them runs from now on. It takes nothing for a worker that is not
+// up or while the lease has expired; Tick wakes w when the lease is back.
 func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
 	worker := b.workers.find(w)
 	if worker == nil {
 		return dst
 	}
-	b.readAheadReady(&worker.ready, limit)
 	for range limit {
 		a := worker.ready.head()
 		if a == nil || !lease.MayDispatch(a.part.gate, now) {
-			break // the gate of a ready key is open, so it is the lease
+			break // the gate of a ready key is open, so the lease has expired
 		}
 		worker.ready.pop()
 		b.ready--
 		if !invariant.Check(a.running == nil, "mailbox: one delivery of a key at a time") {
-			a.wait = WaitHandler // give the key up rather than the promise
+			a.wait = WaitHandler // block the key rather than run it twice
 			continue
 		}
 		dst = append(dst, event.Delivery{})
@@ -369,19 +366,8 @@ func (b *Boxes) Take(now clock.Instant, lease ownership.Lease, w event.WorkerID,
 	return dst
 }
 
-// readAheadReady is readAhead for what Take will look at.
-func (b *Boxes) readAheadReady(q *queue, limit int) {
-	sum := 0
-	for number := q.first; number < min(q.end, q.first+uint64(limit)); number++ {
-		if a := q.at(number); a != nil {
-			sum += a.part.running + int(a.head.place)
-		}
-	}
-	b.read = sum
-}
-
-// dispatch makes the first event of a ready key run. It writes what it says into its
-// place: to copy what was just written has to wait until all writes before are through.
+// dispatch makes the first event of a ready key run. It writes the delivery in place: a
+// copy of memory that was just written stalls on the pending stores.
 func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 	it := a.popFront()
 	it.delivery = b.newDelivery(it)
@@ -392,13 +378,13 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 	d.ID, d.Event = it.delivery, it.event
 	d.Partition, d.Token = a.part.number, int64(a.part.token)
 	d.Attempt, d.Crashes = it.attempts+1, it.crashes
-	if d.Token != 0 { // without one, the counts of two owners have no order
+	if d.Token != 0 { // without a token, the turns of two owners have no order
 		d.Turn = b.turn()
 	}
 }
 
 // turn returns the turn of the newest delivery. A partition stays in its shard, and
-// Boxes live as long as the process: so turns of a key grow as long as its token stays.
+// Boxes live as long as the process, so turns of a key grow while its token stays.
 func (b *Boxes) turn() uint64 {
 	if planted.On(planted.SameToken) {
 		return 1
@@ -406,16 +392,16 @@ func (b *Boxes) turn() uint64 {
 	return b.delivered
 }
 
-// itemsMax is how many events one shard may hold, so that the number of a place fits
-// into the id of a delivery.
+// itemsMax bounds the events of one shard, so that the index of an item fits into the id
+// of a delivery.
 const (
 	placeBits = 20
 	itemsMax  = 1 << placeBits
 )
 
-// newDelivery names a delivery: how many there were before, the place of its item,
-// and the shard. So the item is found without a search, and all shards together give
-// 1<<44 names before the first comes again.
+// newDelivery returns the id of a delivery: a count, the index of its item, and the
+// shard. The item is found without a search, and an id repeats after 1<<44 deliveries
+// of all shards.
 func (b *Boxes) newDelivery(it *item) event.DeliveryID {
 	b.delivered++
 	return event.DeliveryID((b.delivered<<placeBits|uint64(it.place))*uint64(b.shards) + uint64(b.shard))
@@ -433,7 +419,7 @@ func (b *Boxes) find(id event.DeliveryID) *item {
 	return nil
 }
 
-// Delivered returns the event of a delivery that is not over, nil when it is.
+// Delivered returns the event of a running delivery, nil if the delivery has ended.
 func (b *Boxes) Delivered(id event.DeliveryID) *event.Event {
 	if it := b.find(id); it != nil {
 		return it.event
@@ -441,8 +427,8 @@ func (b *Boxes) Delivered(id event.DeliveryID) *event.Event {
 	return nil
 }
 
-// Finish ends deliveries. A result of a delivery that is unknown or over is ignored
-// and counted.
+// Finish ends deliveries. It ignores and counts results of deliveries that are unknown
+// or have ended.
 func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 	b.call++
 	b.readAhead(results)
@@ -458,9 +444,8 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 	b.repayAll(out)
 }
 
-// readAhead reads what finishing results will look at, and does nothing else. In
-// finish each cache miss waits for the one before it; here those of many results are
-// under way at a time.
+// readAhead loads the memory that finishing the results will read. In finish each cache
+// miss waits for the one before it; here the misses of many results overlap.
 func (b *Boxes) readAhead(results []event.Result) {
 	sum := 0
 	for i := range results {
@@ -469,8 +454,8 @@ func (b *Boxes) readAhead(results []event.Result) {
 			continue
 		}
 		a := it.actor
-		sum += a.part.running + int(a.place) + it.arrival.items + len(it.joined) + int(b.spans.at(it.span).done[0])
-		if a.head == nil { // it will go
+		sum += a.part.running + int(a.place) + it.cohort.items + len(it.joined) + int(b.spans.at(it.span).done[0])
+		if a.head == nil { // the actor will be passivated
 			sum += int(b.keys.peek(a.hash))
 			if a.inPart.prev != nil {
 				sum += int(a.inPart.prev.place)
@@ -480,7 +465,7 @@ func (b *Boxes) readAhead(results []event.Result) {
 			}
 		}
 	}
-	b.read = sum // or the compiler would leave it all out
+	b.sink = sum // otherwise the compiler would remove the loads
 }
 
 func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
@@ -502,13 +487,13 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 		b.fail(now, it, outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r), out)
 	}
 	b.repayKey(a, out)
-	b.place(now, a, out)
+	b.enqueue(now, a, out)
 	if p.gate != ownership.Open {
 		out.Ended = append(out.Ended, p.number)
 	}
 }
 
-// fail is what becomes of an event that was not done.
+// fail applies the outcome of a failed delivery.
 func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	if o.Kind == outcome.DeadLetter {
 		b.counters.Rejected++
@@ -518,8 +503,8 @@ func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output
 	b.again(now, it, o, out)
 }
 
-// again is what becomes of an event that is to be tried again: it leaves by way of
-// the retry topic, or it goes to the next owner, or it stays first in its key.
+// again retries an event: by way of the retry topic, at the next owner, or here, first
+// in its key.
 func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
@@ -562,8 +547,8 @@ func (b *Boxes) failure(kind event.VerdictKind, e *event.Event, o outcome.Outcom
 	}
 }
 
-// withFailure returns a copy of e that has failed once more. A copy, because others
-// hold e: the table of the consumer node, and whoever is still writing it to a stream.
+// withFailure returns a copy of e that has failed once more. e itself is shared with the
+// consumer node's table and with streams that may still be encoding it.
 func withFailure(e *event.Event, o outcome.Outcome) *event.Event {
 	failed := *e
 	failed.Attempts, failed.Crashes = o.Attempts, o.Crashes
@@ -579,9 +564,9 @@ func firstError(e *event.Event, o outcome.Outcome) string {
 	return o.Reason
 }
 
-// SetGates moves gates, each of a partition of this shard; epoch is the newest
-// applied one. Waiting events of a partition that is not ours any more are answered
-// NotOwner; running ones go on. No delivery under an old gate begins after it.
+// SetGates moves gates, each of a partition of this shard; epoch is the newest applied
+// one. Waiting events of a partition that has moved away are answered NotOwner; running
+// events continue. No delivery under an old gate begins after the call.
 func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoch event.Position, out *Output) {
 	b.call++
 	b.SetEpoch(epoch)
@@ -590,7 +575,7 @@ func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoc
 	}
 }
 
-// SetEpoch says what the newest applied epoch is, where no gate moved with it.
+// SetEpoch sets the newest applied epoch when no gate moved with it.
 func (b *Boxes) SetEpoch(epoch event.Position) {
 	if b.epoch.Before(epoch) {
 		b.epoch = epoch
@@ -599,19 +584,19 @@ func (b *Boxes) SetEpoch(epoch event.Position) {
 
 func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) {
 	p := b.part(c.Partition)
-	// Were it broken, a key that runs would still not run twice here.
+	// Even if this were violated, a running key would not run twice here.
 	opens := c.Gate == ownership.Open && p.gate != ownership.Open
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
 	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
 	for a := p.actors; a != nil; {
 		next := a.inPart.next
-		b.lift(a)
+		b.dequeueWaiting(a)
 		if !p.ours() {
 			b.refuseWaiting(a, out)
 			b.cancelDebts(a)
 		}
 		if a.running == nil {
-			b.place(now, a, out)
+			b.enqueue(now, a, out)
 		}
 		a = next
 	}
@@ -634,11 +619,10 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 	}
 }
 
-// Running returns how many deliveries on p are not over, whatever tenure they began in.
+// Running returns the number of running deliveries on p, of any tenure.
 func (b *Boxes) Running(p ring.Partition) int { return b.part(p).running }
 
-// Busy returns the keys on p of which a delivery is not over, ascending, whatever
-// tenure it began in.
+// Busy returns the keys on p with a running delivery of any tenure, ascending.
 func (b *Boxes) Busy(p ring.Partition) []ring.KeyHash {
 	part := b.part(p)
 	if part.running == 0 {
@@ -654,7 +638,7 @@ func (b *Boxes) Busy(p ring.Partition) []ring.KeyHash {
 	return slices.Compact(keys)
 }
 
-// WorkerUp adds a worker: it gets its share of the keys that are ready.
+// WorkerUp adds a worker and gives it its share of the ready keys.
 func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
 	b.call++
 	i, found := b.workers.search(id)
@@ -663,14 +647,14 @@ func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
 	}
 	b.workers.all = slices.Insert(b.workers.all, i, &worker{id: id, salt: mix(uint64(id))})
 	b.workers.generation++
-	b.assignAnew(now, &b.orphans, nil, out)
+	b.reassign(now, &b.orphans, nil, out)
 	for _, w := range b.workers.all {
-		b.assignAnew(now, &w.ready, w, out)
+		b.reassign(now, &w.ready, w, out)
 	}
 }
 
-// WorkerGone removes a worker: its ready keys go to the others. What it runs goes on
-// running until Finish says how it ended.
+// WorkerGone removes a worker and reassigns its ready keys. Its deliveries count as
+// running until Finish has their results.
 func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
 	b.call++
 	i, found := b.workers.search(id)
@@ -680,12 +664,12 @@ func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
 	gone := b.workers.all[i]
 	b.workers.all = slices.Delete(b.workers.all, i, i+1)
 	b.workers.generation++
-	b.assignAnew(now, &gone.ready, gone, out)
+	b.reassign(now, &gone.ready, gone, out)
 }
 
-// assignAnew moves the keys in q, which are ready for from, to the workers that
-// rendezvous now gives them.
-func (b *Boxes) assignAnew(now clock.Instant, q *queue, from *worker, out *Output) {
+// reassign moves the keys in q, the queue of worker from, to the workers that rendezvous
+// hashing now gives them.
+func (b *Boxes) reassign(now clock.Instant, q *queue, from *worker, out *Output) {
 	for number := q.first; number < q.end; number++ {
 		if a := q.at(number); a != nil && b.workers.pick(a.key) != from {
 			b.dequeue(a)
@@ -694,8 +678,8 @@ func (b *Boxes) assignAnew(now clock.Instant, q *queue, from *worker, out *Outpu
 	}
 }
 
-// SenderGone says that verdicts for a peer's stream have no address any more. Its
-// events stay: they are worked on, and who sends them again joins them.
+// SenderGone drops a peer's stream as a recipient. Its events stay and are processed;
+// a consumer node that sends them again joins them.
 func (b *Boxes) SenderGone(from Sender) { delete(b.senders, from) }
 
 func (b *Boxes) isGone(to address) bool {
@@ -710,14 +694,14 @@ func (b *Boxes) isSenderGone(s Sender) bool {
 	return !alive
 }
 
-// Tick lets retries that are due become ready, ages the window, and wakes every
-// worker that has ready keys. It is due at Next, and when a lease has come back.
+// Tick makes due retries ready, expires old window ids, and wakes every worker that has
+// ready keys. It is due at Next, and when a lease is valid again.
 func (b *Boxes) Tick(now clock.Instant, out *Output) {
 	b.call++
 	for len(b.held) > 0 && !b.held[0].heldUntil.After(now) {
 		a := b.held[0]
-		b.lift(a)
-		b.place(now, a, out)
+		b.dequeueWaiting(a)
+		b.enqueue(now, a, out)
 	}
 	b.window.expire(now)
 	if now.Sub(b.unpinned) >= unpinAfter {
@@ -743,11 +727,11 @@ func (b *Boxes) Next() clock.Instant {
 	return next
 }
 
-// PartWith forgets events that were done lately on partitions that were ours, and
-// appends them to dst for the next owners, where elsewhere says that there is such an
-// owner: all that ended after its partition had moved, and at most so many others, those
-// of the last seconds first. It reports whether there may be more of these.
-func (b *Boxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+// TakeHandover removes the ids of recently finished events on partitions that have moved
+// and for which elsewhere reports another owner, and appends them to dst: all events that
+// finished after their partition had moved, then at most idsMax others, those of the last
+// seconds first. It reports whether there may be more.
+func (b *Boxes) TakeHandover(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
 	leaves := func(serial uint64, number ring.Partition) bool {
 		p := b.part(number)
 		return serial < p.leaves && !p.ours() && elsewhere(number)
@@ -757,11 +741,12 @@ func (b *Boxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []
 	return b.window.sweepSome(idsMax, leaves, dst)
 }
 
-// PartAgain lets PartWith begin again: what had no owner elsewhere may have one.
-func (b *Boxes) PartAgain(now clock.Instant) { b.window.beginSweep(now) }
+// RestartHandover makes TakeHandover look at all ids again: partitions that had no other
+// owner may have one now.
+func (b *Boxes) RestartHandover(now clock.Instant) { b.window.beginSweep(now) }
 
-// TakeOver takes in what earlier owners have done. Events that wait here and stand in
-// it are answered Done; one that runs goes on, and counts by its result.
+// TakeOver takes in ids that earlier owners have finished. Waiting events among them are
+// answered Done; a running one continues, and its result counts.
 func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) {
 	b.call++
 	for _, d := range done {
@@ -780,8 +765,8 @@ func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) 
 	}
 }
 
-// Forget forgets all ids of events that were done lately, and returns how many: what the
-// broker delivers again of them runs again.
+// Forget removes all ids of recently finished events and returns their number. If the
+// broker delivers such an event again, it runs again.
 func (b *Boxes) Forget() (ids int) {
 	ids = b.window.n
 	for b.window.n > 0 {
@@ -791,7 +776,7 @@ func (b *Boxes) Forget() (ids int) {
 	return ids
 }
 
-// searchPart is search where the key is not known, but its partition.
+// searchPart is search by partition, for an event whose key is not known.
 func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 	for a := p.actors; a != nil; a = a.inPart.next {
 		if it := a.search(s.place, bit); it != nil {
@@ -801,20 +786,20 @@ func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
 	return b.search(nil, s, bit)
 }
 
-// takeOut settles a waiting event that was done elsewhere.
+// takeOut ends a waiting event that another member has finished.
 func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
 	a := it.actor
-	b.lift(a)
+	b.dequeueWaiting(a)
 	if it == a.head {
 		a.heldUntil = 0
 	}
 	a.remove(it)
 	b.counters.Duplicates++
-	it.copied = false // its earlier owner says that it was done
+	it.copied = false // its earlier owner vouches for the id
 	b.settleDone(now, it, out)
 	b.repayKey(a, out)
 	if a.running == nil {
-		b.place(now, a, out)
+		b.enqueue(now, a, out)
 	}
 }
 
@@ -827,8 +812,9 @@ func (b *Boxes) actor(key event.Key, hash uint32) *actor {
 	return b.actors.at(ref - 1)
 }
 
-// actorSeen is actor for an event that lookAhead has seen, while no actor has gone since.
-func (b *Boxes) actorSeen(key event.Key, seen *look) *actor {
+// actorSeen is actor for an event that lookAhead has seen. No actor may have been
+// passivated since.
+func (b *Boxes) actorSeen(key event.Key, seen *lookup) *actor {
 	if seen.actor != 0 {
 		if a := b.actors.at(seen.actor - 1); a.key == key {
 			return a
@@ -841,25 +827,25 @@ func (b *Boxes) hashOfKey(key event.Key) uint32 {
 	return uint32(maphash.String(b.seed, string(key)))
 }
 
-// activate makes the actor of a key.
+// activate creates the actor of a key.
 func (b *Boxes) activate(p *part, key event.Key, hash uint32) *actor {
 	a, place := b.actors.get()
 	a.key, a.place, a.hash = key, place, hash
-	p.link(a)
+	p.addActor(a)
 	b.keys.add(a.hash, a.ref())
 	return a
 }
 
-// passivate lets the actor of a key without events go.
+// passivate frees the actor of a key without events.
 func (b *Boxes) passivate(a *actor) {
-	a.part.unlink(a)
+	a.part.removeActor(a)
 	b.keys.remove(a.hash, a.ref())
 	b.actors.put(a.place)
 }
 
-// place puts an actor that is nowhere, and of whose key nothing runs, where its
-// first event has to wait.
-func (b *Boxes) place(now clock.Instant, a *actor, out *Output) {
+// enqueue files an idle actor under what its first event waits for: gate, retry, worker
+// or slot.
+func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	switch {
 	case a.head == nil:
 		b.passivate(a)
@@ -868,13 +854,13 @@ func (b *Boxes) place(now clock.Instant, a *actor, out *Output) {
 	case a.heldUntil.After(now):
 		a.wait, a.since = WaitRetry, now
 		heap.Push(&b.held, a)
-		out.Nearer = out.Nearer || b.held[0] == a
+		out.DueSooner = out.DueSooner || b.held[0] == a
 	default:
 		b.makeReady(now, a, out)
 	}
 }
 
-// makeReady queues an actor whose first event may run at the worker of its key.
+// makeReady adds an actor whose first event may run to the queue of its worker.
 func (b *Boxes) makeReady(now clock.Instant, a *actor, out *Output) {
 	if a.workers != b.workers.generation {
 		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
@@ -901,8 +887,8 @@ func (b *Boxes) dequeue(a *actor) {
 	b.ready--
 }
 
-// lift takes an actor out of where it waits. One whose key runs stays where it is.
-func (b *Boxes) lift(a *actor) {
+// dequeueWaiting undoes enqueue. An actor whose key runs is not changed.
+func (b *Boxes) dequeueWaiting(a *actor) {
 	switch a.wait {
 	case WaitHandler:
 		return
@@ -922,14 +908,14 @@ func (b *Boxes) wake(w *worker, out *Output) {
 	}
 }
 
-// replace puts another version of the same event in the place of an item's.
+// replace replaces an item's event by another version of the same event.
 func (b *Boxes) replace(it *item, e *event.Event) {
 	b.bytes -= int(it.bytes)
 	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, uint32(weigh(e))
 	b.bytes += int(it.bytes)
 }
 
-// settleDone is settle for an event that was done: its id goes over to the window.
+// settleDone is settle for a finished event: its id moves to the window.
 func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 	s := b.spans.at(it.span)
 	if !it.copied {
@@ -953,8 +939,8 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 	b.release(it)
 }
 
-// settle tells everybody who waits for an item, and lets it go. The item is in no
-// queue and does not run.
+// settle answers an item's senders and frees it. The item is in no queue and does not
+// run.
 func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
 	s := b.spans.at(it.span)
 	s.here.remove(it.bit)
@@ -963,16 +949,16 @@ func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
 	b.release(it)
 }
 
-// release lets an item go that was answered.
+// release frees an item whose senders were answered.
 func (b *Boxes) release(it *item) {
 	b.bytes -= int(it.bytes)
-	it.arrival.items--
-	b.ages.end(it.arrival)
+	it.cohort.items--
+	b.ages.end(it.cohort)
 	it.actor.keepKey()
 	b.items.put(it.place)
 }
 
-// answer tells everybody who waits for an item and can be told.
+// answer adds a verdict for each live sender of an item.
 func (b *Boxes) answer(it *item, v event.Verdict, out *Output) {
 	if !b.isGone(it.first) {
 		out.say(it.first, v)
@@ -989,7 +975,7 @@ func (o *Output) say(to address, v event.Verdict) {
 	o.Verdicts = append(o.Verdicts, Addressed{To: to.sender, Verdict: v})
 }
 
-// sayDone is say for what is said most. Senders are few, as many as peers.
+// sayDone is say for Done, the most frequent verdict. There are as few senders as peers.
 func (o *Output) sayDone(to address) {
 	for i := range o.Done {
 		if d := &o.Done[i]; d.To == to.sender {
@@ -1000,7 +986,7 @@ func (o *Output) sayDone(to address) {
 	if len(o.Done) == cap(o.Done) {
 		o.Done = append(o.Done, Done{})
 	} else {
-		o.Done = o.Done[:len(o.Done)+1] // with the memory of what was there before Reset
+		o.Done = o.Done[:len(o.Done)+1] // reuses the Handles from before Reset
 	}
 	d := &o.Done[len(o.Done)-1]
 	d.To, d.Handles = to.sender, append(d.Handles[:0], to.handle)

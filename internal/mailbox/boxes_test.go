@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -98,18 +98,18 @@ func says(to Sender, handle event.Handle, v event.Verdict) Addressed {
 	return Addressed{To: to, Verdict: v}
 }
 
-// Two keys may have one hash: who looked ahead may have seen the actor of the other one.
+// Two keys may have one hash: lookAhead may have seen the actor of the other key.
 func TestAnotherActorUnderTheHashIsNotTaken(t *testing.T) {
 	f := newFixture(t, nil)
 	ann, bob := f.event("ann"), f.event("bob")
 	f.accept(Local, ann, bob)
 	ref := f.actor("ann", f.hashOfKey("ann")).ref()
 	for _, key := range []event.Key{"ann", "bob"} {
-		if a := f.actorSeen(key, &look{key: f.hashOfKey(key), actor: ref}); a == nil || a.key != key {
+		if a := f.actorSeen(key, &lookup{key: f.hashOfKey(key), actor: ref}); a == nil || a.key != key {
 			t.Errorf("for key %s found %+v", key, a)
 		}
 	}
-	if a := f.actorSeen("eve", &look{key: f.hashOfKey("eve"), actor: ref}); a != nil {
+	if a := f.actorSeen("eve", &lookup{key: f.hashOfKey("eve"), actor: ref}); a != nil {
 		t.Errorf("for a key without an actor found that of %s", a.key)
 	}
 }
@@ -205,7 +205,7 @@ func TestAcceptUnderEachGate(t *testing.T) {
 	}
 }
 
-func TestAcceptKnowsADoneEventUnderAnyGate(t *testing.T) {
+func TestFinishedEventIsKnownUnderAnyGate(t *testing.T) {
 	f := newFixture(t, nil)
 	e := f.event("ann")
 	f.accept(Local, e)
@@ -228,7 +228,7 @@ func TestARunningEventIsJoinedAndBothGetTheVerdict(t *testing.T) {
 	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, done), says(3, 50, done))
 }
 
-func TestJoinsAreBoundedAndStreamsThatWentMakeRoom(t *testing.T) {
+func TestJoinsAreBoundedAndEndedStreamsMakeRoom(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.JoinsMax = 3 })
 	e := f.event("ann")
 	f.accept(Local, e)
@@ -241,7 +241,7 @@ func TestJoinsAreBoundedAndStreamsThatWentMakeRoom(t *testing.T) {
 	f.want(f.finish(f.takeOne(), event.ResultDone, ""), says(Local, 1, done), says(2, 1, done), says(3, 1, done))
 }
 
-func TestAJoiningSenderThatKnowsOfMoreFailuresIsBelieved(t *testing.T) {
+func TestJoinTakesTheGreaterFailureCount(t *testing.T) {
 	f := newFixture(t, nil)
 	e := f.event("ann")
 	f.accept(Local, e)
@@ -295,7 +295,7 @@ func TestMisplacedEventsAreRejected(t *testing.T) {
 	}
 }
 
-func TestAFailedEventStaysFirstUntilItsRetryIsDue(t *testing.T) {
+func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second := f.event("ann"), f.event("ann")
 	f.accept(Local, first, second)
@@ -351,7 +351,7 @@ func TestFinalVerdictsOnFailures(t *testing.T) {
 	f.want(f.accept(Local, e)) // neither counts as done
 }
 
-func TestEndsThatAreNobodysFailurePutTheEventBackFirst(t *testing.T) {
+func TestReturnedEventGoesBackFirst(t *testing.T) {
 	for _, kind := range []event.ResultKind{event.ResultNotStarted, event.ResultCancelled, event.ResultLost} {
 		t.Run(kind.String(), func(t *testing.T) {
 			f := newFixture(t, nil)
@@ -365,7 +365,7 @@ func TestEndsThatAreNobodysFailurePutTheEventBackFirst(t *testing.T) {
 	}
 }
 
-func TestDepositionSendsWaitingEventsOnAndLetsTheRunningOneFinish(t *testing.T) {
+func TestMovedPartitionRefusesWaitingEventsAndFinishesTheRunningOne(t *testing.T) {
 	f := newFixture(t, nil)
 	running, waiting := f.event("ann"), f.event("ann")
 	p := running.Partition
@@ -500,7 +500,7 @@ func TestAWorkersReadyKeysGoToTheOthersWhenItIsGone(t *testing.T) {
 	}
 }
 
-func TestResultsThatNobodyWaitsForAreIgnored(t *testing.T) {
+func TestUnknownResultsAreIgnored(t *testing.T) {
 	f := newFixture(t, nil)
 	f.accept(Local, f.event("ann"))
 	d := f.takeOne()
@@ -551,9 +551,9 @@ func TestStatsKnowTheOldestEventThatIsHere(t *testing.T) {
 	}
 }
 
-// partWith returns what boxes tell next owners, who may own everything.
-func (f *fixture) partWith(idsMax int) []event.Finished {
-	done, _ := f.PartWith(idsMax, func(ring.Partition) bool { return true }, nil)
+// takeHandover returns the ids for next owners when other members own all partitions.
+func (f *fixture) takeHandover(idsMax int) []event.Finished {
+	done, _ := f.TakeHandover(idsMax, func(ring.Partition) bool { return true }, nil)
 	return done
 }
 
@@ -572,22 +572,22 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	for range 3 {
 		from.finish(from.takeOne(), event.ResultDone, "")
 	}
-	if got := from.partWith(10); got != nil {
-		t.Fatalf("parts with %v of a partition that is its own", got)
+	if got := from.takeHandover(10); got != nil {
+		t.Fatalf("handed over %v of a partition that is its own", got)
 	}
 	from.setGate(done.Partition, ownership.Closed)
-	ids := from.partWith(2)
+	ids := from.takeHandover(2)
 	if want := from.finished(runs, waits); !slices.Equal(ids, want) {
-		t.Fatalf("parts with %v, want %v", ids, want)
+		t.Fatalf("handed over %v, want %v", ids, want)
 	}
 	from.want(from.accept(5, waits), says(5, waits.Handle, event.Verdict{Kind: event.NotOwner, Epoch: from.epoch}))
 	// Until the next owner is told, it is known here.
 	from.want(from.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
-	ids = append(ids, from.partWith(10)...)
+	ids = append(ids, from.takeHandover(10)...)
 	if want := from.finished(runs, waits, done); !slices.Equal(ids, want) {
-		t.Fatalf("parts with %v, want %v", ids, want)
+		t.Fatalf("handed over %v, want %v", ids, want)
 	}
-	if from.Stats().WindowIDs != 0 || from.partWith(10) != nil {
+	if from.Stats().WindowIDs != 0 || from.takeHandover(10) != nil {
 		t.Error("it still holds what it has parted with")
 	}
 
@@ -609,29 +609,29 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 		f.finish(f.takeOne(), event.ResultDone, "")
 	}
 	f.setGate(first.Partition, ownership.Closed)
-	if got := f.partWith(1); !slices.Equal(got, f.finished(second)) {
-		t.Fatalf("parts with %v, want the newest", got)
+	if got := f.takeHandover(1); !slices.Equal(got, f.finished(second)) {
+		t.Fatalf("handed over %v, want the newest", got)
 	}
 	f.setGate(first.Partition, ownership.Waiting)
-	if got := f.partWith(10); got != nil {
-		t.Fatalf("parts with %v of a partition that is its own again", got)
+	if got := f.takeHandover(10); got != nil {
+		t.Fatalf("handed over %v of a partition that is its own again", got)
 	}
 	f.setGate(first.Partition, ownership.Closed)
 	for more := true; more; {
 		var got []event.Finished
-		if got, more = f.PartWith(10, func(ring.Partition) bool { return false }, nil); got != nil {
-			t.Fatalf("parts with %v for nobody", got)
+		if got, more = f.TakeHandover(10, func(ring.Partition) bool { return false }, nil); got != nil {
+			t.Fatalf("handed over %v for nobody", got)
 		}
 	}
-	f.PartAgain(f.now)
-	if got := f.partWith(10); !slices.Equal(got, f.finished(first)) {
-		t.Fatalf("parts with %v, want the other", got)
+	f.RestartHandover(f.now)
+	if got := f.takeHandover(10); !slices.Equal(got, f.finished(first)) {
+		t.Fatalf("handed over %v, want the other", got)
 	}
 }
 
-// What was done in the last seconds goes first, though it was handed over here before
+// Ids of the last seconds go first, although older ones were added here after
 // what is older.
-func TestTheYoungIsHandedOverFirst(t *testing.T) {
+func TestYoungIDsAreHandedOverFirst(t *testing.T) {
 	f := newFixture(t, nil)
 	old, young, own := f.event("ann"), f.event("ann"), f.event("ann")
 	f.TakeOver(f.now, f.finished(young), &f.out)
@@ -644,18 +644,18 @@ func TestTheYoungIsHandedOverFirst(t *testing.T) {
 	f.setGate(own.Partition, ownership.Closed)
 	var got []event.MessageID
 	for range 10 {
-		for _, d := range f.partWith(1) {
+		for _, d := range f.takeHandover(1) {
 			got = append(got, d.ID)
 		}
 	}
 	if want := []event.MessageID{own.ID, young.ID, old.ID}; !slices.Equal(got, want) {
-		t.Errorf("parts with %v, want %v", got, want)
+		t.Errorf("handed over %v, want %v", got, want)
 	}
 }
 
 // The next owner of a partition may be told before its table says that it is one, and
 // has closed that gate long ago.
-func TestWhatComesEarlyStays(t *testing.T) {
+func TestEarlyHandoverIsKept(t *testing.T) {
 	f := newFixture(t, nil)
 	early, other := f.event("ann"), f.event("bob")
 	f.setGate(early.Partition, ownership.Closed)
@@ -663,28 +663,28 @@ func TestWhatComesEarlyStays(t *testing.T) {
 	f.accept(Local, other)
 	f.finish(f.takeOne(), event.ResultDone, "")
 	f.setGate(other.Partition, ownership.Closed)
-	if got := f.partWith(10); !slices.Equal(got, f.finished(other)) {
-		t.Errorf("parts with %v, want %v", got, f.finished(other))
+	if got := f.takeHandover(10); !slices.Equal(got, f.finished(other)) {
+		t.Errorf("handed over %v, want %v", got, f.finished(other))
 	}
 	f.want(f.accept(5, early), says(5, early.Handle, event.Verdict{Kind: event.Done}))
 }
 
-// What ends after its gate has closed is told as well.
-func TestWhatEndsLateIsHandedOver(t *testing.T) {
+// Events that finish after their gate has closed are handed over as well.
+func TestLateResultsAreHandedOver(t *testing.T) {
 	f := newFixture(t, nil)
 	e := f.event("ann")
 	f.accept(Local, e)
 	d := f.takeOne()
 	f.setGate(e.Partition, ownership.Draining)
-	f.partWith(10)
+	f.takeHandover(10)
 	f.finish(d, event.ResultDone, "")
-	if got := f.partWith(0); !slices.Equal(got, f.finished(e)) {
-		t.Errorf("parts with %v, want %v", got, f.finished(e))
+	if got := f.takeHandover(0); !slices.Equal(got, f.finished(e)) {
+		t.Errorf("handed over %v, want %v", got, f.finished(e))
 	}
 }
 
-// What an earlier owner did before this machine started is handed on like all else.
-func TestWhatIsOlderThanThisMachineIsHandedOver(t *testing.T) {
+// Ids that an earlier owner finished before this machine started are handed over too.
+func TestIDsOlderThanThisMachineAreHandedOver(t *testing.T) {
 	f := newFixture(t, nil)
 	e := f.event("ann")
 	older := []event.Finished{{Partition: e.Partition, ID: e.ID, At: -clock.Instant(time.Minute)}}
@@ -693,11 +693,11 @@ func TestWhatIsOlderThanThisMachineIsHandedOver(t *testing.T) {
 	var got []event.Finished
 	for more := true; more; {
 		var some []event.Finished
-		some, more = f.PartWith(10, func(ring.Partition) bool { return true }, nil)
+		some, more = f.TakeHandover(10, func(ring.Partition) bool { return true }, nil)
 		got = append(got, some...)
 	}
 	if !slices.Equal(got, older) {
-		t.Errorf("parts with %v, want %v", got, older)
+		t.Errorf("handed over %v, want %v", got, older)
 	}
 }
 
@@ -781,7 +781,7 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Should a key ever be ready while it runs, it is given up and the promise kept.
+// A key that is ready while it runs, by a bug, is blocked rather than run twice.
 func TestARunningKeyIsNeverDispatchedAgain(t *testing.T) {
 	f := newFixture(t, nil)
 	f.accept(Local, f.event("ann"), f.event("ann"))

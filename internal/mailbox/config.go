@@ -8,36 +8,35 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// eventBytesMax is the heaviest event that the wire lets through, as
-// event.Event.Bytes weighs it. Each shard must be able to hold one.
+// eventBytesMax is the largest event that the wire accepts, as event.Event.Bytes
+// weighs it. Each shard must be able to hold one.
 const eventBytesMax = 9 << 20
 
 // Config bounds what the mailboxes of one node hold.
 type Config struct {
-	// Shards is how many independent parts, each with a lock of its own, the
-	// partitions are spread over. 1 to ring.Partitions.
+	// Shards is the number of independently locked parts that the partitions are spread
+	// over. 1 to ring.Partitions.
 	Shards int
-	// DepthMax is how many events of one key may wait, besides the one that runs.
-	// At least 1.
+	// DepthMax bounds the waiting events of one key, besides a running one. At least 1.
 	DepthMax int
-	// BytesMax is how many bytes all events here may weigh, as event.Event.Bytes
-	// counts them and 256 for the place of each; each shard has an equal part, and holds at most 1<<20 events however
-	// light they are. At least 9 MiB for each shard.
+	// BytesMax bounds the weight of all events here: event.Event.Bytes and 256 bytes of
+	// overhead for each. Each shard has an equal part, and holds at most 1<<20 events
+	// however small they are. At least 9 MiB for each shard.
 	BytesMax int
-	// FramesBytesMax is how many bytes of peers' frames may stay in memory because of
-	// events that wait; before there are more, these are copied out. At least 1 MiB.
+	// FramesBytesMax bounds the bytes of peers' frames that waiting events keep in memory;
+	// beyond it these events are copied out. At least 1 MiB.
 	FramesBytesMax int
-	// JoinsMax is how many senders may wait for the verdict on one event. At least 1.
+	// JoinsMax bounds the senders that wait for the verdict on one event. At least 1.
 	JoinsMax int
-	// WindowBytesMax is how many bytes the ids of events that were done lately may
-	// take, counted as 128 bytes each; each shard has an equal part. At least 128 for each shard.
+	// WindowBytesMax bounds the bytes of ids of recently finished events, counted as 128
+	// bytes each; each shard has an equal part. At least 128 for each shard.
 	WindowBytesMax int
 	// WindowAgeMax is how long such an id is remembered, when the bytes suffice.
 	// It is forgotten up to a sixteenth later. More than 0.
 	WindowAgeMax time.Duration
-	// OverloadedDelay is how long a sender shall wait after Overloaded. More than 0.
+	// OverloadedDelay is the time that a sender waits after Overloaded. More than 0.
 	OverloadedDelay time.Duration
-	// NotYetDelay is how long a sender shall wait after NotYet. More than 0.
+	// NotYetDelay is the time that a sender waits after NotYet. More than 0.
 	NotYetDelay time.Duration
 }
 
@@ -56,7 +55,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every field that has no sense.
+// Validate reports every field that is out of range.
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {

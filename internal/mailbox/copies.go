@@ -7,17 +7,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
-// An id names the event that the broker has given it. A copy in the retry topic says of
-// which event it is, and whoever may write to that topic can write any id. Unless copies
-// are signed, an event is therefore taken for the same as another one of its id only if the
-// broker has given the id to both, or if both have the same content; and what was done by
-// way of a copy says nothing about an event of other content.
+// The broker assigns the id of an event. A copy in the retry topic names the id of its
+// original, and every producer that may write to that topic can write any id. Unless
+// copies are signed, two events of one id therefore count as the same only if the broker
+// assigned the id to both, or if both have the same content; and a finished copy does not
+// mark an event of other content as finished.
 
-// content is a digest of all that a copy has in common with its original.
+// content is a digest of the fields that a copy shares with its original.
 type content [16]byte
 
 // contentOf returns the digest of an event's content.
@@ -42,8 +42,8 @@ func contentOf(e *event.Event) (digest content) {
 	return digest
 }
 
-// lasting returns the properties that a copy has as its original had them, by name: not the
-// trace, which goes on with each span, and nothing that the router adds.
+// lasting returns the properties that a copy shares with its original, by name: all but
+// the trace, which changes with each span, and those that the router adds.
 func lasting(properties []event.Property) []event.Property {
 	kept := make([]event.Property, 0, len(properties))
 	for _, p := range properties {
@@ -58,9 +58,9 @@ func lasting(properties []event.Property) []event.Property {
 	return kept
 }
 
-// isAnother reports whether e is not the event of its id that is here or was done lately,
-// but one of the two only says so.
-func (b *Boxes) isAnother(s *span, bit uint8, e *event.Event, seen *look) bool {
+// isDifferent reports whether e and the event under its id that is here or has recently
+// finished are different events, one of which is a copy with a false id.
+func (b *Boxes) isDifferent(s *span, bit uint8, e *event.Event, seen *lookup) bool {
 	if b.signed || planted.On(planted.CopyForged) {
 		return false
 	}
@@ -75,8 +75,8 @@ func (b *Boxes) isAnother(s *span, bit uint8, e *event.Event, seen *look) bool {
 	return copied && what != contentOf(e)
 }
 
-// aliasOf returns the id under which an event is known here whose own is taken by another
-// one. No broker gives such an id; deliveries of one event get the same.
+// aliasOf returns a substitute id for an event whose own id is in use by a different
+// event. No broker assigns such an id; all deliveries of one event get the same one.
 func aliasOf(e *event.Event) event.MessageID {
 	what := contentOf(e)
 	h := sha256.New()

@@ -3,8 +3,8 @@ package mailbox
 import (
 	"testing"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -111,7 +111,7 @@ func TestCopiesAreNotHandedOver(t *testing.T) {
 		b.signed = test.signed
 		test.bring(b)
 		b.setAll(ownership.Closed)
-		told, _ := b.PartWith(100, func(ring.Partition) bool { return true }, nil)
+		told, _ := b.TakeHandover(100, func(ring.Partition) bool { return true }, nil)
 		if len(told) != test.told {
 			t.Errorf("%s: told %v, want %d ids", name, told, test.told)
 		}

@@ -4,26 +4,26 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
-// Credit tells a sender whose events found no room that there is some again.
+// Credit tells a sender whose events were refused for lack of room that there is room again.
 type Credit struct {
 	To     Sender
 	Key    event.Key // the key whose mailbox was full
-	Events int       // how many events of the key there is room for, at least 1
-	All    bool      // not one key but the shard was full: Key and Events say nothing
+	Events int       // room for events of the key, at least 1
+	All    bool      // the whole shard was full: Key and Events are not set
 }
 
-// debts are who waits for a credit. What is here was refused: it costs memory for
-// keys whose mailbox is full and for streams that live, never for single events.
+// debts hold the senders that wait for a credit. Their memory grows with full keys and
+// live streams, not with refused events.
 type debts struct {
-	keys map[*actor][]Sender // of a key whose mailbox was full
-	all  []Sender            // of a shard that was full
+	keys map[*actor][]Sender // senders refused because the key's mailbox was full
+	all  []Sender            // senders refused because the shard was full
 }
 
-// refuseFull refuses an event because its mailbox is full, or the shard, and notes
-// that the sender shall hear when there is room.
+// refuseFull refuses an event because its mailbox or the shard is full, and notes that
+// its sender gets a credit when there is room.
 func (b *Boxes) refuseFull(a *actor, from address, out *Output) {
 	if a != nil && int(a.depth) >= b.cfg.DepthMax {
 		if b.owed.keys == nil {
@@ -43,8 +43,8 @@ func (b *Boxes) owe(senders []Sender, from Sender) []Sender {
 	return append(slices.DeleteFunc(senders, b.isSenderGone), from)
 }
 
-// repayKey gives credit for a key of which an event has left, once half of its
-// mailbox is free: less would be a credit for each event.
+// repayKey gives credit for a key that an event has left, once half of its mailbox is
+// free: a lower bound would mean a credit per event.
 func (b *Boxes) repayKey(a *actor, out *Output) {
 	if len(b.owed.keys) == 0 {
 		return
@@ -57,7 +57,7 @@ func (b *Boxes) repayKey(a *actor, out *Output) {
 	delete(b.owed.keys, a)
 	senders = slices.DeleteFunc(senders, b.isSenderGone)
 	for _, to := range senders {
-		key := event.Key(strings.Clone(string(a.key))) // it outlives the event in whose memory it may lie
+		key := event.Key(strings.Clone(string(a.key))) // it outlives the event whose memory it may lie in
 		out.Credits = append(out.Credits, Credit{To: to, Key: key, Events: max(1, room/len(senders))})
 	}
 }
@@ -75,8 +75,8 @@ func (b *Boxes) repayAll(out *Output) {
 	b.owed.all = b.owed.all[:0]
 }
 
-// cancelDebts forgets who waits for a key that is gone. What it had was answered, and
-// who has more of it tries again by itself.
+// cancelDebts forgets the senders that wait for credit of a key. The key's waiting events
+// were answered, and senders with further events of it retry without a credit.
 func (b *Boxes) cancelDebts(a *actor) {
 	if len(b.owed.keys) > 0 {
 		delete(b.owed.keys, a)

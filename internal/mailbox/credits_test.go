@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -73,7 +73,7 @@ func TestCreditForTheShard(t *testing.T) {
 }
 
 // What waited goes back when the partition moves, so nobody is owed anything.
-func TestNoCreditForWhatHasMoved(t *testing.T) {
+func TestNoCreditAfterAMove(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
 	e := f.event("ann")
 	f.accept(1, e)

@@ -9,26 +9,27 @@
 //
 // # The way of an event
 //
-// Accept queues it behind the other events of its key, or says at once why not: it
-// was done lately (Done), the partition is not ours (NotOwner, NotYet), there is no
-// room (Overloaded). An event that is here already is joined: both senders get the
-// same verdict. Take hands the first event of a ready key to a worker; from then on
-// the key is busy until Finish has the result. A failed event stays first in its key
-// and is held there until its retry is due, or leaves with the verdict Failed.
+// Accept queues an event behind the other events of its key, or answers at once: the
+// event finished recently (Done), this node does not own the partition (NotOwner,
+// NotYet), or there is no room (Overloaded). An event that is already here is joined:
+// both senders get the same verdict. Take gives the first event of a ready key to a
+// worker; from then on the key is busy until Finish has the result. A failed event stays
+// first in its key until its retry is due, or leaves with the verdict Failed.
 //
-// Workers pull. Output.Wake names the workers for which keys became ready; one that
-// had no room then calls Take again by itself when it has.
+// Workers pull. Output.Wake names the workers for which keys became ready. A worker that
+// has no room then calls Take again when it has some.
 //
 // # Invariant
 //
 // At most one delivery of a key runs at a time, whatever workers, gates and results
-// do. Every accepted (sender, handle) gets exactly one final or refusing verdict, if
-// its sender lives to hear it. A key without events costs nothing.
+// do. Every accepted (sender, handle) gets exactly one final or refusing verdict, unless
+// its sender's stream ends first. A key without events costs nothing.
 //
 // # What a call costs
 //
-// A call costs what its own events, results or partitions cost, never something for
-// every key. Only a worker that comes or goes makes the ready keys be assigned anew, and
-// an event that joins looks for the one that is here: in its key, in its partition if it
-// was done elsewhere, and through all that is here if the same id came under two keys.
+// The cost of a call grows with its own events, results or partitions, not with the
+// number of keys. There are two exceptions. A worker that starts or stops makes all ready
+// keys be reassigned. A duplicate searches for the event it joins: in its key, in its
+// partition if another member finished it, and among all events if one id came under
+// two keys.
 package mailbox

@@ -1,10 +1,10 @@
 package mailbox
 
-// index finds references by hash. It is an open table without pointers: a search
-// reads one cache line, where Go's map reads three, and the garbage collector none.
-// Its user checks what a reference stands for. No two references may be equal.
+// index finds references by hash. It is an open-addressing hash table without pointers: a
+// search reads one cache line, a Go map three, and the garbage collector does not scan it.
+// The caller compares the keys behind references. References are unique.
 type index struct {
-	cells []cell // a power of two of them, at least every third one empty
+	cells []cell // their number is a power of two; at least a third of them are empty
 	n     int
 }
 
@@ -15,7 +15,7 @@ const indexMin = 64
 
 func newIndex() *index { return &index{cells: make([]cell, indexMin)} }
 
-// find returns the reference under a hash that is the one looked for, or 0.
+// find returns the reference under a hash for which is returns true, or 0.
 func (x *index) find(hash uint32, is func(ref uint32) bool) uint32 {
 	for at := x.home(hash); ; at = x.after(at) {
 		e := x.cells[at]
@@ -25,10 +25,10 @@ func (x *index) find(hash uint32, is func(ref uint32) bool) uint32 {
 	}
 }
 
-// peek returns what is where the search for a hash begins.
+// peek returns the reference in the home cell of a hash.
 func (x *index) peek(hash uint32) uint32 { return x.cells[x.home(hash)].ref }
 
-// guess returns the first reference under a hash, or 0: nearly always what find returns.
+// guess returns the first reference under a hash, or 0: nearly always the result of find.
 func (x *index) guess(hash uint32) uint32 {
 	for at := x.home(hash); ; at = x.after(at) {
 		if e := x.cells[at]; e.ref == 0 || e.hash == hash {
@@ -37,7 +37,7 @@ func (x *index) guess(hash uint32) uint32 {
 	}
 }
 
-// add puts a reference, which is not 0, under a hash.
+// add adds a reference, which must not be 0, under a hash.
 func (x *index) add(hash, ref uint32) {
 	x.n++
 	if 3*x.n > 2*len(x.cells) {
@@ -46,8 +46,8 @@ func (x *index) add(hash, ref uint32) {
 	x.cells[x.seek(hash, 0)] = cell{hash, ref}
 }
 
-// remove takes a reference out that is there, and closes the gap: searches end at the
-// first empty cell.
+// remove removes a reference that is present, and closes the gap, since a search ends at
+// the first empty cell.
 func (x *index) remove(hash, ref uint32) {
 	x.n--
 	gap := x.seek(hash, ref)
@@ -60,7 +60,8 @@ func (x *index) remove(hash, ref uint32) {
 	x.cells[gap] = cell{}
 }
 
-// seek returns where a reference is that is there. Reference 0 is the next empty cell.
+// seek returns the cell of a reference that is present. For reference 0 it returns the
+// next empty cell.
 func (x *index) seek(hash, ref uint32) uint32 {
 	at := x.home(hash)
 	for x.cells[at].ref != ref {
@@ -79,7 +80,7 @@ func (x *index) grow() {
 	}
 }
 
-// home is where the search for a hash begins.
+// home returns the cell at which the search for a hash begins.
 func (x *index) home(hash uint32) uint32 { return x.wrap(hash) }
 
 func (x *index) after(at uint32) uint32          { return x.wrap(at + 1) }

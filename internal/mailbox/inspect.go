@@ -1,28 +1,28 @@
 package mailbox
 
 import (
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
 
-// Wait names what the first event of a key waits for.
+// Wait is the reason why the first event of a key waits.
 //
 //exhaustive:enforce
 type Wait uint8
 
-// What a key can wait for.
+// The kinds of wait.
 const (
 	WaitNothing Wait = iota // the key has no event here
-	WaitHandler             // its event runs: for the result
-	WaitRetry               // its event failed: for the moment of the next attempt
-	WaitGate                // ours, but an earlier tenure may still run: for the gate to open
-	WaitWorker              // for the application: no worker is up
-	WaitSlot                // for its worker to have room, or for the lease to come back
+	WaitHandler             // its event runs; the result is due
+	WaitRetry               // its event failed; the next attempt is not due yet
+	WaitGate                // the gate is not open, since an earlier tenure may still run
+	WaitWorker              // no worker is up
+	WaitSlot                // its worker has no room, or the lease has expired
 )
 
-// String returns the name of the wait, as the admin page has it.
+// String returns the name of the wait, as the admin page shows it.
 func (w Wait) String() string {
 	switch w {
 	case WaitNothing:
@@ -41,26 +41,26 @@ func (w Wait) String() string {
 	return "unknown"
 }
 
-// KeyState is what a key is doing here, and since when.
+// KeyState is the state of a key.
 type KeyState struct {
 	Wait      Wait
 	Since     clock.Instant // when that wait began
 	Partition ring.Partition
 	Gate      ownership.Gate
 
-	// Event is the message id of the event that runs, or else would run next.
-	// Attempts is how often the application has failed it, Accepted when it came.
+	// Event is the message id of the running event, or else of the one that runs next.
+	// Attempts counts its failures, Accepted is when it came.
 	Event    event.MessageID
 	Attempts uint32
 	Accepted clock.Instant
 
-	Depth     int              // events that wait, besides the one that runs
+	Depth     int              // waiting events, besides a running one
 	HeldUntil clock.Instant    // WaitRetry, and WaitGate if not zero: when the next attempt is due
 	Delivery  event.DeliveryID // WaitHandler
-	Worker    event.WorkerID   // WaitHandler, WaitSlot: to whom the key sticks
+	Worker    event.WorkerID   // WaitHandler, WaitSlot: the worker that the key sticks to
 }
 
-// Inspect says what the key waits for. Without events here it waits for nothing.
+// Inspect returns the state of a key. A key without events here has WaitNothing.
 func (b *Boxes) Inspect(key event.Key) KeyState {
 	p := b.part(ring.PartitionOf(string(key)))
 	s := KeyState{Partition: p.number, Gate: p.gate}
@@ -73,7 +73,7 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 		it = a.running
 	}
 	s.Wait, s.Since, s.Depth, s.HeldUntil = a.wait, a.since, int(a.depth), a.heldUntil
-	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.arrival.at
+	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.cohort.at
 	s.Delivery = it.delivery
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id
@@ -81,14 +81,14 @@ func (b *Boxes) Inspect(key event.Key) KeyState {
 	return s
 }
 
-// PartState is what is known here about one partition.
+// PartState is the state of one partition.
 type PartState struct {
 	Gate    ownership.Gate
 	Token   ownership.Token
-	Running int // deliveries of any tenure that are not over
+	Running int // running deliveries of any tenure
 }
 
-// Parts puts what is known about the partitions of this shard into states, by partition.
+// Parts writes the states of the partitions of this shard into states.
 func (b *Boxes) Parts(states *[ring.Partitions]PartState) {
 	for i := range b.parts {
 		p := &b.parts[i]
@@ -96,42 +96,42 @@ func (b *Boxes) Parts(states *[ring.Partitions]PartState) {
 	}
 }
 
-// Counters count what happened since the start.
+// Counters count since the start.
 type Counters struct {
 	Accepted   uint64 // events taken in
 	Joined     uint64 // senders that joined an event that was here
-	Duplicates uint64 // events that had been done lately
-	Unrun      uint64 // of these, what the broker had delivered for the first time
-	Mistaken   uint64 // events with the id of another one that was here or done lately
+	Duplicates uint64 // events that had recently finished
+	Unrun      uint64 // those of Duplicates that the broker delivered for the first time
+	Mistaken   uint64 // events that came under the id of a different event
 	Overloaded uint64 // events, or joins, without room
 	NotOwner   uint64 // events refused because the partition is not ours
-	NotYet     uint64 // events refused because we lag behind the sender
+	NotYet     uint64 // events refused because this node's epoch is older than the sender's
 	Misplaced  uint64 // events whose partition is not that of their key
-	Moved      uint64 // events taken in, and sent back because the partition is not ours any more
-	Done       uint64 // deliveries that did the work
+	Moved      uint64 // accepted events that were sent back because the partition has moved
+	Done       uint64 // deliveries that succeeded
 	Failed     uint64 // deliveries that failed, with a long delay: the event left by way of the retry topic
 	Retried    uint64 // deliveries that failed, with a short delay
 	Crashed    uint64 // deliveries whose worker crashed, and that are tried again
 	Rejected   uint64 // deliveries that failed for good
-	Unpinned   uint64 // events that waited for so long that they were copied out of their frame
-	Returned   uint64 // deliveries that ended without being the application's failure
-	Ignored    uint64 // results of deliveries that were unknown or over
+	Unpinned   uint64 // events that were copied out of their frame after a long wait
+	Returned   uint64 // deliveries that ended without a failure of the application
+	Ignored    uint64 // results of deliveries that were unknown or had ended
 }
 
-// Stats is what is here now, and what happened since the start.
+// Stats is a snapshot of the current state, and the counters since the start.
 type Stats struct {
 	Counters
 	Events    int           // waiting or running
-	Running   int           // deliveries that are not over
+	Running   int           // running deliveries
 	Keys      int           // with events here
 	Ready     int           // keys that wait for room at their worker, or for the lease
 	Held      int           // keys that wait for their next attempt
 	Bytes     int           // of all events
-	WindowIDs int           // events that were done lately
+	WindowIDs int           // ids of recently finished events
 	Oldest    clock.Instant // when the oldest event came in, clock.Forever when there is none
 }
 
-// Stats costs the same however much is here.
+// Stats returns a snapshot in constant time.
 func (b *Boxes) Stats() Stats {
 	s := Stats{
 		Counters:  b.counters,

@@ -4,8 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -21,23 +21,23 @@ import (
 // ownership.Lease.MayDispatch demands. No method blocks for longer than another's
 // machine call.
 type Mailboxes struct {
-	now     func() clock.Instant
-	shards  []shard
-	turn    atomic.Uint32 // where the next Take begins
-	framed  atomic.Uint64 // weight of all events that peers have brought
-	events  sync.Pool     // of *buckets[*event.Event]
-	results sync.Pool     // of *buckets[event.Result]
+	now       func() clock.Instant
+	shards    []shard
+	next      atomic.Uint32 // shard at which the next Take begins
+	peerBytes atomic.Uint64 // total weight of events received from peers
+	events    sync.Pool     // of *buckets[*event.Event]
+	results   sync.Pool     // of *buckets[event.Result]
 
-	framesPart uint64 // after so much of framed the shards look which frames to give up
+	unpinBytes uint64 // growth of peerBytes after which the shards check their frames
 }
 
-// TrustCopies says that copies are what they say, because a key of the group has signed
-// them. To be called before anything else.
+// TrustCopies says that copies are authentic, because a key of the group has signed them.
+// It must be called before any other method.
 func (m *Mailboxes) TrustCopies() {
 	m.each(func(b *Boxes) { b.signed = true })
 }
 
-// Forget forgets all ids of events that were done lately, and returns how many.
+// Forget is [Boxes.Forget].
 func (m *Mailboxes) Forget() (ids int) {
 	m.each(func(b *Boxes) { ids += b.Forget() })
 	return ids
@@ -47,14 +47,14 @@ func (m *Mailboxes) Forget() (ids int) {
 type shard struct {
 	mu    sync.Mutex
 	boxes *Boxes
-	ready atomic.Bool // some worker has ready keys: written under mu, and read without it
-	_     [64]byte    // keeps the neighbour off this cache line
+	ready atomic.Bool // some worker has ready keys; written under mu, read without it
+	_     [64]byte    // keeps the next shard off this cache line
 }
 
 // NewMailboxes returns the mailboxes of the node called member. The configurations
 // must be valid; now reads the clock that leases run on.
 func NewMailboxes(cfg Config, retry outcome.Config, member string, now func() clock.Instant) *Mailboxes {
-	m := &Mailboxes{now: now, shards: make([]shard, cfg.Shards), framesPart: max(1, uint64(cfg.FramesBytesMax)/4)}
+	m := &Mailboxes{now: now, shards: make([]shard, cfg.Shards), unpinBytes: max(1, uint64(cfg.FramesBytesMax)/4)}
 	for i := range m.shards {
 		m.shards[i].boxes = newShard(cfg.share(), retry, member, i, cfg.Shards)
 	}
@@ -85,7 +85,7 @@ func (m *Mailboxes) of(p ring.Partition, call func(*Boxes)) {
 
 // Accept is [Boxes.Accept].
 func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*event.Event, out *Output) {
-	now, framed := m.now(), m.framed.Load()
+	now, peerBytes := m.now(), m.peerBytes.Load()
 	sorted := m.events.Get().(*buckets[*event.Event])
 	defer m.events.Put(sorted)
 	sorted.fill(events, len(m.shards), func(e **event.Event) int { return int((*e).Partition) % len(m.shards) })
@@ -94,9 +94,9 @@ func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*ev
 	for i := range m.shards {
 		if mine := sorted.of(i); len(mine) > 0 {
 			m.shards[i].with(func(b *Boxes) {
-				b.framed = max(b.framed, framed)
+				b.peerBytes = max(b.peerBytes, peerBytes)
 				b.Accept(now, from, senderEpoch, mine, out)
-				weight += b.brought
+				weight += b.batchBytes
 			})
 		}
 	}
@@ -105,17 +105,17 @@ func (m *Mailboxes) Accept(from Sender, senderEpoch event.Position, events []*ev
 	}
 }
 
-// Take is [Boxes.Take] over all shards. Each call begins at another one.
+// Take is [Boxes.Take] over all shards. Calls begin at different shards in turn.
 func (m *Mailboxes) Take(lease ownership.Lease, w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery {
 	full := len(dst) + limit
-	turn := uint(m.turn.Add(1))
+	turn := uint(m.next.Add(1))
 	for i := range uint(len(m.shards)) {
 		s := &m.shards[(turn+i)%uint(len(m.shards))]
 		if len(dst) >= full {
 			break
 		}
 		if !s.ready.Load() {
-			continue // who makes a key ready wakes w after saying so
+			continue // a call that makes a key ready sets the flag before it wakes w
 		}
 		s.with(func(b *Boxes) { dst = b.Take(m.now(), lease, w, full-len(dst), dst) })
 	}
@@ -142,8 +142,8 @@ func (m *Mailboxes) Finish(results []event.Result, out *Output) {
 	}
 }
 
-// SetGates is [Boxes.SetGates] for any partitions. When it returns, no delivery
-// under an old gate begins any more.
+// SetGates is [Boxes.SetGates] for partitions of any shard. No delivery under an old gate
+// begins after it has returned.
 func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Position, out *Output) {
 	now := m.now()
 	var sorted buckets[ownership.GateChange]
@@ -188,28 +188,28 @@ func (m *Mailboxes) Tick(out *Output) {
 	m.each(func(b *Boxes) { b.Tick(now, out) })
 }
 
-// Next is [Boxes.Next]. Finish may bring it nearer.
+// Next is [Boxes.Next]. Finish may move it earlier.
 func (m *Mailboxes) Next() clock.Instant {
 	next := clock.Forever
 	m.each(func(b *Boxes) { next = min(next, b.Next()) })
 	return next
 }
 
-// PartWith is [Boxes.PartWith], with an equal part of idsMax, rounded up, for each shard.
-func (m *Mailboxes) PartWith(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+// TakeHandover is [Boxes.TakeHandover], with an equal part of idsMax, rounded up, for each shard.
+func (m *Mailboxes) TakeHandover(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
 	each := (idsMax + len(m.shards) - 1) / len(m.shards)
 	m.each(func(b *Boxes) {
 		var older bool
-		dst, older = b.PartWith(each, elsewhere, dst)
+		dst, older = b.TakeHandover(each, elsewhere, dst)
 		more = more || older
 	})
 	return dst, more
 }
 
-// PartAgain is [Boxes.PartAgain].
-func (m *Mailboxes) PartAgain() {
+// RestartHandover is [Boxes.RestartHandover].
+func (m *Mailboxes) RestartHandover() {
 	now := m.now()
-	m.each(func(b *Boxes) { b.PartAgain(now) })
+	m.each(func(b *Boxes) { b.RestartHandover(now) })
 }
 
 // TakeOver is [Boxes.TakeOver].
@@ -230,14 +230,14 @@ func (m *Mailboxes) Inspect(key event.Key) (state KeyState) {
 	return state
 }
 
-// Parts is [Boxes.Parts] of all shards, which are looked at one after the other.
+// Parts is [Boxes.Parts] of all shards, one after the other.
 func (m *Mailboxes) Parts() *[ring.Partitions]PartState {
 	states := new([ring.Partitions]PartState)
 	m.each(func(b *Boxes) { b.Parts(states) })
 	return states
 }
 
-// Stats is [Boxes.Stats], summed up. The shards are looked at one after the other.
+// Stats is the sum of [Boxes.Stats] of all shards, taken one after the other.
 func (m *Mailboxes) Stats() Stats {
 	sum := Stats{Oldest: clock.Forever}
 	m.each(func(b *Boxes) { sum = sum.add(b.Stats()) })
@@ -262,7 +262,7 @@ func (b *buckets[T]) fill(values []T, shards int, shardOf func(*T) int) {
 		b.ends[i] = begin
 		begin += count
 	}
-	for i := range values { // ends[shard] walks from the begin of a shard to its end
+	for i := range values { // ends[shard] moves from the start of a shard to its end
 		shard := shardOf(&values[i])
 		b.values[b.ends[shard]] = values[i]
 		b.ends[shard]++
@@ -278,7 +278,7 @@ func (b *buckets[T]) of(shard int) []T {
 	return b.values[begin:b.ends[shard]]
 }
 
-// reset lets go of the values.
+// reset clears the values so that they can be collected.
 func (b *buckets[T]) reset() { clear(b.values) }
 
 // grow returns a slice of length n, in the memory of s if that suffices.

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -222,10 +222,10 @@ func TestMailboxesFindTheShardOfEverything(t *testing.T) {
 		t.Errorf("%d verdicts, %d ignored", n, out.Ignored)
 	}
 	m.SetGates([]ownership.GateChange{{Partition: events[7].Partition}}, event.Position{}, &out)
-	got, _ := m.PartWith(1000, func(ring.Partition) bool { return true }, nil)
+	got, _ := m.TakeHandover(1000, func(ring.Partition) bool { return true }, nil)
 	isSeventh := func(d event.Finished) bool { return d.ID == events[7].ID && d.Partition == events[7].Partition }
 	if !slices.ContainsFunc(got, isSeventh) {
-		t.Errorf("parts with %v, without event 7", got)
+		t.Errorf("handed over %v, without event 7", got)
 	}
 }
 
@@ -276,7 +276,7 @@ func TestMetrics(t *testing.T) {
 # HELP ringfence_mailbox_active_keys Keys with events here.
 # TYPE ringfence_mailbox_active_keys gauge
 ringfence_mailbox_active_keys 2
-# HELP ringfence_mailbox_deliveries_total Deliveries that ended, by what became of the event.
+# HELP ringfence_mailbox_deliveries_total Deliveries that ended, by outcome.
 # TYPE ringfence_mailbox_deliveries_total counter
 ringfence_mailbox_deliveries_total{outcome="crashed"} 0
 ringfence_mailbox_deliveries_total{outcome="done"} 1
@@ -285,7 +285,7 @@ ringfence_mailbox_deliveries_total{outcome="ignored"} 1
 ringfence_mailbox_deliveries_total{outcome="rejected"} 0
 ringfence_mailbox_deliveries_total{outcome="retried"} 0
 ringfence_mailbox_deliveries_total{outcome="returned"} 0
-# HELP ringfence_mailbox_events_total Events that senders brought, by what was said at once.
+# HELP ringfence_mailbox_events_total Events received from senders, by immediate answer.
 # TYPE ringfence_mailbox_events_total counter
 ringfence_mailbox_events_total{answer="accepted"} 3
 ringfence_mailbox_events_total{answer="duplicate"} 0
@@ -294,7 +294,7 @@ ringfence_mailbox_events_total{answer="misplaced"} 0
 ringfence_mailbox_events_total{answer="not_owner"} 0
 ringfence_mailbox_events_total{answer="not_yet"} 0
 ringfence_mailbox_events_total{answer="overloaded"} 0
-# HELP ringfence_mailbox_oldest_event_seconds How long the oldest event has been here, 0 when there is none.
+# HELP ringfence_mailbox_oldest_event_seconds Age of the oldest event here, 0 when there is none.
 # TYPE ringfence_mailbox_oldest_event_seconds gauge
 ringfence_mailbox_oldest_event_seconds 90
 `

@@ -3,11 +3,11 @@ package mailbox
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
-// Metrics shows a node's [Mailboxes] to Prometheus. It looks at them when it is
-// scraped, so that events pay nothing for it.
+// Metrics exports the stats of a node's [Mailboxes] to Prometheus. It reads them at each
+// scrape, so that it costs nothing per event.
 type Metrics struct {
 	boxes  *Mailboxes
 	gauges []gauge
@@ -31,22 +31,22 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("ringfence_mailbox_"+name, help, labels, nil)
 	}
-	taken := desc("events_total", "Events that senders brought, by what was said at once.", "answer")
-	moved := desc("moved_events_total", "Events that were taken in and went to the next owner of their partition.")
-	unpinned := desc("unpinned_events_total", "Events that waited for so long that they were copied out of the frame that brought them.")
-	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because they were done lately, though the broker had delivered them for the first time.")
-	mistaken := desc("mistaken_events_total", "Events that came under the id of another one, because one of the two is a copy that says so: each ran as an event of its own.")
-	ended := desc("deliveries_total", "Deliveries that ended, by what became of the event.", "outcome")
+	taken := desc("events_total", "Events received from senders, by immediate answer.", "answer")
+	moved := desc("moved_events_total", "Accepted events that were sent on to the next owner of their partition.")
+	unpinned := desc("unpinned_events_total", "Events that were copied out of the frame that brought them after a long wait.")
+	unrun := desc("done_first_deliveries_total", "Events that were acked without a handler because their id had recently finished, although the broker delivered them for the first time.")
+	mistaken := desc("mistaken_events_total", "Events that came under the id of a different event, because one of the two is a copy with a false id: each ran as an event of its own.")
+	ended := desc("deliveries_total", "Deliveries that ended, by outcome.", "outcome")
 	m := &Metrics{
 		boxes: boxes,
 		gauges: []gauge{
 			{desc("events", "Events here, waiting or running."), func(s Stats) int { return s.Events }},
-			{desc("running_events", "Events that a worker has."), func(s Stats) int { return s.Running }},
+			{desc("running_events", "Events that run at a worker."), func(s Stats) int { return s.Running }},
 			{desc("active_keys", "Keys with events here."), func(s Stats) int { return s.Keys }},
-			{desc("ready_keys", "Keys that wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
+			{desc("ready_keys", "Keys that are ready and wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
 			{desc("held_keys", "Keys that wait for the next attempt of a failed event."), func(s Stats) int { return s.Held }},
-			{desc("bytes", "What all events here weigh."), func(s Stats) int { return s.Bytes }},
-			{desc("window_bytes", "What the ids of events that were done lately weigh."), func(s Stats) int { return s.WindowIDs * recordBytes }},
+			{desc("bytes", "Weight of all events here."), func(s Stats) int { return s.Bytes }},
+			{desc("window_bytes", "Weight of the ids of recently finished events."), func(s Stats) int { return s.WindowIDs * recordBytes }},
 		},
 		counts: []count{
 			{taken, "accepted", func(c Counters) uint64 { return c.Accepted }},
@@ -68,7 +68,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{ended, "returned", func(c Counters) uint64 { return c.Returned }},
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
 		},
-		oldest: desc("oldest_event_seconds", "How long the oldest event has been here, 0 when there is none."),
+		oldest: desc("oldest_event_seconds", "Age of the oldest event here, 0 when there is none."),
 	}
 	reg.MustRegister(m)
 	return m

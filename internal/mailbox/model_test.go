@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -195,7 +195,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 		r.window = append(r.window, refDone{id: e.event.ID, p: p, at: now})
 		if !r.ours(p) {
 			r.late = append(r.late, e.event.ID)
-			r.partWith(p)
+			r.takeHandover(p)
 		}
 		r.forget()
 		return r.say(e, event.Verdict{Kind: event.Done}), ended
@@ -258,11 +258,11 @@ func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said 
 			}
 		}
 	}
-	r.partWith(c.Partition)
+	r.takeHandover(c.Partition)
 	return said
 }
 
-func (r *reference) partWith(p ring.Partition) {
+func (r *reference) takeHandover(p ring.Partition) {
 	for i := range r.window {
 		if r.window[i].p == p && !r.ours(p) {
 			r.window[i].leaves = true
@@ -422,8 +422,8 @@ func (m *model) newEvent() *event.Event {
 	}
 }
 
-// newID returns an id that was not there before: without a batch, in one with others near
-// and far, or unlike another id only in its topic partition.
+// newID returns a new id: without a batch, in a batch near or far from other indexes, or
+// different from another id only in its topic partition.
 func (m *model) newID() event.MessageID {
 	m.nextEntry++
 	n := m.nextEntry
@@ -596,20 +596,20 @@ func (m *model) changeGate(c ownership.GateChange) {
 	m.expect("SetGates", want)
 }
 
-// partWith hands over what came late, and some of what else is for others, in one or
+// takeHandover hands over what came late, and some of what else is for others, in one or
 // two calls.
-func (m *model) partWith() {
+func (m *model) takeHandover() {
 	idsMax := rapid.IntRange(0, 5).Draw(m.T, "ids")
-	m.boxes.PartAgain(m.now)
+	m.boxes.RestartHandover(m.now)
 	everybody := func(ring.Partition) bool { return true }
-	got, more := m.boxes.PartWith(0, everybody, nil)
+	got, more := m.boxes.TakeHandover(0, everybody, nil)
 	for left := idsMax; more && left > 0; {
 		before := len(got)
-		got, more = m.boxes.PartWith(left, everybody, got)
+		got, more = m.boxes.TakeHandover(left, everybody, got)
 		left -= len(got) - before
 	}
 	if want := m.ref.leaving(m.now, idsMax); !slices.Equal(got, want) {
-		m.Fatalf("parts with %v, want %v", got, want)
+		m.Fatalf("handed over %v, want %v", got, want)
 	}
 }
 
@@ -810,7 +810,7 @@ func TestBoxesMatchTheReference(t *testing.T) {
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, m.partWith, m.takeOver, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
 		for _, p := range m.partitions {

@@ -1,16 +1,15 @@
 package mailbox
 
-// queue is a FIFO of actors from which any of them can be taken out. They stand in a
-// ring and not in a list: what will be taken can be read ahead, many at a time.
+// queue is a FIFO of actors, any of which can be removed. It is a ring buffer with gaps.
 type queue struct {
-	ring       []*actor // number modulo its length, a power of two; nil where one was taken out
-	first, end uint64   // numbers from first on and before end are in the ring; the first is not nil
+	ring       []*actor // by number modulo the length, a power of two; nil where an actor was removed
+	first, end uint64   // numbers in [first, end) are in the ring; the first is not nil
 	n          int
 }
 
 const queueMin = 16
 
-// head returns who has waited longest, nil when there is nobody.
+// head returns the actor that has waited longest, nil when the queue is empty.
 func (q *queue) head() *actor {
 	if q.n == 0 {
 		return nil
@@ -18,7 +17,7 @@ func (q *queue) head() *actor {
 	return q.at(q.first)
 }
 
-// at returns whose a number from first on and before end is, or nil.
+// at returns the actor with a number in [first, end), nil if it was removed.
 func (q *queue) at(number uint64) *actor { return q.ring[number&uint64(len(q.ring)-1)] }
 
 func (q *queue) push(a *actor) {
@@ -33,7 +32,7 @@ func (q *queue) push(a *actor) {
 
 func (q *queue) remove(a *actor) { q.empty(a.inQueue) }
 
-// pop removes the head, which is there.
+// pop removes the head of a queue that is not empty.
 func (q *queue) pop() { q.empty(q.first) }
 
 func (q *queue) empty(number uint64) {
@@ -44,7 +43,7 @@ func (q *queue) empty(number uint64) {
 	}
 }
 
-// resize closes the gaps, in a ring in which at least every second place is free then.
+// resize closes the gaps. At most half of the new ring is in use.
 func (q *queue) resize() {
 	length := queueMin
 	for length < 2*q.n {

@@ -1,33 +1,32 @@
 package mailbox
 
-import "github.com/ringfence/router/internal/event"
+import "github.com/ringfence/router/internal/base/event"
 
-// spanLen is how many indexes of a batch a span is about.
+// spanLen is the number of batch indexes that a span covers.
 const spanLen = 128
 
-// span is what is known of the ids of one entry whose indexes in its batch lie between
-// two multiples of spanLen: which of these events are here, and which were done lately.
-// Events of an entry mostly come together and are done at about the same time, so one
-// search serves many of them. It is a cache line, so that few ids, up to one in each
-// span as without batches, cost little too.
+// span records, for the ids of one entry whose batch indexes lie between two multiples of
+// spanLen, which of these events are here and which have recently finished. Events of an
+// entry mostly come and finish together, so one search serves many of them. A span is one
+// cache line, so that spans of a single id, as without batches, cost little too.
 type span struct {
 	ledger, entry  int64
 	topicPartition int32
 	part           int32 // of the batch: index / spanLen, rounded down, since -1 is one too
-	here, done     bits  // by index % spanLen; none is in both
+	here, done     bits  // by index % spanLen; no index is in both
 	hash           uint32
 	place          uint32 // in spans.places
 }
 
-// ref returns what spans.index has under the hash.
+// ref returns the reference that spans.index holds for the span.
 func (s *span) ref() uint32 { return s.place + 1 }
 
-// covers reports whether id is one of those that the span is about.
+// covers reports whether the span covers id.
 func (s *span) covers(id event.MessageID) bool {
 	return s.entry == id.Entry && s.ledger == id.Ledger && s.part == partOf(id) && s.topicPartition == id.TopicPartition
 }
 
-// id returns the id that has a bit here.
+// id returns the id of a bit.
 func (s *span) id(bit uint8) event.MessageID {
 	return event.MessageID{Ledger: s.ledger, Entry: s.entry, Batch: s.part*spanLen + int32(bit), TopicPartition: s.topicPartition}
 }
@@ -42,11 +41,11 @@ func (b *bits) has(i uint8) bool { return b[i/64%2]>>(i%64)&1 != 0 }
 func (b *bits) add(i uint8)      { b[i/64%2] |= 1 << (i % 64) }
 func (b *bits) remove(i uint8)   { b[i/64%2] &^= 1 << (i % 64) }
 
-// spans are those of which an id is known.
+// spans finds the span of an id. Every span in it has a bit set.
 type spans struct {
 	places slab[span]
-	index  *index // hash of what a span covers → it
-	last   *span  // that was found or added, nil when it is gone
+	index  *index // hash of an entry and part → its span
+	last   *span  // the last one found or added, nil when it was dropped
 }
 
 func newSpans() *spans { return &spans{index: newIndex()} }
@@ -66,7 +65,7 @@ func (t *spans) find(hash uint32, id event.MessageID) *span {
 	return t.last
 }
 
-// add returns a new span that covers id. Its user must add a bit to it.
+// add returns a new span that covers id. The caller must set a bit in it.
 func (t *spans) add(hash uint32, id event.MessageID) *span {
 	s, place := t.places.get()
 	s.ledger, s.entry, s.topicPartition, s.part = id.Ledger, id.Entry, id.TopicPartition, partOf(id)
@@ -76,7 +75,7 @@ func (t *spans) add(hash uint32, id event.MessageID) *span {
 	return s
 }
 
-// drop lets a span go of which no id is known any more.
+// drop frees a span if no bit is set.
 func (t *spans) drop(s *span) {
 	if s.here != (bits{}) || s.done != (bits{}) {
 		return
@@ -88,7 +87,7 @@ func (t *spans) drop(s *span) {
 	t.places.put(s.place)
 }
 
-// hashOf spreads what spans cover. Two with one hash cost a look at each other.
+// hashOf returns the hash of the span that covers id.
 func hashOf(id event.MessageID) uint32 {
 	hash := mix(uint64(id.Ledger))
 	hash = mix(hash ^ uint64(id.Entry))

@@ -3,25 +3,24 @@ package mailbox
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
-// unpinAfter is how long an event of a peer lies in the memory of the frame that
-// brought it, give or take as much again.
+// unpinAfter is the time after which an event of a peer is copied out of the memory of
+// its frame. The copy may be made up to unpinAfter later.
 const unpinAfter = time.Second
 
-// unpin moves events that have been here for long into memory of their own. One that
-// waits keeps the whole frame that it came in, of a thousand others that are done, so
-// a few stuck keys would hold everything that was ever received with them; and what
-// all events weigh is bounded, not what all frames do. Most events are gone within
-// the time, and cost nothing here. What this node has received itself stays in the
-// batch that it came in, which the source counts whole.
+// unpin copies old events into memory of their own. A waiting event keeps the whole frame
+// that it came in, with a thousand finished ones, so a few stuck keys would hold all
+// frames that were received with them; and Config.BytesMax bounds events, not frames.
+// Most events finish sooner and cost nothing here. Events that this node received from
+// the broker stay in their batch, which the source counts whole.
 //
-// Long is a matter of time, and of what peers have brought since: under load the
-// frames of one second may be more than there is room for.
+// An event is old by time, or by the bytes that peers have sent since: under load the
+// frames of one second may exceed Config.FramesBytesMax.
 func (b *Boxes) unpin(now clock.Instant) {
-	young := func(a *arrival) bool {
-		return now.Sub(a.at) < unpinAfter && b.framed-a.framed < uint64(b.cfg.FramesBytesMax)/2
+	young := func(a *cohort) bool {
+		return now.Sub(a.at) < unpinAfter && b.peerBytes-a.peerBytes < uint64(b.cfg.FramesBytesMax)/2
 	}
 	first := b.ages.oldest
 	for first != nil && first.own {
@@ -32,7 +31,7 @@ func (b *Boxes) unpin(now clock.Instant) {
 	}
 	for place := range uint32(b.items.places()) {
 		it := b.items.at(place)
-		if it.event == nil || it.first.sender == Local || it.arrival.own || young(it.arrival) {
+		if it.event == nil || it.first.sender == Local || it.cohort.own || young(it.cohort) {
 			continue
 		}
 		it.event = it.event.Clone()
@@ -44,15 +43,14 @@ func (b *Boxes) unpin(now clock.Instant) {
 	}
 }
 
-// noteFrame counts what a frame of a peer weighs, after it was accepted, and lets all
-// shards give up old frames each time that another part of what they may keep has come.
-// All shards go by one count: an event in any of them keeps the whole frame, those that
-// were refused or known included.
+// noteFrame adds the weight of an accepted frame of a peer, and lets all shards unpin old
+// frames whenever the sum has grown by another unpinBytes. All shards share one sum: an
+// event in any of them keeps the whole frame, refused and duplicate events included.
 func (m *Mailboxes) noteFrame(now clock.Instant, weight uint64) {
-	after := m.framed.Add(weight)
-	if part := m.framesPart; after/part != (after-weight)/part {
+	after := m.peerBytes.Add(weight)
+	if part := m.unpinBytes; after/part != (after-weight)/part {
 		m.each(func(b *Boxes) {
-			b.framed = max(b.framed, after)
+			b.peerBytes = max(b.peerBytes, after)
 			b.unpin(now)
 		})
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
 
-// What waits for long keeps nothing of the frame that brought it, and is the same as before.
+// An event that waits long keeps nothing of the frame that brought it, and is otherwise unchanged.
 func TestUnpin(t *testing.T) {
 	f := newFixture(t, nil)
 	running, waiting, local := f.event("ann"), f.event("ann"), f.event("bob")
@@ -76,7 +76,7 @@ func TestUnpinByVolume(t *testing.T) {
 
 // A frame counts whole, also for what of it is known here already: one event that
 // waits keeps all of it.
-func TestUnpinCountsWhatIsKnown(t *testing.T) {
+func TestUnpinCountsDuplicates(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.FramesBytesMax = 1 << 20
 	m := NewMailboxes(cfg, modelRetry, "me", func() clock.Instant { return clock.Instant(time.Hour) })

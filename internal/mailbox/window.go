@@ -4,56 +4,54 @@ import (
 	"math"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
-// recordBytes is what one id counts in a window. It is what an id without a batch takes: its
-// record (16 bytes), a span of its own (64), its share of the index (12 to 24), and what
-// is held twice while records or index grow. Ids of a batch share their spans.
+// recordBytes is the weight of one id in a window: that of an id without a batch, with its
+// record (16 bytes), a span of its own (64), its share of the index (12 to 24), and the
+// memory that is held twice while records or index grow. Ids of a batch share their spans.
 const recordBytes = 128
 
-// window remembers the ids of events that were done lately: the last ones of all
-// partitions together, so that each of them looks back equally far. An id that was
-// dropped counts until its turn to be forgotten has come.
+// window remembers the ids of recently finished events, the newest of all partitions
+// together, so that every partition looks back equally far. A removed id keeps its slot
+// until it is evicted.
 //
-// Its records stand in the order in which they were made, in a ring, under serial
-// numbers that begin with 1. It neither reads nor writes any other when one is added.
+// Its records lie in a ring buffer in the order in which they were added, under serial
+// numbers from 1. Adding one touches no other record.
 type window struct {
 	countMax   int
 	ageMax     time.Duration
-	spans      *spans        // shared with what is here
-	records    []record      // serial modulo its length
-	first, end uint64        // serials from first on and before end are in the ring
+	spans      *spans        // shared with Boxes
+	records    []record      // by serial modulo the length
+	first, end uint64        // serials in [first, end) are in the ring
 	n          int           // how many of them are remembered; the first is
 	sweep      uint64        // sweepSome has looked at serials from here on
-	young      clock.Instant // sweepSome does not look at what was done before yet
-	read       uint64        // by forgetSome
+	young      clock.Instant // sweepSome skips ids that finished before, in this pass
 
-	// copies has, of ids that were done by way of a copy, what was in it: whoever writes to the
-	// retry topic chooses the id. These stay here when their partition moves.
+	// copies holds the content of finished retry-topic copies by id, since every producer of
+	// that topic can choose the id. These ids are not handed over when a partition moves.
 	copies map[event.MessageID]content
 }
 
-// copiesPart is which part of the ids that a window remembers may be of copies.
+// copiesPart bounds the ids of copies to this fraction of a window.
 const copiesPart = 4
 
 // record is one id: a bit of a span.
 type record struct {
-	at        clock.Instant // when it was done, perhaps elsewhere
+	at        clock.Instant // when the event finished, here or at another member
 	span      uint32        // its place in spans
 	partition ring.Partition
 	bit       uint8
 	flags     recordFlags
 }
 
-// recordFlags say more about a record.
 type recordFlags uint8
 
 const (
-	recordDropped recordFlags = 1 << iota // it is not remembered any more
-	recordCopied                          // it was done by way of a copy, see window.copies
+	recordDropped recordFlags = 1 << iota // the id was removed
+	recordCopied                          // the event was a copy, see window.copies
 )
 
 func (r *record) is(f recordFlags) bool { return r.flags&f != 0 }
@@ -71,12 +69,12 @@ func newWindow(spans *spans, bytesMax int, ageMax time.Duration) window {
 	}
 }
 
-// at returns the record with a serial from first on and before end.
+// at returns the record with a serial in [first, end).
 func (w *window) at(serial uint64) *record { return &w.records[serial%uint64(len(w.records))] }
 
-// add remembers that the id with a bit of s was done at that time, at the expense of what
-// was added first. It must not be known as done, and s is not dropped meanwhile: one that
-// is here is taken out after it.
+// add records that the event with a bit of s finished at a time, and evicts the oldest
+// record of a full window. The bit must not be in s.done. s must have a bit set, so that
+// the eviction does not drop it: an event that is here leaves s.here after the call.
 func (w *window) add(at clock.Instant, p ring.Partition, s *span, bit uint8) {
 	s.done.add(bit)
 	if w.end-w.first == uint64(len(w.records)) {
@@ -87,8 +85,8 @@ func (w *window) add(at clock.Instant, p ring.Partition, s *span, bit uint8) {
 	w.n++
 }
 
-// addCopy is add for an id that was done by way of a copy. It reports false if there are
-// too many of them: then the id is not remembered.
+// addCopy is add for the id of a copy. It reports false, and does not remember the id, if
+// there are too many of them.
 func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8, what content) bool {
 	if len(w.copies) >= max(1, w.countMax/copiesPart) {
 		return false
@@ -101,7 +99,7 @@ func (w *window) addCopy(at clock.Instant, p ring.Partition, s *span, bit uint8,
 
 func (w *window) makeRoom() {
 	if len(w.records) >= w.countMax {
-		w.forgetSome()
+		w.forgetOldest()
 		return
 	}
 	wider := *w
@@ -112,25 +110,10 @@ func (w *window) makeRoom() {
 	*w = wider
 }
 
-// forgetOldest needs at least one id.
+// forgetOldest removes the oldest id of a window that is not empty.
 func (w *window) forgetOldest() {
 	w.forget(w.first)
 	w.trim()
-}
-
-// forgetSome makes room for as many as it takes to read ahead what forgetting will
-// look at, so that the cache misses of many are under way at a time. That is the
-// oldest alone where the window is small.
-func (w *window) forgetSome() {
-	run := min(64, max(1, uint64(len(w.records))/1024))
-	sum := uint64(0)
-	for serial := w.first; serial < w.first+run; serial++ {
-		sum += w.spans.at(w.at(serial).span).done[0]
-	}
-	w.read = sum // or the compiler would leave it all out
-	for end := w.first + run; w.first < end && w.n > 0; {
-		w.forgetOldest()
-	}
 }
 
 func (w *window) forget(serial uint64) {
@@ -145,31 +128,31 @@ func (w *window) forget(serial uint64) {
 	w.n--
 }
 
-// trim lets the ring begin with a record that is remembered.
+// trim removes dropped records from the front of the ring.
 func (w *window) trim() {
 	for w.first < w.end && w.at(w.first).is(recordDropped) {
 		w.first++
 	}
 }
 
-// youngMax is how long ago something was done that is handed over before all else: what
-// the broker delivers again when a member leaves was done in the last seconds.
+// youngMax is the age up to which ids are handed over first: events that the broker
+// delivers again when a member leaves have finished in the last seconds.
 const youngMax = 5 * time.Second
 
-// beginSweep lets sweepSome begin anew.
+// beginSweep restarts sweepSome.
 func (w *window) beginSweep(now clock.Instant) { w.sweep, w.young = w.end, now.Add(-youngMax) }
 
-// ever is before everything. What was done elsewhere may have been done before this
-// machine started, whose clock began with 0 then.
+// ever is before every instant. Events of another member may have finished before this
+// machine started and its clock read 0.
 const ever = clock.Instant(math.MinInt64)
 
-// sweepMax is how many records sweepSome looks at.
+// sweepMax bounds the records that one call of sweepSome reads.
 const sweepMax = 1 << 14
 
-// sweepSome forgets ids that it has not looked at yet and that leave, at most so many,
-// appends them to dst, and reports whether there may be more. The young ones come first;
-// what was handed over here stands behind younger ones. It reads the records in the order
-// in which they lie in memory: to look at those that stay costs little.
+// sweepSome removes up to idsMax ids that leave and that it has not read yet, appends them
+// to dst, and reports whether there may be more. It makes two passes, young ids first,
+// since ids that other members handed over here lie behind younger ones. It reads records
+// in memory order, so that those that stay cost little.
 func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
 	for looked := 0; looked < sweepMax && idsMax > 0 && w.sweep > w.first; looked++ {
 		w.sweep--
@@ -188,13 +171,13 @@ func (w *window) sweepSome(idsMax int, leaves func(serial uint64, p ring.Partiti
 	return dst, w.sweep > w.first
 }
 
-// mayBeTold reports whether a record means the event that the broker has given its id, and
-// not only a copy that says so.
+// mayBeTold reports whether the broker assigned the id of a record: the id is not that of
+// an unsigned copy, nor an alias.
 func (w *window) mayBeTold(r *record) bool {
 	return !r.is(recordCopied) && w.spans.at(r.span).ledger >= 0
 }
 
-// takeAll forgets those of the ids that are still remembered and leave, and appends them
+// takeAll removes the given ids if they are still remembered and leave, and appends them
 // to dst.
 func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Partition) bool, dst []event.Finished) []event.Finished {
 	for _, serial := range serials {
@@ -212,16 +195,16 @@ func (w *window) takeAll(serials []uint64, leaves func(serial uint64, p ring.Par
 	return dst
 }
 
-// expire forgets what is too old. What was done elsewhere may stay longer: it does not
-// go before what was added earlier.
+// expire removes ids that are too old, in the order in which they were added: an id that
+// another member handed over may stay longer.
 func (w *window) expire(now clock.Instant) {
 	for w.n > 0 && !w.at(w.first).at.Add(w.ageMax).After(now) {
 		w.forgetOldest()
 	}
 }
 
-// next returns when expire should be called, or clock.Forever. It is a sixteenth of
-// the age late, so that a busy window ages in batches.
+// next returns when expire is due, or clock.Forever. It is a sixteenth of the age late, so
+// that a busy window expires ids in batches.
 func (w *window) next() clock.Instant {
 	if w.n == 0 {
 		return clock.Forever

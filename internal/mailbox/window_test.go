@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
@@ -155,7 +155,7 @@ func TestWindowMatchesASlice(t *testing.T) {
 }
 
 // However little of a long window leaves, no look at it takes long.
-func TestSweepsLookAtSoManyRecords(t *testing.T) {
+func TestSweepIsBounded(t *testing.T) {
 	w := newTestWindow(3*sweepMax, time.Hour)
 	w.add(0, 1, entry(-1))
 	for n := range 2 * sweepMax {

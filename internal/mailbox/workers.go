@@ -5,7 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // worker is one stream of the application, and the keys that are ready for it.
@@ -13,13 +13,13 @@ type worker struct {
 	id    event.WorkerID
 	salt  uint64
 	ready queue
-	woken uint64 // Boxes.call in which it was named in Output.Wake last
+	woken uint64 // the last Boxes.call that named it in Output.Wake
 }
 
 // workers are the live workers, by id.
 type workers struct {
 	all        []*worker
-	generation uint32 // grows when a worker comes or goes
+	generation uint32 // grows when a worker starts or stops
 }
 
 func (s *workers) search(id event.WorkerID) (int, bool) {
@@ -41,8 +41,8 @@ func (s *workers) find(id event.WorkerID) *worker {
 	return nil
 }
 
-// pick chooses the worker of a key by rendezvous: a worker that comes takes keys
-// only to itself, one that goes gives only its own away. Nil when there is none.
+// pick chooses the worker of a key by rendezvous hashing: when a worker starts or stops,
+// only keys that it gains or loses move. It returns nil if there is no worker.
 func (s *workers) pick(key event.Key) *worker {
 	switch len(s.all) {
 	case 0:

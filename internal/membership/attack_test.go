@@ -19,14 +19,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/doors"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/ownership"
 )
 
 // What a stranger who reaches the gossip port does, with and without keys.
 
-// target is a member with a door, and what its log and its metrics say.
+// target is a member with a limiter, and what its log and its metrics say.
 type target struct {
 	*testNode
 
@@ -37,25 +37,25 @@ type target struct {
 func startTarget(t *testing.T, cfg Config, connectionsMax int) *target {
 	t.Helper()
 	said, registry := &lines{}, prometheus.NewRegistry()
-	door := doors.NewDoor("gossip", connectionsMax, doors.NewMetrics(registry))
+	limiter := listen.NewLimiter("gossip", connectionsMax, listen.NewMetrics(registry))
 	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	return &target{startNodeBehind(t, cfg, nil, door, log), said, registry}
+	return &target{startNodeBehind(t, cfg, nil, limiter, log), said, registry}
 }
 
-// turnedAway returns how much was turned away, whatever the reason, or for one.
-func (tg *target) turnedAway(t *testing.T, why ...string) (sum float64) {
+// rejected returns how much was rejected, whatever the reason, or for one.
+func (tg *target) rejected(t *testing.T, why ...string) (sum float64) {
 	t.Helper()
 	families, err := tg.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range families {
-		if family.GetName() != "ringfence_doors_turned_away_total" {
+		if family.GetName() != "ringfence_listener_rejected_total" {
 			continue
 		}
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
-				if label.GetName() == "why" && (len(why) == 0 || label.GetValue() == why[0]) {
+				if label.GetName() == "reason" && (len(why) == 0 || label.GetValue() == why[0]) {
 					sum += metric.GetCounter().GetValue()
 				}
 			}
@@ -95,7 +95,7 @@ func TestGarbageIsCountedAndNotLogged(t *testing.T) {
 			cfg := testConfig("a")
 			cfg.SecretKeys = keys
 			tg := startTarget(t, cfg, 64)
-			tg.send(t, func() bool { return tg.turnedAway(t) > 2000 }, func(i int) string { return fmt.Sprintf("garbage %d \x1b[2J", i) })
+			tg.send(t, func() bool { return tg.rejected(t) > 2000 }, func(i int) string { return fmt.Sprintf("garbage %d \x1b[2J", i) })
 			if keys != nil { // nobody can tell before it is decrypted
 				tg.send(t, func() bool { return tg.warnings("decrypt") > 2000 }, func(i int) string {
 					return labelled(label, fmt.Sprintf("\x01%064d", i))
@@ -131,7 +131,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			closed <- clock.Now().Sub(began)
 		}()
 	}
-	waitUntil(t, "92 to be turned away", func() bool { return tg.turnedAway(t, "full") == 92 })
+	waitUntil(t, "92 to be rejected", func() bool { return tg.rejected(t, "full") == 92 })
 	for range cap(closed) {
 		select {
 		case <-closed:
@@ -172,7 +172,7 @@ func TestInventedMembersAreBounded(t *testing.T) {
 	most := 0
 	tg.send(t, func() bool {
 		most = max(most, len(tg.gossip.Members()))
-		return tg.turnedAway(t, "members_full") > 1000
+		return tg.rejected(t, "members_full") > 1000
 	}, func(i int) string { return labelled("test", fake(t, fmt.Sprintf("fake-%d", i), "10.0.0.1:80")) })
 	if most > 20 || most == 0 {
 		t.Errorf("at most %d members were known, want 20", most)
@@ -196,7 +196,7 @@ func TestInventedMembersThatDieAreBounded(t *testing.T) {
 	cfg.StrangersMax = 20
 	tg := startTarget(t, cfg, 64)
 	var name string
-	tg.send(t, func() bool { return tg.turnedAway(t, "members_full") > 1000 }, func(i int) string {
+	tg.send(t, func() bool { return tg.rejected(t, "members_full") > 1000 }, func(i int) string {
 		if i%2 == 1 {
 			return labelled("test", "\x05\x83"+str("Incarnation")+num(1)+str("Node")+str(name)+str("From")+str(name))
 		}
@@ -272,7 +272,7 @@ func TestPacketBombs(t *testing.T) {
 	if len(bomb) > 60<<10 {
 		t.Fatalf("the bomb has %d bytes: no packet has", len(bomb))
 	}
-	tg.send(t, func() bool { return tg.turnedAway(t, "too_large") >= 100 }, func(int) string { return bomb })
+	tg.send(t, func() bool { return tg.rejected(t, "too_large") >= 100 }, func(int) string { return bomb })
 	if n := tg.warnings("malformed"); n > 0 {
 		t.Errorf("memberlist has seen %v of them", n)
 	}
@@ -286,7 +286,7 @@ func TestStreamBombs(t *testing.T) {
 		"a bomb":          compressed(strings.Repeat("\x06", 39<<20)),
 		"a million nodes": exchange(1<<20, 0, ""),
 	} {
-		before := tg.turnedAway(t, "too_large")
+		before := tg.rejected(t, "too_large")
 		conn, err := net.Dial("tcp", tg.gossip.Addr())
 		if err != nil {
 			t.Fatal(err)
@@ -294,7 +294,7 @@ func TestStreamBombs(t *testing.T) {
 		_, _ = io.Copy(conn, strings.NewReader(labelled("test", stream))) // it may be cut
 		_, err = io.Copy(io.Discard, conn)
 		conn.Close()
-		if errors.Is(err, os.ErrDeadlineExceeded) || tg.turnedAway(t, "too_large") != before+1 {
+		if errors.Is(err, os.ErrDeadlineExceeded) || tg.rejected(t, "too_large") != before+1 {
 			t.Errorf("%s is not refused: %v", name, err)
 		}
 	}
@@ -345,8 +345,8 @@ func TestTheFormerReleaseIsUnderstood(t *testing.T) {
 			}
 			left = true
 			waitUntil(t, "its farewell", func() bool { return last(tg.kinds(former.Inc)) == Dead })
-			if n := tg.turnedAway(t); n > 0 {
-				t.Errorf("%v things of members were turned away:\n%s", n, tg.said.String())
+			if n := tg.rejected(t); n > 0 {
+				t.Errorf("%v things of members were rejected:\n%s", n, tg.said.String())
 			}
 			if err := list.Shutdown(); err != nil {
 				t.Error(err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/netx/untrusted"
 )
 
 // Config of a [Gossip].
@@ -41,7 +41,7 @@ type Config struct {
 	ProbeInterval    time.Duration // between two probes, each of one member
 	ProbeTimeout     time.Duration // of a direct probe; less than ProbeInterval
 	SuspicionMult    int           // how long a suspect has to object, in probe intervals (times the log of the group's size)
-	SuspicionMaxMult int           // and at most this many times that, while nobody else suspects it
+	SuspicionMaxMult int           // and at most this many times that, while no other member suspects it
 	GossipInterval   time.Duration // between two rounds of gossip
 	GossipNodes      int           // members gossiped to in each interval
 	AwarenessMax     int           // how many times slower a node that is itself in trouble judges others

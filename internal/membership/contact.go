@@ -107,7 +107,7 @@ func (g *Gossip) contact(ctx context.Context, why string, addrs []string) bool {
 		result := "ok"
 		if _, err := g.list.Join([]string{addr}); err != nil {
 			result = "failed"
-			g.log.Debug("member not reached", "why", why, "address", addr, "error", err)
+			g.log.Debug("member not reached", "reason", why, "address", addr, "error", err)
 		} else {
 			reached = true
 		}
@@ -128,7 +128,7 @@ func (g *Gossip) resolve(ctx context.Context, why string, hosts []string) []stri
 		}
 		ips, err := net.DefaultResolver.LookupHost(ctx, host)
 		if err != nil {
-			g.log.Debug("name not resolved", "why", why, "address", hostport, "error", err)
+			g.log.Debug("name not resolved", "reason", why, "address", hostport, "error", err)
 			g.metrics.joins.WithLabelValues(why, "unresolved").Inc()
 			continue
 		}

@@ -13,11 +13,11 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/netx/reload"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/reload"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // healthInterval is how often this node's own health is looked at.
@@ -33,7 +33,7 @@ type Gossip struct {
 	log     *slog.Logger
 	metrics *Metrics
 	roster  *roster
-	door    Door
+	limiter Limiter
 
 	evidence, ignored, refused *loglimit.Limit // of the lines about each
 
@@ -55,8 +55,8 @@ type Gossip struct {
 //
 // report is called by one goroutine of Run for each change; it must not block. It
 // hears of other members only. Changes that undo each other at once may be left out.
-// door may be nil: then connections are not bounded, and what is turned away is not counted.
-func New(cfg Config, self Member, ours identity.Identity, report func(Evidence), door Door, log *slog.Logger, metrics *Metrics) (*Gossip, error) {
+// limiter may be nil: then connections are not bounded, and what is rejected is not counted.
+func New(cfg Config, self Member, ours identity.Identity, report func(Evidence), limiter Limiter, log *slog.Logger, metrics *Metrics) (*Gossip, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -65,8 +65,8 @@ func New(cfg Config, self Member, ours identity.Identity, report func(Evidence),
 	if err != nil {
 		return nil, err
 	}
-	if door == nil {
-		door = noDoor{}
+	if limiter == nil {
+		limiter = noLimiter{}
 	}
 	log = log.With("component", "membership")
 	g := &Gossip{
@@ -76,7 +76,7 @@ func New(cfg Config, self Member, ours identity.Identity, report func(Evidence),
 		report:  report,
 		log:     log,
 		metrics: metrics,
-		door:    door,
+		limiter: limiter,
 		ready:   make(chan struct{}),
 
 		evidence: loglimit.NewBurst(log, "gossip_evidence", evidenceEvery, evidenceBurst, metrics.lines),
@@ -130,7 +130,7 @@ func (g *Gossip) listen() error {
 	cfg.Delegate, cfg.Events, cfg.Ping = delegate{meta: g.meta, settings: g.settings.encoded, merge: g.settings.merge}, g.roster, g.roster
 	cfg.Alive = g.roster
 	cfg.Logger = newLogger(g.log, func(name string) { g.roster.setSuspect(name, true) }, g.metrics)
-	transport, err := newTransport(cfg, g.door, g.refused)
+	transport, err := newTransport(cfg, g.limiter, g.refused)
 	if err != nil {
 		return fmt.Errorf("membership: listen on %s: %w", g.cfg.Listen, err)
 	}
@@ -166,7 +166,7 @@ func (g *Gossip) Members() []Member { return *g.members.Load() }
 
 // refuse counts and now and then logs a node that memberlist does not get to know.
 func (g *Gossip) refuse(why refusal, name string) {
-	g.door.Refuse(string(why))
+	g.limiter.Refuse(string(why))
 	if log, due := g.refused.Line(); due {
 		log.Warn("gossip refused", "reason", string(why), "member", untrusted.Text(name))
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -215,7 +215,7 @@ func (w *warnings) count(message string) int {
 }
 
 // Members of another group, without the key or with another one, stay outside.
-func TestStrangersStayOutside(t *testing.T) {
+func TestStrangersAreKeptOut(t *testing.T) {
 	key, otherKey := make([]byte, 32), make([]byte, 32)
 	otherKey[0] = 1
 	tests := map[string]func(*Config){
@@ -279,9 +279,9 @@ func TestAddressTaken(t *testing.T) {
 // Run listens, takes part and, when its context ends, leaves and returns nil.
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	witness := startNode(t, testConfig("witness"))
+	observer := startNode(t, testConfig("observer"))
 	cfg := testConfig("a")
-	cfg.Seeds = []string{witness.gossip.Addr()}
+	cfg.Seeds = []string{observer.gossip.Addr()}
 	inc := newInc()
 	a, err := New(cfg, Member{Inc: inc, GRPCAddr: "127.0.0.1:1665"}, nil, func(Evidence) {}, nil, quiet(), NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
@@ -297,12 +297,12 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	if a.Addr() == "" {
 		t.Error("Addr is empty though ready")
 	}
-	waitUntil(t, "the witness to see it", func() bool { return slices.Equal(witness.kinds(inc), []Kind{Alive}) })
+	waitUntil(t, "the observer to see it", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive}) })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	waitUntil(t, "the witness to see it leave", func() bool { return slices.Equal(witness.kinds(inc), []Kind{Alive, Dead}) })
+	waitUntil(t, "the observer to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
 }
 
 // testNode is one member of a test and what it was told.
@@ -351,7 +351,7 @@ func startNodeOf(t *testing.T, cfg Config, settings identity.Identity, log *slog
 	return startNodeBehind(t, cfg, settings, nil, log)
 }
 
-func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, door Door, log *slog.Logger) *testNode {
+func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, limiter Limiter, log *slog.Logger) *testNode {
 	t.Helper()
 	n := &testNode{
 		settings: settings,
@@ -360,7 +360,7 @@ func startNodeBehind(t *testing.T, cfg Config, settings identity.Identity, door 
 		heard: make(map[ownership.Incarnation][]Kind),
 	}
 	var err error
-	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, door, log, NewMetrics(prometheus.NewRegistry()))
+	n.gossip, err = New(cfg, Member{Inc: n.inc, GRPCAddr: n.grpcAddr}, n.settings, n.report, limiter, log, NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // ParseKeys reads keys in base64, with commas or line ends between them. Its errors

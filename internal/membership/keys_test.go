@@ -64,7 +64,7 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 		return testutil.ToFloat64(stale.gossip.metrics.joins.WithLabelValues("seed", "failed")) >= 2
 	})
 	if len(stale.gossip.Members()) > 0 {
-		t.Error("the old key still opens the door")
+		t.Error("the old key still opens a connection")
 	}
 	for _, n := range nodes {
 		for _, o := range nodes {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/loglimit"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Log lines of memberlist and of what a stranger does to it: so many at once, and then

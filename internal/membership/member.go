@@ -8,8 +8,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 // Member is one incarnation of a member, as gossip knows it.

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Metrics of a [Gossip].
@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		onlySelf: with.NewGauge(prometheus.GaugeOpts{
 			Name: "ringfence_membership_seeds_only_self",
-			Help: "1 while the seeds name nobody but this node.",
+			Help: "1 while the seeds name no other node.",
 		}),
 		evidence: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_evidence_total",
@@ -46,7 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		joins: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_membership_contacts_total",
 			Help: "Attempts to contact a member, by why (seed, rejoin) and result (ok, failed, unresolved).",
-		}, []string{"why", "result"}),
+		}, []string{"reason", "result"}),
 		bad: with.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_membership_bad_members_total",
 			Help: "Gossip nodes that could not be understood.",

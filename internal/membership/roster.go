@@ -12,9 +12,9 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/internal/untrusted"
 )
 
 // roster is what memberlist's callbacks have told, for Run's goroutine to look at.

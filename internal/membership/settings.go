@@ -7,9 +7,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/loglimit"
-	"github.com/ringfence/router/internal/untrusted"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 

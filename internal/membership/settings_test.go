@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/identity"
 )
 
 // lines is a log that several goroutines write.

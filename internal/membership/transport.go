@@ -11,33 +11,33 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/ringfence/router/internal/loglimit"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// Door bounds the connections that gossip accepts, and counts what is turned away.
-type Door interface {
+// Limiter bounds the connections that gossip accepts, and counts what is rejected.
+type Limiter interface {
 	// Admit returns the connection, which has a place until it is closed; or closes it and
 	// returns false.
 	Admit(conn net.Conn) (net.Conn, bool)
-	// Refuse counts something that was turned away.
+	// Refuse counts something that was rejected.
 	Refuse(why string)
 }
 
-// noDoor lets everybody in.
-type noDoor struct{}
+// noLimiter lets everybody in.
+type noLimiter struct{}
 
-// Admit implements Door.
-func (noDoor) Admit(conn net.Conn) (net.Conn, bool) { return conn, true }
+// Admit implements Limiter.
+func (noLimiter) Admit(conn net.Conn) (net.Conn, bool) { return conn, true }
 
-// Refuse implements Door.
-func (noDoor) Refuse(string) {}
+// Refuse implements Limiter.
+func (noLimiter) Refuse(string) {}
 
-// transport is memberlist's own, behind a [Door] and a screen.
+// transport is memberlist's own, behind a [Limiter] and a screen.
 type transport struct {
 	*memberlist.NetTransport
 
 	screen  screen
-	door    Door
+	limiter Limiter
 	lines   *loglimit.Limit
 	packets chan *memberlist.Packet
 	streams chan net.Conn
@@ -50,10 +50,10 @@ type transport struct {
 const bindTries = 10
 
 // newTransport listens at ml's address, and sets its port if that is 0.
-func newTransport(ml *memberlist.Config, door Door, lines *loglimit.Limit) (*transport, error) {
+func newTransport(ml *memberlist.Config, limiter Limiter, lines *loglimit.Limit) (*transport, error) {
 	encrypted := ml.Keyring != nil && ml.GossipVerifyIncoming
 	t := &transport{
-		screen: screen{label: ml.Label, encrypted: encrypted}, door: door, lines: lines,
+		screen: screen{label: ml.Label, encrypted: encrypted}, limiter: limiter, lines: lines,
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), done: make(chan struct{}),
 	}
 	tries := 1
@@ -117,7 +117,7 @@ func (t *transport) pumpStreams() {
 		case <-t.done:
 			return
 		case conn := <-t.NetTransport.StreamCh():
-			placed, ok := t.door.Admit(conn)
+			placed, ok := t.limiter.Admit(conn)
 			if !ok {
 				continue
 			}
@@ -137,7 +137,7 @@ func (t *transport) refuse(err error, from net.Addr) {
 	if !ok {
 		why = refusedMalformed
 	}
-	t.door.Refuse(string(why))
+	t.limiter.Refuse(string(why))
 	if log, due := t.lines.Line(); due {
 		log.Warn("gossip refused", "reason", string(why), "peer", from.String())
 	}

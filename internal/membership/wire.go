@@ -46,7 +46,7 @@ const (
 )
 
 // refusal says why something that came is not handed to memberlist. It is the label
-// why of ringfence_doors_turned_away_total, with the door gossip.
+// reason of ringfence_listener_rejected_total, for the listener gossip.
 type refusal string
 
 // The refusals.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/admission"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -38,7 +38,7 @@ func (n *Node) learnEnds(ctx context.Context) error {
 		found, known, err := src.Ends(asking)
 		cancel()
 		if err != nil {
-			n.log.Warn("the broker does not say where its topics end; ids of finished events beyond what came here are refused", "error", err)
+			n.log.Warn("the broker does not say where its topics end; ids of finished events beyond those received here are refused", "error", err)
 		}
 		ends := make([]admission.End, len(found))
 		for i, e := range found {
@@ -96,7 +96,7 @@ func (r *refusals) judged(j admission.Judged) {
 			attrs = append(attrs, result.String(), n)
 		}
 	}
-	r.node.log.Warn("ids of finished events were refused; what comes again of them is handled again", attrs...)
+	r.node.log.Warn("ids of finished events were refused; those events are handled again if they are delivered again", attrs...)
 }
 
 // ForgetDone forgets the ids of events that were done lately, and returns how many. An
@@ -104,6 +104,6 @@ func (r *refusals) judged(j admission.Judged) {
 // runs again then, instead of being acked.
 func (n *Node) ForgetDone() (ids int) {
 	ids = n.pipeline.ForgetDone() + n.pool.ForgetHandover()
-	n.log.Warn("ids of finished events are forgotten, as was asked: what the broker delivers again runs again", "ids", ids)
+	n.log.Warn("ids of finished events are forgotten on request: events that the broker delivers again run again", "ids", ids)
 	return ids
 }

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
 	"github.com/ringfence/router/internal/mailbox"
-	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ringfence/router/internal/claim"
+	"github.com/ringfence/router/internal/controllog/claim"
 )
 
 // keepClaims claims the subscription for this group, and ends the node if it belongs to another one.
@@ -29,7 +29,7 @@ func (n *Node) awaitClaims(ctx context.Context) bool {
 		return true
 	}
 	for {
-		s := n.stay()
+		s := n.drainCycle()
 		select {
 		case <-n.parts.Claims.Held():
 			return true

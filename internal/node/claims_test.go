@@ -14,11 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/claim"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/controllog/claim"
 )
 
 const claimedTopic = "persistent://public/default/orders"
@@ -66,7 +66,7 @@ func TestOtherControlLogIsRefused(t *testing.T) {
 	a := g.startWith("a", nil, func(p *Parts) { p.Claims = claimsOf(t, claims, "public/default") })
 	g.handle(a, handle)
 	g.ready(a)
-	seed := a.life.Load().gossip.Addr()
+	seed := a.incarnation.Load().gossip.Addr()
 	b := g.startWith("b", func(c *Config) { c.Membership.Seeds = []string{seed} }, func(p *Parts) {
 		p.ControlLog = func() (controllog.Transport, error) { return other, nil } // __ring-orders in another namespace
 		p.Claims = claimsOf(t, claims, "public/next")
@@ -180,7 +180,7 @@ func TestDrainBeforeTheClaim(t *testing.T) {
 		}
 		return nil
 	})
-	if a.Status().Phase != "joining" || a.life.Load() != nil {
+	if a.Status().Phase != "joining" || a.incarnation.Load() != nil {
 		t.Errorf("it has joined: %+v", a.Status())
 	}
 	a.stop()

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 )
@@ -19,7 +19,7 @@ import (
 // and not otherwise: a node that can work on nothing takes nothing from the others.
 func (n *Node) consume(ctx context.Context) error {
 	for {
-		s := n.stay()
+		s := n.drainCycle()
 		err := n.consumeWhileAllowed(ctx, s)
 		close(s.settled)
 		if err != nil || !s.next(ctx) {
@@ -28,7 +28,7 @@ func (n *Node) consume(ctx context.Context) error {
 	}
 }
 
-func (n *Node) consumeWhileAllowed(ctx context.Context, s *stay) error {
+func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
 	pause := pauseFirst
 	for n.waitUntil(ctx, s.draining, func() bool { return n.mayConsume(s) }) {
 		began := clock.Now()
@@ -56,7 +56,7 @@ const (
 )
 
 // sleep waits, but not while the node drains.
-func sleep(ctx context.Context, s *stay, d time.Duration) {
+func sleep(ctx context.Context, s *drainCycle, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -72,13 +72,13 @@ func sleep(ctx context.Context, s *stay, d time.Duration) {
 const settleMax = 20 * time.Millisecond
 
 // consumeOnce reads until the node may not any more.
-func (n *Node) consumeOnce(ctx context.Context, s *stay) error {
+func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	topics := n.topicsToConsume()
 	src := n.parts.Source(topics)
 	if earlier := n.source.Load(); earlier != nil {
 		src.ContinueAfter(earlier)
 	}
-	src.Show(source.Sight{Tracer: n.parts.Sight.Tracer, Keys: n.parts.Sight.Keys})
+	src.SetTracing(source.Tracing{Tracer: n.parts.Tracing.Tracer, Keys: n.parts.Tracing.Keys})
 	n.source.Store(src)
 	n.shareAllowance()
 	reading, stop := context.WithCancel(ctx)
@@ -131,8 +131,8 @@ func (n *Node) noteNotConsuming(err error) {
 	n.consumeErr.Store(&err)
 }
 
-func (n *Node) mayConsume(s *stay) bool {
-	l := n.life.Load()
+func (n *Node) mayConsume(s *drainCycle) bool {
+	l := n.incarnation.Load()
 	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone() && len(n.topicsToConsume()) > 0
 }
 

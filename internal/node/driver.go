@@ -2,65 +2,41 @@ package node
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/ring"
 )
 
-// machine decides who may act: inputs in, effects out. An ownership.Machine does, by
-// the control log; with Mode Gossip a gossipMachine, by hearsay.
-type machine interface {
-	Step(now clock.Instant, in ownership.Input) []ownership.Effect
-	Next() clock.Instant
-	Status(now clock.Instant) ownership.Status
-}
-
-// controlLog performs the effects that concern the control log. Its methods do not block.
-type controlLog interface {
-	OpenReader(ownership.OpenReader)
-	CheckContiguity(ownership.CheckContiguity)
-	Append(ownership.Append)
-	MoveAnchor(ownership.MoveAnchor)
-	ReadFirst(ownership.ReadFirst)
-}
-
-// dataPath is what ownership governs. A method has taken effect when it returns.
+// dataPath is what ownership governs in a node.
 type dataPath interface {
-	// SetGates changes gates; events that wait behind one that closes go back.
-	SetGates([]ownership.GateChange)
-	// Revoke stands in the queue of every application stream when it returns.
-	Revoke(ownership.Revoke)
-	// Force ends the patience with what runs on these partitions.
-	Force(ownership.ForceDrain)
-	// Rest returns those of the partitions on which nothing runs, and what does on the others.
-	Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy)
-	// SetLease publishes the lease for dispatch and for Pongs.
-	SetLease(ownership.Lease)
-	// SetTable publishes the newest applied epoch for routing.
-	SetTable(*ownership.Table)
-	// HandOver tells the next owners a part of what was done here, and whether there may be more.
+	driver.DataPath
+	// HandOver sends the next owners a part of what finished here, and reports whether there may be more.
 	HandOver() (more bool)
-	// HandOverLate tells them all that has ended since their partitions moved.
-	HandOverLate()
 }
 
-// driver is the one goroutine that owns a machine, for one incarnation.
-// It alone changes gates, so a Beat is always a consistent cut.
-type driver struct {
-	machine machine
-	log     controlLog // nil if the machine asks nothing of it
-	path    dataPath
-	note    func(ownership.Note)
-	news    func() []ownership.Input // what is new about the reach of peers, each time that wake says so
-	inputs  chan ownership.Input
+// host performs the effects of a driver.
+type host struct {
+	driver.ControlLog // nil if the machine asks nothing of it
+	driver.DataPath
+	note func(ownership.Note)
+}
 
-	revoked uint64 // Seq of the newest Revoke that was performed
+// Note implements driver.Host.
+func (h host) Note(n ownership.Note) { h.note(n) }
+
+// driverLoop is the goroutine around the driver of one incarnation.
+type driverLoop struct {
+	driver  *driver.Driver
+	machine driver.Machine
+	path    dataPath
+	news    func() []ownership.Input // changes in the reach of peers, asked for each time that wake says so
+	inputs  chan ownership.Input
 
 	ended  chan struct{} // closed when run has returned
 	wake   chan struct{} // cap 1: there is something in idle, or news
@@ -69,9 +45,10 @@ type driver struct {
 	idle   []ring.Partition // may have less running than before
 }
 
-func newDriver(decides machine, log controlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driver {
-	d := &driver{
-		machine: decides, log: log, path: path, note: note, news: news,
+func newDriverLoop(machine driver.Machine, log driver.ControlLog, path dataPath, note func(ownership.Note), news func() []ownership.Input) *driverLoop {
+	d := &driverLoop{
+		driver:  driver.New(machine, host{log, path, note}),
+		machine: machine, path: path, news: news,
 		inputs: make(chan ownership.Input, 64), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	d.status.Store(new(ownership.Status))
@@ -80,7 +57,7 @@ func newDriver(decides machine, log controlLog, path dataPath, note func(ownersh
 
 // deliver hands an input to the machine; it blocks until the driver takes it or has
 // ended. Not for the driver's own goroutine.
-func (d *driver) deliver(in ownership.Input) {
+func (d *driverLoop) deliver(in ownership.Input) {
 	select {
 	case d.inputs <- in:
 	case <-d.ended:
@@ -89,7 +66,7 @@ func (d *driver) deliver(in ownership.Input) {
 
 // drained says that nothing may run any more on these partitions. It never blocks:
 // the data path calls it while it works.
-func (d *driver) drained(partitions []ring.Partition) {
+func (d *driverLoop) drained(partitions []ring.Partition) {
 	d.mu.Lock()
 	d.idle = append(d.idle, partitions...)
 	d.mu.Unlock()
@@ -97,7 +74,7 @@ func (d *driver) drained(partitions []ring.Partition) {
 }
 
 // look makes the driver look for news and for what is idle. It never blocks.
-func (d *driver) look() {
+func (d *driverLoop) look() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -106,11 +83,11 @@ func (d *driver) look() {
 
 // Status returns the newest picture of the machine. Safe for concurrent use, and never in
 // the driver's way.
-func (d *driver) Status() ownership.Status { return *d.status.Load() }
+func (d *driverLoop) Status() ownership.Status { return *d.status.Load() }
 
 // run drives the machine until it ends or ctx does. It returns the effect that ended
 // it: ownership.Lost, Exit or Left, or nil when ctx ended.
-func (d *driver) run(ctx context.Context) ownership.Effect {
+func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 	defer close(d.ended)
 	timer, pause := time.NewTimer(0), time.NewTimer(0)
 	defer timer.Stop()
@@ -130,8 +107,8 @@ func (d *driver) run(ctx context.Context) ownership.Effect {
 		case <-pause.C:
 			telling = false
 		}
-		for _, in := range inputs {
-			if end := d.step(in); end != nil {
+		if len(inputs) > 0 {
+			if end := d.take(inputs); end != nil {
 				return end
 			}
 		}
@@ -145,73 +122,31 @@ func (d *driver) run(ctx context.Context) ownership.Effect {
 
 // takeIdle asks again, now that the driver is at rest: what is idle behind a gate
 // that is not open stays idle.
-func (d *driver) takeIdle() ownership.Input {
+func (d *driverLoop) takeIdle() ownership.Input {
 	d.mu.Lock()
 	asked := d.idle
 	d.idle = nil
 	d.mu.Unlock()
-	return d.rest(asked)
+	return d.driver.Rest(asked)
 }
 
-// rest says what runs on these partitions. What does not any more is told before the Beat
-// that says so: the next owner may hold a copy of it, which waits for that Beat alone.
-func (d *driver) rest(partitions []ring.Partition) ownership.Input {
-	idle, busy := d.path.Rest(ownership.SetOf(partitions...))
-	d.path.HandOverLate()
-	return ownership.Drained{Seq: d.revoked, Partitions: idle, Busy: busy}
-}
-
-func (d *driver) untilNext() time.Duration {
+func (d *driverLoop) untilNext() time.Duration {
 	return max(0, min(time.Hour, d.machine.Next().Sub(clock.Now())))
 }
 
-// step applies in, and what the effects themselves answer, before anything else.
-func (d *driver) step(in ownership.Input) (end ownership.Effect) {
-	now := clock.Now()
-	for in != nil && end == nil {
-		in, end = d.perform(d.machine.Step(now, in))
+// take gives the machine its inputs and performs all effects. It returns the effect that
+// ended the machine, if one did.
+func (d *driverLoop) take(inputs []ownership.Input) (end ownership.Effect) {
+	for _, in := range inputs {
+		d.driver.Put(in)
 	}
-	status := d.machine.Status(now)
-	d.status.Store(&status)
-	return end
-}
-
-// perform performs effects in their order. The answer to a Revoke is the next input.
-func (d *driver) perform(effects []ownership.Effect) (next ownership.Input, end ownership.Effect) {
-	var revoked []ring.Partition
-	answer := false
-	for _, eff := range effects {
-		switch eff := eff.(type) {
-		case ownership.OpenReader:
-			d.log.OpenReader(eff)
-		case ownership.CheckContiguity:
-			d.log.CheckContiguity(eff)
-		case ownership.Append:
-			d.log.Append(eff)
-		case ownership.MoveAnchor:
-			d.log.MoveAnchor(eff)
-		case ownership.ReadFirst:
-			d.log.ReadFirst(eff)
-		case ownership.SetGates:
-			d.path.SetGates(eff.Gates)
-		case ownership.Revoke:
-			d.path.Revoke(eff)
-			d.revoked, answer = eff.Seq, true
-			revoked = slices.AppendSeq(revoked, eff.Partitions.All())
-		case ownership.ForceDrain:
-			d.path.Force(eff)
-		case ownership.SetLease:
-			d.path.SetLease(eff.Lease)
-		case ownership.PublishTable:
-			d.path.SetTable(eff.Table)
-		case ownership.Note:
-			d.note(eff)
-		case ownership.Lost, ownership.Exit, ownership.Left:
-			end = eff
+	for {
+		switch d.driver.Advance(clock.Now()) {
+		case driver.AtRest, driver.Ended:
+			status := d.machine.Status(d.driver.At())
+			d.status.Store(&status)
+			return d.driver.End()
+		case driver.Stepped, driver.Performed:
 		}
 	}
-	if answer {
-		next = d.rest(revoked)
-	}
-	return next, end
 }

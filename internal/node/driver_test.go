@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -54,7 +54,7 @@ func (s steps) Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 // question what runs, and before the Beat that has the answer.
 func TestWhatHasEndedIsToldBeforeTheBeat(t *testing.T) {
 	calls := make(steps, 16)
-	d := newDriver(revoking{}, calls, calls, nil, func() []ownership.Input { return nil })
+	d := newDriverLoop(revoking{}, calls, calls, nil, func() []ownership.Input { return nil })
 	ctx, stop := context.WithCancel(t.Context())
 	go d.run(ctx)
 	defer func() { stop(); <-d.ended }()

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/broker/membroker"
 )
 
 // fenced is a database with the recipe of docs/sinks.md, for one key.

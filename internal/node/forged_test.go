@@ -15,12 +15,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/admission"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/devtools/testapp"
+	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/witness"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -183,7 +183,7 @@ func TestForgedCopies(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t)
 			if test.runs {
-				g.work = witness.Config{WorkMin: 300 * time.Millisecond, WorkMax: 300 * time.Millisecond}
+				g.work = testapp.Config{WorkMin: 300 * time.Millisecond, WorkMax: 300 * time.Millisecond}
 			}
 			if test.signed {
 				g.source.CopyKeysFile = keysFile

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -106,7 +106,7 @@ func (m *gossipMachine) follow() *ownership.Table {
 	nodes := m.present()
 	same := func(a, b ownership.Node) bool { return a.Inc == b.Inc }
 	if m.table != nil && slices.EqualFunc(nodes, m.table.Members, same) || len(nodes) == 0 {
-		return nil // alone, one leaves without an heir
+		return nil // the last member leaves without a next owner
 	}
 	names := make([]string, len(nodes))
 	for i, n := range nodes {

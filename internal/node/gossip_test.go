@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -17,7 +17,7 @@ import (
 // hearer is a gossipMachine of four partitions, whom a test tells who is there.
 type hearer struct {
 	*gossipMachine
-	hearsay
+	gossipView
 
 	t    *testing.T
 	now  clock.Instant
@@ -44,7 +44,7 @@ func newHearer(t *testing.T, name string) *hearer {
 			}
 			return table, nil
 		},
-	}, h.hearsay.members)
+	}, h.gossipView.members)
 	return h
 }
 
@@ -228,8 +228,8 @@ func TestGossipLeave(t *testing.T) {
 		others []membership.Member
 		want   []string
 	}{
-		"alone":   {nil, []string{"0 draining", "1 draining", "2 draining", "3 draining", "revoke [0 1 2 3]", "lease 1.7s, extending [0 1 2 3]"}},
-		"to heir": {[]membership.Member{memberNamed("b", 2)}, []string{"0 draining", "2 draining", "revoke [0 2]", "table b b b b", "lease 1.7s, extending [0 2]"}},
+		"alone":             {nil, []string{"0 draining", "1 draining", "2 draining", "3 draining", "revoke [0 1 2 3]", "lease 1.7s, extending [0 1 2 3]"}},
+		"to the next owner": {[]membership.Member{memberNamed("b", 2)}, []string{"0 draining", "2 draining", "revoke [0 2]", "table b b b b", "lease 1.7s, extending [0 2]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHearer(t, "a")
@@ -249,8 +249,8 @@ func TestGossipLeave(t *testing.T) {
 	}
 }
 
-func TestHearsayRemembersSome(t *testing.T) {
-	var h hearsay
+func TestGossipViewRemembersSome(t *testing.T) {
+	var h gossipView
 	for i := range goneMax + 10 {
 		m := membership.Member{Name: "x", Inc: ownership.Incarnation{1: byte(i)}, GossipAddr: fmt.Sprint(i)}
 		h.heard(membership.Evidence{Kind: membership.Alive, Member: m})
@@ -281,7 +281,7 @@ func TestGossipIsNotExclusive(t *testing.T) {
 				m := g.start(name, func(c *Config) { c.Mode, c.Membership.Seeds = mode, seeds })
 				g.startApp(m)
 				g.ready(m)
-				seeds = append(seeds, m.life.Load().gossip.Addr())
+				seeds = append(seeds, m.incarnation.Load().gossip.Addr())
 				return m
 			}
 			a := start("a")

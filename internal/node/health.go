@@ -10,8 +10,9 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -23,7 +24,7 @@ type Check struct {
 }
 
 // Probes are the conditions behind the three probes of a node. A broker outage or a
-// slow application belongs to none of Live: a restart mends neither.
+// slow application is not part of Live: a restart fixes neither.
 type Probes struct {
 	// Startup never waits for the application, which starts only after it. Once it
 	// has held it holds for good.
@@ -51,7 +52,7 @@ func (n *Node) Probes() Probes {
 }
 
 func (n *Node) checkGossip() error {
-	if !n.started.Load() && n.life.Load() == nil {
+	if !n.started.Load() && n.incarnation.Load() == nil {
 		return errors.New("the gossip port is not open yet")
 	}
 	return nil
@@ -66,7 +67,7 @@ func (n *Node) checkControlLog() error {
 
 // CheckDrain returns an error from the begin of a drain until this node takes part again.
 func (n *Node) CheckDrain() error {
-	switch s := n.stay(); {
+	switch s := n.drainCycle(); {
 	case s.isDrained():
 		return errors.New("drained: /undrain brings this router back")
 	case s.isDraining():
@@ -128,7 +129,7 @@ func (n *Node) CheckSource() error {
 		return errors.New("no topic is consumed: none of pulsar.topics is listed by all members of the group")
 	}
 	why := n.consumeErr.Load()
-	if why == nil || errors.Is(*why, errNotSubscribed) && !n.mayConsume(n.stay()) { // other checks say why it does not
+	if why == nil || errors.Is(*why, errNotSubscribed) && !n.mayConsume(n.drainCycle()) { // other checks say why it does not
 		return nil
 	}
 	return *why
@@ -139,26 +140,26 @@ func (n *Node) CheckSource() error {
 const stuckAfter = 30 * time.Second
 
 func (n *Node) checkDriver() error {
-	if l := n.life.Load(); l != nil {
-		return l.pulse.check(clock.Now())
+	if l := n.incarnation.Load(); l != nil {
+		return l.timedMachine.check(clock.Now())
 	}
 	return nil
 }
 
-// pulse is a machine that knows when it is due, so that others see that nobody steps it.
-type pulse struct {
-	machine
+// timedMachine records when its machine is due, so that a health check sees a driver that is stuck.
+type timedMachine struct {
+	driver.Machine
 	due atomic.Int64 // clock.Instant of the next step at the latest; 0: not stepped yet
 }
 
 // Step implements machine.
-func (p *pulse) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := p.machine.Step(now, in)
+func (p *timedMachine) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
+	effects := p.Machine.Step(now, in)
 	p.due.Store(int64(p.Next()))
 	return effects
 }
 
-func (p *pulse) check(now clock.Instant) error {
+func (p *timedMachine) check(now clock.Instant) error {
 	due := clock.Instant(p.due.Load())
 	if late := now.Sub(due); due != 0 && late > stuckAfter {
 		return fmt.Errorf("the driver of ownership is stuck: its next step is %v late", late.Round(time.Second))

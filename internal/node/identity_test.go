@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/membroker"
 )
 
 // settings is an identity with these values of key.from and pulsar.subscription.

@@ -17,9 +17,9 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
@@ -158,7 +158,7 @@ func TestLifecycleStarted(t *testing.T) {
 	probes := a.Probes()
 	g.fails(probes.Startup, "control_log")
 	if bad := failing(probes.Live); bad != "" {
-		t.Errorf("%s asks for a restart, which would mend nothing", bad)
+		t.Errorf("%s asks for a restart, which would fix nothing", bad)
 	}
 	log.speaks.Store(true)
 	g.fails(probes.Startup, "") // without an application
@@ -356,10 +356,10 @@ func TestDrainIsCutForWhatItLacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &Node{
-				cfg: Config{DrainTimeout: 10 * time.Millisecond}, stays: newStays(),
+				cfg: Config{DrainTimeout: 10 * time.Millisecond}, drainCycles: newDrainCycles(),
 				log: slog.New(slog.DiscardHandler), metrics: newMetrics(prometheus.NewRegistry()),
 			}
-			s := n.stay()
+			s := n.drainCycle()
 			if test.left {
 				close(s.left)
 			}
@@ -477,7 +477,7 @@ func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
 }
 
 func TestDriverThatIsStuck(t *testing.T) {
-	p := &pulse{}
+	p := &timedMachine{}
 	now := clock.Instant(time.Hour)
 	if err := p.check(now); err != nil {
 		t.Errorf("before the first step: %v", err)

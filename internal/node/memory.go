@@ -1,7 +1,7 @@
 package node
 
 import (
-	"github.com/ringfence/router/internal/admission"
+	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/source"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/mailbox"
-	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -104,10 +104,10 @@ func (o *overload) handle(ctx context.Context, _ *client.Event) error {
 	return nil
 }
 
-// TestOverloadStaysWithinTheMemoryBound: a topic with far more than what the
+// TestOverloadKeepsWithinTheMemoryBound: a topic with far more than what the
 // applications do in the time, and the live memory of two members stays within what
 // the settings say. When the applications are fast again everything is handled.
-func TestOverloadStaysWithinTheMemoryBound(t *testing.T) {
+func TestOverloadKeepsWithinTheMemoryBound(t *testing.T) {
 	const events, size, keys = 30_000, 2 << 10, 2000
 	g := newGroup(t)
 	_, g.source = overloadedConfig()

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/invariant"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -54,7 +54,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		questionsRefused: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_node_questions_refused_total",
-			Help: "Questions about keys that were refused because too many are asked.",
+			Help: "Queries about keys that were refused by their rate limit.",
 		}),
 		drains: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_node_drains_total",
@@ -66,7 +66,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		admitted: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_handover_ids_total",
-			Help: "Ids of finished events that other members have handed over, by what became of them: admitted and keyless (by a member of an older release) were taken in; unproven, not_owner, ahead, late and full were refused.",
+			Help: "Ids of finished events that other members have handed over, by result: admitted and keyless (by a member of an older release) were taken in; unproven, not_owner, ahead, late and full were refused.",
 		}, []string{"result"}),
 	}
 }
@@ -78,14 +78,14 @@ func (m *metrics) watch(reg prometheus.Registerer, n *Node) {
 		Name: "ringfence_node_draining",
 		Help: "1 from the begin of a drain until this node takes part again.",
 	}, func() float64 {
-		if n.stay().isDraining() {
+		if n.drainCycle().isDraining() {
 			return 1
 		}
 		return 0
 	})
 	f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "ringfence_node_info",
-		Help: "Always 1; the labels tell the group and the name of this member, for queries about whole groups to join with.",
+		Help: "Always 1; its labels name the group and this member, to join with in queries about whole groups.",
 	}, []string{"group", "member"}).WithLabelValues(n.cfg.Group, n.cfg.Name).Set(1)
 	gauge := func(name, help string, value func(ownership.Status) float64) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(n.Status()) })

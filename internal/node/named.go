@@ -1,9 +1,10 @@
 package node
 
 import (
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 )
 
 // directory is the incarnations that the control log names, living or not. It is never
@@ -13,7 +14,7 @@ type directory map[ownership.Incarnation]ownership.Node
 // naming is a machine that publishes whom the control log names, each time that this
 // changes. What gossip says about others is nothing to dial by.
 type naming struct {
-	machine
+	driver.Machine
 
 	state   func() *ownership.State
 	publish func(directory) // does not block
@@ -31,7 +32,7 @@ type census struct {
 
 // Step implements machine.
 func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
-	effects := n.machine.Step(now, in)
+	effects := n.Machine.Step(now, in)
 	state := n.state()
 	if state == nil || len(state.Nodes) == 0 {
 		return effects
@@ -49,7 +50,7 @@ func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect 
 }
 
 // setNamed is told whom the control log names.
-func (l *life) setNamed(named directory) {
+func (l *incarnation) setNamed(named directory) {
 	l.named.Store(&named)
 	addresses := make(map[ownership.Incarnation]string, len(named))
 	for inc, node := range named {
@@ -60,7 +61,7 @@ func (l *life) setNamed(named directory) {
 }
 
 // nameOf returns what the control log says about an incarnation, and false if that is nothing.
-func (l *life) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
+func (l *incarnation) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 	if named := l.named.Load(); named != nil {
 		node, ok := (*named)[inc]
 		return node, ok
@@ -70,7 +71,7 @@ func (l *life) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 
 // trusts reports whether what gossip says about a member counts: with Mode Strict only if
 // the control log names the member, since anybody may invent others.
-func (l *life) trusts(m membership.Member) bool {
+func (l *incarnation) trusts(m membership.Member) bool {
 	if l.node.cfg.Mode == Gossip {
 		return true
 	}

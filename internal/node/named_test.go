@@ -4,13 +4,14 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 )
 
 // still is a machine that does nothing.
-type still struct{ machine }
+type still struct{ driver.Machine }
 
 func (still) Step(clock.Instant, ownership.Input) []ownership.Effect { return nil }
 
@@ -19,7 +20,7 @@ func TestNamingPublishesChanges(t *testing.T) {
 	a, b := ownership.Incarnation{1}, ownership.Incarnation{2}
 	var state *ownership.State
 	var published []directory
-	n := &naming{machine: still{}, state: func() *ownership.State { return state }, publish: func(d directory) { published = append(published, d) }}
+	n := &naming{Machine: still{}, state: func() *ownership.State { return state }, publish: func(d directory) { published = append(published, d) }}
 	step := func(want int) {
 		t.Helper()
 		n.Step(1, ownership.Tick{})
@@ -50,7 +51,7 @@ func TestNamingPublishesChanges(t *testing.T) {
 func TestStrangersAreNoEvidence(t *testing.T) {
 	named, stranger := ownership.Incarnation{1}, ownership.Incarnation{2}
 	for mode, want := range map[Mode]int{Strict: 1, Gossip: 2} {
-		l := &life{node: &Node{cfg: Config{Mode: mode}, reach: newReach(func() {})}}
+		l := &incarnation{node: &Node{cfg: Config{Mode: mode}, reach: newReach(func() {})}}
 		l.named.Store(&directory{named: {Inc: named}})
 		for _, inc := range []ownership.Incarnation{named, stranger} {
 			l.hear(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Inc: inc}})
@@ -62,7 +63,7 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 			t.Errorf("mode %v: %d are believed to be there, want %d", mode, got, want)
 		}
 	}
-	l := &life{node: &Node{reach: newReach(func() {})}}
+	l := &incarnation{node: &Node{reach: newReach(func() {})}}
 	if l.trusts(membership.Member{Inc: named}) {
 		t.Error("before the log was read somebody is trusted")
 	}

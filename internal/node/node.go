@@ -1,5 +1,5 @@
 // Package node is one member of a router group: the pipeline, the driver of its
-// ownership machine, and the life of both, from start to drained.
+// ownership machine, and runs both from start to drained.
 //
 // # Concurrency
 //
@@ -28,11 +28,12 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
-	"github.com/ringfence/router/internal/claim"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/stages"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -40,7 +41,6 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
-	"github.com/ringfence/router/internal/run"
 	"github.com/ringfence/router/internal/source"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	"github.com/ringfence/router/ring"
@@ -108,11 +108,11 @@ type Parts struct {
 	// Claims says whether the subscription is this group's; nil: nobody asks. Run runs it.
 	Claims *claim.Keeper
 
-	GossipDoor membership.Door // bounds the connections of gossip; nil: nothing does
+	GossipLimiter membership.Limiter // bounds the connections of gossip; nil: nothing does
 
 	Registry prometheus.Registerer
 	Log      *slog.Logger
-	Sight    pipeline.Sight // how single events are shown, in Log and in traces; its zero value is fine
+	Tracing  pipeline.Tracing // how single events are shown, in Log and in traces; its zero value is fine
 }
 
 // ErrDrainTimeout says that a drain was cut, and what it lacked: partitions were not
@@ -143,13 +143,13 @@ type Node struct {
 	logMetrics    *controllog.Metrics
 	gossipMetrics *membership.Metrics
 
-	self       atomic.Pointer[ownership.Incarnation]
-	keys       atomic.Pointer[keyed] // self, and the key by which it proves itself
-	life       atomic.Pointer[life]
-	source     atomic.Pointer[source.Source]
-	workers    atomic.Int64
-	since      atomic.Int64          // clock.Instant since when there is no worker
-	consumeErr atomic.Pointer[error] // why no subscription stands, nil while one does
+	self        atomic.Pointer[ownership.Incarnation]
+	keys        atomic.Pointer[keyed] // self, and the key by which it proves itself
+	incarnation atomic.Pointer[incarnation]
+	source      atomic.Pointer[source.Source]
+	workers     atomic.Int64
+	since       atomic.Int64          // clock.Instant since when there is no worker
+	consumeErr  atomic.Pointer[error] // why no subscription stands, nil while one does
 
 	changed chan struct{} // cap 1: the consumer has to look
 
@@ -159,8 +159,8 @@ type Node struct {
 
 	memory atomic.Pointer[ownership.Memory] // of the earlier incarnation; nil: there was none
 
-	stays   stays
-	started atomic.Bool // a record of this node has come back from the control log
+	drainCycles drainCycles
+	started     atomic.Bool // a record of this node has come back from the control log
 }
 
 // New builds a node. It does no I/O.
@@ -178,16 +178,16 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		logMetrics:    controllog.NewMetrics(parts.Registry),
 		gossipMetrics: membership.NewMetrics(parts.Registry),
 		changed:       make(chan struct{}, 1),
-		stays:         newStays(),
+		drainCycles:   newDrainCycles(),
 	}
 	n.self.Store(&ownership.Incarnation{})
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
 	n.noteNotConsuming(nil)
 	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
-	sight := parts.Sight
-	sight.Log = parts.Log
-	n.pipeline.Show(sight)
+	tracing := parts.Tracing
+	tracing.Log = parts.Log
+	n.pipeline.Show(tracing)
 	n.pipeline.OnJudged(newRefusals(n).judged)
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
 	if cfg.CopiesSigned {
@@ -223,37 +223,37 @@ func New(cfg Config, parts Parts) (*Node, error) {
 // stopTimeout is how long the stages may take to stop once nothing is left to drain.
 const stopTimeout = 10 * time.Second
 
-// Run is the node's whole life. When ctx ends it drains, within Config.DrainTimeout,
+// Run runs the node to its end. When ctx ends it drains, within Config.DrainTimeout,
 // and stops. It returns nil after a drain that was complete; [ErrDrainTimeout];
 // [ErrExit] with the reason; or what made the node stop.
 func (n *Node) Run(ctx context.Context) error {
 	// The stages have a context of their own, so that ctx does not cut what is being drained.
-	stages, stop := context.WithCancel(context.WithoutCancel(ctx))
+	stageCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var ended error
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		defer stop()
-		ended = run.All(stages, stopTimeout,
-			run.Stage{Name: "source", Run: n.consume},
-			run.Stage{Name: "ownership", Run: n.live},
-			run.Stage{Name: "forward", Run: n.pool.Run},
-			run.Stage{Name: "peers", Run: func(ctx context.Context) error { return n.peers.Run(ctx, n.parts.PeerListener) }},
-			run.Stage{Name: "mailbox", Run: n.pipeline.Run},
-			run.Stage{Name: "ends", Run: n.learnEnds},
-			run.Stage{Name: "app", Run: n.app.Run},
-			run.Stage{Name: "app streams", Run: n.serveApp},
-			run.Stage{Name: "claims", Run: n.keepClaims},
+		ended = stages.All(stageCtx, stopTimeout,
+			stages.Stage{Name: "source", Run: n.consume},
+			stages.Stage{Name: "ownership", Run: n.live},
+			stages.Stage{Name: "forward", Run: n.pool.Run},
+			stages.Stage{Name: "peers", Run: func(ctx context.Context) error { return n.peers.Run(ctx, n.parts.PeerListener) }},
+			stages.Stage{Name: "mailbox", Run: n.pipeline.Run},
+			stages.Stage{Name: "ends", Run: n.learnEnds},
+			stages.Stage{Name: "app", Run: n.app.Run},
+			stages.Stage{Name: "app streams", Run: n.serveApp},
+			stages.Stage{Name: "claims", Run: n.keepClaims},
 		)
 	})
-	wait.Go(func() { n.keepStays(stages) })
-	wait.Go(func() { n.steering.watch(stages, n.log) })
+	wait.Go(func() { n.keepDrainCycles(stageCtx) })
+	wait.Go(func() { n.steering.watch(stageCtx, n.log) })
 
 	var cut error
 	select {
 	case <-ctx.Done():
-		cut = n.drainWithin(stages)
-	case <-stages.Done():
+		cut = n.drainWithin(stageCtx)
+	case <-stageCtx.Done():
 	}
 	stop()
 	wait.Wait()
@@ -261,17 +261,17 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // drainWithin drains and waits for the end, but no longer than it may take.
-func (n *Node) drainWithin(stages context.Context) error {
+func (n *Node) drainWithin(stageCtx context.Context) error {
 	drained := n.endDrain()
 	timeout := time.NewTimer(n.cfg.DrainTimeout)
 	defer timeout.Stop()
 	select {
 	case <-drained:
 		return nil
-	case <-stages.Done(): // one has failed and says why
+	case <-stageCtx.Done(): // one has failed and says why
 		return nil
 	case <-timeout.C:
-		lacks := n.unfinished(n.stay())
+		lacks := n.unfinished(n.drainCycle())
 		if lacks == "" { // what is not told costs no more than duplicates, and handOver says so
 			return nil
 		}
@@ -289,7 +289,7 @@ func (n *Node) Unsettled() int {
 
 // Status returns the newest picture of ownership.
 func (n *Node) Status() ownership.Status {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		return l.driver.Status()
 	}
 	return ownership.Status{Phase: ownership.Joining}
@@ -354,7 +354,7 @@ func (n *Node) workersChanged(workers int) {
 	before := n.workers.Swap(int64(workers))
 	n.tell(ownership.AppReady{Ready: workers > 0})
 	n.look()
-	if before == 0 && workers > 0 && n.stay().isDraining() {
+	if before == 0 && workers > 0 && n.drainCycle().isDraining() {
 		// The one that the drain was for has gone, and this one wants to work: it was
 		// restarted alone, after its preStop hook. Who drains for good ends the router.
 		_, _ = n.Undrain() // an error means that it is about to end
@@ -363,19 +363,19 @@ func (n *Node) workersChanged(workers int) {
 
 // tell hands an input to the present incarnation's machine, if there is one.
 func (n *Node) tell(in ownership.Input) {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.deliver(in)
 	}
 }
 
 func (n *Node) reachChanged() {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.look()
 	}
 }
 
 func (n *Node) deliveriesEnded(partitions []ring.Partition) {
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		l.driver.drained(partitions)
 	}
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/journal"
+	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/devtools/testapp"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
-	"github.com/ringfence/router/internal/membroker"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/internal/witness"
 	"github.com/ringfence/router/ring"
 )
 
@@ -40,7 +40,7 @@ type group struct {
 	broker *membroker.Broker
 	log    *controllog.Mem
 	dir    string
-	work   witness.Config // of every application
+	work   testapp.Config // of every application
 	source source.Config  // of every member
 	feed   source.MemBroker
 
@@ -56,7 +56,7 @@ func newGroup(t *testing.T) *group {
 	return &group{
 		source: from, feed: broker,
 		t: t, broker: broker, log: controllog.NewMem(), dir: t.TempDir(),
-		work: witness.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond},
+		work: testapp.Config{WorkMin: 10 * time.Microsecond, WorkMax: 2 * time.Millisecond},
 	}
 }
 
@@ -153,7 +153,7 @@ func (g *group) startApp(m *member) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	app := witness.New(g.work, w)
+	app := testapp.New(g.work, w)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

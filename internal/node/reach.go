@@ -100,7 +100,7 @@ func (r *reach) keep(named directory) {
 }
 
 // changes returns what the machine has not been told. About whom nothing is known any
-// more is forgotten, so that a long life with many restarts around it does not fill
+// more is forgotten, so that a long run beside many restarts does not fill
 // the memory.
 func (r *reach) changes() []ownership.Input {
 	r.mu.Lock()

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/report"
@@ -26,13 +26,13 @@ import (
 // Reports returns what this node can tell about itself and its group, and lets its
 // peers ask it too. To be called once, before Run.
 func (n *Node) Reports() *report.Group {
-	s := &speaker{node: n, since: clock.Now(), keys: newKeyTurns()}
+	s := &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}
 	n.peers.Also(report.NewServer(s).Register)
 	return report.NewGroup(s, n.parts.ClientCreds)
 }
 
-// speaker implements report.Local.
-type speaker struct {
+// reporter answers reports about this node. It implements report.Local.
+type reporter struct {
 	node  *Node
 	since clock.Instant
 	keys  *rate.Limiter // looks for a key, which go through all held events
@@ -43,9 +43,9 @@ const keysPerSecond = 20
 
 func newKeyTurns() *rate.Limiter { return rate.NewLimiter(keysPerSecond, keysPerSecond) }
 
-func (s *speaker) speaker() report.Speaker {
+func (s *reporter) reporter() report.View {
 	n := s.node
-	who := report.Speaker{
+	who := report.View{
 		Member: n.cfg.Name, Incarnation: n.self.Load().String(),
 		Position: n.Status().Applied.String(), Epoch: ownership.Position{}.String(),
 	}
@@ -75,14 +75,14 @@ func fingerprint(t *ownership.Table) string {
 }
 
 // Status implements report.Local.
-func (s *speaker) Status() report.Status {
+func (s *reporter) Status() report.Status {
 	n := s.node
 	st := n.Status()
 	status := report.Status{
-		Speaker: s.speaker(), Group: n.cfg.Group, Version: n.cfg.Build, Mode: n.cfg.Mode.String(),
+		View: s.reporter(), Group: n.cfg.Group, Version: n.cfg.Build, Mode: n.cfg.Mode.String(),
 		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
-		Events:      n.eventsInHand(),
+		Events:      n.heldEvents(),
 		Exclusivity: s.exclusivity(),
 		Listeners:   n.cfg.Listeners,
 	}
@@ -97,8 +97,8 @@ func (s *speaker) Status() report.Status {
 	if other := n.otherSettings.Load(); other != nil && clock.Now().Sub(other.at) < otherSettingsShownMax {
 		status.OtherSettings = other.reason
 	}
-	stay := n.stay()
-	status.Draining, status.Drained = stay.isDraining(), stay.isDrained()
+	drainCycle := n.drainCycle()
+	status.Draining, status.Drained = drainCycle.isDraining(), drainCycle.isDrained()
 	if st.Lease != 0 {
 		status.LeaseSeconds = st.Lease.Sub(clock.Now()).Seconds()
 	}
@@ -112,7 +112,7 @@ func (s *speaker) Status() report.Status {
 	return status
 }
 
-func (n *Node) eventsInHand() report.Events {
+func (n *Node) heldEvents() report.Events {
 	boxes, now := n.boxes.Stats(), clock.Now()
 	events := report.Events{
 		Mailboxes: boxes.Events, Running: boxes.Running, Keys: boxes.Keys, HeldKeys: boxes.Held,
@@ -134,7 +134,7 @@ func age(now, since clock.Instant) float64 {
 	return max(0, now.Sub(since).Seconds())
 }
 
-func (s *speaker) exclusivity() report.Exclusivity {
+func (s *reporter) exclusivity() report.Exclusivity {
 	n := s.node
 	return report.Exclusivity{
 		Seconds:           age(clock.Now(), s.since),
@@ -154,8 +154,8 @@ func counted(c prometheus.Counter) uint64 {
 }
 
 // Partitions implements report.Local.
-func (s *speaker) Partitions(ctx context.Context) report.Partitions {
-	all := report.Partitions{Speaker: s.speaker(), Partitions: []report.Partition{}}
+func (s *reporter) Partitions(ctx context.Context) report.Partitions {
+	all := report.Partitions{View: s.reporter(), Partitions: []report.Partition{}}
 	t := s.node.Table()
 	if t == nil {
 		return all
@@ -181,7 +181,7 @@ func (s *speaker) Partitions(ctx context.Context) report.Partitions {
 const unnamedListedMax = 64
 
 // Members implements report.Local: this node, the members of its table, and those that gossip knows.
-func (s *speaker) Members() []report.Member {
+func (s *reporter) Members() []report.Member {
 	n := s.node
 	self := *n.self.Load()
 	var members []report.Member
@@ -207,7 +207,7 @@ func (s *speaker) Members() []report.Member {
 		}
 	}
 	add(n.cfg.Name, self, n.cfg.PeerAddr, 0, false)
-	if l := n.life.Load(); l != nil {
+	if l := n.incarnation.Load(); l != nil {
 		unnamed := 0
 		for _, m := range l.gossip.Members() {
 			if named, ok := l.nameOf(m.Inc); ok {
@@ -239,7 +239,7 @@ func (r *reach) word(inc ownership.Incarnation) string {
 }
 
 // Owner implements report.Local.
-func (s *speaker) Owner(p ring.Partition) (*report.Member, int64) {
+func (s *reporter) Owner(p ring.Partition) (*report.Member, int64) {
 	t := s.node.Table()
 	if t == nil {
 		return nil, 0
@@ -249,15 +249,15 @@ func (s *speaker) Owner(p ring.Partition) (*report.Member, int64) {
 }
 
 // Key implements report.Local.
-func (s *speaker) Key(ctx context.Context, key event.Key) report.KeyAt {
+func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	ctx, cancel := context.WithTimeout(ctx, report.AskTimeout)
 	defer cancel()
 	if s.keys.Wait(ctx) != nil {
 		s.node.metrics.questionsRefused.Inc()
-		return report.KeyAt{Speaker: s.speaker(), Error: "too many questions about keys: ask again in a moment"}
+		return report.KeyAt{View: s.reporter(), Error: "too many questions about keys: ask again in a moment"}
 	}
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
-	at := report.KeyAt{Speaker: s.speaker(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
+	at := report.KeyAt{View: s.reporter(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
 	if at.Wait == report.WaitsForNothing {
 		return at
 	}
@@ -280,8 +280,8 @@ const blockersWait = report.AskTimeout / 2
 
 // blockers says for each partition whose tenures it still waits for, as the driver has
 // published it; nothing if it takes no step in time. The driver is asked nothing.
-func (s *speaker) blockers(ctx context.Context, partitions ...ring.Partition) [][]report.Blocker {
-	l := s.node.life.Load()
+func (s *reporter) blockers(ctx context.Context, partitions ...ring.Partition) [][]report.Blocker {
+	l := s.node.incarnation.Load()
 	if l == nil || l.shown == nil || len(partitions) == 0 {
 		return nil
 	}
@@ -302,7 +302,7 @@ func (s *speaker) blockers(ctx context.Context, partitions ...ring.Partition) []
 }
 
 // held says where the events of a key are that this node has received.
-func (s *speaker) held(now clock.Instant, key event.Key) []report.Held {
+func (s *reporter) held(now clock.Instant, key event.Key) []report.Held {
 	var all []report.Held
 	for _, share := range s.node.pool.Inspect(key) {
 		h := report.Held{Place: share.Place.String(), Events: share.Events, Seconds: age(now, share.Oldest)}
@@ -315,7 +315,7 @@ func (s *speaker) held(now clock.Instant, key event.Key) []report.Held {
 }
 
 // nameOf returns the name of a peer, as the table has it.
-func (s *speaker) nameOf(peer forward.Peer) string {
+func (s *reporter) nameOf(peer forward.Peer) string {
 	if peer == forward.Local {
 		return s.node.cfg.Name
 	}

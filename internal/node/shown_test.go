@@ -12,7 +12,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
@@ -26,7 +26,7 @@ import (
 
 // standing is a node that owns all partitions and waits for all of them, and whose driver takes no step: whoever asks
 // it something waits for ever.
-func standing(t *testing.T) (*speaker, *life) {
+func standing(t *testing.T) (*reporter, *incarnation) {
 	t.Helper()
 	extractor, err := key.Parse("message_key", key.Reject)
 	if err != nil {
@@ -45,7 +45,7 @@ func standing(t *testing.T) (*speaker, *life) {
 		t.Fatal(err)
 	}
 	inc := newIncarnation()
-	l := &life{node: n, inc: inc}
+	l := &incarnation{node: n, inc: inc}
 	l.drive(ownership.New(ownership.Config{
 		Group: "orders", Name: "a", Inc: inc, HashID: ring.HashID, Partitions: ring.Partitions, Timing: ownership.CalmTiming(), Place: ring.DefaultConfig().Place,
 	}), nil)
@@ -59,8 +59,8 @@ func standing(t *testing.T) (*speaker, *life) {
 		closed = append(closed, ownership.GateChange{Partition: p, Gate: ownership.Waiting})
 	}
 	n.pipeline.SetGates(closed)
-	n.life.Store(l)
-	return &speaker{node: n, since: clock.Now(), keys: newKeyTurns()}, l
+	n.incarnation.Store(l)
+	return &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}, l
 }
 
 // TestQuestionsNeverReachTheDriver: 60 clients ask what the gates wait for, again and again. The goroutine that keeps the

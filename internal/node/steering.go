@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 const (
@@ -38,7 +38,7 @@ func newSteering(reg prometheus.Registerer, now clock.Reading) *steering {
 	f := promauto.With(reg)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_clock_rate_error_ratio",
-		Help: "By what part of its rate the system clock, as NTP steers it, ran faster than the hardware counter in the last 10 s; negative: slower.",
+		Help: "Rate of the system clock relative to the hardware counter, less 1, in the last 10 s, as NTP steers it; negative: slower.",
 	}, s.value)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ringfence_clock_slewable",

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // ReasonMax is the longest reason in bytes that is kept of what the application

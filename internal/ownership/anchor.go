@@ -1,8 +1,8 @@
 package ownership
 
 import (
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // anchors remembers where the log stood, once per AnchorEvery.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ringfence/router/internal/identity"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // Config is what a machine is told once. One Config is one incarnation.

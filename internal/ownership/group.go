@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // oldHelloMax is for how long a Hello of a router that reads only older log versions keeps a group from
@@ -108,7 +108,7 @@ func (m *Machine) foreignGroup(s *State) string {
 	if reason := m.otherSettings(s); reason != "" {
 		return reason
 	}
-	if m.cfg.Gen != 0 && m.cfg.Gen < s.Gen && !planted.On(planted.OlderGenStays) {
+	if m.cfg.Gen != 0 && m.cfg.Gen < s.Gen && !planted.On(planted.OlderGenRemains) {
 		return fmt.Sprintf("ownership.generation is %d here, and the group's fencing tokens are of generation %d: set it to %d, or remove the setting",
 			m.cfg.Gen, s.Gen, s.Gen)
 	}

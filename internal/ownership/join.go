@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 const (
@@ -171,7 +171,7 @@ func (m *Machine) startCheck() {
 	t := &m.tail
 	t.check++
 	t.checking, t.checkAt = true, m.now
-	m.emit(CheckContiguity{Check: t.check, Last: t.last, InHand: t.queue[0].at})
+	m.emit(CheckContiguity{Check: t.check, Last: t.last, Queued: t.queue[0].at})
 	m.due(m.now.Add(m.cfg.Timing.CheckTimeout))
 }
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/ring"
 )
 

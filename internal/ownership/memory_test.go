@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // coldStart lets a machine read its own Hellos back from a log at a ledger until it asks what the log holds, answers,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // The prefix hash covers every record since the newest Genesis: its position and its bytes,

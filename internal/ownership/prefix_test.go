@@ -191,8 +191,8 @@ func TestPrefixIsJudgedAmongThoseWhoKnowIt(t *testing.T) {
 	}
 }
 
-// TestNewcomerKnowsThePrefix: who adopts a Snap declares what the others do.
-func TestNewcomerKnowsThePrefix(t *testing.T) {
+// TestJoiningMemberKnowsThePrefix: who adopts a Snap declares what the others do.
+func TestJoiningMemberKnowsThePrefix(t *testing.T) {
 	w := quietWorld(t, 11, DefaultTiming(), 2)
 	w.start("late")
 	w.runUntil(w.now + 10*time.Second)

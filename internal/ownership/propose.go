@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -170,22 +170,22 @@ func (m *Machine) keepStill(names []string, table []uint16) []uint16 {
 		return table
 	}
 	at := make(map[string]int, len(names)) // name → index in names
-	newcomer := make([]bool, len(names))
+	joining := make([]bool, len(names))
 	for i, name := range names {
-		at[name], newcomer[i] = i, true
+		at[name], joining[i] = i, true
 	}
 	owner := make([]int, len(m.state.Members)) // index in Members → index in names
 	for i, inc := range m.state.Members {
 		owner[i] = ring.Unowned
-		if at, stays := at[m.nameOf(inc)]; stays {
-			owner[i], newcomer[at] = at, false
+		if at, remains := at[m.nameOf(inc)]; remains {
+			owner[i], joining[at] = at, false
 		}
 	}
 	present := make([]int, len(table))
 	for p := range present {
 		present[p] = owner[m.state.Table[p]]
 	}
-	return ring.KeepStill(table, present, newcomer)
+	return ring.KeepStill(table, present, joining)
 }
 
 // plan is the membership of a next epoch.

@@ -4,8 +4,8 @@ import (
 	"encoding/hex"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/ring"
 )
 
@@ -143,7 +143,7 @@ type Hello struct {
 	Floor    Token             // the greatest token that the sender knows the group may have given out; 0: none
 }
 
-// Snap hands a newcomer the state exactly as of its Hello's position.
+// Snap hands a joining member the state exactly as of its Hello's position.
 type Snap struct {
 	ForHello Position
 	State    *State

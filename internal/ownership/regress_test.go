@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // What the simulator of whole clusters has found, each hit on purpose.

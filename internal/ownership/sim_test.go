@@ -11,8 +11,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/ring"
 )
 

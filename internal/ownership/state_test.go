@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/ring"
 )
 

@@ -3,7 +3,7 @@ package ownership
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/ring"
 )
 
@@ -62,7 +62,7 @@ type AppReady struct{ Ready bool }
 
 // Evidence is what the transport knows about a peer now. A Dead peer is named in
 // our Beats as unreachable, and is given three counted Beats instead of five. A
-// driver that wants a newcomer to prove its links first reports peers as Dead
+// driver that wants a joining member to prove its links first reports peers as Dead
 // until the first contact.
 type Evidence struct {
 	Inc   Incarnation
@@ -126,7 +126,7 @@ type OpenReader struct {
 // two records. It replaces an earlier check that is not answered yet.
 type CheckContiguity struct {
 	Check        uint64
-	Last, InHand Position
+	Last, Queued Position
 }
 
 // ReadFirst reads the log from its very first record, and reports whether anything but Hellos stands in it

@@ -131,7 +131,7 @@ func TestRestartTime(t *testing.T) {
 					w.runUntil(w.now + 10*time.Millisecond)
 				}
 				if !p.m.isMember() {
-					t.Errorf("seed %d: the newcomer is no member after %v", seed, w.now-killed)
+					t.Errorf("seed %d: the joining member is no member after %v", seed, w.now-killed)
 				}
 			}
 			t.Logf("owned again: %s", summary(times))

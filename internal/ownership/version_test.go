@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/identity"
+	"github.com/ringfence/router/internal/base/identity"
 )
 
 // roll replaces every process of a group in turn.

@@ -3,7 +3,7 @@ package ownership
 import (
 	"slices"
 
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 

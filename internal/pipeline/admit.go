@@ -6,10 +6,10 @@ import (
 	"sync"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/admission"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 )

@@ -8,8 +8,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
@@ -51,7 +51,7 @@ func (a *alone) done(handles []event.Handle) {
 
 type holder struct{ *alone }
 
-func (h holder) HoldGuest([]*event.Event)                                   {}
+func (h holder) HoldRelayed([]*event.Event)                                 {}
 func (h holder) Settle(_ forward.Peer, v []event.Verdict)                   { h.verdicts(v) }
 func (h holder) Done(_ forward.Peer, handles []event.Handle)                { h.done(handles) }
 func (h holder) Credit(forward.Peer, []event.Key, int)                      {}
@@ -80,20 +80,20 @@ func BenchmarkJourney(b *testing.B) {
 	unsampled := []event.Property{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"}}
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample()))).Tracer("bench")
 	for name, test := range map[string]struct {
-		sight      Sight
+		tracing    Tracing
 		properties []event.Property
 	}{
-		"off":                   {Sight{}, sampled},
-		"info log":              {Sight{Log: slog.New(slog.NewJSONHandler(b.Output(), nil))}, sampled},
-		"traces, none to see":   {Sight{Tracer: tracer}, nil},
-		"traces, unsampled":     {Sight{Tracer: tracer}, unsampled},
-		"traces, every sampled": {Sight{Tracer: tracer}, sampled},
+		"off":                   {Tracing{}, sampled},
+		"info log":              {Tracing{Log: slog.New(slog.NewJSONHandler(b.Output(), nil))}, sampled},
+		"traces, none to see":   {Tracing{Tracer: tracer}, nil},
+		"traces, unsampled":     {Tracing{Tracer: tracer}, unsampled},
+		"traces, every sampled": {Tracing{Tracer: tracer}, sampled},
 	} {
-		b.Run(name, func(b *testing.B) { benchmarkJourney(b, test.sight, test.properties) })
+		b.Run(name, func(b *testing.B) { benchmarkJourney(b, test.tracing, test.properties) })
 	}
 }
 
-func benchmarkJourney(b *testing.B, sight Sight, properties []event.Property) {
+func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property) {
 	const batch = 256
 	p := New(func([]ring.Partition) {}, clock.Now)
 	a := &alone{Pipeline: p, events: make(map[event.Handle]*event.Event)}
@@ -103,7 +103,7 @@ func benchmarkJourney(b *testing.B, sight Sight, properties []event.Property) {
 	}
 	boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now)
 	p.Stages = Stages{Source: settler{a}, Key: extractor, Holder: holder{a}, Boxes: boxes, App: nobody{}}
-	p.Show(sight)
+	p.Show(tracing)
 	gates := make([]ownership.GateChange, ring.Partitions)
 	for q := range gates {
 		gates[q] = ownership.GateChange{Partition: ring.Partition(q), Gate: ownership.Open, Token: 1}

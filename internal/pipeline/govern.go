@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -60,18 +60,18 @@ func (p *Pipeline) handOver(idsMax int) (more bool) {
 	if leaves { // who leaves tells many
 		idsMax *= min(handoverFan, len(t.Members))
 	}
-	p.parting, more = p.Boxes.PartWith(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
-	for len(p.heirs) < len(t.Members) {
-		p.heirs = append(p.heirs, nil)
+	p.parting, more = p.Boxes.TakeHandover(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
+	for len(p.nextOwners) < len(t.Members) {
+		p.nextOwners = append(p.nextOwners, nil)
 	}
 	for _, done := range p.parting {
-		heir := t.Owners[done.Partition]
-		p.heirs[heir] = append(p.heirs[heir], done)
+		nextOwner := t.Owners[done.Partition]
+		p.nextOwners[nextOwner] = append(p.nextOwners[nextOwner], done)
 	}
 	for i, n := range t.Members {
-		if len(p.heirs[i]) > 0 {
-			p.Holder.HandOver(forward.Peer(n.Inc), p.heirs[i])
-			p.heirs[i] = p.heirs[i][:0]
+		if len(p.nextOwners[i]) > 0 {
+			p.Holder.HandOver(forward.Peer(n.Inc), p.nextOwners[i])
+			p.nextOwners[i] = p.nextOwners[i][:0]
 		}
 	}
 	return more
@@ -124,7 +124,7 @@ func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.formers = slices.DeleteFunc(p.formers, func(inc ownership.Incarnation) bool {
 		return !slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == inc })
 	})
-	p.Boxes.PartAgain()
+	p.Boxes.RestartHandover()
 }
 
 // route is an epoch as forward sees it.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
@@ -31,7 +31,7 @@ func (h tellerHolder) HandOver(to forward.Peer, done []event.Finished) {
 	h.t.told[to] = append(h.t.told[to], done...)
 }
 
-var self, heir, other = ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
+var self, nextOwner, other = ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
 
 func newTeller() *teller {
 	t := &teller{now: clock.Instant(time.Hour), told: map[forward.Peer][]event.Finished{}}
@@ -45,7 +45,7 @@ func newTeller() *teller {
 	p.SetSelf(self)
 	p.SetLease(ownership.Lease{Until: clock.Forever - 1})
 	p.WorkerUp(1)
-	t.move(1, self, self, heir, other)
+	t.move(1, self, self, nextOwner, other)
 	t.setGates(ownership.Open)
 	return t
 }
@@ -94,8 +94,8 @@ func TestWindowsAreToldInParts(t *testing.T) {
 		members []ownership.Incarnation
 		most    int
 	}{
-		"to who joins":  {[]ownership.Incarnation{self, heir, other}, handoverMax},
-		"by who leaves": {[]ownership.Incarnation{heir, other}, handoverMax * 2},
+		"to who joins":  {[]ownership.Incarnation{self, nextOwner, other}, handoverMax},
+		"by who leaves": {[]ownership.Incarnation{nextOwner, other}, handoverMax * 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newTeller()
@@ -105,13 +105,13 @@ func TestWindowsAreToldInParts(t *testing.T) {
 			n.setGates(ownership.Closed)
 			n.HandOver()
 			if len(n.told) != 0 {
-				t.Fatalf("told %d ids before there was a table", len(n.told[forward.Peer(heir)]))
+				t.Fatalf("told %d ids before there was a table", len(n.told[forward.Peer(nextOwner)]))
 			}
-			n.move(2, heir, test.members...)
+			n.move(2, nextOwner, test.members...)
 			if len(n.told) != 0 {
 				t.Fatal("told in the step that moves")
 			}
-			heard := func() []event.Finished { return n.told[forward.Peer(heir)] }
+			heard := func() []event.Finished { return n.told[forward.Peer(nextOwner)] }
 			calls := 0
 			for more := true; more; calls++ {
 				before := len(heard())
@@ -154,7 +154,7 @@ func TestLateEndsAreToldAtOnce(t *testing.T) {
 		t.Fatalf("%d deliveries", len(running))
 	}
 	n.setGates(ownership.Draining)
-	n.move(2, heir, self, heir)
+	n.move(2, nextOwner, self, nextOwner)
 	n.HandOver()
 	n.now = n.now.Add(time.Second)
 	results := make([]event.Result, late)
@@ -164,7 +164,7 @@ func TestLateEndsAreToldAtOnce(t *testing.T) {
 	n.Finish(results)
 	clear(n.told)
 	n.HandOverLate()
-	told := n.told[forward.Peer(heir)]
+	told := n.told[forward.Peer(nextOwner)]
 	for _, d := range told {
 		if !want[d.ID] {
 			t.Fatalf("told %v, which did not end late", d)
@@ -180,7 +180,7 @@ func TestLateEndsAreToldAtOnce(t *testing.T) {
 }
 
 // A node that has become another incarnation tells nothing until a table names its
-// heirs, and nothing to whom it was before: it may get these partitions back.
+// next owners, and nothing to the earlier owner: it may get these partitions back.
 func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 	again := ownership.Incarnation{4}
 	n := newTeller()
@@ -190,16 +190,16 @@ func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 	if n.HandOver() || len(n.told) != 0 {
 		t.Fatalf("told %v", n.told)
 	}
-	n.move(2, self, self, heir)
+	n.move(2, self, self, nextOwner)
 	for n.HandOver() {
 	}
 	if len(n.told) != 0 {
 		t.Fatalf("told %v, of which %v is this node itself", n.told, self)
 	}
-	n.move(3, heir, again, heir)
+	n.move(3, nextOwner, again, nextOwner)
 	for n.HandOver() {
 	}
-	if got := len(n.told[forward.Peer(heir)]); got != 10 {
+	if got := len(n.told[forward.Peer(nextOwner)]); got != 10 {
 		t.Errorf("told %d ids, want 10", got)
 	}
 }

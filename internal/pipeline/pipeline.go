@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
@@ -52,7 +52,7 @@ type Answerer interface {
 // Holder is stage 4: it keeps events until their verdicts, but no slice.
 type Holder interface {
 	Hold(events []*event.Event)
-	HoldGuest(events []*event.Event)
+	HoldRelayed(events []*event.Event)
 	Settle(from forward.Peer, verdicts []event.Verdict)
 	Done(from forward.Peer, handles []event.Handle) // as Settle does it with verdicts that say so
 	Credit(from forward.Peer, keys []event.Key, events int)
@@ -81,28 +81,28 @@ type Stages struct {
 // Pipeline joins the stages of one node.
 type Pipeline struct {
 	Stages
-	ended  func([]ring.Partition)
-	now    func() clock.Instant
-	nearer chan struct{} // of capacity one: Boxes.Next has come nearer
-	traces *traces       // nil: none are made
-	diary  diary
+	ended    func([]ring.Partition)
+	now      func() clock.Instant
+	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
+	traces   *traces       // nil: none are made
+	eventLog eventLog
 
 	self     atomic.Pointer[ownership.Incarnation]
 	lease    atomic.Pointer[ownership.Lease]
 	table    atomic.Pointer[ownership.Table]
 	margin   atomic.Int64 // least remaining lease at a dispatch, 0: none yet
-	guests   guests
+	relayed  relayed
 	admitted admitted
 	spares   sync.Pool // of *mailbox.Output
 	events   sync.Pool // of *[]*event.Event
 	posts    sync.Pool // of *post
 
 	// The driver's.
-	tabled  ownership.Incarnation   // who this node was when it got its newest table
-	formers []ownership.Incarnation // who this node was before, as long as tables may name them
-	parting []event.Finished        // of handOver
-	others  []bool                  // of handOver
-	heirs   [][]event.Finished      // of handOver: member → what it is told
+	tabled     ownership.Incarnation   // who this node was when it got its newest table
+	formers    []ownership.Incarnation // who this node was before, as long as tables may name them
+	parting    []event.Finished        // of handOver
+	others     []bool                  // of handOver
+	nextOwners [][]event.Finished      // of handOver: member → what it is told
 }
 
 // New returns a pipeline without stages: whoever builds a node sets Stages before
@@ -115,7 +115,7 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p.spares.New = func() any { return new(mailbox.Output) }
 	p.events.New = func() any { return new([]*event.Event) }
 	p.posts.New = func() any { return new(post) }
-	p.guests.init()
+	p.relayed.init()
 	p.admitted.init()
 	return p
 }
@@ -175,7 +175,7 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Ended) > 0 {
 		p.ended(out.Ended)
 	}
-	if out.Nearer {
+	if out.DueSooner {
 		select {
 		case p.nearer <- struct{}{}:
 		default: // Run has not looked yet
@@ -242,7 +242,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 			ID:          m.Event.ID,
 		})
 		if err != nil {
-			p.diary.keyless(m.Event, err)
+			p.eventLog.keyless(m.Event, err)
 			rejected = append(rejected, event.Verdict{
 				Handle: m.Event.Handle, Kind: event.Rejected, Reason: err.Error(), Attempts: m.Event.Attempts,
 			})
@@ -251,8 +251,8 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
 		events = append(events, m.Event)
 	}
-	if p.diary.open() { //nolint:contextcheck // whether a level is on does not depend on one
-		p.diary.received(messages)
+	if p.eventLog.open() { //nolint:contextcheck // whether a level is on does not depend on one
+		p.eventLog.received(messages)
 	}
 	if len(rejected) > 0 {
 		p.Source.Settle(rejected)
@@ -291,13 +291,13 @@ func (p *Pipeline) Deliver(events []*event.Event) {
 func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*event.Event) {
 	p.with(func(out *mailbox.Output) {
 		p.Boxes.Accept(from, epoch, events, out)
-		if p.diary.open() {
-			p.diary.arrived(from, events, out)
+		if p.eventLog.open() {
+			p.eventLog.arrived(from, events, out)
 		}
 	})
 }
 
-// Settle implements forward.Sink: the end of a journey. Guests go back to the
+// Settle implements forward.Sink: the end of a journey. Relayed events go back to the
 // stream that they came on.
 func (p *Pipeline) Settle(settlements []forward.Settlement) {
 	if p.traces != nil {
@@ -305,12 +305,12 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 			defer span.End()
 		}
 	}
-	if p.diary.open() {
-		p.diary.settled(settlements)
+	if p.eventLog.open() {
+		p.eventLog.settled(settlements)
 	}
 	own := make([]event.Verdict, 0, len(settlements)) // few
 	for i := range settlements {
-		if v := &settlements[i].Verdict; !p.guests.settle(v, p.Peers) {
+		if v := &settlements[i].Verdict; !p.relayed.settle(v, p.Peers) {
 			own = append(own, *v)
 		}
 	}
@@ -326,10 +326,10 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 			defer span.End()
 		}
 	}
-	if p.diary.open() {
-		p.diary.done(events)
+	if p.eventLog.open() {
+		p.eventLog.done(events)
 	}
-	if own := p.guests.done(handles, p.Peers); len(own) > 0 {
+	if own := p.relayed.done(handles, p.Peers); len(own) > 0 {
 		p.Source.Done(own)
 	}
 }
@@ -337,14 +337,14 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 // Accept implements forward.Acceptor: what a peer has brought.
 func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
-		guests := p.guests.admit(a)
+		relayed := p.relayed.admit(a)
 		if p.traces != nil {
-			p.traces.relay(guests)
+			p.traces.relay(relayed)
 		}
-		if p.diary.open() {
-			p.diary.relayed(guests)
+		if p.eventLog.open() {
+			p.eventLog.relayed(relayed)
 		}
-		p.Holder.HoldGuest(guests)
+		p.Holder.HoldRelayed(relayed)
 		return
 	}
 	if p.traces != nil {
@@ -355,7 +355,7 @@ func (p *Pipeline) Accept(a forward.Arrival) {
 
 // Gone implements forward.Acceptor.
 func (p *Pipeline) Gone(from forward.StreamID) {
-	p.guests.gone(from)
+	p.relayed.gone(from)
 	p.Boxes.SenderGone(mailbox.Sender(from))
 }
 
@@ -378,8 +378,8 @@ func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []eve
 		if p.traces != nil {
 			p.traces.deliver(dst[before:])
 		}
-		if p.diary.open() {
-			p.diary.delivered(w, dst[before:])
+		if p.eventLog.open() {
+			p.eventLog.delivered(w, dst[before:])
 		}
 	}
 	return dst
@@ -409,7 +409,7 @@ func (p *Pipeline) Finish(results []event.Result) {
 	if p.traces != nil {
 		p.traces.finish(results)
 	}
-	p.diary.finished(results, p.Boxes.Delivered)
+	p.eventLog.finished(results, p.Boxes.Delivered)
 	p.with(func(out *mailbox.Output) { p.Boxes.Finish(results, out) })
 }
 

@@ -3,7 +3,7 @@ package pipeline
 import (
 	"sync"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 )
 

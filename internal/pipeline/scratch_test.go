@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 )
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
@@ -39,32 +39,32 @@ func (p peers) Done(to forward.StreamID, handles []event.Handle) {
 // noHolder holds nothing.
 type noHolder struct{ Holder }
 
-func (noHolder) HoldGuest([]*event.Event) {}
+func (noHolder) HoldRelayed([]*event.Event) {}
 
 // Each verdict goes where its event came from, with all that it says.
 func TestSettleBringsEachVerdictHome(t *testing.T) {
 	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
 	p := New(func([]ring.Partition) {}, clock.Now)
 	p.Stages = Stages{Source: e, Peers: peers{ends: e}, Holder: noHolder{}}
-	guests := []*event.Event{{Handle: 71}, {Handle: 72}}
-	p.Accept(forward.Arrival{From: 5, Relay: true, Events: guests})
+	relayed := []*event.Event{{Handle: 71}, {Handle: 72}}
+	p.Accept(forward.Arrival{From: 5, Relay: true, Events: relayed})
 
 	own := func(slot int32) event.Handle { return event.NewHandle(1, slot) }
 	failed := event.Verdict{Handle: own(2), Kind: event.Failed, Attempts: 3, Reason: "no"}
 	rejected := event.Verdict{Handle: own(4), Kind: event.Rejected, Reason: "never"}
 	var settlements []forward.Settlement
-	for _, v := range []event.Verdict{failed, rejected, {Handle: guests[0].Handle, Kind: event.NotYet}} {
+	for _, v := range []event.Verdict{failed, rejected, {Handle: relayed[0].Handle, Kind: event.NotYet}} {
 		settlements = append(settlements, forward.Settlement{Verdict: v})
 	}
-	done := []event.Handle{own(1), guests[1].Handle, own(3)}
-	for range 2 { // the second time the guests are gone, and nothing of the first is left
+	done := []event.Handle{own(1), relayed[1].Handle, own(3)}
+	for range 2 { // the second time the relayed events are gone, and nothing of the first is left
 		e.done, e.settled = nil, nil
 		p.Done(done, make([]*event.Event, len(done)))
 		p.Settle(settlements)
 		if want := []event.Handle{own(1), own(3)}; !slices.Equal(e.done, want) {
 			t.Errorf("done %v, want %v", e.done, want)
 		}
-		if want := []event.Handle{own(1), guests[1].Handle, own(3)}; !slices.Equal(done, want) {
+		if want := []event.Handle{own(1), relayed[1].Handle, own(3)}; !slices.Equal(done, want) {
 			t.Errorf("the caller's handles are now %v, want %v", done, want)
 		}
 		if want := []event.Verdict{failed, rejected}; !slices.Equal(e.settled, want) {
@@ -72,6 +72,6 @@ func TestSettleBringsEachVerdictHome(t *testing.T) {
 		}
 	}
 	if want := []event.Verdict{{Handle: 72, Kind: event.Done}, {Handle: 71, Kind: event.NotYet}}; !slices.Equal(e.answered[5], want) {
-		t.Errorf("the peer of the guests hears %v, want %v", e.answered[5], want)
+		t.Errorf("the peer of the relayed events receives %v, want %v", e.answered[5], want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ringfence/router/forward"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // traces makes the spans of sampled events. An arrow points from parent to child:
@@ -48,14 +48,14 @@ type traces struct {
 
 // journey is what a consumer node keeps of a sampled event.
 type journey struct {
-	receive trace.SpanContext // not valid for a guest
+	receive trace.SpanContext // not valid for a relayed event
 	forward trace.Span
 	about   []attribute.KeyValue
 }
 
 var w3c propagation.TraceContext
 
-func newTraces(s *Sight) *traces {
+func newTraces(s *Tracing) *traces {
 	t := &traces{
 		tracer: s.Tracer, roots: s.Roots, keys: s.Keys,
 		common:  []attribute.KeyValue{semconv.MessagingSystemPulsar},
@@ -132,7 +132,7 @@ func (t *traces) receive(e *event.Event, local bool) {
 	t.forward(ctx, e, journey{receive: span.SpanContext(), about: about}, local)
 }
 
-// relay begins what a guest does here.
+// relay begins the span of a relayed event.
 func (t *traces) relay(events []*event.Event) {
 	for _, e := range events {
 		if sampled(e) {
@@ -211,7 +211,7 @@ func settlementOf(kind event.VerdictKind) string {
 		return "dead_letter"
 	case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
 	}
-	return "" // of a guest: it goes back to its consumer node
+	return "" // a relayed event: it goes back to its consumer node
 }
 
 // dropped ends the journeys of events that will come back by another way.

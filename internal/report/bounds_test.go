@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -21,12 +21,12 @@ type local struct{ statuses, partitions, keys atomic.Int64 }
 
 func (l *local) Status() Status {
 	l.statuses.Add(1)
-	return Status{Speaker: Speaker{Member: "a"}}
+	return Status{View: View{Member: "a"}}
 }
 
 func (l *local) Partitions(context.Context) Partitions {
 	l.partitions.Add(1)
-	return Partitions{Speaker: Speaker{Member: "a"}, Partitions: make([]Partition, ring.Partitions)}
+	return Partitions{View: View{Member: "a"}, Partitions: make([]Partition, ring.Partitions)}
 }
 
 func (l *local) Key(context.Context, event.Key) KeyAt {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -85,7 +85,7 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 }
 
 // errUnnamed says why a member was not asked.
-var errUnnamed = errors.New("report: not asked: gossip alone knows it, and the control log does not name it")
+var errUnnamed = errors.New("report: not asked: only gossip knows this member, and the control log does not name it")
 
 // ask asks a member that the control log names. Addresses that gossip alone tells are
 // dialed by nobody: anybody may have put them there.
@@ -117,7 +117,7 @@ func (g *Group) find(name string) (Member, error) {
 
 // Members asks everybody. Who does not answer within [AskTimeout] is listed with the reason.
 func (g *Group) Members(ctx context.Context) Members {
-	all := Members{Speaker: g.local.Status().Speaker, Members: g.local.Members()}
+	all := Members{View: g.local.Status().View, Members: g.local.Members()}
 	each(all.Members, func(m *Member) {
 		status, err := g.status(ctx, *m)
 		if err != nil {
@@ -133,7 +133,7 @@ func (g *Group) Members(ctx context.Context) Members {
 // Key asks everybody what a key does there, and returns the words of the owner and of
 // all others that have something of it or did not answer.
 func (g *Group) Key(ctx context.Context, key event.Key) Key {
-	answer := Key{Speaker: g.local.Status().Speaker, Partition: uint16(ring.PartitionOf(string(key)))}
+	answer := Key{View: g.local.Status().View, Partition: uint16(ring.PartitionOf(string(key)))}
 	var owner string
 	if m, token := g.local.Owner(ring.Partition(answer.Partition)); m != nil {
 		answer.Owner, answer.OwnerAddress, answer.Token, owner = m.Name, m.Address, token, m.Incarnation
@@ -156,7 +156,7 @@ func (g *Group) key(ctx context.Context, m Member, key event.Key) KeyAt {
 	}
 	var word KeyAt
 	if err := g.ask(ctx, m, aboutKey, key, &word); err != nil {
-		return KeyAt{Speaker: Speaker{Member: m.Name, Incarnation: m.Incarnation}, Error: err.Error()}
+		return KeyAt{View: View{Member: m.Name, Incarnation: m.Incarnation}, Error: err.Error()}
 	}
 	return word
 }

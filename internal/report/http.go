@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Handlers returns the pages of a group for the admin endpoint, by pattern of

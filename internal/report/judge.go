@@ -36,12 +36,12 @@ func Disagreements(m Members) []string {
 		say("gossip knows members that the control log does not name, as %s: they are just starting, or invented by a stranger", strings.Join(unnamed[:min(n, unnamedShownMax)], ", "))
 	}
 	if modes := saying(m, func(s *Status) string { return "ownership.mode " + s.Mode }); len(modes) > 1 {
-		say("not all decide in the same way who may act: %s", sentence(modes))
+		say("members differ in ownership.mode: %s", sentence(modes))
 	}
 	found = append(found, otherSettings(m)...)
 	epochs := saying(m, func(s *Status) string { return "epoch " + s.Epoch })
 	if len(epochs) > 1 {
-		say("not all are at the same epoch: %s; who lasts behind cannot read the control log", sentence(epochs))
+		say("members differ in their epoch: %s; a member that stays behind cannot read the control log", sentence(epochs))
 	}
 	for _, at := range epochs {
 		alike := Members{Members: slices.DeleteFunc(slices.Clone(m.Members), func(one Member) bool {

@@ -8,7 +8,7 @@ import (
 )
 
 func member(name, epoch, table string) Member {
-	return Member{Name: name, Listed: true, Status: &Status{Mode: ModeStrict, Speaker: Speaker{Member: name, Epoch: epoch, Table: table}}}
+	return Member{Name: name, Listed: true, Status: &Status{Mode: ModeStrict, View: View{Member: name, Epoch: epoch, Table: table}}}
 }
 
 func TestDisagreements(t *testing.T) {
@@ -32,9 +32,9 @@ func TestDisagreements(t *testing.T) {
 		"all agree":       {[]Member{member("a", "1:5", "aa"), member("b", "1:5", "aa")}, nil},
 		"nobody there":    {nil, nil},
 		"one is silent":   {[]Member{member("a", "1:5", "aa"), {Name: "b", Error: "it is gone"}}, []string{"b does not answer: it is gone"}},
-		"one is behind":   {[]Member{member("a", "1:5", "aa"), member("b", "1:4", "bb"), member("c", "1:5", "aa")}, []string{"not all are at the same epoch: a, c say epoch 1:5; b says epoch 1:4"}},
+		"one is behind":   {[]Member{member("a", "1:5", "aa"), member("b", "1:4", "bb"), member("c", "1:5", "aa")}, []string{"members differ in their epoch: a, c say epoch 1:5; b says epoch 1:4"}},
 		"other tables":    {[]Member{member("a", "1:5", "aa"), member("b", "1:5", "bb")}, []string{"at epoch 1:5 not all have the same table: a says table aa; b says table bb"}},
-		"other decisions": {[]Member{member("a", "1:5", "aa"), gossip}, []string{"not all decide in the same way who may act: a says ownership.mode strict; c says ownership.mode gossip"}},
+		"other decisions": {[]Member{member("a", "1:5", "aa"), gossip}, []string{"members differ in ownership.mode: a says ownership.mode strict; c says ownership.mode gossip"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Disagreements(Members{Members: test.members})

@@ -3,9 +3,9 @@
 //
 // A member speaks for itself only. Whoever asks one member about the group gets what
 // that one put together from the words of all, each with the position of the control
-// log up to which its speaker had read: so it shows who lags, and who disagrees.
+// log up to which the member had read: so it shows who lags, and who disagrees.
 //
-//	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own Speaker
+//	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own View
 //	                                                           └─ gRPC ═▶ the Speakers of the others
 //
 // Members ask each other on the port on which they bring each other events, under the
@@ -30,8 +30,8 @@ func Plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Speaker says whose word an answer is, and what that member had read when it spoke.
-type Speaker struct {
+// View says which member answered, and how far in the control log it had read.
+type View struct {
 	Member      string `json:"member"`
 	Incarnation string `json:"incarnation"`
 	Position    string `json:"position"` // newest applied record of the control log, as ledger:entry; 0:0 before the first
@@ -41,7 +41,7 @@ type Speaker struct {
 
 // Status is one member's word about itself.
 type Status struct {
-	Speaker
+	View
 	Group   string `json:"group"`
 	Version string `json:"version"` // of the build
 	Mode    string `json:"mode"`    // strict, or gossip: not exclusive
@@ -115,7 +115,7 @@ type Exclusivity struct {
 
 // Members is the group as one member sees it, with each member's own word.
 type Members struct {
-	Speaker
+	View
 	Members       []Member `json:"members"`       // by name
 	Disagreements []string `json:"disagreements"` // what their words differ in, for people
 }
@@ -135,7 +135,7 @@ type Member struct {
 
 // Partitions is every partition, as one member sees them.
 type Partitions struct {
-	Speaker
+	View
 	Partitions []Partition `json:"partitions"` // all, in order; none before the first table
 }
 
@@ -161,7 +161,7 @@ type Partition struct {
 
 // Key is where a key belongs, and what it waits for.
 type Key struct {
-	Speaker
+	View
 	Partition    uint16  `json:"partition"`
 	Owner        string  `json:"owner"` // by the asked member's table; "" before the first
 	OwnerAddress string  `json:"owner_address"`
@@ -171,7 +171,7 @@ type Key struct {
 
 // KeyAt is what a key does at one member.
 type KeyAt struct {
-	Speaker
+	View
 	Error string `json:"error,omitempty"` // why this member gave no word; nothing below counts then
 
 	// In the member's mailboxes.
@@ -193,11 +193,11 @@ type KeyAt struct {
 // Blocker is one reason why a gate waits, or withholds a key.
 type Blocker struct {
 	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew
-	Start   string  `json:"start"`   // where that tenure began in the control log; "": the speaker's own application still works
+	Start   string  `json:"start"`   // where that tenure began in the control log; "": the member's own application still works
 	Seconds float64 `json:"seconds"` // until it is over if nothing more is heard; 0: any moment
 }
 
-// OwnApplication reports whether the gate waits for the speaker's own application, which
+// OwnApplication reports whether the gate waits for the member's own application, which
 // still works under an earlier tenure.
 func (b Blocker) OwnApplication() bool { return b.Start == "" }
 

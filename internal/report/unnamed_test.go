@@ -10,14 +10,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
 // aLocal knows itself and others.
 type aLocal struct{ others []Member }
 
-func (l aLocal) Status() Status                        { return Status{Speaker: Speaker{Member: "self"}} }
+func (l aLocal) Status() Status                        { return Status{View: View{Member: "self"}} }
 func (l aLocal) Partitions(context.Context) Partitions { return Partitions{} }
 func (l aLocal) Key(context.Context, event.Key) KeyAt  { return KeyAt{Wait: WaitsForNothing} }
 func (l aLocal) Owner(ring.Partition) (*Member, int64) { return nil, 0 }

@@ -6,14 +6,14 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
-// reasonEncrypted is why an event that nobody here can read is not handed on.
+// reasonEncrypted is the reason in the dead letter of an encrypted event.
 const reasonEncrypted = "the event is encrypted, and the router has no key to read it: its payload is here as it came"
 
-// encryption is what somebody with the key needs to read a payload, as the dead letter
-// carries it in PropertyEncryption. Bytes are in base64.
+// encryption holds the parameters for decrypting a payload, as PropertyEncryption of the
+// dead letter carries them. Bytes are in base64.
 type encryption struct {
 	Algorithm        string                   `json:"algorithm"`
 	Param            string                   `json:"param"` // the initialization vector

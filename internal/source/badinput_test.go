@@ -17,8 +17,8 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
 )

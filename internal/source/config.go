@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Config says what to read and how much of it may be open.
+// Config configures what a source reads and how much of it may be open.
 type Config struct {
 	// Topics to read, at least one; partitioned or not. Short names are completed
 	// as Pulsar does it.
 	Topics []string
 	// Subscription is read as SHARED. It is created if it is not there.
 	Subscription string
-	// FromEarliest makes a subscription that is new begin with the oldest message
-	// that the topic holds; otherwise with what comes next.
+	// FromEarliest makes a new subscription begin with the oldest message of the topic;
+	// otherwise it begins with the next one.
 	FromEarliest bool
-	// ConsumerName is what the broker's statistics show; "" lets the client make one up.
+	// ConsumerName names the consumer in the broker's statistics; "": the client chooses a name.
 	ConsumerName string
 
-	// RetryTopic takes events that wait for longer than their owner holds them, and
-	// is read as well; "" is RetryTopicName's. All members need the same one.
+	// RetryTopic receives events whose retry delay is too long for their owner to hold them,
+	// and is read as well; "" means RetryTopicName. All members need the same one.
 	RetryTopic string
-	// DeadLetterTopic takes events that will not be tried again; "" is DeadLetterTopicName's.
+	// DeadLetterTopic receives events that are not retried; "" means DeadLetterTopicName.
 	DeadLetterTopic string
 	// DeadLetterSubscription is created on the dead letter topic before the first
-	// copy, because a topic without a subscription forgets at once what is sent to it,
-	// and looked after once a minute while there are more.
+	// copy, because a topic without a subscription deletes messages at once, and checked
+	// once a minute while copies are sent.
 	DeadLetterSubscription string
 
-	// DiscoverEvery is how often the broker is asked for topic partitions that were added. What
-	// is published to one meanwhile is kept and read then. More than 0.
+	// DiscoverEvery is the interval at which the broker is asked for added topic partitions.
+	// Events published to one meanwhile are read from its beginning. More than 0.
 	DiscoverEvery time.Duration
 
 	// BatchMax is how many events are handed to the sink at once. At least 1.
@@ -55,18 +55,18 @@ type Config struct {
 	EventBytesTypical int
 	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
 	UnsettledMax int
-	// UnsettledBytesMax is the same for what the open entries weigh.
+	// UnsettledBytesMax is the same for the bytes of open entries.
 	UnsettledBytesMax int
 	// Counting is how the broker counts unacked events. CountEvents needs
 	// acknowledgmentAtBatchIndexLevelEnabled at the broker, and the same value at
 	// all members: a member with CountEntries cannot finish an entry of which
 	// another one has acked single events.
 	Counting Counting
-	// Properties are those of the subscription, if this source makes it. Brokers enforce nothing by them: they
-	// tell people, and `router doctor`, who uses it.
+	// Properties are set on the subscription if this source creates it. Brokers do not enforce them: they
+	// tell operators, and `router doctor`, which group uses it.
 	Properties map[string]string
-	// AdminURL is the root of the broker's admin API, which is asked for the two limits
-	// below, and whether pulsar.batch_index_acks is right; "" asks nobody.
+	// AdminURL is the root of the broker's admin API, which is read for the two limits
+	// below, and whether pulsar.batch_index_acks is right; "" skips both.
 	AdminURL string
 	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
 	// of a topic partition it lets a consumer have unacked. Say a large number where
@@ -83,8 +83,8 @@ type Config struct {
 	// the retry topic counts as a copy only if one of the keys has signed it; otherwise it is
 	// an event of its own. All members need the same keys. "": copies are not signed.
 	CopyKeysFile string
-	// CopyUnsigned lets copies count that no key has signed, beside CopyKeysFile: while keys are
-	// introduced, and as long as copies of before are waiting.
+	// CopyUnsigned accepts unsigned copies beside CopyKeysFile: while keys are introduced, and
+	// as long as earlier copies are waiting.
 	CopyUnsigned bool
 
 	// CopiesMax is how many copies may be on their way to a topic; less when they weigh
@@ -126,7 +126,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every field that has no sense.
+// Validate reports every field that is out of range.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(field string, value any, want string) {
@@ -195,21 +195,21 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// bounds are what the ledger spills by, in a group of so many members: the allowance of
-// a subscription is for all of them, and nobody knows which of them needs it.
+// bounds returns the ledger's spill bounds in a group of that many members. Members share
+// the allowance of a subscription equally, since their needs are not known.
 func (c Config) bounds(members int) Bounds {
 	b := Bounds{Spill: c.Spill, UnsettledMax: c.UnsettledMax, BytesMax: c.UnsettledBytesMax}
 	b.PinnedMax = max(1, min(b.PinnedMax, c.allowance(members)/2))
 	return b
 }
 
-// allowance is how many events of one topic partition the broker lets this node have
-// unacked.
+// allowance returns the number of unacked events of one topic partition that the broker
+// allows this node.
 func (c Config) allowance(members int) int {
 	return min(c.UnackedConsumerMax, c.UnackedSubscriptionMax/max(1, members))
 }
 
-// checkTopics makes sure that no event could be copied to where it is read as new.
+// checkTopics rejects topics for copies that are read as input.
 func (c Config) checkTopics() error {
 	c = c.Resolved()
 	var errs []error

@@ -17,11 +17,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/key"
-	"github.com/ringfence/router/internal/membroker"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
 )

@@ -4,14 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
-// outgoingEvent is an event that waits for its copy to be sent: a claimed one, or one
-// that is spilled.
+// outgoingEvent is an event whose copy is to be sent: a claimed or a spilled one.
 type outgoingEvent struct {
-	message Message       // of a spilled one only from when it is sent
-	verdict event.Verdict // Failed or Rejected; of a spilled one the handle is all that counts
+	message Message       // set for a spilled event when its copy is sent
+	verdict event.Verdict // Failed or Rejected; for a spilled event only the handle counts
 	spilled bool
 }
 
@@ -24,8 +23,8 @@ type landing struct {
 	err error
 }
 
-// copier has the copies for one topic. Each topic has its own: where nothing is taken
-// must not keep what is for the other one waiting.
+// copier queues the copies for one topic. Each topic has its own, so that a blocked topic
+// does not delay copies for the other one.
 type copier struct {
 	work chan struct{} // capacity 1: there is something to do
 
@@ -42,7 +41,7 @@ func (c *copier) add(out outgoingEvent) {
 	wake(c.work)
 }
 
-// copierOf returns whose the copy of an event is, once its message is known.
+// copierOf returns the copier for an event whose message is known.
 func (s *Source) copierOf(out *outgoingEvent) *copier {
 	if s.isDead(out) {
 		return s.letters
@@ -50,13 +49,13 @@ func (s *Source) copierOf(out *outgoingEvent) *copier {
 	return s.retries
 }
 
-// copy is a copier's goroutine: it sends copies, settles the events whose copies
-// are safe, and sends failed ones again. It returns when ctx ends; events whose
-// copies are not safe by then go back to the broker with everything else.
+// copy is a copier's goroutine: it sends copies, settles the events whose copies are safe,
+// and sends failed copies again. It returns when ctx ends; events whose copies are not
+// safe by then return to the broker with all open ones.
 //
-// A copy that failed may be in its topic all the same. Sent again it is there
-// twice, under one message id, by which its owner knows it.
-func (s *Source) copy(ctx context.Context, c *copier, broker link, sink Sink) {
+// A copy that failed may still be in its topic. Sent again it is there twice, under one
+// message id, which its owner deduplicates.
+func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Sink) {
 	var waiting, failed []outgoingEvent
 	var landed []landing
 	flying, flyingBytes := 0, 0
@@ -106,8 +105,8 @@ func (s *Source) copy(ctx context.Context, c *copier, broker link, sink Sink) {
 	}
 }
 
-// sendCopy makes the broker's client tell c how the copy ends, from any goroutine.
-func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker link) {
+// sendCopy sends a copy. The result goes to c.landed, from any goroutine.
+func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, broker connection) {
 	copied := s.copyOf(&out)
 	end := s.sending(ctx, out.message.Event, &copied)
 	if !s.isDead(&out) {
@@ -122,9 +121,9 @@ func (s *Source) sendCopy(ctx context.Context, c *copier, out outgoingEvent, bro
 	})
 }
 
-// stillNeeded brings a spilled event up to date. It reports false when its verdict has come
-// meanwhile, and when the copy is not for c to send: an event that has gone round too often
-// is known only now.
+// stillNeeded updates a spilled event before its copy is sent. It reports false when its
+// verdict has come meanwhile, and when the copy belongs to the other copier: only now is
+// it known whether the event exceeds RoundsMax.
 func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 	if !out.spilled {
 		return true

@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // fakeBroker brings what a test puts in, and keeps copies until the test answers.
@@ -100,7 +100,7 @@ func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)
 	}
 	broker.receipts <- entry
 	src := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
-		func(context.Context, Config, *slog.Logger) (link, error) { return broker, nil })
+		func(context.Context, Config, *slog.Logger) (connection, error) { return broker, nil })
 	sink := collector{make(chan event.Handle, n)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -3,8 +3,8 @@ package source
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // CheckCopyKeys reports what is wrong with the file that CopyKeysFile names.
@@ -21,11 +21,11 @@ func (c Config) openCopyKeys(changed func(error)) (*reload.Value[[][]byte], erro
 	return reload.Open([]string{c.CopyKeysFile}, func(contents [][]byte) ([][]byte, error) { return parseCopyKeys(contents[0]) }, changed)
 }
 
-// CopiesSigned reports whether a copy counts as the event that it is of only if a key of the
-// group has signed it.
+// CopiesSigned reports whether copies must be signed by a key of the group to count as
+// copies.
 func (c Config) CopiesSigned() bool { return c.CopyKeysFile != "" && !c.CopyUnsigned }
 
-// openKeys makes the keys for copies ready, before anything else of Run.
+// openKeys opens the keys that sign copies.
 func (s *Source) openKeys() (err error) {
 	s.copyKeys, err = s.cfg.openCopyKeys(func(err error) {
 		if err != nil {
@@ -35,7 +35,7 @@ func (s *Source) openKeys() (err error) {
 	return err
 }
 
-// keysOfCopies returns the keys that sign copies, the first one that of new copies.
+// keysOfCopies returns the keys that sign copies. The first one signs new copies.
 func (s *Source) keysOfCopies() [][]byte {
 	if s.copyKeys == nil {
 		return nil
@@ -43,18 +43,18 @@ func (s *Source) keysOfCopies() [][]byte {
 	return s.copyKeys.Get()
 }
 
-// refusalEvery is how often is logged that copies do not count as such.
+// refusalEvery is the least time between two log lines about refused copies.
 const refusalEvery = 10 * time.Second
 
-// restoreCopies turns what came from the retry topic back into the events that it was
-// copied from, if it is a copy that counts. The reader's goroutine calls it.
+// restoreCopies turns valid copies from the retry topic back into their originals. The
+// reader's goroutine calls it.
 func (s *Source) restoreCopies(receipts []Receipt) {
 	for i := range receipts {
 		r := &receipts[i]
 		if !r.Copy || r.Unreadable != "" {
 			continue
 		}
-		why := objection(r.Message, s.keysOfCopies(), s.cfg.CopyUnsigned)
+		why := refusalReason(r.Message, s.keysOfCopies(), s.cfg.CopyUnsigned)
 		if why == "" {
 			restore(r.Event)
 			continue

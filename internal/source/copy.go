@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // Properties that a copy carries beside the event's own. Those of the retry topic
@@ -119,7 +119,7 @@ func attempts(ev *event.Event, v *event.Verdict) uint32 { return max(ev.Attempts
 
 func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// restore turns a copy, of which there is no objection, back into the original with its history.
+// restore turns a copy, of which there is no refusalReason, back into the original with its history.
 func restore(ev *event.Event) {
 	id, err := parseMessageID(property(ev, PropertyMessageID))
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 func sorted(handles []event.Handle) []event.Handle { slices.Sort(handles); return handles }

@@ -7,16 +7,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// AckHolesMax is Pulsar's default of managedLedgerMaxUnackedRangesToPersist: so many ranges of acked
-// entries between unacked ones a broker keeps of each subscription of a topic partition when it gives the
-// topic partition up. Acks beyond that come undone, and their events again.
+// AckHolesMax is Pulsar's default of managedLedgerMaxUnackedRangesToPersist: the number of ranges of
+// acked entries between unacked ones that a broker persists per subscription of a topic partition. When
+// it unloads the topic partition, acks beyond that are lost and their events are redelivered.
 const AckHolesMax = 10_000
 
-// AckHoles returns how many such ranges the broker has of a subscription, on the topic partition that has most of them.
+// AckHoles returns the number of such ranges of a subscription, on the topic partition that has most of them.
 func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, partitioned bool, subscription string) (int, error) {
 	type stats struct {
 		Subscriptions map[string]struct {
@@ -44,11 +44,11 @@ func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, parti
 	return worst, nil
 }
 
-// holesEvery is how often the broker is asked for its holes.
+// holesEvery is the interval at which the broker is asked for its holes.
 const holesEvery = time.Minute
 
-// noteHoles publishes how many holes the acks have, if the broker can be asked and it is time to.
-func (p *pulsarLink) noteHoles(ctx context.Context) {
+// noteHoles publishes the number of holes once in holesEvery, if the broker can be asked.
+func (p *pulsarConnection) noteHoles(ctx context.Context) {
 	now := clock.Now()
 	if p.cfg.AdminURL == "" || p.holesAsked != 0 && now.Sub(p.holesAsked) < holesEvery {
 		return
@@ -74,7 +74,7 @@ func (p *pulsarLink) noteHoles(ctx context.Context) {
 }
 
 // isPartitioned reports whether partitions of a topic are read, rather than the topic.
-func (p *pulsarLink) isPartitioned(topic string) bool {
+func (p *pulsarConnection) isPartitioned(topic string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name := range p.subscriptions {

@@ -1,9 +1,9 @@
 package source
 
 import (
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
 )
 
 // EntryID is the broker's name of an entry: a producer's batch, or a message of its own.
@@ -21,41 +21,41 @@ const (
 	CountEvents
 )
 
-// Message is an event as it came from the broker, with what a key can be made of.
+// Message is an event as it came from the broker, with the fields that keys are made of.
 type Message struct {
 	Event       *event.Event
 	Key         string // the message key, "" when there is none
 	OrderingKey string // the ordering key, "" when there is none
 }
 
-// Receipt says that the broker delivered one event.
+// Receipt is the delivery of one event by the broker.
 type Receipt struct {
 	*Message // the ledger's, if it is fresh
 
 	Entry EntryID
 	Total int32 // events in the entry, at least 1
-	Index int32 // of this one, from 0
-	// Lane is the broker's stream that it came on, a small number. On one lane the
-	// events of an entry come one after the other, with none of another entry between.
-	Lane int32
-	Ref  any // whatever the caller needs to ack it
+	Index int32 // of this event, from 0
+	// Origin numbers the topic partition that it came from, from 0. The events of an entry
+	// come from one origin one after the other, without others between them.
+	Origin int32
+	Ref    any // the caller's reference for acking it
 	// Copy says that it came from the retry topic.
 	Copy bool
-	// Unreadable says why the event cannot be handed on; "" when it can.
+	// Unreadable is the reason why the event cannot be handed on; "" when it can.
 	Unreadable string
 }
 
 // Ack tells the caller what to acknowledge at the broker: a whole entry under
 // CountEntries, one event of it under CountEvents.
 type Ack struct {
-	Entry EntryID
-	Total int32
-	Index int32
-	Lane  int32
-	Ref   any // of the event under CountEvents; of the entry's newest receipt otherwise
+	Entry  EntryID
+	Total  int32
+	Index  int32
+	Origin int32
+	Ref    any // of the event under CountEvents; of the entry's newest receipt otherwise
 }
 
-// Reception is what a receipt means.
+// Reception is the meaning of a receipt.
 //
 //exhaustive:enforce
 type Reception uint8
@@ -75,13 +75,13 @@ const (
 // OpenMax is the largest number of events that a [Ledger] can hold open.
 const OpenMax = event.SlotsMax
 
-// noEntry and noSlot end lists and mark what is not there.
+// noEntry and noSlot end lists and mark absent entries and slots.
 const (
 	noEntry = int32(-1)
 	noSlot  = int32(-1)
 )
 
-// What stands in entry.state besides slot numbers.
+// Values of entry.state besides slot numbers.
 const (
 	unreceived = int32(-1)
 	settled    = int32(-2)
@@ -90,17 +90,17 @@ const (
 // Stats is a ledger in numbers.
 type Stats struct {
 	Unsettled     int           // events that were received and have no end yet
-	Bytes         int           // what the open entries weigh; a settled event counts as long as its entry, whose memory it shares
+	Bytes         int           // weight of the open entries; a settled event counts as long as its entry, whose memory it shares
 	Entries       int           // open entries
 	PinnedEntries int           // open entries of which some events are settled
-	Pinned        int           // settled events in them: done for us, unacked for the broker
+	Pinned        int           // settled events in them, which the broker still counts as unacked
 	Spilling      int           // unsettled events of which a copy is to be made, to free what they pin
 	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
 	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
 	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
 }
 
-// Ledger knows the open entries and their open events.
+// Ledger tracks the open entries and their open events.
 //
 // It is pure: no goroutine, clock, lock or I/O. It is not safe for concurrent use.
 // Memory is reused, so that a receipt and its settlement allocate nothing in the
@@ -109,11 +109,10 @@ type Ledger struct {
 	counting Counting
 	slots    slots
 	found    []*slot // scratch of DoneAll
-	read     int32   // by lookAhead: what nobody uses would not be read
 	entries  []entry
 	spare    []int32 // free entry numbers
 	byID     map[EntryID]int32
-	lanes    []laneState
+	origins  []originState
 	oldest   int32 // list of entries by age
 	newest   int32
 	before   uint64 // generations that an earlier ledger of this node has used
@@ -123,23 +122,23 @@ type Ledger struct {
 	stats    Stats
 }
 
-// laneState is what a ledger knows of one stream of the broker. The broker has an
+// originState is what a ledger knows of one stream of the broker. The broker has an
 // allowance of its own for each.
-type laneState struct {
+type originState struct {
 	current int32 // the entry that is being received, or noEntry
 	unacked int   // events as the broker counts them
 }
 
-// claim says who settles an open event.
+// claim names what may settle an open event.
 //
 //exhaustive:enforce
 type claim uint8
 
 const (
 	unclaimed claim = iota // its verdict
-	spilling               // its verdict, or a copy that waits to be sent, to free what the event pins
-	sending                // that it was done, or this copy, which is on its way to the broker
-	claimed                // the copy that its verdict asked for, alone
+	spilling               // its verdict, or a spill copy that waits to be sent
+	sending                // the verdict Done, or the spill copy that was sent
+	claimed                // only the copy that its verdict asked for
 )
 
 // entry is one open entry.
@@ -152,10 +151,10 @@ type entry struct {
 	open         int32
 	spilling     int32 // of the open ones, those of which a copy is to be made
 	settled      int32
-	lane         int32
+	origin       int32
 	bytes        int
 	older, newer int32
-	torn         bool // its delivery was cut: what is missing comes only with a whole redelivery
+	torn         bool // its delivery was cut: the missing events come only with a whole redelivery
 }
 
 // NewLedger returns an empty ledger.
@@ -163,9 +162,9 @@ func NewLedger(counting Counting) *Ledger {
 	return &Ledger{counting: counting, slots: slots{keepsRefs: counting == CountEvents}, byID: make(map[EntryID]int32), oldest: noEntry, newest: noEntry}
 }
 
-// ContinueAfter makes the handles of l differ from all that an earlier ledger of
-// this node gave: a verdict that comes late must never settle another event. Call it
-// before the first receipt.
+// ContinueAfter makes the handles of l differ from all handles of an earlier ledger of
+// this node: a late verdict must never settle another event. Call it before the first
+// receipt.
 func (l *Ledger) ContinueAfter(earlier *Ledger) { l.before = max(earlier.before, earlier.latest) }
 
 // Received takes one receipt in. Of a fresh event it returns the new handle, which
@@ -193,13 +192,13 @@ func (l *Ledger) Received(now clock.Instant, r *Receipt) (event.Handle, Receptio
 	}
 }
 
-// enter finds or makes the entry of a receipt, and notices when the lane has left
-// another one behind unfinished.
+// enter finds or makes the entry of a receipt, and notices when the origin has left
+// another entry unfinished.
 func (l *Ledger) enter(now clock.Instant, r *Receipt) int32 {
-	for int(r.Lane) >= len(l.lanes) {
-		l.lanes = append(l.lanes, laneState{current: noEntry})
+	for int(r.Origin) >= len(l.origins) {
+		l.origins = append(l.origins, originState{current: noEntry})
 	}
-	current := l.lanes[r.Lane].current
+	current := l.origins[r.Origin].current
 	if current != noEntry && l.entries[current].id == r.Entry {
 		return current
 	}
@@ -211,25 +210,25 @@ func (l *Ledger) enter(now clock.Instant, r *Receipt) int32 {
 		number = l.add(now, r)
 	}
 	e := &l.entries[number]
-	if known && e.lane != r.Lane {
-		l.changeLane(number, r.Lane)
+	if known && e.origin != r.Origin {
+		l.changeOrigin(number, r.Origin)
 	}
 	e.torn = false
-	l.lanes[r.Lane].current = number
+	l.origins[r.Origin].current = number
 	return number
 }
 
-// changeLane is for an entry that comes again by another way.
-func (l *Ledger) changeLane(number, to int32) {
+// changeOrigin moves an entry that is redelivered from another origin.
+func (l *Ledger) changeOrigin(number, to int32) {
 	e := &l.entries[number]
-	from := &l.lanes[e.lane]
+	from := &l.origins[e.origin]
 	if from.current == number {
 		from.current = noEntry
 	}
 	unacked := l.unackedOf(e)
 	from.unacked -= unacked
-	l.lanes[to].unacked += unacked
-	e.lane = to
+	l.origins[to].unacked += unacked
+	e.origin = to
 }
 
 // unackedOf is how many events of an entry the broker counts.
@@ -240,10 +239,10 @@ func (l *Ledger) unackedOf(e *entry) int {
 	return int(e.open)
 }
 
-// leave is called when the lane goes on to another entry.
+// leave is called when the origin goes on to another entry.
 func (l *Ledger) leave(number int32) {
 	e := &l.entries[number]
-	l.lanes[e.lane].current = noEntry
+	l.origins[e.origin].current = noEntry
 	if e.open+e.settled < e.total {
 		e.torn = true
 		l.dropIfOver(number)
@@ -263,7 +262,7 @@ func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
 	for range r.Total {
 		state = append(state, unreceived)
 	}
-	*e = entry{id: r.Entry, state: state, received: now, total: r.Total, lane: r.Lane, older: l.newest, newer: noEntry}
+	*e = entry{id: r.Entry, state: state, received: now, total: r.Total, origin: r.Origin, older: l.newest, newer: noEntry}
 	if l.newest == noEntry {
 		l.oldest = number
 	} else {
@@ -273,7 +272,7 @@ func (l *Ledger) add(now clock.Instant, r *Receipt) int32 {
 	l.byID[r.Entry] = number
 	l.stats.Entries++
 	if l.counting == CountEntries {
-		l.count(r.Lane, int(r.Total))
+		l.count(r.Origin, int(r.Total))
 	}
 	return number
 }
@@ -294,7 +293,7 @@ func (l *Ledger) open(number int32, r *Receipt) event.Handle {
 	l.stats.Bytes += weight
 	l.stats.Unsettled++
 	if l.counting == CountEvents {
-		l.count(e.lane, 1)
+		l.count(e.origin, 1)
 	}
 	handle := event.NewHandle(s.generation, at)
 	r.Event.Handle = handle
@@ -314,13 +313,13 @@ func (l *Ledger) slotOf(h event.Handle) *slot {
 }
 
 // count adds to what the broker counts as unacked.
-func (l *Ledger) count(lane int32, n int) {
-	l.lanes[lane].unacked += n
+func (l *Ledger) count(origin int32, n int) {
+	l.origins[origin].unacked += n
 	l.stats.Allowance += n
 }
 
-// Done settles an event that was done, and appends what may now be acked. It reports
-// false, and changes nothing, when the event has its end already, or a claim on it.
+// Done settles a finished event and appends the acks that are now due. It reports false,
+// and changes nothing, when the event is settled already or claimed.
 func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
 	acks, n := l.DoneAll([]event.Handle{h}, acks)
 	return acks, n == 1
@@ -329,10 +328,9 @@ func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
 // DoneAll is Done for many events. It returns how many of them it has settled.
 func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
 	l.found = l.found[:0]
-	for _, h := range handles { // first this alone, and then what it leads to: so cache misses overlap
+	for _, h := range handles { // a loop of its own, so that the cache misses overlap
 		l.found = append(l.found, l.slotOf(h))
 	}
-	l.read = l.lookAhead()
 	done := 0
 	for i, s := range l.found {
 		if s == nil || s.message == nil || s.claim == claimed { // or settled by an earlier one of these
@@ -345,20 +343,9 @@ func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
 	return acks, done
 }
 
-// lookAhead reads what stands in their entries for the events that DoneAll has found.
-func (l *Ledger) lookAhead() int32 {
-	read := int32(0)
-	for _, s := range l.found {
-		if s != nil {
-			read ^= l.entries[s.entry].state[s.index]
-		}
-	}
-	return read
-}
-
-// Claim takes an open event for copying: from now on only [Ledger.Copied] settles
-// it. It reports false when the event has its end already, another claim on it, or
-// another copy of it under way.
+// Claim takes an open event for copying: from now on only [Ledger.Copied] settles it. It
+// reports false when the event is settled already, is claimed, or another copy of it is
+// being sent.
 func (l *Ledger) Claim(h event.Handle) (Message, bool) {
 	s := l.slotOf(h)
 	if s == nil || s.claim == sending || s.claim == claimed {
@@ -369,8 +356,8 @@ func (l *Ledger) Claim(h event.Handle) (Message, bool) {
 	return *s.message, true
 }
 
-// Copied settles an event whose copy is safe, and appends what may now be acked. It
-// reports false when the event has its end already.
+// Copied settles an event whose copy is safe, and appends the acks that are now due. It
+// reports false when the event is settled already.
 func (l *Ledger) Copied(h event.Handle, acks []Ack) ([]Ack, bool) {
 	s := l.slotOf(h)
 	if s == nil || !invariant.Check(s.claim == claimed || s.claim == sending, "source: an event was copied without a claim on it") {
@@ -405,7 +392,7 @@ func (l *Ledger) settle(at int32, s *slot, acks []Ack) []Ack {
 	e.settled++
 	l.vacate(at, s)
 	if l.counting == CountEvents {
-		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Lane: e.lane, Ref: ref})
+		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Origin: e.origin, Ref: ref})
 		if e.open == 0 { // each ack stands for itself; what the broker has left out will not come
 			l.remove(number)
 		}
@@ -416,7 +403,7 @@ func (l *Ledger) settle(at int32, s *slot, acks []Ack) []Ack {
 		l.stats.PinnedEntries++
 	}
 	if e.settled == e.total {
-		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Lane: e.lane, Ref: e.ref})
+		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Origin: e.origin, Ref: e.ref})
 		l.remove(number)
 		return acks
 	}
@@ -430,14 +417,14 @@ func (l *Ledger) vacate(at int32, s *slot) {
 	e.open--
 	l.stats.Unsettled--
 	if l.counting == CountEvents {
-		l.count(e.lane, -1)
+		l.count(e.origin, -1)
 	}
 	l.endSpill(s)
 	l.slots.vacate(at)
 }
 
-// dropIfOver forgets a torn entry once nothing of it is open. It is not acked:
-// some of its events have not come, and the broker has it, whole, for somebody.
+// dropIfOver forgets a torn entry once none of its events is open. It is not acked: some
+// of its events have not come, and the broker will deliver the whole entry again.
 func (l *Ledger) dropIfOver(number int32) {
 	e := &l.entries[number]
 	if !e.torn || e.open > 0 {
@@ -451,8 +438,8 @@ func (l *Ledger) dropIfOver(number int32) {
 
 func (l *Ledger) remove(number int32) {
 	e := &l.entries[number]
-	if l.lanes[e.lane].current == number {
-		l.lanes[e.lane].current = noEntry
+	if l.origins[e.origin].current == number {
+		l.origins[e.origin].current = noEntry
 	}
 	if e.older == noEntry {
 		l.oldest = e.newer
@@ -468,7 +455,7 @@ func (l *Ledger) remove(number int32) {
 	l.stats.Entries--
 	l.stats.Bytes -= e.bytes
 	if l.counting == CountEntries {
-		l.count(e.lane, -int(e.total))
+		l.count(e.origin, -int(e.total))
 		l.stats.Pinned -= int(e.settled)
 		if e.settled > 0 {
 			l.stats.PinnedEntries--
@@ -478,7 +465,7 @@ func (l *Ledger) remove(number int32) {
 	l.spare = append(l.spare, number)
 }
 
-// Stats returns the ledger in numbers. It costs nothing.
+// Stats returns the ledger in numbers, in constant time.
 func (l *Ledger) Stats() Stats {
 	s := l.stats
 	s.Oldest = clock.Forever

@@ -7,25 +7,25 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/source"
 )
 
-func receipt(entry int64, index, total, lane int32) *source.Receipt {
+func receipt(entry int64, index, total, origin int32) *source.Receipt {
 	return &source.Receipt{
 		Message: &source.Message{Event: &event.Event{Payload: make([]byte, 44)}}, // 300 bytes in all bounds
-		Entry:   source.EntryID{Ledger: 1, Entry: entry}, Index: index, Total: total, Lane: lane,
+		Entry:   source.EntryID{Ledger: 1, Entry: entry}, Index: index, Total: total, Origin: origin,
 		Ref: fmt.Sprintf("%d/%d", entry, index),
 	}
 }
 
 // take receives events of an entry and returns their handles.
-func take(t *testing.T, l *source.Ledger, entry int64, total, lane int32, indexes ...int32) []event.Handle {
+func take(t *testing.T, l *source.Ledger, entry int64, total, origin int32, indexes ...int32) []event.Handle {
 	t.Helper()
 	var handles []event.Handle
 	for _, i := range indexes {
-		r := receipt(entry, i, total, lane)
+		r := receipt(entry, i, total, origin)
 		h, what := l.Received(1, r)
 		if what != source.Fresh || h == 0 || r.Event.Handle != h {
 			t.Fatalf("receipt %d of entry %d = handle %d, reception %d; want a fresh one", i, entry, h, what)
@@ -140,12 +140,12 @@ func TestATornEntryIsForgottenAndNotAcked(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	first := take(t, l, 1, 3, 0, 0, 1)
 	acks, _ := l.Done(first[0], nil)
-	take(t, l, 2, 1, 1, 0) // another lane says nothing about this one
+	take(t, l, 2, 1, 1, 0) // another origin says nothing about this one
 	acks, _ = l.Done(first[1], acks)
 	if s := l.Stats(); s.Entries != 2 || s.Torn != 0 {
 		t.Errorf("stats = %+v: the third event of the entry may still come", s)
 	}
-	take(t, l, 3, 1, 0, 0) // the lane goes on
+	take(t, l, 3, 1, 0, 0) // the origin goes on
 	if s := l.Stats(); len(acks) != 0 || s.Entries != 2 || s.Torn != 1 || s.Pinned != 0 || s.Allowance != 2 {
 		t.Errorf("acks %v, stats %+v; want entry 1 gone", acks, s)
 	}
@@ -195,14 +195,14 @@ func checkAgainstModel(t *rapid.T) {
 	entries := map[source.EntryID]*modelEntry{}
 	used := map[event.Handle]bool{}
 	next := int64(0)
-	deliver := func(id source.EntryID, total, upTo, lane int32) {
+	deliver := func(id source.EntryID, total, upTo, origin int32) {
 		e := entries[id]
 		if e == nil {
 			e = &modelEntry{total: total, settled: map[int32]bool{}}
 			entries[id] = e
 		}
 		for i := range upTo {
-			r := receipt(id.Entry, i, total, lane)
+			r := receipt(id.Entry, i, total, origin)
 			h, what := l.Received(clock.Instant(next), r)
 			at := modelEvent{id, i}
 			_, isOpen := where[at]
@@ -248,14 +248,14 @@ func checkAgainstModel(t *rapid.T) {
 		"new entry, maybe cut": func(t *rapid.T) {
 			next++
 			total := rapid.Int32Range(1, 5).Draw(t, "total")
-			deliver(source.EntryID{Ledger: 1, Entry: next}, total, rapid.Int32Range(1, total).Draw(t, "upTo"), rapid.Int32Range(0, 2).Draw(t, "lane"))
+			deliver(source.EntryID{Ledger: 1, Entry: next}, total, rapid.Int32Range(1, total).Draw(t, "upTo"), rapid.Int32Range(0, 2).Draw(t, "origin"))
 		},
 		"an open entry again": func(t *rapid.T) {
 			if len(open) == 0 {
 				t.Skip()
 			}
 			at := open[pick()]
-			deliver(at.entry, entries[at.entry].total, entries[at.entry].total, rapid.Int32Range(0, 2).Draw(t, "lane"))
+			deliver(at.entry, entries[at.entry].total, entries[at.entry].total, rapid.Int32Range(0, 2).Draw(t, "origin"))
 		},
 		"settle": func(t *rapid.T) {
 			if len(open) == 0 {
@@ -283,9 +283,9 @@ func checkAgainstModel(t *rapid.T) {
 	for _, h := range sorted(handlesOf(open)) {
 		finish(h)
 	}
-	for lane := range int32(3) { // every lane goes on, so what was cut is given up
+	for origin := range int32(3) { // every origin goes on, so what was cut is given up
 		next++
-		deliver(source.EntryID{Ledger: 1, Entry: next}, 1, 1, lane)
+		deliver(source.EntryID{Ledger: 1, Entry: next}, 1, 1, origin)
 	}
 	for _, h := range sorted(handlesOf(open)) {
 		finish(h)

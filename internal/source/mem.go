@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/membroker"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
 )
 
 // MemBroker is a broker in memory: membroker.Broker, or membroker.Client where it
@@ -22,12 +22,12 @@ type MemBroker interface {
 // meaning as for Pulsar; chunks, names of consumers, CopyTimeout and
 // CountEvents do not exist there. When the connection to the broker breaks, Run returns.
 func NewMem(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Logger) *Source {
-	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ *slog.Logger) (link, error) {
+	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ *slog.Logger) (connection, error) {
 		return openMem(ctx, cfg, broker)
 	})
 }
 
-type memLink struct {
+type memConnection struct {
 	cfg      Config
 	broker   MemBroker
 	consumer membroker.Consumer
@@ -36,10 +36,10 @@ type memLink struct {
 	received []membroker.Entry // not yet handed on, the first one from index on
 	index    int
 	handedOn int // since the last permits were given
-	lanes    map[string]*lane
+	origins  map[string]*origin
 }
 
-func openMem(ctx context.Context, cfg Config, broker MemBroker) (link, error) {
+func openMem(ctx context.Context, cfg Config, broker MemBroker) (connection, error) {
 	if cfg.Counting == CountEvents {
 		return nil, errors.New("source: a broker in memory acks entries only: Counting has to be CountEntries")
 	}
@@ -54,10 +54,10 @@ func openMem(ctx context.Context, cfg Config, broker MemBroker) (link, error) {
 		return nil, fmt.Errorf("source: subscribe %q: %w", cfg.Subscription, err)
 	}
 	consumer.Permit(cfg.ReceiverQueueMax)
-	return &memLink{cfg: cfg, broker: broker, consumer: consumer, lanes: make(map[string]*lane)}, nil
+	return &memConnection{cfg: cfg, broker: broker, consumer: consumer, origins: make(map[string]*origin)}, nil
 }
 
-func (m *memLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+func (m *memConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	if len(m.received) == 0 {
 		received, err := m.consumer.Receive(ctx)
 		if err != nil {
@@ -81,12 +81,12 @@ func (m *memLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, erro
 	return batch, nil
 }
 
-func (m *memLink) receipt(e *membroker.Entry, index int) Receipt {
-	l, ok := m.lanes[e.Topic]
+func (m *memConnection) receipt(e *membroker.Entry, index int) Receipt {
+	l, ok := m.origins[e.Topic]
 	if !ok {
 		base, partition := splitPartition(e.Topic)
-		l = &lane{number: int32(len(m.lanes)), base: base, partition: partition, retry: base == m.cfg.RetryTopic}
-		m.lanes[e.Topic] = l
+		l = &origin{number: int32(len(m.origins)), base: base, partition: partition, retry: base == m.cfg.RetryTopic}
+		m.origins[e.Topic] = l
 	}
 	message := &e.Messages[index]
 	id := event.MessageID{Ledger: e.ID.Ledger, Entry: e.ID.Entry, Batch: -1, TopicPartition: l.partition}
@@ -99,19 +99,19 @@ func (m *memLink) receipt(e *membroker.Entry, index int) Receipt {
 	}
 	return Receipt{
 		Message: &Message{Event: ev, Key: message.Key, OrderingKey: message.OrderingKey},
-		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Lane: l.number, Copy: l.retry,
+		Entry:   EntryID(e.ID), Total: int32(len(e.Messages)), Index: int32(index), Origin: l.number, Copy: l.retry,
 	}
 }
 
-func (m *memLink) ack(a Ack) error {
+func (m *memConnection) ack(a Ack) error {
 	m.consumer.Ack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: -1})
 	return nil
 }
 
-func (m *memLink) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
+func (m *memConnection) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 
-// ends implements link. A broker in another process cannot be asked.
-func (m *memLink) ends(context.Context) ([]End, bool, error) {
+// ends implements connection. A broker in another process cannot be asked.
+func (m *memConnection) ends(context.Context) ([]End, bool, error) {
 	broker, ok := m.broker.(interface {
 		Last(topic string) map[string]membroker.EntryID
 	})
@@ -128,7 +128,7 @@ func (m *memLink) ends(context.Context) ([]End, bool, error) {
 	return ends, true, nil
 }
 
-func (m *memLink) send(ctx context.Context, c outgoing, done func(error)) {
+func (m *memConnection) send(ctx context.Context, c outgoing, done func(error)) {
 	message := membroker.Message{
 		Key: c.key, OrderingKey: c.orderingKey, Payload: c.payload, Properties: c.properties, EventTime: c.eventTime,
 	}
@@ -139,4 +139,4 @@ func (m *memLink) send(ctx context.Context, c outgoing, done func(error)) {
 	done(err)
 }
 
-func (m *memLink) close() { m.consumer.Close() }
+func (m *memConnection) close() { m.consumer.Close() }

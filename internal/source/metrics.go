@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics of the sources of a process, of which one runs at a time.
+// Metrics holds the metrics of a process's sources, one of which runs at a time.
 type Metrics struct {
 	unsettled      prometheus.Gauge
 	unsettledBytes prometheus.Gauge
@@ -45,13 +45,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return with.NewCounter(prometheus.CounterOpts{Name: "ringfence_source_" + name, Help: help})
 	}
 	return &Metrics{
-		unsettled:      gauge("unsettled", "Events that were received and have no end yet."),
-		unsettledBytes: gauge("unsettled_bytes", "What the open entries weigh."),
-		openEntries:    gauge("open_entries", "Entries with an event that has no end yet."),
+		unsettled:      gauge("unsettled", "Events that were received and are not settled yet."),
+		unsettledBytes: gauge("unsettled_bytes", "Weight of the open entries."),
+		openEntries:    gauge("open_entries", "Entries with an unsettled event."),
 		pinnedEntries:  gauge("pinned_entries", "Open entries of which some events are settled."),
-		pinnedEvents:   gauge("pinned_events", "Settled events that the broker counts as unacked, because others of their entry are open."),
+		pinnedEvents:   gauge("pinned_events", "Settled events that the broker counts as unacked, because other events of their entry are open."),
 		allowance:      gauge("allowance_used", "Unacked events as the broker counts them, without those that the client fetched ahead."),
-		spilling:       gauge("spilling", "Unsettled events that are to be copied to the retry topic, because they are open for long and pin others or fill the node."),
+		spilling:       gauge("spilling", "Unsettled events that are being copied to the retry topic, because they have been open for long and pin other events or fill the node."),
 		allowanceRatio: gauge("allowance_used_ratio", "Largest part of the broker's allowance of unacked events that this node uses of any topic partition, without what the client fetched ahead."),
 		oldest:         gauge("oldest_unsettled_seconds", "Age of the oldest open entry, 0 when there is none."),
 		received: with.NewCounterVec(prometheus.CounterOpts{
@@ -60,17 +60,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 		copiesRefused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_copies_refused_total",
-			Help: "Messages in the retry topic that do not count as copies and are handled as events of their own, by reason: no_id (they do not say of which event), unsigned (by no key of the group), altered (they are not as they were sealed).",
+			Help: "Messages in the retry topic that do not count as copies and are handled as events of their own, by reason: no_id (they lack the id of their original), unsigned (no key of the group has signed them), altered (they were changed after they were sealed).",
 		}, []string{"reason"}),
-		acked:             counter("acked_total", "Events that ended as done."),
+		acked:             counter("acked_total", "Events that were acked with the verdict Done."),
 		retried:           counter("retried_total", "Events that ended as a copy in the retry topic."),
-		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they were open for long and pinned others or filled the node."),
+		spilled:           counter("spilled_total", "Events that ended as a copy in the retry topic without a verdict, because they had been open for long and pinned other events or filled the node."),
 		deadLettered:      counter("dead_lettered_total", "Events that ended as a copy in the dead letter topic."),
-		abandoned:         counter("abandoned_total", "Events that had no end when their subscription was closed: the broker delivers them again, and they join what is under way."),
-		ignored:           counter("ignored_verdicts_total", "Verdicts for events that had their end already."),
+		abandoned:         counter("abandoned_total", "Events that were unsettled when their subscription was closed: the broker delivers them again, and they join the running ones."),
+		ignored:           counter("ignored_verdicts_total", "Verdicts for events that were settled already."),
 		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
 		copyFailures:      counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
-		discarded:         counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or a message of nothing that was sent without a batch."),
+		discarded:         counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or an empty message that was sent without a batch."),
 		ackHoles:          gauge("ack_holes", "Ranges of acked entries between unacked ones that the broker has of our subscription, on the topic partition with most of them; 0 without pulsar.admin_url."),
 		suspectedCut:      counter("suspected_cut_total", "Events that were sent in chunks and are no longer than one chunk: Pulsar's client has probably delivered their last chunk alone."),
 		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),

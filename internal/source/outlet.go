@@ -10,38 +10,38 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// outlet is where the copies for one topic leave. One goroutine at a time sends by it;
-// the client answers from its own.
+// outlet sends the copies for one topic. One goroutine at a time uses it; the client
+// answers from its own goroutines.
 type outlet struct {
 	topic string
 
 	// Of the goroutine that sends.
-	kept   clock.Instant // when the dead letter topic had a subscription last, 0: never yet
-	failed error         // why there was no producer at the last attempt, nil if there was one
-	again  clock.Instant // when the next attempt may be made
-	pause  time.Duration // before it
+	checked clock.Instant // when the dead letter topic last had a subscription, 0: not checked yet
+	failed  error         // why there was no producer at the last attempt, nil if there was one
+	again   clock.Instant // the earliest time of the next attempt
+	pause   time.Duration // between two attempts
 
 	mu       sync.Mutex
 	producer *sender // nil: none at present
 }
 
-// sender is a producer of the client's, and what it holds.
+// sender is a producer of the client with the bytes that it holds.
 type sender struct {
 	pulsar.Producer
-	bytes atomic.Int64 // of copies that it has not answered, of those that have failed here meanwhile, too
+	bytes atomic.Int64 // of copies that it has not answered, including those that have timed out
 }
 
-// copyBytesMax is what the copies of one topic that are on their way may weigh; one more
-// may go beyond it. The client's own limit is for all topics together.
+// copyBytesMax bounds the bytes of unanswered copies of one topic; the last one may exceed
+// it. The client's own limit is for all topics together.
 const copyBytesMax = 32 << 20
 
 var errFull = errors.New("source: the client holds too many bytes of copies that the broker has not confirmed")
 
-func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
+func (p *pulsarConnection) send(ctx context.Context, c outgoing, done func(error)) {
 	o := p.outlets[c.topic]
 	producer, err := p.tryProducer(ctx, o)
 	if err == nil && producer.bytes.Load() >= copyBytesMax {
@@ -73,9 +73,9 @@ func (p *pulsarLink) send(ctx context.Context, c outgoing, done func(error)) {
 	})
 }
 
-// tryProducer returns the producer of an outlet. An attempt may take long to fail, so it
-// is not made for each copy: those that come soon after fail like the first.
-func (p *pulsarLink) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
+// tryProducer returns the producer of an outlet. An attempt may take long to fail, so
+// copies that come soon after a failure fail with the same error.
+func (p *pulsarConnection) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
 	if o.failed != nil && clock.Now().Before(o.again) {
 		return nil, o.failed
 	}
@@ -91,12 +91,12 @@ func (p *pulsarLink) tryProducer(ctx context.Context, o *outlet) (*sender, error
 
 // producer returns the producer of an outlet, made when it is first needed, and anew
 // when the client has given up on the last one.
-func (p *pulsarLink) producer(ctx context.Context, o *outlet) (*sender, error) {
+func (p *pulsarConnection) producer(ctx context.Context, o *outlet) (*sender, error) {
 	o.mu.Lock()
 	present := o.producer
 	o.mu.Unlock()
 	if present == nil {
-		o.kept = 0 // the topic may be another one
+		o.checked = 0 // the topic may be another one
 	}
 	if o.topic == p.cfg.DeadLetterTopic {
 		if err := p.keepDeadLetters(ctx, o); err != nil {
@@ -136,15 +136,15 @@ func (o *outlet) drop(given *sender) bool {
 	return true
 }
 
-// keepEvery is how long the dead letter topic is believed to have its subscription: who
-// deletes one of them, or the broker that lets an idle one expire, does not say so.
+// keepEvery is how often to re-check that the dead letter topic has a subscription: Pulsar
+// does not tell us when it is deleted or expires.
 const keepEvery = time.Minute
 
-// keepDeadLetters makes sure that the dead letter topic has a subscription, if it was
-// not sure of it lately. If somebody is busy on it, it has.
-func (p *pulsarLink) keepDeadLetters(ctx context.Context, o *outlet) error {
+// keepDeadLetters creates the subscription of the dead letter topic if it is missing, at
+// most once in keepEvery. The error ConsumerBusy proves that it exists.
+func (p *pulsarConnection) keepDeadLetters(ctx context.Context, o *outlet) error {
 	now := clock.Now()
-	if o.kept != 0 && now.Sub(o.kept) < keepEvery {
+	if o.checked != 0 && now.Sub(o.checked) < keepEvery {
 		return nil
 	}
 	options := pulsar.ConsumerOptions{
@@ -166,6 +166,6 @@ func (p *pulsarLink) keepDeadLetters(ctx context.Context, o *outlet) error {
 			return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
 		}
 	}
-	o.kept = now
+	o.checked = now
 	return nil
 }

@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ringfence/router/internal/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// limits is what a broker allows and how it counts, as its admin API says.
+// limits are a broker's limits as its admin API reports them.
 type limits struct {
 	unackedConsumer     int // the least of all topics
 	unackedSubscription int // the least of all topics
@@ -22,7 +22,7 @@ type limits struct {
 const probeTimeout = 5 * time.Second
 
 // errCounting says that events would never be acked: a broker that acks whole entries
-// forgets what it is told about single events.
+// drops acks of single events.
 var errCounting = errors.New("source: single events are to be acked (batch_index_acks), and the broker acks whole entries only: " +
 	"turn this off, or acknowledgmentAtBatchIndexLevelEnabled on at all brokers")
 
@@ -54,7 +54,7 @@ func probe(ctx context.Context, admin pulsaradmin.Client, topics []string) (limi
 		}
 	}
 	settings := map[string]string{}
-	// Only administrators may ask this; who must not goes by the configuration.
+	// Only administrators may ask this; without the right, the configuration counts.
 	if err := ask("brokers/configuration/runtime", &settings); err == nil {
 		l.batchIndexAcks = settings["acknowledgmentAtBatchIndexLevelEnabled"]
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/pulsaradmin"
-	"github.com/ringfence/router/internal/pulsarlog"
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
@@ -42,21 +42,21 @@ import (
 //
 // admin makes the calls to the admin API, if cfg names one; nil is http.DefaultClient.
 func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, metrics *Metrics, logger *slog.Logger) *Source {
-	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (link, error) {
+	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (connection, error) {
 		if options.Logger == nil {
 			options.Logger = pulsarlog.New(logger)
 		}
-		p := newPulsarLink(cfg, admin, metrics, logger)
-		options.Logger = watched{options.Logger, ears{discardWords: metrics.discarded.Inc}}
+		p := newPulsarConnection(cfg, admin, metrics, logger)
+		options.Logger = hookedLogger{options.Logger, logHooks{discardWords: metrics.discarded.Inc}}
 		return p, p.open(ctx, options)
 	})
 }
 
-// pulsarLink has one consumer for each topic partition, and looks for new ones itself.
+// pulsarConnection has one consumer for each topic partition, and looks for new ones itself.
 // The client's consumer of several topics cannot ack a chunked message (v0.21.0 loses track of
 // the topic). Its consumer of a partitioned topic closes what it has on all partitions,
 // and tells nobody, when it cannot subscribe to one that was added.
-type pulsarLink struct {
+type pulsarConnection struct {
 	cfg      Config
 	client   pulsar.Client // nil until open has made it
 	admin    *http.Client
@@ -66,9 +66,9 @@ type pulsarLink struct {
 	lost     chan error // capacity 1: why the client has closed a consumer by itself
 
 	// What the reader knows of the topic partitions, and the one that it saw last.
-	byTopic   map[string]*lane
-	last      *lane
-	starving  *subscription // nil, or one that runs out of permits
+	byTopic   map[string]*origin
+	last      *origin
+	starving  *subscription // a subscription that runs out of permits, or nil
 	cutLogged clock.Instant // see noteChunked
 
 	holesAsked   clock.Instant // of discovery: see noteHoles
@@ -79,8 +79,8 @@ type pulsarLink struct {
 
 	mu            sync.Mutex               // guards these: they belong to the reader, the acker, discovery and close
 	subscriptions map[string]*subscription // by the name of the topic partition
-	lanes         []*lane                  // with their consumers; only the reader appends
-	calls         int                      // that are under way beside whoever made them, see aside
+	origins       []*origin                // with their consumers; only the reader appends
+	calls         int                      // client calls that run on goroutines of their own, see aside
 	closed        bool
 
 	outlets map[string]*outlet // for copies, by topic
@@ -91,13 +91,13 @@ type subscription struct {
 	topic    string // full name with the partition
 	position pulsar.SubscriptionInitialPosition
 	consumer pulsar.Consumer // nil until the client has made it, or the first message has brought it
-	reading  bool            // it was had
+	reading  bool            // the consumer was created
 	queue    int             // messages that the client fetches ahead
-	since    clock.Instant   // when
+	since    clock.Instant   // when it was created
 }
 
-// lane is a topic partition.
-type lane struct {
+// origin is a topic partition.
+type origin struct {
 	number    int32
 	topic     string // as the client names it, with the partition
 	base      string // without it
@@ -108,12 +108,12 @@ type lane struct {
 	of        *subscription
 }
 
-func newPulsarLink(cfg Config, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarLink {
-	return &pulsarLink{
+func newPulsarConnection(cfg Config, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarConnection {
+	return &pulsarConnection{
 		cfg: cfg, admin: admin, metrics: metrics, log: logger,
 		messages:      make(chan pulsar.ConsumerMessage, cfg.BatchMax),
 		lost:          make(chan error, 1),
-		byTopic:       make(map[string]*lane),
+		byTopic:       make(map[string]*origin),
 		subscriptions: make(map[string]*subscription),
 		outlets: map[string]*outlet{
 			cfg.RetryTopic:      {topic: cfg.RetryTopic},
@@ -127,7 +127,7 @@ func newPulsarLink(cfg Config, admin *http.Client, metrics *Metrics, logger *slo
 // The client has no limit of bytes: it would be one for all topics together, and at
 // that limit the client (v0.21.0) forgets to give back the room in its queue of a
 // message in chunks. What it holds is bounded by copyBytesMax.
-func (p *pulsarLink) open(ctx context.Context, options pulsar.ClientOptions) error {
+func (p *pulsarConnection) open(ctx context.Context, options pulsar.ClientOptions) error {
 	options.MemoryLimitBytes = -1
 	client, err := await(ctx, p, func() (pulsar.Client, error) { return pulsar.NewClient(options) }, pulsar.Client.Close)
 	if err != nil {
@@ -139,12 +139,14 @@ func (p *pulsarLink) open(ctx context.Context, options pulsar.ClientOptions) err
 }
 
 // topics returns the topics that are read.
-func (p *pulsarLink) topics() []string { return append([]string{p.cfg.RetryTopic}, p.cfg.Topics...) }
+func (p *pulsarConnection) topics() []string {
+	return append([]string{p.cfg.RetryTopic}, p.cfg.Topics...)
+}
 
 // subscribersMax is how many topic partitions are subscribed to at the same time.
 const subscribersMax = 16
 
-func (p *pulsarLink) subscribeAll(ctx context.Context) error {
+func (p *pulsarConnection) subscribeAll(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(subscribersMax)
 	var err error
@@ -173,7 +175,7 @@ func (p *pulsarLink) subscribeAll(ctx context.Context) error {
 }
 
 // partitions returns the names of a topic's partitions; that of the topic if it has none.
-func (p *pulsarLink) partitions(ctx context.Context, topic string) ([]string, error) {
+func (p *pulsarConnection) partitions(ctx context.Context, topic string) ([]string, error) {
 	names, err := await(ctx, p, func() ([]string, error) { return p.client.TopicPartitions(topic) }, func([]string) {})
 	if err != nil {
 		return nil, fmt.Errorf("source: look up %s: %w%s", topic, err, hint(err))
@@ -182,13 +184,13 @@ func (p *pulsarLink) partitions(ctx context.Context, topic string) ([]string, er
 }
 
 // queueFor returns how many messages are fetched ahead of each of so many topic partitions.
-func (p *pulsarLink) queueFor(partitions int) int {
+func (p *pulsarConnection) queueFor(partitions int) int {
 	return max(1, p.cfg.ReceiverQueueMax/max(1, partitions))
 }
 
-// discover subscribes to topic partitions that are added while the source runs. One that
-// cannot be had is tried again at the next look, and the others are read meanwhile.
-func (p *pulsarLink) discover(ctx context.Context) {
+// discover subscribes to topic partitions that are added while the source runs. A failed
+// subscription is tried again at the next interval; the other ones are read meanwhile.
+func (p *pulsarConnection) discover(ctx context.Context) {
 	ticker := time.NewTicker(p.cfg.DiscoverEvery)
 	defer ticker.Stop()
 	for {
@@ -207,7 +209,7 @@ func (p *pulsarLink) discover(ctx context.Context) {
 	}
 }
 
-func (p *pulsarLink) discoverIn(ctx context.Context, topic string) error {
+func (p *pulsarConnection) discoverIn(ctx context.Context, topic string) error {
 	names, err := p.partitions(ctx, topic)
 	if err != nil {
 		return err
@@ -236,16 +238,15 @@ func (p *pulsarLink) discoverIn(ctx context.Context, topic string) error {
 
 var errClosed = errors.New("source: closed")
 
-// await is [pulsarsend.Await], beside whoever waits.
-func await[T any](ctx context.Context, p *pulsarLink, call func() (T, error), undo func(T)) (T, error) {
+// await is [pulsarsend.Await] with aside.
+func await[T any](ctx context.Context, p *pulsarConnection, call func() (T, error), undo func(T)) (T, error) {
 	return pulsarsend.Await(ctx, p.aside, call, undo)
 }
 
-// aside makes a call of the client beside whoever cannot wait for it, unless p is closed:
-// then it returns errClosed. The last of these calls closes the client if p is closed
-// meanwhile: a client that is closed under a call connects anew for it, and never
-// lets go of that connection.
-func (p *pulsarLink) aside(call func()) error {
+// aside runs a call of the client on a goroutine of its own, or returns errClosed if p is
+// closed. The last of these calls closes the client if p was closed meanwhile: a client
+// that is closed during a call opens a new connection for it and never closes that.
+func (p *pulsarConnection) aside(call func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -265,7 +266,7 @@ func (p *pulsarLink) aside(call func()) error {
 	return nil
 }
 
-// hint says what an answer of the broker may mean, of which the client has left one word.
+// hint explains an answer of the broker that the client has reduced to one word.
 func hint(err error) string {
 	if strings.Contains(err.Error(), "TopicNotFound") { // of a namespace that does not exist, too
 		return "; is there such a tenant and namespace, and may topics be created in it?"
@@ -280,7 +281,7 @@ const never = math.MaxInt64
 // the client's EnableAutoScaledReceiverQueueSize (v0.21.0) reserves memory for a
 // batch quadratically in its length and releases it linearly, until its queues
 // stay at one message and its producers block.
-func (p *pulsarLink) subscribe(ctx context.Context, sub *subscription) error {
+func (p *pulsarConnection) subscribe(ctx context.Context, sub *subscription) error {
 	options := pulsar.ConsumerOptions{
 		Topic:                          sub.topic,
 		SubscriptionName:               p.cfg.Subscription,
@@ -312,15 +313,15 @@ func (p *pulsarLink) subscribe(ctx context.Context, sub *subscription) error {
 }
 
 // gaveUp notes that the client has closed a consumer by itself.
-func (p *pulsarLink) gaveUp(cause error) {
+func (p *pulsarConnection) gaveUp(cause error) {
 	select {
 	case p.lost <- cause:
 	default: // the first one is enough
 	}
 }
 
-// closeListener hears that the client closes a consumer which it cannot connect again:
-// its topic is gone, say, or access to it was taken back.
+// closeListener is called when the client closes a consumer that it cannot reconnect, for
+// example because its topic was deleted or access to it was revoked.
 type closeListener struct{ gaveUp func(cause error) }
 
 var _ pulsar.ConsumerCloseInterceptor = closeListener{}
@@ -343,7 +344,7 @@ func (closeListener) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
 // notePermits counts the permits that the client (v0.21.0) forgets: the broker takes one
 // for each event of an encrypted batch, and the client gives one back for all.
-func (p *pulsarLink) notePermits(l *lane, batchSize int) {
+func (p *pulsarConnection) notePermits(l *origin, batchSize int) {
 	l.lost += max(0, batchSize-1)
 	if l.lost >= max(1, l.of.queue/2) {
 		p.starving = l.of
@@ -355,7 +356,7 @@ const reopenAfter = time.Second
 
 // reopen consumes a topic partition anew, because the broker would soon send nothing more: a
 // new consumer has all permits. What is unacked comes again and joins what is open.
-func (p *pulsarLink) reopen(ctx context.Context) error {
+func (p *pulsarConnection) reopen(ctx context.Context) error {
 	sub := p.starving
 	p.starving = nil
 	p.mu.Lock()
@@ -376,11 +377,11 @@ func subscribeError(topic, subscription string, err error) error {
 	return fmt.Errorf("source: subscribe %q on %s: %w", subscription, topic, err)
 }
 
-// errLost says that a topic would bring nothing any more. Nobody else would: to the broker
-// this is no consumer, and to us a topic on which nothing is published looks like it.
+// errLost says that a topic partition is no longer read. Nothing else shows it: the broker
+// has no consumer to report, and to the source the topic looks idle.
 var errLost = errors.New("the client has given up on a consumer")
 
-func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+func (p *pulsarConnection) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	var due <-chan time.Time
 	if p.starving != nil {
 		p.mu.Lock()
@@ -412,14 +413,14 @@ func (p *pulsarLink) receive(ctx context.Context, batch []Receipt) ([]Receipt, e
 	return batch, nil
 }
 
-// receipt appends the receipt of a message to batch. What is new is written field by field,
-// to where it stays: as one value each it would be written twice.
-func (p *pulsarLink) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Receipt {
+// receipt appends the receipt of a message to batch. It writes each field in place, since
+// composite values would be written twice.
+func (p *pulsarConnection) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Receipt {
 	m := cm.Message
-	from := p.laneOf(cm)
+	from := p.originOf(cm)
 	batch = append(batch, Receipt{})
-	r, a := &batch[len(batch)-1], new(arrival)
-	r.Message, r.Lane, r.Copy = &a.message, from.number, from.retry
+	r, a := &batch[len(batch)-1], new(messageEvent)
+	r.Message, r.Origin, r.Copy = &a.message, from.number, from.retry
 
 	id, ev := m.ID(), &a.event
 	r.Ref = id
@@ -463,7 +464,7 @@ const cutLogEvery = 10 * time.Second
 // client (v0.21.0) delivers the last chunk alone. It does not say so. But a producer
 // sends in chunks what is larger than one message, and a chunk is no larger. A producer
 // whose chunks are made smaller than they must be is suspected wrongly.
-func (p *pulsarLink) noteChunked(m pulsar.Message) {
+func (p *pulsarConnection) noteChunked(m pulsar.Message) {
 	if len(m.Payload()) > chunkedBytesMin {
 		return
 	}
@@ -477,8 +478,8 @@ func (p *pulsarLink) noteChunked(m pulsar.Message) {
 		"topic", m.Topic(), "message_id", m.ID().String(), "producer", m.ProducerName(), "bytes", len(m.Payload()))
 }
 
-// arrival is a message with its event: one piece of memory instead of two.
-type arrival struct {
+// messageEvent is a message with its event in one allocation.
+type messageEvent struct {
 	message Message
 	event   event.Event
 }
@@ -494,8 +495,8 @@ func properties(from map[string]string) []event.Property {
 	return list
 }
 
-// laneOf finds the topic partition that a message came from.
-func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
+// originOf finds the topic partition that a message came from.
+func (p *pulsarConnection) originOf(cm pulsar.ConsumerMessage) *origin {
 	topic := cm.Topic()
 	if p.last != nil && p.last.topic == topic {
 		return p.last
@@ -508,11 +509,11 @@ func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
 		if sub.consumer == nil {
 			sub.consumer = cm.Consumer
 		}
-		l = &lane{
+		l = &origin{
 			number: int32(len(p.byTopic)), topic: topic, base: base, partition: partition,
 			retry: base == p.cfg.RetryTopic || topic == p.cfg.RetryTopic, of: sub,
 		}
-		p.lanes = append(p.lanes, l)
+		p.origins = append(p.origins, l)
 		p.mu.Unlock()
 		p.byTopic[topic] = l
 	}
@@ -520,15 +521,15 @@ func (p *pulsarLink) laneOf(cm pulsar.ConsumerMessage) *lane {
 	return l
 }
 
-func (p *pulsarLink) consumerOf(a Ack) pulsar.Consumer {
+func (p *pulsarConnection) consumerOf(a Ack) pulsar.Consumer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lanes[a.Lane].of.consumer
+	return p.origins[a.Origin].of.consumer
 }
 
 // ack acknowledges a whole batch at once by its entry: the client's own count of a
 // batch starts anew with every delivery and does not know what was settled before.
-func (p *pulsarLink) ack(a Ack) error {
+func (p *pulsarConnection) ack(a Ack) error {
 	id, ok := a.Ref.(pulsar.MessageID)
 	if !ok {
 		return fmt.Errorf("source: %T is not a message id", a.Ref)
@@ -539,7 +540,7 @@ func (p *pulsarLink) ack(a Ack) error {
 	return p.consumerOf(a).AckID(id)
 }
 
-func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
+func (p *pulsarConnection) limits(ctx context.Context) (limits, bool, error) {
 	if p.cfg.AdminURL == "" {
 		return limits{}, false, nil
 	}
@@ -547,9 +548,9 @@ func (p *pulsarLink) limits(ctx context.Context) (limits, bool, error) {
 	return l, true, err
 }
 
-// ends implements link. Its calls do not count as those of aside: a consumer that is
+// ends implements connection. Its calls do not count as those of aside: a consumer that is
 // closed meanwhile never answers (v0.19.0), and they open no connection.
-func (p *pulsarLink) ends(ctx context.Context) ([]End, bool, error) {
+func (p *pulsarConnection) ends(ctx context.Context) ([]End, bool, error) {
 	p.mu.Lock()
 	closed := p.closed
 	consumers := make([]pulsar.Consumer, 0, len(p.subscriptions))
@@ -578,8 +579,8 @@ func (p *pulsarLink) ends(ctx context.Context) ([]End, bool, error) {
 	return ends, true, nil
 }
 
-// close does not wait for calls that nobody waits for any more.
-func (p *pulsarLink) close() {
+// close does not wait for calls made by aside.
+func (p *pulsarConnection) close() {
 	if p.stopDiscovery != nil {
 		p.stopDiscovery()
 		p.discovery.Wait()
@@ -603,7 +604,7 @@ func (p *pulsarLink) close() {
 }
 
 // closeClient closes the producers, too.
-func (p *pulsarLink) closeClient() {
+func (p *pulsarConnection) closeClient() {
 	if p.client != nil {
 		p.client.Close()
 	}

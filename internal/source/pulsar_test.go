@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ringfence/router/internal/pulsarsend"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
 // fakeClient is a client of which a test says what its calls do.
@@ -72,10 +72,10 @@ func answering(err error) *fakeProducer {
 	return &fakeProducer{answer: func(_ *pulsar.ProducerMessage, done func(error)) { done(err) }}
 }
 
-func fakeLink(client *fakeClient) *pulsarLink {
+func fakeLink(client *fakeClient) *pulsarConnection {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-	p := newPulsarLink(cfg.Resolved(), nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	p := newPulsarConnection(cfg.Resolved(), nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	p.client = client
 	return p
 }
@@ -113,7 +113,7 @@ func TestOpeningEndsWithItsContext(t *testing.T) {
 }
 
 // sendOne sends a copy and returns how it ended, errPending if it has not.
-func sendOne(t *testing.T, p *pulsarLink, topic string) error {
+func sendOne(t *testing.T, p *pulsarConnection, topic string) error {
 	t.Helper()
 	err := errPending
 	p.send(t.Context(), outgoing{topic: topic, payload: []byte("x")}, func(e error) { err = e })
@@ -198,8 +198,8 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		if step.what == "with another producer" {
 			o.drop(o.producer)
 		}
-		if o.kept != 0 {
-			o.kept = o.kept.Add(-step.after)
+		if o.checked != 0 {
+			o.checked = o.checked.Add(-step.after)
 		}
 		if err := sendOne(t, p, p.cfg.DeadLetterTopic); !errors.Is(err, step.want) || step.want == nil && err != nil {
 			t.Errorf("%s: %v, want %v", step.what, err, step.want)
@@ -213,8 +213,8 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 	}
 }
 
-// A consumer that the client gives up, because its topic is gone, say, is closed by it:
-// whoever waits for its messages has to hear of it. What we close ourselves is no error.
+// The client closes a consumer that it gives up, for example because its topic was
+// deleted: receive must return an error. Consumers that the source closes cause none.
 func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed []func(error) // of each consumer

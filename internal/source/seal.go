@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/planted"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
 )
 
 // The kinds of seal: with a key of the group, and without.
@@ -23,17 +23,17 @@ const (
 	sealPlain = "sha256:"
 )
 
-// Why a copy does not count as the event that it says it is of.
+// Reasons for which a message in the retry topic does not count as a copy.
 const (
-	copyNoID     = "no_id"    // it does not say of which, or how often that was copied
-	copyUnsigned = "unsigned" // no key of the group has signed it, and one has to
-	copyAltered  = "altered"  // it is not as it was when it was sealed, or sealed with a key that is not known here
+	copyNoID     = "no_id"    // it lacks the id of its original, or its round
+	copyUnsigned = "unsigned" // no key of the group has signed it, as the settings demand
+	copyAltered  = "altered"  // it was changed after it was sealed, or sealed with an unknown key
 )
 
-// sealContext begins all that is sealed, so that a seal made for another purpose is none here.
+// sealContext begins all sealed text, so that seals made for other purposes are not valid here.
 const sealContext = "ringfence copy v1"
 
-// copied is all of a copy that its seal covers: everything but the seal.
+// copied is a copy without its seal: the fields that the seal covers.
 type copied struct {
 	key, orderingKey string
 	payload          []byte
@@ -76,7 +76,7 @@ func (c *copied) sum(key []byte) []byte {
 
 func byName(a, b event.Property) int { return cmp.Compare(a.Name, b.Name) }
 
-// seal binds a copy to all that stands in it, with the first of the keys if there are any.
+// seal adds the seal over all fields of a copy, with the first of the keys if there are any.
 func (o *outgoing) seal(keys [][]byte) {
 	c := copied{key: o.key, orderingKey: o.orderingKey, payload: o.payload, eventTime: o.eventTime}
 	delete(o.properties, PropertySeal)
@@ -91,10 +91,10 @@ func (o *outgoing) seal(keys [][]byte) {
 	o.properties[PropertySeal] = sealPlain + hex.EncodeToString(c.sum(nil))
 }
 
-// objection says why m, which came from the retry topic, does not count as the event that it
-// says it is of; "" if it does. Without keys a copy counts unless it was altered. With keys
-// one of them must have signed it, unless unsigned ones count too.
-func objection(m *Message, keys [][]byte, unsigned bool) string {
+// refusalReason returns the reason why m, which came from the retry topic, does not count as
+// a copy of the event that it names; "" if it counts. Without keys a copy counts unless it
+// was altered. With keys one of them must have signed it, unless unsigned is set.
+func refusalReason(m *Message, keys [][]byte, unsigned bool) string {
 	ev := m.Event
 	if _, err := parseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
 		return copyNoID
@@ -137,7 +137,7 @@ const (
 
 var errCopyKeys = errors.New("source: keys of copies")
 
-// parseCopyKeys reads keys in base64, one in a line: the first signs, any of them is believed.
+// parseCopyKeys reads keys in base64, one per line: the first signs, all of them verify.
 func parseCopyKeys(content []byte) (keys [][]byte, err error) {
 	for i, line := range strings.Split(string(content), "\n") {
 		line = strings.TrimSpace(line)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // sealedCopy returns a retry copy as it comes back from the broker.
@@ -65,8 +65,8 @@ func TestCopiesThatCount(t *testing.T) {
 		"altered and signed, where a key is known": {sealed: [][]byte{key}, known: [][]byte{key}, change: func(c *outgoing) { c.key = "x" }, want: copyAltered},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := objection(sealedCopy(test.sealed, test.change), test.known, test.unsigned); got != test.want {
-				t.Errorf("objection %q, want %q", got, test.want)
+			if got := refusalReason(sealedCopy(test.sealed, test.change), test.known, test.unsigned); got != test.want {
+				t.Errorf("refusalReason %q, want %q", got, test.want)
 			}
 		})
 	}

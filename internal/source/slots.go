@@ -5,17 +5,17 @@ import "math/bits"
 // slot is one open event. Two fill a cache line of 64 bytes.
 type slot struct {
 	message    *Message // nil when the slot is free
-	generation uint64   // of the event, or of the last one that was here
+	generation uint64   // of the event, or of the last one in the slot
 	entry      int32
 	index      int32
-	batch      uint32 // that it came with
+	batch      uint32 // number of the batch that it came with
 	claim      claim
 }
 
-// slots are places for open events. They are given in the order of their numbers, over
-// and over, so that events that come together lie side by side, here and wherever else
-// something is kept by slot: what came together is mostly settled together, too. And
-// each slot is used in its turn, which keeps generations low.
+// slots are places for open events. They are assigned in the order of their numbers, in
+// rounds, so that events that come together, and mostly settle together, lie side by side,
+// here and in other arrays by slot. All slots are used equally often, which keeps
+// generations low.
 type slots struct {
 	all       []slot // their number is a multiple of 64
 	free      []uint64
@@ -24,8 +24,8 @@ type slots struct {
 	keepsRefs bool // refs holds one for each slot; else nothing
 }
 
-// take returns a free slot, while open others are not. There are twice as many slots as
-// were ever open: if there were hardly more, the free ones would lie in no order.
+// take returns a free slot; open is the number of used ones. There are at least twice as
+// many slots as used ones, since otherwise the free ones would lie scattered.
 func (s *slots) take(open int) int32 {
 	if 2*open >= len(s.all) && len(s.all) < OpenMax {
 		s.grow()
@@ -63,14 +63,14 @@ func (s *slots) vacate(at int32) {
 	s.setRef(at, nil)
 }
 
-// setRef keeps what acks the event in a slot, if such things are kept.
+// setRef keeps the reference that acks the event of a slot, if keepsRefs is set.
 func (s *slots) setRef(at int32, ref any) {
 	if s.keepsRefs {
 		s.refs[at] = ref
 	}
 }
 
-// ref returns what setRef has kept, nil if nothing is.
+// ref returns the reference that setRef has kept, or nil.
 func (s *slots) ref(at int32) any {
 	if !s.keepsRefs {
 		return nil

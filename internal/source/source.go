@@ -10,48 +10,48 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
-	"github.com/ringfence/router/internal/reload"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
+	"github.com/ringfence/router/internal/netx/reload"
 )
 
 // ErrSubscriptionType says that the subscription is in use with another type than
 // Shared. It is wrapped with the names of both.
 var ErrSubscriptionType = errors.New("the subscription has consumers of another type than Shared")
 
-// Sink is where a source hands events on to.
+// Sink receives the events of a source.
 type Sink interface {
 	// Received takes a batch of events, in the order in which the broker delivered them,
 	// and gives each its key before it returns. The slice is valid during the call only,
 	// the events are the sink's. It may block to hold the source back; when ctx ends
 	// it takes the batch without more waiting.
 	Received(ctx context.Context, batch []Message)
-	// Newest appends to dst, for each handle, the event with all that was heard of its
-	// failures since it was handed on, or nil when the sink has it no more.
+	// Newest appends to dst, for each handle, the event with all failures reported since it
+	// was handed on, or nil when the sink no longer holds it.
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
-	// Drop says that no verdict about these events is waited for any more: a copy of
-	// them will come back, or the broker delivers them again.
+	// Drop says that the source ignores verdicts on these events from now on: a copy of them
+	// will come back, or the broker delivers them again.
 	Drop(handles []event.Handle)
 }
 
-// link is a source's connection to a broker. receive is called by one goroutine, ack by
+// connection is a source's connection to a broker. receive is called by one goroutine, ack by
 // another one, send by one for each topic; close by any, once, and it makes the others
 // return.
-type link interface {
+type connection interface {
 	// receive blocks until there is something, and appends up to BatchMax-len(batch) receipts.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
 	// ack may block while the broker is away.
 	ack(a Ack) error
-	// limits says what the broker allows, and false when it cannot be asked.
+	// limits returns the broker's limits, and false when the broker cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
-	// ends says where the topic partitions end, and false when the broker cannot be asked. Any
-	// goroutine may call it.
+	// ends returns the ends of the topic partitions, and false when the broker cannot be
+	// asked. Any goroutine may call it.
 	ends(ctx context.Context) ([]End, bool, error)
-	// send calls done once, from any goroutine, maybe before it returns. What it waits for
-	// concerns its topic alone.
+	// send calls done once, from any goroutine, possibly before it returns. It never waits for
+	// another topic.
 	send(ctx context.Context, c outgoing, done func(error))
-	// close gives everything back that is not acked.
+	// close returns all unacked entries to the broker.
 	close()
 }
 
@@ -59,12 +59,12 @@ type link interface {
 // documentation for who may call what.
 type Source struct {
 	cfg     Config
-	open    func(ctx context.Context, cfg Config, log *slog.Logger) (link, error)
+	open    func(ctx context.Context, cfg Config, log *slog.Logger) (connection, error)
 	metrics *Metrics
 	log     *slog.Logger
-	sight   Sight
+	tracing Tracing
 
-	broker   link                    // set before ready is closed
+	broker   connection              // set before ready is closed
 	copyKeys *reload.Value[[][]byte] // that sign copies, nil if none do
 	refused  struct {                // the reader's
 		noted  clock.Instant
@@ -87,11 +87,11 @@ type Source struct {
 	fresh   struct {       // received since heavier looked
 		events, bytes int
 	}
-	idle  chan struct{} // not nil while somebody drains; closed when nothing is open
+	idle  chan struct{} // not nil during Drain; closed when nothing is open
 	toAck chan struct{} // capacity 1
 }
 
-func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (link, error)) *Source {
+func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (connection, error)) *Source {
 	s := &Source{
 		cfg: cfg.Resolved(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
@@ -114,8 +114,8 @@ func (s *Source) ContinueAfter(earlier *Source) {
 	s.ledger.ContinueAfter(earlier.ledger)
 }
 
-// SetMembers says how many members, this one included, share the subscription and so
-// the broker's allowance for it. It may be called at any time.
+// SetMembers sets the number of members, this one included, that share the subscription
+// and so the broker's allowance for it. It may be called at any time.
 func (s *Source) SetMembers(members int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	group.Go(func() error { s.publishGauges(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
-		stopReading() // before the link is closed, which the reader would take for an error
+		stopReading() // before the connection is closed, which the reader would take for an error
 		// The client may block in Ack while the broker is away; closing ends that.
 		select {
 		case <-acked:
@@ -183,7 +183,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	return err
 }
 
-// abandon notes that everything that is still open went back to the broker.
+// abandon drops the events that are still open: they have returned to the broker.
 func (s *Source) abandon(sink Sink) {
 	s.mu.Lock()
 	open := s.ledger.Close(nil)
@@ -196,11 +196,11 @@ func (s *Source) abandon(sink Sink) {
 	s.gauges()
 }
 
-// adopt goes by what the broker says of itself, rather than by the configuration.
-func (s *Source) adopt(ctx context.Context, broker link) error {
+// adopt replaces the configured limits by the broker's own.
+func (s *Source) adopt(ctx context.Context, broker connection) error {
 	l, known, err := broker.limits(ctx)
 	if err != nil {
-		s.log.Warn("cannot ask the broker for its limits; going by the configured ones", "error", err)
+		s.log.Warn("cannot ask the broker for its limits; using the configured ones", "error", err)
 		return nil
 	}
 	if !known {
@@ -253,7 +253,7 @@ func (s *Source) Drain(ctx context.Context) error {
 	}
 }
 
-// End is where a topic partition ends.
+// End is the last entry of a topic partition.
 type End struct {
 	Topic     string // full name
 	Partition int32  // -1 when the topic is not partitioned
@@ -283,7 +283,7 @@ func (s *Source) Stats() Stats {
 }
 
 // read is the reader's goroutine.
-func (s *Source) read(ctx context.Context, broker link, sink Sink) error {
+func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 	defer close(s.stopped)
 	receipts := make([]Receipt, 0, s.cfg.BatchMax)
 	batch := make([]Message, 0, s.cfg.BatchMax)
@@ -351,7 +351,7 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 		case Repeated:
 			repeated++
 			if s.cfg.Counting == CountEvents {
-				s.acks = append(s.acks, Ack{Entry: r.Entry, Total: r.Total, Index: r.Index, Lane: r.Lane, Ref: r.Ref})
+				s.acks = append(s.acks, Ack{Entry: r.Entry, Total: r.Total, Index: r.Index, Origin: r.Origin, Ref: r.Ref})
 			}
 		}
 	}
@@ -419,8 +419,8 @@ func (s *Source) endSettling(done, ignored int) {
 	s.metrics.ignored.Add(float64(ignored))
 }
 
-// noteSettled wakes whoever waits for what has just been settled. It is called
-// under the lock; nothing that it does can block.
+// noteSettled wakes the goroutines that wait for settlements. It is called under the lock
+// and does not block.
 func (s *Source) noteSettled() {
 	if len(s.acks) > 0 {
 		wake(s.toAck)
@@ -433,7 +433,7 @@ func (s *Source) noteSettled() {
 }
 
 // ack is the acker's goroutine. When ctx ends it sends what is due and returns.
-func (s *Source) ack(ctx context.Context, broker link) {
+func (s *Source) ack(ctx context.Context, broker connection) {
 	var acks []Ack
 	for ended := false; !ended; {
 		select {
@@ -459,10 +459,10 @@ func (s *Source) ack(ctx context.Context, broker link) {
 	}
 }
 
-// spillEvery is how often is looked whether there is something to spill.
+// spillEvery is the interval at which the ledger is asked for events to spill.
 const spillEvery = 100 * time.Millisecond
 
-// spill is a goroutine that lets the copier copy what the ledger wants to be rid of.
+// spill is a goroutine that passes the events that the ledger wants to spill to the copier.
 func (s *Source) spill(ctx context.Context) {
 	ticker := time.NewTicker(spillEvery)
 	defer ticker.Stop()
@@ -492,7 +492,7 @@ func (s *Source) spill(ctx context.Context) {
 	}
 }
 
-// publishGauges is a goroutine that keeps the gauges fresh, also while nothing moves.
+// publishGauges is a goroutine that updates the gauges once a second.
 func (s *Source) publishGauges(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -516,8 +516,8 @@ func (s *Source) publishGauges(ctx context.Context) {
 	}
 }
 
-// heavier tells what a fresh event has weighed on average since the last call, and
-// whether that is more than is typical. Few events say nothing.
+// heavier returns the mean weight of fresh events since the last call, and whether it
+// exceeds EventBytesTypical. It waits for enough events.
 func (s *Source) heavier() (mean int, is bool) {
 	const enough = 100
 	s.mu.Lock()
@@ -549,7 +549,7 @@ func (s *Source) gauges() {
 	s.metrics.oldest.Set(age.Seconds())
 }
 
-// wake sends to a channel of capacity 1 that its reader looks at when it likes.
+// wake sends to a channel of capacity 1 without blocking.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

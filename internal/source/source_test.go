@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/membroker"
-	"github.com/ringfence/router/internal/pulsartest"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
 )
@@ -184,8 +184,8 @@ func BenchmarkSource(b *testing.B) {
 	run.Wait()
 }
 
-// witness is a sink that has heard of two failures of every event.
-type witness struct {
+// recordingSink is a sink that reports two failures of every event.
+type recordingSink struct {
 	sourcetest.Sink
 
 	mu      sync.Mutex
@@ -194,7 +194,7 @@ type witness struct {
 	dropped []event.Handle
 }
 
-func (w *witness) Received(_ context.Context, batch []source.Message) {
+func (w *recordingSink) Received(_ context.Context, batch []source.Message) {
 	w.mu.Lock()
 	for _, m := range batch {
 		w.events[m.Event.Handle] = m.Event
@@ -203,7 +203,7 @@ func (w *witness) Received(_ context.Context, batch []source.Message) {
 	w.batches <- slices.Clone(batch)
 }
 
-func (w *witness) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
+func (w *recordingSink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range handles {
@@ -214,16 +214,16 @@ func (w *witness) Newest(handles []event.Handle, dst []*event.Event) []*event.Ev
 	return dst
 }
 
-func (w *witness) Drop(handles []event.Handle) {
+func (w *recordingSink) Drop(handles []event.Handle) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dropped = append(w.dropped, handles...)
 }
 
-// runWithWitness runs a source until stop is called, which waits for its end.
-func runWithWitness(t *testing.T, src *source.Source) (sink *witness, stop func()) {
+// runWithSink runs a source until stop is called, which waits for its end.
+func runWithSink(t *testing.T, src *source.Source) (sink *recordingSink, stop func()) {
 	t.Helper()
-	sink = &witness{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
+	sink = &recordingSink{batches: make(chan []source.Message, 10), events: map[event.Handle]*event.Event{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() {
@@ -237,8 +237,8 @@ func runWithWitness(t *testing.T, src *source.Source) (sink *witness, stop func(
 	}
 }
 
-// What has no end when the subscription is closed is the broker's again: nobody waits
-// for it, and the next consumer gets it.
+// Events that are open when the subscription is closed are dropped from the sink, and the
+// next consumer gets them.
 func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const topic = "persistent://public/default/t"
@@ -250,7 +250,7 @@ func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 		}
 		reg := prometheus.NewRegistry()
 		src := source.NewMem(sourcetest.Config("t"), broker, source.NewMetrics(reg), sourcetest.Quiet())
-		sink, stop := runWithWitness(t, src)
+		sink, stop := runWithSink(t, src)
 		synctest.Wait()
 		open := slices.Sorted(maps.Keys(sink.events))
 		src.Done([]event.Handle{open[0]})
@@ -289,7 +289,7 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 		cfg.Spill.PinnedMax, cfg.Spill.RoundsMax = 10, 1
 		reg := prometheus.NewRegistry()
 		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
-		sink, stop := runWithWitness(t, src)
+		sink, stop := runWithSink(t, src)
 		batch := <-sink.batches
 		for _, m := range batch[1:] {
 			src.Settle([]event.Verdict{{Handle: m.Event.Handle, Kind: event.Done}})

@@ -6,14 +6,14 @@ import (
 	"math"
 	"time"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
-	"github.com/ringfence/router/internal/invariant"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
 )
 
-// Spill says when events that are open for long are copied to the retry topic and
-// acked, although they wait or run: so that the few of them do not keep the broker
-// from sending the many others.
+// Spill configures when events that are open for long are copied to the retry topic and
+// acked although they wait or run, so that a few of them do not use up the broker's
+// allowance of unacked events.
 type Spill struct {
 	// PinnedMax is how many events of one topic partition may be unacked, as the broker
 	// counts them, before events are spilled. More than half of the allowance is
@@ -32,10 +32,9 @@ type Spill struct {
 	// never batched: a broker takes about 10,000 of them in a second, of all members
 	// together. At least 1.
 	RateMax int
-	// DelayMin is when a spilled event comes back. It grows eightfold with every further
-	// round of the same event, up to DelayMax: what a key cannot do for long goes round
-	// a few times, not many. At least a second, which is as fine as the
-	// broker's delays are.
+	// DelayMin is the delay of a spilled event. It grows eightfold with every further round
+	// of the same event, up to DelayMax, so that the events of a stuck key make few rounds.
+	// At least a second, the resolution of the broker's delays.
 	DelayMin time.Duration
 	// DelayMax bounds it. Mailboxes must remember what was done for longer than this,
 	// or an event that was running when its copy was made may run again. At least DelayMin.
@@ -45,17 +44,17 @@ type Spill struct {
 	RoundsMax int
 }
 
-// What else spilling goes by.
+// Further constants of spilling.
 const (
 	// pinningPart is the part of an entry that may be open for the entry to count as one
 	// that pins many: one copy frees at least so many events.
 	pinningPart = 10
-	// spillsPerEnd is how many spills each event pays for that comes to its end another
-	// way. When an application does nothing at all, spilling would only move its backlog.
+	// spillsPerEnd is the number of spills allowed per event that is settled another way.
+	// If an application makes no progress, spilling would only move its backlog.
 	spillsPerEnd = 4
-	// delayGrowth is how much longer each round of an event takes than the one before.
+	// delayGrowth is the factor between the delays of two rounds of an event.
 	delayGrowth = 8
-	// sharesEvery is how often keys are counted, which costs a look at every open event.
+	// sharesEvery is the interval at which keys are counted, which visits all open events.
 	sharesEvery = time.Second
 )
 
@@ -102,7 +101,7 @@ func (c Spill) delay(rounds uint32) time.Duration {
 	return min(d, c.DelayMax)
 }
 
-// Bounds are what a ledger decides by which events to spill.
+// Bounds are the bounds by which a ledger chooses events to spill.
 type Bounds struct {
 	Spill
 	UnsettledMax int // of the whole ledger
@@ -120,14 +119,14 @@ type spill struct {
 	keys   map[event.Key]share
 }
 
-// excess is how much more there is than may be; it falls with what is chosen.
+// excess is the amount above the bounds; it falls with each chosen event.
 type excess struct {
-	unacked []int // of each lane
+	unacked []int // by origin
 	events  int
 	bytes   int
 }
 
-// share is what one key has of a ledger.
+// share is one key's part of a ledger.
 type share struct{ events, bytes int }
 
 // Bound sets the bounds. A ledger without them spills nothing.
@@ -190,14 +189,14 @@ func (s *spill) earn(now clock.Instant) {
 	s.at, s.ended = now, 0
 }
 
-// measure notes what there is too much of, and reports whether there is anything.
+// measure computes the excess, and reports whether there is any.
 func (l *Ledger) measure() bool {
 	x, b := &l.spill.excess, &l.spill.bounds
 	x.events, x.bytes = l.stats.Unsettled-b.UnsettledMax/2, l.stats.Bytes-b.BytesMax/2
 	x.unacked = x.unacked[:0]
 	over := x.events > 0 || x.bytes > 0
-	for i := range l.lanes {
-		unacked := l.lanes[i].unacked - b.PinnedMax
+	for i := range l.origins {
+		unacked := l.origins[i].unacked - b.PinnedMax
 		x.unacked = append(x.unacked, unacked)
 		over = over || unacked > 0
 	}
@@ -209,13 +208,13 @@ func (l *Ledger) measure() bool {
 func (l *Ledger) frees(e *entry, stuck bool) bool {
 	x := &l.spill.excess
 	pinsMany := l.counting == CountEntries && e.open <= e.total/pinningPart
-	return (stuck || pinsMany) && (x.unacked[e.lane] > 0 || x.bytes > 0) || stuck && x.events > 0
+	return (stuck || pinsMany) && (x.unacked[e.origin] > 0 || x.bytes > 0) || stuck && x.events > 0
 }
 
 // spillEntry chooses all open events of an entry, as far as the budget allows.
 func (l *Ledger) spillEntry(e *entry, dst []event.Handle) []event.Handle {
 	x := &l.spill.excess
-	x.unacked[e.lane] -= l.unackedOf(e)
+	x.unacked[e.origin] -= l.unackedOf(e)
 	x.events -= int(e.open)
 	x.bytes -= e.bytes
 	if e.spilling == e.open {
@@ -296,12 +295,12 @@ func (l *Ledger) NotCopied(h event.Handle) {
 	}
 }
 
-// MostUnacked is the largest number of events of one lane that the broker counts as
-// unacked.
+// MostUnacked returns the largest number of unacked events of one origin, as the broker
+// counts them.
 func (l *Ledger) MostUnacked() int {
 	most := 0
-	for i := range l.lanes {
-		most = max(most, l.lanes[i].unacked)
+	for i := range l.origins {
+		most = max(most, l.origins[i].unacked)
 	}
 	return most
 }

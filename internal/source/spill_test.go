@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -129,7 +129,7 @@ func TestATornEntryIsNotSpilled(t *testing.T) {
 	done(t, l, cut[:1])
 	l.HandedOn()
 	wantSpilled(t, l.Spill(60*second, nil))
-	enter(t, l, 60*second, 2, "x") // the lane goes on
+	enter(t, l, 60*second, 2, "x") // the origin goes on
 	wantSpilled(t, l.Spill(61*second, nil))
 }
 
@@ -245,7 +245,7 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	if _, ok := l.Copied(late, nil); ok {
 		t.Error("an event was settled twice")
 	}
-	l.NotCopied(late) // says nothing about whoever has the slot now
+	l.NotCopied(late) // does not concern the event that has the slot now
 	if s := l.Stats(); s != (source.Stats{Oldest: clock.Forever}) {
 		t.Errorf("stats at the end = %+v", s)
 	}
@@ -276,7 +276,7 @@ type spillEvent struct {
 
 type spillEntry struct {
 	id      int64
-	lane    int32
+	origin  int32
 	total   int32
 	settled int32
 	open    int32
@@ -338,10 +338,10 @@ func (m *spillModel) wait(t *rapid.T) {
 
 func (m *spillModel) receive(t *rapid.T) {
 	m.last++
-	e := &spillEntry{id: m.last, lane: rapid.Int32Range(0, 1).Draw(t, "lane"), total: rapid.Int32Range(1, 12).Draw(t, "total")}
+	e := &spillEntry{id: m.last, origin: rapid.Int32Range(0, 1).Draw(t, "origin"), total: rapid.Int32Range(1, 12).Draw(t, "total")}
 	m.entries[e.id] = e
 	for i := range e.total {
-		r := receipt(e.id, i, e.total, e.lane)
+		r := receipt(e.id, i, e.total, e.origin)
 		r.Event.Key = event.Key(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "key"))
 		h, what := m.l.Received(m.now, r)
 		if what != source.Fresh {
@@ -458,9 +458,9 @@ func (m *spillModel) check(t *rapid.T) {
 	}
 	for _, e := range m.entries {
 		if m.counting == source.CountEntries {
-			unacked[e.lane] += int(e.total)
+			unacked[e.origin] += int(e.total)
 		} else {
-			unacked[e.lane] += int(e.open)
+			unacked[e.origin] += int(e.open)
 		}
 	}
 	s := m.l.Stats()

@@ -19,7 +19,7 @@ type Check struct {
 // Admin is what [NewAdminHandler] shows.
 type Admin struct {
 	// Startup, Ready and Live are the conditions of the three probes. A broker
-	// outage or a slow application belongs to none of Live: a restart mends neither.
+	// outage or a slow application is not part of Live: a restart fixes neither.
 	Startup, Ready, Live []Check
 
 	// Notice is a line that /readyz adds to every answer; empty: none.

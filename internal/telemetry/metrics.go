@@ -19,7 +19,7 @@ func NewRegistry(version string) *prometheus.Registry {
 	)
 	promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "ringfence_build_info",
-		Help: "Always 1; the labels tell the version, the revision it was built from, and the Go version.",
+		Help: "Always 1; its labels hold the version, the revision of its source and the Go version.",
 	}, []string{"version", "revision", "goversion"}).
 		WithLabelValues(version, revision(), runtime.Version()).Set(1)
 	return reg

@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/telemetry"
+	"github.com/ringfence/router/internal/telemetry/otlptest"
 )
 
 // collector takes spans over OTLP, and remembers what they are called and who sent them.
@@ -30,9 +29,9 @@ func newCollector(t *testing.T) *collector {
 	c := &collector{spans: make(map[string]string)}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		var request collectorv1.ExportTraceServiceRequest
+		var spans []otlptest.Span
 		if err == nil {
-			err = proto.Unmarshal(body, &request)
+			spans, err = otlptest.Decode(body)
 		}
 		if err != nil || r.URL.Path != "/v1/traces" {
 			t.Errorf("%s: %v", r.URL.Path, err)
@@ -40,18 +39,8 @@ func newCollector(t *testing.T) *collector {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for _, resource := range request.GetResourceSpans() {
-			instance := ""
-			for _, a := range resource.GetResource().GetAttributes() {
-				if a.GetKey() == "service.instance.id" {
-					instance = a.GetValue().GetStringValue()
-				}
-			}
-			for _, scope := range resource.GetScopeSpans() {
-				for _, span := range scope.GetSpans() {
-					c.spans[span.GetName()] = instance
-				}
-			}
+		for _, span := range spans {
+			c.spans[span.Name] = span.Instance
 		}
 	}))
 	t.Cleanup(c.Close)

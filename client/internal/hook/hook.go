@@ -6,7 +6,7 @@ package hook
 import (
 	"context"
 
-	"github.com/ringfence/router/internal/clock"
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // Hooks are what a test may replace or listen to. A nil field means: as usual.

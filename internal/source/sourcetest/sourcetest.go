@@ -1,9 +1,9 @@
-// Package sourcetest is the contract between a source and whoever feeds on it, as a
-// suite of tests that runs against any broker: [Run] takes a [Broker] and checks
-// that sources on it hand on every event, settle each one once, and rely on nothing
-// that a stock SHARED subscription does not promise.
+// Package sourcetest is the contract between a source and its sink, as a test suite that
+// runs against any broker: [Run] takes a [Broker] and checks that sources on it hand on
+// every event, settle each one once, and rely only on the guarantees of a stock SHARED
+// subscription.
 //
-// [Member] is one running source with a sink that collects, for other tests too.
+// [Member] is one running source with a collecting sink, also for other tests.
 package sourcetest
 
 import (
@@ -19,8 +19,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/clock"
-	"github.com/ringfence/router/internal/event"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -68,16 +68,16 @@ func Config(topics ...string) source.Config {
 // NewMetrics returns metrics in a registry of their own.
 func NewMetrics() *source.Metrics { return source.NewMetrics(prometheus.NewRegistry()) }
 
-// Quiet is a log that nobody reads.
+// Quiet is a log that discards everything.
 func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// Sink is a sink for tests that only look at what comes.
+// Sink is a sink for tests that only read the received events.
 type Sink func(ctx context.Context, batch []source.Message)
 
 // Received implements source.Sink.
 func (f Sink) Received(ctx context.Context, batch []source.Message) { f(ctx, batch) }
 
-// Newest implements source.Sink. It has heard of nothing.
+// Newest implements source.Sink. It knows of no failures.
 func (Sink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
 	return append(dst, make([]*event.Event, len(handles))...)
 }
@@ -138,8 +138,8 @@ func (m *Member) received(_ context.Context, batch []source.Message) {
 	}
 }
 
-// checkEnd is called at the end of every test that starts a source: unless the test has
-// cut it off, everything is settled.
+// checkEnd is called at the end of every test that starts a source: all events must be
+// settled, unless the test has stopped the source.
 func (m *Member) checkEnd() {
 	m.t.Helper()
 	if !m.stopped {
@@ -411,8 +411,8 @@ func partitions(t *testing.T, b Broker) {
 	awaitAcked(t, b, topic)
 }
 
-// ends: a source learns from the broker how long its topic partitions are, whoever has received
-// what is in them. A broker that cannot be asked says so.
+// ends: a source learns from the broker where its topic partitions end, also if other
+// consumers have received the events. A broker that cannot be asked says so.
 func ends(t *testing.T, b Broker) {
 	topic := b.Topic(t, 2)
 	m := Start(t, b.Source(t, Config(topic)))

@@ -59,7 +59,7 @@ data:
 {{- else if dig "issuer" "name" "" $tls -}}
 {{- printf "%s-router.%s.svc" (include "ringfence.fullname" .) .Release.Namespace -}}
 {{- else -}}
-{{- fail "ringfence.secrets.peerTLS.name is not set: without it everybody would get in to whom the CA has given a certificate" -}}
+{{- fail "ringfence.secrets.peerTLS.name is not set: without it any certificate of the CA would be accepted" -}}
 {{- end -}}
 {{- end -}}
 

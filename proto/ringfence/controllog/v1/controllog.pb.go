@@ -174,7 +174,7 @@ type Record_Hello struct {
 }
 
 type Record_Snap struct {
-	// Snap hands the state to a newcomer.
+	// Snap hands the state to a joining member.
 	Snap *Snap `protobuf:"bytes,8,opt,name=snap,proto3,oneof"`
 }
 

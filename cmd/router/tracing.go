@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/ringfence/router/internal/adminhttp/statuspage"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/telemetry"
+)
+
+// flushTimeout is how long the last spans may take to get out of an ending process.
+const flushTimeout = 3 * time.Second
+
+// pagesOf returns what a member shows of its group, for programs and for people.
+func pagesOf(n *node.Node) map[string]http.Handler {
+	group := n.Reports()
+	pages := report.Handlers(group)
+	whole := func(*http.Request) string { return "" }
+	member := func(r *http.Request) string { return r.URL.Query().Get("member") }
+	pages["GET /{$}"] = telemetry.Rendered(statuspage.NewPage(group), whole)
+	pages["GET /v1/members"] = telemetry.Rendered(pages["GET /v1/members"], whole)
+	pages["GET /v1/status"] = telemetry.Rendered(pages["GET /v1/status"], member)
+	pages["GET /v1/partitions"] = telemetry.Rendered(pages["GET /v1/partitions"], member)
+	pages["POST /forget-done"] = forgetPage(n)
+	return pages
+}
+
+// sightOf returns how the member shows single events, and what sends the last spans out.
+func sightOf(ctx context.Context, cfg config.Config, log *slog.Logger) (pipeline.Tracing, func(), error) {
+	traces, err := telemetry.NewTraces(ctx, version(), cfg.Node.Group, cfg.Node.Name, log)
+	if err != nil {
+		return pipeline.Tracing{}, nil, usageError{err}
+	}
+	if cfg.Log.Keys == telemetry.KeysRevealed {
+		log.Warn("keys are shown in log lines and spans", "setting", "log.keys")
+	}
+	tracing := pipeline.Tracing{
+		Tracer: traces.Tracer, Roots: traces.Roots, Subscription: cfg.Pulsar.Subscription, Keys: cfg.Log.Keys == telemetry.KeysRevealed,
+	}
+	return tracing, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := traces.Close(ctx); err != nil {
+			log.Warn("the last spans are not exported", "error", err)
+		}
+	}, nil
+}

@@ -1,0 +1,385 @@
+package app
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// Outstanding tracks the deliveries of one worker: which it was given, until when it may work on
+// them, and which are over. It is a pure machine, not safe for concurrent use.
+//
+// A delivery goes through these states; each arrow names the method that moves it:
+//
+//	      Give            Frame            Answer
+//	taken ────▶ unsent ──────────▶ sent ──────────▶ gone
+//	  │           │ Revoke, Drain,   │ Expire ▶ over ▶ gone (Answer)
+//	  └───────────┴─ Break ▶ gone    └────────────────────────
+//
+// Results that are appended to a dst belong into the mailboxes at once.
+//
+// The worker knows a delivery by a number of its own, which frames, answers
+// and Pongs carry; the mailboxes never see it.
+type Outstanding struct {
+	limit int
+
+	unsent  []event.Delivery            // given, in no frame yet; a prefix of it is spent
+	spent   int                         // of unsent
+	sizes   [64]int                     // scratch of Frame
+	sent    slots                       // in a frame
+	revoked []event.DeliveryID          // names of what was sent and taken back; some may be gone
+	until   clock.Instant               // the lease behind the newest Pong: bounds every delivery that is not revoked
+	taking  bool                        // between StartTake and Give
+	missed  map[ring.Partition]struct{} // revoked meanwhile
+	all     bool                        // everything was revoked meanwhile
+
+	draining, suspended, broken bool
+	crashed                     bool // broken, and nobody meant it
+	stats                       OutstandingStats
+}
+
+// OutstandingStats counts what a Outstanding was told and could not use.
+type OutstandingStats struct {
+	Unknown  int // results for unknown deliveries: never given, or answered before
+	Late     int // results for deliveries that were over
+	Revoked  int // deliveries that were taken back
+	TimedOut int // deliveries that were taken back because they took too long
+}
+
+// NewOutstanding tracks a worker that holds at most limit unanswered deliveries.
+func NewOutstanding(limit int) *Outstanding {
+	return &Outstanding{limit: limit, missed: make(map[ring.Partition]struct{})}
+}
+
+// Len returns how many deliveries have no answer.
+func (d *Outstanding) Len() int { return d.sent.len() + len(d.unsent) - d.spent }
+
+// Stats returns the counters and sets them to zero.
+func (d *Outstanding) Stats() OutstandingStats {
+	s := d.stats
+	d.stats = OutstandingStats{}
+	return s
+}
+
+// StartTake returns how many deliveries the worker may be given now, and unless
+// that is 0, keeps note of what is revoked until they are given with Give: taking
+// them from the mailboxes happens without the session's lock.
+func (d *Outstanding) StartTake() int {
+	room := d.limit - d.Len()
+	if d.broken || d.draining || d.suspended || room <= 0 {
+		return 0
+	}
+	d.taking = true
+	return room
+}
+
+// Give adds the deliveries taken since StartTake. What was revoked meanwhile
+// goes back to its mailbox.
+func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.Result {
+	if len(d.missed) == 0 && !d.all && !d.broken && !d.draining { // nearly always
+		d.unsent = append(d.unsent, taken...)
+		d.taking = false
+		return dst
+	}
+	for i := range taken {
+		t := &taken[i]
+		if _, missed := d.missed[t.Partition]; missed || d.all || d.broken || d.draining {
+			dst = append(dst, notStarted(t.ID))
+			continue
+		}
+		d.unsent = append(d.unsent, *t)
+	}
+	d.taking, d.all = false, false
+	clear(d.missed)
+	return dst
+}
+
+// Unsent reports whether deliveries wait for a frame.
+func (d *Outstanding) Unsent() bool { return d.spent < len(d.unsent) }
+
+// Frame appends the deliveries of the next frame to dst, under the names that the
+// worker shall know them by: at most events of them, and at most bytes, unless a single event is larger. An event larger than
+// eventMax never goes out: it is rejected. From here on the worker may start them.
+func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, rejected []event.Result) ([]event.Delivery, []event.Result) {
+	sum := 0
+	for d.Unsent() && len(dst) < events {
+		next := d.unsent[d.spent:]
+		next = next[:min(len(next), events-len(dst), len(d.sizes))]
+		for i := range next { // first this alone: then their cache misses overlap
+			d.sizes[i] = next[i].Event.Bytes()
+		}
+		for i := range next {
+			size := d.sizes[i]
+			if size > eventMax {
+				rejected = append(rejected, tooLarge(next[i].ID, size, eventMax))
+				continue
+			}
+			if len(dst) > 0 && sum+size > bytes {
+				d.spend(i)
+				return dst, rejected
+			}
+			sum += size
+			dst = append(dst, next[i])
+			dst[len(dst)-1].ID = d.sent.take(next[i].ID, next[i].Partition)
+		}
+		d.spend(len(next))
+	}
+	return dst, rejected
+}
+
+// spend drops the first n unsent deliveries.
+func (d *Outstanding) spend(n int) {
+	clear(d.unsent[d.spent : d.spent+n])
+	d.spent += n
+	if !d.Unsent() {
+		d.unsent, d.spent = d.unsent[:0], 0
+	}
+}
+
+// Answer takes results of the worker and appends those that end a delivery, under
+// the id that the mailboxes know. An answer counts on a broken stream too, if it had been sent before.
+// dst may be the beginning of results, which are then overwritten.
+func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event.Result {
+	for i := range results {
+		s := d.sent.of(results[i].Delivery)
+		if s == nil {
+			d.stats.Unknown++
+			continue
+		}
+		d.sent.release(s)
+		if s.over {
+			d.stats.Late++
+			continue
+		}
+		dst = append(dst, results[i])
+		r := &dst[len(dst)-1] // written to where it stays: a copy of what was just written waits for that
+		r.Delivery = s.id
+		if r.Kind == event.ResultCancelled && s.timedOut {
+			*r = tooSlow(s.id)
+		}
+	}
+	return dst
+}
+
+// Progress says that the work on deliveries goes on: their time begins anew.
+func (d *Outstanding) Progress(names []uint64) {
+	for _, name := range names {
+		if s := d.sent.of(event.DeliveryID(name)); s != nil {
+			s.looks = 0
+		}
+	}
+}
+
+// TimeOut looks at all deliveries that the worker has, and takes those back for good
+// at which it looks for more than most times without an answer or Progress. It appends
+// their names to dst: the worker must be told, before any later Pong. Their deadlines
+// move no more; one that has not been answered when its deadline has passed, or was
+// cut, counts as failed. What was revoked has a bound of its own already.
+//
+// Looks count, and not time, so that a pause of this process is nobody's failure.
+func (d *Outstanding) TimeOut(most uint8, dst []uint64) []uint64 {
+	if d.broken {
+		return dst
+	}
+	for s := range d.sent.all() {
+		if s.revoked || s.over {
+			continue
+		}
+		if s.looks++; s.looks > most {
+			s.revoked, s.forced, s.timedOut, s.until = true, true, true, d.until
+			d.stats.TimedOut++
+			dst = append(dst, uint64(s.name))
+		}
+	}
+	return dst
+}
+
+// Pong answers a Ping: how long the worker may go on with every delivery that is
+// not revoked, and, appended to dst, which revoked ones may go on too. margin is δ.
+// Zero or less moves no deadline.
+//
+// The Pong must go out after every Revoke that was marked before this call, and
+// lease must have been read together with it: a lease that is newer than a
+// deposition may only move deliveries that survived it.
+func (d *Outstanding) Pong(now clock.Instant, lease ownership.Lease, margin time.Duration, dst []uint64) (remaining time.Duration, draining []uint64) {
+	remaining = lease.Until.Sub(now) - margin
+	if remaining <= 0 {
+		return 0, dst
+	}
+	// A worker may start under this Pong what waited for it, so until counts for all,
+	// also if the one before has passed.
+	d.until = max(d.until, lease.Until)
+	kept := d.revoked[:0]
+	for _, name := range d.revoked {
+		s := d.sent.of(name)
+		if s == nil || s.over || s.forced {
+			continue // Expire finds the forced by their slots
+		}
+		kept = append(kept, name)
+		if !lease.Draining.Has(s.partition) || !now.Before(s.until) && !planted.On(planted.ExtendPassed) {
+			continue // a deadline that has passed is never extended
+		}
+		s.until = max(s.until, lease.Until)
+		dst = append(dst, uint64(name))
+	}
+	d.revoked = kept
+	return remaining, dst
+}
+
+// Revoke takes the partitions back, and reports whether the worker must be told.
+// What has not gone out goes back to its mailbox; the deadlines of the rest stay
+// where they are, but for those that later Pongs list. With final none ever is.
+func (d *Outstanding) Revoke(partitions ownership.Set, final bool, dst []event.Result) (tell bool, _ []event.Result) {
+	if d.taking {
+		for p := range partitions.All() {
+			d.missed[p] = struct{}{}
+		}
+	}
+	return d.takeBack(partitions.Has, final, dst)
+}
+
+// RevokeAll takes everything back for good: a Genesis, or LOST.
+func (d *Outstanding) RevokeAll(dst []event.Result) (tell bool, _ []event.Result) {
+	d.all = d.taking
+	return d.takeBack(func(ring.Partition) bool { return true }, true, dst)
+}
+
+func (d *Outstanding) takeBack(hit func(ring.Partition) bool, final bool, dst []event.Result) (tell bool, _ []event.Result) {
+	for s := range d.sent.all() {
+		if s.over || !hit(s.partition) {
+			continue
+		}
+		if !s.revoked {
+			s.revoked, s.until = true, d.until
+			d.revoked = append(d.revoked, s.name)
+			d.stats.Revoked++
+			tell = true
+		}
+		s.forced = s.forced || final
+	}
+	return tell, d.withdraw(hit, dst)
+}
+
+// withdraw gives back what has not gone out.
+func (d *Outstanding) withdraw(hit func(ring.Partition) bool, dst []event.Result) []event.Result {
+	kept := d.unsent[:0]
+	for _, u := range d.unsent[d.spent:] {
+		if !hit(u.Partition) {
+			kept = append(kept, u)
+			continue
+		}
+		dst = append(dst, notStarted(u.ID))
+	}
+	clear(d.unsent[len(kept):])
+	d.unsent, d.spent = kept, 0
+	return dst
+}
+
+// Force ends the patience with revoked deliveries of these partitions: their
+// deadlines move no more, and when they have passed the deliveries are over.
+func (d *Outstanding) Force(partitions ownership.Set) {
+	for s := range d.sent.all() {
+		if s.revoked && !s.over && partitions.Has(s.partition) {
+			s.forced = true
+		}
+	}
+}
+
+// Suspend stops giving until Resume.
+func (d *Outstanding) Suspend() { d.suspended = true }
+
+// Resume ends a Suspend.
+func (d *Outstanding) Resume() { d.suspended = false }
+
+// Drain stops giving for good, as the worker asked. What has not gone out goes back.
+func (d *Outstanding) Drain(dst []event.Result) []event.Result {
+	d.draining = true
+	return d.withdraw(everything, dst)
+}
+
+// Break says that the stream has ended. What the worker was given may still run:
+// it is over when its last deadline has passed, or was answered before the end.
+func (d *Outstanding) Break(dst []event.Result) []event.Result {
+	d.broken = true
+	return d.withdraw(everything, dst)
+}
+
+// Crash is Break for a stream whose end nobody meant. What is over without an answer
+// may be what has killed the worker.
+func (d *Outstanding) Crash(dst []event.Result) []event.Result {
+	d.crashed = true
+	return d.Break(dst)
+}
+
+func everything(ring.Partition) bool { return true }
+
+// Expire appends a result for each delivery that is over without an answer. On a
+// whole stream these are the forced ones only: others may be answered, however late.
+func (d *Outstanding) Expire(now clock.Instant, dst []event.Result) []event.Result {
+	if !d.broken && d.Next().After(now) {
+		return dst
+	}
+	for s := range d.sent.all() {
+		if d.expires(s) && !d.end(s).After(now) {
+			s.over = true
+			dst = append(dst, d.unanswered(s))
+		}
+		if s.over && d.broken {
+			d.sent.release(s) // nobody will answer it
+		}
+	}
+	return dst
+}
+
+// unanswered is the result of a delivery that is over without an answer.
+func (d *Outstanding) unanswered(s *slot) event.Result {
+	switch {
+	case s.timedOut:
+		return tooSlow(s.id)
+	case d.crashed:
+		return event.Result{Delivery: s.id, Kind: event.ResultCrashed}
+	}
+	return event.Result{Delivery: s.id, Kind: event.ResultLost}
+}
+
+// expires reports whether s is over when its deadline has passed.
+func (d *Outstanding) expires(s *slot) bool { return !s.over && (d.broken || s.forced) }
+
+// end returns the instant at which no handler of s runs any more.
+func (d *Outstanding) end(s *slot) clock.Instant {
+	if planted.On(planted.ForcedRelease) && s.forced || planted.On(planted.BrokenStreamIsOver) && d.broken {
+		return 0
+	}
+	if s.revoked {
+		return s.until
+	}
+	return d.until
+}
+
+// Next returns when Expire should be called next, [clock.Forever] when it need not be.
+func (d *Outstanding) Next() clock.Instant {
+	next := clock.Forever
+	for s := range d.sent.all() {
+		if d.expires(s) {
+			next = min(next, d.end(s))
+		}
+	}
+	return next
+}
+
+func notStarted(id event.DeliveryID) event.Result {
+	return event.Result{Delivery: id, Kind: event.ResultNotStarted}
+}
+
+func tooSlow(id event.DeliveryID) event.Result {
+	return event.Result{Delivery: id, Kind: event.ResultRetry, TimedOut: true, Reason: "the handler took longer than its timeout"}
+}
+
+func tooLarge(id event.DeliveryID, size, limit int) event.Result {
+	return event.Result{Delivery: id, Kind: event.ResultReject, Reason: fmt.Sprintf("event of %d bytes, the application's stream takes %d", size, limit)}
+}

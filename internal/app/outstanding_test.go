@@ -1,0 +1,444 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+const (
+	second = clock.Instant(time.Second)
+	margin = 200 * time.Millisecond
+)
+
+// delivery of partition p with id p*10+i.
+func delivery(p, i int) event.Delivery {
+	return event.Delivery{ID: event.DeliveryID(p*10 + i), Partition: ring.Partition(p), Event: &event.Event{Payload: make([]byte, 100)}}
+}
+
+// busy returns an Outstanding that has sent one delivery for each partition.
+func busy(t *testing.T, partitions ...int) *Outstanding {
+	t.Helper()
+	d := NewOutstanding(100)
+	d.StartTake()
+	var ds []event.Delivery
+	for _, p := range partitions {
+		ds = append(ds, delivery(p, 0))
+	}
+	if back := d.Give(ds, nil); len(back) > 0 {
+		t.Fatalf("Give returned %v", back)
+	}
+	d.Frame(100, 1<<20, 1<<20, nil, nil)
+	return d
+}
+
+func leaseUntil(i clock.Instant, draining ...ring.Partition) ownership.Lease {
+	return ownership.Lease{Until: i, Draining: ownership.SetOf(draining...)}
+}
+
+// name returns what the worker knows the delivery with an id by, 0 if it has not gone out.
+func (d *Outstanding) name(id event.DeliveryID) event.DeliveryID {
+	for s := range d.sent.all() {
+		if s.id == id {
+			return s.name
+		}
+	}
+	return 0
+}
+
+// names is name for several, as a Pong lists them.
+func (d *Outstanding) names(ids ...event.DeliveryID) (names []uint64) {
+	for _, id := range ids {
+		names = append(names, uint64(d.name(id)))
+	}
+	return names
+}
+
+func show(results []event.Result) string {
+	s := ""
+	for _, r := range results {
+		s += fmt.Sprintf("%d:%v ", r.Delivery, r.Kind)
+	}
+	return s
+}
+
+func wantResults(t *testing.T, what string, got []event.Result, want string) {
+	t.Helper()
+	if show(got) != want {
+		t.Errorf("%s: results = %q, want %q", what, show(got), want)
+	}
+}
+
+func TestCredit(t *testing.T) {
+	d := NewOutstanding(3)
+	if got := d.StartTake(); got != 3 {
+		t.Fatalf("room = %d, want 3", got)
+	}
+	d.Give([]event.Delivery{delivery(1, 0), delivery(1, 1)}, nil)
+	if got := d.StartTake(); got != 1 {
+		t.Errorf("room with 2 unanswered = %d, want 1", got)
+	}
+	d.Give([]event.Delivery{delivery(1, 2)}, nil)
+	if got := d.StartTake(); got != 0 {
+		t.Errorf("room of a full worker = %d, want 0", got)
+	}
+	d.Frame(100, 1<<20, 1<<20, nil, nil)
+	d.Answer([]event.Result{{Delivery: d.name(11), Kind: event.ResultDone}}, nil)
+	if got := d.StartTake(); got != 1 {
+		t.Errorf("room after an answer = %d, want 1", got)
+	}
+}
+
+func TestFrameBounds(t *testing.T) {
+	d := NewOutstanding(100)
+	d.StartTake()
+	large := event.Delivery{ID: 99, Event: &event.Event{Payload: make([]byte, 5000)}}
+	huge := event.Delivery{ID: 98, Event: &event.Event{Payload: make([]byte, 20_000)}}
+	d.Give([]event.Delivery{delivery(1, 0), delivery(1, 1), delivery(1, 2), large, huge, delivery(1, 3)}, nil)
+	var frames []int
+	var rejected []event.Result
+	for d.Unsent() {
+		var frame []event.Delivery
+		frame, rejected = d.Frame(2, 1000, 10_000, nil, rejected)
+		frames = append(frames, len(frame))
+	}
+	if !slices.Equal(frames, []int{2, 1, 1, 1}) {
+		t.Errorf("frames of %v, want 2 (count), 1 and 1 (the large one goes alone), 1", frames)
+	}
+	wantResults(t, "an event that no frame can hold", rejected, "98:reject ")
+	if d.Len() != 5 {
+		t.Errorf("%d unanswered, want 5", d.Len())
+	}
+}
+
+// Frames are made of some events at a time, and end anywhere in them.
+func TestFramesGiveAllInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const eventMax = 1000
+		d := NewOutstanding(1000)
+		d.StartTake()
+		var given []event.Delivery
+		var want, got []event.DeliveryID
+		large := 0
+		for i := range rapid.IntRange(0, 300).Draw(t, "given") {
+			size := rapid.IntRange(0, eventMax-200).Draw(t, "bytes") // an event weighs 256 more
+			given = append(given, event.Delivery{ID: event.DeliveryID(i), Event: &event.Event{Payload: make([]byte, size)}})
+			if given[i].Event.Bytes() > eventMax {
+				large++
+			} else {
+				want = append(want, given[i].ID)
+			}
+		}
+		d.Give(given, nil)
+		var rejected []event.Result
+		for d.Unsent() {
+			events, bytes := rapid.IntRange(1, 200).Draw(t, "events"), rapid.IntRange(1, 100_000).Draw(t, "bytes of frame")
+			var frame []event.Delivery
+			frame, rejected = d.Frame(events, bytes, eventMax, nil, rejected)
+			sum := 0
+			for _, x := range frame {
+				got = append(got, d.sent.of(x.ID).id)
+				sum += x.Event.Bytes()
+			}
+			if len(frame) > events || sum > bytes && len(frame) > 1 {
+				t.Fatalf("a frame of %d events and %d bytes, want at most %d and %d", len(frame), sum, events, bytes)
+			}
+			if len(frame) == 0 && d.Unsent() {
+				t.Fatal("an empty frame")
+			}
+		}
+		if !slices.Equal(got, want) || len(rejected) != large {
+			t.Fatalf("sent %v and rejected %d, want %v and %d", got, len(rejected), want, large)
+		}
+	})
+}
+
+func TestAnswersInTheirOwnMemory(t *testing.T) {
+	d := busy(t, 1, 2)
+	results := []event.Result{
+		{Delivery: 777, Kind: event.ResultDone},
+		{Delivery: d.name(20), Kind: event.ResultRetry, Reason: "later"},
+		{Delivery: 778, Kind: event.ResultDone},
+		{Delivery: d.name(10), Kind: event.ResultDone},
+	}
+	wantResults(t, "those that are known", d.Answer(results, results[:0]), "20:retry 10:done ")
+}
+
+func TestAnswers(t *testing.T) {
+	d := busy(t, 1, 2)
+	d.StartTake()
+	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent: nobody can have answered it
+	name := d.name(10)
+	got := d.Answer([]event.Result{
+		{Delivery: name, Kind: event.ResultDone},
+		{Delivery: name, Kind: event.ResultRetry},
+		{Delivery: 30, Kind: event.ResultDone},
+		{Delivery: d.name(20) + 1<<slotBits, Kind: event.ResultDone}, // the slot's next use
+		{Delivery: 777, Kind: event.ResultDone},
+	}, nil)
+	wantResults(t, "once each, and only what was sent", got, "10:done ")
+	if s := d.Stats(); s.Unknown != 4 {
+		t.Errorf("unknown = %d, want 4", s.Unknown)
+	}
+}
+
+func TestPongArithmetic(t *testing.T) {
+	tests := map[string]struct {
+		lease ownership.Lease
+		want  time.Duration
+	}{
+		"a lease":                   {lease: leaseUntil(12 * second), want: 1800 * time.Millisecond},
+		"a lease within the margin": {lease: leaseUntil(10*second + clock.Instant(margin)), want: 0},
+		"a lapsed lease":            {lease: leaseUntil(9 * second), want: 0},
+		"no lease":                  {want: 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := busy(t, 1)
+			got, _ := d.Pong(10*second, test.lease, margin, nil)
+			if got != test.want {
+				t.Errorf("remaining = %v, want %v", got, test.want)
+			}
+			moved := d.until != 0
+			if moved != (test.want > 0) {
+				t.Errorf("until moved: %v, want %v", moved, test.want > 0)
+			}
+		})
+	}
+}
+
+func TestBrokenStreamIsOverOnlyAfterItsDeadline(t *testing.T) {
+	d := busy(t, 1, 2)
+	d.Pong(10*second, leaseUntil(12*second), margin, nil)
+	d.StartTake()
+	d.Give([]event.Delivery{delivery(3, 0)}, nil)
+	wantResults(t, "what never went out", d.Break(nil), "30:not_started ")
+	if got := d.Next(); got != 12*second {
+		t.Errorf("Next = %v, want the lease of the last Pong, 12s", got)
+	}
+	wantResults(t, "before the deadline", d.Expire(12*second-1, nil), "")
+	wantResults(t, "an answer that was on its way", d.Answer([]event.Result{{Delivery: d.name(10), Kind: event.ResultDone}}, nil), "10:done ")
+	wantResults(t, "at the deadline", d.Expire(12*second, nil), "20:lost ")
+	if d.Len() != 0 || d.Next() != clock.Forever {
+		t.Errorf("%d left, next %v; want nothing", d.Len(), d.Next())
+	}
+	if d.StartTake() != 0 {
+		t.Error("a broken stream takes")
+	}
+}
+
+func TestWholeStreamIsNeverOverByTime(t *testing.T) {
+	d := busy(t, 1)
+	d.Pong(10*second, leaseUntil(12*second), margin, nil)
+	wantResults(t, "long after", d.Expire(1000*second, nil), "")
+}
+
+func TestRevokeFreezesAndDrainingExtends(t *testing.T) {
+	d := busy(t, 1, 2)
+	d.Pong(10*second, leaseUntil(12*second), margin, nil)
+	tell, _ := d.Revoke(ownership.SetOf(1), false, nil)
+	if !tell {
+		t.Error("the worker is not told of a Revoke that concerns it")
+	}
+	if _, draining := d.Pong(11*second, leaseUntil(13*second, 1), margin, nil); !slices.Equal(draining, d.names(10)) {
+		t.Errorf("draining = %v, want the revoked delivery", draining)
+	}
+	if _, draining := d.Pong(12*second, leaseUntil(14*second), margin, nil); len(draining) > 0 {
+		t.Errorf("draining = %v, though the lease does not list the partition", draining)
+	}
+	d.Force(ownership.SetOf(1))
+	if _, draining := d.Pong(12*second, leaseUntil(15*second, 1), margin, nil); len(draining) > 0 {
+		t.Errorf("draining = %v, though it is forced", draining)
+	}
+	wantResults(t, "forced, before the given deadline", d.Expire(13*second-1, nil), "")
+	wantResults(t, "forced, at the given deadline", d.Expire(13*second, nil), "10:lost ")
+	wantResults(t, "a late answer", d.Answer([]event.Result{{Delivery: d.name(10), Kind: event.ResultDone}}, nil), "")
+	if s := d.Stats(); s.Late != 1 || s.Revoked != 1 {
+		t.Errorf("stats = %+v, want one late, one revoked", s)
+	}
+	wantResults(t, "the other one still works", d.Answer([]event.Result{{Delivery: d.name(20), Kind: event.ResultDone}}, nil), "20:done ")
+}
+
+func TestPassedDrainingDeadlineIsNotExtended(t *testing.T) {
+	d := busy(t, 1)
+	d.Pong(10*second, leaseUntil(12*second), margin, nil)
+	d.Revoke(ownership.SetOf(1), false, nil)
+	if _, draining := d.Pong(12*second, leaseUntil(14*second, 1), margin, nil); len(draining) > 0 {
+		t.Errorf("draining = %v, though its deadline has passed", draining)
+	}
+	d.Force(ownership.SetOf(1))
+	wantResults(t, "forced after its deadline", d.Expire(12*second, nil), "10:lost ")
+}
+
+func TestFinalRevokeIsNeverListed(t *testing.T) { // a Genesis, LOST
+	for name, revoke := range map[string]func(*Outstanding){
+		"all":               func(d *Outstanding) { d.RevokeAll(nil) },
+		"final":             func(d *Outstanding) { d.Revoke(ownership.SetOf(1), true, nil) },
+		"final, the second": func(d *Outstanding) { d.Revoke(ownership.SetOf(1), false, nil); d.RevokeAll(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := busy(t, 1)
+			d.Pong(10*second, leaseUntil(12*second), margin, nil)
+			revoke(d)
+			if _, draining := d.Pong(11*second, leaseUntil(13*second, 1), margin, nil); len(draining) > 0 {
+				t.Errorf("draining = %v, want none", draining)
+			}
+			wantResults(t, "at the last deadline", d.Expire(12*second, nil), "10:lost ")
+		})
+	}
+}
+
+func TestRevokeTakesBackWhatHasNotGoneOut(t *testing.T) {
+	d := busy(t, 4)
+	d.StartTake()
+	d.Give([]event.Delivery{delivery(1, 0), delivery(2, 0), delivery(1, 1)}, nil)
+	tell, back := d.Revoke(ownership.SetOf(1), false, nil)
+	wantResults(t, "unsent", back, "10:not_started 11:not_started ")
+	if tell {
+		t.Error("the worker is told of deliveries that it never had")
+	}
+	frame, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
+	if len(frame) != 1 || frame[0].ID != d.name(20) {
+		t.Errorf("next frame = %v, want delivery 20 alone", frame)
+	}
+}
+
+// The mailboxes gave them before the gate closed, the Revoke overtook them.
+func TestRevokeWhileTaking(t *testing.T) {
+	tests := map[string]struct {
+		revoke func(*Outstanding)
+		want   string
+	}{
+		"one partition": {revoke: func(d *Outstanding) { d.Revoke(ownership.SetOf(1), false, nil) }, want: "10:not_started "},
+		"all":           {revoke: func(d *Outstanding) { d.RevokeAll(nil) }, want: "10:not_started 20:not_started "},
+		"broken":        {revoke: func(d *Outstanding) { d.Break(nil) }, want: "10:not_started 20:not_started "},
+		"drained":       {revoke: func(d *Outstanding) { d.Drain(nil) }, want: "10:not_started 20:not_started "},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := NewOutstanding(10)
+			d.StartTake()
+			test.revoke(d)
+			wantResults(t, "given late", d.Give([]event.Delivery{delivery(1, 0), delivery(2, 0)}, nil), test.want)
+		})
+	}
+	t.Run("is forgotten afterwards", func(t *testing.T) {
+		d := NewOutstanding(10)
+		d.Revoke(ownership.SetOf(1), false, nil)
+		d.StartTake()
+		wantResults(t, "a new tenure", d.Give([]event.Delivery{delivery(1, 0)}, nil), "")
+	})
+}
+
+func TestSuspendedWorkerTakesNothing(t *testing.T) {
+	d := NewOutstanding(10)
+	d.Suspend()
+	if got := d.StartTake(); got != 0 {
+		t.Errorf("room while suspended = %d, want 0", got)
+	}
+	d.Resume()
+	if got := d.StartTake(); got != 10 {
+		t.Errorf("room after it = %d, want 10", got)
+	}
+}
+
+// A toy worker that uses its deadlines to the last instant, as rule 7 allows it. It
+// works on whatever is sent until its deadline and never answers in time, so every
+// delivery is running as long as it may. Whatever happens, no delivery is over for
+// the Outstanding while the worker may still run it.
+func TestNothingIsOverWhileItMayRun(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := second
+		d := NewOutstanding(50)
+		newest := clock.Instant(0) // the worker's newest deadline
+		own := map[event.DeliveryID]clock.Instant{}
+		partition := map[event.DeliveryID]ring.Partition{}
+		idOf := map[event.DeliveryID]event.DeliveryID{} // by name
+		var next event.DeliveryID
+		leaseEnd := clock.Instant(0)
+		broken := false
+		deadline := func(id event.DeliveryID) clock.Instant {
+			if at, frozen := own[id]; frozen {
+				return at
+			}
+			return newest
+		}
+		over := func(results []event.Result) {
+			for _, r := range results {
+				if at := deadline(r.Delivery); now.Before(at) {
+					t.Fatalf("delivery %d is over at %v, and may run until %v", r.Delivery, now, at)
+				}
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"give": func(t *rapid.T) {
+				if d.StartTake() == 0 {
+					return
+				}
+				next++
+				p := ring.Partition(rapid.IntRange(0, 2).Draw(t, "p"))
+				d.Give([]event.Delivery{{ID: next, Partition: p, Event: &event.Event{}}}, nil)
+				sent, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
+				for _, s := range sent {
+					idOf[s.ID], partition[next] = next, s.Partition
+				}
+			},
+			"ping": func(t *rapid.T) {
+				if broken {
+					return
+				}
+				a := now
+				now += clock.Instant(rapid.IntRange(0, 300).Draw(t, "ms")) * clock.Instant(time.Millisecond)
+				if rapid.Bool().Draw(t, "renewed") {
+					leaseEnd = max(leaseEnd, now+2*second)
+				}
+				lease := leaseUntil(leaseEnd, ring.Partition(rapid.IntRange(0, 2).Draw(t, "draining")))
+				remaining, draining := d.Pong(now, lease, margin, nil)
+				if remaining <= 0 || rapid.Bool().Draw(t, "lost on its way") {
+					return
+				}
+				for _, name := range draining {
+					id := idOf[event.DeliveryID(name)]
+					if at, ok := own[id]; ok && now.Before(at) {
+						own[id] = max(at, a.Add(remaining))
+					}
+				}
+				newest = max(newest, a.Add(remaining))
+			},
+			"revoke": func(t *rapid.T) {
+				p := ring.Partition(rapid.IntRange(0, 2).Draw(t, "p"))
+				d.Revoke(ownership.SetOf(p), rapid.Bool().Draw(t, "final"), nil)
+				for id, of := range partition {
+					if _, frozen := own[id]; of == p && !frozen && !broken {
+						own[id] = newest
+					}
+				}
+			},
+			"force": func(t *rapid.T) { d.Force(ownership.SetOf(0, 1, 2)) },
+			"wait": func(t *rapid.T) {
+				now += clock.Instant(rapid.IntRange(0, 3000).Draw(t, "ms")) * clock.Instant(time.Millisecond)
+			},
+			"expire": func(*rapid.T) { over(d.Expire(now, nil)) },
+			"break": func(t *rapid.T) {
+				if rapid.IntRange(0, 20).Draw(t, "now") == 0 {
+					broken = true
+					d.Break(nil)
+				}
+			},
+		})
+		d.Force(ownership.SetOf(0, 1, 2))
+		d.Break(nil)
+		now += 10 * second
+		if d.Expire(now, nil); d.Len() != 0 {
+			t.Fatalf("%d deliveries are never over", d.Len())
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package app
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// suspects limits how many events run at a time that were running when a worker crashed. Any of
+// them may have crashed it, and most have not. Run together, they would share each further crash
+// until all of them went to the dead letter topic. So the more crashes an event has seen, the fewer of
+// that level run at a time. From its third crash on, an event runs without another suspect.
+//
+// It is pure, and not safe for concurrent use.
+type suspects struct {
+	in   map[event.DeliveryID]uint32 // unfinished deliveries of suspects → crashes
+	each [crashLevels]int            // how many of them, by level
+}
+
+// suspectsMax is how many events with 1, 2, and more crashes run at a time.
+var suspectsMax = [crashLevels]int{64, 8, 1}
+
+const crashLevels = 3
+
+// suspectPause is when an event that found no room tries again.
+const suspectPause = 50 * time.Millisecond
+
+func crashLevel(crashes uint32) int { return int(min(crashes, crashLevels)) - 1 }
+
+// admit takes the suspects among the deliveries in, as far as there is room. Those for
+// which there is none it removes from taken, and appends a result for them to dst that
+// puts them off.
+func (w *suspects) admit(taken []event.Delivery, dst []event.Result) (admitted []event.Delivery, _ []event.Result) {
+	admitted = taken[:0]
+	for i := range taken {
+		d := &taken[i]
+		if d.Crashes > 0 {
+			level := crashLevel(d.Crashes)
+			if w.each[level] >= suspectsMax[level] {
+				dst = append(dst, event.Result{Delivery: d.ID, Kind: event.ResultPutOff, After: suspectPause})
+				continue
+			}
+			if w.in == nil {
+				w.in = make(map[event.DeliveryID]uint32)
+			}
+			w.in[d.ID] = d.Crashes
+			w.each[level]++
+		}
+		admitted = append(admitted, *d)
+	}
+	clear(taken[len(admitted):])
+	return admitted, dst
+}
+
+// discharge lets go of deliveries that are over.
+func (w *suspects) discharge(results []event.Result) {
+	for i := range results {
+		if crashes, ok := w.in[results[i].Delivery]; ok {
+			delete(w.in, results[i].Delivery)
+			w.each[crashLevel(crashes)]--
+		}
+	}
+}
+
+func suspicious(taken []event.Delivery) bool {
+	for i := range taken {
+		if taken[i].Crashes > 0 {
+			return true
+		}
+	}
+	return false
+}

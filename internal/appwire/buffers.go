@@ -1,6 +1,0 @@
-package appwire
-
-import "github.com/ringfence/router/internal/framepool"
-
-// frameBuffers is shared by all streams: a pool is as good as it is large.
-var frameBuffers framepool.Pool

@@ -1,0 +1,77 @@
+package event
+
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+// WorkerID is this process's name for one stream of its application. Never reused.
+type WorkerID uint64
+
+// DeliveryID is this process's name for one hand-over of an event to a worker. Never reused.
+type DeliveryID uint64
+
+// Delivery is an event that was handed to a worker. From the moment it is taken
+// from its mailbox until its [Result] is finished, its key is busy.
+type Delivery struct {
+	ID        DeliveryID
+	Event     *Event
+	Partition partition.ID
+	Token     int64  // the fencing token: grows with every change of owner of the partition
+	Turn      uint64 // grows with every delivery of a partition in one process; 0 without a token
+	Attempt   uint32 // counts the times that the application is given this event, from 1
+	Crashes   uint32 // of Event: how often a worker crashed that had it
+}
+
+// Fence returns the fence of the delivery.
+func (d *Delivery) Fence() Fence { return Fence{Token: d.Token, Turn: d.Turn} }
+
+// ResultKind is how a delivery ended.
+//
+//exhaustive:enforce
+type ResultKind uint8
+
+// How a delivery can end. The last three are not the application's failure.
+const (
+	ResultDone       ResultKind = 1 // the work was done
+	ResultRetry      ResultKind = 2 // it failed: again, after Result.After
+	ResultReject     ResultKind = 3 // it will never succeed: dead letter
+	ResultNotStarted ResultKind = 4 // the handler was not called
+	ResultCancelled  ResultKind = 5 // the handler was cut, because its key was lost
+	ResultLost       ResultKind = 6 // no answer, and its last deadline has passed
+	ResultCrashed    ResultKind = 7 // the same, and its worker's stream broke before
+	ResultPutOff     ResultKind = 8 // the router did not give it out, and will not before After
+)
+
+// String returns the name of the kind, as metrics and logs have it.
+func (k ResultKind) String() string {
+	switch k {
+	case ResultDone:
+		return "done"
+	case ResultRetry:
+		return "retry"
+	case ResultReject:
+		return "reject"
+	case ResultNotStarted:
+		return "not_started"
+	case ResultCancelled:
+		return "cancelled"
+	case ResultPutOff:
+		return "put_off"
+	case ResultCrashed:
+		return "crashed"
+	case ResultLost:
+		return "lost"
+	}
+	return "unknown"
+}
+
+// Result is the end of one delivery.
+type Result struct {
+	Delivery DeliveryID
+	Kind     ResultKind
+	TimedOut bool          // ResultRetry: it was the router that lost patience
+	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
+	Reason   string        // ResultRetry, ResultReject: why
+}

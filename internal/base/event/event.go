@@ -1,0 +1,118 @@
+// Package event holds the words that every stage shares: the event itself, its
+// names, and the verdict that travels back.
+//
+// It is pure data. An [Event] is immutable once its consumer node has handed it
+// on, with the exceptions that its fields name; whoever needs another value copies it.
+package event
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/partition"
+)
+
+// KeyMax is the longest key in bytes; a longer one goes to the dead letter topic.
+const KeyMax = 4 << 10
+
+// Key is what makes events belong together: no two events of one key are worked
+// on at the same time. It may hold any bytes. It never appears in a log line.
+type Key string
+
+// LogValue hides the key from every slog handler.
+func (Key) LogValue() slog.Value { return slog.StringValue(hiddenKey) }
+
+// MessageID is Pulsar's name of an event, as numbers. It names the *original*
+// event: copies in a retry topic carry it along. Ledger ids are unique in a Pulsar
+// cluster over all topics, so it needs no topic to be unique.
+type MessageID struct {
+	Ledger, Entry  int64
+	Batch          int32 // index in the producer's batch, -1 when there was none
+	TopicPartition int32 // of the topic, -1 when it is not partitioned
+}
+
+// String formats the id as Pulsar's tools do: ledger:entry:partition:batch.
+func (m MessageID) String() string {
+	return fmt.Sprintf("%d:%d:%d:%d", m.Ledger, m.Entry, m.TopicPartition, m.Batch)
+}
+
+// Finished names an event that was done, and the partition of its key.
+type Finished struct {
+	Partition partition.ID
+	ID        MessageID
+	At        clock.Instant // by the clock of this node, to the millisecond if another one has told it
+}
+
+// Property is one application property of an event.
+type Property struct{ Name, Value string }
+
+// Event is one event on its way from Pulsar to its owner's application.
+type Event struct {
+	Handle      Handle       // given by the source of the consumer node
+	ID          MessageID    // of the original event, through all copies
+	Topic       string       // original topic, full name
+	Key         Key          // set by stage 2
+	Partition   partition.ID // set by stage 3
+	Payload     []byte       // never written to
+	Properties  []Property   // never written to
+	PublishTime int64        // Unix milliseconds, by the producer's clock
+	EventTime   int64        // Unix milliseconds, 0 when the producer gave none
+	Redelivery  uint32       // how often Pulsar has delivered it before
+	Attempts    uint32       // how often the application has failed it, at any node; moves up at the owner, and at the consumer node by Attempted
+	Round       uint32       // how often it has been copied to the retry topic
+	Crashes     uint32       // how often a worker crashed that had it; no failures, and told like Attempts
+	FirstError  string       // the application's first failure, "" when none
+	LastError   string       // the application's newest failure, "" when none
+
+	SchemaVersion string // of the payload, as Pulsar's schema registry numbers them for the topic: any bytes, "" when the producer gave none
+}
+
+// Bytes is what the event weighs in every memory bound: its data and about what
+// its Go values need around it.
+func (e *Event) Bytes() int {
+	n := 256 + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError) + len(e.SchemaVersion)
+	for _, p := range e.Properties {
+		n += 32 + len(p.Name) + len(p.Value)
+	}
+	return n
+}
+
+// Clone returns a copy that shares no memory with e: what a frame or a batch has
+// brought lives as long as the last event that lies in it.
+func (e *Event) Clone() *Event {
+	c := *e
+	c.Topic, c.Key = strings.Clone(e.Topic), Key(strings.Clone(string(e.Key)))
+	c.FirstError, c.LastError = strings.Clone(e.FirstError), strings.Clone(e.LastError)
+	c.SchemaVersion = strings.Clone(e.SchemaVersion)
+	c.Payload = bytes.Clone(e.Payload)
+	c.Properties = slices.Clone(e.Properties)
+	for i, p := range c.Properties {
+		c.Properties[i] = Property{Name: strings.Clone(p.Name), Value: strings.Clone(p.Value)}
+	}
+	return &c
+}
+
+// Property returns the value of the first property called name.
+func (e *Event) Property(name string) (value string, ok bool) {
+	for _, p := range e.Properties {
+		if p.Name == name {
+			return p.Value, true
+		}
+	}
+	return "", false
+}
+
+// Trace returns the event's W3C trace context, or "": the producer's, or that of the
+// newest span that a router has made of it.
+func (e *Event) Trace() string {
+	for _, p := range e.Properties {
+		if strings.EqualFold(p.Name, "traceparent") {
+			return p.Value
+		}
+	}
+	return ""
+}

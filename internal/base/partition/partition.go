@@ -1,0 +1,29 @@
+// Package partition maps keys to partitions, the units of ownership.
+//
+// It is pure, and all that the SDK needs of the ring: [github.com/ringfence/router/ring]
+// says which member should own a partition.
+package partition
+
+import "github.com/cespare/xxhash/v2"
+
+// ID names one slice of the key space, the unit of ownership: 0 … Count−1.
+// (Pulsar's own partitions are always called topic partitions here.)
+type ID uint16
+
+// Count is the number of slices of the key space. It is a constant of the wire:
+// it stands in [HashID], and a node with another one may not join a group.
+const Count = 4093
+
+// HashID names the function from key to partition. It travels in the control log
+// and in the Hello of every stream; nodes that differ in it never work together.
+const HashID = "xxhash64/4093/1"
+
+// KeyHash stands for a key where one is named to other nodes. Two keys with one hash
+// are taken for one there.
+type KeyHash uint64
+
+// HashOf returns the hash of a key. It neither allocates nor locks.
+func HashOf(key string) KeyHash { return KeyHash(xxhash.Sum64String(key)) }
+
+// Of returns the partition of a key. It neither allocates nor locks.
+func Of(key string) ID { return ID(xxhash.Sum64String(key) % Count) }

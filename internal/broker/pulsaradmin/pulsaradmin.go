@@ -1,0 +1,87 @@
+// Package pulsaradmin calls Pulsar's admin API, JSON over HTTP.
+package pulsaradmin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	// callTimeout bounds each call; a shorter deadline of the context counts too.
+	callTimeout = 30 * time.Second
+	// answerMax is the longest answer that is read, in bytes.
+	answerMax = 16 << 20
+)
+
+// Client holds the address and credentials of an admin API. It is safe for concurrent use.
+type Client struct {
+	URL   string // of the web service, as in http://broker:8080
+	Token string // sent as a bearer token; empty sends none
+
+	// HTTP makes the calls, for authentication other than by Token; nil is http.DefaultClient.
+	HTTP *http.Client
+}
+
+// TopicPath returns the path of a topic, as Call takes it, from its full name
+// (persistent://tenant/namespace/topic).
+func TopicPath(topic string) string { return strings.Replace(topic, "://", "/", 1) }
+
+// Call calls the path below /admin/v2/. Body is sent, and the answer read into result, as
+// JSON where they are not nil. An empty answer, as for a policy that is not set, leaves
+// result unchanged. A status other than 2xx is an error with the broker's text.
+func (c Client) Call(ctx context.Context, method, path string, body, result any) error {
+	said, err := c.Do(ctx, method, path, body)
+	if err != nil || result == nil || len(said) == 0 {
+		return err
+	}
+	if err := json.Unmarshal(said, result); err != nil {
+		return fmt.Errorf("admin API: %s %s: %w in %.200q", method, path, err, said)
+	}
+	return nil
+}
+
+// Do is Call for an answer that is not JSON.
+func (c Client) Do(ctx context.Context, method, path string, body any) ([]byte, error) {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(text)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+"/admin/v2/"+path, content)
+	if err != nil {
+		return nil, fmt.Errorf("admin API: %w", err)
+	}
+	request.Close = true // calls are rare: no connection is kept for the next one
+	request.Header.Set("Content-Type", "application/json")
+	if c.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	caller := c.HTTP
+	if caller == nil {
+		caller = http.DefaultClient
+	}
+	answer, err := caller.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("admin API: %w", err)
+	}
+	defer answer.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(answer.Body, answerMax))
+	if err != nil {
+		return nil, fmt.Errorf("admin API: %s %s: %w", method, path, err)
+	}
+	if answer.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("admin API: %s %s: %s: %.300s", method, path, answer.Status, said)
+	}
+	return said, nil
+}

@@ -1,0 +1,77 @@
+// Package pulsarsend interprets the answers of Pulsar producers, and implements the send
+// timeout that the client must not have.
+//
+// With a SendTimeout the client (v0.21.0) has a goroutine that takes messages off its
+// list of pending ones while the connection's goroutine, with the broker's receipt in
+// hand, first looks at the oldest and then takes the oldest: it may have become another
+// one. Then one message is finished twice, which is a nil dereference in the client and
+// ends the process, and the other one is never answered. A stall about as long as the
+// timeout is enough.
+package pulsarsend
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+// NoTimeout is the SendTimeout of all producers: the client starts no such goroutine.
+const NoTimeout time.Duration = -1
+
+// ErrTimeout says that no answer came in time. The message may still be in its topic, or
+// reach it later: the client keeps trying.
+var ErrTimeout = errors.New("pulsar: the broker has not answered in time")
+
+// Within adds a timeout to done: done is called once, with the answer that the client
+// passes to the returned function, or with [ErrTimeout] after d.
+func Within(d time.Duration, done func(error)) (answer func(error)) {
+	var once sync.Once
+	finish := func(err error) { once.Do(func() { done(err) }) }
+	timer := time.AfterFunc(d, func() { finish(ErrTimeout) })
+	return func(err error) {
+		timer.Stop()
+		finish(err)
+	}
+}
+
+// GaveUp reports whether the producer that answered with err will not come back: the
+// client (v0.21.0) closes it for good when its topic is not there as it reconnects, or is
+// terminated, or another producer has fenced it. It must be closed and replaced.
+func GaveUp(err error) bool {
+	return errors.Is(err, pulsar.ErrProducerClosed) || errors.Is(err, pulsar.ErrTopicNotfound) ||
+		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
+}
+
+// Await makes a call of the client that takes no context and may hang, for as long as
+// the client's OperationTimeout and longer. start runs it on a goroutine of its own, or
+// says why not. When ctx ends first the call goes on alone, and what it makes is undone.
+func Await[T any](ctx context.Context, start func(func()) error, call func() (T, error), undo func(T)) (made T, err error) {
+	type result struct {
+		made T
+		err  error
+	}
+	results := make(chan result) // unbuffered: without a receiver the call undoes its result
+	err = start(func() {
+		var r result
+		r.made, r.err = call()
+		select {
+		case results <- r:
+		case <-ctx.Done():
+			if r.err == nil {
+				undo(r.made)
+			}
+		}
+	})
+	if err != nil {
+		return made, err
+	}
+	select {
+	case r := <-results:
+		return r.made, r.err
+	case <-ctx.Done():
+		return made, ctx.Err()
+	}
+}

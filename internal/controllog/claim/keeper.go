@@ -1,0 +1,576 @@
+package claim
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/controllog"
+)
+
+// Config of a [Keeper].
+type Config struct {
+	Identity identity.Identity
+	Places   []Place
+
+	// Optional is for a router that is not exclusive anyway: it goes on after PatienceMax without its claims.
+	Optional    bool
+	PatienceMax time.Duration
+}
+
+// Constants of a Keeper.
+const (
+	prefetch    = 100
+	answerMax   = 30 * time.Second // for a record to be read back, or for the log to be read to its end
+	pauseFirst  = 200 * time.Millisecond
+	pauseMax    = 5 * time.Second
+	refresh     = 12 * time.Hour // a claim is written again after this and up to as much more by chance: see docs/adr/0029
+	optionalMax = 10 * time.Second
+)
+
+// DefaultConfig returns a Config without an identity and places.
+func DefaultConfig() Config { return Config{PatienceMax: optionalMax} }
+
+// Errors that end a router.
+var (
+	// ErrTaken says that a resource belongs to a group with other settings.
+	ErrTaken = errors.New("claimed by another group")
+	// ErrReleased says that an operator has ended the claim of this group while this router ran.
+	ErrReleased = errors.New("the claim of this group was released while this router ran")
+)
+
+// Keeper claims what a group needs and watches the claims while a router runs. Its methods are safe for
+// concurrent use.
+type Keeper struct {
+	cfg     Config
+	open    func(topic string) (controllog.Transport, error)
+	log     *slog.Logger
+	metrics *Metrics
+
+	places []*place
+	read   sync.WaitGroup // of all places: their logs were read once, so that a conflict would be known
+	all    chan struct{}  // closed when read is over
+	held   chan struct{}  // closed when all places are
+
+	mu    sync.Mutex
+	began bool
+	gen   uint32
+	seen  map[string]Verdict // by topic, of the newest look
+	waits map[string]error   // by topic, why it is not held yet
+}
+
+// New returns a Keeper. open returns a new log of records on a topic. It does no I/O.
+func New(cfg Config, open func(topic string) (controllog.Transport, error), log *slog.Logger, metrics *Metrics) *Keeper {
+	k := &Keeper{
+		cfg: cfg, open: open, log: log.With("component", "claim"), metrics: metrics,
+		all: make(chan struct{}), held: make(chan struct{}),
+		seen: map[string]Verdict{}, waits: map[string]error{},
+	}
+	turn := make(chan struct{})
+	close(turn)
+	for _, at := range cfg.Places {
+		p := &place{
+			keeper: k, Place: at, log: k.log.With("topic", at.Topic),
+			turn: turn, held: make(chan struct{}), wake: make(chan struct{}, 1),
+			logged: map[Result]clock.Instant{},
+		}
+		k.read.Add(1)
+		p.wasRead = sync.OnceFunc(k.read.Done)
+		k.places = append(k.places, p)
+		k.waits[at.Topic] = errors.New("not read yet")
+		// Groups that want the same of two namespaces claim in the same order, so that one of them gets both.
+		turn = p.held
+	}
+	metrics.watch(k)
+	return k
+}
+
+// Run claims, and then watches until ctx ends. It returns nil when it is told to stop; [ErrTaken] or
+// [ErrReleased] with what differs; or why a claims topic cannot be used at all.
+func (k *Keeper) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() {
+		k.read.Wait()
+		close(k.all)
+	})
+	for _, p := range k.places {
+		group.Go(func() error {
+			defer p.wasRead()
+			return p.run(ctx)
+		})
+	}
+	group.Go(func() error {
+		k.awaitAll(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+// awaitAll closes held when every place is.
+func (k *Keeper) awaitAll(ctx context.Context) {
+	for _, p := range k.places {
+		select {
+		case <-p.held:
+		case <-ctx.Done():
+			return
+		}
+	}
+	close(k.held)
+	<-ctx.Done()
+}
+
+// Held is closed when this group holds all that it needs.
+func (k *Keeper) Held() <-chan struct{} { return k.held }
+
+// Check returns what the Keeper waits for, nil when all is held.
+func (k *Keeper) Check() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.places {
+		if why := k.waits[p.Topic]; why != nil {
+			return fmt.Errorf("waiting for the claim on %s: %w", p.Topic, why)
+		}
+	}
+	return nil
+}
+
+// Began returns the highest generation in which a group has given out fencing tokens on what this Keeper
+// claims, as far as the claims topics tell, and whether there is one.
+func (k *Keeper) Began() (gen uint32, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, v := range k.seen {
+		if v.Began {
+			gen, ok = max(gen, v.Gen), true
+		}
+	}
+	return gen, ok
+}
+
+// NoteBegan writes down, once, that this group gives out fencing tokens of a generation. It does not block.
+func (k *Keeper) NoteBegan(gen uint32) {
+	k.mu.Lock()
+	known := k.began && k.gen >= gen
+	k.began, k.gen = true, max(k.gen, gen)
+	k.mu.Unlock()
+	if known {
+		return
+	}
+	for _, p := range k.places {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (k *Keeper) generation() (gen uint32, began bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.gen, k.began
+}
+
+// place is one claims topic of a Keeper.
+type place struct {
+	Place
+
+	keeper  *Keeper
+	log     *slog.Logger
+	turn    <-chan struct{} // closed when the place before this one is held
+	held    chan struct{}
+	wake    chan struct{}            // cap 1: there is a generation to write down
+	wasRead func()                   // once
+	logged  map[Result]clock.Instant // the newest line about records that did this; of the goroutine of visits
+	owned   bool                     // the log has said that this group holds all here; of the goroutine of visits
+}
+
+// run keeps one claim until ctx ends or something final happens.
+func (p *place) run(ctx context.Context) error {
+	err := p.keep(ctx)
+	switch {
+	case ctx.Err() != nil && !final(err):
+		return nil
+	case errors.Is(err, ErrTaken) || errors.Is(err, ErrReleased) || !p.keeper.cfg.Optional:
+		return err
+	}
+	p.log.Warn("going on without the claim", "error", err)
+	p.wasRead()
+	p.hold(nil)
+	<-ctx.Done()
+	return nil
+}
+
+func final(err error) bool { return errors.Is(err, ErrTaken) || errors.Is(err, ErrReleased) }
+
+func (p *place) keep(ctx context.Context) error {
+	transport, err := p.keeper.open(p.Topic)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return transport.Run(ctx) })
+	if p.keeper.cfg.Optional {
+		group.Go(func() error {
+			p.losePatience(ctx)
+			return nil
+		})
+	}
+	group.Go(func() error { return p.visits(ctx, transport) })
+	return group.Wait()
+}
+
+// losePatience ends the patience of a router that can do without.
+func (p *place) losePatience(ctx context.Context) {
+	timer := time.NewTimer(p.keeper.cfg.PatienceMax)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-p.held:
+	case <-timer.C:
+		p.log.Warn("going on without the claim",
+			"error", p.keeper.Check())
+		p.wasRead()
+		p.hold(nil)
+	}
+}
+
+// visits reads the log from its beginning, again each time that the reader is lost: what the log says now
+// counts, not what it said.
+func (p *place) visits(ctx context.Context, transport controllog.Transport) error {
+	pause := pauseFirst
+	for ctx.Err() == nil {
+		v := newVisit(p, transport)
+		err := v.run(ctx)
+		switch {
+		case final(err), errors.Is(err, controllog.ErrDenied) && !p.isHeld():
+			return err
+		case ctx.Err() == nil:
+			p.waitsFor(err)
+			p.keeper.metrics.readers.WithLabelValues("lost").Inc()
+			p.log.Warn("claims topic not readable; trying again", "error", err, "pause", pause)
+		}
+		if v.caughtUp {
+			pause = pauseFirst
+		}
+		sleep(ctx, pause)
+		pause = min(2*pause, pauseMax)
+	}
+	return nil
+}
+
+func (p *place) isHeld() bool { return isClosed(p.held) }
+
+// hold notes that this group holds what it wants here.
+func (p *place) hold(v *Verdict) {
+	k := p.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if v != nil {
+		k.seen[p.Topic] = *v
+	}
+	delete(k.waits, p.Topic)
+	if !p.isHeld() {
+		close(p.held)
+	}
+}
+
+func (p *place) waitsFor(why error) {
+	p.keeper.mu.Lock()
+	defer p.keeper.mu.Unlock()
+	if !p.isHeld() {
+		p.keeper.waits[p.Topic] = why
+	}
+}
+
+// visit is one reader of a claims topic, from the first record on.
+type visit struct {
+	*place
+
+	transport controllog.Transport
+	fold      Fold
+	writer    Writer
+	every     time.Duration
+	refresh   *time.Timer // nobody of this group has written its claim for that long
+	answer    *time.Timer // what has not come by then does not come
+
+	caughtUp  bool       // fold is what the log said when the visit began, or later
+	appending chan error // the answer to an append that is under way; nil: none is
+	unread    bool       // an append has been answered, and is not read back yet
+	due       bool       // refresh has passed
+	retryAt   *time.Timer
+	paused    bool // an append has failed
+}
+
+func newVisit(p *place, transport controllog.Transport) *visit {
+	v := &visit{place: p, transport: transport}
+	_, _ = rand.Read(v.writer[:]) // never fails
+	v.every = refresh + time.Duration(binary.LittleEndian.Uint64(v.writer[:])%uint64(refresh))
+	return v
+}
+
+func (v *visit) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	entries, opened, lost := make(chan controllog.Entry), make(chan struct{}), make(chan error, 1)
+	var tail sync.WaitGroup
+	defer tail.Wait()
+	defer stop()
+	tail.Go(func() {
+		lost <- v.transport.Tail(ctx, controllog.First, prefetch, sync.OnceFunc(func() { close(opened) }), func(e controllog.Entry) {
+			select {
+			case entries <- e:
+			case <-ctx.Done():
+			}
+		})
+	})
+	v.keeper.metrics.readers.WithLabelValues("opened").Inc()
+	select {
+	case <-opened:
+	case err := <-lost:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+	asking, done := context.WithTimeout(ctx, answerMax)
+	end, err := v.transport.End(asking)
+	done()
+	if err != nil {
+		return err
+	}
+	v.refresh = time.NewTimer(v.every)
+	v.answer = time.NewTimer(answerMax)
+	v.retryAt = time.NewTimer(0)
+	defer v.refresh.Stop()
+	defer v.answer.Stop()
+	defer v.retryAt.Stop()
+	endKnown := end.Entry >= 0
+	if !endKnown {
+		v.wasRead() // what stands in front of our own record is known when we read that
+	}
+	turn, all := v.turn, v.keeper.all
+	for {
+		last, some := v.fold.Last()
+		if !v.caughtUp && endKnown && some && !last.Before(end) {
+			v.caughtUp = true
+		}
+		if err := v.consider(endKnown); err != nil {
+			return err
+		}
+		if v.caughtUp && !v.unread {
+			v.answer.Reset(answerMax) // nothing is waited for
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-lost:
+			return err
+		case e := <-entries:
+			if err := v.read(e); err != nil {
+				return err
+			}
+		case err := <-v.appending:
+			v.appended(err)
+		case <-turn:
+			turn = nil
+		case <-all:
+			all = nil
+		case <-v.wake:
+		case <-v.refresh.C:
+			v.due = true
+		case <-v.retryAt.C:
+			v.paused = false
+		case <-v.answer.C:
+			if !v.caughtUp && endKnown { // the record at the end is not to be had
+				endKnown = false
+				v.wasRead()
+				v.answer.Reset(answerMax)
+				continue
+			}
+			return fmt.Errorf("%s was not read back or not read to its end within %v", v.Topic, answerMax)
+		}
+	}
+}
+
+// read takes one record.
+func (v *visit) read(e controllog.Entry) error {
+	news := v.caughtUp // what stood there before was reported when it came
+	r, result := v.fold.Apply(e.At, e.Data)
+	ours := r.Writer == v.writer
+	if ours {
+		v.unread, v.caughtUp = false, true
+	}
+	if result == Repeated {
+		return nil
+	}
+	if news || result == Malformed || result == Later {
+		v.report(e.At, r, result)
+	}
+	if ours && result == Malformed {
+		return fmt.Errorf("%s does not take this group's claim: it knows %d resources, or a holder has too many settings", v.Topic, len(v.fold.states))
+	}
+	if !r.Release && result != Refused && len(v.keeper.cfg.Identity.Against(r.Identity)) == 0 {
+		v.due = false
+		v.refresh.Reset(v.every)
+	}
+	return nil
+}
+
+// report counts a record and writes a line about it if somebody has to know.
+func (v *visit) report(at event.Position, r Record, result Result) {
+	v.keeper.metrics.records.WithLabelValues(string(result)).Inc()
+	if !v.mayLog(result) {
+		return
+	}
+	switch result {
+	case Malformed, Later:
+		v.log.Warn("claim record ignored", "position", at.String(), "reason", string(result))
+	case Refused:
+		v.log.Warn("claim of another group refused", "position", at.String(),
+			"resources", shown(r.Resources), "differs", v.keeper.cfg.Identity.Against(r.Identity).String())
+	case Released:
+		v.log.Info("claim released", "position", at.String(), "resources", shown(r.Resources), "force", r.Force)
+	case Claimed, Confirmed, Repeated:
+	}
+}
+
+// logEvery is the least time between two lines about records of one kind: whoever may write to the topic
+// causes them. The counter has all.
+const logEvery = 10 * time.Second
+
+func (v *visit) mayLog(result Result) bool {
+	now := clock.Now()
+	if last, some := v.logged[result]; some && now.Sub(last) < logEvery {
+		return false
+	}
+	v.logged[result] = now
+	return true
+}
+
+// shown lists the first resources.
+func shown(resources []string) string {
+	if more := len(resources) - resourcesShown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(resources[:resourcesShown], ", "), more)
+	}
+	return strings.Join(resources, ", ")
+}
+
+// consider acts on what the log says: it holds, writes, waits, or ends the router with an error.
+func (v *visit) consider(endKnown bool) error {
+	k := v.keeper
+	if !v.caughtUp && endKnown {
+		return nil
+	}
+	verdict := v.fold.Judge(k.cfg.Identity, v.Resources)
+	gen, began := k.generation()
+	missing := !verdict.Held() || verdict.Extends || v.due || began && !(verdict.AllBegan && verdict.GenLeast >= gen)
+	if !v.caughtUp { // only a record of our own, when it is read, tells that the end was reached
+		if !isClosed(v.turn) {
+			return nil
+		}
+		return v.write(gen, began)
+	}
+	switch {
+	case len(verdict.Conflicts) > 0:
+		return &TakenError{Topic: v.Topic, Conflicts: verdict.Conflicts}
+	case v.owned && len(verdict.Released) > 0:
+		return fmt.Errorf("%w: %s, in %s", ErrReleased, shown(verdict.Released), v.Topic)
+	}
+	v.wasRead()
+	if verdict.Held() && !verdict.Extends {
+		v.owned = true
+		v.hold(&verdict)
+	}
+	if !missing || !isClosed(v.turn) || !isClosed(k.all) {
+		return nil
+	}
+	if v.owned && len(verdict.Free) > 0 && v.appending == nil && !v.unread && !v.paused {
+		v.log.Warn("claim lost; writing it again")
+	}
+	return v.write(gen, began)
+}
+
+// write appends the claim, unless one is under way.
+func (v *visit) write(gen uint32, began bool) error {
+	if v.appending != nil || v.unread || v.paused {
+		return nil
+	}
+	data, err := Encode(Record{Resources: v.Resources, Writer: v.writer, Identity: v.keeper.cfg.Identity, Gen: gen, Began: began})
+	if err != nil {
+		return err
+	}
+	answer := make(chan error, 1)
+	v.appending, v.unread = answer, true
+	v.transport.Append(data, func(err error) { answer <- err })
+	return nil
+}
+
+// appended takes the answer to an append.
+func (v *visit) appended(err error) {
+	v.appending = nil
+	if err == nil {
+		v.keeper.metrics.appends.WithLabelValues("ok").Inc()
+		return
+	}
+	v.keeper.metrics.appends.WithLabelValues("failed").Inc()
+	v.log.Warn("claim not written; trying again", "error", err)
+	v.waitsFor(fmt.Errorf("the claim cannot be written: %w", err))
+	v.unread, v.paused = false, true
+	v.retryAt.Reset(pauseFirst)
+}
+
+// TakenError says what belongs to which other group.
+type TakenError struct {
+	Topic     string // the claims topic
+	Conflicts []Conflict
+}
+
+// Unwrap returns [ErrTaken].
+func (e *TakenError) Unwrap() error { return ErrTaken }
+
+// Error names the resources and every setting that differs, with both values.
+func (e *TakenError) Error() string {
+	var all []string
+	for i, c := range e.Conflicts {
+		if i == resourcesShown {
+			all = append(all, fmt.Sprintf("and %d more", len(e.Conflicts)-i))
+			break
+		}
+		all = append(all, fmt.Sprintf("%q (%s)", c.Resource, c.Differences))
+	}
+	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or settings of its own; "+
+		"if the settings are to change for good, stop the group and run `router group release` "+
+		"(docs/operations.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
+}
+
+// resourcesShown is how many resources an error or a line names.
+const resourcesShown = 5
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

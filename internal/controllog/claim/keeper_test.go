@@ -1,0 +1,537 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/controllog"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pulsartest.LeftBehind()...) }
+
+// site is some claims topics of a test's own.
+type site struct {
+	places func(control, subscription string) []Place
+	open   func(t *testing.T, topic string) (controllog.Transport, error)
+}
+
+// memSite has them in memory.
+func memSite(*testing.T) site {
+	logs := newMemLogs()
+	return site{
+		places: func(control, subscription string) []Place {
+			return []Place{
+				{"persistent://t/control/__ringfence-claims", []string{Control(control)}},
+				{"persistent://t/events/__ringfence-claims", []string{Subscription("persistent://t/events/a", subscription)}},
+			}
+		},
+		open: func(_ *testing.T, topic string) (controllog.Transport, error) { return logs.of(topic), nil },
+	}
+}
+
+// remoteLike is memSite with a log that does not tell where it ends.
+func remoteLike(t *testing.T) site {
+	s := memSite(t)
+	open := s.open
+	s.open = func(t *testing.T, topic string) (controllog.Transport, error) {
+		log, err := open(t, topic)
+		return endless{log}, err
+	}
+	return s
+}
+
+type endless struct{ controllog.Transport }
+
+func (endless) End(context.Context) (event.Position, error) { return event.Position{Entry: -1}, nil }
+
+// pulsarSite has them on a real broker, if there is one.
+func pulsarSite(t *testing.T) site {
+	pulsartest.URL(t)                                                           // or skip
+	control, events := pulsartest.Topic(t, 0)+"-a", pulsartest.Topic(t, 0)+"-b" // in one namespace, on topics of this test
+	return site{
+		places: func(c, subscription string) []Place {
+			return []Place{
+				{control, []string{Control(c)}},
+				{events, []string{Subscription("persistent://t/events/a", subscription)}},
+			}
+		},
+		open: func(t *testing.T, topic string) (controllog.Transport, error) {
+			cfg := controllog.DefaultPulsarConfig()
+			cfg.Topic, cfg.DeniedIsFinal = topic, true
+			options := pulsartest.Options(t)
+			options.MetricsRegisterer = prometheus.NewRegistry()
+			return controllog.NewPulsar(cfg, options, quiet())
+		},
+	}
+}
+
+type memLogs struct {
+	mu   sync.Mutex
+	logs map[string]*controllog.Mem
+}
+
+func newMemLogs() *memLogs { return &memLogs{logs: map[string]*controllog.Mem{}} }
+
+func (m *memLogs) of(topic string) *controllog.Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.logs[topic] == nil {
+		m.logs[topic] = controllog.NewMem()
+	}
+	return m.logs[topic]
+}
+
+// claimant is a Keeper that runs.
+type claimant struct {
+	*Keeper
+	stop  func()
+	ended chan error // cap 1
+}
+
+func (s site) claim(t *testing.T, who identity.Identity, places []Place, adjust ...func(*Config)) *claimant {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Identity, cfg.Places = who, places
+	for _, a := range adjust {
+		a(&cfg)
+	}
+	log := quiet()
+	if os.Getenv("CLAIM_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	c := &claimant{
+		Keeper: New(cfg, func(topic string) (controllog.Transport, error) { return s.open(t, topic) }, log, NewMetrics(prometheus.NewRegistry())),
+		ended:  make(chan error, 1),
+	}
+	var running sync.WaitGroup
+	running.Go(func() { c.ended <- c.Run(ctx) })
+	c.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(c.stop)
+	return c
+}
+
+const patience = 30 * time.Second
+
+// outcome waits until a claimant holds, and returns "", or has ended with an error, and returns that.
+func (c *claimant) outcome(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-c.Held():
+		return nil
+	case err := <-c.ended:
+		c.ended <- err
+		return err
+	case <-time.After(patience):
+		t.Fatalf("neither held nor refused within %v: %v", patience, c.Check())
+		return nil
+	}
+}
+
+func (c *claimant) end(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-c.ended:
+		c.ended <- err
+		return err
+	case <-time.After(patience):
+		t.Fatalf("it goes on after %v", patience)
+		return nil
+	}
+}
+
+func group(name string) identity.Identity {
+	return identity.Of(identity.Setting{Name: "control_log.topic", Value: "persistent://t/" + name + "/__ring-orders"},
+		identity.Setting{Name: "node.group", Value: "orders"})
+}
+
+var sites = map[string]func(t *testing.T) site{"mem": memSite, "end not known": remoteLike, "pulsar": pulsarSite}
+
+// Claims keep this contract on every log. The Pulsar ones are skipped where there is no broker.
+func TestContract(t *testing.T) {
+	rules := map[string]func(t *testing.T, s site){
+		"another group is refused, and the first goes on": func(t *testing.T, s site) {
+			if broken := secondIsRefused(t, s); broken != "" {
+				t.Error(broken)
+			}
+		},
+		"of two at once one holds":            oneOfTwo,
+		"equal ones all hold":                 equalsHold,
+		"a release ends who runs, and frees":  releaseEndsAndFrees,
+		"a generation outlasts all":           generationOutlasts,
+		"who comes later writes nothing":      laterWritesNothing,
+		"a new setting is there for the next": newSettingCounts,
+	}
+	for name, make := range sites {
+		t.Run(name, func(t *testing.T) {
+			for rule, check := range rules {
+				t.Run(rule, func(t *testing.T) {
+					t.Parallel()
+					check(t, make(t))
+				})
+			}
+		})
+	}
+}
+
+// secondIsRefused returns what is wrong.
+func secondIsRefused(t *testing.T, s site) string {
+	places := s.places("control", "s")
+	first := s.claim(t, group("a"), places)
+	if err := first.outcome(t); err != nil {
+		return fmt.Sprintf("the first group: %v", err)
+	}
+	second := s.claim(t, group("b"), places[1:])
+	err := second.outcome(t)
+	if !errors.Is(err, ErrTaken) {
+		return fmt.Sprintf("another group on the subscription: %v", err)
+	}
+	for _, part := range []string{
+		`"subscription persistent://t/events/a s"`, `control_log.topic is "persistent://t/b/__ring-orders" here and "persistent://t/a/__ring-orders" there`,
+		places[1].Topic, "router group release",
+	} {
+		if !strings.Contains(err.Error(), part) {
+			return fmt.Sprintf("the error does not say %s: %v", part, err)
+		}
+	}
+	select {
+	case err := <-first.ended:
+		return fmt.Sprintf("the first group ended, too: %v", err)
+	default:
+	}
+	if err := first.Check(); err != nil {
+		return fmt.Sprintf("the first group: %v", err)
+	}
+	return ""
+}
+
+// oneOfTwo: two groups that differ begin at the same moment, on the same of two namespaces: always exactly one
+// of them holds. The other one has ended.
+func oneOfTwo(t *testing.T, s site) {
+	rounds := 5
+	if first, _ := s.open(t, "x"); first != nil {
+		if _, slow := first.(*controllog.Pulsar); !slow {
+			rounds = 100
+		}
+	}
+	won := map[string]int{}
+	for round := range rounds {
+		places := s.places(fmt.Sprintf("control-%d", round), fmt.Sprintf("s-%d", round))
+		a, b := s.claim(t, group("a"), places), s.claim(t, group("b"), places)
+		errA, errB := a.outcome(t), b.outcome(t)
+		switch {
+		case errA == nil && errors.Is(errB, ErrTaken):
+			won["a"]++
+		case errB == nil && errors.Is(errA, ErrTaken):
+			won["b"]++
+		default:
+			t.Fatalf("round %d: a: %v, b: %v", round, errA, errB)
+		}
+		a.stop()
+		b.stop()
+	}
+	t.Logf("won: %v", won)
+}
+
+func equalsHold(t *testing.T, s site) {
+	places := s.places("control", "s")
+	var all []*claimant
+	for range 4 {
+		all = append(all, s.claim(t, group("a"), places))
+	}
+	for i, c := range all {
+		if err := c.outcome(t); err != nil {
+			t.Errorf("member %d: %v", i, err)
+		}
+	}
+}
+
+// releaseAll ends the claims of a group.
+func (s site) release(t *testing.T, who identity.Identity, force bool, places []Place) {
+	t.Helper()
+	for _, p := range places {
+		log, err := s.open(t, p.Topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Look(t.Context(), log, func(*Fold) (*Record, error) {
+			return &Record{Identity: who, Resources: p.Resources, Release: true, Force: force}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func releaseEndsAndFrees(t *testing.T, s site) {
+	places := s.places("control", "s")
+	a := s.claim(t, group("a"), places)
+	if err := a.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	s.release(t, group("b"), false, places) // which holds nothing
+	if err := s.claim(t, group("b"), places).outcome(t); !errors.Is(err, ErrTaken) {
+		t.Fatalf("after a release by who holds nothing: %v", err)
+	}
+	if err := a.Check(); err != nil {
+		t.Fatal(err)
+	}
+	s.release(t, group("b"), true, places)
+	if err := a.end(t); !errors.Is(err, ErrReleased) ||
+		!strings.Contains(err.Error(), places[0].Resources[0]) && !strings.Contains(err.Error(), places[1].Resources[0]) {
+		t.Errorf("a router whose claim was released ended with %v", err)
+	}
+	b := s.claim(t, group("b"), places)
+	if err := b.outcome(t); err != nil {
+		t.Errorf("after the release: %v", err)
+	}
+	b.stop()
+	s.release(t, group("b"), false, places)
+	if err := s.claim(t, group("a"), places).outcome(t); err != nil {
+		t.Errorf("after the release by the holder: %v", err)
+	}
+}
+
+func generationOutlasts(t *testing.T, s site) {
+	places := s.places("control", "s")
+	a := s.claim(t, group("a"), places)
+	if err := a.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	if gen, ok := a.Began(); ok {
+		t.Fatalf("a new subscription has a generation: %d", gen)
+	}
+	other := s.claim(t, group("a"), places) // a member that sees what a writes down
+	if err := other.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	a.NoteBegan(3)
+	a.NoteBegan(3)
+	other.NoteBegan(2) // late
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if gen, ok := other.Began(); ok && gen == 3 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the generation does not come back")
+		}
+	}
+	a.stop()
+	other.stop()
+	again := s.claim(t, group("a"), places)
+	if err := again.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	if gen, ok := again.Began(); !ok || gen != 3 {
+		t.Errorf("after a restart the generation is %d, %v", gen, ok)
+	}
+	again.stop()
+	s.release(t, group("a"), false, places)
+	b := s.claim(t, group("b"), places)
+	if err := b.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	if gen, ok := b.Began(); !ok || gen != 3 {
+		t.Errorf("the next group hears of generation %d, %v", gen, ok)
+	}
+}
+
+// laterWritesNothing: members come and go, and the log does not grow by them, where it tells its end.
+func laterWritesNothing(t *testing.T, s site) {
+	places := s.places("control", "s")
+	ends := func() []event.Position {
+		var all []event.Position
+		for _, p := range places {
+			log, err := s.open(t, p.Topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var at event.Position
+			if _, err := Look(t.Context(), log, func(f *Fold) (*Record, error) { at, _ = f.Last(); return nil, nil }); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, at)
+		}
+		return all
+	}
+	var after []event.Position
+	for i := range 3 {
+		c := s.claim(t, group("a"), places)
+		if err := c.outcome(t); err != nil {
+			t.Fatal(err)
+		}
+		c.stop()
+		now := ends()
+		if _, cannotTell := mustOpen(t, s, places[0].Topic).(endless); i > 0 && !cannotTell && !slices.Equal(after, now) {
+			t.Errorf("start %d moved the end from %v to %v", i, after, now)
+		}
+		after = now
+	}
+}
+
+func mustOpen(t *testing.T, s site, topic string) controllog.Transport {
+	t.Helper()
+	log, err := s.open(t, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// newSettingCounts: of two joining routers that know a setting of a later version, and differ in it, one holds.
+func newSettingCounts(t *testing.T, s site) {
+	places := s.places("control", "s")
+	old := s.claim(t, orders, places)
+	if err := old.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	a, b := s.claim(t, newer, places), s.claim(t, newest, places)
+	if errA, errB := a.outcome(t), b.outcome(t); (errA == nil) == (errB == nil) {
+		t.Errorf("a: %v, b: %v", errA, errB)
+	}
+	if err := old.Check(); err != nil || len(old.ended) > 0 {
+		t.Errorf("the old member: %v", err)
+	}
+}
+
+// fragile is a log whose reader can be lost, and whose broker may refuse.
+type fragile struct {
+	*controllog.Mem
+	mu     sync.Mutex
+	cuts   []context.CancelFunc // of the readers
+	denied bool
+}
+
+func (f *fragile) Run(ctx context.Context) error {
+	if f.denied {
+		return fmt.Errorf("%w x", controllog.ErrDenied)
+	}
+	return f.Mem.Run(ctx)
+}
+
+func (f *fragile) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
+	if f.denied {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	own, cut := context.WithCancel(ctx)
+	defer cut()
+	f.mu.Lock()
+	f.cuts = append(f.cuts, cut)
+	f.mu.Unlock()
+	err := f.Mem.Tail(own, from, prefetch, opened, record)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", controllog.ErrReaderLost, err)
+}
+
+func (f *fragile) lose() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, cut := range f.cuts {
+		cut()
+	}
+}
+
+func fragileSite() (site, *fragile) {
+	log := &fragile{Mem: controllog.NewMem()}
+	return site{
+		places: func(_, subscription string) []Place {
+			return []Place{{"persistent://t/events/__ringfence-claims", []string{Subscription("persistent://t/events/a", subscription)}}}
+		},
+		open: func(*testing.T, string) (controllog.Transport, error) { return log, nil },
+	}, log
+}
+
+// A topic that was deleted gets the claim again from who runs; but not if another group was faster.
+func TestLostClaims(t *testing.T) {
+	s, log := fragileSite()
+	places := s.places("", "s")
+	a := s.claim(t, group("a"), places)
+	if err := a.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	log.Roll()
+	log.Forget(event.Position{Ledger: 1 << 30})
+	log.lose()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if end, _ := log.End(t.Context()); end.Entry >= 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the claim is not written again")
+		}
+	}
+	b := s.claim(t, group("b"), places)
+	if err := b.outcome(t); !errors.Is(err, ErrTaken) {
+		t.Fatalf("after the claim was written again: %v", err)
+	}
+
+	log.Roll()
+	log.Forget(event.Position{Ledger: 1 << 30})
+	if err := s.claim(t, group("c"), places).outcome(t); err != nil {
+		t.Fatalf("on a new topic: %v", err)
+	}
+	log.lose() // everybody reads what is there now
+	if err := a.end(t); !errors.Is(err, ErrTaken) {
+		t.Errorf("the group that has lost its claim: %v", err)
+	}
+}
+
+// A broker that refuses ends a router at once, unless it can do without its claims.
+func TestDenied(t *testing.T) {
+	s, log := fragileSite()
+	log.denied = true
+	if err := s.claim(t, group("a"), s.places("", "s")).outcome(t); !errors.Is(err, controllog.ErrDenied) {
+		t.Errorf("a router that is not let to the claims topic: %v", err)
+	}
+	a := s.claim(t, group("a"), s.places("", "s"), func(c *Config) { c.Optional = true })
+	if err := a.outcome(t); err != nil {
+		t.Errorf("one that can do without: %v", err)
+	}
+}
+
+// A router that can do without waits for a broker that does not answer, but not for long.
+func TestOptionalPatience(t *testing.T) {
+	silent := site{open: func(*testing.T, string) (controllog.Transport, error) { return unreachable{}, nil }}
+	places := []Place{{"persistent://t/events/__ringfence-claims", []string{subA}}}
+	strict := silent.claim(t, group("a"), places)
+	a := silent.claim(t, group("a"), places, func(c *Config) { c.Optional, c.PatienceMax = true, 20*time.Millisecond })
+	if err := a.outcome(t); err != nil {
+		t.Fatal(err)
+	}
+	if isClosed(strict.Held()) || strict.Check() == nil {
+		t.Error("one that cannot do without goes on, too")
+	}
+}
+
+// unreachable is a log whose broker never answers.
+type unreachable struct{}
+
+func (unreachable) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (unreachable) Append([]byte, func(error))    {}
+func (unreachable) End(ctx context.Context) (event.Position, error) {
+	<-ctx.Done()
+	return event.Position{}, ctx.Err()
+}
+func (unreachable) MoveAnchor(context.Context, event.Position) error { return nil }
+func (unreachable) Tail(ctx context.Context, _ event.Position, _ int, _ func(), _ func(controllog.Entry)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

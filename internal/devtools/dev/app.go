@@ -1,0 +1,58 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/clock"
+)
+
+// appGrace is how long the user's command may take to end when it is asked to.
+const appGrace = 5 * time.Second
+
+// RunCommand runs an application beside a member until ctx ends, and starts it again
+// whenever it ends. It finds the member by [client.EndpointEnv]. When ctx ends it gets
+// SIGTERM, with all that it has started, and after a grace SIGKILL.
+func RunCommand(ctx context.Context, command []string, endpoint string, stdout, stderr io.Writer) error {
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	pause := restartFirst
+	for {
+		begun := clock.Now()
+		cmd := exec.CommandContext(ctx, path, command[1:]...) //nolint:gosec // the command comes from the command line
+		cmd.Env = append(os.Environ(), client.EndpointEnv+"="+endpoint)
+		cmd.Stdout, cmd.Stderr = stdout, stderr
+		inGroup(cmd)
+		err := cmd.Run()
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was ended
+		}
+		if clock.Now().Sub(begun) > restartMax {
+			pause = restartFirst
+		}
+		fmt.Fprintf(stderr, "the application has ended (%v); starting it again in %v\n", orZero(err), pause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, restartMax)
+	}
+}
+
+var errZero = errors.New("exit status 0")
+
+func orZero(err error) error {
+	if err == nil {
+		return errZero
+	}
+	return err
+}

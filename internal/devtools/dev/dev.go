@@ -1,0 +1,343 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/devtools/demo"
+	"github.com/ringfence/router/internal/devtools/procgroup"
+)
+
+// The hidden commands: what a child is, besides those of a demo.
+const (
+	RoleApp  = "app"
+	RoleExec = "exec"
+)
+
+// Environment is where a development group runs.
+type Environment struct {
+	Executable string // the binary that has the hidden commands
+	Stdout     io.Writer
+	Colours    bool
+}
+
+// ErrUsage says that a child could not make anything of its command line.
+var ErrUsage = errors.New("dev: wrong usage")
+
+const (
+	startPatience = 2 * time.Minute
+	drainPatience = 30 * time.Second
+	stopPatience  = appGrace + 5*time.Second
+	lookEvery     = 100 * time.Millisecond
+
+	// restartFirst and restartMax are the pauses before what has ended is started again.
+	restartFirst = 500 * time.Millisecond
+	restartMax   = 10 * time.Second
+
+	exitUsage    = 2 // of this binary
+	exitIdentity = 5
+)
+
+// session is one run.
+type session struct {
+	options   Options
+	dir       string
+	out       *output
+	processes *procgroup.Group
+	broker    string // address of the one in memory, "" without
+	members   []*member
+	fail      context.CancelCauseFunc
+
+	restarts sync.WaitGroup
+}
+
+// member is one router and the application beside it.
+type member struct {
+	node, app string // names
+	endpoint  string
+	admin     string
+	gossip    string
+	router    []string // command line
+	command   []string // of the application's parent
+
+	mu    sync.Mutex
+	pause time.Duration // before the next restart
+}
+
+// Run runs a group until ctx ends, or until Options.Events are handled. Then it drains:
+// the members leave the group in order, and what was accepted is finished. When it
+// returns, no child is left. An error says what a child could not do.
+func Run(ctx context.Context, o Options, e Environment) (err error) {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", procgroup.FolderPrefix+"dev-")
+	if err != nil {
+		return fmt.Errorf("dev: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	running, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	s := &session{
+		options: o, dir: dir, fail: fail,
+		out: &output{w: e.Stdout, colours: e.Colours, width: len(fmt.Sprintf("node-%d", o.Members))},
+	}
+	s.processes = procgroup.New(procgroup.Config{
+		Executable: e.Executable, Dir: dir, Patience: stopPatience,
+		Stderr: s.out.stream,
+		Ended:  func(p *procgroup.Process, err error) { s.ended(running, p.Name, err) },
+	})
+	defer s.restarts.Wait()
+	defer s.processes.StopAll()
+	err = s.run(running)
+	if ctx.Err() != nil || errors.Is(err, errAllHandled) {
+		return s.drain(context.WithoutCancel(ctx))
+	}
+	if cause := context.Cause(running); cause != nil {
+		return cause
+	}
+	return err
+}
+
+var errAllHandled = errors.New("dev: all events are handled")
+
+// run starts everything and publishes. It returns errAllHandled, or why it ended.
+func (s *session) run(ctx context.Context) error {
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	s.out.note("%d members, each with: %s", len(s.members), s.what())
+	s.out.note("the group is forming; a new one first waits for old leases to expire (about 7 s), for about 7 s")
+	if err := s.untilReady(ctx); err != nil {
+		return err
+	}
+	s.out.note("the group has a page, http://%[1]s, and answers: router members --admin %[1]s", s.members[0].admin)
+	if s.broker == "" {
+		s.out.note("ready: events come from %s, subscription %s. Ctrl-C drains and ends.", strings.Join(s.options.Topics, ", "), s.options.Subscription)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	s.out.note("ready: %d events/s on %d keys. Ctrl-C drains and ends.", s.options.Rate, s.options.Keys)
+	return s.generate(ctx)
+}
+
+func (s *session) what() string {
+	if s.options.Exec != "" {
+		return s.options.Exec + " (for each event)"
+	}
+	return strings.Join(s.options.Command, " ")
+}
+
+// start starts the broker, and every member with its application.
+func (s *session) start(ctx context.Context) error {
+	if s.options.Pulsar == "" {
+		address := make(chan string, 1)
+		if _, err := s.processes.Start("broker", func(line string) { address <- line }, "demo", demo.RoleBroker); err != nil {
+			return fmt.Errorf("dev: %w", err)
+		}
+		select {
+		case s.broker = <-address:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err := s.plan(); err != nil {
+		return err
+	}
+	for _, m := range s.members {
+		if err := s.startOne(m.node, m.router); err != nil {
+			return err
+		}
+	}
+	begun := clock.Now()
+	for _, m := range s.members { // an application that came before its member would begin with a warning
+		if err := s.until(ctx, begun, m, "/livez", func(status int) bool { return status != 0 }); err != nil {
+			return err
+		}
+		if err := s.startOne(m.app, m.command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) startOne(name string, arguments []string) error {
+	if _, err := s.processes.Start(name, func(line string) { s.out.line(name, line) }, arguments...); err != nil {
+		return fmt.Errorf("dev: %w", err)
+	}
+	return nil
+}
+
+// plan gives every member its ports, its settings and its command lines.
+func (s *session) plan() error {
+	ports, err := procgroup.FreePorts(3 * s.options.Members)
+	if err != nil {
+		return fmt.Errorf("dev: %w", err)
+	}
+	var seeds []string
+	for i := range s.options.Members {
+		m := &member{
+			node: fmt.Sprintf("node-%d", i+1), app: fmt.Sprintf("app-%d", i+1),
+			gossip: procgroup.Loopback(ports[3*i]), admin: procgroup.Loopback(ports[3*i+1]),
+			pause: restartFirst,
+		}
+		listen, endpoint := procgroup.AppAddress(filepath.Join(s.dir, m.node+".sock"), ports[3*i+2])
+		m.endpoint = endpoint
+		settings := procgroup.Settings{
+			Group: s.options.Group, Name: m.node,
+			Pulsar: s.options.Pulsar, Topics: s.options.Topics, Subscription: s.options.Subscription,
+			Namespace: "public/default", App: listen, Gossip: m.gossip, Admin: m.admin, Seeds: seeds,
+			LogLevel: s.options.logLevel(),
+		}
+		if s.options.Pulsar == "" {
+			settings.Topics = []string{topic}
+		}
+		file := filepath.Join(s.dir, m.node+".yaml")
+		if err := os.WriteFile(file, settings.YAML(), 0o600); err != nil {
+			return fmt.Errorf("dev: %w", err)
+		}
+		m.router = []string{"demo", demo.RoleMember, "--config", file, "--log.format", "text"}
+		if s.broker != "" {
+			m.router = append(m.router, "--broker", s.broker)
+		}
+		for _, setting := range s.options.Settings {
+			m.router = append(m.router, "--"+setting)
+		}
+		m.command = s.application(m)
+		seeds = append(seeds, m.gossip)
+		s.members = append(s.members, m)
+	}
+	return nil
+}
+
+// application is the command line of what stands beside a member.
+func (s *session) application(m *member) []string {
+	if s.options.Exec != "" {
+		return []string{"dev", RoleExec, "--endpoint", m.endpoint, "--parallel", fmt.Sprint(s.options.Parallel), "--", s.options.Exec}
+	}
+	return append([]string{"dev", RoleApp, "--endpoint", m.endpoint, "--"}, s.options.Command...)
+}
+
+// ended starts a child again that has ended unasked, unless that would not help.
+func (s *session) ended(ctx context.Context, name string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	var exit *exec.ExitError
+	wrong := errors.As(err, &exit) && (exit.ExitCode() == exitUsage || exit.ExitCode() == exitIdentity)
+	m, arguments := s.find(name)
+	switch {
+	case wrong: // it has said why
+		s.fail(fmt.Errorf("%w: %w", ErrUsage, err))
+		return
+	case m == nil:
+		s.fail(fmt.Errorf("dev: %w", err))
+		return
+	}
+	m.mu.Lock()
+	pause := m.pause
+	m.pause = min(2*pause, restartMax)
+	m.mu.Unlock()
+	s.out.note("%v; starting it again in %v", err, pause)
+	s.restarts.Go(func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if err := s.startOne(name, arguments); err != nil {
+			s.fail(err)
+		}
+	})
+}
+
+func (s *session) find(name string) (*member, []string) {
+	for _, m := range s.members {
+		switch name {
+		case m.node:
+			return m, m.router
+		case m.app:
+			return m, m.command
+		}
+	}
+	return nil, nil
+}
+
+// untilReady waits until every member takes part.
+func (s *session) untilReady(ctx context.Context) error {
+	begun := clock.Now()
+	for _, m := range s.members {
+		if err := s.until(ctx, begun, m, "/readyz", func(status int) bool { return status == http.StatusOK }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// until asks a member until its answer is good.
+func (s *session) until(ctx context.Context, begun clock.Instant, m *member, path string, good func(status int) bool) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		status, body := get(ctx, m.admin, path)
+		if good(status) {
+			return nil
+		}
+		if clock.Now().Sub(begun) > startPatience {
+			return fmt.Errorf("dev: %s is not ready after %v: %s (an application finds its member by %s)",
+				m.node, startPatience, strings.ReplaceAll(strings.TrimSpace(body), "\n", ", "), client.EndpointEnv)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// drain lets every member leave in order.
+func (s *session) drain(ctx context.Context) error {
+	s.out.note("draining")
+	ctx, cancel := context.WithTimeout(ctx, drainPatience+lookEvery)
+	defer cancel()
+	var asked sync.WaitGroup
+	for _, m := range s.members {
+		asked.Go(func() {
+			if status, body := get(ctx, m.admin, "/drain?wait="+drainPatience.String()); status != http.StatusOK {
+				s.out.note("%s has not drained (%s): its open events would be delivered again", m.node, strings.TrimSpace(body))
+			}
+		})
+	}
+	asked.Wait()
+	s.out.note("drained")
+	return nil
+}
+
+// bodyMax is as much of an answer as is read.
+const bodyMax = 4 << 10
+
+// get asks a member's admin port. Without an answer the status is 0, and body says why.
+func get(ctx context.Context, admin, path string) (status int, body string) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, http.NoBody)
+	if err != nil {
+		return 0, err.Error()
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, bodyMax)) // as much as there is
+	return response.StatusCode, string(text)
+}

@@ -1,0 +1,82 @@
+package dev
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Options are what a development group is asked for.
+type Options struct {
+	Members int      // 1 to 16
+	Command []string // the application, started once beside each member; or
+	Exec    string   // a shell command, run for each event
+
+	Parallel int // Exec: commands at once beside one member, 1 to 1000
+
+	Pulsar       string   // URL of a broker; "": one in memory, with generated events
+	Topics       []string // with Pulsar
+	Subscription string
+	Group        string
+
+	Rate   int // generated events per second, 0 to 100000
+	Keys   int // among which they are spread, at least 1
+	Events int // end after this many, when all are handled; 0: never
+
+	Settings []string // SECTION.KEY=VALUE, for every member
+	Verbose  bool     // what members log at level info, too
+}
+
+// DefaultOptions returns a group of three with a few events.
+func DefaultOptions() Options {
+	return Options{Members: 3, Parallel: 8, Subscription: "ringfence-dev", Group: "ringfence-dev", Rate: 5, Keys: 10}
+}
+
+const (
+	membersMax  = 16
+	parallelMax = 1000
+	rateMax     = 100_000
+)
+
+// Validate reports every option that makes no sense.
+func (o Options) Validate() error {
+	var errs []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("dev: "+format, args...))
+		}
+	}
+	need(o.Members >= 1 && o.Members <= membersMax, "--members = %d, want 1 to %d", o.Members, membersMax)
+	need((len(o.Command) > 0) != (o.Exec != ""), "want your application's command after --, or --exec COMMAND for each event, and not both:\n"+
+		"  router dev -- python3 app.py\n  router dev --exec ./handle.sh")
+	need(o.Parallel >= 1 && o.Parallel <= parallelMax, "--parallel = %d, want 1 to %d", o.Parallel, parallelMax)
+	need(o.Keys >= 1, "--keys = %d, want >= 1", o.Keys)
+	need(o.Rate >= 0 && o.Rate <= rateMax, "--rate = %d, want 0 to %d", o.Rate, rateMax)
+	need(o.Events >= 0, "--events = %d, want >= 0", o.Events)
+	need(o.Events == 0 || o.Rate > 0, "--events = %d with --rate 0 never come", o.Events)
+	need(o.Group != "" && o.Subscription != "", "--group and --subscription must not be empty")
+	if o.Pulsar != "" {
+		need(strings.HasPrefix(o.Pulsar, "pulsar://") || strings.HasPrefix(o.Pulsar, "pulsar+ssl://"), "--pulsar = %q, want pulsar://HOST:PORT", o.Pulsar)
+		need(len(o.Topics) > 0, "--pulsar needs --topic: events are read from there, none are generated")
+		need(o.Events == 0, "--events is for generated events, and with --pulsar there are none")
+	} else {
+		need(len(o.Topics) == 0, "--topic needs --pulsar: the broker in memory has generated events only")
+	}
+	for _, setting := range o.Settings {
+		key, _, ok := strings.Cut(setting, "=")
+		need(ok && strings.Contains(key, "."), "--set %q, want SECTION.KEY=VALUE", setting)
+	}
+	return errors.Join(errs...)
+}
+
+// logLevel is what members log. With a broker in memory, nothing that they warn of is
+// the user's to fix.
+func (o Options) logLevel() string {
+	switch {
+	case o.Verbose:
+		return "info"
+	case o.Pulsar == "":
+		return "error"
+	}
+	return "warn"
+}

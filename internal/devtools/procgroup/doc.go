@@ -1,0 +1,11 @@
+// Package procgroup runs the processes of a group on one machine: this binary, started again
+// with hidden commands, each with free ports and settings of its own.
+//
+// A child ends when its standard input does, so nothing is left behind when the parent
+// ends, however it ends ([FollowParent]).
+//
+// # Concurrency
+//
+// A [Group] has one goroutine for each child, which ends with it; [Group.StopAll] waits
+// for them. Its methods are safe for concurrent use.
+package procgroup

@@ -1,0 +1,197 @@
+package procgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/config"
+)
+
+// Config holds the settings that all children of a group share.
+type Config struct {
+	Executable string // the binary that has the hidden commands
+	Dir        string // for logs, and for all that the children share
+
+	// Ended is told of a child that ended unasked, and why. It may start another one.
+	Ended func(*Process, error)
+
+	// Stderr takes what a child writes to its standard error, one call at a time for each
+	// child; nil: a file of its name in Dir does.
+	Stderr func(name string) io.Writer
+
+	// Patience is how long a child may take to end when it is asked to.
+	Patience time.Duration
+}
+
+// Group holds the children of one parent. Its methods are safe for concurrent use.
+type Group struct {
+	Config
+
+	running   sync.WaitGroup
+	mu        sync.Mutex
+	processes []*Process // that were started, dead ones too
+}
+
+// New returns a group without children.
+func New(cfg Config) *Group { return &Group{Config: cfg} }
+
+// Process is one child.
+type Process struct {
+	Name string
+
+	log     string // file of its standard error, if there is one
+	command *exec.Cmd
+	stdin   io.WriteCloser
+	ended   chan struct{} // closed when it has
+
+	mu    sync.Mutex
+	asked bool // to end
+}
+
+// Start starts this binary with arguments as a child. Each line of its standard output
+// goes to line.
+func (c *Group) Start(name string, line func(string), arguments ...string) (*Process, error) {
+	p := &Process{Name: name, ended: make(chan struct{})}
+	p.command = exec.Command(c.Executable, arguments...) //nolint:noctx,gosec // this binary; ends with its standard input, or by kill
+	p.command.WaitDelay = time.Second                    // for what a child may leave behind that holds its output
+	p.command.Env = append(slices.DeleteFunc(os.Environ(), isSetting), folderEnv+"="+c.Dir)
+	if c.Stderr != nil {
+		p.command.Stderr = c.Stderr(name)
+	} else {
+		p.log = filepath.Join(c.Dir, name+".log")
+		log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		defer func() { _ = log.Close() }() // the child has its own copy
+		p.command.Stderr = log
+	}
+	var err error
+	p.stdin, err = p.command.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	stdout, err := p.command.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := p.command.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	c.mu.Lock()
+	c.processes = append(c.processes, p)
+	c.mu.Unlock()
+	c.running.Go(func() { c.watch(p, stdout, line) })
+	return p, nil
+}
+
+// isSetting reports whether a variable would change the settings of a member, which
+// are the parent's to make.
+func isSetting(variable string) bool { return strings.HasPrefix(variable, config.EnvPrefix) }
+
+// lineMax is the longest line that a child may print; with a longer one it is not heard
+// any more.
+const lineMax = 1 << 20
+
+// watch reads what a child prints until it ends.
+func (c *Group) watch(p *Process, stdout io.Reader, line func(string)) {
+	lines := bufio.NewScanner(stdout)
+	lines.Buffer(nil, lineMax)
+	for lines.Scan() {
+		line(lines.Text())
+	}
+	_, _ = io.Copy(io.Discard, stdout) // after a line that was too long: the child must not block
+	err := p.command.Wait()
+	close(p.ended)
+	if !p.wasAsked() {
+		c.Ended(p, fmt.Errorf("%s has ended (%w)%s", p.Name, orUnasked(err), lastWords(p.log)))
+	}
+}
+
+var errUnasked = errors.New("unasked, without an error")
+
+func orUnasked(err error) error {
+	if err == nil {
+		return errUnasked
+	}
+	return err
+}
+
+// lastWords returns the last line of a log, "" where there is none.
+func lastWords(path string) string {
+	if path == "" {
+		return ""
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // a log that the group made
+	if err != nil {
+		return "; " + err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return fmt.Sprintf("; its last words: %s", lines[len(lines)-1])
+}
+
+func (p *Process) ask() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = true
+}
+
+func (p *Process) wasAsked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+// Ended returns a channel that is closed when the child has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Kill ends a child by SIGKILL, and returns when it was still there for the last time.
+func (p *Process) Kill() (clock.Instant, error) {
+	p.ask()
+	at := clock.Now()
+	if err := p.command.Process.Kill(); err != nil {
+		return 0, fmt.Errorf("kill %s: %w", p.Name, err)
+	}
+	<-p.ended
+	return at, nil
+}
+
+// Stop ends these children and waits until they are gone.
+func (c *Group) Stop(processes ...*Process) {
+	for _, p := range processes {
+		p.ask()
+		_, _ = io.WriteString(p.stdin, farewell+"\n") // if it fails, the child has gone
+		_ = p.stdin.Close()
+	}
+	patience := time.NewTimer(c.Patience)
+	defer patience.Stop()
+	for _, p := range processes {
+		select {
+		case <-p.ended:
+			continue
+		case <-patience.C:
+			patience.Reset(0) // for the others too
+		}
+		_ = p.command.Process.Kill() // if it fails, the child has gone
+		<-p.ended
+	}
+}
+
+// StopAll ends all children and waits until they are gone.
+func (c *Group) StopAll() {
+	c.mu.Lock()
+	processes := slices.Clone(c.processes)
+	c.mu.Unlock()
+	c.Stop(processes...)
+	c.running.Wait()
+}

@@ -1,0 +1,175 @@
+// Package testapp is an application under test: a handler that works for a while,
+// writes down in a journal when it began and when it ended, and does what an event
+// tells it to, good or bad.
+//
+// What an event tells stands in its property [ConductProperty]:
+//
+//	fail:N      fail in the first N attempts
+//	panic:N     panic in the first N attempts
+//	reject      say that it will never succeed
+//	slow:TIME   work this long, and stop when the context says so
+//	deaf:TIME   work this long, whatever the context says
+//
+// Without it the event is done after the usual work. The work is sleep: a machine
+// with few cores can then run many applications without being the bottleneck.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use.
+package testapp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/devtools/journal"
+)
+
+// ConductProperty is the event property that tells the application how to behave.
+const ConductProperty = "conduct"
+
+// Config says how long the usual work takes: between WorkMin and WorkMax, the same
+// for each handling of an event.
+type Config struct{ WorkMin, WorkMax time.Duration }
+
+// Validate reports bounds that make no sense.
+func (c Config) Validate() error {
+	if c.WorkMin < 0 || c.WorkMax < c.WorkMin {
+		return fmt.Errorf("testapp: work of %v to %v, want 0 <= WorkMin <= WorkMax", c.WorkMin, c.WorkMax)
+	}
+	return nil
+}
+
+// Event holds the fields of an event that an application uses.
+type Event struct {
+	Name    string // what its publisher calls it: the same for each delivery
+	Key     event.Key
+	Fence   event.Fence // of the delivery, 0 without one
+	Attempt int         // from 1
+	Conduct string
+}
+
+// App is an application under test. Make one with [New].
+type App struct {
+	cfg     Config
+	journal *journal.Writer
+	over    atomic.Uint64
+}
+
+// New returns an application that writes to journal, which the caller closes. cfg must be
+// valid.
+func New(cfg Config, journal *journal.Writer) *App {
+	return &App{cfg: cfg, journal: journal}
+}
+
+// Over returns how many handlings have ended as done or rejected.
+func (w *App) Over() uint64 { return w.over.Load() }
+
+// Handle is a client.Handler. An event's payload is its name.
+func (w *App) Handle(ctx context.Context, e *client.Event) error {
+	conduct, _ := e.Property(ConductProperty)
+	return w.Work(ctx, Event{
+		Name: string(e.Payload), Key: event.Key(e.Key), Fence: event.Fence(e.Fence), Attempt: e.Attempt, Conduct: conduct,
+	})
+}
+
+// Work handles one event. Its error is for the router: nil for done, client.Reject's,
+// the context's cause when it was cut, or any other for a failure. When the journal
+// cannot be written, no work is done: work without a record proves nothing.
+func (w *App) Work(ctx context.Context, e Event) error {
+	h, err := w.journal.Start(e.Name, e.Key, e.Fence)
+	if err != nil {
+		return err
+	}
+	result := w.behave(ctx, e)
+	outcome := outcomeOf(ctx, result)
+	if err := w.journal.End(h, outcome); err != nil {
+		return err
+	}
+	switch {
+	case outcome == journal.Done || outcome == journal.Rejected:
+		w.over.Add(1)
+	case errors.Is(result, errPanic):
+		panic(result) //nolint:forbidigo // what the SDK makes of a panic is what the event asks to see
+	}
+	return result
+}
+
+var (
+	errTold      = errors.New("testapp: told to fail")
+	errPanic     = errors.New("testapp: told to panic")
+	errRejected  = client.Reject("testapp: told to reject")
+	errMalformed = errors.New("testapp: no such conduct")
+)
+
+func (w *App) behave(ctx context.Context, e Event) error {
+	kind, argument, _ := strings.Cut(e.Conduct, ":")
+	switch kind {
+	case "":
+		return work(ctx, w.cfg.share(e.Name))
+	case "fail", "panic":
+		times, err := strconv.Atoi(argument)
+		if err != nil {
+			return fmt.Errorf("%w: %q", errMalformed, e.Conduct)
+		}
+		err = work(ctx, w.cfg.share(e.Name))
+		switch {
+		case err != nil || e.Attempt > times:
+			return err
+		case kind == "panic":
+			return errPanic
+		}
+		return errTold
+	case "reject":
+		return errRejected
+	case "slow", "deaf":
+		length, err := time.ParseDuration(argument)
+		if err != nil {
+			return fmt.Errorf("%w: %q", errMalformed, e.Conduct)
+		}
+		if kind == "deaf" {
+			ctx = context.WithoutCancel(ctx)
+		}
+		return work(ctx, length)
+	}
+	return fmt.Errorf("%w: %q", errMalformed, e.Conduct)
+}
+
+// share spreads the work of events between the bounds, by their names.
+func (c Config) share(name string) time.Duration {
+	spread := uint64(c.WorkMax-c.WorkMin) + 1
+	return c.WorkMin + time.Duration(xxhash.Sum64String(name)%spread)
+}
+
+// work takes length, or ends with the context's cause.
+func work(ctx context.Context, length time.Duration) error {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func outcomeOf(ctx context.Context, result error) journal.Outcome {
+	switch {
+	case result == nil:
+		return journal.Done
+	case errors.Is(result, errRejected):
+		return journal.Rejected
+	case ctx.Err() != nil && errors.Is(result, context.Cause(ctx)):
+		return journal.Cancelled
+	}
+	return journal.Failed
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package doors
-
-import "syscall"
-
-// private has no way to narrow what the umask allows.
-func private(_, _ string, _ syscall.RawConn) error { return nil }

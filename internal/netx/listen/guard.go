@@ -1,0 +1,166 @@
+package listen
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// TokenBytesMin is how short a token may be that somebody has to show. Whoever reaches the listener can try as many as
+// connections allow.
+const TokenBytesMin = 16
+
+// CheckToken returns what is wrong with a token, without showing it.
+func CheckToken(token string) error {
+	if len(token) < TokenBytesMin {
+		return fmt.Errorf("the token has %d bytes, want %d or more: head -c 24 /dev/urandom | base64 makes one", len(token), TokenBytesMin)
+	}
+	return nil
+}
+
+// Guard decides which requests an HTTP listener answers. Probes and metrics are for
+// everybody who reaches it: machines without a secret ask for them. Everything else is
+// for callers with the token or, without one in the settings, for callers on loopback;
+// so a page that nobody has thought of is closed. In the clear, nothing of it goes to
+// another machine.
+//
+// What changes something is POSTed (or PUT), and [http.CrossOriginProtection] keeps the
+// pages of other sites from that. The one exception is DrainPath: hooks of Kubernetes
+// can only GET.
+type Guard struct {
+	Name  string
+	Token func() string // "" is none. Called for each request
+
+	Probes []string // paths that everybody may read, also in the clear
+	// Open lists the paths that may be read without the token: on loopback if the
+	// listener is in the clear, and from everywhere if Insecure.
+	Open []string
+
+	TLS      bool // the listener has it
+	Insecure bool // in the clear, other machines are answered as if the listener had TLS
+	// LoopbackOnly makes every request name loopback, with or without a token.
+	LoopbackOnly bool
+
+	DrainPath string // the verb that hooks GET; empty: none
+	DrainOpen bool   // it needs no token
+	// DrainToken is good for DrainPath alone; "" is none: the hooks of Kubernetes have it
+	// in their headers, where everybody sees it who may read pods.
+	DrainToken string
+
+	Metrics *Metrics
+}
+
+// refusal is why a request is not answered.
+type refusal struct {
+	status    int
+	why, says string // why as the metric has it
+}
+
+// Protect returns handler behind the guard.
+func (g Guard) Protect(handler http.Handler) http.Handler {
+	for _, why := range []string{token, origin, host, plain} {
+		g.Metrics.rejected.WithLabelValues(g.Name, why) // seen from the first time on
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if read(r) && slices.Contains(g.Probes, r.URL.Path) {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		if no := g.judge(r); no != nil {
+			g.Metrics.rejected.WithLabelValues(g.Name, no.why).Inc()
+			if no.status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="ringfence `+g.Name+`"`)
+			}
+			http.Error(w, no.says, no.status)
+			return
+		}
+		keep(r.Context())
+		handler.ServeHTTP(w, r)
+	})
+}
+
+var crossOrigin = http.NewCrossOriginProtection()
+
+// judge returns why a request for something else than a probe is refused, nil if it is not.
+func (g Guard) judge(r *http.Request) *refusal {
+	drain := g.DrainPath != "" && r.URL.Path == g.DrainPath
+	loopback := fromLoopback(r)
+	switch {
+	case crossOrigin.Check(r) != nil, otherSite(r):
+		return &refusal{http.StatusForbidden, origin, "a page of another site asks for this"}
+	case drain && read(r) && fromBrowser(r):
+		return &refusal{http.StatusForbidden, origin, "GET is for the hooks of Kubernetes: POST it"}
+	case g.LoopbackOnly && (!loopback || !namesLoopback(r)):
+		return &refusal{http.StatusForbidden, host, "only callers on loopback may use this, with localhost or an address as the host name"}
+	}
+	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if drain && (g.DrainOpen || same(given, g.DrainToken)) {
+		return nil
+	}
+	if !loopback && !g.TLS && !g.Insecure && (!drain || g.DrainToken == "") {
+		return &refusal{
+			http.StatusForbidden, plain, "in the clear, other machines get probes and /metrics only: set admin.tls and admin.token_file, " +
+				"or ask on loopback (kubectl port-forward, kubectl exec), or set admin.insecure to true",
+		}
+	}
+	want := g.Token()
+	open := read(r) && !g.TLS && slices.Contains(g.Open, r.URL.Path)
+	switch {
+	case same(given, want):
+		return nil
+	case loopback && (open || want == "") && !namesLoopback(r):
+		return &refusal{http.StatusForbidden, host, "without a token only callers on loopback may use this, with localhost or an address as the host name"}
+	case open, want == "" && loopback:
+		return nil
+	case want == "" && (!drain || g.DrainToken == ""):
+		return &refusal{http.StatusForbidden, token, "without admin.token this is for callers on loopback only"}
+	case given != "":
+		return &refusal{http.StatusUnauthorized, token, "wrong token"}
+	}
+	return &refusal{http.StatusUnauthorized, token, "this needs the header Authorization: Bearer TOKEN, with the token of admin.token"}
+}
+
+// read reports whether a request only reads.
+func read(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// same compares in a time that tells nothing of either. An empty secret is nobody's.
+func same(given, want string) bool {
+	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(want))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && want != ""
+}
+
+// fromLoopback reports whether a request comes from this machine, or its pod.
+func fromLoopback(r *http.Request) bool {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && remote.Addr().Unmap().IsLoopback()
+}
+
+// namesLoopback reports whether a request names this machine by an address, or as
+// localhost: a name that somebody else has bent to 127.0.0.1 is what a browser is lured
+// with.
+func namesLoopback(r *http.Request) bool {
+	name, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		name = r.Host
+	}
+	_, err = netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil || name == "localhost"
+}
+
+// otherSite reports whether a browser says that the page of another site asks, also by GET.
+func otherSite(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site != "" && site != "same-origin" && site != "none"
+}
+
+// fromBrowser reports whether a person's browser asks. It tells by what pages cannot
+// take away: browsers leave out Sec-Fetch-Site for http:// and Origin for images.
+func fromBrowser(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" || r.Header.Get("Referer") != "" ||
+		strings.HasPrefix(r.UserAgent(), "Mozilla/")
+}

@@ -1,0 +1,345 @@
+package listen
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/netx/mtls"
+	"github.com/ringfence/router/internal/netx/mtls/tlstest"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+)
+
+// served is an HTTP listener in this process.
+type served struct {
+	address string
+	metrics *Metrics
+}
+
+// serve answers by handler until the test ends, on a listener as set changes it.
+func serve(t *testing.T, handler http.Handler, set func(*HTTP)) served {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	h := HTTP{
+		Name: "admin", Listener: listener, ConnectionsMax: 64, Probes: []string{"/livez", "/readyz"}, Bodies: []string{"PUT /log/level"},
+		Metrics: NewMetrics(registry), LogMetrics: loglimit.NewMetrics(registry), Log: slog.New(slog.DiscardHandler),
+	}
+	if set != nil {
+		set(&h)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(ctx, handler) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return served{listener.Addr().String(), h.Metrics}
+}
+
+func (s served) dial(t *testing.T) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (s served) rejected(why string) float64 {
+	return testutil.ToFloat64(s.metrics.rejected.WithLabelValues("admin", why))
+}
+
+// probe asks as the kubelet does: on a connection of its own, for no longer than it would wait.
+func (s served) probe(path string) error {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + s.address + path)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+var fine = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+
+// write sends bytes as they are.
+func write(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := conn.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Nobody waits for a body that nobody wants: the answer comes, and the connection ends.
+func TestBodiesAreNotWaitedFor(t *testing.T) {
+	s := serve(t, fine, nil)
+	for i, head := range []string{
+		"POST /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",
+		"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n",
+		"POST /drain HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf",
+	} {
+		conn := s.dial(t)
+		write(t, conn, head)
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		text, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 413 ") {
+			t.Errorf("%q: %q, %v", head, text, err)
+		}
+		if got := s.rejected(body); got != float64(i+1) {
+			t.Errorf("%v bodies were counted, want %d", got, i+1)
+		}
+	}
+}
+
+// Where a body is wanted it has to come within its time.
+func TestBodiesHaveADeadline(t *testing.T) {
+	read := make(chan error, 1)
+	s := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.ReadAll(r.Body)
+		read <- err
+	}), nil)
+	write(t, s.dial(t), "PUT /log/level HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nin")
+	if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a body that does not come ends with %v", err)
+	}
+}
+
+// TestProbesAreAnsweredUnderAttack: connections without a request, with half of one, with a body that does not come,
+// or whose answer nobody takes, in twice the number that there may be, keep no probe waiting.
+func TestProbesAreAnsweredUnderAttack(t *testing.T) {
+	const connections = 128
+	large := strings.Repeat("x", 4<<20)
+	for name, request := range map[string]string{
+		"silent":            "",
+		"half a request":    "GET /livez HT",
+		"no body":           "POST /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",
+		"a body that waits": "PUT /log/level HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n",
+		"a slow reader":     "GET /large HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.ReadAll(r.Body)
+				if r.URL.Path == "/large" {
+					_, _ = io.WriteString(w, large)
+				}
+			}), nil)
+			for range connections {
+				conn := s.dial(t)
+				_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+				write(t, conn, request)
+			}
+			for range 3 {
+				if err := s.probe("/livez"); err != nil {
+					t.Errorf("a probe: %v", err)
+				}
+			}
+			if s.rejected(evicted)+s.rejected(body) == 0 {
+				t.Error("nothing is counted")
+			}
+			if got := testutil.ToFloat64(s.metrics.connections.WithLabelValues("admin")); got > 64 {
+				t.Errorf("%v connections are open", got)
+			}
+		})
+	}
+}
+
+// A request that was let in and waits, as a drain does, is not what makes room.
+func TestDrainsAreKept(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keep(r.Context())
+		close(begun)
+		select {
+		case <-end:
+		case <-r.Context().Done():
+			t.Error("the request was cut")
+		}
+		fmt.Fprintln(w, "drained")
+	}), func(h *HTTP) { h.ConnectionsMax = 4 })
+	drain := s.dial(t)
+	write(t, drain, "GET /drain HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-begun
+	for range 20 {
+		s.dial(t)
+	}
+	for s.rejected(evicted) < 17 {
+		time.Sleep(time.Millisecond)
+	}
+	close(end)
+	_ = drain.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if line, err := bufio.NewReader(drain).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+// A request that is too long gets an answer that says so, and not our memory.
+func TestRequestsAreBounded(t *testing.T) {
+	read := make(chan error, 1)
+	s := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		read <- err
+	}), nil)
+	ask := func(header string, body int) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+s.address+"/log/level", strings.NewReader(strings.Repeat("x", body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Filler", header)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		return answer.StatusCode
+	}
+	if status := ask("short", bodyBytesMax); status != http.StatusOK || <-read != nil {
+		t.Errorf("the longest body gets %d", status)
+	}
+	ask("short", bodyBytesMax+1)
+	if err := <-read; err == nil {
+		t.Error("a longer body was read to its end")
+	}
+	if status := ask(strings.Repeat("x", 2*headerBytesMax), 0); status != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a long header gets %d", status)
+	}
+	for s.rejected(malformed) != 1 { // once the connection is closed
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Pages wait for their turn, and probes do not wait for pages.
+func TestPagesWaitForTheirTurn(t *testing.T) {
+	s := serve(t, fine, nil)
+	began := clock.Now()
+	pages := make(chan error)
+	const asked = pagesPerSecond * 2
+	for range 10 {
+		go func() {
+			var err error
+			for range asked / 10 {
+				err = errors.Join(err, s.probe("/v1/members"))
+			}
+			pages <- err
+		}()
+	}
+	if err := s.probe("/livez"); err != nil {
+		t.Error(err)
+	}
+	for range 10 {
+		if err := <-pages; err != nil {
+			t.Error(err)
+		}
+	}
+	if took, want := clock.Now().Sub(began), time.Second*(asked-pagesPerSecond)/pagesPerSecond; took < want*9/10 {
+		t.Errorf("%d pages took %v, want %v at least", asked, took, want)
+	}
+}
+
+// TLS: who asks in the clear, or not at all, is rejected, counted, and logged now and then.
+func TestHTTPWithTLS(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	pair := ca.Issue(t, "router")
+	store, err := mtls.Open("admin", mtls.Files{CertFile: pair.CertFile, KeyFile: pair.KeyFile}, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(lines, 8)
+	s := serve(t, fine, func(h *HTTP) { h.TLS, h.Log = store.Public(), slog.New(slog.NewTextHandler(told, nil)) })
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: ca.ClientConfig(t, "router")}}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("https://" + s.address + "/v1/members")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK || answer.ProtoMajor != 1 {
+		t.Errorf("%s by %s", answer.Status, answer.Proto)
+	}
+	if err := s.probe("/livez"); err == nil {
+		t.Error("a probe in the clear is answered")
+	}
+	if line := <-told; !strings.Contains(line, "rejected") {
+		t.Errorf("the log says %q", line)
+	}
+	if got := s.rejected(handshake); got != 1 {
+		t.Errorf("%v handshakes failed, want 1", got)
+	}
+}
+
+// The listener closes who has been slow for longest, of the address that has most connections.
+func TestCrowd(t *testing.T) {
+	c := newCrowd(4)
+	enter := func(id uint64, source string, now clock.Instant, want uint64) {
+		t.Helper()
+		victim, evicts, enters := c.enter(id, source, now)
+		if !enters || victim != want || evicts != (want != 0) {
+			t.Errorf("%d: %d makes room (%v), it enters: %v; want %d", id, victim, evicts, enters, want)
+		}
+	}
+	enter(1, "kubelet", 1, 0)
+	enter(2, "stranger", 2, 0)
+	enter(3, "stranger", 3, 0)
+	enter(4, "stranger", 4, 0)
+	c.moved(2, 5)
+	enter(5, "stranger", 6, 3) // not the kubelet's, which is older
+	c.keep(4)
+	c.keep(5) // one is kept at most
+	enter(6, "stranger", 7, 2)
+	enter(7, "stranger", 8, 5)
+	c.moved(4, 9) // it is not kept any more
+	enter(8, "prometheus", 10, 6)
+	enter(9, "kubelet", 11, 7)
+	c.leave(4)
+	c.leave(4)
+	enter(10, "kubelet", 12, 0)
+	enter(11, "kubelet", 13, 1)
+	one := newCrowd(1)
+	one.enter(1, "a", 1)
+	one.keep(1)
+	if _, _, enters := one.enter(2, "b", 2); enters {
+		t.Error("one enters where the only other one is kept")
+	}
+}
+
+// Serve ends with its context, and says why else it ends.
+func TestServe(t *testing.T) {
+	s := serve(t, fine, nil)
+	if err := s.probe("/livez"); err != nil {
+		t.Error(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	registry := prometheus.NewRegistry()
+	h := HTTP{Name: "admin", Listener: listener, ConnectionsMax: 1, Metrics: NewMetrics(registry), LogMetrics: loglimit.NewMetrics(registry), Log: slog.New(slog.DiscardHandler)}
+	if err := h.Serve(t.Context(), fine); err == nil {
+		t.Error("serving on a closed listener succeeded")
+	}
+}

@@ -1,0 +1,143 @@
+// Package listen makes what a member listens on: who may reach it, how many at once, and
+// for how long without a word.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use. No goroutine is started here.
+package listen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Socket says who may connect to a Unix socket. Elsewhere it means nothing.
+type Socket struct {
+	// SocketMode is the permissions of the socket's file, in octal. Whoever may write may connect.
+	SocketMode string
+	// SocketOwner is who the file belongs to, as UID:GID, UID or :GID in numbers; empty: the router's own.
+	SocketOwner string
+}
+
+// DefaultSocket lets in processes of the same user.
+func DefaultSocket() Socket { return Socket{SocketMode: "0600"} }
+
+// Validate reports every field that cannot be read.
+func (s Socket) Validate() error {
+	_, modeErr := s.mode()
+	_, _, ownerErr := s.owner()
+	return errors.Join(modeErr, ownerErr)
+}
+
+func (s Socket) mode() (fs.FileMode, error) {
+	n, err := strconv.ParseUint(s.SocketMode, 8, 32)
+	if err != nil || n > 0o777 {
+		return 0, fmt.Errorf("listen: SocketMode = %q, want permissions in octal such as 0660", s.SocketMode)
+	}
+	return fs.FileMode(n), nil
+}
+
+// owner returns -1 for what stays as it is.
+func (s Socket) owner() (user, group int, err error) {
+	id := func(text string) int {
+		if text == "" {
+			return -1
+		}
+		n, parseErr := strconv.ParseUint(text, 10, 31)
+		if parseErr != nil {
+			err = fmt.Errorf("listen: SocketOwner = %q, want UID:GID, UID or :GID in numbers", s.SocketOwner)
+		}
+		return int(n)
+	}
+	userText, groupText, _ := strings.Cut(s.SocketOwner, ":")
+	user, group = id(userText), id(groupText)
+	return user, group, err
+}
+
+// UnixPath returns the path of an address unix:PATH or unix://PATH.
+func UnixPath(address string) (path string, ok bool) {
+	path, ok = strings.CutPrefix(address, "unix:")
+	return strings.TrimPrefix(path, "//"), ok && path != ""
+}
+
+// IsLocal reports whether nobody outside of this machine, or its pod, reaches an address.
+func IsLocal(address string) bool {
+	if _, ok := UnixPath(address); ok {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// Listen listens on HOST:PORT or unix:PATH. A socket that an earlier process has left
+// behind is removed, if nobody listens on it any more; any other file is not.
+func Listen(ctx context.Context, address string, socket Socket) (net.Listener, error) {
+	var config net.ListenConfig
+	path, ok := UnixPath(address)
+	if !ok {
+		return config.Listen(ctx, "tcp", address)
+	}
+	if err := removeStale(ctx, path); err != nil {
+		return nil, err
+	}
+	config.Control = private // until the file has its permissions
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := socket.apply(path); err != nil {
+		_ = listener.Close() // which removes the file
+		return nil, err
+	}
+	return listener, nil
+}
+
+// removeStale removes a socket on which nobody listens.
+func removeStale(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSocket == 0:
+		return fmt.Errorf("%s is there and is no socket: remove it, or listen elsewhere", path)
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("another process listens on %s", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) { // not ours to judge, then
+		return fmt.Errorf("%s is there: %w", path, err)
+	}
+	return os.Remove(path)
+}
+
+// apply opens the socket to whom it is for: the owner first, so that the permissions are
+// never those of somebody else.
+func (s Socket) apply(path string) error {
+	mode, err := s.mode()
+	if err != nil {
+		return err
+	}
+	user, group, err := s.owner()
+	if err != nil {
+		return err
+	}
+	if user != -1 || group != -1 {
+		if err := os.Lchown(path, user, group); err != nil {
+			return fmt.Errorf("give the socket to its owner: %w", err)
+		}
+	}
+	return os.Chmod(path, mode)
+}

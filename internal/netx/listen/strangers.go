@@ -1,0 +1,367 @@
+package listen
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+)
+
+// StrangerBounds bound what a gRPC listener holds for callers that have not said Hello, and
+// how long it waits for any caller.
+type StrangerBounds struct {
+	ConnectionsMax int           // connections without a Hello at once
+	BytesMax       int           // what such a connection sends, until it is closed
+	LastMax        time.Duration // how long such a connection lasts
+	CallsMax       int           // on connections with a Hello: calls at once whose first message is not here
+	CallMax        time.Duration // how long the first message of a call may take
+	StuckMax       time.Duration // how long a caller may take nothing while bytes for it wait; it comes up to twice as late
+}
+
+// AppStrangers returns the bounds of the application's listener. A Hello and what HTTP/2
+// needs around it have some 600 bytes, a question about health has 200.
+func AppStrangers() StrangerBounds {
+	return StrangerBounds{ConnectionsMax: 32, BytesMax: 16 << 10, LastMax: time.Minute, CallsMax: 8, CallMax: 10 * time.Second, StuckMax: 10 * time.Second}
+}
+
+// PeerStrangers returns the bounds of the peers' listener. The Hello of a member has the
+// settings on which the group agrees, some of which are lists of topics.
+func PeerStrangers() StrangerBounds {
+	return StrangerBounds{ConnectionsMax: 64, BytesMax: 64 << 10, LastMax: time.Minute, CallsMax: 4, CallMax: 10 * time.Second, StuckMax: 10 * time.Second}
+}
+
+// Memory is the most that callers without a Hello make gRPC hold: for each connection
+// buffers of socketBytes, the state of streams calls with their headers, and what it has
+// sent, which small frames make dearFrame times as large; for each call on other
+// connections a message of messageMax.
+func (b StrangerBounds) Memory(socketBytes, streams, messageMax int) int {
+	const dearFrame, call = 16, 20 << 10
+	return b.ConnectionsMax*(socketBytes+b.BytesMax*dearFrame+streams*call) + b.CallsMax*messageMax
+}
+
+// Callers bounds the callers of one gRPC listener. It stands in for the credentials of the
+// server: a connection counts as a stranger's from its handshake on, until the service
+// behind calls Greeted on the AuthInfo of one of its streams.
+type Callers struct {
+	name   string
+	inner  credentials.TransportCredentials
+	bounds StrangerBounds
+	token  func() string
+	turned *prometheus.CounterVec
+	lines  *loglimit.Limit
+
+	strangers atomic.Int64 // connections without a Hello
+
+	mu    sync.Mutex // guards calls, and the calls of each connection
+	calls int        // without a first message, on connections with a Hello
+}
+
+// NewCallers returns the bounds of a listener, on top of the credentials inner. token
+// returns what callers show as Authorization: Bearer TOKEN, "" if they need not; it is
+// called for each call, and those about health need none.
+func NewCallers(name string, inner credentials.TransportCredentials, bounds StrangerBounds, token func() string, metrics *Metrics, log *slog.Logger) *Callers {
+	return &Callers{
+		name: name, inner: inner, bounds: bounds, token: token, turned: metrics.rejected,
+		lines: loglimit.New(log.With("component", "listen", "listener", name), name+"_callers", noteEvery, metrics.lines),
+	}
+}
+
+// NoToken asks for none.
+func NoToken() string { return "" }
+
+// Options returns what makes a gRPC server keep to the bounds. They include its credentials.
+func (c *Callers) Options() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.Creds(callersCreds{c.inner, c}), grpc.InTapHandle(c.begin),
+		grpc.ChainUnaryInterceptor(unaryBegun), grpc.ChainStreamInterceptor(streamBegun),
+	}
+}
+
+// turnAway counts a rejection, and now and then logs it.
+func (c *Callers) turnAway(why string, from net.Addr) {
+	c.turned.WithLabelValues(c.name, why).Inc()
+	if log, due := c.lines.Line(); due {
+		log.Info("rejected", "peer", from.String(), "reason", why)
+	}
+}
+
+type callersCreds struct {
+	credentials.TransportCredentials
+	callers *Callers
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c callersCreds) Clone() credentials.TransportCredentials {
+	return callersCreds{c.TransportCredentials.Clone(), c.callers}
+}
+
+var (
+	errStrangers = errors.New("listen: too many connections without a Hello")
+	errBytes     = errors.New("listen: too many bytes before the Hello")
+)
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c callersCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return conn, info, err
+	}
+	k := c.callers
+	if k.strangers.Add(1) > int64(k.bounds.ConnectionsMax) {
+		k.strangers.Add(-1)
+		k.turnAway(strangers, conn.RemoteAddr())
+		_ = conn.Close()
+		return nil, nil, errStrangers
+	}
+	called := &connection{Conn: conn, callers: k, left: k.bounds.BytesMax, calls: make(map[*call]struct{})}
+	called.recognized = sync.OnceFunc(func() { k.strangers.Add(-1) })
+	k.mu.Lock() // they may fire before both are there
+	defer k.mu.Unlock()
+	called.patience = time.AfterFunc(k.bounds.LastMax, called.tire)
+	called.look = time.AfterFunc(k.bounds.StuckMax, called.watchWrites)
+	return called, callerInfo{info, called}, nil
+}
+
+// callerInfo is the AuthInfo of a connection, by which its streams say that it has greeted.
+type callerInfo struct {
+	credentials.AuthInfo
+	caller *connection
+}
+
+// Greeted says that a good Hello has come: the bounds of strangers end.
+func (i callerInfo) Greeted() { i.caller.greet() }
+
+// connection is one that a caller has made.
+type connection struct {
+	net.Conn
+	callers    *Callers
+	known      atomic.Bool // somebody has said Hello
+	left       int         // bytes that it may still send before; the reader's
+	recognized func()      // it is no stranger any more, or gone
+	patience   *time.Timer // for the Hello; guarded by callers.mu
+	look       *time.Timer // at the writes; likewise
+
+	writes atomic.Uint64 // odd while a Write is under way
+	seen   uint64        // of writes, at the last look
+
+	calls  map[*call]struct{} // without a first message; guarded by callers.mu
+	closed bool               // likewise
+}
+
+// Read implements net.Conn.
+func (c *connection) Read(p []byte) (int, error) {
+	if c.known.Load() {
+		return c.Conn.Read(p)
+	}
+	if c.left == 0 {
+		c.callers.turnAway(bytesBefore, c.RemoteAddr())
+		return 0, errBytes
+	}
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *connection) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	defer c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// watchWrites closes the connection if the Write of the last look is under way still. Deadlines
+// for each Write would say the same, and cost as much as small frames do.
+func (c *connection) watchWrites() {
+	now := c.writes.Load()
+	if now%2 == 1 && now == c.seen {
+		c.callers.turnAway(stuck, c.RemoteAddr())
+		_ = c.Close()
+		return
+	}
+	c.seen = now
+	c.callers.mu.Lock()
+	defer c.callers.mu.Unlock()
+	if !c.closed {
+		c.look.Reset(c.callers.bounds.StuckMax)
+	}
+}
+
+// tire closes the connection of one that has said nothing worth its place.
+func (c *connection) tire() {
+	if !c.known.Load() {
+		c.callers.turnAway(silent, c.RemoteAddr())
+		_ = c.Close()
+	}
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.recognized()
+	c.callers.mu.Lock()
+	c.closed = true
+	c.patience.Stop()
+	c.look.Stop()
+	c.callers.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// greet ends the bounds of strangers. The other calls of the connection take places among
+// those of CallsMax from now on; those that find none end.
+func (c *connection) greet() {
+	if c.known.Load() {
+		return
+	}
+	k := c.callers
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c.known.Swap(true) {
+		return
+	}
+	c.recognized()
+	c.patience.Stop()
+	for one := range c.calls {
+		if k.calls == k.bounds.CallsMax {
+			delete(c.calls, one)
+			one.cancel()
+			continue
+		}
+		k.calls++
+	}
+}
+
+// call is one whose first message is not here.
+type call struct {
+	caller *connection
+	cancel context.CancelFunc
+	late   *time.Timer
+	ended  func() bool // drops what the end of the context calls
+}
+
+type callKey struct{}
+
+// healthPrefix is that of the methods that need no token.
+const healthPrefix = "/grpc.health.v1.Health/"
+
+// begin is called with the headers of each call, before anything else of it is taken in.
+func (c *Callers) begin(ctx context.Context, info *tap.Info) (context.Context, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ctx, nil
+	}
+	if want := c.token(); want != "" && !strings.HasPrefix(info.FullMethodName, healthPrefix) && !same(bearer(info.Header), want) {
+		c.turnAway(token, p.Addr)
+		return nil, status.Error(codes.Unauthenticated, "this router asks its workers for a token (app.token_file): Authorization: Bearer TOKEN")
+	}
+	known, ok := p.AuthInfo.(callerInfo)
+	if !ok {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	one := &call{caller: known.caller, cancel: cancel}
+	if !c.admit(one) {
+		cancel()
+		c.turnAway(calls, p.Addr)
+		return nil, status.Error(codes.ResourceExhausted, "too many calls of which nothing has come")
+	}
+	one.late = time.AfterFunc(c.bounds.CallMax, func() {
+		if c.drop(one) {
+			c.turnAway(silent, p.Addr)
+			cancel()
+		}
+	})
+	one.ended = context.AfterFunc(ctx, func() {
+		one.late.Stop()
+		c.drop(one)
+	})
+	return context.WithValue(ctx, callKey{}, one), nil
+}
+
+// admit gives a call its place, if there is one.
+func (c *Callers) admit(one *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if one.caller.known.Load() {
+		if c.calls == c.bounds.CallsMax {
+			return false
+		}
+		c.calls++
+	}
+	one.caller.calls[one] = struct{}{}
+	return true
+}
+
+// drop ends the waiting for a call's first message, and reports whether it was waited for.
+func (c *Callers) drop(one *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, waited := one.caller.calls[one]; !waited {
+		return false
+	}
+	delete(one.caller.calls, one)
+	if one.caller.known.Load() {
+		c.calls--
+	}
+	return true
+}
+
+// begun says that the first message of a call is here.
+func begun(ctx context.Context) {
+	if one, ok := ctx.Value(callKey{}).(*call); ok {
+		one.late.Stop()
+		one.ended()
+		one.caller.callers.drop(one)
+	}
+}
+
+func unaryBegun(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	begun(ctx)
+	return handler(ctx, request)
+}
+
+func streamBegun(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(server, &beginning{ServerStream: stream})
+}
+
+// beginning is a stream that notes its first message.
+type beginning struct {
+	grpc.ServerStream
+	received bool // the reader's
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (b *beginning) RecvMsg(m any) error {
+	err := b.ServerStream.RecvMsg(m)
+	if err == nil && !b.received {
+		b.received = true
+		begun(b.Context())
+	}
+	return err
+}
+
+// bearer returns the token in the headers of a call, "" if there is none.
+func bearer(headers metadata.MD) string {
+	given := headers.Get("authorization")
+	if len(given) == 0 {
+		return ""
+	}
+	text, ok := strings.CutPrefix(given[0], "Bearer ")
+	if !ok {
+		return ""
+	}
+	return text
+}

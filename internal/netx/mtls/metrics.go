@@ -1,0 +1,52 @@
+package mtls
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics of all stores of a process.
+type Metrics struct {
+	reloads *prometheus.CounterVec
+
+	expiry    *prometheus.Desc
+	mu        sync.Mutex // guards listeners
+	listeners map[string]func() time.Time
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		reloads: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_tls_reloads_total",
+			Help: "Changes of certificate files, by listener and result (ok, failed).",
+		}, []string{"listener", "result"}),
+		expiry: prometheus.NewDesc("ringfence_tls_certificate_expiry_timestamp_seconds",
+			"When the own certificate of a listener ends, in Unix time.", []string{"listener"}, nil),
+		listeners: make(map[string]func() time.Time),
+	}
+	reg.MustRegister(m)
+	return m
+}
+
+func (m *Metrics) watch(listener string, notAfter func() time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listeners[listener] = notAfter
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(descs chan<- *prometheus.Desc) { descs <- m.expiry }
+
+// Collect implements prometheus.Collector. It looks at the files, so that a change
+// that nobody can use is seen before the next handshake.
+func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for listener, notAfter := range m.listeners {
+		metrics <- prometheus.MustNewConstMetric(m.expiry, prometheus.GaugeValue, float64(notAfter().Unix()), listener)
+	}
+}

@@ -1,0 +1,306 @@
+// Package mtls makes TLS configurations out of files that may be replaced while
+// they are in use, for every listener of a router.
+//
+// # Who gets in
+//
+// With [Store.Server] and [Store.Client] both sides show a certificate, and each
+// verifies that the other's is signed by the CA file, is meant for its side of a
+// connection, and carries a name. A CA alone is not enough: that of a cluster signs
+// everybody.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use. The files are read again at handshakes, see
+// package reload: a new certificate, or a CA that is gone, counts from the next
+// connection on. Sessions are never resumed, so none outlives a change. What is
+// connected stays so.
+package mtls
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/netx/reload"
+	"github.com/ringfence/router/internal/netx/untrusted"
+)
+
+// Config names the files of mutual TLS, and whom to let in. All are needed, or none.
+type Config struct {
+	CertFile string // own certificate in PEM, followed by the intermediate certificates
+	KeyFile  string // its private key, in PEM
+	CAFile   string // CAs that may sign the certificate of the other side, in PEM
+
+	// Name must be in the certificate of the other side as it is written here: a DNS name, or
+	// a URI such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT. Wildcards match nothing.
+	Name string
+}
+
+// Enabled reports whether anything is set.
+func (c Config) Enabled() bool { return c != Config{} }
+
+// Validate reports what is missing.
+func (c Config) Validate() error {
+	if !c.Enabled() {
+		return nil
+	}
+	var errs []error
+	for _, f := range []struct{ name, value, why string }{
+		{"CertFile", c.CertFile, "the other side requires a certificate"},
+		{"KeyFile", c.KeyFile, "without it the certificate proves nothing"},
+		{"CAFile", c.CAFile, "without it any certificate would be accepted"},
+		{"Name", c.Name, "without it any certificate of the CA would be accepted"},
+	} {
+		if f.value == "" {
+			errs = append(errs, fmt.Errorf("mtls: %s is not set: %s", f.name, f.why))
+		}
+	}
+	if strings.Contains(c.Name, "*") {
+		errs = append(errs, fmt.Errorf("mtls: Name = %q, want one name: a wildcard is for many services", c.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// Files are the files of a [Store]. CertFile and KeyFile may be missing together, and
+// without CAFile the system's CAs are trusted.
+type Files struct {
+	CertFile, KeyFile, CAFile string
+}
+
+// Files returns the files of c.
+func (c Config) Files() Files { return Files{c.CertFile, c.KeyFile, c.CAFile} }
+
+// Store is the certificates of one listener, as its files have them at the time.
+type Store struct {
+	value *reload.Value[material]
+}
+
+// material is what the files say. It is never written to.
+type material struct {
+	certificate *tls.Certificate // nil: none
+	roots       *x509.CertPool   // nil: the system's
+}
+
+// Open reads the files. listener names what they are for in metrics and in the log.
+func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*Store, error) {
+	if (files.CertFile == "") != (files.KeyFile == "") {
+		return nil, fmt.Errorf("mtls: %s: a certificate and its key go together: only one of the two files is set", listener)
+	}
+	log = log.With("component", "mtls", "listener", listener)
+	var paths []string
+	if files.CertFile != "" {
+		paths = append(paths, files.CertFile, files.KeyFile)
+	}
+	if files.CAFile != "" {
+		paths = append(paths, files.CAFile)
+	}
+	value, err := reload.Open(paths, files.parse, func(err error) {
+		if err != nil {
+			metrics.reloads.WithLabelValues(listener, "failed").Inc()
+			log.Warn("certificate files cannot be used", "error", err)
+			return
+		}
+		metrics.reloads.WithLabelValues(listener, "ok").Inc()
+		log.Info("certificate files taken over")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mtls: %s: %w", listener, err)
+	}
+	s := &Store{value: value}
+	metrics.reloads.WithLabelValues(listener, "failed") // seen from the first time on
+	if files.CertFile != "" {
+		metrics.watch(listener, s.NotAfter)
+	}
+	return s, nil
+}
+
+// parse never shows what stands in the key's file.
+func (f Files) parse(contents [][]byte) (material, error) {
+	var m material
+	if f.CertFile != "" {
+		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		if err != nil {
+			return m, fmt.Errorf("%s and %s: %w", f.CertFile, f.KeyFile, err)
+		}
+		m.certificate = &pair
+		contents = contents[2:]
+	}
+	if f.CAFile != "" {
+		var err error
+		if m.roots, err = parseRoots(contents[0]); err != nil {
+			return m, fmt.Errorf("%s: %w", f.CAFile, err)
+		}
+	}
+	return m, nil
+}
+
+// parseRoots refuses a file of which only a part can be read: who is left out could
+// not connect, and nobody would know why.
+func parseRoots(content []byte) (*x509.CertPool, error) {
+	roots := x509.NewCertPool()
+	found := false
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("a %s among the CAs, want certificates only", strings.ToLower(block.Type))
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		roots.AddCert(certificate)
+		found = true
+	}
+	if !found {
+		return nil, errors.New("no certificate in PEM")
+	}
+	return roots, nil
+}
+
+// NotAfter returns when the own certificate ends; the zero time without one.
+func (s *Store) NotAfter() time.Time {
+	if c := s.value.Get().certificate; c != nil {
+		return c.Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
+// Certificate returns the own certificate, nil without one.
+func (s *Store) Certificate() *tls.Certificate { return s.value.Get().certificate }
+
+// Server returns the configuration of a listener that lets in whose certificate
+// carries name.
+func (s *Store) Server(name string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return s.value.Get().certificate, nil
+		},
+		// Any certificate, as far as the library is concerned: it would verify by the CAs
+		// that it was given once. VerifyConnection goes by those of now.
+		ClientAuth: tls.RequireAnyClientCert,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			return s.verify(state, name, x509.ExtKeyUsageClientAuth)
+		},
+		SessionTicketsDisabled: true,
+	}
+}
+
+// Public returns the configuration of a listener for HTTP/1 that lets in callers without a
+// certificate.
+func (s *Store) Public() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return s.value.Get().certificate, nil
+		},
+		SessionTicketsDisabled: true,
+	}
+}
+
+// Client returns the configuration of one who dials servers whose certificate carries
+// name, whatever their addresses are.
+func (s *Store) Client(name string) *tls.Config {
+	config := s.client()
+	// The library would verify by the CAs that it was given once, and by the address that
+	// was dialed. VerifyConnection does it all, in every handshake.
+	config.InsecureSkipVerify = true
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		return s.verify(state, name, x509.ExtKeyUsageServerAuth)
+	}
+	return config
+}
+
+// Twin returns the configuration of one who dials a server that shows the own certificate
+// of s: a router's commands ask that router so, by whatever address.
+func (s *Store) Twin() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection takes one certificate alone
+		VerifyConnection: func(state tls.ConnectionState) error {
+			own := s.value.Get().certificate
+			if len(state.PeerCertificates) == 0 || own == nil || !state.PeerCertificates[0].Equal(own.Leaf) {
+				return errors.New("mtls: the other side shows another certificate")
+			}
+			return nil
+		},
+	}
+}
+
+// ClientByHost returns the configuration of one who dials servers whose certificate is
+// for the host that is dialed. Its CAs are those of now, and stay.
+func (s *Store) ClientByHost() *tls.Config {
+	config := s.client()
+	config.RootCAs = s.value.Get().roots
+	return config
+}
+
+func (s *Store) client() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, // of brokers; our own listeners ask for 1.3
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if c := s.value.Get().certificate; c != nil {
+				return c, nil
+			}
+			return new(tls.Certificate), nil
+		},
+	}
+}
+
+// verify accepts a connection whose other side is who it has to be.
+func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKeyUsage) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("mtls: the other side shows no certificate")
+	}
+	leaf, between := state.PeerCertificates[0], x509.NewCertPool()
+	for _, c := range state.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots: s.value.Get().roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage},
+	})
+	if err != nil {
+		return fmt.Errorf("mtls: the certificate of the other side: %w", err)
+	}
+	if !isFor(leaf, name) {
+		return fmt.Errorf("mtls: the certificate of the other side is for %s, not for %s", names(leaf), name)
+	}
+	return nil
+}
+
+// isFor reports whether a certificate carries exactly this DNS name, IP address or URI.
+// A wildcard carries no name but itself: it is issued to a whole domain, of which one
+// service is meant.
+func isFor(c *x509.Certificate, name string) bool {
+	if strings.Contains(name, "://") {
+		return slices.ContainsFunc(c.URIs, func(uri *url.URL) bool { return uri.String() == name })
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		return slices.ContainsFunc(c.IPAddresses, ip.Equal)
+	}
+	return slices.ContainsFunc(c.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) })
+}
+
+// names lists whom a certificate is for.
+func names(c *x509.Certificate) string {
+	all := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		all = append(all, ip.String())
+	}
+	for _, uri := range c.URIs {
+		all = append(all, uri.String())
+	}
+	if len(all) == 0 {
+		return "nobody"
+	}
+	return untrusted.Text(strings.Join(all, ", "))
+}

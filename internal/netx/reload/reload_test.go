@@ -1,0 +1,176 @@
+package reload
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ringfence/router/internal/base/clock"
+)
+
+// fixture is a Value over one file, with a clock that the test moves.
+type fixture struct {
+	*Value[string]
+	path string
+	now  clock.Instant
+	told []error
+}
+
+func open(t *testing.T, content string) *fixture {
+	t.Helper()
+	f := &fixture{path: filepath.Join(t.TempDir(), "file")}
+	f.write(t, content)
+	var err error
+	f.Value, err = Open([]string{f.path}, func(contents [][]byte) (string, error) {
+		if len(contents[0]) == 0 {
+			return "", errors.New("it is empty")
+		}
+		return string(contents[0]), nil
+	}, func(err error) { f.told = append(f.told, err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.now = f.looked
+	f.Value.now = func() clock.Instant { return f.now }
+	return f
+}
+
+func (f *fixture) write(t *testing.T, content string) {
+	t.Helper()
+	if err := os.WriteFile(f.path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *fixture) later() { f.now = f.now.Add(Interval) }
+
+func TestAChangeIsTakenOver(t *testing.T) {
+	f := open(t, "one")
+	f.write(t, "two")
+	if got := f.Get(); got != "one" {
+		t.Errorf("got %q before the files were looked at again", got)
+	}
+	f.later()
+	if got := f.Get(); got != "two" {
+		t.Errorf("got %q, want what the file says now", got)
+	}
+	f.later()
+	f.Get()
+	if !slices.Equal(f.told, []error{nil}) {
+		t.Errorf("told %v, want one change", f.told)
+	}
+}
+
+// A Kubernetes volume changes by a link that is replaced.
+func TestALinkIsFollowed(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"one", "two"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := open(t, "zero")
+	for _, target := range []string{"one", "two"} {
+		next := filepath.Join(dir, "next")
+		if err := os.Symlink(filepath.Join(dir, target), next); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, f.path); err != nil {
+			t.Fatal(err)
+		}
+		f.later()
+		if got := f.Get(); got != target {
+			t.Errorf("got %q, want %q", got, target)
+		}
+	}
+}
+
+// Whatever happens to the file, the last good value stays, and each failure is told once.
+func TestABrokenFileChangesNothing(t *testing.T) {
+	f := open(t, "good")
+	f.write(t, "")
+	for range 3 {
+		f.later()
+		if got := f.Get(); got != "good" {
+			t.Errorf("got %q with an empty file", got)
+		}
+	}
+	if err := os.Remove(f.path); err != nil {
+		t.Fatal(err)
+	}
+	f.later()
+	if got := f.Get(); got != "good" {
+		t.Errorf("got %q without a file", got)
+	}
+	f.write(t, strings.Repeat("x", BytesMax+1))
+	f.later()
+	if got := f.Get(); got != "good" {
+		t.Errorf("got %d bytes of a file that is too long", len(got))
+	}
+	if len(f.told) != 3 || slices.Contains(f.told, nil) {
+		t.Errorf("told %v, want three failures", f.told)
+	}
+	f.write(t, "better")
+	f.later()
+	if got := f.Get(); got != "better" || f.told[3] != nil {
+		t.Errorf("got %q, told %v", got, f.told)
+	}
+}
+
+func TestOpenNeedsAGoodValue(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "none")
+	parse := func([][]byte) (int, error) { return 0, nil }
+	if _, err := Open([]string{missing}, parse, nil); err == nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("a missing file gives %v", err)
+	}
+	if err := os.WriteFile(missing, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("no sense in it")
+	if _, err := Open([]string{missing}, func([][]byte) (int, error) { return 0, broken }, nil); !errors.Is(err, broken) {
+		t.Errorf("a file without sense gives %v", err)
+	}
+}
+
+// Files that others may write to, and what is no file, are refused at first, and later change nothing.
+func TestOnlyFilesOfTheOwner(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no such permissions")
+	}
+	f := open(t, "one")
+	for _, mode := range []os.FileMode{0o666, 0o620, 0o602} {
+		f.write(t, fmt.Sprintf("from a stranger: %o", mode))
+		if err := os.Chmod(f.path, mode); err != nil {
+			t.Fatal(err)
+		}
+		f.now = f.now.Add(Interval)
+		if got := f.Get(); got != "one" {
+			t.Errorf("with the permissions %o the value is %q", mode, got)
+		}
+		if len(f.told) == 0 || f.told[len(f.told)-1] == nil || !strings.Contains(f.told[len(f.told)-1].Error(), "chmod go-w") {
+			t.Errorf("with the permissions %o it tells %v", mode, f.told)
+		}
+		_, err := Open([]string{f.path}, func([][]byte) (string, error) { return "", nil }, nil)
+		if err == nil || strings.Contains(err.Error(), "stranger") {
+			t.Errorf("with the permissions %o it is opened, or shown: %v", mode, err)
+		}
+	}
+	for _, mode := range []os.FileMode{0o644, 0o440} { // as in volumes of Kubernetes
+		if err := os.Chmod(f.path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open([]string{f.path}, func([][]byte) (string, error) { return "", nil }, nil); err != nil {
+			t.Errorf("with the permissions %o: %v", mode, err)
+		}
+	}
+	for _, path := range []string{"/dev/zero", t.TempDir()} {
+		if _, err := Open([]string{path}, func([][]byte) (string, error) { return "", nil }, nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/pipeline"
+)
+
+// drainCycle is one period of membership: from the start, or from an Undrain, to the end of
+// a drain. A drain that has begun always completes: the node comes back as a new incarnation,
+// with no state of the cycle before.
+type drainCycle struct {
+	draining chan struct{} // closed when a drain was asked for
+	left     chan struct{} // closed when this node owns no partition and no handler runs
+	settled  chan struct{} // closed when the source is done
+	drained  chan struct{} // closed when both are, and the next owners have the finished events
+	over     chan struct{} // closed when the next cycle has begun
+}
+
+func newDrainCycle() *drainCycle {
+	return &drainCycle{
+		draining: make(chan struct{}), left: make(chan struct{}), settled: make(chan struct{}),
+		drained: make(chan struct{}), over: make(chan struct{}),
+	}
+}
+
+// isDraining reports whether a drain was asked for.
+func (s *drainCycle) isDraining() bool { return isClosed(s.draining) }
+
+// isDrained reports whether that drain has come to its end.
+func (s *drainCycle) isDrained() bool { return isClosed(s.drained) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// next blocks until the next cycle has begun. It returns false if ctx ends first.
+func (s *drainCycle) next(ctx context.Context) bool {
+	select {
+	case <-s.over:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// drainCycles holds the current cycle of a node, and whether the next one was requested.
+type drainCycles struct {
+	mu      sync.Mutex
+	present *drainCycle
+	back    bool          // an Undrain came after the newest Drain
+	ending  bool          // Run drains for the last time
+	wanted  chan struct{} // cap 1: back was set
+}
+
+func newDrainCycles() drainCycles {
+	return drainCycles{present: newDrainCycle(), wanted: make(chan struct{}, 1)}
+}
+
+// drainCycle returns the current cycle.
+func (n *Node) drainCycle() *drainCycle {
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	return n.drainCycles.present
+}
+
+// Drain makes the node stop consuming, leave the group in order, and finish what it
+// has accepted. It does not end Run. The channel is closed when nothing is left.
+// Calling it again changes nothing, but that an [Node.Undrain] in between is off.
+func (n *Node) Drain() <-chan struct{} {
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	s := n.drainCycles.present
+	n.drainCycles.back = false
+	if !s.isDraining() {
+		n.metrics.drains.Inc()
+		n.log.Info("draining")
+		close(s.draining)
+	}
+	return s.drained
+}
+
+// ErrEnding says that the process is on its way to its end and takes no part any more.
+var ErrEnding = errors.New("node: ending")
+
+// Undrain makes a node that drains or has drained take part again, without a restart:
+// when the drain has come to its end, a new incarnation joins the group. The channel
+// is closed when that begins, and is closed already if the node does not drain. The
+// error is [ErrEnding], or nil.
+func (n *Node) Undrain() (<-chan struct{}, error) {
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	switch s := n.drainCycles.present; {
+	case n.drainCycles.ending:
+		return nil, fmt.Errorf("%w: it is shutting down; start it again instead", ErrEnding)
+	case !s.isDraining():
+		begun := make(chan struct{})
+		close(begun)
+		return begun, nil
+	default:
+		if !n.drainCycles.back {
+			n.log.Info("coming back when drained")
+		}
+		n.drainCycles.back = true
+		select {
+		case n.drainCycles.wanted <- struct{}{}:
+		default:
+		}
+		return s.over, nil
+	}
+}
+
+// endDrain drains for the last time: no cycle follows.
+func (n *Node) endDrain() <-chan struct{} {
+	n.drainCycles.mu.Lock()
+	n.drainCycles.ending = true
+	n.drainCycles.mu.Unlock()
+	return n.Drain()
+}
+
+// keepDrainCycles records the end of each drain, and begins the next cycle when it is requested,
+// until ctx ends.
+func (n *Node) keepDrainCycles(ctx context.Context) {
+	for {
+		s := n.drainCycle()
+		if !n.untilDrained(ctx, s) {
+			return
+		}
+		n.log.Info("drained")
+		close(s.drained)
+		for !n.beginDrainCycle(s) {
+			select {
+			case <-n.drainCycles.wanted:
+			case <-ctx.Done():
+				return
+			}
+		}
+		n.log.Info("coming back")
+	}
+}
+
+// untilDrained blocks until this node owns nothing, runs nothing, has settled all that
+// it received, and has told the next owners what was done. It reports false if ctx
+// ended before; a handover that was cut short does not count.
+func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
+	for _, done := range []chan struct{}{s.left, s.settled} {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	n.handOver(ctx)
+	return true
+}
+
+// unfinished says what a drain still lacks, "" if no more than that the next owners are
+// told what was done.
+func (n *Node) unfinished(s *drainCycle) string {
+	var lacks []string
+	left, unsettled := isClosed(s.left), n.Unsettled()
+	if !left {
+		status := n.Status()
+		lacks = append(lacks, fmt.Sprintf("it has not left the group: %d partitions are not released", status.Open+status.Draining))
+	}
+	switch {
+	case isClosed(s.settled):
+	case unsettled > 0:
+		lacks = append(lacks, fmt.Sprintf("%d events are not settled; the broker will deliver them again", unsettled))
+	case left: // before, it goes on consuming for others
+		lacks = append(lacks, "the subscription is not closed")
+	}
+	return strings.Join(lacks, "; ")
+}
+
+// handOver tells the next owners the rest of what was done here. It gives up when that
+// takes too long: lost, the oldest of it, it costs no more than a duplicate.
+func (n *Node) handOver(ctx context.Context) {
+	began := clock.Now()
+	ctx, giveUp := context.WithTimeout(ctx, handoverTimeout)
+	defer giveUp()
+	for n.pipeline.HandOver() { // its driver has ended
+		select {
+		case <-time.After(pipeline.HandoverPause):
+		case <-ctx.Done():
+			n.log.Warn("not all finished events are handed over: those that are delivered again are handled twice", "after", clock.Now().Sub(began))
+			return
+		}
+	}
+	select {
+	case <-n.pool.HandedOver():
+		return
+	case <-time.After(n.cfg.Forward.DeadAfter):
+	case <-ctx.Done():
+	}
+	n.log.Warn("not all finished events are handed over: those that are delivered again are handled twice", "after", clock.Now().Sub(began))
+}
+
+// handoverTimeout suffices for all that the window of a node holds by default.
+const handoverTimeout = 10 * time.Second
+
+// beginDrainCycle begins the cycle after s if it was requested.
+func (n *Node) beginDrainCycle(s *drainCycle) bool {
+	n.drainCycles.mu.Lock()
+	defer n.drainCycles.mu.Unlock()
+	if !n.drainCycles.back || n.drainCycles.ending {
+		return false
+	}
+	n.drainCycles.back = false
+	n.drainCycles.present = newDrainCycle()
+	n.incarnation.Store(nil) // the previous incarnation's state is stale
+	close(s.over)
+	return true
+}

@@ -1,0 +1,51 @@
+package node
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/ringfence/router/internal/membership"
+)
+
+// goneMax is how many members that gossip has lost are remembered, to be asked whether
+// they are back: after a partition that outlasts gossip's memory of the dead, two
+// halves would otherwise never merge.
+const goneMax = 64
+
+// gossipView is the member list as gossip reports it, for ownership.mode gossip. Its
+// methods are safe for concurrent use.
+type gossipView struct {
+	mu   sync.Mutex
+	here []membership.Member // alive or suspect, in the order of arrival
+	gone []membership.Known  // the newest goneMax
+}
+
+// heard applies a report of gossip. It does not block.
+func (h *gossipView) heard(e membership.Evidence) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.IndexFunc(h.here, func(m membership.Member) bool { return m.Inc == e.Member.Inc })
+	switch {
+	case e.Kind != membership.Dead && i < 0:
+		h.here = append(h.here, e.Member)
+		h.gone = slices.DeleteFunc(h.gone, func(k membership.Known) bool { return k.Inc == e.Member.Inc })
+	case e.Kind == membership.Dead && i >= 0:
+		h.here = slices.Delete(h.here, i, i+1)
+		h.gone = append(h.gone, membership.Known{Inc: e.Member.Inc, GossipAddr: e.Member.GossipAddr})
+		h.gone = h.gone[max(0, len(h.gone)-goneMax):]
+	}
+}
+
+// members returns who is there, in the order of arrival.
+func (h *gossipView) members() []membership.Member {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.here)
+}
+
+// lost returns who was there.
+func (h *gossipView) lost() []membership.Known {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.gone)
+}

@@ -1,0 +1,292 @@
+package node
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
+	"github.com/ringfence/router/ring"
+)
+
+// incarnation holds the parts of a node that end with an incarnation: the machine, the gossip and
+// the readers of the control log. The data path outlives it.
+type incarnation struct {
+	node         *Node
+	inc          ownership.Incarnation
+	key          ed25519.PrivateKey // of this incarnation alone, and never kept
+	gossip       *membership.Gossip
+	driver       *driverLoop
+	timedMachine timedMachine              // of driver
+	shown        *shown                    // what it drives; nil with Mode Gossip
+	decides      driver.Machine            // beneath both
+	others       gossipView                // who decides, with Mode Gossip
+	named        atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
+
+	running ownership.Set // where deliveries of earlier incarnations ran when this one began
+}
+
+// live runs one incarnation after the other until one ends for good. After LOST, and after a
+// drain that was undone, a new one begins. It waits for handlers that the old one left running.
+func (n *Node) live(ctx context.Context) error {
+	if n.cfg.Mode == Gossip {
+		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)
+	}
+	if !n.awaitClaims(ctx) {
+		return nil
+	}
+	for {
+		end, err := n.liveOnce(ctx)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		switch end := end.(type) {
+		case ownership.Lost:
+			n.metrics.lost.Inc()
+			n.log.Error("ownership is lost; starting again as a new incarnation", "error", end.Reason)
+		case ownership.Exit:
+			if end.Settings {
+				return fmt.Errorf("%w: %w: %s", ErrExit, ErrIdentity, end.Reason)
+			}
+			return fmt.Errorf("%w: %s", ErrExit, end.Reason)
+		default: // ownership.Left
+			n.log.Info("left the group")
+			s := n.drainCycle()
+			close(s.left)
+			if !s.next(ctx) {
+				return nil
+			}
+		}
+	}
+}
+
+// liveOnce is one incarnation, from gossip to its end.
+func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
+	l := &incarnation{node: n, inc: newIncarnation()}
+	var err error
+	if _, l.key, err = ed25519.GenerateKey(rand.Reader); err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	self := membership.Member{Inc: l.inc, GRPCAddr: n.cfg.PeerAddr}
+	if l.gossip, err = membership.New(n.cfg.Membership, self, n.cfg.Identity, l.hear, n.parts.GossipLimiter, n.parts.Log, n.gossipMetrics); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.gossip.Run(ctx) })
+	select {
+	case <-l.gossip.Ready():
+	case <-ctx.Done():
+		return nil, group.Wait()
+	}
+	serveLog, err := n.govern(l)
+	if err != nil {
+		stop()
+		return nil, errors.Join(err, group.Wait())
+	}
+	n.self.Store(&l.inc)
+	n.keys.Store(&keyed{inc: l.inc, key: l.key})
+	n.pipeline.SetSelf(l.inc)
+	n.incarnation.Store(l)
+
+	var end ownership.Effect
+	group.Go(func() error { return serveLog(ctx) })
+	group.Go(func() error {
+		defer stop()
+		end = l.driver.run(ctx)
+		if m, ok := l.decides.(*ownership.Machine); ok {
+			n.memory.Store(new(m.Memory()))
+		}
+		return nil
+	})
+	s := n.drainCycle()
+	group.Go(func() error {
+		l.obey(ctx, s)
+		return nil
+	})
+	n.begin(l)
+	return end, group.Wait()
+}
+
+// govern makes what decides for an incarnation, and returns what has to run for it
+// beside its driver.
+func (n *Node) govern(l *incarnation) (serveLog func(context.Context) error, err error) {
+	cfg := n.ownershipConfig(l)
+	if n.cfg.Mode == Gossip {
+		l.drive(newGossipMachine(cfg, l.others.members), nil)
+		n.started.Store(true)
+		return func(context.Context) error { return nil }, nil
+	}
+	transport, err := n.parts.ControlLog()
+	if err != nil {
+		return nil, err
+	}
+	log, err := controllog.New(n.cfg.ControlLog, transport, l.read, n.parts.Log, n.logMetrics)
+	if err != nil {
+		return nil, err
+	}
+	l.drive(ownership.New(cfg), log)
+	return log.Run, nil
+}
+
+// drive makes the driver of the machine that decides for this incarnation.
+func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
+	l.decides = decides
+	if m, ok := decides.(*ownership.Machine); ok {
+		l.shown = newShown(m)
+		decides = &naming{Machine: l.shown, state: m.State, publish: l.setNamed}
+	}
+	l.timedMachine.Machine = decides
+	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.node.reach.changes)
+}
+
+// read takes what the control log answers. A record of our own proves that it can be
+// written and read.
+func (l *incarnation) read(in ownership.Input) {
+	if r, ok := in.(ownership.RecordRead); ok && r.Record.Inc == l.inc {
+		l.node.started.Store(true)
+	}
+	if first, ok := in.(ownership.FirstRead); ok {
+		first.HadGen, first.HadGroup = l.node.claimedGeneration()
+		in = first
+	}
+	l.driver.deliver(in)
+}
+
+// obey hands the wish for a drain to the machine.
+func (l *incarnation) obey(ctx context.Context, s *drainCycle) {
+	select {
+	case <-s.draining:
+		l.driver.deliver(ownership.Leave{})
+	case <-ctx.Done():
+	}
+}
+
+// hear takes what gossip says about another member.
+func (l *incarnation) hear(e membership.Evidence) {
+	if !l.trusts(e.Member) {
+		return
+	}
+	l.others.heard(e)
+	l.node.reach.gossip(e) // wakes the driver
+}
+
+// begin tells a new machine what its predecessor may have been told while it was
+// being made.
+func (n *Node) begin(l *incarnation) {
+	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
+	n.reach.retell()
+	// What ended after Config.Running was taken was told to the machine before.
+	l.driver.drained(slices.Collect(l.running.All()))
+}
+
+func (n *Node) ownershipConfig(l *incarnation) ownership.Config {
+	var running []ring.Partition
+	for p := range ring.Partition(ring.Partitions) {
+		if n.boxes.Running(p) > 0 {
+			running = append(running, p)
+		}
+	}
+	l.running = ownership.SetOf(running...)
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	hadGen, hadGroup := n.claimedGeneration()
+	var memory ownership.Memory
+	if known := n.memory.Load(); known != nil {
+		memory = *known
+	}
+	return ownership.Config{
+		Group: n.cfg.Group, Name: n.cfg.Name, Inc: l.inc, Version: n.cfg.Build,
+		HashID: ring.HashID, Partitions: ring.Partitions,
+		GRPCAddr: n.cfg.PeerAddr, GossipAddr: l.gossip.Addr(),
+		Timing:  n.cfg.Timing,
+		Seed:    binary.LittleEndian.Uint64(seed[:]),
+		Running: l.running,
+		Place:   n.cfg.Ring.Place,
+
+		PublicKey: string(l.key.Public().(ed25519.PublicKey)),
+		Identity:  n.cfg.Identity, Topics: n.cfg.Topics, LogVersion: n.cfg.LogVersion, Gen: n.cfg.Generation,
+		Memory: memory, HadGroup: hadGroup, HadGen: hadGen,
+	}
+}
+
+// keyed is an incarnation of this node and its key.
+type keyed struct {
+	inc ownership.Incarnation
+	key ed25519.PrivateKey
+}
+
+func newIncarnation() (inc ownership.Incarnation) {
+	_, _ = rand.Read(inc[:]) // never fails
+	return inc
+}
+
+// The driver's dataPath: the pipeline, and what else a table or a lease concerns.
+
+// SetGates implements dataPath.
+func (l *incarnation) SetGates(changes []ownership.GateChange) { l.node.pipeline.SetGates(changes) }
+
+// Revoke implements dataPath.
+func (l *incarnation) Revoke(r ownership.Revoke) { l.node.pipeline.Revoke(r) }
+
+// Force implements dataPath.
+func (l *incarnation) Force(f ownership.ForceDrain) {
+	l.node.metrics.forced.Add(float64(f.Partitions.Len()))
+	l.node.log.Warn("drain by force", "partitions", f.Partitions.Len(), "reason", f.Reason)
+	l.node.pipeline.Force(f)
+}
+
+// Rest implements dataPath.
+func (l *incarnation) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
+	return l.node.pipeline.Rest(partitions)
+}
+
+// SetLease implements dataPath.
+func (l *incarnation) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }
+
+// SetTable implements dataPath. Gates are set already, so what is routed by the new
+// table finds them.
+func (l *incarnation) SetTable(t *ownership.Table) {
+	n := l.node
+	peers := make([]forward.PeerAddress, 0, len(t.Members))
+	known := make([]membership.Known, 0, len(t.Members))
+	for _, m := range t.Members {
+		if m.Inc == l.inc {
+			continue
+		}
+		peers = append(peers, forward.PeerAddress{Peer: forward.Peer(m.Inc), Address: m.GRPCAddr})
+		known = append(known, membership.Known{Inc: m.Inc, GossipAddr: m.GossipAddr})
+	}
+	n.reach.list(peers)
+	n.pool.SetPeers(peers)
+	l.gossip.SetKnown(slices.Concat(known, l.others.lost()))
+	n.pipeline.SetTable(t)
+	n.noteTopics()
+	n.noteBegan(t.Gen)
+	n.shareAllowance()
+	n.look()
+}
+
+// HandOver implements dataPath.
+func (l *incarnation) HandOver() (more bool) { return l.node.pipeline.HandOver() }
+
+// HandOverLate implements dataPath.
+func (l *incarnation) HandOverLate() { l.node.pipeline.HandOverLate() }
+
+// isMember reports whether the newest table names this incarnation.
+func (l *incarnation) isMember() bool {
+	t := l.node.pipeline.Table()
+	return t != nil && slices.ContainsFunc(t.Members, func(m ownership.Node) bool { return m.Inc == l.inc })
+}

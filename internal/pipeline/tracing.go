@@ -1,0 +1,147 @@
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/source"
+)
+
+// Tracing configures spans and log lines for single events. The zero value is off.
+type Tracing struct {
+	Tracer       trace.Tracer // nil: no traces
+	Roots        bool         // also trace events that their producer has not sampled: the Tracer's sampler decides
+	Subscription string       // named in spans
+	Log          *slog.Logger // nil: no lines
+	Keys         bool         // keys are shown in both; they may be personal data
+}
+
+// Show turns tracing on. Call it before anything runs.
+func (p *Pipeline) Show(s Tracing) {
+	if s.Tracer != nil {
+		p.traces = newTraces(&s)
+	}
+	if s.Log != nil {
+		p.eventLog = eventLog{log: s.Log.With("component", "pipeline"), keys: s.Keys}
+	}
+}
+
+// eventLog writes log lines for single events: every step at level debug, and a warning when the
+// application exceeds its deadline. Each names the event by its message id.
+type eventLog struct {
+	log  *slog.Logger // nil: off
+	keys bool
+}
+
+// open reports whether every step is logged. It is called once for each batch.
+func (d *eventLog) open() bool {
+	return d.log != nil && d.log.Enabled(context.Background(), slog.LevelDebug)
+}
+
+func (d *eventLog) received(messages []source.Message) {
+	for i := range messages {
+		e := messages[i].Event
+		attrs := []any{"message_id", e.ID.String(), "topic", e.Topic, "partition", int(e.Partition), "redelivery", e.Redelivery, "round", e.Round}
+		if d.keys {
+			attrs = append(attrs, "key", string(e.Key))
+		}
+		d.log.Debug("received", attrs...)
+	}
+}
+
+func (d *eventLog) keyless(e *event.Event, err error) {
+	if d.log != nil {
+		d.log.Warn("no key can be had, the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
+	}
+}
+
+func (d *eventLog) relayed(events []*event.Event) {
+	for _, e := range events {
+		d.log.Debug("relayed for a peer", "message_id", e.ID.String(), "partition", int(e.Partition))
+	}
+}
+
+// arrived is about events at their mailbox, and the answers that they got there at once.
+func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
+	answered := make(map[event.Handle]event.VerdictKind, len(events))
+	for i := range answers.Verdicts {
+		if v := &answers.Verdicts[i]; v.To == from {
+			answered[v.Handle] = v.Kind
+		}
+	}
+	for _, d := range answers.Done {
+		if d.To != from {
+			continue
+		}
+		for _, h := range d.Handles {
+			answered[h] = event.Done
+		}
+	}
+	for _, e := range events {
+		attrs := []any{"message_id", e.ID.String(), "partition", int(e.Partition), "stream", uint64(from)} // 0: from this very node
+		if kind, ok := answered[e.Handle]; ok {
+			d.log.Debug("answered by the mailbox", append(attrs, "verdict", kind.String())...)
+			continue
+		}
+		d.log.Debug("in the mailbox", attrs...)
+	}
+}
+
+func (d *eventLog) delivered(w event.WorkerID, deliveries []event.Delivery) {
+	for i := range deliveries {
+		v := &deliveries[i]
+		d.log.Debug("delivered", "message_id", v.Event.ID.String(), "partition", int(v.Partition),
+			"worker", uint64(w), "attempt", v.Attempt, "fencing_token", v.Token, "turn", v.Turn)
+	}
+}
+
+// finished is about results before the mailboxes have them. find returns the event of
+// a delivery, nil when it is over.
+func (d *eventLog) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
+	if d.log == nil {
+		return
+	}
+	all := d.open()
+	for i := range results {
+		r := &results[i]
+		late := r.TimedOut || r.Kind == event.ResultLost || r.Kind == event.ResultCrashed
+		if !late && !all {
+			continue
+		}
+		e := find(r.Delivery)
+		if e == nil {
+			continue
+		}
+		attrs := []any{"message_id", e.ID.String(), "partition", int(e.Partition), "result", r.Kind.String(), "attempts", e.Attempts}
+		if r.Reason != "" {
+			attrs = append(attrs, "error", e.HideIn(r.Reason))
+		}
+		if late {
+			d.log.Warn("no answer in time", attrs...)
+		} else {
+			d.log.Debug("finished", attrs...)
+		}
+	}
+}
+
+func (d *eventLog) settled(settlements []forward.Settlement) {
+	for i := range settlements {
+		s := &settlements[i]
+		d.ended(s.Event, s.Verdict.Kind, s.Verdict.Attempts)
+	}
+}
+
+func (d *eventLog) done(events []*event.Event) {
+	for _, e := range events {
+		d.ended(e, event.Done, 0) // a verdict that says done carries no attempts
+	}
+}
+
+func (d *eventLog) ended(e *event.Event, kind event.VerdictKind, attempts uint32) {
+	d.log.Debug("settled", "message_id", e.ID.String(), "verdict", kind.String(), "attempts", attempts)
+}

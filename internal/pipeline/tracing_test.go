@@ -1,0 +1,72 @@
+package pipeline
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// What no answer came for in time is told without asking; what the application said only
+// when every step is. Neither shows the key.
+func TestFinishedTellsWhatIsLate(t *testing.T) {
+	ev := &event.Event{ID: event.MessageID{Ledger: 7, Entry: 8, Batch: -1, TopicPartition: -1}, Key: "user-1"}
+	for name, test := range map[string]struct {
+		result      event.Result
+		info, debug string // the message at each level of the log
+	}{
+		"done":          {event.Result{Kind: event.ResultDone}, "", "finished"},
+		"failed":        {event.Result{Kind: event.ResultRetry, Reason: "no order of user-1"}, "", "finished"},
+		"moved":         {event.Result{Kind: event.ResultCancelled}, "", "finished"},
+		"timed out":     {event.Result{Kind: event.ResultRetry, TimedOut: true}, "no answer in time", "no answer in time"},
+		"lost":          {event.Result{Kind: event.ResultLost}, "no answer in time", "no answer in time"},
+		"worker killed": {event.Result{Kind: event.ResultCrashed}, "no answer in time", "no answer in time"},
+	} {
+		for level, want := range map[slog.Level]string{slog.LevelInfo: test.info, slog.LevelDebug: test.debug} {
+			var out bytes.Buffer
+			d := eventLog{log: slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: level}))}
+			d.finished([]event.Result{test.result}, func(event.DeliveryID) *event.Event { return ev })
+			got := out.String()
+			if want == "" && got != "" || want != "" && (!strings.Contains(got, `"msg":"`+want+`"`) || !strings.Contains(got, `"message_id":"7:8:-1:-1"`)) {
+				t.Errorf("%s at level %v: %q, want %q", name, level, got, want)
+			}
+			if strings.Contains(got, "user-1") {
+				t.Errorf("%s shows the key: %s", name, got)
+			}
+		}
+	}
+}
+
+// Results of deliveries that are over are nobody's lines.
+func TestFinishedOfWhatIsOver(t *testing.T) {
+	var out bytes.Buffer
+	d := eventLog{log: slog.New(slog.NewJSONHandler(&out, nil))}
+	d.finished([]event.Result{{Kind: event.ResultLost}}, func(event.DeliveryID) *event.Event { return nil })
+	if out.Len() > 0 {
+		t.Errorf("line %q", out.String())
+	}
+	(&eventLog{}).finished([]event.Result{{Kind: event.ResultLost}}, nil) // nobody reads
+}
+
+// A node whose sampler says no passes on the trace that an event is in.
+func TestAnotherSamplerBreaksNoTrace(t *testing.T) {
+	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	no := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test")
+	traces := newTraces(&Tracing{Tracer: no, Roots: true})
+	ev := &event.Event{Handle: event.NewHandle(1, 1), Topic: "orders", Properties: []event.Property{{Name: "traceparent", Value: traceparent}}}
+	deliveries := []event.Delivery{{ID: 1, Event: ev}}
+	traces.receive(ev, false)
+	traces.relay([]*event.Event{ev})
+	traces.accept([]*event.Event{ev})
+	traces.deliver(deliveries)
+	if got := deliveries[0].Event.Trace(); got != traceparent || deliveries[0].Event != ev {
+		t.Errorf("the application gets the context %q, want that of before", got)
+	}
+	if n := traces.open.Load(); n != 0 {
+		t.Errorf("%d spans are kept", n)
+	}
+}

@@ -1,0 +1,83 @@
+package source
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// Tracing configures the spans and log lines of single events. The zero Tracing writes no
+// spans and no keys.
+type Tracing struct {
+	Tracer trace.Tracer // nil: no traces
+	Keys   bool         // dead letters are logged with their keys
+}
+
+// SetTracing configures the tracing of single events. Call it before Run.
+func (s *Source) SetTracing(t Tracing) { s.tracing = t }
+
+// noteCopy logs the result of a copy, for a dead letter as a warning.
+func (s *Source) noteCopy(l *landing) {
+	ev, v := l.message.Event, &l.verdict
+	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, v), "round", ev.Round}
+	switch {
+	case l.err != nil:
+		s.log.Debug("copy failed, to be sent again", append(attrs, "error", l.err)...)
+	case s.isDead(&l.outgoingEvent):
+		if s.tracing.Keys {
+			attrs = append(attrs, "key", string(ev.Key))
+		}
+		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, v)))...)
+	case l.spilled:
+		s.log.Debug("open for long, copied to the retry topic", attrs...)
+	default:
+		s.log.Debug("failed, copied to the retry topic", append(attrs, "delay", v.Delay, "error", ev.HideIn(v.Reason))...)
+	}
+}
+
+// reasonOf returns why an event is a dead letter.
+func reasonOf(ev *event.Event, v *event.Verdict) string {
+	if v.Kind == event.Rejected {
+		return v.Reason
+	}
+	return tooManyRounds(ev.Round)
+}
+
+// sending begins the span of a copy and writes its context into the copy; end ends it. A
+// copy has a span for each attempt to send it.
+func (s *Source) sending(ctx context.Context, ev *event.Event, c *outgoing) (end func(error)) {
+	if s.tracing.Tracer == nil {
+		return func(error) {}
+	}
+	var w3c propagation.TraceContext
+	ctx = w3c.Extract(ctx, &event.Carrier{Properties: ev.Properties})
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return func(error) {}
+	}
+	ctx, span := s.tracing.Tracer.Start(ctx, "send "+c.topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+		semconv.MessagingSystemPulsar, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("send"),
+		semconv.MessagingDestinationName(c.topic), semconv.MessagingMessageID(ev.ID.String()), semconv.MessagingMessageBodySize(len(c.payload)),
+	))
+	if !span.IsRecording() {
+		return func(error) {}
+	}
+	for name := range c.properties {
+		if strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate") {
+			delete(c.properties, name)
+		}
+	}
+	w3c.Inject(ctx, propagation.MapCarrier(c.properties))
+	return func(err error) {
+		if err != nil {
+			span.RecordError(err)
+			span.SetStatus(codes.Error, "the copy was not taken")
+		}
+		span.End()
+	}
+}

@@ -1,0 +1,617 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// This file is the judge. What it says about exclusivity it takes from the handlers
+// alone: when, in real time, each of them ran.
+
+// ---- exclusivity, tokens, loss ----
+
+// checkStart: at most one handler of a key runs, and tokens never fall.
+func (w *world) checkStart(h *handling) {
+	w.count("started")
+	h.order = w.stats["started"]
+	if w.tracing {
+		w.tracef("%s: starts %v", h.conn.app, h)
+	}
+	still := w.running[h.key][:0]
+	for _, o := range w.running[h.key] {
+		if o.runs() {
+			still = append(still, o)
+			w.overlapping(o, h)
+		}
+	}
+	w.running[h.key] = append(still, h)
+	if !w.fences[h.key].Before(h.fence()) {
+		w.fail("%v starts after a handler of its key with the fence %v", h, w.fences[h.key])
+	}
+	w.fences[h.key] = h.fence()
+	p := h.partition
+	if h.token < w.tokens[p] && !w.p.defiant {
+		w.fail("%v starts with a token below %d, with which another handler of its partition has started", h, w.tokens[p])
+	}
+	w.tokens[p] = max(w.tokens[p], h.token)
+}
+
+func (w *world) overlapping(o, h *handling) {
+	if w.p.defiant && o.cancelled && o.token < h.token {
+		w.overlap++ // what a handler that ignores its deadline may do; the sink refuses what it writes
+		return
+	}
+	w.fail("two handlers of one key: %v, since %v, and %v", o, o.begun, h)
+}
+
+// checkEnd: the handler writes to the sink as it ends, if the sink takes its fence. Only
+// one that thawed after its deadline may have a stale one. The sink refuses every handler
+// that began before one whose write it took, also one of the same owner.
+func (w *world) checkEnd(h *handling, r event.Result, inTime bool) {
+	if w.tracing {
+		w.tracef("%s: %s %v", h.conn.app, r.Kind, h)
+	}
+	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
+	if r.Kind == event.ResultDone {
+		if p := w.broker.byID[h.id]; p != nil {
+			p.done++
+			if p.done > 1 {
+				w.count("done_again")
+			}
+		}
+	}
+	if r.Kind == event.ResultCancelled {
+		return
+	}
+	newest := w.sink[h.key]
+	if h.fence().Before(newest.fence) {
+		w.count("stale_write_refused")
+		if h.token == newest.fence.Token {
+			w.count("stale_write_refused_same_token")
+		}
+		if inTime && !w.p.defiant {
+			w.fail("%v writes after a handler with the fence %v", h, newest.fence)
+		}
+		return
+	}
+	if h.order < newest.order {
+		w.fail("the sink takes the stale write of %v, which began before a handler that has written with the fence %v", h, newest.fence)
+	}
+	w.sink[h.key] = written{h.fence(), h.order}
+}
+
+// written is the newest write of a key that the sink took.
+type written struct {
+	fence event.Fence
+	order int // of its handler
+}
+
+// checkDied forgets a handler that died with its process.
+func (w *world) checkDied(h *handling) {
+	h.ended = true
+	w.count("handler_died")
+	w.running[h.key] = slices.DeleteFunc(w.running[h.key], func(o *handling) bool { return o == h })
+}
+
+// checkPong counts deliveries whose deadline moves though they were taken back.
+func (w *world) checkPong(_ *conn, draining []uint64) {
+	if len(draining) > 0 {
+		w.count("extended")
+	}
+}
+
+// handlersOf yields the handlers that run on a partition.
+func (w *world) handlersOn(p ring.Partition, yield func(*handling)) {
+	for _, k := range w.keys { // a map's order would not do
+		for _, h := range w.running[k] {
+			if h.partition == p && h.runs() {
+				yield(h)
+			}
+		}
+	}
+}
+
+// ---- gates, leases, Beats ----
+
+// checkGates: a gate opens once for a tenure, with a greater token than any before
+// (I8), when nothing of an earlier tenure runs but on keys that it withholds (I10), and
+// at one node only (I2). It may let withheld keys go later.
+func (w *world) checkGates(m *member, changes []ownership.GateChange) {
+	for _, c := range changes {
+		p := c.Partition
+		if c.Gate != ownership.Open {
+			continue
+		}
+		if u := m.lease.Until; u != 0 && m.steps.At().Before(u) && !m.clock().Before(u) {
+			w.count("opened_past_lease") // the process stood still in mid-step: the gate lets nothing through
+			continue
+		}
+		w.handlersOn(p, func(h *handling) {
+			own := h.conn.member == m && h.token == int64(c.Token)
+			held := slices.Contains(c.Withheld, ring.HashOf(string(h.key)))
+			if !own && !held && (!w.p.defiant || !h.cancelled) {
+				w.fail("%s opens partition %d while %v runs", m, p, h)
+			}
+		})
+		if was := m.gates[p]; was.Gate == ownership.Open && was.Token == c.Token {
+			w.count("withheld_released")
+			continue // it is open, and lets more keys through
+		}
+		w.moves++
+		if c.Token <= w.opened[p] {
+			if w.untold(m) {
+				w.count("tokens_fell_untold")
+				w.failure = undecidable
+				return
+			}
+			w.fail("%s opens partition %d with token %v, after one with %v", m, p, c.Token, w.opened[p])
+		}
+		w.opened[p] = c.Token
+		if len(c.Withheld) > 0 {
+			w.count("opened_withholding")
+		}
+		for _, o := range w.live {
+			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && o.lease.Until != 0 {
+				w.fail("%s opens partition %d while %s may dispatch for it for another %v", m, p, o, o.lease.Until.Sub(o.clock()))
+			}
+		}
+		w.checkWait(m, p)
+	}
+}
+
+// undecidable ends a run without a failure.
+const undecidable = "nobody could know that tokens fall"
+
+// untold reports whether nobody could know that the tokens of m's group fall: the log's metadata was lost, and whoever had
+// seen greater tokens was gone before it could say so in the new log (ADR 0030). What follows tells nothing.
+func (w *world) untold(m *member) bool {
+	if !w.rebuilt {
+		return false
+	}
+	at := m.machine.State().Genesis
+	x, ok := w.log.at(at)
+	if !ok {
+		return false
+	}
+	g := x.record.Body.(*ownership.Genesis)
+	return w.log.told(ownership.Position{}, g.After) < ownership.TokenOf(g.Gen, at)
+}
+
+// checkLease: a lease counts from the building of a Beat of one's own (I4).
+func (w *world) checkLease(m *member, l ownership.Lease) {
+	if l.Until == 0 || l.Until == m.lease.Until {
+		return
+	}
+	for p := range m.gates { // I2, from the other side
+		if m.gates[p].Gate != ownership.Open {
+			continue
+		}
+		for _, o := range w.live {
+			if o != m && o.gates != nil && o.gates[p].Gate == ownership.Open && o.clock().Before(o.lease.Until) && m.clock().Before(l.Until) {
+				w.fail("%s gets a lease for partition %d, while %s may dispatch for it", m, p, o)
+			}
+		}
+	}
+}
+
+// checkAppend: a Beat does not hide that something runs (I7), and a Genesis is not
+// made while there is a group.
+func (w *world) checkAppend(m *member, r ownership.Record) {
+	switch b := r.Body.(type) {
+	case *ownership.Beat:
+		w.checkBeat(m, b)
+	case *ownership.Genesis:
+		w.count("genesis")
+		w.checkGenesis(m)
+	default: // the others promise nothing
+	}
+}
+
+// hidesKey reports whether a Beat names the busy keys of a handling's partition, and
+// not this one.
+func hidesKey(b *ownership.Beat, h *handling) bool {
+	return slices.ContainsFunc(b.Busy, func(busy ownership.Busy) bool {
+		return busy.Partition == h.partition && !slices.Contains(busy.Keys, ring.HashOf(string(h.key)))
+	})
+}
+
+func (w *world) checkBeat(m *member, b *ownership.Beat) {
+	s := m.machine.State()
+	for _, k := range w.keys {
+		for _, h := range w.running[k] {
+			if h.conn.member != m || !h.runs() || w.p.defiant && h.cancelled {
+				continue
+			}
+			if b.Draining.Has(h.partition) && !hidesKey(b, h) {
+				continue
+			}
+			if s.Owner(h.partition) != m.inc || int64(s.Token(h.partition)) != h.token {
+				w.fail("%s hides in a Beat that %v runs", m, h)
+			}
+		}
+	}
+}
+
+// personal is how long ago a fault of its own must be for a process to count as sound.
+const personal = 12 * time.Second
+
+// sound reports whether nothing has been wrong with m itself for a while.
+func (w *world) sound(m *member) bool {
+	return !m.process.dead && !m.process.isStopped() && !m.driver.isStopped() && m.workers > 0 && m.touched+personal < w.now && !m.draining
+}
+
+func (w *world) checkGenesis(m *member) {
+	if w.spurious {
+		return
+	}
+	for _, o := range w.live {
+		if o != m && w.sound(o) && o.machine != nil && o.machine.State() != nil && o.ended == nil && w.now-o.joinedAt > personal {
+			w.fail("%s makes a Genesis, though %s has the state and nothing is wrong with it", m, o)
+		}
+	}
+}
+
+// noted judges what a machine reports.
+func (w *world) noted(m *member, n ownership.Note) {
+	w.count("note_" + string(n.Kind))
+	if w.tracing {
+		w.tracef("%s: %s at %v, %d, %v %s %s", m, n.Kind, n.At, n.Count, n.Took, n.Name, n.Reason)
+	}
+	switch n.Kind {
+	case ownership.NoteAdopted:
+		m.joinedAt = w.now
+		m.cur, m.members = ownership.Position{}, nil
+	case ownership.NoteGenesis:
+		m.cur = n.At
+	case ownership.NoteEpoch:
+		w.checkEpoch(m, n)
+	case ownership.NoteRemoved:
+		decided := w.log.sentAt(n.At) // which may be long ago, and the epoch long on its way
+		if w.sound(m) && decided-m.touched > personal && decided-m.joinedAt > personal && !w.spurious && !w.lateAfterOutage(decided) {
+			w.fail("%s was removed, and nothing was wrong with it", m)
+		}
+	case ownership.NoteLostTrust:
+		if !w.lostAllowed {
+			w.fail("%s is LOST, and the log is whole: %s", m, n.Reason)
+		}
+	}
+}
+
+// lateAfterOutage reports whether a member may have looked silent then, because it came
+// back from an outage of the log later than others, by more than their Beats are apart.
+// An outage of more than three Beats would have let them count anew.
+func (w *world) lateAfterOutage(then time.Duration) bool {
+	every := w.p.timing.BeatEvery
+	return every < reconnectMax && w.log.outage > 0 && then-w.log.outage < reconnectMax+5*every
+}
+
+// checkEpoch: the log is a compare-and-set register. Where the log is prompt and
+// faithful, who joins has an application, and takes nobody's name who beats.
+func (w *world) checkEpoch(m *member, n ownership.Note) {
+	x, ok := w.log.at(n.At)
+	if !ok {
+		return
+	}
+	e := x.record.Body.(*ownership.Epoch)
+	if !m.cur.IsZero() && e.Prev != m.cur {
+		w.fail("%s accepts an epoch after %v, and its own is %v", m, e.Prev, m.cur)
+	}
+	before := m.members
+	m.cur, m.members = n.At, e.Members
+	for _, inc := range e.Members {
+		joined := w.names[inc]
+		if !w.strict || before == nil || joined == nil || slices.Contains(before, inc) {
+			continue
+		}
+		if joined.inc == inc && !joined.hadWorker && !joined.process.dead {
+			w.fail("%s joins, and never had an application", joined)
+		}
+		for _, old := range before {
+			o := w.names[old]
+			if o == nil || slices.Contains(e.Members, old) || o.cfg.Name != joined.cfg.Name || o.inc != old || o.process.dead {
+				continue
+			}
+			if age := x.landed - o.beatAt; age >= 0 && age < o.cfg.Timing.BeatEvery/3 {
+				w.fail("%s takes the name of %s, whose last Beat is %v old", joined, o, age)
+			}
+		}
+	}
+}
+
+// checkServed: while there is a sound member, no partition goes without an owner for
+// longer than a takeover can take, whatever is wrong with others.
+func (w *world) checkServed() {
+	if w.servedAt == nil {
+		w.servedAt = slices.Repeat([]time.Duration{w.now}, w.p.partitions)
+	}
+	sound := slices.ContainsFunc(w.live, func(m *member) bool { return w.sound(m) && m.ended == nil && w.now-m.joinedAt > personal })
+	for p := range partitionsOf(w) {
+		served := slices.ContainsFunc(w.live, func(m *member) bool {
+			return m.gates != nil && m.lease.MayDispatch(m.gates[p].Gate, m.clock())
+		})
+		if served || !sound {
+			w.servedAt[p] = w.now
+		}
+		if w.now-w.servedAt[p] > 20*time.Second {
+			w.fail("nobody has served partition %d for %v", p, w.now-w.servedAt[p])
+		}
+	}
+}
+
+func (w *world) checkExit(m *member, reason string) {
+	w.count("exit")
+	w.tracef("%s: exit, %s", m, reason)
+	if !w.exitAllowed {
+		w.fail("%s exits: %s", m, reason)
+	}
+}
+
+// checkLanded judges epochs where they stand in the log.
+func (w *world) checkLanded(r ownership.Record) {
+	switch b := r.Body.(type) {
+	case *ownership.Epoch:
+		if len(b.Members) == 0 {
+			w.fail("an epoch without members")
+		}
+	case *ownership.Beat:
+		if m := w.names[r.Inc]; m != nil && m.inc == r.Inc {
+			m.beatAt = w.now
+		}
+	default: // the others need no judge
+	}
+}
+
+// allowLost notes a fault after which an incarnation may be LOST.
+func (w *world) allowLost() { w.lostAllowed = true }
+
+// ---- state ----
+
+// checkStep: the state at a position is equal everywhere (I9), gates are what the
+// machine says, and what nothing holds back is open.
+func (w *world) checkStep(m *member, in ownership.Input) {
+	s := m.machine.State()
+	if s == nil {
+		return
+	}
+	if read, ok := in.(ownership.RecordRead); ok && (w.forks || w.worthDigesting(read)) {
+		w.checkState(m, s)
+	}
+	w.checkProgress(m, s)
+	w.checkTokens(m, s)
+	if w.ambush {
+		w.ambushTail(m, in)
+	}
+}
+
+// checkTokens: an open gate has the token of the present tenure.
+func (w *world) checkTokens(m *member, s *ownership.State) {
+	pending, _ := m.steps.Pending()
+	for _, e := range pending {
+		if _, ok := e.(ownership.SetGates); ok {
+			return // not performed yet
+		}
+	}
+	for p := range m.gates {
+		if c := m.gates[p]; c.Gate == ownership.Open && m.ended == nil && len(pending) == 0 && c.Token != s.Token(c.Partition) {
+			w.fail("%s dispatches for partition %d with the token %v, and its tenure has %v", m, p, c.Token, s.Token(c.Partition))
+		}
+	}
+}
+
+func (w *world) worthDigesting(r ownership.RecordRead) bool {
+	if _, isBeat := r.Record.Body.(*ownership.Beat); isBeat {
+		return r.At.Entry%16 == 0
+	}
+	return true
+}
+
+func (w *world) checkState(m *member, s *ownership.State) {
+	at := m.machine.Status(m.steps.At()).Applied
+	pending, _ := m.steps.Pending()
+	if m.feed.topic != w.log.topic || at.IsZero() || slices.ContainsFunc(pending, isEnd) {
+		return // who learns from a Snap that it was replaced applies nothing of what came later
+	}
+	if !at.Before(w.log.next) {
+		return // it stands in a log that is gone, and that had the same ledger
+	}
+	w.checkPrefix(m, s, at)
+	digest := digestOf(s)
+	was, ok := w.log.states[at]
+	if !ok {
+		was, ok = w.log.states2[at]
+	}
+	if ok && was != digest {
+		w.fail("%s has another state at %v than others had", m, at)
+	}
+	w.log.states[at] = digest
+}
+
+// isEnd reports whether an incarnation ends with e before it has done what it read.
+func isEnd(e ownership.Effect) bool {
+	_, lost := e.(ownership.Lost)
+	_, exit := e.(ownership.Exit)
+	return lost || exit
+}
+
+func digestOf(s *ownership.State) uint64 {
+	h := hashOf(uint64(s.Gen), s.ViewHash, s.HashID)
+	position := func(p ownership.Position) { h = hashOf(h, uint64(p.Ledger)<<32^uint64(p.Entry), "") }
+	position(s.Genesis)
+	position(s.Cur)
+	for _, inc := range s.Members {
+		h = hashOf(h, 1, string(inc[:]))
+	}
+	for _, n := range s.Nodes {
+		h = hashOf(h, uint64(n.Lease), n.Name)
+		position(n.Since)
+	}
+	for p := range s.Table {
+		h = hashOf(h, uint64(s.Table[p]), "")
+		position(s.Start[p])
+		for _, t := range s.Pending[p] {
+			h = hashOf(h, uint64(t.Lease), string(t.Inc[:]))
+			position(t.Start)
+			position(t.Dep)
+		}
+	}
+	return h
+}
+
+// ---- progress ----
+
+// waiting is how a gate has been waiting.
+type waiting struct {
+	since  time.Duration // in real time, without a break of the lease; 0: it does not wait
+	proven time.Duration // since when all deadlines that it waits for have passed
+}
+
+// graceOpen is how long an own Beat may take from its due time until it is read back,
+// when nothing is wrong with the log.
+func (w *world) graceOpen() time.Duration {
+	return 2*(w.p.appendMax+w.p.readMax) + 90*time.Millisecond
+}
+
+// checkProgress: a gate that nothing holds back is open, and none waits for longer
+// than the protocol says while its owner is FRESH.
+func (w *world) checkProgress(m *member, s *ownership.State) {
+	now := m.steps.At()
+	mayOpen := now.Before(m.machine.Status(now).Lease) && !m.machine.Stopped()
+	for p := range partitionsOf(w) {
+		wait := &m.waits[p]
+		if m.machine.Gate(p) != ownership.Waiting || !mayOpen || m.ended != nil {
+			*wait = waiting{}
+			continue
+		}
+		if wait.since == 0 {
+			wait.since = w.now
+		}
+		blockers, running := m.machine.Why(p)
+		if len(blockers) == 0 && !running {
+			w.fail("%s keeps partition %d closed, and nothing holds it back", m, p)
+		}
+		w.checkConfirming(m, p, blockers, running)
+	}
+}
+
+// checkConfirming: when the last deadline has passed, an own Beat confirms it at once.
+func (w *world) checkConfirming(m *member, p ring.Partition, blockers []ownership.Blocker, running bool) {
+	wait := &m.waits[p]
+	for _, b := range blockers {
+		if m.clock() <= b.Deadline {
+			wait.proven = 0
+			return
+		}
+	}
+	if running || len(blockers) == 0 {
+		wait.proven = 0
+		return
+	}
+	if wait.proven == 0 {
+		wait.proven = w.now
+	}
+	if w.now-wait.proven > w.graceOpen() && w.logIsWell(m) {
+		w.fail("%s does not confirm that partition %d is free, for %v", m, p, w.now-wait.proven)
+	}
+}
+
+// logIsWell reports whether appends and reads of m take the time that they should.
+func (w *world) logIsWell(m *member) bool {
+	const rest = 3 * time.Second
+	return w.now > w.log.outage+rest && w.now > w.log.rolled+rest && w.now > m.feed.cut+rest && w.now > m.feed.stalled+rest && w.sound(m) &&
+		w.p.late == 0 && m.feed.lag == 0 && w.p.preempt == 0
+}
+
+// openBound is within which time a partition of a FRESH owner opens.
+func (w *world) openBound(m *member) time.Duration {
+	t := w.p.timing
+	longest := max(t.Lease, m.cfg.Timing.Lease)
+	if w.p.mixed || w.spurious || w.lostAllowed {
+		longest = ownership.LeaseMax
+	}
+	w2 := 2 * (longest*101/99 + 50*time.Millisecond)
+	late := time.Duration(0)
+	if w.p.late > 0 {
+		late = 6 * time.Second
+	}
+	return t.DrainTimeout + longest + w2 + late + 3*time.Second
+}
+
+func (w *world) checkWait(m *member, p ring.Partition) {
+	wait := &m.waits[p]
+	if wait.since != 0 && w.now-wait.since > w.openBound(m)+30*time.Second {
+		w.fail("%s opened partition %d only after %v", m, p, w.now-wait.since)
+	}
+}
+
+// unrest says what is still to be done before the cluster rests: every partition is
+// served, every event settled, and nothing is left anywhere.
+func (w *world) unrest() string {
+	var why []string
+	say := func(format string, args ...any) { why = append(why, sprintf(format, args...)) }
+	if w.forks && w.now-w.differedAt < 3*time.Second {
+		say("members have read different logs")
+	}
+	if w.promised > 0 {
+		say("%d faults have an end to come", w.promised)
+	}
+	if w.now <= w.log.epochs {
+		say("an epoch is on its way")
+	}
+	owned := 0
+	for _, m := range w.live {
+		if m.machine == nil {
+			say("%s has not begun", m)
+			continue
+		}
+		if m.feed.wedged {
+			say("%s has a reader that brings nothing", m)
+		}
+		switch status := m.machine.Status(m.clock()); {
+		case m.ended != nil:
+			say("%s has ended", m)
+		case status.Phase != ownership.Fresh:
+			say("%s is %v", m, status.Phase)
+		case !status.Member:
+			say("%s is no member", m)
+		case status.Waiting > 0:
+			say("%s waits for %d partitions", m, status.Waiting)
+		default:
+			owned += status.Open
+		}
+		if s := m.machine.State(); s != nil {
+			if len(s.Members) != len(w.live) {
+				say("%s knows %d members", m, len(s.Members))
+			}
+			if n := m.machine.Status(m.clock()).Pending; n > 0 {
+				say("%s knows %d partitions with pending tenures", m, n)
+			}
+			if n := m.machine.Status(m.clock()).Withheld; n > 0 {
+				say("%s withholds %d keys", m, n)
+			}
+		}
+		if n := m.ledger.Stats().Unsettled; n > 0 {
+			say("%s has %d events unsettled", m, n)
+		}
+		if n := m.table.Len(); n > 0 {
+			say("%s holds %d events", m, n)
+		}
+		if n := m.boxes.Stats().Keys; n > 0 {
+			say("%s has %d mailboxes", m, n)
+		}
+	}
+	if owned != w.p.partitions {
+		say("%d of %d partitions are served", owned, w.p.partitions)
+	}
+	if n, oldest := w.broker.open(); n > 0 {
+		say("%d events are open, the oldest: %v", n, oldest)
+	}
+	if w.broker.unacked > 0 {
+		say("%d entries are unacked", w.broker.unacked)
+	}
+	return strings.Join(why, "; ")
+}

@@ -1,0 +1,703 @@
+package sim
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
+	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// member is one router process: the production stages, joined by the production
+// pipeline, and the loops that internal/node has goroutines for.
+type member struct {
+	w       *world
+	id      int
+	pod     *pod
+	host    *host
+	process *process // all of it
+	driver  *process // the goroutine that owns the ownership machine
+	cfg     ownership.Config
+
+	pipeline *pipeline.Pipeline
+	boxes    *mailbox.Mailboxes
+	app      *app.Server
+	table    *forward.Table
+	epoch    event.Position // newest that routes
+
+	// The driver.
+	inc         ownership.Incarnation
+	incarnation int // counts incarnations
+	machine     *ownership.Machine
+	steps       *driver.Driver
+	restAt      clock.Instant // when the driver came to rest
+	busy        bool
+	paused      bool // between two effects
+	idle        []ring.Partition
+	idleSoon    bool
+	tick        int
+	ended       ownership.Effect
+	gates       []ownership.GateChange
+	lease       ownership.Lease
+	feed        feed
+	reaches     []reach
+	telling     bool // until the pause between two parts of what is handed over ends
+
+	// The network.
+	conns      []*peerConn
+	inbound    []*link
+	lastStream forward.StreamID
+	forwardAt  clock.Instant
+
+	// The application's streams.
+	streams  []*conn
+	workers  int
+	noWorker clock.Instant // since when
+	lookSoon bool
+	expireAt clock.Instant
+	boxesAt  clock.Instant
+
+	// The source.
+	ledger   *source.Ledger
+	consumer *consumer // open
+	reading  *consumer // the same while it takes more
+	consumes bool      // consumeLater is under way
+
+	settings   int           // as its process was started
+	freshUntil clock.Instant // until when it was FRESH, whatever became of it since
+
+	draining  bool
+	leftAt    time.Duration
+	touched   time.Duration // when a fault of its own was over, or will be
+	joinedAt  time.Duration
+	cur       ownership.Position // as the judge follows it
+	members   []ownership.Incarnation
+	beatAt    time.Duration // when its newest Beat landed
+	hadWorker bool          // an application was there
+	waits     []waiting     // partition → how long its gate has been waiting
+}
+
+func (m *member) String() string { return fmt.Sprintf("%s#%d/%d", m.cfg.Name, m.id, m.incarnation) }
+
+var (
+	appMetrics = app.NewMetrics(prometheus.NewRegistry())
+	silent     = slog.New(slog.DiscardHandler)
+)
+
+func appConfig() app.Config {
+	c := app.DefaultConfig()
+	c.PingInterval = pingEvery
+	c.FrameEventsMax = 4
+	return c
+}
+
+// pingEvery is longer than in production: it makes a third of all that happens.
+const pingEvery = 400 * time.Millisecond
+
+func mailboxConfig(shards int) mailbox.Config {
+	c := mailbox.DefaultConfig()
+	c.Shards, c.DepthMax, c.WindowBytesMax = shards, 6, shards<<20
+	return c
+}
+
+func retryConfig() outcome.Config {
+	return outcome.Config{AttemptsMax: 6, CrashesMax: 100, BackoffMin: 200 * time.Millisecond, BackoffMax: 4 * time.Second, AfterMax: time.Minute, RetryHoldMax: time.Second}
+}
+
+func forwardConfig() forward.Config {
+	c := forward.DefaultConfig()
+	c.UnreachableHoldMax = 3 * time.Second
+	return c
+}
+
+// newMember starts a router process in a pod.
+func (w *world) newMember(p *pod) *member {
+	m := &member{w: w, id: len(w.members), pod: p, host: p.host, touched: w.now}
+	m.process = &process{loop: &w.loop, settle: m.settle}
+	m.driver = &process{loop: &w.loop, settle: m.settle}
+	timing := w.p.timing
+	if w.p.mixed {
+		timing.Lease = time.Duration(1+w.rng.IntN(4)) * time.Second
+		timing.BeatEvery = timing.Lease / 4
+	}
+	if p.lease > 0 {
+		timing.Lease, timing.BeatEvery = p.lease, p.lease/4
+	}
+	salt := uint64(0)
+	if w.p.skew {
+		salt = uint64(w.rng.IntN(3))
+	}
+	m.cfg = ownership.Config{
+		Group: "g", Name: p.name, HashID: "h", Partitions: w.p.partitions, GRPCAddr: strconv.Itoa(m.id),
+		LogVersion: ownership.LogVersionMax,
+		Timing:     timing, Gen: p.gen, Place: place(w.p.partitions, salt),
+		Identity: identityOf(p.settings),
+	}
+	m.settings = p.settings
+	m.pipeline = pipeline.New(m.deliveriesEnded, m.clock)
+	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(), p.name, m.clock)
+	m.table = forward.NewTable(forwardConfig())
+	var err error
+	m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
+		Boxes: m.pipeline, Lease: m.pipeline.Lease,
+		Workers: func(int) {}, Drain: func(string) {},
+		Now: m.clock, Log: silent, Metrics: appMetrics,
+	})
+	if err != nil {
+		w.fail("%v", err)
+	}
+	m.pipeline.Stages = pipeline.Stages{
+		Source: m, Holder: holder{m}, Peers: answerer{m}, Boxes: m.boxes, App: m.app,
+	}
+	if m.pipeline.Key, err = key.Parse("message_key", key.Reject); err != nil {
+		w.fail("%v", err)
+	}
+	m.ledger = source.NewLedger(source.CountEntries)
+	w.members = append(w.members, m)
+	w.live = append(w.live, m)
+	w.count("start")
+	m.noWorker = m.clock()
+	m.process.later(w.between(0, 50*time.Millisecond), m.begin)
+	return m
+}
+
+// clock is the clock that leases run on.
+func (m *member) clock() clock.Instant {
+	if planted.On(planted.SuspendClock) {
+		return m.host.monotonic()
+	}
+	return m.host.lease()
+}
+
+// begin begins an incarnation, as internal/node's liveOnce does.
+func (m *member) begin() {
+	w := m.w
+	for i := range m.inc {
+		m.inc[i] = byte(w.rng.Uint32())
+	}
+	w.names[m.inc] = m
+	var running []ring.Partition
+	for p := range ring.Partition(w.p.partitions) {
+		if m.boxes.Running(p) > 0 {
+			running = append(running, p)
+		}
+	}
+	cfg := m.cfg
+	if m.machine != nil {
+		cfg.Memory = m.machine.Memory()
+	}
+	cfg.HadGroup, cfg.HadGen = w.hadGroup, w.hadGen // as the claims say
+	cfg.Inc, cfg.Seed, cfg.Running = m.inc, w.rng.Uint64(), ownership.SetOf(running...)
+	if err := cfg.Validate(); err != nil {
+		w.fail("%v", err)
+	}
+	m.cfg = cfg
+	m.incarnation++
+	m.machine = ownership.New(cfg)
+	m.steps, m.ended, m.idle = driver.New(m.machine, effects{m}), nil, nil
+	m.busy, m.paused, m.telling = false, false, false
+	m.gates = make([]ownership.GateChange, w.p.partitions)
+	for p := range m.gates {
+		m.gates[p] = ownership.GateChange{Partition: ring.Partition(p), Gate: m.machine.Gate(ring.Partition(p))}
+	}
+	m.waits = make([]waiting, w.p.partitions)
+	m.cur, m.members, m.hadWorker = ownership.Position{}, nil, m.workers > 0
+	m.lease, m.freshUntil = ownership.Lease{}, 0
+	m.feed = feed{stalled: m.feed.stalled, cut: m.feed.cut, lag: m.feed.lag, lands: m.feed.lands, stuck: m.feed.stuck}
+	for _, c := range slices.Clone(m.conns) {
+		c.unlist()
+		if c.link == nil {
+			c.end()
+		}
+	}
+	for i := range m.reaches {
+		m.reaches[i].told = ownership.ReachUnknown
+	}
+	m.pipeline.SetSelf(m.inc)
+	w.tracef("%s begins as %v, running on %v", m, m.inc, running)
+	m.restAt = m.clock()
+	m.deliver(ownership.AppReady{Ready: m.workers > 0})
+	m.tellReaches()
+	m.deliveriesEnded(running) // what ended before the machine could be told
+	if m.draining {
+		m.deliver(ownership.Leave{})
+	}
+}
+
+// deliver hands the driver an input.
+func (m *member) deliver(in ownership.Input) {
+	if m.machine == nil || m.ended != nil {
+		return
+	}
+	m.steps.Put(in)
+	if !m.busy {
+		m.drive()
+	}
+}
+
+// drive advances the driver that production has until it rests. Between two effects the
+// goroutine may have to wait, while the rest of the process goes on.
+func (m *member) drive() {
+	m.busy = true
+	defer func() { m.busy = m.paused }()
+	for m.ended == nil && m.w.failure == "" {
+		now := m.clock()
+		if planted.On(planted.HeardBeforeRead) {
+			now = m.restAt
+		}
+		switch m.steps.Advance(now) {
+		case driver.Performed:
+			if end := m.steps.End(); end != nil {
+				m.end(end)
+			}
+			if m.w.chance(m.w.p.preempt) {
+				m.preempt()
+				return
+			}
+		case driver.Stepped:
+			m.w.checkStep(m, m.steps.Taken())
+		case driver.AtRest, driver.Ended:
+			m.restAt = m.clock()
+			m.handOver()
+			m.arm()
+			return
+		}
+	}
+}
+
+// handOver tells the next owners what was done here, in parts.
+func (m *member) handOver() {
+	if m.telling || !m.pipeline.HandOver() {
+		return
+	}
+	m.telling = true
+	incarnation := m.incarnation
+	m.driver.later(pipeline.HandoverPause, func() {
+		if m.incarnation != incarnation {
+			return
+		}
+		m.telling = false
+		if !m.busy && m.ended == nil {
+			m.handOver()
+		}
+	})
+}
+
+// preempt lets the driver's goroutine wait between two effects.
+func (m *member) preempt() {
+	m.paused = true
+	incarnation := m.incarnation
+	m.driver.later(m.w.between(100*time.Microsecond, 30*time.Millisecond), func() {
+		if m.incarnation == incarnation && m.paused {
+			m.paused = false
+			m.drive()
+		}
+	})
+}
+
+// arm asks for a Tick when the machine wants one.
+func (m *member) arm() {
+	m.tick++
+	tick := m.tick
+	next := m.machine.Next()
+	if next == clock.Forever {
+		return
+	}
+	m.driver.later(m.host.until(m.clock(), next)+m.w.hop(), func() {
+		if m.tick == tick {
+			m.deliver(ownership.Tick{})
+		}
+	})
+}
+
+// effects performs what the machine of a member decides, and judges it.
+type effects struct{ *member }
+
+// OpenReader implements driver.Host.
+func (m effects) OpenReader(e ownership.OpenReader) { m.w.log.openReader(m.member, e) }
+
+// CheckContiguity implements driver.Host.
+func (m effects) CheckContiguity(e ownership.CheckContiguity) { m.w.log.check(m.member, e) }
+
+// Append implements driver.Host.
+func (m effects) Append(e ownership.Append) {
+	m.w.checkAppend(m.member, e.Record)
+	m.w.log.append(m.member, e.Record)
+}
+
+// MoveAnchor implements driver.Host.
+func (m effects) MoveAnchor(e ownership.MoveAnchor) { m.w.log.moveAnchor(e.To) }
+
+// ReadFirst implements driver.Host.
+func (m effects) ReadFirst(e ownership.ReadFirst) { m.w.log.readFirst(m.member, e) }
+
+// SetGates implements driver.Host.
+func (m effects) SetGates(changes []ownership.GateChange) {
+	m.w.checkGates(m.member, changes)
+	for _, c := range changes {
+		m.gates[c.Partition] = c
+		m.w.tracef("%s: gate of %d is %v, token %v, withheld %x", m.member, c.Partition, c.Gate, c.Token, c.Withheld)
+	}
+	m.pipeline.SetGates(changes)
+}
+
+// Revoke implements driver.Host.
+func (m effects) Revoke(e ownership.Revoke) {
+	m.w.tracef("%s: revoke %x, final %t", m.member, []uint64(e.Partitions), e.Final)
+	m.pipeline.Revoke(e)
+	m.look()
+}
+
+// Force implements driver.Host.
+func (m effects) Force(e ownership.ForceDrain) {
+	m.w.count("forced")
+	m.w.tracef("%s: force %x", m.member, []uint64(e.Partitions))
+	m.pipeline.Force(e)
+	m.look()
+}
+
+// Rest implements driver.Host.
+func (m effects) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
+	return m.pipeline.Rest(partitions)
+}
+
+// HandOverLate implements driver.Host.
+func (m effects) HandOverLate() { m.pipeline.HandOverLate() }
+
+// SetLease implements driver.Host.
+func (m effects) SetLease(lease ownership.Lease) {
+	m.w.checkLease(m.member, lease)
+	m.lease = lease
+	if lease.Until != 0 {
+		m.w.checkGroup(m.member, lease)
+	}
+	m.pipeline.SetLease(lease)
+}
+
+// SetTable implements driver.Host.
+func (m effects) SetTable(t *ownership.Table) {
+	m.setPeers(t)
+	m.pipeline.SetTable(t)
+	m.pipeline.LearnEnds(m.pipeline.NewestAsk(), nil, false) // this broker cannot be asked
+	m.consumeLater()
+}
+
+// Note implements driver.Host.
+func (m effects) Note(n ownership.Note) { m.w.noted(m.member, n) }
+
+// end does what the process around a machine does when it has ended.
+func (m *member) end(e ownership.Effect) {
+	w := m.w
+	switch e := e.(type) {
+	case ownership.Lost:
+		w.count("lost")
+		w.tracef("%s: LOST, %s", m, e.Reason)
+		m.ended = e
+		m.process.later(w.between(time.Millisecond, 200*time.Millisecond), m.begin)
+	case ownership.Exit:
+		if e.Settings {
+			w.checkSettingsExit(m, e.Reason)
+		} else {
+			w.checkExit(m, e.Reason)
+		}
+		m.ended = e
+		m.process.later(w.between(0, 10*time.Millisecond), func() { m.kill(true) })
+	case ownership.Left:
+		w.count("left")
+		w.tracef("%s: left", m)
+		m.ended = e
+		m.leftAt = w.now
+		m.consumeLater()
+		m.finishDrain()
+	default:
+		w.fail("%s: ended by %T", m, e)
+	}
+}
+
+// deliveriesEnded is told by the mailboxes where to look for nothing running.
+func (m *member) deliveriesEnded(partitions []ring.Partition) {
+	m.idle = append(m.idle, partitions...)
+	if m.idleSoon {
+		return
+	}
+	m.idleSoon = true
+	m.driver.later(m.w.hop(), func() {
+		m.idleSoon = false
+		asked := m.idle
+		m.idle = nil
+		if m.machine == nil || m.ended != nil {
+			return
+		}
+		if _, inputs := m.steps.Pending(); m.busy || inputs { // production asks when the driver is at rest
+			m.deliveriesEnded(asked)
+			return
+		}
+		m.deliver(m.steps.Rest(asked))
+	})
+}
+
+// reach is what streams know about a peer, and what the machine was told.
+type reach struct {
+	inc       ownership.Incarnation
+	now, told ownership.Reach
+}
+
+// evidence notes what streams know about a peer; the driver takes what has changed
+// when it comes to it, as internal/node's does.
+func (m *member) evidence(inc ownership.Incarnation, now ownership.Reach) {
+	i := slices.IndexFunc(m.reaches, func(r reach) bool { return r.inc == inc })
+	if i < 0 {
+		i = len(m.reaches)
+		m.reaches = append(m.reaches, reach{inc: inc})
+	}
+	m.reaches[i].now = now
+	m.driver.later(m.w.hop(), m.tellReaches)
+}
+
+func (m *member) tellReaches() {
+	for i := range m.reaches {
+		if r := &m.reaches[i]; r.now != r.told {
+			r.told = r.now
+			m.deliver(ownership.Evidence{Inc: r.inc, Reach: r.now})
+		}
+	}
+	m.reaches = slices.DeleteFunc(m.reaches, func(r reach) bool { return r.now == ownership.ReachUnknown })
+}
+
+// settle looks what the last thing that happened asks for.
+func (m *member) settle() {
+	for _, c := range m.streams {
+		if c.manual.Awake() {
+			c.wake()
+		}
+	}
+	m.armBoxes()
+}
+
+// armBoxes ticks the mailboxes when they ask for it; production looks every 10 ms.
+func (m *member) armBoxes() {
+	next := m.boxes.Next()
+	if next == clock.Forever || m.boxesAt != 0 && m.boxesAt <= next {
+		return
+	}
+	m.boxesAt = next
+	m.process.later(m.host.until(m.clock(), next)+m.w.between(0, 10*time.Millisecond), func() {
+		if m.boxesAt == next {
+			m.boxesAt = 0
+			if m.boxes.Next() <= m.clock() {
+				var out mailbox.Output
+				m.boxes.Tick(&out)
+				m.passTick(&out)
+			}
+		}
+	})
+}
+
+// passTick does what the pipeline does with the output of a Tick: it has no verdicts.
+func (m *member) passTick(out *mailbox.Output) {
+	m.app.Wake(out.Wake...)
+}
+
+// look finds out what has changed at the application's streams, as app.Server.Run does.
+func (m *member) look() {
+	if m.lookSoon {
+		return
+	}
+	m.lookSoon = true
+	m.process.later(m.w.hop(), func() {
+		m.lookSoon = false
+		if n := m.app.Workers(); n != m.workers {
+			m.workers = n
+			m.touch(0) // without an application a member is not sound, and gives its partitions up
+			m.hadWorker = m.hadWorker || n > 0
+			if n == 0 {
+				m.noWorker = m.clock()
+				m.process.later(m.cfg.Timing.AppAbsence+time.Millisecond, m.consumeLater)
+			}
+			incarnation := m.incarnation
+			m.driver.later(m.w.hop(), func() {
+				if m.incarnation == incarnation {
+					m.deliver(ownership.AppReady{Ready: m.workers > 0}) // in production news keep their order
+				}
+			})
+			m.consumeLater()
+		}
+		next := m.app.Expire()
+		if next == clock.Forever || m.expireAt != 0 && m.expireAt <= next {
+			return
+		}
+		m.expireAt = next
+		m.process.later(min(m.host.until(m.clock(), next)+m.w.hop(), 5*time.Second), func() {
+			m.expireAt = 0
+			m.look()
+		})
+	})
+}
+
+// consumeLater looks whether to read the subscription, as internal/node's consume does.
+func (m *member) consumeLater() {
+	if m.consumes {
+		return
+	}
+	m.consumes = true
+	m.process.later(m.w.hop(), func() {
+		m.consumes = false
+		m.consume()
+	})
+}
+
+func (m *member) consume() {
+	switch {
+	case m.mayConsume() && m.consumer == nil:
+		ledger := source.NewLedger(source.CountEntries)
+		ledger.ContinueAfter(m.ledger)
+		m.ledger = ledger
+		m.consumer = m.w.broker.subscribe(m, ledger)
+		m.reading = m.consumer
+	case !m.mayGoOn() && m.reading != nil:
+		m.reading = nil // for good: what follows is another source
+		c := m.consumer
+		m.process.later(settleMax, func() {
+			if m.consumer == c {
+				m.w.count("abandoned")
+				m.unsubscribe()
+			}
+		})
+		m.consume()
+	case m.reading == nil && m.consumer != nil && m.ledger.Stats().Unsettled == 0:
+		m.unsubscribe()
+	}
+}
+
+// settleMax is how long a member that stops reading waits for verdicts.
+const settleMax = 20 * time.Millisecond
+
+// unsubscribe gives everything that is open back to the broker.
+func (m *member) unsubscribe() {
+	c := m.consumer
+	m.consumer = nil
+	m.w.after(m.w.between(0, 10*time.Millisecond), func() { m.w.broker.remove(c) }) // the last acks go first
+	m.pipeline.Drop(m.ledger.Close(nil))
+	m.consumeLater()
+	m.finishDrain()
+}
+
+func (m *member) mayConsume() bool { return !m.draining && m.isMember() && !m.appIsGone() }
+
+// mayGoOn reports whether a member that reads may do so. In a drain it does until it
+// has left: what it has fetched ahead would wait.
+func (m *member) mayGoOn() bool {
+	return m.mayConsume() || m.draining && m.leftAt == 0 && !m.appIsGone()
+}
+
+func (m *member) appIsGone() bool {
+	return m.workers == 0 && m.clock().Sub(m.noWorker) > m.cfg.Timing.AppAbsence
+}
+
+func (m *member) isMember() bool {
+	t := m.pipeline.Table()
+	return t != nil && slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == m.inc })
+}
+
+// Done implements pipeline.Settler.
+func (m *member) Done(handles []event.Handle) {
+	if m.consumer != nil {
+		m.consumer.done(handles)
+	}
+}
+
+// Settle implements pipeline.Settler.
+func (m *member) Settle(verdicts []event.Verdict) {
+	if m.consumer != nil {
+		m.consumer.settle(verdicts)
+	}
+}
+
+// leave begins a graceful leave.
+func (m *member) leave() {
+	if m.draining {
+		return
+	}
+	m.draining = true
+	m.w.tracef("%s: asked to leave", m)
+	m.consumeLater()
+	m.deliver(ownership.Leave{})
+	m.process.later(m.w.p.drainMax, func() { m.kill(true) })
+}
+
+// finishDrain ends the process when it has left and settled everything.
+func (m *member) finishDrain() {
+	if m.leftAt == 0 || m.consumer != nil {
+		return
+	}
+	if m.pipeline.HandOver() {
+		m.process.later(pipeline.HandoverPause, m.finishDrain)
+		return
+	}
+	m.process.later(m.w.between(0, 50*time.Millisecond), func() { m.kill(true) })
+}
+
+// kill ends the process. The broker notices at once when its connections are closed,
+// and late when they are only silent.
+func (m *member) kill(noticed bool) {
+	if m.process.dead {
+		return
+	}
+	w := m.w
+	w.tracef("%s: dead", m)
+	m.process.kill()
+	m.driver.kill()
+	w.live = slices.DeleteFunc(w.live, func(o *member) bool { return o == m })
+	for _, l := range m.links() {
+		l.outUp, l.inUp = l.outUp && l.from != m, l.inUp && l.to != m
+		if noticed {
+			l.cutLater(0, 5*time.Millisecond)
+		} else {
+			l.cutLater(time.Second, 1200*time.Millisecond)
+		}
+	}
+	for _, c := range m.streams {
+		c.routerGone()
+	}
+	if c := m.consumer; c != nil {
+		d := w.between(0, 20*time.Millisecond)
+		if !noticed {
+			d = w.between(time.Second, 10*time.Second)
+		}
+		w.after(d, func() { w.broker.remove(c) })
+	}
+	// Nothing of it is needed any more, and long runs start many.
+	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
+}
+
+// stop stops the whole process.
+func (m *member) stop(d time.Duration) {
+	m.process.stop(d)
+	m.driver.stop(d)
+	m.touch(d)
+	if d > time.Second {
+		m.silence(m.w.now + d)
+	}
+	if c := m.consumer; c != nil && d > 15*time.Second {
+		m.w.after(15*time.Second, func() { m.w.broker.drop(c) })
+	}
+}
+
+// touch notes a fault of this member's own that is over in d.
+func (m *member) touch(d time.Duration) { m.touched = max(m.touched, m.w.now+d) }

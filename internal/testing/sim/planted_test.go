@@ -1,0 +1,258 @@
+//go:build planted
+
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/base/planted"
+)
+
+var (
+	cleanFlag = flag.Int("sim.clean", 1, "for how many seeds each scene is run without its bug")
+	tableFlag = flag.String("sim.table", "", "hunt each bug several times, and write the table of what was found to this file")
+)
+
+// hunt is how a planted bug is looked for.
+type hunt struct {
+	seeds  int           // within which it must be found
+	length time.Duration // of each run
+	scene  scene         // what the runs are like; nil: like all others
+	in     string        // the scene in words
+	why    string        // why there is nothing to look for
+	// control: it is no bug of ours. Handlers overlap, and the sink refuses what the
+	// stale ones write.
+	control bool
+	// contract is asked instead of runs: it says what went wrong, "" if nothing did. The bug is not one that
+	// shows where all members are honest.
+	contract func() string
+}
+
+// usualHunt is for bugs that the usual trouble shows.
+var usualHunt = hunt{seeds: 150, length: 3 * time.Minute, in: "usual trouble"}
+
+func huntFor(bug planted.Bug) hunt {
+	if h, ok := hunts[bug]; ok {
+		return h
+	}
+	return usualHunt
+}
+
+// shows reports whether a run shows the bug, and what it shows.
+func (h hunt) shows(r Result) (what string, found bool) {
+	if !h.control {
+		return r.Failure, r.Failure != ""
+	}
+	refused := r.Stats["stale_write_refused"]
+	return fmt.Sprintf("%d overlaps, %d stale writes refused", r.Overlaps, refused), r.Failure == "" && r.Overlaps > 0 && refused > 0
+}
+
+// find hunts from a first seed on, and returns in which run the bug was found, 0 if
+// it was not.
+func (h hunt) find(first uint64) (seeds int, what string) {
+	if h.contract != nil {
+		if what = h.contract(); what != "" {
+			seeds = 1
+		}
+		return seeds, what
+	}
+	for i := range h.seeds {
+		if what, found := h.shows(runScene(first+uint64(i), h.length, false, h.scene)); found {
+			return i + 1, what
+		}
+	}
+	return 0, ""
+}
+
+// fewerCollections lets garbage lie for longer, within reason: worlds are small and
+// make much of it.
+func fewerCollections() {
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(1 << 30)
+}
+
+// TestPlanted shows that the simulator sees what it is there to see: each planted bug
+// turns it red within its number of seeds.
+func TestPlanted(t *testing.T) {
+	fewerCollections()
+	defer planted.Plant(planted.None)
+	for bug := range planted.All {
+		t.Run(bug.String(), func(t *testing.T) {
+			h := huntFor(bug)
+			if h.why != "" {
+				t.Skip(h.why)
+			}
+			planted.Plant(bug)
+			seeds, what := h.find(1)
+			if seeds == 0 {
+				t.Fatalf("not found in %d seeds", h.seeds)
+			}
+			t.Logf("seed %d: %s", seeds, what)
+		})
+	}
+}
+
+// TestPlantedSceneIsClean shows that it is the bug that is seen: the same runs
+// without it find nothing.
+func TestPlantedSceneIsClean(t *testing.T) {
+	fewerCollections()
+	planted.Plant(planted.None)
+	usual := false
+	for bug := range planted.All {
+		h := huntFor(bug)
+		if h.why != "" || h.scene == nil && h.contract == nil && usual {
+			continue
+		}
+		name := bug.String()
+		if h.scene == nil && h.contract == nil {
+			name, usual = "usual_trouble", true
+		}
+		t.Run(name, func(t *testing.T) {
+			if h.contract != nil {
+				if what := h.contract(); what != "" {
+					t.Error(what)
+				}
+				return
+			}
+			for seed := range uint64(*cleanFlag) {
+				if r := runScene(seed+1, h.length, false, h.scene); r.Failure != "" {
+					t.Errorf("seed %d: %s", seed+1, r.Failure)
+				}
+			}
+		})
+	}
+}
+
+// huntsForTable is how often each bug is hunted for the table, each time from a first
+// seed of its own.
+const huntsForTable = 5
+
+// TestPlantedTable writes the table of planted bugs.
+func TestPlantedTable(t *testing.T) {
+	if *tableFlag == "" {
+		t.Skip("no -sim.table")
+	}
+	fewerCollections()
+	defer planted.Plant(planted.None)
+	does := whatBugsDo(t)
+	var b strings.Builder
+	b.WriteString(tableHead)
+	for bug := range planted.All {
+		h := huntFor(bug)
+		fmt.Fprintf(&b, "| %d | `%v` | %s | ", bug, bug, does[int(bug)])
+		if h.why != "" {
+			fmt.Fprintf(&b, "%s | | | |\n", h.why)
+			continue
+		}
+		planted.Plant(bug)
+		var took []int
+		for i := range uint64(huntsForTable) {
+			seeds, _ := h.find(1 + 1000*i)
+			if seeds == 0 {
+				t.Errorf("%v: not found in %d seeds from %d on", bug, h.seeds, 1+1000*i)
+				seeds = h.seeds
+			}
+			took = append(took, seeds)
+		}
+		slices.Sort(took)
+		fmt.Fprintf(&b, "%s | %d | %d | %d |\n", h.in, took[len(took)/2], took[len(took)-1], h.seeds)
+	}
+	if err := os.WriteFile(*tableFlag, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const tableHead = `# Planted bugs
+
+What tells us that the simulator would see a violation: each of these bugs, planted alone behind a switch that no normal build has, must turn it
+red within its number of seeds. The numbers are those of the protocol's verification plan. ` + "`make planted`" + ` checks it, with every scene run
+without its bug as the control; ` + "`make planted-table`" + ` writes this page. *Found* counts runs until the first red one, in five hunts from
+different seeds; *budget* is the number of runs that CI allows.
+
+| # | Bug | What it does | Scene | Found: median | worst | Budget |
+|---|---|---|---|---|---|---|
+`
+
+// whatBugsDo reads what the package says of each bug.
+func whatBugsDo(t *testing.T) (does []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../base/planted/planted.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		c, ok := n.(*ast.GenDecl)
+		if !ok || c.Tok != token.CONST {
+			return true
+		}
+		for _, s := range c.Specs {
+			does = append(does, strings.TrimSpace(s.(*ast.ValueSpec).Comment.Text()))
+		}
+		return false
+	})
+	return does
+}
+
+// drains is keys that move while work takes long.
+var drains = and(only(joinGroup, leaveGroup, stallAfterBeat, slowLog), busy, promptLog)
+
+// staged is a hunt in a scene of its own.
+func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
+	return hunt{seeds: seeds, length: minutes * time.Minute, scene: and(scenes...), in: in}
+}
+
+var hunts = map[planted.Bug]hunt{
+	planted.WindowForged: {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
+	planted.SameToken:    staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
+	planted.CopyForged:   {seeds: 1, in: "a contract: a copy of an event to come is done, and then the event comes", contract: forgedCopies},
+	planted.DrainRace:    staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
+	planted.DrainGenesis: staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
+	planted.AppIgnoresDeadline: {
+		seeds: 20, length: 4 * time.Minute, control: true, in: "handlers that defy; a control: overlaps, and the sink refuses stale writes",
+		scene: and(only(killRouter, cutLog, pauseRouter, stallTail), busy, promptLog, func(w *world) { w.p.defiant = true }),
+	},
+	planted.GenesisKeepsOwner:      staged(20, 3, "Genesis, joins", only(injectGenesis, joinGroup)),
+	planted.ExtendPassed:           staged(60, 4, "an application thaws when its router is back at the log", busy, promptLog, plays(revive)),
+	planted.RemainingInDelivery:    staged(20, 4, "an application is frozen right after a Ping, its router cut off", busy, brisk, promptLog, plays(frozenAtPing)),
+	planted.RevokeAfterPong:        staged(60, 4, "a Genesis while the writer of an application's stream waits", busy, promptLog, calm, plays(starvedWriter)),
+	planted.LmaxForConfig:          staged(30, 3, "leases of 1 s and 4 s, a Genesis unread", promptLog, shortAndLong, plays(genesisUnread)),
+	planted.DlFalls:                {why: "not expressible: the instants of one machine only grow, so what a later Beat gives is never earlier"},
+	planted.IdentityClaim:          {why: "not simulated, since claims have a log of their own: claim.TestPlantedClaim finds it"},
+	planted.NoAnchor:               staged(30, 3, "ledgers roll and are trimmed under a slow reader", promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader)),
+	planted.LowerLedgerIsDuplicate: staged(10, 3, "the log's metadata is rebuilt", promptLog, plays(rebuildUnder)),
+	planted.RangeCheckedLocally:    staged(60, 5, "the log is where positions cease to fit tokens", only(joinGroup, leaveGroup, killBoth), promptLog, lateLedger),
+	planted.OlderGenRemains:        staged(20, 4, "all but one raise the generation", promptLog, plays(laggard)),
+	planted.ColdByWallTime:         staged(30, 3, "the broker stalls while somebody joins", promptLog, plays(outageWhileJoining)),
+	planted.SilentByPosition:       staged(10, 3, "a stuck reader with a working producer", promptLog, plays(stuckReader)),
+	planted.UnawareBeatMovesDl:     staged(10, 3, "a stuck reader with a working producer", promptLog, plays(stuckReader)),
+	planted.ChainOverGenesis:       staged(30, 3, "a Genesis while somebody joins", plays(genesisWhileJoining)),
+	planted.JoinOnHello:            staged(10, 3, "routers whose application comes late", promptLog, plays(bareRouter)),
+	planted.ReplaceAtOnce:          staged(20, 3, "two pods of one name", only(sameName), promptLog),
+	planted.NoConfirmingBeat:       staged(20, 3, "kills on a prompt log", only(killRouter, killBoth), promptLog),
+	planted.ConfirmOnRelease:       staged(10, 3, "joins and leaves on a prompt log", only(joinGroup, leaveGroup), promptLog),
+	planted.NoContiguity:           staged(20, 3, "a reader misses an epoch", promptLog, plays(holeAtRollover)),
+	planted.ApplyDuringCheck:       staged(20, 3, "an epoch is lost at the end of a ledger", promptLog, plays(holeAtRollover)),
+	planted.AcquiredWithoutApplied: staged(60, 4, "keys go and come back while Beats land late", only(joinGroup, leaveGroup, killBoth, pauseBoth), busy, landsLate),
+	planted.SnapAnyHello:           staged(200, 3, "Snaps land late for who has had to say Hello again", landsLate, plays(helloAgain)),
+	planted.CountsSurvivePause:     staged(120, 8, "after an outage, one client comes back late", promptLog, calm, plays(lateClient)),
+	planted.SlewedClock:            staged(150, 4, "NTP steers the clocks of all machines"),
+	planted.UnshrunkRemaining:      staged(150, 4, "streams break under work that takes long; NTP steers the clocks", only(breakApp), busy, promptLog, calm),
+	planted.PrefixUnjudged:         staged(10, 3, "a member reads another log", only(forkLog), promptLog),
+	planted.IdentityIgnored:        staged(10, 3, "routers of other settings join", only(otherSettings, coldStart), promptLog),
+	planted.IdentityGenesisWins:    staged(10, 3, "a Genesis of other settings comes late", only(lateForeign, joinGroup), promptLog),
+	planted.LowerTokensAllowed:     staged(10, 3, "the log is lost, and begins anew on lower ledgers", only(rebuildLog), promptLog),
+	planted.FloorTrusted:           staged(20, 4, "the log begins anew on its newest ledger, and the router that is left has not read its end", promptLog, plays(rebuiltBehind)),
+	planted.FloorUntold:            staged(20, 4, "the log begins anew under a router that stands still, and comes by the ledger after the one that it has read", promptLog, plays(rebuiltUnderPaused)),
+	planted.PassedGenesisForgotten: staged(300, 3, "routers of two kinds of settings start at once", plays(differingColdStarts)),
+	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
+}

@@ -1,0 +1,417 @@
+//go:build planted
+
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// The scenes in which planted bugs are looked for that the usual trouble seldom reaches.
+
+// only lets nothing go wrong but these kinds.
+func only(kinds ...kind) scene {
+	return func(w *world) {
+		clear(w.p.weights[:])
+		for _, k := range kinds {
+			w.p.weights[k] = max(1, usual[k])
+		}
+		w.p.pace = 2 * time.Second
+	}
+}
+
+// and makes one scene of several.
+func and(scenes ...scene) scene {
+	return func(w *world) {
+		for _, s := range scenes {
+			s(w)
+		}
+	}
+}
+
+// busy is work that takes long, on a prompt and faithful log.
+func busy(w *world) {
+	w.p.slow, w.p.long, w.p.publishEvery = 0.6, 0.6, 400*time.Millisecond
+}
+
+// brisk is work that comes often and mostly does not take long.
+func brisk(w *world) { w.p.publishEvery, w.p.slow, w.p.long = 300*time.Millisecond, 0.5, 0.2 }
+
+// calm is long leases.
+func calm(w *world) {
+	w.p.mixed = false
+	if w.now == 0 {
+		w.p.timing = ownership.CalmTiming()
+		w.p.timing.DrainTimeout, w.p.timing.RemovedMax = 5*time.Second, 8*time.Second
+	}
+}
+
+func promptLog(w *world) {
+	w.strict = true
+	w.p.appendMax, w.p.readMax = 10*time.Millisecond, 8*time.Millisecond
+	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
+}
+
+// plays lets a script go on instead of faults by weight.
+func plays(script func(w *world)) scene { return func(w *world) { w.script = script } }
+
+// anyone returns a running pod with an application.
+func (w *world) anyone() *pod {
+	for range 20 {
+		p := w.pods[w.rng.IntN(len(w.pods))]
+		if !p.gone && p.member != nil && !p.member.process.dead && len(p.living()) > 0 {
+			return p
+		}
+	}
+	return nil
+}
+
+// revive freezes an application and cuts its router from the log, while it drains.
+func revive(w *world) {
+	w.join()
+	w.runUntil(w.now + w.between(time.Second, 5*time.Second))
+	p := w.anyone()
+	if p == nil {
+		return
+	}
+	d := w.between(2200*time.Millisecond, 4500*time.Millisecond)
+	p.member.feed.cut = w.now + d
+	p.member.touch(d)
+	for _, a := range p.living() {
+		a.process.stop(d + w.between(-300*time.Millisecond, 300*time.Millisecond))
+	}
+}
+
+// shortAndLong is a group with one short lease and long ones, and a Genesis by the
+// former while somebody with a long one does not read.
+func shortAndLong(w *world) {
+	for i, p := range w.pods {
+		p.lease = ownership.LeaseMax
+		if i == 0 {
+			p.lease = time.Second
+		}
+	}
+}
+
+func genesisUnread(w *world) {
+	first := w.pods[0].member
+	if first == nil || first.process.dead || first.machine == nil {
+		return
+	}
+	for _, m := range w.live {
+		if m != first {
+			m.feed.stalled = w.now + 5*time.Second
+			m.touched = max(m.touched, m.feed.stalled)
+		}
+	}
+	w.injectGenesis(first)
+	w.runUntil(w.now + 12*time.Second)
+}
+
+// slowReader stalls a tail while ledgers roll.
+func slowReader(w *world) {
+	if p := w.anyone(); p != nil {
+		p.member.feed.stalled = w.now + 4*time.Second
+		p.member.touch(4 * time.Second)
+	}
+	for range 4 {
+		w.log.rollover()
+		w.runUntil(w.now + 900*time.Millisecond)
+	}
+}
+
+// rebuildUnder loses the metadata of the log under running members.
+func rebuildUnder(w *world) {
+	w.spurious = true
+	w.log.delete(ownership.Position{Ledger: max(1, w.log.next.Ledger-1)}) // an id that no other log has had
+	w.runUntil(w.now + 4*time.Second)
+	for _, m := range w.live {
+		if m.machine != nil && m.machine.State() != nil && w.log.next.Before(m.machine.Status(m.clock()).Applied) {
+			w.fail("%s goes on by a log that is gone", m)
+		}
+	}
+	w.runUntil(w.now + 16*time.Second)
+}
+
+// lateLedger puts the log where positions stop to fit tokens.
+func lateLedger(w *world) {
+	if w.now == 0 {
+		w.log.next = ownership.Position{Ledger: 1000, Entry: 1<<22 - 300}
+	}
+}
+
+// laggard raises the generation of all but one, and deletes the log, twice.
+func laggard(w *world) {
+	w.spurious = true
+	w.pods[0].gen = max(1, w.pods[0].gen)
+	for _, p := range w.pods[1:] {
+		p.gen = w.pods[0].gen + 1
+	}
+	for range 2 {
+		for _, m := range slices.Clone(w.live) {
+			if m.pod.gen != m.cfg.Gen {
+				m.kill(true)
+				w.restart(m.pod, time.Second)
+			}
+		}
+		w.log.delete(ownership.Position{Ledger: w.log.next.Ledger + 1})
+		w.runUntil(w.now + 15*time.Second)
+		for _, p := range w.pods[1:] { // all but the laggard go, and come late
+			if m := p.member; m != nil {
+				m.kill(true)
+				w.restart(p, 12*time.Second)
+			}
+		}
+		w.log.delete(ownership.Position{Ledger: w.log.next.Ledger + 1})
+		w.runUntil(w.now + 15*time.Second)
+	}
+}
+
+// outageWhileJoining stops the broker right after the first Hello of a new incarnation.
+func outageWhileJoining(w *world) {
+	p := w.anyone()
+	if p == nil {
+		return
+	}
+	m, incarnation := p.member, p.member.incarnation
+	m.feed.skip = 1 // it is LOST, and joins again
+	for end := w.now + 5*time.Second; m.incarnation == incarnation && w.now < end; {
+		w.runUntil(w.now + time.Millisecond)
+	}
+	m.touch(time.Second)
+	w.runUntil(w.now + w.between(20*time.Millisecond, 60*time.Millisecond))
+	w.log.outage = max(w.log.outage, w.now+w.between(5*time.Second, 8*time.Second))
+	w.runUntil(w.now + 14*time.Second)
+}
+
+// stuckReader leaves one member with a producer that works and a tail that does not.
+func stuckReader(w *world) {
+	w.watchServed = true
+	if p := w.anyone(); p != nil && len(w.live) > 1 {
+		p.member.feed.stuck = true
+		p.member.touch(40 * time.Second)
+		w.runUntil(w.now + 35*time.Second)
+		p.member.feed.stuck, p.member.feed.wedged = false, false
+		w.log.read(p.member)
+	}
+	w.watchServed = false
+}
+
+// wedge leaves tails that only another reader brings back.
+func wedge(w *world) {
+	if p := w.anyone(); p != nil {
+		p.member.feed.wedged = true
+		p.member.touch(10 * time.Second)
+	}
+}
+
+// genesisWhileJoining lets a Genesis land while somebody joins.
+func genesisWhileJoining(w *world) {
+	p, q := w.anyone(), w.anyone()
+	if p == nil || q == nil || p == q {
+		return
+	}
+	p.member.kill(true)
+	w.after(time.Second, p.up)
+	w.after(time.Second+w.between(50*time.Millisecond, 500*time.Millisecond), func() {
+		if !q.member.process.dead && q.member.machine != nil {
+			w.injectGenesis(q.member)
+		}
+	})
+	w.runUntil(w.now + 10*time.Second)
+}
+
+// rebuiltBehind loses the log's metadata while the one router that stays has read less of the group than the others
+// had: the new log begins on the ledger that was the newest, and what the group gave out there is more than it knows.
+func rebuiltBehind(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 2 {
+		w.join()
+		w.runUntil(w.now + 4*time.Second)
+		return
+	}
+	m := p.member
+	w.log.rollover()
+	w.runUntil(w.now + time.Second)
+	m.feed.skip = 1 // it is LOST
+	w.allowLost()
+	w.spurious = true
+	for end := w.now + 4*time.Second; m.machine.State() != nil && w.now < end; {
+		w.runUntil(w.now + time.Millisecond)
+	}
+	m.feed.stuck = true
+	m.touch(40 * time.Second)
+	w.runUntil(w.now + 10*time.Second) // it is voted out
+	if m.process.dead || m.machine.State() != nil {
+		m.feed.stuck = false
+		return
+	}
+	for _, o := range slices.Clone(w.live) {
+		if o != m {
+			o.kill(true)
+			w.restart(o.pod, w.between(0, 2*time.Second))
+		}
+	}
+	w.log.delete(ownership.Position{Ledger: m.machine.Memory().Seen.Ledger})
+	m.feed.stuck = false
+	w.log.read(m)
+	w.runUntil(w.now + 30*time.Second)
+}
+
+// rebuiltUnderPaused loses the log's metadata while one router stands still, which the others have voted out on newer ledgers.
+// The new log comes by the ledger that follows what it has read, and what the group gave out since is more than it knows.
+func rebuiltUnderPaused(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 3 {
+		w.join()
+		w.runUntil(w.now + 4*time.Second)
+		return
+	}
+	m := p.member
+	w.spurious = true
+	m.stop(11 * time.Second)
+	seen := w.log.next.Ledger
+	for range 4 {
+		w.runUntil(w.now + 500*time.Millisecond)
+		w.log.rollover()
+	}
+	w.runUntil(w.now + 5*time.Second)
+	w.rebuilt = true
+	w.log.delete(ownership.Position{Ledger: max(1, seen-2)})
+	for w.log.next.Ledger <= seen && w.failure == "" {
+		w.runUntil(w.now + time.Second)
+		w.log.rollover()
+	}
+	w.runUntil(w.now + 30*time.Second)
+}
+
+// differingColdStarts starts all routers at once, half of them with other settings, and one when the first Genesis is
+// about to land: it has not said Hello when the author of that one begins, and has when that of the second one does.
+func differingColdStarts(w *world) {
+	w.spurious = true
+	w.p.appendMax = 300 * time.Millisecond
+	settings := w.groupSettings()
+	other := (settings + 1) % kindsOfSettings
+	late := w.rng.IntN(len(w.pods))
+	for i, p := range w.pods {
+		if p.gone {
+			continue
+		}
+		if p.settings = settings; i%2 == 1 && i != late {
+			p.settings = other
+		}
+		if m := p.member; m != nil && !m.process.dead {
+			m.kill(true)
+		}
+		begin := w.between(0, 50*time.Millisecond)
+		if i == late {
+			begin = w.between(2*time.Second, 3500*time.Millisecond)
+		}
+		w.after(begin, p.up)
+	}
+	w.runUntil(w.now + 8*time.Second)
+}
+
+// bareRouter starts routers whose application comes much later.
+func bareRouter(w *world) {
+	p := w.newPod(sprintf("b%d", len(w.pods)))
+	p.extra, p.gen = true, w.pods[0].gen
+	p.member = w.newMember(p)
+	w.runUntil(w.now + 6*time.Second)
+	p.up()
+	w.retire(p)
+	w.runUntil(w.now + 6*time.Second)
+}
+
+// frozenAtPing freezes an application whose Ping is on its way, and cuts its router
+// from the log: the Pong and the deliveries behind it wait in the socket until
+// somebody else owns the keys.
+func frozenAtPing(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 2 {
+		return
+	}
+	d := w.between(w.p.timing.Lease*5/4, 2*w.p.timing.Lease)
+	a := p.living()[0]
+	a.pinged = func() {
+		a.process.stop(d)
+		p.member.feed.cut = w.now + d + time.Second
+		p.member.touch(d + time.Second)
+	}
+	w.runUntil(w.now + d + 2*time.Second)
+}
+
+// lateClient is an outage of the broker after which the client of one member comes
+// back later than the others. Silence must not be judged by what was counted before.
+func lateClient(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 2 {
+		return
+	}
+	w.log.outage = w.now + w.between(5*time.Second, 7*time.Second)
+	p.member.feed.cut = w.log.outage + w.between(2300*time.Millisecond, 2700*time.Millisecond) // and it is no fault of its own
+	w.runUntil(w.log.outage + 15*time.Second)
+}
+
+// starvedWriter lets a Genesis land while everything of a process waits but its
+// driver: what the stream to its application should carry comes out together, late.
+func starvedWriter(w *world) {
+	p, q := w.anyone(), w.anyone()
+	if p == nil || q == nil || p == q || q.member.machine == nil {
+		return
+	}
+	d := w.between(time.Second, 3*time.Second)
+	p.member.process.stop(d)
+	p.member.touch(d)
+	w.runUntil(w.now + w.between(0, 100*time.Millisecond))
+	if !q.member.process.dead {
+		w.injectGenesis(q.member)
+	}
+	w.runUntil(w.now + 8*time.Second)
+}
+
+// landsLate is a log in which many records land late.
+func landsLate(w *world) {
+	w.p.late, w.p.pace = 0.2, time.Second
+	w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0
+}
+
+// holeAtRollover drops an epoch at one reader, and the log goes on in a new ledger.
+func holeAtRollover(w *world) {
+	p := w.anyone()
+	if p == nil {
+		return
+	}
+	f := &p.member.feed
+	f.skip, f.skips = 1, func(x logged) bool {
+		_, ok := x.record.Body.(*ownership.Epoch)
+		return ok
+	}
+	w.join()
+	for end := w.now + 8*time.Second; f.skip > 0 && w.now < end; {
+		w.runUntil(w.now + time.Millisecond)
+	}
+	f.skip, f.skips = 0, nil
+	w.log.rollover()
+	w.runUntil(w.now + 3*time.Second)
+}
+
+// helloAgain lets a joining member's first reader bring nothing, so that another one must
+// bring another Hello, while keys move.
+func helloAgain(w *world) {
+	p := w.anyone()
+	if p == nil || len(w.live) < 3 {
+		w.join()
+		w.runUntil(w.now + 4*time.Second)
+		return
+	}
+	p.member.kill(true)
+	w.runUntil(w.now + 3*time.Second)
+	p.up()
+	p.member.feed.stalled = w.now + 1200*time.Millisecond
+	p.member.touch(10 * time.Second)
+	w.after(w.between(0, time.Second), w.join)
+	w.runUntil(w.now + 10*time.Second)
+}

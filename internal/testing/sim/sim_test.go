@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	seedFlag  = flag.Uint64("sim.seed", 0, "replay this seed only, with a trace")
+	seedsFlag = flag.Int("sim.seeds", 24, "how many seeds")
+	hoursFlag = flag.Float64("sim.hours", 0.05, "simulated hours for each")
+	firstFlag = flag.Uint64("sim.first", 0, "the first seed; 0: a fresh one")
+)
+
+// TestExclusive runs clusters through every fault of the protocol's list, each from
+// a seed of its own.
+func TestExclusive(t *testing.T) {
+	length := time.Duration(*hoursFlag * float64(time.Hour))
+	if *seedFlag != 0 {
+		r := Run(*seedFlag, length, true)
+		t.Log("\n" + strings.Join(r.Trace, "\n"))
+		if r.Failure != "" {
+			t.Fatal(r.Failure)
+		}
+		return
+	}
+	debug.SetGCPercent(400) // worlds are small and make much garbage
+	first := *firstFlag
+	if first == 0 {
+		first = rand.Uint64()>>33 + 1
+	}
+	t.Logf("%d seeds from %d on", *seedsFlag, first)
+	const shards = 2
+	var mu sync.Mutex
+	total := map[string]int{}
+	hours, moves, faults := 0.0, 0, 0
+	t.Run("seeds", func(t *testing.T) {
+		for shard := range shards {
+			t.Run(fmt.Sprint(shard), func(t *testing.T) {
+				t.Parallel()
+				for i := shard; i < *seedsFlag; i += shards {
+					seed := first + uint64(i)
+					r := Run(seed, length, false)
+					if r.Failure != "" {
+						t.Errorf("%s\nreplay with: go test ./internal/testing/sim -run Exclusive -sim.seed=%d -sim.hours=%v -v", r.Failure, seed, *hoursFlag)
+						continue
+					}
+					if r.Moves == 0 || r.Faults == 0 {
+						t.Errorf("seed %d: %d moves and %d faults prove nothing", seed, r.Moves, r.Faults)
+					}
+					mu.Lock()
+					for k, v := range r.Stats {
+						total[k] += v
+					}
+					hours += r.Simulated.Hours()
+					moves += r.Moves
+					faults += r.Faults
+					mu.Unlock()
+				}
+			})
+		}
+	})
+	if *seedsFlag >= 20 && !t.Failed() { // a run that moved nothing, or hit nothing, proves nothing
+		for _, k := range []string{
+			"lost", "genesis", "left", "abandoned", "opened_withholding", "withheld_released", "forced", "extended", "cancelled", "late", "duplicate", "flushed", "hole", "check",
+			"record_as_bytes", "clock_turned", "kill_app_alone", "pause_app_alone", "break_app_alone",
+			"settings_refused", "foreign_genesis", "note_other_settings", "lied", "note_prefix_differs",
+			"redelivered", "done_again", "copied", "handler_died", "stream_broken", "app_stream_broken", "relayed",
+			"note_takeover", "note_adopted", "note_removed", "note_lease_lapsed", "note_epoch_lost", "note_confirm",
+		} {
+			if total[k] == 0 {
+				t.Errorf("no %s in %d seeds: this run proves too little", k, *seedsFlag)
+			}
+		}
+	}
+	for k, least := range map[string]float64{ // of rare things, and the cluster-hours without one that prove too little
+		"generation_refused": 10, "generation_raised": 10, "forked": 10, "fault_cold_start": 10, "stale_write_refused": 10,
+		"stale_write_refused_same_token": 400, // 0.06 an hour
+	} {
+		if hours >= least && total[k] == 0 && !t.Failed() {
+			t.Errorf("no %s in %v cluster-hours: this run proves too little", k, hours)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%-28s %d", k, total[k])
+	}
+	line, err := json.Marshal(map[string]any{"seeds": *seedsFlag, "cluster_hours": hours, "moves": moves, "faults": faults})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(string(line))
+}

@@ -1,0 +1,379 @@
+package appwire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/event"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// message is the frame as the generated code has it: the other way to say the same.
+func (f *ToWorker) message() *appv1.WorkResponse {
+	topics, tokens, names, schemas := newIndexed[string](), newIndexed[int64](), newIndexed[string](), newIndexed[string]()
+	d := &appv1.Deliveries{Number: f.Number}
+	for _, x := range f.Deliveries {
+		ev := x.Event
+		w := &appv1.Delivery{
+			DeliveryId: uint64(x.ID), Partition: uint32(x.Partition), Key: []byte(ev.Key), Payload: ev.Payload,
+			LedgerId: ev.ID.Ledger, EntryId: ev.ID.Entry, BatchIndex: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
+			Topic: topics.index(text(ev.Topic)), Token: tokens.index(x.Token), PublishTimeMs: ev.PublishTime, EventTimeMs: ev.EventTime,
+			Attempt: x.Attempt, Traceparent: text(ev.Trace()), RedeliveryCount: ev.Redelivery, Turn: x.Turn,
+		}
+		if ev.SchemaVersion != "" {
+			w.SchemaVersion = 1 + schemas.index(ev.SchemaVersion)
+		}
+		for _, p := range ev.Properties {
+			w.Properties = append(w.Properties, &appv1.Property{Name: names.index(text(p.Name)), Value: text(p.Value)})
+		}
+		d.Deliveries = append(d.Deliveries, w)
+	}
+	d.Topics, d.Tokens, d.Names = topics.list, tokens.list, names.list
+	for _, version := range schemas.list {
+		d.SchemaVersions = append(d.SchemaVersions, []byte(version))
+	}
+	return &appv1.WorkResponse{Receipt: f.Receipt, Frame: &appv1.WorkResponse_Deliveries{Deliveries: d}}
+}
+
+// decoded is what the worker should read.
+func (f *ToWorker) decoded() []Delivery {
+	var out []Delivery
+	for _, x := range f.Deliveries {
+		ev := x.Event
+		d := Delivery{
+			ID: uint64(x.ID), Partition: uint32(x.Partition), Key: string(ev.Key), Payload: ev.Payload,
+			Ledger: ev.ID.Ledger, Entry: ev.ID.Entry, Batch: ev.ID.Batch, TopicPartition: ev.ID.TopicPartition,
+			Topic: text(ev.Topic), Token: x.Token, PublishTime: ev.PublishTime, EventTime: ev.EventTime,
+			Attempt: x.Attempt, Traceparent: text(ev.Trace()), Redelivery: ev.Redelivery, Turn: x.Turn, SchemaVersion: ev.SchemaVersion,
+		}
+		for _, p := range ev.Properties {
+			d.Properties = append(d.Properties, event.Property{Name: text(p.Name), Value: text(p.Value)})
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// kept is a Receiver that keeps what it is given.
+type kept []Delivery
+
+func (k *kept) Begin(int) { *k = nil }
+
+func (k *kept) Deliver(d *Delivery) {
+	copied := *d
+	copied.Properties = slices.Clone(d.Properties)
+	*k = append(*k, copied)
+}
+
+// dropped is a Receiver that keeps nothing.
+type dropped struct{}
+
+func (dropped) Begin(int)         {}
+func (dropped) Deliver(*Delivery) {}
+
+// plain is the deliveries with one form of emptiness.
+func plain(ds []Delivery) string {
+	var b strings.Builder
+	for _, d := range ds {
+		if len(d.Payload) == 0 {
+			d.Payload = nil
+		}
+		if len(d.Properties) == 0 {
+			d.Properties = nil
+		}
+		fmt.Fprintf(&b, "%#v\n", d)
+	}
+	return b.String()
+}
+
+func (f *ToRouter) message() *appv1.WorkRequest {
+	r := &appv1.Results{Number: f.Number}
+	for _, x := range f.Results {
+		r.Results = append(r.Results, &appv1.Result{
+			DeliveryId: uint64(x.Delivery), Kind: appv1.ResultKind(x.Kind), AfterMs: afterWire(x.After), Reason: text(x.Reason),
+		})
+	}
+	return &appv1.WorkRequest{Receipt: f.Receipt, Frame: &appv1.WorkRequest_Results{Results: r}}
+}
+
+func drawDeliveries(t *rapid.T) *ToWorker {
+	words := rapid.OneOf(rapid.StringN(0, 12, 200), rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 12), func(b []byte) string { return string(b) }))
+	names := rapid.SampledFrom([]string{"", "a", "b", "traceparent", "\xff\xfe"})
+	topics := rapid.SampledFrom([]string{"persistent://t/n/one", "persistent://t/n/two", ""})
+	tokens := rapid.SampledFrom([]int64{0, 1, -1, 1 << 62})
+	turns := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, 127, 128, math.MaxUint64}), rapid.Uint64())
+	return &ToWorker{
+		Receipt: rapid.Uint64().Draw(t, "receipt"),
+		Number:  rapid.Uint64().Draw(t, "number"),
+		Deliveries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Delivery {
+			return event.Delivery{
+				ID: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Partition: ring.Partition(rapid.IntRange(0, ring.Partitions-1).Draw(t, "p")),
+				Token: tokens.Draw(t, "token"), Turn: turns.Draw(t, "turn"), Attempt: rapid.Uint32().Draw(t, "attempt"),
+				Event: &event.Event{
+					ID:    event.MessageID{Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry"), Batch: rapid.Int32().Draw(t, "batch"), TopicPartition: rapid.Int32().Draw(t, "tp")},
+					Topic: topics.Draw(t, "topic"), Key: event.Key(words.Draw(t, "key")), Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload"),
+					Properties: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Property {
+						return event.Property{Name: names.Draw(t, "name"), Value: words.Draw(t, "value")}
+					}), 0, 4).Draw(t, "properties"),
+					PublishTime: rapid.Int64().Draw(t, "publish"), EventTime: rapid.Int64().Draw(t, "event"), Redelivery: rapid.Uint32().Draw(t, "redelivery"),
+					SchemaVersion: rapid.SampledFrom([]string{"", "", "\x00\x00\x00\x01", "\xff"}).Draw(t, "schema version"),
+				},
+			}
+		}), 0, 20).Draw(t, "deliveries"),
+	}
+}
+
+// What our writer writes is, byte for byte, what the generated code writes, and both
+// readers read it.
+func TestDeliveriesAgreeWithTheGeneratedCode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawDeliveries(t)
+		got := f.marshal()
+		defer got.Free()
+		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(f.message())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Materialize(), want) {
+			t.Fatalf("ours     %x\ngenerated %x", got.Materialize(), want)
+		}
+		var deliveries kept
+		read := FromRouter{To: &deliveries}
+		if !read.parse(want) {
+			t.Fatal("our reader left our writer's frame to the generated code")
+		}
+		if err := (Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(want)}, &read); err != nil {
+			t.Fatal(err)
+		}
+		if read.Receipt != f.Receipt || read.Number != f.Number || plain(deliveries) != plain(f.decoded()) {
+			t.Fatalf("read %d %d\n%s\nwant %d %d\n%s", read.Receipt, read.Number, plain(deliveries), f.Receipt, f.Number, plain(f.decoded()))
+		}
+	})
+}
+
+func TestResultsAgreeWithTheGeneratedCode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := &ToRouter{
+			Receipt: rapid.Uint64().Draw(t, "receipt"), Number: rapid.Uint64().Draw(t, "number"),
+			Results: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) event.Result {
+				return event.Result{
+					Delivery: event.DeliveryID(rapid.Uint64().Draw(t, "id")), Kind: event.ResultKind(rapid.IntRange(1, 5).Draw(t, "kind")),
+					After: time.Duration(rapid.IntRange(0, 100_000).Draw(t, "after")) * time.Millisecond, Reason: rapid.String().Draw(t, "reason"),
+				}
+			}), 0, 20).Draw(t, "results"),
+		}
+		got := f.marshal()
+		defer got.Free()
+		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(f.message())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Materialize(), want) {
+			t.Fatalf("ours     %x\ngenerated %x", got.Materialize(), want)
+		}
+		read := FromWorker{Bounds: wide}
+		if !read.parse(want) {
+			t.Fatal("our reader left our writer's frame to the generated code")
+		}
+		if err := (Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(want)}, &read); err != nil {
+			t.Fatal(err)
+		}
+		if read.Receipt != f.Receipt || read.Number != f.Number || len(read.Results)+len(f.Results) > 0 && !reflect.DeepEqual(read.Results, f.Results) {
+			t.Fatalf("read %+v, want %+v", read, f)
+		}
+	})
+}
+
+func TestOtherFramesGoTheStandardWay(t *testing.T) {
+	pong := &appv1.WorkResponse{Receipt: 7, Frame: &appv1.WorkResponse_Pong{Pong: &appv1.Pong{K: 3, RemainingNs: -1, Draining: []uint64{9}}}}
+	data, err := Codec{}.Marshal(pong)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deliveries kept
+	read := FromRouter{To: &deliveries}
+	if !read.parse((&ToWorker{Receipt: 1, Number: 2, Deliveries: sample(3)}).marshal().Materialize()) || len(deliveries) != 3 {
+		t.Fatal("our reader did not read our writer's frame")
+	}
+	deliveries = nil
+	if err := (Codec{}).Unmarshal(data, &read); err != nil {
+		t.Fatal(err)
+	}
+	if read.Receipt != 7 || read.Number != 0 || len(deliveries) != 0 || !proto.Equal(read.Other, pong) {
+		t.Errorf("read %+v, want the Pong and nothing of the frame before", read)
+	}
+}
+
+func TestBadFrames(t *testing.T) {
+	frame := func(d *appv1.Deliveries) []byte {
+		b, err := proto.Marshal(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Deliveries{Deliveries: d}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	tests := map[string]struct {
+		data  []byte
+		index bool
+	}{
+		"garbage":          {data: []byte("\xff\xff\xff\xff garbage")},
+		"cut short":        {data: []byte{3<<3 | 2, 200}},
+		"no such topic":    {data: frame(&appv1.Deliveries{Tokens: []int64{1}, Deliveries: []*appv1.Delivery{{}}}), index: true},
+		"no such token":    {data: frame(&appv1.Deliveries{Topics: []string{"t"}, Deliveries: []*appv1.Delivery{{Token: 1}}}), index: true},
+		"no such property": {data: frame(&appv1.Deliveries{Topics: []string{"t"}, Tokens: []int64{1}, Deliveries: []*appv1.Delivery{{Properties: []*appv1.Property{{Name: 1 << 31}}}}}), index: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(test.data)}, &FromRouter{To: dropped{}})
+			if err == nil || errors.Is(err, ErrIndex) != test.index {
+				t.Errorf("error = %v, want one that is ErrIndex: %v", err, test.index)
+			}
+		})
+	}
+}
+
+func TestShortDelaysAreNotRoundedToNone(t *testing.T) {
+	for d, want := range map[time.Duration]uint64{-1: 0, 0: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1 << 62: uint64(afterMax / time.Millisecond)} {
+		if got := afterWire(d); got != want {
+			t.Errorf("afterWire(%v) = %d, want %d", d, got, want)
+		}
+	}
+	if got := afterOf(1 << 63); got != afterMax {
+		t.Errorf("afterOf(1<<63) = %v, want %v", got, afterMax)
+	}
+}
+
+func FuzzFromRouter(f *testing.F) {
+	for _, deliveries := range [][]event.Delivery{nil, sample(1), sample(3)} {
+		frame := &ToWorker{Receipt: 1, Number: 2, Deliveries: deliveries}
+		f.Add(frame.marshal().Materialize())
+	}
+	f.Add([]byte{3<<3 | 2, 0, 3<<3 | 2, 0}) // the same field twice: the generated code merges
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var quick, sure kept
+		fast, slow := FromRouter{To: &quick}, FromRouter{To: &sure}
+		errFast := fast.unmarshal(bytes.Clone(data))
+		m := new(appv1.WorkResponse)
+		errSlow := proto.Unmarshal(data, m)
+		if errSlow == nil {
+			errSlow = slow.fromMessage(m)
+		}
+		if (errFast == nil) != (errSlow == nil) {
+			t.Fatalf("ours: %v, generated: %v", errFast, errSlow)
+		}
+		if errFast == nil && (fast.Receipt != slow.Receipt || fast.Number != slow.Number || !proto.Equal(fast.Other, slow.Other) || plain(quick) != plain(sure)) {
+			t.Fatalf("ours %+v\n%s\ngenerated %+v\n%s", fast, plain(quick), slow, plain(sure))
+		}
+	})
+}
+
+func FuzzFromWorker(f *testing.F) {
+	frame := &ToRouter{Receipt: 1, Number: 2, Results: []event.Result{{Delivery: 1, Kind: event.ResultDone}, {Delivery: 2, Kind: event.ResultRetry, After: time.Second, Reason: "r"}}}
+	f.Add(frame.marshal().Materialize())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fast, slow := FromWorker{Bounds: wide}, FromWorker{Bounds: wide}
+		errFast := fast.unmarshal(data)
+		if fast.Err != nil {
+			if len(data) < min(wide.Results, progressMax, capabilitiesMax) {
+				t.Fatalf("%d bytes cannot exceed the bounds, and yet: %v", len(data), fast.Err)
+			}
+			return
+		}
+		m := new(appv1.WorkRequest)
+		errSlow := proto.Unmarshal(data, m)
+		if errSlow == nil {
+			slow.fromMessage(m)
+		}
+		if (errFast == nil) != (errSlow == nil) {
+			t.Fatalf("ours: %v, generated: %v", errFast, errSlow)
+		}
+		if errFast == nil && (fast.Receipt != slow.Receipt || fast.Number != slow.Number || !proto.Equal(fast.Other, slow.Other) || fmt.Sprint(fast.Results) != fmt.Sprint(slow.Results)) {
+			t.Fatalf("ours %+v\ngenerated %+v", fast, slow)
+		}
+	})
+}
+
+// sample returns n deliveries as production has them.
+func sample(n int) []event.Delivery {
+	out := make([]event.Delivery, n)
+	for i := range out {
+		out[i] = event.Delivery{ID: event.DeliveryID(1<<20 + i), Partition: ring.Partition(i % ring.Partitions), Token: 1<<40 + int64(i%3), Turn: 1<<30 + uint64(i), Attempt: 1, Event: &event.Event{
+			ID: event.MessageID{Ledger: 1234, Entry: int64(i), Batch: 3, TopicPartition: -1}, Topic: "persistent://public/default/orders",
+			Key: event.Key(fmt.Sprintf("user-%d", i)), Payload: bytes.Repeat([]byte("x"), 200), PublishTime: 1_763_000_000_000,
+			Properties: []event.Property{{Name: "source", Value: "web"}, {Name: "kind", Value: "click"}},
+		}}
+	}
+	return out
+}
+
+// BenchmarkColdDeliveries encodes events that are far from the processor, as those of a
+// busy router are: frames of a thousand out of a hundred thousand, in no order.
+func BenchmarkColdDeliveries(b *testing.B) {
+	const n, frames = 1024, 96
+	all := sample(n * frames)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	began, at := cpu(b), 0
+	for b.Loop() {
+		frame := ToWorker{Number: 1, Deliveries: all[at*n : (at+1)*n]}
+		frame.marshal().Free()
+		at = (at + 1) % frames
+	}
+	b.ReportMetric(float64(cpu(b)-began)/float64(b.N)/n, "cpu-ns/event")
+}
+
+// cpu returns the processor time of this process.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+func BenchmarkDeliveries(b *testing.B) {
+	const n = 256
+	frame := &ToWorker{Receipt: 5, Number: 6, Deliveries: sample(n)}
+	b.Run("encode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			frame.marshal().Free()
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/event")
+	})
+	data := mem.BufferSlice{mem.SliceBuffer(frame.marshal().Materialize())}
+	b.Run("decode", func(b *testing.B) {
+		b.ReportAllocs()
+		read := FromRouter{To: dropped{}}
+		for b.Loop() {
+			if err := (Codec{}).Unmarshal(data, &read); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/event")
+	})
+	b.Run("decode_generated", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := encoding.GetCodecV2("proto").Unmarshal(data, new(appv1.WorkResponse)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/event")
+	})
+}
