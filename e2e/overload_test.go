@@ -19,7 +19,7 @@ import (
 var overloadFor = flag.Duration("e2e.overload", 10*time.Second, "how long TestOverload publishes ten times what the applications can do")
 
 // elsewhere is what a router has besides what it holds for events, as
-// docs/operations.md says.
+// docs/install.md says.
 const elsewhere = 64 << 20
 
 // TestOverload publishes ten times what the applications can do. Meanwhile no router

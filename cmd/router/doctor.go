@@ -310,7 +310,7 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 		for _, c := range claims {
 			switch c.Held {
 			case heldByAnother:
-				d.fail(check, "give this router the settings of that group, or others of its own; docs/operations.md says how to change what a group agrees on",
+				d.fail(check, "give this router the settings of that group, or others of its own; docs/install.md says how to change what a group agrees on",
 					"%s belongs to a group with other settings: %s", c.Resource, d.cfg.Identity().Against(c.holder))
 			case heldByUs:
 				d.ok(check, "%s belongs to this group", c.Resource)

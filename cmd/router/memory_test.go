@@ -12,7 +12,7 @@ import (
 )
 
 // TestDeploymentsHaveMemoryForTheBound: the chart and the compose file give the runtime a third more than the memory bound of the
-// defaults, as docs/operations.md advises, and their texts name that bound.
+// defaults, as docs/install.md advises, and their texts name that bound.
 func TestDeploymentsHaveMemoryForTheBound(t *testing.T) {
 	loaded, err := config.Load(config.Sources{File: settingsFile(t, least)})
 	if err != nil {

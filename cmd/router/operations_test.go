@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	operationsPage = "../../docs/operations.md"
+	referencePage = "../../docs/reference.md"
+	alertsPage    = "../../docs/alerts.md"
 	renderedMixin  = "../../deploy/mixin/rendered"
 )
 
@@ -156,26 +157,26 @@ func TestQueriesNameWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestMetricsAreDocumented: docs/operations.md has a row for every metric, and for no other.
+// TestMetricsAreDocumented: docs/reference.md has a row for every metric, and for no other.
 func TestMetricsAreDocumented(t *testing.T) {
-	page := read(t, operationsPage)
+	page := read(t, referencePage)
 	metrics := metricsOf(t)
 	for name := range metrics {
 		if strings.HasPrefix(name, "ringfence_") && !strings.Contains(page, "\n| `"+name+"`") {
-			t.Errorf("docs/operations.md, section Metrics: add a row \"| `%s` | what it tells, and what to do about it |\"", name)
+			t.Errorf("docs/reference.md, section Metrics: add a row \"| `%s` | what it measures, and what to do about it |\"", name)
 		}
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(ringfence_\\w+)`").FindAllStringSubmatch(page, -1) {
 		if _, known := metrics[row[1]]; !known {
-			t.Errorf("docs/operations.md: there is no metric %s (any more): remove its row", row[1])
+			t.Errorf("docs/reference.md: there is no metric %s (any more): remove its row", row[1])
 		}
 	}
 }
 
-// TestLimitsAreDocumented: docs/operations.md has a row for every setting that ends in
+// TestLimitsAreDocumented: docs/reference.md has a row for every setting that ends in
 // _max, with its default.
 func TestLimitsAreDocumented(t *testing.T) {
-	page := read(t, operationsPage)
+	page := read(t, referencePage)
 	limits := 0
 	for _, s := range settings(t).Settings() {
 		if !strings.HasSuffix(s.Key, "_max") {
@@ -183,7 +184,7 @@ func TestLimitsAreDocumented(t *testing.T) {
 		}
 		limits++
 		if !strings.Contains(page, fmt.Sprintf("\n| `%s` | %s |", s.Key, s.Value)) {
-			t.Errorf("docs/operations.md, section Limits: there has to be a row \"| `%s` | %s | what it bounds, what happens there, and its metric |\"", s.Key, s.Value)
+			t.Errorf("docs/reference.md, section Limits: there has to be a row \"| `%s` | %s | what it bounds, what happens there, and its metric |\"", s.Key, s.Value)
 		}
 	}
 	if limits < 15 {
@@ -191,16 +192,16 @@ func TestLimitsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestAlertsAreDocumented: the runbook of every alert is a section of docs/operations.md.
+// TestAlertsAreDocumented: the runbook of every alert is a section of docs/alerts.md.
 func TestAlertsAreDocumented(t *testing.T) {
-	page := read(t, operationsPage)
+	page := read(t, alertsPage)
 	alerts := regexp.MustCompile(`alert: "?(\w+)`).FindAllStringSubmatch(read(t, filepath.Join(renderedMixin, "alerts.yaml")), -1)
 	if len(alerts) < 20 {
 		t.Fatalf("only %d alerts: this test does not see all of them", len(alerts))
 	}
 	for _, alert := range alerts {
 		if !strings.Contains(page, "\n### "+alert[1]+"\n") {
-			t.Errorf("docs/operations.md, section Alerts: add \"### %s\" and what to do", alert[1])
+			t.Errorf("docs/alerts.md: add \"### %s\" and what to do", alert[1])
 		}
 	}
 }
@@ -208,10 +209,10 @@ func TestAlertsAreDocumented(t *testing.T) {
 // warning finds where a router logs that somebody should know something.
 var warning = regexp.MustCompile(`[lL]og\.(?:Warn|Error)\("([^"]+)"`)
 
-// TestWarningsAreDocumented: docs/operations.md has a row for every warning and error
+// TestWarningsAreDocumented: docs/reference.md has a row for every warning and error
 // that a router logs.
 func TestWarningsAreDocumented(t *testing.T) {
-	page := read(t, operationsPage)
+	page := read(t, referencePage)
 	elsewhere := []string{"internal/devtools/demo", "internal/devtools/testapp", "internal/testing/sim", "internal/broker/membroker"} // not in a router that serves
 	found := 0
 	for _, root := range []string{"cmd", "internal", "forward"} {
@@ -226,7 +227,7 @@ func TestWarningsAreDocumented(t *testing.T) {
 			for _, message := range warning.FindAllStringSubmatch(read(t, path), -1) {
 				found++
 				if !strings.Contains(page, "\n| `"+message[1]+"` |") {
-					t.Errorf("docs/operations.md, section Warnings: add a row \"| `%s` | what it means, and what to do |\" (%s)", message[1], filepath.ToSlash(path))
+					t.Errorf("docs/reference.md, section Warnings: add a row \"| `%s` | what it means, and what to do |\" (%s)", message[1], filepath.ToSlash(path))
 				}
 			}
 			return nil

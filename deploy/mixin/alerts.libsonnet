@@ -1,4 +1,4 @@
-// Each alert has a test in tests.libsonnet and a paragraph in docs/operations.md.
+// Each alert has a test in tests.libsonnet and a paragraph in docs/alerts.md.
 {
   local c = $._config,
   local by = c.groupLabel,

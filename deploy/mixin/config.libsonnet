@@ -9,7 +9,7 @@
     groupJoin: ' * on (job, instance) group_left (group) ringfence_node_info',
 
     // Where the runbooks and the dashboards are.
-    runbookURL: 'https://github.com/ringfence/router/blob/main/docs/operations.md',
+    runbookURL: 'https://github.com/ringfence/router/blob/main/docs/alerts.md',
     dashboardURL: '/d',
 
     // The limits behind the thresholds. They are the router's defaults: whoever sets

@@ -103,7 +103,7 @@ type Events struct {
 }
 
 // Exclusivity counts what could have broken the promise. Its counters are those of the
-// metrics that docs/operations.md explains.
+// metrics that docs/reference.md explains.
 type Exclusivity struct {
 	Seconds           float64 `json:"seconds"`            // how long this process has counted
 	InvariantFailures uint64  `json:"invariant_failures"` // assertions that did not hold: a bug

@@ -551,7 +551,7 @@ func (e *TakenError) Error() string {
 	}
 	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or settings of its own; "+
 		"if the settings are to change for good, stop the group and run `router group release` "+
-		"(docs/operations.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
+		"(docs/install.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
 }
 
 // resourcesShown is how many resources an error or a line names.
