@@ -20,6 +20,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership/inbox"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -424,10 +425,7 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 
 // notify makes the sender look.
 func (s *stream) notify() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	signal.Set(s.wake)
 }
 
 // holdFor is how long a receipt, or a result, waits for what can go out with it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // Reasons for which a stream ends.
@@ -67,10 +68,7 @@ func newLink(config Config, now func() clock.Instant, metrics *Metrics, cancel c
 
 // wake wakes the sending goroutine.
 func (l *link) wake() {
-	select {
-	case l.wakeup <- struct{}{}:
-	default:
-	}
+	signal.Set(l.wakeup)
 }
 
 // open starts the DeadAfter timeout. It is called when the Hellos are exchanged.

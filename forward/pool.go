@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
@@ -130,10 +131,7 @@ func (p *Pool) step(call func(now clock.Instant, out *Moves)) {
 	sooner := p.table.Next().Before(p.dueAt)
 	p.mu.Unlock()
 	if sooner {
-		select {
-		case p.due <- struct{}{}:
-		default:
-		}
+		signal.Set(p.due)
 	}
 	p.perform(out)
 	out.Reset()
@@ -295,10 +293,7 @@ func (p *Pool) SetPeers(peers []PeerAddress) {
 		}
 	}
 	p.metrics.windowDropped.Add(float64(p.handover.keepOnly(p.listed)))
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
+	signal.Set(p.changed)
 }
 
 // startPeers starts goroutines for listed peers that have none.
@@ -325,10 +320,7 @@ func (p *Pool) ended(s *peer) {
 	p.peersMu.Lock()
 	defer p.peersMu.Unlock()
 	delete(p.peers, s.id)
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
+	signal.Set(p.changed)
 }
 
 // peer keeps one stream to one peer.

@@ -29,6 +29,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -293,10 +294,7 @@ func (n *node) Settle(settlements []Settlement) {
 		}
 		n.settled[s.Event.Handle] = s.Verdict
 	}
-	select {
-	case n.settledCh <- struct{}{}:
-	default:
-	}
+	signal.Set(n.settledCh)
 }
 
 // streamsGone is how many inbound streams have ended.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 	"github.com/ringfence/router/internal/wire/appwire"
@@ -219,10 +220,7 @@ func (s *Server) snapshot() []*session {
 
 // notify makes Run look at the workers and at what is over.
 func (s *Server) notify() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	signal.Set(s.changed)
 }
 
 // Workers returns how many workers take deliveries.

@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/wire/appwire"
@@ -108,10 +109,7 @@ const streamsPerWorker = 4
 
 // wake makes the writer look.
 func (w *session) wake() {
-	select {
-	case w.awake <- struct{}{}:
-	default:
-	}
+	signal.Set(w.awake)
 }
 
 // read takes frames until the stream ends or the worker breaks the rules.

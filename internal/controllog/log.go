@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
 )
 
@@ -377,10 +378,7 @@ func (l *Log) ask(change func(*todo)) {
 	l.mu.Lock()
 	change(&l.todo)
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	signal.Set(l.wake)
 }
 
 func (l *Log) takeTodo() todo {

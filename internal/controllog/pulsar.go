@@ -14,6 +14,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/backoff"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
@@ -228,10 +229,7 @@ func (p *Pulsar) Append(data []byte, done func(error)) {
 	producer.SendAsync(context.Background(), message,
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 			if pulsarsend.GaveUp(err) {
-				select {
-				case p.broken <- struct{}{}:
-				default:
-				}
+				signal.Set(p.broken)
 			}
 			answer(err)
 		})

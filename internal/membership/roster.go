@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
 )
@@ -189,10 +190,7 @@ func (r *roster) change(f func()) {
 	r.mu.Lock()
 	f()
 	r.mu.Unlock()
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	signal.Set(r.changed)
 }
 
 func addrOf(n *memberlist.Node) string {

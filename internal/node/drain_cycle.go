@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/pipeline"
 )
 
@@ -113,10 +114,7 @@ func (n *Node) Undrain() (<-chan struct{}, error) {
 			n.log.Info("coming back when drained")
 		}
 		n.drainCycles.back = true
-		select {
-		case n.drainCycles.wanted <- struct{}{}:
-		default:
-		}
+		signal.Set(n.drainCycles.wanted)
 		return s.over, nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/internal/pipeline"
@@ -75,10 +76,7 @@ func (d *driverLoop) drained(partitions []ring.Partition) {
 
 // look makes the driver look for news and for what is idle. It never blocks.
 func (d *driverLoop) look() {
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	signal.Set(d.wake)
 }
 
 // Status returns the newest picture of the machine. Safe for concurrent use, and never in

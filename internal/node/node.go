@@ -31,6 +31,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/base/stages"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/claim"
@@ -382,8 +383,5 @@ func (n *Node) deliveriesEnded(partitions []ring.Partition) {
 
 // look makes the consumer look whether there is something to do.
 func (n *Node) look() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
+	signal.Set(n.changed)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
@@ -102,10 +103,7 @@ func (p *Pipeline) AskEnds() {
 	p.admitted.mu.Lock()
 	p.admitted.newest = p.admitted.machine.Ask()
 	p.admitted.mu.Unlock()
-	select {
-	case p.admitted.asked <- struct{}{}:
-	default: // who asks has not looked yet
-	}
+	signal.Set(p.admitted.asked)
 }
 
 // EndsAsked is told when AskEnds was called. Whoever reads it asks the broker and gives the

@@ -25,6 +25,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/ownership"
@@ -176,10 +177,7 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 		p.ended(out.Ended)
 	}
 	if out.DueSooner {
-		select {
-		case p.nearer <- struct{}{}:
-		default: // Run has not looked yet
-		}
+		signal.Set(p.nearer)
 	}
 }
 

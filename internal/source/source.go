@@ -13,6 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/invariant"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
@@ -551,8 +552,5 @@ func (s *Source) gauges() {
 
 // wake sends to a channel of capacity 1 without blocking.
 func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	signal.Set(c)
 }

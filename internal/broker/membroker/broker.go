@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // The types of subscription that are served, as Pulsar names them. Exclusive is
@@ -428,10 +430,7 @@ func (s *subscription) deliver(q queued, c *consumer) {
 	c.unacked += n
 	c.permits -= n
 	c.inbox = append(c.inbox, Entry{ID: q.id, Topic: s.topic.name, Messages: q.messages, Batched: q.batched, Redelivery: q.redelivery})
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	signal.Set(c.wake)
 }
 
 // takeBack makes an entry ready for another delivery.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ringfence/router/internal/base/signal"
 	demov1 "github.com/ringfence/router/proto/ringfence/demo/v1"
 )
 
@@ -107,10 +108,7 @@ func (c *remoteConsumer) read() {
 		if err != nil {
 			return
 		}
-		select {
-		case c.wake <- struct{}{}:
-		default:
-		}
+		signal.Set(c.wake)
 	}
 }
 

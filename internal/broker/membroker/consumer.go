@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"slices"
+
+	"github.com/ringfence/router/internal/base/signal"
 )
 
 // Consumer is one consumer of a subscription. All methods but Receive are safe for
@@ -112,10 +114,7 @@ func (c *consumer) Close() {
 		}
 	}
 	c.dispatch()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	signal.Set(c.wake)
 }
 
 func (c *consumer) dispatch() {

@@ -16,6 +16,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/controllog"
 )
 
@@ -170,10 +171,7 @@ func (k *Keeper) NoteBegan(gen uint32) {
 		return
 	}
 	for _, p := range k.places {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		signal.Set(p.wake)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -132,10 +133,7 @@ func (m *Member) received(_ context.Context, batch []source.Message) {
 	m.mu.Lock()
 	m.got = append(m.got, batch...)
 	m.mu.Unlock()
-	select {
-	case m.change <- struct{}{}:
-	default:
-	}
+	signal.Set(m.change)
 }
 
 // checkEnd is called at the end of every test that starts a source: all events must be

@@ -111,11 +111,11 @@ func f() {
 }
 `,
 		"a/shell.go":        "package a\nimport \"sync\"\n",
+		"a/plain.go":        "package a\n",
 		"a/machine_test.go": "package a\nimport \"sync\"\n",
 	})
 	want(t, tr.impurities([]pure{
-		{dir: "a", files: []string{"mach*.go", "gone.go"}, except: []string{"log/slog"}},
-		{dir: "not/yet/there", files: []string{"*.go"}},
+		{dir: "a", impure: []string{"shell.go", "gone.go", "plain.go"}, except: []string{"log/slog"}},
 	}),
 		"a/machine.go:2: a pure file has no import of sync/atomic",
 		"a/machine.go:11: a pure file has no wall.Now",
@@ -124,7 +124,8 @@ func f() {
 		"a/machine.go:14: a pure file has no go statement",
 		"a/machine.go:15: a pure file has no channel",
 		"a/machine.go:16: a pure file has no select",
-		"a: the table of pure files names gone.go, which matches nothing",
+		"a: the table of impure files lists gone.go, which is pure or does not exist",
+		"a: the table of impure files lists plain.go, which is pure or does not exist",
 	)
 }
 

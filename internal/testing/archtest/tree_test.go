@@ -245,7 +245,7 @@ func (tr tree) strayImports(arrows map[string]arrow) (violations []string) {
 				continue
 			}
 			for spec, name := range f.imports {
-				if to, ok := inModule(name); ok && !under(to, from.to) {
+				if to, ok := inModule(name); ok && !under(to, from.to) && !slices.Contains(anywhere, to) {
 					violations = append(violations, fmt.Sprintf("%s: %s may not import %s (%s)", tr.at(spec), dir, to, from.why))
 				}
 			}
@@ -275,16 +275,16 @@ func (tr tree) strayLibraries(rules []only) (violations []string) {
 	return violations
 }
 
-// pure names files that take time and randomness as arguments, and share nothing.
+// pure is a folder whose files take time and randomness as arguments and share nothing, but for those listed.
 type pure struct {
 	dir    string
-	files  []string // patterns of their names; one that matches nothing is a violation
+	impure []string // file names; one that does not exist, or is pure, is a violation
 	except []string // imports that are allowed here though they are not pure
 	why    string   // of the exception
 }
 
 var (
-	impureImports = []string{"sync", "log", "net", "os", "math/rand", "crypto/rand", "context"}
+	impureImports = []string{"sync", "log", "net", "os", "math/rand", "crypto/rand", "context", module + "/internal/base/signal"}
 	impureUses    = map[string][]string{
 		"time": {"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"},
 		"math/rand/v2": {
@@ -295,22 +295,25 @@ var (
 	}
 )
 
-// impurities finds in the named files all that makes a machine more than a
-// function of its inputs.
+// impurities finds, in every file of the folders but those listed, all that makes a machine more than a function of its inputs.
 func (tr tree) impurities(rules []pure) (violations []string) {
 	packages := tr.packages()
 	for _, rule := range rules {
-		for _, pattern := range rule.files {
-			matched := false
-			for _, f := range packages[rule.dir] {
-				if ok, err := path.Match(pattern, path.Base(f.path)); err == nil && ok && !f.test {
-					matched = true
-					violations = append(violations, tr.impure(f, rule.except)...)
-				}
+		unmatched := slices.Clone(rule.impure)
+		for _, f := range packages[rule.dir] {
+			if f.test {
+				continue
 			}
-			if !matched && packages[rule.dir] != nil {
-				violations = append(violations, fmt.Sprintf("%s: the table of pure files names %s, which matches nothing", rule.dir, pattern))
+			name, found := path.Base(f.path), tr.impure(f, rule.except)
+			switch {
+			case !slices.Contains(rule.impure, name):
+				violations = append(violations, found...)
+			case len(found) > 0:
+				unmatched = slices.DeleteFunc(unmatched, func(listed string) bool { return listed == name })
 			}
+		}
+		for _, name := range unmatched {
+			violations = append(violations, fmt.Sprintf("%s: the table of impure files lists %s, which is pure or does not exist", rule.dir, name))
 		}
 	}
 	return violations

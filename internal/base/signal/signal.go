@@ -1,0 +1,14 @@
+// Package signal wakes a goroutine that waits on a channel of capacity one.
+//
+// The channel carries no data: the receiver looks at the state that the sender changed
+// before. Signals that nobody has received yet are one signal.
+package signal
+
+// Set signals c, whose capacity is one, unless a signal is pending. It does not block,
+// and any number of goroutines may call it at once.
+func Set(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
