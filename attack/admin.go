@@ -268,7 +268,7 @@ var debugLevel = with(nil, "debug", func(ctx context.Context, r *router) (findin
 		return r.work(working, func(_ context.Context, e *client.Event) error {
 			got.Add(1)
 			if strings.HasSuffix(e.Key, "0") {
-				return client.Reject("so that a copy is made")
+				return client.Reject(errors.New("so that a copy is made"))
 			}
 			return nil
 		})

@@ -382,7 +382,7 @@ func (r *router) owns(ctx context.Context) error {
 
 // work runs an application that is let in, until ctx ends.
 func (r *router) work(ctx context.Context, handle client.Handler) error {
-	if err := client.Run(ctx, r.app(), handle, client.Logger(slog.New(slog.DiscardHandler))); ctx.Err() == nil {
+	if err := client.Run(ctx, r.app(), handle, client.WithLogger(slog.New(slog.DiscardHandler))); ctx.Err() == nil {
 		return err
 	}
 	return nil

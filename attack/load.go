@@ -55,7 +55,7 @@ func runApp(ctx context.Context, args []string) error {
 		return err
 	}
 	app := testapp.New(testapp.Config{WorkMax: appWorkMax}, w)
-	err = client.Run(ctx, endpoint, app.Handle, client.MaxInFlight(appInFlight), client.Logger(slog.New(slog.DiscardHandler)))
+	err = client.Run(ctx, endpoint, app.Handle, client.WithMaxInFlight(appInFlight), client.WithLogger(slog.New(slog.DiscardHandler)))
 	return errors.Join(err, w.Close())
 }
 

@@ -128,7 +128,7 @@ func (w *worker) consume(ctx context.Context) error {
 		}
 		w.finished(e.Key, e.Payload)
 		return nil
-	}, client.MaxInFlight(atOnce))
+	}, client.WithMaxInFlight(atOnce))
 }
 
 // reportProgress prints how many events have been handled, ten times a second.

@@ -86,7 +86,7 @@ func runApp(ctx context.Context, args []string) error {
 	if pulsarURL != "" {
 		err = a.consume(ctx, pulsarURL)
 	} else {
-		err = client.Run(ctx, "", a.handle, client.MaxInFlight(handlersMax))
+		err = client.Run(ctx, "", a.handle, client.WithMaxInFlight(handlersMax))
 	}
 	return errors.Join(err, a.journal.Close())
 }

@@ -133,7 +133,7 @@ func benchmarkStream(b *testing.B, network string, size, workers int) {
 	handler := func(context.Context, *client.Event) error { return nil }
 	for range workers {
 		running.Go(func() {
-			if err := client.Run(ctx, endpoint, handler, client.MaxInFlight(2000), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+			if err := client.Run(ctx, endpoint, handler, client.WithMaxInFlight(2000), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 				b.Error(err)
 			}
 		})

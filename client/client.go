@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,15 +14,21 @@ import (
 // package's documentation for that, and for what to return.
 type Handler func(ctx context.Context, e *Event) error
 
+// Interceptor returns a handler that does something before or after it calls next: it may
+// change the context, the error, or decide not to call next. [Run] calls each interceptor once,
+// so what it prepares is shared by all events; the handlers it returns are called from many
+// goroutines at once.
+type Interceptor func(next Handler) Handler
+
 // Run connects to the router at endpoint (host:port, unix:///path, or "" for what
 // [EndpointEnv] says, else [DefaultEndpoint]) and calls handler for every event,
-// until ctx ends. It connects again, by itself and for ever, whenever the stream
+// until ctx ends. It connects again, by itself and for ever, whenever the session
 // breaks.
 //
 // When ctx ends, Run asks for no further events, waits for the handlers that run,
-// hands over their results, and returns nil; it returns an error that wraps
+// hands over their results, and returns nil; it returns an [*Error] of the kind
 // [ErrDrainTimeout] if handlers ignored even the cancellation after the drain grace.
-// Other errors are about the arguments and come at once.
+// Other errors are of the kind [ErrArgument] and come at once, joined if there are several.
 func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) error {
 	o := defaults()
 	for _, opt := range opts {
@@ -29,15 +36,30 @@ func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) 
 	}
 	o.instrument()
 	at, err := parseEndpoint(endpoint)
-	if err = errors.Join(err, o.validate()); err != nil {
+	handler, badHandler := intercept(handler, o.interceptors)
+	if err = errors.Join(err, badHandler, o.validate()); err != nil {
 		return err
-	}
-	if handler == nil {
-		return errors.New("client: handler = nil")
 	}
 	r := newRunner(ctx, at, handler, o)
 	r.connect(ctx)
+	r.clock.Ended()
 	return r.stop()
+}
+
+// intercept puts interceptors around a handler.
+func intercept(handler Handler, interceptors []Interceptor) (Handler, error) {
+	if handler == nil {
+		return nil, badArgument("handler", " = nil")
+	}
+	for i, interceptor := range slices.Backward(interceptors) {
+		if interceptor != nil {
+			handler = interceptor(handler)
+		}
+		if interceptor == nil || handler == nil {
+			return nil, badArgument("WithInterceptors", ": number %d is nil, or returned nil", i+1)
+		}
+	}
+	return handler, nil
 }
 
 // The pauses between attempts to connect: the router is on this machine, so a short
@@ -53,8 +75,10 @@ func (r *runner) connect(ctx context.Context) {
 	for ctx.Err() == nil {
 		worked, err := r.runStream(ctx)
 		if ctx.Err() != nil {
+			r.disconnected(nil)
 			return
 		}
+		r.disconnected(err)
 		if worked {
 			backoff = backoffFirst
 		}
@@ -89,6 +113,6 @@ func (r *runner) stop() error {
 	case <-done:
 		return nil
 	case <-r.hard.Done():
-		return fmt.Errorf("%w: %d still run", ErrDrainTimeout, r.busy())
+		return &Error{Kind: ErrDrainTimeout, Err: fmt.Errorf("%d still run", r.busy())}
 	}
 }

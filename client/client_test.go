@@ -77,10 +77,10 @@ func serve(t *testing.T, r *clienttest.Router, network, address, scheme string, 
 	}
 	r.Serve(l)
 	t.Setenv(client.EndpointEnv, scheme+l.Addr().String())
-	ctx, stop := context.WithCancel(r.Context(context.WithoutCancel(t.Context())))
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := client.Run(ctx, "", handler, client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+		if err := client.Run(ctx, "", handler, r.WithClock(), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 			t.Error(err)
 		}
 	})
@@ -169,7 +169,7 @@ func TestMaxInFlightBoundsHandlers(t *testing.T) {
 		runtime.Gosched()
 		running.Add(-1)
 		return nil
-	}, client.MaxInFlight(3))
+	}, client.WithMaxInFlight(3))
 	var all []*clienttest.Delivery
 	for i := range 500 {
 		all = append(all, r.Deliver(&client.Event{Key: fmt.Sprint(i)}))
@@ -239,7 +239,7 @@ func TestLostKeyCancelsItsHandlerAlone(t *testing.T) {
 // The lease of this router is an hour, so only the timeout can cut the handler.
 func TestHandlerThatTakesTooLongIsCutAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := clienttest.NewRouter(t, clienttest.HandlerTimeout(8*time.Second))
+		r := clienttest.NewRouter(t, clienttest.WithHandlerTimeout(8*time.Second))
 		var took time.Duration
 		var cause error
 		r.Start(func(ctx context.Context, e *client.Event) error {
@@ -256,7 +256,7 @@ func TestHandlerThatTakesTooLongIsCutAtOnce(t *testing.T) {
 				}
 			}
 			return nil
-		}, client.MaxInFlight(2))
+		}, client.WithMaxInFlight(2))
 		steady := r.Deliver(&client.Event{Key: "steady"})
 		synctest.Wait()
 		time.Sleep(time.Second) // so that the two do not end in one instant
@@ -376,7 +376,7 @@ func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
 			panic("first")
 		}
 		return nil
-	}, client.Logger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
+	}, client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil))))
 	d := r.Deliver(&client.Event{Key: "secret-key"})
 	if got := d.Redeliver().Outcome(); got.Kind != clienttest.Done {
 		t.Errorf("second attempt = %v, want done", got)
@@ -428,7 +428,7 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) { // what t.Fatal does in a h
 			runtime.Goexit()
 		}
 		return nil
-	}, client.MaxInFlight(1))
+	}, client.WithMaxInFlight(1))
 	d := r.Deliver(&client.Event{Key: "k"})
 	if got := d.Outcome(); got.Kind != clienttest.Retry {
 		t.Errorf("outcome = %v, want retry", got)
@@ -500,7 +500,7 @@ func TestDrainGrace(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				result := make(chan error, 1)
 				var running sync.WaitGroup
-				running.Go(func() { result <- r.Run(ctx, test.handler(release), client.DrainGrace(5*time.Second)) })
+				running.Go(func() { result <- r.Run(ctx, test.handler(release), client.WithDrainGrace(5*time.Second)) })
 				d := r.Deliver(&client.Event{Key: "k"})
 				time.Sleep(time.Second)
 				begin := time.Now()
@@ -523,8 +523,7 @@ func TestDrainGrace(t *testing.T) {
 // A router that is not there, and one that comes and goes.
 func TestRunConnectsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := clienttest.NewRouter(t)
-		ctx, stop := context.WithCancel(r.Context(t.Context()))
+		ctx, stop := context.WithCancel(t.Context())
 		var dials atomic.Int32
 		refuse := func(context.Context, string, string) (net.Conn, error) {
 			dials.Add(1)
@@ -532,7 +531,7 @@ func TestRunConnectsForEver(t *testing.T) {
 		}
 		var running sync.WaitGroup
 		running.Go(func() {
-			if err := client.Run(ctx, "", done, client.Dialer(refuse), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+			if err := client.Run(ctx, "", done, clienttest.NewRouter(t).WithClock(), client.WithDialer(refuse), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 				t.Errorf("Run = %v, want nil", err)
 			}
 		})
@@ -618,10 +617,10 @@ func TestRouterThatVanishes(t *testing.T) {
 					}
 					return nil
 				}
-				ctx, stop := context.WithCancel(r.Context(t.Context()))
+				ctx, stop := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				running.Go(func() {
-					if err := client.Run(ctx, "", handler, client.Dialer(dial), client.Logger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil)))); err != nil {
+					if err := client.Run(ctx, "", handler, r.WithClock(), client.WithDialer(dial), client.WithLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil)))); err != nil {
 						t.Errorf("Run = %v, want nil", err)
 					}
 				})
@@ -677,7 +676,7 @@ func TestRunWithAContextWithoutAnEnd(t *testing.T) {
 	ctx := &withoutEnd{Context: context.WithoutCancel(t.Context())}
 	var log bytes.Buffer
 	var running sync.WaitGroup
-	running.Go(func() { _ = r.Run(ctx, done, client.Logger(slog.New(slog.NewTextHandler(&log, nil)))) })
+	running.Go(func() { _ = r.Run(ctx, done, client.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))) })
 	for n := range int64(5) {
 		if got := r.Deliver(&client.Event{ID: client.MessageID{Entry: n}, Key: "a"}).Outcome(); got.Kind != clienttest.Done {
 			t.Errorf("event %d: %v, want done", n, got)
@@ -703,10 +702,10 @@ func TestRunRefusesBadArguments(t *testing.T) {
 		"no path":      {endpoint: "unix://sock", handler: done, says: "unix:///path"},
 		"half a path":  {endpoint: "unix:sock", handler: done, says: "unix:///path"},
 		"no handler":   {says: "handler"},
-		"no room":      {handler: done, opts: []client.Option{client.MaxInFlight(0)}, says: "MaxInFlight"},
-		"no logger":    {handler: done, opts: []client.Option{client.Logger(nil)}, says: "Logger"},
-		"no dialer":    {handler: done, opts: []client.Option{client.Dialer(nil)}, says: "Dialer"},
-		"a past grace": {handler: done, opts: []client.Option{client.DrainGrace(-1)}, says: "DrainGrace"},
+		"no room":      {handler: done, opts: []client.Option{client.WithMaxInFlight(0)}, says: "MaxInFlight"},
+		"no logger":    {handler: done, opts: []client.Option{client.WithLogger(nil)}, says: "Logger"},
+		"no dialer":    {handler: done, opts: []client.Option{client.WithDialer(nil)}, says: "Dialer"},
+		"a past grace": {handler: done, opts: []client.Option{client.WithDrainGrace(-1)}, says: "DrainGrace"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -725,7 +724,7 @@ func TestSocketOfOthers(t *testing.T) {
 		return nil, &net.OpError{Op: "dial", Net: "unix", Err: fs.ErrPermission}
 	}
 	said := &lastLine{heard: stop}
-	if err := client.Run(ctx, "unix:/x", done, client.Dialer(dial), client.Logger(slog.New(slog.NewTextHandler(said, nil)))); err != nil {
+	if err := client.Run(ctx, "unix:/x", done, client.WithDialer(dial), client.WithLogger(slog.New(slog.NewTextHandler(said, nil)))); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(said.text, "app.socket_mode and app.socket_owner") {
@@ -753,8 +752,11 @@ func TestErrors(t *testing.T) {
 	if err := client.RetryAfter(cause, time.Second); !errors.Is(err, cause) || err.Error() != "cause" {
 		t.Errorf("RetryAfter hides its cause: %v", err)
 	}
-	if got := client.Reject("why").Error(); got != "why" {
-		t.Errorf("Reject says %q, want why", got)
+	if err := client.Reject(nil); err != nil {
+		t.Errorf("Reject(nil) = %v, want nil", err)
+	}
+	if err := client.Reject(cause); !errors.Is(err, cause) || err.Error() != "cause" {
+		t.Errorf("Reject hides its cause: %v", err)
 	}
 	e := &client.Event{}
 	if !e.LeaseUntil().IsZero() || e.Progress(t.Context()) != nil {

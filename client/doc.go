@@ -14,7 +14,8 @@
 // Nil means done: the event leaves Pulsar. [RetryAfter] and any other error mean
 // that it failed and is to be tried again, after your delay or the router's own
 // back-off. [Reject] means that it will never succeed: it goes to the dead letter
-// topic. A panic is a failure like any other error.
+// topic. A panic is a failure like any other error. [JSON] and [Proto] make a handler of
+// a function that takes the decoded payload; what they cannot decode is rejected.
 //
 // # When the key is lost
 //
@@ -38,9 +39,21 @@
 // can: a process that was frozen between your last check and the write. Another
 // process has handled the key meanwhile, on another machine or beside the same router.
 //
+// # Around the handler
+//
+// [WithInterceptors] puts code around every call of the handler: the first interceptor is the
+// outermost. Outside of all of them are, from the inside out, the span of [WithTraces] and the
+// [Hooks] of [WithHooks], which feed metrics. [WithReady] serves a readiness probe.
+//
+// # Errors
+//
+// What goes wrong between the SDK and the router is an [*Error], and errors.Is tells its kind.
+// Run returns only [ErrArgument] and [ErrDrainTimeout]: it connects again after all others, which
+// the log and [Hooks].Disconnected have.
+//
 // # Concurrency
 //
-// Run blocks. Handlers run in at most [MaxInFlight] goroutines, which exist while
+// Run blocks. Handlers run in at most [WithMaxInFlight] goroutines, which exist while
 // there is work for them and are kept for the next. An [Event] belongs to its
 // handler until that returns; its methods are safe for concurrent use.
 package client

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -39,19 +41,20 @@ func TestErrAsksTheClock(t *testing.T) {
 				after = look(ctx)
 				return ctx.Err()
 			})
-			pass = func() { *now = now.Add(time.Minute) }
-			h := claimed(s)
-			if h.n == 0 {
+			pass = func() { now.pass(time.Minute) }
+			e := take(s)
+			if e == nil {
 				t.Fatal("nothing starts")
 			}
-			s.runner.call(h)
+			var result event.Result
+			s.runner.call(e, &result)
 			if before != (seen{}) {
 				t.Errorf("before its deadline the handler saw %v", before)
 			}
 			if !errors.Is(after.err, context.Canceled) || !errors.Is(after.cause, ErrKeyLost) || !after.done {
 				t.Errorf("after its deadline the handler saw %v; want it cut, as its key is lost", after)
 			}
-			if got := h.results[0].Kind.String(); got != "cancelled" {
+			if got := result.Kind.String(); got != "cancelled" {
 				t.Errorf("its result is %v, want cancelled", got)
 			}
 		})
@@ -61,20 +64,21 @@ func TestErrAsksTheClock(t *testing.T) {
 // Err takes the lock only near a deadline: a Pong moves the instant up to which it need not.
 func TestErrIsCheapFarFromTheDeadline(t *testing.T) {
 	var s *stream
-	var now *clock.Instant
+	var now *testClock
 	s, now = fiveWaiting(t, func(ctx context.Context, _ *Event) error {
 		s.runner.mu.Lock() // whoever wanted it now would hang
 		defer s.runner.mu.Unlock()
 		return ctx.Err()
 	})
-	pong(s, *now, time.Minute)
-	*now = now.Add(time.Minute - 1)
-	h := claimed(s)
-	if h.n == 0 {
+	pong(s, now.now, time.Minute)
+	now.pass(time.Minute - 1)
+	e := take(s)
+	if e == nil {
 		t.Fatal("nothing starts")
 	}
-	s.runner.call(h)
-	if got := h.results[0].Kind.String(); got != "done" {
+	var result event.Result
+	s.runner.call(e, &result)
+	if got := result.Kind.String(); got != "done" {
 		t.Errorf("its result is %v, want done", got)
 	}
 }
@@ -82,20 +86,21 @@ func TestErrIsCheapFarFromTheDeadline(t *testing.T) {
 // What was revoked has a deadline of its own, which later Pongs do not move.
 func TestErrKnowsTheDeadlineOfWhatWasRevoked(t *testing.T) {
 	var s *stream
-	var now *clock.Instant
+	var now *testClock
 	s, now = fiveWaiting(t, func(ctx context.Context, _ *Event) error {
 		revokeAll(s)
-		pong(s, *now, time.Hour)
-		*now = now.Add(time.Minute)
+		pong(s, now.now, time.Hour)
+		now.pass(time.Minute)
 		return ctx.Err()
 	})
-	pong(s, *now, time.Minute)
-	h := claimed(s)
-	if h.n == 0 {
+	pong(s, now.now, time.Minute)
+	e := take(s)
+	if e == nil {
 		t.Fatal("nothing starts")
 	}
-	s.runner.call(h)
-	if got := h.results[0].Kind.String(); got != "cancelled" {
+	var result event.Result
+	s.runner.call(e, &result)
+	if got := result.Kind.String(); got != "cancelled" {
 		t.Errorf("its result is %v, want cancelled", got)
 	}
 }
@@ -112,14 +117,38 @@ func pong(s *stream, now clock.Instant, remaining time.Duration) {
 func revokeAll(s *stream) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	s.runner.recall()
 	_, _, _ = s.control(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Revoke{Revoke: &appv1.Revoke{All: true}}})
 }
 
-// claimed returns a claim with all events of the stream. No other goroutine starts them.
-func claimed(s *stream) *claim {
-	s.runner.waking = true // as far as this goroutine knows, another one is on its way
-	h := new(claim)
-	s.runner.next(h, false)
-	return h
+// take returns the next event to start, nil if there is none. No other goroutine starts one.
+func take(s *stream) *Event {
+	s.runner.maxInFlight = 0
+	s.runner.retire()
+	return s.runner.next(nil, nil)
 }
+
+// fiveWaiting returns a stream of which five events wait, and its clock.
+func fiveWaiting(t *testing.T, handler Handler) (*stream, *testClock) {
+	now := new(testClock)
+	o := defaults()
+	WithLeaseClock(now)(&o)
+	r := newRunner(t.Context(), endpoint{}, handler, o)
+	t.Cleanup(func() { r.startGrace(); r.endGrace() })
+	s := &stream{runner: r, wake: make(chan struct{}, 1)}
+	r.begin(s)
+	s.inbox.Pong(0, s.inbox.SendPing(0), time.Minute, nil, nil)
+	for id := range uint64(5) {
+		e := new(Event)
+		s.fill(e, &appwire.Delivery{ID: 1 + id})
+		s.inbox.Give(&e.run.item)
+	}
+	return s, now
+}
+
+// testClock shows the instant that a test sets.
+type testClock struct{ now clock.Instant }
+
+func (c *testClock) Now() clock.Instant   { return c.now }
+func (*testClock) Renewed(clock.Instant)  {}
+func (*testClock) Ended()                 {}
+func (c *testClock) pass(d time.Duration) { c.now = c.now.Add(d) }

@@ -2,44 +2,131 @@ package client
 
 import (
 	"errors"
+	"fmt"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
-// ErrKeyLost is the cause with which the context of a handler is cancelled when its
-// key is lost: context.Cause(ctx) tells. Another handler may work on the key now.
-var ErrKeyLost = errors.New("client: the key is lost")
+// The causes with which the context of a handler is cancelled; context.Cause returns them.
+var (
+	// ErrKeyLost: the lease on the key has ended. Another handler may work on the key now.
+	ErrKeyLost = errors.New("client: the key is lost")
+	// ErrHandlerTimeout: the handler took longer than the router's handler.timeout without
+	// [Event.Progress]. It counts as a failure, and once the handler has returned the event
+	// is tried again.
+	ErrHandlerTimeout = errors.New("client: the handler took longer than its timeout")
+	// ErrDrainTimeout: the handler did not end within the [WithDrainGrace]. It is also the
+	// kind of the [Error] that Run returns if handlers ignore the cancellation too.
+	ErrDrainTimeout = errors.New("client: handlers did not end within the drain grace")
+)
 
-// ErrHandlerTimeout is the cause with which the context of a handler is cancelled
-// that took longer than the router's handler.timeout without [Event.Progress]. It
-// counts as a failure, and once the handler has returned the event is tried again.
-var ErrHandlerTimeout = errors.New("client: the handler took longer than its timeout")
+// The other kinds of an [Error]. Run returns ErrArgument at once. The others are about one
+// session, after which Run connects again: [Hooks].Disconnected and the log have them.
+var (
+	// ErrArgument: an argument or option of Run is out of its range; [Error].Argument names it.
+	ErrArgument = errors.New("client: bad argument")
+	// ErrUnreachable: there is no router at the endpoint, TLS failed, or the router is stopping.
+	ErrUnreachable = errors.New("client: cannot reach the router")
+	// ErrUnauthenticated: the token file cannot be read, or the router refuses its token.
+	ErrUnauthenticated = errors.New("client: no valid token")
+	// ErrVersion: the router and this SDK have no protocol version in common.
+	ErrVersion = errors.New("client: no common protocol version")
+	// ErrTooManyWorkers: the router serves as many workers as its app.workers_max allows.
+	ErrTooManyWorkers = errors.New("client: the router has too many workers")
+	// ErrRefused: the router refused the session for another reason, which the cause gives.
+	ErrRefused = errors.New("client: the router refused the session")
+	// ErrGoAway: the router ended the session in order, because it stops.
+	ErrGoAway = errors.New("client: the router ended the session")
+	// ErrSilent: the router sent nothing for 10 s, though it answers Pings every 0.2 s.
+	ErrSilent = fmt.Errorf("client: the router has been silent for %v; it, its machine or the way to it may be gone", silenceMax)
+	// ErrBroken: a session that stood has broken.
+	ErrBroken = errors.New("client: the session broke")
+)
 
-// ErrDrainTimeout is the cause with which the contexts of handlers are cancelled
-// that did not end within the [DrainGrace]. Run returns it if they ignore that too.
-var ErrDrainTimeout = errors.New("client: handlers did not end within the drain grace")
+// Error is a failure that the SDK reports, as opposed to one of a handler. errors.Is tells
+// its kind, and reaches its cause.
+type Error struct {
+	Kind     error  // ErrArgument, ErrUnreachable, …, or ErrDrainTimeout
+	Argument string // of ErrArgument: "endpoint", "handler", or the name of the option; else ""
+	Err      error  // the cause, nil if there is none to tell
+}
+
+// Error returns the kind and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Kind.Error()
+	}
+	return e.Kind.Error() + ": " + e.Err.Error()
+}
+
+// Unwrap returns the kind and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// badArgument returns the error for an argument of Run, named as in its text.
+func badArgument(argument, format string, values ...any) error {
+	return &Error{Kind: ErrArgument, Argument: argument, Err: fmt.Errorf(argument+format, values...)}
+}
+
+// refusal returns the error for a session that ended with err before its Welcome.
+func refusal(err error) error {
+	kind := ErrRefused
+	switch status.Code(err) {
+	case codes.Unavailable:
+		kind = ErrUnreachable
+	case codes.Unauthenticated:
+		kind = ErrUnauthenticated
+	case codes.FailedPrecondition:
+		kind = ErrVersion
+	case codes.ResourceExhausted:
+		kind = ErrTooManyWorkers
+	}
+	return &Error{Kind: kind, Err: err}
+}
 
 // RetryAfter says that the event failed with err and should be tried again after d,
 // instead of after the router's own back-off; that is what d <= 0 stands for. The
-// key waits meanwhile. It returns nil if err is nil.
+// key waits meanwhile. It returns nil if err is nil, else a [*RetryError].
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &retryError{err: err, after: max(d, 0)}
+	return &RetryError{Err: err, After: max(d, 0)}
 }
 
-type retryError struct {
-	err   error
-	after time.Duration
+// RetryError is what [RetryAfter] returns. Its text is that of Err.
+type RetryError struct {
+	Err   error
+	After time.Duration // 0: the router's own back-off
 }
 
-func (e *retryError) Error() string { return e.err.Error() }
-func (e *retryError) Unwrap() error { return e.err }
+// Error returns the text of Err.
+func (e *RetryError) Error() string { return e.Err.Error() }
 
-// Reject says that the event will never succeed. It goes to the dead letter topic,
-// with reason beside it.
-func Reject(reason string) error { return &rejectError{reason: reason} }
+// Unwrap returns Err.
+func (e *RetryError) Unwrap() error { return e.Err }
 
-type rejectError struct{ reason string }
+// Reject says that the event will never succeed. It goes to the dead letter topic, with
+// the text of the error that the handler returns beside it. It returns nil if err is nil,
+// else a [*RejectError].
+func Reject(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &RejectError{Err: err}
+}
 
-func (e *rejectError) Error() string { return e.reason }
+// RejectError is what [Reject] returns. Its text is that of Err.
+type RejectError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *RejectError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *RejectError) Unwrap() error { return e.Err }

@@ -74,7 +74,7 @@ func (e *Event) Property(name string) (value string, ok bool) {
 
 // Traceparent returns the event's W3C trace context, or "": that of this very delivery if
 // the router traces the event, else what the producer sent along. With the option
-// [Traces] the handler's context carries it already.
+// [WithTraces] the handler's context carries it already.
 func (e *Event) Traceparent() string {
 	for i := range e.Properties {
 		if strings.EqualFold(e.Properties[i].Name, "traceparent") {
@@ -93,7 +93,7 @@ func (e *Event) LeaseUntil() time.Time {
 	if s == nil {
 		return time.Time{}
 	}
-	left := s.deadlineOf(e).Sub(s.runner.hooks.Now())
+	left := s.deadlineOf(e).Sub(s.runner.clock.Now())
 	return time.Now().Add(left) //nolint:forbidigo // wall time, for the reader; the lease clock decides
 }
 

@@ -2,19 +2,36 @@ package client_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
+	"expvar"
 	"fmt"
+	"net"
 	"os/signal"
+	"slices"
+	"sync/atomic"
 	"syscall"
+	"testing"
+	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/client/clienttest"
 )
+
+// order is what producers of the examples send.
+type order struct{ Cents int }
 
 // store stands for a database that refuses a write with an old fence.
 var store interface {
-	Add(ctx context.Context, key string, fence client.Fence, amount int) error
+	Add(ctx context.Context, key string, fence client.Fence, cents int) error
 }
 
 var errLocked = errors.New("row is locked")
@@ -23,20 +40,253 @@ func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 
-	handler := func(ctx context.Context, e *client.Event) error {
-		var order struct{ Amount int }
-		if err := json.Unmarshal(e.Payload, &order); err != nil {
-			return client.Reject("not an order: " + err.Error())
-		}
-		err := store.Add(ctx, e.Key, e.Fence, order.Amount)
+	handler := client.JSON(func(ctx context.Context, e *client.Event, o order) error {
+		err := store.Add(ctx, e.Key, e.Fence, o.Cents)
 		if errors.Is(err, errLocked) {
 			return client.RetryAfter(err, time.Second)
 		}
 		return err
-	}
-	if err := client.Run(ctx, "127.0.0.1:16650", handler, client.MaxInFlight(100)); err != nil {
+	})
+	if err := client.Run(ctx, "127.0.0.1:16650", handler, client.WithMaxInFlight(100)); err != nil {
 		fmt.Println(err)
 	}
+}
+
+// SIGTERM ends the context of Run, and not that of the handlers: they get the drain grace.
+// Run returns when their results are with the router; only then close what they use.
+func Example_shutdown() {
+	router := newExampleRouter()
+	defer router.end()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+
+	handler := func(handlerCtx context.Context, _ *client.Event) error {
+		stop() // as SIGTERM would
+		<-ctx.Done()
+		fmt.Println("the handler may go on:", handlerCtx.Err() == nil)
+		return nil
+	}
+	delivery := router.Deliver(&client.Event{Key: "alice"})
+	err := client.Run(ctx, router.endpoint, handler, router.option, client.WithDrainGrace(10*time.Second))
+	var failure *client.Error
+	switch {
+	case err == nil:
+		fmt.Println("all results are with the router")
+	case errors.Is(err, client.ErrDrainTimeout):
+		fmt.Println("handlers ignored their context:", err)
+	case errors.As(err, &failure):
+		fmt.Println("not started:", failure.Argument, failure)
+	}
+	fmt.Println(delivery.Outcome())
+	// Output:
+	// the handler may go on: true
+	// all results are with the router
+	// done
+}
+
+// A write that is harmless twice and refused late. The event's id makes a repetition do
+// nothing; the fence refuses a handler that was frozen while a later delivery of its key wrote.
+// docs/sinks.md has the tables, and other databases.
+func Example_idempotentSQL() {
+	const write = `
+		WITH current AS (
+			INSERT INTO fence AS f (key, fence) VALUES ($1, $2)
+			ON CONFLICT (key) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence <= EXCLUDED.fence
+			RETURNING key
+		), written AS (
+			INSERT INTO orders (event, customer, cents) SELECT $3, key, $4 FROM current
+			ON CONFLICT (event) DO NOTHING
+		)
+		SELECT count(*) FROM current`
+	handler := func(db *sql.DB) client.Handler {
+		return client.JSON(func(ctx context.Context, e *client.Event, o order) error {
+			var current int
+			row := db.QueryRowContext(ctx, write, e.Key, e.Fence.String(), e.ID.String(), o.Cents)
+			if err := row.Scan(&current); err != nil {
+				return err // tried again
+			}
+			if current == 0 {
+				return errors.New("a later delivery of this key has written")
+			}
+			return nil
+		})
+	}
+	_ = handler
+}
+
+// The trace and the baggage of an event come in its properties, where its producer or the
+// routers put them, and reach the handler in its context.
+func ExampleWithTraces() {
+	router := newExampleRouter()
+	defer router.end()
+	handler := func(ctx context.Context, _ *client.Event) error {
+		fmt.Println(trace.SpanContextFromContext(ctx).TraceID(), baggage.FromContext(ctx).Member("tenant").Value())
+		return nil
+	}
+	propagator := propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+	router.Start(handler, client.WithTraces(noop.NewTracerProvider(), propagator)) // yours: otel.GetTracerProvider()
+	router.Deliver(&client.Event{Key: "alice", Properties: []client.Property{
+		{Name: "traceparent", Value: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+		{Name: "baggage", Value: "tenant=acme"},
+	}}).Outcome()
+	// Output: 0af7651916cd43dd8448eb211c80319c acme
+}
+
+// Metrics by expvar. With Prometheus it is the same: a CounterVec by kind, a Histogram of
+// r.Duration.Seconds(), and a Gauge for each of the others.
+func ExampleWithHooks() {
+	var results expvar.Map // expvar.NewMap("handler_results") publishes it
+	var running, held, sessions expvar.Int
+	var seconds expvar.Float
+	hooks := client.Hooks{
+		Started: func(*client.Event) { running.Add(1) },
+		Finished: func(_ *client.Event, r client.Result) {
+			running.Add(-1)
+			results.Add(r.Kind.String(), 1)
+			seconds.Add(r.Duration.Seconds())
+		},
+		Connected: func(client.Session) { sessions.Add(1) },
+		Disconnected: func(err error) {
+			if errors.Is(err, client.ErrTooManyWorkers) {
+				fmt.Println("raise app.workers_max")
+			}
+		},
+		Window: func(n, _ int) { held.Set(int64(n)) },
+	}
+
+	router := newExampleRouter()
+	router.Start(client.JSON(func(context.Context, *client.Event, order) error { return nil }), client.WithHooks(hooks))
+	router.Deliver(&client.Event{Key: "alice", Payload: []byte(`{"cents": 5}`)}).Outcome()
+	router.Deliver(&client.Event{Key: "bob", Payload: []byte("no JSON")}).Outcome()
+	router.end()
+	fmt.Println(results.String())
+	fmt.Println("running", running.Value(), "held", held.Value(), "sessions", sessions.Value())
+	// Output:
+	// {"done": 1, "reject": 1}
+	// running 0 held 0 sessions 1
+}
+
+// A readiness probe: answer 200 while ready.Load(), else 503.
+func ExampleWithReady() {
+	router := newExampleRouter()
+	var ready atomic.Bool
+	router.Start(func(context.Context, *client.Event) error {
+		fmt.Println("ready:", ready.Load())
+		return nil
+	}, client.WithReady(ready.Store))
+	router.Deliver(&client.Event{Key: "alice"}).Outcome()
+	router.end()
+	fmt.Println("ready:", ready.Load())
+	// Output:
+	// ready: true
+	// ready: false
+}
+
+// The first interceptor is the outermost.
+func ExampleWithInterceptors() {
+	named := func(name string) client.Interceptor {
+		return func(next client.Handler) client.Handler {
+			return func(ctx context.Context, e *client.Event) error {
+				fmt.Println(name, "before")
+				err := next(ctx, e)
+				fmt.Println(name, "after:", err)
+				return err
+			}
+		}
+	}
+	giveUp := func(next client.Handler) client.Handler { // after five attempts
+		return func(ctx context.Context, e *client.Event) error {
+			err := next(ctx, e)
+			if e.Attempt >= 5 {
+				return client.Reject(err)
+			}
+			return err
+		}
+	}
+
+	router := newExampleRouter()
+	defer router.end()
+	router.Start(func(context.Context, *client.Event) error { return errLocked },
+		client.WithInterceptors(named("outer"), named("inner"), giveUp))
+	fmt.Println(router.Deliver(&client.Event{Key: "alice", Attempt: 5}).Outcome())
+	// Output:
+	// outer before
+	// inner before
+	// inner after: row is locked
+	// outer after: row is locked
+	// reject: row is locked
+}
+
+func ExampleJSON() {
+	handler := client.JSON(func(_ context.Context, e *client.Event, o order) error {
+		fmt.Println(e.Key, "ordered for", o.Cents)
+		return nil
+	})
+	ctx := context.Background()
+	fmt.Println(handler(ctx, &client.Event{Key: "alice", Payload: []byte(`{"cents": 500}`)}))
+	err := handler(ctx, &client.Event{Key: "bob", Payload: []byte("gibberish")})
+	var reject *client.RejectError
+	var syntax *json.SyntaxError
+	fmt.Println(errors.As(err, &reject), errors.As(err, &syntax))
+	// Output:
+	// alice ordered for 500
+	// <nil>
+	// true true
+}
+
+func ExampleProto() {
+	handler := client.Proto(func(_ context.Context, _ *client.Event, d *durationpb.Duration) error { // or your own message
+		fmt.Println(d.AsDuration())
+		return nil
+	})
+	fmt.Println(handler(context.Background(), &client.Event{Payload: []byte{8, 90}}))
+	err := handler(context.Background(), &client.Event{Payload: []byte{8}})
+	fmt.Println(errors.As(err, new(*client.RejectError)))
+	// Output:
+	// 1m30s
+	// <nil>
+	// true
+}
+
+// A test of a handler, in a synctest bubble: seconds pass at once, and an assertion about
+// time is exact.
+func Example_test() {
+	asTest = func(t *testing.T) { // func TestHandlerGivesUp(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			handler := func(ctx context.Context, _ *client.Event) error {
+				select { // a database that does not answer
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				case <-time.After(20 * time.Second):
+					return client.RetryAfter(errors.New("no answer"), time.Minute)
+				}
+			}
+			router := clienttest.NewRouter(t)
+			router.Start(handler)
+
+			begin := time.Now()
+			got := router.Deliver(&client.Event{Key: "alice"}).Outcome()
+			want := clienttest.Outcome{Kind: clienttest.Retry, After: time.Minute, Reason: "no answer"}
+			if took := time.Since(begin); got != want || took < 20*time.Second || took > 21*time.Second {
+				t.Errorf("outcome = %v after %v, want %v after 20 s", got, took, want)
+			}
+
+			lost := router.Deliver(&client.Event{Key: "bob"})
+			synctest.Wait() // until the handler waits
+			router.Lose("bob")
+			if got := lost.Outcome(); got.Kind != clienttest.Cancelled {
+				t.Errorf("outcome of a lost key = %v, want cancelled", got)
+			}
+		})
+	}
+}
+
+// asTest is the test that Example_test shows.
+var asTest func(t *testing.T)
+
+func TestExampleOfATest(t *testing.T) {
+	Example_test()
+	asTest(t)
 }
 
 func ExampleRetryAfter() {
@@ -55,5 +305,46 @@ func ExampleEvent_LeaseUntil() {
 			fmt.Println("may go on until", e.LeaseUntil())
 		}
 		return nil
+	}
+}
+
+// exampleRouter is a router for an example, which has no testing.T.
+type exampleRouter struct {
+	*clienttest.Router
+	endpoint string
+	option   client.Option
+	end      func() // ends Run and the router
+}
+
+func newExampleRouter() *exampleRouter {
+	t := new(exampleT)
+	r := &exampleRouter{Router: clienttest.NewRouter(t), end: t.end}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Serve(listener)
+	r.endpoint, r.option = listener.Addr().String(), r.WithClock()
+	return r
+}
+
+// exampleT is as much of a testing.T as a clienttest.Router needs.
+type exampleT struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (*exampleT) Helper()                           {}
+func (*exampleT) Name() string                      { return "example" }
+func (*exampleT) Context() context.Context          { return context.Background() }
+func (*exampleT) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+func (*exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (*exampleT) Fatal(args ...any)                 { panic(fmt.Sprint(args...)) }
+
+func (t *exampleT) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
+
+func (t *exampleT) end() {
+	for _, cleanup := range slices.Backward(t.cleanups) {
+		cleanup()
 	}
 }

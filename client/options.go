@@ -14,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ringfence/router/internal/base/clock"
 )
 
 // EndpointEnv is the environment variable that holds the router's endpoint for a
@@ -21,26 +23,31 @@ import (
 const EndpointEnv = "RINGFENCE_APP_ENDPOINT"
 
 // TokenFileEnv is the environment variable that names the file with the token of a Run
-// that is given none by [TokenFile].
+// that is given none by [WithTokenFile].
 const TokenFileEnv = "RINGFENCE_APP_TOKEN_FILE" //nolint:gosec // the name of a variable, no secret
 
 // DefaultEndpoint is where a router listens unless it is told otherwise.
 const DefaultEndpoint = "127.0.0.1:16650"
 
-// An Option changes how Run works.
+// An Option changes how Run works. Of two that set the same, the later one counts.
 type Option func(*options)
 
 type options struct {
-	name        string
-	maxInFlight int
-	drainGrace  time.Duration
-	leaveGroup  bool
-	log         *slog.Logger
-	tracer      trace.Tracer                  // nil: no spans
-	propagator  propagation.TextMapPropagator // nil: no trace context
-	dial        func(ctx context.Context, network, address string) (net.Conn, error)
-	tls         *tls.Config
-	tokenFile   string // "": no token
+	name         string
+	maxInFlight  int
+	drainGrace   time.Duration
+	leaveGroup   bool
+	log          *slog.Logger
+	interceptors []Interceptor
+	hooks        Hooks
+	ready        func(bool)                    // nil: nobody asks
+	tracer       trace.Tracer                  // nil: no spans
+	propagator   propagation.TextMapPropagator // nil: no trace context
+	dial         func(ctx context.Context, network, address string) (net.Conn, error)
+	tls          *tls.Config
+	tokenFile    string // "": no token
+	clock        leaseClock
+	fast         func() clock.Instant // decides whether a handler may still start: clock.Now, or a cheaper reading of it
 }
 
 func defaults() options {
@@ -50,40 +57,56 @@ func defaults() options {
 		log:         slog.Default(),
 		dial:        new(net.Dialer).DialContext,
 		tokenFile:   os.Getenv(TokenFileEnv),
+		clock:       systemClock{},
+		fast:        new(clock.Fast).Now,
 	}
 }
 
-// instrument looks whether the application uses OpenTelemetry, unless Traces has said so.
+// instrument looks whether the application uses OpenTelemetry, unless WithTraces has said so.
 // One that does has set a propagator: the default one knows no fields.
 func (o *options) instrument() {
 	if o.propagator == nil && len(otel.GetTextMapPropagator().Fields()) > 0 {
-		Traces(otel.GetTracerProvider(), otel.GetTextMapPropagator())(o)
+		WithTraces(otel.GetTracerProvider(), otel.GetTextMapPropagator())(o)
 	}
 }
 
-// MaxInFlight bounds how many events are here at once, and so how many handlers run
+// WithMaxInFlight bounds how many events are here at once, and so how many handlers run
 // at once: 1 to 100000, 1000 by default. The router may have a lower bound.
-func MaxInFlight(n int) Option { return func(o *options) { o.maxInFlight = n } }
+func WithMaxInFlight(n int) Option { return func(o *options) { o.maxInFlight = n } }
 
-// Name names this worker in the router's logs. By default the router makes a name.
-func Name(name string) Option { return func(o *options) { o.name = name } }
+// WithName names this worker in the router's logs. By default the router makes a name.
+func WithName(name string) Option { return func(o *options) { o.name = name } }
 
-// DrainGrace is how long handlers may go on after the context of Run has ended, 30
-// seconds by default. Then their contexts are cancelled with [ErrDrainTimeout].
-func DrainGrace(d time.Duration) Option { return func(o *options) { o.drainGrace = d } }
+// WithDrainGrace sets how long handlers may go on after the context of Run has ended: 30
+// seconds by default, and at least 0. Then their contexts are cancelled with [ErrDrainTimeout].
+func WithDrainGrace(d time.Duration) Option { return func(o *options) { o.drainGrace = d } }
 
-// LeaveGroup makes the end of Run the end of the whole node: the router hands all
+// WithLeaveGroup makes the end of Run the end of the whole node: the router hands all
 // its keys over in order. It suits an application that ends with its Run.
-func LeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
+func WithLeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
 
-// Logger sets where the SDK reports connections, panics and lost keys; by default
+// WithLogger sets where the SDK reports connections, panics and lost keys; by default
 // slog.Default. It never logs a key or a payload.
-func Logger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// Traces makes the context of each handler carry the trace of its event, in a span of its
+// WithInterceptors puts interceptors around the handler. The first one is the outermost: it
+// is called first and returns last. A second WithInterceptors adds its own inside.
+func WithInterceptors(list ...Interceptor) Option {
+	return func(o *options) { o.interceptors = append(o.interceptors, list...) }
+}
+
+// WithHooks sets what is called for metrics.
+func WithHooks(h Hooks) Option { return func(o *options) { o.hooks = h } }
+
+// WithReady calls ready(true) when a session with the router stands, before its first event,
+// and ready(false) when it is lost or an attempt to begin one has failed. Calls come one at a
+// time and must not block. The Store of an atomic.Bool suits it.
+func WithReady(ready func(bool)) Option { return func(o *options) { o.ready = ready } }
+
+// WithTraces makes the context of each handler carry the trace of its event, in a span of its
 // own. Without this option that is done with the providers that were given to package
 // otel before [Run], if a propagator was; else it costs nothing.
-func Traces(provider trace.TracerProvider, propagator propagation.TextMapPropagator) Option {
+func WithTraces(provider trace.TracerProvider, propagator propagation.TextMapPropagator) Option {
 	return func(o *options) {
 		o.tracer, o.propagator = nil, propagator
 		if provider != nil {
@@ -92,54 +115,70 @@ func Traces(provider trace.TracerProvider, propagator propagation.TextMapPropaga
 	}
 }
 
-// Dialer sets how connections to the router are made.
-func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
+// WithDialer sets how connections to the router are made.
+func WithDialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
 
-// TLS encrypts the connection, for a router that is not on this machine. The router
+// WithTLS encrypts the connection, for a router that is not on this machine. The router
 // asks for a certificate, and so needs config one; ServerName is the host of the
 // endpoint if config has none. config must not be changed afterwards.
-func TLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
+func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
-// TokenFile names a file with the token that the router asks its workers for, if it has
+// WithTokenFile names a file with the token that the router asks its workers for, if it has
 // app.token_file. It is read at each connection. By default the environment variable
 // RINGFENCE_APP_TOKEN_FILE names it; "" stands for no token.
-func TokenFile(path string) Option { return func(o *options) { o.tokenFile = path } }
+func WithTokenFile(path string) Option { return func(o *options) { o.tokenFile = path } }
+
+// WithLeaseClock replaces the clock that leases run on. It is for package clienttest: the
+// instants of that clock are internal to this module.
+func WithLeaseClock(c leaseClock) Option {
+	return func(o *options) { o.clock, o.fast = c, c.Now }
+}
+
+// leaseClock is a clock that leases run on. Its methods are called from many goroutines; they
+// must neither block nor call back into the SDK.
+type leaseClock interface {
+	Now() clock.Instant
+	Renewed(until clock.Instant) // the newest deadline, after each Pong
+	Ended()                      // no Pong comes any more: Run has ended its last session
+}
+
+// systemClock is the clock in production.
+type systemClock struct{}
+
+func (systemClock) Now() clock.Instant    { return clock.Now() }
+func (systemClock) Renewed(clock.Instant) {}
+func (systemClock) Ended()                {}
 
 // token reads the token, "" if there is none.
-func (o options) token() (string, error) {
+func (o *options) token() (string, error) {
 	if o.tokenFile == "" {
 		return "", nil
 	}
 	content, err := os.ReadFile(o.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("client: token file: %w", err)
-	}
 	token := strings.TrimSpace(string(content))
-	if token == "" {
-		return "", fmt.Errorf("client: token file: %s is empty", o.tokenFile)
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s is empty", o.tokenFile)
+	}
+	if err != nil {
+		return "", &Error{Kind: ErrUnauthenticated, Err: fmt.Errorf("token file: %w", err)}
 	}
 	return token, nil
 }
 
-func (o options) validate() error {
+func (o *options) validate() error {
 	var errs []error
-	if o.maxInFlight < 1 || o.maxInFlight > 100_000 {
-		errs = append(errs, fmt.Errorf("client: MaxInFlight = %d, want 1 to 100000", o.maxInFlight))
+	bad := func(is bool, option, format string, values ...any) {
+		if is {
+			errs = append(errs, badArgument(option, format, values...))
+		}
 	}
-	if o.drainGrace < 0 {
-		errs = append(errs, fmt.Errorf("client: DrainGrace = %v, want >= 0", o.drainGrace))
-	}
-	if o.log == nil {
-		errs = append(errs, errors.New("client: Logger = nil"))
-	}
-	if (o.tracer == nil) != (o.propagator == nil) {
-		errs = append(errs, errors.New("client: Traces: want a provider and a propagator"))
-	}
-	if o.dial == nil {
-		errs = append(errs, errors.New("client: Dialer = nil"))
-	}
+	bad(o.maxInFlight < 1 || o.maxInFlight > 100_000, "WithMaxInFlight", " = %d, want 1 to 100000", o.maxInFlight)
+	bad(o.drainGrace < 0, "WithDrainGrace", " = %v, want >= 0", o.drainGrace)
+	bad(o.log == nil, "WithLogger", " = nil")
+	bad((o.tracer == nil) != (o.propagator == nil), "WithTraces", ": want a provider and a propagator")
+	bad(o.dial == nil, "WithDialer", " = nil")
 	return errors.Join(errs...)
 }
 
@@ -158,12 +197,12 @@ func parseEndpoint(s string) (endpoint, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok { // as app.listen has it, too
 		path = strings.TrimPrefix(path, "//")
 		if !strings.HasPrefix(path, "/") {
-			return endpoint{}, fmt.Errorf("client: endpoint %q: want unix:///path", s)
+			return endpoint{}, badArgument("endpoint", " %q: want unix:///path", s)
 		}
 		return endpoint{network: "unix", address: path}, nil
 	}
 	if _, port, err := net.SplitHostPort(s); err != nil || port == "" {
-		return endpoint{}, fmt.Errorf("client: endpoint %q: want host:port or unix:///path", s)
+		return endpoint{}, badArgument("endpoint", " %q: want host:port or unix:///path", s)
 	}
 	return endpoint{network: "tcp", address: s}, nil
 }

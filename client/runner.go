@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/ringfence/router/client/internal/hook"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 )
@@ -18,14 +16,12 @@ import (
 // runner is one Run: the pool of goroutines that handlers run in, and the streams.
 //
 // One lock guards the pool and the inboxes of all streams, so that a goroutine
-// answers the events of a [claim] and takes the next at once. It is held for a few lines of
+// answers an event and takes the next at once. It is held for a few lines of
 // the machine for each, and never while a handler runs.
 type runner struct {
 	options
 	endpoint endpoint
 	handler  Handler
-	hooks    hook.Hooks
-	log      *slog.Logger
 	base     context.Context //nolint:containedctx // of all handlers: ctx of Run, but not ended by it
 	cut      context.CancelCauseFunc
 	hard     context.Context //nolint:containedctx // of all streams: ends when Run waits no longer
@@ -41,13 +37,12 @@ type runner struct {
 	parked  int
 	pool    int
 	running int
-	waking  bool     // one goroutine is on its way to the lock: it will wake the next
-	claims  []*claim // those with events that have not started; none unless waking
+	waking  bool // one goroutine is on its way to the lock: it will wake the next
 	retired bool
 }
 
 func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *runner {
-	r := &runner{options: o, endpoint: at, handler: handler, hooks: hook.From(ctx), log: o.log}
+	r := &runner{options: o, endpoint: at, handler: handler}
 	r.work = sync.NewCond(&r.mu)
 	r.base, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.hard, r.giveUp = context.WithCancel(context.WithoutCancel(ctx))
@@ -83,7 +78,6 @@ func (r *runner) retire() {
 func (r *runner) busy() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.recall()
 	return r.running
 }
 
@@ -93,7 +87,7 @@ func (r *runner) busy() int {
 // microseconds, and handlers that return at once are run by a few, without a switch
 // of goroutines for each event.
 func (r *runner) wakeOne() {
-	if r.waking || len(r.claims) == 0 && (r.live == nil || !r.live.inbox.Startable()) {
+	if r.waking || r.live == nil || !r.live.inbox.Startable() {
 		return
 	}
 	switch {
@@ -110,11 +104,9 @@ func (r *runner) wakeOne() {
 // handle is one goroutine of the pool.
 func (r *runner) handle() {
 	defer r.leave()
-	var h claim
-	for woken := true; r.next(&h, woken); woken = false {
-		for more := true; more; more = h.advance(&r.hooks) {
-			r.call(&h)
-		}
+	var result event.Result
+	for e := r.next(nil, nil); e != nil; e = r.next(e, &result) {
+		r.call(e, &result)
 	}
 }
 
@@ -125,7 +117,7 @@ func (r *runner) leave() {
 	defer r.mu.Unlock()
 	r.pool--
 	r.wakeOne()
-	r.tell(r.hooks.Starting())
+	r.tell(r.fast())
 }
 
 // tell lets the live stream say what has gathered. The lock is held.
@@ -135,38 +127,54 @@ func (r *runner) tell(now clock.Instant) {
 	}
 }
 
-// next answers the events of a claim whose handlers have returned, and fills it again. It
-// returns false if the goroutine has to end.
-func (r *runner) next(h *claim, woken bool) bool {
-	now := r.hooks.Starting() // before every start: a machine that was asleep must not begin
+// next answers the event whose handler has returned, nil for a goroutine that was just
+// woken, and takes another one. It returns nil if the goroutine has to end.
+func (r *runner) next(ended *Event, result *event.Result) *Event {
+	now := r.fast() // before every start: a machine that was asleep must not begin
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.release(h)
+	if ended != nil {
+		r.answer(ended, result)
+	} else {
+		r.waking = false
+	}
 	for {
-		if woken {
-			r.waking = false
-			r.recall()
-		}
-		if r.live != nil && r.fill(h, now) {
-			r.wakeOne()
-			r.tell(now)
-			return true
+		if r.live != nil {
+			if e := r.live.inbox.Take(now); e != nil {
+				r.running++
+				r.wakeOne()
+				r.tell(now)
+				return e
+			}
 		}
 		r.tell(now)
 		if r.retired {
-			return false
+			return nil
 		}
 		r.parked++
 		r.work.Wait()
 		r.parked--
-		woken = true
-		now = r.hooks.Starting()
+		r.waking = false
+		now = r.fast()
 	}
 }
 
-// call runs the handler of the event whose turn it is and notes its result.
-func (r *runner) call(h *claim) {
-	e, result := h.events[h.now], &h.results[h.now]
+// answer gives the result of an event to its stream. The lock is held.
+func (r *runner) answer(e *Event, result *event.Result) {
+	r.running--
+	e.run.stream.inbox.End(&e.run.item, result)
+}
+
+// call runs the handler of an event and notes its result.
+func (r *runner) call(e *Event, result *event.Result) {
+	*result = event.Result{}
+	var err error
+	if r.hooks.Finished != nil {
+		begun := time.Now() //nolint:forbidigo // how long the handler takes, for a metric
+		defer func() {
+			r.hooks.Finished(e, Result{Kind: ResultKind(result.Kind), Err: err, Duration: time.Since(begun)}) //nolint:forbidigo // likewise
+		}()
+	}
 	if r.propagator != nil {
 		end := r.trace(e)
 		defer func() { end(*result) }()
@@ -179,16 +187,20 @@ func (r *runner) call(h *claim) {
 		// A panic, or runtime.Goexit; after the latter this goroutine ends.
 		if thrown := recover(); thrown != nil {
 			r.log.Error("handler panicked", "message_id", e.ID.String(), "attempt", e.Attempt, "panic", thrown, "stack", string(debug.Stack()))
-			*result = r.resultOf(e, fmt.Errorf("panic: %v", thrown))
+			err = fmt.Errorf("panic: %v", thrown)
+			*result = r.resultOf(e, err)
 			return
 		}
-		*result = r.resultOf(e, errors.New("the handler ended its goroutine"))
+		err = errors.New("the handler ended its goroutine")
+		*result = r.resultOf(e, err)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.release(h)
+		r.answer(e, result)
 	}()
-	err := r.handler(&e.run, e)
-	if err == nil {
+	if r.hooks.Started != nil {
+		r.hooks.Started(e)
+	}
+	if err = r.handler(&e.run, e); err == nil {
 		_ = e.run.end(context.Canceled) // whatever it says: the work is done
 		result.Kind = event.ResultDone
 	} else {
@@ -204,12 +216,11 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout) {
 		return event.Result{Kind: event.ResultCancelled}
 	}
-	if reject := (*rejectError)(nil); errors.As(err, &reject) {
-		return event.Result{Kind: event.ResultReject, Reason: reject.reason}
-	}
 	result := event.Result{Kind: event.ResultRetry, Reason: err.Error()}
-	if retry := (*retryError)(nil); errors.As(err, &retry) {
-		result.After = retry.after
+	if reject := (*RejectError)(nil); errors.As(err, &reject) {
+		result.Kind = event.ResultReject
+	} else if retry := (*RetryError)(nil); errors.As(err, &retry) {
+		result.After = retry.After
 	}
 	return result
 }

@@ -48,9 +48,6 @@ const (
 	silenceMax = 10 * time.Second
 )
 
-// errSilent says why a stream was given up that nobody has closed.
-var errSilent = fmt.Errorf("client: the router has been silent for %v; it, its machine or the way to it may be gone", silenceMax)
-
 // stream is one connection to the router. Its goroutines: the sender, which decides
 // the order of frames; the reader, which takes frames in their order; and the watch,
 // which cuts handlers when their deadline passes, and lives until the last of them
@@ -75,17 +72,20 @@ type stream struct {
 	silence   time.Duration // since the newest frame came
 	holding   clock.Instant // since when there has been something to say, 0 while there is not
 	reasonMax int
-	welcomed  bool
+	session   Session
+	welcomed  bool  // session is what the router said
+	goingAway bool  // the router has said that it ends the stream
 	err       error // why the reader ended
 
-	// Scratch of the sender alone.
-	results appwire.ToRouter
+	// The sender's alone.
+	results appwire.ToRouter // scratch
+	held    int              // as the hook for the window was told last
 
 	arrived arrivals // the reader's alone
 }
 
 // runStream dials, works until the stream breaks or ctx ends and everything is
-// drained, and returns why. worked: the router had welcomed us.
+// drained, and returns why, as an *Error. worked: the router had welcomed us.
 func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	token, err := r.token()
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	}
 	conn, err := r.dialRouter()
 	if err != nil {
-		return false, err
+		return false, refusal(err)
 	}
 	defer func() { _ = conn.Close() }() // the stream is over; its error says more
 	// While we connect, the end of ctx ends that at once; later it begins a drain.
@@ -106,7 +106,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	}
 	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{})) //nolint:contextcheck // the stream outlives ctx: see above
 	if err != nil {
-		return false, err
+		return false, refusal(err)
 	}
 	if !connected() {
 		return false, context.Cause(ctx)
@@ -129,13 +129,28 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	goroutines.Wait()
 	r.end(s)
 	close(over)
+	if s.held != 0 {
+		r.hooks.Window(0, s.session.InFlightMax)
+	}
 	if s.err != nil { // it says more than what a sender hears: EOF
 		err = s.err
 	}
-	if cause := context.Cause(streamCtx); errors.Is(cause, errSilent) { //nolint:contextcheck // see above
-		err = cause
+	return s.welcomed, s.failure(err, context.Cause(streamCtx)) //nolint:contextcheck // see above
+}
+
+// failure returns the error for a stream that has ended with err.
+func (s *stream) failure(err, cut error) error {
+	switch {
+	case errors.Is(cut, ErrSilent):
+		return &Error{Kind: ErrSilent}
+	case errors.Is(err, ErrVersion):
+		return err
+	case s.goingAway:
+		return &Error{Kind: ErrGoAway, Err: err}
+	case s.welcomed:
+		return &Error{Kind: ErrBroken, Err: err}
 	}
-	return s.welcomed, err
+	return refusal(err)
 }
 
 func (r *runner) dialRouter() (*grpc.ClientConn, error) {
@@ -180,7 +195,6 @@ func (r *runner) begin(s *stream) {
 func (r *runner) end(s *stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.recall()
 	s.inbox.BreakOff()
 	r.live = nil
 }
@@ -209,7 +223,7 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 		r.mu.Unlock()
 		r.cancel(lost, ErrKeyLost)
 		if silent {
-			cut(errSilent) // no more than the stream: its handlers have their deadlines
+			cut(ErrSilent) // no more than the stream: its handlers have their deadlines
 		}
 		if over == nil && (left == 0 || r.base.Err() != nil) {
 			return
@@ -220,19 +234,18 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 // check returns the running deliveries whose deadline has passed: their handlers must be
 // cancelled. The lock is held.
 func (s *stream) check() (lost []*Event) {
-	s.runner.recall()
-	return s.inbox.Check(s.runner.hooks.Now(), nil)
+	return s.inbox.Check(s.runner.clock.Now(), nil)
 }
 
 // overdue reports whether the deadline of a running delivery has passed, and cuts all whose
 // has. The lock is taken only near the deadline.
 func (s *stream) overdue(it *inbox.Item[Event]) bool {
 	r := s.runner
-	if r.hooks.Starting().Before(clock.Instant(s.sure.Load())) {
+	if r.fast().Before(clock.Instant(s.sure.Load())) {
 		return false
 	}
 	r.mu.Lock()
-	if r.hooks.Now().Before(s.inbox.Deadline(it)) {
+	if r.clock.Now().Before(s.inbox.Deadline(it)) {
 		r.mu.Unlock()
 		return false
 	}
@@ -269,20 +282,23 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	s.receipt = max(s.receipt, f.Receipt)
 	var lost, slow []*Event
 	var err error
+	welcomed := s.welcomed
 	if f.Other == nil {
 		s.given = f.Number
 		for _, e := range s.arrived.events {
 			s.inbox.Give(&e.run.item)
 		}
 	} else {
-		r.recall()
 		lost, slow, err = s.control(f.Other)
 	}
 	r.wakeOne()
-	s.tell(r.hooks.Starting())
+	s.tell(r.fast())
 	r.mu.Unlock()
 	r.cancel(lost, ErrKeyLost)
 	r.cancel(slow, ErrHandlerTimeout)
+	if s.welcomed != welcomed {
+		r.connected(s.session) // before its first event
+	}
 	s.arrived.reset()
 	return err
 }
@@ -295,11 +311,11 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 		return nil, nil, s.welcome(frame.Welcome)
 	case *appv1.WorkResponse_Pong:
 		p := frame.Pong
-		lost = s.inbox.Pong(s.runner.hooks.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
+		lost = s.inbox.Pong(s.runner.clock.Now(), p.GetK(), time.Duration(p.GetRemainingNs()), p.GetDraining(), nil)
 		if until, all := s.inbox.Shared(); all {
 			s.sure.Store(int64(until))
 		}
-		s.runner.hooks.Ponged(s.inbox.Newest())
+		s.runner.clock.Renewed(s.inbox.Newest())
 	case *appv1.WorkResponse_Revoke:
 		slow = s.revoke(frame.Revoke)
 	case *appv1.WorkResponse_Suspend:
@@ -307,6 +323,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 	case *appv1.WorkResponse_Resume:
 		s.inbox.Resume()
 	case *appv1.WorkResponse_GoAway:
+		s.goingAway = true
 		s.runner.log.Info("the router ends the stream", "reason", frame.GoAway.GetReason())
 	}
 	return lost, slow, nil
@@ -314,16 +331,21 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 
 func (s *stream) welcome(w *appv1.Welcome) error {
 	if w.GetVersion() != version {
-		return fmt.Errorf("client: the router supports protocol version %d, this SDK %d", w.GetVersion(), version)
+		return &Error{Kind: ErrVersion, Err: fmt.Errorf("the router chose %d, this SDK supports %d", w.GetVersion(), version)}
 	}
+	o := &s.runner.options
 	s.welcomed = true
+	s.session = Session{Node: w.GetNode(), Group: w.GetGroup(), Worker: w.GetWorker(), InFlightMax: o.maxInFlight}
+	if n := int(w.GetLimits().GetMaxInFlight()); n > 0 {
+		s.session.InFlightMax = min(n, o.maxInFlight)
+	}
 	if ms := w.GetLimits().GetPingIntervalMs(); ms > 0 {
 		s.pingEvery = time.Duration(ms) * time.Millisecond
 	}
 	if n := w.GetLimits().GetReasonMaxBytes(); n > 0 {
 		s.reasonMax = int(n)
 	}
-	s.runner.log.Info("connected to the router", "node", w.GetNode(), "group", w.GetGroup(), "worker", w.GetWorker())
+	o.log.Info("connected to the router", "node", w.GetNode(), "group", w.GetGroup(), "worker", w.GetWorker())
 	return nil
 }
 
@@ -500,9 +522,25 @@ func (s *stream) send(ctx context.Context) error {
 		if err := s.flush(); err != nil {
 			return err
 		}
+		s.tellWindow()
 		if draining && s.drained() {
 			return s.closeSend()
 		}
+	}
+}
+
+// tellWindow calls the hook for the window if the number of events here has changed.
+func (s *stream) tellWindow() {
+	r := s.runner
+	if r.hooks.Window == nil {
+		return
+	}
+	r.mu.Lock()
+	held := s.inbox.Held()
+	r.mu.Unlock()
+	if held != s.held {
+		s.held = held
+		r.hooks.Window(held, s.session.InFlightMax) // the session does not change once events come
 	}
 }
 
@@ -539,7 +577,7 @@ func capabilities() []string {
 func (s *stream) ping() error {
 	r := s.runner
 	r.mu.Lock()
-	k := s.inbox.SendPing(r.hooks.Now())
+	k := s.inbox.SendPing(r.clock.Now())
 	r.mu.Unlock()
 	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}})
 }
@@ -547,7 +585,6 @@ func (s *stream) ping() error {
 // drain asks for no further deliveries.
 func (s *stream) drain() error {
 	s.runner.mu.Lock()
-	s.runner.recall()
 	s.inbox.Drain()
 	s.runner.mu.Unlock()
 	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{

@@ -90,7 +90,7 @@ func TestNothingIsKeptByHandlersThatBlock(t *testing.T) {
 			r.mu.Lock()
 			s.given++
 			r.wakeOne()
-			s.tell(r.hooks.Starting())
+			s.tell(r.fast())
 			r.mu.Unlock()
 			synctest.Wait()
 			if len(s.inbox.Results) != 1 || !told(s) {

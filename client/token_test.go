@@ -35,7 +35,7 @@ func shown(t *testing.T) (tokens chan []string, dial client.Option) {
 		server.Stop()
 		serving.Wait()
 	})
-	return tokens, client.Dialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
+	return tokens, client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
 }
 
 func tokenFile(t *testing.T, token string) string {
@@ -56,9 +56,9 @@ func TestTokenIsShown(t *testing.T) {
 		changes bool
 	}{
 		"none":                   {options: func(string) []client.Option { return nil }},
-		"from the option":        {options: func(path string) []client.Option { return []client.Option{client.TokenFile(path)} }, want: "Bearer first", changes: true},
+		"from the option":        {options: func(path string) []client.Option { return []client.Option{client.WithTokenFile(path)} }, want: "Bearer first", changes: true},
 		"from the environment":   {env: fromEnv, options: func(string) []client.Option { return nil }, want: "Bearer of the environment"},
-		"the option counts more": {env: fromEnv, options: func(path string) []client.Option { return []client.Option{client.TokenFile(path)} }, want: "Bearer first", changes: true},
+		"the option counts more": {env: fromEnv, options: func(path string) []client.Option { return []client.Option{client.WithTokenFile(path)} }, want: "Bearer first", changes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(client.TokenFileEnv, c.env)
@@ -67,7 +67,7 @@ func TestTokenIsShown(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			var running sync.WaitGroup
 			running.Go(func() {
-				_ = client.Run(ctx, "", done, append(c.options(path), dial, client.Logger(slog.New(slog.DiscardHandler)))...)
+				_ = client.Run(ctx, "", done, append(c.options(path), dial, client.WithLogger(slog.New(slog.DiscardHandler)))...)
 			})
 			defer running.Wait()
 			defer cancel()
@@ -98,7 +98,7 @@ func TestTokenFileThatCannotBeUsed(t *testing.T) {
 			said := make(lines, 100)
 			var running sync.WaitGroup
 			running.Go(func() {
-				_ = client.Run(ctx, "", done, client.TokenFile(path), dial, client.Logger(slog.New(slog.NewTextHandler(said, nil))))
+				_ = client.Run(ctx, "", done, client.WithTokenFile(path), dial, client.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
 			})
 			if line := <-said; !strings.Contains(line, "token file") || !strings.Contains(line, path) {
 				t.Errorf("the log says %q", line)

@@ -120,7 +120,7 @@ func application() error {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), app.End(h, journal.Cancelled))
 		}
-	}, client.MaxInFlight(256))
+	}, client.WithMaxInFlight(256))
 }
 
 // cluster is a group of routers with an application each, on one topic list.

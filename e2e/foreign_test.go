@@ -170,7 +170,7 @@ func TestForeignProducers(t *testing.T) {
 		c.startRouter(m)
 		m.app = c.launch("app-"+name, "cat", nil) // the application is in this process
 		applications.Go(func() {
-			_ = client.Run(ctx, m.ip+":16650", f.handle(perfPayload), client.MaxInFlight(256)) // ends with ctx
+			_ = client.Run(ctx, m.ip+":16650", f.handle(perfPayload), client.WithMaxInFlight(256)) // ends with ctx
 		})
 	}
 	for _, m := range c.members {

@@ -6,25 +6,23 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/ring"
 )
 
-// Kind is how a delivery ended.
-type Kind uint8
+// Kind is how a delivery ended: as the handler did, or without one.
+type Kind = client.ResultKind
 
 // The kinds of outcome.
 const (
-	Done       Kind = Kind(event.ResultDone)       // the handler returned nil
-	Retry      Kind = Kind(event.ResultRetry)      // it failed
-	Reject     Kind = Kind(event.ResultReject)     // it returned client.Reject
-	NotStarted Kind = Kind(event.ResultNotStarted) // it was not called
-	Cancelled  Kind = Kind(event.ResultCancelled)  // it was cut because the key was lost
-	Lost       Kind = Kind(event.ResultLost)       // the stream broke, and the lease ran out without an answer
+	Done       = client.ResultDone            // the handler returned nil
+	Retry      = client.ResultRetry           // it failed
+	Reject     = client.ResultReject          // it returned client.Reject
+	Cancelled  = client.ResultCancelled       // it was cut because the key was lost
+	NotStarted = Kind(event.ResultNotStarted) // it was not called
+	Lost       = Kind(event.ResultLost)       // the stream broke, and the lease ran out without an answer
 )
-
-// String returns the name of the kind.
-func (k Kind) String() string { return event.ResultKind(k).String() }
 
 // Outcome is what the router was told about a delivery.
 type Outcome struct {

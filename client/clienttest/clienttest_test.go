@@ -38,7 +38,7 @@ func TestOutcomes(t *testing.T) {
 			want: clienttest.Outcome{Kind: clienttest.Retry, After: 90 * time.Second, Reason: "busy"},
 		},
 		"reject": {
-			handler: func(context.Context, *client.Event) error { return client.Reject("not JSON") },
+			handler: func(context.Context, *client.Event) error { return client.Reject(errors.New("not JSON")) },
 			want:    clienttest.Outcome{Kind: clienttest.Reject, Reason: "not JSON"},
 		},
 		"a panic is a retry": {
@@ -120,7 +120,7 @@ func TestStartFailsWhenRunRefuses(t *testing.T) {
 	var starting sync.WaitGroup
 	starting.Go(func() {
 		r := clienttest.NewRouter(failing)
-		r.Start(func(context.Context, *client.Event) error { return nil }, client.MaxInFlight(0))
+		r.Start(func(context.Context, *client.Event) error { return nil }, client.WithMaxInFlight(0))
 		returned = true
 	})
 	starting.Wait()

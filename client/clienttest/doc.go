@@ -13,7 +13,7 @@
 // outcome is recorded, and [Delivery.Redeliver] plays the router's next attempt.
 // [Router.Lose] moves a key to another machine under the handler's feet,
 // [Router.Expire] lets the lease run out, and [Router.Disconnect] breaks the stream.
-// With [HandlerTimeout] handlers that take too long are cancelled.
+// With [WithHandlerTimeout] handlers that take too long are cancelled.
 // Leases last for an hour of the router's own clock, which Lose and Expire move
 // ahead, so a slow test machine cancels nothing by accident.
 //

@@ -16,7 +16,7 @@ func ExampleRouter() {
 		started := make(chan struct{})
 		r.Start(func(ctx context.Context, e *client.Event) error {
 			if len(e.Payload) == 0 {
-				return client.Reject("empty")
+				return client.Reject(errors.New("empty"))
 			}
 			close(started)
 			<-ctx.Done()

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ringfence/router/client"
-	"github.com/ringfence/router/client/internal/hook"
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -47,16 +46,19 @@ type Router struct {
 	conns     map[net.Conn]struct{}
 }
 
-// worker is one Run.
-type worker struct{ deadline clock.Instant }
+// worker is one Run, and the clock that it goes by.
+type worker struct {
+	router   *Router
+	deadline clock.Instant // guarded by the router's lock
+}
 
 // Option configures a [Router].
 type Option func(*app.Config)
 
-// HandlerTimeout gives the router a timeout for handlers, as handler.timeout does: one
+// WithHandlerTimeout gives the router a timeout for handlers, as handler.timeout does: one
 // that takes longer without Progress is cancelled, up to a quarter later. It goes by
 // the time of the test, and must be at least 100 ms. Without it there is none.
-func HandlerTimeout(d time.Duration) Option {
+func WithHandlerTimeout(d time.Duration) Option {
 	return func(c *app.Config) { c.HandlerTimeout = d }
 }
 
@@ -115,28 +117,31 @@ func (r *Router) Serve(l net.Listener) {
 
 // Run is client.Run against this router.
 func (r *Router) Run(ctx context.Context, handler client.Handler, opts ...client.Option) error {
-	return client.Run(r.Context(ctx), "", handler, append([]client.Option{client.Dialer(r.dial), client.Logger(slog.New(slog.DiscardHandler))}, opts...)...)
+	return client.Run(ctx, "", handler, append([]client.Option{r.WithClock(), client.WithDialer(r.dial), client.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 }
 
-// Context returns a context with which client.Run runs on this router's clock; for a
-// Run that dials a listener given to [Router.Serve].
-func (r *Router) Context(ctx context.Context) context.Context {
-	w := &worker{}
-	context.AfterFunc(ctx, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.workers, w)
-		r.change.Broadcast()
-	})
-	return hook.With(ctx, hook.Hooks{Now: r.now, Ponged: func(deadline clock.Instant) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if ctx.Err() == nil {
-			w.deadline = deadline
-			r.workers[w] = struct{}{}
-			r.change.Broadcast()
-		}
-	}})
+// WithClock returns an option with which one client.Run goes by this router's clock. A
+// client.Run that dials a listener given to [Router.Serve] needs it.
+func (r *Router) WithClock() client.Option { return client.WithLeaseClock(&worker{router: r}) }
+
+// Now returns the instant of the router's clock.
+func (w *worker) Now() clock.Instant { return w.router.now() }
+
+// Renewed notes the worker's newest deadline.
+func (w *worker) Renewed(until clock.Instant) {
+	w.router.mu.Lock()
+	defer w.router.mu.Unlock()
+	w.deadline = until
+	w.router.workers[w] = struct{}{}
+	w.router.change.Broadcast()
+}
+
+// Ended forgets the worker.
+func (w *worker) Ended() {
+	w.router.mu.Lock()
+	defer w.router.mu.Unlock()
+	delete(w.router.workers, w)
+	w.router.change.Broadcast()
 }
 
 // Start runs the handler in the background until the test ends, and fails the test

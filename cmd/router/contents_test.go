@@ -62,7 +62,7 @@ func TestLogsShowNoContents(t *testing.T) {
 				}
 			})
 			workers.Go(func() {
-				err := client.Run(apps, at[0], tellAll, client.Logger(slog.New(slog.DiscardHandler)))
+				err := client.Run(apps, at[0], tellAll, client.WithLogger(slog.New(slog.DiscardHandler)))
 				if err != nil && !errors.Is(err, context.Canceled) {
 					t.Errorf("application of %s: %v", name, err)
 				}
@@ -144,7 +144,7 @@ func tellAll(ctx context.Context, e *client.Event) error {
 		}
 		return err
 	case "rejected":
-		return client.Reject(err.Error())
+		return client.Reject(err)
 	case "always failed":
 		return err
 	case "stuck":

@@ -43,7 +43,7 @@ func runTestApp() int {
 		fmt.Printf("handled %s\n", e.Payload)
 		return nil
 	}
-	if err := client.Run(ctx, "", handle, client.Logger(slog.New(slog.NewTextHandler(os.Stderr, nil)))); err != nil {
+	if err := client.Run(ctx, "", handle, client.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))); err != nil {
 		return exitFailed
 	}
 	return exitOK

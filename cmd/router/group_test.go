@@ -128,7 +128,7 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 		}
 	})
 	app.Go(func() {
-		if err := client.Run(appCtx, cfg.App.Listen, handle, client.Logger(slog.New(slog.DiscardHandler))); err != nil && !errors.Is(err, context.Canceled) {
+		if err := client.Run(appCtx, cfg.App.Listen, handle, client.WithLogger(slog.New(slog.DiscardHandler))); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("application of %s: %v", name, err)
 		}
 	})

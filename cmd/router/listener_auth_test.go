@@ -289,7 +289,7 @@ func (c *castle) testApplication(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			ended <- client.Run(ctx, c.ip+":18650", func(context.Context, *client.Event) error { return nil },
-				client.TLS(config), client.Logger(slog.New(slog.DiscardHandler)))
+				client.WithTLS(config), client.WithLogger(slog.New(slog.DiscardHandler)))
 		}()
 		eventually(t, until+" grows", func() bool { return c.metric(until) > before })
 		if n := c.metric(workers); until != workers && n > 0 {

@@ -174,7 +174,7 @@ func startTraced(t *testing.T, endpoint string, collected *spans) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		handle := func(context.Context, *client.Event) error { return nil }
-		err := client.Run(ctx, endpoint, handle, client.Logger(slog.New(slog.DiscardHandler)), client.Traces(provider, propagation.TraceContext{}))
+		err := client.Run(ctx, endpoint, handle, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithTraces(provider, propagation.TraceContext{}))
 		if err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,7 +37,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 	defer background.Wait()
 	defer stop()
 	background.Go(func() { sums.report(ctx, log, 10*time.Second) })
-	return client.Run(ctx, "", handler(sums), client.Logger(log))
+	return client.Run(ctx, "", handler(sums), client.WithLogger(log))
 }
 
 // order is what a producer sends. The customer is its key.
@@ -49,18 +48,14 @@ type order struct {
 // handler returns the function that the router calls for one order of a customer at
 // a time.
 func handler(sums *ledger) client.Handler {
-	return func(_ context.Context, e *client.Event) error {
-		var o order
-		if err := json.Unmarshal(e.Payload, &o); err != nil {
-			return client.Reject("not an order: " + err.Error()) // trying again would not help
-		}
+	return client.JSON(func(_ context.Context, e *client.Event, o order) error {
 		if o.Cents <= 0 {
-			return client.Reject(fmt.Sprintf("an order of %d cents", o.Cents))
+			return client.Reject(fmt.Errorf("an order of %d cents", o.Cents)) // trying again would not help
 		}
 		err := sums.add(e.Key, e.ID.String(), e.Fence, o.Cents)
 		if errors.Is(err, errStale) {
 			return fmt.Errorf("customer is somebody else's by now: %w", err) // the event goes to the new owner
 		}
 		return err
-	}
+	})
 }

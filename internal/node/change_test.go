@@ -59,7 +59,7 @@ func (t *meter) app(m *member) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = client.Run(ctx, m.endpoint, t.handle, client.Logger(slog.New(slog.DiscardHandler)), client.DrainGrace(5*time.Second))
+		_ = client.Run(ctx, m.endpoint, t.handle, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(5*time.Second))
 	}()
 	m.stopApp = sync.OnceFunc(func() { cancel(); <-done })
 }

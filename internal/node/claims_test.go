@@ -43,7 +43,7 @@ func (g *group) handle(m *member, h client.Handler) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = client.Run(ctx, m.endpoint, h, client.Logger(slog.New(slog.DiscardHandler)), client.DrainGrace(5*time.Second)) // its router may end
+		_ = client.Run(ctx, m.endpoint, h, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(5*time.Second)) // its router may end
 	}()
 	m.stopApp = sync.OnceFunc(func() { cancel(); <-done })
 }

@@ -44,7 +44,7 @@ func TestALostWorkersWriteIsRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var workers sync.WaitGroup
 	run := func(endpoint string, h client.Handler) {
-		workers.Go(func() { _ = client.Run(ctx, endpoint, h, client.Logger(slog.New(slog.DiscardHandler))) })
+		workers.Go(func() { _ = client.Run(ctx, endpoint, h, client.WithLogger(slog.New(slog.DiscardHandler))) })
 	}
 	relay := newBreakable(t, a.endpoint)
 	thaw, frozen, first := make(chan struct{}), make(chan client.Fence, 1), make(chan bool, 1)

@@ -31,7 +31,7 @@ func (g *group) serve(m *member, handler client.Handler, options ...client.Optio
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		options = append(options, client.Logger(slog.New(slog.DiscardHandler)))
+		options = append(options, client.WithLogger(slog.New(slog.DiscardHandler)))
 		_ = client.Run(ctx, m.endpoint, handler, options...) // a handler that is held may outlast it
 	})
 	m.stopApp = sync.OnceFunc(func() { cancel(); running.Wait() })
@@ -308,7 +308,7 @@ func TestLifecycleApplicationAsksForTheDrain(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	a, b := g.start("a", nil), g.start("b", nil)
-	g.serve(a, done, client.LeaveGroup())
+	g.serve(a, done, client.WithLeaveGroup())
 	g.serve(b, done)
 	g.ready(a, b)
 	a.stopApp()

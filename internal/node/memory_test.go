@@ -139,7 +139,7 @@ func TestOverloadKeepsWithinTheMemoryBound(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if err := client.Run(ctx, m.endpoint, o.handle, client.MaxInFlight(32), client.Logger(slog.New(slog.DiscardHandler))); err != nil {
+			if err := client.Run(ctx, m.endpoint, o.handle, client.WithMaxInFlight(32), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 				t.Errorf("application: %v", err)
 			}
 		}()

@@ -158,7 +158,7 @@ func (g *group) startApp(m *member) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := client.Run(ctx, m.endpoint, app.Handle, client.Logger(slog.New(slog.DiscardHandler)), client.DrainGrace(5*time.Second)); err != nil {
+		if err := client.Run(ctx, m.endpoint, app.Handle, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithDrainGrace(5*time.Second)); err != nil {
 			g.t.Errorf("application: %v", err)
 		}
 		if err := w.Close(); err != nil {

@@ -95,7 +95,7 @@ func (o *observed) handle(m *member, handler client.Handler) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := client.Run(ctx, m.endpoint, handler, client.Logger(slog.New(slog.DiscardHandler)), client.Traces(tracer, propagation.TraceContext{})); err != nil {
+		if err := client.Run(ctx, m.endpoint, handler, client.WithLogger(slog.New(slog.DiscardHandler)), client.WithTraces(tracer, propagation.TraceContext{})); err != nil {
 			o.t.Errorf("application: %v", err)
 		}
 	})
@@ -169,7 +169,7 @@ func TestEventsCanBeFollowed(t *testing.T) {
 	var unsampled sync.Map // payload → trace id that its handler found
 	handler := func(ctx context.Context, e *client.Event) error {
 		if strings.HasPrefix(string(e.Payload), "reject") {
-			return client.Reject("no order of " + e.Key)
+			return client.Reject(errors.New("no order of " + e.Key))
 		}
 		sc := trace.SpanContextFromContext(ctx)
 		if strings.HasPrefix(string(e.Payload), "unsampled") {
@@ -271,7 +271,7 @@ func TestATraceGoesOnThroughTheRetryTopic(t *testing.T) {
 		if e.Attempt == 1 {
 			return client.RetryAfter(errors.New("not yet"), time.Millisecond)
 		}
-		return client.Reject("never")
+		return client.Reject(errors.New("never"))
 	})
 	o.ready(a)
 	const id = "0000000000000000000000000000abcd"

@@ -70,7 +70,7 @@ type AppOptions struct {
 // RunApp is an application beside a router.
 func RunApp(ctx context.Context, o AppOptions, stdout io.Writer) error {
 	return runApp(ctx, o, stdout, func(ctx context.Context, w *testapp.App) error {
-		return client.Run(ctx, o.Endpoint, w.Handle, client.MaxInFlight(handlersMax))
+		return client.Run(ctx, o.Endpoint, w.Handle, client.WithMaxInFlight(handlersMax))
 	})
 }
 

@@ -43,7 +43,7 @@ func RunExec(ctx context.Context, command, endpoint string, parallel int, stdout
 	handler := func(ctx context.Context, e *client.Event) error {
 		return handle(ctx, command, e, stdout, stderr)
 	}
-	return client.Run(ctx, endpoint, handler, client.MaxInFlight(parallel), client.Logger(log))
+	return client.Run(ctx, endpoint, handler, client.WithMaxInFlight(parallel), client.WithLogger(log))
 }
 
 func handle(ctx context.Context, command string, e *client.Event, stdout, stderr io.Writer) error {
@@ -66,7 +66,7 @@ func handle(ctx context.Context, command string, e *client.Event, stdout, stderr
 	case !errors.As(err, &exit):
 		return fmt.Errorf("%s: %w", command, err)
 	case exit.ExitCode() == exitReject:
-		return client.Reject(fmt.Sprintf("%s: exit status %d", command, exitReject))
+		return client.Reject(fmt.Errorf("%s: %w", command, err))
 	case exit.ExitCode() == exitNotFound || exit.ExitCode() == exitNotUsable:
 		fmt.Fprintf(stderr, "%s: the shell cannot run it (exit status %d)\n", command, exit.ExitCode())
 	}

@@ -107,7 +107,7 @@ func (w *App) Work(ctx context.Context, e Event) error {
 var (
 	errTold      = errors.New("testapp: told to fail")
 	errPanic     = errors.New("testapp: told to panic")
-	errRejected  = client.Reject("testapp: told to reject")
+	errRejected  = client.Reject(errors.New("testapp: told to reject"))
 	errMalformed = errors.New("testapp: no such conduct")
 )
 

@@ -77,13 +77,6 @@ func (b *Inbox[T]) Take(now clock.Instant) *T {
 	return it.Of
 }
 
-// PutBack lets a delivery wait again, in front of all others, that was taken, has not
-// started, and was not revoked since.
-func (b *Inbox[T]) PutBack(it *Item[T]) {
-	it.move(nil)
-	b.waiting.unshift(it)
-}
-
 // Startable reports whether Take would return something, as far as can be told
 // without the clock.
 func (b *Inbox[T]) Startable() bool {
@@ -238,6 +231,9 @@ func (b *Inbox[T]) BreakOff() {
 // Started returns how many handlers run.
 func (b *Inbox[T]) Started() int { return b.running.n + b.frozen.n + b.lost.n }
 
+// Held returns how many deliveries have no answer: those that wait and those that run.
+func (b *Inbox[T]) Held() int { return b.waiting.n + b.Started() }
+
 // list is a doubly linked list through the items themselves: it costs no memory
 // and no lookup to move a delivery from one to another.
 type list[T any] struct {
@@ -253,18 +249,6 @@ func (l *list[T]) push(it *Item[T]) {
 		l.tail.next = it
 	}
 	l.tail = it
-	l.n++
-}
-
-// unshift is push at the front.
-func (l *list[T]) unshift(it *Item[T]) {
-	it.list, it.prev, it.next = l, nil, l.head
-	if l.head == nil {
-		l.tail = it
-	} else {
-		l.head.prev = it
-	}
-	l.head = it
 	l.n++
 }
 

@@ -291,14 +291,6 @@ func TestInboxKeepsItsDeadlines(t *testing.T) {
 					}
 				}
 			},
-			"put back": func(t *rapid.T) {
-				if e := b.running.tail; e != nil {
-					b.PutBack(e)
-					if b.waiting.head != e {
-						t.Fatal("what was put back is not in front")
-					}
-				}
-			},
 			"pong": func(t *rapid.T) {
 				a := now
 				k := b.SendPing(a)

@@ -84,10 +84,9 @@ var arrows = map[string]arrow{
 	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get of the router"},
 
 	"client": {
-		[]string{"client/internal", "internal/wire/appwire", "internal/base/clock", "internal/base/event", "internal/ownership/inbox", "proto"},
+		[]string{"internal/wire/appwire", "internal/base/clock", "internal/base/event", "internal/ownership/inbox", "proto"},
 		"runs in the user's process: the wire and the clock of leases, nothing of the router",
 	},
-	"client/internal/hook": {[]string{"internal/base/clock"}, "lets tests reach into the SDK"},
 	"client/clienttest": {
 		slices.Concat(words, []string{"client", "internal/app", "internal/wire/appwire"}),
 		"the router that users test against is the real stream server over mailboxes of its own",

@@ -1,0 +1,337 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/client/clienttest"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// scripted is a router that does with each session what a test says.
+type scripted struct {
+	appv1.UnimplementedAppServiceServer
+
+	session func(appv1.AppService_WorkServer) error
+}
+
+func (s scripted) Work(stream appv1.AppService_WorkServer) error {
+	if _, err := stream.Recv(); err != nil { // the Hello
+		return err
+	}
+	return s.session(stream)
+}
+
+func welcome(stream appv1.AppService_WorkServer, version uint32) error {
+	return stream.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: &appv1.Welcome{Version: version}}})
+}
+
+// kinds are all kinds of errors that end a session, or Run.
+var kinds = []error{
+	client.ErrArgument, client.ErrUnreachable, client.ErrUnauthenticated, client.ErrVersion, client.ErrTooManyWorkers, client.ErrRefused, client.ErrGoAway,
+	client.ErrSilent, client.ErrBroken, client.ErrDrainTimeout,
+}
+
+// checkKind fails the test unless err is an Error of that kind and of no other.
+func checkKind(t *testing.T, err, want error) {
+	t.Helper()
+	if _, ok := errors.AsType[*client.Error](err); !ok {
+		t.Fatalf("%v is no *client.Error", err)
+	}
+	for _, kind := range kinds {
+		if errors.Is(err, kind) != errors.Is(want, kind) {
+			t.Errorf("%q is %q: %v; want it to be %q only", err, kind, errors.Is(err, kind), want)
+		}
+	}
+}
+
+func TestSessionsEndWithAKind(t *testing.T) {
+	answer := func(code codes.Code) func(appv1.AppService_WorkServer) error {
+		return func(appv1.AppService_WorkServer) error { return status.Error(code, "because") }
+	}
+	after := func(then func(appv1.AppService_WorkServer) error) func(appv1.AppService_WorkServer) error {
+		return func(stream appv1.AppService_WorkServer) error {
+			if err := welcome(stream, 1); err != nil {
+				return err
+			}
+			return then(stream)
+		}
+	}
+	tests := map[string]struct {
+		session func(appv1.AppService_WorkServer) error
+		option  client.Option
+		want    error
+		cause   error
+		stood   bool
+	}{
+		"no router": {
+			option: client.WithDialer(func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }),
+			want:   client.ErrUnreachable,
+		},
+		"the router stops":      {session: answer(codes.Unavailable), want: client.ErrUnreachable},
+		"a wrong token":         {session: answer(codes.Unauthenticated), want: client.ErrUnauthenticated},
+		"no token file":         {option: client.WithTokenFile("/none/such"), want: client.ErrUnauthenticated, cause: fs.ErrNotExist},
+		"no common version":     {session: answer(codes.FailedPrecondition), want: client.ErrVersion},
+		"another version":       {session: func(s appv1.AppService_WorkServer) error { return errors.Join(welcome(s, 2), s.Context().Err()) }, want: client.ErrVersion},
+		"too many workers":      {session: answer(codes.ResourceExhausted), want: client.ErrTooManyWorkers},
+		"a Hello that is wrong": {session: answer(codes.InvalidArgument), want: client.ErrRefused},
+		"a router that goes": {
+			session: after(func(s appv1.AppService_WorkServer) error {
+				_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{}}})
+				return status.Error(codes.Unavailable, "the router stops")
+			}),
+			want: client.ErrGoAway, stood: true,
+		},
+		"a router that breaks off":        {session: after(answer(codes.Internal)), want: client.ErrBroken, stood: true},
+		"a router that closes":            {session: after(func(appv1.AppService_WorkServer) error { return nil }), want: client.ErrBroken, stood: true},
+		"a router that does not go on":    {session: after(func(s appv1.AppService_WorkServer) error { <-s.Context().Done(); return nil }), want: client.ErrSilent, stood: true},
+		"a router that never says a word": {session: func(s appv1.AppService_WorkServer) error { <-s.Context().Done(); return nil }, want: client.ErrSilent},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listener := bufconn.Listen(1 << 16)
+				server := grpc.NewServer()
+				appv1.RegisterAppServiceServer(server, scripted{session: test.session})
+				var running sync.WaitGroup
+				defer running.Wait()
+				running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
+				defer server.Stop()
+
+				ctx, stop := context.WithCancel(t.Context())
+				var ends []error
+				var ready []bool
+				err := client.Run(ctx, "", done,
+					client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+					client.WithLogger(slog.New(slog.DiscardHandler)),
+					client.WithReady(func(is bool) { ready = append(ready, is) }),
+					client.WithHooks(client.Hooks{Disconnected: func(err error) {
+						if ends = append(ends, err); len(ends) == 2 {
+							stop()
+						}
+					}}),
+					func() client.Option {
+						if test.option != nil {
+							return test.option
+						}
+						return client.WithName("worker")
+					}(),
+				)
+				if err != nil || len(ends) < 2 {
+					t.Fatalf("Run = %v after %v, want nil after two sessions", err, ends)
+				}
+				for _, end := range ends[:2] {
+					checkKind(t, end, test.want)
+					if test.cause != nil && !errors.Is(end, test.cause) {
+						t.Errorf("%v hides its cause %v", end, test.cause)
+					}
+				}
+				if slices.Contains(ready, true) && !test.stood {
+					t.Error("ready, and there was no session")
+				}
+				if ready[len(ready)-1] {
+					t.Error("ready after the end")
+				}
+			})
+		})
+	}
+}
+
+func TestArgumentsAreNamed(t *testing.T) {
+	nothing := func(client.Handler) client.Handler { return nil }
+	for argument, run := range map[string]func(ctx context.Context) error{
+		"endpoint":         func(ctx context.Context) error { return client.Run(ctx, "localhost", done) },
+		"handler":          func(ctx context.Context) error { return client.Run(ctx, "", nil) },
+		"WithMaxInFlight":  func(ctx context.Context) error { return client.Run(ctx, "", done, client.WithMaxInFlight(0)) },
+		"WithDrainGrace":   func(ctx context.Context) error { return client.Run(ctx, "", done, client.WithDrainGrace(-1)) },
+		"WithInterceptors": func(ctx context.Context) error { return client.Run(ctx, "", done, client.WithInterceptors(nothing)) },
+	} {
+		err := run(t.Context())
+		checkKind(t, err, client.ErrArgument)
+		if failure := (*client.Error)(nil); !errors.As(err, &failure) || failure.Argument != argument {
+			t.Errorf("%v names %q, want %q", err, failure.Argument, argument)
+		}
+	}
+	err := client.Run(t.Context(), "", done, client.WithInterceptors(nil))
+	checkKind(t, err, client.ErrArgument)
+}
+
+// Every event has one Started and one Finished, however its handler ends, and they are
+// outside of all interceptors.
+func TestHooksOfEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := errors.New("no database")
+		var mu sync.Mutex
+		var started, finished []string
+		hooks := client.Hooks{
+			Started: func(e *client.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				started = append(started, e.Key)
+			},
+			Finished: func(e *client.Event, r client.Result) {
+				mu.Lock()
+				defer mu.Unlock()
+				text := "nil"
+				if r.Err != nil {
+					text = r.Err.Error()
+				}
+				finished = append(finished, fmt.Sprint(e.Key, " ", r.Kind, " ", r.Duration.Round(time.Second), " ", text))
+				if e.Key == "reject" && !errors.Is(r.Err, failure) {
+					t.Errorf("the hook is given %v, without its cause", r.Err)
+				}
+			},
+		}
+		slow := func(next client.Handler) client.Handler {
+			return func(ctx context.Context, e *client.Event) error {
+				time.Sleep(2 * time.Second)
+				return next(ctx, e)
+			}
+		}
+		r := clienttest.NewRouter(t)
+		r.Start(func(ctx context.Context, e *client.Event) error {
+			switch e.Key {
+			case "retry":
+				return failure
+			case "reject":
+				return client.Reject(failure)
+			case "panic":
+				panic("nil map")
+			case "lost":
+				return until(ctx)
+			}
+			return nil
+		}, client.WithHooks(hooks), client.WithInterceptors(slow))
+		for _, key := range []string{"done", "retry", "reject", "panic"} {
+			r.Deliver(&client.Event{Key: key}).Outcome()
+		}
+		lost := r.Deliver(&client.Event{Key: "lost"})
+		time.Sleep(5 * time.Second)
+		r.Lose("lost")
+		lost.Outcome()
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		want := []string{"done done 2s nil", "retry retry 2s no database", "reject reject 2s no database", "panic retry 2s panic: nil map", "lost cancelled 5s client: the key is lost"}
+		if !slices.Equal(finished, want) || len(started) != len(want) {
+			t.Errorf("started %q\nfinished %q\nwant %q", started, finished, want)
+		}
+	})
+}
+
+// The hooks of sessions come in order, and the window grows and shrinks with what is here.
+func TestHooksOfSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var seen []string
+		var held atomic.Int64
+		note := func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, fmt.Sprintf(format, args...))
+		}
+		hooks := client.Hooks{
+			Connected: func(s client.Session) { note("connected to %s, %d", s.Node, s.InFlightMax) },
+			Disconnected: func(err error) {
+				if err == nil {
+					note("over")
+					return
+				}
+				note("broken %v", errors.Is(err, client.ErrBroken))
+			},
+			Window: func(n, limit int) {
+				held.Store(int64(n))
+				if n > limit || limit != 4 {
+					t.Errorf("%d of %d events are here", n, limit)
+				}
+			},
+		}
+		r := clienttest.NewRouter(t)
+		release := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			err := r.Run(ctx, func(context.Context, *client.Event) error { <-release; return nil }, client.WithMaxInFlight(4), client.WithHooks(hooks))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		var all []*clienttest.Delivery
+		for i := range 10 {
+			all = append(all, r.Deliver(&client.Event{Key: fmt.Sprint(i)}))
+		}
+		synctest.Wait()
+		if got := held.Load(); got != 4 {
+			t.Errorf("%d events are here, want the whole window of 4", got)
+		}
+		close(release)
+		for _, d := range all {
+			d.Outcome()
+		}
+		synctest.Wait()
+		if got := held.Load(); got != 0 {
+			t.Errorf("%d events are here after all have been answered", got)
+		}
+		release = make(chan struct{})
+		r.Deliver(&client.Event{Key: "stays"})
+		synctest.Wait()
+		if got := held.Load(); got != 1 {
+			t.Errorf("%d events are here, want 1", got)
+		}
+		r.Disconnect()
+		synctest.Wait()
+		if got := held.Load(); got != 0 {
+			t.Errorf("%d events are here after the session, want none", got)
+		}
+		time.Sleep(time.Second)
+		close(release)
+		stop()
+		running.Wait()
+		if want := []string{"connected to clienttest, 4", "broken true", "connected to clienttest, 4", "over"}; !slices.Equal(seen, want) {
+			t.Errorf("hooks: %q, want %q", seen, want)
+		}
+	})
+}
+
+// The first interceptor is the outermost, also over several options, and each is called once
+// for Run.
+func TestInterceptorsNest(t *testing.T) {
+	var calls []string
+	var made int
+	named := func(name string) client.Interceptor {
+		return func(next client.Handler) client.Handler {
+			made++
+			return func(ctx context.Context, e *client.Event) error {
+				calls = append(calls, name)
+				defer func() { calls = append(calls, "/"+name) }()
+				return next(ctx, e)
+			}
+		}
+	}
+	r := clienttest.NewRouter(t)
+	r.Start(func(context.Context, *client.Event) error { calls = append(calls, "handler"); return nil },
+		client.WithInterceptors(named("a"), named("b")), client.WithInterceptors(named("c")))
+	r.Deliver(&client.Event{Key: "k"}).Outcome()
+	r.Deliver(&client.Event{Key: "k"}).Outcome()
+	once := []string{"a", "b", "c", "handler", "/c", "/b", "/a"}
+	if want := slices.Concat(once, once); !slices.Equal(calls, want) || made != 3 {
+		t.Errorf("calls = %q, %d interceptors made; want %q and 3", calls, made, want)
+	}
+}
