@@ -3,7 +3,7 @@ CREATE TABLE IF NOT EXISTS fence (
 	key   text PRIMARY KEY,
 	fence text COLLATE "C" NOT NULL
 );
--- Whatever your handlers write. Here: what they did.
+-- The table that your handlers write to; here, a list of handled events.
 CREATE TABLE IF NOT EXISTS effects (
 	seq   bigserial PRIMARY KEY,
 	key   text      NOT NULL,
