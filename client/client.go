@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ringfence/router/internal/base/backoff"
 )
 
 // Handler works on one event. ctx is cancelled when the key is lost; see the
@@ -62,16 +64,11 @@ func intercept(handler Handler, interceptors []Interceptor) (Handler, error) {
 	return handler, nil
 }
 
-// The pauses between attempts to connect: the router is on this machine, so a short
-// one is cheap, and one that comes back should be found soon.
-const (
-	backoffFirst = 50 * time.Millisecond
-	backoffMax   = 2 * time.Second
-)
-
 // connect runs one stream after the other until ctx ends.
 func (r *runner) connect(ctx context.Context) {
-	backoff := backoffFirst
+	// The router is on this machine, so a short delay is cheap, and a router that comes back
+	// should be found soon.
+	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	for ctx.Err() == nil {
 		worked, err := r.runStream(ctx)
 		if ctx.Err() != nil {
@@ -80,16 +77,11 @@ func (r *runner) connect(ctx context.Context) {
 		}
 		r.disconnected(err)
 		if worked {
-			backoff = backoffFirst
+			delays.Reset()
 		}
-		spread := 0.5 + rand.Float64() //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
-		pause := time.Duration(float64(backoff) * spread)
+		pause := backoff.Jitter(delays.Next(), rand.Uint64()) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		backoff = min(2*backoff, backoffMax)
+		backoff.Sleep(ctx, pause)
 	}
 }
 

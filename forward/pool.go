@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
@@ -344,7 +345,7 @@ func (s *peer) wake() {
 func (s *peer) run(ctx context.Context) {
 	defer s.pool.ended(s)
 	p := s.pool
-	pause := p.config.ReconnectMin
+	pauses := backoff.Backoff{Min: p.config.ReconnectMin, Max: p.config.ReconnectMax}
 	for {
 		begun := p.now()
 		err := s.stream(ctx)
@@ -353,15 +354,13 @@ func (s *peer) run(ctx context.Context) {
 		}
 		p.evidence(s.id, false)
 		if p.now().Sub(begun) > p.config.DeadAfter {
-			pause = p.config.ReconnectMin
+			pauses.Reset()
 		}
+		pause := pauses.Next()
 		p.log.Info("stream ended", "peer", s.id, "error", err, "pause", pause)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
-		pause = min(2*pause, p.config.ReconnectMax)
 	}
 }
 

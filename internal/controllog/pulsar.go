@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/backoff"
+	pulsarbackoff "github.com/apache/pulsar-client-go/pulsar/backoff"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
@@ -375,7 +376,7 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 			return err
 		}
 		p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
-		pause(ctx, policy.Next())
+		backoff.Sleep(ctx, policy.Next())
 	}
 	return nil
 }
@@ -396,16 +397,6 @@ func (p *Pulsar) named(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w %s: %w", ErrDenied, p.cfg.Topic, err)
-}
-
-// pause waits, for less if ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // fatalError is one that trying again cannot cure.
@@ -440,20 +431,11 @@ func (p *Pulsar) hang(call func()) error {
 	return nil
 }
 
-func (p *Pulsar) backoff() backoff.Policy { return &cappedBackoff{max: p.cfg.ReconnectMax} }
-
-// cappedBackoff doubles from 20 ms up to max, without jitter: a control log has few
-// clients, and a member that reconnects late looks silent to the others.
-type cappedBackoff struct{ last, max time.Duration }
-
-func (b *cappedBackoff) Next() time.Duration {
-	b.last = min(max(2*b.last, 20*time.Millisecond), b.max)
-	return b.last
+// backoff has no jitter: a control log has few clients, and a member that reconnects late
+// looks silent to the others.
+func (p *Pulsar) backoff() pulsarbackoff.Policy {
+	return &backoff.Backoff{Min: 20 * time.Millisecond, Max: p.cfg.ReconnectMax}
 }
-
-func (b *cappedBackoff) IsMaxBackoffReached() bool { return b.last >= b.max }
-
-func (b *cappedBackoff) Reset() { b.last = 0 }
 
 // messageID names a record to the client: no batch, and the only partition, which the
 // client counts as its first.

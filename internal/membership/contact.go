@@ -5,7 +5,8 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/ringfence/router/internal/base/backoff"
 )
 
 // seedsAre is what contacting the seeds has shown.
@@ -23,24 +24,23 @@ func (g *Gossip) seek(ctx context.Context) {
 	if len(g.cfg.Seeds) == 0 {
 		return
 	}
-	wait, are := g.cfg.JoinBackoffMin, seedsFine
+	waits, are := backoff.Backoff{Min: g.cfg.JoinBackoffMin, Max: g.cfg.JoinBackoffMax}, seedsFine
 	for {
 		now := seedsFine
 		if g.roster.len() > 1 {
-			wait = g.cfg.JoinBackoffMin
+			waits.Reset()
 		} else {
 			now = g.trySeeds(ctx)
-			if wait < g.cfg.JoinBackoffMax && (now == seedsUnresolved || now == seedsSilent) {
+			if !waits.IsMaxBackoffReached() && (now == seedsUnresolved || now == seedsSilent) {
 				now = are // all members of the group may just be starting
 			}
-			wait = min(2*wait, g.cfg.JoinBackoffMax)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		g.noteSeeds(are, now)
 		are = now
-		if !pause(ctx, wait) {
+		if !backoff.Sleep(ctx, waits.Next()) {
 			return
 		}
 	}
@@ -83,7 +83,7 @@ func (g *Gossip) noteSeeds(before, now seedsAre) {
 // rejoin contacts the known members that gossip misses, some in each round.
 func (g *Gossip) rejoin(ctx context.Context) {
 	next := 0
-	for pause(ctx, g.cfg.RejoinInterval) {
+	for backoff.Sleep(ctx, g.cfg.RejoinInterval) {
 		missing := g.missing()
 		if len(missing) == 0 {
 			continue
@@ -143,16 +143,4 @@ func (g *Gossip) resolve(ctx context.Context, why string, hosts []string) []stri
 // notSelf leaves this node's own address out.
 func (g *Gossip) notSelf(addrs []string) []string {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a string) bool { return a == g.self.GossipAddr })
-}
-
-// pause waits, and reports whether ctx is still alive.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

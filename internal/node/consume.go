@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
@@ -29,7 +30,7 @@ func (n *Node) consume(ctx context.Context) error {
 }
 
 func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
-	pause := pauseFirst
+	pauses := backoff.Backoff{Min: 500 * time.Millisecond, Max: 15 * time.Second}
 	for n.waitUntil(ctx, s.draining, func() bool { return n.mayConsume(s) }) {
 		began := clock.Now()
 		err := n.consumeOnce(ctx, s)
@@ -38,22 +39,16 @@ func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
 		case errors.Is(err, source.ErrSubscriptionType):
 			return fmt.Errorf("node: %w", err) // somebody uses it in another way: not for us to wait out
 		case err != nil:
-			if clock.Now().Sub(began) > pauseMax {
-				pause = pauseFirst
+			if clock.Now().Sub(began) > pauses.Max {
+				pauses.Reset()
 			}
+			pause := pauses.Next()
 			n.log.Warn("cannot consume; trying again", "error", err, "pause", pause)
 			sleep(ctx, s, pause)
-			pause = min(2*pause, pauseMax)
 		}
 	}
 	return nil
 }
-
-// The pauses between two attempts to subscribe.
-const (
-	pauseFirst = 500 * time.Millisecond
-	pauseMax   = 15 * time.Second
-)
 
 // sleep waits, but not while the node drains.
 func sleep(ctx context.Context, s *drainCycle, d time.Duration) {

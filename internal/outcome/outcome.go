@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -171,7 +172,7 @@ func failed(c Config, id event.MessageID, attempts uint32, r event.Result) Outco
 	}
 	delay := min(r.After, c.AfterMax)
 	if delay <= 0 {
-		delay = backoff(c, id, attempts)
+		delay = backoff.Jitter(backoff.Nth(c.BackoffMin, c.BackoffMax, int(attempts)), jitter(id, attempts))
 	}
 	return Outcome{
 		Kind:     Retry,
@@ -180,19 +181,6 @@ func failed(c Config, id event.MessageID, attempts uint32, r event.Result) Outco
 		Attempts: attempts,
 		Reason:   clip(r.Reason),
 	}
-}
-
-// backoff returns the delay after failure number attempts (from 1) of id: the
-// doubled delay less a jitter of up to half of it.
-func backoff(c Config, id event.MessageID, attempts uint32) time.Duration {
-	full := c.BackoffMin
-	for n := uint32(1); n < attempts && full < c.BackoffMax; n++ {
-		full = min(2*full, c.BackoffMax)
-		if full <= 0 { // doubled beyond what a Duration holds
-			full = c.BackoffMax
-		}
-	}
-	return full - time.Duration(jitter(id, attempts)%uint64(full/2+1))
 }
 
 // jitter hashes id and attempts. It needs no better quality than that ids which

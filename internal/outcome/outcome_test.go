@@ -105,12 +105,18 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// delayAfter returns the delay after a failure of an application that asks for none.
+func delayAfter(c Config, id event.MessageID, attempts uint32) time.Duration {
+	c.AttemptsMax = math.MaxUint32
+	return Of(c, id, attempts-1, 0, event.Result{Kind: event.ResultRetry}).Delay
+}
+
 func TestBackoffDoublesUpToItsLimit(t *testing.T) {
 	c := DefaultConfig()
 	full := []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600}
 	for i, want := range full {
 		want *= time.Second
-		got := backoff(c, event.MessageID{Ledger: 7, Entry: 3}, uint32(i+1))
+		got := delayAfter(c, event.MessageID{Ledger: 7, Entry: 3}, uint32(i+1))
 		if got > want || got < want/2 {
 			t.Errorf("after failure %d: %v, want within [%v, %v]", i+1, got, want/2, want)
 		}
@@ -120,7 +126,7 @@ func TestBackoffDoublesUpToItsLimit(t *testing.T) {
 func TestBackoffSurvivesTheLongestDuration(t *testing.T) {
 	c := Config{BackoffMin: time.Second, BackoffMax: math.MaxInt64}
 	for attempts := range uint32(200) {
-		if got := backoff(c, event.MessageID{}, attempts+1); got < c.BackoffMin/2 {
+		if got := delayAfter(c, event.MessageID{}, attempts+1); got < c.BackoffMin/2 {
 			t.Fatalf("after failure %d: %v", attempts+1, got)
 		}
 	}
@@ -132,7 +138,7 @@ func TestJitterSpreads(t *testing.T) {
 	var count [buckets]int
 	for entry := range int64(events) {
 		id := event.MessageID{Ledger: 12, Entry: entry, Batch: -1, TopicPartition: -1}
-		share := float64(testConfig.BackoffMin-backoff(testConfig, id, 1)) / float64(testConfig.BackoffMin/2)
+		share := float64(testConfig.BackoffMin-delayAfter(testConfig, id, 1)) / float64(testConfig.BackoffMin/2)
 		count[min(buckets-1, int(share*buckets))]++
 	}
 	for i, n := range count {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
@@ -72,11 +73,8 @@ func (m *Machine) removed(r read) {
 	if r.when.Sub(m.joinedAt) > t.RemovedMax {
 		m.removals = 0
 	}
-	wait := t.RemovedMax
-	if m.removals < 16 {
-		wait = min(wait, t.RemovedBackoff<<m.removals)
-	}
 	m.removals++
+	wait := backoff.Nth(t.RemovedBackoff, t.RemovedMax, m.removals)
 	m.votedOff = true
 	m.backoffUntil = r.when.Add(wait)
 	m.emit(Note{Kind: NoteRemoved, At: r.at, Inc: r.rec.Inc, Took: wait})

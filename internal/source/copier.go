@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -59,7 +60,7 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 	var waiting, failed []outgoingEvent
 	var landed []landing
 	flying, flyingBytes := 0, 0
-	backoff := s.cfg.CopyBackoffMin
+	delays := backoff.Backoff{Min: s.cfg.CopyBackoffMin, Max: s.cfg.CopyBackoffMax}
 	var again <-chan time.Time // not nil while there are failed ones
 	for {
 		select {
@@ -83,11 +84,10 @@ func (s *Source) copy(ctx context.Context, c *copier, broker connection, sink Si
 		if lost := s.settleLanded(landed, sink); len(lost) > 0 {
 			failed = append(failed, lost...)
 			if again == nil {
-				again = time.After(backoff)
-				backoff = min(2*backoff, s.cfg.CopyBackoffMax)
+				again = time.After(delays.Next())
 			}
 		} else if len(landed) > 0 {
-			backoff = s.cfg.CopyBackoffMin
+			delays.Reset()
 		}
 		clear(landed)
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
@@ -20,10 +21,10 @@ type outlet struct {
 	topic string
 
 	// Of the goroutine that sends.
-	checked clock.Instant // when the dead letter topic last had a subscription, 0: not checked yet
-	failed  error         // why there was no producer at the last attempt, nil if there was one
-	again   clock.Instant // the earliest time of the next attempt
-	pause   time.Duration // between two attempts
+	checked clock.Instant   // when the dead letter topic last had a subscription, 0: not checked yet
+	failed  error           // why there was no producer at the last attempt, nil if there was one
+	again   clock.Instant   // the earliest time of the next attempt
+	pauses  backoff.Backoff // between attempts
 
 	mu       sync.Mutex
 	producer *sender // nil: none at present
@@ -81,11 +82,10 @@ func (p *pulsarConnection) tryProducer(ctx context.Context, o *outlet) (*sender,
 	}
 	producer, err := p.producer(ctx, o)
 	if o.failed = err; err == nil {
-		o.pause = 0
+		o.pauses.Reset()
 		return producer, nil
 	}
-	o.pause = min(max(2*o.pause, p.cfg.CopyBackoffMin), p.cfg.CopyBackoffMax)
-	o.again = clock.Now().Add(o.pause)
+	o.again = clock.Now().Add(o.pauses.Next())
 	return nil, err
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/crypto"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
@@ -109,6 +110,7 @@ type origin struct {
 }
 
 func newPulsarConnection(cfg Config, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarConnection {
+	pauses := backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}
 	return &pulsarConnection{
 		cfg: cfg, admin: admin, metrics: metrics, log: logger,
 		messages:      make(chan pulsar.ConsumerMessage, cfg.BatchMax),
@@ -116,8 +118,8 @@ func newPulsarConnection(cfg Config, admin *http.Client, metrics *Metrics, logge
 		byTopic:       make(map[string]*origin),
 		subscriptions: make(map[string]*subscription),
 		outlets: map[string]*outlet{
-			cfg.RetryTopic:      {topic: cfg.RetryTopic},
-			cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic},
+			cfg.RetryTopic:      {topic: cfg.RetryTopic, pauses: pauses},
+			cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses},
 		},
 	}
 }

@@ -351,14 +351,14 @@ func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
 				t.Fatalf("a copy without a producer: %v, want %v", err, broken)
 			}
 		}
-		if want := min(p.cfg.CopyBackoffMin<<i, p.cfg.CopyBackoffMax); tries != i+1 || o.pause != want {
-			t.Errorf("%d attempts and a pause of %v, want %d and %v", tries, o.pause, i+1, want)
+		if want := min(p.cfg.CopyBackoffMin<<i, p.cfg.CopyBackoffMax); tries != i+1 || o.pauses.Last != want {
+			t.Errorf("%d attempts and a pause of %v, want %d and %v", tries, o.pauses.Last, i+1, want)
 		}
 		o.again = 0 // the pause is over
 	}
 	fails = nil
-	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || o.pause != 0 {
-		t.Errorf("a copy with a producer: %v, a pause of %v comes next", err, o.pause)
+	if err := sendOne(t, p, p.cfg.RetryTopic); err != nil || o.pauses.Last != 0 {
+		t.Errorf("a copy with a producer: %v, a pause of %v comes next", err, o.pauses.Last)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
@@ -248,10 +249,14 @@ func (p *place) losePatience(ctx context.Context) {
 // visits reads the log from its beginning, again each time that the reader is lost: what the log says now
 // counts, not what it said.
 func (p *place) visits(ctx context.Context, transport controllog.Transport) error {
-	pause := pauseFirst
+	pauses := backoff.Backoff{Min: pauseFirst, Max: pauseMax}
 	for ctx.Err() == nil {
 		v := newVisit(p, transport)
 		err := v.run(ctx)
+		if v.caughtUp {
+			pauses.Reset()
+		}
+		pause := pauses.Next()
 		switch {
 		case final(err), errors.Is(err, controllog.ErrDenied) && !p.isHeld():
 			return err
@@ -260,11 +265,7 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 			p.keeper.metrics.readers.WithLabelValues("lost").Inc()
 			p.log.Warn("claims topic not readable; trying again", "error", err, "pause", pause)
 		}
-		if v.caughtUp {
-			pause = pauseFirst
-		}
-		sleep(ctx, pause)
-		pause = min(2*pause, pauseMax)
+		backoff.Sleep(ctx, pause)
 	}
 	return nil
 }
@@ -561,14 +562,5 @@ func isClosed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 )
 
@@ -24,7 +25,7 @@ func RunCommand(ctx context.Context, command []string, endpoint string, stdout, 
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
-	pause := restartFirst
+	pauses := backoff.Backoff{Min: restartFirst, Max: restartMax}
 	for {
 		begun := clock.Now()
 		cmd := exec.CommandContext(ctx, path, command[1:]...) //nolint:gosec // the command comes from the command line
@@ -36,15 +37,13 @@ func RunCommand(ctx context.Context, command []string, endpoint string, stdout, 
 			return nil //nolint:nilerr // it was ended
 		}
 		if clock.Now().Sub(begun) > restartMax {
-			pause = restartFirst
+			pauses.Reset()
 		}
+		pause := pauses.Next()
 		fmt.Fprintf(stderr, "the application has ended (%v); starting it again in %v\n", orZero(err), pause)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
-		pause = min(2*pause, restartMax)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/devtools/demo"
 	"github.com/ringfence/router/internal/devtools/procgroup"
@@ -71,8 +72,8 @@ type member struct {
 	router    []string // command line
 	command   []string // of the application's parent
 
-	mu    sync.Mutex
-	pause time.Duration // before the next restart
+	mu     sync.Mutex
+	pauses backoff.Backoff // before restarts
 }
 
 // Run runs a group until ctx ends, or until Options.Events are handled. Then it drains:
@@ -190,7 +191,7 @@ func (s *session) plan() error {
 		m := &member{
 			node: fmt.Sprintf("node-%d", i+1), app: fmt.Sprintf("app-%d", i+1),
 			gossip: procgroup.Loopback(ports[3*i]), admin: procgroup.Loopback(ports[3*i+1]),
-			pause: restartFirst,
+			pauses: backoff.Backoff{Min: restartFirst, Max: restartMax},
 		}
 		listen, endpoint := procgroup.AppAddress(filepath.Join(s.dir, m.node+".sock"), ports[3*i+2])
 		m.endpoint = endpoint
@@ -246,15 +247,12 @@ func (s *session) ended(ctx context.Context, name string, err error) {
 		return
 	}
 	m.mu.Lock()
-	pause := m.pause
-	m.pause = min(2*pause, restartMax)
+	pause := m.pauses.Next()
 	m.mu.Unlock()
 	s.out.note("%v; starting it again in %v", err, pause)
 	s.restarts.Go(func() {
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 		if err := s.startOne(name, arguments); err != nil {
 			s.fail(err)

@@ -15,7 +15,7 @@ var words = []string{
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand in for a statement of Go.
-var anywhere = []string{"internal/base/signal"}
+var anywhere = []string{"internal/base/signal", "internal/base/backoff"}
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
 
@@ -79,6 +79,7 @@ var arrows = map[string]arrow{
 	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows what members say"},
 	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/base/signal":          {nil, "the bottom: a select with a default"},
+	"internal/base/backoff":         {nil, "the bottom: delays between attempts, of anything"},
 	"internal/base/stages":          {nil, "a stage is a function"},
 	"internal/devtools/journal":     {[]string{"internal/base/clock", "internal/base/event"}, "evidence must not depend on the code under test"},
 	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get of the router"},

@@ -291,7 +291,8 @@ var (
 			"ExpFloat64", "Float32", "Float64", "Int", "Int32", "Int32N", "Int64", "Int64N", "IntN", "N",
 			"NormFloat64", "Perm", "Shuffle", "Uint", "Uint32", "Uint32N", "Uint64", "Uint64N", "UintN",
 		}, // the ones that draw from the global source
-		module + "/internal/base/clock": {"Now", "Shared", "Read", "Careful"},
+		module + "/internal/base/clock":   {"Now", "Shared", "Read", "Careful"},
+		module + "/internal/base/backoff": {"Sleep"},
 	}
 )
 

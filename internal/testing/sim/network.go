@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -27,7 +28,7 @@ type peerConn struct {
 	to     *member // at the peer's address
 	listed bool
 	link   *link // the present stream
-	pause  time.Duration
+	pauses backoff.Backoff
 	ended  bool
 
 	finished []event.Finished // to be handed over, at times of the sender's clock
@@ -202,7 +203,7 @@ func (m *member) setPeers(t *ownership.Table) {
 			c.listed = true
 			continue
 		}
-		c := &peerConn{from: m, inc: n.Inc, to: m.w.memberAt(n.GRPCAddr), listed: true, pause: 20 * time.Millisecond}
+		c := &peerConn{from: m, inc: n.Inc, to: m.w.memberAt(n.GRPCAddr), listed: true, pauses: backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}}
 		m.conns = append(m.conns, c)
 		c.dial(0)
 	}
@@ -258,8 +259,7 @@ func (c *peerConn) failed(took time.Duration) {
 		if c.listed {
 			c.from.evidence(c.inc, ownership.ReachDead)
 		}
-		c.dial(c.pause)
-		c.pause = min(2*c.pause, time.Second)
+		c.dial(c.pauses.Next())
 	})
 }
 
@@ -268,7 +268,8 @@ func (c *peerConn) open() {
 	to.lastStream++
 	l := &link{conn: c, id: to.lastStream, from: m, to: to, outUp: true, inUp: true}
 	to.inbound = append(to.inbound, l)
-	c.link, c.pause = l, 20*time.Millisecond
+	c.link = l
+	c.pauses.Reset()
 	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerUp(now, forward.Peer(c.inc), out) })
 	if c.listed {
 		m.evidence(c.inc, ownership.ReachAlive)
@@ -373,7 +374,7 @@ func (l *link) breakOut() {
 	m.forward(func(now clock.Instant, out *forward.Moves) { m.table.PeerDown(now, forward.Peer(c.inc), out) })
 	if c.listed {
 		m.evidence(c.inc, ownership.ReachDead)
-		c.dial(c.pause)
+		c.dial(c.pauses.Next())
 	} else {
 		c.end()
 	}
