@@ -36,7 +36,7 @@ Write(i) ==
 Die(n) == Crash(n) /\ turn' = [turn EXCEPT ![n] = 0] /\ UNCHANGED <<given, sink>>
 
 Others == \/ Tick
-          \/ \E n \in Node : SendRenew(n) \/ StaleRead(n) \/ Read(n) \/ Acquire(n)
+          \/ \E n \in Node : SendRenew(n) \/ StaleRead(n) \/ Read(n) \/ Acquire(n) \/ Unhold(n)
                           \/ Finish(n) \/ FastClock(n) \/ Restart(n) \/ Genesis(n)
                           \/ \E m \in Node, i \in Incs : Propose(n,m,i)
           \/ \E r \in fl : Land(r)

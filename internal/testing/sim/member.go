@@ -210,7 +210,7 @@ func (m *member) begin() {
 	m.cfg = cfg
 	m.incarnation++
 	m.machine = ownership.New(cfg)
-	m.steps, m.ended, m.idle = driver.New(m.machine, effects{m}), nil, nil
+	m.steps, m.ended, m.idle = driver.New(w.journalled(m), effects{m}), nil, nil
 	m.busy, m.paused, m.telling = false, false, false
 	m.gates = make([]ownership.GateChange, w.p.partitions)
 	for p := range m.gates {

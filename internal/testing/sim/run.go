@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -25,6 +26,18 @@ type Result struct {
 // Run simulates a cluster for a time, from a seed.
 func Run(seed uint64, length time.Duration, traced bool) Result {
 	return runScene(seed, length, traced, nil)
+}
+
+// Journalled simulates a cluster in which nothing happens to the log itself, and writes what its
+// ownership machines do to a journal, in the order in which they do it.
+func Journalled(seed uint64, length time.Duration, to io.Writer) Result {
+	return runScene(seed, length, false, func(w *world) {
+		w.journal, w.p.mixed, w.p.duplicate = to, false, 0
+		clear(w.p.weights[:])
+		for _, k := range []kind{killRouter, killBoth, leaveGroup, joinGroup, pauseRouter, pauseBoth, stallTail, stallAfterBeat, cutLog, rollLog, injectGenesis} {
+			w.p.weights[k] = usual[k]
+		}
+	})
 }
 
 // scene changes what a run is like, before it begins and before each stretch of trouble.

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"io"
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/ring"
 )
 
@@ -96,6 +98,15 @@ type world struct {
 	ambush      bool // stall tails when a wait is about to end
 	promised    int  // ends of faults that are still to come
 	moves       int
+	journal     io.Writer // of the steps of all members, in the order in which they happen; nil: none
+}
+
+// journalled returns the machine of m as its driver is to see it.
+func (w *world) journalled(m *member) driver.Machine {
+	if w.journal == nil {
+		return m.machine
+	}
+	return &driver.Journal{Machine: m.machine, Inc: m.inc, To: w.journal, Failed: func(err error) { w.fail("journal: %v", err) }}
 }
 
 func newWorld(seed uint64, p params) *world {

@@ -1,0 +1,576 @@
+// Package spec_test compares what routers do with the model of the ownership protocol.
+package spec_test
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// What a journal (driver.Journal) is read as. A body has those fields of all kinds of records that tell the
+// kind, or that are compared.
+type (
+	line struct {
+		Inc     string
+		Now     int64
+		Input   named
+		Effects []named
+	}
+	named struct {
+		Type string
+		Of   json.RawMessage
+	}
+	record struct {
+		Inc  string
+		Body struct {
+			Seq                uint64 // of a Beat; it counts from 1
+			Applied            event.Position
+			Draining, Acquired ownership.Set
+			Busy               []ownership.Busy
+			ForHello           *event.Position                // of a Snap
+			Node               *struct{ Lease time.Duration } // of a Hello
+			Members            json.RawMessage                // of a Genesis and an Epoch
+			Prev               *event.Position                // of an Epoch
+		}
+	}
+	table struct {
+		Cur     event.Position
+		Owners  []uint16
+		Members []struct{ Inc string }
+	}
+)
+
+// inHand is a record as one router has read it.
+type inHand struct {
+	at   event.Position
+	rec  record
+	now  int64
+	line int
+}
+
+// step is what one router took in or did, before it is looked at for one partition: an *adoption, an inHand, an
+// ownership.Drained, SetGates, Revoke or SetLease, a record that it sent, a tableRead or an end.
+type step struct {
+	line int // by which steps are in order
+	node string
+	now  int64
+	what any
+}
+
+type (
+	adoption  struct{ at event.Position } // of the state as of there
+	tableRead struct{}
+	end       struct{}
+)
+
+// router follows the journal of one incarnation, to know when it applies which record.
+type router struct {
+	reader  uint64
+	joined  bool
+	applied event.Position
+	queue   []inHand
+	check   *ownership.CheckContiguity // not answered yet
+	hellos  map[event.Position]inHand
+	kept    []inHand // while it joins
+}
+
+// trace is what the journals of a group add up to.
+type trace struct {
+	oneClock bool
+	steps    []step
+	log      map[event.Position]record
+	tables   map[event.Position]table // by the records that began them
+	lease    time.Duration
+	routers  map[string]*router
+}
+
+// readJournals reads a journal whose lines are in their real order, or several that were written by one clock.
+func readJournals(files ...io.Reader) (*trace, error) {
+	tr := &trace{oneClock: len(files) > 1, log: map[event.Position]record{}, tables: map[event.Position]table{}, routers: map[string]*router{}}
+	var lines []line
+	for _, f := range files {
+		for in := bufio.NewReader(f); ; {
+			text, err := in.ReadBytes('\n')
+			if err == io.EOF {
+				break // what has no end was being written when its router was killed
+			} else if err != nil {
+				return nil, err
+			}
+			var l line
+			if err := json.Unmarshal(text, &l); err != nil {
+				return nil, err
+			}
+			lines = append(lines, l)
+		}
+	}
+	if tr.oneClock {
+		slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.Now, b.Now) })
+	}
+	for i, l := range lines {
+		if err := tr.take(i, l); err != nil {
+			return nil, fmt.Errorf("line %d of all journals: %w", i+1, err)
+		}
+	}
+	slices.SortStableFunc(tr.steps, func(a, b step) int { return cmp.Compare(a.line, b.line) })
+	if len(tr.tables) == 0 {
+		return nil, fmt.Errorf("nobody has a table in %d lines", len(lines))
+	}
+	return tr, nil
+}
+
+// as reads raw JSON; what cannot be read counts as empty, and the model will not have it.
+func as[T any](raw json.RawMessage) (v T) {
+	_ = json.Unmarshal(raw, &v)
+	return v
+}
+
+func (tr *trace) take(i int, l line) error {
+	r := tr.routers[l.Inc]
+	if r == nil {
+		r = &router{hellos: map[event.Position]inHand{}}
+		tr.routers[l.Inc] = r
+	}
+	note := func(what any) { tr.steps = append(tr.steps, step{i, l.Inc, l.Now, what}) }
+	switch l.Input.Type {
+	case "RecordRead":
+		in := as[struct {
+			Reader uint64
+			At     event.Position
+			Record record
+		}](l.Input.Of)
+		if in.Reader == r.reader {
+			r.queue = append(r.queue, inHand{in.At, in.Record, l.Now, i})
+		}
+		if known, ok := tr.log[in.At]; ok && (known.Inc != in.Record.Inc || known.Body.Seq != in.Record.Body.Seq) {
+			return fmt.Errorf("another record stands at %v than others have read", in.At)
+		}
+		tr.log[in.At] = in.Record
+	case "CheckAnswer":
+		in := as[ownership.CheckAnswer](l.Input.Of)
+		if c := r.check; c != nil && !in.Failed && in.Check == c.Check && in.First == c.Last && in.Second == c.Queued {
+			r.check = nil
+		}
+	case "Drained":
+		note(as[ownership.Drained](l.Input.Of))
+	}
+	var reader uint64
+	var adopted, published, ended bool
+	var lease *ownership.Lease
+	for _, e := range l.Effects {
+		switch e.Type {
+		case "OpenReader":
+			reader = as[ownership.OpenReader](e.Of).Reader
+		case "CheckContiguity":
+			c := as[ownership.CheckContiguity](e.Of)
+			r.check = &c
+		case "Note":
+			adopted = adopted || as[ownership.Note](e.Of).Kind == ownership.NoteAdopted
+		case "Lost", "Exit", "Left":
+			ended = true
+		}
+	}
+	if ended { // nothing that the machine does in the end is of use to it
+		note(end{})
+		return nil
+	}
+	r.apply(adopted, note, func(h inHand, what any) {
+		tr.steps = append(tr.steps, step{h.line, l.Inc, h.now, what})
+	})
+	for _, e := range l.Effects {
+		switch e.Type {
+		case "PublishTable":
+			t := as[struct{ Table table }](e.Of).Table
+			if known, ok := tr.tables[t.Cur]; ok && !slices.Equal(known.Owners, t.Owners) {
+				return fmt.Errorf("another table than that of others begins at %v", t.Cur)
+			}
+			tr.tables[t.Cur] = t
+			published = true
+		case "SetGates":
+			note(as[ownership.SetGates](e.Of))
+		case "Revoke":
+			note(as[ownership.Revoke](e.Of))
+		case "SetLease":
+			lease = &ownership.Lease{}
+			*lease = as[ownership.SetLease](e.Of).Lease
+		case "Append":
+			sent := as[struct{ Record record }](e.Of).Record
+			if sent.Body.Seq > 0 {
+				note(sent)
+			}
+			if n := sent.Body.Node; n != nil {
+				if tr.lease != 0 && tr.lease != n.Lease {
+					return fmt.Errorf("leases of %v and %v: the model has one length for all", tr.lease, n.Lease)
+				}
+				tr.lease = n.Lease
+			}
+		}
+	}
+	if lease != nil { // of several the last one: records that came together are applied first
+		note(*lease)
+	}
+	if published {
+		note(tableRead{})
+	}
+	if reader != 0 {
+		r.reader, r.queue, r.check = reader, nil, nil
+		if !r.joined {
+			r.kept, r.applied = nil, event.Position{}
+			clear(r.hellos)
+		}
+	}
+	return nil
+}
+
+// apply applies the records that are not behind a contiguity check. What a router that joins keeps is applied
+// when it adopts a state, each record as of the instant at which it was read.
+func (r *router) apply(adopted bool, note func(any), noteThen func(inHand, any)) {
+	ready := len(r.queue)
+	if r.check != nil {
+		ready = slices.IndexFunc(r.queue, func(h inHand) bool { return r.check.Last.Before(h.at) })
+		if ready < 0 {
+			ready = len(r.queue)
+		}
+	}
+	records := r.queue[:ready]
+	r.queue = slices.Clone(r.queue[ready:])
+	for _, h := range records {
+		if !r.applied.Before(h.at) {
+			continue // it has been read before
+		}
+		r.applied = h.at
+		if r.joined {
+			note(h)
+			continue
+		}
+		r.kept = append(r.kept, h)
+		if h.rec.Body.Node != nil {
+			r.hellos[h.at] = h
+		}
+		from := h
+		if snap := h.rec.Body.ForHello; snap != nil {
+			hello, known := r.hellos[*snap]
+			if !known {
+				continue
+			}
+			from = hello
+		} else if h.rec.Body.Members == nil || h.rec.Body.Prev != nil {
+			continue // no Genesis
+		}
+		if !adopted {
+			continue
+		}
+		r.joined = true
+		noteThen(from, adoption{from.at})
+		for _, k := range r.kept {
+			if from.at.Before(k.at) {
+				noteThen(k, k)
+			}
+		}
+	}
+}
+
+// life is what the routers did for one partition, as the events of TraceHandoff.tla.
+type life struct {
+	partition ring.Partition
+	cur, gen  []int
+	events    []string
+	keys      int
+	counts    map[string]int // of events
+}
+
+const micro = int64(time.Microsecond)
+
+// lifeOf looks at the steps for partition p.
+func (tr *trace) lifeOf(p ring.Partition) (*life, error) {
+	f := &life{partition: p, counts: map[string]int{}}
+	var items []event.Position // what stands in the log of the model
+	positions := slices.SortedFunc(maps.Keys(tr.log), func(a, b event.Position) int {
+		if a.Before(b) {
+			return -1
+		}
+		return 1
+	})
+	lands := map[event.Position]string{}
+	sent := map[string]int{}
+	owner, cur, gen := "", 0, 0
+	for _, at := range positions {
+		rec := tr.log[at]
+		if t, ok := tr.tables[at]; ok {
+			now := t.Members[t.Owners[p]].Inc
+			kind := "E"
+			if rec.Body.Prev == nil {
+				kind, gen = "G", len(items)+1
+			} else if now == owner {
+				continue
+			}
+			owner, cur = now, len(items)+1
+			lands[at] = fmt.Sprintf("%q, %q", kind, now)
+		} else if rec.Body.Seq > 0 {
+			name := fmt.Sprintf("%q, %q, %d", "land", rec.Inc, rec.Body.Seq)
+			if before := sent[name]; before > 0 {
+				lands[at] = fmt.Sprintf(`"again", "", %d`, before)
+			} else {
+				lands[at], sent[name] = name, len(items)+1
+			}
+		} else {
+			continue
+		}
+		items = append(items, at)
+		f.cur, f.gen = append(f.cur, cur), append(f.gen, gen)
+	}
+	index := func(at event.Position) (through int, exact bool) { // how many items stand up to there
+		i, found := slices.BinarySearchFunc(items, at, func(a, b event.Position) int {
+			switch {
+			case a.Before(b):
+				return -1
+			case a == b:
+				return 0
+			}
+			return 1
+		})
+		if found {
+			i++
+		}
+		return i, found
+	}
+	names := map[ring.KeyHash]int{}
+	set := func(keys []ring.KeyHash) string {
+		list := make([]string, len(keys))
+		for i, k := range keys {
+			if names[k] == 0 {
+				names[k] = len(names) + 1
+			}
+			list[i] = fmt.Sprint(names[k])
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+	busyOf := func(list []ownership.Busy) string { // "" if it is not there
+		for _, b := range list {
+			if b.Partition == p {
+				return set(b.Keys)
+			}
+		}
+		return ""
+	}
+	put := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		f.events = append(f.events, "<<"+text+">>")
+		f.counts[strings.Trim(text[:strings.Index(text, ",")], `"`)]++
+	}
+	clocks := map[string]int64{} // of the newest event
+	var s step
+	do := func(kind, format string, args ...any) {
+		clock := s.node
+		if tr.oneClock {
+			clock = "*"
+		}
+		now := s.now / micro
+		if was, ok := clocks[clock]; !ok || now > was {
+			if ok {
+				put("%q, %q, %d", "age", clock, now-was)
+			}
+			clocks[clock] = now
+		}
+		put("%q, %q"+format, append([]any{kind, s.node}, args...)...)
+	}
+	landed := 0
+	land := func(through int) {
+		for ; landed < through; landed++ {
+			put("%s", lands[items[landed]])
+		}
+	}
+	open, revoked, newest := map[string]bool{}, map[string]uint64{}, map[string]uint64{}
+	for _, s = range tr.steps {
+		n := s.node
+		switch what := s.what.(type) {
+		case adoption:
+			k, _ := index(what.at)
+			land(k)
+			do("adopt", ", %d", k)
+		case inHand:
+			if k, exact := index(what.at); exact {
+				land(k)
+				do("read", ", %d, %d", k, s.now/micro-what.now/micro)
+			}
+		case ownership.Drained:
+			if what.Seq < revoked[n] || what.Seq > newest[n] {
+				continue
+			}
+			if what.Partitions.Has(p) {
+				do("rest", ", {}")
+			} else if keys := busyOf(what.Busy); keys != "" {
+				do("rest", ", %s", keys)
+			}
+		case ownership.SetGates:
+			for _, c := range what.Gates {
+				if c.Partition != p {
+					continue
+				}
+				if c.Gate == ownership.Open {
+					kind := "open"
+					if open[n] {
+						kind = "hold"
+					}
+					do(kind, ", %s", set(c.Withheld))
+					do("run", ", %s", set(c.Withheld))
+				}
+				open[n] = c.Gate == ownership.Open
+			}
+		case ownership.Revoke:
+			newest[n] = what.Seq
+			if what.Partitions.Has(p) {
+				revoked[n] = what.Seq
+			}
+		case ownership.Lease:
+			do("lease", ", %d, %s", max(0, int64(what.Until)/micro-s.now/micro), truth(what.Draining.Has(p)))
+		case record:
+			k, _ := index(what.Body.Applied)
+			do("beat", ", %d, %d, %s, %s, %s", what.Body.Seq, k, truth(what.Body.Draining.Has(p)), truth(what.Body.Acquired.Has(p)),
+				cmp.Or(busyOf(what.Body.Busy), "Keys"))
+		case tableRead:
+			do("gate", ", %s", truth(open[n]))
+		case end:
+			do("end", "")
+			open[n] = false
+		}
+	}
+	f.keys = len(names)
+	return f, nil
+}
+
+func truth(b bool) string { return strings.ToUpper(fmt.Sprint(b)) }
+
+// validate lets TLC try to walk the model along the lives of at most so many partitions: those with the most
+// that is not just reading and beating, and none twice that went through the same. It returns what TLC says to the
+// event that the model does not allow, "" if it allows all.
+func (tr *trace) validate(t *testing.T, most int) (counts map[string]int, rejected string) {
+	t.Helper()
+	began := time.Now()
+	var lives []*life
+	different := map[string]bool{}
+	for _, owners := range tr.tables {
+		for p := range owners.Owners {
+			f, err := tr.lifeOf(ring.Partition(p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := strings.Join(f.events, ""); !different[text] {
+				different[text] = true
+				lives = append(lives, f)
+			}
+		}
+		break
+	}
+	moves := func(f *life) int {
+		return f.counts["open"] + f.counts["hold"] + f.counts["rest"] + f.counts["E"] + f.counts["G"]
+	}
+	slices.SortStableFunc(lives, func(a, b *life) int { return cmp.Compare(moves(b), moves(a)) })
+	lives = lives[:min(len(lives), most)]
+	counts = map[string]int{}
+	var nodes []string
+	for n := range tr.routers {
+		nodes = append(nodes, fmt.Sprintf("%q", n))
+	}
+	slices.Sort(nodes)
+	keys, records := 0, 0
+	var b strings.Builder
+	fmt.Fprintf(&b, "---- MODULE TraceData ----\nEXTENDS Naturals\nNodes == {%s}\nOneClock == %s\nTraces == <<", strings.Join(nodes, ", "), truth(tr.oneClock))
+	for i, f := range lives {
+		for k, n := range f.counts {
+			counts[k] += n
+		}
+		keys, records = max(keys, f.keys), max(records, len(f.cur))
+		if i > 0 {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(&b, "\n[partition |-> %d, cur |-> <<%s>>, gen |-> <<%s>>, events |-> <<\n%s>>]", f.partition,
+			strings.Join(strings.Fields(strings.Trim(fmt.Sprint(f.cur), "[]")), ","), strings.Join(strings.Fields(strings.Trim(fmt.Sprint(f.gen), "[]")), ","),
+			strings.Join(f.events, ",\n"))
+	}
+	data := strings.Replace(b.String(), "OneClock ==", fmt.Sprintf("Keys == 0..%d\nOneClock ==", keys), 1) + "\n>>\n====\n"
+
+	dir := t.TempDir()
+	modules, _ := filepath.Glob("*.tla")
+	for _, m := range modules {
+		text, err := os.ReadFile(m)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, m), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func(lease time.Duration) int64 { return int64(lease*101/99+50*time.Millisecond+1) / micro } // rule 4: W
+	cfg := fmt.Sprintf(`SPECIFICATION TraceSpec
+VIEW TraceView
+INVARIANT TraceOneDispatcher
+CONSTANTS
+  Node <- Nodes
+  Key <- Keys
+  Cur <- TraceCur
+  Gen <- TraceGen
+  Sent <- TraceSent
+  Incs <- TraceIncs
+  L = %d
+  W = %d
+  WAny = %d
+  MaxLog = %d
+  MaxInc = 2
+  MaxEpoch = 0 MaxRenew = 1000000 MaxFast = 0 MaxGen = 1000000 MaxSent = 1 MaxOut = 1000000
+  Exact = FALSE ModeAbort = FALSE
+`, tr.lease.Microseconds()+1, wait(tr.lease), wait(ownership.LeaseMax), records)
+	for _, mode := range strings.Fields("Wait Conf All Ap Inc SendTime OwnRead Self Boot TenureExt Force Adopt AnyStart GenStop Withhold") {
+		cfg += "  Mode" + mode + " = TRUE\n"
+	}
+	for name, text := range map[string]string{"TraceData.tla": data, "TraceHandoff.cfg": cfg} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	jar, err := exec.Command("../tools/tlc.sh").Output()
+	if err != nil {
+		t.Fatalf("tools/tlc.sh: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), "java", "-XX:+UseParallelGC", "-Xmx2g", "-cp", strings.TrimSpace(string(jar)),
+		"tlc2.TLC", "-workers", "2", "-nowarning", "-difftrace", "-metadir", filepath.Join(dir, "states"), "TraceHandoff.tla")
+	cmd.Dir = dir
+	out, _ := cmd.CombinedOutput() // it says by its text how it ended
+	t.Logf("%d of %d different partitions, %d routers, %v, %.1f s", len(lives), len(different), len(nodes), counts, time.Since(began).Seconds())
+	switch text := string(out); {
+	case strings.Contains(text, "No error has been found"):
+		return counts, ""
+	case strings.Contains(text, "Deadlock reached"), strings.Contains(text, "is violated"):
+		newest := func(variable string) string { // which TLC shows when it changes
+			i := strings.LastIndex(text, "/\\ "+variable+" = ")
+			shown, _, _ := strings.Cut(text[max(0, i):], "\n/\\ ")
+			shown, _, _ = strings.Cut(shown, "\n\n")
+			return shown
+		}
+		var life, event int
+		_, _ = fmt.Sscanf(newest("t"), `/\ t = %d`, &life)
+		_, _ = fmt.Sscanf(newest("l"), `/\ l = %d`, &event)
+		f := lives[life-1]
+		rejected = fmt.Sprintf("partition %d, event %d of %d: %s", f.partition, event, len(f.events), f.events[min(event, len(f.events))-1])
+		for _, v := range strings.Fields("lease acq held proc pos dl conf note") {
+			rejected += "\n" + newest(v)
+		}
+		return counts, rejected
+	default:
+		t.Fatalf("TLC: %s", text[max(0, len(text)-3000):])
+		return nil, ""
+	}
+}
