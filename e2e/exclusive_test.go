@@ -23,6 +23,7 @@ func TestExclusiveThroughKillJoinAndLeave(t *testing.T) {
 	const half, keys = 100_000, 10_000
 	perf, own := pulsartest.Topic(t, 0), pulsartest.Topic(t, 4)
 	c := newCluster(t, "json:user", 3*time.Second, perf, own)
+	t.Setenv("RINGFENCE_OWNERSHIP_JOURNAL", c.dir)
 	a, b, d := c.start("a"), c.start("b"), c.start("d")
 	for _, m := range []*member{a, b, d} {
 		c.ready(m)
@@ -57,6 +58,12 @@ func TestExclusiveThroughKillJoinAndLeave(t *testing.T) {
 		if n := c.handled(m); n == 0 {
 			t.Errorf("%s handled nothing: this run proved less than it says", m.name)
 		}
+	}
+	c.stop()
+	cmd := exec.Command("go", "test", "github.com/ringfence/router/spec", "-run", "Journals", "-count=1", "-v", "-spec.journals="+c.dir)
+	out, err := cmd.CombinedOutput()
+	if t.Logf("the model's word on the routers' journals:\n%s", out); err != nil {
+		t.Errorf("the model does not allow what the routers did: %v", err)
 	}
 }
 

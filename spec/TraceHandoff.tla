@@ -64,10 +64,13 @@ Step(n) == CASE
                        /\ SendBeat(n, IF E[5] THEN 1 ELSE 0, IF E[6] THEN acq[n] ELSE 0, E[7])
   [] E[1] = "end"   -> Crash(n)
 
-TraceNext == IF l > Len(Traces[t].events) THEN UNCHANGED traceVars
-             ELSE Step(E[2]) /\ l' = l + 1 /\ UNCHANGED t
+\* Where all routers read one clock, events of all are in their real order. The test counts the lines: the first event of
+\* which there is none is not allowed.
+TraceNext ==
+  /\ l <= Len(Traces[t].events)
+  /\ Step(E[2]) /\ l' = l + 1 /\ UNCHANGED t
+  /\ OneClock => OneDispatcher'
+  /\ PrintT(<<"event", t, l>>)
+  /\ l = Len(Traces[t].events) /\ ShowLast => PrintT([lease |-> lease', acq |-> acq', held |-> held', proc |-> proc', pos |-> pos', dl |-> dl', conf |-> conf', note |-> note'])
 TraceSpec == TraceInit /\ [][TraceNext]_traceVars
-
-\* Where all routers read one clock, events of all are in their real order.
-TraceOneDispatcher == OneClock => OneDispatcher
 =============================================================================

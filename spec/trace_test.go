@@ -1,11 +1,12 @@
-// Package spec_test compares what routers do with the model of the ownership protocol.
-package spec_test
+// Package spec compares what routers do with the model of the ownership protocol.
+package spec
 
 import (
 	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"maps"
 	"os"
@@ -54,15 +55,15 @@ type (
 	}
 )
 
-// inHand is a record as one router has read it.
-type inHand struct {
+// arrived is a record as one router has read it.
+type arrived struct {
 	at   event.Position
 	rec  record
 	now  int64
 	line int
 }
 
-// step is what one router took in or did, before it is looked at for one partition: an *adoption, an inHand, an
+// step is what one router took in or did, before it is looked at for one partition: an *adoption, an arrived, an
 // ownership.Drained, SetGates, Revoke or SetLease, a record that it sent, a tableRead or an end.
 type step struct {
 	line int // by which steps are in order
@@ -82,10 +83,10 @@ type router struct {
 	reader  uint64
 	joined  bool
 	applied event.Position
-	queue   []inHand
+	queue   []arrived
 	check   *ownership.CheckContiguity // not answered yet
-	hellos  map[event.Position]inHand
-	kept    []inHand // while it joins
+	hellos  map[event.Position]arrived
+	kept    []arrived // while it joins
 }
 
 // trace is what the journals of a group add up to.
@@ -141,7 +142,7 @@ func as[T any](raw json.RawMessage) (v T) {
 func (tr *trace) take(i int, l line) error {
 	r := tr.routers[l.Inc]
 	if r == nil {
-		r = &router{hellos: map[event.Position]inHand{}}
+		r = &router{hellos: map[event.Position]arrived{}}
 		tr.routers[l.Inc] = r
 	}
 	note := func(what any) { tr.steps = append(tr.steps, step{i, l.Inc, l.Now, what}) }
@@ -153,7 +154,7 @@ func (tr *trace) take(i int, l line) error {
 			Record record
 		}](l.Input.Of)
 		if in.Reader == r.reader {
-			r.queue = append(r.queue, inHand{in.At, in.Record, l.Now, i})
+			r.queue = append(r.queue, arrived{in.At, in.Record, l.Now, i})
 		}
 		if known, ok := tr.log[in.At]; ok && (known.Inc != in.Record.Inc || known.Body.Seq != in.Record.Body.Seq) {
 			return fmt.Errorf("another record stands at %v than others have read", in.At)
@@ -187,7 +188,7 @@ func (tr *trace) take(i int, l line) error {
 		note(end{})
 		return nil
 	}
-	r.apply(adopted, note, func(h inHand, what any) {
+	r.apply(adopted, note, func(h arrived, what any) {
 		tr.steps = append(tr.steps, step{h.line, l.Inc, h.now, what})
 	})
 	for _, e := range l.Effects {
@@ -237,10 +238,10 @@ func (tr *trace) take(i int, l line) error {
 
 // apply applies the records that are not behind a contiguity check. What a router that joins keeps is applied
 // when it adopts a state, each record as of the instant at which it was read.
-func (r *router) apply(adopted bool, note func(any), noteThen func(inHand, any)) {
+func (r *router) apply(adopted bool, note func(any), noteThen func(arrived, any)) {
 	ready := len(r.queue)
 	if r.check != nil {
-		ready = slices.IndexFunc(r.queue, func(h inHand) bool { return r.check.Last.Before(h.at) })
+		ready = slices.IndexFunc(r.queue, func(h arrived) bool { return r.check.Last.Before(h.at) })
 		if ready < 0 {
 			ready = len(r.queue)
 		}
@@ -283,8 +284,8 @@ func (r *router) apply(adopted bool, note func(any), noteThen func(inHand, any))
 	}
 }
 
-// life is what the routers did for one partition, as the events of TraceHandoff.tla.
-type life struct {
+// history is what the routers did for one partition, as the events of TraceHandoff.tla.
+type history struct {
 	partition ring.Partition
 	cur, gen  []int
 	events    []string
@@ -294,9 +295,9 @@ type life struct {
 
 const micro = int64(time.Microsecond)
 
-// lifeOf looks at the steps for partition p.
-func (tr *trace) lifeOf(p ring.Partition) (*life, error) {
-	f := &life{partition: p, counts: map[string]int{}}
+// historyOf looks at the steps for partition p.
+func (tr *trace) historyOf(p ring.Partition) *history {
+	f := &history{partition: p, counts: map[string]int{}}
 	var items []event.Position // what stands in the log of the model
 	positions := slices.SortedFunc(maps.Keys(tr.log), func(a, b event.Position) int {
 		if a.Before(b) {
@@ -401,7 +402,7 @@ func (tr *trace) lifeOf(p ring.Partition) (*life, error) {
 			k, _ := index(what.at)
 			land(k)
 			do("adopt", ", %d", k)
-		case inHand:
+		case arrived:
 			if k, exact := index(what.at); exact {
 				land(k)
 				do("read", ", %d, %d", k, s.now/micro-what.now/micro)
@@ -449,94 +450,73 @@ func (tr *trace) lifeOf(p ring.Partition) (*life, error) {
 		}
 	}
 	f.keys = len(names)
-	return f, nil
+	return f
 }
 
 func truth(b bool) string { return strings.ToUpper(fmt.Sprint(b)) }
 
-// validate lets TLC try to walk the model along the lives of at most so many partitions: those with the most
+// validate lets TLC try to walk the model along the histories of at most so many partitions: those with the most
 // that is not just reading and beating, and none twice that went through the same. It returns what TLC says to the
 // event that the model does not allow, "" if it allows all.
 func (tr *trace) validate(t *testing.T, most int) (counts map[string]int, rejected string) {
 	t.Helper()
 	began := time.Now()
-	var lives []*life
-	different := map[string]bool{}
-	for _, owners := range tr.tables {
-		for p := range owners.Owners {
-			f, err := tr.lifeOf(ring.Partition(p))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text := strings.Join(f.events, ""); !different[text] {
-				different[text] = true
-				lives = append(lives, f)
-			}
-		}
-		break
-	}
-	moves := func(f *life) int {
+	var histories []*history
+	moves := func(f *history) int {
 		return f.counts["open"] + f.counts["hold"] + f.counts["rest"] + f.counts["E"] + f.counts["G"]
 	}
-	slices.SortStableFunc(lives, func(a, b *life) int { return cmp.Compare(moves(b), moves(a)) })
-	lives = lives[:min(len(lives), most)]
-	counts = map[string]int{}
-	var nodes []string
-	for n := range tr.routers {
-		nodes = append(nodes, fmt.Sprintf("%q", n))
+	hashes, different := maphash.MakeSeed(), map[uint64]bool{}
+	for _, owners := range tr.tables {
+		for p := range owners.Owners {
+			f := tr.historyOf(ring.Partition(p))
+			var h maphash.Hash
+			h.SetSeed(hashes)
+			for _, e := range f.events {
+				_, _ = h.WriteString(e)
+			}
+			if different[h.Sum64()] {
+				continue
+			}
+			different[h.Sum64()] = true
+			i, _ := slices.BinarySearchFunc(histories, f, func(a, b *history) int { return cmp.Compare(moves(b), moves(a)) })
+			histories = slices.Insert(histories, i, f)
+			histories = histories[:min(len(histories), most)]
+		}
+		break // all tables have the same partitions
 	}
-	slices.Sort(nodes)
-	keys, records := 0, 0
-	var b strings.Builder
-	fmt.Fprintf(&b, "---- MODULE TraceData ----\nEXTENDS Naturals\nNodes == {%s}\nOneClock == %s\nTraces == <<", strings.Join(nodes, ", "), truth(tr.oneClock))
-	for i, f := range lives {
+	counts = map[string]int{}
+	for _, f := range histories {
 		for k, n := range f.counts {
 			counts[k] += n
 		}
-		keys, records = max(keys, f.keys), max(records, len(f.cur))
-		if i > 0 {
-			b.WriteString(",")
-		}
-		fmt.Fprintf(&b, "\n[partition |-> %d, cur |-> <<%s>>, gen |-> <<%s>>, events |-> <<\n%s>>]", f.partition,
-			strings.Join(strings.Fields(strings.Trim(fmt.Sprint(f.cur), "[]")), ","), strings.Join(strings.Fields(strings.Trim(fmt.Sprint(f.gen), "[]")), ","),
-			strings.Join(f.events, ",\n"))
 	}
-	data := strings.Replace(b.String(), "OneClock ==", fmt.Sprintf("Keys == 0..%d\nOneClock ==", keys), 1) + "\n>>\n====\n"
-
-	dir := t.TempDir()
-	modules, _ := filepath.Glob("*.tla")
-	for _, m := range modules {
-		text, err := os.ReadFile(m)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, m), text, 0o600)
+	reached, _ := tr.walk(t, histories, false)
+	t.Logf("%d of %d different partitions, %d routers, %v, %.1f s", len(histories), len(different), len(tr.routers), counts, time.Since(began).Seconds())
+	for i, f := range histories {
+		if n := reached[i]; n < len(f.events) {
+			before := *f
+			before.events = f.events[:n]
+			_, state := tr.walk(t, []*history{&before}, true)
+			return counts, fmt.Sprintf("partition %d, event %d of %d: %s, where the model is at\n%s", f.partition, n+1, len(f.events), f.events[n], state)
 		}
+	}
+	return counts, ""
+}
+
+// walk lets TLC walk the model along histories. It returns how many events of each the model allows, and what TLC
+// shows of the state after the last one.
+func (tr *trace) walk(t *testing.T, histories []*history, show bool) (reached []int, state string) {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]string{"TraceData.tla": tr.data(histories, show), "TraceHandoff.cfg": tr.config(histories)}
+	for _, module := range []string{"Handoff.tla", "TraceHandoff.tla"} {
+		text, err := os.ReadFile(module)
 		if err != nil {
 			t.Fatal(err)
 		}
+		files[module] = string(text)
 	}
-	wait := func(lease time.Duration) int64 { return int64(lease*101/99+50*time.Millisecond+1) / micro } // rule 4: W
-	cfg := fmt.Sprintf(`SPECIFICATION TraceSpec
-VIEW TraceView
-INVARIANT TraceOneDispatcher
-CONSTANTS
-  Node <- Nodes
-  Key <- Keys
-  Cur <- TraceCur
-  Gen <- TraceGen
-  Sent <- TraceSent
-  Incs <- TraceIncs
-  L = %d
-  W = %d
-  WAny = %d
-  MaxLog = %d
-  MaxInc = 2
-  MaxEpoch = 0 MaxRenew = 1000000 MaxFast = 0 MaxGen = 1000000 MaxSent = 1 MaxOut = 1000000
-  Exact = FALSE ModeAbort = FALSE
-`, tr.lease.Microseconds()+1, wait(tr.lease), wait(ownership.LeaseMax), records)
-	for _, mode := range strings.Fields("Wait Conf All Ap Inc SendTime OwnRead Self Boot TenureExt Force Adopt AnyStart GenStop Withhold") {
-		cfg += "  Mode" + mode + " = TRUE\n"
-	}
-	for name, text := range map[string]string{"TraceData.tla": data, "TraceHandoff.cfg": cfg} {
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -546,31 +526,64 @@ CONSTANTS
 		t.Fatalf("tools/tlc.sh: %v", err)
 	}
 	cmd := exec.CommandContext(t.Context(), "java", "-XX:+UseParallelGC", "-Xmx2g", "-cp", strings.TrimSpace(string(jar)),
-		"tlc2.TLC", "-workers", "2", "-nowarning", "-difftrace", "-metadir", filepath.Join(dir, "states"), "TraceHandoff.tla")
+		"tlc2.TLC", "-workers", "2", "-nowarning", "-metadir", filepath.Join(dir, "states"), "TraceHandoff.tla")
 	cmd.Dir = dir
-	out, _ := cmd.CombinedOutput() // it says by its text how it ended
-	t.Logf("%d of %d different partitions, %d routers, %v, %.1f s", len(lives), len(different), len(nodes), counts, time.Since(began).Seconds())
-	switch text := string(out); {
-	case strings.Contains(text, "No error has been found"):
-		return counts, ""
-	case strings.Contains(text, "Deadlock reached"), strings.Contains(text, "is violated"):
-		newest := func(variable string) string { // which TLC shows when it changes
-			i := strings.LastIndex(text, "/\\ "+variable+" = ")
-			shown, _, _ := strings.Cut(text[max(0, i):], "\n/\\ ")
-			shown, _, _ = strings.Cut(shown, "\n\n")
-			return shown
-		}
-		var life, event int
-		_, _ = fmt.Sscanf(newest("t"), `/\ t = %d`, &life)
-		_, _ = fmt.Sscanf(newest("l"), `/\ l = %d`, &event)
-		f := lives[life-1]
-		rejected = fmt.Sprintf("partition %d, event %d of %d: %s", f.partition, event, len(f.events), f.events[min(event, len(f.events))-1])
-		for _, v := range strings.Fields("lease acq held proc pos dl conf note") {
-			rejected += "\n" + newest(v)
-		}
-		return counts, rejected
-	default:
-		t.Fatalf("TLC: %s", text[max(0, len(text)-3000):])
-		return nil, ""
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "No error has been found") {
+		t.Fatalf("TLC: %v\n%s", err, out[max(0, len(out)-3000):])
 	}
+	reached = make([]int, len(histories))
+	for l := range strings.Lines(string(out)) {
+		var i, n int
+		if _, err := fmt.Sscanf(l, `<<"event", %d, %d>>`, &i, &n); err == nil {
+			reached[i-1] = max(reached[i-1], n)
+		}
+	}
+	_, state, _ = strings.Cut(string(out), "[ lease |->")
+	state, _, _ = strings.Cut(state, "\nModel checking")
+	return reached, state
+}
+
+// data is the module TraceData.
+func (tr *trace) data(histories []*history, show bool) string {
+	keys := 0
+	var parts []string
+	for _, f := range histories {
+		keys = max(keys, f.keys)
+		parts = append(parts, fmt.Sprintf("[cur |-> <<%s>>, gen |-> <<%s>>, events |-> <<\n%s>>]", numbers(f.cur), numbers(f.gen), strings.Join(f.events, ",\n")))
+	}
+	return fmt.Sprintf("---- MODULE TraceData ----\nEXTENDS Naturals\nNodes == {\"%s\"}\nKeys == 0..%d\nOneClock == %s\nShowLast == %s\nTraces == <<\n%s\n>>\n====\n",
+		strings.Join(slices.Sorted(maps.Keys(tr.routers)), `","`), keys, truth(tr.oneClock), truth(show), strings.Join(parts, ",\n"))
+}
+
+func numbers(list []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
+}
+
+// config has the constants: times in microseconds, rounded so that nothing is rejected that the code allows, and no bounds.
+func (tr *trace) config(histories []*history) string {
+	wait := func(lease time.Duration) int64 { return int64(lease*101/99+50*time.Millisecond+1) / micro } // rule 4: W
+	records := 0
+	for _, f := range histories {
+		records = max(records, len(f.cur))
+	}
+	cfg := fmt.Sprintf(`SPECIFICATION TraceSpec
+VIEW TraceView
+CHECK_DEADLOCK FALSE
+CONSTANTS
+  Node <- Nodes
+  Key <- Keys
+  Cur <- TraceCur
+  Gen <- TraceGen
+  Sent <- TraceSent
+  Incs <- TraceIncs
+  L = %d W = %d WAny = %d
+  MaxLog = %d MaxInc = 2 MaxEpoch = 0 MaxFast = 0 MaxSent = 1
+  MaxRenew = 1000000 MaxGen = 1000000 MaxOut = 1000000
+  Exact = FALSE ModeAbort = FALSE
+`, tr.lease.Microseconds()+1, wait(tr.lease), wait(ownership.LeaseMax), records)
+	for _, mode := range strings.Fields("Wait Conf All Ap Inc SendTime OwnRead Self Boot TenureExt Force Adopt AnyStart GenStop Withhold") {
+		cfg += "  Mode" + mode + " = TRUE\n"
+	}
+	return cfg
 }

@@ -222,6 +222,9 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 	return node.New(nodeConfig, parts)
 }
 
+// ownershipJournal names, in the environment, the folder to which the router writes the steps of its ownership machine.
+const ownershipJournal = "RINGFENCE_OWNERSHIP_JOURNAL"
+
 // nodeConfigOf returns what a node is told, but for its address.
 func nodeConfigOf(cfg config.Config) node.Config {
 	return node.Config{
@@ -230,7 +233,8 @@ func nodeConfigOf(cfg config.Config) node.Config {
 		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
 		DrainTimeout: cfg.Drain.Timeout, CopiesSigned: cfg.Pulsar.CopiesSigned(),
 		Identity: cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),
-		Listeners: listenersOf(cfg),
+		OwnershipJournal: os.Getenv(ownershipJournal),
+		Listeners:        listenersOf(cfg),
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 
@@ -34,6 +36,7 @@ type incarnation struct {
 	others       gossipView                // who decides, with Mode Gossip
 	named        atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
 
+	journal *os.File      // of the steps of the machine; nil: none
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
 }
 
@@ -105,6 +108,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	group.Go(func() error { return serveLog(ctx) })
 	group.Go(func() error {
 		defer stop()
+		defer l.journal.Close() // nil is fine
 		end = l.driver.run(ctx)
 		if m, ok := l.decides.(*ownership.Machine); ok {
 			n.memory.Store(new(m.Memory()))
@@ -146,10 +150,26 @@ func (l *incarnation) drive(decides driver.Machine, log driver.ControlLog) {
 	l.decides = decides
 	if m, ok := decides.(*ownership.Machine); ok {
 		l.shown = newShown(m)
-		decides = &naming{Machine: l.shown, state: m.State, publish: l.setNamed}
+		decides = l.journalled(&naming{Machine: l.shown, state: m.State, publish: l.setNamed})
 	}
 	l.timedMachine.Machine = decides
 	l.driver = newDriverLoop(&l.timedMachine, log, l, l.node.noted, l.node.reach.changes)
+}
+
+// journalled returns a machine that writes its steps down, if that is asked for.
+func (l *incarnation) journalled(m driver.Machine) driver.Machine {
+	cfg := &l.node.cfg
+	if cfg.OwnershipJournal == "" {
+		return m
+	}
+	failed := func(err error) { l.node.log.Error("ownership journal ends", "error", err) }
+	var err error
+	l.journal, err = os.Create(filepath.Join(cfg.OwnershipJournal, fmt.Sprintf("%s-%v.ndjson", cfg.Name, l.inc)))
+	if err != nil {
+		failed(err)
+		return m
+	}
+	return &driver.Journal{Machine: m, Inc: l.inc, To: l.journal, Failed: failed}
 }
 
 // read takes what the control log answers. A record of our own proves that it can be

@@ -74,6 +74,8 @@ type Config struct {
 	Generation uint32            // of fencing tokens, as an operator has set it; 0: the group's
 
 	Listeners []report.Listener // for reports
+
+	OwnershipJournal string // folder to which each incarnation writes the steps of its ownership machine; empty: none
 }
 
 // Mode is how it is decided who may act. All members of a group have the same.

@@ -49,6 +49,8 @@ var arrows = map[string]arrow{
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/wire/appwire", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 
+	"spec": {nil, "tests alone: journals on one side, the model on the other"},
+
 	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out, for whoever performs them"},
 	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock", "internal/base/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
