@@ -54,7 +54,7 @@ build: ## Build everything for this system; the router and the SDK for macOS and
 # The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do packages
 # without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.
 e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
-pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/testing/...
+pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/testing/... ./spec
 unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
 .PHONY: test
@@ -87,6 +87,10 @@ test-shuffled: # the order of tests must not matter
 .PHONY: settle-long
 settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained
 	tools/pulsar.sh run -- $(GO) test ./e2e -run NothingIsLostOrRepeated -count=1 -v -timeout=60m -e2e.settle=20 $(ARGS)
+
+.PHONY: trace
+trace: ## Compare the journals of routers (JOURNALS=folder), or of a simulated run (SEED=), with the model
+	$(GO) test ./spec -count=1 -v $(if $(JOURNALS),-run Journals -spec.journals=$(abspath $(JOURNALS)),-run Simulated $(if $(strip $(SEED)),-spec.seed=$(strip $(SEED)))) $(ARGS)
 
 .PHONY: sim
 sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)

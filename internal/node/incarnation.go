@@ -108,7 +108,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	group.Go(func() error { return serveLog(ctx) })
 	group.Go(func() error {
 		defer stop()
-		defer l.journal.Close() // nil is fine
+		defer func() { _ = l.journal.Close() }() // each line has been written, or reported; nil is fine
 		end = l.driver.run(ctx)
 		if m, ok := l.decides.(*ownership.Machine); ok {
 			n.memory.Store(new(m.Memory()))
