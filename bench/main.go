@@ -1,5 +1,5 @@
-// Command bench runs the ways of consuming one Pulsar topic side by side, on one
-// broker in one run, and prints what each costs.
+// Command bench compares the ways of consuming one Pulsar topic, on one broker in one run, and
+// prints the cost of each.
 //
 //	go run ./bench --modes shared,ringfence --handler none
 //	go run ./bench --suite core --out result.json
@@ -19,12 +19,12 @@
 //     that hang and of others that fail, and measures what all other keys notice.
 //   - hot does the same with one key that gets every second event, and cannot keep up.
 //
-// Whether a mode is exclusive is read in the journals of its applications: with drain
-// and latency from a run of its own, because journals cost more than an event does;
-// with kill from the run itself.
+// The journals of the applications show whether a mode is exclusive: for drain and latency they
+// come from a separate run, because a journal costs more than an event; for kill from the run
+// itself.
 //
-// The mode bare is no alternative but a floor: the same way through two processes and an
-// application, without any promise.
+// The mode bare is not an alternative but a lower bound: the same path through two processes
+// and an application, without any guarantee.
 //
 // It needs a broker: PULSAR_URL, or `make bench`, which starts one.
 package main

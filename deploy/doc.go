@@ -1,4 +1,4 @@
-// Package deploy holds what puts routers to work: the image, the compose file, the
-// Helm charts and the monitoring mixin. There is no code in it but its tests, which
-// ask the tools that these files are made for.
+// Package deploy holds the files that deploy routers: the image, the compose file, the Helm
+// charts and the monitoring mixin. Its only code is tests, which check these files with the
+// tools that read them.
 package deploy

@@ -1,10 +1,9 @@
 // Package forward sends every event to its owner and returns the owner's verdict.
 //
-// The consumer node of an event holds it in its [Table] until there is a final
-// verdict. The table chooses the recipient: the local mailbox, without hop or copy, or a
-// peer by way of one stream. After every failure on the way (the owner dies, ownership
-// moves, a key's mailbox is full, a peer does not answer) the event is still held, and is
-// sent again.
+// The consumer node of an event holds it in its [Table] until there is a final verdict. The
+// table chooses the recipient: the local mailbox, without hop or copy, or a peer through one
+// stream. After every failure (the owner dies, ownership moves, a key's mailbox is full, a peer
+// does not answer) the table still holds the event, and sends it again.
 //
 // # Invariant
 //

@@ -1,14 +1,14 @@
-// Package fencedsink holds the recipes by which a database refuses the writes of an owner
-// that has been replaced: the fence first, then the write, in one statement.
+// Package fencedsink holds recipes with which a database refuses the writes of a replaced
+// owner: the fence first, then the write, in one statement.
 //
-// The texts in this directory are what docs/sinks.md tells users to copy, and its
-// tests and those of `go run ./chaos` run exactly them. [Postgres] and [Redis] only
-// send them and read the answer.
+// Users copy the statements in this directory from docs/sinks.md. The tests of this package and
+// the runs of `go run ./chaos` execute them verbatim. [Postgres] and [Redis] only send them and
+// read the answer.
 //
 // # Invariant
 //
-// For one key, the fences of accepted claims and writes never fall, in the order in
-// which the database accepted them. [Audit] counts where they did.
+// For one key, the fences of accepted claims and writes never fall, in the order in which the
+// database accepted them. [Audit] counts violations.
 //
 // # Concurrency
 //

@@ -1,5 +1,5 @@
-// Command router is Ringfence: a sidecar that gives every key of a Pulsar SHARED
-// subscription to one application at a time.
+// Command router is Ringfence: a sidecar that delivers the events of every key of a Pulsar
+// SHARED subscription to one application at a time.
 package main
 
 import (

@@ -22,7 +22,7 @@ import (
 const (
 	referencePage = "../../docs/reference.md"
 	alertsPage    = "../../docs/alerts.md"
-	renderedMixin  = "../../deploy/mixin/rendered"
+	renderedMixin = "../../deploy/mixin/rendered"
 )
 
 func read(t *testing.T, path string) string {

@@ -1,7 +1,6 @@
-// Command orders is an example of an application: it adds up what each customer has
-// ordered. Two orders of one customer handled at once would each read the old sum,
-// and one of them would be lost; Ringfence sees to it that this does not happen, with
-// nothing here but a handler.
+// Command orders is an example application: it adds up the orders of each customer. If two
+// orders of one customer were handled at once, both would read the old sum, and one of them
+// would be lost. Ringfence prevents this; the application is just a handler.
 package main
 
 import (

@@ -1,12 +1,11 @@
 // Package controllog is the total order on which ownership is decided: one log of
 // records that every member of a group appends to and reads in the same order.
 //
-// A [Log] performs those effects of an ownership machine that concern the log and
-// hands back the inputs that they cause. It owns no rule of the protocol: it opens a
-// reader when it is told to, and never again by itself, since only the machine
-// knows whether a new reader is safe.
+// A [Log] performs the effects of an ownership machine that concern the log and returns the
+// inputs that they cause. It implements no rule of the protocol: it opens a reader only on the
+// machine's request, since only the machine knows whether a new reader is safe.
 //
-// Under it lies a [Transport], which moves opaque bytes:
+// It uses a [Transport], which moves opaque bytes:
 //
 //   - [Mem]: in this process.
 //   - [Remote]: a log that another process of the same machine serves (the demo).

@@ -1,16 +1,15 @@
 // Package key decides which key an event belongs to.
 //
-// It is pure: no goroutine, clock, lock, log line or socket. An [Extractor] is
-// immutable and safe for concurrent use; the same message gives the same key on
-// every node, which is what makes one user's events meet at one owner.
+// It is pure: no goroutine, clock, lock, log line or socket. An [Extractor] is immutable and
+// safe for concurrent use. The same message gives the same key on every node, so that all
+// events of one user reach one owner.
 //
 // # Hostile input
 //
-// Payloads are anybody's bytes. [Extractor.Extract] reads a payload in one pass
-// without recursion into values that the path does not name, so a document of
-// any depth costs time linear in its length and no stack. It does not validate:
-// of a broken document it returns what stands at the path before the break, the
-// same on every node.
+// Payloads are untrusted. [Extractor.Extract] reads a payload in one pass without recursion
+// into values that the path does not name, so a document of any depth costs time linear in its
+// length and no stack. It does not validate: of a broken document it returns the value at the
+// path before the break, the same on every node.
 package key
 
 import (

@@ -7,7 +7,7 @@
 // wake come out; the same calls give the same output. [Mailboxes] spreads
 // partitions over several Boxes, each behind a mutex of its own.
 //
-// # The way of an event
+// # The path of an event
 //
 // Accept queues an event behind the other events of its key, or answers at once: the
 // event finished recently (Done), this node does not own the partition (NotOwner,

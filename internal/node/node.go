@@ -1,11 +1,11 @@
-// Package node is one member of a router group: the pipeline, the driver of its
-// ownership machine, and runs both from start to drained.
+// Package node implements one member of a router group: it runs the pipeline and the driver of
+// the ownership machine, from the start to the end of the drain.
 //
 // # Concurrency
 //
-// [Node.Run] owns every goroutine. The driver's goroutine alone steps the ownership
-// machine and changes gates; everything else reaches it through inputs. The methods
-// of Node are safe for concurrent use.
+// [Node.Run] owns every goroutine. Only the driver's goroutine steps the ownership machine and
+// changes gates; all other goroutines send it inputs. The methods of Node are safe for
+// concurrent use.
 package node
 
 import (

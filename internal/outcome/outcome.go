@@ -1,14 +1,14 @@
-// Package outcome decides what the result of a delivery means for its event:
-// ack, retry after a delay, or dead letter.
+// Package outcome maps the result of a delivery to the outcome of its event: ack, retry after a
+// delay, or dead letter.
 //
-// It is pure, and [Of] is the only place that decides it. The jitter of a delay
-// comes from a hash of the message id and the number of failures, so a replay
-// gives the same delays, and two events that failed together do not come back together.
+// It is pure, and only [Of] decides an outcome. The jitter of a delay comes from a hash of the
+// message id and the number of failures, so a replay gives the same delays, and two events that
+// failed together are not retried together.
 //
 // # Invariant
 //
-// Only what the application did counts as its failure: after a refusal, a cut or
-// a lost answer the event has as many failures as before.
+// Only the application's own failures count: a refusal, a broken stream or a lost answer leaves
+// the event's failure count unchanged.
 package outcome
 
 import (

@@ -1,8 +1,8 @@
 // Package ownership decides whether this member may act for a partition.
 //
-// It is pure: no goroutine, clock, lock, log line or socket, and no random number
-// that was not given to it. Inputs go into [Machine.Step] with the instant at which
-// they happened; effects come out; the same inputs give the same effects.
+// It is pure: no goroutine, clock, lock, log line, socket or random source of its own. Inputs
+// go into [Machine.Step] with the instant at which they happened; effects come out; the same
+// inputs give the same effects.
 //
 // # Invariant
 //

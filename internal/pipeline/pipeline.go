@@ -1,19 +1,18 @@
-// Package pipeline joins the stages: the way of an event through one node, and of
-// its verdict back. It is the only place that sees two stages.
+// Package pipeline joins the stages: the path of an event through one node, and of its verdict
+// back. No other package imports two stages.
 //
 //	source ─▶ key ─▶ ring ─▶ forward ─┬─▶ mailbox ─▶ app          (this node owns the key)
 //	                                  └─▶ peer ══▶ its mailbox    (another one does)
 //	peer ══▶ mailbox ─▶ app                                       (a peer holds the event)
 //
-// It decides nothing. Whether a node may act is asked by the mailbox, of
-// [ownership.Lease.MayDispatch]; what a result means, of package outcome.
+// It decides nothing. The mailbox calls [ownership.Lease.MayDispatch] before each delivery, and
+// package outcome interprets each result.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. They run on the goroutines of the
-// stages that call them and hold no lock across a call to another stage. The methods
-// that ownership governs by (SetGates, Revoke, Force, Idle, SetLease, SetTable) are
-// for its driver alone, one at a time.
+// All methods are safe for concurrent use. They run on the goroutines of the stages that call
+// them and hold no lock across a call to another stage. The methods for ownership (SetGates,
+// Revoke, Force, Idle, SetLease, SetTable) are for the ownership driver alone, one at a time.
 package pipeline
 
 import (

@@ -1,20 +1,19 @@
-// Package report is what members say about themselves, for people: who is a member,
-// who owns what, what a key waits for, whether exclusivity held.
+// Package report collects the members' reports for people: the members, the owner of each
+// partition, the reason why a key waits, and whether exclusivity held.
 //
-// A member speaks for itself only. Whoever asks one member about the group gets what
-// that one put together from the words of all, each with the position of the control
-// log up to which the member had read: so it shows who lags, and who disagrees.
+// A member reports only its own state. The member that answers a question about the group
+// collects the reports of all members, each with the position of the control log up to which
+// that member has read. So the answer shows members that lag, and disagreements.
 //
 //	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own View
 //	                                                           └─ gRPC ═▶ the Speakers of the others
 //
-// Members ask each other on the port on which they bring each other events, under the
-// same credentials, so that one admin endpoint shows the whole group and none of the
-// others has to be reachable.
+// Members query each other on the peer port, under the same credentials, so that one admin
+// endpoint shows the whole group and no other endpoint has to be reachable.
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use. Nothing here is on the way of an event.
+// Everything is safe for concurrent use. Nothing here is on the path of an event.
 package report
 
 import (

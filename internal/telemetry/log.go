@@ -1,11 +1,10 @@
-// Package telemetry is how a process shows itself: its log, its metrics and its
-// health.
+// Package telemetry provides a process's log, metrics, traces and health checks.
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use once it has been made. Health checks run
-// in the goroutines of the HTTP server: they may be called at any time, several at
-// once, and must answer from what they know, without waiting for anybody.
+// Everything is safe for concurrent use after its construction. Health checks run in the
+// goroutines of the HTTP server: they may be called at any time, several at once, and must
+// answer from known state, without waiting.
 package telemetry
 
 import (

@@ -1,9 +1,9 @@
-// Package statuspage is the page for people on the admin endpoint: the ring, the members, what
-// they have in hand, and whether exclusivity held.
+// Package statuspage is the HTML status page on the admin endpoint: the ring, the members,
+// their unfinished events, and whether exclusivity held.
 //
-// It is made from what members say about themselves ([report.Group]), as the member that
-// is asked has put it together. One that says nothing is shown as silent, with what that
-// means for its partitions; the page never guesses in its place.
+// It shows the members' own reports ([report.Group]), as collected by the member that serves
+// the page. A member that does not answer is shown as silent, with the consequences for its
+// partitions; the page never guesses its state.
 //
 //	report.Group ─▶ look ─▶ newView (pure) ─▶ page.html
 //

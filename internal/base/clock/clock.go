@@ -1,7 +1,7 @@
-// Package clock is the only place that reads the clock that leases run on.
+// Package clock reads the clock that leases run on. No other package reads it.
 //
-// On Linux the clock is CLOCK_MONOTONIC_RAW plus the time that the machine was asleep,
-// which is CLOCK_BOOTTIME less CLOCK_MONOTONIC ([Steady]):
+// On Linux the clock is CLOCK_MONOTONIC_RAW plus the time that the machine was asleep, which is
+// CLOCK_BOOTTIME minus CLOCK_MONOTONIC ([Steady]):
 //
 //   - it goes on while the machine is suspended, unlike Go's monotonic clock, so that a
 //     lease runs out during a suspend too (golang/go#24595);
@@ -14,12 +14,12 @@
 // constant: its leases are right, and its instants compare only with those of
 // processes in the same namespace.
 //
-// On systems without such clocks [Covers] and [Slewable] say what is missing.
+// On systems without such clocks [Covers] and [Slewable] report the missing properties.
 //
 // # Clocks for tests
 //
-// A build with the tag slewclock simulates a system whose NTP daemon steers the clock;
-// slew_linux.go says how. Tests with real processes use it; production never does.
+// A build with the tag slewclock simulates a system whose NTP daemon steers the clock; see
+// slew_linux.go. Tests with real processes use it; production never does.
 package clock
 
 import "time"

@@ -1,8 +1,8 @@
-// Package event holds the words that every stage shares: the event itself, its
-// names, and the verdict that travels back.
+// Package event holds the types that every stage shares: the event itself, its identifiers, and
+// the verdict that travels back.
 //
-// It is pure data. An [Event] is immutable once its consumer node has handed it
-// on, with the exceptions that its fields name; whoever needs another value copies it.
+// It is pure data. An [Event] is immutable once its consumer node has handed it on, with the
+// exceptions that its fields name; to change a value, copy the event.
 package event
 
 import (

@@ -1,8 +1,8 @@
 // Package identity holds the settings on which all members of a group must agree, and compares them.
 //
-// Members that differ in one of them would give one key to two applications, or the events of one
-// application to another. Each member therefore says its [Identity] wherever it introduces itself: in the
-// control log, in the claims topic, to its peers and in gossip.
+// Members that differ in one of them would give one key to two applications, or the events of
+// one application to another. Each member therefore sends its [Identity] with every
+// introduction: in the control log, in the claims topic, to its peers and in gossip.
 package identity
 
 import (

@@ -1,10 +1,10 @@
-// Package idlecpu keeps a process that has little to do on one processor.
+// Package idlecpu limits a process with little work to one processor.
 //
-// Go's scheduler wakes a thread whenever there is work and a processor idles. Where a
-// process handles a few small batches at a time, most of what such a thread does is to
-// wake up, find its data in no cache, and go to sleep again. On one processor the same
-// goroutines run one after the other on the thread that is awake. Under load that would
-// cost throughput, so all processors come back with the load.
+// Go's scheduler wakes a thread whenever there is work and a processor idles. In a process that
+// handles a few small batches at a time, such a thread mostly wakes up, finds its data in no
+// cache, and sleeps again. On one processor the same goroutines run one after the other on the
+// thread that is awake. Under load that would cost throughput, so the process gets all
+// processors back when the load rises.
 package idlecpu
 
 import (

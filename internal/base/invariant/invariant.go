@@ -1,9 +1,9 @@
-// Package invariant states what must never be false, and says so when it is.
+// Package invariant asserts conditions that must never be false, and reports failures.
 //
-// A broken invariant is a bug of ours, never of the outside world. In test builds
-// (-race, or -tags invariants) it panics, so that the test that found it fails
-// where it happened. In production it is counted, and [Check] returns false, so
-// that the caller gives up the one thing that is in doubt instead of the process.
+// A broken invariant is a bug in this repository, never an effect of input. In test builds
+// (-race, or -tags invariants) it panics, so that the test fails at the place of the bug. In
+// production it is counted, and [Check] returns false, so that the caller abandons the affected
+// operation instead of the process.
 package invariant
 
 import "sync/atomic"

@@ -1,7 +1,7 @@
 // Package partition maps keys to partitions, the units of ownership.
 //
-// It is pure, and all that the SDK needs of the ring: [github.com/ringfence/router/ring]
-// says which member should own a partition.
+// It is pure, and the only part of the ring that the SDK needs.
+// [github.com/ringfence/router/ring] maps partitions to members.
 package partition
 
 import "github.com/cespare/xxhash/v2"

@@ -3,10 +3,9 @@
 //
 // # Concurrency
 //
-// [All] runs every stage in one goroutine and blocks until they have returned.
-// Each stage has a context of its own that does not end with the caller's:
-// intake is told to stop first, and what lies below goes on working until
-// everything above has drained into it.
+// [All] runs every stage in one goroutine and blocks until they have returned. Each stage has
+// its own context, which does not end with the caller's: intake stops first, and each lower
+// stage continues until everything above has drained into it.
 package stages
 
 import (

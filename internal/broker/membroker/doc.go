@@ -18,7 +18,7 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. One mutex guards a [Broker]; nothing
-// blocks under it. There are no goroutines but a timer for delayed messages and
-// those that gRPC starts for its streams.
+// All methods are safe for concurrent use. One mutex guards a [Broker]; nothing blocks under
+// it. The only goroutines are a timer for delayed messages and those that gRPC starts for its
+// streams.
 package membroker

@@ -1,9 +1,10 @@
 // Package pulsarlog passes the log of Pulsar's client on to slog without the contents of messages.
 //
-// The client (v0.21.0) writes whole commands with their payloads at debug, and messages at other levels when it fails:
-// keys, properties and payloads. So an argument is written only if its type cannot hold them: text of the client's own,
-// numbers, errors, message ids, addresses. Of a command its name is written, of anything else the name of its type. A
-// later version of the client that logs more is held to the same.
+// The client (v0.21.0) writes whole commands with their payloads at debug, and messages at
+// other levels when it fails: keys, properties and payloads. So this package writes an argument
+// only if its type cannot hold such contents: the client's own text, numbers, errors, message
+// ids, addresses. Of a command it writes the name, of any other argument the name of its type.
+// This also covers later versions of the client that log more.
 //
 // # Concurrency
 //

@@ -1,12 +1,11 @@
-// Package pulsarsend interprets the answers of Pulsar producers, and implements the send
-// timeout that the client must not have.
+// Package pulsarsend interprets the answers of Pulsar producers, and implements a send timeout,
+// because the client's own one is unsafe.
 //
-// With a SendTimeout the client (v0.21.0) has a goroutine that takes messages off its
-// list of pending ones while the connection's goroutine, with the broker's receipt in
-// hand, first looks at the oldest and then takes the oldest: it may have become another
-// one. Then one message is finished twice, which is a nil dereference in the client and
-// ends the process, and the other one is never answered. A stall about as long as the
-// timeout is enough.
+// With a SendTimeout the client (v0.21.0) has a goroutine that takes messages off its list of
+// pending ones while the connection's goroutine, with the broker's receipt in hand, first looks
+// at the oldest message and then removes the oldest, which may be a different one by then. Then
+// one message is finished twice, which is a nil dereference in the client and ends the process,
+// and the other message is never answered. A stall about as long as the timeout is enough.
 package pulsarsend
 
 import (

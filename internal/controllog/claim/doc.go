@@ -1,4 +1,4 @@
-// Package claim says which group a subscription and a control topic belong to.
+// Package claim records which group a subscription and a control topic belong to.
 //
 // Each namespace has one claims topic, a log of Claim records that all groups of that namespace append to
 // and read in one order. A group claims the subscription on each of its data topics in the namespace of that

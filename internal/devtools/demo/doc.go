@@ -1,12 +1,12 @@
-// Package demo shows on one machine what Ringfence is for: the same load runs first
-// on plain SHARED consumers and then through three routers, of which one is killed
-// and started again, and the applications' own journals say what happened.
+// Package demo shows the purpose of Ringfence on one machine: the same load runs first on plain
+// SHARED consumers and then through three routers, one of which is killed and restarted. The
+// applications' own journals decide the result.
 //
 // # Processes
 //
-// Every application, router and broker is a process: this binary, started again
-// with a hidden command. A child ends when its standard input does, so nothing is
-// left behind when the parent ends, however it ends ([procgroup.FollowParent]).
+// Every application, router and broker is a process: this binary, started again with a hidden
+// command. A child ends when its standard input does, so no process outlives the parent,
+// however the parent ends ([procgroup.FollowParent]).
 //
 //	router demo             load, faults, live table, verdict
 //	├─ demo broker          events and control log, in memory (not with --pulsar)
@@ -16,9 +16,9 @@
 //
 // # What is measured
 //
-// The numbers of a [Result] come from the journals of the applications and from the
-// list of what was published, through [journal.Check] and [journal.MeasureWaits];
-// none is the router's opinion. The live table shows what the members say of themselves.
+// The numbers of a [Result] come from the applications' journals and from the list of published
+// events, through [journal.Check] and [journal.MeasureWaits]; none comes from a router. The
+// live table shows the members' own reports.
 //
 // # Files
 //

@@ -3,7 +3,7 @@
 //
 // # Processes
 //
-// Every one is a process: this binary, started again with a hidden command.
+// Each of them is a process: this binary, started again with a hidden command.
 //
 //	router dev              events, restarts, prefixed output, the drain at the end
 //	├─ demo broker          events and control log, in memory (not with --pulsar)
@@ -11,11 +11,11 @@
 //	└─ dev app       × N    starts the user's command, and starts it again when it ends
 //	   or dev exec   × N    is the application: runs the user's command for each event
 //
-// The two last stand between, so that the user's processes go when this one does,
-// however it ends.
+// The last two are wrappers: they end the user's processes when this process ends, however it
+// ends.
 //
 // # Concurrency
 //
-// [Run] blocks, and owns every goroutine and every process. [RunCommand] and
-// [RunExec] are what the children do; they block too.
+// [Run] blocks, and owns every goroutine and every process. [RunCommand] and [RunExec] run in
+// the children; they block too.
 package dev

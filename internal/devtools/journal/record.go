@@ -1,26 +1,24 @@
 // Package journal holds the records that applications under test write about their own
 // work, and the checker that reads them afterwards.
 //
-// Whether two handlers of one key overlapped is never asked of the router. Every
-// application process writes the start and the end of each handling into a file
-// of its own with a [Writer]; [Check] merges the files of all processes of one
-// machine by time, and reports what they prove: overlaps, losses, duplicates,
-// stale fences, gaps.
+// The evidence for overlaps never comes from the router. Every application process writes the
+// start and the end of each handling into a file of its own with a [Writer]; [Check] merges the
+// files of all processes of one machine by time, and reports the findings: overlaps, losses,
+// duplicates, stale fences, gaps.
 //
 // # Why the times can be trusted
 //
-// All instants are [clock.Shared], on which all processes of a machine agree. The
-// start is read before the handler's first instruction and the end after its
-// last one, so a written interval contains the true one, and an application that
-// reports a result only after [Writer.End] has returned cannot be blamed for an
-// overlap that was none. The clock is read under the lock that orders the file:
+// All instants are [clock.Shared], on which all processes of a machine agree. The start is read
+// before the handler's first instruction and the end after its last one, so a written interval
+// contains the true one. An application that reports a result only after [Writer.End] has
+// returned never causes a false overlap. The clock is read under the lock that orders the file:
 // a file is sorted by time.
 //
 // # What a kill leaves behind
 //
-// Each record is one write call. What was written survives SIGKILL of the
-// process (not a power cut). A torn last line is ignored and counted; a start
-// without an end lasts until the kill, or else until the end of its file.
+// Each record is one write call. Written records survive a SIGKILL of the process (not a power
+// cut). A torn last line is ignored and counted; a start without an end lasts until the kill,
+// or else until the end of its file.
 //
 // # The file
 //
@@ -32,7 +30,7 @@
 //
 // Journals of version 1 are read too: they have no turns, so each counts as 0.
 //
-// Keys stand in it in the clear: journals are for tests and demonstrations.
+// The file contains keys in clear text: journals are for tests and demonstrations.
 package journal
 
 import (

@@ -1,8 +1,8 @@
 // Package procgroup runs the processes of a group on one machine: this binary, started again
 // with hidden commands, each with free ports and settings of its own.
 //
-// A child ends when its standard input does, so nothing is left behind when the parent
-// ends, however it ends ([FollowParent]).
+// A child ends when its standard input does, so no process outlives the parent, however the
+// parent ends ([FollowParent]).
 //
 // # Concurrency
 //

@@ -1,17 +1,16 @@
-// Package testapp is an application under test: a handler that works for a while,
-// writes down in a journal when it began and when it ended, and does what an event
-// tells it to, good or bad.
+// Package testapp is an application under test: a handler that works for a while, records its
+// start and end in a journal, and follows the instructions in an event, good or bad.
 //
-// What an event tells stands in its property [ConductProperty]:
+// The property [ConductProperty] of an event holds the instruction:
 //
 //	fail:N      fail in the first N attempts
 //	panic:N     panic in the first N attempts
-//	reject      say that it will never succeed
-//	slow:TIME   work this long, and stop when the context says so
-//	deaf:TIME   work this long, whatever the context says
+//	reject      reject the event for good
+//	slow:TIME   work this long, and stop when the context is cancelled
+//	deaf:TIME   work this long, and ignore the context
 //
-// Without it the event is done after the usual work. The work is sleep: a machine
-// with few cores can then run many applications without being the bottleneck.
+// Without it the handler finishes after the usual work. The work is a sleep, so that a machine
+// with few cores can run many applications without becoming the bottleneck.
 //
 // # Concurrency
 //

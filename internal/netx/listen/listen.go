@@ -1,9 +1,9 @@
-// Package listen makes what a member listens on: who may reach it, how many at once, and
-// for how long without a word.
+// Package listen opens a member's listeners and enforces their connection limits, handshake
+// timeouts and socket permissions.
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use. No goroutine is started here.
+// Everything is safe for concurrent use. The package starts no goroutine.
 package listen
 
 import (

@@ -1,19 +1,17 @@
-// Package mtls makes TLS configurations out of files that may be replaced while
-// they are in use, for every listener of a router.
+// Package mtls makes TLS configurations for every listener of a router, from files that may be
+// replaced while they are in use.
 //
-// # Who gets in
+// # Authentication
 //
-// With [Store.Server] and [Store.Client] both sides show a certificate, and each
-// verifies that the other's is signed by the CA file, is meant for its side of a
-// connection, and carries a name. A CA alone is not enough: that of a cluster signs
-// everybody.
+// With [Store.Server] and [Store.Client] both sides show a certificate, and each verifies that
+// the other's is signed by the CA file, is meant for its side of a connection, and carries a
+// name. A CA alone is not enough: a cluster's CA signs certificates for every service.
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use. The files are read again at handshakes, see
-// package reload: a new certificate, or a CA that is gone, counts from the next
-// connection on. Sessions are never resumed, so none outlives a change. What is
-// connected stays so.
+// Everything is safe for concurrent use. Handshakes reload the files, see package reload: a new
+// certificate or a removed CA takes effect at the next connection. Sessions are never resumed,
+// so none outlives a change. Existing connections stay.
 package mtls
 
 import (

@@ -1,13 +1,12 @@
-// Package reload reads small files again when they have changed: certificates, keys
-// and tokens, which somebody replaces while the process runs.
+// Package reload rereads small files when they have changed: certificates, keys and tokens that
+// are replaced while the process runs.
 //
-// Nothing watches the files. Whoever needs the value asks for it, and the files are read
-// again if the last look is longer ago than [Interval]: there is no goroutine to
-// end, and no difference between a file that is written, renamed, or reached through
-// links that a Kubernetes volume swaps.
+// Nothing watches the files. A read of the value rereads the files if the last check is older
+// than [Interval]. So there is no goroutine to stop, and it does not matter whether a file is
+// overwritten, renamed, or replaced through the symbolic links of a Kubernetes volume.
 //
-// A change that cannot be read or parsed changes nothing: the last good value stays
-// in use, and the failure is told once.
+// A change that cannot be read or parsed changes nothing: the last good value stays in use, and
+// the failure is reported once.
 package reload
 
 import (

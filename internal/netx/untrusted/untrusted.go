@@ -1,8 +1,8 @@
-// Package untrusted handles strings that somebody outside of the group may have
-// written: names and addresses from gossip, names in certificates, answers of servers.
+// Package untrusted handles strings that may come from outside the group: names and addresses
+// from gossip, names in certificates, answers of servers.
 //
-// [Text] and [Print] make them fit to be shown, [Name] and [Address] judge what is kept,
-// and [DialTCP] dials nothing but TCP, whatever an address says.
+// [Text] and [Print] escape them for display, [Name] and [Address] validate them, and [DialTCP]
+// dials only TCP, whatever the address contains.
 package untrusted
 
 import (

@@ -1,6 +1,6 @@
-// Package driver performs what an ownership machine decides: inputs in, one effect at a time
-// out. It has no goroutine, clock or lock. In production a goroutine advances it until it rests;
-// the simulator lets other things happen between any two effects.
+// Package driver performs the effects of an ownership machine one at a time. It has no
+// goroutine, clock or lock. In production a goroutine advances it until no effect is left; the
+// simulator runs other code between any two effects.
 package driver
 
 import (

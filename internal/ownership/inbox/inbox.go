@@ -1,5 +1,5 @@
-// Package inbox is the application's half of rule 7 of the ownership protocol: what
-// the router has given to a worker on one stream, and until when it may be worked on.
+// Package inbox is the application's half of rule 7 of the ownership protocol: it tracks the
+// deliveries of a worker on one stream, and their deadlines.
 //
 // It is a pure machine: time is an argument, and an [Inbox] is not safe for
 // concurrent use. The SDK (package client) drives it with goroutines and a stream,

@@ -1,4 +1,4 @@
-// Package loglimit bounds how often a log line that a stranger can cause is written.
+// Package loglimit bounds the rate of log lines that outsiders can cause.
 //
 // A [Limit] lets one line through in each interval. It counts the lines that it holds
 // back in ringfence_log_suppressed_total{source}, and the next line that it lets

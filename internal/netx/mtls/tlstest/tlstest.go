@@ -1,5 +1,5 @@
-// Package tlstest makes certificates for tests: real ones, signed by a CA of the test,
-// in files as a router reads them.
+// Package tlstest makes real certificates for tests, signed by a test CA, in files in the form
+// that a router reads.
 package tlstest
 
 import (
