@@ -46,8 +46,11 @@ format: ## Format the Go code and the protos as lint wants them
 unoptimised := -gcflags='all=-N -l'
 
 .PHONY: build
-build: ## Build everything for this system; the router and the SDK for macOS and Windows, too
+build: ## Build everything
 	$(GO) build $(modules)
+
+.PHONY: foreign
+foreign: ## Build the router and the SDK for macOS and Windows
 	GOOS=darwin $(GO) build $(unoptimised) ./cmd/router ./client/...
 	GOOS=windows $(GO) build $(unoptimised) ./cmd/router ./client/...
 
@@ -59,12 +62,12 @@ unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) 
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit planted test-reconnect test-e2e
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j2 --output-sync=line test-e2e unit planted test-reconnect
 
-# Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs.
+# Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there are CPUs.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -parallel=4 -timeout=15m $(ARGS) $(unit_packages)
+	$(GO) test -race -p=4 -parallel=8 -timeout=15m $(ARGS) $(unit_packages)
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
@@ -199,8 +202,8 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln release-snapshot test-shuffled spec sim settle-long chaos-stubborn chaos-long attack-long deploy-nightly
+	tools/timed.sh vuln release-snapshot test-shuffled fuzz spec sim settle-long chaos-stubborn chaos-long attack-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests
-	tools/timed.sh checkgenerate lint build test
+	tools/timed.sh checkgenerate lint build foreign test
