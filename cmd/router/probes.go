@@ -1,15 +1,15 @@
 package main
 
 import (
+	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/node"
-	"github.com/ringfence/router/internal/telemetry"
 )
 
 // checksOf hands the checks of a node to the admin page.
-func checksOf(checks []node.Check) []telemetry.Check {
-	list := make([]telemetry.Check, len(checks))
+func checksOf(checks []node.Check) []adminhttp.Check {
+	list := make([]adminhttp.Check, len(checks))
 	for i, c := range checks {
-		list[i] = telemetry.Check(c)
+		list[i] = adminhttp.Check(c)
 	}
 	return list
 }

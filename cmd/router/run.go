@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/idlecpu"
 	"github.com/ringfence/router/internal/base/planted"
@@ -160,12 +161,12 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	log.Info("starting", "group", cfg.Node.Group, "version", version(),
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
 	admin := adminOf(n, registry)
-	maps.Copy(admin.Pages, telemetry.LevelPages(level, log))
+	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
 
 // serve runs the node, and its admin and debug pages until it has ended.
-func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, shown telemetry.Admin, logMetrics *loglimit.Metrics, log *slog.Logger) error {
+func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, shown adminhttp.Options, logMetrics *loglimit.Metrics, log *slog.Logger) error {
 	pages, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, pages := errgroup.WithContext(pages)
@@ -173,12 +174,12 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 		Name: "admin", Listener: l.admin, TLS: l.adminTLS, ConnectionsMax: cfg.Admin.ConnectionsMax,
 		Probes: probePaths, Bodies: []string{"PUT /log/level"}, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 	}
-	group.Go(func() error { return admin.Serve(pages, l.guard.Protect(telemetry.NewAdminHandler(shown))) })
+	group.Go(func() error { return admin.Serve(pages, l.guard.Protect(adminhttp.NewHandler(shown))) })
 	if l.debug != nil {
 		debug := listen.HTTP{
 			Name: "debug", Listener: l.debug, ConnectionsMax: cfg.Admin.ConnectionsMax, Metrics: l.metrics, LogMetrics: logMetrics, Log: log,
 		}
-		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(telemetry.NewDebugHandler())) })
+		group.Go(func() error { return debug.Serve(pages, l.debugGuard.Protect(adminhttp.NewDebugHandler())) })
 	}
 	err := n.Run(ctx)
 	stop()
@@ -253,9 +254,9 @@ func modeOf(cfg config.Config) node.Mode {
 	return node.Strict
 }
 
-func adminOf(n *node.Node, registry *prometheus.Registry) telemetry.Admin {
+func adminOf(n *node.Node, registry *prometheus.Registry) adminhttp.Options {
 	probes := n.Probes()
-	return telemetry.Admin{
+	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  n.Notice(),
 		Metrics: registry,

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/adminhttp/statuspage"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/node"
@@ -23,10 +24,10 @@ func pagesOf(n *node.Node) map[string]http.Handler {
 	pages := report.Handlers(group)
 	whole := func(*http.Request) string { return "" }
 	member := func(r *http.Request) string { return r.URL.Query().Get("member") }
-	pages["GET /{$}"] = telemetry.Rendered(statuspage.NewPage(group), whole)
-	pages["GET /v1/members"] = telemetry.Rendered(pages["GET /v1/members"], whole)
-	pages["GET /v1/status"] = telemetry.Rendered(pages["GET /v1/status"], member)
-	pages["GET /v1/partitions"] = telemetry.Rendered(pages["GET /v1/partitions"], member)
+	pages["GET /{$}"] = adminhttp.Rendered(statuspage.NewPage(group), whole)
+	pages["GET /v1/members"] = adminhttp.Rendered(pages["GET /v1/members"], whole)
+	pages["GET /v1/status"] = adminhttp.Rendered(pages["GET /v1/status"], member)
+	pages["GET /v1/partitions"] = adminhttp.Rendered(pages["GET /v1/partitions"], member)
 	pages["POST /forget-done"] = forgetPage(n)
 	return pages
 }

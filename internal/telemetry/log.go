@@ -1,10 +1,8 @@
-// Package telemetry provides a process's log, metrics, traces and health checks.
+// Package telemetry provides a process's log, metrics and traces.
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use after its construction. Health checks run in the
-// goroutines of the HTTP server: they may be called at any time, several at once, and must
-// answer from known state, without waiting.
+// Everything is safe for concurrent use after its construction.
 package telemetry
 
 import (
@@ -46,9 +44,10 @@ func (c LogConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c LogConfig) level() (slog.Level, error) { return parseLevel(c.Level) }
+func (c LogConfig) level() (slog.Level, error) { return ParseLevel(c.Level) }
 
-func parseLevel(name string) (slog.Level, error) {
+// ParseLevel returns the level that name stands for: debug, info, warn or error.
+func ParseLevel(name string) (slog.Level, error) {
 	switch name {
 	case "debug":
 		return slog.LevelDebug, nil

@@ -78,6 +78,7 @@ var arrows = map[string]arrow{
 	},
 	"internal/telemetry":            {[]string{"internal/base/clock"}, "knows how to show, not what"},
 	"internal/telemetry/otlptest":   {nil, "reads what a test receives, and knows the protocol alone"},
+	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows what it is given"},
 	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows what members say"},
 	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
 	"internal/base/signal":          {nil, "the bottom: a select with a default"},

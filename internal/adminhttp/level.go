@@ -1,4 +1,4 @@
-package telemetry
+package adminhttp
 
 import (
 	"fmt"
@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+
+	"github.com/ringfence/router/internal/telemetry"
 )
 
 // levelBytesMax is the longest level that a request may name.
 const levelBytesMax = 64
 
-// LevelPages returns the pages for [Admin.Pages] that show the level of a log and change
+// LevelPages returns the pages for [Options.Pages] that show the level of a log and change
 // it, until the process ends: GET and PUT /log/level, whose body is debug, info, warn or
 // error. log is told of every change.
 func LevelPages(level *slog.LevelVar, log *slog.Logger) map[string]http.Handler {
@@ -25,7 +27,7 @@ func LevelPages(level *slog.LevelVar, log *slog.Logger) map[string]http.Handler 
 				answer(w, http.StatusBadRequest, "want debug, info, warn or error as the body\n")
 				return
 			}
-			to, err := parseLevel(strings.ToLower(strings.TrimSpace(string(body))))
+			to, err := telemetry.ParseLevel(strings.ToLower(strings.TrimSpace(string(body))))
 			if err != nil {
 				answer(w, http.StatusBadRequest, fmt.Sprintf("%v\n", err))
 				return

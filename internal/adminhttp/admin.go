@@ -1,4 +1,13 @@
-package telemetry
+// Package adminhttp serves the admin endpoint: probes, metrics, drain and undrain, the
+// log level, and Go's profiles on the debug endpoint. Package statuspage adds the page for
+// people, and internal/netx/listen decides which requests get here.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use after its construction. Health checks run in the
+// goroutines of the HTTP server: they may be called at any time, several at once, and must
+// answer from known state, without waiting.
+package adminhttp
 
 import (
 	"fmt"
@@ -16,8 +25,8 @@ type Check struct {
 	Ask  func() error
 }
 
-// Admin is what [NewAdminHandler] shows.
-type Admin struct {
+// Options hold what [NewHandler] serves.
+type Options struct {
 	// Startup, Ready and Live are the conditions of the three probes. A broker
 	// outage or a slow application is not part of Live: a restart fixes neither.
 	Startup, Ready, Live []Check
@@ -41,7 +50,7 @@ type Admin struct {
 	Undrain func() (<-chan struct{}, error)
 }
 
-// NewAdminHandler serves /startupz, /readyz, /livez, /metrics, /drain and /undrain.
+// NewHandler serves /startupz, /readyz, /livez, /metrics, /drain and /undrain.
 //
 // A probe answers 200 when all of its checks hold, and else 503 with a line for
 // each one that does not. /drain (GET, since Kubernetes hooks cannot POST, or POST)
@@ -49,7 +58,7 @@ type Admin struct {
 // duration ?wait=, which is 0 by default and an hour at most. /undrain (POST) likewise: 200
 // when the node takes part again, or never stopped to, 202 while its drain has not come
 // to its end, and 409 when the process is about to end.
-func NewAdminHandler(a Admin) http.Handler {
+func NewHandler(a Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /startupz", probe(a.Startup, ""))
 	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))

@@ -1,4 +1,4 @@
-package telemetry
+package adminhttp
 
 import (
 	"net/http"

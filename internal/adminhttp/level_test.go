@@ -1,4 +1,4 @@
-package telemetry_test
+package adminhttp_test
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/telemetry"
 )
 
@@ -21,7 +22,7 @@ func TestLevelPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	component := log.With("component", "forward")
-	h := telemetry.NewAdminHandler(telemetry.Admin{Metrics: prometheus.NewRegistry(), Pages: telemetry.LevelPages(level, log)})
+	h := adminhttp.NewHandler(adminhttp.Options{Metrics: prometheus.NewRegistry(), Pages: adminhttp.LevelPages(level, log)})
 	put := func(body string) (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/log/level", strings.NewReader(body)))
