@@ -22,8 +22,8 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// askTimeout is how long an answer may take, besides what the question itself waits for.
-// A member asks its peers for no longer than two seconds.
+// askTimeout bounds the time for an answer, in addition to any wait in the question itself. A
+// member waits for its peers at most two seconds.
 const askTimeout = 10 * time.Second
 
 // answerBytesMax is the longest answer that is read.
@@ -50,7 +50,7 @@ func (a *asker) addTo(cmd *cobra.Command) {
 	f.StringVar(&a.file, "config", "", "file with the settings of that router, in YAML")
 }
 
-// endpoint is where to ask, and as whom.
+// endpoint is the address and the credentials of the router to query.
 type endpoint struct {
 	base   string // URL
 	token  string
@@ -97,8 +97,8 @@ func (a *asker) endpoint() (endpoint, error) {
 	return e, err
 }
 
-// client returns who asks, and takes whom for the router: one whose certificate is signed by
-// --ca-file, or else one that shows the certificate of the settings.
+// client returns an HTTP client that accepts only the router's certificate: one signed by
+// --ca-file, or else the certificate in the settings.
 func (a *asker) client(own config.AdminTLS) (*http.Client, error) {
 	files, setting := mtls.Files{CAFile: a.caFile}, "--ca-file"
 	switch {
@@ -183,7 +183,7 @@ func (a *asker) call(ctx context.Context, method, path string, timeout time.Dura
 	return response.StatusCode, text, responseError(e, response.StatusCode, strings.TrimSpace(string(text)))
 }
 
-// objection says what is wrong with an answer, and what to do; nil if nothing.
+// responseError turns a non-2xx response into an error with a hint; nil for 200 and 202.
 func responseError(e endpoint, code int, says string) error {
 	switch code {
 	case http.StatusOK, http.StatusAccepted:

@@ -11,8 +11,8 @@ import (
 	"github.com/ringfence/router/internal/node"
 )
 
-// claimedBy returns what a router of these settings claims: the subscription on its topics and on its retry topic,
-// and its control topic if it has one.
+// claimedBy returns the resources that a router with these settings claims: the subscription on
+// its topics and on its retry topic, and its control topic if it has one.
 func claimedBy(cfg config.Config) ([]claim.Place, error) {
 	topics, control := cfg.Topics(), cfg.ControlTopic()
 	if retry := cfg.Pulsar.Resolved().RetryTopic; retry != "" {

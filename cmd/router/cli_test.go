@@ -21,7 +21,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// cli runs a command as main would, and returns what it prints and its exit code.
+// cli runs a command as main would, and returns its output and its exit code.
 func cli(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out bytes.Buffer
@@ -36,7 +36,7 @@ func cli(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), stderr, exitCode(err)
 }
 
-// shape replaces what is another one in each run, so that the rest can be compared.
+// shape replaces values that differ between runs, so that the rest can be compared.
 func shape(text string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`127\.0\.0\.1:\d+`, "ADDRESS"},
@@ -69,8 +69,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestCommandsOfAGroup: what the commands show of a group in which one event runs and
-// another one of its key waits.
+// TestCommandsOfAGroup: the commands' output for a group in which one event runs and another
+// event of its key waits.
 func TestCommandsOfAGroup(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -162,8 +162,8 @@ func TestCommandsOfAGroup(t *testing.T) {
 	t.Run("gate", func(t *testing.T) { testGate(t, g, key) })
 }
 
-// testGate drains the owner of a key while its handler runs: the next owner waits, and
-// says for whom.
+// testGate drains the owner of a key while its handler runs: the next owner waits, and names
+// the member that it waits for.
 func testGate(t *testing.T, g *testGroup, key string) {
 	path := "/v1/keys?key=" + url.QueryEscape(key)
 	var k report.Key
@@ -251,7 +251,7 @@ func answering(t *testing.T, code int, says string) string {
 	return "--admin=" + server.URL
 }
 
-// TestErrorsSayWhatToDo: every way in which a command fails, with what it says and its exit code.
+// TestErrorsSayWhatToDo: every failure of a command, with its message and its exit code.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("hush\n"), 0o600); err != nil {
@@ -333,8 +333,8 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// TestDifferences: what members differ in is told by ranges of partitions, and who is
-// behind can be seen.
+// TestDifferences: differences between members are given as ranges of partitions, and lagging
+// members are named.
 func TestDifferences(t *testing.T) {
 	view := func(name, epoch string, owners ...string) report.Partitions {
 		p := report.Partitions{View: report.View{Member: name, Epoch: epoch}}

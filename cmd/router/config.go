@@ -58,7 +58,7 @@ be right. The exit code is 2 if anything is.`,
 	})
 }
 
-// warnOfMode says so if the settings are not exclusive.
+// warnOfMode warns if the ownership mode is not exclusive.
 func warnOfMode(w io.Writer, cfg config.Config) {
 	if modeOf(cfg) == node.Gossip {
 		fmt.Fprintln(w, "# not exclusive:", node.NotExclusive)

@@ -19,14 +19,14 @@ func settingsFile(t *testing.T, content string) string {
 	return path
 }
 
-// least is the least that a router must be told.
+// least are the mandatory settings of a router.
 const least = `node: {group: orders, name: router-0}
 pulsar: {topics: [orders], subscription: workers}
 peer: {insecure: true}
 gossip: {insecure: true}
 `
 
-// TestConfigLint: an error of every kind is found, and it says what would be right.
+// TestConfigLint: an error of every kind is found, with the correct value.
 func TestConfigLint(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {

@@ -91,8 +91,8 @@ func devChildren() []*cobra.Command {
 	return []*cobra.Command{app, bridge}
 }
 
-// devChild is a hidden command that stands between the parent and the user's
-// processes, and ends them when the parent ends.
+// devChild is a hidden command: the wrapper between the parent and the user's processes, which
+// ends them when the parent ends.
 func devChild(role string, run func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:    role,

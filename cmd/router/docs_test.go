@@ -88,8 +88,7 @@ func pages(t *testing.T) []string {
 	return append(list, "../../README.md", "../../CONTRIBUTING.md")
 }
 
-// TestCommandsInDocsAreTested: who tests a command that this package does not run must
-// be there.
+// TestCommandsInDocsAreTested: the make target or test named beside a command must exist.
 func TestCommandsInDocsAreTested(t *testing.T) {
 	makefile := read(t, "../../Makefile")
 	commands := 0
@@ -213,7 +212,7 @@ func TestLifecycleHasATestForEveryArrow(t *testing.T) {
 // needsPulsar marks blocks that run only where there is one.
 const needsPulsar = "needs pulsar"
 
-// scriptOf joins what is to be run of a page, and returns what must be seen.
+// scriptOf joins the commands of a page, and returns the expected output.
 func scriptOf(blocks []docBlock, pulsar bool) (script string, wanted []string) {
 	var b strings.Builder
 	for _, one := range blocks {
@@ -281,8 +280,8 @@ func TestDocs(t *testing.T) {
 // pageMax is how long the commands of a page may take.
 const pageMax = 4 * time.Minute
 
-// runPage runs a script in an empty folder, and returns what it has printed. What it
-// leaves in the background is ended.
+// runPage runs a script in an empty folder, returns its output, and ends its background
+// processes.
 func runPage(t *testing.T, script, bin, root string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), pageMax)

@@ -24,12 +24,12 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// finding is what the doctor says about one thing.
+// finding is one result of the doctor.
 type finding struct {
 	Check  string `json:"check"`
 	Result result `json:"result"`
 	Says   string `json:"says"`
-	Advice string `json:"advice,omitempty"` // what to do, unless it is well
+	Advice string `json:"advice,omitempty"` // remedy, unless Result is ok
 }
 
 // result is how bad a finding is.
@@ -38,7 +38,7 @@ type result string
 const (
 	resultOK   result = "ok"
 	resultWarn result = "warn" // a router runs, and somebody should know
-	resultFail result = "fail" // a router does not run, or does not keep what it promises
+	resultFail result = "fail" // a router does not run, or breaks its promises
 )
 
 // errUnwell says that a router would not run here, or not well.
@@ -128,7 +128,7 @@ func (d *doctor) examine(ctx context.Context) {
 	d.clock(begun, laterReading(ctx, begun), clock.Slewable())
 }
 
-// clock says what clock leases run on, and whether NTP slews the system's.
+// clock reports the clock of the leases, and whether NTP slews the system's.
 func (d *doctor) clock(from, to clock.Reading, slewable bool) {
 	if clock.Covers != "" {
 		d.warn("clock", "run routers on Linux", "%s", clock.Covers)
@@ -161,7 +161,7 @@ func laterReading(ctx context.Context, from clock.Reading) clock.Reading {
 	}
 }
 
-// listeners says what keeps strangers from each listener.
+// listeners reports the protection of each listener.
 func (d *doctor) listeners() {
 	for _, l := range d.cfg.Listeners() {
 		check := l.Name + " protection"
@@ -211,7 +211,7 @@ func free(ctx context.Context, address string) error {
 		dialer := net.Dialer{Timeout: time.Second}
 		conn, err := dialer.DialContext(ctx, "unix", path)
 		if err != nil {
-			return nil //nolint:nilerr // nobody answers: that it can be had is what this asks
+			return nil //nolint:nilerr // no member answers: the port is free
 		}
 		_ = conn.Close()
 		return fmt.Errorf("another process listens on %s", path)
@@ -298,7 +298,8 @@ func (d *doctor) broker(ctx context.Context) {
 // claimTimeout is how long the doctor reads claims.
 const claimTimeout = 20 * time.Second
 
-// claim says to whom the subscription belongs. It reads only topics that are there: a reader makes one that is not.
+// claim reports the holder of the subscription. It reads only existing topics, because a reader
+// creates a missing one.
 func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 	const check = "claim"
 	for _, p := range d.claims {
@@ -325,7 +326,7 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 	}
 }
 
-// accessAdvice says what to do about a broker that does not answer as it should.
+// accessAdvice is the remedy for a broker that does not answer correctly.
 func accessAdvice(transient bool, err error) string {
 	switch {
 	case !transient:

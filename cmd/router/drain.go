@@ -51,7 +51,7 @@ func drainVerb(verb, short, wait string) *cobra.Command {
 	return cmd
 }
 
-// forgetCommand lets a router forget what was done lately, before a replay.
+// forgetCommand makes a router forget recently finished events, before a replay.
 func forgetCommand() *cobra.Command {
 	var a asker
 	cmd := &cobra.Command{
@@ -79,5 +79,5 @@ func forgetPage(n *node.Node) http.Handler {
 	})
 }
 
-// errDrainPending makes the exit code that of a drain that was cut: it goes on, and nobody waits.
+// errDrainPending maps "still draining when --wait ended" to exitUndrain.
 var errDrainPending = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)

@@ -28,7 +28,7 @@ import (
 
 const (
 	groupTimeout = 60 * time.Second // of a whole command, without the wait for Beats
-	aliveTimeout = 5 * time.Second  // in which every member that lives writes a Beat, whatever its ownership.profile
+	aliveTimeout = 5 * time.Second  // every live member writes a Beat within it, for any ownership.profile
 )
 
 func groupCommand() *cobra.Command {
@@ -136,11 +136,11 @@ func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	return groupLogs{claims: open, control: open, alive: aliveTimeout}, nil
 }
 
-// shownClaim is what is known about one resource.
+// shownClaim is the status of one resource.
 type shownClaim struct {
 	Topic       string            `json:"topic"` // the claims topic
 	Resource    string            `json:"resource"`
-	Held        string            `json:"held"` // by: nobody, this group, another group
+	Held        string            `json:"held"` // no holder, this group, or another group
 	Released    bool              `json:"released,omitempty"`
 	Forced      bool              `json:"forced,omitempty"`
 	Since       string            `json:"since,omitempty"` // position in the claims topic
@@ -149,7 +149,7 @@ type shownClaim struct {
 	Settings    []shownSetting    `json:"settings,omitempty"`
 	Differences []shownDifference `json:"differences,omitempty"`
 
-	holder identity.Identity // nil: nobody
+	holder identity.Identity // nil: no holder
 }
 
 type shownSetting struct {
@@ -170,7 +170,7 @@ const (
 	heldByAnother = "another group"
 )
 
-// show reads what the claims topics say about what these settings would claim.
+// show reads the claims topics for the resources of these settings.
 func (g groupLogs) show(ctx context.Context, cfg config.Config) ([]shownClaim, error) {
 	places, err := claimedBy(cfg)
 	if err != nil {
@@ -314,7 +314,7 @@ func (o releaseOptions) takes(c shownClaim, cfg config.Config) bool {
 	})
 }
 
-// What ends the wait for Beats.
+// The reasons that end the wait for Beats.
 var (
 	errAlive = errors.New("members of the group live")
 	errQuiet = errors.New("no Beat came")

@@ -16,7 +16,7 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// listenerAuth is who gets in where.
+// listenerAuth holds the TLS credentials and the admin guard of each listener.
 type listenerAuth struct {
 	appCreds               credentials.TransportCredentials
 	appCallers             *listen.Callers
@@ -30,7 +30,8 @@ type listenerAuth struct {
 	tls     *mtls.Metrics
 }
 
-// newListenerAuth reads certificates and tokens. Whatever is wrong with them is an error now.
+// newListenerAuth reads certificates and tokens, and returns an error for any that cannot be
+// used.
 func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slog.Logger) (*listenerAuth, error) {
 	e := &listenerAuth{
 		appCreds: insecure.NewCredentials(), peerServer: insecure.NewCredentials(), peerClient: insecure.NewCredentials(),
@@ -73,7 +74,7 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 	}
 	e.guard = listen.Guard{
 		Name: "admin", Token: token, Probes: append([]string{"/metrics"}, probePaths...),
-		Open: []string{"/", "/v1/status", "/v1/members", "/v1/partitions"}, // who owns what; no keys
+		Open: []string{"/", "/v1/status", "/v1/members", "/v1/partitions"}, // ownership only, no keys
 		TLS:  e.adminTLS != nil, Insecure: cfg.Admin.Insecure,
 		DrainPath: "/drain", DrainOpen: cfg.Admin.DrainOpen, DrainToken: string(cfg.Admin.DrainToken),
 		Metrics: e.metrics,
@@ -86,7 +87,7 @@ func newListenerAuth(cfg config.Config, registry prometheus.Registerer, log *slo
 // probePaths are asked by the kubelet.
 var probePaths = []string{"/startupz", "/readyz", "/livez", "/healthz"}
 
-// adminToken returns what tells the token of the admin page at any time.
+// adminToken returns a function that reads the current token of the admin page.
 func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
 	if cfg.TokenFile == "" {
 		return func() string { return string(cfg.Token) }, nil
@@ -94,7 +95,7 @@ func adminToken(cfg config.Admin, log *slog.Logger) (func() string, error) {
 	return tokenIn("admin.token_file", cfg.TokenFile, log)
 }
 
-// tokenIn returns what tells the token in a file at any time.
+// tokenIn returns a function that reads the current token in a file.
 func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 	value, err := reload.Open([]string{path}, func(contents [][]byte) (string, error) {
 		token := strings.TrimSpace(string(contents[0]))
@@ -115,7 +116,8 @@ func tokenIn(setting, path string, log *slog.Logger) (func() string, error) {
 	return value.Get, nil
 }
 
-// warnOfExposedListeners tells who could come in from other machines without being asked who they are.
+// warnOfExposedListeners warns of listeners that other machines can reach without
+// authentication.
 func warnOfExposedListeners(cfg config.Config, log *slog.Logger) {
 	for _, l := range cfg.Listeners() {
 		switch {

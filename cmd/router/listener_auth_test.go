@@ -54,8 +54,8 @@ type castle struct {
 	stop      func() error
 }
 
-// pageAge is longer than /metrics gives the same page again: what is counted now is on a page
-// that is asked for afterwards.
+// pageAge is longer than the time for which /metrics repeats a page: later requests show the
+// current counts.
 const pageAge = time.Second
 
 const adminSecret = "the-token-of-operators"
@@ -114,7 +114,7 @@ log: {level: error}
 	return c
 }
 
-// ask makes a request to the admin page, and returns the status and what is said.
+// ask makes a request to the admin page, and returns the status and the body.
 func (c *castle) ask(method, path, token string) (code int, text string) {
 	r, err := http.NewRequest(method, "http://"+c.ip+":18653"+path, http.NoBody)
 	if err != nil {
@@ -132,14 +132,14 @@ func (c *castle) ask(method, path, token string) (code int, text string) {
 	return answer.StatusCode, string(body)
 }
 
-// stranger is somebody who tries a listener, by what he has to show.
+// stranger is a caller of a listener, with its credentials.
 type stranger struct {
 	who   string
 	creds credentials.TransportCredentials
 	tls   *tls.Config // nil: in the clear
 }
 
-// strangers try a listener whose keeper lets in who has a certificate for name.
+// strangers tries a listener that accepts certificates for name.
 func (c *castle) strangers(t *testing.T, name string) []stranger {
 	t.Helper()
 	other := tlstest.NewCA(t)
@@ -158,13 +158,14 @@ func (c *castle) strangers(t *testing.T, name string) []stranger {
 	return list
 }
 
-// friend has what a listener asks for.
+// friend has the credentials that a listener requires.
 func (c *castle) friend(t *testing.T, name string) *tls.Config {
 	t.Helper()
 	return c.ca.ClientConfig(t, "orders-router", c.ca.Issue(t, name))
 }
 
-// TestListenerAuth: who has no credentials gets in nowhere, and who has them does.
+// TestListenerAuth: callers without credentials are rejected at every listener, and callers
+// with them are accepted.
 func TestListenerAuth(t *testing.T) {
 	t.Parallel()
 	c := newCastle(t)
@@ -199,8 +200,8 @@ func TestListenerAuth(t *testing.T) {
 	}
 }
 
-// testPeers opens a stream to the member as one who says that he is of another group: who is
-// let in hears about that, and nobody else gets as far.
+// testPeers opens a stream with the Hello of another group: an authenticated caller gets the
+// refusal, and no other caller gets that far.
 func (c *castle) testPeers(t *testing.T) {
 	hello := func(creds credentials.TransportCredentials) error {
 		conn, err := grpc.NewClient(c.ip+":18651", grpc.WithTransportCredentials(creds))

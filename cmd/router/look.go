@@ -14,7 +14,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// lookCommands are the ones that show what a group does.
+// lookCommands show the activity of a group.
 func lookCommands() []*cobra.Command {
 	return []*cobra.Command{membersCommand(), locateCommand(), exclusivityCommand(), ringCommand()}
 }
@@ -159,7 +159,7 @@ func keyPage(p *page, k report.Key) {
 	p.line("\n%s", toldBy(k.View))
 }
 
-// doing says in sentences what a key does at a member.
+// doing describes the state of a key at a member in sentences.
 func doing(at report.KeyAt) []string {
 	if at.Error != "" {
 		return nil

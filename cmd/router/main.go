@@ -60,8 +60,8 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// signalContext ends with the first SIGTERM or SIGINT. The second one ends the
-// process: whoever sends it does not want to wait.
+// signalContext ends with the first SIGTERM or SIGINT. The second signal ends the process at
+// once.
 func signalContext() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop) // from here on the default action counts again

@@ -29,8 +29,8 @@ func noteMemoryBound(cfg node.Config, from source.Config, registry prometheus.Re
 	log.Info("memory bound", "bytes", sum, slog.Group("parts", attrs...))
 }
 
-// memoryBound is that of a node, with what callers of its gRPC listeners make it hold
-// before they have said who they are.
+// memoryBound is the bound of a node plus the memory that callers of its gRPC listeners can
+// occupy before their Hello.
 func memoryBound(cfg node.Config, from source.Config) []node.MemoryPart {
 	strangers := listen.AppStrangers().Memory(cfg.App.ListenerBytes()) + listen.PeerStrangers().Memory(cfg.Forward.ListenerBytes())
 	return append(node.MemoryBound(cfg, from), node.MemoryPart{Name: "strangers", Bytes: strangers})

@@ -34,7 +34,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// settings returns the settings of a router that was told nothing but what it must be.
+// settings returns the settings of a router with only the mandatory values.
 func settings(t *testing.T) *config.Loaded {
 	t.Helper()
 	loaded, err := config.Load(config.Sources{Environ: []string{
@@ -78,7 +78,7 @@ func metricsOf(t *testing.T) map[string][]string {
 	return metrics
 }
 
-// queries returns all PromQL of the rendered mixin, by where it stands.
+// queries returns all PromQL of the rendered mixin, by its location.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -117,8 +117,8 @@ var (
 	matcher    = regexp.MustCompile(`(\w+)\s*(?:=~|!=|!~|=)`)
 )
 
-// TestQueriesNameWhatThereIs: a dashboard or an alert over a metric or a label that is
-// gone shows nothing, and nobody notices.
+// TestQueriesNameWhatThereIs: a dashboard or an alert must not use a missing metric or label,
+// because it would silently show nothing.
 func TestQueriesNameWhatThereIs(t *testing.T) {
 	metrics := metricsOf(t)
 	all := queries(t)

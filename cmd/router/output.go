@@ -76,7 +76,7 @@ func unquote(n *yaml.Node) {
 		n.Style = 0
 	}
 	if n.Kind == yaml.ScalarNode {
-		n.Style &^= yaml.DoubleQuotedStyle // the encoder puts them back around what would be no text without
+		n.Style &^= yaml.DoubleQuotedStyle // the encoder quotes again where a value would not be a string otherwise
 	}
 	for _, child := range n.Content {
 		unquote(child)
@@ -111,7 +111,7 @@ func (p *page) table(headings []string, rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
-	_ = w.Flush() // a terminal that has gone has nobody to be told
+	_ = w.Flush() // a closed terminal cannot show an error
 }
 
 // line writes one line.

@@ -13,8 +13,8 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// controlTopic is the topic on which a group decides who may act.
-// policies asks the admin API about the topics.
+// policies queries the admin API for the policies of the topics. controlTopic is the topic that
+// orders the group's ownership.
 func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	var version string
 	if text, err := admin.Do(ctx, http.MethodGet, "brokers/version", nil); err != nil {
@@ -37,7 +37,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	d.claimsTopics(ctx, admin)
 }
 
-// counting compares how the broker acks with what the router believes.
+// counting compares the broker's way of counting acks with the router's settings.
 func (d *doctor) counting(settings map[string]string) {
 	const name = "acknowledgmentAtBatchIndexLevelEnabled"
 	const check = "batch-index acks"
@@ -55,7 +55,7 @@ func (d *doctor) counting(settings map[string]string) {
 	}
 }
 
-// topicStats is what the doctor reads of a topic's statistics.
+// topicStats are the fields of a topic's statistics that the doctor reads.
 type topicStats struct {
 	Subscriptions map[string]struct {
 		Type      string
@@ -130,7 +130,8 @@ func (d *doctor) subscription(topic string, stats topicStats) {
 	}
 }
 
-// ackHoles compares the holes in the acks with what the broker keeps of them through a restart.
+// ackHoles compares the number of holes in the acks with the number that the broker keeps
+// through a restart.
 func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
 	const name, check = "managedLedgerMaxUnackedRangesToPersist", "ack holes"
 	limit, known := source.AckHolesMax, "by default"
@@ -160,7 +161,7 @@ func (d *doctor) ackHoles(ctx context.Context, admin pulsaradmin.Client, setting
 	}
 }
 
-// limit compares what the broker allows with what the router believes.
+// limit compares the broker's limit with the router's setting.
 func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name, setting string, believed int) {
 	var allowed *int
 	if err := admin.Call(ctx, http.MethodGet, path+"/"+name+"?applied=true", nil, &allowed); err != nil {
@@ -205,7 +206,7 @@ func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, set
 	}
 }
 
-// claimsTopics checks that the broker keeps the claims for as long as nobody releases them.
+// claimsTopics checks that the broker keeps claims until they are released.
 func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 	const check = "claims topic"
 	places, err := claimedBy(d.cfg)

@@ -23,7 +23,7 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// pulsarAuth is how a router gets into Pulsar: as whom, and whom it trusts.
+// pulsarAuth builds Pulsar client options: credentials and trusted CAs.
 type pulsarAuth struct {
 	settings config.Pulsar
 	store    *mtls.Store // nil: in the clear
@@ -59,9 +59,9 @@ type tokenFile struct {
 	path string
 	log  *slog.Logger
 
-	mu   sync.Mutex // guards what follows, and is held while the file is read
+	mu   sync.Mutex // guards the fields below, and is held while the file is read
 	last string     // that was good
-	bad  bool       // the file is, and the log says so
+	bad  bool       // the file is unusable, and the log has said so
 }
 
 func (f *tokenFile) read() (string, error) {
@@ -84,9 +84,9 @@ func (f *tokenFile) read() (string, error) {
 	return f.last, nil
 }
 
-// options returns what a new client needs. The client reads files again at each
-// connection, and checks that a broker's certificate is for the host that it dials;
-// TLSValidateHostname would hold it against the first host of the URL instead.
+// options returns the options of a new client. The client rereads files at each connection, and
+// checks that a broker's certificate matches the dialed host; TLSValidateHostname would compare
+// it with the first host of the URL instead.
 func (d *pulsarAuth) options() pulsar.ClientOptions {
 	options := pulsar.ClientOptions{
 		URL:                   d.settings.URL,
@@ -104,7 +104,7 @@ func (d *pulsarAuth) options() pulsar.ClientOptions {
 	return options
 }
 
-// provider returns who we are, nil for nobody. Each client needs one of its own.
+// provider returns the authentication of the router, nil for none. Each client needs its own.
 func (d *pulsarAuth) provider() auth.Provider {
 	s := d.settings
 	switch {
@@ -141,7 +141,7 @@ func (o *oauth2) Init() (err error) {
 	return o.Provider.Init()
 }
 
-// adminClient makes calls to the admin API as whom the other clients are.
+// adminClient calls the admin API with the credentials of the other clients.
 func (d *pulsarAuth) adminClient() *http.Client {
 	return &http.Client{Transport: &adminTransport{auth: d}}
 }
@@ -193,16 +193,16 @@ func (t *adminTransport) open() {
 // greetTimeout is how long a broker may take to answer the first question.
 const greetTimeout = 3 * time.Second
 
-// greet asks the broker one question before anything else, and returns why it was not
-// answered. transient: waiting may help, as with a broker that cannot be reached. It does
-// not if the broker does not let us in, or is not who it has to be, and what the client
-// says about that later stands in the log of each attempt only.
+// preflight makes one lookup before any other client starts, and returns its error. transient:
+// waiting may help, for example if the broker cannot be reached. Waiting does not help if
+// authentication fails or the broker's certificate is wrong; later, the client reports such
+// failures only in the log of each attempt.
 func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient bool, err error) {
 	heard, options := new(complaint), d.options()
 	options.Logger = pulsarlog.New(slog.New(listener{heard, nil}))
 	options.OperationTimeout, options.ConnectionTimeout = greetTimeout, greetTimeout
 	options.KeepAliveInterval = greetTimeout             // bounds the first word of a broker that accepts and says nothing
-	options.MetricsRegisterer = prometheus.NewRegistry() // nobody asks this client
+	options.MetricsRegisterer = prometheus.NewRegistry() // this client's metrics are not exported
 	client, err := pulsar.NewClient(options)
 	if err != nil {
 		if mayPass(err) {
@@ -220,7 +220,7 @@ func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient boo
 	defer client.Close()
 	select {
 	case <-ctx.Done():
-		return true, ctx.Err() // who asks us to stop hears it from the node
+		return true, ctx.Err() // the node reports the cancellation
 	case err = <-answer:
 	}
 	if err == nil {
@@ -293,9 +293,9 @@ func (l listener) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (l listener) WithGroup(string) slog.Handler { return l }
 
-// ofTLS reports whether an error is about a certificate or about what TLS is, which
-// waiting does not fix. By its words: the client passes on the words of most errors only.
-// Everything else may be a broker that is about to end, or has just begun.
+// ofTLS reports whether an error concerns a certificate or TLS itself, which waiting does not
+// fix. It compares texts, because the client preserves only the text of most errors. Any other
+// error may come from a broker that is starting or stopping.
 func ofTLS(err error) bool {
 	said := err.Error()
 	return strings.Contains(said, "tls: ") || strings.Contains(said, "x509: ") || strings.Contains(said, "certificate")

@@ -157,7 +157,7 @@ The exit code is 1 if they do.`,
 // views is how members see the ring.
 type views struct {
 	seen   []report.Partitions
-	silent []string // who did not tell, and why
+	silent []string // members that did not answer, with the reason
 }
 
 func viewsOf(ctx context.Context, a *asker, names []string) (views, error) {
@@ -191,7 +191,7 @@ func viewsOf(ctx context.Context, a *asker, names []string) (views, error) {
 	return v, nil
 }
 
-// differences is in what views differ.
+// differences lists the differences between views.
 type differences struct {
 	Views       []report.View `json:"views"`
 	Silent      []string      `json:"silent"`
@@ -398,7 +398,7 @@ func changed(names []string, change string) ([]string, error) {
 	return after, nil
 }
 
-// simulation is a change of the membership, and what it moves.
+// simulation is a change of the membership, and the moves that it causes.
 type simulation struct {
 	Before      []string        `json:"before"`
 	After       []string        `json:"after"`

@@ -62,11 +62,12 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 
 // broker is where events, the control log and the claims come from.
 type broker struct {
-	// open makes sure, once and before the others, that we are let in; nil: nobody asks.
+	// open checks, once and before the others, that the broker accepts the router; nil: no
+	// check.
 	open       func(context.Context, *mtls.Metrics, *slog.Logger) error
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
-	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: nobody claims anything
+	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no claims
 }
 
 // throughPulsar reads events, the control log and the claims from Pulsar, each with a client of
@@ -106,7 +107,7 @@ func runAlone(ctx context.Context, cfg config.Config, b broker) error {
 	return run(ctx, cfg, b)
 }
 
-// slewableClock says what may break the promise where there is no clock that NTP cannot slew.
+// slewableClock names the risk where every clock can be slewed by NTP.
 const slewableClock = "leases run on a clock that NTP may slew, as this system has no other: keep its corrections below 1 % of the rate (chrony: maxslewrate 5000)"
 
 // servicesShownMax is how many variables are named that look like settings and are not.
@@ -226,7 +227,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 // ownershipJournal names, in the environment, the folder to which the router writes the steps of its ownership machine.
 const ownershipJournal = "RINGFENCE_OWNERSHIP_JOURNAL"
 
-// nodeConfigOf returns what a node is told, but for its address.
+// nodeConfigOf returns the configuration of a node, except its address.
 func nodeConfigOf(cfg config.Config) node.Config {
 	return node.Config{
 		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
@@ -239,7 +240,7 @@ func nodeConfigOf(cfg config.Config) node.Config {
 	}
 }
 
-// listenersOf returns what protects each listener, for reports.
+// listenersOf returns the protection of each listener, for reports.
 func listenersOf(cfg config.Config) (all []report.Listener) {
 	for _, l := range cfg.Listeners() {
 		all = append(all, report.Listener{Name: l.Name, Address: l.Address, ProtectedBy: l.ProtectedBy, Exposed: l.Exposed})
@@ -302,7 +303,7 @@ func openListeners(ctx context.Context, cfg config.Config) (*listeners, error) {
 	return l, nil
 }
 
-// addressHint says what to do about an address that cannot be had.
+// addressHint is the remedy for an address that cannot be bound.
 func addressHint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -18,7 +18,7 @@ import (
 // flushTimeout is how long the last spans may take to get out of an ending process.
 const flushTimeout = 3 * time.Second
 
-// pagesOf returns what a member shows of its group, for programs and for people.
+// pagesOf returns the pages about a member's group, as JSON and as HTML.
 func pagesOf(n *node.Node) map[string]http.Handler {
 	group := n.Reports()
 	pages := report.Handlers(group)
@@ -32,7 +32,8 @@ func pagesOf(n *node.Node) map[string]http.Handler {
 	return pages
 }
 
-// sightOf returns how the member shows single events, and what sends the last spans out.
+// sightOf returns the member's tracing configuration, and the function that exports the last
+// spans.
 func sightOf(ctx context.Context, cfg config.Config, log *slog.Logger) (pipeline.Tracing, func(), error) {
 	traces, err := telemetry.NewTraces(ctx, version(), cfg.Node.Group, cfg.Node.Name, log)
 	if err != nil {

@@ -39,7 +39,7 @@ func versionCommand() *cobra.Command {
 	return cmd
 }
 
-// version is what the Go toolchain knows about this build.
+// version is the Go toolchain's data about this build.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {
