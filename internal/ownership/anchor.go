@@ -15,9 +15,9 @@ type mark struct {
 	at   Position
 }
 
-// moveAnchor lets the broker trim what everybody has read long ago: the rank-0
-// FRESH node moves the anchor to where the log stood AnchorBehind ago. A node that
-// is half as far behind is LOST, so nobody needs what is trimmed.
+// moveAnchor lets the broker trim old records: the rank-0 FRESH node moves the anchor to the
+// end of the log as of AnchorBehind ago. A node that is half as far behind is LOST, so no node
+// needs the trimmed records.
 func (m *Machine) moveAnchor() {
 	a, t := &m.anchors, &m.cfg.Timing
 	if len(a.marks) > 0 && !m.due(a.marks[len(a.marks)-1].when.Add(t.AnchorEvery)) {

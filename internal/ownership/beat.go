@@ -18,7 +18,7 @@ const (
 type beats struct {
 	seq     uint64        // of the newest
 	at      clock.Instant // when the newest was built; zero: none
-	ready   bool          // what the newest said
+	ready   bool          // ready flag of the newest Beat
 	changed bool          // something changed that the newest does not say
 	sent    []sentBeat    // not read back, oldest first
 }
@@ -140,8 +140,8 @@ func (m *Machine) awaitsDrained() bool {
 	return m.gates.answered < m.gates.seq && !m.due(m.gates.revokedAt.Add(m.cfg.Timing.BeatSpacing))
 }
 
-// hasRoom keeps few Beats on their way: what queues up in an outage renews nothing.
-// A Beat older than a lease counts as gone.
+// hasRoom bounds the Beats in flight: Beats that queue up in an outage renew nothing. A Beat
+// older than a lease counts as lost.
 func (m *Machine) hasRoom() bool {
 	onWay, first := 0, clock.Forever
 	for _, s := range m.beats.sent {

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/base/planted"
 )
 
-// Config is what a machine is told once. One Config is one incarnation.
+// Config is the constant input of a machine. One Config is one incarnation.
 type Config struct {
 	Group      string
 	Name       string // stable over restarts, unique in the group
@@ -31,8 +31,8 @@ type Config struct {
 	// then, unless Gen is higher: its tokens could be lower than those that sinks have seen.
 	HadGroup bool
 	HadGen   uint32
-	// Memory is what the earlier incarnation of this process knew. No Genesis whose token is not greater
-	// than its Floor is made or obeyed.
+	// Memory is the knowledge of the earlier incarnation of this process. No Genesis whose
+	// token is not greater than its Floor is made or obeyed.
 	Memory Memory
 
 	Timing Timing

@@ -11,17 +11,17 @@
 // tokens of a partition only ever grow. See [Lease.MayDispatch] (rule 6, where
 // exclusivity is decided for one delivery) and mayAcquire (rule 5, where a gate opens).
 //
-// # Where to find what
+// # Files
 //
 //	record.go   the five records of the control log
 //	state.go    the replicated state: what each record does to it, the same on every member
 //	machine.go  the local rules: Step, the tail, leases, depositions, deadlines of others
 //	gate.go     gates: acquire (rule 5), dispatch (rule 6), revoke and drain
-//	beat.go     when a Beat is due and what stands in it (rule 1)
-//	propose.go  who proposes which epoch, and when
+//	beat.go     the time and the content of a Beat (rule 1)
+//	propose.go  proposals of epochs: the proposer, the members, the time
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
-//	prefix.go   whether others have read the same log
-//	anchor.go   what keeps the broker from trimming the log
+//	prefix.go   detects members that have read another log
+//	anchor.go   the subscription that keeps the broker from trimming the log
 //	step.go     inputs and effects
 //	token.go    the fencing token
 //

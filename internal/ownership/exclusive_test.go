@@ -201,7 +201,7 @@ func (w *world) heal(names []string) {
 	}
 }
 
-// unrest says what is still to be done for every partition to be served by somebody.
+// unrest lists the open conditions for every partition to have a serving owner.
 func (w *world) unrest() string {
 	if w.stats["lost"] > 0 && w.stats["hole"]+w.stats["delete"] == 0 && !w.forked {
 		return "LOST though the log was whole" // an outage or a pause loses no state

@@ -44,7 +44,7 @@ func (l Lease) MayDispatch(g Gate, now clock.Instant) bool {
 	return g == Open && now.Add(l.Guard).Before(l.Until)
 }
 
-// gates are this node's gates and what it knows about running deliveries.
+// gates are this node's gates and its knowledge of running deliveries.
 type gates struct {
 	open    Set // acquired
 	waiting Set // ours and not acquired
@@ -121,8 +121,8 @@ func (m *Machine) setGates(changes []GateChange) {
 	}
 }
 
-// moveGates follows the tenures that began with the record at r (rule 3): a gate
-// that was open for an earlier tenure leaves Open and is revoked; what we own now waits.
+// moveGates follows the tenures that began with the record at r (rule 3): a gate that was open
+// for an earlier tenure leaves Open and is revoked; a partition that is now ours waits.
 func (m *Machine) moveGates(r read) {
 	g := &m.gates
 	revoked := newSet(m.cfg.Partitions)
@@ -158,8 +158,8 @@ func (m *Machine) moveGates(r read) {
 	g.recheck = true
 }
 
-// claimGates lets wait what an adopted state says is ours: a Genesis of our own
-// that we never read.
+// claimGates sets to waiting the gates of partitions that an adopted state gives us: those of a
+// Genesis of our own that we never read.
 func (m *Machine) claimGates(when clock.Instant) {
 	var changes []GateChange
 	for p := range ring.Partition(m.cfg.Partitions) {
@@ -182,7 +182,7 @@ func (m *Machine) markRevoked(revoked Set, when clock.Instant) {
 	for p := range revoked.All() {
 		g.revoked[p] = g.seq + 1
 		g.since[p] = when
-		delete(g.busy, p) // what we knew was about earlier tenures
+		delete(g.busy, p) // these notes belong to earlier tenures
 	}
 	g.drains = append(g.drains, drain{when, g.seq + 1, revoked})
 	m.emit(Note{Kind: NoteDeposed, Count: revoked.Len()})
@@ -198,7 +198,7 @@ func (m *Machine) revoke(partitions Set, final bool) {
 	m.beats.changed = true
 }
 
-// stopAll deposes whatever runs or may start here: nothing of it is ever extended
+// stopAll deposes every delivery that runs or may start here: none of them is ever extended
 // again (Genesis, LOST, exit).
 func (m *Machine) stopAll(reason string) {
 	g := &m.gates
@@ -241,7 +241,7 @@ func (m *Machine) notOurs(partitions Set) Set {
 	return s
 }
 
-// nameOf returns the name of an incarnation, "" if nobody knows it.
+// nameOf returns the name of an incarnation, "" if it is unknown.
 func (m *Machine) nameOf(inc Incarnation) string {
 	n, _ := m.state.Node(inc)
 	return n.Name
@@ -327,10 +327,10 @@ func (m *Machine) mayAcquire(p ring.Partition) bool {
 		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !t.noted && !m.provenOver(t) })
 }
 
-// provenOver is the heart of rule 5: the deadline of a foreign tenure lies before
-// the sending of an own Beat that was read back. That the deadline has passed is not
-// enough: a draining Beat that we have not read may have moved it (attack 34).
-// Tenures of our own are judged by what runs.
+// provenOver is the core of rule 5: the deadline of a foreign tenure lies before the sending of
+// an own Beat that was read back. A passed deadline alone is not enough: a draining Beat that
+// we have not read may have moved it (attack 34). Own tenures are judged by their running
+// deliveries.
 func (m *Machine) provenOver(t Tenure) bool {
 	switch {
 	case planted.On(planted.NoWait):

@@ -17,7 +17,7 @@ const oldHelloMax = 10 * time.Second
 // firstReadMax is for how long an answer to ReadFirst allows a Genesis.
 const firstReadMax = 3 * time.Second
 
-// Memory is what a process remembers of its group, whatever becomes of the control log.
+// Memory is a process's memory of its group, independent of the control log.
 type Memory struct {
 	Floor Token    // the greatest token that the group may have given out; 0: none is known
 	Seen  Position // of the newest record of a working group; zero: none was read
@@ -27,7 +27,7 @@ type Memory struct {
 // least returns the token that a new tenure's must exceed.
 func (k Memory) least() Token { return max(k.Floor, k.Told) }
 
-// group is what this node has in common with its group.
+// group is the state that this node shares with its group.
 type group struct {
 	memory   Memory
 	oldHello clock.Instant // when a Hello of a router was read that does not read LogVersionMax; zero: never
@@ -45,8 +45,8 @@ func (m *Machine) groupVersion() uint32 {
 	return max(m.state.LogVersion, LogVersionMin)
 }
 
-// versionToWrite is the log version of the next Genesis or Epoch of ours: that of the group, or the one that
-// this router may write at most, once all who live read it.
+// versionToWrite is the log version of our next Genesis or Epoch: that of the group, or the
+// highest one that this router may write once all live routers read it.
 func (m *Machine) versionToWrite() uint32 {
 	version := m.groupVersion()
 	if m.cfg.LogVersion > version && m.everybodyReads(m.cfg.LogVersion) {
@@ -58,8 +58,8 @@ func (m *Machine) versionToWrite() uint32 {
 // wantsUpgrade reports whether the group decides in an older version than it could.
 func (m *Machine) wantsUpgrade() bool { return m.versionToWrite() > m.groupVersion() }
 
-// everybodyReads reports whether all members, all who were heard lately and all who said Hello lately read
-// this version of the log.
+// everybodyReads reports whether all members, all recently heard nodes and all senders of
+// recent Hellos read this version of the log.
 func (m *Machine) everybodyReads(version uint32) bool {
 	if m.oldHello != 0 && !m.due(m.oldHello.Add(oldHelloMax)) {
 		return false
@@ -81,7 +81,7 @@ func (m *Machine) noteVersion(r read) {
 	}
 }
 
-// inVersion gives an Epoch what the version in which it is written adds.
+// inVersion adds to an Epoch the fields of the version in which it is written.
 func (m *Machine) inVersion(e *Epoch, members []Node) *Epoch {
 	if m.versionToWrite() < 2 {
 		return e
@@ -159,11 +159,12 @@ func (m *Machine) seeGroup(r read) {
 	}
 }
 
-// Memory returns what this incarnation and the earlier ones of its process know, for the next one.
+// Memory returns the knowledge of this incarnation and the earlier ones of its process, for the
+// next one.
 func (m *Machine) Memory() Memory { return m.memory }
 
-// heardFloor remembers what another router knows of the tokens that the group has given out: this one may have read less of
-// the log than the other had when the log was lost (ADR 0030).
+// heardFloor records the greatest token that another router knows: this router may have read
+// less of the log than the other had when the log was lost (ADR 0030).
 func (m *Machine) heardFloor(told Token) {
 	if !planted.On(planted.FloorUntold) {
 		m.memory.Told = max(m.memory.Told, told)
@@ -188,9 +189,9 @@ func (m *Machine) coldGen() uint32 {
 	return gen
 }
 
-// mayBegin reports whether this node may append a Genesis: tokens must not fall. It asks, right before, whether
-// there was a group, and whether its records are in the log: what it knew at its start may be long ago, and what
-// it has read of the group may not be the newest.
+// mayBegin reports whether this node may append a Genesis: tokens must not fall. Right before,
+// it checks whether there was a group, and whether the log holds its records: the knowledge
+// from its start may be outdated, and its newest record of the group may not be the newest one.
 func (m *Machine) mayBegin() bool {
 	newest := m.join.newestHello()
 	if reason := m.fallingTokens(TokenOf(m.coldGen(), newest)); reason != "" {
@@ -209,7 +210,7 @@ func (m *Machine) mayBegin() bool {
 	return false
 }
 
-// newestHello is where the newest own Hello that was read back stands.
+// newestHello is the position of the newest own Hello that was read back.
 func (j *joining) newestHello() Position {
 	if len(j.hellos) == 0 {
 		return Position{}
@@ -236,17 +237,19 @@ func (m *Machine) firstRead(in FirstRead) {
 	}
 }
 
-// isLater reports whether a log that begins there follows the one that this process has read: it then has greater
-// positions, and tokens, than any that the group has given out. While a broker's metadata lasts, its ledger ids only
-// grow, so the log that takes the place of a deleted one follows. After the metadata was lost the ids begin anew:
-// a log on a ledger that this process has seen, or on a lower one, may be behind what other members have read.
+// isLater reports whether a log that begins at this position follows the one that this process
+// has read: it then has greater positions, and tokens, than all earlier ones of the group.
+// While a broker keeps its metadata, its ledger ids only grow, so the log that replaces a
+// deleted one follows. After a loss of the metadata the ids restart: a log on a ledger that
+// this process has seen, or on a lower one, may be behind the records that other members have
+// read.
 func (m *Machine) isLater(first Position) bool {
 	return m.memory.Floor > 0 && m.memory.Seen.Ledger < first.Ledger
 }
 
-// HoldsGroup reports whether a record at this position shows that a group has worked on the log: members
-// alone write it, and what it names stands before it. Beats of members that still write from what they had
-// read of another log, of which this one has taken the place, do not.
+// HoldsGroup reports whether a record at this position shows that a group has worked on the
+// log: only members write such records, and they refer to earlier positions. Beats of members
+// that still write from their knowledge of a replaced log do not count.
 func HoldsGroup(at Position, r Record) bool {
 	switch b := r.Body.(type) {
 	case *Genesis:

@@ -25,7 +25,7 @@ type read struct {
 	when clock.Instant // taken after it was in hand
 }
 
-// tail is the reader of the log. What leaves it is gap-free.
+// tail is the reader of the log. Its output is gap-free.
 type tail struct {
 	reader  uint64        // whose records count
 	opened  bool          // it has answered
@@ -37,10 +37,10 @@ type tail struct {
 	check    uint64 // number of the newest contiguity check
 	checking bool
 	checkAt  clock.Instant
-	queue    []read // the record being checked, and what came behind it
+	queue    []read // the record being checked, and later ones
 }
 
-// joining is what happens until there is a state.
+// joining is the progress of a node without a state.
 type joining struct {
 	hellos   []hello       // read back by the current reader, oldest first
 	kept     []read        // records since the first of them
@@ -97,8 +97,8 @@ func (m *Machine) readerFailed(in ReaderFailed) {
 	}
 }
 
-// keepReading does what the tail has due: its first reader, one that failed, one
-// that brings no own Beat, a check without an answer.
+// keepReading does the due work of the tail: its first reader, a failed reader, a reader that
+// returns no own Beat, an unanswered check.
 func (m *Machine) keepReading() {
 	t, timing := &m.tail, &m.cfg.Timing
 	switch {
@@ -285,7 +285,7 @@ func (m *Machine) joiningRead(r read) {
 	}
 }
 
-// keep remembers what follows the first own Hello, with its time of reading.
+// keep remembers the records after the first own Hello, with their times of reading.
 func (m *Machine) keep(r read) {
 	if len(m.join.hellos) > 0 {
 		m.tail.last = r.at
@@ -329,7 +329,7 @@ func (m *Machine) sendHello(needState bool) {
 	if j.began == 0 {
 		j.began = m.now
 	}
-	m.appendAs(LogVersionMin, &Hello{ // whatever the group decides in: any router reads who is there
+	m.appendAs(LogVersionMin, &Hello{ // always in the lowest version, which any router reads
 		Node: m.announced(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version, Identity: m.cfg.Identity,
 		Floor: m.memory.Floor,
@@ -345,7 +345,7 @@ func (m *Machine) self() Node {
 	}
 }
 
-// announced is what a Hello says of this node: what it is.
+// announced is the description of this node in its Hello.
 func (m *Machine) announced() Node {
 	n := m.self()
 	if planted.On(planted.LeaseShrinks) {
@@ -460,7 +460,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 	}
 	h, kept := m.join.hellos[i], m.join.kept
 	if reason := m.fallingTokens(TokenOf(adopted.Gen, h.at)); reason != "" {
-		m.exitForSettings(reason) // what the group gives out next is no greater
+		m.exitForSettings(reason) // the group's next token is no greater
 		return
 	}
 	m.tail.last = r.at
@@ -533,8 +533,8 @@ func (m *Machine) snapSeen(b *Snap) {
 	j.snapOwed = slices.DeleteFunc(j.snapOwed, func(o owedSnap) bool { return o.hello == b.ForHello })
 }
 
-// answerHellos sends the Snaps that nobody of a lower rank has sent, and our own
-// Hello when the log has forgotten us.
+// answerHellos sends the Snaps that no node of a lower rank has sent, and our own Hello when
+// the log has forgotten us.
 func (m *Machine) answerHellos() {
 	j, t := &m.join, &m.cfg.Timing
 	if len(j.snapOwed) > 0 && m.isFresh() {

@@ -27,7 +27,7 @@ type Machine struct {
 	tail tail    // join.go: the reader of the log
 	join joining // join.go: until there is a state
 
-	state    *State   // what the log adds up to; nil while joining
+	state    *State   // the replicated state; nil while joining
 	base     Position // views are compared beyond this epoch
 	accepted []view   // epochs accepted after base
 	prefixes prefixes // prefix.go: to compare logs with
@@ -41,15 +41,15 @@ type Machine struct {
 
 	beats  beats // beat.go: own Beats on their way
 	gates  gates // gate.go
-	intent       // propose.go: what this node wants of the group
+	intent       // propose.go: the requests of this node to the group
 
 	anchors anchors // anchor.go
 
 	heardBase clock.Instant         // rule 4: heard of everybody at first
 	peers     map[Incarnation]*peer // looked up only, so that no order of a map decides anything
-	beating   []Incarnation         // who was heard lately: nobody else is seen FRESH
+	beating   []Incarnation         // recently heard nodes: only these can be FRESH
 
-	group // group.go: what this node has in common with its group
+	group // group.go: the state shared with the group
 }
 
 // view is an accepted epoch.
@@ -64,14 +64,14 @@ type counted struct {
 	sent, read clock.Instant
 }
 
-// peer is what this node knows about an incarnation, itself included.
+// peer is this node's knowledge of an incarnation, itself included.
 type peer struct {
-	came    clock.Instant // when its Hello was read, or what else told of it first; zero: nothing did
+	came    clock.Instant // when its Hello or another first trace of it was read; zero: never
 	heard   clock.Instant // when its newest Beat was read
 	at      Position      // of its newest Beat
 	beat    *Beat         // its newest; nil: none
 	applied Position      // the newest that it ever applied
-	lists   []listing     // whom it says it cannot reach
+	lists   []listing     // the peers that it reports as unreachable
 	reach   Reach         // by our own transport
 	prefix  prefixDoubt   // prefix.go
 }
@@ -93,8 +93,8 @@ func New(cfg Config) *Machine {
 // Next returns when Step is due at the latest.
 func (m *Machine) Next() clock.Instant { return m.next }
 
-// Step applies in at time now, which never falls. What protects safety comes
-// first, whatever the input: too long without an own Beat is LOST before a lease is set.
+// Step applies in at time now, which never falls. Safety comes first, whatever the input: a
+// node without an own Beat for too long is LOST before a lease is set.
 func (m *Machine) Step(now clock.Instant, in Input) []Effect {
 	if m.over {
 		return nil
@@ -136,7 +136,7 @@ func (m *Machine) take(in Input) {
 	}
 }
 
-// settle does what is due. Gates first, so that the Beat tells of them.
+// settle does the due work. Gates come first, so that the Beat includes them.
 func (m *Machine) settle() {
 	m.keepReading()
 	if m.state == nil {
@@ -183,7 +183,7 @@ func (m *Machine) isFresh() bool { return m.state != nil && m.now.Before(m.lease
 
 func (m *Machine) isMember() bool { return m.state != nil && m.state.IsMember(m.cfg.Inc) }
 
-// peer returns what is known about inc, from now on if nothing was.
+// peer returns the entry of inc, and creates it if there is none.
 func (m *Machine) peer(inc Incarnation) *peer {
 	p := m.peers[inc]
 	if p == nil {
@@ -219,9 +219,9 @@ func (m *Machine) heard(inc Incarnation) clock.Instant {
 	return m.heardBase
 }
 
-// forgetSilent drops from beating who was not heard for the longest lease. The log
-// remembers hundreds of nodes that are gone: what is asked at every Step is asked of
-// those alone that may be there.
+// forgetSilent drops from beating the nodes that were not heard for the longest lease. The log
+// remembers hundreds of departed nodes: the checks of every Step cover only nodes that may be
+// alive.
 func (m *Machine) forgetSilent() {
 	m.beating = slices.DeleteFunc(m.beating, func(inc Incarnation) bool {
 		p := m.peers[inc]
@@ -302,7 +302,7 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	}
 	m.wanted = 0 // competing proposals are void: judge again
 	m.raiseFloor()
-	differs := m.otherSettings(s) // by the first epoch that says what the group agrees on
+	differs := m.otherSettings(s) // by the first epoch that names the group's settings
 	switch isMember := m.isMember(); {
 	case differs != "":
 		m.exitForSettings(differs)
@@ -370,7 +370,7 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 	m.beginPrefix(r)
 	m.startAnyDeadlines(r.when)
 	m.base, m.accepted = r.at, nil
-	m.counted = nil // its sender is alive, whatever was counted before
+	m.counted = nil // its sender is alive, despite the earlier count
 	m.wanted, m.joinSince = 0, 0
 	m.stopAll("genesis")
 	m.moveGates(r)
@@ -378,8 +378,8 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 	m.emit(Note{Kind: NoteGenesis, At: r.at, Inc: r.rec.Inc, Count: len(g.Table)})
 }
 
-// startAnyDeadlines is rule 4 for whatever ran before a Genesis, or before the
-// record that an adopted state comes from: read at x.
+// startAnyDeadlines is rule 4 for deliveries from before a Genesis, or from before the record
+// that an adopted state comes from: read at x.
 func (m *Machine) startAnyDeadlines(x clock.Instant) {
 	m.heardBase = max(m.heardBase, x)
 	for p := range m.state.pending.All() {
@@ -395,8 +395,8 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 	m.gates.recheck = true
 }
 
-// applyBeat takes a Beat: what it proves about tenures, then what it says about its
-// sender, then, if it is our own, the lease (rule 2).
+// applyBeat applies a Beat: first its proof about tenures, then its data about its sender,
+// then, if it is our own, the lease (rule 2).
 func (m *Machine) applyBeat(r read, b *Beat) {
 	if m.diverged(r, b) {
 		m.lost(fmt.Sprintf("log diverged: %v has another epoch %v", r.rec.Inc, b.Cur))
@@ -470,8 +470,8 @@ func (m *Machine) ownBeat(r read, b *Beat) {
 	}
 }
 
-// setLease publishes the lease. What is barred is never listed, so no Pong can
-// extend it (rule 7).
+// setLease publishes the lease. Barred partitions are never listed, so no Pong can extend them
+// (rule 7).
 func (m *Machine) setLease() {
 	draining := newSet(m.cfg.Partitions)
 	for p := range both(m.listed, m.gates.running) {
@@ -482,9 +482,9 @@ func (m *Machine) setLease() {
 	m.emit(SetLease{Lease{Until: m.lease, Guard: m.cfg.Timing.Guard, Draining: draining.Clone()}})
 }
 
-// count keeps own Beats at the pace of R, so that bursts judge nobody, neither those
-// that were sent together nor those that an outage held back and that came together; a
-// pause starts anew, so that an outage judges nobody.
+// count keeps own Beats at the pace of R, so that bursts do not count against anyone, neither
+// Beats sent together nor Beats that an outage delayed and released together; a pause restarts
+// the count, so that an outage counts against no one.
 func (m *Machine) count(c counted) {
 	r := m.cfg.Timing.BeatEvery
 	if n := len(m.counted); n > 0 {
@@ -504,7 +504,7 @@ func (m *Machine) count(c counted) {
 	}
 }
 
-// note follows whom the peer cannot reach.
+// note records the peers that this peer cannot reach.
 func (p *peer) note(when clock.Instant, unreachable []Incarnation) {
 	lists := make([]listing, 0, len(unreachable))
 	for _, inc := range unreachable {
@@ -530,9 +530,9 @@ func (m *Machine) keepView(at Position) {
 	}
 }
 
-// diverged reports whether the sender of b lives in another history: its current
-// epoch is one that we have passed and never accepted, or accepted with another view.
-// What lies before our adoption or the newest Genesis cannot be judged.
+// diverged reports whether the sender of b has another history: its current epoch is one that
+// we have passed and never accepted, or accepted with another view. Epochs before our adoption
+// or the newest Genesis cannot be judged.
 func (m *Machine) diverged(r read, b *Beat) bool {
 	if !m.base.Before(b.Cur) && !planted.On(planted.DivergedWithoutBase) || !b.Cur.Before(r.at) {
 		return false
@@ -543,7 +543,7 @@ func (m *Machine) diverged(r read, b *Beat) bool {
 	return !ok || m.accepted[i].hash != b.ViewHash
 }
 
-// noteLapse says so when the lease runs out. Nothing needs to be done: rule 6 compares.
+// noteLapse reports the end of the lease. It has no other effect: rule 6 compares.
 func (m *Machine) noteLapse() {
 	if m.lease != 0 && m.lapsed == 0 && m.due(m.lease) {
 		m.lapsed = m.lease
@@ -551,7 +551,7 @@ func (m *Machine) noteLapse() {
 	}
 }
 
-// lost ends this incarnation because it cannot know any more who owns what.
+// lost ends this incarnation because it can no longer know the owners.
 func (m *Machine) lost(reason string) {
 	m.emit(Note{Kind: NoteLostTrust, Reason: reason})
 	m.end(reason, Lost{reason})
@@ -577,7 +577,7 @@ func (m *Machine) end(reason string, last Effect) {
 	m.emit(last)
 }
 
-// Phase is where a node stands.
+// Phase is the state of a node in the group.
 type Phase string
 
 // The phases of a node.
@@ -632,15 +632,15 @@ func (m *Machine) Status(now clock.Instant) Status {
 	return st
 }
 
-// State returns the replicated state, nil while there is none. It is the machine's
-// own: nobody writes to it, and it is valid until the next Step.
+// State returns the replicated state, nil while there is none. It belongs to the machine:
+// callers must not write to it, and it is valid until the next Step.
 func (m *Machine) State() *State { return m.state }
 
 // Gate returns the gate of p.
 func (m *Machine) Gate(p ring.Partition) Gate { return m.gates.gate(p) }
 
-// Stopped reports whether this node has closed its gates for good, because it leaves
-// and nobody could be given its partitions. None of them opens again.
+// Stopped reports whether this node has closed its gates for good, because it leaves and no
+// node can take its partitions. None of them opens again.
 func (m *Machine) Stopped() bool { return m.gates.stopped }
 
 // Blocker is one reason why a gate waits.
@@ -650,8 +650,8 @@ type Blocker struct {
 	Deadline clock.Instant // when it is over if nothing more is heard; an own Beat must confirm it then
 }
 
-// Why lists what a waiting partition waits for; Running tells that a delivery of
-// our own earlier tenure runs.
+// Why lists the reasons why a partition waits; Running means that a delivery of our own earlier
+// tenure runs.
 func (m *Machine) Why(p ring.Partition) (blockers []Blocker, running bool) {
 	if m.state == nil {
 		return nil, m.gates.running.Has(p)

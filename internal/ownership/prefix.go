@@ -27,7 +27,7 @@ const differsMax = 2
 // prefixes are the prefix hashes at the newest records, ascending by position.
 type prefixes struct{ list []view }
 
-// prefixDoubt is what the Beats of one peer say about the prefix hash.
+// prefixDoubt is the evidence of one peer's Beats about the prefix hash.
 type prefixDoubt struct {
 	judged  bool   // one could be judged
 	differs int    // Beats in a row that contradict us
@@ -41,8 +41,8 @@ func (p *prefixes) add(at Position, hash uint64) {
 	p.list = append(p.list, view{at, hash})
 }
 
-// at returns the hash at a position: 0 for one that is not in this log. It is not ok for what
-// lies before the records that are remembered.
+// at returns the hash at a position: 0 for a position that is not in this log. It is not ok for
+// positions before the remembered records.
 func (p *prefixes) at(at Position) (hash uint64, ok bool) {
 	if len(p.list) == 0 || at.Before(p.list[0].at) {
 		return 0, false

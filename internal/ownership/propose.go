@@ -22,7 +22,7 @@ const (
 	countedMax            = 64 // remembered
 )
 
-// intent is what this node wants: for itself, and of the group.
+// intent holds the requests of this node: for itself, and for the group.
 type intent struct {
 	leaving bool // asked to leave
 	leaveAt clock.Instant
@@ -35,7 +35,7 @@ type intent struct {
 	backoffUntil clock.Instant
 
 	wanted     clock.Instant // since when an epoch is wanted; zero: none is
-	joinSince  clock.Instant // since when somebody can join; zero: nobody
+	joinSince  clock.Instant // since when a node can join; zero: none can
 	proposedAt clock.Instant
 	rivalSince clock.Instant // since when another incarnation is seen to beat under our name
 }
@@ -47,8 +47,8 @@ func (m *Machine) appReady(in AppReady) {
 	m.app = in.Ready
 }
 
-// ready is what our Beats say: this node wants partitions. A node that was removed
-// waits until it is drained, reaches a majority, and its back-off has passed.
+// ready is the flag in our Beats: this node wants partitions. A node that was removed waits
+// until it is drained, reaches a majority, and its back-off has passed.
 func (m *Machine) ready() bool {
 	if !m.app || m.leaving {
 		return false
@@ -108,7 +108,7 @@ func (m *Machine) judgeName() {
 	}
 }
 
-// rival is the member that has our name, nil if that is us or nobody.
+// rival is another member with our name, nil if there is none.
 func (m *Machine) rival() *Node {
 	for i, inc := range m.state.Members {
 		if n := m.state.member(i); n.Name == m.cfg.Name && inc != m.cfg.Inc {
@@ -118,10 +118,10 @@ func (m *Machine) rival() *Node {
 	return nil
 }
 
-// propose appends an Epoch when one is wanted, after this node's rank and not too
-// often. Any FRESH node may, member or not: else a dead sole member would block
-// those who have adopted its state for ever. A late proposal loses the
-// compare-and-set, or wins and is only churn.
+// propose appends an Epoch when one is needed, in this node's turn and not too often. Any FRESH
+// node may propose, member or not: otherwise a dead sole member would block the nodes that have
+// adopted its state for ever. A late proposal loses the compare-and-set, or wins and is only
+// churn.
 func (m *Machine) propose() {
 	if !m.isFresh() || planted.On(planted.MembersOnlyPropose) && !m.isMember() {
 		m.wanted = 0
@@ -161,8 +161,8 @@ func (m *Machine) propose() {
 	m.due(m.now.Add(t.ProposeSpacing))
 }
 
-// keepStill takes those moves out of a table that nobody's coming or going asks for.
-// Members are known by their names: who is replaced gets its partitions back.
+// keepStill removes from a table the moves that no join or leave requires. Members are
+// identified by name: a replaced member gets its partitions back.
 func (m *Machine) keepStill(names []string, table []uint16) []uint16 {
 	if len(names) == 0 { // planted: LastMemberEpoch
 		return table
@@ -192,8 +192,8 @@ type plan struct {
 	reasons []string
 }
 
-// plan says who should be a member next, and false if that is who is one now, or if
-// it is not time yet.
+// plan returns the next set of members, and false if it is the present one, or if it is not
+// time yet.
 func (m *Machine) plan() (plan, bool) {
 	var next plan
 	var gone []Incarnation
@@ -239,10 +239,10 @@ func (m *Machine) plan() (plan, bool) {
 	return next, slices.ContainsFunc(next.members, func(n Node) bool { return m.seenReady(&n) }) || planted.On(planted.LastMemberEpoch)
 }
 
-// withoutLateStarters drops the joiners that would hold up what a dead owner has left:
-// who has adopted its state heard nobody before its own Hello, and counts every lease
-// from there (rule 4), where the members count from the last Beat. It gets its share
-// when its Hello is a lease old, or nobody is doubtful: then from owners that are alive.
+// withoutLateStarters drops the joining nodes that would delay the takeover of a dead owner's
+// partitions: a node that has adopted its state has read no Beat from before its own Hello, and
+// counts every lease from there (rule 4), where the members count from the last Beat. It gets
+// its share when its Hello is a lease old, or when no owner is doubtful: then from live owners.
 func (m *Machine) withoutLateStarters(joiners []Node) []Node {
 	lease := m.longestDoubtful()
 	if lease == 0 {
@@ -274,8 +274,8 @@ func (m *Machine) everHeard(inc Incarnation) bool {
 	return p != nil && p.beat != nil
 }
 
-// longestDoubtful is the longest lease of the owners that may be dead: members that
-// we do not hear or reach, and who has not answered to being deposed. Zero: nobody.
+// longestDoubtful is the longest lease of the owners that may be dead: members that we do not
+// hear or reach, and owners that have not answered their deposition. Zero: none.
 func (m *Machine) longestDoubtful() (lease time.Duration) {
 	for i, inc := range m.state.Members {
 		if n := m.state.member(i); inc != m.cfg.Inc && (m.reachOf(inc) == ReachDead || !m.everHeard(inc) || m.replaceable(n)) {
@@ -315,8 +315,8 @@ func (m *Machine) seenReady(n *Node) bool {
 	return m.seenFresh(n) && m.peers[n.Inc].beat.Ready
 }
 
-// silent reports whether n has not been heard to apply what our k-th last counted
-// Beat stands at. So a node with a working producer and a stuck reader is silent too.
+// silent reports whether n has not been heard to apply the log up to our k-th last counted
+// Beat. So a node with a working producer and a stuck reader is silent too.
 func (m *Machine) silent(n *Node) bool {
 	k, p := silentWithoutEvidence, m.peers[n.Inc]
 	if p != nil && p.reach == ReachDead {
@@ -329,8 +329,8 @@ func (m *Machine) silent(n *Node) bool {
 	return ok && (p == nil || p.applied.Before(since))
 }
 
-// countedAgo returns the position of our k-th last counted Beat, k at n's pace: who
-// has a longer lease beats more slowly, and must not be judged by our faster Beats.
+// countedAgo returns the position of our k-th last counted Beat, with k at n's pace: a node
+// with a longer lease sends Beats more slowly, and must not be judged by our faster ones.
 func (m *Machine) countedAgo(k int, n *Node) (Position, bool) {
 	mine := m.cfg.Timing.Lease
 	k = min(k*int((n.Lease+mine-1)/mine), countedMax)
@@ -340,7 +340,7 @@ func (m *Machine) countedAgo(k int, n *Node) (Position, bool) {
 	return m.counted[len(m.counted)-k].at, true
 }
 
-// named lists whom members cannot reach, as far as they say so: mostly nobody.
+// named lists the nodes that members report as unreachable: mostly none.
 func (m *Machine) named() []Incarnation {
 	var list []Incarnation
 	for _, inc := range m.state.Members {
@@ -409,9 +409,9 @@ func (m *Machine) joiners() []Node {
 	return slices.CompactFunc(list, func(a, b Node) bool { return a.Name == b.Name }) // the first of a name
 }
 
-// mayJoin reports whether a node that is not a member can become one: it beats and
-// is ready, it reaches and is reached by a majority of the FRESH members, and
-// nobody who has its name is alive.
+// mayJoin reports whether a node that is not a member can become one: it sends Beats and is
+// ready, it reaches and is reached by a majority of the FRESH members, and no live node has its
+// name.
 func (m *Machine) mayJoin(n *Node) bool {
 	if planted.On(planted.JoinOnHello) {
 		return !slices.ContainsFunc(m.state.Members, func(inc Incarnation) bool { return m.state.sameName(inc, n.Inc) })
@@ -483,8 +483,8 @@ func (m *Machine) reachesMajority() bool {
 	return fresh == 0 || 2*reached > fresh
 }
 
-// rank is this node's turn: seen-FRESH members by name, then the other seen-FRESH
-// nodes. Who must go has no turn.
+// rank is this node's turn: seen-FRESH members by name, then the other seen-FRESH nodes. A node
+// that must leave has no turn.
 func (m *Machine) rank() int {
 	me, _ := m.state.Node(m.cfg.Inc)
 	me.Name, me.Inc = m.cfg.Name, m.cfg.Inc // also when the log has forgotten us
@@ -504,8 +504,8 @@ func (m *Machine) rank() int {
 	return rank
 }
 
-// finishLeaving ends a graceful leave once we are no member (or nobody is there to
-// take over), nothing runs, and the log knows it.
+// finishLeaving ends a graceful leave once we are not a member (or no node can take over),
+// nothing runs, and the log shows it.
 func (m *Machine) finishLeaving() {
 	if !m.leaving {
 		return
@@ -523,8 +523,8 @@ func (m *Machine) finishLeaving() {
 	}
 }
 
-// nobodyTakesOver reports whether no epoch without us is possible: nobody else is
-// FRESH and ready, or for a whole lease nobody who is could become a member.
+// nobodyTakesOver reports whether no epoch without us is possible: no other node is FRESH and
+// ready, or for a whole lease no such node could become a member.
 func (m *Machine) nobodyTakesOver() bool {
 	if _, ok := m.plan(); ok {
 		return false
@@ -553,7 +553,7 @@ func (m *Machine) hasPending() bool {
 	return false
 }
 
-// stopAlone closes our gates without an epoch, which nobody could be given.
+// stopAlone closes our gates without an epoch, because no node can take the partitions.
 func (m *Machine) stopAlone() {
 	g := &m.gates
 	revoked := g.open.Clone()

@@ -27,8 +27,8 @@ const LeaseMax = 4 * time.Second
 // GenMax is the greatest generation of fencing tokens.
 const GenMax = 1<<7 - 1
 
-// Incarnation names one lifetime of a member's process: random, new at each start
-// and after LOST. The zero Incarnation is nobody.
+// Incarnation names one lifetime of a member's process: random, new at each start and after
+// LOST. The zero Incarnation is no node.
 type Incarnation [16]byte
 
 // String returns the first four bytes in hex, enough for people.
@@ -37,7 +37,7 @@ func (i Incarnation) String() string { return hex.EncodeToString(i[:4]) }
 // MarshalText makes logs show the incarnation as String does.
 func (i Incarnation) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-// IsZero reports whether i is nobody.
+// IsZero reports whether i is the zero Incarnation.
 func (i Incarnation) IsZero() bool { return i == Incarnation{} }
 
 // Position is the place of a record in the control log.
@@ -48,7 +48,7 @@ type Position = event.Position
 type Record struct {
 	LogVersion uint32
 	Group      string
-	Inc        Incarnation // who wrote it
+	Inc        Incarnation // its author
 	Body       Body        // nil: a record that this version cannot read
 }
 
@@ -57,7 +57,7 @@ type Record struct {
 //sumtype:decl
 type Body interface{ body() }
 
-// Node is what the group knows about an incarnation.
+// Node is the group's knowledge of an incarnation.
 type Node struct {
 	Name       string // stable over restarts
 	Inc        Incarnation
@@ -66,7 +66,8 @@ type Node struct {
 	GossipAddr string
 	Since      Position // of its Hello, its Genesis or its removal: the order of forgetting
 
-	// What version 2 of the log adds. An incarnation of a router that writes version 1 says none of it.
+	// Fields of version 2 of the log. They are empty for an incarnation of a router that writes
+	// version 1.
 	Topics     []string // that it is configured to consume, in full and ascending
 	PublicKey  string   // Ed25519, 32 bytes, by which it proves a connection to be its own
 	LogVersion uint32   // the highest that it reads; 0: it does not say, and reads version 1
@@ -75,7 +76,7 @@ type Node struct {
 // MaxLogVersion returns the highest log version that the incarnation reads.
 func (n *Node) MaxLogVersion() uint32 { return max(n.LogVersion, LogVersionMin) }
 
-// setDetails takes over what version 2 of the log knows about an incarnation.
+// setDetails copies the fields of version 2 of the log about an incarnation.
 func (n *Node) setDetails(from Node) {
 	n.Topics, n.PublicKey, n.LogVersion = from.Topics, from.PublicKey, from.LogVersion
 }

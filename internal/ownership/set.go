@@ -8,9 +8,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Set is a set of partitions: bit p%64 of word p/64. The nil Set is empty, and
-// partitions beyond its length are not in it. A Set that stands in a record, an
-// input or an effect is never written to again.
+// Set is a set of partitions: bit p%64 of word p/64. The nil Set is empty, and partitions
+// beyond its length are not in it. A Set in a record, an input or an effect is immutable.
 type Set []uint64
 
 // SetOf returns the set of the given partitions.

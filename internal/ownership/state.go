@@ -21,8 +21,8 @@ import (
 // a constant of the log version.
 const strangersMax = 256
 
-// State is what the records of the log add up to: the same on every node at the
-// same position (I9). Only the apply methods in this file change it.
+// State is the sum of the log's records: the same on every node at the same position (I9). Only
+// the apply methods in this file change it.
 type State struct {
 	Gen      uint32
 	HashID   string
@@ -48,7 +48,7 @@ type State struct {
 
 // Tenure is a deposed tenure that may still run.
 type Tenure struct {
-	Inc   Incarnation // zero: ANY, whatever ran before a Genesis
+	Inc   Incarnation // zero: ANY, every tenure from before a Genesis
 	Lease time.Duration
 	Start Position // zero for ANY
 	Dep   Position // the record that deposed it
@@ -68,7 +68,7 @@ func (s *State) Owner(p ring.Partition) Incarnation { return s.Members[s.Table[p
 // IsMember reports whether inc is a member.
 func (s *State) IsMember(inc Incarnation) bool { return s.members[inc] }
 
-// Node returns what is known about inc.
+// Node returns the state's knowledge of inc.
 func (s *State) Node(inc Incarnation) (Node, bool) {
 	i, ok := s.byInc[inc]
 	if !ok {
@@ -77,8 +77,8 @@ func (s *State) Node(inc Incarnation) (Node, bool) {
 	return s.Nodes[i], true
 }
 
-// node is what is known about inc, nil if that is nothing. It is valid until the next
-// record, and is not written to.
+// node returns the entry of inc, nil if there is none. It is valid until the next record, and
+// read-only.
 func (s *State) node(inc Incarnation) *Node {
 	i, ok := s.byInc[inc]
 	if !ok {
@@ -105,8 +105,8 @@ func (s *State) sameName(a, b Incarnation) bool {
 	return ok && x.Name == y.Name
 }
 
-// newGenesisState is the state that a Genesis at this position begins. Every
-// partition waits for ANY: whatever ran before.
+// newGenesisState is the state that a Genesis at this position begins. Every partition waits
+// for ANY: all tenures before it.
 func newGenesisState(at Position, version uint32, g *Genesis) *State {
 	s := &State{
 		Gen: g.Gen, HashID: g.HashID, Genesis: at, Cur: at, ViewHash: hashGenesis(at, version, g),
@@ -154,7 +154,7 @@ func validGenesis(at Position, g *Genesis) error {
 	return validTable(g.Table, len(g.Members))
 }
 
-// validNode is the structural validity of what an incarnation says about itself.
+// validNode is the structural validity of an incarnation's description of itself.
 func validNode(n Node) error {
 	if n.Inc.IsZero() || n.Name == "" || n.Lease <= 0 || n.Lease > LeaseMax || n.Lease%time.Millisecond != 0 {
 		return fmt.Errorf("node %q/%v with a lease of %v", n.Name, n.Inc, n.Lease)
@@ -211,8 +211,8 @@ func (s *State) applyEpoch(at Position, version uint32, e *Epoch) error {
 	return nil
 }
 
-// upgrade takes over what an Epoch of version 2 adds. What was known of nodes in version 1 is known to some
-// members only: from here on it is what the record says, and what Hellos say after it.
+// upgrade applies the additional fields of an Epoch of version 2. Only some members have the
+// data about nodes from version 1: from this record on, the record and later Hellos define it.
 func (s *State) upgrade(version uint32, e *Epoch) {
 	if version < 2 {
 		return
@@ -233,8 +233,8 @@ func (s *State) upgrade(version uint32, e *Epoch) {
 	}
 }
 
-// olderThan reports whether a Genesis was written before this state began, by a router of another identity:
-// it came late, and the group that began meanwhile stands.
+// olderThan reports whether a Genesis was written before this state began, by a router of
+// another identity: it came late, and the group that began meanwhile prevails.
 func (s *State) olderThan(g *Genesis) bool {
 	return !g.After.IsZero() && g.After.Before(s.Genesis) && len(s.Identity.Against(g.Identity)) > 0
 }
@@ -341,8 +341,8 @@ func (s *State) acquiredTenure(p ring.Partition, inc Incarnation, b *Beat) (star
 	return Position{}, false
 }
 
-// provenDead is apply rule (ii): who acquired a tenure could do so only because
-// every tenure that was deposed by then was dead for good. ANY is deposed by its Genesis.
+// provenDead is apply rule (ii): a tenure can be acquired only after every tenure deposed by
+// then is dead for good. ANY is deposed by its Genesis.
 func provenDead(t Tenure, acquired Position) bool { return !acquired.Before(t.Dep) }
 
 // applyHello makes an incarnation known.
@@ -406,7 +406,7 @@ func (s *State) clone() *State {
 	return &c
 }
 
-// index rebuilds what can be derived.
+// index rebuilds the derived fields.
 func (s *State) index() {
 	s.byInc = make(map[Incarnation]int, len(s.Nodes))
 	for i, n := range s.Nodes {
@@ -492,7 +492,7 @@ func comparePositions(a, b Position) int {
 	return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Entry, b.Entry))
 }
 
-// digest collects what a hash is made of, each part with its length.
+// digest collects the input of a hash, each part with its length.
 type digest struct{ buf []byte }
 
 func (d *digest) num(v uint64) { d.buf = binary.LittleEndian.AppendUint64(d.buf, v) }
@@ -531,8 +531,8 @@ func (d *digest) details(n Node) {
 	}
 }
 
-// hashGenesis begins a chain of view hashes. What version 2 adds counts in version 2 alone: routers that
-// read version 1 do not see it.
+// hashGenesis begins a chain of view hashes. The fields of version 2 count in version 2 alone:
+// routers that read version 1 do not see them.
 func hashGenesis(at Position, version uint32, g *Genesis) uint64 {
 	var d digest
 	d.position(at)

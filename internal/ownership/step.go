@@ -60,10 +60,9 @@ type Drained struct {
 // AppReady says whether an application is connected.
 type AppReady struct{ Ready bool }
 
-// Evidence is what the transport knows about a peer now. A Dead peer is named in
-// our Beats as unreachable, and is given three counted Beats instead of five. A
-// driver that wants a joining member to prove its links first reports peers as Dead
-// until the first contact.
+// Evidence is the transport's present knowledge of a peer. A Dead peer is named in our Beats as
+// unreachable, and is given three counted Beats instead of five. A driver that requires a
+// joining member to prove its links first reports peers as Dead until the first contact.
 type Evidence struct {
 	Inc   Incarnation
 	Reach Reach
@@ -77,7 +76,7 @@ type Reach uint8
 // The values of Reach.
 const (
 	ReachUnknown Reach = iota
-	ReachAlive         // a frame came lately
+	ReachAlive         // a frame arrived recently
 	ReachDead          // refused, EOF, no Pong frame, or gossip's suspicion
 )
 
@@ -119,7 +118,7 @@ type Effect interface{ effect() }
 // ReaderOpened or ReaderFailed. It is the first effect of every machine.
 type OpenReader struct {
 	Reader uint64
-	At     Position // the first record to return; zero: what is appended from now on
+	At     Position // position of the first record to return; zero: records appended from now on
 }
 
 // CheckContiguity opens a short reader at Last, inclusive, and reports the first
@@ -129,8 +128,8 @@ type CheckContiguity struct {
 	Last, Queued Position
 }
 
-// ReadFirst reads the log from its very first record, and reports whether anything but Hellos stands in it
-// before a position.
+// ReadFirst reads the log from its very first record, and reports whether it holds anything but
+// Hellos before a position.
 type ReadFirst struct {
 	Read   uint64
 	Before Position
@@ -153,9 +152,8 @@ type GateChange struct {
 	Withheld []ring.KeyHash
 }
 
-// Revoke takes every delivery on these partitions from the application: what has
-// not started never will, what runs may only go on until its last deadline. It is
-// answered by Drained.
+// Revoke takes back every delivery on these partitions from the application: waiting ones never
+// start, running ones may continue only until their last deadline. It is answered by Drained.
 type Revoke struct {
 	Seq        uint64 // 1, 2, …
 	Partitions Set
@@ -172,7 +170,7 @@ type ForceDrain struct {
 // SetLease is the lease after an own Beat was read back.
 type SetLease struct{ Lease Lease }
 
-// PublishTable is the newest applied table, for those who route.
+// PublishTable is the newest applied table, for routing.
 type PublishTable struct{ Table *Table }
 
 // MoveAnchor moves the durable subscription that keeps the broker from trimming
@@ -191,22 +189,21 @@ type Exit struct {
 	Settings bool
 }
 
-// Left ends a graceful leave: we own nothing (or nobody is there to take it), and
-// nothing runs.
+// Left ends a graceful leave: we own nothing (or no node can take it), and nothing runs.
 type Left struct{}
 
 // Note is for log lines and metrics. It changes nothing.
 type Note struct {
 	Kind   NoteKind
 	At     Position    // of the record that it is about
-	Inc    Incarnation // whom it is about
+	Inc    Incarnation // the incarnation concerned
 	Name   string
 	Count  int           // of partitions, members, …
-	Took   time.Duration // what the kind says
+	Took   time.Duration // a duration, by kind
 	Reason string
 }
 
-// NoteKind says what a Note is about.
+// NoteKind is the subject of a Note.
 type NoteKind string
 
 // The kinds of Note.

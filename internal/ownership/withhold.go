@@ -7,17 +7,17 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// A partition need not move as a whole. Its old owner names the keys on which its
-// deliveries still run; the new one opens its gate and withholds these keys alone, so
-// that a slow handler delays no key but its own (rule 8).
+// A partition need not move as a whole. Its old owner names the keys on which its deliveries
+// still run; the new owner opens its gate and withholds only these keys, so that a slow handler
+// delays only its own key (rule 8).
 //
-// For a key that is not named, a Beat that names others says what a Beat without the
-// partition in Draining says: nothing of the tenure runs there, and nothing starts. So
-// every key by itself goes by rules 1 to 7, as if it had a partition of its own.
+// For a key that is not named, a Beat that names other keys means the same as a Beat without
+// the partition in Draining: no delivery of the tenure runs on the key, and none starts. So
+// each single key follows rules 1 to 7, as if it had its own partition.
 
-// noteOwnBusy takes from the driver which keys deliveries of closed tenures run on.
-// What was found before the newest revocation of a partition says nothing about the
-// tenure that this one closed.
+// noteOwnBusy takes from the driver the keys on which deliveries of closed tenures run. A list
+// from before the newest revocation of a partition says nothing about the tenure that this
+// revocation closed.
 func (m *Machine) noteOwnBusy(in Drained) {
 	g := &m.gates
 	for _, b := range in.Busy {
@@ -27,12 +27,12 @@ func (m *Machine) noteOwnBusy(in Drained) {
 		}
 		if was, known := g.busy[p]; !known || !slices.Equal(was, b.Keys) {
 			g.busy[p] = b.Keys
-			m.beats.changed = true // others wait for whoever is not busy any more
+			m.beats.changed = true // others wait for keys that are no longer busy
 		}
 	}
 }
 
-// busy is what a Beat says beside Draining, as far as there is room.
+// busy is the list of keys in a Beat's Draining, as far as there is room.
 func (m *Machine) busy() []Busy {
 	var list []Busy
 	room := BusyKeysMax
@@ -59,9 +59,9 @@ func (m *Machine) acquired() Set {
 	return s
 }
 
-// noteBusy takes from another's Beat what it says about its tenures that it knows to
-// be over. They start nothing any more: of two notes the later one is a part of the
-// earlier one, and a Beat without a note takes nothing back.
+// noteBusy notes, from another node's Beat, the running keys of its tenures that it knows to be
+// over. They start no more deliveries: of two notes the later one is a subset of the earlier
+// one, and a Beat without a note retracts nothing.
 func (m *Machine) noteBusy(inc Incarnation, b *Beat) {
 	for _, busy := range b.Busy {
 		if int(busy.Partition) >= m.cfg.Partitions || !b.Draining.Has(busy.Partition) {
@@ -82,7 +82,7 @@ func (m *Machine) noteBusy(inc Incarnation, b *Beat) {
 	}
 }
 
-// common returns what stands in both of two ascending lists.
+// common returns the intersection of two ascending lists.
 func common(a, b []ring.KeyHash) []ring.KeyHash {
 	var keys []ring.KeyHash
 	for _, k := range a {

@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Machine decides who may act. An [ownership.Machine] does so by the control log.
+// Machine makes the ownership decisions. An [ownership.Machine] makes them by the control log.
 type Machine interface {
 	Step(now clock.Instant, in ownership.Input) []ownership.Effect
 	Next() clock.Instant
@@ -32,7 +32,7 @@ type ControlLog interface {
 type DataPath interface {
 	// SetGates changes gates; events that wait behind one that closes go back.
 	SetGates([]ownership.GateChange)
-	// Revoke stands in the queue of every application stream when it returns.
+	// Revoke is in the queue of every application stream when it returns.
 	Revoke(ownership.Revoke)
 	// Force ends the time that running handlers of these partitions are given.
 	Force(ownership.ForceDrain)
@@ -54,10 +54,10 @@ type Host interface {
 	Note(ownership.Note)
 }
 
-// Progress says what one call of [Driver.Advance] did.
+// Progress is the result of one call of [Driver.Advance].
 type Progress int
 
-// What Advance did.
+// The results of Advance.
 const (
 	AtRest    Progress = iota // nothing: there is no effect to perform and no input to take
 	Stepped                   // the machine took an input
@@ -65,8 +65,8 @@ const (
 	Ended                     // nothing: the machine has ended, see [Driver.End]
 )
 
-// Driver drives one machine, which stands for one incarnation. It alone changes gates, so a
-// Beat is always a consistent cut. It is not safe for concurrent use.
+// Driver drives one machine, which is one incarnation. Only the driver changes gates, so a Beat
+// is always a consistent cut. It is not safe for concurrent use.
 type Driver struct {
 	machine Machine
 	host    Host
@@ -78,7 +78,7 @@ type Driver struct {
 	end     ownership.Effect
 
 	revoked   uint64           // Seq of the newest Revoke that was performed
-	answering bool             // the effects at hand had a Revoke: its answer is the next input
+	answering bool             // the pending effects included a Revoke: its answer is the next input
 	asked     []ring.Partition // the partitions of that Revoke
 }
 
@@ -114,9 +114,9 @@ func (d *Driver) Advance(now clock.Instant) Progress {
 	return AtRest
 }
 
-// Rest returns an input that says what runs on these partitions. Results that finish late are
-// handed over before the Beat that follows: the next owner may hold copies of their events, which
-// wait for that Beat alone.
+// Rest returns an input that lists the running deliveries of these partitions. Late results are
+// handed over before the Beat that follows: the next owner may hold copies of their events,
+// which wait only for that Beat.
 func (d *Driver) Rest(partitions []ring.Partition) ownership.Input {
 	idle, busy := d.host.Rest(ownership.SetOf(partitions...))
 	d.host.HandOverLate()

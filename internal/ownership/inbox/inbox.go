@@ -15,13 +15,13 @@ import (
 	"github.com/ringfence/router/internal/base/planted"
 )
 
-// Inbox holds the deliveries of one stream. A delivery is whatever T its user makes
-// of it, known to the Inbox by its [Item].
+// Inbox holds the deliveries of one stream. A delivery is a T of its user; the Inbox identifies
+// it by its [Item].
 //
-// A deadline belongs to one delivery. Those that are not revoked share theirs, the
-// newest; it is copied when a Revoke freezes it.
+// A deadline belongs to one delivery. Deliveries that are not revoked share the newest
+// deadline; a Revoke freezes a copy of it.
 type Inbox[T any] struct {
-	// Results are on their way to the router: who sends them takes them out.
+	// Results are on their way to the router: the sender removes them.
 	Results []event.Result
 
 	waiting list[T] // not started
@@ -29,7 +29,7 @@ type Inbox[T any] struct {
 	frozen  list[T] // started, then revoked: each has its own deadline
 	lost    list[T] // started, and cancelled for good: their deadline has passed, or they took too long
 
-	newest clock.Instant // the deadline of what is not revoked; the past until the first Pong
+	newest clock.Instant // deadline of unrevoked deliveries; in the past until the first Pong
 	pings  [8]ping       // those that may still be answered, a ring by k
 	k      uint64        // number of the newest ping
 
@@ -56,7 +56,7 @@ type Item[T any] struct {
 	deadline   clock.Instant // frozen or lost: of this delivery alone
 }
 
-// Give adds a delivery to what waits.
+// Give adds a delivery to the waiting ones.
 func (b *Inbox[T]) Give(it *Item[T]) {
 	if b.draining {
 		b.refuse(it)
@@ -77,8 +77,7 @@ func (b *Inbox[T]) Take(now clock.Instant) *T {
 	return it.Of
 }
 
-// Startable reports whether Take would return something, as far as can be told
-// without the clock.
+// Startable reports whether Take would return a delivery, judged without the clock.
 func (b *Inbox[T]) Startable() bool {
 	return b.waiting.n > 0 && !b.suspended && !b.broken
 }
@@ -165,8 +164,8 @@ func (b *Inbox[T]) Cut(hit func(*Item[T]) bool, dst []*T) []*T {
 	return dst
 }
 
-// Check appends to dst the running deliveries whose deadline has passed. Their
-// handlers must be cancelled; they stay lost, whatever comes later.
+// Check appends to dst the running deliveries whose deadline has passed. Their handlers must be
+// cancelled; these deliveries stay lost, whatever follows.
 func (b *Inbox[T]) Check(now clock.Instant, dst []*T) []*T {
 	if b.running.n > 0 && !now.Before(b.newest) {
 		for it := range b.running.all() {
@@ -207,7 +206,7 @@ func (b *Inbox[T]) Suspend() { b.suspended = true }
 // Resume ends a Suspend.
 func (b *Inbox[T]) Resume() { b.suspended = false }
 
-// Drain starts nothing any more: what waits is answered as not started.
+// Drain starts no more deliveries: waiting ones are answered as not started.
 func (b *Inbox[T]) Drain() {
 	b.draining = true
 	for it := range b.waiting.all() {
@@ -218,8 +217,8 @@ func (b *Inbox[T]) Drain() {
 // Draining reports whether Drain was called.
 func (b *Inbox[T]) Draining() bool { return b.draining }
 
-// BreakOff says that the stream has ended. What runs keeps its last deadline; what
-// waits is forgotten, since nobody would hear of its end.
+// BreakOff records the end of the stream. Running deliveries keep their last deadline; waiting
+// ones are dropped, since their results could not be sent.
 func (b *Inbox[T]) BreakOff() {
 	b.broken = true
 	for it := range b.waiting.all() {
