@@ -84,8 +84,7 @@ type Pipeline struct {
 	ended    func([]ring.Partition)
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
-	traces   *traces       // nil: none are made
-	eventLog eventLog
+	observer observer
 
 	self     atomic.Pointer[ownership.Incarnation]
 	lease    atomic.Pointer[ownership.Lease]
@@ -239,7 +238,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 			ID:          m.Event.ID,
 		})
 		if err != nil {
-			p.eventLog.keyless(m.Event, err)
+			p.observer.log.keyless(m.Event, err)
 			rejected = append(rejected, event.Verdict{
 				Handle: m.Event.Handle, Kind: event.Rejected, Reason: err.Error(), Attempts: m.Event.Attempts,
 			})
@@ -248,16 +247,9 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))
 		events = append(events, m.Event)
 	}
-	if p.eventLog.open() { //nolint:contextcheck // whether a level is on does not depend on one
-		p.eventLog.received(messages)
-	}
+	p.observer.received(messages, events, p.owns) //nolint:contextcheck // a span of an event comes from the event
 	if len(rejected) > 0 {
 		p.Source.Settle(rejected)
-	}
-	if p.traces != nil {
-		for _, e := range events {
-			p.traces.receive(e, p.owns(e.Partition)) //nolint:contextcheck // a span of an event comes from the event
-		}
 	}
 	if len(events) > 0 {
 		p.Holder.Hold(events)
@@ -273,9 +265,7 @@ func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.E
 // Drop implements source.Sink. Who has the events already goes on with them: when
 // their copies come back, they join or are known to be done.
 func (p *Pipeline) Drop(handles []event.Handle) {
-	if p.traces != nil {
-		p.traces.dropped(handles)
-	}
+	p.observer.dropped(handles)
 	p.Holder.Drop(handles)
 }
 
@@ -288,23 +278,14 @@ func (p *Pipeline) Deliver(events []*event.Event) {
 func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*event.Event) {
 	p.with(func(out *mailbox.Output) {
 		p.Boxes.Accept(from, epoch, events, out)
-		if p.eventLog.open() {
-			p.eventLog.arrived(from, events, out)
-		}
+		p.observer.arrived(from, events, out)
 	})
 }
 
 // Settle implements forward.Sink: the end of a journey. Relayed events go back to the
 // stream that they came on.
 func (p *Pipeline) Settle(settlements []forward.Settlement) {
-	if p.traces != nil {
-		for _, span := range p.traces.settling(settlements) {
-			defer span.End()
-		}
-	}
-	if p.eventLog.open() {
-		p.eventLog.settled(settlements)
-	}
+	defer p.observer.settling(settlements).end()
 	own := make([]event.Verdict, 0, len(settlements)) // few
 	for i := range settlements {
 		if v := &settlements[i].Verdict; !p.relayed.settle(v, p.Peers) {
@@ -318,14 +299,7 @@ func (p *Pipeline) Settle(settlements []forward.Settlement) {
 
 // Done implements forward.Sink: the end of most journeys.
 func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
-	if p.traces != nil {
-		for _, span := range p.traces.done(handles, events) {
-			defer span.End()
-		}
-	}
-	if p.eventLog.open() {
-		p.eventLog.done(events)
-	}
+	defer p.observer.done(handles, events).end()
 	if own := p.relayed.done(handles, p.Peers); len(own) > 0 {
 		p.Source.Done(own)
 	}
@@ -335,18 +309,11 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
 		relayed := p.relayed.admit(a)
-		if p.traces != nil {
-			p.traces.relay(relayed)
-		}
-		if p.eventLog.open() {
-			p.eventLog.relayed(relayed)
-		}
+		p.observer.relayed(relayed)
 		p.Holder.HoldRelayed(relayed)
 		return
 	}
-	if p.traces != nil {
-		p.traces.accept(a.Events)
-	}
+	p.observer.accepted(a.Events)
 	p.accept(mailbox.Sender(a.From), a.Epoch, a.Events)
 }
 
@@ -372,12 +339,7 @@ func (p *Pipeline) Take(w event.WorkerID, limit int, dst []event.Delivery) []eve
 	dst = p.Boxes.Take(*lease, w, limit, dst)
 	if len(dst) > before {
 		p.noteMargin(lease.Until.Sub(p.now()))
-		if p.traces != nil {
-			p.traces.deliver(dst[before:])
-		}
-		if p.eventLog.open() {
-			p.eventLog.delivered(w, dst[before:])
-		}
+		p.observer.delivered(w, dst[before:])
 	}
 	return dst
 }
@@ -403,10 +365,7 @@ func (p *Pipeline) LeaseMargin(most time.Duration) time.Duration {
 
 // Finish implements app.Boxes.
 func (p *Pipeline) Finish(results []event.Result) {
-	if p.traces != nil {
-		p.traces.finish(results)
-	}
-	p.eventLog.finished(results, p.Boxes.Delivered)
+	p.observer.finished(results, p.Boxes.Delivered)
 	p.with(func(out *mailbox.Output) { p.Boxes.Finish(results, out) })
 }
 

@@ -157,9 +157,9 @@ func (t *traces) forward(ctx context.Context, e *event.Event, j journey, local b
 	t.open.Add(1)
 }
 
-// settling ends the forward spans of events that have their verdicts, and begins those
-// of what is done with them; end those when it has been done.
-func (t *traces) settling(settlements []forward.Settlement) (begun []trace.Span) {
+// settling ends the forward spans of events that have their verdicts, and begins the spans of
+// their settlements.
+func (t *traces) settling(settlements []forward.Settlement) (begun spans) {
 	if t.open.Load() == 0 {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (t *traces) settling(settlements []forward.Settlement) (begun []trace.Span)
 }
 
 // done is settling for events that were done.
-func (t *traces) done(handles []event.Handle, events []*event.Event) (begun []trace.Span) {
+func (t *traces) done(handles []event.Handle, events []*event.Event) (begun spans) {
 	if t.open.Load() == 0 {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (t *traces) done(handles []event.Handle, events []*event.Event) (begun []tr
 	return begun
 }
 
-func (t *traces) settle(e *event.Event, v *event.Verdict, begun []trace.Span) []trace.Span {
+func (t *traces) settle(e *event.Event, v *event.Verdict, begun spans) spans {
 	j, ok := t.takeHeld(v.Handle)
 	if !ok {
 		return begun

@@ -4,32 +4,11 @@ import (
 	"context"
 	"log/slog"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/source"
 )
-
-// Tracing configures spans and log lines for single events. The zero value is off.
-type Tracing struct {
-	Tracer       trace.Tracer // nil: no traces
-	Roots        bool         // also trace events that their producer has not sampled: the Tracer's sampler decides
-	Subscription string       // named in spans
-	Log          *slog.Logger // nil: no lines
-	Keys         bool         // keys are shown in both; they may be personal data
-}
-
-// Show turns tracing on. Call it before anything runs.
-func (p *Pipeline) Show(s Tracing) {
-	if s.Tracer != nil {
-		p.traces = newTraces(&s)
-	}
-	if s.Log != nil {
-		p.eventLog = eventLog{log: s.Log.With("component", "pipeline"), keys: s.Keys}
-	}
-}
 
 // eventLog writes log lines for single events: every step at level debug, and a warning when the
 // application exceeds its deadline. Each names the event by its message id.
@@ -66,7 +45,6 @@ func (d *eventLog) relayed(events []*event.Event) {
 	}
 }
 
-// arrived is about events at their mailbox, and the answers that they got there at once.
 func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
 	answered := make(map[event.Handle]event.VerdictKind, len(events))
 	for i := range answers.Verdicts {
@@ -100,8 +78,6 @@ func (d *eventLog) delivered(w event.WorkerID, deliveries []event.Delivery) {
 	}
 }
 
-// finished is about results before the mailboxes have them. find returns the event of
-// a delivery, nil when it is over.
 func (d *eventLog) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
 	if d.log == nil {
 		return

@@ -1,0 +1,128 @@
+package pipeline
+
+import (
+	"log/slog"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ringfence/router/forward"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/ring"
+)
+
+// Tracing configures spans and log lines for single events. The zero value is off.
+type Tracing struct {
+	Tracer       trace.Tracer // nil: no traces
+	Roots        bool         // also trace events that their producer has not sampled: the Tracer's sampler decides
+	Subscription string       // named in spans
+	Log          *slog.Logger // nil: no lines
+	Keys         bool         // keys are shown in both; they may be personal data
+}
+
+// Show turns tracing on. Call it before anything runs.
+func (p *Pipeline) Show(s Tracing) {
+	if s.Tracer != nil {
+		p.observer.traces = newTraces(&s)
+	}
+	if s.Log != nil {
+		p.observer.log = eventLog{log: s.Log.With("component", "pipeline"), keys: s.Keys}
+	}
+}
+
+// observer sees each step of an event and changes nothing but its trace context. The zero value
+// is off.
+type observer struct {
+	traces *traces // nil: none are made
+	log    eventLog
+}
+
+func (o *observer) received(messages []source.Message, keyed []*event.Event, owns func(ring.Partition) bool) {
+	if o.log.open() {
+		o.log.received(messages)
+	}
+	if o.traces != nil {
+		for _, e := range keyed {
+			o.traces.receive(e, owns(e.Partition))
+		}
+	}
+}
+
+func (o *observer) relayed(events []*event.Event) {
+	if o.traces != nil {
+		o.traces.relay(events)
+	}
+	if o.log.open() {
+		o.log.relayed(events)
+	}
+}
+
+// accepted is the end of a hop: events of a peer, before their mailboxes have them.
+func (o *observer) accepted(events []*event.Event) {
+	if o.traces != nil {
+		o.traces.accept(events)
+	}
+}
+
+// arrived is for events at their mailbox, and the answers that they got there at once.
+func (o *observer) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
+	if o.log.open() {
+		o.log.arrived(from, events, answers)
+	}
+}
+
+// delivered may replace the event of a delivery by a copy with another trace context.
+func (o *observer) delivered(w event.WorkerID, deliveries []event.Delivery) {
+	if o.traces != nil {
+		o.traces.deliver(deliveries)
+	}
+	if o.log.open() {
+		o.log.delivered(w, deliveries)
+	}
+}
+
+// finished is for results before the mailboxes have them. find returns the event of a delivery,
+// nil when it is over.
+func (o *observer) finished(results []event.Result, find func(event.DeliveryID) *event.Event) {
+	if o.traces != nil {
+		o.traces.finish(results)
+	}
+	o.log.finished(results, find)
+}
+
+// settling returns the spans of settlements that begin now. End them when the settlements are made.
+func (o *observer) settling(settlements []forward.Settlement) (begun spans) {
+	if o.log.open() {
+		o.log.settled(settlements)
+	}
+	if o.traces != nil {
+		begun = o.traces.settling(settlements)
+	}
+	return begun
+}
+
+// done is settling for events that were done.
+func (o *observer) done(handles []event.Handle, events []*event.Event) (begun spans) {
+	if o.log.open() {
+		o.log.done(events)
+	}
+	if o.traces != nil {
+		begun = o.traces.done(handles, events)
+	}
+	return begun
+}
+
+func (o *observer) dropped(handles []event.Handle) {
+	if o.traces != nil {
+		o.traces.dropped(handles)
+	}
+}
+
+type spans []trace.Span
+
+func (s spans) end() {
+	for _, span := range s {
+		span.End()
+	}
+}
