@@ -1,54 +1,50 @@
 package forward
 
-import (
-	"errors"
-	"fmt"
-	"time"
-)
+import "time"
 
 // Config holds the limits and times of this package. Every member of a group has
 // the same FrameMax.
 type Config struct {
-	// FrameEventsMax bounds the events (or verdicts) of one frame, 1 … 4096.
-	FrameEventsMax int
-	// FrameBytesMax bounds the bytes of events of a frame with more than one event:
-	// 1 … FrameMax.
-	FrameBytesMax int
-	// FrameMax is the largest frame in bytes, and so the largest event: 64 KiB … 64 MiB.
+	// FrameEventsMax bounds the events (or verdicts) of one frame.
+	FrameEventsMax int `min:"1" max:"4096"`
+	// FrameBytesMax bounds the bytes of events of a frame with more than one event.
+	FrameBytesMax int `unit:"bytes" min:"1"`
+	// FrameMax is the largest frame in bytes, and so the largest event.
 	// A larger event is rejected, which sends it to the dead letter topic.
-	FrameMax int
+	FrameMax int `unit:"bytes" min:"64KiB" max:"64MiB"`
 
-	// PingAfter is how long a stream may be idle before a Ping is sent, >= 10 ms.
-	PingAfter time.Duration
-	// DeadAfter is how long a peer may be silent before its stream is broken, > PingAfter.
-	DeadAfter time.Duration
-	// HelloTimeout is how long a connection and its Hello may take, > 0.
-	HelloTimeout time.Duration
-	// ReconnectMin is the first pause after a stream broke, > 0. It doubles up to ReconnectMax.
-	ReconnectMin time.Duration
-	// ReconnectMax is the longest pause between two attempts, >= ReconnectMin.
-	ReconnectMax time.Duration
+	// PingAfter is how long a stream may be idle before a Ping is sent.
+	PingAfter time.Duration `min:"10ms"`
+	// DeadAfter is how long a peer may be silent before its stream is broken.
+	DeadAfter time.Duration `above:"0"`
+	// HelloTimeout is how long a connection and its Hello may take.
+	HelloTimeout time.Duration `above:"0"`
+	// ReconnectMin is the first pause after a stream broke. It doubles up to ReconnectMax.
+	ReconnectMin time.Duration `above:"0"`
+	// ReconnectMax is the longest pause between two attempts.
+	ReconnectMax time.Duration `above:"0"`
 
 	// UnreachableHoldMax is how long events wait for an owner that cannot be reached
-	// before they are sent by way of a third member, > 0.
-	UnreachableHoldMax time.Duration
+	// before they are sent by way of a third member.
+	UnreachableHoldMax time.Duration `above:"0"`
 	// RefusedRetry is the time after which a refused event is sent again if no newer route
-	// has come: a fallback for a wait that normally ends with the next route, > 0.
-	RefusedRetry time.Duration
-	// DelayMin and DelayMax bound the delays that peers ask for, 0 < DelayMin <= DelayMax.
-	DelayMin, DelayMax time.Duration
+	// has come: a fallback for a wait that normally ends with the next route.
+	RefusedRetry time.Duration `above:"0"`
+	// DelayMin and DelayMax bound the delays that peers ask for.
+	DelayMin time.Duration `above:"0"`
+	DelayMax time.Duration `above:"0"`
 	// ParkBurstMin is the number of events of a parked key that are sent after its pause.
-	// It doubles with each accepted burst, up to FrameEventsMax. >= 1.
-	ParkBurstMin int
+	// It doubles with each accepted burst, up to FrameEventsMax.
+	ParkBurstMin int `min:"1"`
 	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. The
-	// first pause is the owner's delay; it doubles with each refusal. > 0.
-	ParkDelayMax time.Duration
+	// first pause is the owner's delay; it doubles with each refusal.
+	ParkDelayMax time.Duration `above:"0"`
 	// HandoverMax bounds the ids of recently finished events that wait to be handed over
-	// to the next owners of their partitions, >= 1. About 40 bytes each.
-	HandoverMax int
+	// to the next owners of their partitions. About 40 bytes each.
+	HandoverMax int `min:"1"`
 	// PeersTypical is the usual number of other members. It bounds nothing, but the bound
-	// on memory is computed with it. >= 1.
-	PeersTypical int
+	// on memory is computed with it.
+	PeersTypical int `min:"1"`
 }
 
 // StreamBytes is the most that the two streams of one peer keep in buffers: each way a
@@ -83,31 +79,4 @@ func DefaultConfig() Config {
 		HandoverMax:        1 << 18,
 		PeersTypical:       8,
 	}
-}
-
-// Validate reports every field that is out of range.
-func (c Config) Validate() error {
-	var errs []error
-	check := func(ok bool, field string, got any, want string) {
-		if !ok {
-			errs = append(errs, fmt.Errorf("forward: %s = %v, want %s", field, got, want))
-		}
-	}
-	check(c.FrameEventsMax >= 1 && c.FrameEventsMax <= frameItemsMax, "FrameEventsMax", c.FrameEventsMax, fmt.Sprintf("1 to %d", frameItemsMax))
-	check(c.FrameMax >= 64<<10 && c.FrameMax <= 64<<20, "FrameMax", c.FrameMax, "64 KiB to 64 MiB")
-	check(c.FrameBytesMax >= 1 && c.FrameBytesMax <= c.FrameMax, "FrameBytesMax", c.FrameBytesMax, "1 to FrameMax")
-	check(c.PingAfter >= 10*time.Millisecond, "PingAfter", c.PingAfter, ">= 10ms")
-	check(c.DeadAfter > c.PingAfter, "DeadAfter", c.DeadAfter, "> PingAfter")
-	check(c.HelloTimeout > 0, "HelloTimeout", c.HelloTimeout, "> 0")
-	check(c.ReconnectMin > 0, "ReconnectMin", c.ReconnectMin, "> 0")
-	check(c.ReconnectMax >= c.ReconnectMin, "ReconnectMax", c.ReconnectMax, ">= ReconnectMin")
-	check(c.UnreachableHoldMax > 0, "UnreachableHoldMax", c.UnreachableHoldMax, "> 0")
-	check(c.RefusedRetry > 0, "RefusedRetry", c.RefusedRetry, "> 0")
-	check(c.DelayMin > 0, "DelayMin", c.DelayMin, "> 0")
-	check(c.DelayMax >= c.DelayMin, "DelayMax", c.DelayMax, ">= DelayMin")
-	check(c.ParkBurstMin >= 1, "ParkBurstMin", c.ParkBurstMin, ">= 1")
-	check(c.ParkDelayMax > 0, "ParkDelayMax", c.ParkDelayMax, "> 0")
-	check(c.HandoverMax >= 1, "HandoverMax", c.HandoverMax, ">= 1")
-	check(c.PeersTypical >= 1, "PeersTypical", c.PeersTypical, ">= 1")
-	return errors.Join(errs...)
 }

@@ -835,12 +835,3 @@ func TestPoolRefusesAnotherIncarnation(t *testing.T) {
 		}
 	})
 }
-
-func TestConfig(t *testing.T) {
-	if err := DefaultConfig().Validate(); err != nil {
-		t.Errorf("the default: %v", err)
-	}
-	if err := (Config{}).Validate(); err == nil {
-		t.Error("a config of zeros is valid")
-	}
-}

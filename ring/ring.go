@@ -22,6 +22,8 @@ import (
 
 	"github.com/buraksezer/consistent"
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/ringfence/router/internal/base/setting"
 )
 
 // Limits of what a Ring can be built from. MembersMax keeps the time of one [New]
@@ -47,29 +49,20 @@ func (m Member) String() string { return string(m) }
 type Config struct {
 	// VirtualNodes is how many points each member has on the hash circle, 1 …
 	// VirtualNodesMax. More of them even out the shares and cost time to build.
-	VirtualNodes int
+	VirtualNodes int `min:"1" max:"1000" agree:"true"`
 
 	// Load bounds the share of one member, as a multiple of the average: more
 	// than 1, at most LoadMax. Nearer to 1 is more even, and moves more
 	// partitions between members that stay when another one comes or goes.
-	Load float64
+	Load float64 `above:"1" max:"1024" agree:"true"`
 }
 
 // DefaultConfig returns the placement that the defaults of the router use: even, since a group is
 // full when its fullest member is, and what that moves is little (ADR 0023).
 func DefaultConfig() Config { return Config{VirtualNodes: 100, Load: 1.05} }
 
-// Validate reports every field that is out of range.
-func (c Config) Validate() error {
-	var errs []error
-	if c.VirtualNodes < 1 || c.VirtualNodes > VirtualNodesMax {
-		errs = append(errs, fmt.Errorf("ring: VirtualNodes = %d, want 1 … %d", c.VirtualNodes, VirtualNodesMax))
-	}
-	if !(c.Load > 1 && c.Load <= LoadMax) { // so written that NaN is out of range too
-		errs = append(errs, fmt.Errorf("ring: Load = %v, want more than 1 and at most %d", c.Load, LoadMax))
-	}
-	return errors.Join(errs...)
-}
+// Validate reports every field that is out of the range of its tag.
+func (c Config) Validate() error { return setting.Check(c) }
 
 // Ring is an immutable table from partition to the member that should own it.
 type Ring struct {

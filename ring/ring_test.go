@@ -80,11 +80,11 @@ func TestNewRejects(t *testing.T) {
 		"no member":         {nil, ring.DefaultConfig(), []string{"0 members"}},
 		"too many members":  {members(ring.MembersMax + 1), ring.DefaultConfig(), []string{"257 members"}},
 		"several bad names": {[]ring.Member{"b", "", "b", long}, ring.DefaultConfig(), []string{"no name", `"b" is given twice`, "257 bytes"}},
-		"zero config":       {members(2), ring.Config{}, []string{"VirtualNodes = 0", "Load = 0"}},
-		"load of one":       {members(2), with(func(c *ring.Config) { c.Load = 1 }), []string{"Load = 1"}},
-		"load not a number": {members(2), with(func(c *ring.Config) { c.Load = math.NaN() }), []string{"Load = NaN"}},
-		"infinite load":     {members(2), with(func(c *ring.Config) { c.Load = math.Inf(1) }), []string{"Load = +Inf"}},
-		"too many points":   {members(2), with(func(c *ring.Config) { c.VirtualNodes = ring.VirtualNodesMax + 1 }), []string{"VirtualNodes = 1001"}},
+		"zero config":       {members(2), ring.Config{}, []string{"virtual_nodes = 0", "load = 0"}},
+		"load of one":       {members(2), with(func(c *ring.Config) { c.Load = 1 }), []string{"load = 1"}},
+		"load not a number": {members(2), with(func(c *ring.Config) { c.Load = math.NaN() }), []string{"load = NaN"}},
+		"infinite load":     {members(2), with(func(c *ring.Config) { c.Load = math.Inf(1) }), []string{"load = +Inf"}},
+		"too many points":   {members(2), with(func(c *ring.Config) { c.VirtualNodes = ring.VirtualNodesMax + 1 }), []string{"virtual_nodes = 1001"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

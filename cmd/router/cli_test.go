@@ -295,7 +295,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"drain takes longer":  {[]string{"drain", "--wait", "1ms", answering(t, 202, "draining")}, exitUndrain, "draining after 1ms: see `router members` and /readyz"},
 		"drain does not wait": {[]string{"drain", answering(t, 202, "draining")}, exitOK, ""},
 		"undrain too late":    {[]string{"undrain", answering(t, 409, "the process is about to end")}, exitFailed, "the process is about to end"},
-		"bad settings":        {[]string{"members", "--config", "/nowhere.yaml"}, exitUsage, "file /nowhere.yaml"},
+		"bad settings":        {[]string{"members", "--config", "/nowhere.yaml"}, exitUsage, "/nowhere.yaml: the file cannot be read: no such file or directory"},
 
 		"nothing changes":      {[]string{"ring", "simulate", "--from", "a,b"}, exitUsage, "a change is missing: --members +2, -1, +NAME,-NAME, or NAME,NAME"},
 		"all leave":            {[]string{"ring", "simulate", "--from", "a,b", "--members", "-2"}, exitUsage, "there are only 2: one has to remain"},

@@ -79,14 +79,10 @@ func printCommand() *cobra.Command {
 		Use:   "print",
 		Short: "Print every setting and where its value comes from; secrets are hidden",
 	}, func(cmd *cobra.Command, loaded *config.Loaded) error {
-		defaults := map[string]string{}
-		for _, d := range config.Describe() {
-			defaults[d.Key] = d.Default
-		}
 		var all []printed
 		for _, s := range loaded.Settings() {
 			one := printed{Key: s.Key, Value: s.Value}
-			if redacted && s.Value != "" && s.Value != defaults[s.Key] && s.Kind.IsWords() {
+			if redacted && s.Value != "" && s.Value != s.Default && s.Kind.IsWords() {
 				one.Value = "(hidden)"
 			}
 			if origin {

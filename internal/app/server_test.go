@@ -636,7 +636,7 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 		t.Errorf("the default: %v", err)
 	}
 	err := Config{}.Validate()
-	for _, field := range []string{"WorkersMax", "InFlightMax", "FrameEventsMax", "FrameBytesMax", "EventBytesMax", "ReasonBytesMax", "HelloTimeout", "PingInterval", "DeadlineMargin"} {
+	for _, field := range []string{"workers_max", "in_flight_max", "frame_events_max", "frame_bytes_max", "event_bytes_max", "reason_bytes_max", "hello_timeout", "ping_interval", "deadline_margin"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error = %v, want one that names %s", err, field)
 		}

@@ -13,23 +13,21 @@
 // ("500ms"), sizes may have ("8MiB"), lists are YAML lists or have commas.
 //
 // A package's own Config is a section as it stands: a new field there is a new key
-// here, without a line in this package.
+// here, without a line in this package. Types and tags of the fields say what a value may be (package setting), their comments
+// are the documentation, and [Load], docs/settings.md and the JSON Schema are derived from them. What depends on more than one
+// setting is in the table of rules.
 package config
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/controllog"
-	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/netx/listen"
@@ -63,8 +61,8 @@ type Config struct {
 
 // Node says who this router is.
 type Node struct {
-	Group string // routers of one group share the events of one subscription
-	Name  string // stable over restarts, unique in the group; the host's name by default
+	Group string `needed:"true" agree:"true"` // routers of one group share the events of one subscription
+	Name  string `needed:"true"`              // stable over restarts, unique in the group; the host's name by default
 
 	// AdvertiseIP is the address under which the others reach this router; empty:
 	// the first address of this machine that is not loopback.
@@ -82,15 +80,15 @@ type Pulsar struct {
 
 	// BatchIndexAcks says that the broker counts unacked events one by one
 	// (acknowledgmentAtBatchIndexLevelEnabled), and not by the entry.
-	BatchIndexAcks bool
+	BatchIndexAcks bool `agree:"true"`
 
 	source.Config
 }
 
 // Key says which events belong together.
 type Key struct {
-	From    string // message_key, property:NAME or json:PATH
-	Missing string // what to do with an event without a key: reject or spread
+	From    string `agree:"true"`                       // message_key, property:NAME or json:PATH
+	Missing string `words:"reject,spread" agree:"true"` // what to do with an event without a key: reject or spread
 }
 
 // App is about the own application: the address that it dials, and its bounds.
@@ -98,7 +96,7 @@ type App struct {
 	Listen         string      // host:port on loopback, or unix:PATH; with TLS any host:port
 	listen.Socket              // of unix:PATH
 	TLS            mtls.Config // mutual: Name is that of the application's certificate
-	ConnectionsMax int         // connections at once; more are closed at once
+	ConnectionsMax int         `min:"1"` // connections at once; more are closed at once
 
 	// TokenFile has the token that workers show as Authorization: Bearer TOKEN; it is read again
 	// when it changes. Empty: they need none.
@@ -111,7 +109,7 @@ type App struct {
 type Handler struct {
 	// Timeout is how long a handler may work on an event without an answer or
 	// Progress; then the event is taken back and counts as failed. 0: as long as it likes.
-	Timeout time.Duration
+	Timeout time.Duration `min:"0s" max:"24h"`
 }
 
 // Peer is about the streams between routers.
@@ -119,7 +117,7 @@ type Peer struct {
 	Listen         string      // host:port
 	TLS            mtls.Config // mutual: Name is in the certificate of every member
 	Insecure       bool        // allows peer.listen beyond loopback without TLS: then only the network keeps strangers away
-	ConnectionsMax int         // connections at once, of all members together; more are closed at once
+	ConnectionsMax int         `min:"1"` // connections at once, of all members together; more are closed at once
 	forward.Config
 }
 
@@ -131,7 +129,7 @@ type Gossip struct {
 
 	Insecure bool // allows gossip.listen beyond loopback without keys: then only the network keeps strangers away
 
-	ConnectionsMax int // connections at once; more are closed
+	ConnectionsMax int `min:"1"` // connections at once; more are closed
 
 	membership.Config
 }
@@ -153,13 +151,13 @@ func (d Debug) Off() bool { return d.Listen == "" || d.Listen == "off" }
 
 // Ownership says how it is decided who may act.
 type Ownership struct {
-	Mode    string // strict, or gossip: without a control log, and not exclusive
-	Profile string // default, fast or calm: the times below, unless they are set one by one
+	Mode    string `words:"strict,gossip" agree:"true"` // strict, or gossip: without a control log, and not exclusive
+	Profile string `words:"default,fast,calm"`          // default, fast or calm: the times below, unless they are set one by one
 
 	// Generation is the first part of fencing tokens, to be raised when the group moves to a control topic whose
 	// ledger ids may be lower, as on another cluster. Raising it needs a stop of the whole group. 0: the group's own, at
 	// first 0.
-	Generation int
+	Generation int `min:"0" max:"127"`
 
 	ownership.Timing
 }
@@ -171,14 +169,14 @@ type ControlLog struct {
 	// Version is the highest version of its records that this router writes. A group moves to a higher one by
 	// itself when all its routers read it, and back only by a stop of the whole group: 1 leaves the way back to releases
 	// that read version 1 open.
-	Version int
+	Version int `min:"1" max:"2"`
 
 	controllog.Config
 }
 
 // Drain bounds the way down.
 type Drain struct {
-	Timeout time.Duration // of a whole shutdown, more than ownership.drain_timeout
+	Timeout time.Duration `above:"0"` // of a whole shutdown, more than ownership.drain_timeout
 }
 
 // The values of Ownership.Mode.
@@ -188,25 +186,14 @@ const (
 )
 
 // Secret is a value that is never shown.
-type Secret string
-
-// String returns a word instead of the secret.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return "(hidden)"
-}
-
-// GoString returns a word instead of the secret.
-func (s Secret) GoString() string { return s.String() }
+type Secret = setting.Secret
 
 // Default returns the settings of a router about which nobody has said anything
 // else. It is not valid: a group, topics and a subscription have no default.
 func Default() Config {
 	name, err := os.Hostname()
 	if err != nil {
-		name = "" // Validate asks for one
+		name = "" // it has to be set then
 	}
 	return Config{
 		Node:       Node{Name: name},
@@ -234,19 +221,8 @@ var profiles = map[string]func() ownership.Timing{
 	"calm":    ownership.CalmTiming,
 }
 
-// derived are the settings of packages that follow from another one here.
-var derived = map[string]string{ //nolint:gosec // names of settings, no secrets
-	"app.handler_timeout": "handler.timeout",
-	"control_log.group":   "node.group",
-	"gossip.group":        "node.group",
-	"gossip.name":         "node.name",
-	"gossip.secret_keys":  "gossip.encryption_keys",
-	"pulsar.counting":     "pulsar.batch_index_acks",
-	"pulsar.properties":   "node.group",
-}
-
 // derive fills in what follows from other settings.
-func (c *Config) derive() error {
+func (c *Config) derive() {
 	c.ControlLog.Group, c.Gossip.Group = c.Node.Group, c.Node.Group
 	c.Gossip.Name = c.Node.Name
 	c.App.HandlerTimeout = c.Handler.Timeout
@@ -259,156 +235,9 @@ func (c *Config) derive() error {
 		c.Pulsar.ConsumerName = c.Node.Name
 	}
 	if c.Gossip.Advertise == "" && c.Node.AdvertiseIP != "" {
-		if _, port, err := net.SplitHostPort(c.Gossip.Listen); err == nil { // else Validate says so
+		if _, port, err := net.SplitHostPort(c.Gossip.Listen); err == nil { // else a rule says so
 			c.Gossip.Advertise = net.JoinHostPort(c.Node.AdvertiseIP, port)
 		}
 	}
-	return c.deriveKeys()
-}
-
-// Validate reports every setting that is out of range, or at odds with another one.
-func (c Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
-	required := func(key, value string) {
-		if value == "" {
-			bad("%s is not set", key)
-		}
-	}
-	required("node.group", c.Node.Group)
-	required("node.name", c.Node.Name)
-	c.Gossip.Group, c.ControlLog.Group = cmp.Or(c.Gossip.Group, "said"), cmp.Or(c.ControlLog.Group, "said") // once is enough
-	c.Gossip.Name = cmp.Or(c.Gossip.Name, "said")
-	if c.Node.AdvertiseIP != "" && net.ParseIP(c.Node.AdvertiseIP) == nil {
-		bad("node.advertise_ip = %q, want an IP address", c.Node.AdvertiseIP)
-	}
-	if !strings.HasPrefix(c.Pulsar.URL, "pulsar://") && !strings.HasPrefix(c.Pulsar.URL, "pulsar+ssl://") {
-		bad("pulsar.url = %q, want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", withoutUser(c.Pulsar.URL))
-	}
-	if tenant, namespace, _ := strings.Cut(c.ControlLog.Namespace, "/"); tenant == "" || namespace == "" || strings.Contains(namespace, "/") {
-		bad("control_log.namespace = %q, want TENANT/NAMESPACE", c.ControlLog.Namespace)
-	}
-	oneOf := func(key, value string, of ...string) {
-		if !slices.Contains(of, value) {
-			bad("%s = %q, want %s", key, value, strings.Join(of, " or "))
-		}
-	}
-	if v := c.ControlLog.Version; v < ownership.LogVersionMin || v > ownership.LogVersionMax {
-		bad("control_log.version = %d, want %d to %d", v, ownership.LogVersionMin, ownership.LogVersionMax)
-	}
-	if g := c.Ownership.Generation; g < 0 || g > ownership.GenMax {
-		bad("ownership.generation = %d, want 0 to %d", g, ownership.GenMax)
-	}
-	oneOf("ownership.mode", c.Ownership.Mode, ModeStrict, ModeGossip)
-	oneOf("ownership.profile", c.Ownership.Profile, "default", "fast", "calm")
-	errs = append(errs, c.validateAddresses(), c.validateListeners(), c.validateTimes())
-	_, missingErr := key.ParseMissing(c.Key.Missing)
-	_, fromErr := key.Parse(c.Key.From, key.Reject)
-	return errors.Join(append(errs,
-		missingErr,
-		fromErr,
-		in("pulsar", c.Pulsar.Config.Validate()),
-		in("app", c.App.Config.Validate()),
-		in("peer", c.Peer.Config.Validate()),
-		in("gossip", c.Gossip.Config.Validate()),
-		in("ownership", c.Ownership.Timing.Validate()),
-		in("control_log", c.ControlLog.Config.Validate()),
-		in("ring", c.Ring.Validate()),
-		in("mailbox", c.Mailbox.Validate()),
-		in("retry", c.Retry.Validate()),
-		in("log", c.Log.Validate()),
-	)...)
-}
-
-// in names the section in which a package has found errors, in each of them: the
-// packages do not know by which name they are a section here.
-func in(section string, err error) error {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return fmt.Errorf("config: section %s: %w", section, err)
-	}
-	var errs []error
-	for _, one := range joined.Unwrap() {
-		errs = append(errs, in(section, one))
-	}
-	return errors.Join(errs...)
-}
-
-func (c Config) validateAddresses() error {
-	var errs []error
-	for _, a := range []struct{ key, address, want string }{
-		{"app.listen", c.App.Listen, "HOST:PORT or unix:PATH"},
-		{"peer.listen", c.Peer.Listen, "HOST:PORT"},
-		{"admin.listen", c.Admin.Listen, "HOST:PORT"},
-		{"debug.listen", c.Debug.Listen, "HOST:PORT"},
-	} {
-		if path, ok := strings.CutPrefix(a.address, "unix:"); ok && a.key == "app.listen" && path != "" {
-			continue
-		}
-		if a.key == "debug.listen" && c.Debug.Off() {
-			continue
-		}
-		if _, err := net.ResolveTCPAddr("tcp", a.address); err != nil || !strings.Contains(a.address, ":") {
-			errs = append(errs, fmt.Errorf("config: %s = %q, want %s", a.key, a.address, a.want))
-		}
-	}
-	return errors.Join(append(errs, c.validatePorts())...)
-}
-
-// validatePorts finds listeners that would take a port from each other.
-func (c Config) validatePorts() error {
-	var errs []error
-	type listener struct{ key, address string }
-	all := []listener{
-		{"app.listen", c.App.Listen},
-		{"peer.listen", c.Peer.Listen},
-		{"gossip.listen", c.Gossip.Listen},
-		{"admin.listen", c.Admin.Listen},
-		{"debug.listen", c.Debug.Listen},
-	}
-	for i, a := range all {
-		for _, b := range all[:i] {
-			if samePort(a.address, b.address) {
-				errs = append(errs, fmt.Errorf("config: %s and %s are both at %s: give one of them another port", b.key, a.key, a.address))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// samePort reports whether two addresses cannot both be listened on.
-func samePort(a, b string) bool {
-	hostA, portA, errA := net.SplitHostPort(a)
-	hostB, portB, errB := net.SplitHostPort(b)
-	if errA != nil || errB != nil || portA != portB || portA == "0" || strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
-		return false
-	}
-	everywhere := func(host string) bool {
-		ip := net.ParseIP(host)
-		return host == "" || ip != nil && ip.IsUnspecified()
-	}
-	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
-}
-
-// validateTimes compares the times of one package with those of another.
-func (c Config) validateTimes() error {
-	var errs []error
-	below := func(key string, value time.Duration, than string, limit time.Duration) {
-		if value >= limit {
-			errs = append(errs, fmt.Errorf("config: %s = %v, want less than %s (%v)", key, value, than, limit))
-		}
-	}
-	below("app.deadline_margin", c.App.DeadlineMargin, "half of ownership.lease", c.Ownership.Lease/2)
-	below("app.ping_interval", c.App.PingInterval, "half of ownership.lease", c.Ownership.Lease/2)
-	below("ownership.drain_timeout", c.Ownership.DrainTimeout, "drain.timeout", c.Drain.Timeout)
-	if c.Drain.Timeout <= 0 {
-		errs = append(errs, fmt.Errorf("config: drain.timeout = %v, want more than ownership.drain_timeout", c.Drain.Timeout))
-	}
-	if c.Handler.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("config: handler.timeout = %v, want 0 or more", c.Handler.Timeout))
-	}
-	return errors.Join(errs...)
+	c.Gossip.SecretKeys, _ = membership.ParseKeys(string(c.Gossip.EncryptionKeys)) // a rule says what is wrong with them
 }

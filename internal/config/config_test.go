@@ -1,10 +1,12 @@
 package config_test
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -170,15 +172,21 @@ func TestLoadTellsEverythingThatIsWrong(t *testing.T) {
 	tests := map[string]struct {
 		file    string
 		environ []string
-		want    []string
+		want    []string // all lines, but for the path of the file
 	}{
-		"unknown keys": {"mailbox: {depht_max: 5}\nlogs: {level: info}\n", enough, []string{
-			"router.yaml: unknown key mailbox.depht_max, the nearest is mailbox.depth_max",
-			"router.yaml: unknown key logs.level, the nearest is log.level",
+		"unknown keys": {"mailbox: {depht_max: 5}\nlogs:\n  level: info\n", enough, []string{
+			"1: unknown key mailbox.depht_max, the nearest is mailbox.depth_max",
+			"3: unknown key logs.level, the nearest is log.level",
 		}},
-		"unknown keys that are like no other": {"pulsar: {nack_delay: 1s}\nx: 1\n", enough, []string{
-			"router.yaml: unknown key pulsar.nack_delay; `router config example` lists all",
-			"router.yaml: unknown key x; `router config example` lists all",
+		"unknown keys with bad values": {"mailbox:\n  depht_max: many\nlogs: {level: loud}\n", enough, []string{
+			"2: unknown key mailbox.depht_max, the nearest is mailbox.depth_max",
+			`2: mailbox.depth_max = "many", want a whole number, 1 to 2147483647`,
+			"3: unknown key logs.level, the nearest is log.level",
+		}},
+		"unknown keys that are like no other": {"pulsar: {nack_delay: 1s}\nx: 1\ny: {}\n", enough, []string{
+			"1: unknown key pulsar.nack_delay; `router config example` lists all",
+			"2: unknown key x; `router config example` lists all",
+			"3: unknown key y; `router config example` lists all",
 		}},
 		"unknown variable": {"", with("RINGFENCE__PULSAR__TOPIC=a"), []string{
 			"variable RINGFENCE__PULSAR__TOPIC: unknown key pulsar.topic, the nearest is pulsar.topics",
@@ -186,28 +194,55 @@ func TestLoadTellsEverythingThatIsWrong(t *testing.T) {
 		"values that cannot be read": {`
 mailbox: {depth_max: many, bytes_max: 1.5MiB, not_yet_delay: 5}
 ring: {load: heavy}
-node: {name: [a, b]}
+node: {name: [a, b], group: 0600}
 pulsar: {topics: {a: b}}
-gossip: {seeds: [1]}
-retry: {attempts_max: -1}
+gossip: {seeds: [1], advertise: true}
 peer: nothing
 log: {level: }
+debug: [a]
+`, bare[1:1], []string{
+			`2: mailbox.depth_max = "many", want a whole number, 1 to 2147483647`,
+			`2: mailbox.bytes_max = "1.5MiB", want a size (65536, 64KiB, 8MiB), 9MiB to 1TiB`,
+			`2: mailbox.not_yet_delay = "5", want a duration with its unit (500ms, 2s, 5m), more than 0, at most 87600h`,
+			`3: ring.load = "heavy", want a number, more than 1, at most 1024`,
+			"4: node.name is a list, want one value: text",
+			"4: node.group = 0600, which is no text in YAML: put it in quotes",
+			"5: pulsar.topics is a section, want a list, as in [a, b]",
+			"6: gossip.seeds has 1 in its list, want text: put it in quotes",
+			"6: gossip.advertise = true, which is no text in YAML: put it in quotes",
+			"7: peer is a section, not a setting: want settings in it, such as peer.connections_max",
+			"8: log.level is empty, want one value: debug, info, warn or error",
+			"9: debug is a section, not a setting: want settings in it, such as debug.listen",
+			"pulsar.subscription is not set, want text",
+			`peer.listen = "0.0.0.0:16651", want a loopback address, or peer.tls set (docs/security.md), or peer.insecure true if`,
+			`gossip.listen = "0.0.0.0:16652", want a loopback address, or gossip.encryption_keys_file set`,
+		}},
+		"values out of range, of all sources": {"retry: {attempts_max: -1}\nring:\n  load: .nan\n", with("RINGFENCE__APP__PING_INTERVAL=1h", "RINGFENCE__KEY__MISSING=guess"), []string{
+			"1: retry.attempts_max = -1, want a whole number, 1 to 2147483647",
+			`3: ring.load = ".nan", want a number, more than 1, at most 1024`,
+			"variable RINGFENCE__APP__PING_INTERVAL: app.ping_interval = 1h, want a duration with its unit (500ms, 2s, 5m), 10ms to 5s",
+			`variable RINGFENCE__KEY__MISSING: key.missing = "guess", want reject or spread`,
+		}},
+		"huge numbers": {`
+mailbox: {depth_max: 99999999999999999999, bytes_max: 9999999999999TiB, shards: 9223372036854775807}
+retry: {attempts_max: 4294967296, after_max: 999999999h, backoff_max: 99999h}
+pulsar: {unsettled_max: 2147483647}
 `, enough, []string{
-			`mailbox.depth_max = "many", want a whole number`,
-			`mailbox.bytes_max = "1.5MiB", want a size`,
-			`mailbox.not_yet_delay = "5", want a duration`,
-			`ring.load = "heavy", want a number`,
-			"node.name is a list, want one value", "log.level is empty, want one value",
-			"unknown key pulsar.topics.a",
-			"gossip.seeds has 1 in its list, want text",
-			`retry.attempts_max = "-1", which is out of the range`,
-			"peer is a section, not a setting",
+			"2: mailbox.depth_max = 99999999999999999999, want a whole number, 1 to 2147483647",
+			"2: mailbox.bytes_max = 9999999999999TiB, want a size (65536, 64KiB, 8MiB), 9MiB to 1TiB",
+			"2: mailbox.shards = 9223372036854775807, want a whole number, 1 to 4093",
+			"3: retry.attempts_max = 4294967296, want a whole number, 1 to 2147483647",
+			`3: retry.after_max = "999999999h", want a duration with its unit`,
+			"3: retry.backoff_max = 99999h, want a duration with its unit (500ms, 2s, 5m), more than 0, at most 87600h",
+			"4: pulsar.unsettled_max = 2147483647, want at most 16777216 together with pulsar.batch_max (256)",
 		}},
 		"what follows from another": {"control_log: {group: x}\n", enough, []string{
-			"control_log.group cannot be set: it follows from node.group",
+			"1: control_log.group cannot be set: it follows from node.group",
 		}},
 		"nothing said": {"", []string{"RINGFENCE__NODE__NAME="}, []string{
-			"node.group is not set", "node.name is not set", `peer.listen = "0.0.0.0:16651" can be reached`, `gossip.listen = "0.0.0.0:16652" can be reached`, "section pulsar: source: Subscription", "section pulsar: source: Topics",
+			"node.group is not set", "pulsar.subscription is not set", "pulsar.topics is not set",
+			`peer.listen = "0.0.0.0:16651", want a loopback address`, `gossip.listen = "0.0.0.0:16652", want a loopback address`,
+			"variable RINGFENCE__NODE__NAME: node.name is not set",
 		}},
 		"values without sense": {`
 pulsar: {url: "http://broker:8080"}
@@ -221,16 +256,38 @@ ownership: {mode: loose, profile: slow, drain_timeout: 1m}
 control_log: {namespace: public}
 mailbox: {depth_max: 0}
 log: {level: loud}
+handler: {timeout: 1ms}
 `, enough, []string{
-			`pulsar.url = "http://broker:8080"`, "key: ", `missing = "guess"`, `app.listen = "16650"`,
-			`admin.listen = "unix:/admin"`, `debug.listen = "0.0.0.0:16654", want a loopback address`,
-			`ownership.mode = "loose", want strict or gossip`, `ownership.profile = "slow"`,
-			`control_log.namespace = "public"`, "app.deadline_margin = 1.5s, want less than half of ownership.lease (1s)",
-			"ownership.drain_timeout = 1m0s, want less than drain.timeout (45s)",
-			"gossip.encryption_keys: key 1 is not base64", `node.advertise_ip = "here"`, `section gossip: membership: Listen = "localhost"`,
-			"section mailbox: mailbox: DepthMax = 0", `section log: telemetry: Level = "loud"`,
+			`2: pulsar.url = "http://broker:8080", want pulsar://HOST:PORT or pulsar+ssl://HOST:PORT`,
+			`3: key.from = "shoe size", want message_key, property:NAME or json:PATH`, `3: key.missing = "guess", want reject or spread`,
+			`4: app.listen = "16650", want HOST:PORT or unix:PATH`, "4: app.deadline_margin = 1500ms, want less than half of ownership.lease (2s)",
+			`5: admin.listen = "unix:/admin", want HOST:PORT`, `6: debug.listen = "0.0.0.0:16654", want HOST:PORT on a loopback address`,
+			`7: gossip.listen = "localhost", want IP:PORT`, "7: gossip.encryption_keys = (hidden), want keys in base64",
+			`8: node.advertise_ip = "here", want an IP address`,
+			`9: ownership.mode = "loose", want strict or gossip`, `9: ownership.profile = "slow", want default, fast or calm`,
+			"9: ownership.drain_timeout = 1m, want less than drain.timeout (45s)",
+			`10: control_log.namespace = "public", want TENANT/NAMESPACE`, "11: mailbox.depth_max = 0, want",
+			`12: log.level = "loud", want debug, info, warn or error`, "13: handler.timeout = 1ms, want 0s, or 100ms to 24h",
 		}},
-		"not YAML": {"a: [\n", enough, []string{"router.yaml: "}},
+		"a rule that a default breaks": {"drain:\n  timeout: 10s\n", enough, []string{
+			"2: ownership.drain_timeout = 30s, want less than drain.timeout (10s)",
+		}},
+		"no rule about a value that cannot be read": {"drain: {timeout: 10}\n", enough, []string{
+			`1: drain.timeout = "10", want a duration`,
+		}},
+		"not YAML":          {"a: [\n", enough, []string{"1: the file is not YAML: did not find expected node content"}},
+		"a list":            {"- a\n", enough, []string{"1: the file has no sections: want settings as in node: {group: orders}"}},
+		"two documents":     {"node: {group: a}\n---\nnode: {group: b}\n", enough, []string{"2: a second document begins: want one"}},
+		"twice":             {"mailbox: {depth_max: 1}\nlog: {}\nmailbox:\n  depth_max: 0\n", enough, []string{"3: mailbox is set a second time, first in line 1: want it once", "4: mailbox.depth_max is set a second time, first in line 1: want it once", "4: mailbox.depth_max = 0, want"}},
+		"an alias":          {"app: {listen: &a 'unix:/a'}\nadmin:\n  listen: *a\n", enough, []string{"3: admin.listen is an alias, want the value itself; text that begins with * needs quotes"}},
+		"a merge":           {"app: &a {listen: 'unix:/a'}\nadmin: {<<: *a}\n", enough, []string{"2: unknown key admin.<<"}},
+		"no anchor":         {"log: {}\nadmin: {token: *hush}\n", enough, []string{"2: an alias has no anchor: text that begins with * needs quotes"}},
+		"a tag":             {"admin:\n  token: !hush\n", enough, []string{"2: admin.token has a tag, want a value without one; text that begins with ! needs quotes"}},
+		"binary":            {"node: {name: !!binary aGk=}\n", enough, []string{"1: node.name has a tag"}},
+		"a key of no text":  {"{a: b}: c\n", enough, []string{"1: a list, a section or an alias stands where the name of a setting should"}},
+		"not UTF-8":         {"log:\n  level: inf\xff\n", enough, []string{"2: the file has a byte that is no text: want YAML in UTF-8"}},
+		"a zero byte":       {"log:\n\n  level: \x00\n", enough, []string{"3: the file has a byte that is no text: want YAML in UTF-8"}},
+		"a section of text": {"log: info\n", enough, []string{"1: log is a section, not a setting: want settings in it, such as log.format"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -242,17 +299,35 @@ log: {level: loud}
 			if err == nil {
 				t.Fatal("Load succeeded")
 			}
-			if lines := strings.Count(err.Error(), "\n") + 1; name == "nothing said" && lines != len(test.want) {
-				t.Errorf("%d lines about %d settings:\n%v", lines, len(test.want), err)
+			lines := strings.Split(strings.ReplaceAll(err.Error(), cmp.Or(from.File, "none")+":", ""), "\n")
+			if len(lines) > 1 {
+				if want := fmt.Sprintf("%d problems in the settings", len(lines)-1); lines[0] != want {
+					t.Errorf("the first line is %q, want %q", lines[0], want)
+				}
+				lines = lines[1:]
+			}
+			if len(lines) != len(test.want) {
+				t.Errorf("%d lines about %d problems", len(lines), len(test.want))
 			}
 			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error does not tell %q:\n%v", want, err)
+				if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
+					t.Errorf("no line begins with %q", want)
 				}
+			}
+			for _, line := range lines {
+				if goNames.MatchString(line) {
+					t.Errorf("a name of Go is in %q", line)
+				}
+			}
+			if t.Failed() {
+				t.Log(strings.Join(lines, "\n"))
 			}
 		})
 	}
 }
+
+// goNames are names of fields, types and functions of Go.
+var goNames = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z]\w*|\[\]string|\bu?int\d*\b|strconv|\btime\.|!!|map\[`)
 
 func TestMissingFile(t *testing.T) {
 	if _, err := config.Load(config.Sources{File: filepath.Join(t.TempDir(), "none.yaml"), Environ: enough}); err == nil {

@@ -2,203 +2,104 @@ package config
 
 import (
 	"fmt"
-	"reflect"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/ringfence/router/internal/base/setting"
 )
-
-// Description is what can be said about one setting, for people and for editors.
-type Description struct {
-	Key     string
-	Kind    Kind
-	Default string   // as [Setting.Value] has it; "" is none
-	Range   string   // what [Config.Validate] wants of it, in its words; "" is anything of its kind
-	Words   []string // all values there are, if they are words
-	Least   *int64   // the least whole number that is taken, if it is small
-	Doc     string   // the comment of its field
-	Needed  bool     // it has no default, and a router cannot run without it
-}
-
-// Variable returns the name of the environment variable of the setting.
-func (d Description) Variable() string { return variable(d.Key) }
-
-// Kind is how the value of a setting is written.
-type Kind string
-
-// The kinds of settings.
-const (
-	Text     Kind = "text"
-	Hidden   Kind = "secret" // text that is never shown; also to be given as KEY_file, a file that holds it
-	Truth    Kind = "true or false"
-	Whole    Kind = "whole number"
-	Number   Kind = "number"
-	Size     Kind = "size"     // bytes, as in 65536, 64KiB or 8MiB
-	Duration Kind = "duration" // with its unit, as in 500ms, 2s or 5m
-	List     Kind = "list"     // of YAML, or with commas
-)
-
-// IsWords reports whether values of this kind may name somebody or something.
-func (k Kind) IsWords() bool { return k == Text || k == List || k == Hidden }
-
-func (l leaf) kind() Kind {
-	switch {
-	case l.value.Type() == durationType:
-		return Duration
-	case l.value.Type() == secretType:
-		return Hidden
-	case l.value.Kind() == reflect.Slice:
-		return List
-	case l.size:
-		return Size
-	}
-	switch l.value.Kind() {
-	case reflect.String:
-		return Text
-	case reflect.Bool:
-		return Truth
-	case reflect.Float64:
-		return Number
-	default:
-		return Whole
-	}
-}
-
-// needed are the settings without a default that a router cannot run without.
-var needed = []string{"node.group", "pulsar.topics", "pulsar.subscription"}
 
 // hostnameKey is the one setting whose default is another one on each machine.
 const hostnameKey = "node.name"
 
-// Describe returns all settings in the order of their sections. What it says about
-// their ranges it has from [Config.Validate], by asking it about values that are not good.
-func Describe() []Description {
-	var all []Description
-	valid := complete()
-	for i, l := range leaves(&valid) {
-		d := Description{Key: l.key, Kind: l.kind(), Doc: docs[l.key], Needed: slices.Contains(needed, l.key)}
-		if !d.Needed {
-			d.Default = l.String()
+// description is what people and editors are told about one setting, whose value is its default.
+type description struct {
+	setting.Field
+
+	given string // the default as it is written; "" is none
+	limit string // the range, and the rules about the setting
+	doc   string // the comment of the field
+}
+
+// describe returns all settings in the order of their sections.
+func describe() []description {
+	var all []description
+	defaults := Default()
+	defaults.Node.Name = "" // another one on each machine
+	for _, f := range table(&defaults) {
+		var limits []string
+		if text := f.Range(); text != "" {
+			limits = append(limits, text)
 		}
-		if l.key == hostnameKey {
-			d.Default = "" // and the documentation says so
+		for _, rule := range rules {
+			if want, _, _ := strings.Cut(rule.want, ": "); rule.setting == f.Key {
+				limits = append(limits, want)
+			}
 		}
-		d.Range = rangeOf(i, l)
-		if choice.MatchString(d.Range) {
-			d.Words = strings.Split(strings.ReplaceAll(d.Range, " or ", ", "), ", ")
-		}
-		if d.Kind == Whole || d.Kind == Size {
-			d.Least = leastOf(i)
+		d := description{f, shown(f), strings.Join(limits, "; "), docs[f.Key]}
+		if f.Tag.Get("agree") != "" {
+			d.doc += " The same at all members of a group."
 		}
 		all = append(all, d)
 	}
 	return all
 }
 
-// choice is what Validate wants of a setting that takes one of some words.
-var choice = regexp.MustCompile(`^[a-z_]+(, [a-z_]+)*( or [a-z_]+)+$`)
+// mustBeSet reports whether a router cannot run on the default.
+func (d description) mustBeSet() bool { return d.Needed() && d.given == "" && d.Key != hostnameKey }
 
-// complete returns settings with which a router could run.
-func complete() Config {
-	c := Default()
-	c.Node.Group, c.Node.Name = "group", "name"
-	c.Pulsar.Topics, c.Pulsar.Subscription = []string{"topic"}, "subscription"
-	return c
-}
+const pageHead = `# Settings
 
-// wants is what follows the "want" of a complaint, up to its reason.
-var wants = regexp.MustCompile(`, want (.+?)(?:: |; | \(|$)`)
+Every setting of a router. One name serves all places that a value may come from; the stronger one wins:
 
-// fields are names of other settings as Go has them.
-var fields = regexp.MustCompile(`\b[A-Z][a-z]+([A-Z][a-z]+)*\b`)
+` + "```" + `
+--mailbox.depth_max 500                  flag
+RINGFENCE__MAILBOX__DEPTH_MAX=500        environment
+mailbox: {depth_max: 500}                file, given with --config
+` + "```" + `
 
-// rangeOf returns what Validate wants of the setting with this place among all, if it is
-// given what is most likely out of range.
-func rangeOf(place int, l leaf) string {
-	var found []string
-	for _, bad := range badValues[l.kind()] {
-		for _, complaint := range complaintsAbout(place, bad) {
-			m := wants.FindStringSubmatch(complaint)
-			if m == nil || !l.isSubject(complaint) {
-				continue
-			}
-			if text := fields.ReplaceAllStringFunc(m[1], snakeOfField); !slices.Contains(found, text) {
-				found = append(found, text)
-			}
+A **size** is a number of bytes, or has a unit (64KiB, 8MiB). A **duration** has a unit (500ms, 2s, 5m). A **list** is one of YAML, or has commas.
+A **secret** is never shown, has no flag, and may be given as a file: the key with ` + "`_file`" + ` at its end, or the variable with ` + "`_FILE`" + `.
+Where the range has no maximum, a whole number is at most ` + setting.WholeMax + `, a size ` + setting.SizeMax + ` and a duration ` + setting.DurationMax + `.
+
+` + "`router config lint`" + ` checks settings without starting anything and tells everything that is wrong, each with its line, ` + "`router config print --origin`" + ` shows each with where its value comes from,
+` + "`router config example`" + ` writes this page as a YAML file, and ` + "`router config schema`" + ` as a JSON Schema for editors.
+
+This page is written from the code (` + "`go test ./internal/config -run UpToDate -update`" + `): the ranges are those that the router itself checks.
+`
+
+// Page returns docs/settings.md.
+func Page() string {
+	var b strings.Builder
+	b.WriteString(pageHead)
+	section := ""
+	for _, d := range describe() {
+		name, _, _ := strings.Cut(d.Key, ".")
+		if name != section {
+			section = name
+			fmt.Fprintf(&b, "\n## %s\n\n| Setting | Kind | Default | Range | What it is |\n|---|---|---|---|---|\n", section)
 		}
-		if len(found) > 0 && l.kind() != Duration {
-			break
-		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.Key, d.Kind(), d.defaultCell(), cell(d.limit), cell(d.doc))
 	}
-	return strings.Join(found, ", and ")
+	return b.String()
 }
 
-// isSubject reports whether a complaint is about this setting: "Name = bad, want …".
-func (l leaf) isSubject(complaint string) bool {
-	subject, _, _ := strings.Cut(complaint, " = ")
-	subject = subject[strings.LastIndexByte(subject, ' ')+1:]
-	return subject == l.key || strings.EqualFold(subject[strings.LastIndexByte(subject, '.')+1:], l.field) && !strings.Contains(subject, "_")
+func (d description) defaultCell() string {
+	switch {
+	case d.mustBeSet():
+		return "none: has to be set"
+	case d.Key == hostnameKey:
+		return "the host's name"
+	case d.given == "":
+		return "empty"
+	}
+	return "`" + d.given + "`"
 }
 
-// snakeOfField leaves the words alone that are no names of settings.
-func snakeOfField(word string) string {
-	if slices.Contains([]string{"HOST", "Unix", "UTF", "IP"}, word) {
-		return word
-	}
-	return snake(word)
-}
-
-// badValues are not good for most settings of a kind, the most likely ones first.
-var badValues = map[Kind][]any{
-	Text:     {"\x00", "", strings.Repeat("x", 1<<10)},
-	Hidden:   {},
-	Truth:    {},
-	Whole:    {int64(-1), int64(0), int64(1) << 30},
-	Size:     {int64(-1), int64(0)},
-	Number:   {-1.0, 0.0},
-	Duration: {-time.Nanosecond, time.Duration(0), 1000 * time.Hour},
-	List:     {[]string{"\x00"}, []string(nil)},
-}
-
-// complaintsAbout returns what is wrong when one setting has a value, and was not before.
-func complaintsAbout(place int, value any) []string {
-	c := complete()
-	before := complaintsOf(&c)
-	c = complete()
-	v := leaves(&c)[place].value
-	given := reflect.ValueOf(value)
-	if !given.CanConvert(v.Type()) || v.Kind() == reflect.Slice && v.Type() != given.Type() {
-		return nil
-	}
-	if v.CanUint() && given.CanInt() && given.Int() < 0 {
-		return []string{"x = -1, want 0 or more"} // it cannot even be read
-	}
-	v.Set(given.Convert(v.Type()))
-	return slices.DeleteFunc(complaintsOf(&c), func(s string) bool { return slices.Contains(before, s) })
-}
-
-func complaintsOf(c *Config) []string {
-	var all []string
-	for _, err := range []error{c.derive(), c.Validate()} {
-		if err != nil {
-			all = append(all, strings.Split(err.Error(), "\n")...)
-		}
-	}
-	return all
-}
-
-// leastOf returns the least of -1, 0 and 1 that is taken, nil if none or the first is.
-func leastOf(place int) *int64 {
-	for n := int64(-1); n <= 1; n++ {
-		if len(complaintsAbout(place, n)) == 0 {
-			if n < 0 {
-				return nil
-			}
-			return &n
-		}
-	}
-	return nil
+// cell makes text fit for a table of Markdown.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(text)
 }
 
 // Schema returns the JSON Schema of a file with settings.
@@ -207,7 +108,7 @@ func Schema() map[string]any {
 	root := object(sections)
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "Settings of a Ringfence router"
-	for _, d := range Describe() {
+	for _, d := range describe() {
 		at := sections
 		parts := strings.Split(d.Key, ".")
 		for _, section := range parts[:len(parts)-1] {
@@ -218,7 +119,7 @@ func Schema() map[string]any {
 		}
 		name := parts[len(parts)-1]
 		at[name] = d.schema()
-		if _, own := docs[d.Key+fileSuffix]; d.Kind == Hidden && !own {
+		if _, own := docs[d.Key+fileSuffix]; d.Kind() == setting.Hidden && !own {
 			at[name+fileSuffix] = map[string]any{"type": "string", "description": "File with " + d.Key + ", read once at the start."}
 		}
 	}
@@ -229,59 +130,51 @@ func object(properties map[string]any) map[string]any {
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
 }
 
-// The patterns of what is text in JSON and more than that here.
-const (
-	durationPattern = `^-?([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*$`
-	sizePattern     = `^[0-9]+ *(KiB|MiB|GiB)?$`
-)
+// kindSchemas are the schemas of values of each kind: types, and patterns of what is text in JSON and more than that here.
+var kindSchemas = map[setting.Kind]map[string]any{
+	setting.Truth:  {"type": "boolean"},
+	setting.Whole:  {"type": "integer"},
+	setting.Number: {"type": "number"},
+	setting.Size:   {"type": []string{"integer", "string"}, "pattern": `^[0-9]+ *(KiB|MiB|GiB|TiB)?$`},
+	setting.Duration: {
+		"type":    "string",
+		"pattern": `^-?([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*$`,
+	},
+	setting.List:   {"type": []string{"array", "string"}, "items": map[string]any{"type": "string"}},
+	setting.Text:   {"type": "string"},
+	setting.Hidden: {"type": "string"},
+}
 
 // schema is that of one setting.
-func (d Description) schema() map[string]any {
-	s := map[string]any{"description": d.about()}
-	switch d.Kind {
-	case Truth:
-		s["type"] = "boolean"
-	case Whole:
-		s["type"] = "integer"
-	case Number:
-		s["type"] = "number"
-	case Size:
-		s["type"], s["pattern"] = []string{"integer", "string"}, sizePattern
-	case Duration:
-		s["type"], s["pattern"] = "string", durationPattern
-	case List:
-		s["type"], s["items"] = []string{"array", "string"}, map[string]any{"type": "string"}
-	case Text, Hidden:
-		s["type"] = "string"
+func (d description) schema() map[string]any {
+	s := maps.Clone(kindSchemas[d.Kind()])
+	s["description"] = d.about()
+	switch d.Kind() {
+	case setting.Whole, setting.Size, setting.Number: // durations are text in JSON
+		for tag, word := range map[string]string{"min": "minimum", "above": "exclusiveMinimum", "max": "maximum"} {
+			if bound, ok := d.Bound(tag); ok {
+				s[word] = bound
+			}
+		}
 	}
-	if d.Least != nil {
-		s["minimum"] = *d.Least
+	if words := d.Words(); words != nil {
+		s["enum"] = words
 	}
-	if d.Words != nil {
-		s["enum"] = d.Words
-	}
-	if d.Default != "" && d.Kind != Hidden {
-		s["default"] = d.value()
+	if d.given != "" && d.Kind() != setting.Hidden {
+		s["default"] = d.given
+		switch d.Kind() {
+		case setting.Truth, setting.Whole, setting.Number, setting.List:
+			s["default"] = d.Value.Interface()
+		}
 	}
 	return s
 }
 
-// value is the default as JSON has it.
-func (d Description) value() any {
-	c := Default()
-	for _, l := range leaves(&c) {
-		if l.key == d.Key && (d.Kind == Truth || d.Kind == Whole || d.Kind == Number || d.Kind == List) {
-			return l.value.Interface()
-		}
-	}
-	return d.Default
-}
-
 // about is the documentation with the range.
-func (d Description) about() string {
-	text := d.Doc
-	if d.Range != "" && d.Words == nil {
-		text += " Want " + d.Range + "."
+func (d description) about() string {
+	text := d.doc
+	if d.limit != "" && d.Words() == nil {
+		text += " Range: " + d.limit + "."
 	}
 	return strings.TrimSpace(text)
 }
@@ -293,7 +186,7 @@ func Example() string {
 	b.WriteString("# Settings of a Ringfence router. What is commented out shows the default.\n" +
 		"# A router starts once peer and gossip are protected (docs/security.md), listen on loopback only, or are insecure: true.\n")
 	var open []string
-	for _, d := range Describe() {
+	for _, d := range describe() {
 		parts := strings.Split(d.Key, ".")
 		sections, name := parts[:len(parts)-1], parts[len(parts)-1]
 		for i, section := range sections {
@@ -310,34 +203,32 @@ func Example() string {
 		for _, line := range wrap(d.about(), 96) {
 			fmt.Fprintf(&b, "%s# %s\n", indent, line)
 		}
-		if d.Needed {
-			fmt.Fprintf(&b, "%s%s: %s\n", indent, name, exampleOf(d.Key))
-			continue
+		switch {
+		case d.Kind() == setting.List && d.mustBeSet():
+			fmt.Fprintf(&b, "%s%s: [orders]\n", indent, name)
+		case d.mustBeSet():
+			fmt.Fprintf(&b, "%s%s: orders\n", indent, name)
+		default:
+			fmt.Fprintf(&b, "%s#%s: %s\n", indent, name, d.yaml())
 		}
-		fmt.Fprintf(&b, "%s#%s: %s\n", indent, name, yamlOf(d))
 	}
 	return b.String()
-}
-
-func exampleOf(key string) string {
-	if key == "pulsar.topics" {
-		return "[orders]"
-	}
-	return "orders"
 }
 
 // plain is text that YAML takes for nothing else.
 var plain = regexp.MustCompile(`^[a-z_][a-z0-9_/-]*$`)
 
-// yamlOf is a default as YAML has it.
-func yamlOf(d Description) string {
-	switch {
-	case d.Kind == List:
-		return "[" + d.Default + "]"
-	case (d.Kind == Text || d.Kind == Hidden) && !plain.MatchString(d.Default):
-		return fmt.Sprintf("%q", d.Default)
+// yaml is the default as YAML has it.
+func (d description) yaml() string {
+	switch d.Kind() {
+	case setting.List:
+		return "[" + d.given + "]"
+	case setting.Text, setting.Hidden:
+		if !plain.MatchString(d.given) {
+			return fmt.Sprintf("%q", d.given)
+		}
 	}
-	return d.Default
+	return d.given
 }
 
 // wrap breaks text into lines of at most width runes, where it can.

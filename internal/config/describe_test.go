@@ -5,8 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ringfence/router/internal/base/setting"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
 )
 
 // TestExampleSaysTheDefaults: with all of its comments taken off, the example is read, and
@@ -25,8 +30,8 @@ func TestExampleSaysTheDefaults(t *testing.T) {
 	want.Node.Group, want.Node.Name = "orders", "" // the name has no default that stands in a file
 	want.Pulsar.Topics, want.Pulsar.Subscription = []string{"orders"}, "orders"
 	told := map[string]string{}
-	for _, l := range leaves(&want) {
-		told[l.key] = l.String()
+	for _, l := range table(&want) {
+		told[l.Key] = shown(l)
 	}
 	for _, s := range got.Settings() {
 		if s.Value != told[s.Key] {
@@ -64,16 +69,116 @@ func TestSchemaTakesTheDefaults(t *testing.T) {
 		}
 	}
 	look("", Schema())
-	if want := len(Describe()); settings < want {
+	if want := len(describe()); settings < want {
 		t.Errorf("%d settings, want %d at least", settings, want)
 	}
 }
 
-// TestRangesAreWhatValidateWants: what cannot be right is refused, for every number and time.
-func TestRangesAreWhatValidateWants(t *testing.T) {
-	for _, d := range Describe() {
-		if d.Range == "" && (d.Kind == Whole || d.Kind == Size || d.Kind == Number || d.Kind == Duration) {
-			t.Errorf("%s: a value that makes no sense is not refused with what it should be (\"NAME = VALUE, want …\")", d.Key)
+// TestNumbersAreBounded: every number and time has a range.
+func TestNumbersAreBounded(t *testing.T) {
+	for _, d := range describe() {
+		_, hasMost := d.Bound("max")
+		_, hasLeast := d.Bound("min")
+		_, above := d.Bound("above")
+		switch d.Kind() {
+		case setting.Whole, setting.Size, setting.Number, setting.Duration:
+			if !hasMost || !hasLeast && !above {
+				t.Errorf("%s has the range %q: its field needs the tag min or above", d.Key, d.limit)
+			}
+		}
+	}
+}
+
+// TestTagsAreTheConstants: a tag cannot name a constant.
+func TestTagsAreTheConstants(t *testing.T) {
+	c := Default()
+	r := map[string]setting.Field{}
+	for _, f := range table(&c) {
+		r[f.Key] = f
+	}
+	for _, test := range []struct {
+		key, tag string
+		want     float64
+	}{
+		{"ring.virtual_nodes", "max", ring.VirtualNodesMax},
+		{"ring.load", "max", ring.LoadMax},
+		{"mailbox.shards", "max", ring.Partitions},
+		{"ownership.generation", "max", ownership.GenMax},
+		{"ownership.lease", "max", float64(ownership.LeaseMax)},
+		{"control_log.version", "min", ownership.LogVersionMin},
+		{"control_log.version", "max", ownership.LogVersionMax},
+	} {
+		if got, _ := r[test.key].Bound(test.tag); got != test.want {
+			t.Errorf("%s of %s is %v, want the constant %v", test.tag, test.key, got, test.want)
+		}
+	}
+}
+
+// TestRules: every rule is about settings that exist, and holds for the defaults.
+func TestRules(t *testing.T) {
+	r := newReader()
+	r.Node.Group, r.Node.Name, r.Peer.Insecure, r.Gossip.Insecure = "group", "name", true, true
+	r.Pulsar.Topics, r.Pulsar.Subscription = []string{"topic"}, "subscription"
+	for _, rule := range rules {
+		for _, key := range append([]string{rule.setting}, rule.others...) {
+			if _, ok := r.known[key]; !ok {
+				t.Errorf("the rule %q names %s, which is no setting", rule.want, key)
+			}
+		}
+		if !rule.holds(r) {
+			t.Errorf("the defaults break the rule that %s is %s", rule.setting, rule.want)
+		}
+	}
+}
+
+// TestEveryRuleCanBreak: settings that break a rule are refused with the setting to change, and each rule is broken by some.
+func TestEveryRuleCanBreak(t *testing.T) {
+	broken := map[string]bool{}
+	for _, content := range []string{
+		"node: {group: " + strings.Repeat("g", 256) + ", name: a/b, advertise_ip: here}",
+		"pulsar: {url: 'http://me@b', admin_url: 'http://me@b', topics: [a, public/default/a], retry_topic: a, dead_letter_topic: a, unsettled_max: 16777216}",
+		"pulsar: {oauth2: {issuer_url: 'http://me@i'}, token: a, token_file: b, tls: {cert_file: c}}",
+		"pulsar: {spill: {after: 1m, delay_min: 10m}, copy_backoff_min: 1m}",
+		"key: {from: here}",
+		"app: {listen: a, socket_mode: rw, socket_owner: me, silence_max: 1s, ping_interval: 1s, deadline_margin: 1s}",
+		"app: {listen: '0.0.0.0:1'}", "app: {tls: {name: '*'}}", "app: {tls: {ca_file: a}}", "app: {tls: {cert_file: a}}", "peer: {tls: {name: '*'}}", "peer: {tls: {cert_file: a}}", "peer: {tls: {ca_file: a}}",
+		"handler: {timeout: 1ms}",
+		"pulsar: {oauth2: {scope: s}}",
+		"peer: {listen: a, frame_bytes_max: 9MiB, dead_after: 1ms, reconnect_min: 1m, delay_min: 1m}",
+		"peer: {listen: '0.0.0.0:1'}",
+		"gossip: {listen: '[::]:1', seeds: [a], encryption_keys: a, encryption_keys_file: a, verify_outgoing: false, probe_timeout: 1s, join_backoff_min: 1m}",
+		"gossip: {listen: a, advertise: '0.0.0.0:1'}",
+		"admin: {listen: a, token: a, token_file: a, drain_token: a, drain_open: true, tls: {key_file: a}}",
+		"{admin: {tls: {cert_file: a}}, pulsar: {tls: {key_file: a}}}",
+		"debug: {listen: '0.0.0.0:1'}",
+		"ownership: {lease: 1500us, beat_every: 1s, beat_spacing: 2s, guard: 1s, drain_timeout: 1h, lost_after: 1h}",
+		"control_log: {namespace: a, beats_max: 16}",
+		"mailbox: {shards: 4000, window_bytes_max: 128}",
+		"retry: {backoff_min: 1h}",
+		"{app: {listen: '127.0.0.1:1'}, peer: {listen: ':1'}, gossip: {listen: '0.0.0.0:1'}, admin: {listen: '127.0.0.1:1'}, debug: {listen: '127.0.0.1:1'}}",
+	} {
+		path := filepath.Join(t.TempDir(), "router.yaml")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := newReader()
+		r.read(Sources{File: path})
+		r.derive()
+		r.check()
+		_, err := r.result()
+		for _, rule := range rules {
+			if doubtful := r.doubtful[rule.setting] || slices.ContainsFunc(rule.others, func(key string) bool { return r.doubtful[key] }); doubtful || rule.holds(r) {
+				continue
+			}
+			broken[rule.setting+" "+rule.want] = true
+			if message := rule.setting + " = "; err == nil || !strings.Contains(err.Error(), message) {
+				t.Errorf("%s: %v, want %q", content, err, message)
+			}
+		}
+	}
+	for _, rule := range rules {
+		if !broken[rule.setting+" "+rule.want] {
+			t.Errorf("the rule that %s is %s was never broken", rule.setting, rule.want)
 		}
 	}
 }

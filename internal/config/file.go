@@ -1,8 +1,16 @@
 package config
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
-	"fmt"
+	"io"
+	"io/fs"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -12,54 +20,98 @@ import (
 // The bounds of a file with settings. There are three levels in all settings.
 const (
 	fileBytesMax = 256 << 10
-	fileDepthMax = 32 // mappings and lists within each other
+	levelsMax    = 8
 )
 
-// settingsFile is the path of a file with settings: a file, or a pipe as in --config <(make-settings).
-type settingsFile string
-
-// ReadBytes implements koanf.Provider.
-func (f settingsFile) ReadBytes() ([]byte, error) {
-	content, err := reload.Bounded(string(f), fileBytesMax)
+// readFile takes down what a file says: a regular one, or a pipe as in --config <(make-settings).
+func (r *reader) readFile(path string) {
+	at := origin{source: "file " + path}
+	content, err := reload.Bounded(path, fileBytesMax)
+	if noFile, ok := errors.AsType[*fs.PathError](err); ok {
+		err = noFile.Err
+	}
 	if err != nil {
-		return nil, err
+		r.unread = true
+		r.wrong(at, "the file cannot be read: %v", err)
+		return
 	}
-	return content, checkDepth(content)
+	if i := bytes.IndexFunc(content, notText); i >= 0 {
+		r.unread, at.line = true, lineOf(content, i)
+		r.wrong(at, "the file has a byte that is no text: want YAML in UTF-8")
+		return
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var document, more yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF): // nothing in it
+		return
+	case err != nil:
+		r.notYAML(err, content, at)
+		return
+	}
+	switch err := decoder.Decode(&more); {
+	case err == nil:
+		at.line = more.Line
+		r.wrong(at, "a second document begins: want one")
+	case !errors.Is(err, io.EOF):
+		r.notYAML(err, content, at)
+	}
+	at.line = document.Content[0].Line
+	switch root := document.Content[0]; {
+	case root.Kind == yaml.MappingNode:
+		r.section("", root, at, map[string]int{})
+	case root.ShortTag() != "!!null":
+		r.wrong(at, "the file has no sections: want settings as in node: {group: orders}")
+	}
 }
 
-// Read implements koanf.Provider.
-func (settingsFile) Read() (map[string]any, error) {
-	return nil, errors.New("a file with settings is read by its bytes")
+func notText(c rune) bool {
+	return c == utf8.RuneError || unicode.IsControl(c) && !strings.ContainsRune("\t\r\n", c)
 }
 
-var errDeep = fmt.Errorf("mappings and lists are nested more than %d deep", fileDepthMax)
+func lineOf(content []byte, i int) int { return 1 + bytes.Count(content[:i], []byte("\n")) }
 
-// checkDepth refuses deep YAML: to flatten it into keys takes the square of its depth.
-func checkDepth(content []byte) error {
-	var document yaml.Node
-	if yaml.Unmarshal(content, &document) != nil {
-		return nil //nolint:nilerr // the parser of the settings says it better
+// syntax is an error of the parser.
+var syntax = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?:unknown anchor '(.*)' referenced)?(.*)`)
+
+// notYAML tells what the parser says, without an anchor: that may be a secret that begins with *.
+func (r *reader) notYAML(err error, content []byte, at origin) {
+	r.unread = true
+	parts := syntax.FindStringSubmatch(err.Error())
+	switch {
+	case parts == nil:
+		r.wrong(at, "the file is not YAML")
+	case parts[2] != "":
+		at.line = lineOf(content, max(0, bytes.Index(content, []byte("*"+parts[2]))))
+		r.wrong(at, "an alias has no anchor: text that begins with * needs quotes")
+	default:
+		at.line, _ = strconv.Atoi(cmp.Or(parts[1], "1")) // no line is the first one
+		r.wrong(at, "the file is not YAML: %s", parts[3])
 	}
-	if height(&document, map[*yaml.Node]int{}) > fileDepthMax+1 { // the document is a level of its own
-		return errDeep
-	}
-	return nil
 }
 
-// height returns how many levels a node has. Anchors count wherever they are used; known holds the heights of nodes that
-// were looked at, and one that is too large for those that are being looked at, which contain themselves.
-func height(n *yaml.Node, known map[*yaml.Node]int) int {
-	if h, ok := known[n]; ok {
-		return h
+// section takes down the settings of a section, and of those within it; lines are where settings and sections were set before.
+func (r *reader) section(name string, n *yaml.Node, at origin, lines map[string]int) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		word, value := n.Content[i], n.Content[i+1]
+		at.line = word.Line
+		if word.Kind != yaml.ScalarNode {
+			r.wrong(at, "a list, a section or an alias stands where the name of a setting should")
+			continue
+		}
+		key := name + word.Value
+		if before := lines[key]; before > 0 {
+			r.wrong(at, "%.64s is set a second time, first in line %d: want it once", key, before)
+		}
+		lines[key] = at.line
+		_, setting := r.known[key]
+		switch {
+		case value.Kind != yaml.MappingNode || len(value.Content) == 0 || setting || r.derived[key] != "":
+			r.say(key, value, at)
+		case strings.Count(key, ".") < levelsMax:
+			r.section(key+".", value, at, lines)
+		default:
+			r.wrong(at, "sections are nested more than %d deep", levelsMax)
+		}
 	}
-	known[n] = fileDepthMax + 2
-	h := 0
-	if n.Kind == yaml.AliasNode {
-		h = height(n.Alias, known)
-	}
-	for _, child := range n.Content {
-		h = max(h, height(child, known)+1)
-	}
-	known[n] = h
-	return h
 }

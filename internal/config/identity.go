@@ -2,7 +2,6 @@ package config
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/source"
@@ -34,20 +33,14 @@ func (c Config) subscriptionProperties() map[string]string {
 // pulsar.topics is none of them: it may change in a rolling deploy. A topic is consumed once all members
 // list it, so no application is handed events that its settings do not know.
 func (c Config) Identity() identity.Identity {
-	source := c.Pulsar.Resolved()
-	return identity.Of(
-		identity.Setting{Name: "node.group", Value: c.Node.Group},
-		identity.Setting{Name: "control_log.topic", Value: c.ControlTopic()},
-		identity.Setting{Name: "ownership.mode", Value: c.Ownership.Mode},
-		identity.Setting{Name: "pulsar.subscription", Value: source.Subscription},
-		identity.Setting{Name: "pulsar.retry_topic", Value: source.RetryTopic},
-		identity.Setting{Name: "pulsar.dead_letter_topic", Value: source.DeadLetterTopic},
-		identity.Setting{Name: "pulsar.batch_index_acks", Value: strconv.FormatBool(c.Pulsar.BatchIndexAcks)},
-		identity.Setting{Name: "key.from", Value: c.Key.From},
-		identity.Setting{Name: "key.missing", Value: c.Key.Missing},
-		identity.Setting{Name: "ring.virtual_nodes", Value: strconv.Itoa(c.Ring.VirtualNodes)},
-		identity.Setting{Name: "ring.load", Value: strconv.FormatFloat(c.Ring.Load, 'g', -1, 64)},
-	)
+	c.Pulsar.Config = c.Pulsar.Resolved()
+	settings := []identity.Setting{{Name: "control_log.topic", Value: c.ControlTopic()}}
+	for _, f := range table(&c) {
+		if f.Tag.Get("agree") != "" {
+			settings = append(settings, identity.Setting{Name: f.Key, Value: f.String()})
+		}
+	}
+	return identity.Of(settings...)
 }
 
 // Topics returns the full names of the topics to consume, ascending and each once.

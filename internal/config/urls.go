@@ -1,9 +1,6 @@
 package config
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // authority returns where the part of a URL begins and ends that may hold a user and a password.
 func authority(text string) (begin, end int) {
@@ -38,19 +35,4 @@ func withoutUser(text string) string {
 		return text
 	}
 	return text[:begin] + "(hidden)" + text[begin+at:]
-}
-
-// validateUsers refuses URLs with a user: they are shown and logged, and have better places for secrets.
-func (c Config) validateUsers() []error {
-	var errs []error
-	for _, u := range []struct{ key, url, instead string }{
-		{"pulsar.url", c.Pulsar.URL, "pulsar.token_file, pulsar.oauth2 or pulsar.tls"},
-		{"pulsar.admin_url", c.Pulsar.AdminURL, "pulsar.token_file, pulsar.oauth2 or pulsar.tls"},
-		{"pulsar.oauth2.issuer_url", c.Pulsar.Oauth2.IssuerURL, "pulsar.oauth2.key_file"},
-	} {
-		if hasUser(u.url) {
-			errs = append(errs, fmt.Errorf("config: %s = %q has a user in it, and is shown and logged: want %s instead", u.key, withoutUser(u.url), u.instead))
-		}
-	}
-	return errs
 }

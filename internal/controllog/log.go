@@ -3,7 +3,6 @@ package controllog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,21 +11,22 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/ownership"
 )
 
 // Config of a [Log].
 type Config struct {
-	Group string // of whom records are read and written
+	Group string `from:"node.group"` // of whom records are read and written
 
-	BeatsMax   int // Beats under way at most; one more fails at once. A Beat that waits is worth nothing
-	AppendsMax int // records of any kind under way at most
-	Prefetch   int // records that the tail's reader may hold
+	BeatsMax   int `min:"1"` // Beats under way at most; one more fails at once. A Beat that waits is worth nothing
+	AppendsMax int `min:"2"` // records of any kind under way at most
+	Prefetch   int `min:"2"` // records that the tail's reader may hold
 
-	CheckTimeout  time.Duration // of the short reader of one contiguity check
-	AnchorTimeout time.Duration // of one move of the anchor
-	FirstTimeout  time.Duration // of the look at the first records of the log before a cold start; shorter than ownership.reopen_after
+	CheckTimeout  time.Duration `above:"0"` // of the short reader of one contiguity check
+	AnchorTimeout time.Duration `above:"0"` // of one move of the anchor
+	FirstTimeout  time.Duration `above:"0"` // of the look at the first records of the log before a cold start; shorter than ownership.reopen_after
 }
 
 // DefaultConfig returns what the protocol asks for, without a group.
@@ -41,30 +41,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every bad field, not just the first.
-func (c Config) Validate() error {
-	var errs []error
-	if c.Group == "" {
-		errs = append(errs, errors.New("controllog: Group is empty"))
-	}
-	atLeast := func(name string, got, want int) {
-		if got < want {
-			errs = append(errs, fmt.Errorf("controllog: %s = %d, want >= %d", name, got, want))
-		}
-	}
-	atLeast("BeatsMax", c.BeatsMax, 1)
-	atLeast("AppendsMax", c.AppendsMax, c.BeatsMax+1)
-	atLeast("Prefetch", c.Prefetch, 2)
-	positive := func(name string, d time.Duration) {
-		if d <= 0 {
-			errs = append(errs, fmt.Errorf("controllog: %s = %v, want > 0", name, d))
-		}
-	}
-	positive("CheckTimeout", c.CheckTimeout)
-	positive("AnchorTimeout", c.AnchorTimeout)
-	positive("FirstTimeout", c.FirstTimeout)
-	return errors.Join(errs...)
-}
+// Validate reports every field that is out of the range of its tag.
+func (c Config) Validate() error { return setting.Check(c) }
 
 // Log performs the effects OpenReader, CheckContiguity, Append, MoveAnchor and ReadFirst of an
 // ownership machine and delivers the inputs that answer them, and the records.

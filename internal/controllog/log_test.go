@@ -316,7 +316,7 @@ func TestConfigValidate(t *testing.T) {
 	}{
 		"Config": {
 			testConfig().Validate, Config{}.Validate,
-			[]string{"Group", "BeatsMax", "AppendsMax", "Prefetch", "CheckTimeout", "AnchorTimeout"},
+			[]string{"beats_max", "appends_max", "prefetch", "check_timeout", "anchor_timeout"},
 		},
 		"RemoteConfig": {
 			func() error { c := DefaultRemoteConfig(); c.Topic = "log"; return c.Validate() }, RemoteConfig{}.Validate,

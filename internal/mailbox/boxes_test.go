@@ -797,25 +797,3 @@ func TestARunningKeyIsNeverDispatchedAgain(t *testing.T) {
 		t.Errorf("deliveries %+v of a key that runs", got)
 	}
 }
-
-func TestValidateReportsEveryBadField(t *testing.T) {
-	if err := DefaultConfig().Validate(); err != nil {
-		t.Fatalf("default: %v", err)
-	}
-	err := Config{}.Validate()
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, field := range []string{
-		"Shards", "DepthMax", "BytesMax", "JoinsMax", "WindowBytesMax", "WindowAgeMax", "OverloadedDelay", "NotYetDelay",
-	} {
-		if !strings.Contains(err.Error(), "mailbox: "+field+" = ") {
-			t.Errorf("%q does not name %s", err, field)
-		}
-	}
-	small := DefaultConfig()
-	small.Shards = 64
-	if err := small.Validate(); err == nil || !strings.Contains(err.Error(), "BytesMax") {
-		t.Errorf("shards too small for the largest event: %v", err)
-	}
-}

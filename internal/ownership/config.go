@@ -7,6 +7,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/base/setting"
 )
 
 // Config is the constant input of a machine. One Config is one incarnation.
@@ -50,31 +51,31 @@ type Config struct {
 
 // Timing holds every duration of the protocol that is not a constant of the log version.
 type Timing struct {
-	Lease       time.Duration // L: how long a member may act after it has sent a Beat that it reads back; the same for all members
-	BeatEvery   time.Duration // R: between two Beats of a member
-	BeatSpacing time.Duration // between a Beat and the next one that is sent because something changed
-	Guard       time.Duration // G: no dispatch in the last part of a lease
+	Lease       time.Duration `above:"0" max:"4s"` // L: how long a member may act after it has sent a Beat that it reads back; the same for all members
+	BeatEvery   time.Duration `above:"0"`          // R: between two Beats of a member
+	BeatSpacing time.Duration `above:"0"`          // between a Beat and the next one that is sent because something changed
+	Guard       time.Duration `above:"0"`          // G: no dispatch in the last part of a lease
 
-	DrainTimeout time.Duration // from a deposition to the forced end of its deliveries
-	AppAbsence   time.Duration // without an application for longer, a member gives its partitions up
+	DrainTimeout time.Duration `above:"0"` // from a deposition to the forced end of its deliveries
+	AppAbsence   time.Duration `above:"0"` // without an application for longer, a member gives its partitions up
 
-	RankDelay      time.Duration // per rank before a proposal
-	ProposeSpacing time.Duration // between own proposals
-	JoinSettle     time.Duration // to batch joiners
-	NameInUseAfter time.Duration // of another incarnation beating under our name, before we exit
-	RemovedBackoff time.Duration // after a first removal, doubled by each further one
-	RemovedMax     time.Duration // the longest of those
+	RankDelay      time.Duration `above:"0"` // per rank before a proposal
+	ProposeSpacing time.Duration `above:"0"` // between own proposals
+	JoinSettle     time.Duration `above:"0"` // to batch joiners
+	NameInUseAfter time.Duration `above:"0"` // of another incarnation beating under our name, before we exit
+	RemovedBackoff time.Duration `above:"0"` // after a first removal, doubled by each further one
+	RemovedMax     time.Duration `above:"0"` // the longest of those
 
-	HelloEvery     time.Duration // between two attempts to join
-	HelloSlow      time.Duration // while a group is seen, or without an application
-	HelloLostAfter time.Duration // not read back: new reader
-	SnapDelay      time.Duration // per rank before a Snap
+	HelloEvery     time.Duration `above:"0"` // between two attempts to join
+	HelloSlow      time.Duration `above:"0"` // while a group is seen, or without an application
+	HelloLostAfter time.Duration `above:"0"` // not read back: new reader
+	SnapDelay      time.Duration `above:"0"` // per rank before a Snap
 
-	CheckTimeout time.Duration // of a contiguity check, before it is tried again
-	ReopenAfter  time.Duration // without an own Beat read back
-	LostAfter    time.Duration // the same, for good
-	AnchorEvery  time.Duration // between two moves of the anchor, up to which the broker may trim the control log
-	AnchorBehind time.Duration // how old the position is that the anchor is moved to
+	CheckTimeout time.Duration `above:"0"` // of a contiguity check, before it is tried again
+	ReopenAfter  time.Duration `above:"0"` // without an own Beat read back
+	LostAfter    time.Duration `above:"0"` // the same, for good
+	AnchorEvery  time.Duration `above:"0"` // between two moves of the anchor, up to which the broker may trim the control log
+	AnchorBehind time.Duration `above:"0"` // how old the position is that the anchor is moved to
 }
 
 // DefaultTiming moves a dead member's partitions in about two seconds.
@@ -151,61 +152,7 @@ func (c Config) Validate() error {
 	if c.Place == nil {
 		bad("Place is nil")
 	}
-	return errors.Join(append(errs, c.Timing.Validate())...)
-}
-
-// Validate reports every bad field, not just the first.
-func (t Timing) Validate() error {
-	var errs []error
-	positive := func(name string, d time.Duration) {
-		if d <= 0 {
-			errs = append(errs, fmt.Errorf("ownership: %s = %v, want > 0", name, d))
-		}
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{
-		{"Lease", t.Lease},
-		{"BeatEvery", t.BeatEvery},
-		{"BeatSpacing", t.BeatSpacing},
-		{"Guard", t.Guard},
-		{"DrainTimeout", t.DrainTimeout},
-		{"AppAbsence", t.AppAbsence},
-		{"RankDelay", t.RankDelay},
-		{"ProposeSpacing", t.ProposeSpacing},
-		{"JoinSettle", t.JoinSettle},
-		{"NameInUseAfter", t.NameInUseAfter},
-		{"RemovedBackoff", t.RemovedBackoff},
-		{"RemovedMax", t.RemovedMax},
-		{"HelloEvery", t.HelloEvery},
-		{"HelloSlow", t.HelloSlow},
-		{"HelloLostAfter", t.HelloLostAfter},
-		{"SnapDelay", t.SnapDelay},
-		{"CheckTimeout", t.CheckTimeout},
-		{"ReopenAfter", t.ReopenAfter},
-		{"LostAfter", t.LostAfter},
-		{"AnchorEvery", t.AnchorEvery},
-		{"AnchorBehind", t.AnchorBehind},
-	} {
-		positive(f.name, f.d)
-	}
-	if t.Lease > LeaseMax || t.Lease%time.Millisecond != 0 {
-		errs = append(errs, fmt.Errorf("ownership: Lease = %v, want whole milliseconds and <= %v", t.Lease, LeaseMax))
-	}
-	if t.BeatEvery > t.Lease/3 {
-		errs = append(errs, fmt.Errorf("ownership: BeatEvery = %v, want <= a third of Lease (%v)", t.BeatEvery, t.Lease))
-	}
-	if t.BeatSpacing >= t.BeatEvery {
-		errs = append(errs, fmt.Errorf("ownership: BeatSpacing = %v, want < BeatEvery (%v)", t.BeatSpacing, t.BeatEvery))
-	}
-	if t.Guard >= t.Lease/2 {
-		errs = append(errs, fmt.Errorf("ownership: Guard = %v, want < half of Lease (%v)", t.Guard, t.Lease))
-	}
-	if t.AnchorBehind < 2*t.LostAfter {
-		errs = append(errs, fmt.Errorf("ownership: AnchorBehind = %v, want >= twice LostAfter (%v)", t.AnchorBehind, t.LostAfter))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, setting.Check(c.Timing))...)
 }
 
 // waitFor is W: how long the deadlines that a lease of length l gives can outlive

@@ -3,6 +3,7 @@ package ownership
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -255,17 +256,10 @@ func TestSet(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	for _, timing := range []Timing{DefaultTiming(), FastTiming(), CalmTiming()} {
-		if err := timing.Validate(); err != nil {
-			t.Error(err)
+	err := Config{Timing: Timing{Lease: LeaseMax + 1}}.Validate()
+	for _, want := range []string{"Group is empty", "Place is nil", "lease = 4.000000001s, want", "guard = 0s, want"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not tell %q: %v", want, err)
 		}
-	}
-	bad := DefaultTiming()
-	bad.Lease, bad.Guard = 5*time.Second, 0
-	if err := bad.Validate(); err == nil {
-		t.Error("a lease beyond LeaseMax is valid")
-	}
-	if err := (Config{}).Validate(); err == nil {
-		t.Error("an empty config is valid")
 	}
 }

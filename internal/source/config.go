@@ -1,21 +1,21 @@
 package source
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ringfence/router/internal/base/setting"
 )
 
 // Config configures what a source reads and how much of it may be open.
 type Config struct {
 	// Topics to read, at least one; partitioned or not. Short names are completed
 	// as Pulsar does it.
-	Topics []string
+	Topics []string `needed:"true"`
 	// Subscription is read as SHARED. It is created if it is not there.
-	Subscription string
+	Subscription string `needed:"true" agree:"true"`
 	// FromEarliest makes a new subscription begin with the oldest message of the topic;
 	// otherwise it begins with the next one.
 	FromEarliest bool
@@ -23,58 +23,58 @@ type Config struct {
 	ConsumerName string
 
 	// RetryTopic receives events whose retry delay is too long for their owner to hold them,
-	// and is read as well; "" means RetryTopicName. All members need the same one.
-	RetryTopic string
+	// and is read as well; "" means RetryTopicName.
+	RetryTopic string `agree:"true"`
 	// DeadLetterTopic receives events that are not retried; "" means DeadLetterTopicName.
-	DeadLetterTopic string
+	DeadLetterTopic string `agree:"true"`
 	// DeadLetterSubscription is created on the dead letter topic before the first
 	// copy, because a topic without a subscription deletes messages at once, and checked
 	// once a minute while copies are sent.
-	DeadLetterSubscription string
+	DeadLetterSubscription string `needed:"true"`
 
 	// DiscoverEvery is the interval at which the broker is asked for added topic partitions.
-	// Events published to one meanwhile are read from its beginning. More than 0.
-	DiscoverEvery time.Duration
+	// Events published to one meanwhile are read from its beginning.
+	DiscoverEvery time.Duration `above:"0"`
 
-	// BatchMax is how many events are handed to the sink at once. At least 1.
-	BatchMax int
+	// BatchMax is how many events are handed to the sink at once.
+	BatchMax int `min:"1"`
 	// ReceiverQueueMax is how many events the client fetches ahead, over all
-	// partitions of a topic together. At least 1.
-	ReceiverQueueMax int
+	// partitions of a topic together.
+	ReceiverQueueMax int `min:"1"`
 	// ChunkedMax is how many messages may be half received on a topic partition,
-	// where producers send them in chunks. At least 1.
-	ChunkedMax int
+	// where producers send them in chunks.
+	ChunkedMax int `min:"1"`
 	// ChunkedTimeout is when the client acks and drops a message of which not all
 	// chunks have come (v0.21.0 does so whatever AutoAckIncompleteChunk says). Chunks
 	// wait at the broker while reading stops, so it has to be longer than any pause of
 	// the application; it costs a sleeping goroutine for each chunked message of that time.
-	ChunkedTimeout time.Duration
-	// EventBytesTypical is what an event weighs on average, at least 1. The client fetches
+	ChunkedTimeout time.Duration `above:"0"`
+	// EventBytesTypical is what an event weighs on average. The client fetches
 	// ahead by events and not by bytes, so nothing is bounded by it; but the bound on
 	// memory is computed with it, and a warning says when events are larger.
-	EventBytesTypical int
+	EventBytesTypical int `unit:"bytes" min:"1"`
 	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
-	UnsettledMax int
+	UnsettledMax int `min:"1"`
 	// UnsettledBytesMax is the same for the bytes of open entries.
-	UnsettledBytesMax int
+	UnsettledBytesMax int `unit:"bytes" min:"1"`
 	// Counting is how the broker counts unacked events. CountEvents needs
 	// acknowledgmentAtBatchIndexLevelEnabled at the broker, and the same value at
 	// all members: a member with CountEntries cannot finish an entry of which
 	// another one has acked single events.
-	Counting Counting
+	Counting Counting `from:"pulsar.batch_index_acks"`
 	// Properties are set on the subscription if this source creates it. Brokers do not enforce them: they
 	// tell operators, and `router doctor`, which group uses it.
-	Properties map[string]string
+	Properties map[string]string `from:"node.group"`
 	// AdminURL is the root of the broker's admin API, which is read for the two limits
 	// below, and whether pulsar.batch_index_acks is right; "" skips both.
 	AdminURL string
 	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
 	// of a topic partition it lets a consumer have unacked. Say a large number where
-	// it has no limit. At least 2.
-	UnackedConsumerMax int
+	// it has no limit.
+	UnackedConsumerMax int `min:"2"`
 	// UnackedSubscriptionMax is its maxUnackedMessagesPerSubscription: the same for all
-	// consumers of a topic partition together, of which each member is one. At least 2.
-	UnackedSubscriptionMax int
+	// consumers of a topic partition together, of which each member is one.
+	UnackedSubscriptionMax int `min:"2"`
 	// Spill says what is done so that these limits are not reached.
 	Spill Spill
 
@@ -89,16 +89,16 @@ type Config struct {
 
 	// CopiesMax is how many copies may be on their way to a topic; less when they weigh
 	// 32 MiB together. The retry topic and the dead letter topic do not wait for each
-	// other. At least 1.
-	CopiesMax int
+	// other.
+	CopiesMax int `min:"1"`
 	// CopyTimeout is when a copy that the broker did not confirm counts as failed.
-	CopyTimeout time.Duration
+	CopyTimeout time.Duration `above:"0"`
 	// CopyBackoffMin and CopyBackoffMax bound the wait before failed copies are
 	// sent again; it doubles from one to the other.
-	CopyBackoffMin time.Duration
-	CopyBackoffMax time.Duration
-	// CloseTimeout is how long the last acks may take when Run ends. More than 0.
-	CloseTimeout time.Duration
+	CopyBackoffMin time.Duration `above:"0"`
+	CopyBackoffMax time.Duration `above:"0"`
+	// CloseTimeout is how long the last acks may take when Run ends.
+	CloseTimeout time.Duration `above:"0"`
 }
 
 // DefaultConfig returns all but Topics and Subscription.
@@ -126,74 +126,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every field that is out of range.
-func (c Config) Validate() error {
-	var errs []error
-	bad := func(field string, value any, want string) {
-		errs = append(errs, fmt.Errorf("source: %s = %v, want %s", field, value, want))
-	}
-	if len(c.Topics) == 0 || slices.Contains(c.Topics, "") {
-		bad("Topics", fmt.Sprintf("%q", c.Topics), "names of topics")
-	}
-	if c.Subscription == "" {
-		bad("Subscription", `""`, "a name")
-	}
-	if c.DeadLetterSubscription == "" {
-		bad("DeadLetterSubscription", `""`, "a name")
-	}
-	if c.Counting != CountEntries && c.Counting != CountEvents {
-		bad("Counting", c.Counting, "CountEntries or CountEvents")
-	}
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"BatchMax", c.BatchMax},
-		{"ReceiverQueueMax", c.ReceiverQueueMax},
-		{"ChunkedMax", c.ChunkedMax},
-		{"EventBytesTypical", c.EventBytesTypical},
-		{"UnsettledMax", c.UnsettledMax},
-		{"UnsettledBytesMax", c.UnsettledBytesMax},
-		{"CopiesMax", c.CopiesMax},
-	} {
-		if f.value < 1 {
-			bad(f.name, f.value, ">= 1")
-		}
-	}
-	if c.UnackedConsumerMax < 2 {
-		bad("UnackedConsumerMax", c.UnackedConsumerMax, ">= 2")
-	}
-	if c.UnackedSubscriptionMax < 2 {
-		bad("UnackedSubscriptionMax", c.UnackedSubscriptionMax, ">= 2")
-	}
-	if err := c.Spill.Validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if c.UnsettledMax+c.BatchMax > OpenMax {
-		bad("UnsettledMax", c.UnsettledMax, fmt.Sprintf("<= %d less BatchMax", OpenMax))
-	}
-	for _, f := range []struct {
-		name  string
-		value time.Duration
-	}{
-		{"DiscoverEvery", c.DiscoverEvery},
-		{"ChunkedTimeout", c.ChunkedTimeout},
-		{"CopyTimeout", c.CopyTimeout},
-		{"CopyBackoffMin", c.CopyBackoffMin},
-		{"CloseTimeout", c.CloseTimeout},
-	} {
-		if f.value <= 0 {
-			bad(f.name, f.value, "> 0")
-		}
-	}
-	if c.CopyBackoffMax < c.CopyBackoffMin {
-		bad("CopyBackoffMax", c.CopyBackoffMax, fmt.Sprintf(">= CopyBackoffMin (%v)", c.CopyBackoffMin))
-	}
-	if len(errs) == 0 {
-		errs = append(errs, c.checkTopics())
-	}
-	return errors.Join(errs...)
-}
+// Validate reports every field that is out of the range of its tag.
+func (c Config) Validate() error { return setting.Check(c) }
 
 // bounds returns the ledger's spill bounds in a group of that many members. Members share
 // the allowance of a subscription equally, since their needs are not known.
@@ -207,26 +141,6 @@ func (c Config) bounds(members int) Bounds {
 // allows this node.
 func (c Config) allowance(members int) int {
 	return min(c.UnackedConsumerMax, c.UnackedSubscriptionMax/max(1, members))
-}
-
-// checkTopics rejects topics for copies that are read as input.
-func (c Config) checkTopics() error {
-	c = c.Resolved()
-	var errs []error
-	seen := map[string]bool{}
-	for _, topic := range c.Topics {
-		if seen[topic] {
-			errs = append(errs, fmt.Errorf("source: Topics names %s twice", topic))
-		}
-		seen[topic] = true
-	}
-	for _, topic := range []string{c.RetryTopic, c.DeadLetterTopic} {
-		if seen[topic] {
-			errs = append(errs, fmt.Errorf("source: %s is both a topic to read and one for copies, or for both kinds of copies", topic))
-		}
-		seen[topic] = true
-	}
-	return errors.Join(errs...)
 }
 
 // Resolved returns c with full topic names, and with the topics for copies that are used.

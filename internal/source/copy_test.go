@@ -133,39 +133,6 @@ func TestDefaultNamesDoNotDependOnOrder(t *testing.T) {
 	}
 }
 
-func TestValidateReportsEveryField(t *testing.T) {
-	err := Config{}.Validate()
-	if err == nil {
-		t.Fatal("the zero Config is valid")
-	}
-	for _, field := range []string{
-		"Topics", "Subscription", "DeadLetterSubscription", "Counting", "BatchMax", "ReceiverQueueMax", "ChunkedMax", "ChunkedTimeout",
-		"UnsettledMax", "UnsettledBytesMax", "CopiesMax", "CopyTimeout", "CopyBackoffMin", "CloseTimeout",
-	} {
-		if !strings.Contains(err.Error(), field+" ") {
-			t.Errorf("%v does not mention %s", err, field)
-		}
-	}
-	valid := DefaultConfig()
-	valid.Topics, valid.Subscription = []string{"a", "b"}, "s"
-	if err := valid.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	for name, spoil := range map[string]func(*Config){
-		"a topic twice":                 func(c *Config) { c.Topics = []string{"a", "public/default/a"} },
-		"retry topic among the topics":  func(c *Config) { c.RetryTopic = "a" },
-		"one topic for both copies":     func(c *Config) { c.RetryTopic, c.DeadLetterTopic = "c", "c" },
-		"more open than handles":        func(c *Config) { c.UnsettledMax = OpenMax },
-		"backoff that ends at its half": func(c *Config) { c.CopyBackoffMax = c.CopyBackoffMin / 2 },
-	} {
-		c := valid
-		spoil(&c)
-		if c.Validate() == nil {
-			t.Errorf("%s: valid", name)
-		}
-	}
-}
-
 // The client leaves one word of what a broker says about a namespace that is not there.
 func TestHint(t *testing.T) {
 	if got := hint(errors.New("server error: TopicNotFound")); !strings.Contains(got, "tenant and namespace") {

@@ -1,9 +1,6 @@
 package source
 
 import (
-	"errors"
-	"fmt"
-	"math"
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -17,31 +14,31 @@ import (
 type Spill struct {
 	// PinnedMax is how many events of one topic partition may be unacked, as the broker
 	// counts them, before events are spilled. More than half of the allowance is
-	// never waited for, whatever is set here. At least 1.
-	PinnedMax int
+	// never waited for, whatever is set here.
+	PinnedMax int `min:"1"`
 	// KeyShareMax is the share of what may be open that one key may have when more than
-	// half of it is: the newer ones of its events are spilled. More than 0, at most 1.
-	KeyShareMax float64
+	// half of it is: the newer ones of its events are spilled.
+	KeyShareMax float64 `above:"0" max:"1"`
 	// After is how long an event is open before it is spilled because its entry pins
-	// many others, or because of its key's share. More than 0.
-	After time.Duration
+	// many others, or because of its key's share.
+	After time.Duration `above:"0"`
 	// StuckAfter is how long an event is open before it is spilled for whatever it
-	// takes up. At least After.
-	StuckAfter time.Duration
+	// takes up.
+	StuckAfter time.Duration `above:"0"`
 	// RateMax is how many events are spilled in a second. Copies with a delay are
 	// never batched: a broker takes about 10,000 of them in a second, of all members
-	// together. At least 1.
-	RateMax int
+	// together.
+	RateMax int `min:"1"`
 	// DelayMin is the delay of a spilled event. It grows eightfold with every further round
 	// of the same event, up to DelayMax, so that the events of a stuck key make few rounds.
 	// At least a second, the resolution of the broker's delays.
-	DelayMin time.Duration
+	DelayMin time.Duration `min:"1s"`
 	// DelayMax bounds it. Mailboxes must remember what was done for longer than this,
-	// or an event that was running when its copy was made may run again. At least DelayMin.
-	DelayMax time.Duration
+	// or an event that was running when its copy was made may run again.
+	DelayMax time.Duration `min:"1s"`
 	// RoundsMax is how often an event may be copied to the retry topic, for whatever
-	// reason; then it goes to the dead letter topic. At least 1.
-	RoundsMax int
+	// reason; then it goes to the dead letter topic.
+	RoundsMax int `min:"1" max:"2147483647"`
 }
 
 // Further constants of spilling.
@@ -71,25 +68,6 @@ func DefaultSpill() Spill {
 		DelayMax:    5 * time.Minute,
 		RoundsMax:   1000,
 	}
-}
-
-// Validate reports every field that has no sense.
-func (c Spill) Validate() error {
-	var errs []error
-	check := func(ok bool, field string, value any, want string) {
-		if !ok {
-			errs = append(errs, fmt.Errorf("source: Spill.%s = %v, want %s", field, value, want))
-		}
-	}
-	check(c.PinnedMax >= 1, "PinnedMax", c.PinnedMax, ">= 1")
-	check(c.KeyShareMax > 0 && c.KeyShareMax <= 1, "KeyShareMax", c.KeyShareMax, "> 0 and <= 1")
-	check(c.After > 0, "After", c.After, "> 0")
-	check(c.StuckAfter >= c.After, "StuckAfter", c.StuckAfter, fmt.Sprintf(">= After (%v)", c.After))
-	check(c.RateMax >= 1, "RateMax", c.RateMax, ">= 1")
-	check(c.DelayMin >= time.Second, "DelayMin", c.DelayMin, ">= 1s")
-	check(c.DelayMax >= c.DelayMin, "DelayMax", c.DelayMax, fmt.Sprintf(">= DelayMin (%v)", c.DelayMin))
-	check(c.RoundsMax >= 1 && c.RoundsMax <= math.MaxInt32, "RoundsMax", c.RoundsMax, "1 to 2147483647")
-	return errors.Join(errs...)
 }
 
 // delay returns when the next copy of an event that was copied rounds times comes back.

@@ -6,18 +6,19 @@
 package telemetry
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+
+	"github.com/ringfence/router/internal/base/setting"
 )
 
 // LogConfig says what is logged, and in which form.
 type LogConfig struct {
-	Level  string // debug, info, warn or error
-	Format string // json, text, or auto: text on a terminal, else json
-	Keys   string // hide, or reveal: events' keys stand in log lines and spans; they may be personal data
+	Level  string `words:"debug,info,warn,error"` // debug, info, warn or error
+	Format string `words:"auto,json,text"`        // json, text, or auto: text on a terminal, else json
+	Keys   string `words:"hide,reveal"`           // hide, or reveal: events' keys stand in log lines and spans; they may be personal data
 }
 
 // The values of LogConfig.Keys.
@@ -29,20 +30,8 @@ const (
 // DefaultLogConfig returns the settings for production.
 func DefaultLogConfig() LogConfig { return LogConfig{Level: "info", Format: "auto", Keys: KeysHidden} }
 
-// Validate reports every field that is out of range.
-func (c LogConfig) Validate() error {
-	var errs []error
-	if _, err := c.level(); err != nil {
-		errs = append(errs, err)
-	}
-	if c.Format != "auto" && c.Format != "json" && c.Format != "text" {
-		errs = append(errs, fmt.Errorf("telemetry: Format = %q, want auto, json or text", c.Format))
-	}
-	if c.Keys != KeysHidden && c.Keys != KeysRevealed {
-		errs = append(errs, fmt.Errorf("telemetry: Keys = %q, want hide or reveal", c.Keys))
-	}
-	return errors.Join(errs...)
-}
+// Validate reports every field that is out of the range of its tag.
+func (c LogConfig) Validate() error { return setting.Check(c) }
 
 func (c LogConfig) level() (slog.Level, error) { return ParseLevel(c.Level) }
 

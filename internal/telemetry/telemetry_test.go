@@ -85,7 +85,7 @@ func TestLoggerFormats(t *testing.T) {
 		}
 	}
 	_, _, err = telemetry.NewLogger(&buffer, telemetry.LogConfig{Level: "loud", Format: "xml", Keys: "some"})
-	if err == nil || !strings.Contains(err.Error(), `Level = "loud"`) || !strings.Contains(err.Error(), `Format = "xml"`) || !strings.Contains(err.Error(), `Keys = "some"`) {
+	if err == nil || !strings.Contains(err.Error(), `level = "loud"`) || !strings.Contains(err.Error(), `format = "xml"`) || !strings.Contains(err.Error(), `keys = "some"`) {
 		t.Errorf("error %v, want all three fields in it", err)
 	}
 	if err := telemetry.DefaultLogConfig().Validate(); err != nil {

@@ -29,12 +29,11 @@ type Socket struct {
 // DefaultSocket lets in processes of the same user.
 func DefaultSocket() Socket { return Socket{SocketMode: "0600"} }
 
-// Validate reports every field that cannot be read.
-func (s Socket) Validate() error {
-	_, modeErr := s.mode()
-	_, _, ownerErr := s.owner()
-	return errors.Join(modeErr, ownerErr)
-}
+// CheckMode reports whether SocketMode can be read.
+func (s Socket) CheckMode() error { _, err := s.mode(); return err }
+
+// CheckOwner reports whether SocketOwner can be read.
+func (s Socket) CheckOwner() error { _, _, err := s.owner(); return err }
 
 func (s Socket) mode() (fs.FileMode, error) {
 	n, err := strconv.ParseUint(s.SocketMode, 8, 32)

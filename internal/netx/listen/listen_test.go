@@ -93,12 +93,12 @@ func TestStaleSocketsGiveWayAndNothingElse(t *testing.T) {
 
 func TestSocketSettings(t *testing.T) {
 	for _, good := range []Socket{DefaultSocket(), {"0777", ":5"}, {"660", "7"}, {"0", "1:2"}} {
-		if err := good.Validate(); err != nil {
+		if err := errors.Join(good.CheckMode(), good.CheckOwner()); err != nil {
 			t.Errorf("%+v: %v", good, err)
 		}
 	}
 	for _, bad := range []Socket{{"", ""}, {"0888", ""}, {"1777", ""}, {"0600", "app"}, {"0600", "1:-2"}} {
-		if bad.Validate() == nil {
+		if bad.CheckMode() == nil && bad.CheckOwner() == nil {
 			t.Errorf("%+v is accepted", bad)
 		}
 	}

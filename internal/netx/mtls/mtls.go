@@ -45,28 +45,6 @@ type Config struct {
 // Enabled reports whether anything is set.
 func (c Config) Enabled() bool { return c != Config{} }
 
-// Validate reports what is missing.
-func (c Config) Validate() error {
-	if !c.Enabled() {
-		return nil
-	}
-	var errs []error
-	for _, f := range []struct{ name, value, why string }{
-		{"CertFile", c.CertFile, "the other side requires a certificate"},
-		{"KeyFile", c.KeyFile, "without it the certificate proves nothing"},
-		{"CAFile", c.CAFile, "without it any certificate would be accepted"},
-		{"Name", c.Name, "without it any certificate of the CA would be accepted"},
-	} {
-		if f.value == "" {
-			errs = append(errs, fmt.Errorf("mtls: %s is not set: %s", f.name, f.why))
-		}
-	}
-	if strings.Contains(c.Name, "*") {
-		errs = append(errs, fmt.Errorf("mtls: Name = %q, want one name: a wildcard is for many services", c.Name))
-	}
-	return errors.Join(errs...)
-}
-
 // Files are the files of a [Store]. CertFile and KeyFile may be missing together, and
 // without CAFile the system's CAs are trusted.
 type Files struct {

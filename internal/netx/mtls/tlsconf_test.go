@@ -245,26 +245,6 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestHalfOfAConfiguration(t *testing.T) {
-	if err := (mtls.Config{}).Validate(); err != nil {
-		t.Errorf("nothing at all: %v", err)
-	}
-	whole := mtls.Config{CertFile: "a", KeyFile: "b", CAFile: "c", Name: "d"}
-	if err := whole.Validate(); err != nil {
-		t.Errorf("all of it: %v", err)
-	}
-	for name, half := range map[string]mtls.Config{
-		"CertFile": {KeyFile: "b", CAFile: "c", Name: "d"},
-		"KeyFile":  {CertFile: "a", CAFile: "c", Name: "d"},
-		"CAFile":   {CertFile: "a", KeyFile: "b", Name: "d"},
-		"Name":     {CertFile: "a", KeyFile: "b", CAFile: "c"},
-	} {
-		if err := half.Validate(); err == nil || !strings.Contains(err.Error(), name+" is not set") {
-			t.Errorf("without %s: %v", name, err)
-		}
-	}
-}
-
 // The metrics tell when a certificate ends, and of a change that nobody can use.
 func TestMetrics(t *testing.T) {
 	t.Parallel() // it waits

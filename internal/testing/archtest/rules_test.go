@@ -11,7 +11,7 @@ import (
 // words are what every stage may import: data, pure decisions, and the wire.
 var words = []string{
 	"ring", "internal/base/event", "internal/base/clock", "internal/outcome", "internal/ownership", "internal/base/invariant",
-	"internal/base/planted", "internal/base/identity", "internal/base/partition", "proto",
+	"internal/base/planted", "internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand in for a statement of Go.
@@ -23,13 +23,14 @@ var anything = []string{"ring", "forward", "client", "internal", "proto"}
 
 // arrows: cmd → node → pipeline → stages → words.
 var arrows = map[string]arrow{
-	"ring":                        {[]string{"internal/base/partition"}, "the bottom: everybody routes by it"},
+	"ring":                        {[]string{"internal/base/partition", "internal/base/setting"}, "the bottom: everybody routes by it"},
 	"internal/base/clock":         {[]string{"internal/base/planted"}, "the bottom: an instant knows nothing"},
 	"internal/base/invariant":     {nil, "the bottom: everybody asserts"},
 	"internal/netx/untrusted":     {nil, "the bottom: strings, whoever has written them"},
 	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "how often a line is logged, whatever it says"},
 	"internal/wire/framepool":     {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/base/partition":     {nil, "the bottom: a key in, its partition out"},
+	"internal/base/setting":       {nil, "the bottom: tags of fields, whatever they configure"},
 	"internal/base/planted":       {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
 	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, whatever is in them"},
 	"internal/base/idlecpu":       {[]string{"internal/base/clock"}, "a process and its processors, whatever it does"},
@@ -37,7 +38,7 @@ var arrows = map[string]arrow{
 	"internal/base/identity":      {nil, "the bottom: names and values, whatever they mean"},
 	"internal/outcome":            {[]string{"internal/base/event"}, "pure: one result in, one outcome out"},
 	"internal/mailbox/admission":  {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/planted"}, "pure: what it knows of members and topics it is told"},
-	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/planted"}, "pure: who may act depends on records and instants only"},
+	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/planted", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
 		slices.Concat(words, []string{"internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/netx/reload"}),
@@ -73,10 +74,10 @@ var arrows = map[string]arrow{
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
-		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls"}),
-		"joins the Config structs of all packages, and uses nothing else of them",
+		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls", "internal/netx/untrusted"}),
+		"joins the Config structs of all packages, and uses nothing else of them but what judges a value",
 	},
-	"internal/telemetry":            {[]string{"internal/base/clock"}, "knows how to show, not what"},
+	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting"}, "knows how to show, not what"},
 	"internal/telemetry/otlptest":   {nil, "reads what a test receives, and knows the protocol alone"},
 	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows what it is given"},
 	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows what members say"},
@@ -158,6 +159,7 @@ var pureFolders = []pure{
 	{dir: "internal/base/partition"},
 	{dir: "internal/base/event", except: []string{"log/slog", "net/url"}, why: "a key hides itself from every log, percent-encoded too"},
 	{dir: "internal/base/identity"},
+	{dir: "internal/base/setting"},
 	{dir: "internal/outcome"},
 	{dir: "internal/key"},
 	{dir: "internal/ownership"},

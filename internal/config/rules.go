@@ -1,0 +1,355 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ringfence/router/internal/base/setting"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/membership"
+	"github.com/ringfence/router/internal/netx/listen"
+	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/source"
+)
+
+// rule is what tags of fields cannot say: how settings depend on each other, and what form a text has.
+type rule struct {
+	setting string   // the one to change
+	others  []string // settings that it depends on
+	want    string   // what the setting has to be, with the names of others, and after a colon why
+	holds   func(c *reader) bool
+}
+
+// with lists other settings.
+func with(others ...string) []string { return others }
+
+// rules are all rules, in the order of their settings.
+var rules = slices.Concat([]rule{
+	{"node.group", nil, fmt.Sprintf("at most %d bytes", membership.GroupBytesMax), groupIsLabel},
+	{"node.name", nil, "1 to 253 letters, digits, dots, hyphens and underscores", nameIsPlain},
+	{"node.advertise_ip", nil, "an IP address", advertiseIPIsAddress},
+
+	{"pulsar.url", nil, "pulsar://HOST:PORT or pulsar+ssl://HOST:PORT", pulsarURLIsOfPulsar},
+	noUser("pulsar.url"),
+	noUser("pulsar.admin_url"),
+	noUser("pulsar.oauth2.issuer_url"),
+	{"pulsar.oauth2.issuer_url", with("pulsar.oauth2.key_file", "pulsar.oauth2.audience", "pulsar.oauth2.scope"), "https://HOST beside other settings of pulsar.oauth2: the router sends it the secret of the client", issuerURLIsHTTPS},
+	setBeside("pulsar.oauth2.key_file", "pulsar.oauth2.issuer_url", "pulsar.oauth2.audience", "pulsar.oauth2.scope"),
+	emptyBeside("pulsar.oauth2.issuer_url", "pulsar.token", "pulsar.token_file"),
+	emptyBeside("pulsar.token_file", "pulsar.token"),
+	setBeside("pulsar.tls.cert_file", "pulsar.tls.key_file"),
+	setBeside("pulsar.tls.key_file", "pulsar.tls.cert_file"),
+	{"pulsar.url", with("pulsar.tls.ca_file", "pulsar.tls.cert_file", "pulsar.tls.key_file", "pulsar.tls.name"), "pulsar+ssl://HOST:PORT beside settings of pulsar.tls", pulsarTLSIsUsed},
+	{"pulsar.topics", nil, "names of topics, each once", topicsAreDistinct},
+	{"pulsar.retry_topic", with("pulsar.topics"), "another topic than pulsar.topics", retryTopicIsNotRead},
+	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "another topic than pulsar.topics and pulsar.retry_topic", deadLetterTopicIsNotRead},
+	{"pulsar.unsettled_max", with("pulsar.batch_max"), fmt.Sprintf("at most %d together with pulsar.batch_max", source.OpenMax), unsettledFitsSlots},
+	atLeast("pulsar.spill.stuck_after", 1, "pulsar.spill.after"),
+	atLeast("pulsar.spill.delay_max", 1, "pulsar.spill.delay_min"),
+	atLeast("pulsar.copy_backoff_max", 1, "pulsar.copy_backoff_min"),
+
+	{"key.from", nil, `message_key, property:NAME or json:PATH with at most 32 plain names in PATH: special characters need a backslash`, keyFromIsPlace},
+
+	{"app.listen", nil, "HOST:PORT or unix:PATH", appListenIsAddress},
+	{"app.listen", with("app.tls.name"), "a loopback address or unix:PATH, or app.tls set: other machines can reach it (docs/security.md)", appIsProtected},
+	{"app.socket_mode", nil, "permissions in octal such as 0660", socketModeIsOctal},
+	{"app.socket_owner", nil, "UID:GID, UID or :GID in numbers", socketOwnerIsNumeric},
+	atLeast("app.silence_max", 2, "app.ping_interval"),
+	lessThan("app.ping_interval", 0.5, "ownership.lease"),
+	lessThan("app.deadline_margin", 0.5, "ownership.lease"),
+	{"handler.timeout", nil, "0s, or 100ms to 24h", handlerTimeoutIsOffOrLong},
+
+	address("peer.listen"),
+	{"peer.listen", with("peer.tls.name", "peer.insecure"), "a loopback address, or peer.tls set (docs/security.md), or peer.insecure true if the network alone keeps other machines away: they could send and read events", peerIsProtected},
+	atMost("peer.frame_bytes_max", 1, "peer.frame_max"),
+	moreThan("peer.dead_after", 1, "peer.ping_after"),
+	atLeast("peer.reconnect_max", 1, "peer.reconnect_min"),
+	atLeast("peer.delay_max", 1, "peer.delay_min"),
+
+	{"gossip.listen", nil, "IP:PORT", gossipListenIsAddress},
+	{"gossip.listen", with("gossip.encryption_keys", "gossip.encryption_keys_file", "gossip.verify_incoming", "gossip.insecure"), "a loopback address, or gossip.encryption_keys_file set (docs/security.md) with gossip.verify_incoming true, or gossip.insecure true if the network alone keeps other machines away: they could pose as members", gossipIsProtected},
+	{"gossip.advertise", nil, "the IP:PORT that other members dial", gossipAdvertiseIsDialable},
+	{"gossip.advertise", with("gossip.listen"), "an IP:PORT, since gossip.listen has no address to dial", gossipHasAddress},
+	{"gossip.seeds", nil, "addresses HOST:PORT or dns+HOST:PORT", seedsAreAddresses},
+	{"gossip.encryption_keys", nil, "keys in base64 with commas, each of 16, 24 or 32 bytes", gossipKeysAreKeys},
+	emptyBeside("gossip.encryption_keys_file", "gossip.encryption_keys"),
+	{"gossip.verify_incoming", with("gossip.verify_outgoing"), "false while gossip.verify_outgoing is: members would drop each other's gossip", gossipIsTaken},
+	lessThan("gossip.probe_timeout", 1, "gossip.probe_interval"),
+	atLeast("gossip.join_backoff_max", 1, "gossip.join_backoff_min"),
+
+	address("admin.listen"),
+	{"admin.token", nil, "16 bytes or more: head -c 24 /dev/urandom | base64 makes one", adminTokenIsLong},
+	emptyBeside("admin.token_file", "admin.token"),
+	{"admin.drain_token", nil, "16 bytes or more: head -c 24 /dev/urandom | base64 makes one", drainTokenIsLong},
+	{"admin.drain_open", with("admin.drain_token"), "false beside admin.drain_token", drainTokenOrOpen},
+	setBeside("admin.tls.cert_file", "admin.tls.key_file"),
+	setBeside("admin.tls.key_file", "admin.tls.cert_file"),
+	{"debug.listen", nil, "HOST:PORT on a loopback address, or off: it shows all memory", debugIsLocal},
+
+	{"ownership.lease", nil, "whole milliseconds", leaseIsWholeMilliseconds},
+	atMost("ownership.beat_every", 1.0/3, "ownership.lease"),
+	lessThan("ownership.beat_spacing", 1, "ownership.beat_every"),
+	lessThan("ownership.guard", 0.5, "ownership.lease"),
+	lessThan("ownership.drain_timeout", 1, "drain.timeout"),
+	atLeast("ownership.anchor_behind", 2, "ownership.lost_after"),
+	{"control_log.namespace", nil, "TENANT/NAMESPACE", namespaceHasTenant},
+	moreThan("control_log.appends_max", 1, "control_log.beats_max"),
+
+	{"mailbox.bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardBytesMin), shardHoldsEvent},
+	{"mailbox.window_bytes_max", with("mailbox.shards"), fmt.Sprintf("at least %d for each of mailbox.shards", mailbox.ShardWindowBytesMin), shardHoldsWindow},
+	atLeast("retry.backoff_max", 1, "retry.backoff_min"),
+}, mutualTLS("app.tls"), mutualTLS("peer.tls"), ownPorts("app.listen", "peer.listen", "gossip.listen", "admin.listen", "debug.listen"))
+
+// compared is the rule that a setting compares with a multiple of another one.
+func compared(key, words string, factor float64, other string, holds func(value, limit float64) bool) rule {
+	of := map[float64]string{0.5: "half of ", 1.0 / 3: "a third of ", 2: "twice "}[factor]
+	return rule{key, with(other), words + of + other, func(c *reader) bool {
+		return holds(c.known[key].Float(), factor*c.known[other].Float())
+	}}
+}
+
+func atLeast(key string, factor float64, other string) rule {
+	return compared(key, "at least ", factor, other, func(value, limit float64) bool { return value >= limit })
+}
+
+func moreThan(key string, factor float64, other string) rule {
+	return compared(key, "more than ", factor, other, func(value, limit float64) bool { return value > limit })
+}
+
+func atMost(key string, factor float64, other string) rule {
+	return compared(key, "at most ", factor, other, func(value, limit float64) bool { return value <= limit })
+}
+
+func lessThan(key string, factor float64, other string) rule {
+	return compared(key, "less than ", factor, other, func(value, limit float64) bool { return value < limit })
+}
+
+// emptyBeside is the rule that a text is empty if one of others is not.
+func emptyBeside(key string, others ...string) rule {
+	return rule{key, others, "empty beside " + strings.Join(others, " or "), func(c *reader) bool {
+		return c.known[key].Empty() || !slices.ContainsFunc(others, func(other string) bool { return !c.known[other].Empty() })
+	}}
+}
+
+// setBeside is the rule that a text is not empty if one of others is not.
+func setBeside(key string, others ...string) rule {
+	return rule{key, others, "a value beside " + strings.Join(others, ", "), func(c *reader) bool {
+		return !c.known[key].Empty() || !slices.ContainsFunc(others, func(other string) bool { return !c.known[other].Empty() })
+	}}
+}
+
+// noUser is the rule that a URL holds no user, and so no password.
+func noUser(key string) rule {
+	return rule{key, nil, "a URL without a user, since it is shown and logged: pulsar.token_file, pulsar.oauth2.key_file and pulsar.tls hold secrets", func(c *reader) bool {
+		return !hasUser(c.known[key].String())
+	}}
+}
+
+// address is the rule that a text is HOST:PORT.
+func address(key string) rule {
+	return rule{key, nil, "HOST:PORT", func(c *reader) bool { return isAddress(c.known[key].String()) }}
+}
+
+// mutualTLS are the rules of a section with TLS on both sides: a certificate and a name to expect, or none.
+func mutualTLS(section string) []rule {
+	cert, key, ca, name := section+".cert_file", section+".key_file", section+".ca_file", section+".name"
+	return []rule{
+		setBeside(cert, key, ca, name), setBeside(key, cert, ca, name), setBeside(ca, cert, key, name), setBeside(name, cert, key, ca),
+		{name, nil, "one name: a wildcard is for many services", func(c *reader) bool { return !strings.Contains(c.known[name].String(), "*") }},
+	}
+}
+
+// ownPorts are the rules that no two listeners take a port from each other.
+func ownPorts(listeners ...string) (all []rule) {
+	for i, key := range listeners[1:] {
+		others := listeners[:i+1]
+		all = append(all, rule{key, others, "another port than " + strings.Join(others, ", "), func(c *reader) bool {
+			return !slices.ContainsFunc(others, func(other string) bool { return samePort(c.known[key].String(), c.known[other].String()) })
+		}})
+	}
+	return all
+}
+
+// samePort reports whether two addresses cannot both be listened on.
+func samePort(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" || strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
+		return false
+	}
+	everywhere := func(host string) bool {
+		ip := net.ParseIP(host)
+		return host == "" || ip != nil && ip.IsUnspecified()
+	}
+	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
+}
+
+// check adds the values that are out of range, and the rules that are broken.
+func (r *reader) check() {
+	for _, f := range table(&r.Config) {
+		if r.doubtful[f.Key] || f.InRange() {
+			continue
+		}
+		r.doubtful[f.Key] = true
+		if f.Empty() {
+			r.wrong(r.origins[f.Key], "%s is not set, want %s", f.Key, f.Want())
+		} else {
+			r.wrong(r.origins[f.Key], "%s = %s, want %s", f.Key, r.quoted(f), f.Want())
+		}
+	}
+	for _, rule := range rules {
+		all := append([]string{rule.setting}, rule.others...)
+		if slices.ContainsFunc(all, func(key string) bool { return r.doubtful[key] }) || rule.holds(r) {
+			continue
+		}
+		var at origin
+		want := rule.want
+		for _, key := range all {
+			at = cmp.Or(at, r.origins[key]) // the default is not the one to blame
+			if f := r.known[key]; key != rule.setting && f.Kind().IsNumber() {
+				want = strings.Replace(want, key, key+" ("+r.quoted(f)+")", 1)
+			}
+		}
+		r.wrong(at, "%s = %s, want %s", rule.setting, r.quoted(r.known[rule.setting]), want)
+	}
+}
+
+// quoted is a value for messages, without what is secret, and with numbers as they are written.
+func (r *reader) quoted(f setting.Field) string {
+	if text := r.origins[f.Key].number; text != "" {
+		return text
+	}
+	return withoutUser(f.Quoted())
+}
+
+func groupIsLabel(c *reader) bool { return len(c.Node.Group) <= membership.GroupBytesMax }
+func nameIsPlain(c *reader) bool  { return untrusted.Name(c.Node.Name) == nil }
+func advertiseIPIsAddress(c *reader) bool {
+	return c.Node.AdvertiseIP == "" || net.ParseIP(c.Node.AdvertiseIP) != nil
+}
+
+func pulsarURLIsOfPulsar(c *reader) bool {
+	return strings.HasPrefix(c.Pulsar.URL, "pulsar://") || strings.HasPrefix(c.Pulsar.URL, tlsScheme)
+}
+
+func issuerURLIsHTTPS(c *reader) bool {
+	issuer, err := url.Parse(c.Pulsar.Oauth2.IssuerURL)
+	return !c.Pulsar.Oauth2.enabled() || err == nil && issuer.Scheme == "https" && issuer.Host != ""
+}
+
+func pulsarTLSIsUsed(c *reader) bool {
+	return c.Pulsar.TLS == PulsarTLS{} || strings.HasPrefix(c.Pulsar.URL, tlsScheme)
+}
+
+func topicsAreDistinct(c *reader) bool {
+	return !slices.Contains(c.Pulsar.Topics, "") && len(c.Topics()) == len(c.Pulsar.Topics)
+}
+
+func retryTopicIsNotRead(c *reader) bool {
+	return !slices.Contains(c.Topics(), c.Pulsar.Resolved().RetryTopic)
+}
+
+func deadLetterTopicIsNotRead(c *reader) bool {
+	resolved := c.Pulsar.Resolved()
+	return !slices.Contains(c.Topics(), resolved.DeadLetterTopic) && resolved.DeadLetterTopic != resolved.RetryTopic
+}
+
+func unsettledFitsSlots(c *reader) bool {
+	return c.Pulsar.UnsettledMax+c.Pulsar.BatchMax <= source.OpenMax
+}
+
+func keyFromIsPlace(c *reader) bool {
+	_, err := key.Parse(c.Key.From, key.Reject)
+	return err == nil
+}
+
+func appListenIsAddress(c *reader) bool {
+	_, ok := listen.UnixPath(c.App.Listen)
+	return ok || isAddress(c.App.Listen)
+}
+
+func appIsProtected(c *reader) bool       { return !appListenIsAddress(c) || !c.appListener().Exposed }
+func socketModeIsOctal(c *reader) bool    { return c.App.Socket.CheckMode() == nil }
+func socketOwnerIsNumeric(c *reader) bool { return c.App.Socket.CheckOwner() == nil }
+func handlerTimeoutIsOffOrLong(c *reader) bool {
+	return c.Handler.Timeout == 0 || c.Handler.Timeout >= 100*time.Millisecond && c.Handler.Timeout <= 24*time.Hour
+}
+
+func peerIsProtected(c *reader) bool {
+	return !isAddress(c.Peer.Listen) || !c.peerListener().Exposed || c.Peer.Insecure
+}
+
+func gossipListenIsAddress(c *reader) bool {
+	_, err := netip.ParseAddrPort(c.Gossip.Listen)
+	return err == nil
+}
+
+func gossipIsProtected(c *reader) bool {
+	return !gossipListenIsAddress(c) || !c.gossipListener().Exposed || c.Gossip.Insecure
+}
+
+func gossipAdvertiseIsDialable(c *reader) bool {
+	address, err := netip.ParseAddrPort(c.Gossip.Advertise)
+	return c.Gossip.Advertise == "" || err == nil && address.Port() != 0 && !address.Addr().IsUnspecified()
+}
+
+func gossipHasAddress(c *reader) bool {
+	address, err := netip.ParseAddrPort(c.Gossip.Listen)
+	return c.Gossip.Advertise != "" || err != nil || address.Addr() != netip.IPv6Unspecified()
+}
+
+func seedsAreAddresses(c *reader) bool {
+	return !slices.ContainsFunc(c.Gossip.Seeds, func(seed string) bool {
+		host, port, err := net.SplitHostPort(strings.TrimPrefix(seed, "dns+"))
+		return err != nil || host == "" || port == ""
+	})
+}
+
+func gossipKeysAreKeys(c *reader) bool {
+	_, err := membership.ParseKeys(string(c.Gossip.EncryptionKeys))
+	return c.Gossip.EncryptionKeys == "" || err == nil
+}
+
+func gossipIsTaken(c *reader) bool    { return c.Gossip.VerifyOutgoing || !c.Gossip.VerifyIncoming }
+func adminTokenIsLong(c *reader) bool { return isToken(c.Admin.Token) }
+func drainTokenIsLong(c *reader) bool { return isToken(c.Admin.DrainToken) }
+func drainTokenOrOpen(c *reader) bool { return c.Admin.DrainToken == "" || !c.Admin.DrainOpen }
+
+func debugIsLocal(c *reader) bool {
+	return c.Debug.Off() || isAddress(c.Debug.Listen) && listen.IsLocal(c.Debug.Listen)
+}
+func leaseIsWholeMilliseconds(c *reader) bool { return c.Ownership.Lease%time.Millisecond == 0 }
+
+func namespaceHasTenant(c *reader) bool {
+	tenant, namespace, _ := strings.Cut(c.ControlLog.Namespace, "/")
+	return tenant != "" && namespace != "" && !strings.Contains(namespace, "/")
+}
+
+func shardHoldsEvent(c *reader) bool {
+	return c.Mailbox.BytesMax/max(1, c.Mailbox.Shards) >= mailbox.ShardBytesMin
+}
+
+func shardHoldsWindow(c *reader) bool {
+	return c.Mailbox.WindowBytesMax/max(1, c.Mailbox.Shards) >= mailbox.ShardWindowBytesMin
+}
+
+// tlsScheme begins the URL of a broker that has TLS.
+const tlsScheme = "pulsar+ssl://"
+
+func isToken(token Secret) bool { return token == "" || listen.CheckToken(string(token)) == nil }
+
+func isAddress(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // reads no more than a file
+	}
+	return err == nil
+}
