@@ -82,9 +82,9 @@ func (g *group) newMember(n int) *member {
 		namespace: name, log: filepath.Join(g.dir, name+"-router.log"),
 		ended: func(int, clock.Instant, bool) {},
 		launch: func(run int) (string, []string, []string) {
-			var env []string
+			env := []string{"RINGFENCE_OWNERSHIP_JOURNAL=" + filepath.Join(g.dir, "journals")}
 			if g.options.slewed() {
-				env = clockOf(g.options, name+" router", run)
+				env = append(env, clockOf(g.options, name+" router", run)...)
 			}
 			if g.options.Control == controlNoWait {
 				env = append(env, "RINGFENCE_PLANTED=no_wait")

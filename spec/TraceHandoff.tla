@@ -21,6 +21,7 @@ TraceCur(k) == Traces[t].cur[k]
 TraceGen(k) == Traces[t].gen[k]
 TraceSent == 0
 TraceIncs == {1}
+TracePerms == {}         \* TLC computes all of Handoff's at its start
 TraceView == <<t,l>>   \* one state for each event: nothing is left to choose
 
 TraceInit ==

@@ -58,6 +58,7 @@ I="Exclusive OneDispatcher"
 S="SinkOrder SinkOpen"
 # --- the protocol holds
 run small            holds    Handoff "$I" MaxLog=4 MaxRenew=2
+run inexact          holds    Handoff "$I" MaxLog=4 MaxRenew=2 Exact=FALSE
 run drift            holds    Handoff "$I" MaxFast=1 W=2 MaxEpoch=2
 run fine_time        holds    Handoff "$I" L=2 W=2 MaxEpoch=2 MaxRenew=2
 run genesis          holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4 L=2 W=2
@@ -92,12 +93,18 @@ run reach_restart    violated Vacuity NoRestartAcquires MaxInc=2 MaxRenew=2 MaxL
 run reach_withheld   violated Vacuity NoOpenWithheld KEYS=k1,k2 MaxEpoch=2 MaxRenew=2 GUIDE=GuideLate
 run reach_stale      violated HandoffSink NoStaleByAnotherOwner MaxEpoch=2 MaxLog=4
 run reach_stale_same violated HandoffSink NoStaleByTheSameOwner MaxEpoch=1 MaxLog=2
+run reach_crossed    violated Vacuity NeverCrossed MaxEpoch=4 MaxRenew=2 MaxLog=8 L=2 W=2 GUIDE=GuideBit
 run reach_genesis    violated HandoffGenesis NoAcquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
 run reach_regenesis  violated HandoffGenesis NoReacquireAfterGenesis MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
 case "$only" in *" quick "* | *" short "*) ;; *)
   run sink_restart     holds    HandoffSink "$I $S" MaxRenew=2 MaxInc=2 MaxLog=4 MaxEpoch=2 MaxSent=2
   run sink_genesis     holds    HandoffSink "$I $S" MaxGen=1 MaxEpoch=1 MaxLog=4
   run keys             holds    Handoff "$I" KEYS=k1,k2 MaxEpoch=2 MaxRenew=2
+  run keys_genesis   holds    HandoffGenesis "$I" KEYS=k1,k2 MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4
+  run keys_restart   holds    Handoff "$I" KEYS=k1,k2 MaxRenew=2 MaxInc=2 MaxLog=4 MaxEpoch=2 MaxSent=2
+  run two_on_way     holds    Handoff "$I" MaxOut=2 MaxLog=4 MaxEpoch=2 MaxRenew=2 L=2 W=2
+  run two_unconfirmed violated Handoff "$I" MaxOut=2 L=2 W=2 MaxEpoch=2 MaxRenew=2 ModeConf=FALSE GUIDE=GuideDrain
+  run any_longer     holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 MaxLog=4 L=1 W=1 WAny=2
   run small5         holds    Handoff "$I" MaxRenew=2
   run genesis5       holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=1 MaxRenew=2 L=2 W=2
   run genesis_epoch  holds    HandoffGenesis "$I" MaxGen=1 MaxEpoch=2 MaxRenew=2 MaxLog=5
