@@ -149,7 +149,9 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 
 .PHONY: chaos
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
-	$(GO) run ./chaos --faults 20 $(ARGS)
+	rm -rf bin/chaos
+	$(GO) run ./chaos --faults 20 --keep bin/chaos $(ARGS)
+	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=10000"
 
 .PHONY: chaos-stubborn
 chaos-stubborn: # applications that ignore their deadline: the sinks must refuse

@@ -455,14 +455,10 @@ func (tr *trace) historyOf(p ring.Partition) *history {
 
 func truth(b bool) string { return strings.ToUpper(fmt.Sprint(b)) }
 
-// eventsMax is how many events of a partition are compared. What a router may do follows from all that came before, so
-// what is left out of a long journal is its end.
-const eventsMax = 5000
-
-// validate lets TLC try to walk the model along the histories of at most so many partitions: those with the most
+// validate lets TLC try to walk the model along the histories of *parts partitions: those with the most
 // that is not just reading and beating, and none twice that went through the same. It returns what TLC says to the
 // event that the model does not allow, "" if it allows all.
-func (tr *trace) validate(t *testing.T, most int) (counts map[string]int, rejected string) {
+func (tr *trace) validate(t *testing.T) (counts map[string]int, rejected string) {
 	t.Helper()
 	began := time.Now()
 	var histories []*history
@@ -484,7 +480,7 @@ func (tr *trace) validate(t *testing.T, most int) (counts map[string]int, reject
 			different[h.Sum64()] = true
 			i, _ := slices.BinarySearchFunc(histories, f, func(a, b *history) int { return cmp.Compare(moves(b), moves(a)) })
 			histories = slices.Insert(histories, i, f)
-			histories = histories[:min(len(histories), most)]
+			histories = histories[:min(len(histories), *parts)]
 		}
 		break // all tables have the same partitions
 	}
@@ -496,8 +492,8 @@ func (tr *trace) validate(t *testing.T, most int) (counts map[string]int, reject
 	}
 	cut := 0
 	for _, f := range histories {
-		cut += max(0, len(f.events)-eventsMax)
-		f.events = f.events[:min(len(f.events), eventsMax)]
+		cut += max(0, len(f.events)-*most)
+		f.events = f.events[:min(len(f.events), *most)]
 	}
 	reached, _ := tr.walk(t, histories, false)
 	t.Logf("%d of %d different partitions, %d routers, %v, without %d events at the end, %.1f s",
@@ -552,6 +548,7 @@ func (tr *trace) walk(t *testing.T, histories []*history, show bool) (reached []
 		}
 	}
 	_, shown, _ := strings.Cut(string(out), "distinct state generated")
+	_, shown, _ = strings.Cut(shown, "\n")
 	shown, _, _ = strings.Cut(shown, "Model checking completed")
 	for l := range strings.Lines(shown) {
 		if !strings.HasPrefix(l, `<<"event"`) {
