@@ -32,6 +32,7 @@ checkgenerate: ## Fail if the generated code is not up to date
 .PHONY: lint
 lint: ## go vet, golangci-lint, buf lint, and no breaking change of the protos
 	$(GO) vet $(modules)
+	$(overlay) vet -tags planted $(planted_packages)
 	$(golangci) run $(modules)
 	$(buf) lint
 	$(buf) format --diff --exit-code
@@ -104,14 +105,30 @@ sim: ## Simulate whole clusters from seeds (RUNS=, HOURS=; SEED= replays one)
 spec: ## Model-check the ownership protocol (SPEC=short|quick|full, or names of runs)
 	spec/check.sh $(SPEC)
 
+# Builds, vets and tests with the switches of planted bugs, which patches insert into copies of the files.
+overlay := $(GO) run ./internal/testing/planted/overlay
+planted_packages := ./cmd/router ./internal/testing/planted/... ./internal/controllog/claim ./internal/testing/sim
+
+.PHONY: planted-check
+planted-check: ## Name the patches of planted bugs that do not apply
+	$(overlay)
+
+.PHONY: planted-edit
+planted-edit: ## Write the files with planted bugs to .planted, to be edited there
+	$(overlay) edit
+
+.PHONY: planted-refresh
+planted-refresh: ## Write the patches of planted bugs anew from .planted
+	$(overlay) refresh
+
 .PHONY: planted
 planted: ## Plant known bugs, one by one: the simulator must find each, and nothing without them
-	$(GO) test -tags planted ./internal/base/planted ./internal/controllog/claim ./internal/testing/sim -run Planted -count=1 -timeout=15m $(ARGS)
+	$(overlay) test -tags planted ./internal/testing/planted ./internal/controllog/claim ./internal/testing/sim -run 'Planted|Environment' -count=1 -timeout=15m $(ARGS)
 	$(GO) test -tags slewclock ./internal/base/clock -count=1
 
 .PHONY: planted-table
 planted-table: # hunts each bug five times and writes docs/exclusivity-planted.md
-	$(GO) test -tags planted ./internal/testing/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
+	$(overlay) test -tags planted ./internal/testing/sim -run PlantedTable -count=1 -timeout=0 -sim.table=$(CURDIR)/docs/exclusivity-planted.md
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target, on one core each (FUZZTIME= for each)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -103,14 +104,15 @@ func sweep() {
 // network of the machine.
 func prepare(ctx context.Context, o options, dir string) error {
 	var tags []string
-	if o.Control == controlNoWait {
-		tags = append(tags, "planted")
-	}
 	if o.slewed() {
 		tags = append(tags, "slewclock")
 	}
 	with := "-tags=" + strings.Join(tags, ",")
-	builds := [][]string{{"build", with, "-o", filepath.Join(dir, "router"), "./cmd/router"}}
+	router := []string{"build", with, "-o", filepath.Join(dir, "router"), "./cmd/router"}
+	if o.Control == controlNoWait {
+		router = slices.Concat([]string{"run", "./internal/testing/planted/overlay"}, router)
+	}
+	builds := [][]string{router}
 	if o.slewed() { // the applications' clocks are steered too; ours are not
 		builds = append(builds, []string{"build", with, "-o", filepath.Join(dir, "app"), "./chaos"})
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/idlecpu"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
@@ -125,9 +124,6 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	log = log.With("node", cfg.Node.Name)
 	if services := config.Services(os.Environ()); len(services) > 0 {
 		log.Info("variables are ignored: Kubernetes gives them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
-	}
-	if bug := planted.Present(); bug != planted.None {
-		log.Error("a bug is planted in this process: it breaks promises of a router", "error", bug.String())
 	}
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)

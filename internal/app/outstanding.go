@@ -6,7 +6,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -221,7 +220,7 @@ func (d *Outstanding) Pong(now clock.Instant, lease ownership.Lease, margin time
 			continue // Expire finds the forced by their slots
 		}
 		kept = append(kept, name)
-		if !lease.Draining.Has(s.partition) || !now.Before(s.until) && !planted.On(planted.ExtendPassed) {
+		if !lease.Draining.Has(s.partition) || !now.Before(s.until) {
 			continue // a deadline that has passed is never extended
 		}
 		s.until = max(s.until, lease.Until)
@@ -352,9 +351,6 @@ func (d *Outstanding) expires(s *slot) bool { return !s.over && (d.broken || s.f
 
 // end returns the instant at which no handler of s runs any more.
 func (d *Outstanding) end(s *slot) clock.Instant {
-	if planted.On(planted.ForcedRelease) && s.forced || planted.On(planted.BrokenStreamIsOver) && d.broken {
-		return 0
-	}
 	if s.revoked {
 		return s.until
 	}

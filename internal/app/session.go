@@ -18,7 +18,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/ownership"
@@ -383,9 +382,6 @@ func (w *session) next() (msg any, end bool) {
 }
 
 func (w *session) nextControl() *appv1.WorkResponse {
-	if planted.On(planted.RevokeAfterPong) && w.welcome == nil && w.pinged {
-		return &appv1.WorkResponse{Frame: &appv1.WorkResponse_Pong{Pong: w.pong()}}
-	}
 	switch {
 	case w.welcome != nil:
 		f := &appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: w.welcome}}
@@ -427,10 +423,7 @@ func (w *session) pong() *appv1.Pong {
 	s := w.server
 	p := &appv1.Pong{K: w.ping}
 	remaining, draining := w.outstanding.Pong(s.Now(), s.Lease(), s.cfg.DeadlineMargin, nil)
-	if !planted.On(planted.UnshrunkRemaining) {
-		remaining = onWorkersClock(remaining, w.rawClock)
-	}
-	p.RemainingNs, p.Draining = remaining.Nanoseconds(), draining
+	p.RemainingNs, p.Draining = onWorkersClock(remaining, w.rawClock).Nanoseconds(), draining
 	return p
 }
 

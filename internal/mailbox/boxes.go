@@ -8,7 +8,6 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/invariant"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -386,9 +385,6 @@ func (b *Boxes) dispatch(now clock.Instant, a *actor, d *event.Delivery) {
 // turn returns the turn of the newest delivery. A partition stays in its shard, and
 // Boxes live as long as the process, so turns of a key grow while its token stays.
 func (b *Boxes) turn() uint64 {
-	if planted.On(planted.SameToken) {
-		return 1
-	}
 	return b.delivered
 }
 

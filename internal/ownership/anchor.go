@@ -2,7 +2,6 @@ package ownership
 
 import (
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // anchors remembers where the log stood, once per AnchorEvery.
@@ -29,9 +28,6 @@ func (m *Machine) moveAnchor() {
 	for len(a.marks) > 0 && m.now.Sub(a.marks[0].when) >= t.AnchorBehind {
 		old = a.marks[0].at
 		a.marks = a.marks[1:]
-	}
-	if planted.On(planted.NoAnchor) {
-		old = m.tail.last
 	}
 	if !old.IsZero() && m.isFresh() && m.rank() == 0 {
 		m.emit(MoveAnchor{To: old})

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 const (
@@ -47,7 +46,6 @@ func (m *Machine) appendDone(in AppendDone) {
 		for i := range m.beats.sent {
 			if s := &m.beats.sent[i]; s.seq == body.Seq {
 				s.done, s.failed = true, in.Failed
-				m.renewUnread(*s)
 			}
 		}
 	case *Hello:
@@ -55,14 +53,6 @@ func (m *Machine) appendDone(in AppendDone) {
 			m.join.helloFailed()
 		}
 	case *Genesis, *Epoch, *Snap: // read back or not: nothing depends on the answer
-	}
-}
-
-// renewUnread does nothing: only reading a Beat back renews the lease (rule 2).
-func (m *Machine) renewUnread(s sentBeat) {
-	if planted.On(planted.StaleRead) && !s.failed && m.state != nil {
-		m.lease = max(m.lease, s.at.Add(m.cfg.Timing.Lease))
-		m.setLease()
 	}
 }
 
@@ -106,29 +96,13 @@ func (m *Machine) beat() {
 
 // draining is where a delivery of any tenure but the open one runs, as of now.
 func (m *Machine) draining() Set {
-	s := m.gates.running.Clone()
-	if planted.On(planted.DrainingIsGateState) {
-		for p := range both(s, m.gates.waiting) {
-			s.remove(p)
-		}
-	}
-	if planted.On(planted.CutNotAtomic) {
-		for p := range s.All() {
-			if m.gates.since[p] == m.now {
-				s.remove(p)
-			}
-		}
-	}
-	return s
+	return m.gates.running.Clone()
 }
 
 // needsConfirming asks for the confirming Beat of rule 5: a deadline has passed,
 // and no own Beat sent after it is on its way or was read back.
 func (m *Machine) needsConfirming() bool {
 	confirm := m.gates.confirm
-	if planted.On(planted.NoConfirmingBeat) {
-		return false
-	}
 	return confirm != 0 && !slices.ContainsFunc(m.beats.sent, func(s sentBeat) bool {
 		return confirm.Before(s.at) && !s.failed
 	})

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/identity"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/base/setting"
 )
 
@@ -158,8 +157,5 @@ func (c Config) Validate() error {
 // waitFor is W: how long the deadlines that a lease of length l gives can outlive
 // the reading of the Beat that renewed it, on any clock that errs by 1 % at most (A2).
 func waitFor(l time.Duration) time.Duration {
-	if planted.On(planted.DriftNoMargin) {
-		return l
-	}
 	return l*101/99 + 50*time.Millisecond + 1
 }

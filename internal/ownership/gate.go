@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -132,9 +131,6 @@ func (m *Machine) moveGates(r read) {
 		if m.state.Start[p] != r.at || !ours && !g.open.Has(p) && !g.waiting.Has(p) {
 			continue
 		}
-		if planted.On(planted.GenesisKeepsOwner) && ours && g.open.Has(p) && m.state.Genesis == r.at {
-			continue
-		}
 		touched = append(touched, p)
 		if g.open.Has(p) {
 			g.shut(p)
@@ -203,9 +199,6 @@ func (m *Machine) revoke(partitions Set, final bool) {
 func (m *Machine) stopAll(reason string) {
 	g := &m.gates
 	revoked := g.open.Clone()
-	if planted.On(planted.GenesisKeepsOwner) && reason == "genesis" {
-		revoked = m.notOurs(revoked)
-	}
 	for p := range revoked.All() {
 		g.shut(p)
 		g.waiting.add(p) // until moveGates or closeGates says whose it is
@@ -214,31 +207,16 @@ func (m *Machine) stopAll(reason string) {
 	if g.running.Empty() {
 		return
 	}
-	if !planted.On(planted.DrainGenesis) {
-		g.barred.addAll(g.running)
-	}
+	g.barred.addAll(g.running)
 	g.drains = nil
 	var changes []GateChange
 	for p := range revoked.All() {
 		changes = append(changes, GateChange{Partition: p, Gate: Draining})
 	}
 	m.setGates(changes)
-	m.revoke(g.running, !planted.On(planted.DrainGenesis))
-	if !planted.On(planted.DrainGenesis) {
-		m.emit(ForceDrain{Partitions: g.running.Clone(), Reason: reason})
-	}
+	m.revoke(g.running, true)
+	m.emit(ForceDrain{Partitions: g.running.Clone(), Reason: reason})
 	m.setLease() // lists none of them
-}
-
-// notOurs returns those of the partitions that the table gives to others.
-func (m *Machine) notOurs(partitions Set) Set {
-	s := newSet(m.cfg.Partitions)
-	for p := range partitions.All() {
-		if m.state.Owner(p) != m.cfg.Inc {
-			s.add(p)
-		}
-	}
-	return s
 }
 
 // nameOf returns the name of an incarnation, "" if it is unknown.
@@ -319,11 +297,7 @@ func (m *Machine) forceDrains() {
 // lease, nothing of our own earlier tenures runs, and every tenure of others is
 // proven over, or runs on keys only that we know and withhold.
 func (m *Machine) mayAcquire(p ring.Partition) bool {
-	if planted.On(planted.ConfirmOnRelease) && m.fresh <= m.gates.since[p] {
-		return false
-	}
-	drained := !m.gates.running.Has(p) || planted.On(planted.NoSelfDrain)
-	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && drained &&
+	return m.state.Owner(p) == m.cfg.Inc && m.isFresh() && !m.gates.running.Has(p) &&
 		!slices.ContainsFunc(m.state.Pending[p], func(t Tenure) bool { return !t.noted && !m.provenOver(t) })
 }
 
@@ -332,14 +306,6 @@ func (m *Machine) mayAcquire(p ring.Partition) bool {
 // we have not read may have moved it (attack 34). Own tenures are judged by their running
 // deliveries.
 func (m *Machine) provenOver(t Tenure) bool {
-	switch {
-	case planted.On(planted.NoWait):
-		return true
-	case planted.On(planted.DrainRace):
-		return t.Inc == m.cfg.Inc || t.deadline.Before(m.now)
-	case planted.On(planted.SameName) && m.nameOf(t.Inc) == m.cfg.Name:
-		return true
-	}
 	return t.Inc == m.cfg.Inc || t.deadline.Before(m.fresh)
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // oldHelloMax is for how long a Hello of a router that reads only older log versions keeps a group from
@@ -98,9 +97,6 @@ func (m *Machine) inVersion(e *Epoch, members []Node) *Epoch {
 
 // foreignGroup says why this node may not work in a group with this state, "" if it may.
 func (m *Machine) foreignGroup(s *State) string {
-	if planted.On(planted.IdentityIgnored) {
-		return ""
-	}
 	if s.HashID != m.cfg.HashID || len(s.Table) != m.cfg.Partitions {
 		return fmt.Sprintf("the group places keys by %s on %d partitions, this router by %s on %d",
 			s.HashID, len(s.Table), m.cfg.HashID, m.cfg.Partitions)
@@ -108,7 +104,7 @@ func (m *Machine) foreignGroup(s *State) string {
 	if reason := m.otherSettings(s); reason != "" {
 		return reason
 	}
-	if m.cfg.Gen != 0 && m.cfg.Gen < s.Gen && !planted.On(planted.OlderGenRemains) {
+	if m.cfg.Gen != 0 && m.cfg.Gen < s.Gen {
 		return fmt.Sprintf("ownership.generation is %d here, and the group's fencing tokens are of generation %d: set it to %d, or remove the setting",
 			m.cfg.Gen, s.Gen, s.Gen)
 	}
@@ -129,7 +125,7 @@ func (s *State) foreignTopics(name string, topics []string) string {
 // otherSettings says in which settings this node differs from its group, "" if in none.
 func (m *Machine) otherSettings(s *State) string {
 	differ := m.cfg.Identity.Against(s.Identity)
-	if len(differ) == 0 || planted.On(planted.IdentityIgnored) {
+	if len(differ) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("the settings of this router (here) are not those of its group (there): %v", differ)
@@ -166,14 +162,12 @@ func (m *Machine) Memory() Memory { return m.memory }
 // heardFloor records the greatest token that another router knows: this router may have read
 // less of the log than the other had when the log was lost (ADR 0030).
 func (m *Machine) heardFloor(told Token) {
-	if !planted.On(planted.FloorUntold) {
-		m.memory.Told = max(m.memory.Told, told)
-	}
+	m.memory.Told = max(m.memory.Told, told)
 }
 
 // fallingTokens says why a tenure may not begin with this token, "" if it may.
 func (m *Machine) fallingTokens(next Token) string {
-	if next > m.memory.least() || planted.On(planted.LowerTokensAllowed) {
+	if next > m.memory.least() {
 		return ""
 	}
 	return fmt.Sprintf("fencing tokens would go backward, from %v to %v: the control topic stands on ledgers with lower ids than before, as after a move to another cluster. "+
@@ -198,7 +192,7 @@ func (m *Machine) mayBegin() bool {
 		m.exitForSettings(reason)
 		return false
 	}
-	if planted.On(planted.LowerTokensAllowed) || planted.On(planted.FloorTrusted) && m.memory.Floor > 0 || m.mayAt != 0 && m.now.Before(m.mayAt.Add(firstReadMax)) {
+	if m.mayAt != 0 && m.now.Before(m.mayAt.Add(firstReadMax)) {
 		return true
 	}
 	if !m.reading || m.due(m.readAt.Add(m.cfg.Timing.ReopenAfter)) {

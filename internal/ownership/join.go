@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 const (
@@ -104,7 +103,6 @@ func (m *Machine) keepReading() {
 	switch {
 	case t.reader == 0, t.retryAt != 0 && m.due(t.retryAt):
 		m.openReader()
-	case planted.On(planted.NoReaderReopen) && m.state != nil:
 	case (m.state != nil || !t.opened) && m.due(max(m.ownRead, t.askedAt).Add(timing.ReopenAfter)):
 		m.emit(Note{Kind: NoteReopen, At: t.last, Took: m.now.Sub(max(m.ownRead, t.askedAt))})
 		m.openReader()
@@ -150,16 +148,9 @@ func (m *Machine) takeIn(r read) {
 	case t.last.IsZero():
 		m.deliver(r)
 	case r.at.Ledger == t.last.Ledger && r.at.Entry <= t.last.Entry: // a duplicate
-	case planted.On(planted.LowerLedgerIsDuplicate) && r.at.Ledger < t.last.Ledger:
-	case planted.On(planted.NoContiguity) && t.last.Before(r.at):
-		m.deliver(r)
 	case r.at.Ledger == t.last.Ledger && r.at.Entry == t.last.Entry+1:
 		m.deliver(r)
 	case r.at.Ledger > t.last.Ledger && r.at.Entry == 0:
-		if planted.On(planted.ApplyDuringCheck) {
-			m.deliver(r)
-			return
-		}
 		t.queue = append(t.queue, r)
 		m.startCheck()
 	default:
@@ -179,10 +170,6 @@ func (m *Machine) startCheck() {
 // reader may fail on all nodes at once though nothing is lost.
 func (m *Machine) checkAnswer(in CheckAnswer) {
 	t := &m.tail
-	if planted.On(planted.ErrorIsLost) && in.Failed && t.checking && in.Check == t.check {
-		m.gap("no answer")
-		return
-	}
 	if !t.checking || in.Check != t.check || in.Failed {
 		return // tried again when it times out
 	}
@@ -236,11 +223,7 @@ func (m *Machine) rejoin(reason string) {
 // judgeOwnSilence is LOST (b): too long without an own Beat, judged before any
 // lease is set.
 func (m *Machine) judgeOwnSilence() {
-	lostAfter := m.cfg.Timing.LostAfter
-	if planted.On(planted.LostAfter30s) {
-		lostAfter = 30 * time.Second
-	}
-	if m.state != nil && m.due(m.ownRead.Add(lostAfter)) {
+	if m.state != nil && m.due(m.ownRead.Add(m.cfg.Timing.LostAfter)) {
 		m.lost(fmt.Sprintf("no own Beat came back for %v", m.now.Sub(m.ownRead)))
 	}
 }
@@ -330,7 +313,7 @@ func (m *Machine) sendHello(needState bool) {
 		j.began = m.now
 	}
 	m.appendAs(LogVersionMin, &Hello{ // always in the lowest version, which any router reads
-		Node: m.announced(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
+		Node: m.self(), HashID: m.cfg.HashID, Partitions: uint32(m.cfg.Partitions),
 		Gen: m.cfg.Gen, NeedState: needState, Version: m.cfg.Version, Identity: m.cfg.Identity,
 		Floor: m.memory.Floor,
 	})
@@ -343,15 +326,6 @@ func (m *Machine) self() Node {
 		GRPCAddr: m.cfg.GRPCAddr, GossipAddr: m.cfg.GossipAddr,
 		Topics: m.cfg.Topics, PublicKey: m.cfg.PublicKey, LogVersion: m.cfg.LogVersion,
 	}
-}
-
-// announced is the description of this node in its Hello.
-func (m *Machine) announced() Node {
-	n := m.self()
-	if planted.On(planted.LeaseShrinks) {
-		n.Lease /= 2
-	}
-	return n
 }
 
 // helloFailed lets the next Hello go out in its time.
@@ -379,9 +353,6 @@ func (m *Machine) helloBack(r read) {
 // wall time counts: a stalled broker brings no Hello back.
 func (m *Machine) startCold() {
 	j, t := &m.join, &m.cfg.Timing
-	if planted.On(planted.ColdByWallTime) && m.app && j.genesis == 0 && j.began != 0 && m.now.Sub(j.began) > coldHellos*t.HelloEvery {
-		j.row, j.rowSent, j.coldAt = coldHellos, m.now, m.now
-	}
 	if j.row < coldHellos || !m.app {
 		return
 	}
@@ -394,7 +365,7 @@ func (m *Machine) startCold() {
 	if !m.due(j.coldAt) || m.now.Sub(j.rowSent) >= t.HelloEvery {
 		return // with a row that is too old, the next Hello will do
 	}
-	if unasked := planted.On(planted.ColdByWallTime) && len(j.hellos) == 0; !unasked && !m.mayBegin() {
+	if !m.mayBegin() {
 		return
 	}
 	j.genesis = m.now
@@ -422,7 +393,7 @@ func (m *Machine) jitter() time.Duration {
 func (m *Machine) adoptGenesis(r read, g *Genesis) {
 	j := &m.join
 	unread := len(j.hellos) == 0 || g.After.Before(j.hellos[0].at)
-	late := g.After.Before(j.passed) && !planted.On(planted.PassedGenesisForgotten)
+	late := g.After.Before(j.passed)
 	if !g.After.IsZero() && (unread || late) {
 		j.passed = r.at
 		m.groupSeen()
@@ -443,9 +414,6 @@ func (m *Machine) adoptGenesis(r read, g *Genesis) {
 // read back, and applies everything that came after that Hello.
 func (m *Machine) adoptSnap(r read, b *Snap) {
 	i := slices.IndexFunc(m.join.hellos, func(h hello) bool { return h.at == b.ForHello })
-	if planted.On(planted.SnapAnyHello) && i < 0 && b.State != nil && len(m.join.hellos) > 0 && m.sentHello(b) {
-		i = 0
-	}
 	if i < 0 || b.State == nil {
 		return
 	}
@@ -468,9 +436,7 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 	m.raiseFloor()
 	m.base = m.state.Cur
 	m.adoptPrefix(h.at)
-	if !planted.On(planted.AdoptNoWait) {
-		m.startAnyDeadlines(h.when)
-	}
+	m.startAnyDeadlines(h.when)
 	m.peer(m.cfg.Inc).came = h.when
 	m.claimGates(h.when)
 	m.emit(PublishTable{m.state.table()})
@@ -484,11 +450,6 @@ func (m *Machine) adoptSnap(r read, b *Snap) {
 		}
 	}
 	m.goOnPrefix(r)
-}
-
-// sentHello reports whether a Snap knows us: it may be for any Hello of ours.
-func (m *Machine) sentHello(b *Snap) bool {
-	return slices.ContainsFunc(b.State.Nodes, func(n Node) bool { return n.Inc == m.cfg.Inc })
 }
 
 // adopted ends the join.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -281,9 +280,6 @@ func (m *Machine) readable(r read) bool {
 // follows from the new table (rule 3).
 func (m *Machine) applyEpoch(r read, e *Epoch) {
 	s := m.state
-	if planted.On(planted.LocalTable) {
-		e = m.ownTable(e)
-	}
 	wasMember, before, version := m.isMember(), s.Members, m.groupVersion()
 	if err := s.applyEpoch(r.at, r.rec.LogVersion, e); err != nil {
 		if r.rec.Inc == m.cfg.Inc {
@@ -315,19 +311,6 @@ func (m *Machine) applyEpoch(r read, e *Epoch) {
 	}
 }
 
-// ownTable is an epoch with the table that this node would have made.
-func (m *Machine) ownTable(e *Epoch) *Epoch {
-	var names []string
-	for _, inc := range e.Members {
-		names = append(names, m.nameOf(inc))
-	}
-	own := *e
-	if table, err := m.cfg.Place(names); err == nil {
-		own.Table = table
-	}
-	return &own
-}
-
 // startDeadlines is rule 4 for the tenures that the record at r has deposed, and
 // counts them: the silence of the owner is the silence of its tenure.
 func (m *Machine) startDeadlines(r read) (moved int) {
@@ -347,7 +330,7 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 		m.emit(Note{Kind: NoteBadRecord, At: r.at, Inc: r.rec.Inc, Reason: "genesis: " + err.Error()})
 		return
 	}
-	if m.state != nil && m.state.olderThan(g) && !planted.On(planted.IdentityGenesisWins) {
+	if m.state != nil && m.state.olderThan(g) {
 		m.emit(Note{Kind: NoteOtherSettings, At: r.at, Inc: r.rec.Inc, Reason: "genesis: " + m.state.Identity.Against(g.Identity).String()})
 		return
 	}
@@ -360,13 +343,8 @@ func (m *Machine) applyGenesis(r read, g *Genesis) {
 		m.exitForSettings(reason)
 		return
 	}
-	chain := uint64(0)
-	if planted.On(planted.ChainOverGenesis) && m.state != nil {
-		chain = m.state.ViewHash
-	}
 	m.state = begun
 	m.raiseFloor()
-	m.state.ViewHash += chain
 	m.beginPrefix(r)
 	m.startAnyDeadlines(r.when)
 	m.base, m.accepted = r.at, nil
@@ -385,11 +363,7 @@ func (m *Machine) startAnyDeadlines(x clock.Instant) {
 	for p := range m.state.pending.All() {
 		for i := range m.state.Pending[p] {
 			t := &m.state.Pending[p][i]
-			wait := waitFor(t.Lease)
-			if planted.On(planted.LmaxForConfig) && t.Inc.IsZero() {
-				wait = waitFor(m.cfg.Timing.Lease)
-			}
-			t.deadline = max(t.deadline, x.Add(wait))
+			t.deadline = max(t.deadline, x.Add(waitFor(t.Lease)))
 		}
 	}
 	m.gates.recheck = true
@@ -433,11 +407,7 @@ func (m *Machine) applyBeat(r read, b *Beat) {
 // the deadlines of its sender's tenures of p. Any other proves nothing about p: its
 // sender holds no lease for it once it has read of its deposition.
 func (m *Machine) moveDeadlines(r read, b *Beat) {
-	moving := b.Draining
-	if planted.On(planted.UnawareBeatMovesDl) {
-		moving = m.state.pending
-	}
-	for p := range both(moving, m.state.pending) {
+	for p := range both(b.Draining, m.state.pending) {
 		for i := range m.state.Pending[p] {
 			if t := &m.state.Pending[p][i]; t.Inc == r.rec.Inc {
 				t.deadline = max(t.deadline, r.when.Add(waitFor(t.Lease)))
@@ -452,9 +422,6 @@ func (m *Machine) ownBeat(r read, b *Beat) {
 	sent, ok := m.beats.readBack(b.Seq)
 	if !ok {
 		return // a duplicate
-	}
-	if planted.On(planted.AckTime) {
-		sent = r.when
 	}
 	m.ownRead = r.when
 	m.forgetSilent()
@@ -489,12 +456,10 @@ func (m *Machine) count(c counted) {
 	r := m.cfg.Timing.BeatEvery
 	if n := len(m.counted); n > 0 {
 		last := m.counted[n-1]
-		if (c.sent.Sub(last.sent) < r*9/10 || c.read.Sub(last.read) < r/2) && !planted.On(planted.CountBursts) {
+		if c.sent.Sub(last.sent) < r*9/10 || c.read.Sub(last.read) < r/2 {
 			return
 		}
-		if planted.On(planted.CountsSurvivePause) {
-			// goes on
-		} else if c.sent.Sub(last.sent) > 3*r || c.read.Sub(last.read) > 3*r {
+		if c.sent.Sub(last.sent) > 3*r || c.read.Sub(last.read) > 3*r {
 			m.counted = nil
 		}
 	}
@@ -534,7 +499,7 @@ func (m *Machine) keepView(at Position) {
 // we have passed and never accepted, or accepted with another view. Epochs before our adoption
 // or the newest Genesis cannot be judged.
 func (m *Machine) diverged(r read, b *Beat) bool {
-	if !m.base.Before(b.Cur) && !planted.On(planted.DivergedWithoutBase) || !b.Cur.Before(r.at) {
+	if !m.base.Before(b.Cur) || !b.Cur.Before(r.at) {
 		return false
 	}
 	i, ok := slices.BinarySearchFunc(m.accepted, b.Cur, func(v view, at Position) int {
@@ -567,9 +532,7 @@ func (m *Machine) end(reason string, last Effect) {
 	if m.over {
 		return
 	}
-	if !planted.On(planted.LostWithoutRevoke) {
-		m.stopAll(reason)
-	}
+	m.stopAll(reason)
 	m.closeGates()
 	m.over = true
 	m.next = clock.Forever

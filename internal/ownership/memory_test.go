@@ -149,7 +149,7 @@ func TestSnapOfLowerTokens(t *testing.T) {
 			take(AppReady{true})
 			h := take(Tick{})
 			if h == nil {
-				h = &Hello{Node: m.announced(), HashID: "h", Partitions: simPartitions, NeedState: true}
+				h = &Hello{Node: m.self(), HashID: "h", Partitions: simPartitions, NeedState: true}
 			}
 			group := newGenesisState(Position{Ledger: 3, Entry: 40}, LogVersionMax, &Genesis{
 				HashID: "h", Partitions: simPartitions, Table: make([]uint16, simPartitions), After: Position{Ledger: 3, Entry: 39},

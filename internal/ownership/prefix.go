@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // The prefix hash covers every record since the newest Genesis: its position and its bytes,
@@ -118,7 +116,7 @@ func (m *Machine) forked(r read, b *Beat) (reason string, forked bool) {
 			Reason: fmt.Sprintf("the records up to here are others than ours, for %d of %d fresh members", differ, judged),
 		})
 	}
-	if 2*differ <= judged || planted.On(planted.PrefixUnjudged) {
+	if 2*differ <= judged {
 		return "", false
 	}
 	return fmt.Sprintf("log forked: for %d of %d fresh members the records up to %v are others than ours", differ, judged, b.Applied), true

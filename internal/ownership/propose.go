@@ -10,7 +10,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -123,7 +122,7 @@ func (m *Machine) rival() *Node {
 // adopted its state for ever. A late proposal loses the compare-and-set, or wins and is only
 // churn.
 func (m *Machine) propose() {
-	if !m.isFresh() || planted.On(planted.MembersOnlyPropose) && !m.isMember() {
+	if !m.isFresh() {
 		m.wanted = 0
 		return
 	}
@@ -164,9 +163,6 @@ func (m *Machine) propose() {
 // keepStill removes from a table the moves that no join or leave requires. Members are
 // identified by name: a replaced member gets its partitions back.
 func (m *Machine) keepStill(names []string, table []uint16) []uint16 {
-	if len(names) == 0 { // planted: LastMemberEpoch
-		return table
-	}
 	at := make(map[string]int, len(names)) // name → index in names
 	joining := make([]bool, len(names))
 	for i, name := range names {
@@ -236,7 +232,7 @@ func (m *Machine) plan() (plan, bool) {
 		next.reasons = append(next.reasons, "join "+n.Name)
 	}
 	slices.SortFunc(next.members, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return next, slices.ContainsFunc(next.members, func(n Node) bool { return m.seenReady(&n) }) || planted.On(planted.LastMemberEpoch)
+	return next, slices.ContainsFunc(next.members, func(n Node) bool { return m.seenReady(&n) })
 }
 
 // withoutLateStarters drops the joining nodes that would delay the takeover of a dead owner's
@@ -323,9 +319,6 @@ func (m *Machine) silent(n *Node) bool {
 		k = silentWithEvidence
 	}
 	since, ok := m.countedAgo(k, n)
-	if planted.On(planted.SilentByPosition) {
-		return ok && (p == nil || p.at.Before(since))
-	}
 	return ok && (p == nil || p.applied.Before(since))
 }
 
@@ -413,9 +406,6 @@ func (m *Machine) joiners() []Node {
 // ready, it reaches and is reached by a majority of the FRESH members, and no live node has its
 // name.
 func (m *Machine) mayJoin(n *Node) bool {
-	if planted.On(planted.JoinOnHello) {
-		return !slices.ContainsFunc(m.state.Members, func(inc Incarnation) bool { return m.state.sameName(inc, n.Inc) })
-	}
 	if !m.seenReady(n) {
 		return false
 	}
@@ -460,9 +450,6 @@ func (m *Machine) names(inc, x Incarnation) bool {
 
 // replaceable reports whether a member has no Beat in our last two counted Beats.
 func (m *Machine) replaceable(n *Node) bool {
-	if planted.On(planted.ReplaceAtOnce) {
-		return n.Inc != m.cfg.Inc
-	}
 	since, ok := m.countedAgo(replacedAfter, n)
 	p := m.peers[n.Inc]
 	return ok && n.Inc != m.cfg.Inc && (p == nil || p.at.Before(since))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/identity"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -92,17 +91,7 @@ func (s *State) member(i int) *Node { return &s.Nodes[s.seats[i]] }
 
 // Token returns the fencing token of the present tenure of p.
 func (s *State) Token(p ring.Partition) Token {
-	if planted.On(planted.TokenIsEpochNumber) {
-		return Token(s.Start[p].Ledger-s.Genesis.Ledger)<<entryBits + Token(s.Start[p].Entry-s.Genesis.Entry) + 1
-	}
 	return TokenOf(s.Gen, s.Start[p])
-}
-
-// sameName reports whether two incarnations have one name.
-func (s *State) sameName(a, b Incarnation) bool {
-	x, _ := s.Node(a)
-	y, ok := s.Node(b)
-	return ok && x.Name == y.Name
 }
 
 // newGenesisState is the state that a Genesis at this position begins. Every partition waits
@@ -179,7 +168,7 @@ var (
 
 // applyEpoch accepts or ignores an Epoch: it is the compare-and-set of the log.
 func (s *State) applyEpoch(at Position, version uint32, e *Epoch) error {
-	if e.Prev != s.Cur && !planted.On(planted.NoCAS) {
+	if e.Prev != s.Cur {
 		return errSuperseded
 	}
 	if version < s.LogVersion {
@@ -264,7 +253,7 @@ func (s *State) validEpoch(at Position, e *Epoch) error {
 	switch {
 	case len(e.Table) != len(s.Table):
 		return fmt.Errorf("table of %d for %d partitions", len(e.Table), len(s.Table))
-	case !tokenInRange(at) && !planted.On(planted.RangeCheckedLocally):
+	case !tokenInRange(at):
 		return fmt.Errorf("position %v does not fit a token", at)
 	}
 	names := make(map[string]bool, len(e.Members))
@@ -284,9 +273,6 @@ func (s *State) validEpoch(at Position, e *Epoch) error {
 // depose ends the tenure of was and begins the one of the new owner.
 func (s *State) depose(at Position, p ring.Partition, was Incarnation) {
 	n, _ := s.Node(was) // members are never forgotten
-	if planted.On(planted.PrevOnly) {
-		s.Pending[p] = nil
-	}
 	s.Pending[p] = append(s.Pending[p], Tenure{Inc: was, Lease: n.Lease, Start: s.Start[p], Dep: at})
 	s.pending.add(p)
 	s.Start[p] = at
@@ -302,12 +288,6 @@ func (s *State) applyBeat(inc Incarnation, b *Beat) bool {
 		}
 		before := len(s.Pending[p])
 		s.Pending[p] = slices.DeleteFunc(s.Pending[p], func(t Tenure) bool {
-			if planted.On(planted.AnyStart) && t.Inc.IsZero() && b.Acquired.Has(p) {
-				return true
-			}
-			if planted.On(planted.ReleaseByName) && s.sameName(t.Inc, inc) {
-				return released(t, p, t.Inc, b)
-			}
 			return released(t, p, inc, b) || ok && provenDead(t, acquired)
 		})
 		if len(s.Pending[p]) != before {
@@ -323,14 +303,13 @@ func (s *State) applyBeat(inc Incarnation, b *Beat) bool {
 // released is apply rule (i): the sender has read that the tenure is over, and
 // nothing of it runs any more. A Beat of a sender that has not read it says nothing.
 func released(t Tenure, p ring.Partition, inc Incarnation, b *Beat) bool {
-	aware := !b.Applied.Before(t.Dep) || planted.On(planted.ReleaseUnaware)
-	return t.Inc == inc && aware && !b.Draining.Has(p)
+	return t.Inc == inc && !b.Applied.Before(t.Dep) && !b.Draining.Has(p)
 }
 
 // acquiredTenure finds, for apply rule (ii), which tenure the sender had acquired
 // when it built the Beat: not the present one if it had not read of it.
 func (s *State) acquiredTenure(p ring.Partition, inc Incarnation, b *Beat) (start Position, ok bool) {
-	if s.Owner(p) == inc && (!b.Applied.Before(s.Start[p]) || planted.On(planted.AcquiredWithoutApplied)) {
+	if s.Owner(p) == inc && !b.Applied.Before(s.Start[p]) {
 		return s.Start[p], true
 	}
 	for _, t := range s.Pending[p] {

@@ -3,7 +3,6 @@ package ownership
 import (
 	"slices"
 
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -50,9 +49,6 @@ func (m *Machine) busy() []Busy {
 // (apply rule ii), and on withheld keys one may run.
 func (m *Machine) acquired() Set {
 	s := m.gates.open.Clone()
-	if planted.On(planted.WithheldIsAcquired) {
-		return s
-	}
 	for p := range both(s, m.gates.partial) {
 		s.remove(p)
 	}
@@ -99,7 +95,7 @@ func (m *Machine) withhold(p ring.Partition) (changed bool) {
 	g := &m.gates
 	var keys []ring.KeyHash
 	for _, t := range m.state.Pending[p] {
-		if !m.provenOver(t) && !planted.On(planted.NothingWithheld) {
+		if !m.provenOver(t) {
 			keys = append(keys, t.busy...)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // The kinds of seal: with a key of the group, and without.
@@ -98,9 +97,6 @@ func refusalReason(m *Message, keys [][]byte, unsigned bool) string {
 	ev := m.Event
 	if _, err := parseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
 		return copyNoID
-	}
-	if planted.On(planted.CopyForged) {
-		return ""
 	}
 	c := copied{key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload, eventTime: ev.EventTime}
 	for _, p := range ev.Properties {

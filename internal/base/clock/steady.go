@@ -3,8 +3,6 @@ package clock
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // SlewMax bounds how far a clock that NTP steers can be off the hardware counter, as a
@@ -35,9 +33,6 @@ type Steady struct {
 
 // Now returns the instant at which r.Raw was read.
 func (s *Steady) Now(r Reading) Instant {
-	if planted.On(planted.SlewedClock) {
-		return Instant(r.Boot)
-	}
 	// Mono is read after Boot, so this is at most the time asleep: a goroutine that is
 	// interrupted between the two makes it too small, and too small a value is ignored.
 	asleep := int64(r.Boot - r.Mono)

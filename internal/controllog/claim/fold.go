@@ -7,7 +7,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // Result is what a record did.
@@ -118,7 +117,7 @@ func (f *Fold) release(at event.Position, r Record) Result {
 }
 
 func differs(holder, other identity.Identity) bool {
-	return len(holder.Against(other)) > 0 && !planted.On(planted.IdentityClaim)
+	return len(holder.Against(other)) > 0
 }
 
 // merged returns the holder's settings and those that it did not have.

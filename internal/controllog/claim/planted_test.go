@@ -5,7 +5,7 @@ package claim
 import (
 	"testing"
 
-	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/testing/planted"
 )
 
 // TestPlantedClaim: the contract of claims sees a router that takes another group's claim for its own, and

@@ -23,7 +23,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/ring"
 )
 
@@ -365,12 +364,6 @@ func (a *Admission) judge(refusal Result, until clock.Instant, out *Output) {
 // proven its incarnation. Offer keeps the slice.
 func (a *Admission) Offer(now clock.Instant, from Incarnation, proven bool, done []event.Finished, out *Output) {
 	counts := out.of(from, a.name(from))
-	if planted.On(planted.WindowForged) {
-		for _, d := range done {
-			out.add(counts, Admitted, d)
-		}
-		return
-	}
 	keyless := !proven && a.keyless && a.KeyOf(from) == ""
 	if !proven && !keyless {
 		out.Judged[counts].Counts[Unproven] += len(done)

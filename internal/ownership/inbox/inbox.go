@@ -12,7 +12,6 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/planted"
 )
 
 // Inbox holds the deliveries of one stream. A delivery is a T of its user; the Inbox identifies
@@ -112,15 +111,10 @@ func (b *Inbox[T]) SendPing(now clock.Instant) (k uint64) {
 // Pong takes a Pong in. It appends to dst the deliveries whose deadline had passed
 // before it came: a deadline that has passed is never extended.
 func (b *Inbox[T]) Pong(now clock.Instant, k uint64, remaining time.Duration, draining []uint64, dst []*T) []*T {
-	if !planted.On(planted.ExtendPassed) {
-		dst = b.Check(now, dst)
-	}
+	dst = b.Check(now, dst)
 	p := b.pings[k%uint64(len(b.pings))]
 	if k == 0 || p.k != k || remaining <= 0 {
 		return dst
-	}
-	if planted.On(planted.RemainingInDelivery) {
-		p.at = now
 	}
 	// The router computed remaining after it had received the Ping, so counting from
 	// before its sending is early enough.
@@ -143,7 +137,7 @@ func (b *Inbox[T]) Revoke(hit func(*Item[T]) bool) {
 		}
 	}
 	for it := range b.running.all() {
-		if hit(it) && !planted.On(planted.PongPerStream) {
+		if hit(it) {
 			it.deadline = b.newest
 			it.move(&b.frozen)
 		}

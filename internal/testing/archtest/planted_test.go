@@ -137,37 +137,13 @@ func TestPlantedGoroutine(t *testing.T) {
 	)
 }
 
-func TestPlantedPlants(t *testing.T) {
-	source := "package a\nimport \"github.com/ringfence/router/internal/base/planted\"\nfunc f() {\n\tif planted.On(planted.NoWait) {\n\t\tplanted.Plant(planted.NoWait)\n\t}\n}\n"
-	tr := plant(t, map[string]string{"a/a.go": source, "a/a_test.go": source, "sim/a.go": source, "sim/a_test.go": source})
-	want(t, tr.plants("sim"),
-		"a/a.go:5: only tests of sim may plant a bug",
-		"a/a_test.go:5: only tests of sim may plant a bug",
-		"sim/a.go:5: only tests of sim may plant a bug",
+func TestPlantedPlanters(t *testing.T) {
+	source := "package a\nimport \"github.com/ringfence/router/internal/testing/planted\"\n"
+	tr := plant(t, map[string]string{"a/a.go": source, "a/a_test.go": source, "internal/testing/sim/a.go": source, "b/a_test.go": source})
+	want(t, tr.planters("a"),
+		"a/a.go:2: switches of planted bugs stand in internal/testing/planted/patches",
+		"b/a_test.go:2: switches of planted bugs stand in internal/testing/planted/patches",
 	)
-	want(t, tr.plants("sim", "a"),
-		"a/a.go:5: only tests of sim, a may plant a bug",
-		"sim/a.go:5: only tests of sim, a may plant a bug",
-	)
-}
-
-func TestPlantedSwitches(t *testing.T) {
-	tr := plant(t, map[string]string{
-		"fine/on.go":     "//go:build planted\n\npackage fine\nimport \"os\"\nvar present = len(os.Args)\nfunc On(b int) bool { return b == present }\n",
-		"fine/off.go":    "//go:build !planted\n\npackage fine\nfunc On(int) bool { return false }\n",
-		"fine/names.go":  "package fine\nvar names = [1]string{}\n",
-		"fine/x_test.go": "package fine\nimport \"os\"\nvar x = os.Args\n",
-		"bad/on.go":      "//go:build !planted || linux\n\npackage bad\nimport \"os\"\nvar present = len(os.Args)\nfunc On(b int) bool { return b == present }\n",
-		"bad/off.go":     "package bad\nfunc Off() bool { return false }\n",
-		"worse/off.go":   "package worse\nfunc On(bool) bool { return true }\n",
-	})
-	want(t, tr.switches("fine"))
-	want(t, tr.switches("bad"),
-		`bad/on.go:4: a build without the tag planted imports "os" to the switches`,
-		"bad/on.go:5: a build without the tag planted has a variable present among the switches",
-		"bad: On is not the constant false in a build without the tag planted",
-	)
-	want(t, tr.switches("worse"), "worse: On is not the constant false in a build without the tag planted")
 }
 
 func TestPlantedMetaphors(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // words are what every stage may import: data, pure decisions, and the wire.
 var words = []string{
 	"ring", "internal/base/event", "internal/base/clock", "internal/outcome", "internal/ownership", "internal/base/invariant",
-	"internal/base/planted", "internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
+	"internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand in for a statement of Go.
@@ -24,21 +24,20 @@ var anything = []string{"ring", "forward", "client", "internal", "proto"}
 // arrows: cmd → node → pipeline → stages → words.
 var arrows = map[string]arrow{
 	"ring":                        {[]string{"internal/base/partition", "internal/base/setting"}, "the bottom: everybody routes by it"},
-	"internal/base/clock":         {[]string{"internal/base/planted"}, "the bottom: an instant knows nothing"},
+	"internal/base/clock":         {nil, "the bottom: an instant knows nothing"},
 	"internal/base/invariant":     {nil, "the bottom: everybody asserts"},
 	"internal/netx/untrusted":     {nil, "the bottom: strings, whoever has written them"},
 	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "how often a line is logged, whatever it says"},
 	"internal/wire/framepool":     {nil, "the bottom: memory of frames, whatever is in them"},
 	"internal/base/partition":     {nil, "the bottom: a key in, its partition out"},
 	"internal/base/setting":       {nil, "the bottom: tags of fields, whatever they configure"},
-	"internal/base/planted":       {nil, "the bottom: whoever has a rule that a test must see broken asks it"},
 	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, whatever is in them"},
 	"internal/base/idlecpu":       {[]string{"internal/base/clock"}, "a process and its processors, whatever it does"},
 	"internal/base/event":         {[]string{"internal/base/partition", "internal/base/clock"}, "shared words; an event names its partition, and one that is done the instant"},
 	"internal/base/identity":      {nil, "the bottom: names and values, whatever they mean"},
 	"internal/outcome":            {[]string{"internal/base/event"}, "pure: one result in, one outcome out"},
-	"internal/mailbox/admission":  {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/planted"}, "pure: what it knows of members and topics it is told"},
-	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/planted", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
+	"internal/mailbox/admission":  {[]string{"ring", "internal/base/event", "internal/base/clock"}, "pure: what it knows of members and topics it is told"},
+	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
 		slices.Concat(words, []string{"internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/netx/reload"}),
@@ -53,7 +52,7 @@ var arrows = map[string]arrow{
 	"spec": {nil, "tests alone: journals on one side, the model on the other"},
 
 	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out, for whoever performs them"},
-	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock", "internal/base/planted"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
+	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/wire/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
@@ -115,10 +114,12 @@ var arrows = map[string]arrow{
 		[]string{"client", "internal/base/clock", "internal/base/event", "internal/devtools/journal", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/devtools/testapp", "proto"},
 		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
 	},
-	"bench":                     {anything, "drives the whole house from outside"},
-	"chaos":                     {append([]string{"chaos"}, anything...), "drives the whole house from outside"},
-	"e2e":                       {anything, "drives the whole house from outside"},
-	"internal/testing/archtest": {nil, "reads files"},
+	"bench":                            {anything, "drives the whole house from outside"},
+	"chaos":                            {append([]string{"chaos"}, anything...), "drives the whole house from outside"},
+	"e2e":                              {anything, "drives the whole house from outside"},
+	"internal/testing/archtest":        {nil, "reads files"},
+	"internal/testing/planted":         {nil, "the bottom: the patched files of any package ask it"},
+	"internal/testing/planted/overlay": {nil, "reads files, and starts the go command"},
 }
 
 var libraries = []only{
@@ -193,14 +194,11 @@ func none(t *testing.T, violations []string) {
 	}
 }
 
-func TestImportArrows(t *testing.T) { none(t, repository(t).strayImports(arrows)) }
-func TestLibraries(t *testing.T)    { none(t, repository(t).strayLibraries(libraries)) }
-func TestPureFiles(t *testing.T)    { none(t, repository(t).impurities(pureFolders)) }
-func TestGoroutines(t *testing.T)   { none(t, repository(t).goroutines(mayStartGoroutines)) }
-func TestPlants(t *testing.T) {
-	none(t, repository(t).plants("internal/testing/sim", "internal/controllog/claim"))
-}
-func TestSwitches(t *testing.T)        { none(t, repository(t).switches("internal/base/planted")) }
+func TestImportArrows(t *testing.T)    { none(t, repository(t).strayImports(arrows)) }
+func TestLibraries(t *testing.T)       { none(t, repository(t).strayLibraries(libraries)) }
+func TestPureFiles(t *testing.T)       { none(t, repository(t).impurities(pureFolders)) }
+func TestGoroutines(t *testing.T)      { none(t, repository(t).goroutines(mayStartGoroutines)) }
+func TestPlanters(t *testing.T)        { none(t, repository(t).planters("internal/controllog/claim")) }
 func TestPackageDocs(t *testing.T)     { none(t, repository(t).packageDocs()) }
 func TestPublicNamesDocs(t *testing.T) { none(t, repository(t).undocumented()) }
 

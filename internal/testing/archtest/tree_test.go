@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
-	"go/build/constraint"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -379,85 +378,19 @@ func (tr tree) goroutines(allowed map[string]string) (violations []string) {
 	return violations
 }
 
-// plants finds uses of planted.Plant outside of the tests of one folder.
-func (tr tree) plants(allowed ...string) (violations []string) {
+// planters finds imports of the switches of planted bugs outside of internal/testing and of the tests of some folders.
+func (tr tree) planters(tests ...string) (violations []string) {
 	for _, f := range tr.files {
-		if f.test && slices.Contains(allowed, f.dir) {
+		if under(f.dir, []string{"internal/testing"}) || f.test && slices.Contains(tests, f.dir) {
 			continue
 		}
 		for spec, name := range f.imports {
-			if name != module+"/internal/base/planted" {
-				continue
+			if name == module+"/internal/testing/planted" {
+				violations = append(violations, fmt.Sprintf("%s: switches of planted bugs stand in internal/testing/planted/patches", tr.at(spec)))
 			}
-			ast.Inspect(f.ast, func(n ast.Node) bool {
-				use, ok := n.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				if x, ok := use.X.(*ast.Ident); ok && x.Name == localName(spec, name) && use.Sel.Name == "Plant" {
-					violations = append(violations, fmt.Sprintf("%s: only tests of %s may plant a bug", tr.at(n), strings.Join(allowed, ", ")))
-				}
-				return true
-			})
 		}
 	}
 	return violations
-}
-
-// switches finds what could turn a planted bug on in a build without the tag: in the
-// folder of the switches, files that such a build has and that import anything or hold
-// a variable that is not blank and not a table of names, and an On that may be true.
-func (tr tree) switches(dir string) (violations []string) {
-	constant := false
-	for _, f := range tr.packages()[dir] {
-		if f.test || f.needs("planted") {
-			continue
-		}
-		for _, spec := range f.ast.Imports {
-			violations = append(violations, tr.at(spec)+": a build without the tag planted imports "+spec.Path.Value+" to the switches")
-		}
-		for _, decl := range f.ast.Decls {
-			switch decl := decl.(type) {
-			case *ast.GenDecl:
-				for _, spec := range decl.Specs {
-					if v, ok := spec.(*ast.ValueSpec); ok && decl.Tok == token.VAR && v.Names[0].Name != "names" {
-						violations = append(violations, tr.at(spec)+": a build without the tag planted has a variable "+v.Names[0].Name+" among the switches")
-					}
-				}
-			case *ast.FuncDecl:
-				constant = constant || decl.Name.Name == "On" && returnsFalse(decl)
-			}
-		}
-	}
-	if !constant {
-		violations = append(violations, dir+": On is not the constant false in a build without the tag planted")
-	}
-	return violations
-}
-
-// needs reports whether a build has the file only with the tag.
-func (f file) needs(tag string) bool {
-	for _, group := range f.ast.Comments {
-		for _, line := range group.List {
-			if expr, err := constraint.Parse(line.Text); err == nil && !expr.Eval(func(t string) bool { return t != tag }) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// returnsFalse reports whether a function is nothing but "return false".
-func returnsFalse(f *ast.FuncDecl) bool {
-	if len(f.Body.List) != 1 {
-		return false
-	}
-	ret, ok := f.Body.List[0].(*ast.ReturnStmt)
-	if !ok || len(ret.Results) != 1 {
-		return false
-	}
-	value, ok := ret.Results[0].(*ast.Ident)
-	return ok && value.Name == "false"
 }
 
 // packageDocs finds packages that have not exactly one package doc, and docs that

@@ -13,7 +13,6 @@ import (
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/base/planted"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
@@ -21,6 +20,7 @@ import (
 	"github.com/ringfence/router/internal/ownership/driver"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/planted"
 	"github.com/ringfence/router/ring"
 )
 

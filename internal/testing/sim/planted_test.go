@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/testing/planted"
 )
 
 var (
@@ -186,7 +186,7 @@ different seeds; *budget* is the number of runs that CI allows.
 // whatBugsDo reads what the package says of each bug.
 func whatBugsDo(t *testing.T) (does []string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../base/planted/planted.go", nil, parser.ParseComments)
+	file, err := parser.ParseFile(token.NewFileSet(), "../planted/planted.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,16 +1,25 @@
 // Package planted names the bugs that the simulator must find: one switch for each
 // mutation that the protocol's verification plan numbers.
 //
-// A switch stands at the place of the rule that it breaks, as
+// Production code has no switches. They stand in the unified diffs of the folder patches,
+// at the place of the rule that each breaks, as
 //
 //	if planted.On(planted.NoWait) { … }
 //
-// In normal builds On is the constant false, and the compiler drops what stands
-// behind it: no switch exists there. With the build tag "planted" a test of
-// internal/testing/sim turns one of them on by Plant; a rule of internal/testing/archtest keeps
-// everybody else from calling it. A process of such a build, for an experiment with real
-// faults, begins with the bug that the variable RINGFENCE_PLANTED names.
+// Command overlay, in the folder of that name, applies the patches to copies of the files and
+// builds with the copies. In such a build a test of internal/testing/sim turns one
+// bug on by Plant, and a process begins with the bug that the variable
+// RINGFENCE_PLANTED names. CONTRIBUTING.md says how to change a patch.
 package planted
+
+import (
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Overlaid reports whether this build has the switches: a patch makes it true.
+const Overlaid = false
 
 // Bug is one planted bug. Zero is none.
 type Bug uint8
@@ -168,6 +177,43 @@ var names = [...]string{
 	"window_forged",
 	"same_token",
 	"copy_forged",
+}
+
+// present is the planted bug. None is the only one in a build without the switches.
+var present = fromEnvironment()
+
+// On reports whether a bug is planted.
+func On(b Bug) bool { return Overlaid && present == b }
+
+// Present returns the planted bug, None if there is none.
+func Present() Bug { return present }
+
+// Plant makes b the one planted bug; None ends it. No machine may run meanwhile. In a
+// build without the switches it ends the process: a hunt for a bug that is not there
+// would prove nothing.
+func Plant(b Bug) {
+	if !Overlaid {
+		fmt.Fprintln(os.Stderr, "no bug can be planted in this build: go run ./internal/testing/planted/overlay test …")
+		os.Exit(2)
+	}
+	present = b
+}
+
+// fromEnvironment returns the bug that RINGFENCE_PLANTED names, before anything runs. A
+// name that is none ends the process: an experiment without its bug would prove
+// nothing.
+func fromEnvironment() Bug {
+	name := os.Getenv("RINGFENCE_PLANTED")
+	if !Overlaid || name == "" {
+		return None
+	}
+	i := slices.Index(names[:], name)
+	if i < 0 {
+		fmt.Fprintf(os.Stderr, "RINGFENCE_PLANTED = %q, want one of %q\n", name, names[:])
+		os.Exit(2)
+	}
+	fmt.Fprintf(os.Stderr, "the bug %s is planted in this process: it breaks promises of a router\n", name)
+	return Bug(i)
 }
 
 // String returns the name that the verification plan gives the bug.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ringfence/router/internal/base/planted"
+	"github.com/ringfence/router/internal/testing/planted"
 )
 
-// TestEnvironment: RINGFENCE_PLANTED plants a bug in a build with the tag "planted", and
+// TestEnvironment: RINGFENCE_PLANTED plants a bug in a build that has the switches, and
 // means nothing to any other build.
 func TestEnvironment(t *testing.T) {
 	if os.Getenv("PLANTED_TEST_CHILD") != "" {
@@ -23,7 +23,7 @@ func TestEnvironment(t *testing.T) {
 		return
 	}
 	for name, test := range map[string]struct {
-		present string // in a build with the tag; empty: it refuses to run
+		present string // in a build with the switches; empty: it refuses to run
 	}{
 		"":          {"none"},
 		"none":      {"none"},
@@ -33,7 +33,7 @@ func TestEnvironment(t *testing.T) {
 	} {
 		want := "present: " + test.present
 		switch {
-		case !built:
+		case !planted.Overlaid:
 			want = "present: none"
 		case test.present == "":
 			want = `RINGFENCE_PLANTED = "something", want one of ["none" "no_wait"`
@@ -41,7 +41,7 @@ func TestEnvironment(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestEnvironment$")
 		cmd.Env = append(os.Environ(), "PLANTED_TEST_CHILD=1", "RINGFENCE_PLANTED="+name)
 		out, err := cmd.CombinedOutput()
-		if refused := err != nil; refused != (built && test.present == "") || !strings.Contains(string(out), want) {
+		if refused := err != nil; refused != (planted.Overlaid && test.present == "") || !strings.Contains(string(out), want) {
 			t.Errorf("RINGFENCE_PLANTED=%s: %v, want %q in:\n%s", name, err, want, out)
 		}
 	}

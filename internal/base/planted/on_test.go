@@ -1,5 +1,0 @@
-//go:build planted
-
-package planted_test
-
-const built = true
