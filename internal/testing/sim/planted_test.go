@@ -174,7 +174,7 @@ func TestPlantedTable(t *testing.T) {
 
 const tableHead = `# Planted bugs
 
-What tells us that the simulator would see a violation: each of these bugs, planted alone behind a switch that no normal build has, must turn it
+What tells us that the simulator would see a violation: each of these bugs, planted alone by a patch that only test builds have, must turn it
 red within its number of seeds. The numbers are those of the protocol's verification plan. ` + "`make planted`" + ` checks it, with every scene run
 without its bug as the control; ` + "`make planted-table`" + ` writes this page. *Found* counts runs until the first red one, in five hunts from
 different seeds; *budget* is the number of runs that CI allows.

@@ -17,7 +17,7 @@ func TestPatchesApply(t *testing.T) {
 	t.Chdir("../../../..")
 	files, err := patchedFiles()
 	if err != nil {
-		t.Fatalf("mend the patch, as CONTRIBUTING.md says: %v", err)
+		t.Fatalf("fix the patch, as CONTRIBUTING.md says: %v", err)
 	}
 	for name, text := range files {
 		if _, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution); err != nil {
@@ -131,8 +131,8 @@ func TestEditAndRefresh(t *testing.T) {
 		t.Fatalf("the second hunk does not apply, and the check says: %v", err)
 	}
 	copied := filepath.Join(editDir, "a/a.go")
-	mended := strings.Replace(read(t, copied), "int64 {\n\treturn 1", "int64 {\n\treturn 3", 1)
-	put(t, copied, mended)
+	fixed := strings.Replace(read(t, copied), "int64 {\n\treturn 1", "int64 {\n\treturn 3", 1)
+	put(t, copied, fixed)
 	put(t, filepath.Join(editDir, "c/c.go"), "package c\n\nvar x = 2\n")
 	if err := run(t.Context(), []string{"edit"}); err == nil {
 		t.Error("edit overwrites what was edited")
@@ -144,7 +144,7 @@ func TestEditAndRefresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]string{"a/a.go": mended, "c/c.go": "package c\n\nvar x = 2\n"}; !maps.Equal(files, want) {
+	if want := map[string]string{"a/a.go": fixed, "c/c.go": "package c\n\nvar x = 2\n"}; !maps.Equal(files, want) {
 		t.Errorf("the patches make %q, want %q", files, want)
 	}
 	if _, err := os.Stat(editDir); err == nil {
