@@ -5,9 +5,6 @@ package sim
 import (
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -144,12 +141,11 @@ func TestPlantedTable(t *testing.T) {
 	}
 	fewerCollections()
 	defer planted.Plant(planted.None)
-	does := whatBugsDo(t)
 	var b strings.Builder
 	b.WriteString(tableHead)
 	for bug := range planted.All {
 		h := huntFor(bug)
-		fmt.Fprintf(&b, "| %d | `%v` | %s | ", bug, bug, does[int(bug)])
+		fmt.Fprintf(&b, "| %d | `%v` | %s | ", uint8(bug), bug, bug.Does())
 		if h.why != "" {
 			fmt.Fprintf(&b, "%s | | | |\n", h.why)
 			continue
@@ -182,26 +178,6 @@ different seeds; *budget* is the number of runs that CI allows.
 | # | Bug | What it does | Scene | Found: median | worst | Budget |
 |---|---|---|---|---|---|---|
 `
-
-// whatBugsDo reads what the package says of each bug.
-func whatBugsDo(t *testing.T) (does []string) {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../planted/planted.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		c, ok := n.(*ast.GenDecl)
-		if !ok || c.Tok != token.CONST {
-			return true
-		}
-		for _, s := range c.Specs {
-			does = append(does, strings.TrimSpace(s.(*ast.ValueSpec).Comment.Text()))
-		}
-		return false
-	})
-	return does
-}
 
 // drains is keys that move while work takes long.
 var drains = and(only(joinGroup, leaveGroup, stallAfterBeat, slowLog), busy, promptLog)

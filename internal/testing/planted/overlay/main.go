@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -72,64 +71,43 @@ func run(ctx context.Context, args []string) error {
 	return command.Run()
 }
 
-// readPatches returns the hunks of all patches, by the file that they change.
-func readPatches() (map[string][]hunk, error) {
-	names, err := filepath.Glob(filepath.Join(patchesDir, "*.patch"))
-	if err != nil || len(names) == 0 {
-		return nil, errors.Join(err, fmt.Errorf("%s has no patch: is this the root of the repository?", patchesDir))
-	}
-	hunks := map[string][]hunk{}
-	for _, name := range names {
-		text, err := os.ReadFile(name) //nolint:gosec // a patch of this repository
-		if err != nil {
-			return nil, err
-		}
-		for file, more := range parse(filepath.Base(name), string(text)) {
-			hunks[file] = append(hunks[file], more...)
-		}
-	}
-	return hunks, nil
-}
-
 // patchedFiles returns the text of each patched file, with the hunks that apply.
 func patchedFiles() (map[string]string, error) {
-	hunks, err := readPatches()
+	patches, err := filepath.Glob(filepath.Join(patchesDir, "*.patch"))
+	if err != nil || len(patches) == 0 {
+		return nil, errors.Join(err, fmt.Errorf("%s has no patch: is this the root of the repository?", patchesDir))
+	}
 	files := map[string]string{}
-	errs := []error{err}
-	for _, name := range slices.Sorted(maps.Keys(hunks)) {
-		text, err := os.ReadFile(name) //nolint:gosec // a file of this repository
-		if err != nil {
-			for _, h := range hunks[name] {
-				errs = append(errs, fmt.Errorf("%s: %w", h.name, err))
-			}
-			continue
-		}
-		files[name], err = apply(string(text), hunks[name])
+	var errs []error
+	for _, patch := range patches {
+		text, err := os.ReadFile(patch) //nolint:gosec // a patch of this repository
 		errs = append(errs, err)
+		for name, hunks := range parse(filepath.Base(patch), string(text)) {
+			clean, err := os.ReadFile(name) //nolint:gosec // a file of this repository
+			if _, twice := files[name]; err != nil || twice {
+				errs = append(errs, fmt.Errorf("%s: %s is not there, or another patch has it", patch, name))
+				continue
+			}
+			files[name], err = apply(string(clean), hunks)
+			errs = append(errs, err)
+		}
 	}
 	return files, errors.Join(errs...)
 }
 
 // writeOverlay writes the files to dir, and returns the name of the list that go build -overlay takes.
 func writeOverlay(dir string, files map[string]string) (string, error) {
-	var list struct{ Replace map[string]string }
-	list.Replace = map[string]string{}
+	replace := map[string]string{}
 	for name, text := range files {
 		from, err := filepath.Abs(name)
-		if err != nil {
-			return "", err
-		}
-		list.Replace[from] = filepath.Join(dir, name)
-		if err := write(list.Replace[from], text); err != nil {
+		replace[from] = filepath.Join(dir, name)
+		if err := errors.Join(err, write(replace[from], text)); err != nil {
 			return "", err
 		}
 	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return "", err
-	}
-	name := filepath.Join(dir, "overlay.json")
-	return name, write(name, string(text))
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	list := filepath.Join(dir, "overlay.json")
+	return list, errors.Join(err, write(list, string(text)))
 }
 
 // edit writes the patched files, each with the file that it was made from, to editDir.
@@ -164,16 +142,12 @@ func refresh(ctx context.Context) error {
 		patches[filepath.Base(filepath.Dir(name))+".patch"] += section
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	old, err := filepath.Glob(filepath.Join(patchesDir, "*.patch"))
-	for _, name := range old {
-		err = errors.Join(err, os.Remove(name))
+	if err == nil {
+		err = os.RemoveAll(patchesDir)
 	}
 	for name, patch := range patches {
-		if patch != "" {
-			err = errors.Join(err, write(filepath.Join(patchesDir, name), patch))
+		if err == nil && patch != "" {
+			err = write(filepath.Join(patchesDir, name), patch)
 		}
 	}
 	if err != nil {

@@ -28,7 +28,6 @@ func TestPatchesApply(t *testing.T) {
 
 // switchless are the bugs without a switch, with the reason.
 var switchless = map[string]string{
-	"None":               "no bug",
 	"AppIgnoresDeadline": "a scene of the simulator: its handlers go on after their deadline",
 	"DlFalls":            "not expressible: the instants of one machine only grow",
 }
@@ -57,7 +56,7 @@ func TestEveryBugHasASwitch(t *testing.T) {
 	bugs := 0
 	for _, decl := range list.Decls {
 		constants, ok := decl.(*ast.GenDecl)
-		if !ok || constants.Tok != token.CONST || !constants.Lparen.IsValid() {
+		if !ok || constants.Tok != token.VAR || !constants.Lparen.IsValid() {
 			continue
 		}
 		for _, spec := range constants.Specs {
@@ -183,4 +182,18 @@ func read(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// TestPatchesOfTheSameOrNoFile: the hunks of a patch would be lost.
+func TestPatchesOfTheSameOrNoFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, filepath.Join(patchesDir, "a.patch"), patch)
+	if _, err := patchedFiles(); err == nil || !strings.Contains(err.Error(), "a.patch: a/a.go is not there") {
+		t.Errorf("a patch of no file: %v", err)
+	}
+	put(t, "a/a.go", file)
+	put(t, filepath.Join(patchesDir, "b.patch"), patch)
+	if _, err := patchedFiles(); err == nil || !strings.Contains(err.Error(), "b.patch: a/a.go is not there, or another patch has it") {
+		t.Errorf("two patches of one file: %v", err)
+	}
 }
