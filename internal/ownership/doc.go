@@ -25,6 +25,11 @@
 //	step.go     inputs and effects
 //	token.go    the fencing token
 //
+// # Transcripts
+//
+// Each file in testdata/transcripts tells one story on a page: the first group, a join, a handoff
+// of busy keys, a takeover, a pause, a leave, a deleted log.
+//
 // # Driving a Machine
 //
 // One goroutine owns a machine. For each input it takes the present instant (for a

@@ -85,9 +85,12 @@ type world struct {
 	failure  string
 	trace    []string
 	tracing  bool
-	mixed    bool // leases of different lengths
-	brief    bool // handlers take milliseconds
-	idle     bool // no deliveries
+	mixed    bool                   // leases of different lengths
+	brief    bool                   // handlers take milliseconds
+	idle     bool                   // no deliveries
+	handler  time.Duration          // of the deliveries that begin now; 0: as the seed has it
+	effect   func(*proc, Effect)    // sees each effect before it is performed; nil: nobody does
+	landed   func(Position, Record) // sees each record that lands; nil: nobody does
 	place    func(names []string) ([]uint16, error)
 	former   bool              // processes that start now are of a release that knows version 1 only
 	version  uint32            // of the log, that others may write at most; 0: the newest
@@ -312,6 +315,9 @@ func (p *proc) step(in Input) {
 		effects := m.Step(p.local(w.now), in)
 		var answers []Input
 		for _, e := range effects {
+			if w.effect != nil {
+				w.effect(p, e)
+			}
 			if a := p.perform(e); a != nil {
 				answers = append(answers, a)
 			}
@@ -552,6 +558,9 @@ func (p *proc) append(r Record) {
 
 func (w *world) land(r Record) {
 	w.log = append(w.log, entry{w.next, r})
+	if w.landed != nil {
+		w.landed(w.next, r)
+	}
 	w.tracef("log %v %v %s", w.next, r.Inc, describe(r.Body))
 	w.next.Entry++
 	for _, p := range w.procs {
@@ -769,6 +778,8 @@ func (p *proc) dispatch(at keyAt) {
 
 func (w *world) handlerTime() time.Duration {
 	switch x := w.rng.Float64(); {
+	case w.handler > 0:
+		return w.handler
 	case w.brief:
 		return w.between(time.Millisecond, 50*time.Millisecond)
 	case x < 0.7:
