@@ -82,7 +82,10 @@ func (g *group) newMember(n int) *member {
 		namespace: name, log: filepath.Join(g.dir, name+"-router.log"),
 		ended: func(int, clock.Instant, bool) {},
 		launch: func(run int) (string, []string, []string) {
-			env := []string{"RINGFENCE_OWNERSHIP_JOURNAL=" + filepath.Join(g.dir, "journals")}
+			var env []string
+			if g.options.Keep != "" {
+				env = append(env, "RINGFENCE_OWNERSHIP_JOURNAL="+filepath.Join(g.dir, "journals"))
+			}
 			if g.options.slewed() {
 				env = append(env, clockOf(g.options, name+" router", run)...)
 			}
