@@ -164,7 +164,7 @@ type Ownership struct {
 
 // ControlLog is about the topic on which ownership is decided.
 type ControlLog struct {
-	Namespace string // tenant/namespace of the topic __ring-<group>
+	Namespace string `agree:"control_log.topic"` // tenant/namespace of the topic __ring-<group>
 
 	// Version is the highest version of its records that this router writes. A group moves to a higher one by
 	// itself when all its routers read it, and back only by a stop of the whole group: 1 leaves the way back to releases

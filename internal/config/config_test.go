@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
@@ -267,7 +268,7 @@ handler: {timeout: 1ms}
 			`9: ownership.mode = "loose", want strict or gossip`, `9: ownership.profile = "slow", want default, fast or calm`,
 			"9: ownership.drain_timeout = 1m, want less than drain.timeout (45s)",
 			`10: control_log.namespace = "public", want TENANT/NAMESPACE`, "11: mailbox.depth_max = 0, want",
-			`12: log.level = "loud", want debug, info, warn or error`, "13: handler.timeout = 1ms, want 0s, or 100ms to 24h",
+			`12: log.level = "loud", want debug, info, warn or error`, "13: handler.timeout = 1ms, want 0s for none, or at least 100ms",
 		}},
 		"a rule that a default breaks": {"drain:\n  timeout: 10s\n", enough, []string{
 			"2: ownership.drain_timeout = 30s, want less than drain.timeout (10s)",
@@ -374,5 +375,26 @@ func TestHelpShowsTheUsualFlags(t *testing.T) {
 	usage := flags(t).FlagUsages()
 	if !strings.Contains(usage, "--pulsar.topics") || strings.Contains(usage, "--mailbox.joins_max") {
 		t.Errorf("usage is\n%s", usage)
+	}
+}
+
+// TestIdentity: the names and values on which members compare themselves, which are on the wire between releases.
+func TestIdentity(t *testing.T) {
+	loaded := load(t, config.Sources{Environ: with("RINGFENCE__PULSAR__TOPICS=b,a", "RINGFENCE__RING__LOAD=1.50", "RINGFENCE__PULSAR__BATCH_INDEX_ACKS=1")})
+	want := []identity.Setting{
+		{Name: "control_log.topic", Value: "persistent://public/default/__ring-orders"},
+		{Name: "key.from", Value: "message_key"},
+		{Name: "key.missing", Value: "reject"},
+		{Name: "node.group", Value: "orders"},
+		{Name: "ownership.mode", Value: "strict"},
+		{Name: "pulsar.batch_index_acks", Value: "true"},
+		{Name: "pulsar.dead_letter_topic", Value: "persistent://public/default/a-workers-DLQ"},
+		{Name: "pulsar.retry_topic", Value: "persistent://public/default/a-workers-RETRY"},
+		{Name: "pulsar.subscription", Value: "workers"},
+		{Name: "ring.load", Value: "1.5"},
+		{Name: "ring.virtual_nodes", Value: "100"},
+	}
+	if got := loaded.Identity(); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }

@@ -81,6 +81,8 @@ func TestNumbersAreBounded(t *testing.T) {
 		_, hasLeast := d.Bound("min")
 		_, above := d.Bound("above")
 		switch d.Kind() {
+		case "":
+			t.Errorf("%s has a type that no file can have: its field needs the tag from", d.Key)
 		case setting.Whole, setting.Size, setting.Number, setting.Duration:
 			if !hasMost || !hasLeast && !above {
 				t.Errorf("%s has the range %q: its field needs the tag min or above", d.Key, d.limit)

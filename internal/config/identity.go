@@ -36,7 +36,7 @@ func (c Config) Identity() identity.Identity {
 	c.Pulsar.Config = c.Pulsar.Resolved()
 	settings := []identity.Setting{{Name: "control_log.topic", Value: c.ControlTopic()}}
 	for _, f := range table(&c) {
-		if f.Tag.Get("agree") != "" {
+		if f.Tag.Get("agree") == "true" {
 			settings = append(settings, identity.Setting{Name: f.Key, Value: f.String()})
 		}
 	}

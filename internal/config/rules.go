@@ -65,7 +65,7 @@ var rules = slices.Concat([]rule{
 	atLeast("app.silence_max", 2, "app.ping_interval"),
 	lessThan("app.ping_interval", 0.5, "ownership.lease"),
 	lessThan("app.deadline_margin", 0.5, "ownership.lease"),
-	{"handler.timeout", nil, "0s, or 100ms to 24h", handlerTimeoutIsOffOrLong},
+	{"handler.timeout", nil, "0s for none, or at least 100ms", handlerTimeoutIsOffOrLong},
 
 	address("peer.listen"),
 	{"peer.listen", with("peer.tls.name", "peer.insecure"), "a loopback address, or peer.tls set (docs/security.md), or peer.insecure true if the network alone keeps other machines away: they could send and read events", peerIsProtected},
@@ -280,7 +280,7 @@ func appIsProtected(c *reader) bool       { return !appListenIsAddress(c) || !c.
 func socketModeIsOctal(c *reader) bool    { return c.App.Socket.CheckMode() == nil }
 func socketOwnerIsNumeric(c *reader) bool { return c.App.Socket.CheckOwner() == nil }
 func handlerTimeoutIsOffOrLong(c *reader) bool {
-	return c.Handler.Timeout == 0 || c.Handler.Timeout >= 100*time.Millisecond && c.Handler.Timeout <= 24*time.Hour
+	return c.Handler.Timeout == 0 || c.Handler.Timeout >= 100*time.Millisecond
 }
 
 func peerIsProtected(c *reader) bool {

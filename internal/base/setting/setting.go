@@ -11,7 +11,7 @@
 //	words     all values, with commas
 //	unit      bytes: the number is a size
 //	needed    true: must not be empty
-//	agree     true: must be the same at all members of a group
+//	agree     true: must be the same at all members of a group; a name: is compared as a part of that
 //	from      the setting that the value follows from; the field itself is no setting
 //
 // Numbers without max are bounded by [WholeMax], [SizeMax] and [DurationMax], so that sums and products of them do not overflow.
