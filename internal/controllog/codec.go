@@ -21,8 +21,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Why bytes are not a record. What [Decode] judges is whether the bytes have the
-// shape of a record; whether a record has an effect is decided in ownership.
+// The reasons why bytes are not a record. [Decode] judges only whether the bytes have the shape
+// of a record; the ownership package decides whether a record has an effect.
 var (
 	ErrVersion   = errors.New("record of another log version")
 	ErrGroup     = errors.New("record of another group")
@@ -38,8 +38,8 @@ const (
 	topicBytesMax = 1024
 )
 
-// Encode returns the bytes of a record. It fails if the record says what cannot be
-// written down: a lease that is not in whole milliseconds, or strings that are not UTF-8.
+// Encode returns the bytes of a record. It fails if the record cannot be represented: a lease
+// that is not in whole milliseconds, or strings that are not UTF-8.
 func Encode(r ownership.Record) ([]byte, error) {
 	out := &controllogv1.Record{LogVersion: r.LogVersion, Group: r.Group, Inc: r.Inc[:]}
 	var err error
@@ -75,10 +75,9 @@ func Encode(r ownership.Record) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads a record of this group and log version. Every member that has this
-// log version gives the same answer for the same bytes. With an error, which wraps
-// [ErrVersion], [ErrGroup] or [ErrMalformed], it returns what is known of the record,
-// without a body.
+// Decode reads a record of this group and log version. Every member that has this log version
+// gives the same answer for the same bytes. With an error, which wraps [ErrVersion], [ErrGroup]
+// or [ErrMalformed], it returns the readable part of the record, without a body.
 func Decode(group string, data []byte) (ownership.Record, error) {
 	var in controllogv1.Record
 	if err := proto.Unmarshal(data, &in); err != nil {
@@ -532,7 +531,7 @@ func (d *decoder) incs(incs [][]byte) []ownership.Incarnation {
 	return out
 }
 
-// someInc reads an incarnation that is not nobody.
+// someInc reads an incarnation that is not zero.
 func (d *decoder) someInc(inc []byte) ownership.Incarnation {
 	var out ownership.Incarnation
 	if copy(out[:], inc) != len(inc) || len(inc) != len(out) || out.IsZero() {

@@ -18,7 +18,7 @@ import (
 
 // Config of a [Log].
 type Config struct {
-	Group string `from:"node.group"` // of whom records are read and written
+	Group string `from:"node.group"` // whose records are read and written
 
 	BeatsMax   int `min:"1"` // Beats under way at most; one more fails at once. A Beat that waits is worth nothing
 	AppendsMax int `min:"2"` // records of any kind under way at most
@@ -29,7 +29,7 @@ type Config struct {
 	FirstTimeout  time.Duration `above:"0"` // of the look at the first records of the log before a cold start; shorter than ownership.reopen_after
 }
 
-// DefaultConfig returns what the protocol asks for, without a group.
+// DefaultConfig returns the protocol's defaults, without a group.
 func DefaultConfig() Config {
 	return Config{
 		BeatsMax:      2,
@@ -65,7 +65,7 @@ type Log struct {
 	appends int // under way, with the Beats
 }
 
-// todo is what the effect methods leave for Run's goroutine.
+// todo is the work that the effect methods leave for Run's goroutine.
 type todo struct {
 	open    *ownership.OpenReader
 	check   *ownership.CheckContiguity
@@ -106,8 +106,8 @@ func (l *Log) CheckContiguity(eff ownership.CheckContiguity) {
 	l.ask(func(t *todo) { t.check = &eff })
 }
 
-// MoveAnchor lets the log forget what lies before. It has no answer; a failure is
-// logged and counted, and the next move makes up for it.
+// MoveAnchor lets the log delete the records before the position. It has no answer; a failure
+// is logged and counted, and the next move makes up for it.
 func (l *Log) MoveAnchor(eff ownership.MoveAnchor) {
 	l.ask(func(t *todo) { t.anchor = &eff.To })
 }
@@ -138,8 +138,8 @@ func (l *Log) Append(eff ownership.Append) {
 	})
 }
 
-// Run connects the transport and performs what it is asked to until ctx ends. It
-// returns nil when asked to stop, and an error if the log cannot be used at all.
+// Run connects the transport and performs requested effects until ctx ends. It returns nil when
+// ctx ends, and an error if the log cannot be used at all.
 func (l *Log) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.transport.Run(ctx) })
@@ -153,7 +153,7 @@ func (l *Log) Run(ctx context.Context) error {
 	return nil
 }
 
-// perform starts what the effect methods ask for.
+// perform starts the effects that the methods have queued.
 func (l *Log) perform(ctx context.Context, group *errgroup.Group) {
 	stopTail, stopCheck, stopAnchor, stopFirst := func() {}, func() {}, func() {}, func() {}
 	start := func(stop *func(), run func(context.Context)) {
@@ -213,7 +213,7 @@ func (l *Log) tail(ctx context.Context, eff ownership.OpenReader) {
 	l.deliver(ownership.ReaderFailed{Reader: eff.Reader})
 }
 
-// decode never fails: what cannot be read is a record without a body.
+// decode never fails: an unreadable record has no body.
 func (l *Log) decode(e Entry) ownership.Record {
 	record, err := Decode(l.cfg.Group, e.Data)
 	if err != nil {
@@ -280,7 +280,7 @@ func (l *Log) readFirst(ctx context.Context, eff ownership.ReadFirst) {
 		if first.IsZero() {
 			first = e.At
 		}
-		record, _ := Decode(l.cfg.Group, e.Data) // what is no record of the group is none of its members' either
+		record, _ := Decode(l.cfg.Group, e.Data) // an unreadable record is not one of the group's members either
 		switch {
 		case !e.At.Before(eff.Before):
 			decided(true)

@@ -13,8 +13,8 @@ import (
 // a broker trims them. At two Beats a second from each of ten members it is an hour.
 const memRecordsMax = 1 << 16
 
-// Mem is a control log in memory, shared by all who hold the same Mem. Make one
-// with [NewMem]. It never fails; it is safe for concurrent use.
+// Mem is a control log in memory, shared by all holders of the same Mem. Make one with
+// [NewMem]. It never fails; it is safe for concurrent use.
 type Mem struct {
 	mu      sync.Mutex
 	records []Entry        // ascending
@@ -52,8 +52,8 @@ func (m *Mem) Roll() {
 	m.next = event.Position{Ledger: m.next.Ledger + 1}
 }
 
-// Restore empties the log and begins it anew at this position, as when the topic was deleted by force or its
-// cluster was restored.
+// Restore empties the log and restarts it at this position, as when the topic was deleted by
+// force or its cluster was restored.
 func (m *Mem) Restore(next event.Position) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +126,8 @@ func (m *Mem) End(context.Context) (event.Position, error) {
 // MoveAnchor does nothing: memory is bounded by the number of records alone.
 func (m *Mem) MoveAnchor(context.Context, event.Position) error { return nil }
 
-// from returns what is there at or after a position, and what closes when there is more.
+// from returns the records at or after a position, and a channel that is closed when there are
+// more.
 func (m *Mem) from(p event.Position) ([]Entry, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

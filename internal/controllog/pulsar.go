@@ -24,8 +24,8 @@ import (
 // log under a slow reader. With readers alone it trims closed ledgers without an error.
 const anchorName = "__anchor"
 
-// openersMax is how many calls that open a reader may hang at once. The client
-// gives such a call no context: one that nobody waits for any more still has to end.
+// openersMax bounds the hanging calls that open a reader. The client gives such a call no
+// context: even an abandoned call still has to end.
 const openersMax = 4
 
 // PulsarConfig of a [Pulsar].
@@ -43,7 +43,7 @@ type PulsarConfig struct {
 	DeniedIsFinal bool
 }
 
-// DefaultPulsarConfig returns what the protocol asks for, without a topic.
+// DefaultPulsarConfig returns the protocol's defaults, without a topic.
 func DefaultPulsarConfig() PulsarConfig {
 	return PulsarConfig{
 		SendTimeout:      2 * time.Second,
@@ -79,11 +79,11 @@ func (c PulsarConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Pulsar is a control log on one non-partitioned persistent topic. It has a client
-// of its own: the backpressure of events must not delay Beats.
+// Pulsar is a control log on one non-partitioned persistent topic. It has its own client: the
+// backpressure of events must not delay Beats.
 //
-// Within one reader the client reconnects by itself. What it may lose or repeat then
-// shows in the positions, and the machine checks them.
+// Within one reader the client reconnects by itself. Records that it loses or repeats then show
+// in the positions, and the machine checks them.
 type Pulsar struct {
 	cfg     PulsarConfig
 	options pulsar.ClientOptions
@@ -103,9 +103,8 @@ type Pulsar struct {
 
 var _ Transport = (*Pulsar)(nil)
 
-// NewPulsar returns a transport over a topic. options says how the broker is
-// reached (URL, authentication, TLS, metrics); what concerns timing and logging is
-// set here. It does no I/O.
+// NewPulsar returns a transport over a topic. options describe the connection to the broker
+// (URL, authentication, TLS, metrics); timing and logging are set here. It does no I/O.
 func NewPulsar(cfg PulsarConfig, options pulsar.ClientOptions, log *slog.Logger) (*Pulsar, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -164,9 +163,9 @@ func (p *Pulsar) checkTopic(ctx context.Context, client pulsar.Client) error {
 	})
 }
 
-// keepProducer makes a producer, and another one whenever the client has given up
-// on it (it does when a topic is deleted). Only with the first one is the transport
-// ready: who has a reader can append.
+// keepProducer makes a producer, and a new one whenever the client has given up on it (it does
+// when a topic is deleted). Only with the first one is the transport ready: a node with a
+// reader can append.
 func (p *Pulsar) keepProducer(ctx context.Context) error {
 	ready := sync.OnceFunc(func() { close(p.ready) })
 	for ctx.Err() == nil {
@@ -213,9 +212,9 @@ func (p *Pulsar) setProducer(producer pulsar.Producer) {
 	p.producer = producer
 }
 
-// Append implements [Transport]. Without a producer the record fails at once. One that
-// fails for want of an answer may still land, at most PendingMax of them when the broker
-// is back: they came from before, and everybody who reads them knows it.
+// Append implements [Transport]. Without a producer the record fails at once. A record that
+// fails without an answer may still land, at most PendingMax of them when the broker is back:
+// they are old by then, and every reader can tell.
 func (p *Pulsar) Append(data []byte, done func(error)) {
 	p.mu.Lock()
 	producer := p.producer
@@ -303,8 +302,8 @@ func (p *Pulsar) End(ctx context.Context) (event.Position, error) {
 	return position(last), nil
 }
 
-// ensureAnchor makes the durable subscription, if it is not there. For a log that is read
-// from [First] it keeps what stands there already, too.
+// ensureAnchor makes the durable subscription, if it is missing. For a log that is read from
+// [First] it also keeps the existing records.
 func (p *Pulsar) ensureAnchor(ctx context.Context, from event.Position) error {
 	begin := pulsar.SubscriptionPositionLatest
 	if from == First {
@@ -402,8 +401,8 @@ func (p *Pulsar) named(err error) error {
 // fatalError is one that trying again cannot cure.
 type fatalError struct{ error }
 
-// openWith makes something with a call that takes no context. If ctx ends first, the
-// call goes on alone, and what it makes is closed.
+// openWith opens a resource with a call that takes no context. If ctx ends first, the call
+// continues in the background, and its result is closed.
 func openWith[T any](ctx context.Context, p *Pulsar, open func() (T, error), closeIt func(T)) (T, error) {
 	var none T
 	select {

@@ -38,11 +38,11 @@ func (c RemoteConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Remote is a control log that a BrokerService serves from another process. It is
-// meant for one machine: the demo, and tests with several processes.
+// Remote is a control log that a BrokerService serves from another process. It is meant for one
+// machine: the demo, and tests with several processes.
 //
-// The server must send the header of a TailRecords stream as soon as that tail
-// stands, before there is a record: it is what tells a reader that it is open.
+// The server must send the header of a TailRecords stream as soon as that tail is open, before
+// there is a record: the header tells the reader that it is open.
 type Remote struct {
 	cfg    RemoteConfig
 	broker demov1.BrokerServiceClient
@@ -111,8 +111,8 @@ func (r *Remote) failQueued(err error) {
 	}
 }
 
-// Tail implements [Transport]. What is under way to record is bounded by the flow
-// control of the stream.
+// Tail implements [Transport]. Flow control of the stream bounds the records in flight to
+// record.
 func (r *Remote) Tail(ctx context.Context, from event.Position, _ int, opened func(), record func(Entry)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream when we leave
@@ -144,7 +144,7 @@ func (r *Remote) tail(ctx context.Context, from event.Position, opened func(), r
 	}
 }
 
-// End does not know: nobody asks the broker in memory for it.
+// End is never known: the in-memory broker has no such call.
 func (r *Remote) End(context.Context) (event.Position, error) { return endUnknown, nil }
 
 // MoveAnchor does nothing: the broker's memory is bounded by the number of records.

@@ -13,13 +13,12 @@ type Entry struct {
 	Data []byte // never written to
 }
 
-// Transport moves records of bytes in one total order. All methods may be called
-// concurrently, before and during Run; what is asked for before Run has connected
-// waits or fails, as the method says.
+// Transport moves records of bytes in one total order. All methods may be called concurrently,
+// before and during Run; calls before Run has connected wait or fail, as each method describes.
 type Transport interface {
-	// Run connects, keeps what the other methods need, and blocks until ctx ends;
-	// then it cleans up and returns nil. An error means that this log cannot be used
-	// at all, such as [ErrPartitioned]; an outage is no error.
+	// Run connects, keeps the resources of the other methods, and blocks until ctx ends; then
+	// it cleans up and returns nil. An error means that this log cannot be used at all, such as
+	// [ErrPartitioned]; an outage is not an error.
 	Run(ctx context.Context) error
 
 	// Append sends one record, behind those that were appended before. It does not
@@ -28,26 +27,26 @@ type Transport interface {
 	// or later.
 	Append(data []byte, done func(error))
 
-	// Tail reads in order from the record at from on, inclusive, or, if from is zero,
-	// what is appended from now on, or, if from is [First], all that the log still has;
-	// it blocks until ctx ends or the reader is lost.
-	// It calls opened once the reader stands, then record for each record; both may
-	// block. prefetch is how many records may be under way to record.
+	// Tail reads in order from the record at from on, inclusive, or, if from is zero, records
+	// appended from now on, or, if from is [First], all records that the log still has; it
+	// blocks until ctx ends or the reader is lost. It calls opened once the reader is open,
+	// then record for each record; both may block. prefetch is the number of records that may
+	// be in flight to record.
 	Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(Entry)) error
 
-	// End returns the position of the newest record. An entry below 0 means that the log
-	// has none, or cannot tell: who has to know appends a record and reads it back.
+	// End returns the position of the newest record. An entry below 0 means that the log has
+	// none, or cannot tell: to find the end, append a record and read it back.
 	End(ctx context.Context) (event.Position, error)
 
-	// MoveAnchor lets the log forget what lies at or before this position. Until it is
-	// called, nothing is forgotten that was appended since the first Tail.
+	// MoveAnchor lets the log delete the records at or before this position. Until it is
+	// called, no record appended since the first Tail is deleted.
 	MoveAnchor(ctx context.Context, to event.Position) error
 }
 
 // First is where [Transport.Tail] begins to read all that the log still has.
 var First = event.Position{Ledger: -1, Entry: -1}
 
-// endUnknown is what End returns for a log that is empty or cannot tell.
+// endUnknown is End's result for a log that is empty or cannot tell.
 var endUnknown = event.Position{Entry: -1}
 
 // Errors of a Transport.

@@ -48,8 +48,8 @@ func (n *Node) learnEnds(ctx context.Context) error {
 	}
 }
 
-// refusals counts what became of ids that other members have handed over, and logs what
-// was refused: a line for each refusalsEvery at most, since anybody can cause it.
+// refusals counts the results for ids that other members have handed over, and logs refused
+// ones: at most a line per refusalsEvery, since any sender can cause it.
 type refusals struct {
 	node  *Node
 	count map[admission.Result]prometheus.Counter
@@ -69,7 +69,7 @@ func newRefusals(n *Node) *refusals {
 	return r
 }
 
-// judged takes what became of the ids of one sender.
+// judged records the results for the ids of one sender.
 func (r *refusals) judged(j admission.Judged) {
 	for result, n := range j.Counts {
 		if n > 0 {
@@ -99,9 +99,9 @@ func (r *refusals) judged(j admission.Judged) {
 	r.node.log.Warn("ids of finished events were refused; those events are handled again if they are delivered again", attrs...)
 }
 
-// ForgetDone forgets the ids of events that were done lately, and returns how many. An
-// operator asks for it, of all members, before a replay: what the broker delivers again
-// runs again then, instead of being acked.
+// ForgetDone forgets the ids of recently finished events, and returns their number. An operator
+// requests it, of all members, before a replay: redelivered events then run again, instead of
+// being acked.
 func (n *Node) ForgetDone() (ids int) {
 	ids = n.pipeline.ForgetDone() + n.pool.ForgetHandover()
 	n.log.Warn("ids of finished events are forgotten on request: events that the broker delivers again run again", "ids", ids)

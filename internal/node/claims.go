@@ -44,7 +44,8 @@ func (n *Node) awaitClaims(ctx context.Context) bool {
 	}
 }
 
-// claimedGeneration returns what the claims say about fencing tokens of groups on this subscription.
+// claimedGeneration returns the generation, according to the claims, of the fencing tokens of
+// groups on this subscription.
 func (n *Node) claimedGeneration() (gen uint32, had bool) {
 	if n.parts.Claims == nil {
 		return 0, false

@@ -61,9 +61,9 @@ func sleep(ctx context.Context, s *drainCycle, d time.Duration) {
 	}
 }
 
-// settleMax is how long a node that stops reading waits for verdicts: many round trips
-// to any owner. What runs for longer comes again to another node and joins its
-// execution; if this one waited for it, what its client has fetched ahead would wait, too.
+// settleMax bounds the wait of a node that stops reading for its verdicts: many round trips to
+// any owner. Events that run for longer are redelivered to another node and join their
+// execution; if this node waited for them, the client's prefetched events would wait, too.
 const settleMax = 20 * time.Millisecond
 
 // consumeOnce reads until the node may not any more.
@@ -86,13 +86,13 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	})
 	running.Go(func() { n.noteConsuming(reading, src) })
 	n.waitUntil(reading, s.draining, func() bool { return !n.mayConsume(s) || !slices.Equal(topics, n.topicsToConsume()) })
-	if s.isDraining() { // until its partitions have moved, or there is no application: what it reads is for others
+	if s.isDraining() { // until its partitions have moved, or while there is no application: it reads for other members
 		n.waitUntil(reading, s.left, n.appIsGone)
 	}
 	if reading.Err() == nil {
 		n.log.Info("no longer consuming")
 		settling, done := context.WithTimeout(reading, settleMax)
-		_ = src.Drain(settling) // an error tells what is left to others
+		_ = src.Drain(settling) // an error means that the rest is left to others
 		done()
 	}
 	stop()
@@ -107,7 +107,7 @@ func (n *Node) shareAllowance() {
 	}
 }
 
-// noteConsuming says so when the subscription stands.
+// noteConsuming records that the subscription is open.
 func (n *Node) noteConsuming(ctx context.Context, src *source.Source) {
 	select {
 	case <-src.Ready():
@@ -118,7 +118,7 @@ func (n *Node) noteConsuming(ctx context.Context, src *source.Source) {
 	}
 }
 
-// noteNotConsuming says why it does not stand; err is nil when nobody wanted it to.
+// noteNotConsuming records why it is not open; err is nil if it was closed on purpose.
 func (n *Node) noteNotConsuming(err error) {
 	if err == nil {
 		err = errNotSubscribed
@@ -131,9 +131,9 @@ func (n *Node) mayConsume(s *drainCycle) bool {
 	return !s.isDraining() && l != nil && l.isMember() && !n.appIsGone() && len(n.topicsToConsume()) > 0
 }
 
-// topicsToConsume returns those of this node's topics that all members list: an application is not handed
-// events of a topic that its own settings do not know, while a deploy adds or removes one. A member of a release
-// that does not say what it lists counts as listing all.
+// topicsToConsume returns those of this node's topics that all members list: while a deploy
+// adds or removes a topic, no application may get events of a topic that its own settings do
+// not list. A member of a release that does not list its topics counts as listing all.
 func (n *Node) topicsToConsume() []string {
 	t := n.Table()
 	if t == nil {
@@ -207,7 +207,7 @@ func (n *Node) appIsGone() bool {
 // waitUntil blocks until the condition holds, and reports false when ctx ended, or
 // when over was closed and it does not hold then.
 func (n *Node) waitUntil(ctx context.Context, over <-chan struct{}, holds func() bool) bool {
-	const again = 200 * time.Millisecond // absence is a matter of time, which nobody reports
+	const again = 200 * time.Millisecond // the length of an absence is not reported, so poll
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
 	for {

@@ -76,9 +76,9 @@ func (n *Node) drainCycle() *drainCycle {
 	return n.drainCycles.present
 }
 
-// Drain makes the node stop consuming, leave the group in order, and finish what it
-// has accepted. It does not end Run. The channel is closed when nothing is left.
-// Calling it again changes nothing, but that an [Node.Undrain] in between is off.
+// Drain makes the node stop consuming, leave the group in order, and finish its accepted
+// events. It does not end Run. The channel is closed when the drain is complete. A repeated
+// call has no effect, except that it cancels an [Node.Undrain] in between.
 func (n *Node) Drain() <-chan struct{} {
 	n.drainCycles.mu.Lock()
 	defer n.drainCycles.mu.Unlock()
@@ -148,9 +148,9 @@ func (n *Node) keepDrainCycles(ctx context.Context) {
 	}
 }
 
-// untilDrained blocks until this node owns nothing, runs nothing, has settled all that
-// it received, and has told the next owners what was done. It reports false if ctx
-// ended before; a handover that was cut short does not count.
+// untilDrained blocks until this node owns nothing, runs nothing, has settled all received
+// events, and has handed its finished ids to the next owners. It reports false if ctx ended
+// before; an incomplete handover does not count.
 func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	for _, done := range []chan struct{}{s.left, s.settled} {
 		select {
@@ -163,8 +163,7 @@ func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
 	return true
 }
 
-// unfinished says what a drain still lacks, "" if no more than that the next owners are
-// told what was done.
+// unfinished names the open part of a drain, "" if only the handover of finished ids is left.
 func (n *Node) unfinished(s *drainCycle) string {
 	var lacks []string
 	left, unsettled := isClosed(s.left), n.Unsettled()
@@ -182,8 +181,8 @@ func (n *Node) unfinished(s *drainCycle) string {
 	return strings.Join(lacks, "; ")
 }
 
-// handOver tells the next owners the rest of what was done here. It gives up when that
-// takes too long: lost, the oldest of it, it costs no more than a duplicate.
+// handOver sends the next owners the remaining ids of finished events. It gives up when that
+// takes too long: the oldest ids are lost first, and a lost id costs at most a duplicate.
 func (n *Node) handOver(ctx context.Context) {
 	began := clock.Now()
 	ctx, giveUp := context.WithTimeout(ctx, handoverTimeout)

@@ -14,10 +14,11 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// dataPath is what ownership governs in a node.
+// dataPath is the part of a node that ownership controls.
 type dataPath interface {
 	driver.DataPath
-	// HandOver sends the next owners a part of what finished here, and reports whether there may be more.
+	// HandOver sends the next owners a part of the ids of events that finished here, and
+	// reports whether there may be more.
 	HandOver() (more bool)
 }
 
@@ -36,7 +37,7 @@ type driverLoop struct {
 	driver  *driver.Driver
 	machine driver.Machine
 	path    dataPath
-	news    func() []ownership.Input // changes in the reach of peers, asked for each time that wake says so
+	news    func() []ownership.Input // changes in the reach of peers, fetched after each wake
 	inputs  chan ownership.Input
 
 	ended  chan struct{} // closed when run has returned
@@ -74,7 +75,7 @@ func (d *driverLoop) drained(partitions []ring.Partition) {
 	d.look()
 }
 
-// look makes the driver look for news and for what is idle. It never blocks.
+// look makes the driver check for changes in reach and for idle partitions. It never blocks.
 func (d *driverLoop) look() {
 	signal.Set(d.wake)
 }
@@ -118,8 +119,8 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 	}
 }
 
-// takeIdle asks again, now that the driver is at rest: what is idle behind a gate
-// that is not open stays idle.
+// takeIdle checks again, now that the driver is at rest: a partition that is idle behind a
+// closed gate stays idle.
 func (d *driverLoop) takeIdle() ownership.Input {
 	d.mu.Lock()
 	asked := d.idle

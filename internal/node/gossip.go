@@ -10,18 +10,18 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// gossipMachine stands where ownership.Machine stands when gossip alone decides
-// (Mode Gossip). Each node makes the table of those whom it believes alive, opens the
-// gates of its own partitions at once, and renews its lease by itself. Nobody agrees to
-// any of this: two nodes have one partition open for as long as their beliefs differ,
-// and then until the handlers of the one that gives way have ended.
+// gossipMachine replaces ownership.Machine when gossip alone decides (Mode Gossip). Each node
+// makes the table of the members that it believes alive, opens the gates of its own partitions
+// at once, and renews its lease by itself. There is no agreement: two nodes have one partition
+// open for as long as their views differ, and then until the handlers of the node that gives
+// way have ended.
 //
-// What it does keep lies within one node: a partition that comes back waits until what
-// ran there before has ended. Tokens are 0 and epochs zero positions, since nothing
-// orders the tables of different nodes.
+// It keeps only rules within one node: a partition that returns waits until its earlier
+// deliveries have ended. Tokens are 0 and epochs zero positions, since nothing orders the
+// tables of different nodes.
 //
-// It is pure, like the machine that it stands for: what members returns changes only
-// between two Steps.
+// It is pure, like the machine that it replaces: the result of members changes only between two
+// Steps.
 type gossipMachine struct {
 	self    ownership.Node
 	timing  ownership.Timing
@@ -54,7 +54,7 @@ func newGossipMachine(cfg ownership.Config, members func() []membership.Member) 
 	}
 }
 
-// Step implements machine. Whatever the input is, it looks at the members anew.
+// Step implements machine. Whatever the input is, it rereads the members.
 func (m *gossipMachine) Step(now clock.Instant, in ownership.Input) []ownership.Effect {
 	if m.over {
 		return nil
@@ -98,7 +98,7 @@ func (m *gossipMachine) Next() clock.Instant {
 // opensAt is when there was time enough to hear of a group that is there already.
 func (m *gossipMachine) opensAt() clock.Instant { return m.began.Add(m.timing.JoinSettle) }
 
-// follow returns the table of those who are there, or nil if it is the present one.
+// follow returns the table of the present members, or nil if it is unchanged.
 func (m *gossipMachine) follow() *ownership.Table {
 	if m.now.Before(m.opensAt()) {
 		return nil
@@ -129,9 +129,9 @@ func (m *gossipMachine) follow() *ownership.Table {
 	return m.table
 }
 
-// present returns who is there by name, this node too unless it leaves. Of several
-// incarnations of a name the one that came last counts: gossip takes seconds to see
-// that the one before is dead.
+// present returns the present members by name, including this node unless it leaves. Of several
+// incarnations of a name the latest one counts: gossip takes seconds to notice that the earlier
+// one is dead.
 func (m *gossipMachine) present() []ownership.Node {
 	var nodes []ownership.Node
 	if !m.leaving {
@@ -148,7 +148,7 @@ func (m *gossipMachine) present() []ownership.Node {
 	return nodes
 }
 
-// gate is what the gate of p has to be. There is no waiting for other nodes.
+// gate returns the required state of the gate of p. There is no waiting for other nodes.
 func (m *gossipMachine) gate(p ring.Partition) ownership.Gate {
 	ours := !m.leaving && m.table != nil && m.table.Owner(p).Inc == m.self.Inc
 	switch {
@@ -198,7 +198,7 @@ func (m *gossipMachine) drained(partitions ownership.Set) {
 	}
 }
 
-// force ends the patience with what outlasts its partition by DrainTimeout.
+// force ends deliveries that outlast their partition by DrainTimeout.
 func (m *gossipMachine) force() {
 	if m.ran == 0 || m.forced || m.now.Before(m.forceAt) {
 		return
@@ -208,8 +208,8 @@ func (m *gossipMachine) force() {
 	m.emit(ownership.Note{Kind: ownership.NoteForced, Count: m.ran})
 }
 
-// renew gives this node a lease, which nobody has granted. It makes a paused node and
-// its application stop as they would with a real one.
+// renew gives this node a lease that no other node has granted. It makes a paused node and its
+// application stop, as a real lease would.
 func (m *gossipMachine) renew(changed bool) {
 	due := !m.now.Before(m.renewAt)
 	if due {

@@ -36,14 +36,14 @@ func (h *gossipView) heard(e membership.Evidence) {
 	}
 }
 
-// members returns who is there, in the order of arrival.
+// members returns the present members, in the order of arrival.
 func (h *gossipView) members() []membership.Member {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.here)
 }
 
-// lost returns who was there.
+// lost returns the departed members.
 func (h *gossipView) lost() []membership.Known {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
-// Check is one condition of health. Ask returns nil when it holds, and else says what
-// is wrong. It is safe for concurrent use and does not block.
+// Check is one condition of health. Ask returns nil when it holds, and otherwise the error. It
+// is safe for concurrent use and does not block.
 type Check struct {
 	Name string
 	Ask  func() error
@@ -35,7 +35,7 @@ type Probes struct {
 	Live []Check
 }
 
-// Probes returns what to ask for this node's health.
+// Probes returns the checks of this node's health.
 func (n *Node) Probes() Probes {
 	return Probes{
 		Startup: []Check{{"claim", n.CheckClaim}, {"gossip", n.checkGossip}, {"control_log", n.checkControlLog}},
@@ -91,7 +91,7 @@ func (n *Node) CheckMember() error {
 	return nil
 }
 
-// Notice returns what everybody who asks for this node's health should know, "" if nothing.
+// Notice returns a warning for every health report of this node, "" if there is none.
 func (n *Node) Notice() string {
 	if n.cfg.Mode == Gossip {
 		return NotExclusive
@@ -175,7 +175,7 @@ const (
 	healthLive    = "liveness"
 )
 
-// healthEvery is how often the gRPC health service is told the state.
+// healthEvery is the interval at which the gRPC health service is updated.
 const healthEvery = 500 * time.Millisecond
 
 // keepHealth tells the gRPC health service how this node is, until ctx ends.

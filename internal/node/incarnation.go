@@ -31,9 +31,9 @@ type incarnation struct {
 	gossip       *membership.Gossip
 	driver       *driverLoop
 	timedMachine timedMachine              // of driver
-	shown        *shown                    // what it drives; nil with Mode Gossip
+	shown        *shown                    // publishes the gates' waits; nil with Mode Gossip
 	decides      driver.Machine            // beneath both
-	others       gossipView                // who decides, with Mode Gossip
+	others       gossipView                // the members as gossip sees them, with Mode Gossip
 	named        atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
 
 	journal *os.File      // of the steps of the machine; nil: none
@@ -124,8 +124,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	return end, group.Wait()
 }
 
-// govern makes what decides for an incarnation, and returns what has to run for it
-// beside its driver.
+// govern builds l's machine and driver, and returns the control log loop to run with them.
 func (n *Node) govern(l *incarnation) (serveLog func(context.Context) error, err error) {
 	cfg := n.ownershipConfig(l)
 	if n.cfg.Mode == Gossip {
@@ -172,8 +171,8 @@ func (l *incarnation) journalled(m driver.Machine) driver.Machine {
 	return &driver.Journal{Machine: m, Inc: l.inc, To: l.journal, Failed: failed}
 }
 
-// read takes what the control log answers. A record of our own proves that it can be
-// written and read.
+// read takes the control log's inputs. A record of our own proves that the log can be written
+// and read.
 func (l *incarnation) read(in ownership.Input) {
 	if r, ok := in.(ownership.RecordRead); ok && r.Record.Inc == l.inc {
 		l.node.started.Store(true)
@@ -194,7 +193,7 @@ func (l *incarnation) obey(ctx context.Context, s *drainCycle) {
 	}
 }
 
-// hear takes what gossip says about another member.
+// hear takes gossip's evidence about another member.
 func (l *incarnation) hear(e membership.Evidence) {
 	if !l.trusts(e.Member) {
 		return
@@ -203,12 +202,13 @@ func (l *incarnation) hear(e membership.Evidence) {
 	l.node.reach.gossip(e) // wakes the driver
 }
 
-// begin tells a new machine what its predecessor may have been told while it was
-// being made.
+// begin repeats inputs that may have gone to the previous machine while the new one was being
+// built.
 func (n *Node) begin(l *incarnation) {
 	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
 	n.reach.retell()
-	// What ended after Config.Running was taken was told to the machine before.
+	// Deliveries that ended after Config.Running was taken were reported to the previous
+	// machine.
 	l.driver.drained(slices.Collect(l.running.All()))
 }
 
@@ -253,7 +253,7 @@ func newIncarnation() (inc ownership.Incarnation) {
 	return inc
 }
 
-// The driver's dataPath: the pipeline, and what else a table or a lease concerns.
+// The driver's dataPath: the pipeline, and the other users of a table or a lease.
 
 // SetGates implements dataPath.
 func (l *incarnation) SetGates(changes []ownership.GateChange) { l.node.pipeline.SetGates(changes) }
@@ -276,8 +276,8 @@ func (l *incarnation) Rest(partitions ownership.Set) (idle ownership.Set, busy [
 // SetLease implements dataPath.
 func (l *incarnation) SetLease(lease ownership.Lease) { l.node.pipeline.SetLease(lease) }
 
-// SetTable implements dataPath. Gates are set already, so what is routed by the new
-// table finds them.
+// SetTable implements dataPath. Gates are set already, so events routed by the new table find
+// them.
 func (l *incarnation) SetTable(t *ownership.Table) {
 	n := l.node
 	peers := make([]forward.PeerAddress, 0, len(t.Members))

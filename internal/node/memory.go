@@ -12,7 +12,7 @@ type MemoryPart struct {
 	Bytes int
 }
 
-// What the Go values around an event, a verdict or an id take, rounded up.
+// The memory of the Go values around an event, a verdict or an id, rounded up.
 const (
 	fetchedOverhead = 1 << 10 // a message in the Pulsar client's queue
 	openOverhead    = 1 << 10 // an open event in the ledger and in the table of held events, with both of their indexes
@@ -21,15 +21,13 @@ const (
 	idOverhead      = 96      // an id that waits to be handed over
 )
 
-// MemoryBound returns the most that a node holds for events under any load, by parts:
-// live memory, without what the garbage collector has not found yet. It is computed
-// from the settings alone.
+// MemoryBound returns the maximum of live memory that a node holds for events under any load,
+// by parts, without garbage that is not collected yet. It is computed from the settings alone.
 //
-// Where a limit counts events and not bytes, they are taken to have
-// source.Config.EventBytesTypical on average; the source warns when they have more.
-// Streams are those to forward.Config.PeersTypical other members and all workers that
-// are allowed. Half received chunked messages come on top: the client bounds their
-// number and not their size.
+// Limits that count events and not bytes assume source.Config.EventBytesTypical on average; the
+// source warns if events are larger. Streams are those to forward.Config.PeersTypical other
+// members and all permitted workers. Incomplete chunked messages come on top: the client bounds
+// their number and not their size.
 func MemoryBound(c Config, s source.Config) []MemoryPart {
 	event := s.EventBytesTypical
 	topics := len(s.Topics) + 1 // the retry topic

@@ -11,8 +11,8 @@ import (
 // written to.
 type directory map[ownership.Incarnation]ownership.Node
 
-// naming is a machine that publishes whom the control log names, each time that this
-// changes. What gossip says about others is nothing to dial by.
+// naming is a machine that publishes the incarnations that the control log names, each time
+// that they change. Addresses from gossip alone are never dialed.
 type naming struct {
 	driver.Machine
 
@@ -49,7 +49,7 @@ func (n *naming) Step(now clock.Instant, in ownership.Input) []ownership.Effect 
 	return effects
 }
 
-// setNamed is told whom the control log names.
+// setNamed receives the incarnations that the control log names.
 func (l *incarnation) setNamed(named directory) {
 	l.named.Store(&named)
 	addresses := make(map[ownership.Incarnation]string, len(named))
@@ -60,7 +60,7 @@ func (l *incarnation) setNamed(named directory) {
 	l.node.reach.keep(named)
 }
 
-// nameOf returns what the control log says about an incarnation, and false if that is nothing.
+// nameOf returns the control log's entry of an incarnation, and false if there is none.
 func (l *incarnation) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 	if named := l.named.Load(); named != nil {
 		node, ok := (*named)[inc]
@@ -69,8 +69,8 @@ func (l *incarnation) nameOf(inc ownership.Incarnation) (ownership.Node, bool) {
 	return ownership.Node{}, false
 }
 
-// trusts reports whether what gossip says about a member counts: with Mode Strict only if
-// the control log names the member, since anybody may invent others.
+// trusts reports whether gossip about a member counts: with Mode Strict only if the control log
+// names the member, since outsiders may invent others.
 func (l *incarnation) trusts(m membership.Member) bool {
 	if l.node.cfg.Mode == Gossip {
 		return true

@@ -47,7 +47,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Config is what a node is told once.
+// Config is the constant configuration of a node.
 type Config struct {
 	Group string
 	Name  string // stable over restarts, unique in the group
@@ -78,16 +78,16 @@ type Config struct {
 	OwnershipJournal string // folder to which each incarnation writes the steps of its ownership machine; empty: none
 }
 
-// Mode is how it is decided who may act. All members of a group have the same.
+// Mode is the way in which ownership is decided. All members of a group have the same.
 type Mode uint8
 
 // The modes.
 const (
 	Strict Mode = iota // by the control log: exclusive
-	Gossip             // by whom each member believes alive: not exclusive
+	Gossip             // by the members that each member believes alive: not exclusive
 )
 
-// NotExclusive says what Mode Gossip means, for every place where a person may look.
+// NotExclusive explains Mode Gossip, for logs, reports and pages.
 const NotExclusive = "ownership.mode is gossip: two members may run handlers of one key at once when members come, go or are paused, and fencing tokens are 0"
 
 // Parts are a node's collaborators. All are needed.
@@ -108,7 +108,7 @@ type Parts struct {
 	Source func(topics []string) *source.Source
 	// ControlLog returns a new transport, for each incarnation. Not with Mode Gossip.
 	ControlLog func() (controllog.Transport, error)
-	// Claims says whether the subscription is this group's; nil: nobody asks. Run runs it.
+	// Claims holds the subscription for this group; nil: no claims. Run runs it.
 	Claims *claim.Keeper
 
 	GossipLimiter membership.Limiter // bounds the connections of gossip; nil: nothing does
@@ -118,8 +118,8 @@ type Parts struct {
 	Tracing  pipeline.Tracing // how single events are shown, in Log and in traces; its zero value is fine
 }
 
-// ErrDrainTimeout says that a drain was cut, and what it lacked: partitions were not
-// released, or events not settled, which the broker will deliver again.
+// ErrDrainTimeout reports that a drain was interrupted, and its open parts: unreleased
+// partitions, or unsettled events, which the broker will redeliver.
 var ErrDrainTimeout = errors.New("node: drain timeout")
 
 // ErrExit says that this member may not go on, and must not come back by itself.
@@ -152,7 +152,7 @@ type Node struct {
 	source      atomic.Pointer[source.Source]
 	workers     atomic.Int64
 	since       atomic.Int64          // clock.Instant since when there is no worker
-	consumeErr  atomic.Pointer[error] // why no subscription stands, nil while one does
+	consumeErr  atomic.Pointer[error] // why no subscription is open, nil while one is
 
 	changed chan struct{} // cap 1: the consumer has to look
 
@@ -226,11 +226,11 @@ func New(cfg Config, parts Parts) (*Node, error) {
 // stopTimeout is how long the stages may take to stop once nothing is left to drain.
 const stopTimeout = 10 * time.Second
 
-// Run runs the node to its end. When ctx ends it drains, within Config.DrainTimeout,
-// and stops. It returns nil after a drain that was complete; [ErrDrainTimeout];
-// [ErrExit] with the reason; or what made the node stop.
+// Run runs the node to its end. When ctx ends it drains, within Config.DrainTimeout, and stops.
+// It returns nil after a complete drain, [ErrDrainTimeout], [ErrExit] with the reason, or the
+// error that stopped the node.
 func (n *Node) Run(ctx context.Context) error {
-	// The stages have a context of their own, so that ctx does not cut what is being drained.
+	// The stages have their own context, so that ctx does not interrupt a drain.
 	stageCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var ended error
@@ -275,7 +275,7 @@ func (n *Node) drainWithin(stageCtx context.Context) error {
 		return nil
 	case <-timeout.C:
 		lacks := n.unfinished(n.drainCycle())
-		if lacks == "" { // what is not told costs no more than duplicates, and handOver says so
+		if lacks == "" { // missing ids cost no more than duplicates, and handOver reports them
 			return nil
 		}
 		return fmt.Errorf("%w after %v: %s", ErrDrainTimeout, n.cfg.DrainTimeout, lacks)
@@ -349,7 +349,7 @@ func (n *Node) serveApp(ctx context.Context) error {
 	return nil
 }
 
-// workersChanged is told how many application streams there are.
+// workersChanged receives the number of application streams.
 func (n *Node) workersChanged(workers int) {
 	if workers == 0 {
 		n.since.Store(int64(clock.Now()))
@@ -358,8 +358,8 @@ func (n *Node) workersChanged(workers int) {
 	n.tell(ownership.AppReady{Ready: workers > 0})
 	n.look()
 	if before == 0 && workers > 0 && n.drainCycle().isDraining() {
-		// The one that the drain was for has gone, and this one wants to work: it was
-		// restarted alone, after its preStop hook. Who drains for good ends the router.
+		// The drained application has exited, and a new one connects: it was restarted alone,
+		// after its preStop hook. To drain for good, stop the router.
 		_, _ = n.Undrain() // an error means that it is about to end
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// reach joins what streams and gossip know about a peer into evidence. A live stream
-// outweighs gossip, since a frame came within its silence limit; without a stream
-// gossip's suspicion counts.
+// reach joins the knowledge of streams and gossip about a peer into evidence. A live stream
+// outweighs gossip, since a frame came within its silence limit; without a stream gossip's
+// suspicion counts.
 //
-// It keeps the present state and wakes the driver, which takes what has changed: so
-// the newest word is the last one that the machine hears, whoever spoke first.
+// It keeps the present state and wakes the driver, which takes the changes: so the machine
+// always hears the newest state last, from either source.
 type reach struct {
 	wake func() // does not block
 
 	mu     sync.Mutex
-	listed map[ownership.Incarnation]bool // to whom streams are kept
+	listed map[ownership.Incarnation]bool // the peers with a stream
 	peers  map[ownership.Incarnation]links
 }
 
@@ -54,7 +54,7 @@ func (r *reach) stream(peer forward.Peer, up bool) {
 	})
 }
 
-// gossip takes what membership says.
+// gossip takes evidence from membership.
 func (r *reach) gossip(e membership.Evidence) {
 	r.change(e.Member.Inc, func(l *links) { l.suspect = e.Kind != membership.Alive })
 }
@@ -68,9 +68,9 @@ func (r *reach) change(inc ownership.Incarnation, change func(*links)) {
 	r.wake()
 }
 
-// list says to whom streams are kept from now on. About all others streams know
-// nothing any more: a member that was removed while it could not be reached would
-// otherwise stay unreachable for good, and never join again.
+// list sets the peers with streams. Stream evidence about all other nodes is dropped: a member
+// that was removed while it could not be reached would otherwise stay unreachable for good, and
+// never join again.
 func (r *reach) list(peers []forward.PeerAddress) {
 	listed := make(map[ownership.Incarnation]bool, len(peers))
 	for _, p := range peers {
@@ -99,9 +99,8 @@ func (r *reach) keep(named directory) {
 	}
 }
 
-// changes returns what the machine has not been told. About whom nothing is known any
-// more is forgotten, so that a long run beside many restarts does not fill
-// the memory.
+// changes returns the changes for the machine. Nodes without any evidence are dropped, so that
+// many restarts during a long run do not fill the memory.
 func (r *reach) changes() []ownership.Input {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,8 +23,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Reports returns what this node can tell about itself and its group, and lets its
-// peers ask it too. To be called once, before Run.
+// Reports returns the reports of this node and its group, and lets its peers query it too. Call
+// it once, before Run.
 func (n *Node) Reports() *report.Group {
 	s := &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}
 	n.peers.Also(report.NewServer(s).Register)
@@ -38,7 +38,8 @@ type reporter struct {
 	keys  *rate.Limiter // looks for a key, which go through all held events
 }
 
-// keysPerSecond is how many questions about keys are answered, whoever asks; more wait for their turn.
+// keysPerSecond bounds the queries about keys from all callers; further ones wait for their
+// turn.
 const keysPerSecond = 20
 
 func newKeyTurns() *rate.Limiter { return rate.NewLimiter(keysPerSecond, keysPerSecond) }
@@ -223,7 +224,7 @@ func (s *reporter) Members() []report.Member {
 	return members
 }
 
-// word is what the node knows about the reach of a peer.
+// word is the node's knowledge of the reach of a peer.
 func (r *reach) word(inc ownership.Incarnation) string {
 	r.mu.Lock()
 	verdict := r.peers[inc].verdict()

@@ -10,10 +10,10 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// shown is a machine that publishes what its gates wait for, so that nobody has to ask
-// it: after one of its own steps, if somebody has looked since the last time, and twice a
-// second at most. A look neither wakes the goroutine that steps it nor waits for a lock
-// that this one takes.
+// shown is a machine that publishes the reasons why its gates wait, so that readers need not
+// query it: after one of its own steps, if there was a reader since the last time, and twice a
+// second at most. A read neither wakes the goroutine that steps it nor waits for a lock that
+// this goroutine takes.
 type shown struct {
 	*ownership.Machine
 
@@ -24,14 +24,14 @@ type shown struct {
 // waitsEvery is the least time between two publications.
 const waitsEvery = 500 * time.Millisecond
 
-// gateWaits is what the gates of a machine wait for. It is never written to.
+// gateWaits are the waits of a machine's gates. It is immutable.
 type gateWaits struct {
 	at         clock.Instant // 0: before the first publication
 	partitions map[ring.Partition]waiting
 	next       chan struct{} // closed when there is a newer one
 }
 
-// waiting is what one gate, or keys behind it, wait for.
+// waiting lists the reasons why one gate, or keys behind it, wait.
 type waiting struct {
 	blockers []ownership.Blocker
 	names    []string // of their members; "": unknown
@@ -75,8 +75,8 @@ func (s *shown) picture(now clock.Instant) *gateWaits {
 	return w
 }
 
-// look returns what was published lately. If that is nothing it waits for the next step,
-// and no longer than ctx: then it is what there is.
+// look returns the recently published waits. If there are none, it waits for the next step, at
+// most until ctx ends, and then returns the last ones.
 func (s *shown) look(ctx context.Context) *gateWaits {
 	newest := s.newest.Load()
 	if newest.at != 0 && clock.Now().Sub(newest.at) < waitsEvery {

@@ -17,16 +17,16 @@ const (
 	// steeringEvery is how often the rate of the system clock is measured.
 	steeringEvery = 10 * time.Second
 
-	// SteeringMax is by what part of its rate the system clock may run off the hardware
-	// counter before the log and the alert say so. It is what the ownership protocol lets
-	// clocks differ by: beyond it a lease that ran on the system clock would not be safe,
-	// and a counter that NTP has to correct by so much for good is not safe either.
+	// SteeringMax is the deviation of the system clock's rate from the hardware counter's, as a
+	// fraction, beyond which the log and the alert report it. It is the clock drift that the
+	// ownership protocol allows: beyond it a lease on the system clock would not be safe, and a
+	// counter that NTP must correct by so much permanently is not safe either.
 	SteeringMax = 0.01
 )
 
-// steering measures by how much NTP makes the system clock faster or slower than the
-// hardware counter. Leases do not run on the system clock where the counter can be read;
-// what is measured is the second line of defense, and shows a counter that is wrong.
+// steering measures the difference between the rates of the NTP-steered system clock and the
+// hardware counter. Leases do not run on the system clock where the counter can be read; the
+// measurement is the second line of defense, and reveals a wrong counter.
 type steering struct {
 	ratio atomic.Uint64 // the bits of a float64
 	last  clock.Reading

@@ -7,7 +7,7 @@
 //
 // # Invariants
 //
-//   - What a resource's holder is depends on the records alone, in their order: all readers of a log agree.
+//   - The holder of a resource depends only on the records and their order: all readers of a log agree.
 //   - A router neither joins its control log nor subscribes before every one of its resources is held by an
 //     identity that does not differ from its own. It ends when it reads that this is no longer so.
 //   - No record is appended while a resource is known to belong to another group.

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/base/identity"
 )
 
-// Result is what a record did.
+// Result is the effect of a record.
 type Result string
 
 // The results.
@@ -23,7 +23,7 @@ const (
 	Repeated  Result = "repeated"  // its position was read before: it has no effect again
 )
 
-// State is what is known about one resource.
+// State is the state of one resource.
 type State struct {
 	Holder   identity.Identity // nil: free
 	Since    event.Position    // of the record by which it got its holder, or became free
@@ -36,7 +36,8 @@ type State struct {
 	Gen   uint32
 }
 
-// Fold is what the records of a claims topic amount to. The zero value is that of an empty log.
+// Fold is the state that results from the records of a claims topic. The zero value is that of
+// an empty log.
 type Fold struct {
 	states map[string]State
 	last   event.Position
@@ -137,7 +138,7 @@ func merged(holder, other identity.Identity) identity.Identity {
 // Last returns the position of the newest record that was read, and whether there is one.
 func (f *Fold) Last() (event.Position, bool) { return f.last, f.read }
 
-// State returns what is known about a resource; the zero value if nothing is.
+// State returns the state of a resource; the zero value if there is none.
 func (f *Fold) State(resource string) State { return f.states[resource] }
 
 // Resources returns all that the log knows, ascending.
@@ -150,10 +151,10 @@ type Conflict struct {
 	Differences identity.Differences
 }
 
-// Verdict is what the log says about the resources that one group wants.
+// Verdict is the state of the resources that one group needs.
 type Verdict struct {
 	Conflicts []Conflict // held by another identity
-	Free      []string   // held by nobody
+	Free      []string   // without a holder
 	Released  []string   // of Free: by a record that released them
 	Extends   bool       // a holder lacks a setting that our identity has
 	Began     bool       // of one of them fencing tokens were given out, of generation Gen at most
@@ -165,7 +166,7 @@ type Verdict struct {
 // Held reports whether an identity that does not differ holds all.
 func (v Verdict) Held() bool { return len(v.Conflicts) == 0 && len(v.Free) == 0 }
 
-// Judge compares what an identity wants with what there is.
+// Judge compares an identity's resources with their holders.
 func (f *Fold) Judge(ours identity.Identity, wanted []string) Verdict {
 	v := Verdict{AllBegan: true, GenLeast: generationMax}
 	for _, name := range wanted {

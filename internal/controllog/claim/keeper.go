@@ -52,8 +52,8 @@ var (
 	ErrReleased = errors.New("the claim of this group was released while this router ran")
 )
 
-// Keeper claims what a group needs and watches the claims while a router runs. Its methods are safe for
-// concurrent use.
+// Keeper claims a group's resources and watches the claims while a router runs. Its methods are
+// safe for concurrent use.
 type Keeper struct {
 	cfg     Config
 	open    func(topic string) (controllog.Transport, error)
@@ -98,8 +98,8 @@ func New(cfg Config, open func(topic string) (controllog.Transport, error), log 
 	return k
 }
 
-// Run claims, and then watches until ctx ends. It returns nil when it is told to stop; [ErrTaken] or
-// [ErrReleased] with what differs; or why a claims topic cannot be used at all.
+// Run claims, and then watches until ctx ends. It returns nil when ctx ends, [ErrTaken] or
+// [ErrReleased] with the differences, or an error if a claims topic cannot be used at all.
 func (k *Keeper) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var reading sync.WaitGroup
@@ -137,7 +137,7 @@ func (k *Keeper) awaitAll(ctx context.Context) {
 // Held is closed when this group holds all that it needs.
 func (k *Keeper) Held() <-chan struct{} { return k.held }
 
-// Check returns what the Keeper waits for, nil when all is held.
+// Check returns the reason why the Keeper waits, nil when this group holds all its resources.
 func (k *Keeper) Check() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,8 +149,8 @@ func (k *Keeper) Check() error {
 	return nil
 }
 
-// Began returns the highest generation in which a group has given out fencing tokens on what this Keeper
-// claims, as far as the claims topics tell, and whether there is one.
+// Began returns the highest generation in which a group has issued fencing tokens on this
+// Keeper's resources, according to the claims topics, and whether there is one.
 func (k *Keeper) Began() (gen uint32, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -246,8 +246,8 @@ func (p *place) losePatience(ctx context.Context) {
 	}
 }
 
-// visits reads the log from its beginning, again each time that the reader is lost: what the log says now
-// counts, not what it said.
+// visits reads the log from its beginning, again each time that the reader is lost: only the
+// log's present content counts.
 func (p *place) visits(ctx context.Context, transport controllog.Transport) error {
 	pauses := backoff.Backoff{Min: pauseFirst, Max: pauseMax}
 	for ctx.Err() == nil {
@@ -272,7 +272,7 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 
 func (p *place) isHeld() bool { return isClosed(p.held) }
 
-// hold notes that this group holds what it wants here.
+// hold notes that this group holds its resources here.
 func (p *place) hold(v *Verdict) {
 	k := p.keeper
 	k.mu.Lock()
@@ -302,10 +302,10 @@ type visit struct {
 	fold      Fold
 	writer    Writer
 	every     time.Duration
-	refresh   *time.Timer // nobody of this group has written its claim for that long
-	answer    *time.Timer // what has not come by then does not come
+	refresh   *time.Timer // no member of this group has written its claim for that long
+	answer    *time.Timer // later answers are not expected
 
-	caughtUp  bool       // fold is what the log said when the visit began, or later
+	caughtUp  bool       // fold covers the log up to the start of the visit, or later
 	appending chan error // the answer to an append that is under way; nil: none is
 	unread    bool       // an append has been answered, and is not read back yet
 	due       bool       // refresh has passed
@@ -356,7 +356,7 @@ func (v *visit) run(ctx context.Context) error {
 	defer v.retryAt.Stop()
 	endKnown := end.Entry >= 0
 	if !endKnown {
-		v.wasRead() // what stands in front of our own record is known when we read that
+		v.wasRead() // reading our own record proves that everything before it was read
 	}
 	turn, all := v.turn, v.keeper.all
 	for {
@@ -391,7 +391,7 @@ func (v *visit) run(ctx context.Context) error {
 		case <-v.retryAt.C:
 			v.paused = false
 		case <-v.answer.C:
-			if !v.caughtUp && endKnown { // the record at the end is not to be had
+			if !v.caughtUp && endKnown { // the last record cannot be read
 				endKnown = false
 				v.wasRead()
 				v.answer.Reset(answerMax)
@@ -404,7 +404,7 @@ func (v *visit) run(ctx context.Context) error {
 
 // read takes one record.
 func (v *visit) read(e controllog.Entry) error {
-	news := v.caughtUp // what stood there before was reported when it came
+	news := v.caughtUp // earlier records were reported when they arrived
 	r, result := v.fold.Apply(e.At, e.Data)
 	ours := r.Writer == v.writer
 	if ours {
@@ -444,8 +444,8 @@ func (v *visit) report(at event.Position, r Record, result Result) {
 	}
 }
 
-// logEvery is the least time between two lines about records of one kind: whoever may write to the topic
-// causes them. The counter has all.
+// logEvery is the least time between two lines about records of one kind, since any writer of
+// the topic can cause them. The counter has all.
 const logEvery = 10 * time.Second
 
 func (v *visit) mayLog(result Result) bool {
@@ -465,7 +465,8 @@ func shown(resources []string) string {
 	return strings.Join(resources, ", ")
 }
 
-// consider acts on what the log says: it holds, writes, waits, or ends the router with an error.
+// consider acts on the state of the log: it holds, writes, waits, or ends the router with an
+// error.
 func (v *visit) consider(endKnown bool) error {
 	k := v.keeper
 	if !v.caughtUp && endKnown {
@@ -529,7 +530,7 @@ func (v *visit) appended(err error) {
 	v.retryAt.Reset(pauseFirst)
 }
 
-// TakenError says what belongs to which other group.
+// TakenError names the resources that belong to other groups, and the differing settings.
 type TakenError struct {
 	Topic     string // the claims topic
 	Conflicts []Conflict

@@ -18,8 +18,8 @@ const idleMax = 2 * time.Second
 // errLooked ends a look that has seen all.
 var errLooked = errors.New("claim: looked")
 
-// Look reads a claims topic to its end and then asks change what to write; nil: nothing. It returns what the
-// log says after that. It runs the transport.
+// Look reads a claims topic to its end and then asks change for a record to write; nil: none.
+// It returns the state of the log after that. It runs the transport.
 func Look(ctx context.Context, transport controllog.Transport, change func(*Fold) (*Record, error)) (*Fold, error) {
 	l := look{transport: transport, change: change}
 	group, ctx := errgroup.WithContext(ctx)
@@ -56,7 +56,7 @@ func (l *look) run(ctx context.Context, group *errgroup.Group) error {
 	select {
 	case <-opened:
 	case <-ctx.Done():
-		return nil // whoever ended it says why
+		return nil // the caller reports the reason
 	}
 	end, err := l.transport.End(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (l *look) run(ctx context.Context, group *errgroup.Group) error {
 	return l.write(ctx, entries)
 }
 
-// write appends what is to change, and reads it back.
+// write appends the record, and reads it back.
 func (l *look) write(ctx context.Context, entries <-chan controllog.Entry) error {
 	r, err := l.change(&l.fold)
 	if err != nil {

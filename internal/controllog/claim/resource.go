@@ -11,14 +11,15 @@ import (
 // topicName is the local name of the claims topic of a namespace.
 const topicName = "__ringfence-claims"
 
-// Place is one claims topic, and what this group claims there.
+// Place is one claims topic, and this group's resources there.
 type Place struct {
 	Topic     string   // persistent://tenant/namespace/__ringfence-claims
 	Resources []string // ascending, each once
 }
 
-// Subscription names the subscription on a topic as a resource. The partitions of a topic are one resource
-// with the topic: a router that consumes one of them alone still shares it with whoever consumes all.
+// Subscription names the subscription on a topic as a resource. The partitions of a topic are
+// one resource with the topic: a router that consumes only one of them still shares the
+// subscription with routers that consume all.
 func Subscription(topic, name string) string {
 	return "subscription " + withoutPartition(topic) + " " + name
 }
@@ -26,8 +27,9 @@ func Subscription(topic, name string) string {
 // Control names a control topic as a resource.
 func Control(topic string) string { return "control " + topic }
 
-// Places returns the claims topics of a group in ascending order, with what the group claims in each: the
-// subscription on each topic, and the control topic unless it is empty. Names of topics are full.
+// Places returns the claims topics of a group in ascending order, with the group's resources in
+// each: the subscription on each topic, and the control topic unless it is empty. Names of
+// topics are full.
 func Places(topics []string, subscription, control string) ([]Place, error) {
 	claims := map[string][]string{}
 	add := func(topic, resource string) error {
