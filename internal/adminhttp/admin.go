@@ -25,7 +25,7 @@ type Check struct {
 	Ask  func() error
 }
 
-// Options hold what [NewHandler] serves.
+// Options are the parts that [NewHandler] serves.
 type Options struct {
 	// Startup, Ready and Live are the conditions of the three probes. A broker
 	// outage or a slow application is not part of Live: a restart fixes neither.
@@ -37,7 +37,7 @@ type Options struct {
 	// Metrics is gathered for /metrics.
 	Metrics prometheus.Gatherer
 
-	// Pages are served beside what this package knows, by pattern of [http.ServeMux].
+	// Pages are additional pages, by pattern of [http.ServeMux].
 	Pages map[string]http.Handler
 
 	// Drain begins to drain, or does nothing if that has begun, and returns a
@@ -52,19 +52,19 @@ type Options struct {
 
 // NewHandler serves /startupz, /readyz, /livez, /metrics, /drain and /undrain.
 //
-// A probe answers 200 when all of its checks hold, and else 503 with a line for
-// each one that does not. /drain (GET, since Kubernetes hooks cannot POST, or POST)
-// answers 200 when everything is drained and 202 when that takes longer than the
-// duration ?wait=, which is 0 by default and an hour at most. /undrain (POST) likewise: 200
-// when the node takes part again, or never stopped to, 202 while its drain has not come
-// to its end, and 409 when the process is about to end.
+// A probe answers 200 when all of its checks hold, and otherwise 503 with a line for each
+// failing check. /drain (GET, since Kubernetes hooks cannot POST, or POST) answers 200 when
+// everything is drained, and 202 when that takes longer than the duration ?wait=, which is 0 by
+// default and an hour at most. /undrain (POST) takes ?wait= too: 200 when the node takes part
+// again, or never stopped to, 202 while its drain is still in progress, and 409 when the
+// process is about to end.
 func NewHandler(a Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /startupz", probe(a.Startup, ""))
 	mux.Handle("GET /readyz", probe(a.Ready, a.Notice))
 	mux.Handle("GET /livez", probe(a.Live, ""))
 	mux.Handle("GET /metrics", metricsPage(promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{})))
-	// What changes something is POSTed. The one exception is /drain, which hooks of Kubernetes GET: they cannot POST.
+	// Changes need POST. The one exception is /drain, because hooks of Kubernetes can only GET.
 	for pattern, page := range a.Pages {
 		mux.Handle(pattern, page)
 	}
@@ -101,7 +101,7 @@ func undrain(begin func() (<-chan struct{}, error)) http.Handler {
 	return verb("undrained", "it comes back when its drain is over", begin)
 }
 
-// verb answers done if what begin begins has come to its end within ?wait=, and else
+// verb answers done if the operation that begin starts has ended within ?wait=, and otherwise
 // doing.
 func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -141,8 +141,8 @@ func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handle
 // answerTimeout is how long a client may take for an answer that it has waited for.
 const answerTimeout = 10 * time.Second
 
-// patient lifts the deadline for an answer that takes its time on purpose, and returns
-// what sets it again: the answer is sent when the handler has returned.
+// patient lifts the deadline for an intentionally slow answer, and returns a function that
+// restores it: the answer is sent when the handler has returned.
 func patient(w http.ResponseWriter) (answers func()) {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{})                                     // an error means that this is no connection

@@ -15,8 +15,8 @@ const (
 	profilePause = 5 * time.Second  // after a profile, before the next: as long as the profile took, and this at least
 )
 
-// NewDebugHandler serves Go's profiles under /debug/pprof/, one at a time, each for a
-// bounded time and with a pause after it. What comes too early gets the status 429.
+// NewDebugHandler serves Go's profiles under /debug/pprof/, one at a time, each for a bounded
+// time and with a pause after it. Earlier requests get the status 429.
 func NewDebugHandler() http.Handler {
 	var turn profileTurn
 	mux := http.NewServeMux()

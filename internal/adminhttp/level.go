@@ -13,9 +13,9 @@ import (
 // levelBytesMax is the longest level that a request may name.
 const levelBytesMax = 64
 
-// LevelPages returns the pages for [Options.Pages] that show the level of a log and change
-// it, until the process ends: GET and PUT /log/level, whose body is debug, info, warn or
-// error. log is told of every change.
+// LevelPages returns the pages for [Options.Pages] that show the level of a log and change it,
+// until the process ends: GET and PUT /log/level, whose body is debug, info, warn or error. log
+// gets a line for every change.
 func LevelPages(level *slog.LevelVar, log *slog.Logger) map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /log/level": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

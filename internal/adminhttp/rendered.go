@@ -19,12 +19,12 @@ const (
 	renderTimeout = 10 * time.Second       // of one rendering
 )
 
-// Rendered returns page so that it works no more than twice a second for each form of
-// it, however many ask: the others get the same answer. form names all that the answer
-// depends on in a request.
+// Rendered returns page so that it is computed at most twice a second for each form of it:
+// further requests get the same answer. form names all parts of a request that the answer
+// depends on.
 //
-// The context that page gets does not end when the one goes away who has asked first,
-// since others wait for the answer too.
+// The context that page gets does not end when the first caller goes away, since others wait
+// for the answer too.
 func Rendered(page http.Handler, form func(*http.Request) string) http.Handler {
 	p := &renderedPage{page: page, answers: make(map[string]*rendering)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +110,7 @@ func (a *rendering) give(w http.ResponseWriter) {
 	_, _ = w.Write(a.body.Bytes()) // a client that has gone does not need it
 }
 
-// metricsPage shows metrics in one of few forms, whatever a request asks for.
+// metricsPage shows metrics in one of few forms, for any request.
 func metricsPage(page http.Handler) http.Handler {
 	form := func(r *http.Request) http.Header {
 		asked := http.Header{"Accept": {string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...))}}

@@ -21,12 +21,12 @@ type Config struct {
 	Listen    string // ip:port for both UDP and TCP; port 0: any free one
 	Advertise string // ip:port that others dial; "": Listen's. Needed when Listen names no single address, except for 0.0.0.0
 
-	// Seeds are addresses of members to begin with: host:port, or dns+host:port for
-	// a name that stands for many members. All are looked up again at each attempt.
+	// Seeds are the addresses of members to contact first: host:port, or dns+host:port for a
+	// name with the addresses of several members. All are resolved again at each attempt.
 	Seeds []string
 
-	// SecretKeys encrypt the gossip: the first one what is sent, any of them what is
-	// received. 16, 24 or 32 bytes each. None: no encryption.
+	// SecretKeys encrypt gossip: the first one encrypts, all of them decrypt. 16, 24 or 32
+	// bytes each. None: no encryption.
 	SecretKeys [][]byte `from:"gossip.encryption_keys"`
 
 	// EncryptionKeysFile holds such keys in base64, one in a line. It is read again when

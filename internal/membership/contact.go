@@ -9,17 +9,17 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 )
 
-// seedsAre is what contacting the seeds has shown.
+// seedsAre is the result of contacting the seeds.
 type seedsAre uint8
 
 const (
 	seedsFine       seedsAre = iota
-	seedsOnlySelf            // they name nobody but this node, by the address that it advertises or by another one
+	seedsOnlySelf            // they resolve only to this node, by its advertised address or by another one
 	seedsUnresolved          // no name of them can be looked up
-	seedsSilent              // nobody answers at their addresses
+	seedsSilent              // no node answers at their addresses
 )
 
-// seek contacts the seeds whenever nobody else is known.
+// seek contacts the seeds while no other member is known.
 func (g *Gossip) seek(ctx context.Context) {
 	if len(g.cfg.Seeds) == 0 {
 		return
@@ -62,8 +62,8 @@ func (g *Gossip) trySeeds(ctx context.Context) seedsAre {
 	return seedsFine
 }
 
-// noteSeeds reports it once when the seeds come to lead to nobody but this node: a
-// cluster of one that believes that it has joined is how a group falls apart unnoticed.
+// noteSeeds reports once that the seeds lead only to this node: a group splits unnoticed if a
+// single node takes itself for the joined cluster.
 func (g *Gossip) noteSeeds(before, now seedsAre) {
 	if now == before {
 		return

@@ -49,13 +49,13 @@ type Gossip struct {
 	settings *settings
 }
 
-// New returns one incarnation's gossip; a new incarnation needs a new one. It does
-// no I/O. Of self, Inc and GRPCAddr are needed. ours are the settings on which the group must agree, to be
+// New returns one incarnation's gossip; a new incarnation needs a new one. It does no I/O. Of
+// self, Inc and GRPCAddr are needed. ours are the settings on which the group must agree, to be
 // compared with those of others; nil: none.
 //
-// report is called by one goroutine of Run for each change; it must not block. It
-// hears of other members only. Changes that undo each other at once may be left out.
-// limiter may be nil: then connections are not bounded, and what is rejected is not counted.
+// One goroutine of Run calls report for each change; report must not block. It gets changes of
+// other members only. Changes that cancel each other at once may be omitted. limiter may be
+// nil: then connections are not bounded, and rejections are not counted.
 func New(cfg Config, self Member, ours identity.Identity, report func(Evidence), limiter Limiter, log *slog.Logger, metrics *Metrics) (*Gossip, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -184,8 +184,8 @@ func (g *Gossip) SetKnown(known []Known) {
 	g.known.Store(&known)
 }
 
-// leave says farewell and stops. A farewell that reaches nobody is not an error: the
-// others find out by themselves.
+// leave announces the departure and stops. A failed announcement is not an error: the others
+// detect the departure by themselves.
 func (g *Gossip) leave() error {
 	if err := g.list.Leave(g.cfg.LeaveTimeout); err != nil {
 		g.log.Warn("left without a farewell", "error", err)
@@ -214,7 +214,7 @@ func (g *Gossip) watch(ctx context.Context) {
 	}
 }
 
-// renewKeys takes over what the file of the keys says now.
+// renewKeys adopts the present content of the key file.
 func (g *Gossip) renewKeys() {
 	if g.keys == nil {
 		return
@@ -224,13 +224,13 @@ func (g *Gossip) renewKeys() {
 	}
 }
 
-// watcher compares the roster with what was reported. One goroutine owns it.
+// watcher compares the roster with the last reports. One goroutine owns it.
 type watcher struct {
 	gossip   *Gossip
 	reported map[string]reported // other nodes by gossip name
 }
 
-// reported is what was reported of a node.
+// reported is the last report about a node.
 type reported struct {
 	member  Member
 	suspect bool

@@ -38,8 +38,8 @@ func ParseKeys(text string) ([][]byte, error) {
 	return keys, nil
 }
 
-// keyFile returns the keys of a file, as it has them at the time. Whatever it says later,
-// gossip that was once encrypted stays so.
+// keyFile returns the keys of a file, reread when it changes. Gossip that was once encrypted
+// stays so, whatever the file holds later.
 func (g *Gossip) keyFile() (*reload.Value[[][]byte], error) {
 	path := g.cfg.EncryptionKeysFile
 	return reload.Open([]string{path}, func(contents [][]byte) ([][]byte, error) {
@@ -59,11 +59,11 @@ func (g *Gossip) keyFile() (*reload.Value[[][]byte], error) {
 	})
 }
 
-// setKeys makes ring hold these keys and no other, the first one as its primary.
+// setKeys makes ring hold exactly these keys, the first one as its primary.
 //
 // Readers of the ring walk its slice without a lock. AddKey and UseKey make a new one;
-// RemoveKey (v0.7.0) shifts the old one under them, unless the key is the last. So
-// what stays is moved to the front first, and what goes is taken from the end.
+// RemoveKey (v0.7.0) shifts the old one under them, unless the key is the last. So remaining
+// keys are moved to the front first, and obsolete ones are removed from the end.
 func setKeys(ring *memberlist.Keyring, keys [][]byte) error {
 	for _, key := range keys {
 		if err := ring.AddKey(key); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// Log lines of memberlist and of what a stranger does to it: so many at once, and then
-// one in each interval.
+// Limits of log lines of memberlist and about outsiders: a burst, and then one in each
+// interval.
 const (
 	libraryEvery = 10 * time.Second // of one kind
 	refusedEvery = 10 * time.Second
@@ -26,14 +26,14 @@ const (
 	libraryTextMax = 300 // bytes of a line that are shown
 )
 
-// newLogger returns a logger for memberlist that writes to slog, and calls suspect
-// with the name of each node that did not answer a probe of ours.
+// newLogger returns a logger for memberlist that writes to slog, and calls suspect with the
+// name of each node that did not answer a probe of ours.
 //
-// memberlist has callbacks for members that come and go, but none for suspicion:
-// its log line is the only sign, seconds before the member is declared dead. A test
-// holds the wording; without the line we would merely learn of deaths later.
+// memberlist has callbacks for members that join and leave, but none for suspicion: its log
+// line is the only sign, seconds before the member is declared dead. A test checks the wording;
+// without the line we would only learn of deaths later.
 //
-// Anybody who reaches the port can cause such lines: those of each kind are limited.
+// Any node that reaches the port can cause such lines: those of each kind are limited.
 func newLogger(to *slog.Logger, suspect func(name string), metrics *Metrics) *log.Logger {
 	w := lineWriter{to: to, suspect: suspect, metrics: metrics, warnings: make(map[string]*loglimit.Limit)}
 	for _, k := range lineKinds {
@@ -44,8 +44,8 @@ func newLogger(to *slog.Logger, suspect func(name string), metrics *Metrics) *lo
 	return log.New(w, "", 0)
 }
 
-// lineKinds are the kinds of memberlist's warnings, each by what its lines contain; the
-// first that fits counts.
+// lineKinds are the kinds of memberlist's warnings, each by a text in its lines; the first
+// match counts.
 var lineKinds = []struct {
 	kind     string
 	contains []string
@@ -79,7 +79,7 @@ type lineWriter struct {
 	debug    *loglimit.Limit
 }
 
-// memberlist's line about a probe that nobody answered: prefix, name, suffix.
+// memberlist's line about an unanswered probe: prefix, name, suffix.
 const (
 	suspectPrefix = "Suspect "
 	suspectSuffix = " has failed, no acks received"
@@ -106,8 +106,8 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// parseLine takes a line like "[WARN] memberlist: text" apart. Only what memberlist
-// warns of is of interest, and nothing of it is an error here: it copes, and says so.
+// parseLine splits a line like "[WARN] memberlist: text". Only memberlist's warnings matter,
+// and none of them is an error here: memberlist handles the condition, and reports it.
 func parseLine(line string) (slog.Level, string) {
 	line = strings.TrimSpace(line)
 	level := slog.LevelDebug

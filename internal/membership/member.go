@@ -26,14 +26,14 @@ type Known struct {
 	GossipAddr string // host:port
 }
 
-// Kind is what gossip believes about a member.
+// Kind is gossip's view of a member.
 //
 //exhaustive:enforce
 type Kind uint8
 
 // The kinds of evidence.
 const (
-	Alive   Kind = iota // it answers, to us or to somebody who told us
+	Alive   Kind = iota // it answers, to this node or to one that reported it
 	Suspect             // it did not answer our probe, direct or through others
 	Dead                // it left, or was suspect for too long
 )
@@ -51,16 +51,16 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Evidence is a change of what gossip believes about another member.
+// Evidence is a change in gossip's view of another member.
 type Evidence struct {
 	Kind   Kind
 	Member Member
 }
 
-// metaVersion is the first byte of what a member tells about itself in gossip.
+// metaVersion is the first byte of a member's metadata in gossip.
 const metaVersion = 1
 
-// encodeMeta is what we tell about ourselves: a version, the incarnation, the gRPC address.
+// encodeMeta encodes our metadata: a version, the incarnation, the gRPC address.
 func encodeMeta(self Member) ([]byte, error) {
 	meta := append([]byte{metaVersion}, self.Inc[:]...)
 	meta = append(meta, self.GRPCAddr...)
@@ -70,7 +70,7 @@ func encodeMeta(self Member) ([]byte, error) {
 	return meta, nil
 }
 
-// decodeMember reads what a node tells about itself.
+// decodeMember decodes a node's metadata.
 func decodeMember(gossipName, gossipAddr, meta string) (Member, error) {
 	m := Member{GossipAddr: gossipAddr}
 	if len(meta) < 1+len(m.Inc) || meta[0] != metaVersion {
@@ -92,7 +92,8 @@ func decodeMember(gossipName, gossipAddr, meta string) (Member, error) {
 	return m, nil
 }
 
-// incarnation is what a node's metadata begins with, whether or not the rest can be read.
+// incarnation reads the incarnation at the beginning of a node's metadata, even if the rest is
+// unreadable.
 func incarnation(meta string) (inc ownership.Incarnation) {
 	if len(meta) >= 1+len(inc) && meta[0] == metaVersion {
 		copy(inc[:], meta[1:])

@@ -18,11 +18,11 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// roster is what memberlist's callbacks have told, for Run's goroutine to look at.
+// roster collects the calls of memberlist's callbacks for Run's goroutine.
 //
-// The callbacks come under memberlist's own locks, and some from its packet loop:
-// each only changes an entry here and wakes the watcher. They copy what they are
-// given, since memberlist goes on writing to it.
+// The callbacks come under memberlist's own locks, and some from its packet loop: each only
+// changes an entry here and wakes the watcher. They copy their arguments, since memberlist
+// keeps writing to them.
 type roster struct {
 	changed chan struct{} // cap 1
 
@@ -97,8 +97,8 @@ func (r *roster) NotifyAlive(n *memberlist.Node) error {
 	return why
 }
 
-// judge returns why a node is refused, "" if it is not. What is named by the control log
-// comes first: it has a place however many strangers there are.
+// judge returns the reason for refusing a node, "" if there is none. Nodes that the control log
+// names come first: they have a place however many strangers there are.
 func (r *roster) judge(n *memberlist.Node, now clock.Instant) refusal {
 	name, inc, ok := strings.Cut(n.Name, "/")
 	addr, known := netip.AddrFromSlice(n.Addr)
@@ -197,8 +197,8 @@ func addrOf(n *memberlist.Node) string {
 	return net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
 }
 
-// delegate gives memberlist what a member tells about itself: its metadata in every packet that introduces it,
-// its settings, which may not fit into that, in each full exchange over TCP.
+// delegate gives memberlist this member's data: its metadata in every packet that introduces
+// it, and its settings, which may not fit there, in each full exchange over TCP.
 type delegate struct {
 	meta     []byte
 	settings []byte

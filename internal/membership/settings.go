@@ -19,8 +19,8 @@ const (
 	reasonShownMax   = 2 << 10          // bytes of the difference in such a line
 )
 
-// settings compares the settings on which a group must agree with those that others tell in gossip. What
-// differs is counted and logged, and nothing else: gossip may be forged, and decides nothing.
+// settings compares the settings on which a group must agree with those of other gossip nodes.
+// Differences are only counted and logged: gossip may be forged, and decides nothing.
 type settings struct {
 	ours    identity.Identity
 	encoded []byte
@@ -41,7 +41,8 @@ func newSettings(self Member, ours identity.Identity, metrics *Metrics, log *slo
 	return s, nil
 }
 
-// merge takes what another node tells in an exchange. Routers of earlier releases tell nothing.
+// merge takes the settings of another node in an exchange. Routers of earlier releases send
+// none.
 func (s *settings) merge(told []byte) {
 	if len(told) == 0 {
 		return

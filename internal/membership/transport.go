@@ -14,7 +14,7 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// Limiter bounds the connections that gossip accepts, and counts what is rejected.
+// Limiter bounds the connections that gossip accepts, and counts rejections.
 type Limiter interface {
 	// Admit returns the connection, which has a place until it is closed; or closes it and
 	// returns false.
@@ -74,7 +74,7 @@ func newTransport(ml *memberlist.Config, limiter Limiter, lines *loglimit.Limit)
 		ml.AdvertisePort = ml.BindPort
 	}
 	t.stop = sync.OnceValue(func() error {
-		err := t.NetTransport.Shutdown() // while memberlist still takes what is on its way
+		err := t.NetTransport.Shutdown() // while memberlist still accepts messages on their way
 		close(t.done)
 		t.pumps.Wait()
 		return err
@@ -131,7 +131,7 @@ func (t *transport) pumpStreams() {
 	}
 }
 
-// refuse counts and now and then logs what was refused; other errors are memberlist's to log.
+// refuse counts refused traffic, and logs it at a limited rate; memberlist logs other errors.
 func (t *transport) refuse(err error, from net.Addr) {
 	why, ok := errors.AsType[refusal](err)
 	if !ok {
@@ -154,8 +154,8 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
 
-// DialAddressTimeout implements memberlist.NodeAwareTransport: what answers is no more
-// trusted than who dials.
+// DialAddressTimeout implements memberlist.NodeAwareTransport: the answering side is no more
+// trusted than a dialing one.
 func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	conn, err := t.NetTransport.DialAddressTimeout(a, timeout)
 	if err != nil {

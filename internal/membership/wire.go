@@ -10,16 +10,16 @@ import (
 	"io"
 )
 
-// The screen stands between the network and memberlist (v0.7.0), which trusts what it
-// reads: it would decompress 39 MB out of a packet, allocate a million nodes for a
-// header of a few bytes, and read 20 MiB for each stream. Everything here is pure.
+// The screen checks the network's data before memberlist (v0.7.0), which trusts it: memberlist
+// would decompress 39 MB from a packet, allocate a million nodes for a header of a few bytes,
+// and read 20 MiB for each stream. Everything here is pure.
 
-// The limits of what is read. Members of this and of earlier releases stay far below:
-// their packets hold 1,400 bytes before they are compressed.
+// The limits of received data. Members of this and of earlier releases stay far below: their
+// packets hold 1,400 bytes before compression.
 const (
-	packetBytesMax = 4 << 10 // of a packet, and of what it expands to
+	packetBytesMax = 4 << 10 // of a packet, before and after decompression
 	packetPartsMax = 64      // messages in one packet
-	streamBytesMax = 1 << 20 // of what a stream brings, and of what it expands to
+	streamBytesMax = 1 << 20 // of a stream, before and after decompression
 	streamNodesMax = 2048    // nodes in one exchange
 )
 
@@ -64,13 +64,13 @@ const (
 // Error implements error.
 func (r refusal) Error() string { return "membership: refused: " + string(r) }
 
-// screen is what one node lets through.
+// screen is one node's filter.
 type screen struct {
 	label     string
 	encrypted bool // the clear is refused
 }
 
-// packet returns a packet as memberlist may see it: what was compressed is not any more.
+// packet returns a packet as memberlist may see it: uncompressed.
 func (s screen) packet(packet []byte) ([]byte, error) {
 	if len(packet) > packetBytesMax {
 		return nil, refusedTooLarge
@@ -87,7 +87,7 @@ func (s screen) packet(packet []byte) ([]byte, error) {
 		if message[0] > encryptionVersionMax {
 			return nil, refusedClear
 		}
-		return packet, nil // whoever has the key is trusted with what is in it
+		return packet, nil // a node with the key is trusted with the content
 	}
 	plain, err := unwrap(message)
 	if err != nil {
@@ -199,7 +199,7 @@ func decompress(r io.Reader, compressedMax, plainMax int) ([]byte, error) {
 // may see it. labelled: it begins with the label, as it does where somebody has dialed us.
 func (s screen) stream(conn io.Reader, labelled bool) (io.Reader, error) {
 	conn = io.LimitReader(conn, streamBytesMax+512) // with its label
-	var seen bytes.Buffer                           // what was read already
+	var seen bytes.Buffer                           // the bytes read so far
 	from := io.TeeReader(conn, &seen)
 	if labelled {
 		header := make([]byte, 2+len(s.label))
@@ -349,7 +349,7 @@ func (m msgpack) bytes(lengthMax int) ([]byte, error) {
 	if length > uint64(lengthMax) {
 		return nil, refusedTooLarge
 	}
-	var text bytes.Buffer // which grows with what comes, not with what is announced
+	var text bytes.Buffer // grows with the received bytes, not with the announced ones
 	if _, err := io.CopyN(&text, m.r, int64(length)); err != nil {
 		return nil, err
 	}

@@ -17,16 +17,17 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Local is the member that a [Group] belongs to. Its methods answer from what it knows;
-// those with a ctx may wait for the member's next step until that ends, and leave out then
-// what only a step can tell.
+// Local is the member that a [Group] belongs to. Its methods answer from known state; those
+// with a ctx may wait for the member's next step until ctx ends, and then omit data that only a
+// step provides.
 type Local interface {
 	Status() Status
 	Partitions(ctx context.Context) Partitions
 	Key(ctx context.Context, key event.Key) KeyAt
-	// Members returns everybody whom it knows, itself included, by name, without a word of theirs.
+	// Members returns all known members, itself included, by name, without their reports.
 	Members() []Member
-	// Owner returns who should act for p, and the token of that tenure; nil before the first table.
+	// Owner returns the member that should act for p, and the token of that tenure; nil before
+	// the first table.
 	Owner(p ring.Partition) (*Member, int64)
 }
 
@@ -37,10 +38,10 @@ const AskTimeout = 2 * time.Second
 // asksMax is how many members are asked at a time.
 const asksMax = 16
 
-// ErrUnknownMember says that a member was asked for of whom nothing is known.
+// ErrUnknownMember reports a query for an unknown member.
 var ErrUnknownMember = errors.New("report: unknown member")
 
-// Group puts together what the members of a group say.
+// Group collects the reports of a group's members.
 type Group struct {
 	local Local
 	peers peers
@@ -87,8 +88,8 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 // errUnnamed says why a member was not asked.
 var errUnnamed = errors.New("report: not asked: only gossip knows this member, and the control log does not name it")
 
-// ask asks a member that the control log names. Addresses that gossip alone tells are
-// dialed by nobody: anybody may have put them there.
+// ask queries a member that the control log names. Addresses from gossip alone are never
+// dialed, since outsiders may have put them there.
 func (g *Group) ask(ctx context.Context, m Member, about reportv1.Subject, key event.Key, word any) error {
 	if m.Unnamed {
 		return errUnnamed
@@ -115,7 +116,8 @@ func (g *Group) find(name string) (Member, error) {
 	return Member{}, fmt.Errorf("%w %q: there are %s", ErrUnknownMember, name, strings.Join(slices.Compact(names), ", "))
 }
 
-// Members asks everybody. Who does not answer within [AskTimeout] is listed with the reason.
+// Members queries all members. A member that does not answer within [AskTimeout] is listed with
+// the reason.
 func (g *Group) Members(ctx context.Context) Members {
 	all := Members{View: g.local.Status().View, Members: g.local.Members()}
 	each(all.Members, func(m *Member) {
@@ -130,8 +132,8 @@ func (g *Group) Members(ctx context.Context) Members {
 	return all
 }
 
-// Key asks everybody what a key does there, and returns the words of the owner and of
-// all others that have something of it or did not answer.
+// Key queries all members about a key, and returns the reports of the owner and of all others
+// that hold events of it or did not answer.
 func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	answer := Key{View: g.local.Status().View, Partition: uint16(ring.PartitionOf(string(key)))}
 	var owner string

@@ -55,7 +55,7 @@ const (
 
 var errTooMany = errors.New("too many questions about keys: ask again in a moment")
 
-// badRequest is a mistake of who asks.
+// badRequest is an error of the caller.
 type badRequest string
 
 // Error implements error.

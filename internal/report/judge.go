@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// What Member.Reach, KeyAt.Wait and Status.Mode say, where somebody decides by it.
+// Values of Member.Reach, KeyAt.Wait and Status.Mode that code depends on.
 const (
 	ReachSelf       = "self"
 	WaitsForNothing = "nothing"
@@ -17,9 +17,10 @@ const (
 // unnamedShownMax is how many names are shown of members that gossip alone knows.
 const unnamedShownMax = 3
 
-// Disagreements tells in sentences what the words of the members differ in, and who
-// gave none; nothing when all agree. Members read the control log one by one, so for a
-// moment after each change they are at different epochs: only what lasts is a fault.
+// Disagreements lists in sentences the differences between the members' reports, and the
+// members without a report; nothing when all agree. Members read the control log one by one, so
+// for a moment after each change they are at different epochs: only a lasting difference is a
+// fault.
 func Disagreements(m Members) []string {
 	found := []string{}
 	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
@@ -89,7 +90,8 @@ func otherSettings(m Members) []string {
 	return found
 }
 
-// Protection is what protects the listeners of some members, in the same way for all of them.
+// Protection describes the protection of the listeners of some members, the same for all of
+// them.
 type Protection struct {
 	Members   []string
 	Listeners string   // "app: loopback, peer: TLS, name orders, …"
@@ -121,13 +123,13 @@ func Protections(m Members) []Protection {
 	return all
 }
 
-// opinion is who says one thing.
+// opinion is a statement and the members that make it.
 type opinion struct {
 	what  string
 	names []string
 }
 
-// saying groups the members that answered by what they say, the most numerous first.
+// saying groups the members that answered by their statements, the most numerous first.
 func saying(m Members, what func(*Status) string) []opinion {
 	var all []opinion
 	for _, one := range m.Members {
@@ -155,7 +157,7 @@ func sentence(opinions []opinion) string {
 	return strings.Join(parts, "; ")
 }
 
-// Verdict is what the counters of [Exclusivity] amount to.
+// Verdict summarises the counters of [Exclusivity].
 type Verdict string
 
 // The verdicts.

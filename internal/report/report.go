@@ -21,7 +21,7 @@ import (
 	"slices"
 )
 
-// Plural returns a number of what noun names, for people: "1 event", "2 events".
+// Plural returns a number with a noun, for people: "1 event", "2 events".
 func Plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -65,7 +65,7 @@ type Status struct {
 	Exclusivity Exclusivity `json:"exclusivity"`
 }
 
-// Listener is one address that a member listens on, and what keeps strangers from it.
+// Listener is one address that a member listens on, and its protection.
 type Listener struct {
 	Name        string `json:"name"` // app, peer, gossip, admin or debug
 	Address     string `json:"address"`
@@ -79,7 +79,7 @@ type Check struct {
 	Error string `json:"error,omitempty"` // "": it holds
 }
 
-// Gates counts partitions by what this member may do with them.
+// Gates counts partitions by the state of this member's gate.
 type Gates struct {
 	Open     int `json:"open"`     // it dispatches for them while it has a lease
 	Waiting  int `json:"waiting"`  // its own, but an earlier owner may still work
@@ -88,21 +88,21 @@ type Gates struct {
 	Withheld int `json:"withheld"` // keys, not partitions: of those that are open, wait for an earlier owner's delivery
 }
 
-// Events counts what a member has in hand.
+// Events counts a member's unfinished events.
 type Events struct {
 	Unsettled         int     `json:"unsettled"`           // received from the broker, without an end
 	OldestSeconds     float64 `json:"oldest_seconds"`      // age of the oldest open entry; 0: none
 	PinnedEntries     int     `json:"pinned_entries"`      // entries kept unacked whole by an open event
-	Spilling          int     `json:"spilling"`            // of which a copy is to be made, to free what they pin
-	Mailboxes         int     `json:"mailboxes"`           // here to be worked on, whoever received them
+	Spilling          int     `json:"spilling"`            // open events waiting for a copy, to free the events that they pin
+	Mailboxes         int     `json:"mailboxes"`           // at this owner, received by any member
 	Running           int     `json:"running"`             // of these, with the application
 	Keys              int     `json:"keys"`                // of these events
 	HeldKeys          int     `json:"held_keys"`           // keys that wait for the next attempt of a failed event
 	OldestHereSeconds float64 `json:"oldest_here_seconds"` // age of the oldest in the mailboxes; 0: none
 }
 
-// Exclusivity counts what could have broken the promise. Its counters are those of the
-// metrics that docs/reference.md explains.
+// Exclusivity counts incidents that could have broken the promise. Its counters are those of
+// the metrics that docs/reference.md explains.
 type Exclusivity struct {
 	Seconds           float64 `json:"seconds"`            // how long this process has counted
 	InvariantFailures uint64  `json:"invariant_failures"` // assertions that did not hold: a bug
@@ -116,7 +116,7 @@ type Exclusivity struct {
 type Members struct {
 	View
 	Members       []Member `json:"members"`       // by name
-	Disagreements []string `json:"disagreements"` // what their words differ in, for people
+	Disagreements []string `json:"disagreements"` // differences between the members' reports, for people
 }
 
 // Member is one member of a group.
@@ -138,8 +138,7 @@ type Partitions struct {
 	Partitions []Partition `json:"partitions"` // all, in order; none before the first table
 }
 
-// Failing returns the first check that does not hold, nil if all do: the member is ready,
-// whatever else it does.
+// Failing returns the first check that does not hold, nil if all do: then the member is ready.
 func (s *Status) Failing() *Check {
 	if i := slices.IndexFunc(s.Checks, func(c Check) bool { return c.Error != "" }); i >= 0 {
 		return &s.Checks[i]
@@ -158,7 +157,7 @@ type Partition struct {
 	Blockers []Blocker `json:"blockers,omitempty"` // whose tenures this member waits for: with its gate, or with keys that an open one withholds
 }
 
-// Key is where a key belongs, and what it waits for.
+// Key is the owner of a key, and the reason why the key waits.
 type Key struct {
 	View
 	Partition    uint16  `json:"partition"`
@@ -168,14 +167,14 @@ type Key struct {
 	At           []KeyAt `json:"at"` // each member's own word, the owner's first
 }
 
-// KeyAt is what a key does at one member.
+// KeyAt is the state of a key at one member.
 type KeyAt struct {
 	View
 	Error string `json:"error,omitempty"` // why this member gave no word; nothing below counts then
 
 	// In the member's mailboxes.
 	Gate     string    `json:"gate"`               // closed, waiting, open or draining
-	Wait     string    `json:"wait"`               // for what: nothing, handler, retry, gate, worker or slot
+	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker or slot
 	Seconds  float64   `json:"seconds"`            // for how long
 	Queued   int       `json:"queued"`             // events behind the one that runs, or would run next
 	Event    string    `json:"event,omitempty"`    // message id of that one, as ledger:entry:partition:batch
@@ -191,7 +190,7 @@ type KeyAt struct {
 
 // Blocker is one reason why a gate waits, or withholds a key.
 type Blocker struct {
-	Member  string  `json:"member"`  // whose tenure; "": anybody's, from before the group began anew
+	Member  string  `json:"member"`  // owner of the tenure; "": any, from before the group began anew
 	Start   string  `json:"start"`   // where that tenure began in the control log; "": the member's own application still works
 	Seconds float64 `json:"seconds"` // until it is over if nothing more is heard; 0: any moment
 }
@@ -203,7 +202,7 @@ func (b Blocker) OwnApplication() bool { return b.Start == "" }
 // Held are events of one key that wait for their verdict at the node that received them.
 type Held struct {
 	Place   string  `json:"place"`          // queued, relaying, sent, parked, delayed or refused
-	With    string  `json:"with,omitempty"` // for whom they wait, or who has them
+	With    string  `json:"with,omitempty"` // the member that they wait for, or that holds them
 	Events  int     `json:"events"`
 	Seconds float64 `json:"seconds"` // since the oldest came
 }

@@ -67,7 +67,7 @@ const memoFor = 250 * time.Millisecond
 
 // memo is the newest word about one subject.
 type memo struct {
-	turn chan struct{} // cap 1: held by the one that looks at what follows
+	turn chan struct{} // cap 1: held by the goroutine that uses the fields below
 	at   clock.Instant // 0: never
 	text []byte
 }
@@ -109,8 +109,8 @@ type peers struct {
 // partitions has less than half a megabyte.
 const reportBytesMax = 4 << 20
 
-// ask puts the report of the member at address into word. A connection lives as long as
-// its question: people ask seldom.
+// ask puts the report of the member at address into word. A connection lives as long as its
+// query, because queries are rare.
 func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, key event.Key, word any) error {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
@@ -132,8 +132,8 @@ func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, 
 	return nil
 }
 
-// failure says what kind of failure an error is, and no more: everybody may read the pages
-// that show it, and the network's own words would tell which ports are open.
+// failure returns only the class of an error: pages that show it are open to all, and the
+// network's own text would reveal open ports.
 func failure(code codes.Code) string {
 	switch code { // all others are answers of a member
 	case codes.Unimplemented:

@@ -14,7 +14,7 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// LogConfig says what is logged, and in which form.
+// LogConfig sets the level and the form of the log.
 type LogConfig struct {
 	Level  string `words:"debug,info,warn,error"` // debug, info, warn or error
 	Format string `words:"auto,json,text"`        // json, text, or auto: text on a terminal, else json
@@ -35,7 +35,7 @@ func (c LogConfig) Validate() error { return setting.Check(c) }
 
 func (c LogConfig) level() (slog.Level, error) { return ParseLevel(c.Level) }
 
-// ParseLevel returns the level that name stands for: debug, info, warn or error.
+// ParseLevel returns the level with this name: debug, info, warn or error.
 func ParseLevel(name string) (slog.Level, error) {
 	switch name {
 	case "debug":
@@ -70,8 +70,8 @@ func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error)
 	return slog.New(slog.NewJSONHandler(w, options)), level, nil
 }
 
-// legibleDuration writes durations with their unit, as the text form does: a bare number
-// of nanoseconds is nobody's favourite.
+// legibleDuration writes durations with their unit, as the text form does: a bare number of
+// nanoseconds is hard to read.
 func legibleDuration(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())

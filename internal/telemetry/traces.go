@@ -19,7 +19,7 @@ import (
 
 // Traces exports spans as the OTEL_ variables of the environment say.
 type Traces struct {
-	Tracer trace.Tracer // nil: nobody wants traces
+	Tracer trace.Tracer // nil: tracing is off
 	Roots  bool         // OTEL_TRACES_SAMPLER is set, so a trace may begin here; else it follows the producer
 
 	provider *sdktrace.TracerProvider
@@ -28,13 +28,13 @@ type Traces struct {
 // tracesWanted are the variables of which one must be set.
 var tracesWanted = []string{"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 
-// NewTraces returns what the environment asks for, which is nothing unless one of
-// OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
-// is set. OTEL_SDK_DISABLED=true and OTEL_TRACES_EXPORTER=none win over all others.
+// NewTraces returns the exporter and sampler that the environment sets: none, unless one of
+// OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is
+// set. OTEL_SDK_DISABLED=true and OTEL_TRACES_EXPORTER=none take precedence over all others.
 //
-// Unless OTEL_TRACES_SAMPLER is set, exactly those events are traced whose producer has
-// sampled them. A wrong value is an error. What is reported to package otel afterwards,
-// such as an exporter that cannot export, goes to log.
+// Unless OTEL_TRACES_SAMPLER is set, exactly those events are traced whose producer has sampled
+// them. A wrong value is an error. Later errors that are reported to package otel, such as a
+// failing exporter, go to log.
 func NewTraces(ctx context.Context, version, group, node string, log *slog.Logger) (*Traces, error) {
 	wanted := false
 	for _, name := range tracesWanted {
@@ -62,7 +62,7 @@ func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, versio
 			semconv.ServiceName("ringfence-router"), semconv.ServiceVersion(version), semconv.ServiceInstanceID(node),
 			attribute.String("ringfence.group", group),
 		),
-		resource.WithFromEnv(), // what the user says comes last, and wins
+		resource.WithFromEnv(), // the user's values come last, and take precedence
 	)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: traces: %w", err)
@@ -80,7 +80,7 @@ func newTraces(ctx context.Context, export sdktrace.TracerProviderOption, versio
 	}, nil
 }
 
-// Close exports what is left, until ctx ends.
+// Close exports the remaining spans, until ctx ends.
 func (t *Traces) Close(ctx context.Context) error {
 	if t.provider == nil {
 		return nil

@@ -28,14 +28,14 @@ var pageHTML string
 
 var page = template.Must(template.New("page").Parse(pageHTML))
 
-// Group is what the page asks, a [report.Group] but in tests.
+// Group is the source of the page, a [report.Group] except in tests.
 type Group interface {
 	Members(ctx context.Context) report.Members
 	Partitions(ctx context.Context, member string) (report.Partitions, error)
 }
 
-// NewPage returns the handler of the page. It shows no key. While it is open in a browser
-// it fetches itself anew every second, or as often as the members answer.
+// NewPage returns the handler of the page. It shows no key. While it is open in a browser it
+// reloads itself every second, or as often as the members answer.
 func NewPage(group Group) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v := newView(look(r.Context(), group))
@@ -56,7 +56,7 @@ func NewPage(group Group) http.Handler {
 	})
 }
 
-// seen is what the page is made from.
+// seen is the input of the page.
 type seen struct {
 	members report.Members
 	ring    report.Partitions                      // as the asked member sees it

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// gateState is what becomes of the events of a partition right now.
+// gateState is the present treatment of a partition's events.
 type gateState string
 
 // The states, as the legend has them.
@@ -93,11 +93,11 @@ func stateOfPartition(p report.Partition, owner report.Member, gates map[uint16]
 	return closed // its owner has not read that far
 }
 
-// wait is what some partitions of one owner wait for.
+// wait is a reason why some partitions of one owner wait.
 type wait struct {
 	Owner, Color string
 	Count        int
-	Member       string // whose they were, "" if nobody knows
+	Member       string // the previous owner, "" if unknown
 	For          string // the same, in words
 	Until        string
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// view is what page.html shows. Everything in it is ready to be read.
+// view is the data of page.html. Everything in it is ready for display.
 type view struct {
 	Nonce  string
 	Group  string
@@ -52,7 +52,7 @@ type memberView struct {
 	Running           int
 }
 
-// record is what a member says about its exclusivity.
+// record is a member's report about its exclusivity.
 type record struct {
 	Name, Verdict, Class string
 	Reasons              []string
@@ -60,7 +60,7 @@ type record struct {
 	report.Exclusivity
 }
 
-// The classes of what is shown: how much a person has to care.
+// The CSS classes: the severity for a person.
 const (
 	classGood = "good"
 	classBusy = "busy" // a change is under way
@@ -85,7 +85,7 @@ func newView(s seen) view {
 	return v
 }
 
-// hues is how many colours there are, far enough from each other to be told apart.
+// hues is the number of colours, far enough apart to be distinguishable.
 const hues = 13
 
 // colorsOf gives each name a colour. It goes by the name, so that the others keep theirs
@@ -103,7 +103,7 @@ func colorsOf(members []report.Member) map[string]string {
 			hue = (hue + 1) % hues
 		}
 		taken[hue] = true
-		const first, last, step = 35, 325, 5 // not red, which is for what is wrong; neighbours get far away
+		const first, last, step = 35, 325, 5 // red is reserved for faults; neighbours differ widely
 		colors[m.Name] = fmt.Sprintf("hsl(%d 60%% 50%%)", first+hue*step%hues*(last-first)/(hues-1))
 	}
 	return colors
@@ -128,8 +128,8 @@ func viewOf(m report.Member, color string, waiting int) memberView {
 	return v
 }
 
-// stateOf says in a word what a member does, and in a sentence what that means for its
-// partitions, and those that wait for it: the first that applies.
+// stateOf describes a member's state in a word, and the consequences for its partitions and for
+// partitions that wait for it in a sentence: the first that applies.
 func stateOf(m report.Member, waiting int) (state, why, class string) {
 	s := m.Status
 	switch {
@@ -226,7 +226,7 @@ func tilesOf(members report.Members, v view) []tile {
 	}
 }
 
-// besides says what a sum does not have in it.
+// besides names the members that a sum does not include.
 func besides(silent int, note string) string {
 	if silent == 0 {
 		return note

@@ -4,10 +4,10 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// crowd decides which connection of a full listener makes room for a new one: the one
-// that has been at the same thing for the longest time, among those of the address that
-// has most. A probe asks at once and comes from an address of its own, so it finds room
-// whatever others hold open.
+// crowd decides which connection of a full listener makes room for a new one: of the address
+// with the most connections, the one that has been in its present state for longest. A probe
+// sends its request at once and comes from an address of its own, so it finds room however many
+// connections others hold open.
 //
 // It is pure: connections are numbers, and time is an argument.
 type crowd struct {
@@ -21,7 +21,7 @@ type crowd struct {
 // attendance is one connection.
 type attendance struct {
 	source string        // the address that it comes from, without its port
-	since  clock.Instant // when it began what it is at: to wait for a request, or for the answer to one
+	since  clock.Instant // since when it has waited for a request, or for the answer to one
 	kept   bool
 }
 

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// TokenBytesMin is how short a token may be that somebody has to show. Whoever reaches the listener can try as many as
-// connections allow.
+// TokenBytesMin is the minimum length of a token that callers must show. A caller of the
+// listener can try as many tokens as connections allow.
 const TokenBytesMin = 16
 
-// CheckToken returns what is wrong with a token, without showing it.
+// CheckToken returns the fault of a token, without showing it.
 func CheckToken(token string) error {
 	if len(token) < TokenBytesMin {
 		return fmt.Errorf("the token has %d bytes, want %d or more: head -c 24 /dev/urandom | base64 makes one", len(token), TokenBytesMin)
@@ -23,15 +23,13 @@ func CheckToken(token string) error {
 	return nil
 }
 
-// Guard decides which requests an HTTP listener answers. Probes and metrics are for
-// everybody who reaches it: machines without a secret ask for them. Everything else is
-// for callers with the token or, without one in the settings, for callers on loopback;
-// so a page that nobody has thought of is closed. In the clear, nothing of it goes to
-// another machine.
+// Guard decides which requests an HTTP listener answers. Probes and metrics are open to all
+// callers, because machines without a secret request them. Everything else needs the token or,
+// if the settings have none, a caller on loopback; so a forgotten page is closed. Without TLS,
+// none of it goes to another machine.
 //
-// What changes something is POSTed (or PUT), and [http.CrossOriginProtection] keeps the
-// pages of other sites from that. The one exception is DrainPath: hooks of Kubernetes
-// can only GET.
+// Changes need POST (or PUT), and [http.CrossOriginProtection] keeps pages of other sites from
+// them. The one exception is DrainPath: hooks of Kubernetes can only GET.
 type Guard struct {
 	Name  string
 	Token func() string // "" is none. Called for each request
@@ -48,8 +46,8 @@ type Guard struct {
 
 	DrainPath string // the verb that hooks GET; empty: none
 	DrainOpen bool   // it needs no token
-	// DrainToken is good for DrainPath alone; "" is none: the hooks of Kubernetes have it
-	// in their headers, where everybody sees it who may read pods.
+	// DrainToken permits DrainPath only; "" is none: the hooks of Kubernetes send it in a
+	// header that every reader of pods can see.
 	DrainToken string
 
 	Metrics *Metrics
@@ -128,7 +126,7 @@ func (g Guard) judge(r *http.Request) *refusal {
 // read reports whether a request only reads.
 func read(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// same compares in a time that tells nothing of either. An empty secret is nobody's.
+// same compares in constant time. An empty secret never matches.
 func same(given, want string) bool {
 	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(want))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && want != ""
@@ -140,9 +138,8 @@ func fromLoopback(r *http.Request) bool {
 	return err == nil && remote.Addr().Unmap().IsLoopback()
 }
 
-// namesLoopback reports whether a request names this machine by an address, or as
-// localhost: a name that somebody else has bent to 127.0.0.1 is what a browser is lured
-// with.
+// namesLoopback reports whether a request names this machine by an address, or as localhost.
+// Any other name that resolves to 127.0.0.1 may be an attack on a browser by DNS rebinding.
 func namesLoopback(r *http.Request) bool {
 	name, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -158,8 +155,8 @@ func otherSite(r *http.Request) bool {
 	return site != "" && site != "same-origin" && site != "none"
 }
 
-// fromBrowser reports whether a person's browser asks. It tells by what pages cannot
-// take away: browsers leave out Sec-Fetch-Site for http:// and Origin for images.
+// fromBrowser reports whether a person's browser sent the request. It checks headers that pages
+// cannot suppress: browsers omit Sec-Fetch-Site for http:// and Origin for images.
 func fromBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" || r.Header.Get("Referer") != "" ||
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")

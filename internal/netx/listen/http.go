@@ -21,7 +21,7 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// What a client may send to an HTTP listener, and how long it may take.
+// The limits of a client's input to an HTTP listener, in bytes and time.
 const (
 	headerTimeout  = 5 * time.Second  // until the headers of a request are complete; of the handshake of TLS, too
 	headerBytesMax = 16 << 10         // of them
@@ -31,7 +31,7 @@ const (
 	idleMax        = time.Minute      // a connection without a request
 )
 
-// What an HTTP listener answers, whoever asks. Requests beyond that wait for their turn.
+// The rates of an HTTP listener for all callers together. Further requests wait for their turn.
 const (
 	requestsPerSecond = 1000 // in all
 	pagesPerSecond    = 50   // but for probes: pages and metrics are longer, and cost more
@@ -49,7 +49,7 @@ type HTTP struct {
 	Listener       net.Listener
 	TLS            *tls.Config // nil: in the clear
 	ConnectionsMax int
-	Probes         []string // paths that are short, and asked by who must not wait
+	Probes         []string // paths with short answers, for callers that must not wait
 	Bodies         []string // "METHOD PATH" of the requests that may have a body
 	Metrics        *Metrics
 	LogMetrics     *loglimit.Metrics
@@ -94,7 +94,7 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
-			_ = server.Close() // cuts what is left
+			_ = server.Close() // closes the remaining connections
 		}
 	})
 	err := server.Serve(listener)
@@ -106,7 +106,7 @@ func (h HTTP) Serve(ctx context.Context, handler http.Handler) error {
 	return fmt.Errorf("listen: serve %s: %w", h.Listener.Addr(), err)
 }
 
-// bounded makes requests wait for their turn, and refuses bodies that nobody wants.
+// bounded makes requests wait for their turn, and refuses unexpected bodies.
 func (h HTTP) bounded(handler http.Handler) http.Handler {
 	requests := rate.NewLimiter(requestsPerSecond, requestsPerSecond/10)
 	pages := rate.NewLimiter(pagesPerSecond, pagesPerSecond)
@@ -127,7 +127,7 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 			err := turn.Wait(ctx)
 			cancel()
 			switch {
-			case r.Context().Err() != nil: // nobody waits any more
+			case r.Context().Err() != nil: // the caller has gone
 				return
 			case err != nil:
 				w.Header().Set("Retry-After", "1")
@@ -139,9 +139,8 @@ func (h HTTP) bounded(handler http.Handler) http.Handler {
 	})
 }
 
-// takesBody prepares for a body. If none is wanted it answers, so that nobody waits for
-// the body: neither the handler nor, afterwards, the server that would use the
-// connection again.
+// takesBody prepares for a body. If none is expected it answers at once, so that neither the
+// handler nor the server, which would reuse the connection, waits for the body.
 func (h HTTP) takesBody(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Connection", "close")
 	control := http.NewResponseController(w)
@@ -162,7 +161,7 @@ func keep(ctx context.Context) {
 	}
 }
 
-// counting counts answers that turn somebody away, by what their status says.
+// counting counts rejecting answers, by their status.
 type counting struct {
 	http.ResponseWriter
 	metrics *Metrics
@@ -253,7 +252,7 @@ func (l *httpListener) changed(raw net.Conn, state http.ConnState) {
 		l.crowd.moved(conn.id, clock.Now())
 		conn.begun = state == http.StateActive
 		l.mu.Unlock()
-	case http.StateNew, http.StateHijacked, http.StateClosed: // nobody hijacks; Close tells of the end
+	case http.StateNew, http.StateHijacked, http.StateClosed: // no handler hijacks; Close reports the end
 	}
 }
 
@@ -271,7 +270,7 @@ type httpConn struct {
 
 type connKey struct{}
 
-// connOf finds the connection of the crowd beneath what a server knows.
+// connOf finds the crowd's connection inside the server's one.
 func connOf(conn net.Conn) *httpConn {
 	if encrypted, ok := conn.(*tls.Conn); ok {
 		conn = encrypted.NetConn()
@@ -331,7 +330,7 @@ func hostOf(addr net.Addr) string {
 	return host
 }
 
-// httpErrors is what an http.Server says of connections and handlers that fail.
+// httpErrors is the error log of an http.Server: failures of connections and handlers.
 type httpErrors struct {
 	handshakes        prometheus.Counter
 	strangers, others *loglimit.Limit

@@ -34,7 +34,7 @@ const (
 	malformed = "malformed" // no request, one that is too long, or none that is complete within headerTimeout
 	body      = "body"      // a body where none is wanted
 	tooMany   = "rate"      // requests wait for their turn for too long, or another profile runs
-	method    = "method"    // such as GET for what changes something
+	method    = "method"    // such as GET for a change
 	origin    = "origin"    // a browser, on behalf of a page of another site
 	host      = "host"      // a name that is not that of loopback, as after DNS rebinding
 	plain     = "plain"     // in the clear from another machine
@@ -44,7 +44,7 @@ const (
 	bytesBefore = "bytes"     // a connection sends too much before a Hello
 	silent      = "silent"    // no Hello on a connection for too long, or no first message of a call
 	calls       = "calls"     // there are as many calls without a first message as there may be
-	stuck       = "stuck"     // a caller takes nothing of what is sent to it
+	stuck       = "stuck"     // a caller reads nothing that is sent to it
 )
 
 // NewMetrics registers the metrics.
@@ -63,7 +63,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-// Limiter bounds the connections to one listener, and counts what is rejected there.
+// Limiter bounds the connections to one listener, and counts rejections.
 type Limiter struct {
 	name           string
 	connectionsMax int64
@@ -132,7 +132,7 @@ func (c *counted) Close() error {
 // HandshakeTimeout is how long a connection may take to begin: TLS, and the preface of HTTP/2.
 const HandshakeTimeout = 5 * time.Second
 
-// noteEvery is the least time between two log lines about who was rejected.
+// noteEvery is the least time between two log lines about rejections.
 const noteEvery = time.Second
 
 // ServerCredentials are those of a gRPC server behind a listener. Handshakes that fail are

@@ -18,11 +18,13 @@ import (
 	"syscall"
 )
 
-// Socket says who may connect to a Unix socket. Elsewhere it means nothing.
+// Socket sets the access to a Unix socket. It has no effect on other listeners.
 type Socket struct {
-	// SocketMode is the permissions of the socket's file, in octal. Whoever may write may connect.
+	// SocketMode holds the permissions of the socket's file, in octal. Every process with write
+	// permission may connect.
 	SocketMode string
-	// SocketOwner is who the file belongs to, as UID:GID, UID or :GID in numbers; empty: the router's own.
+	// SocketOwner is the owner of the file, as UID:GID, UID or :GID in numbers; empty: the
+	// router's own.
 	SocketOwner string
 }
 
@@ -43,7 +45,7 @@ func (s Socket) mode() (fs.FileMode, error) {
 	return fs.FileMode(n), nil
 }
 
-// owner returns -1 for what stays as it is.
+// owner returns -1 for an unchanged id.
 func (s Socket) owner() (user, group int, err error) {
 	id := func(text string) int {
 		if text == "" {
@@ -66,7 +68,7 @@ func UnixPath(address string) (path string, ok bool) {
 	return strings.TrimPrefix(path, "//"), ok && path != ""
 }
 
-// IsLocal reports whether nobody outside of this machine, or its pod, reaches an address.
+// IsLocal reports whether an address can be reached only from this machine or its pod.
 func IsLocal(address string) bool {
 	if _, ok := UnixPath(address); ok {
 		return true
@@ -76,8 +78,8 @@ func IsLocal(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// Listen listens on HOST:PORT or unix:PATH. A socket that an earlier process has left
-// behind is removed, if nobody listens on it any more; any other file is not.
+// Listen listens on HOST:PORT or unix:PATH. A socket that an earlier process has left behind is
+// removed, if no process listens on it any more; any other file is not.
 func Listen(ctx context.Context, address string, socket Socket) (net.Listener, error) {
 	var config net.ListenConfig
 	path, ok := UnixPath(address)
@@ -99,7 +101,7 @@ func Listen(ctx context.Context, address string, socket Socket) (net.Listener, e
 	return listener, nil
 }
 
-// removeStale removes a socket on which nobody listens.
+// removeStale removes a socket without a listening process.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -122,8 +124,8 @@ func removeStale(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// apply opens the socket to whom it is for: the owner first, so that the permissions are
-// never those of somebody else.
+// apply opens the socket to its users: the owner first, so that the permissions never apply to
+// a wrong owner.
 func (s Socket) apply(path string) error {
 	mode, err := s.mode()
 	if err != nil {

@@ -4,5 +4,5 @@ package listen
 
 import "syscall"
 
-// private has no way to narrow what the umask allows.
+// private cannot restrict the umask's permissions here.
 func private(_, _ string, _ syscall.RawConn) error { return nil }

@@ -22,19 +22,19 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// StrangerBounds bound what a gRPC listener holds for callers that have not said Hello, and
-// how long it waits for any caller.
+// StrangerBounds bound the resources of callers of a gRPC listener before their Hello, and the
+// waiting times for all callers.
 type StrangerBounds struct {
 	ConnectionsMax int           // connections without a Hello at once
-	BytesMax       int           // what such a connection sends, until it is closed
+	BytesMax       int           // received on such a connection until it is closed
 	LastMax        time.Duration // how long such a connection lasts
 	CallsMax       int           // on connections with a Hello: calls at once whose first message is not here
 	CallMax        time.Duration // how long the first message of a call may take
 	StuckMax       time.Duration // how long a caller may take nothing while bytes for it wait; it comes up to twice as late
 }
 
-// AppStrangers returns the bounds of the application's listener. A Hello and what HTTP/2
-// needs around it have some 600 bytes, a question about health has 200.
+// AppStrangers returns the bounds of the application's listener. A Hello and its HTTP/2 frames
+// have some 600 bytes, a health check has 200.
 func AppStrangers() StrangerBounds {
 	return StrangerBounds{ConnectionsMax: 32, BytesMax: 16 << 10, LastMax: time.Minute, CallsMax: 8, CallMax: 10 * time.Second, StuckMax: 10 * time.Second}
 }
@@ -45,18 +45,18 @@ func PeerStrangers() StrangerBounds {
 	return StrangerBounds{ConnectionsMax: 64, BytesMax: 64 << 10, LastMax: time.Minute, CallsMax: 4, CallMax: 10 * time.Second, StuckMax: 10 * time.Second}
 }
 
-// Memory is the most that callers without a Hello make gRPC hold: for each connection
-// buffers of socketBytes, the state of streams calls with their headers, and what it has
-// sent, which small frames make dearFrame times as large; for each call on other
-// connections a message of messageMax.
+// Memory is the maximum of gRPC's memory for callers without a Hello: for each connection
+// buffers of socketBytes, the state of streams calls with their headers, and its received data,
+// which small frames make dearFrame times as large; for each call on other connections a
+// message of messageMax.
 func (b StrangerBounds) Memory(socketBytes, streams, messageMax int) int {
 	const dearFrame, call = 16, 20 << 10
 	return b.ConnectionsMax*(socketBytes+b.BytesMax*dearFrame+streams*call) + b.CallsMax*messageMax
 }
 
-// Callers bounds the callers of one gRPC listener. It stands in for the credentials of the
-// server: a connection counts as a stranger's from its handshake on, until the service
-// behind calls Greeted on the AuthInfo of one of its streams.
+// Callers bounds the callers of one gRPC listener. It replaces the credentials of the server: a
+// connection counts as a stranger's from its handshake on, until the service behind calls
+// Greeted on the AuthInfo of one of its streams.
 type Callers struct {
 	name   string
 	inner  credentials.TransportCredentials
@@ -71,9 +71,9 @@ type Callers struct {
 	calls int        // without a first message, on connections with a Hello
 }
 
-// NewCallers returns the bounds of a listener, on top of the credentials inner. token
-// returns what callers show as Authorization: Bearer TOKEN, "" if they need not; it is
-// called for each call, and those about health need none.
+// NewCallers returns the bounds of a listener, on top of the credentials inner. token returns
+// the token that callers must send as Authorization: Bearer TOKEN, "" for none; it is called
+// for each call. Health checks need none.
 func NewCallers(name string, inner credentials.TransportCredentials, bounds StrangerBounds, token func() string, metrics *Metrics, log *slog.Logger) *Callers {
 	return &Callers{
 		name: name, inner: inner, bounds: bounds, token: token, turned: metrics.rejected,
@@ -84,7 +84,8 @@ func NewCallers(name string, inner credentials.TransportCredentials, bounds Stra
 // NoToken asks for none.
 func NoToken() string { return "" }
 
-// Options returns what makes a gRPC server keep to the bounds. They include its credentials.
+// Options returns the server options that enforce the bounds. They include the server's
+// credentials.
 func (c *Callers) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(callersCreds{c.inner, c}), grpc.InTapHandle(c.begin),
@@ -154,13 +155,13 @@ type connection struct {
 	left       int         // bytes that it may still send before; the reader's
 	recognized func()      // it is no stranger any more, or gone
 	patience   *time.Timer // for the Hello; guarded by callers.mu
-	look       *time.Timer // at the writes; likewise
+	look       *time.Timer // watches the writes
 
 	writes atomic.Uint64 // odd while a Write is under way
 	seen   uint64        // of writes, at the last look
 
 	calls  map[*call]struct{} // without a first message; guarded by callers.mu
-	closed bool               // likewise
+	closed bool               // guarded by mu
 }
 
 // Read implements net.Conn.
@@ -249,7 +250,7 @@ type call struct {
 	caller *connection
 	cancel context.CancelFunc
 	late   *time.Timer
-	ended  func() bool // drops what the end of the context calls
+	ended  func() bool // unregisters the callback at the end of the context
 }
 
 type callKey struct{}

@@ -41,8 +41,8 @@ func (m *Metrics) watch(listener string, notAfter func() time.Time) {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(descs chan<- *prometheus.Desc) { descs <- m.expiry }
 
-// Collect implements prometheus.Collector. It looks at the files, so that a change
-// that nobody can use is seen before the next handshake.
+// Collect implements prometheus.Collector. It checks the files, so that an unusable change is
+// reported before the next handshake.
 func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -31,7 +31,8 @@ import (
 	"github.com/ringfence/router/internal/netx/untrusted"
 )
 
-// Config names the files of mutual TLS, and whom to let in. All are needed, or none.
+// Config names the files of mutual TLS, and the name that a peer's certificate must carry. All
+// are needed, or none.
 type Config struct {
 	CertFile string // own certificate in PEM, followed by the intermediate certificates
 	KeyFile  string // its private key, in PEM
@@ -59,13 +60,13 @@ type Store struct {
 	value *reload.Value[material]
 }
 
-// material is what the files say. It is never written to.
+// material is the parsed content of the files. It is immutable.
 type material struct {
 	certificate *tls.Certificate // nil: none
 	roots       *x509.CertPool   // nil: the system's
 }
 
-// Open reads the files. listener names what they are for in metrics and in the log.
+// Open reads the files. listener is their label in metrics and in the log.
 func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*Store, error) {
 	if (files.CertFile == "") != (files.KeyFile == "") {
 		return nil, fmt.Errorf("mtls: %s: a certificate and its key go together: only one of the two files is set", listener)
@@ -98,7 +99,7 @@ func Open(listener string, files Files, metrics *Metrics, log *slog.Logger) (*St
 	return s, nil
 }
 
-// parse never shows what stands in the key's file.
+// parse never shows the content of the key's file.
 func (f Files) parse(contents [][]byte) (material, error) {
 	var m material
 	if f.CertFile != "" {
@@ -118,8 +119,8 @@ func (f Files) parse(contents [][]byte) (material, error) {
 	return m, nil
 }
 
-// parseRoots refuses a file of which only a part can be read: who is left out could
-// not connect, and nobody would know why.
+// parseRoots refuses a file that is only partly readable: otherwise holders of an omitted CA
+// could not connect, for no visible reason.
 func parseRoots(content []byte) (*x509.CertPool, error) {
 	roots := x509.NewCertPool()
 	found := false
@@ -183,8 +184,8 @@ func (s *Store) Public() *tls.Config {
 	}
 }
 
-// Client returns the configuration of one who dials servers whose certificate carries
-// name, whatever their addresses are.
+// Client returns the configuration of a client that accepts servers whose certificate carries
+// name, at any address.
 func (s *Store) Client(name string) *tls.Config {
 	config := s.client()
 	// The library would verify by the CAs that it was given once, and by the address that
@@ -196,8 +197,8 @@ func (s *Store) Client(name string) *tls.Config {
 	return config
 }
 
-// Twin returns the configuration of one who dials a server that shows the own certificate
-// of s: a router's commands ask that router so, by whatever address.
+// Twin returns the configuration of a client that accepts only a server with s's own
+// certificate: a router's commands query that router so, at any address.
 func (s *Store) Twin() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -212,8 +213,8 @@ func (s *Store) Twin() *tls.Config {
 	}
 }
 
-// ClientByHost returns the configuration of one who dials servers whose certificate is
-// for the host that is dialed. Its CAs are those of now, and stay.
+// ClientByHost returns the configuration of a client that accepts servers whose certificate
+// matches the dialed host. Its CAs are the present ones, and do not change.
 func (s *Store) ClientByHost() *tls.Config {
 	config := s.client()
 	config.RootCAs = s.value.Get().roots
@@ -232,7 +233,7 @@ func (s *Store) client() *tls.Config {
 	}
 }
 
-// verify accepts a connection whose other side is who it has to be.
+// verify accepts a connection if the other side's certificate is valid and carries the name.
 func (s *Store) verify(state tls.ConnectionState, name string, usage x509.ExtKeyUsage) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("mtls: the other side shows no certificate")
@@ -266,7 +267,7 @@ func isFor(c *x509.Certificate, name string) bool {
 	return slices.ContainsFunc(c.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) })
 }
 
-// names lists whom a certificate is for.
+// names lists the names in a certificate.
 func names(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {

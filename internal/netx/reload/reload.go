@@ -28,26 +28,27 @@ const Interval = time.Second
 // BytesMax is how long a file may be.
 const BytesMax = 1 << 20
 
-// Value is what some files say. It is safe for concurrent use. Make one with [Open].
+// Value is the parsed content of some files. It is safe for concurrent use. Make one with
+// [Open].
 type Value[T any] struct {
 	paths   []string
 	parse   func(contents [][]byte) (T, error)
 	changed func(error)
 	now     func() clock.Instant
 
-	mu       sync.Mutex // guards what follows, and is held while files are read
+	mu       sync.Mutex // guards the fields below, and is held while files are read
 	contents [][]byte
 	value    T
 	looked   clock.Instant
 	failure  string // of the last look, "" if it was good
 }
 
-// Open reads the files and parses their contents, which come in the order of the
-// paths. Errors name files, and must not show what stands in them; so must those of
-// parse not. An error here means that there is no value.
+// Open reads the files and parses their contents, which come in the order of the paths. Errors
+// name files, and must not show their content; the same holds for errors of parse. An error
+// here means that there is no value.
 //
-// changed is told of each new value, with nil, and of each failure that is not the same
-// as the one before. It is called with a lock held: it must not call Get.
+// changed is called for each new value, with nil, and for each failure that differs from the
+// one before. It is called with a lock held: it must not call Get.
 func Open[T any](paths []string, parse func(contents [][]byte) (T, error), changed func(error)) (*Value[T], error) {
 	v := &Value[T]{paths: slices.Clone(paths), parse: parse, changed: changed, now: clock.Now}
 	contents, err := v.read()
@@ -61,7 +62,7 @@ func Open[T any](paths []string, parse func(contents [][]byte) (T, error), chang
 	return v, nil
 }
 
-// Get returns the newest good value. It reads the files if that was not done lately.
+// Get returns the newest good value. It rereads the files if the last check is too old.
 func (v *Value[T]) Get() T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -116,12 +117,14 @@ func readFile(path string) ([]byte, error) {
 	return Secret(path, BytesMax)
 }
 
-// writable are the permissions that make a file that decides who gets in a file of somebody else.
+// writable are permissions with which other users than the owner could replace a file that
+// controls access.
 const writable = 0o022
 
-// Secret reads a secret, or what it is checked against, from a file or a pipe of at most bytesMax bytes. A file that the
-// owner's group or everybody may write to is refused: whoever may write it decides who gets in. Who may read it is not
-// looked at: volumes of Secrets in Kubernetes are readable for all processes of their container.
+// Secret reads a secret, or data to verify one, from a file or a pipe of at most bytesMax
+// bytes. A file that the owner's group or all users may write to is refused, because a writer
+// controls access. Read permissions are not checked: volumes of Secrets in Kubernetes are
+// readable for all processes of their container.
 func Secret(path string, bytesMax int) ([]byte, error) {
 	return read(path, bytesMax, func(info os.FileInfo) error {
 		if mode := info.Mode().Perm(); info.Mode().IsRegular() && mode&writable != 0 && runtime.GOOS != "windows" {

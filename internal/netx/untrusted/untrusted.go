@@ -67,7 +67,8 @@ func Lines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// JSON returns a JSON text for a terminal: what [Print] escapes, as JSON escapes it.
+// JSON returns a JSON text for a terminal: characters that [Print] escapes are escaped in
+// JSON's way.
 func JSON(text string) string {
 	var out strings.Builder
 	for _, r := range text {
@@ -86,8 +87,8 @@ func JSON(text string) string {
 
 func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 
-// Name reports what is wrong with the name of a member: it has 1 to 253 bytes of
-// letters, digits, dots, hyphens and underscores.
+// Name reports the fault of a member's name: it must have 1 to 253 bytes of letters, digits,
+// dots, hyphens and underscores.
 func Name(name string) error {
 	if name == "" || len(name) > nameMax {
 		return fmt.Errorf("a name has 1 to %d bytes, not %d", nameMax, len(name))
@@ -102,8 +103,8 @@ func inName(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '.' || r == '-' || r == '_'
 }
 
-// Address reports what is wrong with an address that is to be dialed by TCP: it is
-// IP:PORT or HOST:PORT, of one host that may have a listener.
+// Address reports the fault of an address for dialing by TCP: it must be IP:PORT or HOST:PORT,
+// of one host that may have a listener.
 func Address(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -121,8 +122,8 @@ func Address(address string) error {
 	return Name(host)
 }
 
-// DialTCP dials an address that [Address] accepts. It is what gRPC dials with, which by
-// itself takes unix:PATH for an address, too.
+// DialTCP dials an address that [Address] accepts. gRPC uses it, because its own dialer would
+// accept unix:PATH as an address, too.
 func DialTCP(ctx context.Context, address string) (net.Conn, error) {
 	if err := Address(address); err != nil {
 		return nil, fmt.Errorf("dial %q: %w", Text(address), err)

@@ -28,8 +28,8 @@ import (
 // Metrics of all limits that share a registry.
 type Metrics struct{ suppressed *prometheus.CounterVec }
 
-// NewMetrics registers the metrics. Each package that limits lines calls it with the
-// registry of the process: after the first call it returns what is registered.
+// NewMetrics registers the metrics. Each package that limits lines calls it with the registry
+// of the process: after the first call it returns the registered ones.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	suppressed := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ringfence_log_suppressed_total",
@@ -68,8 +68,8 @@ func NewBurst(log *slog.Logger, source string, every time.Duration, burst int, m
 	return &Limit{log: log, every: every, burst: burst, suppressed: metrics.suppressed.WithLabelValues(source)}
 }
 
-// Line reports whether a line may be written now, and returns the logger for it.
-// Whoever writes none after all has used up the interval.
+// Line reports whether a line may be written now, and returns the logger for it. The interval
+// is used up even if the caller writes no line.
 func (l *Limit) Line() (log *slog.Logger, due bool) {
 	l.mu.Lock()
 	held, due := l.gate.pass(clock.Now(), l.every, l.burst)
