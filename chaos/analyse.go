@@ -26,18 +26,18 @@ type outcome struct {
 	Lone  bool          `json:"lone"`     // no other fault was near: its times are measured
 }
 
-// strandedLeast is from how long a wait on an event counts as stranded, if a fault may
-// be why: a dead node's keys wait for half of it. What was stranded says nothing about
-// how long the takeover took.
+// strandedLeast is the wait from which an event counts as stranded, if a fault may be the
+// cause: a dead node's keys wait for half of it. Stranded events are no measure of the
+// takeover.
 const strandedLeast = 5 * time.Second
 
-// servedLag is how long after every next owner of a victim's partitions has begun to work
-// the other keys may come, at this load: what moves together opens together.
-// An event that comes later, and when the victim is back, was in the victim's hands.
+// servedLag is the time, at this load, after every next owner of a victim's partitions has
+// begun to work within which the remaining keys may follow: partitions that move together open
+// together. An event that comes later, and when the victim is back, was held by the victim.
 const servedLag = 500 * time.Millisecond
 
-// strandedMax is how long after the end of a fault what it has stranded may come
-// back: the broker looks after its connections once in 30 s.
+// strandedMax is the time after the end of a fault within which its stranded events may return:
+// the broker checks its connections every 30 s.
 const strandedMax = 70 * time.Second
 
 // durations are samples of a time.
@@ -63,12 +63,12 @@ func (d durations) spread() spread {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Round(100*time.Microsecond)) / 1e6 }
 
-// times is what the journals tell of how long whom a fault kept waiting.
+// times are the waits in the journals, by the fault that caused them.
 //
-// An event waits from when the broker had it, or from the end of its key's last handling
-// if that was later, to its first handling. A key has moved when its fencing token is
-// higher than before. Takeovers, handoffs, deploys and still keys are measured in
-// rounds with one fault only.
+// An event waits from the time when the broker had it, or from the end of its key's last
+// handling if that was later, to its first handling. A key has moved when its fencing token is
+// higher than before. Takeovers, handoffs, deploys and still keys are measured only in rounds
+// with one fault.
 type times struct {
 	takeovers map[string]durations // by class of fault: from it to the next handling of the victim's keys
 	handoffs  durations            // waits of moved keys in planned changes
@@ -84,7 +84,7 @@ type times struct {
 	refusedSameToken uint64 // of them, because of another worker of the same member
 }
 
-// classOf names what is comparable among the faults that make others take over.
+// classOf names the class of comparable faults that cause a takeover.
 func classOf(f fault) string {
 	switch f.Kind {
 	case kindKill:
@@ -263,7 +263,7 @@ func (a *analyst) noteGraceful(o *outcome, moved bool, sentAt clock.Instant, wai
 	}
 }
 
-// noteLong tells events that a victim may have held from those that nobody explains.
+// noteLong separates events that a victim may have held from unexplained waits.
 func (a *analyst) noteLong(sentAt, start clock.Instant, wait time.Duration) {
 	for _, o := range a.outcomes[:a.current+1] {
 		if !profiles[o.Fault.Kind].graceful && o.From.Before(start) && sentAt.Before(o.Whole.Add(strandedMax)) {
@@ -282,9 +282,9 @@ func (a *analyst) noteSilence(now clock.Instant) {
 	}
 }
 
-// countRefusals tells what a sink refused because of another owner from what it refused
-// because of another worker beside the same router: then no handling with a higher token
-// had begun.
+// countRefusals separates a sink's refusals because of another owner from those because of
+// another worker beside the same router: in the latter case no handling with a higher token had
+// begun.
 func (a *analyst) countRefusals(paths []string) error {
 	for _, path := range paths {
 		refusals, err := readRefusals(path)

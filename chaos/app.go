@@ -52,7 +52,7 @@ type application struct {
 	refused *os.File // a line for each write that a sink refused
 }
 
-// runApp is an application, until it is told to end.
+// runApp runs an application until it is told to end.
 func runApp(ctx context.Context, args []string) error {
 	var a application
 	var path, postgresURL, redisURL, pulsarURL string
@@ -118,7 +118,7 @@ func (a *application) work(ctx context.Context, held func() bool, name, key stri
 	return errors.Join(err, a.journal.End(h, journal.Failed))
 }
 
-// act is what the handler does: it claims the key at the sinks, works, and writes.
+// act is the handler: it claims the key at the sinks, works, and writes.
 func (a *application) act(ctx context.Context, held func() bool, name, key string, fence event.Fence) error {
 	hash := xxhash.Sum64String(key)
 	sampled := a.postgres != nil && float64(hash%10_000) < a.share*10_000
@@ -176,9 +176,9 @@ func (a *application) write(ctx context.Context, what, key, fence string, postgr
 	return errStale
 }
 
-// note writes down what was refused.
+// note records a refusal.
 func (a *application) note(what string, inPostgres, inRedis bool, key, fence, name string) error {
-	at := clock.Shared() // what replaced us has begun before
+	at := clock.Shared() // the later delivery has begun before
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range []struct {
@@ -230,7 +230,7 @@ func (a *application) consume(ctx context.Context, url string) error {
 	for {
 		m, err := consumer.Receive(ctx)
 		if err != nil {
-			return nil // it was told to end
+			return nil // end of the context
 		}
 		handlers.Go(func() error {
 			work := context.WithoutCancel(ctx)

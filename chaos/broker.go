@@ -115,7 +115,7 @@ func (b *broker) morePartitions(ctx context.Context) error {
 	})
 }
 
-// partitionStats is what the broker says about a topic partition.
+// partitionStats are the broker's statistics of a topic partition.
 type partitionStats struct {
 	Published     int64 `json:"msgInCounter"`
 	Subscriptions map[string]struct {

@@ -24,8 +24,8 @@ type chaos struct {
 	joiners joiners
 }
 
-// do does one fault, and returns when it is over: when what was stopped goes on, what
-// was cut is healed, and what was killed has been started again.
+// do injects one fault, and returns when it is over: stopped processes continue, cuts are
+// healed, and killed processes have been restarted.
 func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 	done = outcome{Fault: f, From: clock.Now()}
 	m := c.group.members[f.Member]
@@ -189,8 +189,8 @@ func (c *chaos) cut(ctx context.Context, m *member, f fault) error {
 	return errors.Join(slept, c.network.heal(context.WithoutCancel(ctx), pairs))
 }
 
-// noticeMax is how long the members may take to notice that the control log is gone:
-// what they append has no answer, and no lease is longer than that.
+// noticeMax is the time within which the members must notice that the control log is gone:
+// their appends get no answer, and no lease is longer than that.
 const noticeMax = 20 * time.Second
 
 // delete deletes the control topic and waits until the group has noticed, which is

@@ -29,7 +29,7 @@ const (
 	leaveMax = 50 * time.Second // for each process of a member that leaves
 )
 
-// group is the members and what their applications have written.
+// group holds the members and their applications' journals.
 type group struct {
 	options options
 	dir     string
@@ -141,7 +141,7 @@ func (g *group) appEnded(w *worker, at clock.Instant, killed bool) {
 	}
 }
 
-// freeze stops applications, and thaw lets them go on. The journals' reader is told.
+// freeze stops applications, and thaw continues them. The journals' reader is notified.
 func (g *group) freeze(workers ...*worker) {
 	for _, w := range workers {
 		g.mu.Lock()
@@ -261,7 +261,7 @@ func (m *member) isPresent() bool {
 	return m.present
 }
 
-// present lists who takes part at the moment.
+// present lists the members that currently take part.
 func (g *group) present() (all []*member) {
 	for _, m := range g.members {
 		if m.isPresent() {
@@ -344,7 +344,7 @@ func (g *group) awaitWhole(ctx context.Context) error {
 	return eventually(ctx, wholeMax, "the group is whole", func() error { return g.whole(ctx) })
 }
 
-// awaitSettled waits until nobody holds an event and the broker has none left.
+// awaitSettled waits until no router holds an event and the broker has none left.
 func (g *group) awaitSettled(ctx context.Context, within time.Duration) error {
 	return eventually(ctx, within, "everything is settled", func() error {
 		backlog, err := g.broker.backlog(ctx)

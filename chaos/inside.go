@@ -18,7 +18,7 @@ import (
 // scratchPrefix begins the names of the directories that runs work in.
 const scratchPrefix = "ringfence-chaos-"
 
-// waitMax is how long the inner process may take to end when it is told to.
+// waitMax bounds the time of the inner process to end when it is told to.
 const waitMax = time.Minute
 
 // childError is how the inner process ended, which has said why.
@@ -26,9 +26,9 @@ type childError struct{ code int }
 
 func (e *childError) Error() string { return fmt.Sprint("ended with code ", e.code) }
 
-// runOutside prepares what needs the network, and runs the rest in namespaces of its
-// own: of processes, of the network and of mounts. Whatever happens to this process,
-// the kernel ends the others with it, and takes the bridge and the links away.
+// runOutside does the work that needs the host's network, and runs the rest in new process,
+// network and mount namespaces. When this process ends for any reason, the kernel ends the
+// others with it, and removes the bridge and the links.
 func runOutside(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if err != nil {
@@ -58,7 +58,7 @@ func runOutside(ctx context.Context, args []string) error {
 	return errors.Join(err, settleScratch(o, dir, err))
 }
 
-// needs reports what is missing on this machine.
+// needs reports missing tools.
 func needs() error {
 	var errs []error
 	if os.Geteuid() != 0 {
@@ -74,7 +74,7 @@ func needs() error {
 	return errors.Join(errs...)
 }
 
-// claim locks dir for as long as the file is open, so that sweep knows who lives.
+// claim locks dir for as long as the file is open, so that sweep recognises live runs.
 func claim(dir string) (*os.File, error) {
 	lock, err := os.Create(filepath.Join(dir, "lock"))
 	if err != nil {
@@ -94,7 +94,7 @@ func sweep() {
 			continue
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			_ = os.RemoveAll(dir) // nobody is there to be told
+			_ = os.RemoveAll(dir) // an error could not be reported here
 		}
 		_ = lock.Close() // it was only read
 	}

@@ -53,8 +53,8 @@ func (c *chaos) regroup(ctx context.Context, f fault) error {
 	return nil
 }
 
-// runJoiner runs a joining router to its end, which comes by itself or after
-// joinersMax, and returns what it said and its exit code.
+// runJoiner runs a joining router until it exits or joinersMax has passed, and returns its
+// output and its exit code.
 func (g *group) runJoiner(ctx context.Context, m *member, setting regrouping) (said string, code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinersMax)
 	defer cancel()
@@ -63,7 +63,7 @@ func (g *group) runJoiner(ctx context.Context, m *member, setting regrouping) (s
 	if err != nil {
 		return "", 0, err
 	}
-	defer func() { _ = log.Close() }() // what it holds was written by others
+	defer func() { _ = log.Close() }() // others wrote its content
 	binary, args, env := m.router.launch(0)
 	cmd := exec.CommandContext(ctx, binary, append(args, setting.flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log

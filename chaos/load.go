@@ -17,8 +17,8 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// publisher sends events at a fixed rate and writes down what it has sent. An event's
-// payload is its name, which is its number. It is safe for concurrent use.
+// publisher sends events at a fixed rate and records them. An event's payload is its name,
+// which is its number. It is safe for concurrent use.
 type publisher struct {
 	client   pulsar.Client
 	producer pulsar.Producer
@@ -66,7 +66,7 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		due := int(clock.Now().Sub(begin).Seconds() * float64(p.rate))
-		if due-sent > p.rate { // the broker was away: what was not sent then is not sent in a burst now
+		if due-sent > p.rate { // the broker was away: the missed events are not sent in a burst now
 			begin, sent = clock.Now(), 0
 			continue
 		}
@@ -95,7 +95,7 @@ func (p *publisher) close() {
 	p.client.Close()
 }
 
-// published returns what was sent. It may be read when run has returned.
+// published returns the sent events. Call it when run has returned.
 func (p *publisher) published() *publication { return &p.load }
 
 func (p *publisher) count() int {

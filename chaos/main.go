@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// options are what a run is asked for.
+// options are the options of a run.
 type options struct {
 	Faults   int
 	Seed     uint64
@@ -29,7 +29,7 @@ type options struct {
 	JSON     bool
 }
 
-// The control runs: what --control takes.
+// The control runs: the values of --control.
 const (
 	controlShared = "shared" // plain SHARED consumers, no routers
 	controlGossip = "gossip" // ownership.mode: gossip
@@ -37,7 +37,7 @@ const (
 	controlSlewed = "slewed" // leases run on clocks that NTP steers
 )
 
-// The hidden commands: what a child is.
+// The hidden commands of the children.
 const (
 	roleInside = "inside"
 	roleApp    = "app"
@@ -113,7 +113,7 @@ func parse(args []string) (options, error) {
 	switch o.Control {
 	case "", controlGossip, controlNoWait, controlSlewed:
 	case controlShared:
-		o.Kinds = []kind{kindKill, kindPause} // what happens to applications
+		o.Kinds = []kind{kindKill, kindPause} // faults of applications
 	default:
 		check(false, "--control = %q, want shared, gossip, nowait or slewed", o.Control)
 	}

@@ -29,12 +29,12 @@ func memberIP(n int) string { return fmt.Sprint("10.77.0.", 11+n) }
 type network struct {
 	members int
 
-	mu   sync.Mutex // held while the bridge is told, so that it is told in order
+	mu   sync.Mutex // held during calls to the bridge, so that they keep their order
 	cuts cuts
 }
 
-// newNetwork makes the bridge and the namespaces. What is cut is a set of pairs of
-// addresses: the bridge drops what goes from the first to the second.
+// newNetwork makes the bridge and the namespaces. A cut is a set of pairs of addresses: the
+// bridge drops packets from the first to the second.
 func newNetwork(ctx context.Context, members int) (*network, error) {
 	steps := []string{
 		"link set lo up",
@@ -68,8 +68,8 @@ table bridge chaos {
 }`, "nft", "-f", "-")
 }
 
-// pairs lists who cannot reach whom when the member is cut from some others in some
-// directions: in, out, or both when the direction is empty.
+// pairs lists the pairs that a cut of the member from some others separates, in one direction
+// (in, out) or both when the direction is empty.
 func (n *network) pairs(member int, from, direction string) (pairs []string) {
 	var others []string
 	if from != fromPeers {
@@ -113,7 +113,7 @@ func tellBridge(ctx context.Context, verb string, pairs []string) error {
 	return command(ctx, "", "nft", verb+" element bridge chaos cuts { "+strings.Join(pairs, ", ")+" }")
 }
 
-// command runs a program of the system and says what it said if it fails.
+// command runs a program of the system and returns its output if it fails.
 func command(ctx context.Context, stdin, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -123,8 +123,8 @@ func command(ctx context.Context, stdin, name string, args ...string) error {
 	return nil
 }
 
-// within runs f on a thread that is in the network namespace of a member. What f
-// starts and what sockets it makes are in that namespace for good.
+// within runs f on a thread in the network namespace of a member. Processes that f starts and
+// sockets that it makes stay in that namespace.
 func within(name string, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -143,12 +143,12 @@ func within(name string, f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		panic(fmt.Sprintf("a thread is lost in %s: %v", name, back)) //nolint:forbidigo // whatever it did next would be done elsewhere
+		panic(fmt.Sprintf("a thread is lost in %s: %v", name, back)) //nolint:forbidigo // it would continue in the wrong namespace
 	}
 	return err
 }
 
-// dialWithin dials from inside the namespace of a member, whatever is cut outside.
+// dialWithin dials from inside the namespace of a member, despite any cut outside.
 func dialWithin(name string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		err = within(name, func() error {

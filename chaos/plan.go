@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What the group is, at the broker.
+// The names of the group at the broker.
 const (
 	topicPartitions = 4
 	subscription    = "chaos"
@@ -18,13 +18,13 @@ const (
 	controlTopic    = "persistent://public/default/__ring-" + groupName
 )
 
-// kind is what a fault does.
+// kind is the kind of a fault.
 type kind string
 
 // The kinds of faults, by the words that --kinds takes.
 const (
 	kindKill     kind = "kill"     // SIGKILL; the kernel tells the peers at once
-	kindPower    kind = "power"    // SIGKILL of the whole machine, behind a cut: nobody is told
+	kindPower    kind = "power"    // SIGKILL of the whole machine, behind a cut: no connection is seen to close
 	kindPause    kind = "pause"    // SIGSTOP, later SIGCONT
 	kindCut      kind = "cut"      // packets vanish in both directions
 	kindHalfCut  kind = "halfcut"  // packets vanish in one direction
@@ -43,10 +43,10 @@ const (
 	kindCrashWorker kind = "crash_worker" // one of the applications beside a router is killed or frozen
 )
 
-// profile is what the planner knows of a kind.
+// profile is the planner's description of a kind.
 type profile struct {
 	weight   int      // how often it is drawn
-	variants []string // what exactly is done; one is drawn
+	variants []string // the variants of the fault; one is drawn
 	lone     bool     // it concerns the whole group, and has a round for itself
 	broker   bool     // it happens at the broker: one at a time
 	graceful bool     // nothing is broken: the times of planned changes are measured
@@ -98,7 +98,7 @@ var kinds = []kind{
 	kindLeave, kindDeploy, kindScale, kindRegroup, kindSlew, kindPartitions, kindCrashWorker,
 }
 
-// The bounds of what is drawn.
+// The bounds of the random draws.
 const (
 	roundMax = 3 // faults at once
 	loneOdds = 3 // one round in so many holds several faults; the times of takeovers are measured in the others
@@ -180,7 +180,7 @@ const (
 )
 
 const (
-	leftBehindLeast = 3               // faults that leave work behind, in a run that is to show what becomes of it
+	leftBehindLeast = 3               // faults that leave running handlers behind, in a run that must show the sinks' refusals
 	leftBehindAfter = 4 * time.Second // a member that stands still for so long is replaced meanwhile
 	drawsMax        = 1000
 )
@@ -331,7 +331,7 @@ func (d *drawer) logarithmic(least, most time.Duration) time.Duration {
 	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), d.random.Float64()))
 }
 
-// parseKinds reads a list of kinds with commas; "" stands for all.
+// parseKinds reads a comma-separated list of kinds; "" stands for all.
 func parseKinds(list string) ([]kind, error) {
 	if list == "" {
 		return kinds, nil

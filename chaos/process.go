@@ -25,15 +25,15 @@ type process struct {
 
 	keeper sync.WaitGroup // of one goroutine, while the process is wanted
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	cmd    *exec.Cmd
 	done   chan struct{} // closed when cmd has ended
 	runs   int
 	wanted bool
 	down   time.Duration // how long it stays away after the next end
 	killed bool          // the next end is our doing
-	env    []string      // of the next run only, beside what launch says
-	odd    []string      // ends that nobody asked for
+	env    []string      // of the next run only, in addition to launch's
+	odd    []string      // unexpected ends
 }
 
 // restartAfter is how long a process stays away that ended by itself.
@@ -59,7 +59,7 @@ func (p *process) spawn() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()   // the process has its own
-	cmd := exec.Command(binary, args...) //nolint:noctx // it ends when it is told to
+	cmd := exec.Command(binary, args...) //nolint:noctx // it ends on request
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = slices.Concat(os.Environ(), env, p.env)
 	if err := within(p.namespace, cmd.Start); err != nil {

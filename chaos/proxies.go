@@ -20,10 +20,10 @@ import (
 // proxyAPI is where the toxiproxy of a member listens, inside its namespace.
 const proxyAPI = "127.0.0.1:8474"
 
-// proxies are a toxiproxy in the namespace of each member, through which its router
-// reaches Pulsar and its peers reach its router: the kernel here has no netem, so
-// this is how links become slow. Each takes the address of the broker on the loopback
-// interface of its namespace, so that nobody needs to know of it.
+// proxies are a toxiproxy in the namespace of each member, between its router and Pulsar, and
+// between its peers and its router: the kernel here has no netem, so this is how links are
+// slowed down. Each takes the address of the broker on the loopback interface of its namespace,
+// so that no process needs other settings.
 type proxies struct{ group *group }
 
 // startProxies starts them. They live until the group ends.
@@ -72,8 +72,8 @@ func startProxies(ctx context.Context, g *group) (*proxies, error) {
 	return &proxies{g}, nil
 }
 
-// slow makes links of a member slow for a while. What is on its way when it ends
-// still comes late.
+// slow slows links of a member down for a while. Packets in flight at the end still arrive
+// late.
 func (p *proxies) slow(ctx context.Context, f fault) error {
 	m := p.group.members[f.Member]
 	links := []string{f.Variant}

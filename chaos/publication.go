@@ -25,7 +25,7 @@ func (p *publication) begin(now clock.Instant) int {
 	return len(p.sent) - 1
 }
 
-// finish notes that the broker has an event, or that nobody knows.
+// finish records that the broker has an event, or that this is unknown.
 func (p *publication) finish(n int, now clock.Instant, ok bool) {
 	if !ok {
 		p.atEnd[n] = clock.Forever
@@ -46,7 +46,7 @@ func (p *publication) had(n int) clock.Instant {
 	return p.sent[n]
 }
 
-// failed counts the events of which nobody knows whether the broker has them.
+// failed counts the events for which it is unknown whether the broker has them.
 func (p *publication) failed() (n int) {
 	for _, at := range p.atEnd {
 		if at == 0 || at == clock.Forever {
@@ -65,7 +65,7 @@ func (p *publication) confirmed(yield func(string) bool) {
 	}
 }
 
-// number returns the number of an event by its name, -1 if nobody sent it.
+// number returns the number of an event by its name, -1 if it was not sent.
 func (p *publication) number(name string) int {
 	n, err := strconv.Atoi(name)
 	if err != nil || n < 0 || n >= len(p.sent) {

@@ -14,7 +14,7 @@ type regrouping struct {
 	flags        []string // that set it
 }
 
-// The group's own values are the router's defaults, or what the group configures.
+// The group's own values: the router's defaults, or the group's settings.
 var joinerSettings = []regrouping{
 	{"key.from", "message_key", "property:user", []string{"--key.from=property:user"}},
 	{"key.missing", "reject", "spread", []string{"--key.missing=spread"}},
@@ -36,7 +36,7 @@ const (
 	deadLetterTopic = eventsTopic + "-" + subscription + "-DLQ"
 )
 
-// anotherNamespace is a namespace of the broker in which nobody has a control log yet.
+// anotherNamespace is a namespace of the broker without a control log.
 const anotherNamespace = "public/another"
 
 func regroupings() []string {

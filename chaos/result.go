@@ -12,13 +12,13 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// result is what a run comes to. Its JSON is for machines: fields are only added.
+// result is the result of a run. Its JSON is for machines: fields are only added.
 type result struct {
 	Seed   uint64       `json:"seed"`
 	Faults map[kind]int `json:"faults"`
 
 	Events     uint64 `json:"events"`      // that the broker had
-	Unsure     int    `json:"unsure"`      // of which nobody knows whether the broker had them
+	Unsure     int    `json:"unsure"`      // of which it is unknown whether the broker had them
 	Handled    uint64 `json:"handled"`     // done at least once
 	Lost       uint64 `json:"lost"`        // of Events, never done
 	Duplicates uint64 `json:"duplicates"`  // handlings of an event that was done already
@@ -54,7 +54,7 @@ type result struct {
 	Rate     float64  `json:"rate"`    // handled events per second
 	Journals string   `json:"journals"`
 	Replay   string   `json:"replay"`
-	Oddities []string `json:"oddities,omitempty"` // processes that ended when nobody asked them to
+	Oddities []string `json:"oddities,omitempty"` // processes that ended unexpectedly
 	Broken   []string `json:"broken,omitempty"`   // promises that did not hold, and reasons why the run proves nothing
 
 	examples []journal.Overlap
@@ -88,8 +88,8 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 	return r
 }
 
-// steeredLeast is by what part of its rate the clock of some router must have run off for a
-// run with steered clocks to count. Routers measure over 10 s, in which rates take turns.
+// steeredLeast is the deviation of some router's clock, as a fraction of its rate, that a run
+// with steered clocks needs to count. Routers measure over 10 s, in which rates alternate.
 const steeredLeast = 0.02
 
 // judge says which promises did not hold, and why the run proves nothing if so.

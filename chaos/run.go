@@ -24,8 +24,8 @@ import (
 // and everything has the memory that it needs.
 const warmUp = 8 * time.Second
 
-// settleMax is how long after the load all events may take to be handled: what a
-// victim has stranded comes back within a minute or so.
+// settleMax bounds the time after the load in which all events must be handled: events that a
+// victim has stranded return within a minute or so.
 const settleMax = 3 * time.Minute
 
 // run sets everything up, goes through the faults of the seed, and judges.
@@ -156,9 +156,9 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 	return done, errors.Join(err, sleep(ctx, r.Quiet))
 }
 
-// judgedAfter is how long after a fault the members may still find its victim silent:
-// five Beats without evidence, and some for a slow log. Until then a group that looks
-// whole may yet remove a member, in what would be somebody else's round.
+// judgedAfter is the time after a fault in which the members may still find its victim silent:
+// five Beats without evidence, and some for a slow log. Until then a group that looks whole may
+// still remove a member, which would disturb the next round.
 const judgedAfter = 3500 * time.Millisecond
 
 // toBeJudged is how long it takes until all victims of a round are judged.
@@ -181,7 +181,7 @@ type databases struct {
 
 func startSinks(ctx context.Context, o options, dir string) (d *databases, err error) {
 	d = &databases{}
-	if o.Share == 0 || o.Control == controlShared { // who has no token cannot be refused
+	if o.Share == 0 || o.Control == controlShared { // without tokens no write can be refused
 		return d, nil
 	}
 	defer func() {
@@ -224,7 +224,7 @@ func (d *databases) stop() {
 	}
 }
 
-// audit asks the sinks what they have accepted.
+// audit reads the accepted claims and writes of the sinks.
 func (d *databases) audit(ctx context.Context) (total fencedsink.Audit, err error) {
 	if d.postgres == nil {
 		return total, nil
@@ -277,8 +277,8 @@ func conclude(ctx context.Context, o options, g *group, d *databases, sent *publ
 	return r, nil
 }
 
-// save writes down, beside the journals, what was done and what was sent when: with
-// them anybody can measure again.
+// save writes, beside the journals, the faults and the published events with their times, for
+// later evaluation.
 func save(dir string, outcomes []outcome, sent *publication) error {
 	text, err := json.MarshalIndent(outcomes, "", "\t")
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// The rates between which NTP is made to steer the clocks of the processes: what chrony
-// does by default while it corrects a large offset (maxslewrate 83333.333 ppm).
+// The extreme rates of the simulated NTP: chrony's defaults while it corrects a large offset
+// (maxslewrate 83333.333 ppm).
 const rateLeast, rateMost = 0.917, 1.083
 
-// The bounds of what else is drawn for a process.
+// The bounds of the other random draws for a process.
 const (
 	ratesMax              = 3 // that take turns in one process
 	turnLeast, turnMost   = 4 * time.Second, 40 * time.Second

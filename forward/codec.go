@@ -35,8 +35,8 @@ type eventsFrame struct {
 	relay   bool
 	events  []*event.Event
 
-	// other is what the frame carries instead of events. When sending, only for
-	// frames that are not hot; when receiving, nil or a message with its frame set.
+	// other is the frame's content if it is not events. When sending, only for frames that are
+	// not hot; when receiving, nil or a message with its frame set.
 	other *peerv1.ForwardRequest
 	err   error // the frame was received, and is garbage
 

@@ -104,8 +104,8 @@ func (t *stringTable) append(b []byte, num protowire.Number) []byte {
 	return b
 }
 
-// headMax is the most that stands before the tables of a frame: its receipt, its
-// length, its number, its epoch, and whether it is to be relayed.
+// headMax is the maximum size of the data before the tables of a frame: its receipt, its
+// length, its number, its epoch, and the relay flag.
 const headMax = 64
 
 // marshal encodes the frame, the events in one pass. The length and the string tables
@@ -185,7 +185,7 @@ func (f *eventsFrame) putBody(b []byte) int {
 
 // putEvent writes one event as a field of its frame.
 func (s *eventsScratch) putEvent(b []byte, i int, ev *event.Event) int {
-	const others = 64 // about what all but key and payload need
+	const others = 64 // approximate size of everything but key and payload
 	room := protowire.SizeVarint(uint64(len(ev.Key) + len(ev.Payload) + others))
 	b[i] = eventsEvents<<3 | bytesType
 	start := i + 1 + room

@@ -28,7 +28,7 @@ type eventsParser struct {
 	propertiesMax int              // bound for the frame, for names too
 	usual         int              // number of properties of the previous event
 
-	size, rest int    // of the present event, and of what is behind it
+	size, rest int    // of the present event, and of the data behind it
 	schema     uint64 // of the present event: the index of its schema version plus 1, 0 when it has none
 }
 
@@ -145,9 +145,9 @@ func (p *eventsParser) all() []*event.Event {
 	return events
 }
 
-// parseEvent decodes one event into ev, which is zero. The fields stand in the order of
-// their numbers, as we write them: so each is looked for in its place. What stands
-// elsewhere, or has a tag of two bytes, is left to parseFields.
+// parseEvent decodes one event into ev, which is zero. Our writer puts the fields in the order
+// of their numbers, so each is expected in its place. A field in another place, or with a tag
+// of two bytes, is left to parseFields.
 func (p *eventsParser) parseEvent(b []byte, ev *event.Event) (err error) {
 	var n uint64
 	var v []byte
@@ -294,7 +294,7 @@ func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
 	}
 	name, i := number(b, 0, 1<<3)
 	value, i := text(b, i, 2<<3|bytesType)
-	r := reader{rest: b[i:]} // what stands elsewhere
+	r := reader{rest: b[i:]} // fields in other places
 	for len(r.rest) > 0 {
 		_, err := r.next()
 		switch {

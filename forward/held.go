@@ -62,7 +62,7 @@ type held struct {
 	_     [8]byte
 }
 
-// extra holds what few events need, so that held stays one cache line.
+// extra holds rarely needed data of an event, so that held stays one cache line.
 type extra struct {
 	past     []Peer // earlier holders: their final verdicts count too
 	relayed  bool   // relayed to us by its consumer node: it never waits here, see HoldRelayed

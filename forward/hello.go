@@ -54,12 +54,12 @@ func (i Identity) hello(to Peer) *peerv1.Hello {
 // errRefused is the root of every reason not to work with a peer.
 var errRefused = errors.New("forward: refused")
 
-// errSettings is one of them: the settings differ. It ends this stream and nothing else, since anybody may
-// dial; what ends a router stands in the control log or in the claims topic.
+// errSettings is one of them: the settings differ. It ends only this stream, since outsiders
+// may dial; only the control log and the claims topic can end a router.
 var errSettings = errors.New("settings differ")
 
-// check tells why this member does not work with the sender of h, with what to do
-// about it; nil when it does.
+// check returns the reason why this member does not work with the sender of h, with a remedy;
+// nil when it does.
 func (i Identity) check(h *peerv1.Hello) (Peer, error) {
 	refuse := func(format string, args ...any) (Peer, error) {
 		return Peer{}, fmt.Errorf("%w: %s", errRefused, fmt.Sprintf(format, args...))

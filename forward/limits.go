@@ -17,8 +17,8 @@ const (
 	helloBytesMax = 64 << 10
 	// peerTextMax is the length to which a peer's text is cut in an error, in bytes.
 	peerTextMax = 1 << 10
-	// propertyBytesMin is what event.Event.Bytes counts for an empty property: a
-	// frame of n bytes never holds more than n/32 of them.
+	// propertyBytesMin is event.Event.Bytes's count for an empty property: a frame of n bytes
+	// never holds more than n/32 of them.
 	propertyBytesMin = 32
 )
 

@@ -316,7 +316,8 @@ func (p *Pool) startPeers(ctx context.Context, streams *sync.WaitGroup) {
 	}
 }
 
-// ended removes a peer whose goroutine ends. If it was named again meanwhile, it starts anew.
+// ended removes a peer whose goroutine ends. If it was named again meanwhile, it is started
+// again.
 func (p *Pool) ended(s *peer) {
 	p.peersMu.Lock()
 	defer p.peersMu.Unlock()
@@ -418,8 +419,8 @@ func (s *peer) dial(ctx context.Context, l *link) (*grpc.ClientConn, peerStream,
 	return conn, st, nil
 }
 
-// http2Window is the HTTP/2 window of streams and connections: enough for the one frame
-// under way and what comes beside it, without asking.
+// http2Window is the HTTP/2 window of streams and connections: enough for the one frame in
+// flight and the small frames beside it, without window updates.
 const http2Window = 4 << 20
 
 // socketBuffer lets a full frame through in a few system calls.

@@ -75,7 +75,7 @@ type Server struct {
 	epoch     atomic.Pointer[event.Position]
 	receivers sync.WaitGroup
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards the fields below
 	stopped bool
 	lastID  StreamID
 	streams map[StreamID]*inbound
@@ -116,8 +116,8 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.ConnectionTimeout(s.config.HelloTimeout),
 		grpc.MaxHeaderListSize(headerBytesMax),
-		// Ends a stream whose peer has vanished while a frame to it is stuck, and a
-		// connection that nobody uses.
+		// Closes a stream whose peer has vanished while a frame to it is stuck, and unused
+		// connections.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, MaxConnectionIdle: idleMax}),
 		grpc.WaitForHandlers(true),
 	}, s.options...)...)
@@ -296,7 +296,7 @@ type inbound struct {
 
 	stopping atomic.Bool // the stream ends when no verdict waits
 
-	mu      sync.Mutex     // guards what follows
+	mu      sync.Mutex     // guards the fields below
 	queued  []verdictBatch // the last one may grow
 	credits []*peerv1.Credit
 }

@@ -371,7 +371,7 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 	t.prune()
 }
 
-// Tick does what is due at now. Call it at [Table.Next], or later.
+// Tick does the work that is due at now. Call it at [Table.Next], or later.
 func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
 		t.wakeUp(now, t.waits[0], out)

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Most numbers of a hot frame take two to eight bytes: handles, ledgers, times. These
-// functions read and write one as a word of eight bytes rather than byte by byte, and
-// find fields by an index, for those who know which field comes next.
+// Most numbers of a hot frame take two to eight bytes: handles, ledgers, times. These functions
+// read and write one as a word of eight bytes rather than byte by byte, and find fields by an
+// index, for callers that know the next field.
 
 // putRoom is how many bytes putVarint may write, however few it uses.
 const putRoom = binary.MaxVarintLen64
@@ -31,8 +31,8 @@ func gather(x uint64) (v uint64, size int) {
 	return x, bits.TrailingZeros64(end)/8 + 1
 }
 
-// number reads the varint field tagged tag at b[i] and returns the index after it: 0 and
-// i if another field stands there, or none, or one that cannot be read.
+// number reads the varint field tagged tag at b[i] and returns the index after it: 0 and i if
+// there is another field, none, or an unreadable one.
 func number(b []byte, i int, tag byte) (v uint64, next int) {
 	if i >= len(b) || b[i] != tag {
 		return 0, i
@@ -49,8 +49,8 @@ func number(b []byte, i int, tag byte) (v uint64, next int) {
 	return v, i + 1 + size
 }
 
-// text reads the bytes field tagged tag at b[i] and returns the index after it: nil and i
-// if another field stands there, or none, or one that cannot be read.
+// text reads the bytes field tagged tag at b[i] and returns the index after it: nil and i if
+// there is another field, none, or an unreadable one.
 func text(b []byte, i int, tag byte) (v []byte, next int) {
 	if i >= len(b) || b[i] != tag {
 		return nil, i

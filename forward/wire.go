@@ -112,10 +112,10 @@ func appendVarint(b []byte, v uint64) []byte {
 	return protowire.AppendVarint(b, v)
 }
 
-// zigzag is how sint32 stands on the wire.
+// zigzag is the wire encoding of sint32.
 func zigzag(v int32) uint64 { return protowire.EncodeZigZag(int64(v)) }
 
-// unzigzag is how protobuf reads a sint32: what does not fit is cut off.
+// unzigzag decodes a sint32 as protobuf does: excess bits are cut off.
 func unzigzag(v uint64) int32 { return int32(protowire.DecodeZigZag(v & math.MaxUint32)) }
 
 func sizePosition(p event.Position) int {

@@ -26,9 +26,9 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// Limits of what a Ring can be built from. MembersMax keeps the time of one [New]
-// well below any lease: the library sorts the circle again for each member, which
-// makes 1 ms of 3 members, 5 ms of 30, and about 300 ms of MembersMax.
+// Limits of a Ring's input. MembersMax keeps the time of one [New] well below any lease: the
+// library sorts the circle again for each member, which takes 1 ms for 3 members, 5 ms for 30,
+// and about 300 ms for MembersMax.
 const (
 	MembersMax      = 256
 	MemberBytesMax  = 256 // bytes of one name
@@ -57,8 +57,8 @@ type Config struct {
 	Load float64 `above:"1" max:"1024" agree:"true"`
 }
 
-// DefaultConfig returns the placement that the defaults of the router use: even, since a group is
-// full when its fullest member is, and what that moves is little (ADR 0023).
+// DefaultConfig returns the router's default placement: even, since a group reaches its maximum
+// throughput when its fullest member does, and with few additional moves (ADR 0023).
 func DefaultConfig() Config { return Config{VirtualNodes: 100, Load: 1.05} }
 
 // Validate reports every field that is out of the range of its tag.
@@ -70,9 +70,9 @@ type Ring struct {
 	table   [Partitions]uint16 // index in members
 }
 
-// New places all partitions on members, in whatever order they are given. It
-// fails if cfg is invalid, if there is no member or more than [MembersMax], and
-// if a name is empty, longer than [MemberBytesMax] or given twice.
+// New places all partitions on members, given in any order. It fails if cfg is invalid, if
+// there is no member or more than [MembersMax], and if a name is empty, longer than
+// [MemberBytesMax] or given twice.
 func New(members []Member, cfg Config) (*Ring, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -143,7 +143,8 @@ func (r *Ring) Locate(key string) (Partition, Member) {
 // Members returns the names that the Ring was built from, sorted.
 func (r *Ring) Members() []Member { return slices.Clone(r.members) }
 
-// Partitions returns what m should own, in ascending order: nothing if m is not a member.
+// Partitions returns the partitions that m should own, in ascending order: none if m is not a
+// member.
 func (r *Ring) Partitions(m Member) []Partition {
 	i, ok := slices.BinarySearch(r.members, m)
 	if !ok {

@@ -23,7 +23,7 @@ var ErrNotInstalled = errors.New("not installed")
 // Server is a database of our own on scratch data, reached by a socket in its
 // directory only. It is for tests: nothing that it holds survives a power cut.
 type Server struct {
-	URL string // what OpenPostgres or OpenRedis takes
+	URL string // the argument of OpenPostgres or OpenRedis
 
 	cmd *exec.Cmd
 	log string
@@ -103,7 +103,7 @@ func findPostgres(name string) (string, error) {
 	return slices.Max(found), nil
 }
 
-// unprivileged gives dir to a user that is not root, as whom Postgres runs.
+// unprivileged gives dir to a user other than root, because Postgres refuses to run as root.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return &syscall.SysProcAttr{}, nil

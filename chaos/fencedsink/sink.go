@@ -28,7 +28,7 @@ import (
 // The recipes, as docs/sinks.md shows them.
 var (
 	//go:embed postgres.sql
-	PostgresTables string // the fence, and what is written behind it
+	PostgresTables string // the fence, and the data behind it
 	//go:embed claim.sql
 	PostgresClaim string // says that a later delivery is at work: before the first read
 	//go:embed write.sql
@@ -67,7 +67,7 @@ func OpenPostgres(ctx context.Context, url string, connections int) (*Postgres, 
 	return &Postgres{pool}, nil
 }
 
-// Close waits until nobody uses a connection, and closes them.
+// Close waits until no connection is in use, and closes them.
 func (p *Postgres) Close() { p.pool.Close() }
 
 // Create makes the tables.
@@ -84,8 +84,8 @@ func (p *Postgres) Claim(ctx context.Context, key, fence string) (accepted bool,
 	return p.run(ctx, PostgresClaim, key, fence)
 }
 
-// Write writes what the handler of an event has to say, and reports false if a later
-// delivery was here: then nothing is written.
+// Write writes the effect of an event's handler, and reports false if the sink has seen a later
+// delivery: then nothing is written.
 func (p *Postgres) Write(ctx context.Context, key, fence, event string) (accepted bool, err error) {
 	return p.run(ctx, PostgresWrite, key, fence, event)
 }
@@ -117,8 +117,8 @@ func OpenRedis(url string, connections int) (*Redis, error) {
 // Close closes all connections.
 func (r *Redis) Close() { _ = r.client.Close() } // nothing is under way that anybody waits for
 
-// Write appends event to what is written of the key, and reports false if a later
-// delivery was here: then nothing is written.
+// Write appends event to the key's data, and reports false if the sink has seen a later
+// delivery: then nothing is written.
 func (r *Redis) Write(ctx context.Context, key, fence, event string) (accepted bool, err error) {
 	written, err := r.write.Run(ctx, r.client, []string{fenceOf(key), effectsOf(key)}, fence, event).Int()
 	if err != nil {
@@ -176,7 +176,8 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE ON fence FOR EACH ROW EXECUTE FUNCTIO
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON effects FOR EACH ROW EXECUTE FUNCTION note();
 `
 
-// Watch makes the database note what it accepts, for Audit. Call it once, after Create.
+// Watch makes the database record accepted claims and writes, for Audit. Call it once, after
+// Create.
 func (p *Postgres) Watch(ctx context.Context) error {
 	if _, err := p.pool.Exec(ctx, auditTables); err != nil {
 		return fmt.Errorf("sink: postgres: %w", err)

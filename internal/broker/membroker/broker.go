@@ -463,8 +463,8 @@ func (s *subscription) ack(a Ack) bool {
 	return true
 }
 
-// Unload does what Pulsar does to its consumers when a topic moves to another broker: all
-// that is not acked is delivered again.
+// Unload has the effect on consumers of a topic's move between Pulsar brokers: everything
+// unacked is redelivered.
 func (b *Broker) Unload(topic string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -75,8 +75,7 @@ func subscribed(stream grpc.BidiStreamingClient[demov1.ConsumeRequest, demov1.Co
 	return err
 }
 
-// remoteConsumer is a Consumer on the other side of a stream. What it reads ahead is
-// bounded by the permits it gave.
+// remoteConsumer is a Consumer on the other side of a stream. Its permits bound its prefetch.
 type remoteConsumer struct {
 	stream grpc.BidiStreamingClient[demov1.ConsumeRequest, demov1.ConsumeResponse]
 	cancel context.CancelFunc
@@ -146,11 +145,11 @@ func (c *remoteConsumer) Nack(nacks ...Ack) { c.send(&demov1.ConsumeRequest{Nack
 func (c *remoteConsumer) send(frame *demov1.ConsumeRequest) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	_ = c.stream.Send(frame) // if the stream is broken, Receive says so, and the broker has taken everything back
+	_ = c.stream.Send(frame) // Receive reports a broken stream, and the broker has taken everything back
 }
 
-// Close is Consumer.Close: what was sent before it arrives before it, if the broker
-// takes it in within a second.
+// Close is Consumer.Close: earlier acks arrive before it, if the broker processes it within a
+// second.
 func (c *remoteConsumer) Close() {
 	c.sending.Lock()
 	_ = c.stream.CloseSend() // it never fails

@@ -11,12 +11,12 @@ import (
 // Consumer is one consumer of a subscription. All methods but Receive are safe for
 // concurrent use; Receive is for one goroutine at a time.
 type Consumer interface {
-	// Receive returns what has been sent, at least one entry. It blocks until there is
-	// something, and returns ErrClosed when the consumer is closed, or ctx's error.
+	// Receive returns the entries that have been sent, at least one. It blocks until there is
+	// one, and returns ErrClosed when the consumer is closed, or ctx's error.
 	Receive(ctx context.Context) ([]Entry, error)
 	// Permit lets the broker send n more events.
 	Permit(n int)
-	// Ack acknowledges events. What nobody has is ignored.
+	// Ack acknowledges events. Unknown events are ignored.
 	Ack(acks ...Ack)
 	// Nack gives entries back, whole.
 	Nack(nacks ...Ack)
@@ -71,7 +71,7 @@ func (c *consumer) Ack(acks ...Ack) {
 	c.broker.mu.Lock()
 	defer c.broker.mu.Unlock()
 	for _, a := range acks {
-		// Pulsar lets any consumer of a shared subscription ack what another one has.
+		// Pulsar lets any consumer of a shared subscription ack events of another one.
 		for _, s := range c.subscriptions {
 			if s.ack(a) {
 				break
@@ -152,8 +152,8 @@ func (f *fifo) push(q queued) {
 	f.n += len(q.messages)
 }
 
-// pop takes the oldest; there has to be one. The space of what was taken is used
-// again once it is half of all.
+// pop removes the oldest entry; the queue must not be empty. Freed space is reused once it is
+// half of all.
 func (f *fifo) pop() queued {
 	q := f.entries[f.head]
 	f.entries[f.head] = queued{}

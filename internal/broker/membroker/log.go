@@ -52,10 +52,10 @@ func (b *Broker) log(name string) *recordLog {
 	return l
 }
 
-// TailRecords calls record for each record at or after from, in order, as they
-// come, until ctx ends or record returns an error, which it returns. A zero from
-// begins with what is appended from now on; of what has been forgotten it begins
-// with the oldest record that is left. opened is called once the place is taken.
+// TailRecords calls record for each record at or after from, in order, as they come, until ctx
+// ends or record returns an error, which it returns. A zero from begins with records appended
+// from now on; if records were deleted, it begins with the oldest remaining one. opened is
+// called once the position is fixed.
 func (b *Broker) TailRecords(ctx context.Context, name string, from event.Position, opened func(), record func(Record) error) error {
 	if name == "" {
 		return fmt.Errorf("%w: a log without a name", ErrInvalid)

@@ -72,7 +72,7 @@ func (s *server) Consume(stream grpc.BidiStreamingServer[demov1.ConsumeRequest, 
 	}
 }
 
-// take does what a frame of the client says.
+// take performs a frame of the client.
 func (c *consumer) take(in *demov1.ConsumeRequest) {
 	if acks := acksIn(in.GetAcks()); len(acks) > 0 {
 		c.Ack(acks...)

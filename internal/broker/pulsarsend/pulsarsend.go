@@ -44,9 +44,9 @@ func GaveUp(err error) bool {
 		errors.Is(err, pulsar.ErrTopicTerminated) || errors.Is(err, pulsar.ErrProducerFenced)
 }
 
-// Await makes a call of the client that takes no context and may hang, for as long as
-// the client's OperationTimeout and longer. start runs it on a goroutine of its own, or
-// says why not. When ctx ends first the call goes on alone, and what it makes is undone.
+// Await makes a call of the client that takes no context and may hang, for as long as the
+// client's OperationTimeout and longer. start runs it on a goroutine of its own, or returns an
+// error. If ctx ends first, the call continues in the background, and its result is undone.
 func Await[T any](ctx context.Context, start func(func()) error, call func() (T, error), undo func(T)) (made T, err error) {
 	type result struct {
 		made T

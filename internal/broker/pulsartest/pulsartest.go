@@ -44,7 +44,7 @@ func environment(t testing.TB, name string) string {
 	return value
 }
 
-// Options returns what a client needs to reach the broker, with a quiet log.
+// Options returns the options for a client of the broker, with a quiet log.
 func Options(t testing.TB) pulsar.ClientOptions {
 	t.Helper()
 	return pulsar.ClientOptions{
@@ -91,8 +91,8 @@ func Topic(t testing.TB, partitions int) string {
 	return topic
 }
 
-// Unload makes the broker give up the topic and load it again: its connections are
-// cut, and what is unacked is delivered again.
+// Unload makes the broker unload and reload the topic: its connections are closed, and unacked
+// events are redelivered.
 func Unload(t testing.TB, topic string) {
 	t.Helper()
 	Admin(t, http.MethodPut, pulsaradmin.TopicPath(topic)+"/unload", nil, nil)

@@ -18,7 +18,7 @@ import (
 
 // backend is the broker of a demo, as its parent process sees it.
 type backend interface {
-	// publish sends events as one entry, or as what the broker's client makes of them.
+	// publish sends events as one entry, or in the batches that the broker's client makes.
 	publish(ctx context.Context, topic string, events []message) error
 	// flush returns when everything that was published is safe.
 	flush(ctx context.Context) error
@@ -27,7 +27,7 @@ type backend interface {
 	open(ctx context.Context, subscription string) (int, error)
 	// arguments name the broker to a child.
 	arguments() []string
-	// close gives up the connection, and what the demo has left at the broker.
+	// close closes the connection, and removes the demo's topics from the broker.
 	close()
 }
 
@@ -77,7 +77,7 @@ type cluster struct {
 	failed error // the first publication that was not confirmed
 }
 
-// subscription is what keeps a topic alive.
+// subscription keeps a topic alive.
 type subscription struct {
 	topic, name string
 	kind        pulsar.SubscriptionType
@@ -130,8 +130,8 @@ func (c *cluster) flush(ctx context.Context) error {
 	return errors.Join(append(errs, c.failure())...)
 }
 
-// open cannot be told from the binary protocol: the drain is judged by the members
-// and by the journals.
+// The binary protocol does not report open events: the members and the journals judge the
+// drain.
 func (c *cluster) open(context.Context, string) (int, error) { return 0, nil }
 
 func (c *cluster) arguments() []string { return []string{"--pulsar", c.url} }
@@ -145,7 +145,7 @@ func (c *cluster) close() {
 		if err != nil {
 			continue // it never was there, or somebody else uses it
 		}
-		_ = consumer.UnsubscribeForce() // what stays is a topic that nobody reads
+		_ = consumer.UnsubscribeForce() // otherwise a topic without readers remains
 		consumer.Close()
 	}
 	c.client.Close()
@@ -171,7 +171,7 @@ func namesOf(run string) names {
 	}
 }
 
-// left lists what a run leaves on a cluster.
+// left lists the remains of a run on a cluster.
 func (n names) left() []subscription {
 	retry := source.RetryTopicName([]string{n.fenced.topic}, n.fenced.name)
 	return []subscription{

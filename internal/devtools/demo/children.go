@@ -21,7 +21,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/testapp"
 )
 
-// The hidden commands: what a child is.
+// The hidden commands of the children.
 const (
 	RoleBroker = "broker"
 	RoleMember = "member"
@@ -32,7 +32,7 @@ const (
 const (
 	folderPrefix = procgroup.FolderPrefix + "demo-"
 
-	// ready is what a plain application prints once it is subscribed.
+	// ready is the line that a plain application prints once it is subscribed.
 	ready = "ready"
 
 	// progressEvery is how often an application prints how many events it has handled.

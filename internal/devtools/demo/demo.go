@@ -37,9 +37,9 @@ type demo struct {
 	view      *view
 }
 
-// Run runs a demo and prints what it comes to. It returns nil only if every promise
-// held and the run proved something; otherwise the logs and journals of all
-// processes are kept, and Stderr is told where. When it returns, no child is left.
+// Run runs a demo and prints its result. It returns nil only if every promise held and the run
+// proved something; otherwise the logs and journals of all processes are kept, and their place
+// is printed to Stderr. When it returns, all children have ended.
 func Run(ctx context.Context, o Options, e Environment) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -91,7 +91,7 @@ func run(ctx context.Context, o Options, executable, dir string, v *view) (*Resu
 	return result, nil
 }
 
-// causeOf returns what ended ctx, if that was before everything else.
+// causeOf returns the cause of the end of ctx, if that came first.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -140,7 +140,7 @@ const (
 	lookEvery     = 50 * time.Millisecond
 )
 
-// until waits until holds returns true, but not longer than patience. what stands in
+// until waits until holds returns true, at most for patience. what describes the condition in
 // the error.
 func until(ctx context.Context, patience time.Duration, what string, holds func(context.Context) (bool, error)) error {
 	begin := clock.Now()
@@ -174,7 +174,7 @@ func (d *demo) application(name string) *application {
 	return &application{name: name, journal: filepath.Join(d.dir, name+".journal")}
 }
 
-// line takes what the application prints.
+// line takes a line of the application's output.
 func (a *application) line(text string) {
 	var n int64
 	if text == ready {
@@ -184,7 +184,7 @@ func (a *application) line(text string) {
 	}
 }
 
-// plain shows what a SHARED subscription does by itself under this load.
+// plain shows the behaviour of a SHARED subscription alone under this load.
 func (d *demo) plain(ctx context.Context) (journal.Report, error) {
 	d.view.note("First plain SHARED: %d applications consume one subscription, each event goes to any of them.", d.options.Nodes)
 	var apps []*application

@@ -70,7 +70,7 @@ func (l *load) next() message {
 	return m
 }
 
-// publication is the publisher's list: what it has sent, and when. It is safe for
+// publication is the publisher's list of sent events, with their times. It is safe for
 // concurrent use.
 type publication struct {
 	mu   sync.Mutex

@@ -26,17 +26,17 @@ type member struct {
 	endpoint string // the same for the application
 	gossip   string // address of the newest router
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	router *procgroup.Process
 	admin  string // address
 	killed bool
 	seen   figures
 }
 
-// stateKilled is what the table shows of a member without its router.
+// stateKilled is the table's state for a member without its router.
 const stateKilled = "KILLED"
 
-// figures are what a member says of itself.
+// figures are the figures in a member's report.
 type figures struct {
 	member     bool
 	partitions int // it may dispatch for

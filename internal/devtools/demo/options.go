@@ -9,14 +9,14 @@ import (
 	"github.com/ringfence/router/internal/devtools/testapp"
 )
 
-// Options are what a demo is asked for.
+// Options are the options of a demo.
 type Options struct {
 	Nodes     int           // members, each with an application: 1 to 16
 	Keys      int           // distinct keys
 	Rate      int           // events per second; at most 50 for each key
 	Duration  time.Duration // of the load on Ringfence
-	KillAt    time.Duration // after the begin of that load; 0: nobody is killed
-	RestartAt time.Duration // likewise; 0: not restarted
+	KillAt    time.Duration // after the begin of that load; 0: no kill
+	RestartAt time.Duration // after the begin of that load; 0: not restarted
 	Pulsar    string        // URL of a broker; "": one in memory
 	JSON      bool          // the result as one line of JSON, and nothing else, on standard output
 }
@@ -37,8 +37,8 @@ const (
 	baselineMax = 5 * time.Second
 )
 
-// usualWork is what a handler takes: long enough to overlap, short enough that keys
-// are idle most of the time.
+// usualWork is the duration of a handler: long enough to overlap, short enough that keys are
+// idle most of the time.
 var usualWork = testapp.Config{WorkMin: 2 * time.Millisecond, WorkMax: 4 * time.Millisecond}
 
 // Validate reports every option that makes no sense.

@@ -17,7 +17,7 @@ type part struct {
 	duration   time.Duration
 	apps       []*application
 	against    int                             // overlaps of the other part, 0 before it
-	addMembers func(context.Context, *picture) // adds what is known of the members; nil: nothing is
+	addMembers func(context.Context, *picture) // adds the members' figures; nil: none
 
 	sent     publication
 	began    atomic.Int64 // clock.Instant of the load, 0 before it
@@ -99,7 +99,7 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 	}
 }
 
-// count counts the overlaps so far. What cannot be read now is read at the end.
+// count counts the overlaps so far. Unreadable records are read at the end.
 func (p *part) count(context.Context) {
 	if report, err := journal.Check(p.files(), nil); err == nil {
 		p.overlaps.Store(int64(report.Overlaps))

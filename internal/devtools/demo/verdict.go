@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// Result is what a demo comes to. Its JSON is for machines: fields are only added.
+// Result is the result of a demo. Its JSON is for machines: fields are only added.
 type Result struct {
 	Events     uint64 `json:"events"`     // published to Ringfence
 	Handled    uint64 `json:"handled"`    // of them, done at least once
@@ -24,9 +24,9 @@ type Result struct {
 	// another delivery of the key under the same token.
 	StaleSameToken uint64 `json:"stale_same_token"`
 
-	// TakeoverMS is how long the keys of the killed member waited: from the SIGKILL
-	// to the key's next handling, the 99th percentile over its keys that had an event
-	// to wait with (journal.Waits). 0 when nobody was killed.
+	// TakeoverMS is the time that the keys of the killed member waited: from the SIGKILL to the
+	// key's next handling, the 99th percentile over its keys with a waiting event
+	// (journal.Waits). 0 if no member was killed.
 	TakeoverMS float64 `json:"takeover_ms"`
 
 	// HandoffP99MS is how long keys waited that moved between living members, when the

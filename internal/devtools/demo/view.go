@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// unknown stands for a number that nobody knows.
+// unknown stands for an unknown number.
 const unknown = -1
 
 // picture is a part at one moment.
@@ -64,7 +64,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// note says what has happened, for good.
+// note prints an event of the run permanently.
 func (v *view) note(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -220,12 +220,12 @@ func thousands[N int | int64 | uint64](n N) string {
 	return digits
 }
 
-// result shows what the demo comes to.
+// result prints the result of the demo.
 func (v *view) result(r *Result, o Options, broken error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.json {
-		_ = json.NewEncoder(v.results).Encode(r) // who reads it sees when it is missing
+		_ = json.NewEncoder(v.results).Encode(r) // a reader notices a missing result
 		return
 	}
 	line := func(name, plain, fenced string) { fmt.Fprintf(v.results, "  %-28s %14s %14s\n", name, plain, fenced) }

@@ -20,7 +20,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
-// The hidden commands: what a child is, besides those of a demo.
+// The hidden commands of the children, besides those of a demo.
 const (
 	RoleApp  = "app"
 	RoleExec = "exec"
@@ -42,7 +42,7 @@ const (
 	stopPatience  = appGrace + 5*time.Second
 	lookEvery     = 100 * time.Millisecond
 
-	// restartFirst and restartMax are the pauses before what has ended is started again.
+	// restartFirst and restartMax are the pauses before an ended process is restarted.
 	restartFirst = 500 * time.Millisecond
 	restartMax   = 10 * time.Second
 
@@ -76,9 +76,9 @@ type member struct {
 	pauses backoff.Backoff // before restarts
 }
 
-// Run runs a group until ctx ends, or until Options.Events are handled. Then it drains:
-// the members leave the group in order, and what was accepted is finished. When it
-// returns, no child is left. An error says what a child could not do.
+// Run runs a group until ctx ends, or until Options.Events are handled. Then it drains: the
+// members leave the group in order, and finish accepted events. When it returns, all children
+// have ended. An error names the failure of a child.
 func Run(ctx context.Context, o Options, e Environment) (err error) {
 	if err := o.Validate(); err != nil {
 		return err
@@ -222,7 +222,7 @@ func (s *session) plan() error {
 	return nil
 }
 
-// application is the command line of what stands beside a member.
+// application is the command line of the process beside a member.
 func (s *session) application(m *member) []string {
 	if s.options.Exec != "" {
 		return []string{"dev", RoleExec, "--endpoint", m.endpoint, "--parallel", fmt.Sprint(s.options.Parallel), "--", s.options.Exec}

@@ -56,7 +56,7 @@ func handle(ctx context.Context, command string, e *client.Event, stdout, stderr
 	err := cmd.Run()
 	out.end()
 	errs.end()
-	if errors.Is(err, exec.ErrWaitDelay) { // its exit code was 0, and what it left behind holds its output
+	if errors.Is(err, exec.ErrWaitDelay) { // its exit code was 0, and a background process holds its output open
 		err = nil
 	}
 	var exit *exec.ExitError

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Options are what a development group is asked for.
+// Options are the options of a development group.
 type Options struct {
 	Members int      // 1 to 16
 	Command []string // the application, started once beside each member; or
@@ -24,7 +24,7 @@ type Options struct {
 	Events int // end after this many, when all are handled; 0: never
 
 	Settings []string // SECTION.KEY=VALUE, for every member
-	Verbose  bool     // what members log at level info, too
+	Verbose  bool     // show the members' logs at level info, too
 }
 
 // DefaultOptions returns a group of three with a few events.
@@ -69,8 +69,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// logLevel is what members log. With a broker in memory, nothing that they warn of is
-// the user's to fix.
+// logLevel is the members' log level. With an in-memory broker, the user cannot fix anything
+// that they warn of.
 func (o Options) logLevel() string {
 	switch {
 	case o.Verbose:

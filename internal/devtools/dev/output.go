@@ -54,8 +54,8 @@ func (o *output) stream(name string) io.Writer {
 	}}
 }
 
-// wholeLines returns a writer that passes on what is written to it in whole lines, so that
-// others can write to the same place. Not for concurrent use.
+// wholeLines returns a writer that passes on its input in whole lines, so that others can write
+// to the same place. Not for concurrent use.
 func wholeLines(w io.Writer) *lines {
 	return &lines{each: func(line []byte) error {
 		_, err := w.Write(line)
@@ -63,7 +63,7 @@ func wholeLines(w io.Writer) *lines {
 	}}
 }
 
-// lines cuts what is written to it. Each line has its end, but for one that is too long.
+// lines splits its input into lines. Each line has its end, except an overlong one.
 type lines struct {
 	each func(line []byte) error // does not keep it
 	rest []byte                  // a line without its end
@@ -94,7 +94,7 @@ func (l *lines) Write(b []byte) (int, error) {
 // end ends the last line.
 func (l *lines) end() {
 	if len(l.rest) > 0 {
-		_ = l.each(append(l.rest, '\n')) // who no longer reads misses nothing
+		_ = l.each(append(l.rest, '\n')) // a closed reader misses nothing
 		l.rest = nil
 	}
 }

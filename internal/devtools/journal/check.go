@@ -45,7 +45,7 @@ func (f File) covers(start, end clock.Instant) bool {
 	return false
 }
 
-// Report is what the journals prove.
+// Report is the evidence of the journals.
 type Report struct {
 	Files     int `json:"files"`
 	TornLines int `json:"torn_lines"` // cut by a kill, ignored
@@ -65,7 +65,7 @@ type Report struct {
 
 	Published    uint64   `json:"published"`
 	Lost         uint64   `json:"lost"`       // published, but neither done nor rejected
-	Unknown      uint64   `json:"unknown"`    // done or rejected, but not published; 0 when nobody told what was
+	Unknown      uint64   `json:"unknown"`    // done or rejected, but not published; 0 if the published events are unknown
 	Duplicates   uint64   `json:"duplicates"` // handlings of an event that was over already, by another one
 	LostExamples []string `json:"lost_examples,omitempty"`
 
@@ -107,15 +107,15 @@ type Takeover struct {
 	Keys     Spread        `json:"keys"`
 }
 
-// Check reads the journals of all processes that worked on one load and reports
-// what they prove. published yields what the publishers sent, each event by the
-// name that [Writer.Start] got; nil when nobody knows, then nothing counts as lost.
+// Check reads the journals of all processes that worked on one load and reports their evidence.
+// published yields the publishers' events, each by the name that [Writer.Start] got; if it is
+// nil, nothing counts as lost.
 //
-// It streams: memory grows with the number of keys, events and running handlings,
-// by some 100 bytes each, not with the number of records. Events and keys are told
-// apart by a 64-bit hash (the odds to confuse any two of ten million are 1 in 300,000).
+// It streams: memory grows with the number of keys, events and running handlings, by some 100
+// bytes each, not with the number of records. Events and keys are identified by a 64-bit hash
+// (the odds to confuse any two of ten million are 1 in 300,000).
 //
-// Files may still be growing; then the report is about what has been written.
+// Files may still be growing; then the report covers the written part.
 func Check(files []File, published iter.Seq[string]) (Report, error) {
 	c := newChecker(files)
 	if err := merge(files, c); err != nil {
@@ -127,7 +127,7 @@ func Check(files []File, published iter.Seq[string]) (Report, error) {
 	return c.finish(), nil
 }
 
-// A checker counts what a Report tells.
+// A checker counts the figures of a Report.
 type checker struct {
 	files   []File
 	report  Report
@@ -272,7 +272,7 @@ func (c *checker) judgeFence(h *handling) {
 	}
 }
 
-// endOfFile ends at instant at what the process left running.
+// endOfFile ends at instant the handlings that the process left running.
 func (c *checker) endOfFile(file int, at clock.Instant, torn bool) {
 	if torn {
 		c.report.TornLines++
@@ -324,7 +324,7 @@ func (c *checker) overlap(a, b *handling, end clock.Instant) {
 	})
 }
 
-// settle compares what is over with what was published.
+// settle compares the finished events with the published ones.
 func (c *checker) settle(published iter.Seq[string]) {
 	for name := range published {
 		id := xxhash.Sum64String(name)
@@ -366,7 +366,7 @@ func (c *checker) finish() Report {
 	return r
 }
 
-// follower is told what happened, in the order of time over all files.
+// follower receives the records of all files in the order of time.
 type follower interface {
 	start(file int, r record) error
 	end(file int, r record) error
@@ -381,7 +381,7 @@ type Step struct {
 	Outcome  Outcome   // how the handling ended; 0 for a start, and only a start has the rest
 	Token    int64     // of the fence
 	Turn     uint64    // of the fence
-	Event    string    // what its publisher calls it
+	Event    string    // the publisher's name of it
 	Key      event.Key // of the event
 }
 

@@ -33,7 +33,7 @@ func MeasureGaps(files []File, since clock.Instant, sentAt func(event string) (c
 	return h.spread(), nil
 }
 
-// gaps follows the time in which each key stands still.
+// gaps tracks the time in which each key stands still.
 type gaps struct {
 	since  clock.Instant
 	sentAt func(event string) (clock.Instant, bool)
@@ -43,7 +43,7 @@ type gaps struct {
 	running map[runningIn]runningEvent
 }
 
-// standing is one key: it stands still from lastEnd on while running is 0.
+// standing is the state of one key: it stands still from lastEnd on while running is 0.
 type standing struct {
 	running int
 	lastEnd clock.Instant
@@ -70,7 +70,7 @@ func (g *gaps) start(file int, r record) error {
 	id := xxhash.Sum64String(r.event)
 	if !r.at.Before(g.since) {
 		k.seen = true
-		if k.running == 0 && !g.over[id] { // what comes once more has kept nobody waiting
+		if k.running == 0 && !g.over[id] { // a repeat has not delayed the key
 			sent, _ := g.sentAt(r.event)
 			k.longest = max(k.longest, r.at.Sub(max(k.lastEnd, sent)))
 		}
@@ -93,7 +93,7 @@ func (g *gaps) end(file int, r record) error {
 	return nil
 }
 
-// endOfFile ends at instant at what the process left running.
+// endOfFile ends at instant the handlings that the process left running.
 func (g *gaps) endOfFile(file int, at clock.Instant, _ bool) {
 	for in := range g.running {
 		if in.file == file {

@@ -71,7 +71,7 @@ const (
 	Cancelled Outcome = 4 // the handler was cut, because its key was lost
 )
 
-// String returns the word that stands in the file.
+// String returns the word for it in the file.
 func (o Outcome) String() string {
 	switch o {
 	case Done:

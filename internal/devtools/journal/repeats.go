@@ -11,8 +11,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// ReportMax is how long after the end of a handling the router beside may still have
-// been the only one who knew of it.
+// ReportMax bounds the time after the end of a handling in which the router beside the
+// application may be the only node that knows of it.
 const ReportMax = time.Second
 
 // Why is the reason for which an event was handled again.
@@ -27,7 +27,7 @@ const (
 	WhyCut         Why = 2 // its handler had been cancelled
 	WhyDied        Why = 3 // its handler had died with its process
 	WhyReport      Why = 4 // its handler's report was lost with its owner, which died while it ran or within ReportMax
-	WhyWindow      Why = 5 // its owner died later, and with it the window of what was done
+	WhyWindow      Why = 5 // its owner died later, and with it the window of finished events
 	WhyUnexplained Why = 6 // its owner lived, and should have known
 )
 
@@ -61,12 +61,12 @@ type Repeat struct {
 	Why   Why
 }
 
-// FindRepeats reads the journals of a load and explains each repeat by what the
-// journals and the deaths tell, in the order of time. A death is the KilledAt of a
-// file, or a Kill of the router beside.
+// FindRepeats reads the journals of a load and explains each repeat by the journals and the
+// deaths, in the order of time. A death is the KilledAt of a file, or a Kill of the router
+// beside.
 //
-// Who knows what was done is the owner of the key, which is taken to be the router
-// beside the application that handled any event of the key last.
+// The owner of a key knows its finished events. The owner is taken to be the router beside the
+// application that last handled any event of the key.
 func FindRepeats(files []File, kills []Kill) ([]Repeat, error) {
 	f := &repeats{files: files, deaths: make([][]clock.Instant, len(files)), events: map[uint64]*story{}, owners: map[uint64]*owner{}, running: map[runningIn]*story{}}
 	for i, file := range files {
@@ -96,8 +96,7 @@ type repeats struct {
 	found   []Repeat
 }
 
-// story is what is known about an event: the newest handling that was over, or else
-// the newest one.
+// story is the history of an event: its newest finished handling, or else its newest one.
 type story struct {
 	file       int
 	start, end clock.Instant
@@ -105,8 +104,7 @@ type story struct {
 	died       bool
 }
 
-// owner is who has handled a key last, and when its owner died last before it went
-// elsewhere.
+// owner is the last handler of a key, and the last death of its owner before the key moved.
 type owner struct {
 	file  int
 	since clock.Instant // start of its newest handling there
@@ -137,7 +135,7 @@ func (f *repeats) start(file int, r record) error {
 	return nil
 }
 
-// follow notes who owns a key, and returns when an owner of it died last.
+// follow notes the owner of a key, and returns the time of the last death of an owner of it.
 func (f *repeats) follow(key uint64, file int, now clock.Instant) clock.Instant {
 	o := f.owners[key]
 	if o == nil {

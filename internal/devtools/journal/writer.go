@@ -36,9 +36,9 @@ func create(path string, now func() clock.Instant) (*Writer, error) {
 	return &Writer{file: file, now: now}, nil
 }
 
-// Start writes that the handling of an event begins: call it before the handler
-// does anything. eventID is what the publisher calls the event, the same for
-// each of its deliveries; fence is that of the delivery, 0 when there is none.
+// Start records the start of a handling: call it before the handler does anything. eventID is
+// the publisher's name of the event, the same for each of its deliveries; fence is that of the
+// delivery, 0 when there is none.
 func (w *Writer) Start(eventID string, key event.Key, fence event.Fence) (Handling, error) {
 	if len(eventID) > EventBytesMax || len(key) > event.KeyMax {
 		return 0, fmt.Errorf("journal: event id of %d and key of %d bytes, want at most %d and %d",

@@ -12,8 +12,8 @@ import (
 // socketPathMax is the longest path of a socket that every system takes.
 const socketPathMax = 100
 
-// AppAddress is a socket, which nobody else can take while the router is away, or a
-// port where a socket cannot be.
+// AppAddress is a socket, which no other process can take while the router is away, or a port
+// where a socket is impossible.
 func AppAddress(socket string, port int) (listen, endpoint string) {
 	if runtime.GOOS == "windows" || len(socket) > socketPathMax {
 		return Loopback(port), Loopback(port)

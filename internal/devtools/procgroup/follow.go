@@ -20,9 +20,9 @@ const (
 	farewell = "bye"
 )
 
-// FollowParent calls exit as soon as standard input ends, which it does when the
-// parent closes it or dies, from whatever cause. If the parent has died without a
-// farewell, the folder is removed first. It returns at once.
+// FollowParent calls exit as soon as standard input ends, which happens when the parent closes
+// it or dies for any reason. If the parent has died unexpectedly, the folder is removed first.
+// It returns at once.
 func FollowParent(stdin io.Reader, exit func(code int)) {
 	var watch sync.WaitGroup
 	watch.Go(func() { // outlives this call on purpose: it ends with the process

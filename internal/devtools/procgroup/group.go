@@ -22,11 +22,12 @@ type Config struct {
 	Executable string // the binary that has the hidden commands
 	Dir        string // for logs, and for all that the children share
 
-	// Ended is told of a child that ended unasked, and why. It may start another one.
+	// Ended is called for a child that ended unexpectedly, with the reason. It may start
+	// another one.
 	Ended func(*Process, error)
 
-	// Stderr takes what a child writes to its standard error, one call at a time for each
-	// child; nil: a file of its name in Dir does.
+	// Stderr receives a child's standard error, one call at a time for each child; nil: it goes
+	// to a file of the child's name in Dir.
 	Stderr func(name string) io.Writer
 
 	// Patience is how long a child may take to end when it is asked to.
@@ -63,7 +64,7 @@ type Process struct {
 func (c *Group) Start(name string, line func(string), arguments ...string) (*Process, error) {
 	p := &Process{Name: name, ended: make(chan struct{})}
 	p.command = exec.Command(c.Executable, arguments...) //nolint:noctx,gosec // this binary; ends with its standard input, or by kill
-	p.command.WaitDelay = time.Second                    // for what a child may leave behind that holds its output
+	p.command.WaitDelay = time.Second                    // for a background process that holds its output open
 	p.command.Env = append(slices.DeleteFunc(os.Environ(), isSetting), folderEnv+"="+c.Dir)
 	if c.Stderr != nil {
 		p.command.Stderr = c.Stderr(name)
@@ -103,7 +104,7 @@ func isSetting(variable string) bool { return strings.HasPrefix(variable, config
 // any more.
 const lineMax = 1 << 20
 
-// watch reads what a child prints until it ends.
+// watch reads a child's output until it ends.
 func (c *Group) watch(p *Process, stdout io.Reader, line func(string)) {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, lineMax)

@@ -15,7 +15,7 @@ type Settings struct {
 	Subscription string
 	Namespace    string // of the control topic
 	App          string // where it listens for its application
-	Gossip       string // likewise for the others, who find it there
+	Gossip       string // the same; the other members find it there
 	Admin        string
 	Seeds        []string // Gossip of others
 	LogLevel     string   // "": the default

@@ -50,7 +50,7 @@ func (c Config) Validate() error {
 
 // Event holds the fields of an event that an application uses.
 type Event struct {
-	Name    string // what its publisher calls it: the same for each delivery
+	Name    string // the publisher's name of the event: the same for each delivery
 	Key     event.Key
 	Fence   event.Fence // of the delivery, 0 without one
 	Attempt int         // from 1
@@ -98,7 +98,7 @@ func (w *App) Work(ctx context.Context, e Event) error {
 	case outcome == journal.Done || outcome == journal.Rejected:
 		w.over.Add(1)
 	case errors.Is(result, errPanic):
-		panic(result) //nolint:forbidigo // what the SDK makes of a panic is what the event asks to see
+		panic(result) //nolint:forbidigo // the event tests the SDK's handling of a panic
 	}
 	return result
 }
