@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	heldConnections = 64 // what the admin listener takes by default
+	heldConnections = 64 // the admin listener's default limit
 	probesAsked     = 15
 	probesMissedMax = 2 // in a row: a kubelet restarts the container after three
 )
@@ -200,7 +200,7 @@ func (l *lab) debugOff(ctx context.Context) (string, error) {
 	return "none", nil
 }
 
-// lures are what the page of a stranger, or a link, makes an operator's browser ask for.
+// lures are requests that a stranger's page, or a link, triggers in an operator's browser.
 var lures = []struct {
 	name, method, path string
 	headers            []string
@@ -215,8 +215,8 @@ var lures = []struct {
 	{"GET /undrain of a program", http.MethodGet, "/undrain", nil},
 }
 
-// browser: pages that an operator's browser opens change nothing. What a program POSTs does,
-// and GET /drain of the kubelet, whose hooks can do nothing else.
+// browser: pages that an operator's browser opens change nothing. A program's POST does, and so
+// does GET /drain of the kubelet, whose hooks cannot POST.
 var browser = with(settings{"admin.token": ""}, "browser", func(ctx context.Context, r *router) (finding, error) {
 	passes := func(method, path string, headers ...string) (bool, error) {
 		body := ""

@@ -14,7 +14,7 @@ type attack struct {
 	try    func(ctx context.Context, l *lab) (finding, error)
 }
 
-// finding is what an attack has shown.
+// finding is the result of an attack.
 type finding struct {
 	broken bool
 	seen   string

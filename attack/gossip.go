@@ -68,7 +68,8 @@ func garbage(group string, i int) []byte {
 	return labelled(group, 1, noise)
 }
 
-// gossipGarbage: what cannot be read is counted and not logged one by one, and connections are bounded.
+// gossipGarbage: unreadable traffic is counted and not logged one by one, and connections are
+// bounded.
 var gossipGarbage = with(settings{"gossip.encryption_keys": gossipKey}, "garbage", func(ctx context.Context, r *router) (finding, error) {
 	before, err := r.metrics(ctx)
 	if err != nil {
@@ -186,7 +187,7 @@ func (r *router) listed(ctx context.Context) (members int, text string, err erro
 	return len(m.Members), text, err
 }
 
-// canary is a listener that nobody has a reason to dial.
+// canary is a listener that no process has a reason to dial.
 type canary struct {
 	listener net.Listener
 	dialed   atomic.Int64
@@ -218,7 +219,7 @@ func (c *canary) close() {
 	c.serving.Wait()
 }
 
-// forgedMembers: gossip alone fills no list and makes nobody dial.
+// forgedMembers: gossip alone fills no list and triggers no dialing.
 func forgedMembers(ctx context.Context, l *lab) (finding, error) {
 	return with(nil, "forged", func(ctx context.Context, r *router) (finding, error) {
 		port, err := newCanary(ctx, "tcp", "127.0.0.1:0")
@@ -301,7 +302,7 @@ var gossipBombs = with(nil, "bombs", func(ctx context.Context, r *router) (findi
 	if err := s.send(ctx, bombs, func(int) []byte { return packet }); err != nil {
 		return finding{}, err
 	}
-	for quiet := cpu; ; { // until it works no more on what it was sent
+	for quiet := cpu; ; { // until it has processed all input
 		if err := sleep(ctx, time.Second); err != nil {
 			return finding{}, err
 		}

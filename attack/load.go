@@ -28,7 +28,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/testapp"
 )
 
-// The hidden commands: what a child is.
+// The hidden commands of the children.
 const (
 	roleApp  = "app"
 	roleBurn = "burn"
@@ -101,7 +101,7 @@ func startChild(dir, name string, env []string, args ...string) (*child, error) 
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, args...) //nolint:noctx // it ends when it is told to
+	cmd := exec.Command(self, args...) //nolint:noctx // it ends on request
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), env...)
 	dieWithParent(cmd)
 	if err := cmd.Start(); err != nil {
@@ -266,7 +266,8 @@ func (p *publisher) close() {
 	p.client.Close()
 }
 
-// phase is what the routers did during one attack. Its JSON is for machines: fields are only added.
+// phase is the routers' behaviour during one attack. Its JSON is for machines: fields are only
+// added.
 type phase struct {
 	Name       string  `json:"name"`
 	Rate       string  `json:"rate"`
@@ -281,10 +282,10 @@ type phase struct {
 	ProbeMaxMS float64 `json:"probe_max_ms"`
 	MarginMS   float64 `json:"lease_margin_ms"` // the least that was left of a lease at a dispatch, of all routers
 	PeakMiB    int64   `json:"peak_mib"`        // the most memory of one router
-	BoundMiB   int64   `json:"bound_mib"`       // what the routers print
+	BoundMiB   int64   `json:"bound_mib"`       // printed by the routers
 }
 
-// loadResult is what a run under load comes to.
+// loadResult is the result of a run under load.
 type loadResult struct {
 	Phases   []phase  `json:"phases"`
 	Events   uint64   `json:"events"`
@@ -352,7 +353,7 @@ func (g *group) look(ctx context.Context) (all []map[string]float64, err error) 
 
 const marginSeries = "ringfence_ownership_lease_margin_seconds"
 
-// during runs storms for a while and returns what the routers did.
+// during runs storms for a while and returns the routers' behaviour.
 func (g *group) during(ctx context.Context, name string, length time.Duration, storms ...storm) (phase, error) {
 	p := phase{Name: name, Seconds: length.Seconds(), BoundMiB: int64(g.bound) >> 20}
 	var rates []string
@@ -385,7 +386,7 @@ func (g *group) during(ctx context.Context, name string, length time.Duration, s
 	g.watch(attacking, &p)
 	p.Routers = round2((g.cpu() - routers).Seconds() / length.Seconds())
 	p.Events = g.load.count() - published
-	all.Wait() // what a child has used is known at its end
+	all.Wait() // a child's CPU use is known at its end
 	p.Done = done.Load()
 	p.Attackers = round2((ownCPU() - own).Seconds() / length.Seconds())
 	if ctx.Err() != nil {
@@ -492,7 +493,7 @@ func (g *group) phases(ctx context.Context, o options, result *loadResult) error
 			return 0
 		}
 		<-ctx.Done()
-		_ = c.end() // it has done what it was for
+		_ = c.end() // its work is done
 		return 1
 	}}
 	return add("no attack, their load on the CPU", burn)

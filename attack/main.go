@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// options are what a run is asked for.
+// options are the options of a run.
 type options struct {
 	Router    string
 	Out       string
@@ -131,7 +131,7 @@ const (
 	verdictNone   = "not tried"
 )
 
-// result is what became of one attack. Its JSON is for machines: fields are only added.
+// result is the result of one attack. Its JSON is for machines: fields are only added.
 type result struct {
 	Attack  int     `json:"attack"`
 	Part    string  `json:"part,omitempty"`
@@ -155,7 +155,7 @@ func attackAll(ctx context.Context, o options, l *lab) (results []result, err er
 		begin := time.Now()
 		trying, cancel := context.WithTimeout(limited, attackMax)
 		f, err := a.try(trying, l)
-		if err == nil && trying.Err() != nil { // what it has seen is that it was cut short
+		if err == nil && trying.Err() != nil { // its result only shows that it was interrupted
 			err = trying.Err()
 		}
 		cancel()

@@ -72,7 +72,7 @@ func openTokenFile(ctx context.Context, l *lab) (finding, error) {
 	if err := os.WriteFile(path, []byte(adminToken+"\n"), 0o600); err != nil {
 		return finding{}, err
 	}
-	if err := os.Chmod(path, 0o666); err != nil { // whatever the umask
+	if err := os.Chmod(path, 0o666); err != nil { // independent of the umask
 		return finding{}, err
 	}
 	return l.refusedAtStart(ctx, "open", settings{"admin.token": "", "admin.token_file": path})

@@ -116,7 +116,7 @@ func storms() []storm {
 
 func (g *group) target() *router { return g.routers[0] }
 
-// beside runs do so many times at once, and returns the sum of what they return.
+// beside runs do so many times concurrently, and returns the sum of the results.
 func beside(n int, do func() int64) int64 {
 	var all sync.WaitGroup
 	var sum atomic.Int64

@@ -26,7 +26,7 @@ import (
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
-// rawCodec sends what it is given as it is.
+// rawCodec sends its input unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
@@ -72,7 +72,8 @@ func sendEarly(ctx context.Context, address string, frame []byte) error {
 	return stream.RecvMsg(&answer)
 }
 
-// resultsBeforeHello: what a router takes in before it knows a worker is within the memory that it says.
+// resultsBeforeHello: a router's memory for input before a Hello stays within the printed
+// bound.
 var resultsBeforeHello = with(nil, "results", func(ctx context.Context, r *router) (finding, error) {
 	bound, err := r.metric(ctx, "ringfence_memory_bound_bytes")
 	if err != nil {
@@ -232,14 +233,14 @@ func steal(ctx context.Context, address string, wait time.Duration) (events int,
 		if d := response.GetDeliveries(); d != nil {
 			events += len(d.GetDeliveries())
 			if err := stream.Send(&appv1.WorkRequest{Receipt: d.GetNumber()}); err != nil {
-				return events, nil // it was thrown out, with what it had
+				return events, nil // it was disconnected, with its events
 			}
 		}
 	}
 	return events, nil
 }
 
-// strangerWorker: who has no token is given no event, and a worker with one gets them all.
+// strangerWorker: a worker without a token gets no event, and a worker with one gets them all.
 func strangerWorker(ctx context.Context, l *lab) (finding, error) {
 	return with(settings{"app.token_file": l.appTokenFile}, "stranger", func(ctx context.Context, r *router) (finding, error) {
 		if err := r.publish(ctx, strangersEvents, func(i int) *pulsar.ProducerMessage {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// allowance is how much a subscription uses of what the broker lets it have unacked,
-// on one topic partition.
+// allowance is a subscription's use of the broker's limit of unacked events, on one topic
+// partition.
 type allowance struct {
 	Consumer     int // the most that one consumer has
 	Subscription int // of all consumers

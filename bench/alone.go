@@ -23,5 +23,5 @@ func alone(ctx context.Context, addr string) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim the loopback addresses of nodes: %w", err)
 	}
-	return func() { _ = claim.Close() }, nil // nobody ever connected
+	return func() { _ = claim.Close() }, nil // no process ever connected
 }

@@ -22,12 +22,12 @@ import (
 // relayCommand makes this binary one relay of the mode bare.
 const relayCommand = "relay"
 
-// relay is what is left of a router without any of its promises: it consumes, sends each
-// event to the relay that its key falls to, which hands it to its application, and acks
-// when the answer has come back. It has no mailboxes, leases, ledger, window of what was
-// done, retries or metrics, and nobody may join, leave or fail. What it costs is what the
-// way costs: the Pulsar client, a hop over gRPC, an application over gRPC. What a router
-// costs more is the price of its promises.
+// relay is a router without any of its guarantees: it consumes, sends each event to the relay
+// that its key falls to, which delivers it to its application, and acks when the answer has
+// arrived. It has no mailboxes, leases, ledger, window of finished events, retries or metrics,
+// and no relay may join, leave or fail. Its cost is the cost of the path: the Pulsar client, a
+// hop over gRPC, an application over gRPC. The additional cost of a router is the price of its
+// guarantees.
 type relay struct {
 	self, nodes   int
 	pulsar, topic string
@@ -46,7 +46,7 @@ type relay struct {
 // bareOpen is how many events a relay has open at most, as a router by default.
 const bareOpen = 20_000
 
-// bareOrigin is where in a handle stands which relay has received the event.
+// bareOrigin is the position in a handle of the relay that has received the event.
 const bareOrigin = 48
 
 func bareAddress(i int) string { return nodeIP(i) + ":16650" }
@@ -131,7 +131,7 @@ func (r *relay) serve(method string, st grpc.ServerStream) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.send(ctx) })
 	group.Go(func() error { return s.receive(take) })
-	wakeUp(s.wake) // for what has gathered before
+	wakeUp(s.wake) // for events that have gathered before
 	return group.Wait()
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// subscription is what all consumers of a round's topic share.
+// subscription is the shared state of all consumers of a round's topic.
 const subscription = "bench"
 
 const namespace = "public/default"
@@ -88,7 +88,7 @@ func ofRound(name, topic string) bool { return strings.Contains(localName(name),
 
 func localName(topic string) string { return topic[strings.LastIndex(topic, "/")+1:] }
 
-// entries is what the broker knows of a subscription, in entries: a batch is one.
+// entries are the broker's counts for a subscription, in entries: a batch is one.
 type entries struct {
 	at    time.Time
 	added float64 // so far

@@ -6,13 +6,13 @@ import (
 	"strconv"
 )
 
-// chart is one picture: what is in it, and not how it is drawn.
+// chart is the content of one picture, without its drawing.
 type chart struct {
 	file  string // without its ending
 	title string
 	kind  chartKind
 	unit  string    // of the values
-	names []string  // of the bars or rows; of a curve, what its x axis shows
+	names []string  // of the bars or rows; of a curve, its x axis
 	xs    []float64 // of a curve
 	parts []part
 }
@@ -35,7 +35,7 @@ type part struct {
 	values []float64
 }
 
-// charts chooses what of a run is worth a picture.
+// charts selects the pictures of a run.
 func charts(run Run) []chart {
 	var all []chart
 	for _, r := range run.Reports {
@@ -144,8 +144,8 @@ func killChart(r Report, file, title string) chart {
 	}
 }
 
-// curveChart is the CPU of application and router together over what number tells of
-// the reports that are named for it.
+// curveChart shows the CPU of application and router together over number, for the reports with
+// that name.
 func curveChart(run Run, file, unit string, number func(Report) int) chart {
 	c := chart{file: "cpu-by-" + file, title: "CPU of applications and routers", kind: curves, unit: "µs per event", names: []string{unit}}
 	byMode := map[string][]float64{}

@@ -21,15 +21,15 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// What a process is to its mode.
+// The roles of a process in its mode.
 const (
 	roleApp    = "app"
 	roleRouter = "router"
 	roleRedis  = "redis"
-	roleBroker = "broker" // nobody's: it is watched, not started
+	roleBroker = "broker" // in no mode: it is watched, not started
 )
 
-// point is what a worker has done at an instant, or what a process has used.
+// point is a worker's progress at an instant, or a process's CPU use.
 type point struct {
 	at    time.Time
 	value float64 // events, or CPU seconds
@@ -58,11 +58,11 @@ type cluster struct {
 	topic   string
 	dir     string // for settings, logs, journals
 	procs   []*proc
-	nodes   [][]*proc // what goes when a node is killed
+	nodes   [][]*proc // the processes that a kill of a node ends
 	admins  []string  // addresses of the routers' admin servers
 }
 
-// record says what the applications of a cluster write down.
+// record selects the data that the applications of a cluster write.
 type record struct {
 	journals    bool
 	latencies   bool
@@ -198,8 +198,8 @@ func (p *proc) wait() {
 	_ = p.cmd.Wait() // it was killed, or told to end
 }
 
-// stopApps tells the applications to end and waits until they have, so that they
-// write what they have kept in memory.
+// stopApps tells the applications to end and waits until they have, so that they write their
+// buffered data.
 func (c *cluster) stopApps() {
 	for _, p := range c.apps() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
@@ -326,7 +326,7 @@ func (p *proc) sampleCPU() {
 	p.mu.Unlock()
 }
 
-// cpuSeconds reads what a process has used so far, user and system.
+// cpuSeconds reads a process's CPU use so far, user and system.
 func cpuSeconds(pid int) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

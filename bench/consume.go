@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// nackDelay is after what time an event that could not be handled comes again; the
+// nackDelay is the time after which an event that could not be handled is redelivered; the
 // client's default is a minute.
 const nackDelay = time.Second
 
@@ -105,7 +105,7 @@ func (t *topicConsumer) handleLocked(ctx context.Context, m pulsar.ConsumerMessa
 		return err
 	}
 	err := t.handle(m.Key(), m.Payload(), event.Fence{})
-	// A lock that cannot be released runs out; what it guarded is done.
+	// A lock that cannot be released expires; the guarded work is done.
 	_, _ = lock.UnlockContext(context.WithoutCancel(ctx))
 	return err
 }

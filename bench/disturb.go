@@ -15,11 +15,11 @@ type disturbSample struct {
 	perEntry  float64 // events in an entry; 0 if the broker did not say
 }
 
-// lateMax is how long after the end events of other keys may begin. What has not begun
-// by then counts as if it began just then.
+// lateMax bounds the time after the end within which events of other keys may begin. Later ones
+// count as if they began then.
 const lateMax = 3 * time.Second
 
-// allowanceTick is how often the broker is asked what it counts as unacked.
+// allowanceTick is the interval of queries for the broker's count of unacked events.
 const allowanceTick = 500 * time.Millisecond
 
 // stuck publishes at a fixed rate; in the second half some keys' handlers hang, and
@@ -44,11 +44,11 @@ func (r round) hot(ctx context.Context) (disturbSample, error) {
 	})
 }
 
-// disturb publishes events of the keys that pick tells, and measures what the disturbed
-// half does to those of the keys that are not disturbed.
+// disturb publishes events of the keys that pick selects, and measures the effect of the
+// disturbed half on undisturbed keys.
 func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int) (s disturbSample, err error) {
 	plan := r.options.plan()
-	r.options.Measure *= 2 // what paced publishes
+	r.options.Measure *= 2 // used by paced
 	times := newTimes(plan)
 	var others []int
 	err = r.onLoad(ctx, record{timeline: &plan, disturbance: d}, func(ctx context.Context, c *cluster, p *publisher) error {
@@ -104,17 +104,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Disturbed is what a disturbance of some keys did to all others, over all repetitions.
+// Disturbed is the effect of a disturbance of some keys on all others, over all repetitions.
 type Disturbed struct {
 	Before Half `json:"undisturbed"`
 	After  Half `json:"disturbed"`
-	// Kept is the part of what was published that was handled in time, of the disturbed
-	// half divided by that of the undisturbed one.
+	// Kept is the share of published events that was handled in time, of the disturbed half
+	// divided by that of the undisturbed one.
 	Kept float64 `json:"throughput_kept"`
 	// P99Ratio divides the p99 of the disturbed half by that of the undisturbed one.
 	P99Ratio float64 `json:"p99_ratio"`
-	// What the broker counted as unacked at most in the disturbed half, and whether it
-	// stopped a consumer or the subscription for it.
+	// The broker's maximum count of unacked events in the disturbed half, and whether it
+	// blocked a consumer or the subscription for it.
 	UnackedConsumer     int  `json:"unacked_consumer_max"`
 	UnackedSubscription int  `json:"unacked_subscription_max"`
 	Blocked             bool `json:"blocked"`

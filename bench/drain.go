@@ -49,8 +49,8 @@ func (c *cluster) awaitHandled(ctx context.Context, events int) error {
 	}
 }
 
-// drainMax is how long a backlog is drained. Of one that takes longer, what was handled
-// until then counts.
+// drainMax bounds the time of draining a backlog. Of a slower one, the events handled by then
+// count.
 const drainMax = 90 * time.Second
 
 // settle is how long after the last worker's first event the steady window begins.
@@ -91,7 +91,7 @@ func window(warm float64, events int, procs []*proc) (Sample, error) {
 	return Sample{PerSecond: n / took.Seconds(), CPU: cpuPerEvent(procs, from, to, n)}, nil
 }
 
-// cpuPerEvent is what each role used for n events, in microseconds.
+// cpuPerEvent is each role's CPU use for n events, in microseconds.
 func cpuPerEvent(procs []*proc, from, to time.Time, n float64) map[string]float64 {
 	cpu := map[string]float64{}
 	for _, p := range procs {

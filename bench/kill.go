@@ -11,8 +11,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// killSample is what the journals of a run with a kill, or of a run without one,
-// prove.
+// killSample is the evidence of the journals of a run with or without a kill.
 type killSample struct {
 	gap    journal.Spread // by key, from the kill on
 	report journal.Report
@@ -26,12 +25,12 @@ func (s killSample) again() int {
 // killAfter is when the kill comes, as a part of the measured time.
 const killAfter = 0.25
 
-// lossWait is how long after the last event was published, or the last handling seen,
-// a run waits for events that nobody has handled.
+// lossWait is the time that a run waits for unhandled events after the last event was
+// published, or the last handling seen.
 const lossWait = time.Minute
 
-// kill publishes at a fixed rate, ends a node by SIGKILL, and reads in the journals
-// what came of its keys.
+// kill publishes at a fixed rate, ends a node by SIGKILL, and reads the effect on its keys from
+// the journals.
 func (r round) kill(ctx context.Context) (s killSample, err error) {
 	load := r.options.load()
 	err = r.onLoad(ctx, record{journals: true}, func(ctx context.Context, c *cluster, p *publisher) error {
@@ -104,7 +103,7 @@ func (c *cluster) awaitNothingLost(ctx context.Context, events int) (journal.Rep
 	}
 }
 
-// eventNames are what journals call the first n events.
+// eventNames are the names of the first n events in journals.
 func eventNames(n int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := range n {

@@ -53,7 +53,7 @@ func recordLatency(h *hdrhistogram.Histogram, d time.Duration) {
 	_ = h.RecordValue(min(d, latencyMax).Microseconds()) // within bounds it never fails
 }
 
-// latencyFile is what a worker leaves: histograms in HdrHistogram's own encoding.
+// latencyFile is a worker's output: histograms in HdrHistogram's own encoding.
 type latencyFile struct {
 	Start []byte `json:"start"`
 	End   []byte `json:"end"`

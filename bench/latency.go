@@ -15,7 +15,7 @@ type latencySample struct {
 	cpu        map[string]float64
 }
 
-// ackTick is how often the broker is asked what is unacked; an answer costs it a
+// ackTick is the interval of queries for unacked entries; an answer costs the broker a
 // millisecond.
 const ackTick = 250 * time.Millisecond
 
@@ -51,7 +51,7 @@ func (r round) latency(ctx context.Context) (s latencySample, err error) {
 		s.cpu = cpuPerEvent(c.procs, from, to, to.Sub(from).Seconds()*float64(r.options.Rate))
 		s.acked = meanOpen(unacked)
 		catchUp, done := context.WithTimeout(ctx, catchUpMax)
-		_ = c.awaitHandled(catchUp, load.count) // what is missing then is told as behind
+		_ = c.awaitHandled(catchUp, load.count) // events missing then are reported as behind
 		done()
 		c.stopApps()
 		s.start, s.end = newHistogram(), newHistogram()

@@ -60,7 +60,7 @@ func zipf(n int) []float64 {
 
 func keyName(number int) string { return "user-" + strconv.Itoa(number) }
 
-// keyNumber is the reverse of keyName, -1 for what is no key of ours.
+// keyNumber is the reverse of keyName, -1 for a foreign key.
 func keyNumber(name string) int {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, "user-"))
 	if err != nil {
@@ -69,8 +69,8 @@ func keyNumber(name string) int {
 	return n
 }
 
-// visit is an event as shops have them, and what the json handler decodes: about 3 µs of
-// work at 256 bytes.
+// visit is a typical shop event, the input of the json handler: about 3 µs of work at 256
+// bytes.
 type visit struct {
 	User     string  `json:"user"`
 	N        int     `json:"n"`
@@ -221,7 +221,7 @@ func (t timetable) due(now clock.Instant) int {
 	return int(now.Sub(t.begin).Seconds()*float64(t.rate)) + 1
 }
 
-// paceTick is how often a paced publisher looks what is due.
+// paceTick is the interval at which a paced publisher checks for due events.
 const paceTick = 500 * time.Microsecond
 
 // paced publishes count events by the timetable.
@@ -242,10 +242,10 @@ func (p *publisher) paced(ctx context.Context, t timetable, count int) error {
 	return p.flush(ctx)
 }
 
-// eventName is what journals call the n-th event.
+// eventName is the name of the n-th event in journals.
 func eventName(n int) string { return strconv.Itoa(n) }
 
-// decode is what the json handler does with an event.
+// decode is the json handler's work for an event.
 func decode(payload []byte) error {
 	var v visit
 	return json.Unmarshal(payload, &v)

@@ -80,7 +80,7 @@ func exit(err error) {
 
 // bench is one run.
 type bench struct {
-	dir   string    // for what rounds leave
+	dir   string    // for the files of rounds
 	table io.Writer // for people
 	warn  io.Writer
 
@@ -150,7 +150,7 @@ func (b *bench) runAll(ctx context.Context, list []experiment, result *Run) erro
 			}
 			result.Reports = append(result.Reports, rep)
 			rep.print(b.table)
-			if err := save(e.options.Out, *result); err != nil { // what is measured stays, whatever comes
+			if err := save(e.options.Out, *result); err != nil { // the measured part is kept, even if a later part fails
 				return errors.Join(append(errs, err)...)
 			}
 		}
@@ -223,8 +223,7 @@ func interleave[S any](b *bench, o Options, workload string, from, to int, measu
 	return nil
 }
 
-// measureDrain leaves the first round uncounted: the broker's caches and its JIT
-// belong to nobody.
+// measureDrain leaves the first round uncounted: it warms up the broker's caches and JIT.
 func measureDrain(ctx context.Context, b *bench, o Options) (map[string]Result, error) {
 	samples, events := map[string][]Sample{}, map[string]int{}
 	for _, m := range o.Modes {

@@ -16,7 +16,7 @@ const (
 	modeKeySharedUnbatched = "key_shared_unbatched"
 	modeRedlock            = "redlock"
 	modeRingfence          = "ringfence"
-	modeBare               = "bare" // none of them: what they cannot be faster than, see relay
+	modeBare               = "bare" // not an alternative but their lower bound, see relay
 )
 
 // How a producer makes entries.
@@ -26,12 +26,12 @@ const (
 	batchingOff     = "off"
 )
 
-// A mode is one way of consuming a topic. Each is set up as a team would that means
-// to keep it: what a mode needs to be fast it gets, as far as it stays exclusive.
+// A mode is one way of consuming a topic. Each is configured as a team would configure it for
+// production: with every setting that makes it fast, as far as it stays exclusive.
 type mode struct {
 	name         string
 	subscription pulsar.SubscriptionType
-	batching     string // what its producers must do, or do by default
+	batching     string // required or default batching of its producers
 
 	// partitioned modes get a topic with a partition for each node: with one
 	// partition, one consumer works and the others watch.
@@ -46,8 +46,7 @@ type mode struct {
 	// one would take minutes.
 	share float64
 
-	// floor marks what is no way of consuming that a team could choose. It runs only
-	// where it is asked for by name.
+	// floor marks a mode that is not an alternative for a team. It runs only when it is named.
 	floor bool
 }
 
@@ -102,8 +101,8 @@ const steadyWanted = 5 * time.Second
 // eventsMin is the smallest backlog.
 const eventsMin = 1000
 
-// batchingFor is what the producers of this mode do when o asks for it. KEY_SHARED
-// cannot have batches of many keys: all of a batch goes to one consumer.
+// batchingFor is the batching of this mode's producers for o. KEY_SHARED cannot have batches of
+// many keys: all of a batch goes to one consumer.
 func (m mode) batchingFor(o Options) string {
 	if o.Batching == "" || m.subscription == pulsar.KeyShared {
 		return m.batching

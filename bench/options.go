@@ -19,7 +19,7 @@ const (
 	workloadHot     = "hot"
 )
 
-// Options are what a run is asked for.
+// Options are the options of a run.
 type Options struct {
 	Modes        []mode
 	Workloads    []string
@@ -30,7 +30,7 @@ type Options struct {
 	Distribution string // of the events over the keys: uniform, zipf or hot
 	Size         int
 	Nodes        int
-	Batching     string        // default, key or off; empty: what each mode does by default
+	Batching     string        // default, key or off; empty: the mode's default
 	BatchDelay   time.Duration // how long the producer may wait to fill a batch; 0: the client's default, 10 ms
 	Warm         float64       // the share of the backlog that warms the processes up
 	GOGC         int           // of every process, on all sides
@@ -62,7 +62,7 @@ type Options struct {
 	Out       string // a file for the JSON as well; empty: none
 }
 
-// handler is what an application does with an event.
+// handler is an application's work for an event.
 type handler struct {
 	name   string        // as --handler has it
 	decode bool          // the payload, from JSON
@@ -215,7 +215,7 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// bareCan reports whether the mode bare can run what is asked for.
+// bareCan reports whether the mode bare can run with these options.
 func (o Options) bareCan() bool {
 	for _, w := range o.Workloads {
 		if w != workloadDrain && w != workloadLatency {

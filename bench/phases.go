@@ -42,7 +42,7 @@ func (p plan) after(n int, d time.Duration) (half int, ok bool) {
 	return p.of(n + int(d.Seconds()*float64(p.rate)))
 }
 
-// disturbance is what applications do to some keys from the disturbed half on: the
+// disturbance is the treatment of some keys by applications from the disturbed half on: the
 // first keys are slow, the next ones fail.
 type disturbance struct {
 	slow  int           // keys whose handler takes longer
@@ -53,7 +53,7 @@ type disturbance struct {
 // keys are those that are disturbed, or will be: figures are about the others.
 func (d disturbance) keys() int { return d.slow + d.fails }
 
-// never is for what has not happened.
+// never is the time of an event that has not happened.
 const never = math.MaxUint32
 
 // times says of each event of a plan when it was first begun and first done, in
@@ -71,7 +71,7 @@ func newTimes(p plan) times {
 	return t
 }
 
-// merge takes what another process saw in.
+// merge adds another process's observations.
 func (t times) merge(other times) error {
 	if len(other.Start) != len(t.Start) || len(other.End) != len(t.End) {
 		return errors.New("the times are of another plan")
@@ -130,7 +130,7 @@ func mergeTimeline(path string, t times) error {
 	return t.merge(other)
 }
 
-// half is what all applications together saw of one half.
+// half is the sum of all applications' observations in one half.
 type half struct {
 	published  int
 	handled    int // of any events, in its time
@@ -140,8 +140,8 @@ type half struct {
 
 func newHalf() half { return half{start: newHistogram(), end: newHistogram()} }
 
-// halves sums up. others are the numbers of the events of keys that are not disturbed;
-// what of them has not begun counts as if it had, lateMax after the end of the round.
+// halves sums up. others are the numbers of the events of undisturbed keys; those that have not
+// begun count as if they had, lateMax after the end of the round.
 func (t times) halves(p plan, others []int) [2]half {
 	both := [2]half{newHalf(), newHalf()}
 	for _, n := range others {

@@ -31,7 +31,7 @@ const (
 	margin      = 0.2 * vg.Centimeter
 )
 
-// logMin is what stands for zero on a logarithmic axis.
+// logMin replaces zero on a logarithmic axis.
 const logMin = 0.001
 
 func runPlot(args []string) error {

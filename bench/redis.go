@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// errNoRedis tells what to do about it.
+// errNoRedis contains the remedy.
 var errNoRedis = errors.New("mode redlock needs redis-server, which is not on the PATH: install it (Debian: apt-get install redis-server), or leave redlock out of --modes")
 
 func findRedis() (string, error) {
@@ -67,9 +67,9 @@ func startRedis(ctx context.Context, c *cluster) (address string, err error) {
 	}
 }
 
-// What a team that locks with Redis would choose for handlers of milliseconds. The
-// retries outlast the TTL, so that an event is given back to Pulsar only when its
-// key's holder is alive and takes longer than expected.
+// Settings that a team that locks with Redis would choose for handlers of milliseconds. The
+// retries outlast the TTL, so that an event is returned to Pulsar only when its key's holder is
+// alive and takes longer than expected.
 const (
 	lockTTL        = 8 * time.Second // redsync's default
 	lockDelayFirst = time.Millisecond
@@ -98,8 +98,8 @@ func (l *locks) of(key string) *redsync.Mutex {
 
 func (l *locks) close() { _ = l.client.Close() } // the process ends
 
-// lockDelay doubles from try to try. It is spread by the try's own instant, so that
-// those who wait for one lock do not come back together.
+// lockDelay doubles from try to try. Its jitter comes from the try's own instant, so that
+// waiters for one lock do not retry together.
 func lockDelay(tries int) time.Duration {
 	d := lockDelayMax
 	if tries < 7 {

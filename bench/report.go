@@ -42,7 +42,7 @@ type Report struct {
 	Ratios       map[string]float64 `json:"ratios,omitempty"` // ringfence divided by each
 }
 
-// Result is what one mode cost, as the median over its repetitions.
+// Result is the cost of one mode, as the median over its repetitions.
 type Result struct {
 	Mode        string `json:"mode"`
 	Batching    string `json:"batching"`
@@ -78,7 +78,7 @@ type Added struct {
 	P999 float64 `json:"p999_ms"`
 }
 
-// Kill is what the death of a node did, at worst over the repetitions.
+// Kill is the effect of the death of a node, the worst over the repetitions.
 type Kill struct {
 	GapMax      float64 `json:"gap_max_ms"` // the longest that a key with an event stood still
 	GapP99      float64 `json:"gap_p99_ms"` // 99 of 100 keys stood still at most that long
@@ -87,7 +87,7 @@ type Kill struct {
 	Lost        uint64  `json:"lost"`
 }
 
-// Exclusivity is what the applications' journals prove.
+// Exclusivity is the evidence of the applications' journals.
 type Exclusivity struct {
 	Overlaps   uint64  `json:"overlaps"` // pairs of handlings of one key that ran at once
 	OverlapMax float64 `json:"overlap_max_ms"`
@@ -177,8 +177,8 @@ func killResult(o Options, m mode, samples []killSample) Result {
 	}
 }
 
-// compare computes what is relative to another mode: the throughput of Ringfence to
-// each of the others, and the latency of each to that of plain SHARED.
+// compare computes the figures relative to another mode: the throughput of Ringfence to each of
+// the others, and the latency of each to that of plain SHARED.
 func (r *Report) compare() {
 	byMode := map[string]Result{}
 	for _, m := range r.Modes {
@@ -249,7 +249,7 @@ func cpuText(cpu map[string]float64) string {
 	return "CPU/event: " + strings.Join(parts, ", ")
 }
 
-// newRun says where and with what a run takes place.
+// newRun describes the place and the configuration of a run.
 func newRun(ctx context.Context, o Options) Run {
 	r := Run{
 		At: time.Now().UTC().Truncate(time.Second), Command: append([]string{"go", "run", "./bench"}, os.Args[1:]...),
@@ -267,7 +267,8 @@ func newRun(ctx context.Context, o Options) Run {
 	return r
 }
 
-// machine is what figures depend on, as far as the kernel tells.
+// machine lists the machine's properties that figures depend on, as far as the kernel reports
+// them.
 func machine() string {
 	cpu := runtime.GOARCH
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -294,7 +295,7 @@ func field(text, name, otherwise string) string {
 	return otherwise
 }
 
-// firstField returns what follows prefix in the first word that begins with it.
+// firstField returns the text after prefix in the first word that begins with it.
 func firstField(text, prefix string) string {
 	for word := range strings.FieldsSeq(text) {
 		if value, ok := strings.CutPrefix(word, prefix); ok {

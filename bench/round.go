@@ -23,7 +23,7 @@ type round struct {
 	topic   string
 	dir     string
 	admin   admin
-	warn    io.Writer // for what costs no figures
+	warn    io.Writer // for problems that do not affect figures
 }
 
 // run gives do a topic, which is deleted afterwards.
@@ -109,7 +109,7 @@ func (r round) backlog(ctx context.Context, fill func(context.Context, *publishe
 // watchTick is how often a round looks at its processes.
 const watchTick = 50 * time.Millisecond
 
-// load is what a paced round publishes: WarmUp and Measure at Rate.
+// load is the load of a paced round: WarmUp and Measure at Rate.
 type load struct {
 	warmUp int // events before those that count
 	count  int

@@ -10,10 +10,10 @@ import (
 // nodeIP is the loopback address of the i-th router or relay.
 func nodeIP(i int) string { return fmt.Sprintf("127.77.0.%d", i+1) }
 
-// routerConfig writes the settings of the i-th router of a repetition, and returns
-// the file, the endpoint for its application, and the address of its admin server.
-// All routers of one repetition are a group of their own, each on a loopback address
-// of its own, where nobody else takes a port.
+// routerConfig writes the settings of the i-th router of a repetition, and returns the file,
+// the endpoint for its application, and the address of its admin server. All routers of one
+// repetition are a group of their own, each on its own loopback address, so that ports do not
+// collide.
 func routerConfig(o Options, topic, dir string, i int) (config, endpoint, admin string, err error) {
 	ip := nodeIP(i)
 	listen := ip + ":16650"

@@ -7,8 +7,8 @@ import (
 
 // The suites.
 const (
-	suiteCore = "core" // what everybody asks first, in about half an hour
-	suiteFull = "full" // and what happens at the edges, in hours
+	suiteCore = "core" // the most important comparisons, in about half an hour
+	suiteFull = "full" // also edge cases, in hours
 )
 
 // experiment is one set of options and its workloads.
@@ -25,11 +25,11 @@ func (e experiment) title() string {
 	return e.name + ": "
 }
 
-// twoModes are enough where the question is what Ringfence costs.
+// twoModes are enough to find the cost of Ringfence.
 var twoModes = []string{modeShared, modeRingfence}
 
-// experiments returns what a call of the bench runs: the one thing that its options
-// ask for, or a suite, of which they are the starting point.
+// experiments returns the runs of a call of the bench: the one that its options select, or a
+// suite, which varies them.
 func experiments(o Options) []experiment {
 	if o.Suite == "" {
 		return []experiment{{"", o}}
@@ -111,7 +111,7 @@ func (s *suite) full() {
 	})
 }
 
-// backlogBytesMax bounds what one round of large events puts on the broker's disk.
+// backlogBytesMax bounds a round's disk use at the broker, with large events.
 const backlogBytesMax = 2 << 30
 
 func withHandler(name string) func(*Options) {

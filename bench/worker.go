@@ -34,7 +34,7 @@ type worker struct {
 	stalledKeys int
 	stall       time.Duration
 	disturbance disturbance     // from the disturbed half on
-	ending      <-chan struct{} // closed when the process is told to stop
+	ending      <-chan struct{} // closed when the process must stop
 	singleAcks  bool            // the broker counts acks of single events in a batch
 
 	journal   *journal.Writer // nil: none
@@ -43,8 +43,8 @@ type worker struct {
 	handled   atomic.Int64
 }
 
-// runWorker consumes until it is told to stop, and prints ten times a second how
-// many events it has handled.
+// runWorker consumes until it is told to stop, and prints ten times a second how many events it
+// has handled.
 func runWorker(args []string) error {
 	w := &worker{}
 	f := flag.NewFlagSet(workerCommand, flag.ContinueOnError)
@@ -162,8 +162,7 @@ func (w *worker) handlers() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// handle is what the application does with an event. Its bookkeeping is part of no
-// run that is about speed.
+// handle is the application's work for an event. Runs that measure speed have no bookkeeping.
 func (w *worker) handle(key string, payload []byte, fence event.Fence) error {
 	if w.journal == nil {
 		return w.work(key, payload)

@@ -27,7 +27,7 @@ type application struct {
 	dialing  bool
 	defiant  bool   // its handlers ignore their deadlines
 	slewable bool   // its SDK reads a clock that NTP steers, and does not declare another
-	pinged   func() // what a scene does when the next Ping is on its way
+	pinged   func() // the scene's action while the next Ping is on its way
 }
 
 func (a *application) String() string { return fmt.Sprintf("%s/app%d", a.pod.name, a.id) }
@@ -99,7 +99,7 @@ func (a *application) clock() clock.Instant {
 	return a.host.lease()
 }
 
-// capabilities is what the SDK declares.
+// capabilities are the capabilities that the SDK declares.
 func (a *application) capabilities() []string {
 	if a.slewable {
 		return nil
@@ -293,7 +293,7 @@ func (c *conn) control(f *appv1.WorkResponse) {
 	c.startAll()
 }
 
-// startAll starts what may start.
+// startAll starts all startable deliveries.
 func (c *conn) startAll() {
 	if !c.inbox.Startable() {
 		return
@@ -396,8 +396,8 @@ func (c *conn) cancel(lost []*handling) {
 	}
 }
 
-// flush sends what the router should hear: results, one frame of them without a
-// receipt at a time, or the receipt alone.
+// flush sends the router results, one frame of them without a receipt at a time, or the receipt
+// alone.
 func (c *conn) flush() {
 	if c.flushing || !c.appUp {
 		return
@@ -419,9 +419,8 @@ func (c *conn) flush() {
 	})
 }
 
-// runs reports whether the handler runs now. One that was frozen together with its
-// process beyond its deadline does nothing until it is cancelled (A4): what it does
-// before the check is for the token to stop.
+// runs reports whether the handler runs now. A handler that was frozen with its process beyond
+// its deadline does nothing until it is cancelled (A4): the token must stop its earlier writes.
 func (h *handling) runs() bool {
 	a := h.conn.app
 	if h.ended || a.process.dead {

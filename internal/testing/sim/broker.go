@@ -38,7 +38,7 @@ type published struct {
 
 type entry struct {
 	id       source.EntryID
-	events   []*event.Event // as they come off the wire: whoever receives them copies them
+	events   []*event.Event // as received: each receiver copies them
 	acked    bool
 	consumer *consumer // whose it is now
 	times    uint32    // deliveries
@@ -104,8 +104,8 @@ func (b *broker) copyLater(ev *event.Event, v event.Verdict) {
 	})
 }
 
-// find returns what is known of an event. One that was settled already comes back by
-// a copy that another member makes of an old delivery.
+// find returns the entry of an event. An already settled event returns through a copy that
+// another member makes of an old delivery.
 func (b *broker) find(ev *event.Event) *published {
 	p := b.byID[ev.ID]
 	if p == nil {
@@ -170,7 +170,7 @@ func (b *broker) choose() *consumer {
 	return nil
 }
 
-// release gives what a consumer holds back, to be delivered again.
+// release returns a consumer's events for redelivery.
 func (b *broker) release(c *consumer) {
 	var again []*entry
 	for _, e := range c.holds {
@@ -207,8 +207,8 @@ func (b *broker) drop(c *consumer) {
 	})
 }
 
-// receive takes one entry in, as source.Source does. What comes when it does not read
-// any more stays where it is, until the consumer is closed.
+// receive takes one entry in, as source.Source does. Entries that arrive when it no longer
+// reads stay in place until the consumer is closed.
 func (c *consumer) receive(e *entry) {
 	if c.member.reading != c {
 		return
@@ -243,7 +243,7 @@ func bounds() source.Bounds {
 	return b
 }
 
-// spill copies what is open for long, as source.Source does.
+// spill copies long-open events, as source.Source does.
 func (c *consumer) spill() {
 	if c.closed {
 		return
@@ -401,8 +401,8 @@ func makeKeys(n, partitions int) []event.Key {
 	return keys
 }
 
-// place puts partitions on members by rendezvous hashing: pure, and few move. Members
-// of one group may place differently, which salt stands for.
+// place puts partitions on members by rendezvous hashing: pure, and with few moves. Members of
+// one group may place differently, by salt.
 func place(partitions int, salt uint64) func(names []string) ([]uint16, error) {
 	return func(names []string) ([]uint16, error) {
 		table := make([]uint16, partitions)

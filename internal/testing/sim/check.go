@@ -10,8 +10,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// This file is the judge. What it says about exclusivity it takes from the handlers
-// alone: when, in real time, each of them ran.
+// This file checks the run. Its verdict on exclusivity depends only on the handlers: when, in
+// real time, each of them ran.
 
 // ---- exclusivity, tokens, loss ----
 
@@ -43,7 +43,7 @@ func (w *world) checkStart(h *handling) {
 
 func (w *world) overlapping(o, h *handling) {
 	if w.p.defiant && o.cancelled && o.token < h.token {
-		w.overlap++ // what a handler that ignores its deadline may do; the sink refuses what it writes
+		w.overlap++ // allowed for a handler that ignores its deadline; the sink refuses its writes
 		return
 	}
 	w.fail("two handlers of one key: %v, since %v, and %v", o, o.begun, h)
@@ -167,8 +167,9 @@ func (w *world) checkGates(m *member, changes []ownership.GateChange) {
 // undecidable ends a run without a failure.
 const undecidable = "nobody could know that tokens fall"
 
-// untold reports whether nobody could know that the tokens of m's group fall: the log's metadata was lost, and whoever had
-// seen greater tokens was gone before it could say so in the new log (ADR 0030). What follows tells nothing.
+// untold reports whether no process could know that the tokens of m's group fall: the log's
+// metadata was lost, and every process that had seen greater tokens was gone before it could
+// send a Hello in the new log (ADR 0030). The rest of such a run proves nothing.
 func (w *world) untold(m *member) bool {
 	if !w.rebuilt {
 		return false
@@ -256,7 +257,7 @@ func (w *world) checkGenesis(m *member) {
 	}
 }
 
-// noted judges what a machine reports.
+// noted checks a machine's report.
 func (w *world) noted(m *member, n ownership.Note) {
 	w.count("note_" + string(n.Kind))
 	if w.tracing {
@@ -282,16 +283,16 @@ func (w *world) noted(m *member, n ownership.Note) {
 	}
 }
 
-// lateAfterOutage reports whether a member may have looked silent then, because it came
-// back from an outage of the log later than others, by more than their Beats are apart.
-// An outage of more than three Beats would have let them count anew.
+// lateAfterOutage reports whether a member may have looked silent at that time, because it
+// returned from an outage of the log later than others, by more than the interval of their
+// Beats. An outage of more than three Beats would have restarted their counts.
 func (w *world) lateAfterOutage(then time.Duration) bool {
 	every := w.p.timing.BeatEvery
 	return every < reconnectMax && w.log.outage > 0 && then-w.log.outage < reconnectMax+5*every
 }
 
-// checkEpoch: the log is a compare-and-set register. Where the log is prompt and
-// faithful, who joins has an application, and takes nobody's name who beats.
+// checkEpoch: the log is a compare-and-set register. Where the log is prompt and faithful, a
+// joining member has an application, and takes no name of a member that sends Beats.
 func (w *world) checkEpoch(m *member, n ownership.Note) {
 	x, ok := w.log.at(n.At)
 	if !ok {
@@ -323,8 +324,8 @@ func (w *world) checkEpoch(m *member, n ownership.Note) {
 	}
 }
 
-// checkServed: while there is a sound member, no partition goes without an owner for
-// longer than a takeover can take, whatever is wrong with others.
+// checkServed: while there is a sound member, no partition is without an owner for longer than
+// a takeover can take, whatever happens to others.
 func (w *world) checkServed() {
 	if w.servedAt == nil {
 		w.servedAt = slices.Repeat([]time.Duration{w.now}, w.p.partitions)
@@ -371,8 +372,8 @@ func (w *world) allowLost() { w.lostAllowed = true }
 
 // ---- state ----
 
-// checkStep: the state at a position is equal everywhere (I9), gates are what the
-// machine says, and what nothing holds back is open.
+// checkStep: the state at a position is equal everywhere (I9), gates agree with the machine,
+// and partitions without an obstacle are open.
 func (w *world) checkStep(m *member, in ownership.Input) {
 	s := m.machine.State()
 	if s == nil {
@@ -414,10 +415,10 @@ func (w *world) checkState(m *member, s *ownership.State) {
 	at := m.machine.Status(m.steps.At()).Applied
 	pending, _ := m.steps.Pending()
 	if m.feed.topic != w.log.topic || at.IsZero() || slices.ContainsFunc(pending, isEnd) {
-		return // who learns from a Snap that it was replaced applies nothing of what came later
+		return // a node that learns from a Snap that it was replaced applies no later records
 	}
 	if !at.Before(w.log.next) {
-		return // it stands in a log that is gone, and that had the same ledger
+		return // it is in a lost log with the same ledger
 	}
 	w.checkPrefix(m, s, at)
 	digest := digestOf(s)
@@ -431,7 +432,7 @@ func (w *world) checkState(m *member, s *ownership.State) {
 	w.log.states[at] = digest
 }
 
-// isEnd reports whether an incarnation ends with e before it has done what it read.
+// isEnd reports whether an incarnation ends with e before it has applied its last records.
 func isEnd(e ownership.Effect) bool {
 	_, lost := e.(ownership.Lost)
 	_, exit := e.(ownership.Exit)
@@ -548,8 +549,8 @@ func (w *world) checkWait(m *member, p ring.Partition) {
 	}
 }
 
-// unrest says what is still to be done before the cluster rests: every partition is
-// served, every event settled, and nothing is left anywhere.
+// unrest lists the open conditions for the cluster to rest: every partition is served, every
+// event settled, and nothing is left anywhere.
 func (w *world) unrest() string {
 	var why []string
 	say := func(format string, args ...any) { why = append(why, sprintf(format, args...)) }

@@ -17,7 +17,7 @@ const driftShortest, driftLongest = 5 * time.Second, 60 * time.Second
 type drift struct {
 	rng   *rand.Rand
 	since time.Duration // real time of the last change
-	shown time.Duration // what the counter had counted then
+	shown time.Duration // the counter's value at that time
 	rate  float64       // from then on
 	until time.Duration // real time of the next change
 	then  float64       // the rate from that on
@@ -40,7 +40,7 @@ func newDrift(rng *rand.Rand) drift {
 	return d
 }
 
-// at returns what the counter has counted at a time that never falls.
+// at returns the counter's value at a time that never falls.
 func (d *drift) at(now time.Duration) time.Duration {
 	for now >= d.until {
 		d.shown += time.Duration(float64(d.until-d.since) * d.rate)

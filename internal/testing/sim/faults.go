@@ -389,9 +389,10 @@ func (w *world) injectGenesis(m *member) {
 	w.landGenesis(m.inc, m.cfg.Name, m.cfg, m.cfg.Identity, after, gen)
 }
 
-// rebuild loses the log's metadata, so that ledger ids begin anew. Nobody tells the routers. No ledger
-// of the old log that a router is about to read comes again: the router would go on in the new log as if it was the
-// old one, until the prefix hashes of others tell it (ADR 0030).
+// rebuild loses the log's metadata, so that ledger ids restart. The routers are not notified.
+// No ledger of the old log that a router is about to read is reused: the router would continue
+// in the new log as if it was the old one, until the prefix hashes of others reveal it (ADR
+// 0030).
 func (w *world) rebuild() {
 	w.spurious = true
 	if w.pods[0].gen+3 > ownership.GenMax {
@@ -423,13 +424,13 @@ func (w *world) rebuild() {
 	w.log.delete(ownership.Position{Ledger: 1 + w.rng.Int64N(lowest)})
 }
 
-// heal ends all faults: what runs from now on must come to rest.
+// heal ends all faults: from now on the cluster must come to rest.
 func (w *world) heal() {
 	w.tracef("HEAL")
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
 	w.p.slow = min(w.p.slow, 0.05) // a backlog is no fault
 	w.ambush = false
-	end := w.log.outage // what waits for it in a producer comes out then, and not before
+	end := w.log.outage // records that wait for it in a producer are sent then, and not before
 	for _, m := range w.live {
 		end = max(end, m.feed.cut)
 	}
@@ -461,7 +462,7 @@ func (w *world) heal() {
 		gen = max(gen, p.gen)
 	}
 	for _, p := range w.pods {
-		p.gen = gen // as the operator was told
+		p.gen = gen // as the operator requested
 		for _, a := range p.living() {
 			a.process.stopped = min(a.process.stopped, w.now)
 			a.process.resume()
@@ -488,9 +489,9 @@ func (w *world) ambushTail(m *member, in ownership.Input) {
 	}
 }
 
-// truncate lets an operator trim the log by force: all but the newest ledger that
-// holds a record goes, whatever the anchor says. Who has not read that far is LOST, and
-// so is who opens his reader again where he was.
+// truncate lets an operator trim the log by force: everything but the newest ledger with a
+// record is deleted, regardless of the anchor. A member that has not read that far is LOST, and
+// so is one that reopens its reader at its old position.
 func (l *controlLog) truncate() {
 	l.rollover()
 	if len(l.records) == 0 {

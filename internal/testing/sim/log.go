@@ -10,16 +10,16 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// controlLog is the toy control log: a total order of records, with everything that
-// a real one does to those who write and read it.
+// controlLog is the simulated control log: a total order of records, with all effects of a real
+// one on its writers and readers.
 type controlLog struct {
 	w       *world
-	records []logged // ascending; what was trimmed is gone
+	records []logged // ascending; trimmed records are removed
 	base    int      // how many are gone
 	next    ownership.Position
 	topic   int // counts deletions
 	anchor  ownership.Position
-	outage  time.Duration // the broker answers nobody until then
+	outage  time.Duration // the broker does not answer until then
 	rolled  time.Duration // when the ledger changed
 	epochs  time.Duration // when the last epoch that is on its way lands
 	states  map[ownership.Position]uint64
@@ -31,14 +31,14 @@ type controlLog struct {
 // logged is a record in the log.
 type logged struct {
 	at     ownership.Position
-	data   []byte           // what is in the log
-	record ownership.Record // what everybody reads of it
+	data   []byte           // the bytes in the log
+	record ownership.Record // the record as all members read it
 	sum    uint64
 	sent   time.Duration // by its sender, however long it was on its way
 	landed time.Duration
 }
 
-// feed is what one process has of the log: a producer and a tail.
+// feed is one process's access to the log: a producer and a tail.
 type feed struct {
 	stalled time.Duration     // the tail brings nothing until then
 	wedged  bool              // the tail brings nothing until its reader is opened again
@@ -49,7 +49,7 @@ type feed struct {
 	cut     time.Duration     // neither half works until then
 	skip    int               // records that the client will drop
 	skips   func(logged) bool // of which kind; nil: any
-	lag     time.Duration     // what each append takes more
+	lag     time.Duration     // additional delay of each append
 	beats   int               // under way
 	lands   time.Duration
 
@@ -159,7 +159,7 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 			}
 			done = func(bool) {} // it lands all the same
 		}
-		delay += up // what was queued goes out when the broker is back
+		delay += up // queued records are sent when the broker is back
 		w.count("flushed")
 	}
 	at := w.now + delay
@@ -171,7 +171,7 @@ func (l *controlLog) append(m *member, record ownership.Record) {
 		l.epochs = max(l.epochs, at)
 	}
 	topic, sent := l.topic, w.now
-	w.after(at-w.now, func() { // the record is on its way, whatever happens to its sender
+	w.after(at-w.now, func() { // the record is on its way, even if its sender dies
 		if l.topic != topic {
 			done(true)
 			return
@@ -245,7 +245,7 @@ func (l *controlLog) openReader(m *member, e ownership.OpenReader) {
 	})
 }
 
-// read brings m what has come, a little later.
+// read brings m the arrived records, a little later.
 func (l *controlLog) read(m *member) {
 	f, w := &m.feed, l.w
 	if f.reading || !f.open || m.process.dead || f.topic == l.topic && f.next >= l.end() {
@@ -354,7 +354,7 @@ func (l *controlLog) told(from, before ownership.Position) (greatest ownership.T
 	return greatest
 }
 
-// moveAnchor lets the broker trim what lies at or before it, once its ledger is closed.
+// moveAnchor lets the broker trim the records at or before it, once its ledger is closed.
 func (l *controlLog) moveAnchor(to ownership.Position) {
 	if l.anchor.Before(to) {
 		l.anchor = to
@@ -387,8 +387,8 @@ func (l *controlLog) drop(gone func(logged) bool) {
 	l.base += n
 }
 
-// delete deletes the topic by force. What follows goes to a new one, whose ledgers
-// have greater ids, unless the metadata was rebuilt.
+// delete deletes the topic by force. Later records go to a new one, whose ledgers have greater
+// ids, unless the metadata was rebuilt.
 func (l *controlLog) delete(next ownership.Position) {
 	l.topic++
 	l.rolled = l.w.now

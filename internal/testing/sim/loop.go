@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// loop is the one event loop: real time, what is to happen, and chance.
+// loop is the one event loop: real time, pending events, and randomness.
 type loop struct {
 	rng  *rand.Rand
 	now  time.Duration // real time since the start
@@ -27,7 +27,7 @@ type loop struct {
 type todo struct {
 	at  time.Duration
 	seq uint64
-	to  *process // to whom it happens; nil: to the world
+	to  *process // the process concerned; nil: the world
 	do  func()
 }
 
@@ -118,7 +118,7 @@ func (l *loop) fail(format string, args ...any) {
 	}
 }
 
-// traceMax is how many lines of a trace are kept: what came right before the end.
+// traceMax is the number of kept trace lines: the last ones before the end.
 const traceMax = 4000
 
 func (l *loop) tracef(format string, args ...any) {
@@ -135,9 +135,9 @@ func (l *loop) tracef(format string, args ...any) {
 type host struct {
 	loop   *loop
 	drift  drift         // of its hardware counter
-	offset time.Duration // what its clock showed at the start
+	offset time.Duration // its clock at the start
 	asleep time.Duration // how much the counter would have counted in suspends that are over
-	fell   time.Duration // what it would have shown when it fell asleep, while it sleeps
+	fell   time.Duration // its clock when it fell asleep, while it sleeps
 	sleeps int           // suspends that are not over
 	ntp    ntp
 	steady clock.Steady
@@ -149,10 +149,10 @@ func (l *loop) newHost() *host {
 	return h
 }
 
-// counter is what the hardware counter would show if it counted through suspends.
+// counter is the value of the hardware counter if it counted through suspends.
 func (h *host) counter() time.Duration { return h.drift.at(h.loop.now) }
 
-// slept is what of that fell into suspends.
+// slept is the part of it that fell into suspends.
 func (h *host) slept() time.Duration {
 	if h.sleeps == 0 {
 		return h.asleep
@@ -160,7 +160,7 @@ func (h *host) slept() time.Duration {
 	return h.asleep + h.counter() - h.fell
 }
 
-// sleep suspends the host for d. Whoever runs there is to be stopped, too.
+// sleep suspends the host for d. Its processes must be stopped, too.
 func (h *host) sleep(d time.Duration) {
 	if h.sleeps++; h.sleeps == 1 {
 		h.fell = h.counter()
@@ -178,8 +178,8 @@ func (h *host) wake() {
 // monotonic is the clock that stops in a suspend.
 func (h *host) monotonic() clock.Instant { return clock.Instant(h.offset + h.counter() - h.slept()) }
 
-// until is how long it takes, in real time, until the clock shows i and a bit more, or less than
-// that where nobody can know. Who waits looks again.
+// until is the real time until the clock shows i and a bit more, or less than that where it
+// cannot be known. Callers check again after it.
 func (h *host) until(now, i clock.Instant) time.Duration {
 	if i == clock.Forever {
 		return 1 << 62
@@ -187,15 +187,15 @@ func (h *host) until(now, i clock.Instant) time.Duration {
 	return max(0, h.drift.takes(h.loop.now, i.Sub(now))+2)
 }
 
-// process is something that can be stopped, let go on, and killed. While it is
-// stopped, what happens to it waits; when it is dead, nothing does.
+// process can be stopped, continued, and killed. While it is stopped, its events wait; when it
+// is dead, they are dropped.
 type process struct {
 	loop    *loop
 	dead    bool
 	stopped time.Duration // until then
 	waiting []func()
 	running bool   // the waiting are being made up for
-	settle  func() // what the process does after each thing that happened to it
+	settle  func() // the process's work after each event
 }
 
 // act lets do happen to the process now, or when it goes on.

@@ -57,7 +57,7 @@ type member struct {
 	lease       ownership.Lease
 	feed        feed
 	reaches     []reach
-	telling     bool // until the pause between two parts of what is handed over ends
+	telling     bool // until the pause between two parts of a handover ends
 
 	// The network.
 	conns      []*peerConn
@@ -80,7 +80,7 @@ type member struct {
 	consumes bool      // consumeLater is under way
 
 	settings   int           // as its process was started
-	freshUntil clock.Instant // until when it was FRESH, whatever became of it since
+	freshUntil clock.Instant // until when it was FRESH, even if it no longer is
 
 	draining  bool
 	leftAt    time.Duration
@@ -234,7 +234,7 @@ func (m *member) begin() {
 	m.restAt = m.clock()
 	m.deliver(ownership.AppReady{Ready: m.workers > 0})
 	m.tellReaches()
-	m.deliveriesEnded(running) // what ended before the machine could be told
+	m.deliveriesEnded(running) // deliveries that ended before the machine existed
 	if m.draining {
 		m.deliver(ownership.Leave{})
 	}
@@ -281,7 +281,7 @@ func (m *member) drive() {
 	}
 }
 
-// handOver tells the next owners what was done here, in parts.
+// handOver sends the next owners the ids of events that finished here, in parts.
 func (m *member) handOver() {
 	if m.telling || !m.pipeline.HandOver() {
 		return
@@ -326,7 +326,7 @@ func (m *member) arm() {
 	})
 }
 
-// effects performs what the machine of a member decides, and judges it.
+// effects performs a machine's effects, and checks them.
 type effects struct{ *member }
 
 // OpenReader implements driver.Host.
@@ -401,7 +401,7 @@ func (m effects) SetTable(t *ownership.Table) {
 // Note implements driver.Host.
 func (m effects) Note(n ownership.Note) { m.w.noted(m.member, n) }
 
-// end does what the process around a machine does when it has ended.
+// end does the work of the process around a machine at the machine's end.
 func (m *member) end(e ownership.Effect) {
 	w := m.w
 	switch e := e.(type) {
@@ -430,7 +430,7 @@ func (m *member) end(e ownership.Effect) {
 	}
 }
 
-// deliveriesEnded is told by the mailboxes where to look for nothing running.
+// deliveriesEnded receives from the mailboxes the partitions that may be idle.
 func (m *member) deliveriesEnded(partitions []ring.Partition) {
 	m.idle = append(m.idle, partitions...)
 	if m.idleSoon {
@@ -452,14 +452,14 @@ func (m *member) deliveriesEnded(partitions []ring.Partition) {
 	})
 }
 
-// reach is what streams know about a peer, and what the machine was told.
+// reach is the streams' knowledge about a peer, and the last state that the machine got.
 type reach struct {
 	inc       ownership.Incarnation
 	now, told ownership.Reach
 }
 
-// evidence notes what streams know about a peer; the driver takes what has changed
-// when it comes to it, as internal/node's does.
+// evidence notes the streams' knowledge about a peer; the driver takes the changes later, as
+// internal/node's does.
 func (m *member) evidence(inc ownership.Incarnation, now ownership.Reach) {
 	i := slices.IndexFunc(m.reaches, func(r reach) bool { return r.inc == inc })
 	if i < 0 {
@@ -480,7 +480,7 @@ func (m *member) tellReaches() {
 	m.reaches = slices.DeleteFunc(m.reaches, func(r reach) bool { return r.now == ownership.ReachUnknown })
 }
 
-// settle looks what the last thing that happened asks for.
+// settle does the work that follows from the last event.
 func (m *member) settle() {
 	for _, c := range m.streams {
 		if c.manual.Awake() {
@@ -509,12 +509,12 @@ func (m *member) armBoxes() {
 	})
 }
 
-// passTick does what the pipeline does with the output of a Tick: it has no verdicts.
+// passTick does the pipeline's work with the output of a Tick: it has no verdicts.
 func (m *member) passTick(out *mailbox.Output) {
 	m.app.Wake(out.Wake...)
 }
 
-// look finds out what has changed at the application's streams, as app.Server.Run does.
+// look detects changes at the application's streams, as app.Server.Run does.
 func (m *member) look() {
 	if m.lookSoon {
 		return
@@ -571,7 +571,7 @@ func (m *member) consume() {
 		m.consumer = m.w.broker.subscribe(m, ledger)
 		m.reading = m.consumer
 	case !m.mayGoOn() && m.reading != nil:
-		m.reading = nil // for good: what follows is another source
+		m.reading = nil // for good: the next one is another source
 		c := m.consumer
 		m.process.later(settleMax, func() {
 			if m.consumer == c {
@@ -600,8 +600,8 @@ func (m *member) unsubscribe() {
 
 func (m *member) mayConsume() bool { return !m.draining && m.isMember() && !m.appIsGone() }
 
-// mayGoOn reports whether a member that reads may do so. In a drain it does until it
-// has left: what it has fetched ahead would wait.
+// mayGoOn reports whether a reading member may continue. In a drain it may until it has left:
+// otherwise its prefetched events would wait.
 func (m *member) mayGoOn() bool {
 	return m.mayConsume() || m.draining && m.leftAt == 0 && !m.appIsGone()
 }

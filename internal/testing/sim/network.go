@@ -20,8 +20,8 @@ func (w *world) cutUntil(from, to *member) time.Duration { return w.cuts[[2]int{
 
 func (w *world) isCut(from, to *member) bool { return w.now < w.cutUntil(from, to) }
 
-// peerConn is what a member keeps for each peer of its table: one stream after the
-// other, as forward.Pool does.
+// peerConn is a member's state for each peer of its table: one stream after the other, as in
+// forward.Pool.
 type peerConn struct {
 	from   *member
 	inc    ownership.Incarnation
@@ -46,7 +46,7 @@ type link struct {
 	unreceipted bool // a frame of events has no receipt
 	owed        bool // a frame of verdicts has none
 	verdicts    []event.Verdict
-	done        []event.Handle // of events of which the verdict says so
+	done        []event.Handle // of events that the verdict reports as done
 	there, back time.Duration  // when the newest frames arrive: streams keep order
 	pumping     bool
 	answering   bool
@@ -110,7 +110,7 @@ func (h holder) HandOver(to forward.Peer, done []event.Finished) {
 	}
 }
 
-// handOver tells what waits to be told, if there is a stream.
+// handOver sends the waiting ids, if there is a stream.
 func (c *peerConn) handOver() {
 	l := c.link
 	if l == nil || len(c.finished) == 0 {
@@ -144,7 +144,7 @@ func (s small) Locate(p ring.Partition) (forward.Peer, bool) {
 	return s.Route.Locate(p)
 }
 
-// forward makes a call to the table and performs what it has made ready.
+// forward makes a call to the table and performs its output.
 func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 	var out forward.Moves
 	call(m.clock(), &out)
@@ -424,7 +424,7 @@ func (a answerer) Done(to forward.StreamID, handles []event.Handle) {
 	}
 }
 
-// Credit implements pipeline.Answerer. One in eight is lost: nobody may rely on them.
+// Credit implements pipeline.Answerer. One in eight is lost: no code may rely on them.
 func (a answerer) Credit(to forward.StreamID, key *event.Key, events int) {
 	var keys []event.Key
 	if key != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// Result is what came of one run.
+// Result is the result of one run.
 type Result struct {
 	Seed      uint64
 	Simulated time.Duration
 	Moves     int            // gates that opened
 	Faults    int            // faults that were let loose
 	Overlaps  int            // handlers that overlapped because they defied their deadline
-	Stats     map[string]int // what happened, and how often
+	Stats     map[string]int // counts by kind of event
 	Failure   string         // the first violation; "" when there was none
 	Trace     []string       // the newest lines, when asked for
 }
@@ -28,8 +28,8 @@ func Run(seed uint64, length time.Duration, traced bool) Result {
 	return runScene(seed, length, traced, nil)
 }
 
-// Journalled simulates a cluster in which nothing happens to the log itself, and writes what its
-// ownership machines do to a journal, in the order in which they do it.
+// Journalled simulates a cluster without faults of the log, and writes its ownership machines'
+// steps to a journal, in their order.
 func Journalled(seed uint64, length time.Duration, to io.Writer) Result {
 	return runScene(seed, length, false, func(w *world) {
 		w.journal, w.p.mixed, w.p.duplicate = to, false, 0
@@ -40,7 +40,7 @@ func Journalled(seed uint64, length time.Duration, to io.Writer) Result {
 	})
 }
 
-// scene changes what a run is like, before it begins and before each stretch of trouble.
+// scene changes the parameters of a run, before it begins and before each stretch of trouble.
 type scene func(w *world)
 
 func runScene(seed uint64, length time.Duration, traced bool, change scene) Result {
@@ -76,7 +76,7 @@ func runScene(seed uint64, length time.Duration, traced bool, change scene) Resu
 	}
 }
 
-// draw draws what the next stretch of a run is like.
+// draw draws the parameters of the next stretch of a run.
 func (w *world) draw() {
 	p := &w.p
 	p.timing = ownership.DefaultTiming()
@@ -165,8 +165,8 @@ func (w *world) watch() {
 // restMax is how long a cluster may take to come to rest.
 const restMax = 2 * time.Minute
 
-// restLooks is how many looks, a second apart, must find a cluster at rest: who has
-// just come back is well before others have heard of it.
+// restLooks is the number of checks, a second apart, that must find the cluster at rest: a
+// member that has just returned is well before others have heard of it.
 const restLooks = 3
 
 // rest ends all faults and waits until the cluster has come to rest.
@@ -216,7 +216,7 @@ func (w *world) quiet() {
 	}
 }
 
-// String lists what happened.
+// String lists the counts.
 func (r Result) String() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(r.Stats)) {

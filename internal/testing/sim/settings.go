@@ -10,8 +10,8 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// This file has routers whose settings are not those of their group, fencing tokens that would
-// fall, and the operator who reads what the routers say as they exit.
+// This file has routers with settings other than their group's, fencing tokens that would fall,
+// and the operator, who acts on the exit messages of routers.
 
 // kindsOfSettings is how many sets of settings there are. Each but the first differs from it in
 // one setting.
@@ -61,8 +61,8 @@ func (w *world) checkGroup(m *member, l ownership.Lease) {
 	}
 }
 
-// checkSettingsExit: no member of a running group ends because of settings. Whoever does is to
-// be seen to by the operator.
+// checkSettingsExit: no member of a running group exits because of settings. The operator
+// handles routers that do exit.
 func (w *world) checkSettingsExit(m *member, reason string) {
 	w.tracef("%s: exit for settings, %s", m, reason)
 	w.count("exit_settings")
@@ -88,9 +88,9 @@ func (w *world) checkSettingsExit(m *member, reason string) {
 	})
 }
 
-// beganInSilence reports whether the newest Genesis is one that the protocol allows: between the six Hellos before it
-// no other router's Beat, Snap or Genesis stands in the log. Members that were paused or cut off all that time find a
-// group that has taken the place of theirs.
+// beganInSilence reports whether the newest Genesis is one that the protocol allows: between
+// the six Hellos before it there is no other router's Beat, Snap or Genesis in the log. Members
+// that were paused or cut off all that time find another group in their place.
 func (w *world) beganInSilence() bool {
 	l := w.log
 	i := len(l.records) - 1
@@ -125,8 +125,8 @@ func (w *world) beganInSilence() bool {
 	return false
 }
 
-// refusedForTokens lets the operator do what a router has asked for as it exited: start it again,
-// and if no group comes of that, stop all routers, raise the generation, and start them.
+// refusedForTokens lets the operator follow the request in a router's exit message: restart it,
+// and if no group results, stop all routers, raise the generation, and start them.
 func (w *world) refusedForTokens(m *member) {
 	w.count("generation_refused")
 	w.spurious = true

@@ -14,8 +14,8 @@ type ntp struct {
 	rng   *rand.Rand
 	since time.Duration // the hardware counter at the last change of the rate
 	until time.Duration // … and at the next
-	ahead time.Duration // what was added to the steered clocks before that
-	rate  float64       // what is added in each second from then on
+	ahead time.Duration // the correction up to that time
+	rate  float64       // the correction per second from then on
 }
 
 // steerEvery bounds how long a rate lasts.
@@ -23,7 +23,7 @@ const steerEvery = 40 * time.Second
 
 const chronySlew = 83333e-6
 
-// added returns what has been added to the steered clocks when the counter shows awake.
+// added returns the correction of the steered clocks when the counter shows awake.
 func (n *ntp) added(awake time.Duration) time.Duration {
 	for awake >= n.until {
 		n.ahead += time.Duration(float64(n.until-n.since) * n.rate)
@@ -42,11 +42,11 @@ func (n *ntp) added(awake time.Duration) time.Duration {
 	return n.ahead + time.Duration(float64(awake-n.since)*n.rate)
 }
 
-// reading is what the clocks of the host show.
+// reading returns the values of the host's clocks.
 func (h *host) reading() clock.Reading {
 	slept := h.slept()
 	raw := h.counter() - slept
-	if h.ntp.rng == nil { // chance of its own: what else happens does not depend on it
+	if h.ntp.rng == nil { // its own random source, so that the rest of the run does not depend on it
 		h.ntp.rng = rand.New(rand.NewPCG(uint64(h.offset), 25))
 	}
 	steered := raw + h.ntp.added(raw)

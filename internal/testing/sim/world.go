@@ -10,8 +10,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// params are what a run is like. Each run draws its own, so that some runs have much
-// of one kind of trouble and none of another.
+// params are the parameters of a run. Each run draws its own, so that some runs have much of
+// one kind of trouble and none of another.
 type params struct {
 	partitions int
 	timing     ownership.Timing
@@ -116,7 +116,7 @@ func newWorld(seed uint64, p params) *world {
 		fences: map[event.Key]event.Fence{},
 	}
 	w.log, w.broker = newControlLog(w), newBroker(w)
-	w.spills = seed%4 == 1 // copies blur what some planted bugs do
+	w.spills = seed%4 == 1 // copies blur the effects of some planted bugs
 	w.keys = makeKeys(2*p.partitions, p.partitions)
 	w.tokens = make([]int64, p.partitions)
 	w.opened = make([]ownership.Token, p.partitions)
@@ -150,7 +150,7 @@ func (w *world) newPod(name string) *pod {
 	return p
 }
 
-// up starts whatever of the pod does not run.
+// up starts the stopped processes of the pod.
 func (p *pod) up() {
 	if p.gone {
 		return
@@ -187,7 +187,7 @@ func (w *world) publishOn() {
 	w.after(w.between(0, 2*w.p.publishEvery), w.publishOn)
 }
 
-// drawWork says how long a handler takes and what it returns.
+// drawWork draws the duration and the result of a handler.
 func (w *world) drawWork(h *handling) (time.Duration, event.Result) {
 	takes := w.between(2*time.Millisecond, 80*time.Millisecond)
 	switch x := w.rng.Float64(); {
