@@ -159,9 +159,9 @@ const (
 // SDK fills its own to 1 MiB.
 const recvBytesMax = 2 << 20
 
-// frameBytes is the largest frame that goes out: one event of the largest size, and
+// frameBytes is the largest frame that goes out: a full one, or one event of the largest size, and
 // what the frame adds to it.
-func frameBytes(cfg Config) int { return cfg.EventBytesMax + 1<<20 }
+func frameBytes(cfg Config) int { return max(cfg.EventBytesMax, cfg.FrameBytesMax) + 1<<20 }
 
 // Run tells changes of the workers and finds deliveries that are over without an
 // answer, until ctx ends. Then it says goodbye to the workers, ends their streams,

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
@@ -293,6 +294,28 @@ func TestConversation(t *testing.T) {
 		t.Errorf("end = %v, want in order", s)
 	}
 	r.wantWorkers(0)
+}
+
+// A frame of many events may be larger than the largest event.
+func TestFrameLargerThanTheLargestEvent(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.EventBytesMax, c.FrameBytesMax = 2<<10, 3<<20 })
+	w := r.dialWith(grpc.MaxCallRecvMsgSize(8 << 20))
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 10_000}}})
+	welcome := w.recv().GetWelcome()
+	var ds []event.Delivery
+	for i := range 900 {
+		d := delivery(i, 0)
+		d.Event.Payload = make([]byte, 1500)
+		ds = append(ds, d)
+	}
+	r.fill(ds...)
+	f := w.recv()
+	if got := len(f.GetDeliveries().GetDeliveries()); got != 900 {
+		t.Errorf("%d events in the first frame, want all", got)
+	}
+	if size := proto.Size(f); size > int(welcome.GetLimits().GetFrameMaxBytes()) {
+		t.Errorf("a frame of %d bytes, the Welcome says at most %d", size, welcome.GetLimits().GetFrameMaxBytes())
+	}
 }
 
 // Bad input ends its own stream, with a status that says why, and no other.
