@@ -42,7 +42,7 @@ func parse(args []string) (options, error) {
 	}
 	var errs []error
 	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("what is %q? All arguments are flags", f.Args()))
+		errs = append(errs, fmt.Errorf("unexpected arguments %q: all arguments are flags", f.Args()))
 	}
 	for number := range strings.SplitSeq(only, ",") {
 		if number == "" {

@@ -202,7 +202,7 @@ func (w *worker) work(key string, payload []byte) error {
 }
 
 // errDisturbed is how the handlers fail that are to fail.
-var errDisturbed = errors.New("it fails, as it was told to")
+var errDisturbed = errors.New("a failure that the benchmark requested")
 
 // disturb is the work on an event of a key that is disturbed.
 func (w *worker) disturb(key string, payload []byte) error {

@@ -190,12 +190,12 @@ func responseError(e endpoint, code int, says string) error {
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden:
 		if e.token == "" {
-			return fmt.Errorf("%s wants a token (%s): give it with --token-file, or as the router's own settings have it", e.base, says)
+			return fmt.Errorf("%s requires a token (%s): use --token-file, or the router's settings", e.base, says)
 		}
 		if code == http.StatusForbidden {
-			return fmt.Errorf("%s refuses, whatever the token: %s", e.base, says)
+			return fmt.Errorf("%s refuses the request with any token: %s", e.base, says)
 		}
-		return fmt.Errorf("%s does not take this token (%s): is it that of admin.token?", e.base, says)
+		return fmt.Errorf("%s rejects the token (%s): compare it with admin.token", e.base, says)
 	case http.StatusNotFound:
 		if strings.HasPrefix(says, "404") { // it has no such page at all
 			return fmt.Errorf("%s does not know this question: an older version of router, or no router", e.base)

@@ -282,9 +282,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"nobody there":        {[]string{"members", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused; check that the router runs"},
 		"keys are not told":   {[]string{"locate", "hidden", "--admin", "127.0.0.1:1"}, exitFailed, "cannot reach http://127.0.0.1:1: dial"},
 		"no token file":       {[]string{"members", "--token-file", "/nowhere", "--admin", "127.0.0.1:1"}, exitUsage, "--token-file: open /nowhere"},
-		"token wanted":        {[]string{"members", answering(t, 401, "a token is needed")}, exitFailed, "wants a token (a token is needed): give it with --token-file"},
-		"wrong token":         {[]string{"members", "--token-file", write(t, filepath.Join(t.TempDir(), "wrong"), "wrong"), answering(t, 401, "not for you")}, exitFailed, "does not take this token (not for you)"},
-		"nobody's page":       {[]string{"members", "--token-file", token, answering(t, 403, "not in the clear")}, exitFailed, "refuses, whatever the token: not in the clear"},
+		"token wanted":        {[]string{"members", answering(t, 401, "a token is needed")}, exitFailed, "requires a token (a token is needed): use --token-file"},
+		"wrong token":         {[]string{"members", "--token-file", write(t, filepath.Join(t.TempDir(), "wrong"), "wrong"), answering(t, 401, "not for you")}, exitFailed, "rejects the token (not for you)"},
+		"nobody's page":       {[]string{"members", "--token-file", token, answering(t, 403, "not in the clear")}, exitFailed, "refuses the request with any token: not in the clear"},
 		"right token":         {[]string{"members", "--token-file", token, answering(t, 401, "a token is needed")}, exitOK, ""},
 		"older router":        {[]string{"members", answering(t, 404, "404 page not found")}, exitFailed, "does not know this question: an older version"},
 		"not a router":        {[]string{"members", answering(t, 200, "<html>")}, exitFailed, "unexpected answer to /v1/members"},
@@ -302,10 +302,10 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"too many come":        {[]string{"ring", "simulate", "--from", "a,b", "--members", "+300"}, exitUsage, "want at most +256"},
 		"group too large":      {[]string{"ring", "simulate", "--from", "a,b", "--members", "+256"}, exitUsage, "258 members, want 1 … 256"},
 		"member twice":         {[]string{"ring", "simulate", "--from", "a,b", "--members", "+a"}, exitUsage, "a is a member already"},
-		"unknown member":       {[]string{"ring", "simulate", "--from", "a,b", "--members", "-c,+d"}, exitUsage, "c is no member: there are a, b"},
+		"unknown member":       {[]string{"ring", "simulate", "--from", "a,b", "--members", "-c,+d"}, exitUsage, "c is not a member; the members are a, b"},
 		"half signed":          {[]string{"ring", "simulate", "--from", "a,b", "--members", "-a,d"}, exitUsage, `"d" has no sign`},
 		"empty name":           {[]string{"ring", "simulate", "--from", "a,,b", "--members", "+1"}, exitUsage, "a member has no name"},
-		"simulate needs group": {[]string{"ring", "simulate", "--members", "+1", "--admin", "127.0.0.1:1"}, exitFailed, "without a group say --from NAME,NAME"},
+		"simulate needs group": {[]string{"ring", "simulate", "--members", "+1", "--admin", "127.0.0.1:1"}, exitFailed, "to simulate without a group, use --from NAME,NAME"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, says, code := cli(t, test.args...)

@@ -69,13 +69,13 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the environment of a router: settings, clock, ports, DNS, broker, topics, control topic",
-		Long: `Check what a router needs here: settings, clock, ports, DNS of the gossip's seeds, broker,
+		Long: `Check the requirements of a router: settings, clock, ports, DNS of the gossip's seeds, broker,
 topics and subscription, the broker's limits, and the policies of the control topic.
-It changes nothing, and may run beside a router that runs. With pulsar.admin_url it also
-asks the broker's admin API; the last two are checked only with that.
+It changes nothing, and may run beside a running router. With pulsar.admin_url it also
+queries the broker's admin API; only then are the last two checked.
 
-The exit code is 1 if a router would not run, or would not keep what it promises, and 2
-if the settings are wrong.`,
+The exit code is 1 if a router would not run, or would break its promises, and 2 if the
+settings are wrong.`,
 		Args: noArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -142,7 +142,7 @@ func (d *doctor) clock(from, to clock.Reading, slewable bool) {
 	case !measured:
 		d.ok("clock", "leases run on CLOCK_MONOTONIC_RAW and the time asleep, which NTP cannot slew")
 	case slewed:
-		d.warn("clock", "look whether it corrects a large offset, which ends and does no harm; if it goes on for days, the hardware counter is wrong: move the router to another machine",
+		d.warn("clock", "check whether it corrects a large offset, which is temporary and harmless; if it lasts for days, the hardware counter is wrong: move the router to another machine",
 			"%s; leases run on CLOCK_MONOTONIC_RAW and the time asleep, and do not follow it", how)
 	default:
 		d.ok("clock", "leases run on CLOCK_MONOTONIC_RAW and the time asleep, which NTP cannot slew; now %s", how)
@@ -283,7 +283,7 @@ func (d *doctor) broker(ctx context.Context) {
 			return
 		}
 	}
-	d.ok("pulsar access", "the broker lets us in")
+	d.ok("pulsar access", "the broker accepts the router's credentials")
 	if d.cfg.Pulsar.AdminURL == "" {
 		d.warn("pulsar.admin_url", "set pulsar.admin_url, as in http://BROKER:8080, so that limits are known and policies can be checked; `router group show` reads the claims without it",
 			"not set: topics, limits, claims and the policies of the control topic were not checked")
@@ -311,7 +311,7 @@ func (d *doctor) claim(ctx context.Context, logs groupLogs) {
 		for _, c := range claims {
 			switch c.Held {
 			case heldByAnother:
-				d.fail(check, "give this router the settings of that group, or others of its own; docs/install.md says how to change what a group agrees on",
+				d.fail(check, "give this router the settings of that group, or a group and a subscription of its own; docs/install.md describes how to change the settings of a group",
 					"%s belongs to a group with other settings: %s", c.Resource, d.cfg.Identity().Against(c.holder))
 			case heldByUs:
 				d.ok(check, "%s belongs to this group", c.Resource)

@@ -80,4 +80,4 @@ func forgetPage(n *node.Node) http.Handler {
 }
 
 // errDrainPending maps "still draining when --wait ended" to exitUndrain.
-var errDrainPending = errors.Join(errors.New("it goes on"), node.ErrDrainTimeout)
+var errDrainPending = errors.Join(errors.New("the drain continues"), node.ErrDrainTimeout)

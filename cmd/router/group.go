@@ -119,7 +119,7 @@ type groupLogs struct {
 	alive   time.Duration
 }
 
-// openGroupLogs makes sure that the broker lets us in.
+// openGroupLogs first checks that the broker accepts the router's credentials.
 func openGroupLogs(ctx context.Context, cfg config.Config) (groupLogs, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	auth, err := newPulsarAuth(cfg.Pulsar, mtls.NewMetrics(prometheus.NewRegistry()), log)

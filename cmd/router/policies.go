@@ -172,7 +172,7 @@ func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name
 	case allowed == nil || *allowed == 0:
 		d.ok(name, "no limit; %s is %d", setting, believed)
 	case *allowed < believed:
-		d.ok(name, "%d, which the router goes by, as pulsar.admin_url tells it (%s is %d)", *allowed, setting, believed)
+		d.ok(name, "%d according to pulsar.admin_url, which the router uses (%s is %d)", *allowed, setting, believed)
 	default:
 		d.ok(name, "%d; %s is %d", *allowed, setting, believed)
 	}

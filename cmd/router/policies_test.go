@@ -132,7 +132,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 }
 
 // TestDoctorOfABrokerThatDoesNotAnswer: what accepts connections is no broker yet. A
-// router waits for it; the doctor does not say that it lets us in.
+// router waits for it; the doctor does not report that the broker accepts the router.
 func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
 		"hangs up":     func(conn net.Conn) { _ = conn.Close() },

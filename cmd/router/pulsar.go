@@ -249,7 +249,7 @@ func (c *complaint) explain(err error) error {
 	case c.why != nil:
 		return fmt.Errorf("pulsar.url: no TLS with the broker: %w: look at pulsar.tls (docs/security.md)", c.why)
 	case strings.Contains(err.Error(), "AuthorizationError"):
-		return fmt.Errorf("pulsar.topics: the broker lets us in, but not to the topic: %w: grant the router's role produce and consume", err)
+		return fmt.Errorf("pulsar.topics: the broker accepts the router, but denies access to the topic: %w: grant the router's role produce and consume", err)
 	}
 	return nil
 }

@@ -297,7 +297,7 @@ without asking anybody. The ring.* settings are read as for the router.`,
 		} else {
 			seen, err := partitionsOf(cmd.Context(), a, "")
 			if err != nil {
-				return fmt.Errorf("%w; without a group say --from NAME,NAME", err)
+				return fmt.Errorf("%w; to simulate without a group, use --from NAME,NAME", err)
 			}
 			for _, p := range seen.Partitions {
 				present = append(present, ring.Member(p.Owner))
@@ -390,7 +390,7 @@ func changed(names []string, change string) ([]string, error) {
 		case part[0] == '+':
 			after = append(after, part[1:])
 		case i < 0:
-			return nil, fmt.Errorf("--members: %s is no member: there are %s", part[1:], strings.Join(after, ", "))
+			return nil, fmt.Errorf("--members: %s is not a member; the members are %s", part[1:], strings.Join(after, ", "))
 		default:
 			after = slices.Delete(after, i, i+1)
 		}

@@ -55,8 +55,8 @@ var (
 	ErrPartitioned = errors.New("controllog: the topic is partitioned, and partitions have no common order; " +
 		"create it as a non-partitioned topic, or name another one")
 
-	// ErrDenied says that the broker lets this router in, but not to the topic.
-	ErrDenied = errors.New("controllog: the broker lets this router in, but its pulsar role may not produce to and consume from the topic")
+	// ErrDenied means that the broker accepts this router, but denies access to the topic.
+	ErrDenied = errors.New("controllog: the broker accepts this router, but its pulsar role may not produce to and consume from the topic")
 
 	// ErrReaderLost says that a reader broke and that its place must be read again.
 	ErrReaderLost = errors.New("controllog: reader lost")

@@ -388,7 +388,7 @@ func (m msgpack) boolean() error {
 		return err
 	}
 	if b != 0xc2 && b != 0xc3 {
-		return fmt.Errorf("%w: %#x is no bool", refusedMalformed, b)
+		return fmt.Errorf("%w: %#x is not a bool", refusedMalformed, b)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func validGenesis(at Position, g *Genesis) error {
 	case !tokenInRange(at):
 		return fmt.Errorf("position %v does not fit a token", at)
 	case !g.After.Before(at):
-		return fmt.Errorf("its author's Hello stands at %v, not before it: it was written for another log", g.After)
+		return fmt.Errorf("its author's Hello is at %v, not before it: it was written for another log", g.After)
 	}
 	for i, n := range g.Members {
 		if err := validNode(n); err != nil {

@@ -35,7 +35,7 @@ func (d *eventLog) received(messages []source.Message) {
 
 func (d *eventLog) keyless(e *event.Event, err error) {
 	if d.log != nil {
-		d.log.Warn("no key can be had, the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
+		d.log.Warn("no key found, the event is rejected", "message_id", e.ID.String(), "topic", e.Topic, "error", err)
 	}
 }
 

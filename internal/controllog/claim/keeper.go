@@ -549,7 +549,7 @@ func (e *TakenError) Error() string {
 		}
 		all = append(all, fmt.Sprintf("%q (%s)", c.Resource, c.Differences))
 	}
-	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or settings of its own; "+
+	return fmt.Sprintf("%v: %s; %s says so. Give this router the settings of that group, or a group and a subscription of its own; "+
 		"if the settings are to change for good, stop the group and run `router group release` "+
 		"(docs/install.md#changing-what-a-group-agrees-on)", ErrTaken, strings.Join(all, "; "), e.Topic)
 }

@@ -23,7 +23,7 @@ type group struct {
 // fenced runs the same load through Ringfence, and judges it.
 func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error) {
 	d.view.note("Now Ringfence: a router beside each application; each key belongs to one of them.\n" +
-		"(A new group first waits for old leases to expire (about 7 s), for about 7 s.)")
+		"(A new group first waits for old leases to expire, about 7 s.)")
 	g := &group{part: part{demo: d, title: "Ringfence", duration: d.options.Duration, against: int(plain.Overlaps)}}
 	g.addMembers = g.fill
 	for i := range d.options.Nodes {

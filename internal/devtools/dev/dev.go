@@ -119,7 +119,7 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	s.out.note("%d members, each with: %s", len(s.members), s.what())
-	s.out.note("the group is forming; a new one first waits for old leases to expire (about 7 s), for about 7 s")
+	s.out.note("the group is forming; a new group first waits for old leases to expire (about 7 s)")
 	if err := s.untilReady(ctx); err != nil {
 		return err
 	}

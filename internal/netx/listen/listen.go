@@ -110,7 +110,7 @@ func removeStale(ctx context.Context, path string) error {
 	case err != nil:
 		return err
 	case info.Mode()&fs.ModeSocket == 0:
-		return fmt.Errorf("%s is there and is no socket: remove it, or listen elsewhere", path)
+		return fmt.Errorf("%s exists and is not a socket: remove it, or listen elsewhere", path)
 	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", path)

@@ -83,7 +83,7 @@ func TestStaleSocketsGiveWayAndNothingElse(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(t.Context(), "unix:"+path, DefaultSocket()); err == nil || !strings.Contains(err.Error(), "is no socket") {
+	if _, err := Listen(t.Context(), "unix:"+path, DefaultSocket()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file: %v", err)
 	}
 	if content, _ := os.ReadFile(path); string(content) != "precious" {

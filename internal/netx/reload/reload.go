@@ -112,7 +112,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() { // opening a pipe could wait for ever, each time
-		return nil, fmt.Errorf("%s is no regular file, and is read more than once", path)
+		return nil, fmt.Errorf("%s is not a regular file, and must be readable more than once", path)
 	}
 	return Secret(path, BytesMax)
 }

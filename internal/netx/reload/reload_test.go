@@ -169,7 +169,7 @@ func TestOnlyFilesOfTheOwner(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/dev/zero", t.TempDir()} {
-		if _, err := Open([]string{path}, func([][]byte) (string, error) { return "", nil }, nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if _, err := Open([]string{path}, func([][]byte) (string, error) { return "", nil }, nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
