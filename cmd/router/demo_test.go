@@ -81,6 +81,7 @@ func TestDemo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs ten processes for 15 s")
 	}
+	t.Parallel()
 	last, stderr, code := output(t, "--output", "json", "--duration", "8s", "--kill-at", "2s", "--restart-at", "5s", "--rate", "400", "--keys", "100")
 	if code != exitOK {
 		t.Fatalf("exit code %d\n%s", code, stderr)

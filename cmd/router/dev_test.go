@@ -175,6 +175,7 @@ func TestDevCommand(t *testing.T) {
 }
 
 func TestDevWithBadOptions(t *testing.T) {
+	t.Parallel()
 	for want, arguments := range map[string][]string{
 		"--members = 0":                       {"--members", "0", "--exec", "true"},
 		"want your application's command":     {},

@@ -200,6 +200,7 @@ func TestErrorsHaveNoSecrets(t *testing.T) {
 // they can through a start, a broker that does not behave, callers who are rejected,
 // and a stop; and nothing that they print or serve has one.
 func TestRunShowsNoSecrets(t *testing.T) {
+	t.Parallel()
 	type member struct {
 		ip, flags string
 		pair      tlstest.Pair
