@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 const (
@@ -129,7 +130,7 @@ func profiles(ctx context.Context, l *lab) (finding, error) {
 			return finding{}, fmt.Errorf("no profile for an operator: %d %.100q %w", code, said, err)
 		}
 		atOnce := 0
-		if err := eventually(ctx, profilesPause, "an operator gets another profile", func() error {
+		if err := eventually.Ask(ctx, profilesPause, "an operator gets another profile", func() error {
 			if atOnce = r.profilesAtOnce(ctx); atOnce == 0 {
 				return errors.New("none was made")
 			}
@@ -278,7 +279,7 @@ var debugLevel = with(nil, "debug", func(ctx context.Context, r *router) (findin
 	}); err != nil {
 		return finding{}, err
 	}
-	handled := eventually(ctx, 30*time.Second, "the events are handled", func() error {
+	handled := eventually.Ask(ctx, 30*time.Second, "the events are handled", func() error {
 		if got.Load() < debugEvents {
 			return fmt.Errorf("%d of %d", got.Load(), debugEvents)
 		}

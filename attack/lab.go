@@ -24,6 +24,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // The tokens of the routers under attack.
@@ -187,9 +188,9 @@ func (l *lab) start(ctx context.Context, name string, other *router, more settin
 	if err := r.launch(ctx); err != nil {
 		return nil, err
 	}
-	err := eventually(ctx, startMax, "the router has started", func() error {
+	err := eventually.Ask(ctx, startMax, "the router has started", func() error {
 		if r.ended() {
-			return fmt.Errorf("%w: it has ended: %s", errGiveUp, r.tail())
+			return fmt.Errorf("%w: it has ended: %s", eventually.ErrInVain, r.tail())
 		}
 		code, said, err := r.ask(ctx, http.MethodGet, "/startupz")
 		if err == nil && code != http.StatusOK {
@@ -324,9 +325,9 @@ func askAt(ctx context.Context, address, method, path, body string, headers ...s
 
 // alive returns an error unless the router goes on answering its probe.
 func (r *router) alive(ctx context.Context) error {
-	return eventually(ctx, 15*time.Second, "/livez answers", func() error {
+	return eventually.Ask(ctx, 15*time.Second, "/livez answers", func() error {
 		if r.ended() {
-			return fmt.Errorf("%w: the router has ended: %s", errGiveUp, r.tail())
+			return fmt.Errorf("%w: the router has ended: %s", eventually.ErrInVain, r.tail())
 		}
 		code, said, err := r.ask(ctx, http.MethodGet, "/livez")
 		if err == nil && code != http.StatusOK {
@@ -371,7 +372,7 @@ func (r *router) metric(ctx context.Context, series string) (float64, error) {
 
 // owns waits until the router has open partitions: a worker must be there.
 func (r *router) owns(ctx context.Context) error {
-	return eventually(ctx, startMax, "the router owns partitions", func() error {
+	return eventually.Ask(ctx, startMax, "the router owns partitions", func() error {
 		open, err := r.metric(ctx, "ringfence_ownership_open_partitions")
 		if err == nil && open == 0 {
 			err = errors.New("none is open")
@@ -413,24 +414,6 @@ func (l *lab) client() (pulsar.Client, error) {
 		URL: l.pulsar, ConnectionTimeout: 5 * time.Second, OperationTimeout: 20 * time.Second,
 		Logger: pulsarlog.New(slog.New(slog.DiscardHandler)),
 	})
-}
-
-// errGiveUp ends the wait of eventually at once.
-var errGiveUp = errors.New("in vain")
-
-// eventually asks until the answer is nil, or within is over.
-func eventually(ctx context.Context, within time.Duration, what string, ask func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for {
-		err := ask()
-		if err == nil || errors.Is(err, errGiveUp) {
-			return err
-		}
-		if sleep(ctx, 100*time.Millisecond) != nil {
-			return fmt.Errorf("waited %v until %s: %w", within, what, err)
-		}
-	}
 }
 
 // sleep waits, and returns an error if ctx ends before.

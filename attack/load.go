@@ -26,6 +26,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/devtools/testapp"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // The hidden commands of the children.
@@ -188,7 +189,7 @@ func (g *group) end() {
 
 // settled waits until every event has been handled.
 func (g *group) settled(ctx context.Context) error {
-	return eventually(ctx, 3*time.Minute, "everything is settled", func() error {
+	return eventually.Ask(ctx, 3*time.Minute, "everything is settled", func() error {
 		var stats struct {
 			Subscriptions map[string]struct {
 				Backlog int `json:"msgBacklog"`
@@ -337,7 +338,7 @@ func (g *group) watch(ctx context.Context, p *phase) {
 // look returns the metrics of all routers, as soon as each answers.
 func (g *group) look(ctx context.Context) (all []map[string]float64, err error) {
 	for i, r := range g.routers {
-		err := eventually(ctx, time.Minute, fmt.Sprintf("router %d shows its metrics", i), func() error {
+		err := eventually.Ask(ctx, time.Minute, fmt.Sprintf("router %d shows its metrics", i), func() error {
 			m, err := r.metrics(ctx)
 			if err == nil {
 				all = append(all, m)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // exitCode returns the exit code behind an error of a command, and -1 if it has none.
@@ -44,7 +46,7 @@ func (l *lab) refusedAtStart(ctx context.Context, name string, more settings) (f
 	}
 	defer r.stop()
 	code := 0
-	err := eventually(ctx, startMax, "it ends or serves", func() (err error) {
+	err := eventually.Ask(ctx, startMax, "it ends or serves", func() (err error) {
 		if r.ended() {
 			return nil
 		}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/testing/eventually"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
@@ -262,7 +263,7 @@ func strangerWorker(ctx context.Context, l *lab) (finding, error) {
 		worker.Go(func() error {
 			return r.work(working, func(context.Context, *client.Event) error { got.Add(1); return nil })
 		})
-		friend := eventually(ctx, 30*time.Second, "the worker with the token has all events", func() error {
+		friend := eventually.Ask(ctx, 30*time.Second, "the worker with the token has all events", func() error {
 			if n := got.Load(); n < strangersEvents {
 				return fmt.Errorf("it has %d of %d", n, strangersEvents)
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // ledgerEntries is how long a ledger of the broker is when it is to roll over: the
@@ -97,7 +98,7 @@ func (b *broker) morePartitions(ctx context.Context) error {
 	if err := b.admin.Call(ctx, http.MethodPost, pulsaradmin.TopicPath(eventsTopic)+"/partitions", more, nil); err != nil {
 		return err
 	}
-	return eventually(ctx, time.Minute, "added topic partitions are used", func() error {
+	return eventually.Ask(ctx, time.Minute, "added topic partitions are used", func() error {
 		all, err := b.eventPartitions(ctx)
 		if err != nil {
 			return err
@@ -160,7 +161,7 @@ func (b *broker) awaitRollover(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	return eventually(ctx, time.Minute, "the ledger has rolled over", func() error {
+	return eventually.Ask(ctx, time.Minute, "the ledger has rolled over", func() error {
 		newest, err := b.ledger(ctx, topic)
 		if err == nil && newest == before {
 			err = fmt.Errorf("it is still ledger %d", before)

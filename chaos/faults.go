@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // chaos does faults to a group.
@@ -199,7 +200,7 @@ func (c *chaos) delete(ctx context.Context) error {
 	if err := c.broker.remove(ctx, controlTopic); err != nil {
 		return err
 	}
-	return eventually(ctx, noticeMax, "the members notice", func() error {
+	return eventually.Ask(ctx, noticeMax, "the members notice", func() error {
 		if c.group.whole(ctx) == nil {
 			return errors.New("they have not noticed")
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
 )
 
@@ -341,12 +342,12 @@ func (g *group) noteSteering(ratio float64) {
 
 // awaitWhole waits until the group is whole.
 func (g *group) awaitWhole(ctx context.Context) error {
-	return eventually(ctx, wholeMax, "the group is whole", func() error { return g.whole(ctx) })
+	return eventually.Ask(ctx, wholeMax, "the group is whole", func() error { return g.whole(ctx) })
 }
 
 // awaitSettled waits until no router holds an event and the broker has none left.
 func (g *group) awaitSettled(ctx context.Context, within time.Duration) error {
-	return eventually(ctx, within, "everything is settled", func() error {
+	return eventually.Ask(ctx, within, "everything is settled", func() error {
 		backlog, err := g.broker.backlog(ctx)
 		if err != nil || backlog > 0 {
 			return errors.Join(err, fmt.Errorf("the broker has a backlog of %d", backlog))
@@ -384,21 +385,4 @@ func (g *group) runs() []appRun {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]appRun(nil), g.apps...)
-}
-
-// eventually asks until the answer is nil, or within is over.
-func eventually(ctx context.Context, within time.Duration, what string, ask func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for {
-		err := ask()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited %v until %s: %w", within, what, err)
-		case <-time.After(250 * time.Millisecond):
-		}
-	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // publisher sends events at a fixed rate and records them. An event's payload is its name,
@@ -38,7 +39,7 @@ func newPublisher(ctx context.Context, o options, url string) (p *publisher, err
 	if err != nil {
 		return nil, err
 	}
-	err = eventually(ctx, time.Minute, "a producer is made", func() error {
+	err = eventually.Ask(ctx, time.Minute, "a producer is made", func() error {
 		p.producer, err = p.client.CreateProducer(pulsar.ProducerOptions{
 			PartitionsAutoDiscoveryInterval: discoverEvery,
 			Topic:                           eventsTopic, SendTimeout: pulsarsend.NoTimeout, // what is sent once is sent

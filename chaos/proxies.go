@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // proxyAPI is where the toxiproxy of a member listens, inside its namespace.
@@ -62,7 +63,7 @@ func startProxies(ctx context.Context, g *group) (*proxies, error) {
 		if err := m.proxy.start(); err != nil {
 			return nil, err
 		}
-		err = eventually(ctx, 30*time.Second, m.name+"'s proxies answer", func() error {
+		err = eventually.Ask(ctx, 30*time.Second, m.name+"'s proxies answer", func() error {
 			return m.tellProxy(ctx, http.MethodGet, "/proxies/"+fromPulsar, nil)
 		})
 		if err != nil {

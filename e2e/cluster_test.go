@@ -28,6 +28,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // appCommand in the environment makes the test binary an application under test.
@@ -304,7 +305,7 @@ func tail(path string) string {
 // ready waits until the member is ready.
 func (c *cluster) ready(m *member) {
 	c.t.Helper()
-	eventually(c.t, 60*time.Second, m.name+" is ready", func() error {
+	eventually.NoError(c.t, 60*time.Second, m.name+" is ready", func() error {
 		body, status, err := get("http://" + m.ip + ":16653/readyz")
 		if err == nil && status != http.StatusOK {
 			err = errors.New(strings.TrimSpace(body))
@@ -329,7 +330,7 @@ func (c *cluster) metric(m *member, name string) (float64, error) {
 // settled waits until the broker has nothing left and no living router holds anything.
 func (c *cluster) settled(within time.Duration) {
 	c.t.Helper()
-	eventually(c.t, within, "everything is settled", func() error {
+	eventually.NoError(c.t, within, "everything is settled", func() error {
 		for _, topic := range c.topics {
 			if s := pulsartest.Stats(c.t, topic, "e2e"); s.Backlog != 0 {
 				return fmt.Errorf("%s has a backlog of %d", topic, s.Backlog)
@@ -403,7 +404,7 @@ func (c *cluster) handled(m *member) uint64 {
 // progress waits until the applications have started this many handlings.
 func (c *cluster) progress(n uint64) {
 	c.t.Helper()
-	eventually(c.t, 2*time.Minute, fmt.Sprintf("%d handlings", n), func() error {
+	eventually.NoError(c.t, 2*time.Minute, fmt.Sprintf("%d handlings", n), func() error {
 		sum := uint64(0)
 		for _, m := range c.members {
 			sum += c.handled(m)
@@ -471,18 +472,4 @@ func get(url string) (body string, status int, err error) {
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	return string(b), answer.StatusCode, err
-}
-
-// eventually waits until ask returns nil.
-func eventually(t *testing.T, within time.Duration, what string, ask func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
-		err := ask()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v until %s: %v", within, what, err)
-		}
-	}
 }

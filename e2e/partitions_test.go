@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // TestTopicPartitionsAreAddedUnderLoad: a topic grows from three partitions to six and to eight while producers go on. Nothing
@@ -62,7 +63,7 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 		t.Helper()
 		before := sent.Load()
 		pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", partitions, nil)
-		eventually(t, 30*time.Second, fmt.Sprintf("%d topic partitions are read", partitions), func() error {
+		eventually.NoError(t, 30*time.Second, fmt.Sprintf("%d topic partitions are read", partitions), func() error {
 			for _, m := range c.members {
 				// One more for the retry topic.
 				if n, err := c.metric(m, "ringfence_source_topic_partitions"); err != nil || n != float64(partitions+1) {
@@ -72,7 +73,7 @@ func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 			return nil
 		})
 		last := fmt.Sprintf("%s-partition-%d", topic, partitions-1)
-		eventually(t, 30*time.Second, "the newest topic partition has events, and they are acked", func() error {
+		eventually.NoError(t, 30*time.Second, "the newest topic partition has events, and they are acked", func() error {
 			if n := len(ids(t, 0, last)); n < 50 {
 				return fmt.Errorf("%d events", n)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // TestReplay: a cursor that is reset brings all events again. They are acked without a handler, which a metric shows,
@@ -43,7 +44,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%v events count as replayed before any was", got)
 	}
 	reset()
-	eventually(t, time.Minute, "all events have come again, and were acked", func() error {
+	eventually.NoError(t, time.Minute, "all events have come again, and were acked", func() error {
 		if got := shown(); got != n {
 			return fmt.Errorf("%v so far", got)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // The retries of these tests: the third failure is the last, what waits for up to a
@@ -104,7 +105,7 @@ func publish(t *testing.T, topic string, keyOf func(int) string, tasks []task) [
 // awaitHandlings waits until so many handlings have ended.
 func (c *cluster) awaitHandlings(n int) {
 	c.t.Helper()
-	eventually(c.t, time.Minute, fmt.Sprintf("%d handlings have ended", n), func() error {
+	eventually.NoError(c.t, time.Minute, fmt.Sprintf("%d handlings have ended", n), func() error {
 		if got := len(c.handlings()); got < n {
 			return fmt.Errorf("%d so far", got)
 		}

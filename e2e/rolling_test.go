@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // formerCommit is the newest commit whose routers read version 1 of the control log and no other.
@@ -109,7 +110,7 @@ func (r *rolling) worksOn() {
 		return report.Started
 	}
 	until := started() + rollingStep
-	eventually(r.t, time.Minute, "the group works on", func() error {
+	eventually.NoError(r.t, time.Minute, "the group works on", func() error {
 		if n := started(); n < until {
 			return fmt.Errorf("%d handlings, want %d", n, until)
 		}
@@ -156,7 +157,7 @@ func (r *rolling) replace(what, router, app string, crashes bool, settings ...st
 func (r *rolling) decidesInVersion(version int) {
 	r.t.Helper()
 	says := regexp.MustCompile(fmt.Sprintf(`"kind":"log_version".*"version":%d\b`, version))
-	eventually(r.t, time.Minute, fmt.Sprintf("the group decides in log version %d", version), func() error {
+	eventually.NoError(r.t, time.Minute, fmt.Sprintf("the group decides in log version %d", version), func() error {
 		for _, m := range r.members {
 			text, err := os.ReadFile(m.router.log)
 			if err != nil || says.Match(text) {

@@ -28,6 +28,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // fortress is a broker that lets nobody in without TLS and a token.
@@ -264,13 +265,13 @@ func (f *fortress) consume(t *testing.T, ip, topic, section, adminSays string) {
 		})
 	}()
 	f.produce(t, topic, events)
-	eventually(t, time.Minute, "all events are handled", func() error {
+	eventually.NoError(t, time.Minute, "all events are handled", func() error {
 		if n := handled.Load(); n < events {
 			return fmt.Errorf("%d of %d", n, events)
 		}
 		return nil
 	})
-	eventually(t, time.Minute, "all events are settled", func() error {
+	eventually.NoError(t, time.Minute, "all events are settled", func() error {
 		var stats struct {
 			Subscriptions map[string]pulsartest.Subscription `json:"subscriptions"`
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/devtools/journal"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 var settleRounds = flag.Int("e2e.settle", 0, "how often each fault of TestNothingIsLostOrRepeatedWithoutReason happens; 0: the test is skipped")
@@ -138,7 +139,7 @@ func (s *settling) publishThrough(keys []string, do func()) {
 	time.Sleep(after)
 	stop()
 	published := s.load.published()
-	eventually(s.t, 2*time.Minute, "all is handled", func() error {
+	eventually.NoError(s.t, 2*time.Minute, "all is handled", func() error {
 		report, err := journal.Check(s.files, slices.Values(published))
 		if err == nil && report.Lost > 0 {
 			err = fmt.Errorf("%d of %d are not, such as %v", report.Lost, report.Published, report.LostExamples[0])

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // ErrNotInstalled says that the database's programs are not on this machine.
@@ -144,21 +146,13 @@ func (s *Server) start(dir string, attributes *syscall.SysProcAttr, binary strin
 
 // await waits until ping succeeds. If it never does, the server is stopped.
 func (s *Server) await(ctx context.Context, ping func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startMax)
-	defer cancel()
-	for {
-		err := ping(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			s.Stop()
-			said, _ := os.ReadFile(s.log) // without it the error tells less
-			return fmt.Errorf("sink: %s does not answer: %w: %s", s.cmd.Path, err, said)
-		case <-time.After(50 * time.Millisecond):
-		}
+	err := eventually.Ask(ctx, startMax, "it answers", func() error { return ping(ctx) })
+	if err == nil {
+		return nil
 	}
+	s.Stop()
+	said, _ := os.ReadFile(s.log) // without it the error tells less
+	return fmt.Errorf("sink: %s does not answer: %w: %s", s.cmd.Path, err, said)
 }
 
 // Stop kills the server and waits until it is gone.

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // childrenOf returns the living processes whose demo has its files in folder, by
@@ -44,15 +45,6 @@ func endTogether(cmd *exec.Cmd) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 30 s", what)
-		}
-	}
-}
-
 func TestDemoLeavesNothingBehind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts ten processes, twice")
@@ -71,7 +63,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the members start", func() bool {
+			eventually.True(t, "the members start", func() bool {
 				c := childrenOf(t, folder)
 				return len(c["member"]) > 1 && len(c["app"]) > 1 && len(c["broker"]) == 1
 			})
@@ -82,8 +74,8 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 			if code := cmd.ProcessState.ExitCode(); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
-			eventually(t, "the children end", func() bool { return len(childrenOf(t, folder)) == 0 })
-			eventually(t, "the files go", func() bool { left, err := os.ReadDir(folder); return err == nil && len(left) == 0 })
+			eventually.True(t, "the children end", func() bool { return len(childrenOf(t, folder)) == 0 })
+			eventually.True(t, "the files go", func() bool { left, err := os.ReadDir(folder); return err == nil && len(left) == 0 })
 		})
 	}
 }
@@ -97,7 +89,7 @@ func TestDemoEndsWithItsChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	var plain []int
-	eventually(t, "the plain applications start", func() bool {
+	eventually.True(t, "the plain applications start", func() bool {
 		plain = childrenOf(t, folder)["plain"]
 		return len(plain) == 3
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/report"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // testGroup is some members in this process, each as `router run` would have it but for
@@ -172,16 +173,14 @@ func (g *testGroup) publish(t *testing.T, key string) {
 // await asks a member about the group until the answer fits.
 func (g *testGroup) await(t *testing.T, member, what string, fits func(report.Members) bool) report.Members {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		var m report.Members
+	var m report.Members
+	eventually.NoError(t, eventually.Most, what, func() error {
+		m = report.Members{}
 		g.get(t, member, "/v1/members", &m)
-		if fits(m) {
-			return m
+		if !fits(m) {
+			return fmt.Errorf("the group is %+v", m)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s; the group is %s", what, fmt.Sprintf("%+v", m))
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
+	return m
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/devtools/procgroup"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // The tests of this file are what docs/lifecycle.md names beside its arrows. They run a
@@ -141,19 +142,10 @@ func (p *pod) expect(path string, status int, body string) {
 	}
 }
 
-func (p *pod) await(what string, holds func() bool) {
-	p.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("%s: not within a minute", what)
-		}
-	}
-}
-
 // answers waits until a probe does.
 func (p *pod) answers(path string) {
 	p.t.Helper()
-	p.await(path, func() bool { status, _ := p.get(path); return status == http.StatusOK })
+	eventually.True(p.t, path, func() bool { status, _ := p.get(path); return status == http.StatusOK })
 }
 
 func (p *pod) signal(c *podProcess, s os.Signal) {
@@ -196,7 +188,7 @@ func (p *pod) publish(prefix string, n int) {
 
 func (p *pod) settled() {
 	p.t.Helper()
-	p.await("everything is settled", func() bool {
+	eventually.True(p.t, "everything is settled", func() bool {
 		s := p.broker.SubscriptionStats("orders")
 		return s.Backlog == 0 && s.Unacked == 0
 	})
@@ -274,9 +266,9 @@ func TestLifecycleSecondSignal(t *testing.T) {
 	p.startApp("TEST_APP_HOLDS=1")
 	p.answers("/readyz")
 	p.publish("held", 1)
-	p.await("the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
+	eventually.True(p.t, "the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
 	p.signal(p.sidecar, syscall.SIGTERM)
-	p.await("it drains", func() bool { _, body := p.get("/readyz"); return strings.Contains(body, "drain: draining") })
+	eventually.True(p.t, "it drains", func() bool { _, body := p.get("/readyz"); return strings.Contains(body, "drain: draining") })
 	p.expect("/undrain", 409, "start it again")
 	p.signal(p.sidecar, syscall.SIGTERM)
 	if code := p.code(p.sidecar); code != -1 {
@@ -314,7 +306,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		p.startApp("TEST_APP_HOLDS=1")
 		p.answers("/readyz")
 		p.publish("held", 1)
-		p.await("the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
+		eventually.True(p.t, "the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
 		p.signal(p.sidecar, syscall.SIGTERM)
 		if code := p.code(p.sidecar); code != exitUndrain || !strings.Contains(p.sidecar.shown.String(), "1 events are not settled; the broker will deliver them again") {
 			t.Errorf("exit code %d, want %d; it says %s", code, exitUndrain, p.sidecar.shown)
@@ -334,10 +326,10 @@ func TestLifecycleRouterIsKilled(t *testing.T) {
 	p.startApp("TEST_APP_HOLDS=1")
 	p.answers("/readyz")
 	p.publish("held", 1)
-	p.await("the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
+	eventually.True(p.t, "the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
 	p.signal(p.sidecar, syscall.SIGKILL)
 	p.code(p.sidecar)
-	p.await("the handler's context is cancelled", func() bool { return strings.Contains(p.app.shown.String(), "cancelled: client: the key is lost") })
+	eventually.True(p.t, "the handler's context is cancelled", func() bool { return strings.Contains(p.app.shown.String(), "cancelled: client: the key is lost") })
 	p.startSidecar()
 	p.answers("/readyz") // the same application has found it
 	p.publish("after", 20)

@@ -34,6 +34,7 @@ import (
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 	"github.com/ringfence/router/ring"
 )
@@ -102,7 +103,7 @@ log: {level: error}
 		})
 	}()
 	c.stop = func() error { cancel(); return <-ended }
-	eventually(t, "the admin page answers", func() bool {
+	eventually.True(t, "the admin page answers", func() bool {
 		select {
 		case err := <-ended:
 			t.Fatalf("the member ended: %v", err)
@@ -270,10 +271,10 @@ func (c *castle) testGossip(t *testing.T) {
 			t.Parallel()
 			members, failures := knock(t, s.ip, s.group, s.keys...)
 			if name == "with key and label" {
-				eventually(t, "a member gets in", func() bool { return members() == 1 })
+				eventually.True(t, "a member gets in", func() bool { return members() == 1 })
 				return
 			}
-			eventually(t, "two attempts fail", func() bool { return failures() >= 2 })
+			eventually.True(t, "two attempts fail", func() bool { return failures() >= 2 })
 			if members() > 0 {
 				t.Error("it got in")
 			}
@@ -292,7 +293,7 @@ func (c *castle) testApplication(t *testing.T) {
 			ended <- client.Run(ctx, c.ip+":18650", func(context.Context, *client.Event) error { return nil },
 				client.WithTLS(config), client.WithLogger(slog.New(slog.DiscardHandler)))
 		}()
-		eventually(t, until+" grows", func() bool { return c.metric(until) > before })
+		eventually.True(t, until+" grows", func() bool { return c.metric(until) > before })
 		if n := c.metric(workers); until != workers && n > 0 {
 			t.Error("it got in")
 		}
@@ -300,7 +301,7 @@ func (c *castle) testApplication(t *testing.T) {
 		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("the application ended with %v", err)
 		}
-		eventually(t, "the worker is gone", func() bool { return c.metric(workers) == 0 })
+		eventually.True(t, "the worker is gone", func() bool { return c.metric(workers) == 0 })
 	}
 	attach(t, c.friend(t, "orders-app"), workers)
 	for _, s := range c.strangers(t, "orders-app") {

@@ -24,6 +24,7 @@ import (
 	"github.com/ringfence/router/internal/broker/membroker"
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/telemetry/otlptest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // spans is a collector of OTLP over HTTP: the spans of each trace, by the id of the span.
@@ -129,7 +130,7 @@ func TestOneTraceThroughThreeProcesses(t *testing.T) {
 	through := 0
 	for i := range n {
 		var ways, processes []string
-		a.await("the trace is complete", func() bool {
+		eventually.True(a.t, "the trace is complete", func() bool {
 			ways, processes = collected.ways(trace(i))
 			return slices.Equal(ways, local) || slices.Equal(ways, remote)
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 func pulsarSite(t *testing.T) site {
@@ -63,7 +64,7 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 		t.Fatalf("MoveAnchor: %v", err)
 	}
 	trim(t, topic)
-	waitUntil(t, "the broker to trim up to the anchor", func() bool {
+	eventually.True(t, "the broker to trim up to the anchor", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var first event.Position
@@ -108,7 +109,7 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	appendOne(t, tr, "old")
 	old := tail.take(t, 1)[0]
 	pulsartest.Admin(t, http.MethodDelete, pulsaradmin.TopicPath(topic)+"?force=true", nil, nil)
-	waitUntil(t, "an append to work", func() bool {
+	eventually.True(t, "an append to work", func() bool {
 		done := make(chan error, 1)
 		tr.Append([]byte("new"), func(err error) { done <- err })
 		return receiveWithin(t, done) == nil
@@ -224,14 +225,4 @@ func skipUnderRace(t *testing.T) {
 	if raceEnabled {
 		t.Skip("pulsar-client-go v0.21.0 races with itself when it reconnects; run without -race")
 	}
-}
-
-func waitUntil(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("waited 20 s for %s", what)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // What a stranger who reaches the gossip port does, with and without keys.
@@ -77,7 +78,7 @@ func (tg *target) send(t *testing.T, enough func() bool, packet func(i int) stri
 	}
 	defer conn.Close()
 	sent := 0
-	waitUntil(t, "the packets to be noted", func() bool {
+	eventually.True(t, "the packets to be noted", func() bool {
 		for range 100 {
 			_, _ = conn.Write([]byte(packet(sent))) // some are lost anyway
 			sent++
@@ -131,7 +132,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			closed <- clock.Now().Sub(began)
 		}()
 	}
-	waitUntil(t, "92 to be rejected", func() bool { return tg.rejected(t, "full") == 92 })
+	eventually.True(t, "92 to be rejected", func() bool { return tg.rejected(t, "full") == 92 })
 	for range cap(closed) {
 		select {
 		case <-closed:
@@ -142,7 +143,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	next := testConfig("b")
 	next.Seeds = []string{tg.gossip.Addr()}
 	b := startNode(t, next)
-	waitUntil(t, "a member to get in", func() bool { return allSeeAll([]*testNode{tg.testNode, b}) })
+	eventually.True(t, "a member to get in", func() bool { return allSeeAll([]*testNode{tg.testNode, b}) })
 }
 
 // alive is the news that a node is there.
@@ -182,7 +183,7 @@ func TestInventedMembersAreBounded(t *testing.T) {
 	b := startNode(t, next)
 	tg.gossip.SetNamed(map[ownership.Incarnation]string{b.inc: b.gossip.Addr()})
 	tg.gossip.SetKnown([]Known{{Inc: b.inc, GossipAddr: b.gossip.Addr()}})
-	waitUntil(t, "the member that the control log names", func() bool { return tg.sees(b) })
+	eventually.True(t, "the member that the control log names", func() bool { return tg.sees(b) })
 	if n := strings.Count(tg.said.String(), "\n"); n > evidenceBurst+20 {
 		t.Errorf("%d lines:\n%.3000s", n, tg.said.String())
 	}
@@ -333,18 +334,18 @@ func TestTheFormerReleaseIsUnderstood(t *testing.T) {
 			if _, err := list.Join([]string{tg.gossip.Addr()}); err != nil {
 				t.Fatal(err)
 			}
-			waitUntil(t, "both to see each other", func() bool {
+			eventually.True(t, "both to see each other", func() bool {
 				return list.NumMembers() == 2 && len(tg.gossip.Members()) == 1
 			})
 			third := testConfig("third")
 			third.SecretKeys, third.Seeds = keys, []string{addrOf(list.LocalNode())}
 			b := startNode(t, third)
-			waitUntil(t, "a third one through the former one", func() bool { return tg.sees(b) && len(b.gossip.Members()) == 2 && list.NumMembers() == 3 })
+			eventually.True(t, "a third one through the former one", func() bool { return tg.sees(b) && len(b.gossip.Members()) == 2 && list.NumMembers() == 3 })
 			if err := list.Leave(5 * time.Second); err != nil {
 				t.Fatal(err)
 			}
 			left = true
-			waitUntil(t, "its farewell", func() bool { return last(tg.kinds(former.Inc)) == Dead })
+			eventually.True(t, "its farewell", func() bool { return last(tg.kinds(former.Inc)) == Dead })
 			if n := tg.rejected(t); n > 0 {
 				t.Errorf("%v things of members were rejected:\n%s", n, tg.said.String())
 			}

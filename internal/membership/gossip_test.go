@@ -18,6 +18,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // TestMain finds goroutines that outlive their test. A probe of memberlist's waits for
@@ -54,7 +55,7 @@ func TestLeaveIsSeenAtOnce(t *testing.T) {
 	began := time.Now()
 	nodes[3].stop()
 	for _, n := range nodes[:3] {
-		waitUntil(t, "the leave to be seen", func() bool { return last(n.kinds(nodes[3].inc)) == Dead })
+		eventually.True(t, "the leave to be seen", func() bool { return last(n.kinds(nodes[3].inc)) == Dead })
 		if got := n.kinds(nodes[3].inc); slices.Contains(got, Suspect) {
 			t.Errorf("%s heard %v of one that left", n.name, got)
 		}
@@ -73,12 +74,12 @@ func TestCrashIsDetected(t *testing.T) {
 	victim, rest := nodes[4], nodes[:4]
 	began := time.Now()
 	victim.crash()
-	waitUntil(t, "somebody to suspect", func() bool {
+	eventually.True(t, "somebody to suspect", func() bool {
 		return slices.ContainsFunc(rest, func(n *testNode) bool { return slices.Contains(n.kinds(victim.inc), Suspect) })
 	})
 	t.Logf("first suspicion after %v", time.Since(began))
 	for _, n := range rest {
-		waitUntil(t, "the crash to be seen", func() bool { return last(n.kinds(victim.inc)) == Dead })
+		eventually.True(t, "the crash to be seen", func() bool { return last(n.kinds(victim.inc)) == Dead })
 	}
 	t.Logf("dead for all after %v", time.Since(began))
 	for _, n := range rest {
@@ -101,7 +102,7 @@ func TestRestartIsANewMember(t *testing.T) {
 	cfg.Seeds = []string{nodes[0].gossip.Addr()}
 	again := startNode(t, cfg)
 	for _, n := range nodes[:2] {
-		waitUntil(t, "the new incarnation to be seen", func() bool { return n.sees(again) })
+		eventually.True(t, "the new incarnation to be seen", func() bool { return n.sees(again) })
 	}
 }
 
@@ -117,7 +118,7 @@ func TestHalvesMergeByKnownAddresses(t *testing.T) {
 		{Inc: right[0].inc, GossipAddr: right[0].gossip.Addr()},
 	})
 	all := slices.Concat(left, right)
-	waitUntil(t, "the halves to merge", func() bool { return allSeeAll(all) })
+	eventually.True(t, "the halves to merge", func() bool { return allSeeAll(all) })
 }
 
 // A seed may be a name that stands for several addresses.
@@ -131,7 +132,7 @@ func TestSeedByName(t *testing.T) {
 	cfg := testConfig("b")
 	cfg.Seeds = []string{"dns+localhost:" + port}
 	b := startNode(t, cfg)
-	waitUntil(t, "the seed to be found by name", func() bool { return allSeeAll([]*testNode{a, b}) })
+	eventually.True(t, "the seed to be found by name", func() bool { return allSeeAll([]*testNode{a, b}) })
 }
 
 // A seed that is not there yet is tried until it is.
@@ -141,13 +142,13 @@ func TestSeedIsTriedForEver(t *testing.T) {
 	cfg := testConfig("early")
 	cfg.Seeds = []string{addr}
 	early := startNode(t, cfg)
-	waitUntil(t, "a failed attempt", func() bool {
+	eventually.True(t, "a failed attempt", func() bool {
 		return testutil.ToFloat64(early.gossip.metrics.joins.WithLabelValues("seed", "failed")) > 0
 	})
 	cfg = testConfig("late")
 	cfg.Listen = addr
 	late := startNode(t, cfg)
-	waitUntil(t, "the seed to be found", func() bool { return allSeeAll([]*testNode{early, late}) })
+	eventually.True(t, "the seed to be found", func() bool { return allSeeAll([]*testNode{early, late}) })
 }
 
 // A seed list that names only this node is reported, and no longer once somebody came.
@@ -158,11 +159,11 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 	cfg.Seeds = []string{cfg.Listen}
 	lonely := startNode(t, cfg)
 	reported := func() bool { return testutil.ToFloat64(lonely.gossip.metrics.onlySelf) == 1 }
-	waitUntil(t, "the report", reported)
+	eventually.True(t, "the report", reported)
 	other := testConfig("other")
 	other.Seeds = []string{cfg.Listen}
 	startNode(t, other)
-	waitUntil(t, "the report to end", func() bool { return !reported() })
+	eventually.True(t, "the report to end", func() bool { return !reported() })
 }
 
 // Seeds that lead to nobody are reported, once, and not while others may just be starting.
@@ -179,12 +180,12 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 				joins := alone.gossip.metrics.joins
 				return testutil.ToFloat64(joins.WithLabelValues("seed", "failed")) + testutil.ToFloat64(joins.WithLabelValues("seed", "unresolved"))
 			}
-			waitUntil(t, "the report", func() bool { return log.count(warning) == 1 })
+			eventually.True(t, "the report", func() bool { return log.count(warning) == 1 })
 			if n := attempts(); n < 3 {
 				t.Errorf("reported after %v attempts, want the back-off to have reached its end", n)
 			}
 			reported := attempts()
-			waitUntil(t, "further attempts", func() bool { return attempts() >= reported+2 })
+			eventually.True(t, "further attempts", func() bool { return attempts() >= reported+2 })
 			if n := log.count(""); n != 1 {
 				t.Errorf("%d warnings, want the one:\n%s", n, log.text.String())
 			}
@@ -236,7 +237,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 			stranger := startNode(t, cfg)
 			stranger.gossip.SetKnown([]Known{{Inc: a.inc, GossipAddr: a.gossip.Addr()}})
 			for _, why := range []string{"seed", "rejoin"} {
-				waitUntil(t, "two refused contacts by "+why, func() bool {
+				eventually.True(t, "two refused contacts by "+why, func() bool {
 					return testutil.ToFloat64(stranger.gossip.metrics.joins.WithLabelValues(why, "failed")) >= 2
 				})
 			}
@@ -258,7 +259,7 @@ func TestKeysCanChange(t *testing.T) {
 	b.SecretKeys = [][]byte{after, before}
 	b.Seeds = []string{first.gossip.Addr()}
 	second := startNode(t, b)
-	waitUntil(t, "them to meet", func() bool { return allSeeAll([]*testNode{first, second}) })
+	eventually.True(t, "them to meet", func() bool { return allSeeAll([]*testNode{first, second}) })
 }
 
 // An address that is taken is an error of Run, not a panic or a silence.
@@ -297,12 +298,12 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	if a.Addr() == "" {
 		t.Error("Addr is empty though ready")
 	}
-	waitUntil(t, "the observer to see it", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive}) })
+	eventually.True(t, "the observer to see it", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive}) })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v", err)
 	}
-	waitUntil(t, "the observer to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
+	eventually.True(t, "the observer to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
 }
 
 // testNode is one member of a test and what it was told.
@@ -423,7 +424,7 @@ func startGroup(t *testing.T, size int) []*testNode {
 		}
 		nodes = append(nodes, startNode(t, cfg))
 	}
-	waitUntil(t, "the group to form", func() bool { return allSeeAll(nodes) })
+	eventually.True(t, "the group to form", func() bool { return allSeeAll(nodes) })
 	return nodes
 }
 
@@ -458,15 +459,6 @@ func freeAddr(t *testing.T) string {
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
-}
-
-func waitUntil(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited 15 s for %s", what)
-		}
-	}
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

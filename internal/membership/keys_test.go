@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 func newKey(size int) []byte {
@@ -48,19 +50,19 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	first, firstFile := start("first", nil, before)
 	second, secondFile := start("second", []string{first.gossip.Addr()}, before)
 	nodes := []*testNode{first, second}
-	waitUntil(t, "them to meet", func() bool { return allSeeAll(nodes) })
+	eventually.True(t, "them to meet", func() bool { return allSeeAll(nodes) })
 
 	for _, step := range [][][]byte{{before, after}, {after, before}, {after}} {
 		for i, file := range []string{firstFile, secondFile} {
 			writeKeys(t, file, step...)
 			ring := nodes[i].gossip.ring
-			waitUntil(t, "the keys to be taken over", func() bool { return slices.EqualFunc(ring.GetKeys(), step, bytes.Equal) })
+			eventually.True(t, "the keys to be taken over", func() bool { return slices.EqualFunc(ring.GetKeys(), step, bytes.Equal) })
 		}
 	}
 	stale, _ := start("stale", []string{first.gossip.Addr()}, before)
 	fresh, _ := start("fresh", []string{first.gossip.Addr()}, after)
-	waitUntil(t, "the third to meet them", func() bool { return allSeeAll([]*testNode{first, second, fresh}) })
-	waitUntil(t, "the old key to be refused", func() bool {
+	eventually.True(t, "the third to meet them", func() bool { return allSeeAll([]*testNode{first, second, fresh}) })
+	eventually.True(t, "the old key to be refused", func() bool {
 		return testutil.ToFloat64(stale.gossip.metrics.joins.WithLabelValues("seed", "failed")) >= 2
 	})
 	if len(stale.gossip.Members()) > 0 {
@@ -85,14 +87,14 @@ func TestAGroupInTheClearCanChangeOver(t *testing.T) {
 	cfg.SecretKeys, cfg.VerifyIncoming, cfg.VerifyOutgoing = [][]byte{key}, false, false
 	cfg.Seeds = []string{plain.gossip.Addr()}
 	changing := startNode(t, cfg)
-	waitUntil(t, "the first step", func() bool { return allSeeAll([]*testNode{plain, changing}) })
+	eventually.True(t, "the first step", func() bool { return allSeeAll([]*testNode{plain, changing}) })
 
 	plain.stop()
 	cfg = testConfig("sending")
 	cfg.SecretKeys, cfg.VerifyIncoming = [][]byte{key}, false
 	cfg.Seeds = []string{changing.gossip.Addr()}
 	sending := startNode(t, cfg)
-	waitUntil(t, "the second step", func() bool { return allSeeAll([]*testNode{changing, sending}) })
+	eventually.True(t, "the second step", func() bool { return allSeeAll([]*testNode{changing, sending}) })
 }
 
 // Whatever the ring was, it becomes what is wanted; nobody who reads it meanwhile reads

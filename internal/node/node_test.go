@@ -30,6 +30,7 @@ import (
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
 )
 
@@ -240,15 +241,7 @@ func (g *group) ready(members ...*member) {
 
 func (g *group) eventually(what string, ask func() error) {
 	g.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		err := ask()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			g.t.Fatalf("waited until %s: %v", what, err)
-		}
-	}
+	eventually.NoError(g.t, time.Minute, what, ask)
 }
 
 func TestJoinAndLeave(t *testing.T) {

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // greeter is a service behind a listener: a Check of "hello" is a Hello. What is asked
@@ -67,7 +69,7 @@ func newCallersRig(t *testing.T, bounds StrangerBounds, token func() string) *ca
 		if n := r.callers.strangers.Load(); n != 0 {
 			t.Errorf("%d strangers are counted after the end", n)
 		}
-		r.await("no call is waited for after the end", func() bool {
+		eventually.True(r.t, "no call is waited for after the end", func() bool {
 			r.callers.mu.Lock()
 			defer r.callers.mu.Unlock()
 			return r.callers.calls == 0
@@ -97,15 +99,6 @@ func (r *callersRig) check(conn *grpc.ClientConn, service string) error {
 
 func (r *callersRig) turned(why string) float64 {
 	return testutil.ToFloat64(r.metrics.rejected.WithLabelValues("app", why))
-}
-
-func (r *callersRig) await(what string, holds func() bool) {
-	r.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("it never came true: %s", what)
-		}
-	}
 }
 
 // A stranger sends so much and no more; one that has said Hello sends what it likes.
@@ -154,7 +147,7 @@ func TestConnectionsWithoutAHelloAreFew(t *testing.T) {
 		t.Errorf("one after another has said Hello: %v", err)
 	}
 	_ = second.Close()
-	r.await("nobody is a stranger", func() bool { return r.callers.strangers.Load() == 0 })
+	eventually.True(r.t, "nobody is a stranger", func() bool { return r.callers.strangers.Load() == 0 })
 }
 
 func TestASilentConnectionEnds(t *testing.T) {
@@ -207,7 +200,7 @@ func TestCallsThatDoNotBegin(t *testing.T) {
 	}
 	first := r.open(conn)
 	r.open(conn)
-	r.await("two calls wait", func() bool { return r.waiting() == 2 })
+	eventually.True(r.t, "two calls wait", func() bool { return r.waiting() == 2 })
 	if err := r.check(conn, ""); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("the third one: %v, want ResourceExhausted", err)
 	}
@@ -220,7 +213,7 @@ func TestCallsThatDoNotBegin(t *testing.T) {
 	if err := first.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	r.await("one call waits", func() bool { return r.waiting() == 1 })
+	eventually.True(r.t, "one call waits", func() bool { return r.waiting() == 1 })
 	if err := r.check(conn, ""); err != nil {
 		t.Errorf("one after another has begun: %v", err)
 	}
@@ -245,7 +238,7 @@ func TestCallsFromBeforeTheHello(t *testing.T) {
 	if err := r.check(conn, "hello"); err != nil {
 		t.Fatal(err)
 	}
-	r.await("those without a place end", func() bool { return ended.Load() == opened-2 })
+	eventually.True(r.t, "those without a place end", func() bool { return ended.Load() == opened-2 })
 	if got := r.waiting(); got != 2 {
 		t.Errorf("%d calls wait, want 2", got)
 	}

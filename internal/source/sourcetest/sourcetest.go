@@ -23,6 +23,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // Message is an event as a producer sends it.
@@ -207,16 +208,7 @@ func (m *Member) AwaitIdle() {
 // Await waits until a condition holds.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.After(patience); ; {
-		if holds() {
-			return
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-deadline:
-			t.Fatalf("it never came to this: %s", what)
-		}
-	}
+	eventually.True(t, what, holds)
 }
 
 func awaitAcked(t testing.TB, b Broker, topic string) {

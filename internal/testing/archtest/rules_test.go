@@ -14,8 +14,8 @@ var words = []string{
 	"internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
 }
 
-// anywhere lists the packages that every package may import: a few lines that stand in for a statement of Go.
-var anywhere = []string{"internal/base/signal", "internal/base/backoff"}
+// anywhere lists the packages that every package may import: a few lines that stand for a loop or a select.
+var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/testing/eventually"}
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
 
@@ -118,6 +118,7 @@ var arrows = map[string]arrow{
 	"chaos":                            {append([]string{"chaos"}, anything...), "drives the whole house from outside"},
 	"e2e":                              {anything, "drives the whole house from outside"},
 	"internal/testing/archtest":        {nil, "reads files"},
+	"internal/testing/eventually":      {nil, "a loop that asks"},
 	"internal/testing/planted":         {nil, "the bottom: the patched files of any package ask it"},
 	"internal/testing/planted/overlay": {nil, "reads files, and starts the go command"},
 }
