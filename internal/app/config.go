@@ -6,7 +6,7 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// Config bounds what workers may ask of this node.
+// Config bounds the demands of workers on this node.
 type Config struct {
 	WorkersMax     int `min:"1" max:"10000"`                 // streams at once; more are refused
 	InFlightMax    int `min:"1" max:"100000"`                // unanswered deliveries of one worker
@@ -18,9 +18,10 @@ type Config struct {
 	// HandlerTimeout is how long a worker may have an event without an answer or Progress
 	// before it is taken back and counts as failed; it comes up to a quarter late. 0: for ever.
 	HandlerTimeout time.Duration `from:"handler.timeout"`
-	// SilenceMax is how long a worker whose stream stands may send no Ping before the
-	// stream is cut, as if the worker had crashed: it is frozen, and its keys go on once
-	// their last deadline has passed. It comes up to a quarter late. More than PingInterval.
+	// SilenceMax is the time that a worker with an open stream may send no Ping before the
+	// stream is closed, as if the worker had crashed: it is frozen, and its keys continue once
+	// their last deadline has passed. The check is up to a quarter late. More than
+	// PingInterval.
 	SilenceMax     time.Duration `min:"100ms" max:"1h"`
 	HelloTimeout   time.Duration `min:"100ms" max:"1m"` // how long a new stream may take to introduce itself
 	PingInterval   time.Duration `min:"10ms" max:"5s"`  // how often workers shall ask for new deadlines
@@ -56,8 +57,8 @@ func (c Config) StreamBytes() int {
 // bounded too, and some are left for questions about health.
 func (c Config) streamsMax() int { return c.WorkersMax + spareStreams }
 
-// ListenerBytes returns what gRPC takes for any caller: the buffers of a connection, the
-// streams of one, and the largest message.
+// ListenerBytes returns gRPC's memory for any caller: the buffers of a connection, the streams
+// of one, and the largest message.
 func (c Config) ListenerBytes() (socketBytes, streams, messageMax int) {
 	return 2 * socketBuffer, c.streamsMax(), recvBytesMax
 }

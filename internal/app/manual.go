@@ -40,8 +40,8 @@ func (m *Manual) Awake() bool {
 // Close says that the stream has ended.
 func (m *Manual) Close() { m.session.stop() }
 
-// Expire finishes deliveries that are over without an answer, and returns when to
-// look again. Run does it by itself, and nobody may do it beside.
+// Expire finishes deliveries that are over without an answer, and returns the time of the next
+// check. Run does this by itself; do not call it beside Run.
 func (s *Server) Expire() clock.Instant {
 	now, next := s.Now(), clock.Forever
 	sessions := s.snapshot()

@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
-// Metrics are what this package counts.
+// Metrics are the counters of this package.
 type Metrics struct {
 	workers    prometheus.Gauge
 	deliveries prometheus.Counter

@@ -31,18 +31,18 @@ type Outstanding struct {
 	spent   int                         // of unsent
 	sizes   [64]int                     // scratch of Frame
 	sent    slots                       // in a frame
-	revoked []event.DeliveryID          // names of what was sent and taken back; some may be gone
+	revoked []event.DeliveryID          // names of sent and revoked deliveries; some may be over
 	until   clock.Instant               // the lease behind the newest Pong: bounds every delivery that is not revoked
 	taking  bool                        // between StartTake and Give
 	missed  map[ring.Partition]struct{} // revoked meanwhile
 	all     bool                        // everything was revoked meanwhile
 
 	draining, suspended, broken bool
-	crashed                     bool // broken, and nobody meant it
+	crashed                     bool // its stream broke unintentionally
 	stats                       OutstandingStats
 }
 
-// OutstandingStats counts what a Outstanding was told and could not use.
+// OutstandingStats counts the unusable inputs of an Outstanding.
 type OutstandingStats struct {
 	Unknown  int // results for unknown deliveries: never given, or answered before
 	Late     int // results for deliveries that were over
@@ -65,9 +65,9 @@ func (d *Outstanding) Stats() OutstandingStats {
 	return s
 }
 
-// StartTake returns how many deliveries the worker may be given now, and unless
-// that is 0, keeps note of what is revoked until they are given with Give: taking
-// them from the mailboxes happens without the session's lock.
+// StartTake returns how many deliveries the worker may be given now, and unless that is 0,
+// records revocations until they are given with Give: taking them from the mailboxes happens
+// without the session's lock.
 func (d *Outstanding) StartTake() int {
 	room := d.limit - d.Len()
 	if d.broken || d.draining || d.suspended || room <= 0 {
@@ -77,8 +77,8 @@ func (d *Outstanding) StartTake() int {
 	return room
 }
 
-// Give adds the deliveries taken since StartTake. What was revoked meanwhile
-// goes back to its mailbox.
+// Give adds the deliveries taken since StartTake. Those revoked meanwhile return to their
+// mailbox.
 func (d *Outstanding) Give(taken []event.Delivery, dst []event.Result) []event.Result {
 	if len(d.missed) == 0 && !d.all && !d.broken && !d.draining { // nearly always
 		d.unsent = append(d.unsent, taken...)
@@ -156,7 +156,7 @@ func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event
 			continue
 		}
 		dst = append(dst, results[i])
-		r := &dst[len(dst)-1] // written to where it stays: a copy of what was just written waits for that
+		r := &dst[len(dst)-1] // written in place: copying a just written value would stall
 		r.Delivery = s.id
 		if r.Kind == event.ResultCancelled && s.timedOut {
 			*r = tooSlow(s.id)
@@ -165,7 +165,7 @@ func (d *Outstanding) Answer(results []event.Result, dst []event.Result) []event
 	return dst
 }
 
-// Progress says that the work on deliveries goes on: their time begins anew.
+// Progress restarts the time limit of running deliveries.
 func (d *Outstanding) Progress(names []uint64) {
 	for _, name := range names {
 		if s := d.sent.of(event.DeliveryID(name)); s != nil {
@@ -174,13 +174,13 @@ func (d *Outstanding) Progress(names []uint64) {
 	}
 }
 
-// TimeOut looks at all deliveries that the worker has, and takes those back for good
-// at which it looks for more than most times without an answer or Progress. It appends
-// their names to dst: the worker must be told, before any later Pong. Their deadlines
-// move no more; one that has not been answered when its deadline has passed, or was
-// cut, counts as failed. What was revoked has a bound of its own already.
+// TimeOut checks all deliveries of the worker, and takes back for good those that it has
+// checked more than most times without an answer or Progress. It appends their names to dst:
+// the worker must be told, before any later Pong. Their deadlines no longer move; one that is
+// not answered by its deadline, or whose stream breaks, counts as failed. Revoked deliveries
+// already have another bound.
 //
-// Looks count, and not time, so that a pause of this process is nobody's failure.
+// It counts checks, not time, so that a pause of this process is nobody's failure.
 func (d *Outstanding) TimeOut(most uint8, dst []uint64) []uint64 {
 	if d.broken {
 		return dst
@@ -210,8 +210,8 @@ func (d *Outstanding) Pong(now clock.Instant, lease ownership.Lease, margin time
 	if remaining <= 0 {
 		return 0, dst
 	}
-	// A worker may start under this Pong what waited for it, so until counts for all,
-	// also if the one before has passed.
+	// Under this Pong a worker may start waiting deliveries, so until counts for all, even if
+	// the previous one has passed.
 	d.until = max(d.until, lease.Until)
 	kept := d.revoked[:0]
 	for _, name := range d.revoked {
@@ -230,9 +230,9 @@ func (d *Outstanding) Pong(now clock.Instant, lease ownership.Lease, margin time
 	return remaining, dst
 }
 
-// Revoke takes the partitions back, and reports whether the worker must be told.
-// What has not gone out goes back to its mailbox; the deadlines of the rest stay
-// where they are, but for those that later Pongs list. With final none ever is.
+// Revoke takes the partitions back, and reports whether the worker must be told. Unsent
+// deliveries return to their mailbox; the deadlines of the rest no longer move, except for
+// those that later Pongs list. With final none is ever listed.
 func (d *Outstanding) Revoke(partitions ownership.Set, final bool, dst []event.Result) (tell bool, _ []event.Result) {
 	if d.taking {
 		for p := range partitions.All() {
@@ -264,7 +264,7 @@ func (d *Outstanding) takeBack(hit func(ring.Partition) bool, final bool, dst []
 	return tell, d.withdraw(hit, dst)
 }
 
-// withdraw gives back what has not gone out.
+// withdraw returns the unsent deliveries.
 func (d *Outstanding) withdraw(hit func(ring.Partition) bool, dst []event.Result) []event.Result {
 	kept := d.unsent[:0]
 	for _, u := range d.unsent[d.spent:] {
@@ -295,21 +295,21 @@ func (d *Outstanding) Suspend() { d.suspended = true }
 // Resume ends a Suspend.
 func (d *Outstanding) Resume() { d.suspended = false }
 
-// Drain stops giving for good, as the worker asked. What has not gone out goes back.
+// Drain stops giving for good, at the worker's request. Unsent deliveries return.
 func (d *Outstanding) Drain(dst []event.Result) []event.Result {
 	d.draining = true
 	return d.withdraw(everything, dst)
 }
 
-// Break says that the stream has ended. What the worker was given may still run:
-// it is over when its last deadline has passed, or was answered before the end.
+// Break records the end of the stream. The worker's deliveries may still run: each is over when
+// its last deadline has passed, or if it was answered before the end.
 func (d *Outstanding) Break(dst []event.Result) []event.Result {
 	d.broken = true
 	return d.withdraw(everything, dst)
 }
 
-// Crash is Break for a stream whose end nobody meant. What is over without an answer
-// may be what has killed the worker.
+// Crash is Break for a stream that ended unintentionally. Deliveries that end without an answer
+// may have killed the worker.
 func (d *Outstanding) Crash(dst []event.Result) []event.Result {
 	d.crashed = true
 	return d.Break(dst)
@@ -329,7 +329,7 @@ func (d *Outstanding) Expire(now clock.Instant, dst []event.Result) []event.Resu
 			dst = append(dst, d.unanswered(s))
 		}
 		if s.over && d.broken {
-			d.sent.release(s) // nobody will answer it
+			d.sent.release(s) // no answer can come
 		}
 	}
 	return dst

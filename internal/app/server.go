@@ -26,18 +26,18 @@ import (
 // Boxes are the mailboxes, as workers see them. All methods are safe for concurrent
 // use, do not block, and do not call back into this package but by [Server.Wake].
 type Boxes interface {
-	// WorkerUp says that w takes deliveries from now on, WorkerGone that it takes none
-	// any more. What w was given stays running until Finish says how it ended.
+	// WorkerUp reports that w takes deliveries from now on, WorkerGone that it takes no more.
+	// w's deliveries keep running until Finish reports their end.
 	WorkerUp(w event.WorkerID)
 	WorkerGone(w event.WorkerID)
-	// Take appends up to limit deliveries for w to dst. Whoever may not act for their
-	// partitions gets none.
+	// Take appends up to limit deliveries for w to dst: none of partitions that this node may
+	// not act for.
 	Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery
 	// Finish says how deliveries ended. It does not keep the slice.
 	Finish(results []event.Result)
 }
 
-// Identity is what a worker learns about this node.
+// Identity is this node's identity as sent to workers.
 type Identity struct {
 	Node  string // member name
 	Group string // router group
@@ -49,11 +49,11 @@ type Parts struct {
 	// Lease returns the newest lease. For every deposition, Revoke must return before
 	// Lease returns a lease that was set after the deposing record.
 	Lease func() ownership.Lease
-	// Workers is told how many workers take deliveries whenever that has changed. It
-	// is called from Run, one call at a time, and may skip values in between.
+	// Workers is called with the number of workers that take deliveries whenever it has
+	// changed. It is called from Run, one call at a time, and may skip values in between.
 	Workers func(n int)
-	// Drain is told that a worker asks for the whole node to leave its group. It is
-	// called from Run too.
+	// Drain is called when a worker requests that the whole node leave its group. It is called
+	// from Run too.
 	Drain func(reason string)
 	// Now reads the lease clock: clock.Now, but in tests.
 	Now     func() clock.Instant
@@ -77,7 +77,7 @@ type Server struct {
 	stopped   bool
 
 	lookedAt   clock.Instant // when running deliveries were looked at last; for Expire alone
-	listenedAt clock.Instant // likewise, for silent workers
+	listenedAt clock.Instant // the same, for silent workers
 
 	streams    atomic.Int64 // open ones, whether or not they have said Hello
 	suspectsMu sync.Mutex   // guards suspects
@@ -85,7 +85,7 @@ type Server struct {
 	suspected  atomic.Int32 // how many suspects run
 
 	readers                   sync.WaitGroup
-	refusals, comings, goings *loglimit.Limit // lines that anybody can cause who may connect
+	refusals, comings, goings *loglimit.Limit // lines that any caller can cause
 
 	changed chan struct{} // cap 1: Run has to look
 	drain   chan string   // cap 1: a reason, on its way to Parts.Drain
@@ -111,9 +111,9 @@ func New(cfg Config, id Identity, parts Parts) (*Server, error) {
 	}, nil
 }
 
-// ServerOptions returns what the gRPC server of a Server needs: the codec of the
-// hot frames, room for the largest frame, and windows that let the usual frame through
-// without waiting.
+// ServerOptions returns the options for the gRPC server of a Server: the codec of the hot
+// frames, room for the largest frame, and windows that let the usual frame through without
+// waiting.
 func ServerOptions(cfg Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(appwire.Codec{}),
@@ -126,8 +126,8 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 		grpc.ConnectionTimeout(cfg.HelloTimeout),
 		grpc.MaxConcurrentStreams(uint32(cfg.streamsMax())), // of one connection
 		grpc.MaxHeaderListSize(headerBytesMax),
-		// Ends the connection of a process that is frozen while a frame to it is stuck, and
-		// one that nobody uses.
+		// Closes the connection of a process that is frozen while a frame to it is stuck, and
+		// unused connections.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.SilenceMax, Timeout: cfg.SilenceMax / 2, MaxConnectionIdle: idleMax}),
 	}
 }
@@ -148,8 +148,8 @@ const idleMax = time.Minute
 // socketBuffer lets a frame through in one or two system calls.
 const socketBuffer = 256 << 10
 
-// The HTTP/2 windows: what a worker may send that nobody has read. A longer frame makes
-// room for itself once its reader waits for it.
+// The HTTP/2 windows: unread data that a worker may send. A longer frame gets room once its
+// reader waits for it.
 const (
 	streamWindow = 128 << 10
 	connWindow   = 1 << 20
@@ -159,8 +159,8 @@ const (
 // SDK fills its own to 1 MiB.
 const recvBytesMax = 2 << 20
 
-// frameBytes is the largest frame that goes out: a full one, or one event of the largest size, and
-// what the frame adds to it.
+// frameBytes is the largest frame that is sent: a full one, or one event of the largest size,
+// plus the frame's overhead.
 func frameBytes(cfg Config) int { return max(cfg.EventBytesMax, cfg.FrameBytesMax) + 1<<20 }
 
 // Run tells changes of the workers and finds deliveries that are over without an
@@ -200,8 +200,8 @@ func (s *Server) stop() {
 	}
 }
 
-// expire finishes what is over without an answer and returns when to look again.
-// The timer only wakes us up; the comparison in Outstanding decides.
+// expire finishes deliveries that are over without an answer and returns the time of the next
+// check. The timer only wakes us up; the comparison in Outstanding decides.
 func (s *Server) expire() time.Duration {
 	const idle, most = time.Hour, 100 * time.Millisecond // most: after a suspend timers are late
 	next := s.Expire()
@@ -218,7 +218,7 @@ func (s *Server) snapshot() []*session {
 	return slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int { return cmp.Compare(a.id, b.id) })
 }
 
-// notify makes Run look at the workers and at what is over.
+// notify makes Run check the workers and the ended deliveries.
 func (s *Server) notify() {
 	signal.Set(s.changed)
 }
@@ -254,11 +254,11 @@ func (s *Server) WakeAll() {
 	}
 }
 
-// Revoke takes the partitions back from all workers: what they have not started
-// they never will, what runs may go on until its deadline, which later Pongs move
-// only as far as [ownership.Lease.Draining] lists the partition, and with final not
-// at all. The gates of the partitions must be closed already. When it returns, every
-// Pong from then on goes out after the Revoke. It does not block.
+// Revoke takes the partitions back from all workers: waiting deliveries never start, running
+// ones may continue until their deadline, which later Pongs move only while
+// [ownership.Lease.Draining] lists the partition, and with final not at all. The gates of the
+// partitions must be closed already. When it returns, every later Pong goes out after the
+// Revoke. It does not block.
 func (s *Server) Revoke(partitions ownership.Set, final bool) {
 	for _, w := range s.snapshot() {
 		w.revoke(func(dst []event.Result) (bool, []event.Result) { return w.outstanding.Revoke(partitions, final, dst) }, partitions)
@@ -283,7 +283,7 @@ func (s *Server) Force(partitions ownership.Set) {
 	s.notify()
 }
 
-// Suspend asks all workers, later ones too, to start nothing. What runs goes on.
+// Suspend tells all workers, later ones too, to start nothing. Running deliveries continue.
 func (s *Server) Suspend(reason string) {
 	s.mu.Lock()
 	s.suspended = cmp.Or(reason, "suspended")
@@ -362,7 +362,8 @@ func (s *Server) finish(results []event.Result) {
 	}
 }
 
-// admitSuspects keeps apart what was taken and was there when a worker crashed.
+// admitSuspects runs apart the taken deliveries of events that were at a worker when it
+// crashed.
 func (s *Server) admitSuspects(taken []event.Delivery, putOff []event.Result) ([]event.Delivery, []event.Result) {
 	s.suspectsMu.Lock()
 	defer s.suspectsMu.Unlock()

@@ -39,23 +39,23 @@ var (
 type session struct {
 	server *Server
 	id     event.WorkerID // set by admit, before anybody else sees the session
-	name   string         // likewise
+	name   string         // set by admit, too
 	awake  chan struct{}  // cap 1: the writer has to look
 
 	mu          sync.Mutex
 	outstanding *Outstanding
 
-	// What the writer has to say. Nothing here queues up, however slow the worker is:
-	// a Revoke adds to the one that waits, only the newest Ping is answered, and a Pong
-	// is computed when it goes out, after the Revoke.
+	// The writer's pending frames. Nothing here queues up, however slow the worker is: a Revoke
+	// is merged into a waiting one, only the newest Ping is answered, and a Pong is computed
+	// when it is sent, after the Revoke.
 	welcome   *appv1.Welcome
 	revoked   map[ring.Partition]struct{}
 	all       bool
 	timedOut  []uint64 // names of deliveries that are taken back one by one
 	ping      uint64   // the newest Ping without an answer
 	pinged    bool
-	suspended string // what the worker shall know, "" for resumed
-	told      string // what it knows
+	suspended string // the state to send, "" for resumed
+	told      string // the last sent state
 	goodbye   string // why the router ends the stream
 	rawClock  bool   // the worker counts its deadlines on a clock that NTP cannot slew
 
@@ -102,8 +102,8 @@ func (s *Server) Work(stream grpc.BidiStreamingServer[appv1.WorkRequest, appv1.W
 	return err
 }
 
-// streamsPerWorker times Config.WorkersMax is how many streams may be open, so that
-// whoever opens streams and says nothing costs little.
+// streamsPerWorker times Config.WorkersMax bounds the open streams, so that silent streams cost
+// little.
 const streamsPerWorker = 4
 
 // wake makes the writer look.
@@ -137,8 +137,8 @@ func (w *session) read(stream grpc.ServerStream) {
 // helloBytesMax is the largest first frame of a stream: a Hello takes some 200 bytes.
 const helloBytesMax = 4 << 10
 
-// greeted tells the listener that the stream's connection is one of a worker from now on:
-// the bounds of strangers end. Where nobody listens for it, as in tests, it does nothing.
+// greeted tells the listener that the stream's connection now belongs to a worker: the bounds
+// for strangers end. Without such a listener, as in tests, it does nothing.
 func greeted(ctx context.Context) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if conn, ok := p.AuthInfo.(interface{ Greeted() }); ok {
@@ -167,7 +167,7 @@ func (w *session) handle(f *appwire.FromWorker) error {
 		return w.hello(f.Other.GetHello())
 	}
 	if f.Other == nil {
-		if err := w.answer(f); err != nil { // first: what it lets go on belongs into the deliveries that the receipt asks for
+		if err := w.answer(f); err != nil { // first: keys that the answers free belong in the deliveries that the receipt requests
 			return err
 		}
 		return w.received(f)
@@ -362,9 +362,9 @@ func (w *session) hasGreeted() bool {
 	return w.greeted
 }
 
-// next returns the next frame to send, nil when there is none. It is the order of
-// the stream: what takes deliveries back first, then what moves deadlines, then what
-// stops and starts the worker, and deliveries last. end: nothing comes after it.
+// next returns the next frame to send, nil when there is none. It defines the order of the
+// stream: revocations first, then deadlines, then stops and starts of the worker, and
+// deliveries last. end: no frame follows.
 func (w *session) next() (msg any, end bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -469,7 +469,7 @@ func (w *session) fill() bool {
 	if room == 0 {
 		return false
 	}
-	runtime.Gosched() // let those who fill the mailboxes go first, so that the frame is fuller
+	runtime.Gosched() // let the goroutines that fill the mailboxes run first, so that the frame is fuller
 	clear(w.took)
 	w.took = s.Boxes.Take(w.id, min(room, s.cfg.FrameEventsMax), w.took[:0])
 	if suspicious(w.took) {
@@ -482,7 +482,7 @@ func (w *session) fill() bool {
 	return len(w.took) > 0
 }
 
-// flush finishes what the writer has found to be over.
+// flush finishes the deliveries that the writer has found to be over.
 func (w *session) flush() {
 	w.server.finish(w.result)
 	w.result = w.result[:0]
@@ -500,7 +500,7 @@ func (w *session) onlyReceipt() any {
 	return &appv1.WorkResponse{Receipt: w.taken}
 }
 
-// status returns what the stream ends with.
+// status returns the status with which the stream ends.
 func (w *session) status() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -533,8 +533,8 @@ func (w *session) stop() {
 	s.notify()
 }
 
-// expire finishes what is over without an answer, and returns when to look again. With
-// look it also takes back what takes too long.
+// expire finishes deliveries that are over without an answer, and returns the time of the next
+// check. With look it also takes back deliveries that take too long.
 func (w *session) expire(now clock.Instant, look bool) clock.Instant {
 	w.mu.Lock()
 	if look {
@@ -580,8 +580,8 @@ func (w *session) ready() bool {
 	return w.greeted && !w.draining && !w.broken && !w.ended
 }
 
-// revoke runs take, which takes deliveries back, under the lock, and marks what the
-// worker must be told: partitions, or all if that is nil.
+// revoke runs take, which takes deliveries back, under the lock, and marks for the worker:
+// partitions, or all if that is nil.
 func (w *session) revoke(take func([]event.Result) (bool, []event.Result), partitions ownership.Set) {
 	w.mu.Lock()
 	tell, back := take(nil)

@@ -10,10 +10,10 @@ import (
 
 // slot is one delivery that has gone out and has no answer yet.
 type slot struct {
-	// name is what the worker knows the delivery by: the slot's number, and above it
-	// how often the slot has been used, so that no name comes twice.
+	// name is the worker's name of the delivery: the slot's number, and above it the slot's use
+	// count, so that no name repeats.
 	name      event.DeliveryID
-	id        event.DeliveryID // what the mailboxes know it by
+	id        event.DeliveryID // the mailboxes' name
 	until     clock.Instant    // revoked: the lease behind the last Pong that could move it
 	partition ring.Partition
 	taken     bool  // false: the slot is free, all but name is of the past

@@ -31,8 +31,8 @@ var (
 	ErrTooLong   = fmt.Errorf("key longer than %d bytes", event.KeyMax)
 )
 
-// Message is what a key can be made from. Empty strings mean that the producer
-// set none.
+// Message holds the possible sources of a key. An empty string means that the producer set
+// none.
 type Message struct {
 	MessageKey  string
 	OrderingKey string
@@ -49,8 +49,8 @@ type Missing uint8
 const (
 	// Reject sends it to the dead letter topic.
 	Reject Missing = iota + 1
-	// Spread gives it a key of its own, made from its message id: it waits for
-	// nobody, and a copy of it in the retry topic gets the same key again.
+	// Spread gives it a key of its own, derived from its message id: it waits for no other
+	// event, and a copy of it in the retry topic gets the same key again.
 	Spread
 )
 

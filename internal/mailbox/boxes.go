@@ -222,7 +222,7 @@ const placeBytes = 256
 // weigh returns an event's part of Config.BytesMax.
 func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
 
-// lookup holds what lookAhead computed for one event.
+// lookup holds lookAhead's result for one event.
 type lookup struct {
 	id, key uint32 // hashes of its span and its key
 	actor   uint32 // reference under the hash of the key, nearly always that of its actor; 0 if there was none
@@ -839,7 +839,7 @@ func (b *Boxes) passivate(a *actor) {
 	b.actors.put(a.place)
 }
 
-// enqueue files an idle actor under what its first event waits for: gate, retry, worker
+// enqueue files an idle actor under the reason why its first event waits: gate, retry, worker
 // or slot.
 func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	switch {

@@ -8,7 +8,7 @@ const (
 	ShardWindowBytesMin = recordBytes
 )
 
-// Config bounds what the mailboxes of one node hold.
+// Config bounds the mailboxes of one node.
 type Config struct {
 	// Shards is the number of independently locked parts that the partitions are spread
 	// over. 1 to ring.Partitions.

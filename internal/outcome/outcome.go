@@ -20,8 +20,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// ReasonMax is the longest reason in bytes that is kept of what the application
-// says; the rest is cut. Reasons travel with the event through every retry.
+// ReasonMax bounds the bytes of an application's reason that are kept; the rest is cut off.
+// Reasons travel with the event through every retry.
 const ReasonMax = 1 << 10
 
 // Kind is one of the three outcomes.
@@ -49,13 +49,13 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Outcome is what a result means for its event.
+// Outcome is the consequence of a result for its event.
 type Outcome struct {
 	Kind     Kind
 	Delay    time.Duration // Retry: how long to wait, 0 for at once
 	Hold     bool          // Retry: wait at the owner, which keeps the key's order; else by way of the retry topic
 	Attempts uint32        // failures of the application so far, this result included
-	Crashes  uint32        // crashes so far of workers that had the event, likewise
+	Crashes  uint32        // worker crashes of the event so far, this result included
 	Reason   string        // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// admitted guards the machine that decides what is taken in from other members.
+// admitted guards the machine that decides which ids from other members are accepted.
 type admitted struct {
 	asked  chan struct{} // of capacity one: the broker is to be asked where its topic partitions end
 	judged func(admission.Judged)
@@ -31,11 +31,11 @@ func (a *admitted) init() {
 	a.judged = func(admission.Judged) {}
 }
 
-// OnJudged sets what is told, for each sender, what became of the ids that it handed over.
-// To be called before anything runs; f must not block.
+// OnJudged sets a function that is called, for each sender, with the results for its
+// handed-over ids. Call it before anything runs; f must not block.
 func (p *Pipeline) OnJudged(f func(admission.Judged)) { p.admitted.judged = f }
 
-// judge makes a call to the machine and passes on what it admits.
+// judge makes a call to the machine and passes on the admitted ids.
 func (p *Pipeline) judge(call func(m *admission.Admission, out *admission.Output)) {
 	var out admission.Output
 	p.admitted.mu.Lock()
@@ -50,8 +50,8 @@ func (p *Pipeline) judge(call func(m *admission.Admission, out *admission.Output
 	}
 }
 
-// TakeOver implements forward.Acceptor: what was done on partitions before they are ours,
-// as far as the sender may say so.
+// TakeOver implements forward.Acceptor: it accepts ids of events that finished on partitions
+// before they were ours, as far as the sender is entitled.
 func (p *Pipeline) TakeOver(from forward.Peer, proven bool, done []event.Finished) {
 	p.judge(func(m *admission.Admission, out *admission.Output) {
 		m.Offer(p.now(), admission.Incarnation(from), proven, done, out)
@@ -75,9 +75,9 @@ func (p *Pipeline) refuseLate() {
 	}
 }
 
-// ForgetDone forgets the ids of events that were done lately, here and elsewhere, and
-// returns how many: what the broker delivers again of them runs again. What other members
-// have not handed over yet is theirs to forget.
+// ForgetDone forgets the ids of recently finished events, here and elsewhere, and returns their
+// number: redelivered events run again. Ids that other members have not handed over yet must be
+// forgotten there.
 func (p *Pipeline) ForgetDone() (ids int) {
 	p.admitted.mu.Lock()
 	ids = p.admitted.machine.Forget()
@@ -97,8 +97,8 @@ func (p *Pipeline) see(messages []source.Message) {
 	}
 }
 
-// AskEnds says that the broker is to be asked where its topic partitions end. The node
-// calls it when a subscription stands; SetTable does when partitions become ours.
+// AskEnds requests a query to the broker for the ends of its topic partitions. The node calls
+// it when a subscription opens; SetTable does when partitions become ours.
 func (p *Pipeline) AskEnds() {
 	p.admitted.mu.Lock()
 	p.admitted.newest = p.admitted.machine.Ask()
@@ -106,8 +106,8 @@ func (p *Pipeline) AskEnds() {
 	signal.Set(p.admitted.asked)
 }
 
-// EndsAsked is told when AskEnds was called. Whoever reads it asks the broker and gives the
-// answer to LearnEnds with the number that NewestAsk gave before.
+// EndsAsked signals a call of AskEnds. The receiver queries the broker and passes the answer to
+// LearnEnds with the number that NewestAsk gave before.
 func (p *Pipeline) EndsAsked() <-chan struct{} { return p.admitted.asked }
 
 // NewestAsk returns the number of the newest AskEnds.
@@ -122,8 +122,8 @@ func (p *Pipeline) LearnEnds(number uint64, ends []admission.End, known bool) {
 	p.judge(func(m *admission.Admission, out *admission.Output) { m.Learn(number, ends, known, out) })
 }
 
-// knowOwners notes who owns what by a new table, and has the broker asked if more of it
-// became ours than before: what was done there is about to be handed over.
+// knowOwners notes the owners in a new table, and requests a query to the broker if new
+// partitions became ours: their finished ids are about to be handed over.
 func (p *Pipeline) knowOwners(t *ownership.Table) {
 	table := admission.Table{Keyless: t.Version < 2, Owners: t.Owners} // where members of an older release have none
 	for _, n := range t.Members {

@@ -18,12 +18,12 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
-// HandoverPause is how long the next owners are left alone before they are told more: a
-// member that joins hears it from all others, while it takes its first events over.
+// HandoverPause is the pause before the next owners get more ids: a joining member gets them
+// from all others, while it takes its first events over.
 const HandoverPause = 16 * time.Millisecond
 
 const (
-	// handoverMax is how many finished events are told at once, if they may all be for one
+	// handoverMax is the number of ids that are sent at once, if they may all be for one
 	// member.
 	handoverMax = 512
 
@@ -31,33 +31,32 @@ const (
 	handoverFan = 8
 )
 
-// HandOver tells the next owners of partitions that were ours what was done on them, as
-// the newest table names them: a part of it, what was done in the last seconds first,
-// since it is mostly that what the broker delivers again after a move. It reports whether
-// it should be called again. Whoever calls SetGates and SetTable calls it, in pauses of
-// HandoverPause: the window of a node is long, and all of it at once would hold up the
-// events of partitions that move.
+// HandOver sends the next owners, according to the newest table, ids of events that finished on
+// partitions that were ours: a part of them, those of the last seconds first, because the
+// broker mostly redelivers these after a move. It reports whether it should be called again.
+// The caller of SetGates and SetTable calls it, in pauses of HandoverPause: the window of a
+// node is long, and all of it at once would delay the events of partitions that move.
 func (p *Pipeline) HandOver() (more bool) { return p.handOver(handoverMax) }
 
-// HandOverLate tells the next owners all that ended after its partition had moved. It must
-// be called between Rest and the Beat that tells what Rest has found: who waits for the
-// end of a delivery must know what it did.
+// HandOverLate sends the next owners all ids of events that ended after their partition had
+// moved. It must be called between Rest and the Beat that reports Rest's result: an owner that
+// waits for the end of a delivery must know its result.
 func (p *Pipeline) HandOverLate() { p.handOver(0) }
 
-// handOver tells what ended late and so many others at most.
+// handOver sends late ids, and a bounded number of others.
 func (p *Pipeline) handOver(idsMax int) (more bool) {
 	t, self := p.table.Load(), *p.self.Load()
 	if t == nil || self != p.tabled {
-		return false // what was ours under another name has no next owner before the next table
+		return false // partitions under a former name have no next owner before the next table
 	}
 	leaves := true
-	others := p.others[:0] // member → whether it is another node, and not what this one was before
+	others := p.others[:0] // member → whether it is another node, and not a former incarnation of this one
 	for _, n := range t.Members {
 		leaves = leaves && n.Inc != self
 		others = append(others, n.Inc != self && !slices.Contains(p.formers, n.Inc))
 	}
 	p.others = others
-	if leaves { // who leaves tells many
+	if leaves { // a leaving node may send many
 		idsMax *= min(handoverFan, len(t.Members))
 	}
 	p.parting, more = p.Boxes.TakeHandover(idsMax, func(q ring.Partition) bool { return others[t.Owners[q]] }, p.parting[:0])
@@ -86,7 +85,7 @@ func (p *Pipeline) Revoke(r ownership.Revoke) {
 	p.App.Revoke(r.Partitions, false)
 }
 
-// Force ends the patience with what runs on revoked partitions.
+// Force ends deliveries that run for too long on revoked partitions.
 func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }
 
 // Rest returns those of the partitions on which nothing runs now, and on which keys
@@ -103,13 +102,13 @@ func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ow
 	return ownership.SetOf(none...), busy
 }
 
-// SetLease publishes the lease. Revocations that belong to the records before it
-// stand in the streams' queues already, which is what Pongs rely on.
+// SetLease publishes the lease. Revocations that belong to earlier records are already in the
+// streams' queues; Pongs rely on that.
 func (p *Pipeline) SetLease(l ownership.Lease) {
 	lapsed := !p.lease.Load().MayDispatch(ownership.Open, p.now())
 	p.lease.Store(&l)
 	if lapsed {
-		p.App.WakeAll() // what was ready waits for nothing but this
+		p.App.WakeAll() // ready keys were waiting only for the lease
 	}
 }
 

@@ -68,7 +68,7 @@ type Settler interface {
 	Settle(verdicts []event.Verdict)
 }
 
-// Stages are what a pipeline joins. All are needed.
+// Stages are the parts of a pipeline. All are needed.
 type Stages struct {
 	Source Settler
 	Key    key.Extractor
@@ -97,16 +97,16 @@ type Pipeline struct {
 	posts    sync.Pool // of *post
 
 	// The driver's.
-	tabled     ownership.Incarnation   // who this node was when it got its newest table
-	formers    []ownership.Incarnation // who this node was before, as long as tables may name them
+	tabled     ownership.Incarnation   // this node's incarnation when it got its newest table
+	formers    []ownership.Incarnation // this node's former incarnations, as long as tables may name them
 	parting    []event.Finished        // of handOver
 	others     []bool                  // of handOver
-	nextOwners [][]event.Finished      // of handOver: member → what it is told
+	nextOwners [][]event.Finished      // of handOver: member → ids to send
 }
 
-// New returns a pipeline without stages: whoever builds a node sets Stages before
-// anything runs, since the stages need the pipeline too. ended is told of
-// partitions without an open gate on which a delivery has ended; it must not block.
+// New returns a pipeline without stages: the builder of a node sets Stages before anything
+// runs, since the stages need the pipeline too. ended gets partitions without an open gate on
+// which a delivery has ended; it must not block.
 func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	p := &Pipeline{ended: ended, now: now, nearer: make(chan struct{}, 1)}
 	p.self.Store(&ownership.Incarnation{})
@@ -125,9 +125,10 @@ func (p *Pipeline) SetSelf(inc ownership.Incarnation) {
 	p.self.Store(&inc)
 }
 
-// Run does what is due in the mailboxes, until ctx ends: retries, the ageing of the
-// window of done events. One timer serves all events: it is set anew when a retry is due
-// before all others, and what else may come nearer, by seconds, it finds when it looks.
+// Run does the due work of the mailboxes, until ctx ends: retries, and the ageing of the window
+// of finished events. One timer serves all events: it is reset when a retry becomes the
+// earliest; other changes of the next due time are a matter of seconds, and are noticed at the
+// next check.
 func (p *Pipeline) Run(ctx context.Context) error {
 	const resolution, look = 10 * time.Millisecond, 250 * time.Millisecond
 	timer := time.NewTimer(0)
@@ -147,7 +148,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	}
 }
 
-// with makes a call to the mailboxes and passes on what it asks for.
+// with makes a call to the mailboxes and performs its output.
 func (p *Pipeline) with(call func(out *mailbox.Output)) {
 	out := p.spares.Get().(*mailbox.Output)
 	call(out)
@@ -156,8 +157,8 @@ func (p *Pipeline) with(call func(out *mailbox.Output)) {
 	p.spares.Put(out)
 }
 
-// pass brings verdicts to their senders and wakes workers. What was told of an event
-// before it was done goes first.
+// pass brings verdicts to their senders and wakes workers. Earlier verdicts on an event go
+// before its Done.
 func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Wake) > 0 {
 		p.App.Wake(out.Wake...)
@@ -179,7 +180,7 @@ func (p *Pipeline) pass(out *mailbox.Output) {
 	}
 }
 
-// credit tells a sender that there is room again for what was refused.
+// credit tells a sender that there is room again for refused events.
 func (p *Pipeline) credit(c *mailbox.Credit) {
 	switch {
 	case c.To == mailbox.Local && c.All:
@@ -262,8 +263,8 @@ func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.E
 	return p.Holder.Newest(handles, dst)
 }
 
-// Drop implements source.Sink. Who has the events already goes on with them: when
-// their copies come back, they join or are known to be done.
+// Drop implements source.Sink. Mailboxes and handlers that already have the events continue
+// with them: when copies of these events arrive, they join or are recognised as finished.
 func (p *Pipeline) Drop(handles []event.Handle) {
 	p.observer.dropped(handles)
 	p.Holder.Drop(handles)
@@ -305,7 +306,7 @@ func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
 	}
 }
 
-// Accept implements forward.Acceptor: what a peer has brought.
+// Accept implements forward.Acceptor: it takes a peer's events.
 func (p *Pipeline) Accept(a forward.Arrival) {
 	if a.Relay {
 		relayed := p.relayed.admit(a)

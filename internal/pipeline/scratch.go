@@ -10,8 +10,7 @@ import (
 // The slices that this package makes for a batch are used again for later ones: no
 // stage keeps a slice that it is given.
 
-// recycle puts the slice that a call has made in scratch back into its pool, and lets
-// go of what it holds.
+// recycle returns a call's slice in scratch to its pool, and clears its references.
 func recycle[T any](pool *sync.Pool, scratch *[]T, used []T) {
 	clear(used)
 	*scratch = used[:0]

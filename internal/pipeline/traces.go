@@ -22,17 +22,17 @@ import (
 //	                     └─▶ ack, retry or dead_letter
 //
 //	receive    consumer node: from Pulsar to the table of held events
-//	forward    consumer node: until its verdict, and so all of what follows
-//	accept     owner: a peer has brought it; not there when the owner is the consumer node
+//	forward    consumer node: until its verdict, so it contains all of the following
+//	accept     owner: a peer has delivered it; absent when the owner is the consumer node
 //	deliver    owner: one attempt of the application; before it, the event waited in its mailbox
 //	process    application: its handler, by the SDK
 //	ack, …     consumer node: the verdict is carried out
 //
-// The context travels where the producer has put it, in the properties of the event.
-// So it needs no place on the wire, and goes through routers that do not trace.
+// The context travels in the properties of the event, where the producer has put it. So it
+// needs no place on the wire, and goes through routers that do not trace.
 //
-// Whether an event is sampled is decided once, at its consumer node. All others follow; one
-// with a sampler that says no leaves its own spans out, and passes the context on.
+// Whether an event is sampled is decided once, at its consumer node. All other nodes follow; a
+// node whose own sampler declines omits its spans, and passes the context on.
 type traces struct {
 	tracer trace.Tracer
 	roots  bool
@@ -46,7 +46,7 @@ type traces struct {
 	running map[event.DeliveryID]trace.Span // deliveries of sampled events
 }
 
-// journey is what a consumer node keeps of a sampled event.
+// journey is a consumer node's trace state of a sampled event.
 type journey struct {
 	receive trace.SpanContext // not valid for a relayed event
 	forward trace.Span
@@ -68,8 +68,8 @@ func newTraces(s *Tracing) *traces {
 	return t
 }
 
-// sampled reports whether the context that an event has brought says so: most often it
-// does not, and then nothing else is done for the event.
+// sampled reports whether the event's trace context is sampled: mostly it is not, and then
+// nothing else is done for the event.
 func sampled(e *event.Event) bool {
 	const flags, length = len("00-") + 32 + len("-") + 16 + len("-"), 55
 	v := e.Trace()
@@ -92,7 +92,7 @@ func carrying(ctx context.Context, e *event.Event) []event.Property {
 	return c.Properties
 }
 
-// about returns what all spans of an event say.
+// about returns the attributes of all spans of an event.
 func (t *traces) about(e *event.Event) []attribute.KeyValue {
 	attrs := make([]attribute.KeyValue, 0, len(t.common)+6)
 	attrs = append(append(attrs, t.common...),
@@ -110,7 +110,7 @@ func (t *traces) about(e *event.Event) []attribute.KeyValue {
 	return attrs
 }
 
-// receive begins the journey of an event that nobody else knows yet.
+// receive begins the journey of an event that no other goroutine knows yet.
 func (t *traces) receive(e *event.Event, local bool) {
 	if !sampled(e) && !t.roots {
 		return
@@ -200,7 +200,7 @@ func (t *traces) settle(e *event.Event, v *event.Verdict, begun spans) spans {
 	return begun
 }
 
-// settlementOf names what is done with an event that has its verdict.
+// settlementOf names the settlement of an event with a verdict.
 func settlementOf(kind event.VerdictKind) string {
 	switch kind {
 	case event.Done:
@@ -300,7 +300,7 @@ func (t *traces) finish(results []event.Result) {
 	}
 }
 
-// failed reports whether a delivery ended badly. That a key moved is nobody's failure.
+// failed reports whether a delivery ended badly. The move of a key is not a failure.
 func failed(kind event.ResultKind) bool {
 	switch kind {
 	case event.ResultRetry, event.ResultReject, event.ResultLost, event.ResultCrashed:

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// Config configures what a source reads and how much of it may be open.
+// Config selects what a source reads, and bounds its open events.
 type Config struct {
 	// Topics to read, at least one; partitioned or not. Short names are completed
 	// as Pulsar does it.
@@ -44,14 +44,14 @@ type Config struct {
 	// ChunkedMax is how many messages may be half received on a topic partition,
 	// where producers send them in chunks.
 	ChunkedMax int `min:"1"`
-	// ChunkedTimeout is when the client acks and drops a message of which not all
-	// chunks have come (v0.21.0 does so whatever AutoAckIncompleteChunk says). Chunks
-	// wait at the broker while reading stops, so it has to be longer than any pause of
-	// the application; it costs a sleeping goroutine for each chunked message of that time.
+	// ChunkedTimeout is the time after which the client acks and drops a message with missing
+	// chunks (v0.21.0 does so whatever AutoAckIncompleteChunk is). Chunks wait at the broker
+	// while reading stops, so it must be longer than any pause of the application; it costs a
+	// sleeping goroutine for each chunked message of that time.
 	ChunkedTimeout time.Duration `above:"0"`
-	// EventBytesTypical is what an event weighs on average. The client fetches
-	// ahead by events and not by bytes, so nothing is bounded by it; but the bound on
-	// memory is computed with it, and a warning says when events are larger.
+	// EventBytesTypical is the average size of an event. The client prefetches by events and
+	// not by bytes, so it bounds nothing; but the memory bound is computed with it, and a
+	// warning is logged when events are larger.
 	EventBytesTypical int `unit:"bytes" min:"1"`
 	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
 	UnsettledMax int `min:"1"`
@@ -75,13 +75,13 @@ type Config struct {
 	// UnackedSubscriptionMax is its maxUnackedMessagesPerSubscription: the same for all
 	// consumers of a topic partition together, of which each member is one.
 	UnackedSubscriptionMax int `min:"2"`
-	// Spill says what is done so that these limits are not reached.
+	// Spill configures the spilling that keeps these limits from being reached.
 	Spill Spill
 
-	// CopyKeysFile names a file with keys in base64, of 16 bytes or more, one in a line, that is
-	// read again when it changes. Copies are signed with the first one, and what is read from
-	// the retry topic counts as a copy only if one of the keys has signed it; otherwise it is
-	// an event of its own. All members need the same keys. "": copies are not signed.
+	// CopyKeysFile names a file with keys in base64, of 16 bytes or more, one per line, which
+	// is reloaded when it changes. Copies are signed with the first key, and a message in the
+	// retry topic counts as a copy only if one of the keys has signed it; otherwise it is an
+	// event of its own. All members need the same keys. "": copies are not signed.
 	CopyKeysFile string
 	// CopyUnsigned accepts unsigned copies beside CopyKeysFile: while keys are introduced, and
 	// as long as earlier copies are waiting.

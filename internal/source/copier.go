@@ -15,7 +15,7 @@ type outgoingEvent struct {
 	spilled bool
 }
 
-// weight is what the copy of an event that is sent weighs, more or less.
+// weight is the approximate size of the copy of a sent event.
 func (o *outgoingEvent) weight() int { return len(o.message.Event.Payload) }
 
 // landing is the end of one copy.

@@ -7,7 +7,7 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// CheckCopyKeys reports what is wrong with the file that CopyKeysFile names.
+// CheckCopyKeys reports the fault of the file that CopyKeysFile names.
 func (c Config) CheckCopyKeys() error {
 	_, err := c.openCopyKeys(func(error) {})
 	return err

@@ -23,12 +23,12 @@ const (
 	PropertyFirstError  = "ringfence-first-error"    // absent when there was none
 	PropertyLastError   = "ringfence-last-error"     // absent when there was none
 	PropertyReason      = "ringfence-reason"         // dead letters: why
-	PropertyEncryption  = "ringfence-encryption"     // dead letters: JSON, what it takes to decrypt the payload; absent when it is in the clear
+	PropertyEncryption  = "ringfence-encryption"     // dead letters: JSON, the data needed to decrypt the payload; absent when it is not encrypted
 	PropertyOwner       = "ringfence-owner"          // dead letters: the member that said so, absent when it never got to one
 )
 
-// PropertySeal binds a copy to everything else that stands in it: "hmac-sha256:HEX" with a
-// key of the group, "sha256:HEX" without.
+// PropertySeal binds a copy to the rest of its content: "hmac-sha256:HEX" with a key of the
+// group, "sha256:HEX" without.
 const PropertySeal = "ringfence-seal"
 
 const propertyPrefix = "ringfence-"
@@ -144,7 +144,7 @@ func restore(ev *event.Event) {
 	stripCopy(ev)
 }
 
-// stripCopy takes off what a copy carries beside the event's own properties.
+// stripCopy removes a copy's additional properties.
 func stripCopy(ev *event.Event) {
 	own := ev.Properties[:0:0]
 	for _, p := range ev.Properties {
@@ -168,7 +168,7 @@ func parseUint(s string) uint32 {
 	return uint32(n)
 }
 
-// parseMessageID reads what event.MessageID.String writes.
+// parseMessageID reads the output of event.MessageID.String.
 func parseMessageID(s string) (event.MessageID, error) {
 	var n [4]int64
 	rest := s

@@ -45,8 +45,8 @@ type Receipt struct {
 	Unreadable string
 }
 
-// Ack tells the caller what to acknowledge at the broker: a whole entry under
-// CountEntries, one event of it under CountEvents.
+// Ack names what the caller must acknowledge at the broker: a whole entry under CountEntries,
+// one event of it under CountEvents.
 type Ack struct {
 	Entry  EntryID
 	Total  int32
@@ -94,7 +94,7 @@ type Stats struct {
 	Entries       int           // open entries
 	PinnedEntries int           // open entries of which some events are settled
 	Pinned        int           // settled events in them, which the broker still counts as unacked
-	Spilling      int           // unsettled events of which a copy is to be made, to free what they pin
+	Spilling      int           // unsettled events waiting for a copy, to free the events that they pin
 	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
 	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
 	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
@@ -122,8 +122,8 @@ type Ledger struct {
 	stats    Stats
 }
 
-// originState is what a ledger knows of one stream of the broker. The broker has an
-// allowance of its own for each.
+// originState is a ledger's state for one stream of the broker. The broker has a separate
+// allowance for each.
 type originState struct {
 	current int32 // the entry that is being received, or noEntry
 	unacked int   // events as the broker counts them
@@ -312,7 +312,7 @@ func (l *Ledger) slotOf(h event.Handle) *slot {
 	return s
 }
 
-// count adds to what the broker counts as unacked.
+// count adds to the broker's count of unacked events.
 func (l *Ledger) count(origin int32, n int) {
 	l.origins[origin].unacked += n
 	l.stats.Allowance += n
@@ -393,7 +393,7 @@ func (l *Ledger) settle(at int32, s *slot, acks []Ack) []Ack {
 	l.vacate(at, s)
 	if l.counting == CountEvents {
 		acks = append(acks, Ack{Entry: e.id, Total: e.total, Index: index, Origin: e.origin, Ref: ref})
-		if e.open == 0 { // each ack stands for itself; what the broker has left out will not come
+		if e.open == 0 { // each ack is independent; events that the broker has omitted will not arrive
 			l.remove(number)
 		}
 		return acks

@@ -68,7 +68,7 @@ func (p *pulsarConnection) send(ctx context.Context, c outgoing, done func(error
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		producer.bytes.Add(-weight)
 		if pulsarsend.GaveUp(err) && o.drop(producer) {
-			_ = p.aside(producer.Close) // what made the client give up may be under way in the very goroutine that answers; a closed p closes it anyway
+			_ = p.aside(producer.Close) // the goroutine that answers may itself be closing the client's producer; a closed p closes it anyway
 		}
 		answer(err)
 	})
@@ -89,8 +89,8 @@ func (p *pulsarConnection) tryProducer(ctx context.Context, o *outlet) (*sender,
 	return nil, err
 }
 
-// producer returns the producer of an outlet, made when it is first needed, and anew
-// when the client has given up on the last one.
+// producer returns the producer of an outlet, created at first use, and again when the client
+// has given up on the last one.
 func (p *pulsarConnection) producer(ctx context.Context, o *outlet) (*sender, error) {
 	o.mu.Lock()
 	present := o.producer
@@ -110,7 +110,7 @@ func (p *pulsarConnection) producer(ctx context.Context, o *outlet) (*sender, er
 		Topic:                   o.topic,
 		SendTimeout:             pulsarsend.NoTimeout, // see send
 		MaxPendingMessages:      4 * p.cfg.CopiesMax,  // a copy may be several, and one that has failed here is still held there
-		DisableBlockIfQueueFull: true,                 // by those: who waits for room cannot tell that nothing moves
+		DisableBlockIfQueueFull: true,                 // a full queue is an error: a blocked sender could not detect a stuck topic
 		DisableBatching:         true,                 // delayed messages are never batched anyway, and an entry of its own pins nothing
 		EnableChunking:          true,                 // a copy is larger than its original by its properties
 	}

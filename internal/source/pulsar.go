@@ -24,22 +24,22 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// NewPulsar returns a source that reads from a Pulsar cluster. Options say where it
-// is and how to get in; the source has a client of its own, which Run opens and closes.
+// NewPulsar returns a source that reads from a Pulsar cluster. Options describe the connection
+// and the credentials; the source has its own client, which Run opens and closes.
 //
-// What the client (v0.21.0) settles by itself is never seen here, but counted
-// (ringfence_source_discarded_total): it acks an entry whose checksum, batch or
-// compression is broken, and so it does with a message that was sent without a batch,
-// has neither payload nor properties, and is no null value, whatever its key. It also
-// acks the chunks that it has of a message whose others do not come within ChunkedTimeout.
+// Messages that the client (v0.21.0) settles by itself never reach the source, but are counted
+// (ringfence_source_discarded_total): it acks an entry whose checksum, batch or compression is
+// broken, and also a message that was sent outside a batch, has neither payload nor properties,
+// and is not a null value, even with a key. It also acks the chunks of a message whose other
+// chunks do not arrive within ChunkedTimeout.
 //
-// A null value (a tombstone) comes with a nil payload, and its copies are null values again.
+// A null value (a tombstone) has a nil payload, and its copies are null values again.
 //
-// A message that was sent without a batch, compressed and with an empty payload comes
-// with what the compression makes of nothing, a byte or some.
+// A message that was sent outside a batch, compressed and with an empty payload, arrives with
+// the compressed form of an empty payload, a few bytes.
 //
-// An entry that is encrypted comes as one event, whose payload is the whole entry as
-// it is; it goes to the dead letter topic, see PropertyEncryption.
+// An encrypted entry arrives as one event, whose payload is the unchanged entry; it goes to the
+// dead letter topic, see PropertyEncryption.
 //
 // admin makes the calls to the admin API, if cfg names one; nil is http.DefaultClient.
 func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, metrics *Metrics, logger *slog.Logger) *Source {
@@ -53,10 +53,10 @@ func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, met
 	})
 }
 
-// pulsarConnection has one consumer for each topic partition, and looks for new ones itself.
+// pulsarConnection has one consumer for each topic partition, and discovers new ones itself.
 // The client's consumer of several topics cannot ack a chunked message (v0.21.0 loses track of
-// the topic). Its consumer of a partitioned topic closes what it has on all partitions,
-// and tells nobody, when it cannot subscribe to one that was added.
+// the topic). Its consumer of a partitioned topic silently closes its consumers of all
+// partitions when it cannot subscribe to an added one.
 type pulsarConnection struct {
 	cfg      Config
 	client   pulsar.Client // nil until open has made it
@@ -66,7 +66,7 @@ type pulsarConnection struct {
 	messages chan pulsar.ConsumerMessage
 	lost     chan error // capacity 1: why the client has closed a consumer by itself
 
-	// What the reader knows of the topic partitions, and the one that it saw last.
+	// The reader's knowledge of the topic partitions, and the one of its last message.
 	byTopic   map[string]*origin
 	last      *origin
 	starving  *subscription // a subscription that runs out of permits, or nil
@@ -126,9 +126,9 @@ func newPulsarConnection(cfg Config, admin *http.Client, metrics *Metrics, logge
 
 // open connects and subscribes. When it returns an error, p is closed.
 //
-// The client has no limit of bytes: it would be one for all topics together, and at
-// that limit the client (v0.21.0) forgets to give back the room in its queue of a
-// message in chunks. What it holds is bounded by copyBytesMax.
+// The client has no limit of bytes: it would be one limit for all topics together, and at that
+// limit the client (v0.21.0) fails to release the queue space of a chunked message.
+// copyBytesMax bounds its memory instead.
 func (p *pulsarConnection) open(ctx context.Context, options pulsar.ClientOptions) error {
 	options.MemoryLimitBytes = -1
 	client, err := await(ctx, p, func() (pulsar.Client, error) { return pulsar.NewClient(options) }, pulsar.Client.Close)
@@ -298,7 +298,7 @@ func (p *pulsarConnection) subscribe(ctx context.Context, sub *subscription) err
 		EnableBatchIndexAcknowledgment: p.cfg.Counting == CountEvents,
 		AutoDiscoveryPeriod:            never,
 		Interceptors:                   pulsar.ConsumerInterceptors{closeListener{p.gaveUp}},
-		// Or it would nack what is encrypted, for ever.
+		// Otherwise it would nack encrypted messages for ever.
 		Decryption: &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume},
 	}
 	p.mu.Lock()
@@ -328,7 +328,8 @@ type closeListener struct{ gaveUp func(cause error) }
 
 var _ pulsar.ConsumerCloseInterceptor = closeListener{}
 
-// OnConsumerClose implements pulsar.ConsumerCloseInterceptor. There is no cause if it was we who closed.
+// OnConsumerClose implements pulsar.ConsumerCloseInterceptor. There is no cause if this source
+// closed it.
 func (l closeListener) OnConsumerClose(_ pulsar.Consumer, cause error) {
 	if cause != nil {
 		l.gaveUp(cause)
@@ -356,8 +357,8 @@ func (p *pulsarConnection) notePermits(l *origin, batchSize int) {
 // reopenAfter is how old a consumer gets at least, so that its acks get through.
 const reopenAfter = time.Second
 
-// reopen consumes a topic partition anew, because the broker would soon send nothing more: a
-// new consumer has all permits. What is unacked comes again and joins what is open.
+// reopen resubscribes to a topic partition, because the broker would soon send nothing more: a
+// new consumer has all permits. Unacked events are redelivered and join open ones.
 func (p *pulsarConnection) reopen(ctx context.Context) error {
 	sub := p.starving
 	p.starving = nil
@@ -369,8 +370,8 @@ func (p *pulsarConnection) reopen(ctx context.Context) error {
 	return p.subscribe(ctx, sub)
 }
 
-// subscribeError names what the broker says in passing. Its code for it, ConsumerBusy,
-// does not get through the client as a value.
+// subscribeError identifies an error by the broker's text. The broker's code for it,
+// ConsumerBusy, is not available as a value from the client.
 func subscribeError(topic, subscription string, err error) error {
 	if strings.Contains(err.Error(), "different type") || strings.Contains(err.Error(), "ConsumerBusy") {
 		return fmt.Errorf("source: subscription %q on %s: %w; give the router a subscription of its own, or stop those consumers first (%w)",
@@ -455,17 +456,17 @@ func (p *pulsarConnection) receipt(cm pulsar.ConsumerMessage, batch []Receipt) [
 	return batch
 }
 
-// chunkedBytesMin is Pulsar's default of maxMessageSize: what is longer is sent in chunks.
+// chunkedBytesMin is Pulsar's default of maxMessageSize: longer messages are sent in chunks.
 const chunkedBytesMin = 5 << 20
 
 // cutLogEvery bounds the log lines about messages that look cut.
 const cutLogEvery = 10 * time.Second
 
-// noteChunked tells when a message that came in chunks looks cut: of one without an uncompressed
-// size, as the C++ client and those that build on it send it without compression, the
-// client (v0.21.0) delivers the last chunk alone. It does not say so. But a producer
-// sends in chunks what is larger than one message, and a chunk is no larger. A producer
-// whose chunks are made smaller than they must be is suspected wrongly.
+// noteChunked detects a chunked message that is probably truncated: of a message without an
+// uncompressed size, as the C++ client and its derivatives send it without compression, the
+// client (v0.21.0) silently delivers only the last chunk. A chunked message is larger than one
+// message may be, and a chunk is not. A producer with unnecessarily small chunks causes false
+// alarms.
 func (p *pulsarConnection) noteChunked(m pulsar.Message) {
 	if len(m.Payload()) > chunkedBytesMin {
 		return
@@ -529,8 +530,8 @@ func (p *pulsarConnection) consumerOf(a Ack) pulsar.Consumer {
 	return p.origins[a.Origin].of.consumer
 }
 
-// ack acknowledges a whole batch at once by its entry: the client's own count of a
-// batch starts anew with every delivery and does not know what was settled before.
+// ack acknowledges a whole batch at once by its entry: the client's own count of a batch
+// restarts with every delivery and ignores events settled before.
 func (p *pulsarConnection) ack(a Ack) error {
 	id, ok := a.Ref.(pulsar.MessageID)
 	if !ok {

@@ -56,8 +56,8 @@ type connection interface {
 	close()
 }
 
-// Source reads a SHARED subscription and settles what it has read. See the package
-// documentation for who may call what.
+// Source reads a SHARED subscription and settles its events. The package documentation
+// describes the concurrency of its methods.
 type Source struct {
 	cfg     Config
 	open    func(ctx context.Context, cfg Config, log *slog.Logger) (connection, error)
@@ -71,7 +71,7 @@ type Source struct {
 		noted  clock.Instant
 		copies int // that were refused since
 	}
-	ready     chan struct{} // closed when the subscription stands
+	ready     chan struct{} // closed when the subscription is open
 	stopped   chan struct{} // closed when nothing more is handed on
 	draining  chan struct{} // closed by the first Drain
 	drainOnce sync.Once
@@ -124,10 +124,10 @@ func (s *Source) SetMembers(members int) {
 	s.ledger.Bound(s.cfg.bounds(members))
 }
 
-// Run subscribes and hands events to sink until ctx ends; then it sends the acks
-// that are due, closes the subscription, which gives all open events back to the
-// broker, and returns nil. Any other return is an error: the subscription cannot be
-// had ([ErrSubscriptionType]), or is lost for good. It may be called once.
+// Run subscribes and hands events to sink until ctx ends; then it sends the due acks, closes
+// the subscription, which returns all open events to the broker, and returns nil. Any other
+// return is an error: the subscription is unavailable ([ErrSubscriptionType]), or lost for
+// good. It may be called once.
 func (s *Source) Run(ctx context.Context, sink Sink) error {
 	if err := s.cfg.Validate(); err != nil {
 		return err
@@ -222,11 +222,10 @@ func (s *Source) adopt(ctx context.Context, broker connection) error {
 	return nil
 }
 
-// Drain stops reading for good, and waits until every event that was handed on is
-// settled or ctx ends. Run has to be running; it goes on and has to be ended
-// afterwards, and soon: what the client had fetched ahead waits for that. What is not
-// settled then, the broker delivers to others, and it joins the execution that is
-// under way at its owner.
+// Drain stops reading for good, and waits until every event that was handed on is settled or
+// ctx ends. Run must be running; it continues and must be ended soon afterwards, because the
+// client's prefetched events wait for that. The broker delivers unsettled events to other
+// members, where they join the running execution at their owner.
 func (s *Source) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	select {
@@ -299,7 +298,7 @@ func (s *Source) read(ctx context.Context, broker connection, sink Sink) error {
 		if len(batch) > 0 {
 			sink.Received(ctx, batch)
 		}
-		clear(receipts) // what is settled may be collected
+		clear(receipts) // so that settled events can be collected
 		clear(batch)
 	}
 	return nil
@@ -433,7 +432,7 @@ func (s *Source) noteSettled() {
 	}
 }
 
-// ack is the acker's goroutine. When ctx ends it sends what is due and returns.
+// ack is the acker's goroutine. When ctx ends it sends due acks and returns.
 func (s *Source) ack(ctx context.Context, broker connection) {
 	var acks []Ack
 	for ended := false; !ended; {

@@ -12,18 +12,17 @@ import (
 // acked although they wait or run, so that a few of them do not use up the broker's
 // allowance of unacked events.
 type Spill struct {
-	// PinnedMax is how many events of one topic partition may be unacked, as the broker
-	// counts them, before events are spilled. More than half of the allowance is
-	// never waited for, whatever is set here.
+	// PinnedMax is the number of unacked events of one topic partition, as the broker counts
+	// them, at which spilling begins. Spilling begins at half of the allowance at the latest,
+	// even if this is higher.
 	PinnedMax int `min:"1"`
-	// KeyShareMax is the share of what may be open that one key may have when more than
-	// half of it is: the newer ones of its events are spilled.
+	// KeyShareMax is the share of the open events that one key may have once more than half of
+	// the limit is open: the newer events of the key are spilled.
 	KeyShareMax float64 `above:"0" max:"1"`
 	// After is how long an event is open before it is spilled because its entry pins
 	// many others, or because of its key's share.
 	After time.Duration `above:"0"`
-	// StuckAfter is how long an event is open before it is spilled for whatever it
-	// takes up.
+	// StuckAfter is the age at which any open event is spilled.
 	StuckAfter time.Duration `above:"0"`
 	// RateMax is how many events are spilled in a second. Copies with a delay are
 	// never batched: a broker takes about 10,000 of them in a second, of all members
@@ -33,10 +32,10 @@ type Spill struct {
 	// of the same event, up to DelayMax, so that the events of a stuck key make few rounds.
 	// At least a second, the resolution of the broker's delays.
 	DelayMin time.Duration `min:"1s"`
-	// DelayMax bounds it. Mailboxes must remember what was done for longer than this,
-	// or an event that was running when its copy was made may run again.
+	// DelayMax bounds it. Mailboxes must remember finished events for longer than this, or an
+	// event that was running when its copy was made may run again.
 	DelayMax time.Duration `min:"1s"`
-	// RoundsMax is how often an event may be copied to the retry topic, for whatever
+	// RoundsMax is the number of times that an event may be copied to the retry topic, for any
 	// reason; then it goes to the dead letter topic.
 	RoundsMax int `min:"1" max:"2147483647"`
 }
@@ -119,14 +118,13 @@ func (l *Ledger) Bound(b Bounds) {
 // their keys now, and may be spilled.
 func (l *Ledger) HandedOn() { l.batch++ }
 
-// Spill chooses events to be copied to the retry topic, oldest first, and appends
-// their handles: of each the caller makes a copy ([Ledger.Sending]), and then says
-// [Ledger.Copied] or [Ledger.NotCopied]. Until then nothing else changes for the event.
+// Spill chooses events to be copied to the retry topic, oldest first, and appends their
+// handles: the caller makes a copy of each ([Ledger.Sending]), and then calls [Ledger.Copied]
+// or [Ledger.NotCopied]. Until then nothing else changes for the event.
 //
-// It chooses while the broker counts more than PinnedMax events of a topic partition
-// as unacked, or more than half of UnsettledMax or BytesMax is open. As long as
-// neither is so it costs nothing; otherwise it looks at what is open for longer than
-// Spill.After.
+// It chooses while the broker counts more than PinnedMax events of a topic partition as
+// unacked, or more than half of UnsettledMax or BytesMax is open. While neither is the case it
+// costs nothing; otherwise it checks the events that are open for longer than Spill.After.
 func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 	s := &l.spill
 	if s.bounds.RateMax == 0 {
@@ -148,7 +146,7 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 			break
 		}
 		if e.torn || e.open+e.settled < e.total && l.counting == CountEntries {
-			continue // what is missing of it comes only with a whole redelivery
+			continue // its missing part arrives only with a whole redelivery
 		}
 		switch {
 		case l.frees(e, age >= s.bounds.StuckAfter):
@@ -160,7 +158,7 @@ func (l *Ledger) Spill(now clock.Instant, dst []event.Handle) []event.Handle {
 	return dst
 }
 
-// earn adds to the budget what time and progress allow.
+// earn adds to the budget for elapsed time and progress.
 func (s *spill) earn(now clock.Instant) {
 	rate := float64(s.bounds.RateMax)
 	s.budget = min(rate, s.budget+min(rate*now.Sub(s.at).Seconds(), float64(spillsPerEnd*s.ended)))
@@ -181,8 +179,8 @@ func (l *Ledger) measure() bool {
 	return over
 }
 
-// frees reports whether an entry holds what there is too much of, and should give it
-// free with all its open events.
+// frees reports whether an entry contributes to the excess, and all of its open events should
+// be spilled to free it.
 func (l *Ledger) frees(e *entry, stuck bool) bool {
 	x := &l.spill.excess
 	pinsMany := l.counting == CountEntries && e.open <= e.total/pinningPart
@@ -266,7 +264,7 @@ func (l *Ledger) Sending(h event.Handle) (Message, bool) {
 	return *s.message, true
 }
 
-// NotCopied takes back what [Ledger.Sending] has said: the copy will be sent again.
+// NotCopied reverts [Ledger.Sending]: the copy will be sent again.
 func (l *Ledger) NotCopied(h event.Handle) {
 	if s := l.slotOf(h); s != nil && invariant.Check(s.claim == sending, "source: a copy failed that nobody has sent") {
 		s.claim = spilling

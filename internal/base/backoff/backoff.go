@@ -19,7 +19,7 @@ func (b *Backoff) Next() time.Duration {
 	return b.Last
 }
 
-// Reset begins anew, after a success.
+// Reset restarts the delays, after a success.
 func (b *Backoff) Reset() { b.Last = 0 }
 
 // IsMaxBackoffReached reports whether the newest delay is Max. With it a *Backoff is a

@@ -24,7 +24,7 @@ var (
 	beganAt = monotonicAt(began)
 )
 
-// monotonicAt returns what CLOCK_MONOTONIC showed at t, or some hundred nanoseconds more,
+// monotonicAt returns the value of CLOCK_MONOTONIC at t, or some hundred nanoseconds more,
 // never less: a smaller value would make the time asleep too great.
 func monotonicAt(t time.Time) time.Duration {
 	const tries = 16 // the one that was interrupted least counts
@@ -72,8 +72,8 @@ func gettime(id int32) time.Duration {
 	return t
 }
 
-// tryGettime returns what a clock shows, or -1. The call does not block, so the
-// scheduler, which unix.ClockGettime would tell of it for 100 ns, need not know.
+// tryGettime returns a clock's value, or -1. The call does not block, so it skips the notice to
+// the scheduler that unix.ClockGettime gives at a cost of 100 ns.
 func tryGettime(id int32) time.Duration {
 	var ts unix.Timespec
 	if _, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, uintptr(id), uintptr(unsafe.Pointer(&ts)), 0); errno != 0 { //nolint:gosec // the system call writes one Timespec

@@ -4,7 +4,7 @@ package clock
 
 import "time"
 
-// Covers says what this system's clock does not cover.
+// Covers names the missing properties of this system's clock.
 const Covers = "leases run on a clock that may stop while this machine sleeps: a machine that was suspended can act on a lease that has run out"
 
 var start = time.Now()

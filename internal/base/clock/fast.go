@@ -9,19 +9,19 @@ import (
 // monotonic clock.
 const FastFor = time.Millisecond
 
-// Fast is a cheap way to ask "is it over yet?" for every event: it reads the clock at
-// most every [FastFor], and after each suspend, and goes on from there by Go's monotonic
-// clock, which costs about 60 ns instead of 400.
+// Fast is a cheap check whether an instant has passed, for every event: it reads the clock at
+// most every [FastFor], and after each suspend, and extrapolates by Go's monotonic clock, which
+// costs about 60 ns instead of 400.
 //
-// Its instants may be ahead of the clock, by as long as a reading was interrupted, and
-// are off by what NTP slews the system clock within FastFor: by 0.11 ms at most.
-// So it may decide that something must not start any more; a lease or a deadline must never
-// be counted from it. The zero Fast is ready; safe for concurrent use.
+// Its instants may be ahead of the clock, by the duration of an interruption of a reading, and
+// are off by NTP's correction of the system clock within FastFor: by 0.11 ms at most. So it may
+// decide that something must not start any more; a lease or a deadline must never be counted
+// from it. The zero Fast is ready; safe for concurrent use.
 type Fast struct {
 	reading atomic.Pointer[fastReading] // the newest; nil: none yet
 }
 
-// fastReading is what the clocks showed when the lease clock was read last.
+// fastReading holds the clocks' values at the last reading of the lease clock.
 type fastReading struct {
 	mono int64 // Go's monotonic clock
 	wall int64 // the wall clock less mono

@@ -11,17 +11,17 @@ import (
 // 11 % (clocksource_max_adjustment), which is above their sum.
 const SlewMax = 0.11
 
-// Reading holds what the clocks of a system show, as the time since boot, read in the
-// order of the fields.
+// Reading holds the values of a system's clocks, as the time since boot, read in the order of
+// the fields.
 type Reading struct {
-	Raw  time.Duration // the hardware counter: stands still in a suspend, and nothing steers it
+	Raw  time.Duration // the hardware counter: stops in a suspend, and nothing steers it
 	Boot time.Duration // goes on in a suspend; NTP steers it
-	Mono time.Duration // stands still in a suspend; NTP steers it exactly as it steers Boot
+	Mono time.Duration // stops in a suspend; NTP steers it exactly as it steers Boot
 }
 
-// shortSleep is the longest suspend that does not count. What Boot and Mono differ by changes in
-// a suspend only, but they are not read at the same moment: below this, a change is
-// taken for the time between the two readings.
+// shortSleep is the longest suspend that is ignored. The difference of Boot and Mono changes
+// only in a suspend, but they are not read at the same moment: below this, a change counts as
+// the time between the two readings.
 const shortSleep = time.Millisecond
 
 // Steady computes the lease clock from readings: Raw plus the time asleep. It never goes
@@ -74,9 +74,9 @@ func Careful() Reading {
 	return best
 }
 
-// Steering returns by what part of its rate the system clock ran faster than the hardware
-// counter between two readings; slower is negative. ok is false if too little time lies
-// between them to tell.
+// Steering returns the relative amount by which the system clock ran faster than the hardware
+// counter between two readings; slower is negative. ok is false if the time between them is too
+// short to tell.
 func Steering(from, to Reading) (ratio float64, ok bool) {
 	const least = 100 * time.Millisecond
 	raw := to.Raw - from.Raw

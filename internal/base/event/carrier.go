@@ -19,7 +19,7 @@ func (c *Carrier) Get(name string) string {
 	return ""
 }
 
-// Set changes a property, or adds it. Nobody who has the properties of before sees that:
+// Set changes a property, or adds it. Holders of the previous properties do not see the change:
 // they are copied.
 func (c *Carrier) Set(name, value string) {
 	i := c.index(name)

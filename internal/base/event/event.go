@@ -19,8 +19,8 @@ import (
 // KeyMax is the longest key in bytes; a longer one goes to the dead letter topic.
 const KeyMax = 4 << 10
 
-// Key is what makes events belong together: no two events of one key are worked
-// on at the same time. It may hold any bytes. It never appears in a log line.
+// Key groups events: no two events of one key are handled at the same time. It may hold any
+// bytes. It never appears in a log line.
 type Key string
 
 // LogValue hides the key from every slog handler.
@@ -71,8 +71,7 @@ type Event struct {
 	SchemaVersion string // of the payload, as Pulsar's schema registry numbers them for the topic: any bytes, "" when the producer gave none
 }
 
-// Bytes is what the event weighs in every memory bound: its data and about what
-// its Go values need around it.
+// Bytes is the event's size in every memory bound: its data and approximately its Go values.
 func (e *Event) Bytes() int {
 	n := 256 + len(e.Key) + len(e.Payload) + len(e.FirstError) + len(e.LastError) + len(e.SchemaVersion)
 	for _, p := range e.Properties {
@@ -81,8 +80,8 @@ func (e *Event) Bytes() int {
 	return n
 }
 
-// Clone returns a copy that shares no memory with e: what a frame or a batch has
-// brought lives as long as the last event that lies in it.
+// Clone returns a copy that shares no memory with e: otherwise a frame or a batch lives as long
+// as its last event.
 func (e *Event) Clone() *Event {
 	c := *e
 	c.Topic, c.Key = strings.Clone(e.Topic), Key(strings.Clone(string(e.Key)))

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Fence orders the deliveries of one key: each one has a greater fence than all before
-// it, whatever workers, owners and processes they went through. The zero Fence is none.
+// Fence orders the deliveries of one key: each one has a greater fence than all earlier ones,
+// across workers, owners and processes. The zero Fence is none.
 type Fence struct {
 	Token int64  // of the tenure, from 1; 0 when owners cannot be ordered (ownership.mode gossip)
 	Turn  uint64 // of the delivery within the tenure, from 1; 0 when the router did not say

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// What stands where something was hidden.
+// The replacement of hidden text.
 const (
 	hiddenKey     = "(key hidden)"
 	hiddenContent = "(content hidden)"
@@ -18,9 +18,10 @@ const (
 // excerptMin is how many bytes in a row of a payload or a property are hidden in a text. Shorter runs are words that anything may have.
 const excerptMin = 12
 
-// HideIn returns a text of somebody else, such as an application's error, without the contents of the event: without
-// its key as it stands and in the usual encodings, and without any run of [excerptMin] bytes or more that stands in
-// its payload or in the value of one of its properties too. It takes time in proportion to the sizes of both.
+// HideIn returns an external text, such as an application's error, without the contents of the
+// event: without its key, verbatim and in the usual encodings, and without any run of
+// [excerptMin] bytes or more that also occurs in its payload or in the value of one of its
+// properties. It takes time in proportion to the sizes of both.
 func (e *Event) HideIn(text string) string {
 	text = e.Key.HideIn(text)
 	if len(text) < excerptMin {

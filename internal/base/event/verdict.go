@@ -54,5 +54,5 @@ type Verdict struct {
 	Reason     string        // Rejected: why. Failed, Attempted: the newest error
 	FirstError string        // Failed, Rejected: the first error, "" when none
 	Epoch      Position      // NotOwner: the newest epoch that the refusing node has applied
-	Owner      string        // Failed, Rejected: the member that says so
+	Owner      string        // Failed, Rejected: the deciding member
 }

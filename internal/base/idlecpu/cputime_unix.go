@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is what this process has used, in the kernel and outside.
+// cpuTime is this process's CPU time, in the kernel and outside.
 func cpuTime() (time.Duration, error) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

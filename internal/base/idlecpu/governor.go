@@ -48,10 +48,10 @@ func (p *Policy) Next(used, period time.Duration) (one bool) {
 	return p.one
 }
 
-// Start governs this process until stop is called, which gives it back what Go would
-// give it. Nothing happens where GOMAXPROCS in the environment has decided already, on a
-// machine with one processor, and where the system does not say what a process uses.
-// There must be one at a time in a process, and nobody else who sets [runtime.GOMAXPROCS].
+// Start governs this process until stop is called, which restores Go's own number. It does
+// nothing where GOMAXPROCS is set in the environment, on a machine with one processor, and
+// where the system does not report CPU use. There must be one at a time in a process, and no
+// other code may set [runtime.GOMAXPROCS].
 func Start() (stop func()) {
 	if _, err := cpuTime(); err != nil || decided() || runtime.GOMAXPROCS(0) == 1 {
 		return func() {}
@@ -92,5 +92,5 @@ func set(one bool) {
 	runtime.SetDefaultGOMAXPROCS() // as many as the machine and its limits have by now
 }
 
-// decided tells whether whoever started the process has set GOMAXPROCS.
+// decided reports whether the process was started with GOMAXPROCS set.
 func decided() bool { return os.Getenv("GOMAXPROCS") != "" }

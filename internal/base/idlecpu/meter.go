@@ -6,7 +6,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// meter tells what was used since it was last asked.
+// meter returns the CPU use since its last call.
 type meter struct {
 	used time.Duration
 	at   clock.Instant

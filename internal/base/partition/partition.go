@@ -10,16 +10,16 @@ import "github.com/cespare/xxhash/v2"
 // (Pulsar's own partitions are always called topic partitions here.)
 type ID uint16
 
-// Count is the number of slices of the key space. It is a constant of the wire:
-// it stands in [HashID], and a node with another one may not join a group.
+// Count is the number of slices of the key space. It is a constant of the wire: it is part of
+// [HashID], and a node with another one may not join a group.
 const Count = 4093
 
 // HashID names the function from key to partition. It travels in the control log
 // and in the Hello of every stream; nodes that differ in it never work together.
 const HashID = "xxhash64/4093/1"
 
-// KeyHash stands for a key where one is named to other nodes. Two keys with one hash
-// are taken for one there.
+// KeyHash identifies a key in messages to other nodes. Two keys with one hash count as one
+// there.
 type KeyHash uint64
 
 // HashOf returns the hash of a key. It neither allocates nor locks.

@@ -171,8 +171,9 @@ func (f Field) Words() []string {
 	return strings.Split(words, ",")
 }
 
-// Set sets the value to what text says, and reports whether that is of its kind; if not, the value stays. Whole numbers that
-// are too large for the type of the field become the largest one, which is out of range.
+// Set sets the value to text's value, and reports whether text is of its kind; if not, the
+// value is unchanged. Whole numbers that are too large for the type of the field become the
+// largest one, which is out of range.
 func (f Field) Set(text string) (ok bool) {
 	text = strings.TrimSpace(text)
 	var value any
@@ -317,7 +318,7 @@ var forms = map[Kind]string{
 	Hidden:   "text",
 }
 
-// Want returns what the value has to be, for messages.
+// Want describes the valid values, for messages.
 func (f Field) Want() string {
 	limits := f.within(f.most())
 	switch {

@@ -24,18 +24,17 @@ var (
 	// was over. Its goroutine is left behind: end the process.
 	ErrDrainTimeout = errors.New("drain timeout")
 
-	// ErrReturned says that a stage returned without an error though nobody had
-	// asked it to stop.
+	// ErrReturned reports that a stage returned without an error though it was not stopped.
 	ErrReturned = errors.New("returned unasked")
 )
 
-// Stage is one part of a process that works until it is told to stop.
+// Stage is one part of a process that works until it is stopped.
 type Stage struct {
-	// Name stands in errors.
+	// Name is used in errors.
 	Name string
 
-	// Run blocks until ctx ends, finishes what it already accepted, waits for
-	// every goroutine it started, and returns nil. Returning unasked is a failure.
+	// Run blocks until ctx ends, finishes already accepted work, waits for every goroutine it
+	// started, and returns nil. An earlier return is a failure.
 	Run func(ctx context.Context) error
 
 	// Ready, if not nil, is closed by Run as soon as the stage can be used; the
@@ -43,16 +42,16 @@ type Stage struct {
 	Ready <-chan struct{}
 }
 
-// All runs stages, given top down: the intake first, what it stands on last. They
-// are started bottom up. When ctx ends, or when a stage returns unasked, they are
-// stopped top down, each only after the one above it has returned.
+// All runs stages, given top down: the intake first, the lowest stage last. They are started
+// bottom up. When ctx ends, or when a stage returns early, they are stopped top down, each only
+// after the one above it has returned.
 //
-// drainTimeout is for all of them together. When it is over, the stages that are
-// left are stopped at once, have another second, and are abandoned; the error is
-// [ErrDrainTimeout] and names the stage that was waited for.
+// drainTimeout is for all of them together. When it is over, the remaining stages are stopped
+// at once, have another second, and are abandoned; the error is [ErrDrainTimeout] and names the
+// stage that was waited for.
 //
-// It returns nil when ctx ended and every stage returned nil in time; otherwise
-// every error, each with the name of its stage.
+// It returns nil when ctx ended and every stage returned nil in time; otherwise every error,
+// each with the name of its stage.
 func All(ctx context.Context, drainTimeout time.Duration, stages ...Stage) error {
 	g := group{returned: make(chan *member, len(stages))}
 	unasked := g.startAll(ctx, stages)
@@ -151,7 +150,7 @@ func (g *group) cut() {
 	}
 }
 
-// errs returns what the stages that have returned returned, top down.
+// errs returns the errors of the returned stages, top down.
 func (g *group) errs() error {
 	var errs []error
 	for _, m := range slices.Backward(g.members) {

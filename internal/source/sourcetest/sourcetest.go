@@ -35,16 +35,16 @@ type Message struct {
 	EventTime   int64 // Unix milliseconds
 }
 
-// Broker is what the suite needs of a broker.
+// Broker is the suite's interface to a broker.
 type Broker interface {
-	// Topic makes a topic that nobody else uses; with 0 partitions it is not partitioned.
+	// Topic makes a topic for this test only; with 0 partitions it is not partitioned.
 	Topic(t testing.TB, partitions int) string
 	// Publish sends one entry: a batch, or, if it is one message, a message of its own.
 	Publish(t testing.TB, topic string, messages ...Message)
 	// Source makes a source that has not run yet.
 	Source(t testing.TB, cfg source.Config) *source.Source
-	// Unload makes the broker deliver again what is not acked of a topic, as it does when
-	// the topic moves to another broker. It returns when this has begun.
+	// Unload makes the broker redeliver the unacked events of a topic, as it does when the
+	// topic moves to another broker. It returns when this has begun.
 	Unload(t testing.TB, topic string)
 	// Occupy attaches an exclusive consumer to a subscription, for the rest of the test.
 	Occupy(t testing.TB, topic, subscription string)
@@ -87,7 +87,7 @@ func (Sink) Newest(handles []event.Handle, dst []*event.Event) []*event.Event {
 // Drop implements source.Sink.
 func (Sink) Drop([]event.Handle) {}
 
-// Member is a running source and what it has handed on.
+// Member is a running source and the events that it has handed on.
 type Member struct {
 	*source.Source
 
@@ -96,7 +96,7 @@ type Member struct {
 	over chan struct{}
 	err  error // of Run, once over is closed
 
-	stopped bool // by the test, with whatever is open
+	stopped bool // by the test, with open events
 
 	mu     sync.Mutex
 	got    []source.Message
@@ -146,7 +146,7 @@ func (m *Member) checkEnd() {
 	}
 }
 
-// Stop ends Run, which gives back what is open.
+// Stop ends Run, which returns open events to the broker.
 func (m *Member) Stop() {
 	m.t.Helper()
 	m.stopped = true
@@ -327,9 +327,9 @@ func oneUnsettledEventBringsItsEntryBackWhole(t *testing.T, b Broker) {
 	awaitAcked(t, b, topic)
 }
 
-// anEntryThatComesAgainIsJoined: when the broker unloads a topic it delivers what is
-// unacked again, while we are still at it. Everything is joined, nothing is handed on
-// twice, and the acks that are sent afterwards count.
+// anEntryThatComesAgainIsJoined: when the broker unloads a topic it redelivers unacked events
+// while they are still open here. All of them are joined, none is handed on twice, and the acks
+// that are sent afterwards count.
 func anEntryThatComesAgainIsJoined(t *testing.T, b Broker) {
 	topic := b.Topic(t, 0)
 	for i := range 3 {
@@ -339,7 +339,7 @@ func anEntryThatComesAgainIsJoined(t *testing.T, b Broker) {
 	got := m.Take(150)
 	m.Done(got[:20]...)
 	b.Unload(t, topic)
-	b.Publish(t, topic, Message{Payload: "after"}) // comes behind what is delivered again
+	b.Publish(t, topic, Message{Payload: "after"}) // arrives behind the redelivered events
 	after := m.Take(1)
 	if string(after[0].Event.Payload) != "after" {
 		t.Errorf("event %v was handed on twice", after[0].Event.ID)
@@ -401,8 +401,8 @@ func partitions(t *testing.T, b Broker) {
 	awaitAcked(t, b, topic)
 }
 
-// ends: a source learns from the broker where its topic partitions end, also if other
-// consumers have received the events. A broker that cannot be asked says so.
+// ends: a source learns from the broker where its topic partitions end, even if other consumers
+// have received the events. A failed query is an error.
 func ends(t *testing.T, b Broker) {
 	topic := b.Topic(t, 2)
 	m := Start(t, b.Source(t, Config(topic)))
@@ -601,7 +601,7 @@ func drainWaitsForSettlement(t *testing.T, b Broker) {
 	case <-time.After(patience):
 		t.Fatal("Drain did not return")
 	}
-	// What comes now is for others, once this one is gone.
+	// Later events are for other consumers, once this one is closed.
 	b.Publish(t, topic, batch("later", 3)...)
 	first.Stop()
 	second := Start(t, b.Source(t, Config(topic)))

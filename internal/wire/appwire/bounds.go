@@ -82,8 +82,8 @@ func countField(message []byte, field protowire.Number) (n int) {
 	return n
 }
 
-// eachField calls visit for the fields of a message, in their order, up to the first one
-// that cannot be read. body is what a field of bytes holds.
+// eachField calls visit for the fields of a message, in their order, up to the first unreadable
+// one. body is the content of a bytes field.
 func eachField(message []byte, visit func(num protowire.Number, typ protowire.Type, body []byte)) {
 	for len(message) > 0 {
 		num, typ, head := protowire.ConsumeTag(message)

@@ -15,10 +15,10 @@ import (
 // slew, see internal/base/clock. Workers without it get shorter deadlines.
 const RawClock = "raw_clock"
 
-// Codec is the gRPC codec of the application's stream. It stands in for the
-// standard one, under the same name and so the same content type: our own frames
-// take the fast way, any other message the standard way. Use it with
-// grpc.ForceServerCodecV2 and grpc.ForceCodecV2. Safe for concurrent use.
+// Codec is the gRPC codec of the application's stream. It replaces the standard one, under the
+// same name and so the same content type: our own frames take the fast path, any other message
+// the standard one. Use it with grpc.ForceServerCodecV2 and grpc.ForceCodecV2. Safe for
+// concurrent use.
 type Codec struct{}
 
 var _ encoding.CodecV2 = Codec{}

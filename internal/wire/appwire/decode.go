@@ -21,8 +21,8 @@ const (
 	length = byte(protowire.BytesType)
 )
 
-// number takes the field with a tag of one byte off the front of b, if that is what
-// stands there: a field that is absent is 0.
+// number takes the field with a tag of one byte off the front of b, if it is there: an absent
+// field is 0.
 func number(b []byte, tag byte) (v uint64, rest []byte) {
 	if len(b) < 2 || b[0] != tag {
 		return 0, b
@@ -37,8 +37,8 @@ func number(b []byte, tag byte) (v uint64, rest []byte) {
 	return v, b[1+n:]
 }
 
-// chunk is number for a field of a length. What it returns aliases b; nil means that
-// there is no such field, or that it is cut short and still in rest.
+// chunk is number for a field with a length. Its result aliases b; nil means that there is no
+// such field, or that it is truncated and still in rest.
 func chunk(b []byte, tag byte) (v, rest []byte) {
 	if len(b) < 2 || b[0] != tag {
 		return nil, b
@@ -120,7 +120,7 @@ func (f *FromRouter) readTokens(packed []byte) bool {
 func (f *FromRouter) readDeliveries(b []byte) bool {
 	n, tail := count(b)
 	b = b[:len(b)-len(tail)]
-	for len(tail) > 0 { // what the deliveries refer to by index, and yet stands behind them
+	for len(tail) > 0 { // tables that the deliveries refer to by index, although they follow them
 		var version []byte
 		if version, tail = chunk(tail, 7<<3|length); version == nil {
 			return false
@@ -142,7 +142,7 @@ func (f *FromRouter) readDeliveries(b []byte) bool {
 	return true
 }
 
-// count returns how many deliveries there are, as far as it can read, and what follows.
+// count returns the number of readable deliveries, and the rest of the frame.
 func count(b []byte) (n int, rest []byte) {
 	for begins(b, 5<<3|length) {
 		before := len(b)
@@ -204,8 +204,8 @@ var (
 	schemaTag     = [2]byte(protowire.AppendTag(nil, 21, protowire.VarintType))
 )
 
-// farNumber is number for a field with a tag of two bytes. The second one, and what
-// follows, reads like a field with a tag of one.
+// farNumber is number for a field with a tag of two bytes. From the second byte on it reads
+// like a field with a tag of one.
 func farNumber(b []byte, tag [2]byte) (v uint64, rest []byte) {
 	if len(b) < 3 || b[0] != tag[0] || b[1] != tag[1] {
 		return 0, b

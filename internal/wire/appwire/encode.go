@@ -47,7 +47,7 @@ func (f *ToWorker) marshal() mem.BufferSlice {
 	return mem.BufferSlice{front, deliveries, mem.SliceBuffer(tail)}
 }
 
-// tail returns what stands behind the deliveries: the schema versions, of which most frames have none.
+// tail returns the part behind the deliveries: the schema versions, which most frames lack.
 func (e *encoder) tail() (b []byte) {
 	for _, version := range e.schemas.list {
 		b = appendLen(b, 7, len(version))
@@ -104,7 +104,7 @@ const aheadMax = 32
 // readAhead loads the cache lines of some events' data, so that their cache misses overlap:
 // copied one after the other, each event would wait for its own misses.
 func (e *encoder) readAhead(deliveries []event.Delivery) {
-	const line, most = 64, 512 // bytes; the processor itself reads ahead in what is long
+	const line, most = 64, 512 // bytes; the processor prefetches long data by itself
 	read := byte(0)            // not e.read: each read would wait until the one before is written
 	for i := range deliveries {
 		ev := deliveries[i].Event
@@ -179,8 +179,8 @@ func (e *encoder) appendHead(b []byte, number uint64) []byte {
 	return b
 }
 
-// appendDelivery writes d, as field 5 of the Deliveries message, and what repeats in
-// it into the tables.
+// appendDelivery writes d, as field 5 of the Deliveries message, and adds its repeated strings
+// to the tables.
 func (e *encoder) appendDelivery(b []byte, d *event.Delivery) []byte {
 	const room = 2 // for the length, which nearly always fills it
 	ev := d.Event

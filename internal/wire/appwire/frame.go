@@ -147,7 +147,7 @@ func (f *FromRouter) fromMessage(m *appv1.WorkResponse) error {
 	return nil
 }
 
-// deliveryOf returns w with what its indexes into the tables of all stand for.
+// deliveryOf returns w with its indexes resolved through the frame's tables.
 func deliveryOf(all *appv1.Deliveries, w *appv1.Delivery) (Delivery, error) {
 	topics, tokens, names := all.GetTopics(), all.GetTokens(), all.GetNames()
 	if uint64(w.GetTopic()) >= uint64(len(topics)) || uint64(w.GetToken()) >= uint64(len(tokens)) {

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// Pool is the mem.BufferPool of encoded frames: one sync.Pool for each power of
-// two from 4 KiB to 8 MiB. gRPC's own pool has nothing between 32 KiB and 1 MiB and
-// wipes the whole buffer at each Get; our frames are of just these sizes and fill
-// what they ask for, so wiping cost more than encoding.
+// Pool is the mem.BufferPool of encoded frames: one sync.Pool for each power of two from 4 KiB
+// to 8 MiB. gRPC's own pool has nothing between 32 KiB and 1 MiB and wipes the whole buffer at
+// each Get; our frames have just these sizes and fill their buffers, so wiping cost more than
+// encoding.
 type Pool struct {
 	classes [classMax - classMin + 1]sync.Pool
 }
