@@ -170,7 +170,7 @@ func TestPlantedTable(t *testing.T) {
 
 const tableHead = `# Planted bugs
 
-What tells us that the simulator would see a violation: each of these bugs, planted alone by a patch that only test builds have, must turn it
+These bugs show that the simulator detects violations: each of them, planted alone by a patch that only test builds have, must turn it
 red within its number of seeds. The numbers are those of the protocol's verification plan. ` + "`make planted`" + ` checks it, with every scene run
 without its bug as the control; ` + "`make planted-table`" + ` writes this page. *Found* counts runs until the first red one, in five hunts from
 different seeds; *budget* is the number of runs that CI allows.
@@ -190,7 +190,7 @@ func staged(seeds int, minutes time.Duration, in string, scenes ...scene) hunt {
 var hunts = map[planted.Bug]hunt{
 	planted.WindowForged: {seeds: 1, in: "a contract: a stranger, a member that never owned the key, and its earlier owner hand over ids of events to come", contract: forgedWindows},
 	planted.SameToken:    staged(40, 4, "one of several workers pauses or loses its stream while work takes long", only(pauseApp, breakApp), busy),
-	planted.CopyForged:   {seeds: 1, in: "a contract: a copy of an event to come is done, and then the event comes", contract: forgedCopies},
+	planted.CopyForged:   {seeds: 1, in: "a contract: a copy of a future event finishes, and then the event arrives", contract: forgedCopies},
 	planted.DrainRace:    staged(60, 4, "drains; tails stall as a wait is about to end", drains, func(w *world) { w.ambush = true }),
 	planted.DrainGenesis: staged(40, 4, "a Genesis while work takes long", only(injectGenesis, joinGroup, leaveGroup), busy, promptLog),
 	planted.AppIgnoresDeadline: {
@@ -198,7 +198,7 @@ var hunts = map[planted.Bug]hunt{
 		scene: and(only(killRouter, cutLog, pauseRouter, stallTail), busy, promptLog, func(w *world) { w.p.defiant = true }),
 	},
 	planted.GenesisKeepsOwner:      staged(20, 3, "Genesis, joins", only(injectGenesis, joinGroup)),
-	planted.ExtendPassed:           staged(60, 4, "an application thaws when its router is back at the log", busy, promptLog, plays(revive)),
+	planted.ExtendPassed:           staged(60, 4, "an application thaws when its router reads the log again", busy, promptLog, plays(revive)),
 	planted.RemainingInDelivery:    staged(20, 4, "an application is frozen right after a Ping, its router cut off", busy, brisk, promptLog, plays(frozenAtPing)),
 	planted.RevokeAfterPong:        staged(60, 4, "a Genesis while the writer of an application's stream waits", busy, promptLog, calm, plays(starvedWriter)),
 	planted.LmaxForConfig:          staged(30, 3, "leases of 1 s and 4 s, a Genesis unread", promptLog, shortAndLong, plays(genesisUnread)),
@@ -206,12 +206,12 @@ var hunts = map[planted.Bug]hunt{
 	planted.IdentityClaim:          {why: "not simulated, since claims have a log of their own: claim.TestPlantedClaim finds it"},
 	planted.NoAnchor:               staged(30, 3, "ledgers roll and are trimmed under a slow reader", promptLog, func(w *world) { w.p.timing.AnchorEvery = time.Second }, plays(slowReader)),
 	planted.LowerLedgerIsDuplicate: staged(10, 3, "the log's metadata is rebuilt", promptLog, plays(rebuildUnder)),
-	planted.RangeCheckedLocally:    staged(60, 5, "the log is where positions cease to fit tokens", only(joinGroup, leaveGroup, killBoth), promptLog, lateLedger),
+	planted.RangeCheckedLocally:    staged(60, 5, "the log's positions are about to exceed tokens", only(joinGroup, leaveGroup, killBoth), promptLog, lateLedger),
 	planted.OlderGenRemains:        staged(20, 4, "all but one raise the generation", promptLog, plays(laggard)),
-	planted.ColdByWallTime:         staged(30, 3, "the broker stalls while somebody joins", promptLog, plays(outageWhileJoining)),
+	planted.ColdByWallTime:         staged(30, 3, "the broker stalls while a member joins", promptLog, plays(outageWhileJoining)),
 	planted.SilentByPosition:       staged(10, 3, "a stuck reader with a working producer", promptLog, plays(stuckReader)),
 	planted.UnawareBeatMovesDl:     staged(10, 3, "a stuck reader with a working producer", promptLog, plays(stuckReader)),
-	planted.ChainOverGenesis:       staged(30, 3, "a Genesis while somebody joins", plays(genesisWhileJoining)),
+	planted.ChainOverGenesis:       staged(30, 3, "a Genesis while a member joins", plays(genesisWhileJoining)),
 	planted.JoinOnHello:            staged(10, 3, "routers whose application comes late", promptLog, plays(bareRouter)),
 	planted.ReplaceAtOnce:          staged(20, 3, "two pods of one name", only(sameName), promptLog),
 	planted.NoConfirmingBeat:       staged(20, 3, "kills on a prompt log", only(killRouter, killBoth), promptLog),
@@ -219,16 +219,16 @@ var hunts = map[planted.Bug]hunt{
 	planted.NoContiguity:           staged(20, 3, "a reader misses an epoch", promptLog, plays(holeAtRollover)),
 	planted.ApplyDuringCheck:       staged(20, 3, "an epoch is lost at the end of a ledger", promptLog, plays(holeAtRollover)),
 	planted.AcquiredWithoutApplied: staged(60, 4, "keys go and come back while Beats land late", only(joinGroup, leaveGroup, killBoth, pauseBoth), busy, landsLate),
-	planted.SnapAnyHello:           staged(200, 3, "Snaps land late for who has had to say Hello again", landsLate, plays(helloAgain)),
+	planted.SnapAnyHello:           staged(200, 3, "Snaps land late for a node that had to repeat its Hello", landsLate, plays(helloAgain)),
 	planted.CountsSurvivePause:     staged(120, 8, "after an outage, one client comes back late", promptLog, calm, plays(lateClient)),
 	planted.SlewedClock:            staged(150, 4, "NTP steers the clocks of all machines"),
 	planted.UnshrunkRemaining:      staged(150, 4, "streams break under work that takes long; NTP steers the clocks", only(breakApp), busy, promptLog, calm),
 	planted.PrefixUnjudged:         staged(10, 3, "a member reads another log", only(forkLog), promptLog),
 	planted.IdentityIgnored:        staged(10, 3, "routers of other settings join", only(otherSettings, coldStart), promptLog),
-	planted.IdentityGenesisWins:    staged(10, 3, "a Genesis of other settings comes late", only(lateForeign, joinGroup), promptLog),
-	planted.LowerTokensAllowed:     staged(10, 3, "the log is lost, and begins anew on lower ledgers", only(rebuildLog), promptLog),
-	planted.FloorTrusted:           staged(20, 4, "the log begins anew on its newest ledger, and the router that is left has not read its end", promptLog, plays(rebuiltBehind)),
-	planted.FloorUntold:            staged(20, 4, "the log begins anew under a router that stands still, and comes by the ledger after the one that it has read", promptLog, plays(rebuiltUnderPaused)),
-	planted.PassedGenesisForgotten: staged(300, 3, "routers of two kinds of settings start at once", plays(differingColdStarts)),
+	planted.IdentityGenesisWins:    staged(10, 3, "a Genesis with other settings arrives late", only(lateForeign, joinGroup), promptLog),
+	planted.LowerTokensAllowed:     staged(10, 3, "the log is lost, and restarts on lower ledgers", only(rebuildLog), promptLog),
+	planted.FloorTrusted:           staged(20, 4, "the log restarts on its newest ledger, and the remaining router has not read its end", promptLog, plays(rebuiltBehind)),
+	planted.FloorUntold:            staged(20, 4, "the log restarts while a router is paused, and reaches the ledger after the last one that it has read", promptLog, plays(rebuiltUnderPaused)),
+	planted.PassedGenesisForgotten: staged(300, 3, "routers with two sets of settings start at once", plays(differingColdStarts)),
 	planted.NoReaderReopen:         staged(10, 3, "tails that only another reader brings back", promptLog, plays(wedge)),
 }
