@@ -15,15 +15,15 @@ local grafana = import 'grafana.libsonnet';
   local dashboard(uid, title, description, rows) = grafana.dashboard(uid, title, description, by, rows),
 
   grafanaDashboards+:: {
-    'ringfence-service.json': dashboard('ringfence-service', 'Ringfence / Service', 'What the service does with its events.', [
+    'ringfence-service.json': dashboard('ringfence-service', 'Ringfence / Service', 'Events of the service, from receipt to end.', [
       row('Now', [
         stat('Received', 'Fresh events.', 'ops', { events: sum(rate('ringfence_source_received_total', ['kind="fresh"'])) }),
-        stat('Oldest open event', 'The headline: how far behind the slowest key is.', 's', { age: 'max(%s)' % one('ringfence_source_oldest_unsettled_seconds') }),
+        stat('Oldest open event', 'How far behind the slowest key is: the main figure.', 's', { age: 'max(%s)' % one('ringfence_source_oldest_unsettled_seconds') }),
         stat('Members', 'Routers that own partitions.', 'short', { members: sum(one('ringfence_ownership_is_member')) }),
-        stat('Open partitions', 'Partitions whose keys are handled.', 'short', { partitions: sum(one('ringfence_ownership_open_partitions')) }),
+        stat('Open partitions', 'Partitions with an active owner.', 'short', { partitions: sum(one('ringfence_ownership_open_partitions')) }),
       ]),
       row('Events', [
-        graph('Received', 'Joined ones were open here already; repeated ones had been settled here.', 'ops', { '{{kind}}': sum(rate('ringfence_source_received_total'), ['kind']) }),
+        graph('Received', 'Joined events were already open here; repeated events were already settled here.', 'ops', { '{{kind}}': sum(rate('ringfence_source_received_total'), ['kind']) }),
         graph('How events end', 'Each received event has one end.', 'ops', {
           acked: sum(rate('ringfence_source_acked_total')),
           'retry topic': sum(rate('ringfence_source_retried_total')),
@@ -31,13 +31,13 @@ local grafana = import 'grafana.libsonnet';
           'dead letter topic': sum(rate('ringfence_source_dead_lettered_total')),
           discarded: sum(rate('ringfence_source_discarded_total')),
         }),
-        graph('What handlers say', 'Deliveries that ended, by outcome.', 'ops', { '{{outcome}}': sum(rate('ringfence_mailbox_deliveries_total'), ['outcome']) }),
+        graph('Handler results', 'Deliveries that ended, by outcome.', 'ops', { '{{outcome}}': sum(rate('ringfence_mailbox_deliveries_total'), ['outcome']) }),
       ]),
       row('Waiting', [
         graph('Oldest open event', 'Since it was received.', 's', perRouter(one('ringfence_source_oldest_unsettled_seconds')), c.thresholds.oldestEvent),
-        graph('Open events', 'Received, without an end. At the limit reading stops.', 'short', perRouter(one('ringfence_source_unsettled')), c.limits.unsettledMax),
-        graph("The broker's allowance", 'Part of the unacked events that the broker allows. At 1 it sends no more.', 'percentunit', perRouter(one('ringfence_source_allowance_used_ratio')), 0.9),
-        graph('Pinned and spilled', 'Settled events that others of their batches keep unacked; open ones that are to be copied out of the way.', 'short', {
+        graph('Open events', 'Received and unfinished. At the limit, reading stops.', 'short', perRouter(one('ringfence_source_unsettled')), c.limits.unsettledMax),
+        graph("The broker's allowance", 'Share of the unacked events that the broker allows. At 1 the broker stops sending.', 'percentunit', perRouter(one('ringfence_source_allowance_used_ratio')), 0.9),
+        graph('Pinned and spilled', 'Settled events that open events of their batches keep unacked, and open events waiting to be spilled.', 'short', {
           'pinned {{instance}}': one('ringfence_source_pinned_events'),
           'spilling {{instance}}': one('ringfence_source_spilling'),
         }, c.limits.pinnedMax),
@@ -53,16 +53,16 @@ local grafana = import 'grafana.libsonnet';
       ]),
     ]),
 
-    'ringfence-ring.json': dashboard('ringfence-ring', 'Ringfence / Ring', 'Who owns what, and how safely.', [
+    'ringfence-ring.json': dashboard('ringfence-ring', 'Ringfence / Ring', 'The owners of partitions, and the safety of their leases.', [
       row('Partitions', [
         graph('Open', 'Partitions that each router may dispatch for.', 'short', perRouter(one('ringfence_ownership_open_partitions'))),
-        graph('Waiting', "They are this router's, but their earlier owner may still work.", 'short', perRouter(one('ringfence_ownership_waiting_partitions'))),
-        graph('Draining', "They are not this router's any more, but its application still works.", 'short', perRouter(one('ringfence_ownership_draining_partitions'))),
+        graph('Waiting', "Owned by this router, but an earlier owner may still work.", 'short', perRouter(one('ringfence_ownership_waiting_partitions'))),
+        graph('Draining', "No longer owned by this router, but its application still works.", 'short', perRouter(one('ringfence_ownership_draining_partitions'))),
       ]),
       row('Leases', [
         graph('Least margin', 'Least remaining lease at a dispatch. Near 0, CPU or the broker is too slow.', 's', perRouter(one('ringfence_ownership_lease_margin_seconds'))),
-        graph('Remaining', 'A saw: each Beat that comes back lifts it.', 's', perRouter(one('ringfence_ownership_lease_remaining_seconds'))),
-        graph('Lost and forced', 'Incarnations that ended without trust, and partitions drained by force.', 'short', {
+        graph('Remaining', 'A sawtooth: each Beat that is read back raises it.', 's', perRouter(one('ringfence_ownership_lease_remaining_seconds'))),
+        graph('Lost and forced', 'Incarnations that lost trust in the control log, and partitions drained by force.', 'short', {
           'lost {{instance}}': 'increase(%s[$__rate_interval])' % one('ringfence_ownership_lost_total'),
           'forced {{instance}}': 'increase(%s[$__rate_interval])' % one('ringfence_ownership_forced_drains_total'),
         }),
@@ -70,7 +70,7 @@ local grafana = import 'grafana.libsonnet';
       row('Moves', [
         graph('Planned moves', 'From the record to open gates.', 's', quantiles('ringfence_ownership_acquire_seconds')),
         graph('Takeovers', 'From the last sign of a dead owner to open gates.', 's', quantiles('ringfence_ownership_takeover_seconds')),
-        graph('What happened', 'Reports of the ownership machine.', 'ops', { '{{kind}}': sum(rate('ringfence_ownership_notes_total'), ['kind']) }),
+        graph('Ownership events', 'Reports of the ownership machine.', 'ops', { '{{kind}}': sum(rate('ringfence_ownership_notes_total'), ['kind']) }),
       ]),
       row('Control log', [
         graph('Append', 'From an append to its acknowledgement.', 's', quantiles('ringfence_controllog_append_duration_seconds')),
@@ -85,7 +85,7 @@ local grafana = import 'grafana.libsonnet';
       ]),
       row('Gossip', [
         graph('Members', 'As each router sees them.', 'short', perRouter(one('ringfence_membership_members'))),
-        graph('Health score', 'How badly a router keeps up; 0 is well.', 'short', perRouter(one('ringfence_membership_health_score'))),
+        graph('Health score', '0 is healthy; higher values mean that the router lags behind gossip.', 'short', perRouter(one('ringfence_membership_health_score'))),
         graph('Evidence and contacts', 'About other routers.', 'ops', {
           '{{kind}}': sum(rate('ringfence_membership_evidence_total'), ['kind']),
           'contact {{reason}} {{result}}': sum(rate('ringfence_membership_contacts_total'), ['reason', 'result']),
@@ -106,23 +106,23 @@ local grafana = import 'grafana.libsonnet';
           'held {{instance}}': one('ringfence_mailbox_held_keys'),
         }),
         graph('Weight', 'Of the events in the mailboxes.', 'bytes', perRouter(one('ringfence_mailbox_bytes')), c.limits.mailboxBytesMax),
-        graph('Done lately', 'Weight of the ids by which repeats are known.', 'bytes', perRouter(one('ringfence_mailbox_window_bytes')), c.limits.windowBytesMax),
+        graph('Recently finished', 'Memory for the ids that identify redeliveries.', 'bytes', perRouter(one('ringfence_mailbox_window_bytes')), c.limits.windowBytesMax),
       ]),
       row('At the owner', [
-        graph('Answers to senders', 'What mailboxes said to the events that came.', 'ops', { '{{answer}}': sum(rate('ringfence_mailbox_events_total'), ['answer']) }),
+        graph('Answers to senders', 'Answers of the mailboxes to received events.', 'ops', { '{{answer}}': sum(rate('ringfence_mailbox_events_total'), ['answer']) }),
         graph('Moved on', 'Events that went to the next owner.', 'ops', perRouter(rate('ringfence_mailbox_moved_events_total'))),
-        graph('Oldest in a mailbox', 'Since it came to its owner.', 's', perRouter(one('ringfence_mailbox_oldest_event_seconds'))),
+        graph('Oldest in a mailbox', 'Since it reached its owner.', 's', perRouter(one('ringfence_mailbox_oldest_event_seconds'))),
       ]),
       row('On the way', [
-        graph('Sent', 'Events, by the way they took.', 'ops', { '{{path}}': sum(rate('ringfence_forward_events_sent_total'), ['path']) }),
+        graph('Sent', 'Events, by path.', 'ops', { '{{path}}': sum(rate('ringfence_forward_events_sent_total'), ['path']) }),
         graph('Held', 'Events without a verdict, by place.', 'short', { '{{place}}': sum(one('ringfence_forward_held_events'), ['place']) }),
         graph('Verdicts', 'By kind.', 'ops', { '{{kind}}': sum(rate('ringfence_forward_verdicts_total'), ['kind']) }),
-        graph('Oldest held', 'How long.', 's', perRouter(one('ringfence_forward_oldest_seconds'))),
+        graph('Oldest held', 'Its age.', 's', perRouter(one('ringfence_forward_oldest_seconds'))),
       ]),
       row('Peers', [
-        graph('Streams', 'Working ones.', 'short', { '{{direction}} {{instance}}': one('ringfence_forward_streams') }),
+        graph('Streams', 'Open streams.', 'short', { '{{direction}} {{instance}}': one('ringfence_forward_streams') }),
         graph('Events in a frame', 'Frames grow under load.', 'short', quantiles('ringfence_forward_frame_events')),
-        graph('Wait for a receipt', 'A frame to its receipt.', 's', quantiles('ringfence_forward_receipt_wait_seconds')),
+        graph('Wait for a receipt', 'From a frame to its receipt.', 's', quantiles('ringfence_forward_receipt_wait_seconds')),
         graph('Trouble', 'Connects that failed, streams refused, keys parked.', 'short', {
           'failed connects/s {{instance}}': rate('ringfence_forward_connects_total', ['result="failed"']),
           'refused streams/s {{instance}}': rate('ringfence_forward_refused_streams_total'),

@@ -11,9 +11,9 @@ import (
 	"github.com/ringfence/router/client"
 )
 
-// ledger stands for your database. It shows the two checks that make a write safe
-// whatever happens: a fence refuses a handler that has lost the customer, and the id
-// of the event makes a repetition harmless.
+// ledger stands for your database. It shows the two checks that make every write safe: a fence
+// refuses a handler that has lost the customer, and the id of the event makes a repetition
+// harmless.
 type ledger struct {
 	mu        sync.Mutex
 	customers map[string]*account
@@ -59,7 +59,7 @@ func (l *ledger) add(customer, id string, fence client.Fence, cents int64) error
 	return nil
 }
 
-// sum returns what all customers of this process have ordered.
+// sum returns the orders of all customers of this process.
 func (l *ledger) sum() (customers, orders int, cents int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,7 +39,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 	return client.Run(ctx, "", handler(sums), client.WithLogger(log))
 }
 
-// order is what a producer sends. The customer is its key.
+// order is the payload of an event. The customer is its key.
 type order struct {
 	Cents int64 `json:"cents"`
 }

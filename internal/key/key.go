@@ -41,7 +41,7 @@ type Message struct {
 	ID          event.MessageID // of the original event; only Spread looks at it
 }
 
-// Missing is what to do with an event that has no key.
+// Missing is the treatment of an event without a key.
 //
 //exhaustive:enforce
 type Missing uint8
@@ -93,7 +93,7 @@ const (
 
 const forms = "message_key, property:NAME or json:PATH"
 
-// Parse reads where keys come from:
+// Parse parses the source of keys:
 //
 //	message_key     the message key, else the ordering key (the default, also for "")
 //	property:NAME   the property called NAME

@@ -52,7 +52,7 @@ type Record struct {
 	Body       Body        // nil: a record that this version cannot read
 }
 
-// Body is what a record says: *[Genesis], *[Epoch], *[Beat], *[Hello] or *[Snap].
+// Body is the content of a record: *[Genesis], *[Epoch], *[Beat], *[Hello] or *[Snap].
 //
 //sumtype:decl
 type Body interface{ body() }

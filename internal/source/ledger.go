@@ -129,7 +129,7 @@ type originState struct {
 	unacked int   // events as the broker counts them
 }
 
-// claim names what may settle an open event.
+// claim names the part of the source that may settle an open event.
 //
 //exhaustive:enforce
 type claim uint8

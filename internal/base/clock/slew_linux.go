@@ -79,7 +79,7 @@ func steered() (boot, mono time.Duration) {
 func slewed(d time.Duration, rates []float64, turn time.Duration) (ahead time.Duration) {
 	round := turn * time.Duration(len(rates))
 	for _, rate := range rates {
-		// What of d fell into turns of this rate: whole rounds, and a part of the last.
+		// The part of d in turns of this rate: whole rounds, and a part of the last.
 		in := d/round*turn + min(max(d%round, 0), turn)
 		ahead += time.Duration(float64(in) * (rate - 1))
 		d -= turn

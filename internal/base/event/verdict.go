@@ -2,7 +2,7 @@ package event
 
 import "time"
 
-// VerdictKind is what a verdict says.
+// VerdictKind is the kind of a verdict.
 //
 //exhaustive:enforce
 type VerdictKind uint8

@@ -1,6 +1,6 @@
-// Package setting reads what the fields of a Config say about themselves by their types and tags: the name, kind and range of
-// each setting. The check of a package, the reader of the router's settings, their documentation and their JSON Schema are
-// derived from it.
+// Package setting reads the name, kind and range of each setting from the types and tags of a
+// Config's fields. The check of a package, the reader of the router's settings, their
+// documentation and their JSON Schema are derived from it.
 //
 //	FrameMax int `unit:"bytes" min:"64KiB" max:"64MiB"`
 //

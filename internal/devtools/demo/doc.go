@@ -24,9 +24,9 @@
 //
 //	demo.go       Run: the two parts, one after the other
 //	group.go      the second part: members, faults, the end of the drain
-//	load.go       which events are published when
-//	broker.go     where to: the broker process, or a Pulsar
-//	children.go   what the children do
+//	load.go       the published events and their times
+//	broker.go     their destination: the broker process, or a Pulsar
+//	children.go   the work of the children
 //	view.go       the live table
-//	verdict.go    what it comes to
+//	verdict.go    the result
 package demo

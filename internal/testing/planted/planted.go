@@ -155,7 +155,7 @@ func fromEnvironment() Bug {
 // String returns the name that the verification plan gives the bug.
 func (b Bug) String() string { return known[b].name }
 
-// Does returns what a router with the bug does.
+// Does describes the effect of the bug.
 func (b Bug) Does() string { return known[b].does }
 
 // All yields every bug in the order of its number, without None.

@@ -31,7 +31,7 @@ type CA struct {
 // Pair is the files of a certificate and its key.
 type Pair struct{ CertFile, KeyFile string }
 
-// NewCA returns a CA that nobody has heard of.
+// NewCA returns a new CA.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	ca := &CA{File: filepath.Join(t.TempDir(), "ca.pem"), key: newKey(t)}
