@@ -17,24 +17,21 @@ func ExampleRing_Locate() {
 	// Output: 362 router-1
 }
 
-func ExampleDiff() {
-	cfg := ring.DefaultConfig()
-	cfg.Load = 1.01 // so near to even that members that stay must make room for each other
-	three := []ring.Member{"router-0", "router-1", "router-2"}
-	before, err := ring.New(three, cfg)
-	if err != nil {
-		log.Fatal(err)
+func ExampleConfig_Next() {
+	present := make([]ring.Member, ring.Partitions) // partition → owner
+	for p := range present {
+		present[p] = []ring.Member{"router-0", "router-1", "router-2"}[p%3]
 	}
-	after, err := ring.New(append(three, "router-3"), cfg)
+	moves, err := ring.DefaultConfig().Next(present, []ring.Member{"router-0", "router-1", "router-2", "router-3"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	count := map[ring.MoveKind]int{}
-	for _, move := range ring.Diff(before, after) {
+	for _, move := range moves {
 		count[move.Kind]++
 	}
 	fmt.Println(count[ring.Unavoidable], "to the joiner,", count[ring.Collateral], "between the others")
-	// Output: 1034 to the joiner, 39 between the others
+	// Output: 1075 to the joiner, 0 between the others
 }
 
 func ExampleConfig_Place() {

@@ -2,6 +2,35 @@ package ring
 
 import "slices"
 
+// MoveKind tells necessary moves from those that only balance the load.
+//
+//exhaustive:enforce
+type MoveKind uint8
+
+// The kinds of move.
+const (
+	Unavoidable MoveKind = 1 // its owner left, or its new owner joined
+	Collateral  MoveKind = 2 // between two members that stay, to bound the load
+)
+
+// String returns the name of the kind, as metrics and logs have it.
+func (k MoveKind) String() string {
+	switch k {
+	case Unavoidable:
+		return "unavoidable"
+	case Collateral:
+		return "collateral"
+	}
+	return "unknown"
+}
+
+// Move is one partition that has another owner in the next Ring.
+type Move struct {
+	Partition Partition
+	From, To  Member
+	Kind      MoveKind
+}
+
 // Next returns the moves that a proposer of epochs would make if the members were names
 // from now on, in ascending order of partition. present names the owner of each partition
 // now; members that stay keep their names. It fails as [New] does.
@@ -34,4 +63,14 @@ func (c Config) Next(present []Member, names []Member) ([]Move, error) {
 		moves = append(moves, Move{Partition(p), present[p], r.members[to], kind})
 	}
 	return moves, nil
+}
+
+// missing returns for each of members whether it is absent from others, which are sorted.
+func missing(members, others []Member) []bool {
+	absent := make([]bool, len(members))
+	for i, m := range members {
+		_, found := slices.BinarySearch(others, m)
+		absent[i] = !found
+	}
+	return absent
 }
