@@ -34,8 +34,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// What is handled counts in the half in which it was handled; how long it took, in the
-// one that it was published in. What comes again, or to another process, counts once.
+// A handling counts in the half in which it was handled; its latency counts in the half in
+// which the event was published. Repeats, even at another process, count once.
 func TestHalves(t *testing.T) {
 	all := newTimes(testPlan)
 	var others []int
@@ -99,7 +99,7 @@ func TestDisturb(t *testing.T) {
 	}
 }
 
-// What never began must not make the figures better.
+// Events that never began must not improve the figures.
 func TestLateCounts(t *testing.T) {
 	all := newTimes(testPlan)
 	var others []int

@@ -108,7 +108,7 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// What the json handler costs.
+// The cost of the json handler.
 func BenchmarkDecode(b *testing.B) {
 	event := payload("user-1234", 1_234_567, 256)
 	b.ReportAllocs()

@@ -147,8 +147,8 @@ func TestStranded(t *testing.T) {
 	}
 }
 
-// What a victim has held comes when it is back, whoever owns its key by then: that is
-// no takeover. What comes as late while the victim is away is one, and a slow one.
+// Events that a victim has held arrive when it is back, whoever owns their key by then: that is
+// not a takeover. Events that arrive as late while the victim is away are a slow takeover.
 func TestStrandedForMoments(t *testing.T) {
 	for until, want := range map[int][2]int{2700: {2, 2}, 4500: {4, 0}} {
 		runs, sent := script(

@@ -68,7 +68,7 @@ func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
 	}
 	defer consumer.Close()
 	c := newCluster(t, "message_key", 0, topic)
-	m := c.start("a") // with its application: who has none does not subscribe
+	m := c.start("a") // with its application: a router without one does not subscribe
 	select {
 	case <-m.router.done:
 	case <-time.After(time.Minute):
@@ -98,8 +98,8 @@ func TestPartitionedControlTopicIsRefused(t *testing.T) {
 	wantRefused(t, m.router.ProcessState.ExitCode(), 1, string(said), "partitioned", "no common order")
 }
 
-// TestSecondMemberOfOneNameIsRefused: whoever comes second goes, and the first one
-// is not disturbed.
+// TestSecondMemberOfOneNameIsRefused: the second member exits, and the first one is not
+// disturbed.
 func TestSecondMemberOfOneNameIsRefused(t *testing.T) {
 	t.Parallel()
 	const n = 500

@@ -30,7 +30,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
-// What producers that no one here wrote publish: kinds and how many events of each. Each kind has a topic.
+// The events of foreign producers: kinds, and how many events of each. Each kind has a topic.
 var (
 	pythonKinds = map[string]int{
 		"plain": 3_000, "batched": 14_000, "key_batched": 9_000, "zstd": 10_000, "lz4": 10_000, "snappy": 10_000, "zlib": 10_000,

@@ -137,7 +137,7 @@ func TestOrderOfOneKeysRetries(t *testing.T) {
 	tasks[poison] = task{Fails: attemptsMax, After: 100 * time.Millisecond}
 	names := publish(t, topic, func(int) string { return "ann" }, tasks)
 
-	// What is wanted of those that never leave the owner, and of all.
+	// The expectations for events that never leave the owner, and for all.
 	var order []string
 	total := 0
 	aside := func(i int) bool { return i == later || i == latest }
@@ -220,9 +220,9 @@ func wantDeadLetter(t *testing.T, topic, key string, attempts int) {
 	}
 }
 
-// TestRetriesKeepOrderOnManyMembers: with several members and topic partitions the
-// order in which a key's events come to their owner is the broker's. From there on
-// the same holds: who is to be tried again at the owner is the next of its key.
+// TestRetriesKeepOrderOnManyMembers: with several members and topic partitions the order in
+// which a key's events reach their owner is the broker's. At the owner the same rule holds: the
+// event to be retried is the next of its key.
 func TestRetriesKeepOrderOnManyMembers(t *testing.T) {
 	t.Parallel()
 	const n, keys = 3000, 60

@@ -37,7 +37,7 @@ type fortress struct {
 	ca        *tlstest.CA
 	tokenKey  []byte
 	url       string
-	admin     pulsaradmin.Client // as the role admin, who may do everything
+	admin     pulsaradmin.Client // with the role admin, which may do everything
 	namespace string             // in which the role router may produce and consume
 }
 
@@ -201,7 +201,7 @@ func TestSecureBroker(t *testing.T) {
 	}
 }
 
-// What the issuer knows of its client.
+// The issuer's data about its client.
 const (
 	clientID     = "orders-router"
 	clientSecret = "of-the-orders-router"

@@ -169,7 +169,7 @@ func encode(t interface{ Fatal(...any) }, v any) []byte {
 	return out.Materialize()
 }
 
-// What we write is what the generated code reads, and the other way round.
+// The generated code reads our frames, and the other way round.
 func TestEventsFrameIsProtobuf(t *testing.T) {
 	decoded := &eventsFrame{}
 	written := &eventsFrame{}

@@ -64,7 +64,7 @@ func TestAnswersFillFrames(t *testing.T) {
 	})
 }
 
-// Who was done is told in the same bytes, given as handles or as verdicts.
+// Done is sent in the same bytes, whether given as handles or as verdicts.
 func TestDoneIsEncodedAsAnyVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var verdicts []event.Verdict

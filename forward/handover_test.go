@@ -27,8 +27,8 @@ func finished(p ring.Partition, n int) []event.Finished {
 	return done
 }
 
-// What was done goes to the next owner in its order, in frames of bounded size, behind
-// a stream that is not open yet; events that wait do not wait for it.
+// Finished ids go to the next owner in their order, in frames of bounded size, even while its
+// stream is not open yet; waiting events do not wait for them.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, now := &pipes{}, bubbleClock()
@@ -127,8 +127,8 @@ func TestHandedOverIsTakenIn(t *testing.T) {
 	})
 }
 
-// What waits for a peer that leaves before it could be reached is dropped, and nobody
-// waits for it any more.
+// Ids for a peer that leaves before it could be reached are dropped, and nothing waits for them
+// any more.
 func TestHandOverToNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, now := &pipes{}, bubbleClock()
@@ -146,7 +146,7 @@ func TestHandOverToNobody(t *testing.T) {
 	})
 }
 
-// What was taken out of a queue is handed over when it is sent, and not before.
+// Ids taken out of a queue count as handed over when they are sent, and not before.
 func TestHandedOverMeansSent(t *testing.T) {
 	h := handover{idsMax: 100, queues: make(map[Peer][]event.Finished)}
 	peer := Peer{1}

@@ -39,8 +39,8 @@ func strangersHello(change func(*peerv1.Hello)) *peerv1.ForwardRequest {
 	return &peerv1.ForwardRequest{Frame: &peerv1.ForwardRequest_Hello{Hello: h}}
 }
 
-// What a stranger says of itself takes little room in the log and in the answer to it,
-// however much it says, and however often.
+// A stranger's Hello takes little room in the log and in the answer to it, regardless of its
+// length and frequency.
 func TestALongHelloMakesShortLines(t *testing.T) {
 	for name, c := range map[string]struct {
 		hello *peerv1.ForwardRequest

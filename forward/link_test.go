@@ -7,8 +7,8 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// Who calls sleeps until its Ping is due, counted from the end that has been quiet for
-// longer, and who is called until it is asked.
+// The caller sleeps until its Ping is due, counted from the direction that has been quiet for
+// longer; the called side sleeps until it gets a Ping.
 func TestStreamsSleepUntilTheirBeat(t *testing.T) {
 	config := DefaultConfig()
 	begin := clock.Instant(time.Hour)

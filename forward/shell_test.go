@@ -469,7 +469,7 @@ func testThreeNodes(t *testing.T, network network, config Config, now func() clo
 	}
 }
 
-// What a peer refuses is sent again, to whom the next route names.
+// Events that a peer refuses are sent again, to the owner in the next route.
 func TestRefusedEventsFollowTheRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := threeNodes(t, &pipes{}, DefaultConfig(), bubbleClock())
@@ -678,7 +678,7 @@ func TestStopFlushesVerdicts(t *testing.T) {
 	})
 }
 
-// What a frame tells of an event before it was done is heard before that it was done.
+// Other verdicts on an event in a frame are delivered before its Done.
 func TestDoneComesLastInAFrame(t *testing.T) {
 	a, owner := newNode(t, &pipes{}, 1, DefaultConfig(), clock.Now), peerNumber(2)
 	a.pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner}})
@@ -754,7 +754,8 @@ func endOf(st peerv1.PeerService_ForwardClient) *status.Status {
 	}
 }
 
-// Who may not talk to us, or talks garbage, is told why. Others do not notice.
+// A peer that is not authorised, or that sends garbage, gets the reason. Other peers are not
+// affected.
 func TestBadStreams(t *testing.T) {
 	hello := func(change func(*peerv1.Hello)) *peerv1.ForwardRequest {
 		h := Identity{Group: "g", HashID: ring.HashID, Member: "x", Incarnation: peerNumber(9)}.hello(peerNumber(2))

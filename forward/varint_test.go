@@ -35,7 +35,7 @@ func TestVarint(t *testing.T) {
 	})
 }
 
-// Whatever the bytes are, they are read as the general reader does, or not at all.
+// Any bytes are read as the general reader reads them, or not at all.
 func FuzzField(f *testing.F) {
 	f.Add([]byte{8, 0x80, 0x00}, 0)
 	f.Add([]byte{8, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01}, 0)

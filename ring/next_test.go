@@ -9,8 +9,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// What Next says of each partition is where it would be, nothing moves for nothing, and
-// nobody gets more than the bound.
+// Next returns the owner that each partition would have, moves no partition without need, and
+// keeps every member within the bound.
 func TestNext(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := drawMembers(t, 2)

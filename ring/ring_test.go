@@ -101,7 +101,7 @@ func TestNewRejects(t *testing.T) {
 	}
 }
 
-// Whoever keeps a returned slice and writes to it must not change the Ring.
+// Writing to a returned slice must not change the Ring.
 func TestReturnedSlicesAreCopies(t *testing.T) {
 	r := build(t, members(3), ring.DefaultConfig())
 	wantTable, wantMembers := r.Table(), r.Members()

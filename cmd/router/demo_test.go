@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// forgetSettings takes the settings of whoever runs the tests out of the environment.
+// forgetSettings removes the settings of the test's caller from the environment.
 func forgetSettings() {
 	for _, pair := range os.Environ() {
 		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, config.EnvPrefix) {

@@ -155,7 +155,7 @@ func TestDevCommand(t *testing.T) {
 	}
 	says(`app-[12] +\| crashing`)
 	says(`the application has ended \(exit status 1\); starting it again in 500ms`)
-	says(`app-[12] +\| handled {"number":2,"user":"user-2","turn":1}`) // by whoever has it now
+	says(`app-[12] +\| handled {"number":2,"user":"user-2","turn":1}`) // at its present owner
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

@@ -231,7 +231,7 @@ func TestLifecycleNativeSidecar(t *testing.T) {
 		t.Errorf("the sidecar: exit code %d, want %d", code, exitOK)
 	}
 
-	// What the drained one had not taken is there for the next one.
+	// The restarted router gets the events that the drained one had not taken.
 	if s := p.broker.SubscriptionStats("orders"); s.Unacked != 0 {
 		t.Errorf("it ended with %d unacked events", s.Unacked)
 	}

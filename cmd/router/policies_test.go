@@ -237,7 +237,8 @@ func TestDoctorOfListeners(t *testing.T) {
 	}
 }
 
-// TestDoctorOfClaims: the doctor says to whom the subscription belongs, and which settings differ.
+// TestDoctorOfClaims: the doctor names the holder of the subscription, and the differing
+// settings.
 func TestDoctorOfClaims(t *testing.T) {
 	ours := settings(t).Config
 	other := ours

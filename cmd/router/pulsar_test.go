@@ -165,7 +165,7 @@ func TestTokenFollowsRedirects(t *testing.T) {
 	}
 }
 
-// What the client says about a broker is an error only if waiting does not fix it.
+// The client's message about a broker is an error only if waiting does not help.
 func TestComplaints(t *testing.T) {
 	for name, c := range map[string]struct {
 		message string

@@ -133,7 +133,8 @@ func TestPrintedSettingsHaveNoSecrets(t *testing.T) {
 	}
 	clean(t, "config print", printed, values(plantedSecrets)...)
 
-	// What asks has them, too: of a router that turns it away, and of nobody.
+	// Commands that query have secrets, too: with a router that rejects them, and without a
+	// router.
 	for _, admin := range []string{answering(t, http.StatusForbidden, "not for you"), "--admin=127.0.0.1:1"} {
 		for _, form := range []string{"table", "json", "yaml"} {
 			for _, verb := range [][]string{{"members"}, {"locate", "a"}, {"exclusivity"}, {"ring", "show"}, {"ring", "diff"}, {"ring", "simulate", "--members", "+1"}} {

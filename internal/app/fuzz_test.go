@@ -133,8 +133,8 @@ func (z *fuzzed) give() bool {
 	return !end
 }
 
-// Whatever a worker sends, and in whatever order: the router goes on, and each
-// delivery that was taken for it ends exactly once.
+// For any frames of a worker, in any order, the router continues, and each delivery that was
+// taken for it ends exactly once.
 func FuzzWorkerStream(f *testing.F) {
 	f.Add([]byte{1, 50, 2, 1, 10, 5, 11, 0, 11, 0, 11, 0, 5, 0, 5, 0, 7, 200, 5, 1})
 	f.Add([]byte{1, 50, 10, 7, 11, 0, 11, 0, 9, 200, 3, 1, 8, 100, 2, 9, 11, 0, 7, 255, 7, 255, 5, 1, 6, 2})

@@ -59,7 +59,8 @@ func TestAnswersToWhatTimedOut(t *testing.T) {
 	}
 }
 
-// What was revoked with its partition is bounded by the drain, and is no failure.
+// The drain bounds deliveries that were revoked with their partition; they do not count as
+// failures.
 func TestRevokedDeliveriesDoNotTimeOut(t *testing.T) {
 	d := busy(t, 1)
 	d.Pong(10*second, leaseUntil(12*second), margin, nil)

@@ -23,7 +23,7 @@ import (
 
 const group = "g"
 
-// What is written is read back, whatever it says.
+// Every record is read back as it was written.
 func TestRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawRecord(t)
@@ -99,7 +99,7 @@ func TestSnapOfFullSize(t *testing.T) {
 	}
 }
 
-// What cannot be written down exactly is refused, not rounded.
+// A record that cannot be represented exactly is refused, not rounded.
 func TestEncodeRefuses(t *testing.T) {
 	record := func(body ownership.Body) ownership.Record {
 		return ownership.Record{LogVersion: ownership.LogVersionMin, Group: group, Inc: ownership.Incarnation{1}, Body: body}
@@ -127,7 +127,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// What is not a record of ours is refused with the reason, and without a body.
+// Bytes that are not a record are refused with the reason, and without a body.
 func TestDecodeRefuses(t *testing.T) {
 	inc := bytes.Repeat([]byte{7}, 16)
 	node := &controllogv1.Node{Name: "n", Inc: inc, LeaseMs: 2000}
@@ -222,8 +222,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Whatever bytes stand in the log, every member reads the same: no crash, no body
-// with an error, and what was read can be written and read again.
+// For any bytes in the log, every member reads the same: no crash, no body with an error, and
+// every readable record can be written and read again.
 func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := Decode(group, data)

@@ -82,7 +82,7 @@ func oneOrder(t *testing.T, s site) {
 	}
 }
 
-// What one member appends without waiting comes back in the order of appending.
+// Records that one member appends without waiting come back in the order of appending.
 func ownAppendsInTurn(t *testing.T, s site) {
 	const n = 30
 	tr := s.connect(t)

@@ -94,8 +94,8 @@ func TestCopiesAreKnownByTheirContent(t *testing.T) {
 	}
 }
 
-// What was done by way of a copy is not told to the next owner, who could not check it, unless
-// copies are signed. No alias is told to anybody.
+// An event that finished through a copy is not handed over to the next owner, which could not
+// check it, unless copies are signed. No alias is ever handed over.
 func TestCopiesAreNotHandedOver(t *testing.T) {
 	for name, test := range map[string]struct {
 		signed bool
@@ -121,8 +121,8 @@ func TestCopiesAreNotHandedOver(t *testing.T) {
 	}
 }
 
-// What an operator has replayed is acked without a handler, and counted, as long as it is
-// remembered; when it is forgotten it runs.
+// A replayed event is acked without a handler, and counted, as long as its id is remembered;
+// after that it runs.
 func TestForgottenEventsRunAgain(t *testing.T) {
 	b := newCopyBox(t)
 	b.deliver("k", "p", 0, 0)

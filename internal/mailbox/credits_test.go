@@ -48,7 +48,7 @@ func TestCreditForAKey(t *testing.T) {
 	}
 }
 
-// Whoever is gone gets no credit, and takes no share.
+// A departed sender gets no credit, and takes no share.
 func TestNoCreditForAStreamThatIsGone(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
 	f.accepts(1, "ann", 3)
@@ -72,7 +72,7 @@ func TestCreditForTheShard(t *testing.T) {
 	f.wantCredits("it was given")
 }
 
-// What waited goes back when the partition moves, so nobody is owed anything.
+// Waiting events go back when the partition moves, so no sender is owed a credit.
 func TestNoCreditAfterAMove(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
 	e := f.event("ann")

@@ -25,7 +25,7 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// What a stranger who reaches the gossip port does, with and without keys.
+// Attacks by an outsider who reaches the gossip port, with and without keys.
 
 // target is a member with a limiter, and what its log and its metrics say.
 type target struct {

@@ -97,8 +97,8 @@ func TestAGroupInTheClearCanChangeOver(t *testing.T) {
 	eventually.True(t, "the second step", func() bool { return allSeeAll([]*testNode{changing, sending}) })
 }
 
-// Whatever the ring was, it becomes what is wanted; nobody who reads it meanwhile reads
-// memory that changes (the race detector looks).
+// From any previous state the ring gets the wanted keys; concurrent readers never see changing
+// memory (the race detector checks).
 func TestSetKeys(t *testing.T) {
 	all := make([][]byte, 6)
 	for i := range all {

@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// What a member tells about itself arrives.
+// A member's metadata arrives.
 func TestMetaRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		self := Member{

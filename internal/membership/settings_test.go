@@ -56,7 +56,7 @@ func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 	}
 }
 
-// What a stranger sends is bounded: a flood of it is counted, and logged once.
+// An outsider's messages are bounded: a flood of them is counted, and logged once.
 func TestForgedSettingsAreCounted(t *testing.T) {
 	var said lines
 	metrics := NewMetrics(prometheus.NewRegistry())

@@ -50,8 +50,8 @@ func (s steps) Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 	return idle, busy
 }
 
-// Whoever reads that nothing runs any more must know what ended: it is told after the
-// question what runs, and before the Beat that has the answer.
+// A reader of a Beat without a running delivery must know its result: late results are handed
+// over after the question which deliveries run, and before the Beat with the answer.
 func TestWhatHasEndedIsToldBeforeTheBeat(t *testing.T) {
 	calls := make(steps, 16)
 	d := newDriverLoop(revoking{}, calls, calls, nil, func() []ownership.Input { return nil })

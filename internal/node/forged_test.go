@@ -157,9 +157,9 @@ func TestForgedWindows(t *testing.T) {
 	g.check() // what was acked without a handler is lost
 }
 
-// TestForgedCopies: whoever writes to the retry topic cannot make events vanish by sending
-// copies of them before they are published: neither under another key, nor under the same
-// with other content; nor if such a copy still runs when the event comes. With keys for copies
+// TestForgedCopies: a producer of the retry topic cannot make events vanish by sending copies
+// of them before they are published: neither under another key, nor under the same key with
+// other content; nor if such a copy still runs when the event arrives. With keys for copies
 // they do not even count as copies.
 func TestForgedCopies(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// hearer is a gossipMachine of four partitions, whom a test tells who is there.
+// hearer is a gossipMachine of four partitions; the test sets its members.
 type hearer struct {
 	*gossipMachine
 	gossipView

@@ -15,7 +15,7 @@ type still struct{ driver.Machine }
 
 func (still) Step(clock.Instant, ownership.Input) []ownership.Effect { return nil }
 
-// What the control log names is published when it changes, and not otherwise.
+// The names in the control log are published when they change, and not otherwise.
 func TestNamingPublishesChanges(t *testing.T) {
 	a, b := ownership.Incarnation{1}, ownership.Incarnation{2}
 	var state *ownership.State

@@ -24,8 +24,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// standing is a node that owns all partitions and waits for all of them, and whose driver takes no step: whoever asks
-// it something waits for ever.
+// standing is a node that owns all partitions and waits for all of them, and whose driver takes
+// no step: a query to the driver would never be answered.
 func standing(t *testing.T) (*reporter, *incarnation) {
 	t.Helper()
 	extractor, err := key.Parse("message_key", key.Reject)

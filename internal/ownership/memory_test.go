@@ -172,8 +172,9 @@ func TestSnapOfLowerTokens(t *testing.T) {
 	}
 }
 
-// TestPassedGenesis: a joining router passes over a Genesis whose author had not read its Hello, and then over one whose
-// author had not read the first: who has a state by the first one ignores the second.
+// TestPassedGenesis: a joining router passes over a Genesis whose author had not read its
+// Hello, and then over one whose author had not read the first: members with a state from the
+// first one ignore the second.
 func TestPassedGenesis(t *testing.T) {
 	at := func(entry int64) Position { return Position{Ledger: 3, Entry: entry} }
 	type begun struct{ at, after int64 }

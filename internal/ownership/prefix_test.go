@@ -191,7 +191,8 @@ func TestPrefixIsJudgedAmongThoseWhoKnowIt(t *testing.T) {
 	}
 }
 
-// TestJoiningMemberKnowsThePrefix: who adopts a Snap declares what the others do.
+// TestJoiningMemberKnowsThePrefix: a member that adopts a Snap declares the same hash as the
+// others.
 func TestJoiningMemberKnowsThePrefix(t *testing.T) {
 	w := quietWorld(t, 11, DefaultTiming(), 2)
 	w.start("late")

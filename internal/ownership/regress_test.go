@@ -7,7 +7,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// What the simulator of whole clusters has found, each hit on purpose.
+// Executions that the simulator of whole clusters has found, each provoked on purpose.
 
 // TestBeatsThatAnOutageHeldBackCountOnce: own Beats that were sent a while apart and
 // come back together must not count in one moment: the others' would look too old.

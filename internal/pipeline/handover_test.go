@@ -135,8 +135,8 @@ func TestWindowsAreToldInParts(t *testing.T) {
 	}
 }
 
-// What ends on partitions that have moved is told at once, however much it is, and
-// whatever else is still to be told.
+// Results on partitions that have moved are handed over at once, any number of them, before all
+// other ids.
 func TestLateEndsAreToldAtOnce(t *testing.T) {
 	const late = 2 * handoverMax
 	n := newTeller()

@@ -11,8 +11,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// What no answer came for in time is told without asking; what the application said only
-// when every step is. Neither shows the key.
+// Missing answers are always logged; the application's results only when every step is logged.
+// Neither line shows the key.
 func TestFinishedTellsWhatIsLate(t *testing.T) {
 	ev := &event.Event{ID: event.MessageID{Ledger: 7, Entry: 8, Batch: -1, TopicPartition: -1}, Key: "user-1"}
 	for name, test := range map[string]struct {

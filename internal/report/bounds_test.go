@@ -63,7 +63,7 @@ func TestPeersShareAnAnswer(t *testing.T) {
 	}
 }
 
-// Questions about keys get their turn; who would wait for too long is told so.
+// Queries about keys get their turn; a query that would wait for too long is refused.
 func TestKeyQuestionsTakeTurns(t *testing.T) {
 	l := new(local)
 	page := Handlers(NewGroup(l, insecure.NewCredentials()))["GET /v1/keys"]

@@ -25,7 +25,7 @@ func (l aLocal) Members() []Member {
 	return append([]Member{{Name: "self", Incarnation: "11", Reach: ReachSelf, Listed: true}}, l.others...)
 }
 
-// Whatever is asked, nobody dials a member that gossip alone knows.
+// No query makes a member dial another one that only gossip knows.
 func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -79,8 +79,8 @@ func readDeadLetters(t *testing.T, b sourcetest.Broker, topic string, n int) []s
 	return letters
 }
 
-// Whatever a producer may send comes as it was sent, also by way of the retry topic,
-// and is acked.
+// Every kind of producer input arrives as it was sent, even through the retry topic, and is
+// acked.
 func TestPulsarOddMessagesComeAsTheyWereSent(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
@@ -156,8 +156,8 @@ func digest(payload []byte) []byte {
 	return fmt.Appendf(nil, "%d:%x", len(payload), payload[len(payload)-8:])
 }
 
-// What is encrypted nobody here can read. It goes to the dead letter topic as it is,
-// with all that it takes to decrypt it, and does not disturb what comes with it.
+// Encrypted entries cannot be read here. They go to the dead letter topic unchanged, with
+// everything needed to decrypt them, and do not disturb other events.
 func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)

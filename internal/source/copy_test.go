@@ -11,7 +11,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// What goes out as a retry copy comes back as the event that it was, with its history.
+// A retry copy is restored to its original event, with its history.
 func TestRestoreUndoesRetryCopy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z]{1,3}`)

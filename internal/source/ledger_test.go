@@ -171,9 +171,9 @@ func TestATornEntryIsForgottenAndNotAcked(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes: an entry is acked exactly when all its events have been
-// settled, never twice in one life, the numbers are those of a model that keeps
-// everything, and in the end nothing is left.
+// For any sequence of inputs: an entry is acked exactly when all its events have been settled,
+// never twice in one lifetime, the counts agree with a model that keeps everything, and in the
+// end nothing is left.
 func TestLedgerAgainstAModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { checkAgainstModel(t) })
 }

@@ -106,7 +106,7 @@ func TestFewOpenEventsThatPinManyAreSpilled(t *testing.T) {
 	wantSpilled(t, l.Spill(3*second, nil))
 }
 
-// What is not known to be handed on has no key yet, and somebody may be writing it.
+// An event that may not be handed on yet has no key, and the sink may be writing it.
 func TestNothingIsSpilledBeforeItWasHandedOn(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	l.Bound(bounds())
@@ -251,8 +251,8 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	}
 }
 
-// Whatever comes, is settled and spilled, under both ways of counting: the ledger says
-// what a reference says that keeps every event in a map.
+// For any sequence of arrivals, verdicts and spills, under both ways of counting, the ledger
+// agrees with a reference that keeps every event in a map.
 func TestSpillAgainstAModel(t *testing.T) {
 	for name, counting := range map[string]source.Counting{"entries": source.CountEntries, "events": source.CountEvents} {
 		t.Run(name, func(t *testing.T) {

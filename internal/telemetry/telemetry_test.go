@@ -42,7 +42,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// What stands in a line is for people, in either form.
+// Log lines are readable for people, in either form.
 func TestLoggerWritesForPeople(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer

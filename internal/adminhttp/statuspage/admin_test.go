@@ -150,7 +150,7 @@ func TestTheMapDuringAKill(t *testing.T) {
 	}
 }
 
-// What partitions wait for, in words: each reason counts a partition once.
+// The reasons why partitions wait, in words: each reason counts a partition once.
 func TestWhatPartitionsWaitFor(t *testing.T) {
 	parts := owned(4, "waiting", "a")
 	parts[0].Blockers = []report.Blocker{{Member: "a"}, {Member: "b", Start: "1:2", Seconds: 0.2}, {Member: "b", Start: "1:3", Seconds: 0.7}}
@@ -229,7 +229,7 @@ func TestExclusivityIsJudgedByTheWorst(t *testing.T) {
 	}
 }
 
-// What members say is text and nothing else, and no script but the page's own runs.
+// Members' reports are shown as text only, and no script but the page's own runs.
 func TestThePageIsSafeAndWhole(t *testing.T) {
 	evil := healthy(`"><script>alert(1)</script>`, 3)
 	evil.Status.Listeners = []report.Listener{{Name: "peer", ProtectedBy: "<script>alert(2)</script>", Exposed: true}}

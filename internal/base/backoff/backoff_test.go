@@ -31,8 +31,8 @@ func TestDelaysDoubleUpToTheMaximum(t *testing.T) {
 	}
 }
 
-// Whatever the bounds, also those near the longest Duration: delays are within them and do
-// not shrink, and Nth agrees with Next.
+// For any bounds, even near the longest Duration, delays are within them and do not shrink, and
+// Nth agrees with Next.
 func TestDelaysAreWithinBounds(t *testing.T) {
 	duration := rapid.OneOf(rapid.Int64Range(1, 1000), rapid.Int64Range(1, math.MaxInt64))
 	rapid.Check(t, func(t *rapid.T) {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What production reads is the hardware's counter plus the time asleep, as the kernel has it.
+// Production reads the hardware's counter plus the time asleep, as the kernel reports it.
 func TestNowIsTheRawClockPlusTheTimeAsleep(t *testing.T) {
 	if Slewable() {
 		t.Skip("this system has no CLOCK_MONOTONIC_RAW")

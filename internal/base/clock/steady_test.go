@@ -98,8 +98,8 @@ func TestSteadySeesASuspendBetweenReadings(t *testing.T) {
 	}
 }
 
-// Whoever reads the clock after somebody else has read it sees no earlier instant, also
-// while they find out at the same moment that the machine was asleep.
+// A later reading never shows an earlier instant, even if both readers find out at the same
+// moment that the machine was asleep.
 func TestSteadyGrowsForAll(t *testing.T) {
 	var steady Steady
 	var mu sync.Mutex

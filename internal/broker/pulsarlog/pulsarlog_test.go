@@ -28,7 +28,7 @@ type holder struct{ Payload, Key string }
 
 func (h holder) String() string { return h.Key + h.Payload }
 
-// What may hold a message is never written, whichever method has it, and however it is formatted.
+// An argument that may hold a message is never written, by any method and in any format.
 func TestContentsAreNotWritten(t *testing.T) {
 	key := planted
 	contents := map[string]any{
@@ -64,7 +64,7 @@ func TestContentsAreNotWritten(t *testing.T) {
 	}
 }
 
-// What helps to find a fault is written.
+// Facts that help to find a fault are written.
 func TestFactsAreWritten(t *testing.T) {
 	broker := &url.URL{Scheme: "pulsar", Host: "broker:6650", User: url.UserPassword("me", planted)}
 	addr := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 6650}

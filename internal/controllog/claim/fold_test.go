@@ -127,7 +127,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// Whatever is no claim changes nothing, and is told apart from one.
+// Records that are not claims change nothing, and are counted by kind.
 func TestFoldIgnores(t *testing.T) {
 	good, err := Encode(claimBy(orders, subA))
 	if err != nil {

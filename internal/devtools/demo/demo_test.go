@@ -220,7 +220,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Whatever the options, a key is never so hot that its handlers cannot keep up.
+// With any options, a key is never so hot that its handlers cannot keep up.
 func TestNoKeyIsTooHot(t *testing.T) {
 	const n = 200_000
 	for _, o := range []Options{DefaultOptions(), {Keys: 40, Rate: 2000}, {Keys: 100, Rate: 500}, {Keys: 1, Rate: 50}, {Keys: 5000, Rate: 10_000}} {

@@ -170,7 +170,7 @@ func TestIdsWaitForTheEnds(t *testing.T) {
 	want(t, offer(a, inc(1), true, finished(0, 1000, 3)), map[admission.Result]int{admission.Admitted: 1})
 }
 
-// What waits is bounded for each sender and in all, and so is who is remembered.
+// Waiting ids are bounded for each sender and in total, and so are the remembered incarnations.
 func TestBounds(t *testing.T) {
 	a := admission.New()
 	var members []admission.Member
@@ -207,7 +207,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Whatever happens, no id is admitted that an event may get later.
+// In every case, no id is admitted that an event may get later.
 func TestNoFutureIDIsAdmitted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		places := []admission.End{{Topic: "a"}, {Topic: "a", Partition: 1}, {Topic: "b"}, {Topic: "b", Partition: -1}, {Topic: "c", Partition: -1}}

@@ -260,7 +260,8 @@ func TestPagesWaitForTheirTurn(t *testing.T) {
 	}
 }
 
-// TLS: who asks in the clear, or not at all, is rejected, counted, and logged now and then.
+// TLS: a caller without TLS, or without a request, is rejected, counted, and logged at a
+// limited rate.
 func TestHTTPWithTLS(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	pair := ca.Issue(t, "router")

@@ -167,7 +167,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// gRPC behind a listener lets in who has the certificate, and counts who has not.
+// gRPC behind a listener accepts callers with the certificate, and counts all others.
 func TestServerCredentials(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	open := func(pair tlstest.Pair) *mtls.Store {

@@ -34,7 +34,8 @@ func ownerOf(t *testing.T, path string) (user, group int) {
 	return int(stat.Uid), int(stat.Gid)
 }
 
-// Who may not write to the socket's file cannot connect; root's capabilities are no matter here.
+// A process without write permission on the socket's file cannot connect; root's capabilities
+// do not matter here.
 func TestSocketKeepsOthersOut(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root may act as somebody else")

@@ -79,7 +79,7 @@ func exchange(conn *tls.Conn) error {
 
 const account = "spiffe://cluster.local/ns/shop/sa/orders"
 
-// Each side lets in who has a certificate of the CA, for that side, with the name, and nobody else.
+// Each side accepts only a certificate of the CA, for that side, with the name.
 func TestWhoGetsIn(t *testing.T) {
 	ca, stranger := tlstest.NewCA(t), tlstest.NewCA(t)
 	serverOnly := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -177,7 +177,7 @@ func TestClientByHost(t *testing.T) {
 	}
 }
 
-// What is replaced counts from the next connection on, without a new configuration.
+// Replaced files take effect at the next connection, without a new configuration.
 func TestRotation(t *testing.T) {
 	t.Parallel() // it waits
 	first, second := tlstest.NewCA(t), tlstest.NewCA(t)

@@ -90,7 +90,7 @@ func TestALinkIsFollowed(t *testing.T) {
 	}
 }
 
-// Whatever happens to the file, the last good value stays, and each failure is told once.
+// After any damage to the file, the last good value stays, and each failure is reported once.
 func TestABrokenFileChangesNothing(t *testing.T) {
 	f := open(t, "good")
 	f.write(t, "")

@@ -149,8 +149,8 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// Who took too long is cut at once, and nothing revives it; what has not started has
-// not taken long.
+// An overlong delivery is cancelled at once, and nothing revives it; a waiting delivery is
+// never overlong.
 func TestCut(t *testing.T) {
 	b, events := given(4)
 	ponged(b, 0, 0, 10*time.Second)
@@ -260,9 +260,9 @@ func TestSuspendAndDrain(t *testing.T) {
 	}
 }
 
-// Whatever comes in whatever order: no delivery starts at or after the deadline it
-// then has, none that was cancelled is revived, no deadline moves once it has passed,
-// and none moves past what the Pongs that may move it say.
+// For any inputs in any order: no delivery starts at or after its present deadline, no
+// cancelled delivery is revived, no deadline moves once it has passed, and none moves beyond
+// the Pongs that may move it.
 func TestInboxKeepsItsDeadlines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := new(box)

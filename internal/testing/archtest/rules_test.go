@@ -246,8 +246,8 @@ func TestSDKLinksNoServer(t *testing.T) { none(t, repository(t).linked("client",
 // testOnly are the requirements of go.mod that only tests need.
 var testOnly = []string{"pgregory.net/rapid", "go.uber.org/goleak", "github.com/cockroachdb/datadriven"}
 
-// TestRequirements: who requires the router's module gets what the router needs, and the tools of
-// its tests, but nothing of the benchmark, the fault driver and the end-to-end tests.
+// TestRequirements: users of the router's module get the requirements of the router and of its
+// tests, but none of the benchmark, the fault driver and the end-to-end tests.
 func TestRequirements(t *testing.T) { none(t, repository(t).unneeded(testOnly)) }
 
 // TestModules: lint and tests name every module.

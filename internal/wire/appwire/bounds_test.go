@@ -89,7 +89,7 @@ func TestAsManyResultsAsThereMayBe(t *testing.T) {
 	}
 }
 
-// Whatever the frame: what is decoded of it is within its bounds.
+// For any frame, the decoded content is within its bounds.
 func FuzzBounds(f *testing.F) {
 	f.Add(inFrame(fieldResults, bytes.Repeat([]byte{fieldResultsItems<<3 | length, 0}, 5)), 3)
 	f.Add(inFrame(fieldResults, bytes.Repeat([]byte{fieldResultsItems<<3 | length, 0}, 5), 14<<3|varint, 1), 5)

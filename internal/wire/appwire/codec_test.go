@@ -138,8 +138,7 @@ func drawDeliveries(t *rapid.T) *ToWorker {
 	}
 }
 
-// What our writer writes is, byte for byte, what the generated code writes, and both
-// readers read it.
+// Our writer's output equals the generated code's, byte for byte, and both readers read it.
 func TestDeliveriesAgreeWithTheGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawDeliveries(t)
