@@ -49,7 +49,7 @@ func TestJournals(t *testing.T) {
 	if rejected != "" {
 		t.Fatalf("the model does not allow this: %s", rejected)
 	}
-	if counts["open"] < 10 {
+	if counts["open"] < *parts {
 		t.Errorf("%v: these journals prove too little", counts)
 	}
 }
