@@ -63,12 +63,13 @@ unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) 
 
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j2 --output-sync=line test-e2e unit planted test-reconnect
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit planted test-reconnect test-e2e
 
-# Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there are CPUs.
+# Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs, and the
+# packages that take longest begin first.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -p=4 -parallel=8 -timeout=15m $(ARGS) $(unit_packages)
+	$(GO) test -race -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router $(unit_packages)
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.

@@ -173,13 +173,13 @@ func TestSecureBroker(t *testing.T) {
 	})
 	for i, c := range []struct{ name, topic, section, says string }{
 		{"with a secret that the OAuth 2.0 server does not know", inside, f.oauth2(t, issuer, "of-another") + trust, "look at pulsar.token, pulsar.oauth2"},
-		{"without a token", inside, trust, "the broker does not let us in"},
-		{"with a token that somebody else has signed", inside, fmt.Sprintf("token: %q, %s", (&fortress{tokenKey: []byte("another")}).token("router"), trust), "the broker does not let us in"},
+		{"without a token", inside, trust, "the broker does not authenticate the router"},
+		{"with a token that somebody else has signed", inside, fmt.Sprintf("token: %q, %s", (&fortress{tokenKey: []byte("another")}).token("router"), trust), "the broker does not authenticate the router"},
 		{"with an empty token file", inside, fmt.Sprintf("token_file: %q, %s", f.write(t, "empty", nil), trust), "pulsar.token_file: "},
 		{"with another CA", inside, fmt.Sprintf("token_file: %q, tls: {ca_file: %q}", tokenFile, tlstest.NewCA(t).File), "certificate signed by unknown authority"},
 		{"with the name of other brokers", inside, fmt.Sprintf("token_file: %q, tls: {ca_file: %q, name: other.test}", tokenFile, f.ca.File), "is for broker.test, 127.0.0.1, not for other.test"},
 		{"to the topic, and not to the claims beside it", inside + "-4", fmt.Sprintf("token: %q, %s", f.token("narrow"), trust), "from the topic persistent://" + f.namespace + "/__ringfence-claims"},
-		{"to a topic of others", "persistent://public/functions/x", fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "not to the topic"},
+		{"to a topic of others", "persistent://public/functions/x", fmt.Sprintf("token_file: %q, %s", tokenFile, trust), "denies access to the topic"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

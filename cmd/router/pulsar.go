@@ -245,7 +245,7 @@ func (c *complaint) explain(err error) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.why != nil && c.told:
-		return fmt.Errorf("pulsar.url: the broker does not let us in: %w: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", c.why)
+		return fmt.Errorf("pulsar.url: the broker does not authenticate the router: %w: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", c.why)
 	case c.why != nil:
 		return fmt.Errorf("pulsar.url: no TLS with the broker: %w: look at pulsar.tls (docs/security.md)", c.why)
 	case strings.Contains(err.Error(), "AuthorizationError"):

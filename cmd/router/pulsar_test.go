@@ -172,7 +172,7 @@ func TestComplaints(t *testing.T) {
 		err     error
 		want    string
 	}{
-		"not let in":           {"Failed to establish connection with broker: 'Unable to authenticate'", nil, "does not let us in: Unable to authenticate"},
+		"not let in":           {"Failed to establish connection with broker: 'Unable to authenticate'", nil, "does not authenticate the router: Unable to authenticate"},
 		"too many connections": {"Failed to establish connection with broker: 'Reached the maximum number of connections'", nil, ""},
 		"not there":            {"Failed to connect to broker.", &timeout{}, ""},
 		"hung up":              {"Failed to perform initial handshake", io.EOF, ""},
@@ -180,7 +180,7 @@ func TestComplaints(t *testing.T) {
 		"is killed":            {"Failed to connect to broker.", errors.New("unable to read frame size: read tcp 10.0.0.1:1->10.0.0.2:2: read: connection reset by peer"), ""},
 		"not TLS":              {"Failed to connect to broker.", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, "no TLS with the broker"},
 		"wrong certificate":    {"Failed to connect to broker.", errors.New("tls: failed to verify certificate"), "no TLS with the broker"},
-		"no token to read":     {"Failed to load auth credentials", errors.New("empty token credentials"), "does not let us in: empty token"},
+		"no token to read":     {"Failed to load auth credentials", errors.New("empty token credentials"), "does not authenticate the router: empty token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			why := new(complaint)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,11 @@ import (
 // testReports: any member tells where any key is, what it waits for, and what all others
 // say, from what they say themselves.
 func testReports(t *testing.T, g *testGroup) {
-	members := g.await(t, "router-1", "three members", func(m report.Members) bool { return len(m.Members) == 3 })
+	members := g.await(t, "router-1", "three members that are listed and have a lease", func(m report.Members) bool {
+		return len(m.Members) == 3 && !slices.ContainsFunc(m.Members, func(one report.Member) bool {
+			return one.Status == nil || !one.Status.Listed || one.Status.LeaseSeconds <= 0 || one.Status.Table != m.Table
+		})
+	})
 	sum := 0
 	for _, m := range members.Members {
 		sum += m.Partitions
