@@ -152,7 +152,7 @@ func TestCommandsOfAGroup(t *testing.T) {
 			}
 		}
 		text := good(t, "members", "-o", "yaml")
-		if err := yaml.Unmarshal([]byte(text), &fromYAML); err != nil || len(fromYAML.Members) != 3 || fromYAML.Members[1].Status.Phase != "fresh" || fromYAML.Member != "router-0" {
+		if err := yaml.Unmarshal([]byte(text), &fromYAML); err != nil || len(fromYAML.Members) != 3 || fromYAML.Members[1].Status.Phase != "current" || fromYAML.Member != "router-0" {
 			t.Errorf("YAML is %+v (%v) of\n%s", fromYAML, err, text)
 		}
 		if strings.Contains(text, "{") || strings.Contains(text, "\x1b") {

@@ -247,7 +247,7 @@ func (m *gossipMachine) finish() {
 
 // Status implements machine.
 func (m *gossipMachine) Status(now clock.Instant) ownership.Status {
-	s := ownership.Status{Phase: ownership.Fresh, Member: m.table != nil && !m.leaving, Lease: m.lease, Draining: m.ran}
+	s := ownership.Status{Phase: ownership.Current, Member: m.table != nil && !m.leaving, Lease: m.lease, Draining: m.ran}
 	for _, g := range m.gates {
 		switch g {
 		case ownership.Open:
@@ -259,7 +259,7 @@ func (m *gossipMachine) Status(now clock.Instant) ownership.Status {
 	}
 	switch {
 	case m.over:
-		s.Phase = ownership.Over
+		s.Phase = ownership.Ended
 	case m.leaving:
 		s.Phase = ownership.Leaving
 	case m.table == nil:

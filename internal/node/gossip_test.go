@@ -122,7 +122,7 @@ func TestGossipListensBeforeItOpens(t *testing.T) {
 	}
 	h.step(time.Millisecond, ownership.Tick{})
 	h.want("0 open", "2 open", "table a b a b")
-	if s := h.Status(h.now); s.Phase != ownership.Fresh || !s.Member || s.Open != 2 {
+	if s := h.Status(h.now); s.Phase != ownership.Current || !s.Member || s.Open != 2 {
 		t.Errorf("status is %+v", s)
 	}
 }
@@ -240,7 +240,7 @@ func TestGossipLeave(t *testing.T) {
 			h.step(0, ownership.Leave{})
 			h.want(test.want...)
 			h.step(0, ownership.Drained{Seq: 1, Partitions: ownership.SetOf(0, 1, 2, 3)})
-			if !slices.Contains(h.said, "ownership.Left") || h.Status(h.now).Phase != ownership.Over || h.Next() != clock.Forever {
+			if !slices.Contains(h.said, "ownership.Left") || h.Status(h.now).Phase != ownership.Ended || h.Next() != clock.Forever {
 				t.Errorf("it says %q", h.said)
 			}
 			h.step(time.Hour, ownership.Tick{})

@@ -81,7 +81,7 @@ func (n *Node) CheckMember() error {
 	switch s := n.Status(); {
 	case s.Phase == ownership.Joining:
 		return errors.New("waiting for the state of the group")
-	case s.Phase == ownership.Leaving || s.Phase == ownership.Over:
+	case s.Phase == ownership.Leaving || s.Phase == ownership.Ended:
 		return errors.New("leaving the group")
 	case !s.Member:
 		return errors.New("not in the newest epoch")

@@ -212,9 +212,9 @@ func (w *world) unrest() string {
 			continue
 		}
 		working++
-		if phase := p.m.Status(p.local(w.now)).Phase; phase != Fresh && phase != Leaving {
+		if phase := p.m.Status(p.local(w.now)).Phase; phase != Current && phase != Leaving {
 			return fmt.Sprintf("%s#%d is %v", p.name, p.id, phase)
-		} else if phase == Fresh {
+		} else if phase == Current {
 			served += p.m.gates.open.Len()
 		}
 	}

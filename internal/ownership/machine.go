@@ -547,9 +547,9 @@ type Phase string
 const (
 	Joining Phase = "joining" // no state yet
 	Stale   Phase = "stale"   // state, no lease
-	Fresh   Phase = "fresh"   // state and a valid lease; member or not
+	Current Phase = "current" // state and a valid lease; member or not
 	Leaving Phase = "leaving"
-	Over    Phase = "over" // lost, exited or left
+	Ended   Phase = "left" // lost, exited or left
 )
 
 // Status is a picture of a machine, for health and the admin page.
@@ -582,13 +582,13 @@ func (m *Machine) Status(now clock.Instant) Status {
 	}
 	switch {
 	case m.over:
-		st.Phase = Over
+		st.Phase = Ended
 	case m.state == nil:
 		st.Phase = Joining
 	case m.leaving:
 		st.Phase = Leaving
 	case now.Before(m.lease):
-		st.Phase = Fresh
+		st.Phase = Current
 	default:
 		st.Phase = Stale
 	}

@@ -45,7 +45,7 @@ type Status struct {
 	Version string `json:"version"` // of the build
 	Mode    string `json:"mode"`    // strict, or gossip: not exclusive
 
-	Phase        string  `json:"phase"`         // joining, stale (no lease), fresh, leaving, over
+	Phase        string  `json:"phase"`         // joining, stale (no lease), current, leaving, left
 	Listed       bool    `json:"listed"`        // in the table in effect
 	Draining     bool    `json:"draining"`      // a drain was asked for
 	Drained      bool    `json:"drained"`       // and is over

@@ -44,7 +44,7 @@ func healthy(name string, open int) report.Member {
 	return report.Member{
 		Name: name, Listed: true, Reach: "alive", Partitions: open,
 		Status: &report.Status{
-			Group: "orders", Mode: report.ModeStrict, Phase: "fresh", Listed: true, LeaseSeconds: 1.5, Workers: 1,
+			Group: "orders", Mode: report.ModeStrict, Phase: "current", Listed: true, LeaseSeconds: 1.5, Workers: 1,
 			Gates: report.Gates{Open: open}, Checks: []report.Check{{Name: "member"}},
 		},
 	}

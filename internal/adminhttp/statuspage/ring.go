@@ -76,7 +76,7 @@ func stateOfPartition(p report.Partition, owner report.Member, gates map[uint16]
 	switch {
 	case owner.Status == nil:
 		return silent
-	case owner.Status.Phase != "fresh" && owner.Status.Mode == report.ModeStrict && owner.Status.LeaseSeconds <= 0:
+	case owner.Status.Phase != "current" && owner.Status.Mode == report.ModeStrict && owner.Status.LeaseSeconds <= 0:
 		return lapsed
 	case gates == nil:
 		if owner.Status.Gates.Open == 0 {

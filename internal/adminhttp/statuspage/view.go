@@ -148,7 +148,7 @@ func stateOf(m report.Member, waiting int) (state, why, class string) {
 		return "draining", fmt.Sprintf("It leaves: %d deliveries run, %d events have no end yet.", s.Events.Running, s.Events.Unsettled), classBusy
 	case s.Phase == "joining":
 		return "joining", "It waits for the state of the group.", classBusy
-	case s.Phase == "leaving" || s.Phase == "over":
+	case s.Phase == "leaving" || s.Phase == "left":
 		return "leaving", fmt.Sprintf("%d deliveries run.", s.Events.Running), classBusy
 	case s.Phase == "stale":
 		return "no lease", "It dispatches nothing until it has read one of its own Beats in the control log again.", classBad

@@ -575,7 +575,7 @@ func (w *world) unrest() string {
 		switch status := m.machine.Status(m.clock()); {
 		case m.ended != nil:
 			say("%s has ended", m)
-		case status.Phase != ownership.Fresh:
+		case status.Phase != ownership.Current:
 			say("%s is %v", m, status.Phase)
 		case !status.Member:
 			say("%s is no member", m)
