@@ -83,7 +83,7 @@ e2e: ## The end-to-end tests alone, on a real Pulsar
 
 .PHONY: test-e2e
 test-e2e: # with PULSAR_URL set
-	$(if $(strip $(e2e_packages)),$(GO) test -timeout=15m $(ARGS) $(e2e_packages))
+	$(if $(strip $(e2e_packages)),$(GO) test -parallel=4 -timeout=15m $(ARGS) $(e2e_packages))
 
 .PHONY: test-shuffled
 test-shuffled: # the order of tests must not matter
@@ -169,7 +169,7 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	rm -rf bin/chaos
 	$(GO) run ./chaos --faults 20 --keep bin/chaos $(ARGS)
-	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=10000"
+	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=4000"
 
 .PHONY: chaos-stubborn
 chaos-stubborn: # applications that ignore their deadline: the sinks must refuse

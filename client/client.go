@@ -105,6 +105,9 @@ func (r *runner) stop() error {
 	case <-done:
 		return nil
 	case <-r.hard.Done():
-		return &Error{Kind: ErrDrainTimeout, Err: fmt.Errorf("%d still run", r.busy())}
+		if running := r.busy(); running > 0 {
+			return &Error{Kind: ErrDrainTimeout, Err: fmt.Errorf("%d still run", running)}
+		}
+		return nil // on a busy machine the goroutines end later than their handlers
 	}
 }
