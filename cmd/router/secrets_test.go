@@ -72,7 +72,8 @@ func command(ctx context.Context, arguments ...string) (printed string, err erro
 	return stdout.String(), err
 }
 
-// withStderr returns what is written to the standard error while f runs.
+// withStderr returns what is written to the standard error while f runs. It redirects that of the whole process, so its
+// tests run alone.
 func withStderr(t *testing.T, f func()) string {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
@@ -201,7 +202,6 @@ func TestErrorsHaveNoSecrets(t *testing.T) {
 // they can through a start, a broker that does not behave, callers who are rejected,
 // and a stop; and nothing that they print or serve has one.
 func TestRunShowsNoSecrets(t *testing.T) {
-	t.Parallel()
 	type member struct {
 		ip, flags string
 		pair      tlstest.Pair
