@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -45,7 +46,7 @@ func holdOpen(ctx context.Context, address string) (opened int64) {
 			stop()
 			_ = conn.Close()
 		}
-		if sleep(ctx, 100*time.Millisecond) != nil {
+		if backoff.Sleep(ctx, 100*time.Millisecond) != nil {
 			break
 		}
 	}
@@ -64,7 +65,7 @@ func (r *router) missedInARow(ctx context.Context, probes int) (row, answered in
 			answered++
 		}
 		row = max(row, now)
-		if sleep(ctx, 500*time.Millisecond) != nil {
+		if backoff.Sleep(ctx, 500*time.Millisecond) != nil {
 			break
 		}
 	}
@@ -81,7 +82,7 @@ var unsentBodies = with(nil, "bodies", func(ctx context.Context, r *router) (fin
 	}
 	defer all.Wait()
 	defer stop()
-	if err := sleep(ctx, 2*time.Second); err != nil {
+	if err := backoff.Sleep(ctx, 2*time.Second); err != nil {
 		return finding{}, err
 	}
 	row, answered := r.missedInARow(ctx, probesAsked)
@@ -285,7 +286,7 @@ var debugLevel = with(nil, "debug", func(ctx context.Context, r *router) (findin
 		}
 		return nil
 	})
-	paused := sleep(ctx, 2*time.Second) // for the copies
+	paused := backoff.Sleep(ctx, 2*time.Second) // for the copies
 	stop()
 	if err := errors.Join(handled, paused, worker.Wait()); err != nil {
 		return finding{}, err

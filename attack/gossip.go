@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ringfence/router/internal/base/backoff"
 )
 
 // sender sends packets to a router's gossip, at a rate.
@@ -38,7 +40,7 @@ func (s *sender) send(ctx context.Context, n int, packet func(i int) []byte) err
 			return err
 		}
 		if i%each == each-1 {
-			if err := sleep(ctx, pause); err != nil {
+			if err := backoff.Sleep(ctx, pause); err != nil {
 				return err
 			}
 		}
@@ -246,14 +248,14 @@ func forgedMembers(ctx context.Context, l *lab) (finding, error) {
 			}
 			_, text, err := r.listed(ctx)
 			shown = shown || err == nil && strings.Contains(text, baits[1].peer)
-			if port.dialed.Load() > 0 && socket.dialed.Load() > 0 || sleep(ctx, 200*time.Millisecond) != nil {
+			if port.dialed.Load() > 0 && socket.dialed.Load() > 0 || backoff.Sleep(ctx, 200*time.Millisecond) != nil {
 				break
 			}
 		}
 		if err := s.send(ctx, forgedCount, func(i int) []byte { return forged(i, "127.0.0.1:1").packet(r.group) }); err != nil {
 			return finding{}, err
 		}
-		if err := sleep(ctx, 3*time.Second); err != nil {
+		if err := backoff.Sleep(ctx, 3*time.Second); err != nil {
 			return finding{}, err
 		}
 		gauge, err := r.metric(ctx, "ringfence_membership_members")
@@ -303,7 +305,7 @@ var gossipBombs = with(nil, "bombs", func(ctx context.Context, r *router) (findi
 		return finding{}, err
 	}
 	for quiet := cpu; ; { // until it has processed all input
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
 			return finding{}, err
 		}
 		now, err := cpuOf(r.pid())
@@ -340,7 +342,7 @@ func escapeCodes(ctx context.Context, l *lab) (finding, error) {
 			}
 			_, text, err := r.listed(ctx)
 			listed = err == nil && strings.Contains(text, "evil")
-			if sleep(ctx, 200*time.Millisecond) != nil {
+			if backoff.Sleep(ctx, 200*time.Millisecond) != nil {
 				break
 			}
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -274,7 +275,7 @@ func (r *router) logLines() int {
 func (r *router) settledLog(ctx context.Context) int64 {
 	size := r.logBytes()
 	for range 20 {
-		if sleep(ctx, 500*time.Millisecond) != nil {
+		if backoff.Sleep(ctx, 500*time.Millisecond) != nil {
 			break
 		}
 		now := r.logBytes()
@@ -414,16 +415,4 @@ func (l *lab) client() (pulsar.Client, error) {
 		URL: l.pulsar, ConnectionTimeout: 5 * time.Second, OperationTimeout: 20 * time.Second,
 		Logger: pulsarlog.New(slog.New(slog.DiscardHandler)),
 	})
-}
-
-// sleep waits, and returns an error if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/devtools/testapp"
@@ -77,7 +78,7 @@ func runBurn(ctx context.Context, args []string) error {
 			for ctx.Err() == nil {
 				for begin := time.Now(); time.Since(begin) < busy; {
 				}
-				if sleep(ctx, slice-busy) != nil {
+				if backoff.Sleep(ctx, slice-busy) != nil {
 					return
 				}
 			}
@@ -238,7 +239,7 @@ func newPublisher(l *lab, topic string, rate int) (*publisher, error) {
 // run sends until ctx ends.
 func (p *publisher) run(ctx context.Context) error {
 	begin, sent := time.Now(), 0
-	for sleep(ctx, 10*time.Millisecond) == nil {
+	for backoff.Sleep(ctx, 10*time.Millisecond) == nil {
 		for due := int(time.Since(begin).Seconds() * float64(p.rate)); sent < due; sent++ {
 			name := strconv.Itoa(sent)
 			message := &pulsar.ProducerMessage{Key: "user-" + strconv.Itoa(p.random.IntN(loadKeys)), Payload: []byte(name)}
@@ -309,7 +310,7 @@ func (g *group) watch(ctx context.Context, p *phase) {
 	var all sync.WaitGroup
 	for _, r := range g.routers {
 		all.Go(func() {
-			for sleep(ctx, probeEvery) == nil {
+			for backoff.Sleep(ctx, probeEvery) == nil {
 				begin := time.Now()
 				code, _, err := askAt(context.WithoutCancel(ctx), r.admin(), http.MethodGet, "/livez", "")
 				took := time.Since(begin)
@@ -323,7 +324,7 @@ func (g *group) watch(ctx context.Context, p *phase) {
 			}
 		})
 		all.Go(func() {
-			for sleep(ctx, lookEvery) == nil {
+			for backoff.Sleep(ctx, lookEvery) == nil {
 				if now, err := residentOf(r.pid()); err == nil {
 					mu.Lock()
 					p.PeakMiB = max(p.PeakMiB, now>>20)
@@ -458,7 +459,7 @@ func underLoad(ctx context.Context, o options, l *lab) (*loadResult, error) {
 
 // phases runs the control without an attack, each attack, all of them, and the control with their load on the CPU.
 func (g *group) phases(ctx context.Context, o options, result *loadResult) error {
-	if err := sleep(ctx, 5*time.Second); err != nil { // until all keys are known
+	if err := backoff.Sleep(ctx, 5*time.Second); err != nil { // until all keys are known
 		return err
 	}
 	add := func(name string, storms ...storm) error {
@@ -466,7 +467,7 @@ func (g *group) phases(ctx context.Context, o options, result *loadResult) error
 		if err == nil {
 			fmt.Fprintln(os.Stderr, p)
 			result.Phases = append(result.Phases, p)
-			err = sleep(ctx, 2*time.Second)
+			err = backoff.Sleep(ctx, 2*time.Second)
 		}
 		return err
 	}

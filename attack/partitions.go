@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 )
 
 const (
@@ -32,7 +33,7 @@ func (r *router) askInLoops(ctx context.Context, clients int, path string) (answ
 					n.Add(1)
 					continue
 				}
-				_ = sleep(ctx, 20*time.Millisecond) // ctx may have ended, and so does the loop
+				_ = backoff.Sleep(ctx, 20*time.Millisecond) // ctx may have ended, and so does the loop
 			}
 		})
 	}
@@ -44,7 +45,7 @@ func (r *router) askInLoops(ctx context.Context, clients int, path string) (answ
 // answer a request they show, and how many of those have put a question to the goroutine that
 // renews the lease.
 func (r *router) handlersWaiting(ctx context.Context) (profiles, handlers, waiting int) {
-	for sleep(ctx, 200*time.Millisecond) == nil {
+	for backoff.Sleep(ctx, 200*time.Millisecond) == nil {
 		code, text, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=2", "", "Authorization", "Bearer "+adminToken)
 		if err != nil || code != http.StatusOK {
 			continue

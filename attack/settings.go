@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
@@ -155,7 +156,7 @@ func endlessSettings(ctx context.Context, l *lab) (finding, error) {
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		for !tooMuch && sleep(watching, 10*time.Millisecond) == nil {
+		for !tooMuch && backoff.Sleep(watching, 10*time.Millisecond) == nil {
 			if n, err := readBytesOf(pid); err == nil {
 				most = max(most, n)
 			}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/ringfence/router/internal/base/backoff"
 )
 
 // storm is an attack that goes on, at a rate.
@@ -62,7 +64,7 @@ func storms() []storm {
 					_, _, _ = askAt(ctx, g.target().debug(), http.MethodGet, "/debug/pprof/goroutine?debug=2", "")
 					_, _, _ = askAt(ctx, g.target().debug(), http.MethodGet, "/debug/pprof/heap?gc=1", "", "Host", "evil.example")
 					_, _, _ = askAt(ctx, g.target().debug(), http.MethodGet, "/debug/pprof/goroutine?debug=2", "", "Authorization", "Bearer "+adminToken)
-					_ = sleep(ctx, time.Millisecond) // ctx ends the loop
+					_ = backoff.Sleep(ctx, time.Millisecond) // ctx ends the loop
 				}
 				return asked
 			})
@@ -96,7 +98,7 @@ func storms() []storm {
 				return 0
 			}
 			checks := int64(0)
-			for ; sleep(ctx, 100*time.Millisecond) == nil; checks++ {
+			for ; backoff.Sleep(ctx, 100*time.Millisecond) == nil; checks++ {
 				_ = g.lab.command(ctx, nil, "config", "lint", "--config", path).Run() // it is refused
 			}
 			return checks
@@ -133,7 +135,7 @@ func every(ctx context.Context, rate, atOnceMax int, do func()) (done int64) {
 	var all sync.WaitGroup
 	var running atomic.Int64
 	begin, due := time.Now(), 0
-	for sleep(ctx, 5*time.Millisecond) == nil {
+	for backoff.Sleep(ctx, 5*time.Millisecond) == nil {
 		for now := int(time.Since(begin).Seconds() * float64(rate)); due < now; due++ {
 			if running.Load() >= int64(atOnceMax) {
 				continue

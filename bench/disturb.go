@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/ringfence/router/internal/base/backoff"
 )
 
 // disturbSample is one round of a workload with a disturbed half.
@@ -75,7 +77,7 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 		if err != nil {
 			return err
 		}
-		if err := sleep(ctx, lateMax); err != nil {
+		if err := backoff.Sleep(ctx, lateMax); err != nil {
 			return err
 		}
 		if e, err := r.admin.entriesOf(ctx, r.topic, r.partitions()); err == nil && e.added > 0 {
@@ -91,17 +93,6 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 		return nil
 	})
 	return s, err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // Disturbed is the effect of a disturbance of some keys on all others, over all repetitions.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -46,7 +47,7 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 		if at != atRouter {
 			c.group.freeze(m.workers...)
 		}
-		err = sleep(ctx, f.Length)
+		err = backoff.Sleep(ctx, f.Length)
 		if at != atRouter {
 			c.group.thaw(m.workers...)
 		}
@@ -91,16 +92,6 @@ func (c *chaos) do(ctx context.Context, f fault) (done outcome, err error) {
 	return done, err
 }
 
-// sleep waits, or returns why not.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // kill kills processes of a member, and returns when it began and they are back.
 func (c *chaos) kill(ctx context.Context, m *member, f fault) (at clock.Instant, err error) {
 	var victims []*process
@@ -140,7 +131,7 @@ func (c *chaos) crashWorker(ctx context.Context, m *member, f fault) error {
 		return err
 	}
 	c.group.freeze(w)
-	err := sleep(ctx, f.Length)
+	err := backoff.Sleep(ctx, f.Length)
 	c.group.thaw(w)
 	return err
 }
@@ -169,7 +160,7 @@ func (c *chaos) powerOff(ctx context.Context, m *member, f fault) (at clock.Inst
 	healed := make(chan error, 1)
 	var healer sync.WaitGroup
 	healer.Go(func() {
-		slept := sleep(ctx, f.Length-100*time.Millisecond)
+		slept := backoff.Sleep(ctx, f.Length-100*time.Millisecond)
 		healed <- errors.Join(slept, c.network.heal(context.WithoutCancel(ctx), pairs))
 	})
 	at, err = c.kill(ctx, m, f)
@@ -186,7 +177,7 @@ func (c *chaos) cut(ctx context.Context, m *member, f fault) error {
 	if err := c.network.cut(ctx, pairs); err != nil {
 		return err
 	}
-	slept := sleep(ctx, f.Length)
+	slept := backoff.Sleep(ctx, f.Length)
 	return errors.Join(slept, c.network.heal(context.WithoutCancel(ctx), pairs))
 }
 

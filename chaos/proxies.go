@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -104,7 +105,7 @@ func (p *proxies) slow(ctx context.Context, f fault) error {
 		return m.tellProxy(ctx, http.MethodPost, "/proxies/"+link+"/toxics",
 			toxic{stream, "latency", stream, attributes{way.Milliseconds(), way.Milliseconds() / 2}})
 	})
-	errs = append(errs, sleep(ctx, f.Length))
+	errs = append(errs, backoff.Sleep(ctx, f.Length))
 	each(func(link, stream string) error {
 		return m.tellProxy(context.WithoutCancel(ctx), http.MethodDelete, "/proxies/"+link+"/toxics/"+stream, nil)
 	})

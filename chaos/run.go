@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/chaos/fencedsink"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/devtools/journal"
 )
@@ -86,7 +87,7 @@ func run(ctx context.Context, o options, dir string) (*result, error) {
 // warmUp lets the load run, and a member leave and come back if planned changes are to
 // be measured: a broker that has just started takes 100 ms to close its first consumers.
 func (c *chaos) warmUp(ctx context.Context, o options) error {
-	err := sleep(ctx, warmUp)
+	err := backoff.Sleep(ctx, warmUp)
 	planned := slices.ContainsFunc(o.Kinds, func(k kind) bool { return profiles[k].graceful })
 	if err != nil || !planned || o.Control == controlShared {
 		return err
@@ -98,7 +99,7 @@ func (c *chaos) warmUp(ctx context.Context, o options) error {
 	if err := c.group.awaitWhole(ctx); err != nil {
 		return err
 	}
-	return sleep(ctx, quietMax)
+	return backoff.Sleep(ctx, quietMax)
 }
 
 // underLoad goes through all rounds while the publisher publishes.
@@ -122,7 +123,7 @@ func (c *chaos) underLoad(ctx context.Context, o options, p *publisher) (outcome
 		}
 	}
 	if err == nil {
-		err = sleep(ctx, quietMax)
+		err = backoff.Sleep(ctx, quietMax)
 	}
 	stop()
 	return outcomes, errors.Join(err, load.Wait())
@@ -135,7 +136,7 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 	for j, f := range r.Faults {
 		say("round %d of %d: %v", i+1, of, f)
 		all.Go(func() (err error) {
-			if err := sleep(together, f.After); err != nil {
+			if err := backoff.Sleep(together, f.After); err != nil {
 				return err
 			}
 			done[j], err = c.do(together, f)
@@ -144,7 +145,7 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 	}
 	err := all.Wait()
 	if err == nil {
-		err = sleep(ctx, toBeJudged(done))
+		err = backoff.Sleep(ctx, toBeJudged(done))
 	}
 	if err == nil {
 		err = c.group.awaitWhole(ctx)
@@ -153,7 +154,7 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 	for j := range done {
 		done[j].Whole, done[j].Lone = whole, r.lone()
 	}
-	return done, errors.Join(err, sleep(ctx, r.Quiet))
+	return done, errors.Join(err, backoff.Sleep(ctx, r.Quiet))
 }
 
 // judgedAfter is the time after a fault in which the members may still find its victim silent:

@@ -81,7 +81,7 @@ func (r *runner) connect(ctx context.Context) {
 		}
 		pause := backoff.Jitter(delays.Next(), rand.Uint64()) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
-		backoff.Sleep(ctx, pause)
+		_ = backoff.Sleep(ctx, pause) // ctx ends the loop
 	}
 }
 

@@ -359,7 +359,7 @@ func (s *peer) run(ctx context.Context) {
 		}
 		pause := pauses.Next()
 		p.log.Info("stream ended", "peer", s.id, "error", err, "pause", pause)
-		if !backoff.Sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 	}

@@ -375,7 +375,7 @@ func (p *Pulsar) insist(ctx context.Context, what string, try func() error) erro
 			return err
 		}
 		p.log.Warn("broker not reached", "url", p.options.URL, "step", what, "topic", p.cfg.Topic, "error", err)
-		backoff.Sleep(ctx, policy.Next())
+		_ = backoff.Sleep(ctx, policy.Next()) // ctx ends the loop
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (g *Gossip) seek(ctx context.Context) {
 		}
 		g.noteSeeds(are, now)
 		are = now
-		if !backoff.Sleep(ctx, waits.Next()) {
+		if backoff.Sleep(ctx, waits.Next()) != nil {
 			return
 		}
 	}
@@ -83,7 +83,7 @@ func (g *Gossip) noteSeeds(before, now seedsAre) {
 // rejoin contacts the known members that gossip misses, some in each round.
 func (g *Gossip) rejoin(ctx context.Context) {
 	next := 0
-	for backoff.Sleep(ctx, g.cfg.RejoinInterval) {
+	for backoff.Sleep(ctx, g.cfg.RejoinInterval) == nil {
 		missing := g.missing()
 		if len(missing) == 0 {
 			continue

@@ -49,14 +49,14 @@ func Jitter(d time.Duration, random uint64) time.Duration {
 	return d - time.Duration(random%uint64(d/2+1))
 }
 
-// Sleep waits for d and returns true, or returns false as soon as ctx ends.
-func Sleep(ctx context.Context, d time.Duration) bool {
+// Sleep waits for d and returns nil, or returns ctx.Err() as soon as ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	case <-timer.C:
-		return true
+		return nil
 	}
 }

@@ -2,6 +2,7 @@ package backoff_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -76,13 +77,13 @@ func TestJitterTakesUpToHalf(t *testing.T) {
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		if !backoff.Sleep(t.Context(), time.Minute) || time.Since(begun) != time.Minute {
+		if backoff.Sleep(t.Context(), time.Minute) != nil || time.Since(begun) != time.Minute {
 			t.Errorf("slept for %v, want a minute", time.Since(begun))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun = time.Now()
-		if backoff.Sleep(ctx, time.Minute) || time.Since(begun) != time.Second {
+		if err := backoff.Sleep(ctx, time.Minute); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
 			t.Errorf("slept for %v after the end of the context", time.Since(begun))
 		}
 	})

@@ -265,7 +265,7 @@ func (p *place) visits(ctx context.Context, transport controllog.Transport) erro
 			p.keeper.metrics.readers.WithLabelValues("lost").Inc()
 			p.log.Warn("claims topic not readable; trying again", "error", err, "pause", pause)
 		}
-		backoff.Sleep(ctx, pause)
+		_ = backoff.Sleep(ctx, pause) // ctx ends the loop
 	}
 	return nil
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/ring"
 )
@@ -95,8 +95,8 @@ const victim = 1
 
 func (g *group) fault(ctx context.Context) ([]journal.Kill, error) {
 	m := g.members[victim]
-	if err := sleep(ctx, g.options.KillAt); err != nil {
-		return nil, err
+	if backoff.Sleep(ctx, g.options.KillAt) != nil {
+		return nil, context.Cause(ctx)
 	}
 	at, err := m.kill()
 	if err != nil {
@@ -107,23 +107,11 @@ func (g *group) fault(ctx context.Context) ([]journal.Kill, error) {
 	if g.options.RestartAt == 0 {
 		return kills, nil
 	}
-	if err := sleep(ctx, g.options.RestartAt-g.options.KillAt); err != nil {
-		return kills, err
+	if backoff.Sleep(ctx, g.options.RestartAt-g.options.KillAt) != nil {
+		return kills, context.Cause(ctx)
 	}
 	g.view.note("%5.1f s  %s is started again.", g.options.RestartAt.Seconds(), m.node)
 	return kills, g.startRouter(m)
-}
-
-// sleep waits for d, or returns why ctx ended.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // drain waits until every event has its end (no member has an open one, the broker

@@ -41,8 +41,8 @@ func RunCommand(ctx context.Context, command []string, endpoint string, stdout, 
 		}
 		pause := pauses.Next()
 		fmt.Fprintf(stderr, "the application has ended (%v); starting it again in %v\n", orZero(err), pause)
-		if !backoff.Sleep(ctx, pause) {
-			return nil
+		if backoff.Sleep(ctx, pause) != nil {
+			return nil //nolint:nilerr // it was ended
 		}
 	}
 }

@@ -251,7 +251,7 @@ func (s *session) ended(ctx context.Context, name string, err error) {
 	m.mu.Unlock()
 	s.out.note("%v; starting it again in %v", err, pause)
 	s.restarts.Go(func() {
-		if !backoff.Sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 		if err := s.startOne(name, arguments); err != nil {
