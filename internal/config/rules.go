@@ -86,9 +86,9 @@ var rules = slices.Concat([]rule{
 	atLeast("gossip.join_backoff_max", 1, "gossip.join_backoff_min"),
 
 	address("admin.listen"),
-	{"admin.token", nil, "16 bytes or more: head -c 24 /dev/urandom | base64 makes one", adminTokenIsLong},
+	longToken("admin.token"),
 	emptyBeside("admin.token_file", "admin.token"),
-	{"admin.drain_token", nil, "16 bytes or more: head -c 24 /dev/urandom | base64 makes one", drainTokenIsLong},
+	longToken("admin.drain_token"),
 	{"admin.drain_open", with("admin.drain_token"), "false beside admin.drain_token", drainTokenOrOpen},
 	setBeside("admin.tls.cert_file", "admin.tls.key_file"),
 	setBeside("admin.tls.key_file", "admin.tls.cert_file"),
@@ -156,6 +156,15 @@ func noUser(key string) rule {
 // address is the rule that a text is HOST:PORT.
 func address(key string) rule {
 	return rule{key, nil, "HOST:PORT", func(c *reader) bool { return isAddress(c.known[key].String()) }}
+}
+
+// longToken is the rule that a secret is empty or too long to be guessed.
+func longToken(key string) rule {
+	want := fmt.Sprintf("%d bytes or more: head -c 24 /dev/urandom | base64 makes one", listen.TokenBytesMin)
+	return rule{key, nil, want, func(c *reader) bool {
+		f := c.known[key]
+		return f.Empty() || listen.CheckToken(f.Value.String()) == nil
+	}}
 }
 
 // mutualTLS are the rules of a section with TLS on both sides: a certificate and a name to expect, or none.
@@ -319,8 +328,6 @@ func gossipKeysAreKeys(c *reader) bool {
 }
 
 func gossipIsTaken(c *reader) bool    { return c.Gossip.VerifyOutgoing || !c.Gossip.VerifyIncoming }
-func adminTokenIsLong(c *reader) bool { return isToken(c.Admin.Token) }
-func drainTokenIsLong(c *reader) bool { return isToken(c.Admin.DrainToken) }
 func drainTokenOrOpen(c *reader) bool { return c.Admin.DrainToken == "" || !c.Admin.DrainOpen }
 
 func debugIsLocal(c *reader) bool {
@@ -343,8 +350,6 @@ func shardHoldsWindow(c *reader) bool {
 
 // tlsScheme begins the URL of a broker that has TLS.
 const tlsScheme = "pulsar+ssl://"
-
-func isToken(token Secret) bool { return token == "" || listen.CheckToken(string(token)) == nil }
 
 func isAddress(address string) bool {
 	_, port, err := net.SplitHostPort(address)
