@@ -147,7 +147,7 @@ func TestStranded(t *testing.T) {
 	}
 }
 
-// Events that a victim has held arrive when it is back, whoever owns their key by then: that is
+// Events that a stopped victim holds arrive after its return, at the present owner of their key: that is
 // not a takeover. Events that arrive as late while the victim is away are a slow takeover.
 func TestStrandedForMoments(t *testing.T) {
 	for until, want := range map[int][2]int{2700: {2, 2}, 4500: {4, 0}} {

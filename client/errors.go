@@ -100,7 +100,7 @@ func RetryAfter(err error, d time.Duration) error {
 	return &RetryError{Err: err, After: max(d, 0)}
 }
 
-// RetryError is what [RetryAfter] returns. Its text is that of Err.
+// RetryError is the error of [RetryAfter]. Its text is that of Err.
 type RetryError struct {
 	Err   error
 	After time.Duration // 0: the router's own back-off
@@ -122,7 +122,7 @@ func Reject(err error) error {
 	return &RejectError{Err: err}
 }
 
-// RejectError is what [Reject] returns. Its text is that of Err.
+// RejectError is the error of [Reject]. Its text is that of Err.
 type RejectError struct{ Err error }
 
 // Error returns the text of Err.
