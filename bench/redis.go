@@ -13,6 +13,8 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // errNoRedis contains the remedy.
@@ -51,20 +53,14 @@ func startRedis(ctx context.Context, c *cluster) (address string, err error) {
 		return "", err
 	}
 	client := redis.NewClient(&redis.Options{Addr: address})
-	defer func() { _ = client.Close() }() // it only asked
-	ctx, cancel := context.WithTimeout(ctx, redisStartMax)
+	defer func() { _ = client.Close() }()                  // it only asked
+	ctx, cancel := context.WithTimeout(ctx, redisStartMax) // of a Ping that hangs, too
 	defer cancel()
-	for {
-		err := client.Ping(ctx).Err()
-		if err == nil {
-			return address, nil
-		}
-		select {
-		case <-ctx.Done():
-			return "", fmt.Errorf("redis-server at %s does not answer: %w", address, err)
-		case <-time.After(20 * time.Millisecond):
-		}
+	err = eventually.Ask(ctx, redisStartMax, "redis-server answers", func() error { return client.Ping(ctx).Err() })
+	if err != nil {
+		return "", fmt.Errorf("redis-server at %s: %w", address, err)
 	}
+	return address, nil
 }
 
 // Settings that a team that locks with Redis would choose for handlers of milliseconds. The

@@ -146,6 +146,8 @@ func (s *Server) start(dir string, attributes *syscall.SysProcAttr, binary strin
 
 // await waits until ping succeeds. If it never does, the server is stopped.
 func (s *Server) await(ctx context.Context, ping func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startMax) // of a ping that hangs, too
+	defer cancel()
 	err := eventually.Ask(ctx, startMax, "it answers", func() error { return ping(ctx) })
 	if err == nil {
 		return nil

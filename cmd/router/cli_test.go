@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // cli runs a command as main would, and returns its output and its exit code.
@@ -172,15 +174,14 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	if out, says, code := cli(t, "drain", "--admin", g.members[before].admin); code != exitOK || out != "draining\n" {
 		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for k.Owner == before || len(k.At) == 0 || len(k.At[0].Blockers) == 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("the next owner does not say for whom it waits: %+v", k)
-		}
-		time.Sleep(20 * time.Millisecond)
+	eventually.NoError(t, 20*time.Second, "the next owner says for whom it waits", func() error {
 		k = report.Key{}
 		g.get(t, before, path, &k)
-	}
+		if k.Owner == before || len(k.At) == 0 || len(k.At[0].Blockers) == 0 {
+			return fmt.Errorf("the key is at %+v", k)
+		}
+		return nil
+	})
 	if at := k.At[0]; at.Wait != "gate" || at.Blockers[0].Member != before {
 		t.Errorf("%s waits for %s: %+v, want the gate and %s", at.Member, at.Wait, at.Blockers, before)
 	}

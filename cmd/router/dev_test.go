@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // testApp makes the test binary the application of a user, which prints what it handles.
@@ -147,11 +149,12 @@ func TestDevCommand(t *testing.T) {
 	says := func(line string) {
 		t.Helper()
 		form := regexp.MustCompile(line)
-		for deadline := time.Now().Add(60 * time.Second); !form.MatchString(shown.String()); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("nothing says %s\n%s", line, shown)
+		eventually.NoError(t, time.Minute, "a line says "+line, func() error {
+			if !form.MatchString(shown.String()) {
+				return errors.New(shown.String())
 			}
-		}
+			return nil
+		})
 	}
 	says(`app-[12] +\| crashing`)
 	says(`the application has ended \(exit status 1\); starting it again in 500ms`)

@@ -144,14 +144,11 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 // get asks a member's admin endpoint.
 func (g *testGroup) get(t *testing.T, member, path string, into any) {
 	t.Helper()
-	response, err := http.Get("http://" + g.members[member].admin + path)
-	for deadline := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(deadline); { // it may not listen yet
-		time.Sleep(20 * time.Millisecond)
-		response, err = http.Get("http://" + g.members[member].admin + path)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	var response *http.Response
+	eventually.NoError(t, 10*time.Second, member+" listens", func() (err error) {
+		response, err = http.Get("http://" + g.members[member].admin + path) //nolint:bodyclose // it is closed below
+		return err
+	})
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/ring"
 )
 
@@ -46,15 +48,14 @@ func testReports(t *testing.T, g *testGroup) {
 	g.publish(t, key)
 	path := "/v1/keys?key=" + url.QueryEscape(key)
 	var got report.Key
-	deadline := time.Now().Add(20 * time.Second)
-	for len(got.At) == 0 || got.At[0].Wait != "handler" || got.At[0].Queued != 1 {
-		if time.Now().After(deadline) {
-			t.Fatalf("one event runs and one waits, but the key is said to be %+v", got)
-		}
-		time.Sleep(10 * time.Millisecond)
+	eventually.NoError(t, 20*time.Second, "one event runs and one waits", func() error {
 		got = report.Key{}
 		g.get(t, "router-0", path, &got)
-	}
+		if len(got.At) == 0 || got.At[0].Wait != "handler" || got.At[0].Queued != 1 {
+			return fmt.Errorf("the key is at %+v", got)
+		}
+		return nil
+	})
 	held := 0
 	for _, at := range got.At {
 		for _, h := range at.Held {

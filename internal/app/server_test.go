@@ -28,6 +28,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
@@ -439,11 +440,12 @@ func TestManyStreamsAtOnce(t *testing.T) {
 	}
 	// The bystander's is one more; a stream that is about to be refused counts until it is.
 	const surplus = streams + 1 - 4*streamsPerWorker
-	for deadline := time.Now().Add(60 * time.Second); refused.Load() < surplus; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d streams were refused", refused.Load(), streams)
+	eventually.NoError(t, time.Minute, "the surplus is refused", func() error {
+		if n := refused.Load(); n < surplus {
+			return fmt.Errorf("%d of %d streams were", n, streams)
 		}
-	}
+		return nil
+	})
 	if n := r.server.streams.Load(); n > 4*streamsPerWorker {
 		t.Errorf("%d streams are open, want %d at most", n, 4*streamsPerWorker)
 	}

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ringfence/router/internal/base/identity"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // lines is a log that several goroutines write.
@@ -43,13 +45,12 @@ func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 	cfg := testConfig("b")
 	cfg.Seeds = []string{a.gossip.Addr()}
 	b := startNodeOf(t, cfg, of("json:user"), quiet())
-	deadline := time.Now().Add(10 * time.Second)
-	for testutil.ToFloat64(a.gossip.metrics.otherSettings) == 0 || testutil.ToFloat64(b.gossip.metrics.otherSettings) == 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody has noticed")
+	eventually.NoError(t, 10*time.Second, "both have noticed", func() error {
+		if testutil.ToFloat64(a.gossip.metrics.otherSettings) == 0 || testutil.ToFloat64(b.gossip.metrics.otherSettings) == 0 {
+			return errors.New("one has not")
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 	want := `key.from is \"message_key\" here and \"json:user\" there`
 	if !strings.Contains(said.String(), want) {
 		t.Errorf("the log of a has no line with %s:\n%s", want, said.String())

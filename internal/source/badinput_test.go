@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // publicKey lets a producer encrypt for somebody who is not here.
@@ -140,7 +141,7 @@ func TestPulsarOddMessagesComeAsTheyWereSent(t *testing.T) {
 			check(again, 1)
 			m.Done(again...)
 			m.AwaitIdle()
-			sourcetest.Await(t, "the broker keeps nothing", func() bool {
+			eventually.True(t, "the broker keeps nothing", func() bool {
 				retry := source.RetryTopicName([]string{topic}, sourcetest.Subscription)
 				return b.Unacked(t, topic, sourcetest.Subscription) == 0 && b.Unacked(t, retry, sourcetest.Subscription) == 0
 			})
@@ -177,7 +178,7 @@ func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 	}
 	m.Done(got...)
 	m.AwaitIdle()
-	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 
 	letters := readDeadLetters(t, b, topic, 2)
 	for i, wantBatch := range []int{1, 3} {
@@ -222,5 +223,5 @@ func TestPulsarManyEncryptedBatches(t *testing.T) {
 	got := m.Take(1)
 	m.Done(got...)
 	m.AwaitIdle()
-	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 }

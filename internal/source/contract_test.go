@@ -24,6 +24,7 @@ import (
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 // memBroker is a broker in memory, reached directly or over gRPC.
@@ -186,7 +187,7 @@ func TestPulsarChunkedMessage(t *testing.T) {
 	}
 	m.Done(got...)
 	m.AwaitIdle()
-	sourcetest.Await(t, "all chunks acked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	eventually.True(t, "all chunks acked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 }
 
 // With acknowledgmentAtBatchIndexLevelEnabled, CountEvents acks single events, and only
@@ -204,7 +205,7 @@ func TestPulsarBatchIndexAcks(t *testing.T) {
 	got := first.Take(10)
 	first.Done(got[:3]...)
 	first.Done(got[4:]...)
-	sourcetest.Await(t, "the broker counts one event", func() bool {
+	eventually.True(t, "the broker counts one event", func() bool {
 		return pulsartest.Stats(t, topic, sourcetest.Subscription).Unacked == 1
 	})
 	if s := first.Stats(); s.Allowance != 1 || s.Pinned != 0 {
@@ -218,7 +219,7 @@ func TestPulsarBatchIndexAcks(t *testing.T) {
 	}
 	second.Done(again...)
 	second.AwaitIdle()
-	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 	if s := second.Stats(); second.Left() != 0 || s.Entries != 0 {
 		t.Errorf("%d more events came, stats = %+v", second.Left(), s)
 	}
@@ -241,7 +242,7 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	}
 	m.Done(got...)
 	m.AwaitIdle()
-	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 	if discarded := metric(t, reg, "ringfence_source_discarded_total"); discarded != 2 {
 		t.Errorf("discarded = %v, want 2", discarded)
 	}
@@ -323,7 +324,7 @@ func TestPulsarAckHoles(t *testing.T) {
 			m.Done(got[i])
 		}
 		admin := pulsaradmin.Client{URL: pulsartest.AdminURL(t)}
-		sourcetest.Await(t, "five holes", func() bool {
+		eventually.True(t, "five holes", func() bool {
 			n, err := source.AckHoles(t.Context(), admin, topic, partitions > 0, sourcetest.Subscription)
 			if err != nil {
 				t.Fatal(err)
@@ -374,17 +375,17 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/partitions", count+1, nil)
 	read = append(read, count)
 	failures := metric(t, reg, "ringfence_source_discovery_failures_total")
-	sourcetest.Await(t, "all others are read", func() bool {
+	eventually.True(t, "all others are read", func() bool {
 		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+1) && // and the retry topic
 			metric(t, reg, "ringfence_source_discovery_failures_total") >= failures+2
 	})
 	publish(read...)
 	occupant.Close()
-	sourcetest.Await(t, "the last one is read", func() bool {
+	eventually.True(t, "the last one is read", func() bool {
 		return metric(t, reg, "ringfence_source_topic_partitions") == float64(len(read)+2)
 	})
 	publish(append(read, taken)...)
-	sourcetest.Await(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, cfg.Subscription) == 0 })
+	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, cfg.Subscription) == 0 })
 }
 
 // Where the broker makes no topics by itself, the client gives up on a consumer whose
@@ -432,7 +433,7 @@ func TestPulsarDeadLetterTopicComesBack(t *testing.T) {
 	letters := source.DeadLetterTopicName(cfg.Topics, cfg.Subscription)
 	deleteTopic(t, letters)
 	reject()
-	sourcetest.Await(t, "copies fail", func() bool { return metric(t, reg, "ringfence_source_copy_failures_total") > 0 })
+	eventually.True(t, "copies fail", func() bool { return metric(t, reg, "ringfence_source_copy_failures_total") > 0 })
 	createTopic(t, letters)
 	m.AwaitIdle()
 	if kept := pulsartest.Stats(t, letters, cfg.DeadLetterSubscription).Backlog; kept != 1 {
@@ -526,7 +527,7 @@ func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) 
 		m.Done(e)
 	}
 	retry := source.RetryTopicName([]string{topic}, sourcetest.Subscription)
-	sourcetest.Await(t, "all copies have come, and the broker keeps nothing", func() bool {
+	eventually.True(t, "all copies have come, and the broker keeps nothing", func() bool {
 		for range m.Left() {
 			e := m.Take(1)[0]
 			copies[e.Event.ID] = e
@@ -550,7 +551,7 @@ func limitUnacked(t *testing.T, topic string, unacked int) {
 	t.Helper()
 	path := pulsaradmin.TopicPath(topic) + "/maxUnackedMessagesOnConsumer"
 	pulsartest.Admin(t, http.MethodPost, path, unacked, nil)
-	sourcetest.Await(t, "the broker limits unacked events", func() bool {
+	eventually.True(t, "the broker limits unacked events", func() bool {
 		applied := 0
 		pulsartest.Admin(t, http.MethodGet, path+"?applied=true", nil, &applied)
 		return applied == unacked
@@ -674,7 +675,7 @@ func TestPulsarReplayLooksLikeAFirstDelivery(t *testing.T) {
 	}
 	first := m.Take(n)
 	m.Done(first...)
-	sourcetest.Await(t, "all is acked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
+	eventually.True(t, "all is acked", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 	path := fmt.Sprintf("%s/subscription/%s/resetcursor/%d", pulsaradmin.TopicPath(topic), sourcetest.Subscription, time.Now().Add(-time.Hour).UnixMilli())
 	pulsartest.Admin(t, http.MethodPost, path, nil, nil)
 	again := m.Take(n)

@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 func TestMain(m *testing.M) {
@@ -128,9 +129,9 @@ func TestMetricsTellOfAStuckEvent(t *testing.T) {
 		"ringfence_source_unsettled": 1, "ringfence_source_pinned_entries": 1, "ringfence_source_pinned_events": 9,
 		"ringfence_source_allowance_used": 10, "ringfence_source_acked_total": 9, "ringfence_source_received_total": 10,
 	} {
-		sourcetest.Await(t, fmt.Sprintf("%s = %v", name, want), func() bool { return metric(t, reg, name) == want })
+		eventually.True(t, fmt.Sprintf("%s = %v", name, want), func() bool { return metric(t, reg, name) == want })
 	}
-	sourcetest.Await(t, "it is a second old", func() bool { return metric(t, reg, "ringfence_source_oldest_unsettled_seconds") >= 1 })
+	eventually.True(t, "it is a second old", func() bool { return metric(t, reg, "ringfence_source_oldest_unsettled_seconds") >= 1 })
 	m.Stop()
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/testing/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pulsartest.LeftBehind()...) }
@@ -321,14 +322,12 @@ func generationOutlasts(t *testing.T, s site) {
 	a.NoteBegan(3)
 	a.NoteBegan(3)
 	other.NoteBegan(2) // late
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if gen, ok := other.Began(); ok && gen == 3 {
-			break
+	eventually.NoError(t, patience, "the generation comes back", func() error {
+		if gen, ok := other.Began(); !ok || gen != 3 {
+			return fmt.Errorf("it is %d, %t", gen, ok)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the generation does not come back")
-		}
-	}
+		return nil
+	})
 	a.stop()
 	other.stop()
 	again := s.claim(t, group("a"), places)
@@ -468,14 +467,12 @@ func TestLostClaims(t *testing.T) {
 	log.Roll()
 	log.Forget(event.Position{Ledger: 1 << 30})
 	log.lose()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if end, _ := log.End(t.Context()); end.Entry >= 0 {
-			break
+	eventually.NoError(t, patience, "the claim is written again", func() error {
+		if end, err := log.End(t.Context()); end.Entry < 0 {
+			return fmt.Errorf("the log ends at %v, %w", end, err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the claim is not written again")
-		}
-	}
+		return nil
+	})
 	b := s.claim(t, group("b"), places)
 	if err := b.outcome(t); !errors.Is(err, ErrTaken) {
 		t.Fatalf("after the claim was written again: %v", err)

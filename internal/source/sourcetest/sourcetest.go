@@ -202,18 +202,12 @@ func (m *Member) Done(events ...source.Message) {
 // AwaitIdle waits until nothing is unsettled.
 func (m *Member) AwaitIdle() {
 	m.t.Helper()
-	Await(m.t, "unsettled = 0", func() bool { return m.Stats().Unsettled == 0 })
-}
-
-// Await waits until a condition holds.
-func Await(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	eventually.True(t, what, holds)
+	eventually.True(m.t, "unsettled = 0", func() bool { return m.Stats().Unsettled == 0 })
 }
 
 func awaitAcked(t testing.TB, b Broker, topic string) {
 	t.Helper()
-	Await(t, "the broker keeps nothing of "+topic, func() bool { return b.Unacked(t, topic, Subscription) == 0 })
+	eventually.True(t, "the broker keeps nothing of "+topic, func() bool { return b.Unacked(t, topic, Subscription) == 0 })
 }
 
 // batch makes n messages with payloads prefix-0 … and keys.
@@ -363,7 +357,7 @@ func twoConsumersShare(t *testing.T, b Broker) {
 	for i := range entries {
 		b.Publish(t, topic, batch(fmt.Sprint(i), 1)...)
 	}
-	Await(t, "all events came to one of two", func() bool { return one.Left()+two.Left() == entries })
+	eventually.True(t, "all events came to one of two", func() bool { return one.Left()+two.Left() == entries })
 	var all []source.Message
 	for _, m := range []*Member{one, two} {
 		got := m.Take(m.Left())
@@ -623,7 +617,7 @@ func readingStopsAtTheBound(t *testing.T, b Broker) {
 	for i := range n {
 		b.Publish(t, topic, batch(fmt.Sprint(i), 1)...)
 	}
-	Await(t, "20 events", func() bool { return m.Left() >= cfg.UnsettledMax })
+	eventually.True(t, "20 events", func() bool { return m.Left() >= cfg.UnsettledMax })
 	time.Sleep(200 * time.Millisecond) // more of them would come now
 	if got := m.Stats().Unsettled; got >= cfg.UnsettledMax+cfg.BatchMax {
 		t.Errorf("unsettled = %d with a bound of %d", got, cfg.UnsettledMax)
