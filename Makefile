@@ -13,7 +13,7 @@ SPEC     ?= quick
 # needs. For the same reason the tools are pinned in tools/*.mod, which Go does not read in a workspace.
 modules  := ./... ./bench/... ./chaos/... ./e2e/...
 golangci  = $(shell GOWORK=off $(GO) tool -n -modfile=tools/go.mod golangci-lint)
-buf      := GOWORK=off $(GO) tool -modfile=tools/buf.mod buf
+buf      := tools/buf.sh
 
 .PHONY: help
 help: ## Show this help
@@ -30,10 +30,10 @@ checkgenerate: ## Fail if the generated code is not up to date
 	tools/checkgenerate.sh
 
 .PHONY: lint
-lint: ## go vet, golangci-lint, buf lint, and no breaking change of the protos
-	$(GO) vet $(modules)
+lint: ## golangci-lint (with all of go vet), buf lint, and no breaking change of the protos
 	$(overlay) vet -tags planted $(planted_packages)
 	$(golangci) run $(modules)
+	cd tools && GOWORK=off $(golangci) run ./foreign
 	$(buf) lint
 	$(buf) format --diff --exit-code
 	tools/breaking.sh
@@ -43,17 +43,13 @@ format: ## Format the Go code and the protos as lint wants them
 	$(golangci) fmt ./...
 	$(buf) format --write
 
-# What is built for other systems is thrown away, and takes half the time like this.
-unoptimised := -gcflags='all=-N -l'
-
 .PHONY: build
 build: ## Build everything
 	$(GO) build $(modules)
 
 .PHONY: foreign
-foreign: ## Build the router and the SDK for macOS and Windows
-	GOOS=darwin $(GO) build $(unoptimised) ./cmd/router ./client/...
-	GOOS=windows $(GO) build $(unoptimised) ./cmd/router ./client/...
+foreign: ## Type-check the router and the SDK as built for macOS and Windows
+	cd tools && GOWORK=off $(GO) run ./foreign darwin,windows ./cmd/router ./client/...
 
 # The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do packages
 # without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.

@@ -27,4 +27,4 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 git archive "$base" proto | tar -x -f - -C "$tmp"
 cp buf.yaml "$tmp/buf.yaml"
-GOWORK=off go tool -modfile=tools/buf.mod buf breaking --against "$tmp"
+tools/buf.sh breaking --against "$tmp"
