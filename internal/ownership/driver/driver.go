@@ -28,7 +28,7 @@ type ControlLog interface {
 	ReadFirst(ownership.ReadFirst)
 }
 
-// DataPath is governed by ownership. A method has taken effect when it returns.
+// DataPath is the part of a node that ownership controls. A method has taken effect when it returns.
 type DataPath interface {
 	// SetGates changes gates; events that wait behind one that closes go back.
 	SetGates([]ownership.GateChange)
