@@ -24,16 +24,15 @@ type Spill struct {
 	After time.Duration `above:"0"`
 	// StuckAfter is the age at which any open event is spilled.
 	StuckAfter time.Duration `above:"0"`
-	// RateMax is how many events are spilled in a second. Copies with a delay are
-	// never batched: a broker takes about 10,000 of them in a second, of all members
-	// together.
+	// RateMax is the greatest number of events spilled per second. Copies with a delay are never
+	// batched: a broker takes about 10,000 of them per second, of all members together.
 	RateMax int `min:"1"`
 	// DelayMin is the delay of a spilled event. It grows eightfold with every further round
 	// of the same event, up to DelayMax, so that the events of a stuck key make few rounds.
 	// At least a second, the resolution of the broker's delays.
 	DelayMin time.Duration `min:"1s"`
-	// DelayMax bounds it. Mailboxes must remember finished events for longer than this, or an
-	// event that was running when its copy was made may run again.
+	// DelayMax is the longest delay of a spilled event. Mailboxes must remember finished events
+	// for longer than this, or an event that was running when its copy was made may run again.
 	DelayMax time.Duration `min:"1s"`
 	// RoundsMax is the number of times that an event may be copied to the retry topic, for any
 	// reason; then it goes to the dead letter topic.
