@@ -92,7 +92,7 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 // with steered clocks needs to count. Routers measure over 10 s, in which rates alternate.
 const steeredLeast = 0.02
 
-// judge says which promises did not hold, and why the run proves nothing if so.
+// judge records the broken promises, and the reasons why the run proves nothing.
 func (r *result) judge(o options) {
 	broken := func(is bool, format string, args ...any) {
 		if is {
@@ -136,13 +136,13 @@ func (r *result) judge(o options) {
 // The times that --limits holds a run to, in milliseconds.
 const (
 	killMax      = 2500 // p99 of takeovers that the peers have evidence for: sockets close
-	powerMax     = 3500 // p99 of those that silence alone tells
-	cutMaxAll    = 4000 // p99 of those after a cut from everybody
+	powerMax     = 3500 // p99 of takeovers without evidence but silence
+	cutMaxAll    = 4000 // p99 of takeovers after a cut from all members and the broker
 	handoffMax   = 50   // p99 in planned changes
 	stillMax     = 100  // the longest for keys that do not move
 	deployMax    = 1000 // the longest for any event in a rolling deploy
 	resumeMax    = 1000 // the longest after a broker's restart
-	samplesLeast = 20   // fewer say nothing
+	samplesLeast = 20   // fewer samples prove nothing
 )
 
 // judgeTimes holds the run to the limits, if it is asked for: they mean something only
