@@ -56,7 +56,7 @@ func TestExclusiveThroughKillJoinAndLeave(t *testing.T) {
 	}
 	for _, m := range c.members {
 		if n := c.handled(m); n == 0 {
-			t.Errorf("%s handled nothing: this run proved less than it says", m.name)
+			t.Errorf("%s handled nothing: this run proved less than it claims", m.name)
 		}
 	}
 	c.stop()

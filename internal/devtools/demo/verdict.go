@@ -20,7 +20,7 @@ type Result struct {
 	// StaleTokenWrites counts the handlings that began, or ended as done, after a
 	// greater fence of their key had been seen: the writes of a replaced handler.
 	StaleTokenWrites uint64 `json:"stale_token_writes"`
-	// StaleSameToken counts those of them that one owner had replaced itself, by
+	// StaleSameToken counts the stale writes of handlers that their own owner had replaced, by
 	// another delivery of the key under the same token.
 	StaleSameToken uint64 `json:"stale_same_token"`
 
@@ -29,8 +29,8 @@ type Result struct {
 	// (journal.Waits). 0 if no member was killed.
 	TakeoverMS float64 `json:"takeover_ms"`
 
-	// HandoffP99MS is how long keys waited that moved between living members, when the
-	// killed one came back: journal.Waits again. 0 when none did.
+	// HandoffP99MS is the wait of keys that moved between living members, when the killed one came
+	// back, as measured by journal.Waits. 0 if no key moved.
 	HandoffP99MS float64 `json:"handoff_p99_ms"`
 
 	Throughput             float64 `json:"throughput"`               // handled events per second, from the first start to the last end

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestPatchesApply: each patch fits the files as they are, and what it makes is Go.
+// TestPatchesApply: each patch applies to the files as they are, and the results are valid Go.
 func TestPatchesApply(t *testing.T) {
 	t.Chdir("../../../..")
 	files, err := patchedFiles()
@@ -81,7 +81,7 @@ func TestApply(t *testing.T) {
 	const patched = "package a\n\nfunc f() int {\n\tif planted.On(planted.NoWait) {\n\t\treturn 2\n\t}\n\treturn 1\n}\n\nfunc g() int {\n\treturn 3\n}\n"
 	for name, test := range map[string]struct {
 		file, patch string
-		text        string // what the hunks that apply make of the file
+		text        string // the file with the hunks that apply
 		wants       []string
 	}{
 		"as it was":            {file, patch, patched, nil},
