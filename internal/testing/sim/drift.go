@@ -12,7 +12,7 @@ const rateMax = 0.0099
 // hours, by far less: with temperature and load.
 const driftShortest, driftLongest = 5 * time.Second, 60 * time.Second
 
-// drift is the error of a host's hardware counter: a rate for a while, then another one, always
+// drift is the error of a host's hardware counter. Its rate changes from time to time, and stays
 // within rateMax of real time.
 type drift struct {
 	rng   *rand.Rand
