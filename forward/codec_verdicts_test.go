@@ -80,7 +80,7 @@ func TestDoneIsEncodedAsAnyVerdict(t *testing.T) {
 	})
 }
 
-// The short way for plain verdicts reads what the general one reads, or nothing.
+// The fast path for plain verdicts decodes the same as the general one, or nothing.
 func FuzzPlainVerdict(f *testing.F) {
 	f.Add([]byte{18, 5, 8, 0x81, 1, 16, 1, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})
 	f.Add([]byte{18, 4, 8, 0x81, 1, 16, 1, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})

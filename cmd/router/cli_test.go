@@ -226,7 +226,7 @@ func testDrain(t *testing.T, g *testGroup) {
 	})
 }
 
-// occupied is an address at which somebody else listens.
+// occupied returns an address on which another process listens.
 func occupied(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -237,7 +237,7 @@ func occupied(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// answering is an admin endpoint that says one thing.
+// answering is an admin endpoint with a fixed answer.
 func answering(t *testing.T, code int, says string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

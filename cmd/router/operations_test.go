@@ -206,7 +206,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 	}
 }
 
-// warning finds where a router logs that somebody should know something.
+// warning matches the calls that log a warning or an error.
 var warning = regexp.MustCompile(`[lL]og\.(?:Warn|Error)\("([^"]+)"`)
 
 // TestWarningsAreDocumented: docs/reference.md has a row for every warning and error

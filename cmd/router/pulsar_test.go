@@ -30,7 +30,7 @@ func authOf(t *testing.T, settings config.Pulsar) *pulsarAuth {
 	return d
 }
 
-// adminPage is an admin API that says with which token it was asked.
+// adminPage is an admin API that records the tokens of its requests.
 func adminPage(t *testing.T) (server *httptest.Server, asked *[]string) {
 	t.Helper()
 	asked = new([]string)
@@ -188,7 +188,7 @@ func TestComplaints(t *testing.T) {
 			if c.err != nil {
 				log = log.With("error", c.err)
 			}
-			log.Warn(c.message) //nolint:sloglint // what the client says is not constant
+			log.Warn(c.message) //nolint:sloglint // the client's messages are not constant
 			err := why.explain(errors.New("connection error"))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want a word about %q", err, c.want)

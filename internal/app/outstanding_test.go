@@ -44,7 +44,7 @@ func leaseUntil(i clock.Instant, draining ...ring.Partition) ownership.Lease {
 	return ownership.Lease{Until: i, Draining: ownership.SetOf(draining...)}
 }
 
-// name returns what the worker knows the delivery with an id by, 0 if it has not gone out.
+// name returns the worker's name of the delivery with an id, 0 if it has not been sent.
 func (d *Outstanding) name(id event.DeliveryID) event.DeliveryID {
 	for s := range d.sent.all() {
 		if s.id == id {
@@ -175,7 +175,7 @@ func TestAnswersInTheirOwnMemory(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	d := busy(t, 1, 2)
 	d.StartTake()
-	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent: nobody can have answered it
+	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent, so it cannot have been answered
 	name := d.name(10)
 	got := d.Answer([]event.Result{
 		{Delivery: name, Kind: event.ResultDone},

@@ -46,8 +46,8 @@ func TestTimeOutTakesBackWhatMakesNoProgress(t *testing.T) {
 	}
 }
 
-// The worker's word on what was taken back counts as long as it is in time: done is
-// done, and what it has not started is not its failure.
+// The worker's answer about an event that was taken back counts if it is in time: done is done, and
+// an event that it has not started did not fail.
 func TestAnswersToWhatTimedOut(t *testing.T) {
 	for kind, want := range map[event.ResultKind]string{
 		event.ResultDone: "10:done ", event.ResultReject: "10:reject ", event.ResultNotStarted: "10:not_started ", event.ResultCancelled: "10:retry ",

@@ -66,7 +66,7 @@ func load(t *testing.T, from config.Sources) *config.Loaded {
 func TestDefaultsAreValidOnceTheRouterHasAName(t *testing.T) {
 	loaded := load(t, config.Sources{Environ: enough})
 	want := config.Default()
-	want.Peer.Insecure = true // as enough says
+	want.Peer.Insecure = true // as set in enough
 	if loaded.Mailbox != want.Mailbox || loaded.Peer != want.Peer || loaded.Retry != want.Retry || loaded.Ownership != want.Ownership {
 		t.Errorf("got %+v, want the defaults %+v", loaded.Config, want)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// group is what the members of a group say in a test.
+// group holds the reports of a group's members in a test.
 type group struct {
 	members report.Members
 	parts   map[string][]report.Partition // "" is the asked member's
@@ -39,7 +39,7 @@ func owned(n int, gate string, owners ...string) []report.Partition {
 	return parts
 }
 
-// healthy is a member that says that all is well.
+// healthy returns a member without problems.
 func healthy(name string, open int) report.Member {
 	return report.Member{
 		Name: name, Listed: true, Reach: "alive", Partitions: open,
@@ -50,7 +50,7 @@ func healthy(name string, open int) report.Member {
 	}
 }
 
-// but returns a member that says something else.
+// but returns a member with a changed status.
 func but(m report.Member, change func(*report.Status)) report.Member {
 	status := *m.Status
 	change(&status)
@@ -63,7 +63,7 @@ func TestStateOfAMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		member report.Member
 		state  string
-		why    string // what the sentence has to tell
+		why    string // must be in the sentence
 		class  string
 	}{
 		"all is well":             {fine, "ready", "", classGood},
@@ -113,7 +113,7 @@ func TestTheMapDuringAKill(t *testing.T) {
 		t.Errorf("asked %q for their partitions, want only the asked member: all gates are open", g.asked)
 	}
 
-	g.parts[""] = owned(90, "closed", "a", "a", "c") // a has what b had
+	g.parts[""] = owned(90, "closed", "a", "a", "c") // a has the partitions that b had
 	g.parts["a"] = owned(90, "open", "a")
 	for i := 1; i < 90; i += 3 {
 		g.parts["a"][i].Gate = "waiting"
@@ -177,7 +177,7 @@ func TestWhatPartitionsWaitFor(t *testing.T) {
 	}
 }
 
-// A sum of what only some say must not look like the whole.
+// A sum over only some of the members must not look like the total.
 func TestSumsTellWhoIsMissing(t *testing.T) {
 	members := report.Members{Members: []report.Member{
 		but(healthy("a", 1), func(s *report.Status) { s.Events.Unsettled, s.Events.OldestSeconds = 5, 75 }),

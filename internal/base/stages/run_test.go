@@ -163,7 +163,7 @@ func TestNothingStartsWhenTheContextHasEnded(t *testing.T) {
 	})
 }
 
-// A stuck drain is cut, but the stages below still get to say goodbye.
+// A stuck drain is abandoned, but the stages below are still drained.
 func TestDrainTimeoutNamesTheStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d protocol
