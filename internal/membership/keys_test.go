@@ -77,8 +77,8 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	}
 }
 
-// A group that gossips in the clear can change over without a stop: first it takes both, then
-// it sends encrypted, then it drops what is not.
+// A group without encryption can change over without a stop: first its members accept both, then they
+// send encrypted gossip, then they drop unencrypted gossip.
 func TestAGroupInTheClearCanChangeOver(t *testing.T) {
 	t.Parallel()
 	key := newKey(16)

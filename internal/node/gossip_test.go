@@ -23,7 +23,7 @@ type hearer struct {
 	now  clock.Instant
 	said []string // the effects of the last step
 
-	moved int // partitions, as the newest table says
+	moved int // partitions in the newest table
 }
 
 func memberNamed(name string, inc byte) membership.Member {
@@ -52,7 +52,7 @@ func (h *hearer) hear(kind membership.Kind, m membership.Member) {
 	h.heard(membership.Evidence{Kind: kind, Member: m})
 }
 
-// step lets time pass and returns what the machine asks for.
+// step lets time pass and returns the effects of the machine.
 func (h *hearer) step(after time.Duration, in ownership.Input) []string {
 	h.t.Helper()
 	h.now = h.now.Add(after)
@@ -127,7 +127,7 @@ func TestGossipListensBeforeItOpens(t *testing.T) {
 	}
 }
 
-// TestGossipWaitsForNobody is what the mode is not: nobody asks the old owner.
+// TestGossipWaitsForNobody shows that the mode is not exclusive: gates open without waiting for the old owner.
 func TestGossipWaitsForNobody(t *testing.T) {
 	a, b := newHearer(t, "a"), newHearer(t, "b")
 	a.self.Inc, b.self.Inc = ownership.Incarnation{1}, ownership.Incarnation{2}

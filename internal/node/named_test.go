@@ -69,7 +69,7 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 	}
 }
 
-// The reach of incarnations that nobody names any more is forgotten, but not of peers.
+// The reach of incarnations that are no longer named is forgotten, but not that of peers.
 func TestReachForgets(t *testing.T) {
 	named, peer, gone := ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
 	r := newReach(func() {})

@@ -63,8 +63,8 @@ func standing(t *testing.T) (*reporter, *incarnation) {
 	return &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}, l
 }
 
-// TestQuestionsNeverReachTheDriver: 60 clients ask what the gates wait for, again and again. The goroutine that keeps the
-// lease hears of none of it, and everybody has an answer.
+// TestQuestionsNeverReachTheDriver: 60 clients ask repeatedly why the gates wait. The goroutine that renews the lease
+// is never involved, and each client gets an answer.
 func TestQuestionsNeverReachTheDriver(t *testing.T) {
 	t.Parallel()
 	s, l := standing(t)
@@ -89,7 +89,7 @@ func TestQuestionsNeverReachTheDriver(t *testing.T) {
 	}
 }
 
-// TestStatusWaitsForNobody: a driver that holds its lock, as while it takes in what has ended, keeps no probe waiting.
+// TestStatusWaitsForNobody: no probe waits for a driver that holds its lock, as while it processes finished deliveries.
 func TestStatusWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	s, l := standing(t)
@@ -104,8 +104,8 @@ func TestStatusWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestWaitsArePublishedSeldom: a machine publishes what its gates wait for only when somebody has looked, and
-// twice a second at most, however many look and however often it steps.
+// TestWaitsArePublishedSeldom: a machine publishes the reasons of its gates' waits only after a reader has looked, and
+// twice a second at most, however many readers there are and however often it steps.
 func TestWaitsArePublishedSeldom(t *testing.T) {
 	t.Parallel()
 	_, l := standing(t)

@@ -24,7 +24,7 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// publicKey lets a producer encrypt for somebody who is not here.
+// publicKey lets a producer encrypt for a receiver without its private key.
 type publicKey []byte
 
 func newPublicKey(t *testing.T) publicKey {

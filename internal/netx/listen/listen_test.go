@@ -206,7 +206,7 @@ func TestServerCredentials(t *testing.T) {
 	if err := ask(grpc.WithTransportCredentials(credentials.NewTLS(open(ca.Issue(t, "payments")).Client("orders")))); err == nil {
 		t.Error("one with the certificate of another service got in")
 	}
-	// The client knows before the server has logged it, and of the next one nothing is logged for a while.
+	// The client knows before the server has logged it, and the log limit suppresses the next line.
 	select {
 	case line := <-told:
 		if !strings.Contains(line, "rejected") || !strings.Contains(line, "payments, not for orders") {

@@ -52,7 +52,7 @@ func TestSocketKeepsOthersOut(t *testing.T) {
 		defer listener.Close()
 		tried := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and never unlock: the thread that is somebody else ends with us
+			runtime.LockOSThread() // and never unlock: the thread with another user id ends with us
 			tried <- connectAs(12345, path)
 		}()
 		if err := <-tried; !errors.Is(err, want) {

@@ -26,8 +26,8 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// greeter is a service behind a listener: a Check of "hello" is a Hello. What is asked
-// under another name than that of health is a call like any other.
+// greeter is a service behind a listener. A Check of "hello" counts as a Hello; under a name other
+// than that of the health service it is an ordinary call.
 type greeter struct {
 	healthv1.UnimplementedHealthServer
 }
@@ -101,7 +101,7 @@ func (r *callersRig) turned(why string) float64 {
 	return testutil.ToFloat64(r.metrics.rejected.WithLabelValues("app", why))
 }
 
-// A stranger sends so much and no more; one that has said Hello sends what it likes.
+// A stranger may send a bounded number of bytes; after its Hello it may send any number.
 func TestBytesBeforeTheHello(t *testing.T) {
 	bounds := wideBounds()
 	bounds.BytesMax = 16 << 10

@@ -245,7 +245,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The metrics tell when a certificate ends, and of a change that nobody can use.
+// The metrics show the end of a certificate's validity, and a change to unusable files.
 func TestMetrics(t *testing.T) {
 	t.Parallel() // it waits
 	ca := tlstest.NewCA(t)

@@ -137,7 +137,7 @@ func TestOpenNeedsAGoodValue(t *testing.T) {
 	}
 }
 
-// Files that others may write to, and what is no file, are refused at first, and later change nothing.
+// Files that other users may write to, and things other than files, are refused at first, and change nothing later.
 func TestOnlyFilesOfTheOwner(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no such permissions")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// words are what every stage may import: data, pure decisions, and the wire.
+// words lists the packages that every stage may import: data, pure decisions, and the wire.
 var words = []string{
 	"ring", "internal/base/event", "internal/base/clock", "internal/outcome", "internal/ownership", "internal/base/invariant",
 	"internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
