@@ -33,7 +33,7 @@ const (
 	MembersMax      = 256
 	MemberBytesMax  = 256 // bytes of one name
 	VirtualNodesMax = 1000
-	LoadMax         = 1024 // from a Load equal to the number of members on, nothing is bounded any more
+	LoadMax         = 1024 // a Load of at least the number of members bounds nothing
 )
 
 // Member is the stable name of a router. It outlives restarts (an incarnation

@@ -37,7 +37,7 @@ type result string
 
 const (
 	resultOK   result = "ok"
-	resultWarn result = "warn" // a router runs, and somebody should know
+	resultWarn result = "warn" // a router runs, but the operator should know
 	resultFail result = "fail" // a router does not run, or breaks its promises
 )
 

@@ -61,8 +61,8 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 
 // broker is where events, the control log and the claims come from.
 type broker struct {
-	// open checks, once and before the others, that the broker accepts the router; nil: no
-	// check.
+	// open checks, once and before the broker is used otherwise, that it accepts the router; nil:
+	// no check.
 	open       func(context.Context, *mtls.Metrics, *slog.Logger) error
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)

@@ -135,8 +135,8 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 // lifecycleEvery is the least time between two lines that say that a worker has come, or gone.
 const lifecycleEvery = 100 * time.Millisecond
 
-// spareStreams are for questions about health, and so that one worker too many is
-// refused in words.
+// spareStreams are for health checks, and let the server refuse a surplus worker with a
+// message.
 const spareStreams = 16
 
 // headerBytesMax is how long the headers of a call may be.

@@ -196,7 +196,7 @@ func decompress(r io.Reader, compressedMax, plainMax int) ([]byte, error) {
 }
 
 // stream reads the beginning of a stream and returns a reader of all of it, as memberlist
-// may see it. labelled: it begins with the label, as it does where somebody has dialed us.
+// may see it. labelled: it begins with the label, as on connections that were dialed to us.
 func (s screen) stream(conn io.Reader, labelled bool) (io.Reader, error) {
 	conn = io.LimitReader(conn, streamBytesMax+512) // with its label
 	var seen bytes.Buffer                           // the bytes read so far

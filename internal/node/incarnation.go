@@ -34,7 +34,7 @@ type incarnation struct {
 	shown        *shown                    // publishes the gates' waits; nil with Mode Gossip
 	decides      driver.Machine            // beneath both
 	others       gossipView                // the members as gossip sees them, with Mode Gossip
-	named        atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
+	named        atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
 
 	journal *os.File      // of the steps of the machine; nil: none
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began

@@ -115,8 +115,8 @@ func (m *Machine) withhold(p ring.Partition) (changed bool) {
 	return true
 }
 
-// release lets keys go that do not have to wait any more. Like mayAcquire it wants a
-// lease: without one this node may have lost the partition, and not know it.
+// release releases withheld keys that need not wait any more. Like mayAcquire it requires a lease:
+// without one this node may have lost the partition without knowing it.
 func (m *Machine) release() {
 	if !m.isFresh() {
 		return

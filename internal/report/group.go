@@ -48,7 +48,7 @@ type Group struct {
 	keys  *rate.Limiter
 }
 
-// NewGroup returns the group of a member, which asks the others under creds.
+// NewGroup returns the group of a member, which queries all other members under creds.
 func NewGroup(local Local, creds credentials.TransportCredentials) *Group {
 	return &Group{local: local, peers: peers{creds: creds}, keys: rate.NewLimiter(keysPerSecond, keysPerSecond)}
 }

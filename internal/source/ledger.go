@@ -239,7 +239,7 @@ func (l *Ledger) unackedOf(e *entry) int {
 	return int(e.open)
 }
 
-// leave is called when the origin goes on to another entry.
+// leave is called when the origin moves on to another entry.
 func (l *Ledger) leave(number int32) {
 	e := &l.entries[number]
 	l.origins[e.origin].current = noEntry

@@ -243,7 +243,7 @@ func (l *Ledger) choose(e *entry, at int32, dst []event.Handle) []event.Handle {
 	return append(dst, event.NewHandle(s.generation, at))
 }
 
-// endSpill is called when an event is not to be spilled any more, or was.
+// endSpill is called when an event was spilled, or need not be.
 func (l *Ledger) endSpill(s *slot) {
 	if s.claim == spilling || s.claim == sending {
 		l.entries[s.entry].spilling--
@@ -252,8 +252,8 @@ func (l *Ledger) endSpill(s *slot) {
 	}
 }
 
-// Sending says that the copy of an event that was chosen by [Ledger.Spill] is being
-// sent. It reports false when none is needed any more: its verdict came first.
+// Sending says that the copy of an event that was chosen by [Ledger.Spill] is being sent. It
+// returns false if no copy is needed, because its verdict came first.
 func (l *Ledger) Sending(h event.Handle) (Message, bool) {
 	s := l.slotOf(h)
 	if s == nil || s.claim != spilling {

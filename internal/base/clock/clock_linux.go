@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Covers is empty: the lease clock goes on during a suspend.
+// Covers is empty: the lease clock runs during a suspend.
 const Covers = ""
 
 // steady is the lease clock of this process.

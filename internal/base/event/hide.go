@@ -42,7 +42,7 @@ func (e *Event) HideIn(text string) string {
 	return text
 }
 
-// HideIn returns a text of somebody else, such as an application's error, without the key.
+// HideIn returns a foreign text, such as an application's error, without the key.
 func (k Key) HideIn(text string) string {
 	if k == "" || text == "" {
 		return text

@@ -40,7 +40,7 @@ type Config struct {
 	// SubscriptionUnackedMax is the same for all consumers of a topic's subscription
 	// together (maxUnackedMessagesPerSubscription). At least 1.
 	SubscriptionUnackedMax int
-	// LedgerEntriesMax is after how many entries a topic or log goes on in a new ledger. At least 1.
+	// LedgerEntriesMax is the number of entries in a ledger of a topic or log. At least 1.
 	LedgerEntriesMax int
 	// RetainedMax is how many entries a topic keeps for its first subscription;
 	// older ones are forgotten. At least 1.

@@ -36,7 +36,7 @@ type DataPath interface {
 	Revoke(ownership.Revoke)
 	// Force ends the time that running handlers of these partitions are given.
 	Force(ownership.ForceDrain)
-	// Rest returns those of the partitions on which nothing runs, and the keys that run on the others.
+	// Rest returns the idle ones of the partitions, and the running keys of the busy ones.
 	Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy)
 	// SetLease publishes the lease for dispatch and for Pongs.
 	SetLease(ownership.Lease)
