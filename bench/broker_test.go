@@ -76,7 +76,7 @@ func TestRoundWithoutAdmin(t *testing.T) {
 		t.Error(err)
 	}
 	if v := (admin{}).version(t.Context()); v != "" {
-		t.Errorf("a broker nobody asked is %q", v)
+		t.Errorf("version = %q without an admin API", v)
 	}
 }
 

@@ -140,7 +140,7 @@ func TestStranded(t *testing.T) {
 		t.Errorf("stranded are %v, want %v", got.stranded, want)
 	}
 	if n := len(got.takeovers["cut all"]); n != 0 {
-		t.Errorf("what was stranded counts as %d takeovers", n)
+		t.Errorf("stranded events count as %d takeovers", n)
 	}
 	if want := (durations{9*time.Second - 5*time.Millisecond}); !slices.Equal(got.long, want) {
 		t.Errorf("unexplained are %v, want %v", got.long, want)

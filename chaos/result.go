@@ -105,7 +105,7 @@ func (r *result) judge(o options) {
 		total += n
 	}
 	broken(r.Events == 0 || r.Handled == 0, "nothing was handled: this run proves nothing")
-	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it says", total, o.Faults)
+	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it claims", total, o.Faults)
 	broken(o.slewed() && r.ClockRateError < steeredLeast, "no router has seen a steered clock: this run proves nothing about clocks")
 	if o.Control != "" {
 		r.verdict = "the control run overlaps, as it must"
@@ -118,7 +118,7 @@ func (r *result) judge(o options) {
 	broken(moving && r.Moves == 0, "no key has moved: this run proves nothing")
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
 	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes, %d of them of the newest owner's", r.StaleTokenWrites, r.StaleSameToken)
-	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
+	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it claims")
 	for _, n := range r.Joiners {
 		broken(!n.refused(), "one group: a joining router with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
 			n.Setting, n.Code, n.Took.Round(time.Millisecond), refusedCode, n.Named, n.Lost)

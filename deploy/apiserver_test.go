@@ -124,7 +124,7 @@ func generatesOnce(t *testing.T, chart string, kubectl func(string, ...string) *
 	}
 	for secret, key := range secrets {
 		if now := kept(secret, key); now != first[secret] {
-			t.Errorf("the upgrade has replaced what %s holds", secret)
+			t.Errorf("the upgrade has replaced the content of %s", secret)
 		}
 	}
 }

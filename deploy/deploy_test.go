@@ -56,9 +56,9 @@ func refuses(t *testing.T, cmd *exec.Cmd, why string) {
 	t.Helper()
 	output, err := cmd.CombinedOutput()
 	if err == nil {
-		t.Errorf("%s accepts it, want a word about %q\n%s", cmd, why, output)
+		t.Errorf("%s accepts it, want %q in it\n%s", cmd, why, output)
 	} else if !strings.Contains(string(output), why) {
-		t.Errorf("%s: %v, want a word about %q\n%s", cmd, err, why, output)
+		t.Errorf("%s: %v, want %q in it\n%s", cmd, err, why, output)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestChartGeneratesKeysOnce(t *testing.T) {
 			t.Errorf("%s holds %q, want 32 bytes in base64", name, text)
 		}
 		if first[name][key] == second[name][key] || name != "shop-orders-app-token" && first[name][key] == first["shop-orders-app-token"]["token"] {
-			t.Errorf("%s holds what another one holds, too", name)
+			t.Errorf("%s has the same content as another Secret", name)
 		}
 	}
 

@@ -213,7 +213,7 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 			t.Errorf("%s: %s", name, strings.Join(faults, "\n"))
 		}
 		if strings.Contains(routerOf(t, rendered), "insecure") {
-			t.Errorf("%s: the router is told to be insecure", name)
+			t.Errorf("%s: the router is set to be insecure", name)
 		}
 	}
 
@@ -244,14 +244,14 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 			t.Fatalf("%s: nothing to plant an error in: no %q", name, plant.old)
 		}
 		if faults := strings.Join(inTheClear(t, []byte(planted)), "\n"); !strings.Contains(faults, plant.want) {
-			t.Errorf("%s: found %q, want a word about %q", name, faults, plant.want)
+			t.Errorf("%s: found %q, want %q in it", name, faults, plant.want)
 		}
 	}
 
 	// The monitoring chart has nothing that listens.
 	for _, m := range parsed(t, accepts(t, helmTemplate(t, filepath.Join(dir, "monitoring")))) {
 		if m.Kind != "ConfigMap" && m.Kind != "PrometheusRule" {
-			t.Errorf("the monitoring chart has a %s: this test does not know what it opens", m.Kind)
+			t.Errorf("the monitoring chart has a %s: this test does not know its ports", m.Kind)
 		}
 	}
 }

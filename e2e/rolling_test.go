@@ -164,7 +164,7 @@ func (r *rolling) decidesInVersion(version int) {
 				return err
 			}
 		}
-		return errors.New("no router says so")
+		return errors.New("no router reports it")
 	})
 }
 

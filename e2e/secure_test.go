@@ -297,7 +297,7 @@ func (f *fortress) consume(t *testing.T, ip, topic, section, adminSays string) {
 		t.Error("the log contains a secret")
 	}
 	if t.Failed() {
-		t.Logf("the router says\n%s", log.String())
+		t.Logf("the router's log\n%s", log.String())
 	}
 }
 

@@ -93,7 +93,7 @@ func FuzzPlainVerdict(f *testing.F) {
 		var want verdictsFrame
 		r := reader{rest: b}
 		if _, err := r.next(); err != nil || !r.is(verdictsVerdicts, protowire.BytesType) || len(b)-len(r.rest) != next {
-			t.Fatalf("%x is read to %d, the reader says %+v, %v", b, next, r, err)
+			t.Fatalf("%x is read to %d, the reader returns %+v, %v", b, next, r, err)
 		}
 		if err := want.parseVerdict(r.value); err != nil {
 			t.Fatalf("%x is read, which gives %v", b, err)

@@ -46,7 +46,7 @@ func TestHandOver(t *testing.T) {
 		a.pool.HandOver(b.identity.Incarnation, slices.Concat(finished(4, 649), finished(5, 2))) // two too many
 		select {
 		case <-a.pool.HandedOver():
-			t.Fatal("handed over to nobody")
+			t.Fatal("handed over without a stream")
 		default:
 		}
 		a.pool.Hold(a.events(1, 500))

@@ -63,7 +63,7 @@ func (p *pipes) dial(ctx context.Context, address string) (net.Conn, error) {
 	l := p.listeners[address]
 	p.mu.Unlock()
 	if l == nil {
-		return nil, fmt.Errorf("nobody listens at %s", address)
+		return nil, fmt.Errorf("no node listens at %s", address)
 	}
 	return l.DialContext(ctx)
 }
@@ -101,7 +101,7 @@ func (l *loopback) listen(t testing.TB, name string) net.Listener {
 func (l *loopback) dial(ctx context.Context, name string) (net.Conn, error) {
 	address, ok := l.ports.Load(name)
 	if !ok {
-		return nil, fmt.Errorf("nobody listens at %s", name)
+		return nil, fmt.Errorf("no node listens at %s", name)
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address.(string))

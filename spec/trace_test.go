@@ -128,7 +128,7 @@ func readJournals(files ...io.Reader) (*trace, error) {
 	}
 	slices.SortStableFunc(tr.steps, func(a, b step) int { return cmp.Compare(a.line, b.line) })
 	if len(tr.tables) == 0 {
-		return nil, fmt.Errorf("nobody has a table in %d lines", len(lines))
+		return nil, fmt.Errorf("no member has a table in %d lines", len(lines))
 	}
 	return tr, nil
 }

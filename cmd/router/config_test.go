@@ -86,7 +86,7 @@ func TestConfigLint(t *testing.T) {
 			}, test.args...)
 			out, says, code := cli(t, args...)
 			if code != exitUsage || !strings.Contains(says, test.says) {
-				t.Errorf("exit code %d, and it says\n%s\nwant %q; output %q", code, says, test.says, out)
+				t.Errorf("exit code %d, stderr\n%s\nwant %q; output %q", code, says, test.says, out)
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func TestConfigPrint(t *testing.T) {
 		}
 	}
 	if strings.Contains(out, "hush-hush-hush-hush") {
-		t.Error("the secret is told")
+		t.Error("the secret is printed")
 	}
 	out, _, _ = cli(t, "config", "print", "--config", file, "--redacted", "-o", "json")
 	if strings.Contains(out, "orders") || strings.Contains(out, "router-0") || strings.Contains(out, file) {

@@ -98,7 +98,7 @@ func TestDemoEndsWithItsChildren(t *testing.T) {
 	}
 	_ = cmd.Wait() // the exit code is checked
 	if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(stderr.String(), "has ended (signal: killed)") {
-		t.Errorf("exit code %d, want %d; it says\n%s", code, exitFailed, stderr.String())
+		t.Errorf("exit code %d, want %d; stderr\n%s", code, exitFailed, stderr.String())
 	}
 	if left := childrenOf(t, folder); len(left) > 0 {
 		t.Errorf("it left %v", left)

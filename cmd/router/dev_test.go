@@ -115,11 +115,11 @@ exit 0
 		`dev +\| all 4 events are handled`, `dev +\| drained`,
 	} {
 		if !regexp.MustCompile(line).MatchString(shown.String()) {
-			t.Errorf("nothing says %s", line)
+			t.Errorf("no line says %s", line)
 		}
 	}
 	if strings.Contains(shown.String(), "user-3 attempt 2") {
-		t.Error("what was rejected came again")
+		t.Error("a rejected event came again")
 	}
 	if strings.Contains(shown.String(), "no stream to the router") {
 		t.Error("an application is started before its member listens")
@@ -195,7 +195,7 @@ func TestDevWithBadOptions(t *testing.T) {
 		cmd, shown, _ := devProcess(t, arguments...)
 		_ = cmd.Run() // the exit code is checked
 		if code := cmd.ProcessState.ExitCode(); code != exitUsage || !strings.Contains(shown.String(), want) {
-			t.Errorf("%v: exit code %d, want %d; it says %q, want %q", arguments, code, exitUsage, shown, want)
+			t.Errorf("%v: exit code %d, want %d; output %q, want %q", arguments, code, exitUsage, shown, want)
 		}
 	}
 }

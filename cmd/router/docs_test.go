@@ -111,7 +111,7 @@ func TestCommandsInDocsAreTested(t *testing.T) {
 					t.Errorf("%v: there is no %s in %s", b, test[2], test[1])
 				}
 			case b.marker != "" && b.marker != needsPulsar:
-				t.Errorf("%v: %q before it says nothing that this test knows", b, b.marker)
+				t.Errorf("%v: the comment %q before it is unknown to this test", b, b.marker)
 			}
 		}
 	}

@@ -288,7 +288,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		defer l.Close()
 		p.startSidecar()
 		if code := p.code(p.sidecar); code != exitFailed || !strings.Contains(p.sidecar.shown.String(), "admin.listen") {
-			t.Errorf("exit code %d, want %d; it says %s", code, exitFailed, p.sidecar.shown)
+			t.Errorf("exit code %d, want %d; output %s", code, exitFailed, p.sidecar.shown)
 		}
 	})
 	t.Run("2: wrong settings", func(t *testing.T) {
@@ -296,7 +296,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		p := newPod(t, "drain: {timeuot: 1s}\n")
 		p.startSidecar()
 		if code := p.code(p.sidecar); code != exitUsage || !strings.Contains(p.sidecar.shown.String(), "drain.timeout") {
-			t.Errorf("exit code %d, want %d and the nearest name; it says %s", code, exitUsage, p.sidecar.shown)
+			t.Errorf("exit code %d, want %d and the nearest name; output %s", code, exitUsage, p.sidecar.shown)
 		}
 	})
 	t.Run("3: the drain was cut", func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		eventually.True(p.t, "the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
 		p.signal(p.sidecar, syscall.SIGTERM)
 		if code := p.code(p.sidecar); code != exitUndrain || !strings.Contains(p.sidecar.shown.String(), "1 events are not settled; the broker will deliver them again") {
-			t.Errorf("exit code %d, want %d; it says %s", code, exitUndrain, p.sidecar.shown)
+			t.Errorf("exit code %d, want %d; output %s", code, exitUndrain, p.sidecar.shown)
 		}
 		p.signal(p.app, syscall.SIGKILL)
 		p.startSidecar()

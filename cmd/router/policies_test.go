@@ -169,7 +169,7 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 			d.broker(t.Context())
 			last := d.findings[len(d.findings)-1]
 			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "did not answer the lookup") || !strings.Contains(last.Advice, "binary port") {
-				t.Errorf("found %+v, want that the broker does not answer, and what to do", d.findings)
+				t.Errorf("found %+v, want that the broker does not answer, with advice", d.findings)
 			}
 			b := throughPulsar(cfg)
 			if err := b.open(t.Context(), mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
@@ -186,7 +186,7 @@ func TestAccessAdvice(t *testing.T) {
 		errors.New("connection error: X"): "binary port",
 	} {
 		if got := accessAdvice(true, err); !strings.Contains(got, want) {
-			t.Errorf("%v: advice %q, want a word about %q", err, got, want)
+			t.Errorf("%v: advice %q, want %q in it", err, got, want)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func TestDoctorOfListeners(t *testing.T) {
 		"ok admin protection: 127.0.0.1:16653: loopback",
 	}
 	if !slices.Equal(said, want) {
-		t.Errorf("it says\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -31,7 +31,7 @@ func testReports(t *testing.T, g *testGroup) {
 			t.Errorf("exclusivity of %s is %s: %v", m.Name, verdict, reasons)
 		}
 		if m.Status.Member != m.Name || m.Status.Table != members.Table || !m.Status.Listed || m.Status.LeaseSeconds <= 0 {
-			t.Errorf("%s says of itself %+v", m.Name, m.Status)
+			t.Errorf("%s reports %+v", m.Name, m.Status)
 		}
 		if want := map[bool]string{true: report.ReachSelf, false: "alive"}[m.Name == "router-1"]; m.Reach != want {
 			t.Errorf("reach of %s is %s, want %s", m.Name, m.Reach, want)

@@ -140,7 +140,7 @@ func TestPrintedSettingsHaveNoSecrets(t *testing.T) {
 			for _, verb := range [][]string{{"members"}, {"locate", "a"}, {"exclusivity"}, {"ring", "show"}, {"ring", "diff"}, {"ring", "simulate", "--members", "+1"}} {
 				printed, err := execute(t, append(verb, "-o", form, admin)...)
 				if err == nil {
-					t.Errorf("%s asks nobody: %s", verb, printed)
+					t.Errorf("%s succeeded without the admin page: %s", verb, printed)
 				}
 				clean(t, strings.Join(verb, " "), printed, values(plantedSecrets)...)
 			}

@@ -246,7 +246,7 @@ func TestRevokeFreezesAndDrainingExtends(t *testing.T) {
 	d.Pong(10*second, leaseUntil(12*second), margin, nil)
 	tell, _ := d.Revoke(ownership.SetOf(1), false, nil)
 	if !tell {
-		t.Error("the worker is not told of a Revoke that concerns it")
+		t.Error("a Revoke of its partition is not sent to the worker")
 	}
 	if _, draining := d.Pong(11*second, leaseUntil(13*second, 1), margin, nil); !slices.Equal(draining, d.names(10)) {
 		t.Errorf("draining = %v, want the revoked delivery", draining)
@@ -303,7 +303,7 @@ func TestRevokeTakesBackWhatHasNotGoneOut(t *testing.T) {
 	tell, back := d.Revoke(ownership.SetOf(1), false, nil)
 	wantResults(t, "unsent", back, "10:not_started 11:not_started ")
 	if tell {
-		t.Error("the worker is told of deliveries that it never had")
+		t.Error("the Revoke names deliveries that the worker never had")
 	}
 	frame, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
 	if len(frame) != 1 || frame[0].ID != d.name(20) {

@@ -252,7 +252,7 @@ func (r *rig) wantWorkers(want int) {
 				return
 			}
 		case <-deadline:
-			r.t.Fatalf("the node was not told of %d workers", want)
+			r.t.Fatalf("the node was not notified of %d workers", want)
 		}
 	}
 }
@@ -315,7 +315,7 @@ func TestFrameLargerThanTheLargestEvent(t *testing.T) {
 		t.Errorf("%d events in the first frame, want all", got)
 	}
 	if size := proto.Size(f); size > int(welcome.GetLimits().GetFrameMaxBytes()) {
-		t.Errorf("a frame of %d bytes, the Welcome says at most %d", size, welcome.GetLimits().GetFrameMaxBytes())
+		t.Errorf("a frame of %d bytes, the Welcome allows %d", size, welcome.GetLimits().GetFrameMaxBytes())
 	}
 }
 

@@ -32,7 +32,7 @@ func TestTimeOutTakesBackWhatMakesNoProgress(t *testing.T) {
 	}
 	d.Pong(11*second, leaseUntil(20*second), margin, nil)
 	if _, draining := d.Pong(11*second, leaseUntil(20*second, 2, 3), margin, nil); len(draining) > 0 {
-		t.Errorf("%v go on", draining)
+		t.Errorf("%v continue", draining)
 	}
 	wantResults(t, "cut before its deadline", d.Answer([]event.Result{{Delivery: d.name(20), Kind: event.ResultCancelled}}, nil), "20:retry ")
 	wantResults(t, "before its deadline", d.Expire(12*second-1, nil), "")

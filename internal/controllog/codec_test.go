@@ -218,7 +218,7 @@ func TestDecodeRefuses(t *testing.T) {
 		})
 	}
 	if _, err := Decode(group, []byte("hello")); !errors.Is(err, ErrMalformed) {
-		t.Errorf("Decode of what is no message: %v, want %v", err, ErrMalformed)
+		t.Errorf("Decode of an invalid message: %v, want %v", err, ErrMalformed)
 	}
 }
 
@@ -235,7 +235,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Encode(r)
 		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+			t.Fatalf("a decoded record cannot be encoded: %v", err)
 		}
 		same, err := Decode(group, again)
 		if err != nil || !reflect.DeepEqual(r, same) {

@@ -220,7 +220,7 @@ func TestLogRefusesWhatCannotBeWritten(t *testing.T) {
 		n.log.Append(ownership.Append{Record: bad})
 		n.want(t, ownership.AppendDone{Record: bad, Failed: true})
 		if _, got := mem.end(); got.Entry != 0 {
-			t.Errorf("the log goes on at %v", got)
+			t.Errorf("the log continues at %v", got)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func TestPulsarRefusesPartitionedTopic(t *testing.T) {
 		t.Fatalf("Run = %v, want ErrPartitioned", err)
 	}
 	if !strings.Contains(err.Error(), topic) || !strings.Contains(err.Error(), "3 partitions") {
-		t.Errorf("error does not name the topic and what is wrong with it: %v", err)
+		t.Errorf("the error does not name the topic and its problem: %v", err)
 	}
 }
 

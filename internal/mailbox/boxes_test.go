@@ -310,7 +310,7 @@ func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 	}
 	f.accept(Local, f.event("bob"))
 	if d := f.takeOne(); d.Event.Key != "bob" {
-		t.Fatalf("got key %q, want bob: other keys go on", string(d.Event.Key))
+		t.Fatalf("got key %q, want bob: other keys continue", string(d.Event.Key))
 	}
 	f.now = state.HeldUntil - 1
 	f.Tick(f.now, &f.out)
@@ -496,7 +496,7 @@ func TestAWorkersReadyKeysGoToTheOthersWhenItIsGone(t *testing.T) {
 	}
 	f.finish(running, event.ResultLost, "")
 	if got := f.Take(f.now, openLease, 2, 10, nil); len(got) != 1 || got[0].Event.ID != running.Event.ID {
-		t.Errorf("deliveries %+v, want what the worker left behind", got)
+		t.Errorf("deliveries %+v, want those that the worker left behind", got)
 	}
 }
 
@@ -588,7 +588,7 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 		t.Fatalf("handed over %v, want %v", ids, want)
 	}
 	if from.Stats().WindowIDs != 0 || from.takeHandover(10) != nil {
-		t.Error("it still holds what it has parted with")
+		t.Error("it still holds ids that it has handed over")
 	}
 
 	to.accept(Local, runs, waits)
@@ -620,7 +620,7 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 	for more := true; more; {
 		var got []event.Finished
 		if got, more = f.TakeHandover(10, func(ring.Partition) bool { return false }, nil); got != nil {
-			t.Fatalf("handed over %v for nobody", got)
+			t.Fatalf("handed over %v without a next owner", got)
 		}
 	}
 	f.RestartHandover(f.now)

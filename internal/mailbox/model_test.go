@@ -680,7 +680,7 @@ func (m *model) expect(call string, want []Addressed) {
 		count[v]--
 		to := address{v.To, v.Handle}
 		if !m.open[to] {
-			m.Fatalf("%s: verdict %+v for nobody who waits", call, v)
+			m.Fatalf("%s: verdict %+v that no sender waits for", call, v)
 		}
 		if v.Kind != event.Attempted {
 			delete(m.open, to)

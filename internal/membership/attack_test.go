@@ -137,7 +137,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		select {
 		case <-closed:
 		case <-time.After(15 * time.Second):
-			t.Fatal("a connection that says nothing stays")
+			t.Fatal("a silent connection stays open")
 		}
 	}
 	next := testConfig("b")

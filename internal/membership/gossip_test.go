@@ -74,7 +74,7 @@ func TestCrashIsDetected(t *testing.T) {
 	victim, rest := nodes[4], nodes[:4]
 	began := time.Now()
 	victim.crash()
-	eventually.True(t, "somebody to suspect", func() bool {
+	eventually.True(t, "a member to suspect", func() bool {
 		return slices.ContainsFunc(rest, func(n *testNode) bool { return slices.Contains(n.kinds(victim.inc), Suspect) })
 	})
 	t.Logf("first suspicion after %v", time.Since(began))

@@ -143,7 +143,7 @@ func TestParseKeys(t *testing.T) {
 	} {
 		_, err := ParseKeys(text)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want a word about %q", err, want)
+			t.Errorf("error %v, want %q in it", err, want)
 		} else if strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), encode(a)) {
 			t.Errorf("the error shows a key: %v", err)
 		}

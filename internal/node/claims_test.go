@@ -172,7 +172,7 @@ func TestDrainBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	a := g.startWith("a", nil, func(p *Parts) { p.Claims = claimsOf(t, unread{}, "public/default") })
-	g.eventually("it says what it waits for", func() error {
+	g.eventually("it reports the reason of its wait", func() error {
 		for _, probe := range [][]Check{a.Probes().Startup, a.Probes().Ready} {
 			if bad := failing(probe); !strings.HasPrefix(bad, "claim") {
 				return fmt.Errorf("fails: %s", bad)

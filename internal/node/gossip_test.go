@@ -171,7 +171,7 @@ func TestGossipForcesWhatOutlastsItsPartition(t *testing.T) {
 		h.step(h.Next().Sub(h.now), ownership.Tick{})
 	}
 	if took := h.timing.DrainTimeout; !slices.Contains(h.said, "force [1 3]") || h.forceAt.Sub(h.now) != 0 {
-		t.Errorf("after %v it says %q", took, h.said)
+		t.Errorf("after %v effects %q", took, h.said)
 	}
 	h.step(h.Next().Sub(h.now), ownership.Tick{})
 	h.want("lease 2s, extending []")
@@ -241,7 +241,7 @@ func TestGossipLeave(t *testing.T) {
 			h.want(test.want...)
 			h.step(0, ownership.Drained{Seq: 1, Partitions: ownership.SetOf(0, 1, 2, 3)})
 			if !slices.Contains(h.said, "ownership.Left") || h.Status(h.now).Phase != ownership.Ended || h.Next() != clock.Forever {
-				t.Errorf("it says %q", h.said)
+				t.Errorf("effects %q", h.said)
 			}
 			h.step(time.Hour, ownership.Tick{})
 			h.want()
@@ -263,7 +263,7 @@ func TestGossipViewRemembersSome(t *testing.T) {
 	}
 	h.heard(membership.Evidence{Kind: membership.Alive, Member: membership.Member{Inc: ownership.Incarnation{1: 10}}})
 	if lost := h.lost(); len(lost) != goneMax-1 {
-		t.Errorf("who is back is still missed: %d", len(lost))
+		t.Errorf("a member that is back is still missed: %d", len(lost))
 	}
 }
 

@@ -274,7 +274,7 @@ func TestLifecycleDrained(t *testing.T) {
 		t.Helper()
 		before := quick.count()
 		g.publish(100, 100)
-		g.eventually("b handles what is not held", func() error {
+		g.eventually("b handles the events that are not held", func() error {
 			if n := quick.count() - before; n < 90 { // all but one key, and keys that share its partition
 				return fmt.Errorf("%d events", n)
 			}
@@ -334,7 +334,7 @@ func TestLifecycleDrainDeadline(t *testing.T) {
 	a.stop()
 	<-a.ended
 	if !errors.Is(a.err, ErrDrainTimeout) || !strings.Contains(a.err.Error(), "1 events are not settled") {
-		t.Errorf("a ended with %v, want ErrDrainTimeout and what is left", a.err)
+		t.Errorf("a ended with %v, want ErrDrainTimeout with the remaining work", a.err)
 	}
 	slow.release()
 	b := g.start("b", nil)
@@ -467,7 +467,7 @@ func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
 	g.closes("coming back", begun)
 	g.ready(a)
 	a.stop()
-	g.eventually("it cannot come back any more", func() error {
+	g.eventually("it cannot come back", func() error {
 		if _, err := a.Undrain(); !errors.Is(err, ErrEnding) {
 			return fmt.Errorf("want ErrEnding: %w", err)
 		}

@@ -57,7 +57,7 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 			l.hear(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Inc: inc}})
 		}
 		if got := len(l.node.reach.changes()); got != want {
-			t.Errorf("mode %v: the machine hears of %d, want %d", mode, got, want)
+			t.Errorf("mode %v: the machine gets %d, want %d", mode, got, want)
 		}
 		if got := len(l.others.members()); got != want {
 			t.Errorf("mode %v: %d are believed to be there, want %d", mode, got, want)
@@ -65,7 +65,7 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 	}
 	l := &incarnation{node: &Node{reach: newReach(func() {})}}
 	if l.trusts(membership.Member{Inc: named}) {
-		t.Error("before the log was read somebody is trusted")
+		t.Error("a member is trusted before the log was read")
 	}
 }
 

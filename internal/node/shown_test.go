@@ -74,7 +74,7 @@ func TestQuestionsNeverReachTheDriver(t *testing.T) {
 			for range 3 {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 				if all := s.Partitions(ctx); len(all.Partitions) != ring.Partitions || all.Partitions[7].Gate != "waiting" {
-					t.Errorf("%d partitions are told", len(all.Partitions))
+					t.Errorf("%d partitions are reported", len(all.Partitions))
 				}
 				if at := s.Status(); at.Member != "a" {
 					t.Errorf("the member is %q", at.Member)
@@ -122,7 +122,7 @@ func TestWaitsArePublishedSeldom(t *testing.T) {
 		step()
 	}
 	if publications != 0 {
-		t.Errorf("%d publications, and nobody has looked", publications)
+		t.Errorf("%d publications without a reader", publications)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -147,6 +147,6 @@ func TestWaitsArePublishedSeldom(t *testing.T) {
 	}
 	step()
 	if newest := <-looked; newest == old || newest.at != now {
-		t.Error("who waits gets an old picture")
+		t.Error("a waiting reader gets an old picture")
 	}
 }

@@ -86,7 +86,7 @@ func TestColdStartOnAnEmptyLog(t *testing.T) {
 				return
 			}
 			if !strings.Contains(exit, c.exit) {
-				t.Errorf("exit %q, Genesis %v; want an exit that says %q", exit, genesis, c.exit)
+				t.Errorf("exit %q, Genesis %v; want an exit with %q", exit, genesis, c.exit)
 			}
 		})
 	}

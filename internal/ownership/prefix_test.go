@@ -143,7 +143,7 @@ func TestOneFaultyBeatEndsNobody(t *testing.T) {
 			}
 			w.runUntil(w.now + 30*time.Millisecond) // before the next Beat that tells the truth
 			if got := w.stats[string(NotePrefixDiffers)]; got == 0 {
-				t.Error("nobody has noticed")
+				t.Error("no member has noticed")
 			}
 			w.runUntil(w.now + 3*time.Second)
 			if w.losses() != c.lost || w.failure != "" {

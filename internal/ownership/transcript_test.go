@@ -112,7 +112,7 @@ func (tr *transcript) do(t *testing.T, d *datadriven.TestData) {
 		at.part, at.key = ring.Partition(part), ring.KeyHash(key)
 		owner := slices.IndexFunc(w.procs, func(p *proc) bool { return p.alive && p.gates[at.part].Gate == Open })
 		if owner < 0 {
-			d.Fatalf(t, "nobody has an open gate for partition %d", part)
+			d.Fatalf(t, "no member has an open gate for partition %d", part)
 		}
 		before := len(w.runs)
 		w.idle, w.handler = false, length

@@ -59,7 +59,7 @@ func TestPeersShareAnAnswer(t *testing.T) {
 	cancel()
 	s.status.turn <- struct{}{} // occupies the only turn
 	if _, err := s.Report(gone, &reportv1.ReportRequest{Subject: reportv1.Subject_SUBJECT_STATUS}); err == nil {
-		t.Error("who has gone gets an answer")
+		t.Error("a caller that has gone gets an answer")
 	}
 }
 
@@ -93,6 +93,6 @@ func TestKeyQuestionsTakeTurns(t *testing.T) {
 		t.Errorf("%d were refused and %d answered of 300 at once", refused.Load(), l.keys.Load())
 	}
 	if codeOf(errors.Join(errTooMany)) != http.StatusTooManyRequests {
-		t.Error("too many is not told as such")
+		t.Error("the error does not say that there are too many")
 	}
 }

@@ -189,7 +189,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		{"soon after", keepEvery - time.Second, nil, 1, nil},
 		{"later", keepEvery, nil, 2, nil},
 		{"when the topic is broken", keepEvery, broken, 3, broken},
-		{"when somebody reads there", 0, errors.New("ConsumerBusy"), 4, nil},
+		{"when another consumer reads it", 0, errors.New("ConsumerBusy"), 4, nil},
 		{"soon after that", 0, nil, 4, nil},
 		{"with another producer", 0, nil, 5, nil},
 	} {
@@ -369,7 +369,7 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 		var unanswered []func(error)
 		p := fakeLink(&fakeClient{produce: func(o pulsar.ProducerOptions) (pulsar.Producer, error) {
 			if !o.DisableBlockIfQueueFull {
-				t.Error("the client may block who sends")
+				t.Error("the client may block senders")
 			}
 			if o.Topic == FullTopicName("t-s-RETRY") {
 				return answering(nil), nil

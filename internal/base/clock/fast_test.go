@@ -28,7 +28,7 @@ func TestFastReadsTheClockAgainAfterASuspend(t *testing.T) {
 		t.Fatalf("the first reading is %v, want %v", got, now)
 	}
 	if got := fast.at(mono+soon, wall+5, read); got != now.Add(time.Duration(soon)) || reads != 1 {
-		t.Fatalf("%v later it is %v, after %d readings; want it to go on from the first", time.Duration(soon), got, reads)
+		t.Fatalf("%v later it is %v, after %d readings; want it extrapolated from the first", time.Duration(soon), got, reads)
 	}
 	for _, asleep := range []time.Duration{time.Millisecond, 2 * time.Second, 24 * time.Hour} {
 		before := fast.at(mono+soon, wall, read)

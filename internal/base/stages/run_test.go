@@ -30,7 +30,7 @@ func (d *protocol) want(t *testing.T, want ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !slices.Equal(d.lines, want) {
-		t.Errorf("what happened:\n  %s\nwant:\n  %s", strings.Join(d.lines, "\n  "), strings.Join(want, "\n  "))
+		t.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(d.lines, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 

@@ -150,7 +150,7 @@ func (c *claimant) end(t *testing.T) error {
 		c.ended <- err
 		return err
 	case <-time.After(patience):
-		t.Fatalf("it goes on after %v", patience)
+		t.Fatalf("it continues after %v", patience)
 		return nil
 	}
 }
@@ -285,7 +285,7 @@ func releaseEndsAndFrees(t *testing.T, s site) {
 	}
 	s.release(t, group("b"), false, places) // which holds nothing
 	if err := s.claim(t, group("b"), places).outcome(t); !errors.Is(err, ErrTaken) {
-		t.Fatalf("after a release by who holds nothing: %v", err)
+		t.Fatalf("after a release by a group without claims: %v", err)
 	}
 	if err := a.Check(); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func generationOutlasts(t *testing.T, s site) {
 		t.Fatal(err)
 	}
 	if gen, ok := b.Began(); !ok || gen != 3 {
-		t.Errorf("the next group hears of generation %d, %v", gen, ok)
+		t.Errorf("the next group got generation %d, %v", gen, ok)
 	}
 }
 
@@ -512,7 +512,7 @@ func TestOptionalPatience(t *testing.T) {
 		t.Fatal(err)
 	}
 	if isClosed(strict.Held()) || strict.Check() == nil {
-		t.Error("one that cannot do without goes on, too")
+		t.Error("a keeper that is not optional continues, too")
 	}
 }
 

@@ -80,7 +80,7 @@ func (r *Result) Broken(o Options) error {
 	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v", r.Overlaps, r.overlapMax)
 	broken(r.Lost > 0, "nothing lost: %d events were published and never done", r.Lost)
 	broken(r.StaleTokenWrites > 0, "fencing: %d handlings went on under a fence that was stale", r.StaleTokenWrites)
-	broken(r.unknown > 0, "%d events were handled that nobody published", r.unknown)
+	broken(r.unknown > 0, "%d events were handled that were not published", r.unknown)
 	broken(r.Handled == 0, "nothing was handled, so nothing is proved")
 	broken(o.KillAt > 0 && r.takeoverKeys == 0, "a member was killed, but none of its keys was taken over, so nothing is proved")
 	broken(r.stayedAway, "the member that was started again did not come back")

@@ -149,7 +149,7 @@ func TestIdsWaitForTheEnds(t *testing.T) {
 	out := offer(a, inc(1), true, finished(0, 9, 1, 2, 3))
 	want(t, out, map[admission.Result]int{})
 	if a.Next() == clock.Forever {
-		t.Fatal("what waits is never due")
+		t.Fatal("waiting ids are never due")
 	}
 	a.Tick(a.Next()-1, &out)
 	want(t, out, map[admission.Result]int{})

@@ -285,7 +285,7 @@ func TestHTTPWithTLS(t *testing.T) {
 		t.Error("a probe in the clear is answered")
 	}
 	if line := <-told; !strings.Contains(line, "rejected") {
-		t.Errorf("the log says %q", line)
+		t.Errorf("log line = %q", line)
 	}
 	if got := s.rejected(handshake); got != 1 {
 		t.Errorf("%v handshakes failed, want 1", got)

@@ -120,7 +120,7 @@ func TestBytesBeforeTheHello(t *testing.T) {
 		}
 	}
 	if line := <-r.log; !strings.Contains(line, "rejected") || !strings.Contains(line, "reason=bytes") {
-		t.Errorf("the log says %q", line)
+		t.Errorf("log line = %q", line)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestConnectionsWithoutAHelloAreFew(t *testing.T) {
 		t.Errorf("the third one: %v, want a connection that is closed", err)
 	}
 	if got := r.turned(strangers); got == 0 {
-		t.Error("nobody is counted as rejected")
+		t.Error("no caller is counted as rejected")
 	}
 	if err := r.check(first, "hello"); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestConnectionsWithoutAHelloAreFew(t *testing.T) {
 		t.Errorf("one after another has said Hello: %v", err)
 	}
 	_ = second.Close()
-	eventually.True(r.t, "nobody is a stranger", func() bool { return r.callers.strangers.Load() == 0 })
+	eventually.True(r.t, "no caller is a stranger", func() bool { return r.callers.strangers.Load() == 0 })
 }
 
 func TestASilentConnectionEnds(t *testing.T) {

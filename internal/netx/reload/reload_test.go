@@ -57,7 +57,7 @@ func TestAChangeIsTakenOver(t *testing.T) {
 	}
 	f.later()
 	if got := f.Get(); got != "two" {
-		t.Errorf("got %q, want what the file says now", got)
+		t.Errorf("got %q, want the present content of the file", got)
 	}
 	f.later()
 	f.Get()

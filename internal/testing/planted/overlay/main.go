@@ -172,7 +172,7 @@ func diff(ctx context.Context, name, copied string) (string, error) {
 		return "", err
 	}
 	if string(before) != string(clean) {
-		return "", fmt.Errorf("%s has changed since make planted-edit: save what you changed in %s, and begin again", name, copied)
+		return "", fmt.Errorf("%s has changed since make planted-edit: save your changes in %s, and begin again", name, copied)
 	}
 	for n := 1; n <= contextMax; n++ {
 		command := exec.CommandContext(ctx, "git", "diff", "--no-index", "--no-ext-diff", "--no-color", fmt.Sprint("-U", n), name, copied) //nolint:gosec // two files
