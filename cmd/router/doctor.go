@@ -32,7 +32,7 @@ type finding struct {
 	Advice string `json:"advice,omitempty"` // remedy, unless Result is ok
 }
 
-// result is how bad a finding is.
+// result is the severity of a finding.
 type result string
 
 const (

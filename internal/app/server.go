@@ -139,7 +139,7 @@ const lifecycleEvery = 100 * time.Millisecond
 // message.
 const spareStreams = 16
 
-// headerBytesMax is how long the headers of a call may be.
+// headerBytesMax bounds the headers of a call.
 const headerBytesMax = 8 << 10
 
 // idleMax is how long a connection may have no stream.

@@ -200,7 +200,7 @@ func (t *meter) load(keys int, round time.Duration) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// waits are how long events waited that were published in a span of time.
+// waits holds the waits of events that were published in a span of time.
 type waits struct {
 	moved, stayed     []time.Duration // of keys that changed their owner in the span, and of all other keys
 	movedOwn          []time.Duration // the former without the time in which an event of the key ran

@@ -95,7 +95,7 @@ func (m *gossipMachine) Next() clock.Instant {
 	return m.renewAt
 }
 
-// opensAt is when there was time enough to hear of a group that is there already.
+// opensAt returns the instant by which an existing group would have been heard of.
 func (m *gossipMachine) opensAt() clock.Instant { return m.began.Add(m.timing.JoinSettle) }
 
 // follow returns the table of the present members, or nil if it is unchanged.

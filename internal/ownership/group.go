@@ -9,11 +9,11 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// oldHelloMax is for how long a Hello of a router that reads only older log versions keeps a group from
-// writing a newer one: it may be about to join.
+// oldHelloMax is how long a Hello of a router that reads only older log versions keeps a group from
+// writing a newer one: that router may be about to join.
 const oldHelloMax = 10 * time.Second
 
-// firstReadMax is for how long an answer to ReadFirst allows a Genesis.
+// firstReadMax is how long an answer to ReadFirst allows a Genesis.
 const firstReadMax = 3 * time.Second
 
 // Memory is a process's memory of its group, independent of the control log.

@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// strangersMax is how many incarnations are remembered that are not members. It is
-// a constant of the log version.
+// strangersMax bounds the remembered incarnations that are not members. It is a constant of the
+// log version.
 const strangersMax = 256
 
 // State is the sum of the log's records: the same on every node at the same position (I9). Only

@@ -45,8 +45,8 @@ func (m *Machine) busy() []Busy {
 	return list
 }
 
-// acquired is where every earlier tenure is proven over: others conclude so from it
-// (apply rule ii), and on withheld keys one may run.
+// acquired returns the partitions on which every earlier tenure is proven over: other members
+// conclude that from it (apply rule ii), while on withheld keys one may still run.
 func (m *Machine) acquired() Set {
 	s := m.gates.open.Clone()
 	for p := range both(s, m.gates.partial) {

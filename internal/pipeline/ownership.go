@@ -27,7 +27,7 @@ const (
 	// member.
 	handoverMax = 512
 
-	// handoverFan is how many times as many they are at most if they are for many members.
+	// handoverFan is the factor by which there may be more ids if they are for many members.
 	handoverFan = 8
 )
 

@@ -61,8 +61,8 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 	return &reportv1.ReportResponse{Json: text}, nil
 }
 
-// memoFor is how old a word may be that is given again: however many ask a member about
-// itself, it works that out four times a second at most.
+// memoFor is the greatest age of a report that is given again: a member computes its report four
+// times a second at most, however many ask.
 const memoFor = 250 * time.Millisecond
 
 // memo is the newest word about one subject.

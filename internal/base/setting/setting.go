@@ -37,7 +37,7 @@ const (
 	DurationMax = "87600h"
 )
 
-// Kind is how the value of a setting is written.
+// Kind is the form of a setting's value.
 type Kind string
 
 // IsWords reports whether values of this kind are text, which may contain names.

@@ -24,7 +24,7 @@ type drift struct {
 	turns int           // changes so far
 }
 
-// drawRate draws an error within the bound. The ends are where the margins are.
+// drawRate draws an error within the bound, often at its ends, which test the margins.
 func drawRate(rng *rand.Rand) float64 {
 	if rng.IntN(2) == 0 {
 		return 1 + rateMax*float64(2*rng.IntN(2)-1)
