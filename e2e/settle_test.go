@@ -183,8 +183,8 @@ func (s *settling) owner(file int) *member {
 	return nil
 }
 
-// explain tells why events were handled more than once, and fails the test where
-// nothing explains it.
+// explain counts the reasons why events were handled more than once, and fails the test if there
+// is no reason.
 func (s *settling) explain() {
 	s.t.Helper()
 	found, err := journal.FindRepeats(s.files, s.kills)

@@ -29,7 +29,7 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
-// wrongFlag says where the flags of a command stand, and which one may have been meant.
+// wrongFlag returns a usage error that suggests the nearest flag, or the command's help.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {

@@ -33,7 +33,7 @@ type Boxes interface {
 	// Take appends up to limit deliveries for w to dst: none of partitions that this node may
 	// not act for.
 	Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery
-	// Finish says how deliveries ended. It does not keep the slice.
+	// Finish ends deliveries with their results. It does not keep the slice.
 	Finish(results []event.Result)
 }
 

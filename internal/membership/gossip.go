@@ -177,8 +177,8 @@ func (g *Gossip) refuse(why refusal, name string) {
 // must not be changed afterwards.
 func (g *Gossip) SetNamed(named map[ownership.Incarnation]string) { g.roster.setNamed(named) }
 
-// SetKnown says which members the control log knows. Those that gossip does not know
-// are contacted every RejoinInterval.
+// SetKnown sets the members that the control log knows. Those that gossip does not know are
+// contacted every RejoinInterval.
 func (g *Gossip) SetKnown(known []Known) {
 	known = slices.Clone(known)
 	g.known.Store(&known)

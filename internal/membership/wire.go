@@ -45,8 +45,8 @@ const (
 	encryptionVersionMax = 1 // the first byte of a packet that is encrypted is a version
 )
 
-// refusal says why something that came is not handed to memberlist. It is the label
-// reason of ringfence_listener_rejected_total, for the listener gossip.
+// refusal is the reason why received data is not handed to memberlist. It is the label reason of
+// ringfence_listener_rejected_total, for the listener gossip.
 type refusal string
 
 // The refusals.

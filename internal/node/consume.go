@@ -179,7 +179,7 @@ type topicsWaiting struct {
 	topics map[string][]string // never written to
 }
 
-// noteTopics says which topics are not consumed, whenever that changes.
+// noteTopics logs the topics that are not consumed, whenever they change.
 func (n *Node) noteTopics() {
 	waiting := n.TopicsNotConsumed()
 	text := ""

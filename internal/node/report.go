@@ -302,7 +302,7 @@ func (s *reporter) blockers(ctx context.Context, partitions ...ring.Partition) [
 	return all
 }
 
-// held says where the events of a key are that this node has received.
+// held returns the places of a key's events that this node has received.
 func (s *reporter) held(now clock.Instant, key event.Key) []report.Held {
 	var all []report.Held
 	for _, share := range s.node.pool.Inspect(key) {

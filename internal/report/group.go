@@ -85,7 +85,7 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 	return partitions, err
 }
 
-// errUnnamed says why a member was not asked.
+// errUnnamed is the error about a member that is not asked.
 var errUnnamed = errors.New("report: not asked: only gossip knows this member, and the control log does not name it")
 
 // ask queries a member that the control log names. Addresses from gossip alone are never

@@ -29,7 +29,7 @@ func Plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// View says which member answered, and how far in the control log it had read.
+// View names the member that answered, and the position up to which it had read the control log.
 type View struct {
 	Member      string `json:"member"`
 	Incarnation string `json:"incarnation"`

@@ -121,7 +121,7 @@ func (p *publication) count() int {
 	return len(p.sent)
 }
 
-// sentAt tells when an event was published.
+// sentAt returns the time at which an event was published.
 func (p *publication) sentAt(name string) (clock.Instant, bool) {
 	n, err := strconv.Atoi(name)
 	p.mu.Lock()

@@ -15,8 +15,8 @@ type Kill struct {
 	At   clock.Instant
 }
 
-// Waits tells how long keys waited while they moved from one owner to another. A
-// key has moved when it is handled with a higher fencing token than before.
+// Waits holds the waits of keys that moved from one owner to another. A key has moved when it is
+// handled with a higher fencing token than before.
 type Waits struct {
 	// Takeovers has one Spread for each Kill: for each key that was last handled under that
 	// router, the time from the kill to the key's next handling. A key without a waiting event
