@@ -25,7 +25,7 @@ type slot struct {
 }
 
 // slots are the deliveries that a worker has not answered, close together and without a look-up:
-// the name that comes back with an answer is the index.
+// the name in an answer contains the number of the slot.
 type slots struct {
 	list []slot
 	free []int32 // numbers of free ones, the warmest last
