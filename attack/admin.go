@@ -30,8 +30,8 @@ const (
 	probesMissedMax = 2 // in a row: a kubelet restarts the container after three
 )
 
-// holdOpen keeps one connection whose request announces a body that never comes, and opens
-// it again when it is closed, until ctx ends. It returns how often it has opened one.
+// holdOpen keeps one connection with a request whose announced body never comes, and reopens it
+// when it is closed, until ctx ends. It returns the number of connections opened.
 func holdOpen(ctx context.Context, address string) (opened int64) {
 	var dialer net.Dialer
 	for ctx.Err() == nil {
@@ -98,13 +98,13 @@ var unsentBodies = with(nil, "bodies", func(ctx context.Context, r *router) (fin
 	return finding{row > probesMissedMax || drained == 0, seen}, nil
 })
 
-// profilesAtOnce is how many profiles of a second each are asked for at the same time, and
-// profilesMax how many of them may be answered within three.
+// profilesAtOnce is the number of concurrent requests for a profile of one second, and
+// profilesMax is the number of them that may be answered within three seconds.
 const (
 	profilesAtOnce = 8
 	profilesMax    = 4
 	profilesAsked  = 200
-	profilesPause  = 15 * time.Second // that a router may make at most between two profiles
+	profilesPause  = 15 * time.Second // longest pause between two profiles
 )
 
 const someProfile = "/debug/pprof/goroutine?debug=1"
@@ -218,7 +218,7 @@ var lures = []struct {
 }
 
 // browser: pages that an operator's browser opens change nothing. A program's POST does, and so
-// does GET /drain of the kubelet, whose hooks cannot POST.
+// does the kubelet's GET /drain, since its hooks cannot POST.
 var browser = with(settings{"admin.token": ""}, "browser", func(ctx context.Context, r *router) (finding, error) {
 	passes := func(method, path string, headers ...string) (bool, error) {
 		body := ""

@@ -28,10 +28,10 @@ func broken(format string, args ...any) (finding, error) {
 	return finding{true, fmt.Sprintf(format, args...)}, nil
 }
 
-// attackMax is how long an attack may take.
+// attackMax bounds the duration of an attack.
 const attackMax = 90 * time.Second
 
-// rows is how many rows the table has.
+// rows is the number of rows of the table.
 const rows = 14
 
 // attacks returns all of them, by row.

@@ -12,7 +12,7 @@
 // its process. It gives each router only settings that the binary knows, so that releases
 // before and after a defence can be compared.
 //
-// With --under-load the attacks run for a while against one of three routers that handle 1,000
+// With --under-load the attacks run for --for against one of three routers that handle 1,000
 // events a second, first each attack alone and then all together. The applications' journals
 // show whether events were lost or handled concurrently.
 //

@@ -41,7 +41,7 @@ type forgedMember struct {
 	peer        string // the address at which it claims to take events
 }
 
-// packet says in the gossip of a group that the member is alive.
+// packet returns a gossip packet that announces the member as alive.
 func (m forgedMember) packet(group string) []byte {
 	meta := append(append([]byte{1}, m.incarnation[:]...), m.peer...)
 	var body []byte

@@ -55,7 +55,7 @@ const (
 	garbagePackets   = 8000
 	garbageRate      = 4000
 	gossipSockets    = 1500
-	gossipSocketsMax = 600 // that one router may hold for strangers at once
+	gossipSocketsMax = 600 // most sockets that one router may hold for strangers
 	gossipLinesMax   = 100
 	countedLeast     = garbagePackets / 10 // a kernel may drop some
 )

@@ -324,7 +324,7 @@ func askAt(ctx context.Context, address, method, path, body string, headers ...s
 	return answer.StatusCode, strings.TrimSpace(string(text)), err
 }
 
-// alive returns an error unless the router goes on answering its probe.
+// alive returns an error unless the router still answers its probe.
 func (r *router) alive(ctx context.Context) error {
 	return eventually.Ask(ctx, 15*time.Second, "/livez answers", func() error {
 		if r.ended() {

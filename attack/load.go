@@ -355,7 +355,7 @@ func (g *group) look(ctx context.Context) (all []map[string]float64, err error) 
 
 const marginSeries = "ringfence_ownership_lease_margin_seconds"
 
-// during runs storms for a while and returns the routers' behaviour.
+// during runs storms for the given time and returns the routers' behaviour.
 func (g *group) during(ctx context.Context, name string, length time.Duration, storms ...storm) (phase, error) {
 	p := phase{Name: name, Seconds: length.Seconds(), BoundMiB: int64(g.bound) >> 20}
 	var rates []string
@@ -501,7 +501,7 @@ func (g *group) phases(ctx context.Context, o options, result *loadResult) error
 	return add("no attack, their load on the CPU", burn)
 }
 
-// judge says which promises did not hold.
+// judge records the broken promises.
 func (r *loadResult) judge(o options) {
 	broken := func(is bool, format string, args ...any) {
 		if is {

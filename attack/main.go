@@ -33,7 +33,7 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("attack", flag.ContinueOnError)
 	f.StringVar(&o.Router, "router", "bin/router", "the binary to attack")
 	f.StringVar(&o.Out, "out", "", "file for the results, in JSON")
-	f.StringVar(&only, "only", "", "numbers of attacks, with commas; all when empty")
+	f.StringVar(&only, "only", "", "numbers of attacks, comma-separated; empty: all")
 	f.BoolVar(&o.UnderLoad, "under-load", false, "attack one of three routers under load, with each attack alone and then with all")
 	f.DurationVar(&o.For, "for", time.Minute, "under load: how long each attack goes on")
 	f.IntVar(&o.Rate, "rate", 1000, "under load: events in a second")
@@ -141,7 +141,7 @@ type result struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// runMax is how long all attacks together may take: with the start of a broker, under three minutes.
+// runMax bounds the duration of all attacks together: with the start of a broker, under three minutes.
 const runMax = 160 * time.Second
 
 // attackAll tries the attacks one after the other. Those for which no time is left are not tried.

@@ -41,9 +41,8 @@ func (r *router) askInLoops(ctx context.Context, clients int, path string) (answ
 	return n.Load()
 }
 
-// handlersWaiting takes goroutine profiles until ctx ends. It returns how many goroutines that
-// answer a request they show, and how many of those have put a question to the goroutine that
-// renews the lease.
+// handlersWaiting takes goroutine profiles until ctx ends. It counts the goroutines in them that
+// answer a request, and those of them that wait for the goroutine that renews the lease.
 func (r *router) handlersWaiting(ctx context.Context) (profiles, handlers, waiting int) {
 	for backoff.Sleep(ctx, 200*time.Millisecond) == nil {
 		code, text, err := askAt(ctx, r.debug(), http.MethodGet, "/debug/pprof/goroutine?debug=2", "", "Authorization", "Bearer "+adminToken)

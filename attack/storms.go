@@ -16,12 +16,12 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 )
 
-// storm is an attack that goes on, at a rate.
+// storm is an attack that is repeated at a rate.
 type storm struct {
 	number int
 	name   string
 	rate   string
-	run    func(ctx context.Context, g *group) int64 // until ctx ends; how many times it was done
+	run    func(ctx context.Context, g *group) int64 // until ctx ends; returns the number of repetitions
 }
 
 // storms returns the rows of the table as storms upon the first router of a group. The peer listeners
@@ -162,7 +162,7 @@ func packets(ctx context.Context, g *group, rate int, packet func(i int) []byte)
 	return sent
 }
 
-// holdSilent opens a connection and says nothing, until it is closed or some seconds are over.
+// holdSilent opens a connection and sends nothing, until it is closed or five seconds are over.
 func holdSilent(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

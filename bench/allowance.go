@@ -8,12 +8,12 @@ import (
 // allowance is a subscription's use of the broker's limit of unacked events, on one topic
 // partition.
 type allowance struct {
-	Consumer     int // the most that one consumer has
+	Consumer     int // the maximum over all consumers
 	Subscription int // of all consumers
 	Blocked      bool
 }
 
-// max is the worst of both.
+// max returns the maximum of both, field by field.
 func (a allowance) max(b allowance) allowance {
 	return allowance{max(a.Consumer, b.Consumer), max(a.Subscription, b.Subscription), a.Blocked || b.Blocked}
 }

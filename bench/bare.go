@@ -43,7 +43,7 @@ type relay struct {
 	freed chan struct{}      // of capacity one
 }
 
-// bareOpen is how many events a relay has open at most, as a router by default.
+// bareOpen bounds the open events of a relay, as a router's default does.
 const bareOpen = 20_000
 
 // bareOrigin is the position in a handle of the relay that has received the event.
@@ -135,7 +135,7 @@ func (r *relay) serve(method string, st grpc.ServerStream) error {
 	return group.Wait()
 }
 
-// bareBatch is how many events a relay takes from the client at once, as a router does.
+// bareBatch bounds the events that a relay takes from the client at once, as in a router.
 const bareBatch = 256
 
 // read is the reader's goroutine.

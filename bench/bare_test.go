@@ -109,7 +109,7 @@ func TestBareRecordsThatAreCutOff(t *testing.T) {
 	}
 }
 
-// An application of the mode bare works on what its relay sends, and answers each event.
+// An application in the mode bare handles the events of its relay, and answers each.
 func TestConsumeBare(t *testing.T) {
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -114,8 +114,8 @@ func (a admin) entriesOf(ctx context.Context, topic string, partitions int) (ent
 	return sum, nil
 }
 
-// meanOpen is how long an entry stayed unacked on average, by Little's law: how many
-// were open at a time, divided by how many came in a second. 0 when nothing came.
+// meanOpen returns the average time that an entry stayed unacked, by Little's law: the average
+// number of open entries divided by the rate of arrivals. It is 0 if nothing arrived.
 func meanOpen(samples []entries) time.Duration {
 	if len(samples) < 2 {
 		return 0
@@ -132,7 +132,7 @@ func meanOpen(samples []entries) time.Duration {
 	return time.Duration(open / came * float64(took))
 }
 
-// version asks which release the broker is, empty when it does not say.
+// version returns the broker's release, or "" if the broker does not tell it.
 func (a admin) version(ctx context.Context) string {
 	if !a.there() {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// fakeAdmin answers as Pulsar's admin API does, and remembers what it was asked to change.
+// fakeAdmin answers like Pulsar's admin API, and records the changes that it was asked to make.
 type fakeAdmin struct {
 	mu      sync.Mutex
 	changes []string
@@ -76,7 +76,7 @@ func TestRoundWithoutAdmin(t *testing.T) {
 		t.Error(err)
 	}
 	if v := (admin{}).version(t.Context()); v != "" {
-		t.Errorf("a broker nobody asked is %q", v)
+		t.Errorf("version = %q without an admin API", v)
 	}
 }
 

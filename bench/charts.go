@@ -17,7 +17,7 @@ type chart struct {
 	parts []part
 }
 
-// chartKind says how a chart is drawn.
+// chartKind is the way in which a chart is drawn.
 //
 //exhaustive:enforce
 type chartKind uint8

@@ -39,7 +39,7 @@ type point struct {
 type proc struct {
 	role   string
 	pid    int
-	cmd    *exec.Cmd // nil: somebody else's
+	cmd    *exec.Cmd // nil: started by another process
 	reader sync.WaitGroup
 
 	journal  string        // path of the application's journal, empty for none
@@ -276,7 +276,7 @@ func (c *cluster) ready(ctx context.Context) bool {
 	return true
 }
 
-// lastWords are the ends of the logs, which say why a cluster did not work.
+// lastWords returns the ends of the logs, which tell why a cluster did not work.
 func (c *cluster) lastWords() error {
 	var errs []error
 	logs, _ := filepath.Glob(filepath.Join(c.dir, "*.log")) // the pattern is a good one
@@ -303,7 +303,7 @@ func (p *proc) read(out io.Reader) {
 	}
 }
 
-// reports says whether the worker has said anything yet.
+// reports tells whether the worker has sent a report yet.
 func (p *proc) reports() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,11 +15,11 @@ import (
 // client's default is a minute.
 const nackDelay = time.Second
 
-// deliveriesMax is how often an event is delivered that fails, as often as a router
-// does it by default. With FAILOVER the broker does not count.
+// deliveriesMax is the number of deliveries of a failing event, as with a router's defaults. With
+// FAILOVER the broker does not count.
 const deliveriesMax = 10
 
-// topicConsumer is one consumer of the topic itself, without a router.
+// topicConsumer consumes the topic itself, without a router.
 type topicConsumer struct {
 	*worker
 	consumer pulsar.Consumer
@@ -110,9 +110,9 @@ func (t *topicConsumer) handleLocked(ctx context.Context, m pulsar.ConsumerMessa
 	return err
 }
 
-// lanes handle events of one key one after the other, and of different keys at once.
-// Striped modes need them where handlers wait: with a fixed set of queues, a key that
-// stalls would hold up the others of its queue.
+// lanes handle events of one key one after the other, and of different keys at once. Striped modes
+// need them if handlers wait: with a fixed set of queues, a stalled key would hold up the other
+// keys of its queue.
 type lanes struct {
 	handle func(context.Context, pulsar.ConsumerMessage)
 	room   chan struct{} // one for each event that is here

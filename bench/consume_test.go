@@ -75,7 +75,7 @@ func TestLanesAreSerialByKeyAndParallelOtherwise(t *testing.T) {
 	})
 }
 
-// A key that stalls keeps nobody else, until the receiver queue is full of its events.
+// A stalled key delays no other key, until the receiver queue is full of its events.
 func TestLanesGoRoundAStalledKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})
@@ -125,7 +125,7 @@ func TestWorkerKeepsAJournal(t *testing.T) {
 	for n, good := range []bool{true, false, true} {
 		b := stampedPayload(keyName(1), n, 256, 0)
 		if !good {
-			b[len(b)-1] = '?' // no JSON any more
+			b[len(b)-1] = '?' // not valid JSON
 		}
 		if err := w.handle(keyName(1), b, event.Fence{Token: 7}); (err == nil) != good {
 			t.Errorf("event %d: %v", n, err)

@@ -95,7 +95,7 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 	return s, err
 }
 
-// Disturbed is the effect of a disturbance of some keys on all others, over all repetitions.
+// Disturbed is the effect that a disturbance of some keys has on all other keys, over all repetitions.
 type Disturbed struct {
 	Before Half `json:"undisturbed"`
 	After  Half `json:"disturbed"`

@@ -119,6 +119,6 @@ func TestLateCounts(t *testing.T) {
 		t.Errorf("p99 ratio = %v, want more than 3 s to 1 ms", d.P99Ratio)
 	}
 	if text := d.String(); !strings.Contains(text, "unacked at most 150000") || !strings.Contains(text, "BLOCKED") {
-		t.Errorf("it says %q", text)
+		t.Errorf("text = %q", text)
 	}
 }

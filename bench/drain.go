@@ -53,10 +53,10 @@ func (c *cluster) awaitHandled(ctx context.Context, events int) error {
 // count.
 const drainMax = 90 * time.Second
 
-// settle is how long after the last worker's first event the steady window begins.
+// settle is the time between the last worker's first event and the begin of the steady window.
 const settle = 500 * time.Millisecond
 
-// windowShortest is the shortest steady window that says anything.
+// windowShortest is the length of the shortest steady window with a meaningful result.
 const windowShortest = 500 * time.Millisecond
 
 // drainedAt is the part of the backlog with which the steady window ends.
@@ -137,7 +137,7 @@ func (p *proc) began() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// reported returns the progress so far. The points do not change any more.
+// reported returns the progress so far. The returned points are never changed.
 func (p *proc) reported() []point {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,12 +17,12 @@ type killSample struct {
 	report journal.Report
 }
 
-// again is how many handlings were of an event that was handled before, or cut.
+// again returns the number of handlings that were repeated or cut.
 func (s killSample) again() int {
 	return max(0, int(s.report.Started)-int(s.report.Events))
 }
 
-// killAfter is when the kill comes, as a part of the measured time.
+// killAfter is the part of the measured time before the kill.
 const killAfter = 0.25
 
 // lossWait is the time that a run waits for unhandled events after the last event was

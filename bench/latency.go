@@ -19,7 +19,7 @@ type latencySample struct {
 // millisecond.
 const ackTick = 250 * time.Millisecond
 
-// catchUpMax is how long events may still be handled after the last was published.
+// catchUpMax bounds the time for handling the last published events.
 const catchUpMax = 10 * time.Second
 
 // latency publishes at a fixed rate, and lets the applications measure.

@@ -205,8 +205,8 @@ func (p *publisher) stampedBacklog(ctx context.Context, count int) error {
 	return p.flush(ctx)
 }
 
-// timetable says when each event of a fixed rate is to be published. Latency counts
-// from there, not from when a publisher that was held up got round to it.
+// timetable is the time at which each event of a fixed rate is due. Latency counts from then, not
+// from the moment at which a delayed publisher sends it.
 type timetable struct {
 	begin clock.Instant
 	rate  int // events a second
@@ -216,7 +216,7 @@ func (t timetable) at(n int) clock.Instant {
 	return t.begin.Add(time.Duration(float64(n) / float64(t.rate) * float64(time.Second)))
 }
 
-// due is how many events are to be published by now.
+// due returns the number of events that are to be published by now.
 func (t timetable) due(now clock.Instant) int {
 	return int(now.Sub(t.begin).Seconds()*float64(t.rate)) + 1
 }

@@ -55,7 +55,7 @@ func TestKeyNames(t *testing.T) {
 		t.Errorf("the key of number 123 has number %d", n)
 	}
 	if n := keyNumber("somebody"); n != -1 {
-		t.Errorf("somebody has number %d, want -1", n)
+		t.Errorf("number = %d of an unknown key, want -1", n)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestStamp(t *testing.T) {
 			t.Errorf("stamp = %d, %d, %v", n, at, err)
 		}
 		if err := decode(b); err != nil || !json.Valid(b) {
-			t.Errorf("%s: not what the json handler takes: %v", b, err)
+			t.Errorf("%s: not valid for the json handler: %v", b, err)
 		}
 		if off := len(b) - size; off < -10 || off > 0 {
 			t.Errorf("an event of %d bytes has %d", size, len(b))

@@ -7,16 +7,16 @@
 //
 // Every consumer, application and router is a process of its own. The workloads:
 //
-//   - drain consumes a backlog as fast as it goes. Its figures come from the steady
-//     window: from when part of the backlog is handled and every process has the memory
-//     that it needs, until the backlog is nearly drained, so that start-up and tail do
-//     not count.
-//   - latency publishes at a fixed rate and measures from when an event was to be
-//     published until its handler starts, and until the application is done with it.
-//   - kill publishes at a fixed rate, ends a node by SIGKILL, and measures how long
-//     keys stand still, and what is handled again.
-//   - stuck publishes at a fixed rate, first undisturbed, then with handlers of some keys
-//     that hang and of others that fail, and measures what all other keys notice.
+//   - drain consumes a backlog as fast as possible. Its figures come from the steady
+//     window, which begins when part of the backlog is handled and every process has the
+//     memory that it needs, and ends when the backlog is nearly drained, so that start-up
+//     and tail do not count.
+//   - latency publishes at a fixed rate, and measures the time from an event's due time to
+//     the start and to the end of its handler.
+//   - kill publishes at a fixed rate, ends a node by SIGKILL, and measures how long keys
+//     stand still, and how many events are handled again.
+//   - stuck publishes at a fixed rate, first undisturbed, then with some keys whose handlers
+//     hang or fail, and measures the effect on all other keys.
 //   - hot does the same with one key that gets every second event, and cannot keep up.
 //
 // The journals of the applications show whether a mode is exclusive: for drain and latency they
@@ -134,8 +134,7 @@ func run(ctx context.Context, o Options, w io.Writer) error {
 	return err
 }
 
-// runAll runs one experiment after the other. One that fails does not keep the others
-// from being run: a suite takes long.
+// runAll runs one experiment after the other, also after one has failed: a suite takes long.
 func (b *bench) runAll(ctx context.Context, list []experiment, result *Run) error {
 	var errs []error
 	for _, e := range list {

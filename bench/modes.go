@@ -21,7 +21,7 @@ const (
 
 // How a producer makes entries.
 const (
-	batchingDefault = "default" // as the client does by itself: any keys in one batch
+	batchingDefault = "default" // the client's default: any keys in one batch
 	batchingKey     = "key"     // a batch holds one key
 	batchingOff     = "off"
 )
@@ -33,8 +33,8 @@ type mode struct {
 	subscription pulsar.SubscriptionType
 	batching     string // required or default batching of its producers
 
-	// partitioned modes get a topic with a partition for each node: with one
-	// partition, one consumer works and the others watch.
+	// partitioned modes get a topic with a partition for each node: with one partition, one
+	// consumer works and all other consumers are idle.
 	partitioned bool
 
 	// striped modes get the events of one key in one process and in order, so that it
@@ -82,11 +82,11 @@ func modeNames() string {
 	return strings.Join(names, ", ")
 }
 
-// events is how many events the backlog of this mode holds in the first round.
+// events returns the size of the mode's backlog in the first round.
 func (m mode) events(o Options) int { return max(eventsMin, int(m.share*float64(o.Events))) }
 
-// eventsAt is how many it holds in the rounds after it, if the mode handles so many a
-// second.
+// eventsAt returns the size of the mode's backlog in later rounds, if it handles perSecond events
+// a second.
 func (m mode) eventsAt(o Options, perSecond float64) int {
 	all := m.events(o)
 	if m.share == 1 {
@@ -95,7 +95,7 @@ func (m mode) eventsAt(o Options, perSecond float64) int {
 	return max(eventsMin, min(all, int(perSecond*steadyWanted.Seconds()/(drainedAt-o.Warm))))
 }
 
-// steadyWanted is how long the steady window of a slow mode shall be.
+// steadyWanted is the wanted length of the steady window of a slow mode.
 const steadyWanted = 5 * time.Second
 
 // eventsMin is the smallest backlog.

@@ -69,11 +69,10 @@ type handler struct {
 	wait   time.Duration // as for a reply
 }
 
-// receiverQueue is how many events a consumer holds, in all modes.
+// receiverQueue is the size of a consumer's receiver queue in all modes.
 const receiverQueue = 5000
 
-// waitingHandlers is how many handlers that wait may run at once in one process, in
-// all modes.
+// waitingHandlers bounds the concurrent handlers that wait in one process, in all modes.
 const waitingHandlers = 256
 
 // parseHandler reads --handler.

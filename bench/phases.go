@@ -50,15 +50,15 @@ type disturbance struct {
 	takes time.Duration // a handler of the slow ones
 }
 
-// keys are those that are disturbed, or will be: figures are about the others.
+// keys returns the number of disturbed keys, before and during the disturbance. Figures are about
+// all other keys.
 func (d disturbance) keys() int { return d.slow + d.fails }
 
 // never is the time of an event that has not happened.
 const never = math.MaxUint32
 
-// times says of each event of a plan when it was first begun and first done, in
-// microseconds after it was to be published. Events come again, also at another
-// process: only the first time counts.
+// times holds the first start and the first end of each event of a plan, in microseconds after the
+// event was due. Redeliveries, also to another process, do not count.
 type times struct {
 	Start, End []uint32 // by number
 }

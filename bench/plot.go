@@ -84,7 +84,7 @@ func (c chart) save(name string) error {
 	return errors.Join(err, file.Close())
 }
 
-// plot lays the chart out, and says how high it is.
+// plot lays out the chart, and returns its height.
 func (c chart) plot() (p *plot.Plot, height vg.Length, err error) {
 	p = plot.New()
 	p.Title.Text = c.title

@@ -28,7 +28,7 @@ func findRedis() (string, error) {
 	return name, nil
 }
 
-// redisStartMax is how long a Redis may take to answer.
+// redisStartMax bounds the start of a Redis.
 const redisStartMax = 10 * time.Second
 
 // startRedis starts a Redis on a free loopback port, with nothing on disk: locks are
@@ -72,8 +72,8 @@ const (
 	lockDelayMax   = 64 * time.Millisecond
 	lockTries      = 250 // about 12 s
 
-	// lockHandlers is how many handlers that do not wait run at once: enough to hide
-	// the way to Redis and back.
+	// lockHandlers bounds the concurrent handlers that do not wait: enough to hide the round trip
+	// to Redis.
 	lockHandlers = 64
 )
 

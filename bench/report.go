@@ -15,7 +15,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// Run is everything that one call of the bench measured, as its JSON has it.
+// Run holds all measurements of one call of the bench, as written to its JSON file.
 type Run struct {
 	At       time.Time         `json:"at"`
 	Command  []string          `json:"command"`
@@ -57,7 +57,7 @@ type Result struct {
 	Disturbed *Disturbed `json:"disturbed,omitempty"`
 	Kill      *Kill      `json:"kill,omitempty"`
 
-	// Exclusivity comes from a run of its own, or with a kill from that run itself.
+	// Exclusivity comes from a separate run; with a kill from that run itself.
 	Exclusivity *Exclusivity `json:"exclusivity,omitempty"`
 }
 
@@ -71,7 +71,7 @@ type Latency struct {
 	Added  *Added    `json:"added_to_shared,omitempty"` // to the start of the handler
 }
 
-// Added is how much later than with plain SHARED handlers start.
+// Added is the additional latency until the start of the handler, compared with plain SHARED.
 type Added struct {
 	P50  float64 `json:"p50_ms"`
 	P99  float64 `json:"p99_ms"`
@@ -177,8 +177,8 @@ func killResult(o Options, m mode, samples []killSample) Result {
 	}
 }
 
-// compare computes the figures relative to another mode: the throughput of Ringfence to each of
-// the others, and the latency of each to that of plain SHARED.
+// compare computes the figures relative to another mode: the throughput of Ringfence relative to
+// each other mode, and the latency of each mode relative to plain SHARED.
 func (r *Report) compare() {
 	byMode := map[string]Result{}
 	for _, m := range r.Modes {

@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 )
 
-// roundMax is how long one round of one mode may take.
+// roundMax bounds the duration of one round of one mode.
 const roundMax = 5 * time.Minute
 
 // round is one mode at one workload, once: a topic of its own, and processes of
@@ -52,7 +52,7 @@ func newRound(o Options, m mode, workload, dir string, number int, warn io.Write
 	}
 }
 
-// partitions is how many partitions the topic has, 0 when it is not partitioned.
+// partitions returns the number of partitions of the topic, 0 if it is not partitioned.
 func (r round) partitions() int {
 	if r.mode.partitioned {
 		return r.options.Nodes
@@ -106,7 +106,7 @@ func (r round) backlog(ctx context.Context, fill func(context.Context, *publishe
 	return ctx.Err()
 }
 
-// watchTick is how often a round looks at its processes.
+// watchTick is the interval at which a round checks its processes.
 const watchTick = 50 * time.Millisecond
 
 // load is the load of a paced round: WarmUp and Measure at Rate.

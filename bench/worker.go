@@ -43,8 +43,8 @@ type worker struct {
 	handled   atomic.Int64
 }
 
-// runWorker consumes until it is told to stop, and prints ten times a second how many events it
-// has handled.
+// runWorker consumes until SIGTERM, and prints the number of handled events ten
+// times a second.
 func runWorker(args []string) error {
 	w := &worker{}
 	f := flag.NewFlagSet(workerCommand, flag.ContinueOnError)
@@ -150,8 +150,8 @@ func (w *worker) waits() bool {
 	return w.handler.wait > 0 || w.stalledKeys > 0 || w.disturbance.keys() > 0
 }
 
-// handlers is how many handlers of a mode that is neither striped nor Ringfence run
-// at once.
+// handlers returns the number of concurrent handlers in a mode that is neither striped nor
+// Ringfence.
 func (w *worker) handlers() int {
 	switch {
 	case w.waits():
@@ -201,7 +201,7 @@ func (w *worker) work(key string, payload []byte) error {
 	return nil
 }
 
-// errDisturbed is how the handlers fail that are to fail.
+// errDisturbed is the error of the handlers that are to fail.
 var errDisturbed = errors.New("a failure that the benchmark requested")
 
 // disturb is the work on an event of a key that is disturbed.

@@ -21,7 +21,7 @@ type appRun struct {
 type outcome struct {
 	Fault fault         `json:"fault"`
 	From  clock.Instant `json:"from_ns"`
-	Until clock.Instant `json:"until_ns"` // stopped goes on, cut is healed, killed is started again
+	Until clock.Instant `json:"until_ns"` // of a stop: the process continues; of a cut: it is healed; of a kill: the restart
 	Whole clock.Instant `json:"whole_ns"` // every member takes part, every partition is open
 	Lone  bool          `json:"lone"`     // no other fault was near: its times are measured
 }
@@ -162,7 +162,7 @@ type keyTimes struct {
 	running   int
 }
 
-// ownerSince is when a handling of a key began with a higher token than any before.
+// ownerSince is the first handling of a key with a token higher than all before.
 type ownerSince struct {
 	token int64
 	at    clock.Instant
@@ -312,8 +312,8 @@ func (a *analyst) finish() {
 			s := a.silences[i]
 			a.times.resumes = append(a.times.resumes, max(0, s.until.Sub(min(s.until, a.sent.back(s.from, s.until)))))
 		}
-		// Keys without an event to wait with say nothing about the takeover: only those
-		// count whose next event was sent before the first key of the victim was back.
+		// Keys without a waiting event show nothing about the takeover, so a key counts only if its
+		// next event was sent before the first key of the victim was back.
 		first, token := clock.Forever, int64(math.MaxInt64) // that of the next owners
 		for _, b := range a.backs[i] {
 			first, token = min(first, b.start), min(token, b.token)

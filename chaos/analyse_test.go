@@ -72,9 +72,9 @@ func lone(k kind, variant string, member, from, until, whole int) outcome {
 }
 
 func TestTakeover(t *testing.T) {
-	// Member 0 has the keys a, b and c, and is killed at 1000. An event of a waits for
-	// the takeover; b has none until later, so it says nothing; c had moved before, and
-	// so had d with it, though d shows it only after the kill.
+	// Member 0 has the keys a, b and c, and is killed at 1000. An event of a waits for the
+	// takeover; b has no event until later, so it shows nothing; c had moved before, and so had d
+	// with it, though d shows it only after the kill.
 	runs, sent := script(
 		t, []int{0, 0, 0, 1500, 5000, 5000, 800, 0, 1000},
 		line{0, 100, 101, 0, "a", 1}, line{0, 100, 101, 1, "b", 1}, line{0, 100, 101, 2, "c", 1}, line{0, 100, 101, 7, "d", 1},
@@ -140,7 +140,7 @@ func TestStranded(t *testing.T) {
 		t.Errorf("stranded are %v, want %v", got.stranded, want)
 	}
 	if n := len(got.takeovers["cut all"]); n != 0 {
-		t.Errorf("what was stranded counts as %d takeovers", n)
+		t.Errorf("stranded events count as %d takeovers", n)
 	}
 	if want := (durations{9*time.Second - 5*time.Millisecond}); !slices.Equal(got.long, want) {
 		t.Errorf("unexplained are %v, want %v", got.long, want)

@@ -52,7 +52,7 @@ type application struct {
 	refused *os.File // a line for each write that a sink refused
 }
 
-// runApp runs an application until it is told to end.
+// runApp runs an application until ctx ends.
 func runApp(ctx context.Context, args []string) error {
 	var a application
 	var path, postgresURL, redisURL, pulsarURL string
@@ -101,8 +101,8 @@ func (a *application) handle(ctx context.Context, e *client.Event) error {
 	return a.work(ctx, held, string(e.Payload), e.Key, event.Fence(e.Fence))
 }
 
-// work handles one event. held says whether the key is still ours: a process that
-// was stopped may wake up with work in its hands that is not its own any more.
+// work handles one event. held reports whether the key is still ours: a process that was stopped
+// may wake up while it handles events of keys that it has lost.
 func (a *application) work(ctx context.Context, held func() bool, name, key string, fence event.Fence) error {
 	h, err := a.journal.Start(name, event.Key(key), fence)
 	if err != nil {
@@ -151,8 +151,7 @@ func (a *application) postgresWrite(ctx context.Context, key, fence, name string
 	return a.postgres.Write(ctx, key, fence, name)
 }
 
-// write writes to both sinks. A stubborn application goes on after a refusal, as one
-// would that does not look.
+// write writes to both sinks. A stubborn application ignores a refusal and continues.
 func (a *application) write(ctx context.Context, what, key, fence string, postgres func(ctx context.Context, key, fence, name string) (bool, error), name string) error {
 	ctx, cancel := context.WithTimeout(ctx, sinkGiveUp)
 	defer cancel()
@@ -195,9 +194,9 @@ func (a *application) note(what string, inPostgres, inRedis bool, key, fence, na
 	return nil
 }
 
-// lengthOf is how long the work of an event takes, the same each time. A stubborn
-// application has much long work on the keys that it writes about, so that it has
-// some in its hands whenever it loses keys.
+// lengthOf returns the duration of the work on an event, the same each time. A stubborn application
+// has much long work on the keys that it writes about, so that some is running whenever it loses
+// keys.
 func (a *application) lengthOf(name string, sampled bool) time.Duration {
 	hash := xxhash.Sum64String(name)
 	if a.stubborn && sampled && hash%stubbornEvery == 0 {

@@ -17,10 +17,10 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// ledgerEntries is how long a ledger of the broker is when it is to roll over: the
-// control log of a few members fills one in some ten seconds. The broker knows no such
-// limit for a single topic, and those of the events roll over every second or two, which
-// makes their producers and the control log wait: no state to measure times in.
+// ledgerEntries is the length of the broker's ledgers in a run with rollovers: the control log of a
+// few members fills one in about ten seconds. The broker has no such limit for a single topic, so
+// the ledgers of the events roll over every second or two. Their producers and the control log
+// wait for that, so no times are measured then.
 const ledgerEntries = 150
 
 // broker is a Pulsar of our own, on the bridge.
@@ -83,7 +83,7 @@ func (b *broker) restart(ctx context.Context) error {
 const (
 	partitionsStep = 2
 	partitionsMax  = 64 // more are not added: each costs every member a consumer
-	// discoverEvery is how often producers and routers look for topic partitions.
+	// discoverEvery is the interval at which producers and routers look for new topic partitions.
 	discoverEvery = 2 * time.Second
 )
 
@@ -155,7 +155,7 @@ func (b *broker) ledger(ctx context.Context, topic string) (newest int64, err er
 	return newest, err
 }
 
-// awaitRollover waits until a topic goes on in another ledger.
+// awaitRollover waits until a topic continues in another ledger.
 func (b *broker) awaitRollover(ctx context.Context, topic string) error {
 	before, err := b.ledger(ctx, topic)
 	if err != nil {

@@ -122,8 +122,8 @@ func killAll(ctx context.Context, victims []*process, down time.Duration) (at cl
 	return at, errors.Join(errs...)
 }
 
-// crashWorker kills or freezes one of a member's applications. Its keys go to the others beside
-// the same router, with the same token.
+// crashWorker kills or freezes one of a member's applications. Its keys move to the other
+// applications beside the same router, under the same token.
 func (c *chaos) crashWorker(ctx context.Context, m *member, f fault) error {
 	w := m.workers[f.Worker]
 	if f.Variant == byKill {

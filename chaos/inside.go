@@ -18,10 +18,10 @@ import (
 // scratchPrefix begins the names of the directories that runs work in.
 const scratchPrefix = "ringfence-chaos-"
 
-// waitMax bounds the time of the inner process to end when it is told to.
+// waitMax bounds the end of the inner process after it was signalled.
 const waitMax = time.Minute
 
-// childError is how the inner process ended, which has said why.
+// childError is the exit code of the inner process, which has printed the reason.
 type childError struct{ code int }
 
 func (e *childError) Error() string { return fmt.Sprint("ended with code ", e.code) }

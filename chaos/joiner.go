@@ -16,7 +16,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// joinersMax is how long a router with other settings may take to find that out and end.
+// joinersMax bounds the time that a router with other settings takes to detect that and end.
 const joinersMax = 30 * time.Second
 
 // joiners are the routers with other settings that were started so far.

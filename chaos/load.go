@@ -42,7 +42,7 @@ func newPublisher(ctx context.Context, o options, url string) (p *publisher, err
 	err = eventually.Ask(ctx, time.Minute, "a producer is made", func() error {
 		p.producer, err = p.client.CreateProducer(pulsar.ProducerOptions{
 			PartitionsAutoDiscoveryInterval: discoverEvery,
-			Topic:                           eventsTopic, SendTimeout: pulsarsend.NoTimeout, // what is sent once is sent
+			Topic:                           eventsTopic, SendTimeout: pulsarsend.NoTimeout, // each event is sent once
 			MaxReconnectToBroker: nil, // for ever
 		})
 		return err
@@ -50,7 +50,7 @@ func newPublisher(ctx context.Context, o options, url string) (p *publisher, err
 	return p, err
 }
 
-// tick is how often a share of a second's events is sent.
+// tick is the interval at which shares of a second's events are sent.
 const tick = 10 * time.Millisecond
 
 // run sends until ctx ends, and returns when every event is at the broker or has failed.

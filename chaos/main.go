@@ -62,7 +62,7 @@ func main() {
 	case errors.Is(err, flag.ErrHelp):
 		os.Exit(2)
 	case errors.As(err, &child):
-		os.Exit(child.code) // it has said why
+		os.Exit(child.code) // it has printed the reason
 	}
 	fmt.Fprintln(os.Stderr, "chaos:", err)
 	os.Exit(1)
@@ -74,7 +74,7 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.IntVar(&o.Faults, "faults", 20, "how many faults")
 	f.Uint64Var(&o.Seed, "seed", 0, "what the faults are drawn from; 0: the time")
-	f.StringVar(&list, "kinds", "", "kinds of faults, with commas: "+fmt.Sprint(kinds)+"; all when empty")
+	f.StringVar(&list, "kinds", "", "kinds of faults, comma-separated: "+fmt.Sprint(kinds)+"; empty: all")
 	f.IntVar(&o.Members, "members", 5, "members at the beginning, 3 to 9")
 	f.IntVar(&o.Rate, "rate", 3000, "events per second")
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")

@@ -32,7 +32,7 @@ const (
 	kindBroker   kind = "broker"   // SIGKILL of the broker, and a start on the same data
 	kindUnload   kind = "unload"   // the broker gives up a topic and loads it again
 	kindDelete   kind = "delete"   // the control topic is deleted by force
-	kindRollover kind = "rollover" // the control topic goes on in a new ledger
+	kindRollover kind = "rollover" // the control topic rolls over to a new ledger
 	kindLeave    kind = "leave"    // a member drains, ends, and joins again
 	kindDeploy   kind = "deploy"   // all members do, one after the other
 	kindScale    kind = "scale"    // to three members, to nine, to three, and back
@@ -47,7 +47,7 @@ const (
 type profile struct {
 	weight   int      // how often it is drawn
 	variants []string // the variants of the fault; one is drawn
-	lone     bool     // it concerns the whole group, and has a round for itself
+	lone     bool     // it affects the whole group, and has a round of its own
 	broker   bool     // it happens at the broker: one at a time
 	graceful bool     // nothing is broken: the times of planned changes are measured
 }
@@ -101,7 +101,7 @@ var kinds = []kind{
 // The bounds of the random draws.
 const (
 	roundMax = 3 // faults at once
-	loneOdds = 3 // one round in so many holds several faults; the times of takeovers are measured in the others
+	loneOdds = 3 // one round in so many holds several faults; the times of takeovers are measured in all other rounds
 
 	pauseLeast, pauseMax = 300 * time.Millisecond, 30 * time.Second
 	cutLeast, cutMax     = time.Second, 15 * time.Second
@@ -166,7 +166,7 @@ func (o options) slewed() bool {
 	return slices.Contains(o.Kinds, kindSlew) || o.Control == controlSlewed
 }
 
-// workers is how many applications work beside each router.
+// workers returns the number of applications beside each router.
 func (o options) workers() int {
 	if slices.Contains(o.Kinds, kindCrashWorker) {
 		return workersMax
@@ -218,8 +218,8 @@ func plan(o options) []round {
 	return rounds
 }
 
-// leftBehind counts the faults that leave work behind whose keys go on at another member,
-// and those whose keys go on at another worker of the same one.
+// leftBehind counts the faults that leave running work behind while the keys continue at another
+// member, or at another worker of the same member.
 func leftBehind(rounds []round) (elsewhere, here int) {
 	for _, r := range rounds {
 		for _, f := range r.Faults {

@@ -66,7 +66,7 @@ func TestDraw(t *testing.T) {
 			delete(count, k)
 		}
 		if len(count) > 0 {
-			t.Errorf("kinds that nobody asked for: %v", count)
+			t.Errorf("kinds that were not requested: %v", count)
 		}
 	})
 }
@@ -206,7 +206,7 @@ func TestStubbornRunsLeaveWorkBehind(t *testing.T) {
 		}
 		o.Stubborn = false
 		if !reflect.DeepEqual(plan(o), draw(seed, o.Faults, o.Members, o.Kinds)) {
-			t.Errorf("seed %d: another plan than was drawn, though nobody is stubborn", seed)
+			t.Errorf("seed %d: the plan differs from the drawn one, though no application is stubborn", seed)
 		}
 	}
 }

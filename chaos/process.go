@@ -36,7 +36,7 @@ type process struct {
 	odd    []string      // unexpected ends
 }
 
-// restartAfter is how long a process stays away that ended by itself.
+// restartAfter is the delay before a process that ended by itself is started again.
 const restartAfter = time.Second
 
 // start starts the process, which must not be running, and keeps it running.

@@ -19,13 +19,13 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// proxyAPI is where the toxiproxy of a member listens, inside its namespace.
+// proxyAPI is the address of a member's toxiproxy, inside its namespace.
 const proxyAPI = "127.0.0.1:8474"
 
 // proxies are a toxiproxy in the namespace of each member, between its router and Pulsar, and
-// between its peers and its router: the kernel here has no netem, so this is how links are
-// slowed down. Each takes the address of the broker on the loopback interface of its namespace,
-// so that no process needs other settings.
+// between its peers and its router. They slow down links, since the kernel here has no netem. Each
+// takes the address of the broker on the loopback interface of its namespace, so that no process
+// needs other settings.
 type proxies struct{ group *group }
 
 // startProxies starts them. They live until the group ends.
@@ -74,8 +74,7 @@ func startProxies(ctx context.Context, g *group) (*proxies, error) {
 	return &proxies{g}, nil
 }
 
-// slow slows links of a member down for a while. Packets in flight at the end still arrive
-// late.
+// slow slows down links of a member. Packets in flight at the end still arrive late.
 func (p *proxies) slow(ctx context.Context, f fault) error {
 	m := p.group.members[f.Member]
 	links := []string{f.Variant}

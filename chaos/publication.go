@@ -74,7 +74,7 @@ func (p *publication) number(name string) int {
 	return n
 }
 
-// silenceMin is how long no ack comes when a broker is away.
+// silenceMin is the shortest time without an ack that counts as an absence of the broker.
 const silenceMin = clock.Instant(1e9)
 
 // back returns when the broker had the first event again after the longest time

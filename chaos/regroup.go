@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// regrouping is one setting in which a joining router differs from the group: the members must
-// agree on it, and the joining router must say so and end.
+// regrouping is one setting in which a joining router differs from the group. The members must
+// agree on it, so the joining router must name it and end.
 type regrouping struct {
 	name         string   // of the setting on which members agree
 	ours, theirs string   // the value of the group and of the joining router
@@ -63,7 +63,8 @@ type joiner struct {
 	Lost    int           `json:"lost"`    // members that gave up their incarnation meanwhile
 }
 
-// refused reports whether it ended by itself, said why, and disturbed no member.
+// refused reports whether the joining router ended by itself, named the setting, and disturbed no
+// member.
 func (n joiner) refused() bool { return n.Code == refusedCode && n.Named && n.Lost == 0 }
 
 // names reports whether its output names the setting and both values.

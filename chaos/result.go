@@ -92,7 +92,7 @@ func summarise(o options, report journal.Report, t *times, outcomes []outcome, s
 // with steered clocks needs to count. Routers measure over 10 s, in which rates alternate.
 const steeredLeast = 0.02
 
-// judge says which promises did not hold, and why the run proves nothing if so.
+// judge records the broken promises, and the reasons why the run proves nothing.
 func (r *result) judge(o options) {
 	broken := func(is bool, format string, args ...any) {
 		if is {
@@ -105,7 +105,7 @@ func (r *result) judge(o options) {
 		total += n
 	}
 	broken(r.Events == 0 || r.Handled == 0, "nothing was handled: this run proves nothing")
-	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it says", total, o.Faults)
+	broken(total != o.Faults, "%d faults were done, not %d: this run proves less than it claims", total, o.Faults)
 	broken(o.slewed() && r.ClockRateError < steeredLeast, "no router has seen a steered clock: this run proves nothing about clocks")
 	if o.Control != "" {
 		r.verdict = "the control run overlaps, as it must"
@@ -118,7 +118,7 @@ func (r *result) judge(o options) {
 	broken(moving && r.Moves == 0, "no key has moved: this run proves nothing")
 	broken(r.Lost > 0, "nothing lost: %d events were sent and never done, such as %v", r.Lost, r.lost)
 	broken(r.StaleTokenWrites > 0, "fencing: the sinks accepted %d stale writes, %d of them of the newest owner's", r.StaleTokenWrites, r.StaleSameToken)
-	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it says")
+	broken(o.Share > 0 && r.SinkWrites == 0, "nothing was written to the sinks: this run proves less than it claims")
 	for _, n := range r.Joiners {
 		broken(!n.refused(), "one group: a joining router with another %s ended with code %d after %v, want %d; named setting and values: %v; %d members lost their incarnation",
 			n.Setting, n.Code, n.Took.Round(time.Millisecond), refusedCode, n.Named, n.Lost)
@@ -136,13 +136,13 @@ func (r *result) judge(o options) {
 // The times that --limits holds a run to, in milliseconds.
 const (
 	killMax      = 2500 // p99 of takeovers that the peers have evidence for: sockets close
-	powerMax     = 3500 // p99 of those that silence alone tells
-	cutMaxAll    = 4000 // p99 of those after a cut from everybody
+	powerMax     = 3500 // p99 of takeovers without evidence but silence
+	cutMaxAll    = 4000 // p99 of takeovers after a cut from all members and the broker
 	handoffMax   = 50   // p99 in planned changes
 	stillMax     = 100  // the longest for keys that do not move
 	deployMax    = 1000 // the longest for any event in a rolling deploy
 	resumeMax    = 1000 // the longest after a broker's restart
-	samplesLeast = 20   // fewer say nothing
+	samplesLeast = 20   // fewer samples prove nothing
 )
 
 // judgeTimes holds the run to the limits, if it is asked for: they mean something only

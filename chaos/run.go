@@ -21,8 +21,8 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 )
 
-// warmUp is how long the load runs before the first fault, so that all keys are known
-// and everything has the memory that it needs.
+// warmUp is the time under load before the first fault, so that all keys are known and all
+// processes have the memory that they need.
 const warmUp = 8 * time.Second
 
 // settleMax bounds the time after the load in which all events must be handled: events that a
@@ -162,7 +162,7 @@ func (c *chaos) round(ctx context.Context, i, of int, r round) ([]outcome, error
 // still remove a member, which would disturb the next round.
 const judgedAfter = 3500 * time.Millisecond
 
-// toBeJudged is how long it takes until all victims of a round are judged.
+// toBeJudged returns the time until all victims of a round are judged.
 func toBeJudged(done []outcome) (wait time.Duration) {
 	for _, o := range done {
 		if !profiles[o.Fault.Kind].graceful {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Ctrl-C ends a round also while it waits for what its faults have left.
+// Ctrl-C also ends a round that waits for the aftermath of its faults.
 func TestRoundHeedsCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

@@ -25,20 +25,18 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// endless is mailboxes that always have something. Its events are many, so that the
-// caches of the processor have forgotten each one when its turn comes, as in a router
-// that holds some thousands of them.
+// endless implements mailboxes that never run empty. It has so many events that each one has
+// left the processor's caches before its turn, as in a router that holds thousands of events.
 type endless struct {
 	mu     sync.Mutex
 	last   event.DeliveryID
-	left   int // to give
-	open   int // given, not finished
+	left   int // to deliver
+	open   int // delivered, not finished
 	over   chan struct{}
-	events []*event.Event // to give, one after the other, again and again
+	events []*event.Event // delivered in a circle
 }
 
-// coldEvents returns events of about 32 MiB of payload, more than any cache near a
-// processor holds.
+// coldEvents returns events with about 32 MiB of payload, more than a processor's caches hold.
 func coldEvents(size int) []*event.Event {
 	events := make([]*event.Event, (32<<20)/size)
 	for i := range events {
@@ -81,9 +79,8 @@ func (b *endless) fill(n int) {
 	b.left, b.over = n, make(chan struct{})
 }
 
-// BenchmarkStream is the whole way of an event from the mailboxes through a handler
-// that does nothing and back. cpu-ns/event is the processor time of both sides
-// together, whatever else the machine does.
+// BenchmarkStream measures the way of an event from the mailboxes through an empty handler
+// and back. cpu-ns/event is the processor time of this process alone, for both sides together.
 func BenchmarkStream(b *testing.B) {
 	for _, network := range []string{"tcp", "unix"} {
 		for _, size := range []int{200, 4096} {
@@ -92,7 +89,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkWorkers is the same over several streams, as of an application of several
+// BenchmarkWorkers is BenchmarkStream over several streams, as with an application of several
 // processes.
 func BenchmarkWorkers(b *testing.B) {
 	for _, workers := range []int{1, 4, 8, 16, 64} {

@@ -12,25 +12,24 @@ import (
 	"github.com/ringfence/router/internal/base/backoff"
 )
 
-// Handler works on one event. ctx is cancelled when the key is lost; see the
-// package's documentation for that, and for what to return.
+// Handler works on one event. ctx is cancelled when the key is lost. The documentation of
+// the package explains this and the return values.
 type Handler func(ctx context.Context, e *Event) error
 
 // Interceptor returns a handler that does something before or after it calls next: it may
 // change the context, the error, or decide not to call next. [Run] calls each interceptor once,
-// so what it prepares is shared by all events; the handlers it returns are called from many
-// goroutines at once.
+// so its setup is shared by all events; the handlers it returns are called from many goroutines
+// at once.
 type Interceptor func(next Handler) Handler
 
-// Run connects to the router at endpoint (host:port, unix:///path, or "" for what
-// [EndpointEnv] says, else [DefaultEndpoint]) and calls handler for every event,
-// until ctx ends. It connects again, by itself and for ever, whenever the session
-// breaks.
+// Run connects to the router at endpoint (host:port, unix:///path, or "" for the value of
+// [EndpointEnv], else [DefaultEndpoint]) and calls handler for every event until ctx ends.
+// Whenever the session breaks it reconnects, without a limit of attempts.
 //
-// When ctx ends, Run asks for no further events, waits for the handlers that run,
-// hands over their results, and returns nil; it returns an [*Error] of the kind
-// [ErrDrainTimeout] if handlers ignored even the cancellation after the drain grace.
-// Other errors are of the kind [ErrArgument] and come at once, joined if there are several.
+// When ctx ends, Run requests no more events, waits for the running handlers, delivers their
+// results, and returns nil, or an [*Error] of the kind [ErrDrainTimeout] if handlers ignored
+// even the cancellation after the drain grace. All other errors are of the kind [ErrArgument],
+// and Run returns them at once, joined if there are several.
 func Run(ctx context.Context, endpoint string, handler Handler, opts ...Option) error {
 	o := defaults()
 	for _, opt := range opts {
@@ -66,8 +65,7 @@ func intercept(handler Handler, interceptors []Interceptor) (Handler, error) {
 
 // connect runs one stream after the other until ctx ends.
 func (r *runner) connect(ctx context.Context) {
-	// The router is on this machine, so a short delay is cheap, and a router that comes back
-	// should be found soon.
+	// The router is on this machine, so a short delay is cheap and finds a restarted router soon.
 	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	for ctx.Err() == nil {
 		worked, err := r.runStream(ctx)
@@ -106,7 +104,7 @@ func (r *runner) stop() error {
 		return nil
 	case <-r.hard.Done():
 		if running := r.busy(); running > 0 {
-			return &Error{Kind: ErrDrainTimeout, Err: fmt.Errorf("%d still run", running)}
+			return &Error{Kind: ErrDrainTimeout, Err: fmt.Errorf("%d are still running", running)}
 		}
 		return nil // on a busy machine the goroutines end later than their handlers
 	}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func done(context.Context, *client.Event) error { return nil }
 
-// The way of an event over every kind of connection, with all that it carries.
+// An event passes with all its fields over every kind of connection.
 func TestEveryTransport(t *testing.T) {
 	sent := &client.Event{
 		Key: "user-\xff", Payload: []byte("payload"), Topic: "persistent://public/default/orders",
@@ -68,7 +68,7 @@ func TestEveryTransport(t *testing.T) {
 	}
 }
 
-// serve runs the handler over a real socket, whose address comes by the environment.
+// serve runs the handler over a real socket, whose address is in the environment.
 func serve(t *testing.T, r *clienttest.Router, network, address, scheme string, handler client.Handler) {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -91,7 +91,7 @@ func TestOneAtATimePerKeyAndManyKeysAtOnce(t *testing.T) {
 	const keys, each = 50, 20
 	var running, handled [keys]atomic.Int32
 	var atOnce, most atomic.Int32
-	barrier := make(chan struct{}) // open when every key has a handler that runs
+	barrier := make(chan struct{}) // closed once every key has a running handler
 	r := clienttest.NewRouter(t)
 	r.Start(func(_ context.Context, e *client.Event) error {
 		k := e.Payload[0]
@@ -122,9 +122,9 @@ func TestOneAtATimePerKeyAndManyKeysAtOnce(t *testing.T) {
 	}
 }
 
-// Handlers that return at once are run several at a time by one goroutine, which must hold
-// back neither the events behind one that blocks nor the results of those before it.
-func TestNobodyWaitsBehindAHandlerThatBlocks(t *testing.T) {
+// One goroutine runs several handlers that return at once. If one of them blocks, the later
+// events must run elsewhere, and the earlier results must be sent.
+func TestBlockedHandlerDelaysNoOtherEvent(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	release := make(chan struct{})
 	r.Start(func(_ context.Context, e *client.Event) error {
@@ -228,7 +228,7 @@ func TestLostKeyCancelsItsHandlerAlone(t *testing.T) {
 	}
 	again := lost.Redeliver()
 	if e := <-started; e.FencingToken <= before || e.Attempt != 1 {
-		t.Errorf("token = %d after %d, attempt %d; want a higher token, and that being cut is no failure", e.FencingToken, before, e.Attempt)
+		t.Errorf("token = %d after %d, attempt %d; want a higher token and no failure counted for a cancelled handler", e.FencingToken, before, e.Attempt)
 	}
 	r.Expire()
 	if got := again.Outcome(); got.Kind != clienttest.Cancelled {
@@ -236,8 +236,8 @@ func TestLostKeyCancelsItsHandlerAlone(t *testing.T) {
 	}
 }
 
-// The lease of this router is an hour, so only the timeout can cut the handler.
-func TestHandlerThatTakesTooLongIsCutAtOnce(t *testing.T) {
+// The lease of this router is an hour, so only the timeout can cancel the handler.
+func TestHandlerTimeoutCancelsTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := clienttest.NewRouter(t, clienttest.WithHandlerTimeout(8*time.Second))
 		var took time.Duration
@@ -259,22 +259,22 @@ func TestHandlerThatTakesTooLongIsCutAtOnce(t *testing.T) {
 		}, client.WithMaxInFlight(2))
 		steady := r.Deliver(&client.Event{Key: "steady"})
 		synctest.Wait()
-		time.Sleep(time.Second) // so that the two do not end in one instant
+		time.Sleep(time.Second) // so that the two do not end at the same instant
 		stuck := r.Deliver(&client.Event{Key: "stuck"})
 		got, want := stuck.Outcome(), clienttest.Outcome{Kind: clienttest.Retry, Reason: "the handler took longer than its timeout"}
 		if got != want || !errors.Is(cause, client.ErrHandlerTimeout) {
 			t.Errorf("outcome = %v, cause %v; want %v", got, cause, want)
 		}
 		if took < 7*time.Second || took > 10*time.Second {
-			t.Errorf("it was cut after %v, want about 8 s", took)
+			t.Errorf("the handler was cancelled after %v, want about 8 s", took)
 		}
 		if got := steady.Outcome(); got.Kind != clienttest.Done {
-			t.Errorf("the one that tells its progress: %v, want done", got)
+			t.Errorf("the handler that reports progress: %v, want done", got)
 		}
 	})
 }
 
-func TestHandlerThatComesThroughIsDone(t *testing.T) {
+func TestNilAfterTheLeaseCountsAsDone(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	started := make(chan struct{})
 	r.Start(func(ctx context.Context, _ *client.Event) error {
@@ -286,11 +286,11 @@ func TestHandlerThatComesThroughIsDone(t *testing.T) {
 	<-started
 	r.Expire()
 	if got := d.Outcome(); got.Kind != clienttest.Done {
-		t.Errorf("outcome = %v, want done: it was, whatever became of the lease", got)
+		t.Errorf("outcome = %v, want done: the handler returned nil", got)
 	}
 }
 
-func TestContextNobodyWaitedForTellsToo(t *testing.T) {
+func TestErrWithoutDoneReportsTheLostKey(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	var kept context.Context
 	r.Start(func(ctx context.Context, e *client.Event) error {
@@ -331,9 +331,8 @@ func TestBrokenStream(t *testing.T) {
 	d := r.Deliver(&client.Event{Key: "stuck"})
 	<-started
 	r.Disconnect()
-	// The SDK is back, and other keys go on. What the broken stream still took comes
-	// back untouched, or had gone out already and counts as running, so each key is
-	// tried once.
+	// The SDK has reconnected, and other keys continue. The broken stream may have taken a
+	// delivery, which is then not started or counts as running, so each key is tried once.
 	for i := 0; ; i++ {
 		other := r.Deliver(&client.Event{Key: fmt.Sprint("other ", i)})
 		select {
@@ -388,7 +387,7 @@ func TestPanicIsLoggedWithoutTheKey(t *testing.T) {
 	}
 }
 
-// A typed nil is an error that is not nil, and that panics when it is asked what it says.
+// A typed nil is a non-nil error whose Error method panics.
 type typedNil struct{ text string }
 
 func (e *typedNil) Error() string { return e.text }
@@ -421,7 +420,7 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 	return w.b.Write(p)
 }
 
-func TestHandlerThatEndsItsGoroutine(t *testing.T) { // what t.Fatal does in a handler
+func TestHandlerThatEndsItsGoroutine(t *testing.T) { // as t.Fatal in a handler does
 	r := clienttest.NewRouter(t)
 	r.Start(func(_ context.Context, e *client.Event) error {
 		if e.Attempt < 3 {
@@ -461,12 +460,12 @@ func TestDrainWaitsForHandlers(t *testing.T) {
 	if got := d.Outcome(); got.Kind != clienttest.Done {
 		t.Errorf("outcome = %v, want done", got)
 	}
-	// The Drain and the first result may pass each other on the wire: then the router
-	// gives the second event as well, and it must come back untouched.
+	// The Drain and the first result may cross on the wire: then the router delivers the
+	// second event too, and it must end as not started.
 	select {
 	case <-after.Over():
 		if got := after.Outcome(); got.Kind != clienttest.NotStarted {
-			t.Errorf("what came after was handled by a worker that drains: %v", got)
+			t.Errorf("a draining worker handled the second event: %v", got)
 		}
 	default:
 	}
@@ -520,7 +519,7 @@ func TestDrainGrace(t *testing.T) {
 	}
 }
 
-// A router that is not there, and one that comes and goes.
+// The SDK connects again to a router that is absent, and to one that comes and goes.
 func TestRunConnectsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -544,12 +543,12 @@ func TestRunConnectsForEver(t *testing.T) {
 	})
 }
 
-// vanishing is a connection whose other end can vanish: nothing comes any more, and
-// nothing breaks.
+// vanishing is a connection whose other end can vanish: then nothing arrives, and there is no
+// error.
 type vanishing struct {
 	net.Conn
 	vanished <-chan struct{}
-	full     bool // nothing can be written then either, as when the kernel's buffer is full
+	full     bool // after vanishing, writes block too, as when the kernel's buffer is full
 	closed   chan struct{}
 	once     sync.Once
 }
@@ -583,8 +582,8 @@ func (c *vanishing) Close() error {
 	return c.Conn.Close()
 }
 
-// A machine that vanishes closes no connection. The SDK must find out by itself; what
-// runs goes on until its deadline, an hour away here.
+// A machine that vanishes closes no connection. The SDK must detect that by itself. Running
+// handlers continue until their deadline, which is an hour away here.
 func TestRouterThatVanishes(t *testing.T) {
 	for name, full := range map[string]bool{"writes go nowhere": false, "writes hang": true} {
 		t.Run(name, func(t *testing.T) {
@@ -613,7 +612,7 @@ func TestRouterThatVanishes(t *testing.T) {
 					close(started)
 					<-release
 					if ctx.Err() != nil {
-						t.Errorf("the handler was cut: %v", context.Cause(ctx))
+						t.Errorf("the handler was cancelled: %v", context.Cause(ctx))
 					}
 					return nil
 				}
@@ -626,7 +625,7 @@ func TestRouterThatVanishes(t *testing.T) {
 				})
 				r.Deliver(&client.Event{Key: "held"})
 				<-started
-				time.Sleep(time.Minute) // a router with nothing to say is not silent: it answers Pings
+				time.Sleep(time.Minute) // an idle router is not silent: it answers Pings
 				if n := dials.Load(); n != 1 {
 					t.Fatalf("%d connections while the router is there, want 1", n)
 				}
@@ -637,7 +636,7 @@ func TestRouterThatVanishes(t *testing.T) {
 					t.Errorf("the SDK dialled again after %v, want about 10 s", took)
 				}
 				got := r.Deliver(&client.Event{Key: "other"}).Outcome()
-				for got.Kind != clienttest.Done && time.Since(begin) < time.Minute { // the router, too, has to find out
+				for got.Kind != clienttest.Done && time.Since(begin) < time.Minute { // the router has to detect it, too
 					got = r.Deliver(&client.Event{Key: "other"}).Outcome()
 				}
 				if got.Kind != clienttest.Done {
@@ -647,7 +646,7 @@ func TestRouterThatVanishes(t *testing.T) {
 				stop()
 				running.Wait()
 				if !strings.Contains(log.String(), "silent for 10s") {
-					t.Errorf("it does not say why it connects again:\n%s", log.String())
+					t.Errorf("the log does not give the reason of the reconnect:\n%s", log.String())
 				}
 			})
 		})
@@ -669,8 +668,8 @@ func (c *withoutEnd) Err() error {
 	return nil
 }
 
-// A context without an end must not look like one that has ended: the stream would be
-// drained as soon as it stands, again and again.
+// A context that never ends must not be taken for an ended one, which would drain each stream
+// as soon as it is established.
 func TestRunWithAContextWithoutAnEnd(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	ctx := &withoutEnd{Context: context.WithoutCancel(t.Context())}
@@ -717,7 +716,7 @@ func TestRunRefusesBadArguments(t *testing.T) {
 	}
 }
 
-// Who may not use the socket hears which settings of the router say so.
+// The error for a socket without permission names the router's settings for it.
 func TestSocketOfOthers(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	dial := func(context.Context, string, string) (net.Conn, error) {
@@ -728,11 +727,11 @@ func TestSocketOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(said.text, "app.socket_mode and app.socket_owner") {
-		t.Errorf("it says %q, want a word about the settings of the socket", said.text)
+		t.Errorf("log = %q, want the settings of the socket in it", said.text)
 	}
 }
 
-// lastLine keeps what is written, and says that it came.
+// lastLine keeps the last line written, and calls heard.
 type lastLine struct {
 	text  string
 	heard func()

@@ -12,8 +12,8 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
-// A handler that asks Err after its deadline is told so, though no watch has looked: a
-// process that has just thawed must not go on for another 50 ms because of that.
+// Err reports a passed deadline before the watch does: a handler in a process that has just
+// thawed must not continue for another 50 ms.
 func TestErrAsksTheClock(t *testing.T) {
 	type seen struct {
 		err, cause error
@@ -52,7 +52,7 @@ func TestErrAsksTheClock(t *testing.T) {
 				t.Errorf("before its deadline the handler saw %v", before)
 			}
 			if !errors.Is(after.err, context.Canceled) || !errors.Is(after.cause, ErrKeyLost) || !after.done {
-				t.Errorf("after its deadline the handler saw %v; want it cut, as its key is lost", after)
+				t.Errorf("after its deadline the handler saw %v; want ErrKeyLost", after)
 			}
 			if got := result.Kind.String(); got != "cancelled" {
 				t.Errorf("its result is %v, want cancelled", got)
@@ -61,12 +61,12 @@ func TestErrAsksTheClock(t *testing.T) {
 	}
 }
 
-// Err takes the lock only near a deadline: a Pong moves the instant up to which it need not.
+// Err takes the lock only near a deadline; a Pong postpones that instant.
 func TestErrIsCheapFarFromTheDeadline(t *testing.T) {
 	var s *stream
 	var now *testClock
 	s, now = fiveWaiting(t, func(ctx context.Context, _ *Event) error {
-		s.runner.mu.Lock() // whoever wanted it now would hang
+		s.runner.mu.Lock() // Err would hang if it took the lock
 		defer s.runner.mu.Unlock()
 		return ctx.Err()
 	})
@@ -83,8 +83,8 @@ func TestErrIsCheapFarFromTheDeadline(t *testing.T) {
 	}
 }
 
-// What was revoked has a deadline of its own, which later Pongs do not move.
-func TestErrKnowsTheDeadlineOfWhatWasRevoked(t *testing.T) {
+// A revoked delivery has a deadline of its own, which later Pongs do not extend.
+func TestErrKnowsTheDeadlineOfARevokedDelivery(t *testing.T) {
 	var s *stream
 	var now *testClock
 	s, now = fiveWaiting(t, func(ctx context.Context, _ *Event) error {
@@ -105,7 +105,7 @@ func TestErrKnowsTheDeadlineOfWhatWasRevoked(t *testing.T) {
 	}
 }
 
-// pong lets the router say how long the stream's handlers may go on.
+// pong makes the router extend the deadlines of the stream's handlers.
 func pong(s *stream, now clock.Instant, remaining time.Duration) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
@@ -113,7 +113,7 @@ func pong(s *stream, now clock.Instant, remaining time.Duration) {
 	_, _, _ = s.control(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Pong{Pong: &appv1.Pong{K: k, RemainingNs: remaining.Nanoseconds()}}})
 }
 
-// revokeAll lets the router take everything back.
+// revokeAll makes the router take back all partitions.
 func revokeAll(s *stream) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
@@ -127,7 +127,7 @@ func take(s *stream) *Event {
 	return s.runner.next(nil, nil)
 }
 
-// fiveWaiting returns a stream of which five events wait, and its clock.
+// fiveWaiting returns a stream with five waiting events, and its clock.
 func fiveWaiting(t *testing.T, handler Handler) (*stream, *testClock) {
 	now := new(testClock)
 	o := defaults()
@@ -145,7 +145,7 @@ func fiveWaiting(t *testing.T, handler Handler) (*stream, *testClock) {
 	return s, now
 }
 
-// testClock shows the instant that a test sets.
+// testClock is a clock that a test sets.
 type testClock struct{ now clock.Instant }
 
 func (c *testClock) Now() clock.Instant   { return c.now }

@@ -14,18 +14,18 @@ var (
 	// ErrKeyLost: the lease on the key has ended. Another handler may work on the key now.
 	ErrKeyLost = errors.New("client: the key is lost")
 	// ErrHandlerTimeout: the handler took longer than the router's handler.timeout without
-	// [Event.Progress]. It counts as a failure, and once the handler has returned the event
-	// is tried again.
+	// [Event.Progress]. It counts as a failure: the event is retried once the handler has
+	// returned.
 	ErrHandlerTimeout = errors.New("client: the handler took longer than its timeout")
 	// ErrDrainTimeout: the handler did not end within the [WithDrainGrace]. It is also the
 	// kind of the [Error] that Run returns if handlers ignore the cancellation too.
 	ErrDrainTimeout = errors.New("client: handlers did not end within the drain grace")
 )
 
-// The other kinds of an [Error]. Run returns ErrArgument at once. The others are about one
-// session, after which Run connects again: [Hooks].Disconnected and the log have them.
+// The other kinds of an [Error]. Run returns ErrArgument at once. All kinds below it end one
+// session, and Run reconnects: [Hooks].Disconnected and the log report them.
 var (
-	// ErrArgument: an argument or option of Run is out of its range; [Error].Argument names it.
+	// ErrArgument: an argument or option of Run is out of range; [Error].Argument names it.
 	ErrArgument = errors.New("client: bad argument")
 	// ErrUnreachable: there is no router at the endpoint, TLS failed, or the router is stopping.
 	ErrUnreachable = errors.New("client: cannot reach the router")
@@ -33,24 +33,24 @@ var (
 	ErrUnauthenticated = errors.New("client: no valid token")
 	// ErrVersion: the router and this SDK have no protocol version in common.
 	ErrVersion = errors.New("client: no common protocol version")
-	// ErrTooManyWorkers: the router serves as many workers as its app.workers_max allows.
+	// ErrTooManyWorkers: the router already serves app.workers_max workers.
 	ErrTooManyWorkers = errors.New("client: the router has too many workers")
-	// ErrRefused: the router refused the session for another reason, which the cause gives.
+	// ErrRefused: the router refused the session for another reason, given by the cause.
 	ErrRefused = errors.New("client: the router refused the session")
-	// ErrGoAway: the router ended the session in order, because it stops.
+	// ErrGoAway: the router ended the session in order, because it is stopping.
 	ErrGoAway = errors.New("client: the router ended the session")
 	// ErrSilent: the router sent nothing for 10 s, though it answers Pings every 0.2 s.
-	ErrSilent = fmt.Errorf("client: the router has been silent for %v; it, its machine or the way to it may be gone", silenceMax)
-	// ErrBroken: a session that stood has broken.
+	ErrSilent = fmt.Errorf("client: the router has been silent for %v; it, its machine or the network may be down", silenceMax)
+	// ErrBroken: an established session broke.
 	ErrBroken = errors.New("client: the session broke")
 )
 
-// Error is a failure that the SDK reports, as opposed to one of a handler. errors.Is tells
-// its kind, and reaches its cause.
+// Error is a failure that the SDK reports, as opposed to a failure of a handler. errors.Is
+// matches its kind and its cause.
 type Error struct {
 	Kind     error  // ErrArgument, ErrUnreachable, …, or ErrDrainTimeout
-	Argument string // of ErrArgument: "endpoint", "handler", or the name of the option; else ""
-	Err      error  // the cause, nil if there is none to tell
+	Argument string // with ErrArgument: "endpoint", "handler", or the name of the option; else ""
+	Err      error  // the cause, or nil
 }
 
 // Error returns the kind and the cause.
@@ -69,7 +69,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// badArgument returns the error for an argument of Run, named as in its text.
+// badArgument returns the error for an argument of Run; its text begins with the argument's name.
 func badArgument(argument, format string, values ...any) error {
 	return &Error{Kind: ErrArgument, Argument: argument, Err: fmt.Errorf(argument+format, values...)}
 }
@@ -90,9 +90,9 @@ func refusal(err error) error {
 	return &Error{Kind: kind, Err: err}
 }
 
-// RetryAfter says that the event failed with err and should be tried again after d,
-// instead of after the router's own back-off; that is what d <= 0 stands for. The
-// key waits meanwhile. It returns nil if err is nil, else a [*RetryError].
+// RetryAfter says that the event failed with err and should be retried after d; d <= 0
+// means after the router's own back-off. The key waits meanwhile. It returns nil if err is
+// nil, else a [*RetryError].
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -112,9 +112,9 @@ func (e *RetryError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// Reject says that the event will never succeed. It goes to the dead letter topic, with
-// the text of the error that the handler returns beside it. It returns nil if err is nil,
-// else a [*RejectError].
+// Reject says that the event will never succeed. The event goes to the dead letter topic,
+// with the text of the handler's error as a property. Reject returns nil if err is nil, else
+// a [*RejectError].
 func Reject(err error) error {
 	if err == nil {
 		return nil

@@ -10,13 +10,14 @@ import (
 	"github.com/ringfence/router/internal/ownership/inbox"
 )
 
-// Event is one event, as the producer sent it, and what the router knows of it. Its
-// strings and its payload share memory with other events: copy what you keep for
-// long.
+// Event is one event as the producer sent it, with the router's data about its delivery.
+// Its strings and its payload share memory with other events: copy those that you keep
+// for long.
 type Event struct {
-	// Key is what makes events belong together. It may hold any bytes.
+	// Key is the event's key: events with one key are handled one at a time. It may hold
+	// any bytes.
 	Key string
-	// Payload is what the producer sent. It is yours to write to.
+	// Payload holds the producer's bytes. The handler may write to it.
 	Payload []byte
 	// Properties are the producer's, in its order.
 	Properties []Property
@@ -24,24 +25,24 @@ type Event struct {
 	Topic string
 	// ID names the event, through all retries.
 	ID MessageID
-	// PublishTime is when it was sent, by the producer's clock.
+	// PublishTime is the time of sending, by the producer's clock.
 	PublishTime time.Time
-	// EventTime is what the producer says it is about, zero when it says nothing.
+	// EventTime is the time that the producer assigned to the event, zero if none.
 	EventTime time.Time
-	// Attempt counts how often a handler was given this event, from 1. Only failures
-	// of handlers count, not moves of the key.
+	// Attempt is 1 for the first delivery and grows with each failure of a handler, not
+	// with moves of the key.
 	Attempt int
-	// Redelivery is how often Pulsar had delivered the event before.
+	// Redelivery counts Pulsar's earlier deliveries of the event.
 	Redelivery int
-	// SchemaVersion is the version of the payload's schema, as Pulsar's registry numbers the
-	// schemas of Topic, nil when the producer gave none.
+	// SchemaVersion is the version of the payload's schema in Pulsar's registry for Topic,
+	// nil if the producer gave none.
 	SchemaVersion []byte
 	// Fence is greater than that of any earlier delivery of the key. Pass it to your
 	// database with every write.
 	Fence Fence
-	// FencingToken is Fence.Token, for a database that keeps one number for each key. It
-	// refuses writes of former owners of the key, and not those of an earlier delivery
-	// by the same owner.
+	// FencingToken is Fence.Token, for a database that keeps one number for each key. The
+	// number refuses writes of former owners of the key, but not writes of an earlier
+	// delivery by the same owner.
 	FencingToken int64
 
 	run handlerContext
@@ -50,11 +51,11 @@ type Event struct {
 // Property is one property of an event.
 type Property struct{ Name, Value string }
 
-// MessageID is Pulsar's name of an event.
+// MessageID is Pulsar's id of an event.
 type MessageID struct {
 	Ledger, Entry  int64
-	Batch          int // index in the producer's batch, -1 when there was none
-	TopicPartition int // of the topic, -1 when it is not partitioned
+	Batch          int // index in the producer's batch, -1 without a batch
+	TopicPartition int // -1 if the topic is not partitioned
 }
 
 // String formats the id as Pulsar's tools do: ledger:entry:partition:batch.
@@ -72,9 +73,9 @@ func (e *Event) Property(name string) (value string, ok bool) {
 	return "", false
 }
 
-// Traceparent returns the event's W3C trace context, or "": that of this very delivery if
-// the router traces the event, else what the producer sent along. With the option
-// [WithTraces] the handler's context carries it already.
+// Traceparent returns the event's W3C trace context, or "": that of this delivery if the
+// router traces the event, else the producer's. With the option [WithTraces] the handler's
+// context carries it already.
 func (e *Event) Traceparent() string {
 	for i := range e.Properties {
 		if strings.EqualFold(e.Properties[i].Name, "traceparent") {
@@ -84,10 +85,9 @@ func (e *Event) Traceparent() string {
 	return ""
 }
 
-// LeaseUntil returns until when the handler may go on as things stand; while the
-// key stays here it moves on all the time. It is for planning only (whether to begin
-// another chunk of work): what cuts a handler is its context. It is zero for an
-// event that no router delivered.
+// LeaseUntil returns the current end of the handler's lease, which is renewed as long as
+// the key stays here. Use it only for planning, such as whether to begin another chunk of
+// work: the context is the signal to stop. It is zero for an event that no router delivered.
 func (e *Event) LeaseUntil() time.Time {
 	s := e.run.stream
 	if s == nil {
@@ -97,9 +97,9 @@ func (e *Event) LeaseUntil() time.Time {
 	return time.Now().Add(left) //nolint:forbidigo // wall time, for the reader; the lease clock decides
 }
 
-// Progress tells the router that the work on this event goes on, so that a timeout
-// of single events, if the router has one, starts anew. It does not block. It returns
-// the cause if ctx is cancelled.
+// Progress tells the router that the handler is still working on this event, which
+// restarts the handler timeout if the router has one. It does not block. It returns the
+// cause if ctx is cancelled.
 func (e *Event) Progress(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -110,25 +110,24 @@ func (e *Event) Progress(ctx context.Context) error {
 	return nil
 }
 
-// handlerContext is the SDK's own part of an event: its state in the inbox of its stream,
-// and the context of its handler. The context costs nothing until somebody looks at it,
-// which most handlers of small work never do: a standard context stands behind it from the
-// first call of Done or Value on.
+// handlerContext is the SDK's part of an event: its state in the inbox of its stream, and
+// the context of its handler. The context allocates a standard context at the first call of
+// Done or Value, which most small handlers never make.
 type handlerContext struct {
-	stream *stream // that the event came on, whose runner has the parent; nil if no router delivered it
+	stream *stream // of the event; its runner has the parent context; nil if no router delivered the event
 	state  atomic.Pointer[contextState]
-	item   inbox.Item[Event] // guarded by the runner's lock, but for what never changes
+	item   inbox.Item[Event] // its mutable fields are guarded by the runner's lock
 }
 
-// contextState is what became of a handler's context: somebody has looked, or it has
-// ended before anybody did. It does not change; a standard context outlives its end.
+// contextState is an immutable state of a handler's context: with a standard context, or
+// ended before one was made.
 type contextState struct {
-	std    context.Context //nolint:containedctx // what stands behind the handler's context, nil when nobody has looked
+	std    context.Context //nolint:containedctx // the standard context behind the handler's, nil if none was made
 	cancel context.CancelCauseFunc
-	cause  error // without std: why it has ended
+	cause  error // why the context has ended, if std is nil
 }
 
-// returned is the end of nearly all handlers' contexts.
+// returned is shared by all contexts whose handler returned before a standard context was made.
 var returned = &contextState{cause: context.Canceled}
 
 // Deadline reports that there is none: drivers copy a deadline once, and would cut
@@ -142,9 +141,9 @@ func (c *handlerContext) Done() <-chan struct{} { return c.standard().Done() }
 // that are derived from this one be cancelled without a goroutine.
 func (c *handlerContext) Value(key any) any { return c.standard().Value(key) }
 
-// Err implements context.Context. It asks the lease clock: nobody who asks goes on after
-// the deadline, also where nothing has cut the handler yet because the process has just
-// thawed. Contexts that are derived from this one know of it by Done only.
+// Err implements context.Context. It reads the lease clock, so it reports a passed deadline
+// even before the watch does, as when the process has just thawed. Contexts derived from
+// this one learn of the end by Done only.
 func (c *handlerContext) Err() error {
 	if err := c.ended(); err != nil || !c.stream.overdue(&c.item) {
 		return err
@@ -164,14 +163,14 @@ func (c *handlerContext) ended() error {
 	return context.Canceled
 }
 
-// derive puts base, which comes from the base of before, behind the context. Call it
-// before the handler has the context.
+// derive puts base, a child of the runner's base, behind the context. Call it before the
+// handler gets the context.
 func (c *handlerContext) derive(base context.Context) { c.standardOf(base) }
 
 func (c *handlerContext) standard() context.Context { return c.standardOf(c.stream.runner.base) }
 
-// standardOf returns the context that stands behind this one. If there is none yet, it
-// becomes a child of base.
+// standardOf returns the standard context behind this one, and makes it a child of base if
+// there is none yet.
 func (c *handlerContext) standardOf(base context.Context) context.Context {
 	for {
 		before := c.state.Load()
@@ -185,12 +184,11 @@ func (c *handlerContext) standardOf(base context.Context) context.Context {
 		if c.state.CompareAndSwap(before, &contextState{std: std, cancel: cancel}) {
 			return std
 		}
-		cancel(nil) // somebody was faster
+		cancel(nil) // another goroutine was faster
 	}
 }
 
-// end cancels the context, and returns the cause for which it is cancelled, which
-// is an earlier one if it was already.
+// end cancels the context with cause, and returns the cause of the first cancellation.
 func (c *handlerContext) end(cause error) error {
 	for {
 		switch s := c.state.Load(); {

@@ -26,7 +26,7 @@ import (
 	"github.com/ringfence/router/client/clienttest"
 )
 
-// order is what producers of the examples send.
+// order is the payload of the examples' events.
 type order struct{ Cents int }
 
 // store stands for a database that refuses a write with an old fence.
@@ -52,8 +52,8 @@ func Example() {
 	}
 }
 
-// SIGTERM ends the context of Run, and not that of the handlers: they get the drain grace.
-// Run returns when their results are with the router; only then close what they use.
+// SIGTERM ends the context of Run, but not that of the handlers, which get the drain grace.
+// Run returns when the router has their results. Close the handlers' resources only then.
 func Example_shutdown() {
 	router := newExampleRouter()
 	defer router.end()
@@ -84,9 +84,9 @@ func Example_shutdown() {
 	// done
 }
 
-// A write that is harmless twice and refused late. The event's id makes a repetition do
-// nothing; the fence refuses a handler that was frozen while a later delivery of its key wrote.
-// docs/sinks.md has the tables, and other databases.
+// An idempotent, fenced write. The event's id makes a repetition do nothing; the fence refuses
+// a handler that was frozen while a later delivery of its key wrote. docs/sinks.md has the
+// tables, and other databases.
 func Example_idempotentSQL() {
 	const write = `
 		WITH current AS (
@@ -103,7 +103,7 @@ func Example_idempotentSQL() {
 			var current int
 			row := db.QueryRowContext(ctx, write, e.Key, e.Fence.String(), e.ID.String(), o.Cents)
 			if err := row.Scan(&current); err != nil {
-				return err // tried again
+				return err // the event is retried
 			}
 			if current == 0 {
 				return errors.New("a later delivery of this key has written")
@@ -132,8 +132,8 @@ func ExampleWithTraces() {
 	// Output: 0af7651916cd43dd8448eb211c80319c acme
 }
 
-// Metrics by expvar. With Prometheus it is the same: a CounterVec by kind, a Histogram of
-// r.Duration.Seconds(), and a Gauge for each of the others.
+// Metrics by expvar. With Prometheus, use a CounterVec by kind, a Histogram of
+// r.Duration.Seconds(), and a Gauge for each of the numbers.
 func ExampleWithHooks() {
 	var results expvar.Map // expvar.NewMap("handler_results") publishes it
 	var running, held, sessions expvar.Int
@@ -328,7 +328,7 @@ func newExampleRouter() *exampleRouter {
 	return r
 }
 
-// exampleT is as much of a testing.T as a clienttest.Router needs.
+// exampleT implements the part of testing.T that a clienttest.Router needs.
 type exampleT struct {
 	testing.TB
 	cleanups []func()

@@ -10,7 +10,7 @@ import (
 )
 
 func ExampleFence_Before() {
-	// What a database does, whatever it keeps the fence in.
+	// The comparison that a database makes, with numbers or with text.
 	newest := client.Fence{Token: 4194310, Turn: 17}
 	late := client.Fence{Token: 4194310, Turn: 16} // an earlier delivery by the same owner
 	fmt.Println(late.Before(newest), late.String() < newest.String())

@@ -24,7 +24,7 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
-// scripted is a router that does with each session what a test says.
+// scripted is a router whose sessions run a function of the test.
 type scripted struct {
 	appv1.UnimplementedAppServiceServer
 
@@ -42,7 +42,7 @@ func welcome(stream appv1.AppService_WorkServer, version uint32) error {
 	return stream.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_Welcome{Welcome: &appv1.Welcome{Version: version}}})
 }
 
-// kinds are all kinds of errors that end a session, or Run.
+// kinds lists all kinds of errors that end a session or Run.
 var kinds = []error{
 	client.ErrArgument, client.ErrUnreachable, client.ErrUnauthenticated, client.ErrVersion, client.ErrTooManyWorkers, client.ErrRefused, client.ErrGoAway,
 	client.ErrSilent, client.ErrBroken, client.ErrDrainTimeout,
@@ -172,8 +172,8 @@ func TestArgumentsAreNamed(t *testing.T) {
 	checkKind(t, err, client.ErrArgument)
 }
 
-// Every event has one Started and one Finished, however its handler ends, and they are
-// outside of all interceptors.
+// Every event has one Started and one Finished, however its handler ends, and both enclose
+// all interceptors.
 func TestHooksOfEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failure := errors.New("no database")
@@ -194,7 +194,7 @@ func TestHooksOfEvents(t *testing.T) {
 				}
 				finished = append(finished, fmt.Sprint(e.Key, " ", r.Kind, " ", r.Duration.Round(time.Second), " ", text))
 				if e.Key == "reject" && !errors.Is(r.Err, failure) {
-					t.Errorf("the hook is given %v, without its cause", r.Err)
+					t.Errorf("the hook's error is %v, without its cause", r.Err)
 				}
 			},
 		}
@@ -235,7 +235,8 @@ func TestHooksOfEvents(t *testing.T) {
 	})
 }
 
-// The hooks of sessions come in order, and the window grows and shrinks with what is here.
+// The hooks of sessions are called in order, and Window follows the number of unanswered
+// events.
 func TestHooksOfSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -310,8 +311,8 @@ func TestHooksOfSessions(t *testing.T) {
 	})
 }
 
-// The first interceptor is the outermost, also over several options, and each is called once
-// for Run.
+// The first interceptor is the outermost, also across several options, and Run calls each
+// once.
 func TestInterceptorsNest(t *testing.T) {
 	var calls []string
 	var made int

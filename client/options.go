@@ -18,18 +18,18 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// EndpointEnv is the environment variable that holds the router's endpoint for a
-// Run that is given none.
+// EndpointEnv is the environment variable with the router's endpoint, used if Run's
+// endpoint is empty.
 const EndpointEnv = "RINGFENCE_APP_ENDPOINT"
 
-// TokenFileEnv is the environment variable that names the file with the token of a Run
-// that is given none by [WithTokenFile].
+// TokenFileEnv is the environment variable that names the token file, used without
+// [WithTokenFile].
 const TokenFileEnv = "RINGFENCE_APP_TOKEN_FILE" //nolint:gosec // the name of a variable, no secret
 
-// DefaultEndpoint is where a router listens unless it is told otherwise.
+// DefaultEndpoint is the default address of a router.
 const DefaultEndpoint = "127.0.0.1:16650"
 
-// An Option changes how Run works. Of two that set the same, the later one counts.
+// An Option configures Run. Of two that set the same thing, the later one counts.
 type Option func(*options)
 
 type options struct {
@@ -40,14 +40,14 @@ type options struct {
 	log          *slog.Logger
 	interceptors []Interceptor
 	hooks        Hooks
-	ready        func(bool)                    // nil: nobody asks
+	ready        func(bool)                    // of WithReady; may be nil
 	tracer       trace.Tracer                  // nil: no spans
 	propagator   propagation.TextMapPropagator // nil: no trace context
 	dial         func(ctx context.Context, network, address string) (net.Conn, error)
 	tls          *tls.Config
 	tokenFile    string // "": no token
 	clock        leaseClock
-	fast         func() clock.Instant // decides whether a handler may still start: clock.Now, or a cheaper reading of it
+	fast         func() clock.Instant // read before each handler starts: clock.Now, or a cheaper form of it
 }
 
 func defaults() options {
@@ -62,50 +62,50 @@ func defaults() options {
 	}
 }
 
-// instrument looks whether the application uses OpenTelemetry, unless WithTraces has said so.
-// One that does has set a propagator: the default one knows no fields.
+// instrument enables traces without WithTraces if the application uses OpenTelemetry. It does
+// if it has set a propagator: the default one has no fields.
 func (o *options) instrument() {
 	if o.propagator == nil && len(otel.GetTextMapPropagator().Fields()) > 0 {
 		WithTraces(otel.GetTracerProvider(), otel.GetTextMapPropagator())(o)
 	}
 }
 
-// WithMaxInFlight bounds how many events are here at once, and so how many handlers run
+// WithMaxInFlight bounds the unanswered events of this worker, and so the handlers that run
 // at once: 1 to 100000, 1000 by default. The router may have a lower bound.
 func WithMaxInFlight(n int) Option { return func(o *options) { o.maxInFlight = n } }
 
-// WithName names this worker in the router's logs. By default the router makes a name.
+// WithName names this worker in the router's logs. By default the router chooses a name.
 func WithName(name string) Option { return func(o *options) { o.name = name } }
 
-// WithDrainGrace sets how long handlers may go on after the context of Run has ended: 30
+// WithDrainGrace sets how long handlers may continue after the context of Run has ended: 30
 // seconds by default, and at least 0. Then their contexts are cancelled with [ErrDrainTimeout].
 func WithDrainGrace(d time.Duration) Option { return func(o *options) { o.drainGrace = d } }
 
-// WithLeaveGroup makes the end of Run the end of the whole node: the router hands all
-// its keys over in order. It suits an application that ends with its Run.
+// WithLeaveGroup makes the router leave its group at the end of Run: it hands all its keys
+// over in order. It suits an application that ends with its Run.
 func WithLeaveGroup() Option { return func(o *options) { o.leaveGroup = true } }
 
-// WithLogger sets where the SDK reports connections, panics and lost keys; by default
-// slog.Default. It never logs a key or a payload.
+// WithLogger sets the log for connections, panics and lost keys; slog.Default by default.
+// The SDK never logs a key or a payload.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
 // WithInterceptors puts interceptors around the handler. The first one is the outermost: it
-// is called first and returns last. A second WithInterceptors adds its own inside.
+// is called first and returns last. A second WithInterceptors adds inner ones.
 func WithInterceptors(list ...Interceptor) Option {
 	return func(o *options) { o.interceptors = append(o.interceptors, list...) }
 }
 
-// WithHooks sets what is called for metrics.
+// WithHooks sets functions that are called for metrics.
 func WithHooks(h Hooks) Option { return func(o *options) { o.hooks = h } }
 
-// WithReady calls ready(true) when a session with the router stands, before its first event,
-// and ready(false) when it is lost or an attempt to begin one has failed. Calls come one at a
-// time and must not block. The Store of an atomic.Bool suits it.
+// WithReady calls ready(true) when a session with the router is established, before its first
+// event, and ready(false) when the session is lost or an attempt to establish one fails. Calls
+// come one at a time and must not block. The Store of an atomic.Bool will do.
 func WithReady(ready func(bool)) Option { return func(o *options) { o.ready = ready } }
 
-// WithTraces makes the context of each handler carry the trace of its event, in a span of its
-// own. Without this option that is done with the providers that were given to package
-// otel before [Run], if a propagator was; else it costs nothing.
+// WithTraces starts a span for each handler in the trace of its event, and passes it in the
+// handler's context. Without this option Run uses the providers that package otel has, if a
+// propagator was set there before; else there are no traces, at no cost.
 func WithTraces(provider trace.TracerProvider, propagator propagation.TextMapPropagator) Option {
 	return func(o *options) {
 		o.tracer, o.propagator = nil, propagator
@@ -115,19 +115,19 @@ func WithTraces(provider trace.TracerProvider, propagator propagation.TextMapPro
 	}
 }
 
-// WithDialer sets how connections to the router are made.
+// WithDialer sets the function that dials the router.
 func WithDialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
 
-// WithTLS encrypts the connection, for a router that is not on this machine. The router
-// asks for a certificate, and so needs config one; ServerName is the host of the
-// endpoint if config has none. config must not be changed afterwards.
+// WithTLS encrypts the connection, for a router on another machine. The router requires a
+// client certificate, so config must have one. ServerName defaults to the host of the
+// endpoint. config must not be changed afterwards.
 func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
-// WithTokenFile names a file with the token that the router asks its workers for, if it has
-// app.token_file. It is read at each connection. By default the environment variable
-// RINGFENCE_APP_TOKEN_FILE names it; "" stands for no token.
+// WithTokenFile names a file with the token that a router with app.token_file requires. The
+// file is read at each connection. By default the environment variable
+// RINGFENCE_APP_TOKEN_FILE names it; "" means no token.
 func WithTokenFile(path string) Option { return func(o *options) { o.tokenFile = path } }
 
 // WithLeaseClock replaces the clock that leases run on. It is for package clienttest: the
@@ -141,7 +141,7 @@ func WithLeaseClock(c leaseClock) Option {
 type leaseClock interface {
 	Now() clock.Instant
 	Renewed(until clock.Instant) // the newest deadline, after each Pong
-	Ended()                      // no Pong comes any more: Run has ended its last session
+	Ended()                      // Run has ended its last session: there will be no more Pongs
 }
 
 // systemClock is the clock in production.
@@ -182,11 +182,11 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
-// endpoint is where the router listens.
+// endpoint is the address of the router.
 type endpoint struct{ network, address string }
 
-// parseEndpoint reads host:port or unix:///path; "" stands for the environment's
-// endpoint, or the default one.
+// parseEndpoint parses host:port or unix:///path; "" means the endpoint of the environment,
+// else the default.
 func parseEndpoint(s string) (endpoint, error) {
 	if s == "" {
 		s = os.Getenv(EndpointEnv)
@@ -194,7 +194,7 @@ func parseEndpoint(s string) (endpoint, error) {
 	if s == "" {
 		s = DefaultEndpoint
 	}
-	if path, ok := strings.CutPrefix(s, "unix:"); ok { // as app.listen has it, too
+	if path, ok := strings.CutPrefix(s, "unix:"); ok { // app.listen takes unix:PATH too
 		path = strings.TrimPrefix(path, "//")
 		if !strings.HasPrefix(path, "/") {
 			return endpoint{}, badArgument("endpoint", " %q: want unix:///path", s)

@@ -13,31 +13,32 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// runner is one Run: the pool of goroutines that handlers run in, and the streams.
+// runner is the state of one Run: the pool of goroutines that handlers run in, and the
+// streams.
 //
-// One lock guards the pool and the inboxes of all streams, so that a goroutine
-// answers an event and takes the next at once. It is held for a few lines of
-// the machine for each, and never while a handler runs.
+// One lock guards the pool and the inboxes of all streams, so that a goroutine answers an
+// event and takes the next one under one acquisition. It is held for short calls into the
+// machine, never while a handler runs.
 type runner struct {
 	options
 	endpoint endpoint
 	handler  Handler
 	base     context.Context //nolint:containedctx // of all handlers: ctx of Run, but not ended by it
 	cut      context.CancelCauseFunc
-	hard     context.Context //nolint:containedctx // of all streams: ends when Run waits no longer
+	hard     context.Context //nolint:containedctx // of all streams: ends when Run stops waiting
 	giveUp   context.CancelFunc
 	grace    sync.Once
 	ends     [2]*time.Timer // of the grace, and of the patience after it; set by startGrace
 	handlers sync.WaitGroup // goroutines of the pool
-	watches  sync.WaitGroup // one for every stream that has handlers
+	watches  sync.WaitGroup // one for each stream that has running handlers
 
 	mu      sync.Mutex
-	live    *stream    // the one whose deliveries start, nil while there is none
-	work    *sync.Cond // a parked goroutine is wanted, or all of them
+	live    *stream    // the stream whose deliveries start; nil while disconnected
+	work    *sync.Cond // wakes one parked goroutine for work, or all at the end
 	parked  int
 	pool    int
 	running int
-	waking  bool // one goroutine is on its way to the lock: it will wake the next
+	waking  bool // a woken goroutine has not taken the lock yet; it will wake the next
 	retired bool
 }
 
@@ -49,7 +50,7 @@ func newRunner(ctx context.Context, at endpoint, handler Handler, o options) *ru
 	return r
 }
 
-// startGrace begins the drain, when ctx has ended. Only the first call counts.
+// startGrace starts the timers of the drain grace. Only the first call has an effect.
 func (r *runner) startGrace() {
 	r.grace.Do(func() {
 		r.ends[0] = time.AfterFunc(r.drainGrace, func() { r.cut(ErrDrainTimeout) })
@@ -57,7 +58,7 @@ func (r *runner) startGrace() {
 	})
 }
 
-// endGrace lets go of what Run holds. The grace must have begun.
+// endGrace stops the timers and cancels all contexts of Run. The grace must have begun.
 func (r *runner) endGrace() {
 	for _, timer := range r.ends {
 		timer.Stop()
@@ -66,7 +67,7 @@ func (r *runner) endGrace() {
 	r.giveUp()
 }
 
-// retire lets the goroutines of the pool end when they have nothing to do.
+// retire makes the goroutines of the pool end when they have no work left.
 func (r *runner) retire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,18 +75,18 @@ func (r *runner) retire() {
 	r.work.Broadcast()
 }
 
-// busy returns how many handlers run.
+// busy returns the number of running handlers.
 func (r *runner) busy() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running
 }
 
-// wakeOne gets one more goroutine to look for work, if there is any. The lock is
-// held. One at a time is on its way: it wakes the next before it starts a handler.
-// So handlers that block spread over as many goroutines as there are events, within
-// microseconds, and handlers that return at once are run by a few, without a switch
-// of goroutines for each event.
+// wakeOne wakes or starts one goroutine if there is work for it. The lock is held. Only
+// one goroutine is being woken at a time: it wakes the next before it starts a handler. So
+// handlers that block spread over as many goroutines as there are events, within
+// microseconds, and handlers that return at once run in a few goroutines, without a
+// goroutine switch for each event.
 func (r *runner) wakeOne() {
 	if r.waking || r.live == nil || !r.live.inbox.Startable() {
 		return
@@ -110,8 +111,8 @@ func (r *runner) handle() {
 	}
 }
 
-// leave takes a goroutine out of the pool. It does so too when a handler ends it with
-// runtime.Goexit, as the Fatal of a test does.
+// leave takes a goroutine out of the pool, also when a handler ends it with
+// runtime.Goexit, as a test's Fatal does.
 func (r *runner) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,17 +121,17 @@ func (r *runner) leave() {
 	r.tell(r.fast())
 }
 
-// tell lets the live stream say what has gathered. The lock is held.
+// tell lets the live stream send its pending results and receipt. The lock is held.
 func (r *runner) tell(now clock.Instant) {
 	if r.live != nil {
 		r.live.tell(now)
 	}
 }
 
-// next answers the event whose handler has returned, nil for a goroutine that was just
-// woken, and takes another one. It returns nil if the goroutine has to end.
+// next reports the result of the ended event, nil in a goroutine that was just started, and
+// returns the next event, or nil if the goroutine has to end.
 func (r *runner) next(ended *Event, result *event.Result) *Event {
-	now := r.fast() // before every start: a machine that was asleep must not begin
+	now := r.fast() // before every start: the machine may have been asleep
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ended != nil {
@@ -165,14 +166,14 @@ func (r *runner) answer(e *Event, result *event.Result) {
 	e.run.stream.inbox.End(&e.run.item, result)
 }
 
-// call runs the handler of an event and notes its result.
+// call runs the handler of an event and stores its result.
 func (r *runner) call(e *Event, result *event.Result) {
 	*result = event.Result{}
 	var err error
 	if r.hooks.Finished != nil {
 		begun := time.Now() //nolint:forbidigo // how long the handler takes, for a metric
 		defer func() {
-			r.hooks.Finished(e, Result{Kind: ResultKind(result.Kind), Err: err, Duration: time.Since(begun)}) //nolint:forbidigo // likewise
+			r.hooks.Finished(e, Result{Kind: ResultKind(result.Kind), Err: err, Duration: time.Since(begun)}) //nolint:forbidigo // for a metric
 		}()
 	}
 	if r.propagator != nil {
@@ -201,16 +202,16 @@ func (r *runner) call(e *Event, result *event.Result) {
 		r.hooks.Started(e)
 	}
 	if err = r.handler(&e.run, e); err == nil {
-		_ = e.run.end(context.Canceled) // whatever it says: the work is done
+		_ = e.run.end(context.Canceled) // an earlier cause does not matter: the work is done
 		result.Kind = event.ResultDone
 	} else {
-		*result = r.resultOf(e, err) // calls Error of what the handler returned, which may panic
+		*result = r.resultOf(e, err) // calls Error of the handler's error, which may panic
 	}
 	returned = true
 }
 
-// resultOf turns a failure of a handler into the answer to the router. A handler that was
-// cut has not failed, whatever it says.
+// resultOf turns a handler's error into the answer to the router. An error after a
+// cancellation is not a failure.
 func (r *runner) resultOf(e *Event, err error) event.Result {
 	cause := e.run.end(context.Canceled)
 	if errors.Is(cause, ErrKeyLost) || errors.Is(cause, ErrHandlerTimeout) || errors.Is(cause, ErrDrainTimeout) {
@@ -225,7 +226,7 @@ func (r *runner) resultOf(e *Event, err error) event.Result {
 	return result
 }
 
-// cancel cuts the handlers of deliveries for a cause.
+// cancel cancels the contexts of running handlers with a cause.
 func (r *runner) cancel(cut []*Event, cause error) {
 	for _, e := range cut {
 		r.log.Warn("handler cancelled", "message_id", e.ID.String(), "attempt", e.Attempt, "error", cause)

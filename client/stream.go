@@ -29,63 +29,62 @@ import (
 const (
 	version    = 1
 	sdkName    = "ringfence-go/1"
-	frameMax   = 72 << 20 // above what any router may be set to
+	frameMax   = 72 << 20 // more than the largest frame of any router
 	windowSize = 4 << 20
-	// socketBufferSize lets a whole frame through in one or two system calls.
+	// socketBufferSize lets a whole frame pass in one or two system calls.
 	socketBufferSize = 256 << 10
 
-	// checkEvery is how often deadlines are compared with the clock while the stream, or
-	// a handler of it, lives.
+	// checkEvery is the interval at which deadlines are compared with the clock while the
+	// stream, or one of its handlers, lives.
 	checkEvery = 50 * time.Millisecond
 
-	pingDefault = 200 * time.Millisecond // until the router says otherwise
-	reasonMax   = 1 << 10                // likewise
+	pingDefault = 200 * time.Millisecond // until the router's Welcome sets another interval
+	reasonMax   = 1 << 10                // until the router's Welcome sets another bound
 
 	// silenceMax is how long the router may leave Pings unanswered. A machine that
-	// vanishes closes no connection, and its kernel's peer believes in it for a quarter of
-	// an hour. The router goes by the same time (app.silence_max), and it is longer than
-	// any interval of Pings.
+	// vanishes closes no connection, and TCP notices only after a quarter of an hour. The
+	// router has the same bound (app.silence_max), which is longer than any ping interval.
 	silenceMax = 10 * time.Second
 )
 
-// stream is one connection to the router. Its goroutines: the sender, which decides
-// the order of frames; the reader, which takes frames in their order; and the watch,
-// which cuts handlers when their deadline passes, and lives until the last of them
-// has returned, whatever happens to the stream.
+// stream is one connection to the router. It has three goroutines: the sender, which decides
+// the order of frames; the reader, which handles received frames in order; and the watch,
+// which cancels handlers when their deadline passes, and lives until the last handler has
+// returned, even if the stream breaks before.
 type stream struct {
 	runner *runner
 	wire   grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
-	wake   chan struct{} // cap 1: the sender has to look
+	wake   chan struct{} // cap 1: wakes the sender
 	broken chan struct{} // closed by the reader at its end
 
-	// sure is an instant before which no handler's deadline can pass.
+	// sure is an instant before which no handler's deadline passes.
 	sure atomic.Int64
 
 	// Guarded by the runner's lock.
 	inbox     inbox.Inbox[Event]
-	given     uint64 // number of the newest Deliveries frame that was taken in
-	told      uint64 // the newest that the router knows of
-	sent      uint64 // number of the newest Results frame
-	receipt   uint64 // the newest that the router has taken in
+	given     uint64 // number of the newest Deliveries frame received
+	told      uint64 // number of the newest Deliveries frame for which a receipt was sent
+	sent      uint64 // number of the newest Results frame sent
+	receipt   uint64 // number of the newest Results frame that the router has received
 	ongoing   []uint64
 	pingEvery time.Duration
-	silence   time.Duration // since the newest frame came
-	holding   clock.Instant // since when there has been something to say, 0 while there is not
+	silence   time.Duration // since the newest received frame
+	holding   clock.Instant // since when something has been pending to send; 0 if nothing is
 	reasonMax int
 	session   Session
-	welcomed  bool  // session is what the router said
-	goingAway bool  // the router has said that it ends the stream
+	welcomed  bool  // session was set by the router's Welcome
+	goingAway bool  // the router has announced the end of the stream
 	err       error // why the reader ended
 
-	// The sender's alone.
+	// Used by the sender alone.
 	results appwire.ToRouter // scratch
-	held    int              // as the hook for the window was told last
+	held    int              // at the last call of the Window hook
 
-	arrived arrivals // the reader's alone
+	arrived arrivals // used by the reader alone
 }
 
-// runStream dials, works until the stream breaks or ctx ends and everything is
-// drained, and returns why, as an *Error. worked: the router had welcomed us.
+// runStream dials, works until the stream breaks or ctx ends and everything is drained, and
+// returns the reason as an *Error. worked reports whether the router had sent its Welcome.
 func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	token, err := r.token()
 	if err != nil {
@@ -96,7 +95,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 		return false, refusal(err)
 	}
 	defer func() { _ = conn.Close() }() // the stream is over; its error says more
-	// While we connect, the end of ctx ends that at once; later it begins a drain.
+	// The end of ctx aborts connecting; on an established stream it begins a drain.
 	streamCtx, cut := context.WithCancelCause(r.hard)
 	cancel := func() { cut(nil) }
 	defer cancel()
@@ -132,7 +131,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	if s.held != 0 {
 		r.hooks.Window(0, s.session.InFlightMax)
 	}
-	if s.err != nil { // it says more than what a sender hears: EOF
+	if s.err != nil { // more precise than the sender's error, which is EOF
 		err = s.err
 	}
 	return s.welcomed, s.failure(err, context.Cause(streamCtx)) //nolint:contextcheck // see above
@@ -159,11 +158,11 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			conn, err := r.dial(ctx, r.endpoint.network, r.endpoint.address)
 			if errors.Is(err, fs.ErrPermission) {
-				err = fmt.Errorf("%w: the router's app.socket_mode and app.socket_owner say whom its socket is for", err)
+				err = fmt.Errorf("%w: the router's app.socket_mode and app.socket_owner set the permissions of its socket", err)
 			}
 			return conn, err
 		}),
-		grpc.WithDisableRetry(), // we connect again by ourselves, and gRPC need not keep what we sent
+		grpc.WithDisableRetry(), // Run reconnects by itself, so gRPC need not keep sent frames
 		grpc.WithReadBufferSize(socketBufferSize),
 		grpc.WithWriteBufferSize(socketBufferSize),
 		grpc.WithInitialWindowSize(windowSize),
@@ -172,7 +171,8 @@ func (r *runner) dialRouter() (*grpc.ClientConn, error) {
 	)
 }
 
-// credentials are none on this machine, which the connection never leaves.
+// credentials returns TLS credentials if WithTLS is set. Without it the connection does not
+// leave this machine.
 func (r *runner) credentials() grpc.DialOption {
 	if r.tls == nil {
 		return grpc.WithTransportCredentials(insecure.NewCredentials())
@@ -191,7 +191,7 @@ func (r *runner) begin(s *stream) {
 	r.live = s
 }
 
-// end says that s is broken. Its handlers go on until their deadline.
+// end marks s as broken. Its handlers may continue until their deadline.
 func (r *runner) end(s *stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,12 +199,12 @@ func (r *runner) end(s *stream) {
 	r.live = nil
 }
 
-// watch cuts handlers whose deadline has passed, until over is closed and the last
+// watch cancels handlers whose deadline has passed, until over is closed and the last
 // handler has returned. The ticker only wakes it up; the lease clock decides.
 //
-// It also cuts the stream when the router is silent: the sender, whose Pings that
-// leaves unanswered, may itself hang in a frame that nobody takes. Silence is counted
-// in ticks, since a machine that was asleep has not listened.
+// It also breaks the stream when the router is silent. The sender cannot do that: it may
+// hang in sending a frame that the router does not read. Silence is counted in ticks, since
+// a machine that was asleep could not receive anything.
 func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
@@ -223,7 +223,7 @@ func (s *stream) watch(over <-chan struct{}, cut context.CancelCauseFunc) {
 		r.mu.Unlock()
 		r.cancel(lost, ErrKeyLost)
 		if silent {
-			cut(ErrSilent) // no more than the stream: its handlers have their deadlines
+			cut(ErrSilent) // the stream only: its handlers may continue until their deadlines
 		}
 		if over == nil && (left == 0 || r.base.Err() != nil) {
 			return
@@ -237,8 +237,8 @@ func (s *stream) check() (lost []*Event) {
 	return s.inbox.Check(s.runner.clock.Now(), nil)
 }
 
-// overdue reports whether the deadline of a running delivery has passed, and cuts all whose
-// has. The lock is taken only near the deadline.
+// overdue reports whether the deadline of a running delivery has passed, and then cancels all
+// overdue handlers. The lock is taken only near the deadline.
 func (s *stream) overdue(it *inbox.Item[Event]) bool {
 	r := s.runner
 	if r.fast().Before(clock.Instant(s.sure.Load())) {
@@ -255,7 +255,7 @@ func (s *stream) overdue(it *inbox.Item[Event]) bool {
 	return true
 }
 
-// read takes frames in until the stream ends.
+// read receives frames until the stream ends.
 func (s *stream) read() {
 	defer close(s.broken)
 	s.arrived.stream = s
@@ -267,14 +267,14 @@ func (s *stream) read() {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				s.err = err // read by others only after the reader's end
+				s.err = err // read by other goroutines only after the reader's end
 			}
 			return
 		}
 	}
 }
 
-// handle takes one frame in.
+// handle processes one received frame.
 func (s *stream) handle(f *appwire.FromRouter) error {
 	r := s.runner
 	r.mu.Lock()
@@ -303,8 +303,8 @@ func (s *stream) handle(f *appwire.FromRouter) error {
 	return err
 }
 
-// control takes any frame in but Deliveries, and returns whose deadline has passed and
-// who took too long. The lock is held.
+// control processes any frame but Deliveries. It returns the events whose deadline has passed,
+// and those whose handler timed out. The lock is held.
 func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error) {
 	switch frame := f.GetFrame().(type) {
 	case *appv1.WorkResponse_Welcome:
@@ -349,8 +349,8 @@ func (s *stream) welcome(w *appv1.Welcome) error {
 	return nil
 }
 
-// revoke takes partitions back, whose handlers may go on until their deadline, and
-// single deliveries that took too long. It returns the events of the latter that run.
+// revoke takes back partitions, whose handlers may continue until their deadline, and single
+// deliveries whose handler timed out. It returns the running events among the latter.
 func (s *stream) revoke(r *appv1.Revoke) (slow []*Event) {
 	if partitions := setOf(r.GetPartitions()); r.GetAll() || len(partitions) > 0 {
 		s.inbox.Revoke(func(it *inbox.Item[Event]) bool { return r.GetAll() || partitions[it.Partition] })
@@ -369,21 +369,21 @@ func setOf[T comparable](values []T) map[T]bool {
 	return set
 }
 
-// slab is how many events, or properties, share an allocation. A handler that runs for
-// long keeps its whole slab, so it is not as large as a frame. Events fill slabBytes, a size
-// in which allocations come.
+// slab is the number of events, or of properties, in one allocation. A long-running handler
+// keeps its whole slab in memory, so a slab is smaller than a frame. Events fill slabBytes,
+// which is one of the allocator's size classes.
 const (
 	slabBytes = 8 << 10
 	slab      = slabBytes / int(unsafe.Sizeof(Event{}))
 )
 
-// arrivals makes events of the deliveries of a frame while it is read.
+// arrivals builds events from the deliveries of a frame while the frame is decoded.
 type arrivals struct {
 	stream     *stream
 	events     []*Event
-	left       int        // how many more events there will be, about
-	unused     []Event    // what is left of the newest slab
-	properties []Property // likewise; its capacity is the slab's
+	left       int        // about as many more events follow
+	unused     []Event    // the rest of the newest slab
+	properties []Property // the used part of the newest slab of properties
 }
 
 var _ appwire.Receiver = (*arrivals)(nil)
@@ -394,7 +394,7 @@ func (a *arrivals) Begin(deliveries int) {
 	a.left = deliveries
 }
 
-// reset lets go of the events.
+// reset drops the events.
 func (a *arrivals) reset() {
 	clear(a.events)
 	a.events, a.left = a.events[:0], 0
@@ -445,19 +445,19 @@ func (s *stream) fill(e *Event, d *appwire.Delivery) {
 	e.run.stream = s
 }
 
-// notify makes the sender look.
+// notify wakes the sender.
 func (s *stream) notify() {
 	signal.Set(s.wake)
 }
 
-// holdFor is how long a receipt, or a result, waits for what can go out with it.
+// holdFor bounds how long a receipt or a result waits to share a frame.
 const holdFor = 200 * time.Microsecond
 
-// tell makes the sender look if there is something that it may send: results, of which
-// one frame is under way at a time, and the receipt, which asks for the next deliveries.
-// Both wait while a goroutine is on its way to start a handler, since it comes here again,
-// within microseconds, and most handlers end soon: then one frame carries what three would.
-// The last of these goroutines finds nobody on the way. The lock is held.
+// tell wakes the sender if it may send something: results, of which one frame is in flight
+// at a time, or the receipt, which requests the next deliveries. Both wait up to holdFor
+// while a woken goroutine has not taken its event yet: it calls tell again within
+// microseconds, and most handlers end soon, so that one frame replaces three. The lock is
+// held.
 func (s *stream) tell(now clock.Instant) {
 	if s.inbox.Draining() {
 		s.notify()
@@ -474,11 +474,11 @@ func (s *stream) tell(now clock.Instant) {
 	}
 }
 
-// progress notes that the work on e goes on.
+// progress queues a Progress for e.
 func (s *stream) progress(e *Event) {
 	s.runner.mu.Lock()
 	defer s.runner.mu.Unlock()
-	if len(s.ongoing) < s.runner.maxInFlight { // one for each is enough
+	if len(s.ongoing) < s.runner.maxInFlight { // one for each event is enough
 		s.ongoing = append(s.ongoing, uint64(e.run.item.ID))
 		s.notify()
 	}
@@ -490,8 +490,8 @@ func (s *stream) deadlineOf(e *Event) clock.Instant {
 	return s.inbox.Deadline(&e.run.item)
 }
 
-// send sends frames until the stream breaks, or until ctx has ended and all results
-// have been taken in.
+// send sends frames until the stream breaks, or until ctx has ended and the router has
+// received all results.
 func (s *stream) send(ctx context.Context) error {
 	if err := s.introduce(); err != nil {
 		return err
@@ -499,7 +499,7 @@ func (s *stream) send(ctx context.Context) error {
 	pings := time.NewTicker(pingDefault)
 	defer pings.Stop()
 	every := pingDefault
-	done, draining := ctx.Done(), false // done is nil for a context that never ends, too
+	done, draining := ctx.Done(), false // done is also nil for a context that never ends
 	for {
 		select {
 		case <-s.broken:
@@ -529,7 +529,7 @@ func (s *stream) send(ctx context.Context) error {
 	}
 }
 
-// tellWindow calls the hook for the window if the number of events here has changed.
+// tellWindow calls the Window hook if the number of unanswered events has changed.
 func (s *stream) tellWindow() {
 	r := s.runner
 	if r.hooks.Window == nil {
@@ -550,8 +550,8 @@ func (s *stream) interval() time.Duration {
 	return s.pingEvery
 }
 
-// introduce sends Hello, and at once a Ping, so that the first deliveries need not
-// wait for their deadline.
+// introduce sends Hello, followed by a Ping, so that the first deliveries need not wait for
+// their deadline.
 func (s *stream) introduce() error {
 	o := &s.runner.options
 	err := s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
@@ -564,7 +564,7 @@ func (s *stream) introduce() error {
 	return s.ping()
 }
 
-// capabilities are what the router is told that this SDK can do.
+// capabilities returns the optional features that Hello announces to the router.
 func capabilities() []string {
 	if clock.Slewable() {
 		return nil
@@ -572,8 +572,8 @@ func capabilities() []string {
 	return []string{appwire.RawClock}
 }
 
-// ping asks for new deadlines. The clock is read before the frame is sent: the
-// deadline counts from there.
+// ping requests new deadlines. The clock is read before the frame is sent: deadlines count
+// from that instant.
 func (s *stream) ping() error {
 	r := s.runner
 	r.mu.Lock()
@@ -582,7 +582,7 @@ func (s *stream) ping() error {
 	return s.wire.SendMsg(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: k}}})
 }
 
-// drain asks for no further deliveries.
+// drain tells the router to send no further deliveries.
 func (s *stream) drain() error {
 	s.runner.mu.Lock()
 	s.inbox.Drain()
@@ -599,18 +599,19 @@ func (s *stream) drained() bool {
 	return s.inbox.Started() == 0 && len(s.inbox.Results) == 0 && s.receipt == s.sent
 }
 
-// closeSend ends the stream in order: the router closes its side when it has read all.
+// closeSend ends the stream in order: the router closes its side when it has read
+// everything.
 func (s *stream) closeSend() error {
 	if err := s.wire.CloseSend(); err != nil {
 		return err
 	}
-	<-s.broken // at the latest when the stream is cancelled, at the end of the grace
+	<-s.broken // at the latest when the end of the grace cancels the stream
 	return nil
 }
 
-// flush sends results, progress and receipts, as far as there are any.
+// flush sends pending results, progress and receipts.
 func (s *stream) flush() error {
-	runtime.Gosched() // let handlers that are about to end go first, so that the frame is fuller
+	runtime.Gosched() // lets handlers that are about to end add their results to the frame
 	for {
 		msg := s.next()
 		if msg == nil {
@@ -622,8 +623,8 @@ func (s *stream) flush() error {
 	}
 }
 
-// next returns the next frame, nil when there is none. At most one Results frame is
-// under way without a receipt; results gather meanwhile.
+// next returns the next frame, or nil. At most one Results frame is in flight without a
+// receipt; results accumulate meanwhile.
 func (s *stream) next() any {
 	r := s.runner
 	r.mu.Lock()
@@ -649,7 +650,7 @@ func (s *stream) next() any {
 // resultBytesMax bounds a Results frame.
 const resultBytesMax = 1 << 20
 
-// takeResults moves results into the frame: all, if they fit. The lock is held.
+// takeResults moves results into the frame, as many as fit. The lock is held.
 func (s *stream) takeResults() {
 	all := s.inbox.Results
 	n := 0
@@ -657,6 +658,6 @@ func (s *stream) takeResults() {
 		all[n].Reason = cutReason(all[n].Reason, s.reasonMax)
 		size += 32 + len(all[n].Reason)
 	}
-	rest := append(s.results.Results[:0], all[n:]...) // into the buffer of the frame before
+	rest := append(s.results.Results[:0], all[n:]...) // into the buffer of the previous frame
 	s.results.Results, s.inbox.Results = all[:n], rest
 }

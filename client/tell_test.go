@@ -10,7 +10,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// told reports whether the sender has been asked to look since the last call.
+// told reports whether the sender has been woken since the last call.
 func told(s *stream) bool {
 	select {
 	case <-s.wake:
@@ -20,62 +20,62 @@ func told(s *stream) bool {
 	}
 }
 
-// A receipt and a result, each as all that there is to say.
-var sayings = map[string]func(*stream){
+// pending makes a stream have one thing to send: a receipt or a result.
+var pending = map[string]func(*stream){
 	"receipt": func(s *stream) { s.given++ },
 	"result": func(s *stream) {
 		s.inbox.Results = append(s.inbox.Results, event.Result{Delivery: 1, Kind: event.ResultDone})
 	},
 }
 
-func TestSayingsWaitForWhoIsOnTheWay(t *testing.T) {
-	for name, happens := range sayings {
+func TestPendingFramesWaitForAWokenGoroutine(t *testing.T) {
+	for name, happens := range pending {
 		t.Run(name, func(t *testing.T) {
 			const begun = clock.Instant(1000)
 			s := &stream{runner: &runner{waking: true}, wake: make(chan struct{}, 1)}
 			s.tell(begun)
 			if told(s) {
-				t.Error("the sender looks, and there is nothing to say")
+				t.Error("the sender was woken, but nothing is pending")
 			}
 			happens(s)
 			s.tell(begun)
 			s.tell(begun.Add(holdFor - 1))
 			if told(s) {
-				t.Error("it went alone, and somebody was on the way")
+				t.Error("it was sent alone, though a woken goroutine may add to the frame")
 			}
 			s.tell(begun.Add(holdFor))
 			if !told(s) {
-				t.Errorf("it has waited for %v, and nobody looks", holdFor)
+				t.Errorf("it has waited for %v, but the sender was not woken", holdFor)
 			}
 			s.next() // the sender takes it
 			happens(s)
 			s.receipt = s.sent
 			s.tell(begun.Add(holdFor))
 			if told(s) {
-				t.Error("what comes later does not wait for a time of its own")
+				t.Error("the next one was sent at once, want a wait of its own")
 			}
 			s.runner.waking = false
 			s.tell(begun.Add(holdFor))
 			if !told(s) {
-				t.Error("nobody is on the way, and nobody looks")
+				t.Error("no goroutine is woken, but the sender was not woken either")
 			}
 		})
 	}
 }
 
-// While a Results frame is under way, there is nothing to look for: its receipt comes.
+// While a Results frame is in flight, results do not wake the sender: the receipt will.
 func TestResultsDoNotWakeInVain(t *testing.T) {
 	s := &stream{runner: new(runner), wake: make(chan struct{}, 1), sent: 1}
-	sayings["result"](s)
+	pending["result"](s)
 	s.tell(1)
 	if told(s) {
-		t.Error("the sender was woken and may send nothing")
+		t.Error("the sender was woken, but may send nothing")
 	}
 }
 
-// However handlers block, what is ready goes out: the last goroutine that starts one finds
-// nobody on the way.
-func TestNothingIsKeptByHandlersThatBlock(t *testing.T) {
+// Results are sent even if all other handlers block: when the last goroutine starts one, no
+// further goroutine is being woken.
+func TestBlockedHandlersHoldBackNoResults(t *testing.T) {
 	for _, most := range []int{1, 2, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
@@ -105,6 +105,6 @@ func TestNothingIsKeptByHandlersThatBlock(t *testing.T) {
 
 func TestEventsFillTheirSlab(t *testing.T) {
 	if size := int(unsafe.Sizeof(Event{})); slab*size > 8<<10 || (slab+1)*size <= 8<<10 {
-		t.Errorf("%d events of %d bytes, want as many as go into 8 KiB: allocations come in sizes", slab, size)
+		t.Errorf("%d events of %d bytes, want as many as fit into 8 KiB, a size class of the allocator", slab, size)
 	}
 }

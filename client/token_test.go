@@ -20,7 +20,7 @@ import (
 	"github.com/ringfence/router/client"
 )
 
-// shown are the tokens that a router is shown, one for each attempt; it lets nobody in.
+// shown receives the token of each attempt to connect. The router refuses them all.
 func shown(t *testing.T) (tokens chan []string, dial client.Option) {
 	listener := bufconn.Listen(1 << 16)
 	tokens = make(chan []string, 100)
@@ -72,7 +72,7 @@ func TestTokenIsShown(t *testing.T) {
 			defer running.Wait()
 			defer cancel()
 			if got := strings.Join(<-tokens, "|"); got != c.want {
-				t.Errorf("the router is shown %q, want %q", got, c.want)
+				t.Errorf("the router received %q, want %q", got, c.want)
 			}
 			if !c.changes {
 				return
@@ -82,14 +82,14 @@ func TestTokenIsShown(t *testing.T) {
 			}
 			for got := c.want; got != "Bearer second"; got = strings.Join(<-tokens, "|") {
 				if got != c.want {
-					t.Fatalf("the router is shown %q", got)
+					t.Fatalf("the router received %q", got)
 				}
 			}
 		})
 	}
 }
 
-// A file that cannot be used is said, and tried again: nobody connects without the token.
+// An unusable token file is logged and read again; there is no attempt without a token.
 func TestTokenFileThatCannotBeUsed(t *testing.T) {
 	for name, path := range map[string]string{"missing": "/none/such", "empty": tokenFile(t, "\n")} {
 		t.Run(name, func(t *testing.T) {
@@ -101,19 +101,19 @@ func TestTokenFileThatCannotBeUsed(t *testing.T) {
 				_ = client.Run(ctx, "", done, client.WithTokenFile(path), dial, client.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
 			})
 			if line := <-said; !strings.Contains(line, "token file") || !strings.Contains(line, path) {
-				t.Errorf("the log says %q", line)
+				t.Errorf("log line = %q", line)
 			}
 			<-said // the second attempt
 			cancel()
 			running.Wait()
 			if len(tokens) > 0 {
-				t.Errorf("the router was asked, with the token %q", <-tokens)
+				t.Errorf("an attempt was made, with the token %q", <-tokens)
 			}
 		})
 	}
 }
 
-// lines is a log, a line at a time.
+// lines receives a log, one line at a time.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {

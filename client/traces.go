@@ -11,11 +11,11 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// carrier lets a propagator read what an event carries. What the routers have put there
-// makes them the parent; what the producer has, such as baggage, is still there.
+// carrier lets a propagator read the properties of an event: the routers' trace context, which
+// makes the router's span the parent, and the producer's other fields, such as baggage.
 type carrier []Property
 
-// Get returns the value of a property, "" when there is none. Names have no case.
+// Get returns the value of a property, or "". Names are case-insensitive.
 func (c carrier) Get(name string) string {
 	for i := range c {
 		if strings.EqualFold(c[i].Name, name) {
@@ -25,7 +25,7 @@ func (c carrier) Get(name string) string {
 	return ""
 }
 
-// Set does nothing: nothing is sent on.
+// Set does nothing: the carrier is only read.
 func (carrier) Set(string, string) {}
 
 // Keys returns the names of all properties.
@@ -37,9 +37,9 @@ func (c carrier) Keys() []string {
 	return names
 }
 
-// trace puts the trace of an event, and the span of its handler, into the handler's
-// context; end ends the span. An event that is in no trace begins one, if the
-// application's sampler likes.
+// trace puts the trace of an event and the span of its handler into the handler's context;
+// end ends the span. An event without a trace starts one if the application's sampler
+// decides so.
 func (r *runner) trace(e *Event) (end func(event.Result)) {
 	ctx := r.propagator.Extract(r.base, carrier(e.Properties))
 	ctx, span := r.tracer.Start(ctx, "process "+e.Topic, trace.WithSpanKind(trace.SpanKindConsumer))

@@ -9,8 +9,7 @@ import (
 )
 
 // JSON returns a handler that decodes the payload of each event as JSON and passes the value
-// on. An event whose payload is not JSON of a T is rejected, with the cause, and handle is not
-// called for it.
+// to handle. An event whose payload cannot be decoded into a T is rejected with the cause.
 func JSON[T any](handle func(ctx context.Context, e *Event, value T) error) Handler {
 	return func(ctx context.Context, e *Event) error {
 		var value T

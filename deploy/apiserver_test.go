@@ -21,15 +21,15 @@ import (
 
 var withAPIServer = flag.Bool("apiserver", false, "ask a real Kubernetes API server, which takes many minutes to build")
 
-// operatorVersion is where the kinds PodMonitor and PrometheusRule come from, and certManagerVersion where Certificate does.
+// operatorVersion is the release with the kinds PodMonitor and PrometheusRule, and certManagerVersion that with Certificate.
 const (
 	operatorVersion    = "v0.85.0"
 	certManagerVersion = "v1.21.2"
 )
 
-// TestAPIServer: a Kubernetes API server takes what the charts render, and the pods that
-// come of it, into a namespace with the strictest standard for pods. The server is a real one
-// with a real etcd, and is asked for a dry run: it does everything but keep the result.
+// TestAPIServer: a Kubernetes API server accepts the rendered charts, and the pods that result
+// from them, in a namespace with the strictest standard for pods. It is a real server with a real
+// etcd, and gets a dry run: it does everything but store the result.
 func TestAPIServer(t *testing.T) {
 	if !*withAPIServer {
 		t.Skip("asks an API server that has to be built first: make deploy-nightly")
@@ -79,7 +79,7 @@ func TestAPIServer(t *testing.T) {
 		t.Errorf("the dry runs were none, the server has kept\n%s", kept)
 	}
 	t.Run("keys are generated once", func(t *testing.T) {
-		// A server that `go build` has made calls itself v0.0.0, which an installation would compare with this.
+		// `go build` makes a server that calls itself v0.0.0, which an installation would compare with this.
 		for _, chart := range []string{orders, filepath.Join(orders, "charts/ringfence")} {
 			path := filepath.Join(chart, "Chart.yaml")
 			write(t, path, regexp.MustCompile(`(?m)^kubeVersion:.*\n`).ReplaceAllString(read(t, path), ""))
@@ -88,8 +88,8 @@ func TestAPIServer(t *testing.T) {
 	})
 }
 
-// generatesOnce: a release has random keys from its begin, and an upgrade leaves them as they are, also when somebody has
-// replaced them.
+// generatesOnce: a release generates random keys at the first installation, and an upgrade keeps them, also after they were
+// replaced by hand.
 func generatesOnce(t *testing.T, chart string, kubectl func(string, ...string) *exec.Cmd, helm func(...string) *exec.Cmd) {
 	accepts(t, kubectl("", "create", "namespace", "generated"))
 	generate := sets("secrets.gossipKeys.secretName=", "secrets.gossipKeys.generate=true", "secrets.appToken.generate=true", "secrets.adminToken.generate=true")
@@ -124,7 +124,7 @@ func generatesOnce(t *testing.T, chart string, kubectl func(string, ...string) *
 	}
 	for secret, key := range secrets {
 		if now := kept(secret, key); now != first[secret] {
-			t.Errorf("the upgrade has replaced what %s holds", secret)
+			t.Errorf("the upgrade has replaced the content of %s", secret)
 		}
 	}
 }
@@ -171,9 +171,9 @@ func certificateDefinition(t *testing.T) string {
 	return filepath.Join(moduleDir(t, "github.com/cert-manager/cert-manager@"+certManagerVersion), "deploy/crds/cert-manager.io_certificates.yaml")
 }
 
-// startAPIServer starts an etcd and an API server for the length of the test, and returns
-// what makes a kubectl and a helm that are let in there as an administrator; kubectl with a text to
-// read from its standard input.
+// startAPIServer starts an etcd and an API server for the duration of the test. The returned
+// functions make commands of kubectl and helm with administrator's access; kubectl reads a text
+// from its standard input.
 func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *exec.Cmd, helm func(args ...string) *exec.Cmd) {
 	t.Helper()
 	dir := t.TempDir()
@@ -198,7 +198,7 @@ func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *e
 		"--authorization-mode=RBAC", "--anonymous-auth=false", "--token-auth-file="+tokens))
 
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	write(t, kubeconfig, "") // or kubectl would find that of whoever runs the test
+	write(t, kubeconfig, "") // or kubectl would use that of the user who runs the test
 	kubectl = func(stdin string, args ...string) *exec.Cmd {
 		cmd := built(t, "kubectl", append([]string{
 			"--kubeconfig=" + kubeconfig, "--cache-dir=" + filepath.Join(dir, "cache"), "--token=" + token,
@@ -225,8 +225,8 @@ func startAPIServer(t *testing.T) (kubectl func(stdin string, args ...string) *e
 	return kubectl, helm
 }
 
-// runs starts a command that goes on until the end of the test. If the test fails, its
-// last words are logged. The channel is closed when the command has ended.
+// runs starts a command that runs until the end of the test. If the test fails, the end of its
+// output is logged. The channel is closed when the command has ended.
 func runs(t *testing.T, cmd *exec.Cmd) <-chan struct{} {
 	t.Helper()
 	var output bytes.Buffer
@@ -237,7 +237,7 @@ func runs(t *testing.T, cmd *exec.Cmd) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // it is killed, unless it fails, and then its words say why
+		_ = cmd.Wait() // it is killed, or its output tells why it failed
 	}()
 	t.Cleanup(func() {
 		<-ended // the context of the test is over, which kills it

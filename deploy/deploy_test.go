@@ -56,9 +56,9 @@ func refuses(t *testing.T, cmd *exec.Cmd, why string) {
 	t.Helper()
 	output, err := cmd.CombinedOutput()
 	if err == nil {
-		t.Errorf("%s accepts it, want a word about %q\n%s", cmd, why, output)
+		t.Errorf("%s accepts it, want %q in it\n%s", cmd, why, output)
 	} else if !strings.Contains(string(output), why) {
-		t.Errorf("%s: %v, want a word about %q\n%s", cmd, err, why, output)
+		t.Errorf("%s: %v, want %q in it\n%s", cmd, err, why, output)
 	}
 }
 
@@ -108,8 +108,8 @@ func TestComposeFile(t *testing.T) {
 	refuses(t, tool(t, "compose", edited(t, "compose/compose.yaml", "stop_grace_period", "stop_grace_perod")), "stop_grace_perod")
 }
 
-// TestComposeFileSettings: the routers of the compose file take what it tells them and
-// find a key in each of its orders, and what it mounts is there.
+// TestComposeFileSettings: the routers of the compose file accept their settings and find a key
+// in each order, and the mounted files exist.
 func TestComposeFileSettings(t *testing.T) {
 	var file struct {
 		Services map[string]struct {
@@ -177,7 +177,7 @@ func charts(t *testing.T) string {
 	return dir
 }
 
-// everything turns on what is off by default, with Secrets that are there.
+// everything enables all features that are off by default, with existing Secrets.
 var everything = sets(
 	"podMonitor.enabled=true", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.name=pulsar", "secretEnv.RINGFENCE__PULSAR__OAUTH2__AUDIENCE.key=audience",
 	"config.pulsar.url=pulsar+ssl://pulsar:6651", "drain.token=good-for-drains-only",
@@ -303,7 +303,7 @@ func routerFile(t *testing.T, manifests []byte) string {
 	}
 }
 
-// TestImageFile: the image builds with the Go of go.mod, and nobody in it is root.
+// TestImageFile: the image builds with the Go version of go.mod, and does not run as root.
 func TestImageFile(t *testing.T) {
 	image := read(t, "Dockerfile")
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "../go.mod"))[1]

@@ -44,7 +44,7 @@ func TestChartGeneratesKeysOnce(t *testing.T) {
 			t.Errorf("%s holds %q, want 32 bytes in base64", name, text)
 		}
 		if first[name][key] == second[name][key] || name != "shop-orders-app-token" && first[name][key] == first["shop-orders-app-token"]["token"] {
-			t.Errorf("%s holds what another one holds, too", name)
+			t.Errorf("%s has the same content as another Secret", name)
 		}
 	}
 
@@ -62,7 +62,7 @@ func TestChartGeneratesKeysOnce(t *testing.T) {
 	refuses(t, template(there, sets("secrets.gossipKeys.key=others")...), "has no key others")
 }
 
-// clusterWith starts what looks like a cluster to a Helm that looks for Secrets in the namespace shop, and returns its URL.
+// clusterWith starts a fake cluster for Helm's lookups of Secrets in the namespace shop, and returns its URL.
 func clusterWith(t *testing.T, secrets map[string]map[string]string) string {
 	t.Helper()
 	type object map[string]any
@@ -103,7 +103,7 @@ func clusterWith(t *testing.T, secrets map[string]map[string]string) string {
 			answer = object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": http.StatusNotFound, "message": r.URL.Path + " is not there"}
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer) // helm says what it misses
+		_ = json.NewEncoder(w).Encode(answer) // helm reports a broken answer
 	}))
 	t.Cleanup(server.Close)
 	return server.URL

@@ -19,7 +19,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 )
 
-// manifest is what the tests of listeners read of the objects that a chart renders.
+// manifest holds the fields of a rendered object that the tests of listeners read.
 type manifest struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -98,8 +98,8 @@ func ofKind(list []manifest, kind string) []manifest {
 	return slices.DeleteFunc(slices.Clone(list), func(m manifest) bool { return m.Kind != kind })
 }
 
-// inTheClear returns what is wrong with the listeners of the routers of these manifests: ports that other pods reach, and that
-// the settings of the router leave without credentials, or do not mention.
+// inTheClear returns the faults of the routers' listeners in these manifests: ports that other pods can reach, and that the
+// settings of the router leave without credentials, or do not mention.
 func inTheClear(t *testing.T, rendered []byte) (faults []string) {
 	t.Helper()
 	list := parsed(t, rendered)
@@ -194,14 +194,14 @@ func helmTemplate(t *testing.T, chart string, args ...string) *exec.Cmd {
 	return tool(t, "helm", append([]string{"template", "shop", chart, "--namespace", "shop", "--kube-version", kubernetesVersion}, args...)...)
 }
 
-// inClear takes all credentials away from the listeners, and says so.
+// inClear removes all credentials of the listeners, and allows that.
 var inClear = sets(
 	"secrets.peerTLS.issuer.name=", "config.peer.insecure=true", "secrets.gossipKeys.secretName=", "config.gossip.insecure=true", "config.admin.insecure=true",
 )
 
-// TestChartsOpenNothingInTheClear: as rendered by default, a router opens no port beyond its pod without TLS or keys, the
-// admin page excepted, which then serves probes, metrics and the hooks only. Who wants it otherwise has to write
-// `insecure`, and sees it in the manifests.
+// TestChartsOpenNothingInTheClear: as rendered by default, a router opens no port beyond its pod without TLS or keys, except
+// for the admin page, which then serves probes, metrics and the hooks only. Any other port in the clear needs the word
+// `insecure` in the values, which then is in the manifests.
 func TestChartsOpenNothingInTheClear(t *testing.T) {
 	tool(t, "helm") // skips early
 	dir := charts(t)
@@ -213,7 +213,7 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 			t.Errorf("%s: %s", name, strings.Join(faults, "\n"))
 		}
 		if strings.Contains(routerOf(t, rendered), "insecure") {
-			t.Errorf("%s: the router is told to be insecure", name)
+			t.Errorf("%s: the router is set to be insecure", name)
 		}
 	}
 
@@ -244,14 +244,14 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 			t.Fatalf("%s: nothing to plant an error in: no %q", name, plant.old)
 		}
 		if faults := strings.Join(inTheClear(t, []byte(planted)), "\n"); !strings.Contains(faults, plant.want) {
-			t.Errorf("%s: found %q, want a word about %q", name, faults, plant.want)
+			t.Errorf("%s: found %q, want %q in it", name, faults, plant.want)
 		}
 	}
 
 	// The monitoring chart has nothing that listens.
 	for _, m := range parsed(t, accepts(t, helmTemplate(t, filepath.Join(dir, "monitoring")))) {
 		if m.Kind != "ConfigMap" && m.Kind != "PrometheusRule" {
-			t.Errorf("the monitoring chart has a %s: this test does not know what it opens", m.Kind)
+			t.Errorf("the monitoring chart has a %s: this test does not know its ports", m.Kind)
 		}
 	}
 }
@@ -259,7 +259,8 @@ func TestChartsOpenNothingInTheClear(t *testing.T) {
 // routerOf returns the text of the rendered router.yaml.
 func routerOf(t *testing.T, rendered []byte) string { return read(t, routerFile(t, rendered)) }
 
-// TestChartsDemandCredentials: without credentials, and without the word insecure, there are no manifests but a text that says what to set.
+// TestChartsDemandCredentials: without credentials, and without the word insecure, rendering fails with an error that names the
+// values to set.
 func TestChartsDemandCredentials(t *testing.T) {
 	tool(t, "helm") // skips early
 	orders := filepath.Join(charts(t), "orders")
@@ -286,7 +287,7 @@ func TestChartsDemandCredentials(t *testing.T) {
 	}
 }
 
-// TestChartNetworkPolicy: the pod gets to its group, DNS and Pulsar, and to nothing else, unless the values say so.
+// TestChartNetworkPolicy: the pod can reach only its group, DNS and Pulsar, unless the values allow more.
 func TestChartNetworkPolicy(t *testing.T) {
 	tool(t, "helm") // skips early
 	orders := filepath.Join(charts(t), "orders")

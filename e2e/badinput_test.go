@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
-// refused runs a router that must end by itself, and returns its exit code and what
-// it said.
+// refused runs a router that must end by itself, and returns its exit code and its
+// output.
 func refused(t *testing.T, within time.Duration, args ...string) (code int, said string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -39,7 +39,7 @@ func wantRefused(t *testing.T, code, wantCode int, said string, want ...string) 
 	}
 	for _, w := range want {
 		if !strings.Contains(said, w) {
-			t.Errorf("it does not say %q", w)
+			t.Errorf("the output lacks %q", w)
 		}
 	}
 	if t.Failed() {
@@ -72,7 +72,7 @@ func TestSubscriptionOfAnotherTypeIsRefused(t *testing.T) {
 	select {
 	case <-m.router.done:
 	case <-time.After(time.Minute):
-		t.Fatal("the router goes on")
+		t.Fatal("the router did not end")
 	}
 	said, err := os.ReadFile(m.router.log)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestPartitionedControlTopicIsRefused(t *testing.T) {
 	select {
 	case <-m.router.done:
 	case <-time.After(time.Minute):
-		t.Fatal("the router goes on")
+		t.Fatal("the router did not end")
 	}
 	said, err := os.ReadFile(m.router.log)
 	if err != nil {
@@ -164,7 +164,7 @@ func TestEventBeyondAFrameIsDeadLettered(t *testing.T) {
 	}
 	m := deadLetter(t, topic)
 	if reason := m.Properties()["ringfence-reason"]; !strings.Contains(reason, "a frame carries") {
-		t.Errorf("the reason is %q", reason)
+		t.Errorf("reason = %q", reason)
 	}
 	if len(m.Payload()) != size || m.Key() != fmt.Sprint("user-", small/2) || m.Properties()["mine"] != "kept" {
 		t.Errorf("the dead letter has %d bytes, key %q and properties %v: not the original's", len(m.Payload()), m.Key(), m.Properties())

@@ -14,7 +14,7 @@ import (
 )
 
 // TestAnotherGroupOnTheSubscription: a second group on a subscription, as by a second Helm release, ends with exit
-// code 5, and the first one works on. The claim is released only when nobody lives, or by force, which ends who lives.
+// code 5, and the first one works on. The claim is released only when no member lives, or by force, which ends the members.
 func TestAnotherGroupOnTheSubscription(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -60,7 +60,7 @@ func TestAnotherGroupOnTheSubscription(t *testing.T) {
 	select {
 	case <-first.router.done:
 	case <-time.After(time.Minute):
-		t.Fatal("the router of the released group goes on")
+		t.Fatal("the router of the released group did not end")
 	}
 	if code := first.router.ProcessState.ExitCode(); code != 5 {
 		t.Errorf("the router of the released group ended with %d, want 5", code)

@@ -64,7 +64,7 @@ func build(m *testing.M) int {
 	return m.Run()
 }
 
-// task is what an event may ask of the application; most ask for nothing.
+// task holds the instructions of an event to the application; most events have none.
 type task struct {
 	Fails uint32        `json:"fails,omitempty"` // how often it fails before it is done
 	After time.Duration `json:"after,omitempty"` // the delay that it asks for, 0 for the router's own
@@ -98,7 +98,7 @@ func application() error {
 	}
 	return client.Run(ctx, os.Getenv("RINGFENCE_APP_ENDPOINT"), func(ctx context.Context, e *client.Event) error {
 		var asked task
-		_ = json.Unmarshal(e.Payload, &asked) // what is no JSON asks for nothing
+		_ = json.Unmarshal(e.Payload, &asked) // a payload that is not JSON has no instructions
 		h, err := app.Start(e.ID.String(), event.Key(e.Key), event.Fence(e.Fence))
 		if err != nil {
 			return err
@@ -364,13 +364,13 @@ func (c *cluster) check(published []string) journal.Report {
 	c.t.Helper()
 	report := c.checkPromises(published)
 	if report.Unknown != 0 {
-		c.t.Errorf("%d events were handled that nobody published", report.Unknown)
+		c.t.Errorf("%d events were handled that were not published", report.Unknown)
 	}
 	return report
 }
 
-// checkPromises is check where it is not known of all events that they were published:
-// what a producer sends again, because the receipt was lost, may be there twice.
+// checkPromises is check for a load whose published events are not all known: a producer that
+// has lost a receipt may send an event twice.
 func (c *cluster) checkPromises(published []string) journal.Report {
 	c.t.Helper()
 	report, err := journal.Check(c.files, slices.Values(published))
@@ -391,7 +391,7 @@ func (c *cluster) checkPromises(published []string) journal.Report {
 	return report
 }
 
-// handled counts what the member's application has started so far.
+// handled returns the number of events that the member's application has started so far.
 func (c *cluster) handled(m *member) uint64 {
 	c.t.Helper()
 	report, err := journal.Check(c.files[m.file:m.file+1], nil)

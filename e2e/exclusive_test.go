@@ -56,14 +56,14 @@ func TestExclusiveThroughKillJoinAndLeave(t *testing.T) {
 	}
 	for _, m := range c.members {
 		if n := c.handled(m); n == 0 {
-			t.Errorf("%s handled nothing: this run proved less than it says", m.name)
+			t.Errorf("%s handled nothing: this run proved less than it claims", m.name)
 		}
 	}
 	c.stop()
 	cmd := exec.Command("go", "test", "github.com/ringfence/router/spec", "-run", "Journals", "-count=1", "-v", "-spec.journals="+c.dir)
 	out, err := cmd.CombinedOutput()
 	if t.Logf("the model's word on the routers' journals:\n%s", out); err != nil {
-		t.Errorf("the model does not allow what the routers did: %v", err)
+		t.Errorf("the model does not allow the routers' steps: %v", err)
 	}
 }
 

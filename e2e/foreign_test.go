@@ -49,14 +49,14 @@ const (
 // withSchema are the kinds whose producers name a schema.
 var withSchema = []string{"avro", "json", "java_avro"}
 
-// retriedEvery is which part of the events fails at its first attempt, and comes again as a copy.
+// One in retriedEvery events fails at its first attempt, and comes again as a copy.
 const retriedEvery = 1000
 
-// foreign is what the application has seen.
+// foreign holds the application's observations.
 type foreign struct {
 	mu   sync.Mutex
 	done map[string]map[string]int // how often each event was handled to its end, by kind and number
-	bad  []string                  // what was not as it was sent
+	bad  []string                  // differences from the sent events
 	came map[string]int            // how many events came as copies, by kind
 	cut  map[string]int            // bytes of the events that should be cut
 	keys map[string]string         // of pulsar-perf's events, by message id
@@ -68,7 +68,7 @@ func (f *foreign) complain(format string, args ...any) {
 	}
 }
 
-// handle checks one event against what its own properties say of it.
+// handle compares one event with its own properties.
 func (f *foreign) handle(perfPayload []byte) client.Handler {
 	return func(_ context.Context, e *client.Event) error {
 		f.mu.Lock()
@@ -239,10 +239,10 @@ func TestForeignProducers(t *testing.T) {
 			t.Errorf("%s: no event went by way of the retry topic", kind)
 		}
 	}
-	sent := keysOf(t, topics+"-"+perfKind) // pulsar-perf sends some more than it was asked for, and does not say which
+	sent := keysOf(t, topics+"-"+perfKind) // pulsar-perf sends some more than requested, and does not report which
 	check(perfKind, len(sent))
 	if len(sent) < perfCount || !maps.Equal(f.keys, sent) {
-		t.Errorf("pulsar-perf sent %d events; those that were handled have other keys, or are others", len(sent))
+		t.Errorf("pulsar-perf sent %d events; the handled events are not the same, or have other keys", len(sent))
 	}
 	wantSuspected(t, c, len(f.cut))
 }
@@ -330,8 +330,8 @@ func newPublicKey(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
 
-// foreignTools returns where Python's client is, Java's class path, and pulsar-perf. What is missing is
-// installed; where that fails the test is skipped, but in CI it fails.
+// foreignTools returns the Python interpreter with the client, Java's class path, and pulsar-perf.
+// Missing tools are installed; if that fails, the test is skipped, but fails in CI.
 func foreignTools(t *testing.T) (python, java, perf string) {
 	t.Helper()
 	pulsartest.URL(t) // or skip
@@ -376,7 +376,7 @@ func foreignTools(t *testing.T) (python, java, perf string) {
 		if err != nil {
 			missing("Python's client for Pulsar", err, out)
 		}
-		if err := os.Rename(fresh, python); err != nil { // somebody else was faster
+		if err := os.Rename(fresh, python); err != nil { // another process was faster
 			if _, there := os.Stat(python); there != nil {
 				t.Fatal(err)
 			}

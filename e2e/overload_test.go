@@ -18,14 +18,13 @@ import (
 
 var overloadFor = flag.Duration("e2e.overload", 10*time.Second, "how long TestOverload publishes ten times what the applications can do")
 
-// elsewhere is what a router has besides what it holds for events, as
-// docs/install.md says.
+// elsewhere is a router's memory beyond the bound on events, as documented in
+// docs/install.md.
 const elsewhere = 64 << 20
 
-// TestOverload publishes ten times what the applications can do. Meanwhile no router
-// may need more memory than the documentation says for the bound that it prints; and
-// when the applications are fast again all of it is handled, with nothing lost, given
-// back or left behind.
+// TestOverload publishes ten times the rate that the applications can handle. No router may need
+// more memory than documented for its printed bound. When the applications are fast again, all
+// events are handled, and none is lost or remains.
 func TestOverload(t *testing.T) {
 	const (
 		keys     = 5000
@@ -37,7 +36,7 @@ func TestOverload(t *testing.T) {
 	)
 	topic := pulsartest.Topic(t, 4)
 	c := newCluster(t, "message_key", 0, topic)
-	c.more = []string{ // bounds that are reached, so that the sum of them says something
+	c.more = []string{ // bounds that are reached, so that their sum is tested
 		"--app.workers_max=1", "--app.reason_bytes_max=64",
 		"--mailbox.bytes_max=80MiB", "--mailbox.frames_bytes_max=8MiB", "--mailbox.window_bytes_max=8MiB",
 		"--peer.peers_typical=1", "--peer.handover_max=10000",

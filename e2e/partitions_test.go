@@ -15,8 +15,8 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// TestTopicPartitionsAreAddedUnderLoad: a topic grows from three partitions to six and to eight while producers go on. Nothing
-// is lost, no two events of a key are handled at once, and every member reads every topic partition.
+// TestTopicPartitionsAreAddedUnderLoad: a topic grows from three partitions to six and to eight while producers continue.
+// Nothing is lost, no two events of a key are handled at once, and every member reads every topic partition.
 func TestTopicPartitionsAreAddedUnderLoad(t *testing.T) {
 	t.Parallel()
 	const every = time.Second

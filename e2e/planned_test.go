@@ -7,8 +7,8 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsartest"
 )
 
-// TestPlannedMovesRepeatNothing: members join and leave under load, and hardly any
-// event is worked on twice: what was done moves along with its partition.
+// TestPlannedMovesRepeatNothing: members join and leave under load, and hardly any event is
+// handled twice, because the ids of finished events move with their partitions.
 func TestPlannedMovesRepeatNothing(t *testing.T) {
 	const events, keys = 100_000, 10_000
 	topic := pulsartest.Topic(t, 4)

@@ -44,7 +44,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%v events count as replayed before any was", got)
 	}
 	reset()
-	eventually.NoError(t, time.Minute, "all events have come again, and were acked", func() error {
+	eventually.NoError(t, time.Minute, "all events were redelivered and acked", func() error {
 		if got := shown(); got != n {
 			return fmt.Errorf("%v so far", got)
 		}
@@ -52,7 +52,7 @@ func TestReplay(t *testing.T) {
 	})
 	c.settled(time.Minute)
 	if got := len(c.handlings()); got != n {
-		t.Fatalf("%d handlings of %d events, and nobody has asked for a replay", got, n)
+		t.Fatalf("%d handlings of %d events without a requested replay", got, n)
 	}
 
 	for range 2 {

@@ -18,8 +18,8 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// The retries of these tests: the third failure is the last, what waits for up to a
-// second waits at the owner, and Pulsar brings copies back up to a second early.
+// The retries of these tests: the third failure is final, delays of up to a second are held at
+// the owner, and Pulsar redelivers copies up to a second early.
 const (
 	attemptsMax  = 3
 	retryHoldMax = time.Second
@@ -113,10 +113,10 @@ func (c *cluster) awaitHandlings(n int) {
 	})
 }
 
-// TestOrderOfOneKeysRetries: one key's events are handled in the order in which they
-// came, and those that fail for a while, or for good, hold up the ones behind them:
-// each is tried again before the next begins. Only an event that asks for more than
-// the owner holds steps aside, and comes back when its time has come.
+// TestOrderOfOneKeysRetries: the events of a key are handled in the order of their arrival. An
+// event that fails is retried before the next event begins, until it succeeds or is given up.
+// Only an event whose delay is too long for the owner lets later events pass, and comes back when
+// it is due.
 func TestOrderOfOneKeysRetries(t *testing.T) {
 	t.Parallel()
 	const n, later, latest, poison = 30, 7, 12, 21
@@ -271,6 +271,6 @@ func TestRetriesKeepOrderOnManyMembers(t *testing.T) {
 		}
 	}
 	if overtaken == 0 {
-		t.Errorf("none of %d events that had to step aside was overtaken: this run proved less than it says", long)
+		t.Errorf("none of %d events that had to step aside was overtaken: this run proved less than it claims", long)
 	}
 }

@@ -1,7 +1,7 @@
 package e2e
 
 import (
-	_ "embed" // what is added to the former commit
+	_ "embed" // embeds files that are added to the former commit
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,7 +69,7 @@ func buildFormer() (former, error) {
 			return former{}, fmt.Errorf("%s: %w\n%s", step.command, err, out)
 		}
 	}
-	if err := os.Rename(built, kept); err != nil && !errors.Is(err, fs.ErrExist) { // somebody else was quicker
+	if err := os.Rename(built, kept); err != nil && !errors.Is(err, fs.ErrExist) { // another process was quicker
 		return former{}, err
 	}
 	return f, nil
@@ -93,7 +93,7 @@ func needFormer(t *testing.T) former {
 	return f
 }
 
-// rollingStep is how many events are handled between one replacement and the next.
+// rollingStep is the number of events handled between two replacements.
 const rollingStep = 1500
 
 // rolling is a group that changes its programs under load.
@@ -110,7 +110,7 @@ func (r *rolling) worksOn() {
 		return report.Started
 	}
 	until := started() + rollingStep
-	eventually.NoError(r.t, time.Minute, "the group works on", func() error {
+	eventually.NoError(r.t, time.Minute, "the group continues to work", func() error {
 		if n := started(); n < until {
 			return fmt.Errorf("%d handlings, want %d", n, until)
 		}
@@ -153,7 +153,7 @@ func (r *rolling) replace(what, router, app string, crashes bool, settings ...st
 	r.t.Logf("%s took %v", what, time.Since(begin).Round(100*time.Millisecond))
 }
 
-// decidesInVersion waits until a router says that the group decides in this version of the log.
+// decidesInVersion waits until a router reports that the group decides in this version of the log.
 func (r *rolling) decidesInVersion(version int) {
 	r.t.Helper()
 	says := regexp.MustCompile(fmt.Sprintf(`"kind":"log_version".*"version":%d\b`, version))
@@ -164,12 +164,12 @@ func (r *rolling) decidesInVersion(version int) {
 				return err
 			}
 		}
-		return errors.New("no router says so")
+		return errors.New("no router reports it")
 	})
 }
 
-// refusesFormer starts a router of the former version beside the group, whose log it
-// cannot read: it says so and ends.
+// refusesFormer starts a router of the former version beside the group, whose log it cannot read:
+// the router must log that and end.
 func (r *rolling) refusesFormer(old former) {
 	r.t.Helper()
 	begin := time.Now()
@@ -178,7 +178,7 @@ func (r *rolling) refusesFormer(old former) {
 	select {
 	case <-m.router.done:
 	case <-time.After(time.Minute):
-		r.t.Fatalf("a router of the former version goes on beside a group whose log it cannot read: %s", tail(m.router.log))
+		r.t.Fatalf("a router of the former version did not end beside a group whose log it cannot read: %s", tail(m.router.log))
 	}
 	said, err := os.ReadFile(m.router.log)
 	if err != nil {
@@ -194,7 +194,7 @@ func (r *rolling) refusesFormer(old former) {
 // handlers at once and no event is lost, with applications of both versions beside
 // routers of both.
 func TestRollsFromTheFormerVersionAndBack(t *testing.T) {
-	old := needFormer(t) // which may take a while, and should not beside other tests
+	old := needFormer(t) // this may take long, and should not run beside other tests
 	t.Parallel()
 	topic := pulsartest.Topic(t, 4)
 	r := &rolling{newCluster(t, "message_key", time.Second, topic)}

@@ -31,7 +31,7 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// fortress is a broker that lets nobody in without TLS and a token.
+// fortress is a broker that requires TLS and a token.
 type fortress struct {
 	dir       string
 	ca        *tlstest.CA
@@ -119,7 +119,7 @@ func read(t *testing.T, path string) []byte {
 	return content
 }
 
-// router returns a router as a process, which sees the topic through what a section pulsar says.
+// router returns a router as a process, with section as its settings of the section pulsar.
 func (f *fortress) router(t *testing.T, ctx context.Context, ip, topic, section string) (cmd *exec.Cmd, log *bytes.Buffer) { //nolint:revive // the test comes first
 	t.Helper()
 	config := f.write(t, ip+".yaml", fmt.Appendf(nil, `
@@ -143,8 +143,8 @@ debug: {listen: "%[2]s:16654"}
 	return cmd, log
 }
 
-// TestSecureBroker: through TLS and with a token events come, are settled, and the admin API answers;
-// without, a router ends at once, with a word about what is wrong.
+// TestSecureBroker: with TLS and a token, events are received and settled, and the admin API answers; without them, a router ends
+// at once with an error that names the cause.
 func TestSecureBroker(t *testing.T) {
 	f := newFortress(t)
 	tokenFile := f.write(t, "router-token", []byte(f.token("router")+"\n"))
@@ -192,10 +192,10 @@ func TestSecureBroker(t *testing.T) {
 			}
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			if last := lines[len(lines)-1]; !strings.Contains(last, c.says) || !strings.Contains(last, "pulsar") {
-				t.Errorf("the router says last %q, want a word about %q", last, c.says)
+				t.Errorf("the last line of the router's log is %q, want %q in it", last, c.says)
 			}
 			if strings.Contains(log.String(), f.token("router")) || strings.Contains(log.String(), "of-another") {
-				t.Error("the log has the token")
+				t.Error("the log contains the token")
 			}
 		})
 	}
@@ -239,15 +239,15 @@ func (f *fortress) issuer(t *testing.T) (issuerURL string) {
 	return server.URL
 }
 
-// oauth2 is what the section pulsar says of an issuer, with a file of credentials.
+// oauth2 returns the section pulsar for an issuer, with a file of credentials.
 func (f *fortress) oauth2(t *testing.T, issuerURL, secret string) string {
 	t.Helper()
 	file := f.write(t, "client-"+secret, fmt.Appendf(nil, `{"type": "client_credentials", "client_id": %q, "client_secret": %q}`, clientID, secret))
 	return fmt.Sprintf("oauth2: {issuer_url: %q, audience: %q, scope: %q, key_file: %q}, ", issuerURL, audience, scope, file)
 }
 
-// consume sees events through a router from the producer to the ack. The router's log
-// has what the admin API has answered.
+// consume checks the way of events through a router, from the producer to the ack. The router's log
+// must contain adminSays, which depends on the answer of the admin API.
 func (f *fortress) consume(t *testing.T, ip, topic, section, adminSays string) {
 	const events = 100
 	ctx, stop := context.WithCancel(t.Context())
@@ -294,10 +294,10 @@ func (f *fortress) consume(t *testing.T, ip, topic, section, adminSays string) {
 		t.Errorf("the log has no %q: the admin API has not answered like that", adminSays)
 	}
 	if strings.Contains(log.String(), f.token("router")) || strings.Contains(log.String(), f.token("admin")) || strings.Contains(log.String(), clientSecret) {
-		t.Error("the log has a secret")
+		t.Error("the log contains a secret")
 	}
 	if t.Failed() {
-		t.Logf("the router says\n%s", log.String())
+		t.Logf("the router's log\n%s", log.String())
 	}
 }
 

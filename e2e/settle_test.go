@@ -92,7 +92,7 @@ func (s *settling) wantRecognised() {
 	}
 	s.t.Logf("%v events came again and were recognised by their owner, since the routers' last start", sum)
 	if sum == 0 {
-		s.t.Error("no event came again: this run proved nothing")
+		s.t.Error("no event was redelivered: this run proved nothing")
 	}
 }
 
@@ -139,10 +139,10 @@ func (s *settling) publishThrough(keys []string, do func()) {
 	time.Sleep(after)
 	stop()
 	published := s.load.published()
-	eventually.NoError(s.t, 2*time.Minute, "all is handled", func() error {
+	eventually.NoError(s.t, 2*time.Minute, "all events are handled", func() error {
 		report, err := journal.Check(s.files, slices.Values(published))
 		if err == nil && report.Lost > 0 {
-			err = fmt.Errorf("%d of %d are not, such as %v", report.Lost, report.Published, report.LostExamples[0])
+			err = fmt.Errorf("%d of %d events are not, such as %v", report.Lost, report.Published, report.LostExamples[0])
 		}
 		return err
 	})
@@ -168,12 +168,12 @@ func (s *settling) keysOf(m *member, its bool) (keys []string) {
 		}
 	}
 	if len(keys) == 0 {
-		s.t.Fatalf("no keys that %s owns (%v): nothing to try", m.name, its)
+		s.t.Fatalf("%s owns no keys (%v)", m.name, its)
 	}
 	return keys
 }
 
-// owner returns whose application has written a journal.
+// owner returns the member whose application has written a journal.
 func (s *settling) owner(file int) *member {
 	for _, m := range s.members {
 		if strings.Contains(s.files[file].Path, "/"+m.name+"-") {
@@ -183,8 +183,8 @@ func (s *settling) owner(file int) *member {
 	return nil
 }
 
-// explain tells why events were handled more than once, and fails the test where
-// nothing explains it.
+// explain counts the reasons why events were handled more than once, and fails the test if there
+// is no reason.
 func (s *settling) explain() {
 	s.t.Helper()
 	found, err := journal.FindRepeats(s.files, s.kills)
@@ -224,8 +224,8 @@ func (s *settling) times(kind string) (n int) {
 	return n
 }
 
-// load publishes at a fixed rate with the client's default batching, and notes what
-// the broker has taken.
+// load publishes at a fixed rate with the client's default batching, and records the events that
+// the broker has stored.
 type load struct {
 	t        *testing.T
 	producer pulsar.Producer
@@ -276,8 +276,8 @@ func (l *load) start(keys []string) (stop func()) {
 	}
 }
 
-// send publishes one event. Of twenty one takes a while, so that handlers run when
-// a fault comes.
+// send publishes one event. One in twenty takes longer, so that handlers run when a fault
+// happens.
 func (l *load) send(key string) {
 	asked := task{}
 	if rand.IntN(20) == 0 {
@@ -304,7 +304,7 @@ func (l *load) send(key string) {
 	})
 }
 
-// published returns the names of what the broker has taken so far.
+// published returns the names of the events that the broker has stored so far.
 func (l *load) published() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -31,7 +31,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// benchBatch is how many events a source hands on at a time.
+// benchBatch is the number of events that a source hands on at a time.
 const benchBatch = 256
 
 func benchEvents(n, payload int) []*event.Event {
@@ -47,7 +47,7 @@ func benchEvents(n, payload int) []*event.Event {
 	return events
 }
 
-// hop is both ends of BenchmarkHop: what a source and a mailbox would do, and nothing more.
+// hop holds both ends of BenchmarkHop, with a minimal source and mailbox.
 type hop struct {
 	server  *Server
 	settled atomic.Int64
@@ -80,7 +80,7 @@ func (h *hop) Done(handles []event.Handle, _ []*event.Event) {
 	h.settled.Add(int64(len(handles)))
 }
 
-// cpuTime is what this process has used so far. On a busy machine it says more than the clock.
+// cpuTime returns the processor time of this process, which on a busy machine is a better measure than the clock.
 func cpuTime(b *testing.B) time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -372,7 +372,7 @@ func BenchmarkCold(b *testing.B) {
 const (
 	coldHeld   = 20_000
 	coldWindow = 4096     // verdicts come in any order among the oldest so many
-	coldCaches = 16 << 20 // bytes, more than what a core has for itself
+	coldCaches = 16 << 20 // bytes, more than the caches of one core
 )
 
 // cold is a table, a source that gives handles as [source.Ledger] does, and a peer.
@@ -443,7 +443,7 @@ func (c *cold) touch() {
 	}
 }
 
-// evict does what other work does to the caches.
+// evict has the effect of other work on the caches.
 func (c *cold) evict() {
 	for i := 0; i < len(c.others); i += 64 {
 		c.others[i]++

@@ -125,7 +125,7 @@ func drawVerdicts(t *rapid.T) *verdictsFrame {
 	return f
 }
 
-// equalEvents compares what a receiver sees; an empty payload is as good as none.
+// equalEvents compares frames as a receiver sees them; a nil payload equals an empty one.
 func equalEvents(a, b *eventsFrame) bool {
 	if a.receipt != b.receipt || a.number != b.number || a.epoch != b.epoch || a.relay != b.relay || len(a.events) != len(b.events) {
 		return false

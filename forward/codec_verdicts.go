@@ -40,8 +40,8 @@ type verdictBatch struct {
 // plainMax bounds the size of a verdict with only a kind, overwritten bytes included.
 const plainMax = 2 + 1 + 2 + 1 + putRoom
 
-// add encodes as many of the verdicts as have room in the frame, one at least if it has
-// none yet, and returns the others.
+// add encodes as many of the verdicts as have room in the frame, at least one if it has none yet,
+// and returns the rest.
 func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Verdict {
 	for i := range verdicts {
 		v := &verdicts[i]

@@ -80,7 +80,7 @@ func TestDoneIsEncodedAsAnyVerdict(t *testing.T) {
 	})
 }
 
-// The short way for plain verdicts reads what the general one reads, or nothing.
+// The fast path for plain verdicts decodes the same as the general one, or nothing.
 func FuzzPlainVerdict(f *testing.F) {
 	f.Add([]byte{18, 5, 8, 0x81, 1, 16, 1, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})
 	f.Add([]byte{18, 4, 8, 0x81, 1, 16, 1, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})
@@ -93,7 +93,7 @@ func FuzzPlainVerdict(f *testing.F) {
 		var want verdictsFrame
 		r := reader{rest: b}
 		if _, err := r.next(); err != nil || !r.is(verdictsVerdicts, protowire.BytesType) || len(b)-len(r.rest) != next {
-			t.Fatalf("%x is read to %d, the reader says %+v, %v", b, next, r, err)
+			t.Fatalf("%x is read to %d, the reader returns %+v, %v", b, next, r, err)
 		}
 		if err := want.parseVerdict(r.value); err != nil {
 			t.Fatalf("%x is read, which gives %v", b, err)

@@ -21,11 +21,11 @@ type Config struct {
 	HelloTimeout time.Duration `above:"0"`
 	// ReconnectMin is the first pause after a stream broke. It doubles up to ReconnectMax.
 	ReconnectMin time.Duration `above:"0"`
-	// ReconnectMax is the longest pause between two attempts.
+	// ReconnectMax is the longest pause between two attempts to connect.
 	ReconnectMax time.Duration `above:"0"`
 
-	// UnreachableHoldMax is how long events wait for an owner that cannot be reached
-	// before they are sent by way of a third member.
+	// UnreachableHoldMax is how long events wait for an unreachable owner before they are sent
+	// by way of a third member.
 	UnreachableHoldMax time.Duration `above:"0"`
 	// RefusedRetry is the time after which a refused event is sent again if no newer route
 	// has come: a fallback for a wait that normally ends with the next route.
@@ -39,11 +39,11 @@ type Config struct {
 	// ParkDelayMax is the longest pause of a parked key whose owner gives no credit. The
 	// first pause is the owner's delay; it doubles with each refusal.
 	ParkDelayMax time.Duration `above:"0"`
-	// HandoverMax bounds the ids of recently finished events that wait to be handed over
-	// to the next owners of their partitions. About 40 bytes each.
+	// HandoverMax bounds the ids of recently finished events, of about 40 bytes each, that wait
+	// to be handed over to the next owners of their partitions.
 	HandoverMax int `min:"1"`
-	// PeersTypical is the usual number of other members. It bounds nothing, but the bound
-	// on memory is computed with it.
+	// PeersTypical is the usual number of other members. It bounds nothing, but the memory
+	// bound is computed with it.
 	PeersTypical int `min:"1"`
 }
 

@@ -75,8 +75,8 @@ func checkEvent(t interface{ Fatalf(string, ...any) }, b []byte) bool {
 	return err == nil
 }
 
-// An event is the same whatever the order of its fields is, and what is cut off or
-// changed is read as it would be in any order.
+// An event is decoded the same for every order of its fields. A truncated or changed one gives the
+// same result in any order.
 func TestEventInAnyOrder(t *testing.T) {
 	good := 0
 	rapid.Check(t, func(t *rapid.T) {

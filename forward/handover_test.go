@@ -46,7 +46,7 @@ func TestHandOver(t *testing.T) {
 		a.pool.HandOver(b.identity.Incarnation, slices.Concat(finished(4, 649), finished(5, 2))) // two too many
 		select {
 		case <-a.pool.HandedOver():
-			t.Fatal("handed over to nobody")
+			t.Fatal("handed over without a stream")
 		default:
 		}
 		a.pool.Hold(a.events(1, 500))
@@ -90,8 +90,8 @@ func TestWindowOfOnePartition(t *testing.T) {
 	}
 }
 
-// HandedOver waits until the next owner has taken everything in, and not only until it was
-// sent: a member that leaves then ends its streams, and what is under way is lost with them.
+// HandedOver waits until the next owner has received everything, not only until it was sent: a
+// leaving member then ends its streams, which would lose ids in flight.
 func TestHandedOverIsTakenIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, now := &pipes{}, bubbleClock()
@@ -122,13 +122,13 @@ func TestHandedOverIsTakenIn(t *testing.T) {
 		b.takeOver <- struct{}{}
 		synctest.Wait()
 		close(b.takeOver)
-		a.stop() // with the stream all of it ends, and nobody waits for it
+		a.stop() // all ids end with the stream, and nothing waits for them
 		<-a.pool.HandedOver()
 	})
 }
 
-// Ids for a peer that leaves before it could be reached are dropped, and nothing waits for them
-// any more.
+// Ids for a peer that leaves before it could be reached are dropped, and HandedOver does not wait for
+// them.
 func TestHandOverToNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, now := &pipes{}, bubbleClock()

@@ -32,7 +32,7 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// strangersHello is the Hello of another group, with what change puts into it.
+// strangersHello is the Hello of another group, modified by change.
 func strangersHello(change func(*peerv1.Hello)) *peerv1.ForwardRequest {
 	h := Identity{Group: "other", HashID: ring.HashID, Member: "x", Incarnation: peerNumber(9)}.hello(peerNumber(2))
 	change(h)

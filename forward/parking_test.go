@@ -10,8 +10,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// refuseAll lets peer 1 take and refuse what it is sent for a time, and returns how
-// many events it was sent.
+// refuseAll makes peer 1 take and refuse all events for a time, and returns the number of events
+// that it was sent.
 func (tt *tableTest) refuseAll(d time.Duration) (sent int) {
 	const step = 10 * time.Millisecond
 	for range d / step {
@@ -46,7 +46,7 @@ func TestNoStormOfParkedEvents(t *testing.T) {
 	}
 }
 
-// A credit ends the pause, however long it has become, and releases as many as it says.
+// A credit ends the pause, however long it has become, and releases as many events as it allows.
 func TestCreditReleasesWhatThereIsRoomFor(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("hot", 1, 100)
@@ -64,7 +64,7 @@ func TestCreditReleasesWhatThereIsRoomFor(t *testing.T) {
 	}
 }
 
-// Once all its events were sent a key is not parked any more: new ones do not wait.
+// A key is open once all its parked events were sent: new events do not wait.
 func TestAKeyThatWasParkedIsOpen(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("hot", 1, 1)
@@ -115,7 +115,7 @@ func TestCreditOverTheWire(t *testing.T) {
 			stream = id
 		}
 		b.server.Credit(stream, &events[0].Key, 1)
-		b.server.Credit(stream+1, &events[1].Key, 1) // nobody
+		b.server.Credit(stream+1, &events[1].Key, 1) // an unknown stream
 		time.Sleep(time.Second)
 		a.await(1)
 		if s := a.pool.Stats(); s.ParkedKeys != 2 {

@@ -222,7 +222,7 @@ func (p *Pool) Credit(from Peer, keys []event.Key, events int) {
 	p.step(func(now clock.Instant, out *Moves) { p.table.Credit(now, from, keys, events, out) })
 }
 
-// SetRoute replaces the route and says which incarnation this node is.
+// SetRoute replaces the route and this node's incarnation.
 func (p *Pool) SetRoute(self Peer, route Route) {
 	p.step(func(now clock.Instant, out *Moves) {
 		p.epoch = route.Epoch()

@@ -47,8 +47,8 @@ func TestProofIsBoundToItsStream(t *testing.T) {
 	}
 }
 
-// A member proves who it is before its first window. The key may become known later than
-// the proof comes, and who has another key, or none, proves nothing.
+// A member proves its identity before its first window. Its key may become known after the proof
+// arrived. A member with another key, or none, proves nothing.
 func TestWindowsSayWhetherTheirSenderIsProven(t *testing.T) {
 	for name, test := range map[string]struct {
 		signs, known, later ed25519.PrivateKey

@@ -36,7 +36,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// network is what nodes of a test dial each other by.
+// network connects the nodes of a test.
 type network interface {
 	listen(t testing.TB, name string) net.Listener
 	dial(ctx context.Context, address string) (net.Conn, error)
@@ -63,7 +63,7 @@ func (p *pipes) dial(ctx context.Context, address string) (net.Conn, error) {
 	l := p.listeners[address]
 	p.mu.Unlock()
 	if l == nil {
-		return nil, fmt.Errorf("nobody listens at %s", address)
+		return nil, fmt.Errorf("no node listens at %s", address)
 	}
 	return l.DialContext(ctx)
 }
@@ -101,7 +101,7 @@ func (l *loopback) listen(t testing.TB, name string) net.Listener {
 func (l *loopback) dial(ctx context.Context, name string) (net.Conn, error) {
 	address, ok := l.ports.Load(name)
 	if !ok {
-		return nil, fmt.Errorf("nobody listens at %s", name)
+		return nil, fmt.Errorf("no node listens at %s", name)
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address.(string))
@@ -126,7 +126,7 @@ type node struct {
 	config   Config
 	now      func() clock.Instant
 
-	// verdict says what the mailbox answers; nil: Done. false: nothing.
+	// verdict returns the answer of the mailbox; nil: Done. false: none.
 	verdict func(ev *event.Event, attempt int) (event.Verdict, bool)
 	// takeOver is received from in each TakeOver, before it takes anything in; nil: it takes at once.
 	takeOver chan struct{}
@@ -238,7 +238,7 @@ func (n *node) Deliver(events []*event.Event) {
 	n.pool.Done(Local, done)
 }
 
-// split sorts out the handles of what was done.
+// split separates the handles of finished events from the other verdicts.
 func split(verdicts []event.Verdict) (others []event.Verdict, done []event.Handle) {
 	for _, v := range verdicts {
 		if v.Kind == event.Done {
@@ -297,7 +297,7 @@ func (n *node) Settle(settlements []Settlement) {
 	signal.Set(n.settledCh)
 }
 
-// streamsGone is how many inbound streams have ended.
+// streamsGone returns the number of inbound streams that have ended.
 func (n *node) streamsGone() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -314,7 +314,7 @@ func (n *node) awaitThat(what string, holds func() bool) {
 	}
 }
 
-// streamsOpened is how many streams to peers have stood so far.
+// streamsOpened returns the number of streams to peers that were established so far.
 func (n *node) streamsOpened() int {
 	opened := 0
 	for _, up := range n.evidenceSoFar() {
@@ -325,14 +325,14 @@ func (n *node) streamsOpened() int {
 	return opened
 }
 
-// evidenceSoFar is what was said about reaching peers.
+// evidenceSoFar returns the reported evidence about reaching peers.
 func (n *node) evidenceSoFar() []bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.evidence)
 }
 
-// handled is how often the mailbox was given each event.
+// handled counts how often the mailbox was given each event.
 func (n *node) handled() map[event.MessageID]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -510,7 +510,7 @@ func TestRefusedEventsFollowTheRoute(t *testing.T) {
 	})
 }
 
-// A silent peer is found out after DeadAfter; what it had goes to its successor.
+// A silent peer is detected after DeadAfter; its events go to its successor.
 func TestSilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		frozen := make(chan struct{})
@@ -700,7 +700,7 @@ func TestDoneComesLastInAFrame(t *testing.T) {
 	}
 }
 
-// A peer that is not listed any more keeps its stream until it owes nothing.
+// A peer that is no longer listed keeps its stream until it owes nothing.
 func TestUnlistedPeerMayFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := &pipes{}
@@ -820,7 +820,7 @@ func TestBadStreams(t *testing.T) {
 	}
 }
 
-// The caller, too, refuses who is not the one it means.
+// The caller, too, refuses a peer with another incarnation than expected.
 func TestPoolRefusesAnotherIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := &pipes{}

@@ -13,7 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// arrivals counts what an inbound stream lets through.
+// arrivals counts the frames and windows that an inbound stream passes on.
 type arrivals struct{ frames, windows int }
 
 func (a *arrivals) Accept(Arrival)                        { a.frames++ }
@@ -36,8 +36,8 @@ func still(t *testing.T) (*inbound, *arrivals) {
 	return in, taken
 }
 
-// A peer that sends frames and does not wait for their receipts is told so, and what it
-// floods with is not taken in.
+// A peer that sends frames without waiting for their receipts gets an error, and its further frames
+// are dropped.
 func TestFlood(t *testing.T) {
 	in, taken := still(t)
 	frame := func(number uint64) *eventsFrame {

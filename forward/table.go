@@ -94,7 +94,7 @@ type Table struct {
 
 	local      *lane
 	lanes      []*lane             // in the order of their coming
-	parked     map[event.Key]*wait // parked keys, and such as were a moment ago
+	parked     map[event.Key]*wait // parked keys, each kept for one pause after its last event was sent
 	parkedKeys int                 // those that are not drained
 	waits      waits
 	lastDelay  *wait // the newest wait of delayed events

@@ -41,8 +41,8 @@ func (r fixedRoute) Epoch() event.Position { return r.epoch }
 
 func peerNumber(n int) Peer { return Peer{0: 'p', 15: byte(n)} }
 
-// model drives a Table with random calls and knows, by other means, what it holds
-// and who has what.
+// model drives a Table with random calls, and independently tracks the held events and the peers
+// that have them.
 type model struct {
 	table    *Table
 	now      clock.Instant
@@ -50,8 +50,8 @@ type model struct {
 	peers    []Peer
 	up       map[Peer]bool
 	relayed  map[event.Handle]bool
-	open     map[event.Handle]bool          // held, by what went in and came out
-	with     map[Peer]map[event.Handle]bool // under way on the live stream, by what was given out
+	open     map[event.Handle]bool          // held, according to the calls and their results
+	with     map[Peer]map[event.Handle]bool // sent on the live stream and unanswered, according to the results of Take
 	ever     map[event.Handle]map[Peer]bool
 	settled  map[event.Handle]int
 	handles  []event.Handle // all that were given, in their order
@@ -84,7 +84,7 @@ func modelConfig() Config {
 	return c
 }
 
-// perform does what the table asks for, and checks that it may.
+// perform performs the table's effects, and checks that each is allowed.
 func (m *model) perform(t fataler) {
 	for _, ev := range m.out.Local {
 		m.give(t, Local, ev.Handle)
@@ -128,7 +128,7 @@ func (m *model) give(t fataler, peer Peer, h event.Handle) {
 	m.ever[h][peer] = true
 }
 
-// check compares the table's own sums with what is known.
+// check compares the table's sums with the model.
 func (m *model) check(t fataler) {
 	s := m.table.Stats()
 	if s.Events != len(m.open) || m.table.Len() != len(m.open) {
@@ -157,8 +157,8 @@ func (m *model) check(t fataler) {
 	}
 }
 
-// nextHandle is what the next event of the source gets. There are few slots, so that
-// many events find theirs taken, as after a change of sources.
+// nextHandle returns the handle of the source's next event. There are few slots, so many events find
+// theirs taken, as after a change of sources.
 func (m *model) nextHandle() event.Handle {
 	const slots = 16
 	n := len(m.handles)
@@ -301,7 +301,7 @@ func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 	}
 }
 
-// answer lets a peer say something about some of what it has.
+// answer makes a peer send verdicts about some of its events.
 func (m *model) answer(t *rapid.T, from Peer) {
 	var verdicts []event.Verdict
 	for _, h := range m.handles {

@@ -76,7 +76,7 @@ func TestNotOwnerWaitsForANewerRoute(t *testing.T) {
 	tt.say(1, event.NotOwner, 3, 1)
 	tt.owner(1, 2) // newer, but the refuser knew it already
 	tt.wantTake(1)
-	tt.owner(1, 3) // what the refuser had applied names it all the same
+	tt.owner(1, 3) // the epoch that the refuser had applied names the refuser as well
 	tt.wantTake(1, 1)
 	tt.say(1, event.NotOwner, 4, 1)
 	tt.owner(2, 4)
@@ -114,7 +114,7 @@ func TestNotOwnerIsRetriedAfterAWhile(t *testing.T) {
 	tt.wantTake(1, 1)
 }
 
-// Done settles what its peer has or had, once, whatever else is said of it before, among
+// Done settles the events that its peer has or had, once, regardless of other verdicts before, among
 // and after.
 func TestDone(t *testing.T) {
 	tt := newTableTest(t)
@@ -125,7 +125,7 @@ func TestDone(t *testing.T) {
 		t.Fatalf("%d held, %d ignored", tt.Len(), tt.Stats().Ignored)
 	}
 	tt.say(1, event.Attempted, 0, 1)
-	tt.say(1, event.NotYet, 0, 2) // it has it no more, but may have finished it
+	tt.say(1, event.NotYet, 0, 2) // the peer has it no longer, but may have finished it
 	tt.Done(peerNumber(1), []event.Handle{1, 2, 1, 9}, &tt.out)
 	tt.say(1, event.Attempted, 0, 1)
 	tt.say(1, event.Failed, 0, 2)
@@ -147,7 +147,7 @@ func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 	tt.owner(2, 2)
 	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
 	tt.wantTake(2, 1)
-	tt.say(1, event.NotOwner, 2, 1) // it has it no more: this changes nothing
+	tt.say(1, event.NotOwner, 2, 1) // the peer has it no longer, so this changes nothing
 	tt.say(3, event.Done, 0, 1)     // never had it
 	if tt.Len() != 1 || len(tt.out.settlements()) != 0 {
 		t.Fatalf("%d held, settled %v", tt.Len(), tt.out.settlements())
@@ -314,8 +314,8 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	}
 }
 
-// A list keeps its order whatever is removed and put before, and its array does not
-// grow with what has passed through.
+// A list keeps its order through all removals and insertions, and its array does not grow with the
+// number of entries that have passed through.
 func TestList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := list{place: Queued}

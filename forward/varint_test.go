@@ -55,13 +55,13 @@ func FuzzField(f *testing.F) {
 			n, next := number(b, i, tag)
 			switch there := ok && err == nil && b[i] == tag; {
 			case there && (n != r.n || next != len(b)-len(r.rest)), !there && (n != 0 || next != i):
-				t.Fatalf("%x at %d: number %d to %d; the reader says %+v, %v", b, i, n, next, r, err)
+				t.Fatalf("%x at %d: number %d to %d; the reader returns %+v, %v", b, i, n, next, r, err)
 			}
 			tag |= bytesType
 			v, next := text(b, i, tag)
 			switch there := ok && err == nil && b[i] == tag; {
 			case there && (!bytes.Equal(v, r.value) || v == nil || cap(v) != len(v) || next != len(b)-len(r.rest)), !there && (v != nil || next != i):
-				t.Fatalf("%x at %d: text %x to %d; the reader says %+v, %v", b, i, v, next, r, err)
+				t.Fatalf("%x at %d: text %x to %d; the reader returns %+v, %v", b, i, v, next, r, err)
 			}
 		}
 	})

@@ -41,7 +41,7 @@ func TestNext(t *testing.T) {
 		load := map[ring.Member]int{}
 		for p, owner := range owners {
 			if !slices.Contains(after, owner) {
-				t.Fatalf("partition %d stays with %s, who left", p, owner)
+				t.Fatalf("partition %d stays with %s, which left", p, owner)
 			}
 			if load[owner]++; load[owner] > ring.DefaultConfig().PartitionsMax(len(after)) {
 				t.Fatalf("%s has %d partitions", owner, load[owner])

@@ -33,7 +33,7 @@ const (
 	MembersMax      = 256
 	MemberBytesMax  = 256 // bytes of one name
 	VirtualNodesMax = 1000
-	LoadMax         = 1024 // from a Load equal to the number of members on, nothing is bounded any more
+	LoadMax         = 1024 // a Load of at least the number of members bounds nothing
 )
 
 // Member is the stable name of a router. It outlives restarts (an incarnation
@@ -47,13 +47,13 @@ func (m Member) String() string { return string(m) }
 // since the control log carries the whole placement. They should still agree, otherwise
 // every new proposer reshuffles the table.
 type Config struct {
-	// VirtualNodes is how many points each member has on the hash circle, 1 …
-	// VirtualNodesMax. More of them even out the shares and cost time to build.
+	// VirtualNodes is the number of points of each member on the hash circle. More of them
+	// even out the shares and cost time to build.
 	VirtualNodes int `min:"1" max:"1000" agree:"true"`
 
-	// Load bounds the share of one member, as a multiple of the average: more
-	// than 1, at most LoadMax. Nearer to 1 is more even, and moves more
-	// partitions between members that stay when another one comes or goes.
+	// Load is the greatest share of one member, as a multiple of the average. A value nearer
+	// to 1 is more even, but moves more partitions between the remaining members when another
+	// member joins or leaves.
 	Load float64 `above:"1" max:"1024" agree:"true"`
 }
 

@@ -155,8 +155,8 @@ func TestNobodyOwnsMoreThanTheBound(t *testing.T) {
 	})
 }
 
-// As long as nobody reaches the bound of load, a join moves partitions to the
-// joiner and nowhere else, and the leave of the joiner undoes exactly that.
+// As long as no member reaches the bound of load, a join moves partitions to the joiner and nowhere
+// else, and the leave of the joiner undoes exactly that.
 func TestJoinMovesPartitionsOnlyToTheJoiner(t *testing.T) {
 	cfg := ring.DefaultConfig()
 	cfg.Load = ring.LoadMax // no bound in effect
@@ -181,7 +181,7 @@ func TestJoinMovesPartitionsOnlyToTheJoiner(t *testing.T) {
 	})
 }
 
-// With the bound in effect, moves between members that stay are told apart.
+// With the bound in effect, moves between remaining members are reported separately.
 func TestDiffTellsCollateralMovesApart(t *testing.T) {
 	seen := map[ring.MoveKind]int{}
 	cfg := ring.DefaultConfig()

@@ -78,9 +78,9 @@ func TestRollingRestartMovesEachPartitionAwayAndBack(t *testing.T) {
 	}
 }
 
-// TestKeepStill: whatever comes and goes, nobody gets more than the placement itself
-// would give to one member, joining members get what is theirs, and what has an owner goes
-// nowhere else than to it or to its place.
+// TestKeepStill: after any joins and leaves, no member gets more than the placement itself would give
+// to one member, joining members get their share, and a partition with an owner moves only to its
+// place, or stays.
 func TestKeepStill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 8).Draw(t, "members")

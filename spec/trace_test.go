@@ -1,4 +1,4 @@
-// Package spec compares what routers do with the model of the ownership protocol.
+// Package spec compares the journals of routers with the model of the ownership protocol.
 package spec
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// What a journal (driver.Journal) is read as. A body has those fields of all kinds of records that tell the
-// kind, or that are compared.
+// The lines of a journal (driver.Journal). A body has the fields, of all kinds of records, that tell
+// the kind or are compared.
 type (
 	line struct {
 		Inc     string
@@ -63,7 +63,7 @@ type arrived struct {
 	line int
 }
 
-// step is what one router took in or did, before it is looked at for one partition: an *adoption, an arrived, an
+// step is one input or effect of a router, before it is split by partition: an *adoption, an arrived, an
 // ownership.Drained, SetGates, Revoke or SetLease, a record that it sent, a tableRead or an end.
 type step struct {
 	line int // by which steps are in order
@@ -89,7 +89,7 @@ type router struct {
 	kept    []arrived // while it joins
 }
 
-// trace is what the journals of a group add up to.
+// trace is the merged content of a group's journals.
 type trace struct {
 	oneClock bool
 	steps    []step
@@ -107,7 +107,7 @@ func readJournals(files ...io.Reader) (*trace, error) {
 		for in := bufio.NewReader(f); ; {
 			text, err := in.ReadBytes('\n')
 			if err == io.EOF {
-				break // what has no end was being written when its router was killed
+				break // an unfinished line was being written when its router was killed
 			} else if err != nil {
 				return nil, err
 			}
@@ -128,12 +128,12 @@ func readJournals(files ...io.Reader) (*trace, error) {
 	}
 	slices.SortStableFunc(tr.steps, func(a, b step) int { return cmp.Compare(a.line, b.line) })
 	if len(tr.tables) == 0 {
-		return nil, fmt.Errorf("nobody has a table in %d lines", len(lines))
+		return nil, fmt.Errorf("no member has a table in %d lines", len(lines))
 	}
 	return tr, nil
 }
 
-// as reads raw JSON; what cannot be read counts as empty, and the model will not have it.
+// as decodes raw JSON; undecodable JSON counts as empty, which the model does not allow.
 func as[T any](raw json.RawMessage) (v T) {
 	_ = json.Unmarshal(raw, &v)
 	return v
@@ -236,8 +236,8 @@ func (tr *trace) take(i int, l line) error {
 	return nil
 }
 
-// apply applies the records that are not behind a contiguity check. What a router that joins keeps is applied
-// when it adopts a state, each record as of the instant at which it was read.
+// apply applies the records that are not behind a contiguity check. The records that a joining router keeps are
+// applied when it adopts a state, each as of the instant at which it was read.
 func (r *router) apply(adopted bool, note func(any), noteThen func(arrived, any)) {
 	ready := len(r.queue)
 	if r.check != nil {
@@ -284,7 +284,7 @@ func (r *router) apply(adopted bool, note func(any), noteThen func(arrived, any)
 	}
 }
 
-// history is what the routers did for one partition, as the events of TraceHandoff.tla.
+// history holds the steps of the routers for one partition, as the events of TraceHandoff.tla.
 type history struct {
 	partition ring.Partition
 	cur, gen  []int
@@ -303,7 +303,7 @@ func inOrder(a, b event.Position) int {
 // historyOf looks at the steps for partition p.
 func (tr *trace) historyOf(p ring.Partition) *history {
 	f := &history{partition: p, counts: map[string]int{}}
-	var items []event.Position // what stands in the log of the model
+	var items []event.Position // content of the model's log
 	positions := slices.SortedFunc(maps.Keys(tr.log), inOrder)
 	lands := map[event.Position]string{}
 	sent := map[string]int{}
@@ -477,9 +477,9 @@ func (tr *trace) byChanges() []ring.Partition {
 	return list
 }
 
-// validate lets TLC walk the model along the histories of *parts partitions: those with the most changes, and none
-// that equals another one. It returns what TLC says to the
-// event that the model does not allow, "" if it allows all.
+// validate lets TLC walk the model along the histories of *parts partitions: those with the most changes,
+// without repetitions of the same history. It returns TLC's output up to the event that the model does not allow, ""
+// if it allows all.
 func (tr *trace) validate(t *testing.T) (counts map[string]int, rejected string) {
 	t.Helper()
 	began := time.Now()
@@ -523,8 +523,8 @@ func (tr *trace) validate(t *testing.T) (counts map[string]int, rejected string)
 	return counts, ""
 }
 
-// walk lets TLC walk the model along histories. It returns how many events of each the model allows, and what TLC
-// shows of the state after the last one.
+// walk makes TLC walk the model along histories. It returns how many events of each history the model allows, and
+// TLC's description of the state after the last one.
 func (tr *trace) walk(t *testing.T, histories []*history, show bool) (reached []int, state string) {
 	t.Helper()
 	dir := t.TempDir()

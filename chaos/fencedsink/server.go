@@ -19,7 +19,7 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// ErrNotInstalled says that the database's programs are not on this machine.
+// ErrNotInstalled means that the database's programs are not on this machine.
 var ErrNotInstalled = errors.New("not installed")
 
 // Server is a database of our own on scratch data, reached by a socket in its
@@ -31,7 +31,7 @@ type Server struct {
 	log string
 }
 
-// startMax is how long a server may take until it answers.
+// startMax bounds the start of a server.
 const startMax = 30 * time.Second
 
 // StartPostgres starts a Postgres on new data in dir, which must exist, be empty, and

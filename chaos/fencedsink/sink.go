@@ -30,7 +30,7 @@ var (
 	//go:embed postgres.sql
 	PostgresTables string // the fence, and the data behind it
 	//go:embed claim.sql
-	PostgresClaim string // says that a later delivery is at work: before the first read
+	PostgresClaim string // announces a later delivery, before its first read
 	//go:embed write.sql
 	PostgresWrite string // a write that an earlier delivery cannot make
 	//go:embed write.lua

@@ -74,7 +74,7 @@ func redisServer(t *testing.T) *Redis {
 // text returns the fence as applications have it.
 func text(token int64, turn uint64) string { return event.Fence{Token: token, Turn: turn}.String() }
 
-// sink is what both databases do.
+// sink is the interface of both databases.
 type sink interface {
 	Write(ctx context.Context, key, fence, event string) (bool, error)
 	Audit(ctx context.Context) (Audit, error)
@@ -184,8 +184,8 @@ func raceOfOwners(t *testing.T, s sink) {
 	}
 }
 
-// TestAuditSeesABrokenFence: without the condition, and without the fence, stale
-// writes are accepted, and the audits say so.
+// TestAuditSeesABrokenFence: without the condition, and without the fence, stale writes are
+// accepted, and the audits report them.
 func TestAuditSeesABrokenFence(t *testing.T) {
 	p := postgres(t)
 	open, _, _ := strings.Cut(PostgresClaim, "WHERE")
@@ -296,7 +296,7 @@ func TestRedisUpgrade(t *testing.T) {
 	}
 }
 
-// TestDocsShowTheRecipes: what users copy is what is tested here.
+// TestDocsShowTheRecipes: the recipes in the documentation are the tested ones.
 func TestDocsShowTheRecipes(t *testing.T) {
 	page, err := os.ReadFile("../../docs/sinks.md")
 	if err != nil {

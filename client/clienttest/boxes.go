@@ -11,20 +11,20 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Kind is how a delivery ended: as the handler did, or without one.
+// Kind is the kind of a delivery's outcome.
 type Kind = client.ResultKind
 
 // The kinds of outcome.
 const (
 	Done       = client.ResultDone            // the handler returned nil
-	Retry      = client.ResultRetry           // it failed
-	Reject     = client.ResultReject          // it returned client.Reject
-	Cancelled  = client.ResultCancelled       // it was cut because the key was lost
-	NotStarted = Kind(event.ResultNotStarted) // it was not called
+	Retry      = client.ResultRetry           // the handler failed
+	Reject     = client.ResultReject          // the handler returned client.Reject
+	Cancelled  = client.ResultCancelled       // the handler was cancelled because the key was lost
+	NotStarted = Kind(event.ResultNotStarted) // the handler was not called
 	Lost       = Kind(event.ResultLost)       // the stream broke, and the lease ran out without an answer
 )
 
-// Outcome is what the router was told about a delivery.
+// Outcome is the router's record of the end of a delivery.
 type Outcome struct {
 	Kind   Kind
 	After  time.Duration // Retry: the delay that the handler asked for, 0 for none
@@ -42,14 +42,14 @@ func (o Outcome) String() string {
 	return o.Kind.String()
 }
 
-// boxes are the mailboxes: one queue for each key, one running delivery at most.
+// boxes are the mailboxes: one queue for each key, with at most one running delivery.
 type boxes struct {
-	wake func() // workers have to look; called without the lock
+	wake func() // wakes the workers; called without the lock
 
 	mu      sync.Mutex
 	last    event.DeliveryID // counts deliveries, and is the turn of the newest one
 	keys    map[event.Key]*box
-	ready   []*box // keys with a waiting delivery and none that runs, in order
+	ready   []*box // keys with waiting deliveries and no running one, in order
 	running map[event.DeliveryID]*box
 	tokens  map[ring.Partition]int64
 }
@@ -86,8 +86,8 @@ func (b *boxes) add(d *Delivery) {
 	b.wake()
 }
 
-// close moves a partition away and back: what waits in it is not started, and what
-// comes later has a higher token.
+// close moves a partition away and back: its waiting deliveries end as not started, and later
+// ones have a higher token.
 func (b *boxes) close(p ring.Partition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +105,7 @@ func (b *boxes) close(p ring.Partition) {
 	}
 }
 
-// drop forgets a key that has nothing any more. The lock is held.
+// drop forgets a key that has no delivery left. The lock is held.
 func (b *boxes) drop(x *box) {
 	if x.running == nil && len(x.queue) == 0 {
 		delete(b.keys, x.key)

@@ -61,8 +61,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Each delivery of a key has a greater fence than the one before: a retry, one after the
-// key was lost, and the next event too. What the test has chosen stays.
+// Each delivery of a key has a greater fence than the one before: a retry, a delivery after
+// the key was lost, and the next event. A fence that the test chooses is kept.
 func TestFencesGrow(t *testing.T) {
 	r := clienttest.NewRouter(t)
 	seen := make(chan *client.Event, 1)
@@ -98,7 +98,7 @@ func TestFencesGrow(t *testing.T) {
 	after("a token of the test's", r.Deliver(&client.Event{Key: "k", FencingToken: 100}))
 }
 
-// refusing is a test that notes what it fails with.
+// refusing is a testing.TB that records its failure.
 type refusing struct {
 	testing.TB
 	mu   sync.Mutex
@@ -125,6 +125,6 @@ func TestStartFailsWhenRunRefuses(t *testing.T) {
 	})
 	starting.Wait()
 	if returned || !strings.Contains(failing.said, "MaxInFlight") {
-		t.Errorf("returned = %v, failed with %q; want the test to end with what Run says about MaxInFlight", returned, failing.said)
+		t.Errorf("returned = %v, failed with %q; want the test to end with Run's error about MaxInFlight", returned, failing.said)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/client/clienttest"
 )
 
-// A test of a handler: what it answers, and what it does when its key is taken away.
+// A test of a handler: its outcome for an event, and its behaviour when the key is lost.
 func ExampleRouter() {
 	_ = func(t *testing.T) { // func TestHandler(t *testing.T)
 		r := clienttest.NewRouter(t)

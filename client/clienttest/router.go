@@ -22,7 +22,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// lease is how far ahead of the router's clock its lease ends.
+// lease is the time between the router's clock and the end of its lease.
 const lease = time.Hour
 
 // outcomeWait is how long [Delivery.Outcome] waits before it fails the test.
@@ -38,15 +38,15 @@ type Router struct {
 	start    time.Time
 
 	mu        sync.Mutex
-	ahead     time.Duration // of our clock before the real one
-	until     clock.Instant // of the lease
+	ahead     time.Duration // how far our clock is ahead of the real one
+	until     clock.Instant // end of the lease
 	workers   map[*worker]struct{}
 	connected int
-	change    *sync.Cond // deadlines of workers, or how many are connected
+	change    *sync.Cond // signals a change of a worker's deadline, or of connected
 	conns     map[net.Conn]struct{}
 }
 
-// worker is one Run, and the clock that it goes by.
+// worker is the lease clock of one Run.
 type worker struct {
 	router   *Router
 	deadline clock.Instant // guarded by the router's lock
@@ -55,18 +55,18 @@ type worker struct {
 // Option configures a [Router].
 type Option func(*app.Config)
 
-// WithHandlerTimeout gives the router a timeout for handlers, as handler.timeout does: one
-// that takes longer without Progress is cancelled, up to a quarter later. It goes by
-// the time of the test, and must be at least 100 ms. Without it there is none.
+// WithHandlerTimeout sets a timeout for handlers, as handler.timeout does: a handler that
+// takes longer without Progress is cancelled, up to a quarter of the timeout later. It runs
+// on the time of the test, and must be at least 100 ms. By default there is no timeout.
 func WithHandlerTimeout(d time.Duration) Option {
 	return func(c *app.Config) { c.HandlerTimeout = d }
 }
 
-// NewRouter returns a running router. It ends with the test.
+// NewRouter returns a running router, which stops at the end of the test.
 func NewRouter(t testing.TB, opts ...Option) *Router {
 	t.Helper()
 	r := &Router{
-		t: t, boxes: newBoxes(), listener: bufconn.Listen(1 << 20), start: time.Now(), //nolint:forbidigo // the clock of this package is made of it, for synctest
+		t: t, boxes: newBoxes(), listener: bufconn.Listen(1 << 20), start: time.Now(), //nolint:forbidigo // this package's clock is built on it, for synctest
 		workers: make(map[*worker]struct{}), conns: make(map[net.Conn]struct{}),
 	}
 	r.change = sync.NewCond(&r.mu)
@@ -104,8 +104,8 @@ func (r *Router) serve(running *sync.WaitGroup, l net.Listener) {
 	running.Go(func() { _ = r.grpc.Serve(l) }) // it ends with Stop, or because the listener was closed
 }
 
-// Serve also serves applications that dial l, until the test ends: another process,
-// for one. It returns at once.
+// Serve also serves applications that dial l, such as another process, until the test ends.
+// It returns at once.
 func (r *Router) Serve(l net.Listener) {
 	var running sync.WaitGroup
 	r.serve(&running, &remembering{Listener: l, router: r})
@@ -120,14 +120,14 @@ func (r *Router) Run(ctx context.Context, handler client.Handler, opts ...client
 	return client.Run(ctx, "", handler, append([]client.Option{r.WithClock(), client.WithDialer(r.dial), client.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 }
 
-// WithClock returns an option with which one client.Run goes by this router's clock. A
-// client.Run that dials a listener given to [Router.Serve] needs it.
+// WithClock returns an option that makes one client.Run use this router's clock. A client.Run
+// that dials a listener given to [Router.Serve] needs it.
 func (r *Router) WithClock() client.Option { return client.WithLeaseClock(&worker{router: r}) }
 
 // Now returns the instant of the router's clock.
 func (w *worker) Now() clock.Instant { return w.router.now() }
 
-// Renewed notes the worker's newest deadline.
+// Renewed records the worker's newest deadline.
 func (w *worker) Renewed(until clock.Instant) {
 	w.router.mu.Lock()
 	defer w.router.mu.Unlock()
@@ -144,9 +144,9 @@ func (w *worker) Ended() {
 	w.router.change.Broadcast()
 }
 
-// Start runs the handler in the background until the test ends, and fails the test
-// if its handlers do not end then. It returns when the stream stands, and ends the test
-// when there will be none, because client.Run refuses an option.
+// Start runs the handler in the background until the test ends, and fails the test if
+// handlers do not end then. It returns when the stream is established, and fails the test at
+// once if client.Run refuses an option.
 func (r *Router) Start(handler client.Handler, opts ...client.Option) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -178,10 +178,10 @@ func (r *Router) Start(handler client.Handler, opts ...client.Option) {
 	}
 }
 
-// Deliver queues an event for the handler. Key is needed; what else is set reaches the
-// handler as it is, but for Attempt, Fence and FencingToken, which the router chooses
-// where they are 0: Attempt and the token count up from 1, and each delivery has a
-// greater turn than the one before.
+// Deliver queues an event for the handler. Key is required; all other fields reach the
+// handler unchanged, but if Attempt, Fence and FencingToken are 0, the router sets them:
+// Attempt and the token count up from 1, and each delivery has a greater turn than the one
+// before.
 func (r *Router) Deliver(e *client.Event) *Delivery {
 	fixed := event.Fence(e.Fence)
 	if fixed.Token == 0 {
@@ -192,18 +192,18 @@ func (r *Router) Deliver(e *client.Event) *Delivery {
 	return d
 }
 
-// Lose moves the key away: deliveries of it that wait are not started, and a handler
-// of it that runs is cancelled with client.ErrKeyLost. Other keys notice nothing,
-// unless they share the key's partition. When Lose returns, the router's clock is past
-// the deadline of the handler, and its context is cancelled within 50 ms. What is
-// delivered later has a fence with a higher token.
+// Lose moves the key away: its waiting deliveries are not started, and its running handler
+// is cancelled with client.ErrKeyLost. Other keys are not affected, unless they share the
+// key's partition. When Lose returns, the router's clock is past the deadline of the
+// handler, whose context is cancelled within 50 ms. Later deliveries have a fence with a
+// higher token.
 func (r *Router) Lose(key string) {
 	p := ring.PartitionOf(key)
 	r.boxes.close(p)
 	r.server.Revoke(ownership.SetOf(p), true)
 
-	// What runs may go on until the lease as it is. Renew it for everybody else, and when
-	// they know, let that much time pass.
+	// Running handlers of the key may continue until the end of the current lease. Renew it
+	// for the other keys, and when all workers know, move the clock past the old end.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.until
@@ -214,8 +214,8 @@ func (r *Router) Lose(key string) {
 	r.passTo(old)
 }
 
-// Expire lets the lease run out, as a router does that has lost its broker: every
-// handler that runs is cancelled with client.ErrKeyLost. Then there is a new lease.
+// Expire lets the lease run out, as happens to a router that has lost its broker: every
+// running handler is cancelled with client.ErrKeyLost. Then there is a new lease.
 func (r *Router) Expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,8 +223,8 @@ func (r *Router) Expire() {
 	r.until = r.until.Add(lease)
 }
 
-// Disconnect breaks the streams of all workers. They connect again by themselves;
-// what they were working on has the outcome Lost after the next [Router.Expire].
+// Disconnect breaks the streams of all workers. They reconnect by themselves; their running
+// deliveries have the outcome Lost after the next [Router.Expire].
 func (r *Router) Disconnect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +247,7 @@ func (r *Router) everyWorkerPast(i clock.Instant) bool {
 	return true
 }
 
-// passTo moves the clock to i. The lock is held.
+// passTo moves the clock forward to i. The lock is held.
 func (r *Router) passTo(i clock.Instant) {
 	r.ahead += max(i.Sub(r.at()), 0)
 }
@@ -305,19 +305,19 @@ func (l *remembering) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// Delivery is one event on its way through the handler, and what became of it.
+// Delivery is one delivery of an event to the handler, with its outcome.
 type Delivery struct {
 	router  *Router
 	event   event.Event
 	attempt uint32
-	fixed   event.Fence // that the test has chosen; 0 in it stands for none
+	fixed   event.Fence // chosen by the test; a number that is 0 is not chosen
 
 	over    chan struct{}
 	outcome Outcome // set before over is closed
 }
 
-// Outcome waits until the delivery has ended and returns how. It fails the test when
-// that takes longer than 30 seconds.
+// Outcome waits for the end of the delivery and returns its outcome. It fails the test after
+// 30 seconds.
 func (d *Delivery) Outcome() Outcome {
 	d.router.t.Helper()
 	select {
@@ -331,9 +331,8 @@ func (d *Delivery) Outcome() Outcome {
 // Over is closed when the delivery has ended.
 func (d *Delivery) Over() <-chan struct{} { return d.over }
 
-// Redeliver gives the same event to the handler again, as the router would: with a
-// greater Fence, unless the test has chosen it, and with the next Attempt if it was a
-// failure.
+// Redeliver gives the same event to the handler again, as the router would: with a greater
+// Fence, unless the test chose one, and with the next Attempt if the handler failed.
 func (d *Delivery) Redeliver() *Delivery {
 	d.router.t.Helper()
 	next := &Delivery{router: d.router, event: d.event, attempt: d.attempt, fixed: d.fixed, over: make(chan struct{})}
@@ -346,13 +345,13 @@ func (d *Delivery) Redeliver() *Delivery {
 
 func (d *Delivery) end(r event.Result) {
 	if r.Kind == event.ResultCrashed {
-		r.Kind = event.ResultLost // to the application it is the same
+		r.Kind = event.ResultLost // the application cannot tell the two apart
 	}
 	d.outcome = Outcome{Kind: Kind(r.Kind), After: r.After, Reason: r.Reason}
 	close(d.over)
 }
 
-// fence returns what the test has chosen, and next for what it has not.
+// fence returns the numbers that the test has chosen, and those of next in place of the rest.
 func (d *Delivery) fence(next event.Fence) event.Fence {
 	return event.Fence{Token: cmp.Or(d.fixed.Token, next.Token), Turn: cmp.Or(d.fixed.Turn, next.Turn)}
 }

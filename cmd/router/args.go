@@ -29,7 +29,7 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
-// wrongFlag says where the flags of a command stand, and which one may have been meant.
+// wrongFlag returns a usage error that suggests the nearest flag, or the command's help.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
@@ -43,7 +43,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return usageError{fmt.Errorf("%w: see `%s --help`", err, cmd.CommandPath())}
 }
 
-// editsMax is how many letters may be wrong in a word that is still taken for another.
+// editsMax is the number of edits within which a word counts as a misspelling of another.
 const editsMax = 2
 
 // requireSubcommand is for commands that have others below them and do nothing themselves.

@@ -174,7 +174,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	if out, says, code := cli(t, "drain", "--admin", g.members[before].admin); code != exitOK || out != "draining\n" {
 		t.Fatalf("drain: %q, exit code %d: %s", out, code, says)
 	}
-	eventually.NoError(t, 20*time.Second, "the next owner says for whom it waits", func() error {
+	eventually.NoError(t, 20*time.Second, "the next owner reports whose release it waits for", func() error {
 		k = report.Key{}
 		g.get(t, before, path, &k)
 		if k.Owner == before || len(k.At) == 0 || len(k.At[0].Blockers) == 0 {
@@ -188,7 +188,7 @@ func testGate(t *testing.T, g *testGroup, key string) {
 	var all report.Partitions
 	g.get(t, before, "/v1/partitions?member="+k.Owner, &all)
 	if p := all.Partitions[k.Partition]; p.Gate != "waiting" && p.Gate != "open" || len(p.Blockers) != 1 || p.Blockers[0].Member != before || p.Blockers[0].Start == "" {
-		t.Errorf("of the partition its owner says %+v, want that it waits for %s", p, before)
+		t.Errorf("its owner's report is %+v, want that it waits for %s", p, before)
 	}
 	out, _, _ := cli(t, "locate", key, "--admin", g.members[before].admin)
 	for _, want := range []string{"waits for its gate", "the gate waits for " + before + ", the owner since ", "at         " + before + ": waits for the handler"} {
@@ -226,7 +226,7 @@ func testDrain(t *testing.T, g *testGroup) {
 	})
 }
 
-// occupied is an address at which somebody else listens.
+// occupied returns an address on which another process listens.
 func occupied(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -237,7 +237,7 @@ func occupied(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// answering is an admin endpoint that says one thing.
+// answering is an admin endpoint with a fixed answer.
 func answering(t *testing.T, code int, says string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -311,10 +311,10 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, says, code := cli(t, test.args...)
 			if code != test.code || !strings.Contains(says, test.says) {
-				t.Errorf("exit code %d, want %d; it says %q, want %q; output\n%s", code, test.code, says, test.says, out)
+				t.Errorf("exit code %d, want %d; stderr %q, want %q; output\n%s", code, test.code, says, test.says, out)
 			}
 			if strings.Contains(out+says, "hidden") {
-				t.Errorf("a key is told: %s%s", out, says)
+				t.Errorf("a key is printed: %s%s", out, says)
 			}
 		})
 	}

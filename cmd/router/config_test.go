@@ -48,7 +48,7 @@ func TestConfigLint(t *testing.T) {
 		"wrong type, truth":    {file: "pulsar: {batch_index_acks: perhaps}", says: `pulsar.batch_index_acks = "perhaps", want true or false`},
 		"wrong type, size":     {file: "mailbox: {bytes_max: 1.5MiB}", says: `mailbox.bytes_max = "1.5MiB", want a size (65536, 64KiB, 8MiB), 9MiB to 1TiB`},
 		"wrong type, list":     {file: "app: {listen: [a, b]}", says: "app.listen is a list, want one value"},
-		"number for text":      {file: "app: {socket_mode: 0600}", says: "app.socket_mode = 0600, which is no text in YAML: put it in quotes"},
+		"number for text":      {file: "app: {socket_mode: 0600}", says: "app.socket_mode = 0600, which is not text in YAML: put it in quotes"},
 		"wrong type, section":  {file: "peer: nothing", says: "peer is a section, not a setting"},
 		"bad duration":         {file: "mailbox: {not_yet_delay: 5}", says: `mailbox.not_yet_delay = "5", want a duration with its unit (500ms, 2s, 5m), more than 0`},
 		"too small":            {file: "mailbox: {depth_max: 0}", says: "mailbox.depth_max = 0, want a whole number, 1 to 2147483647"},
@@ -61,12 +61,12 @@ func TestConfigLint(t *testing.T) {
 		"follows from another": {file: "control_log: {group: x}", says: "control_log.group cannot be set: it follows from node.group"},
 		"secret unreadable":    {file: "admin: {drain_token_file: /nowhere/token}", says: "admin.drain_token_file cannot be read: open /nowhere/token: no such file or directory"},
 		"secret empty":         {file: "admin: {drain_token_file: " + empty + "}", says: "admin.drain_token_file cannot be used: " + empty + " is empty"},
-		"secret twice":         {file: "pulsar: {token: a, token_file: /b}", says: `pulsar.token_file = "/b", want empty beside pulsar.token`},
+		"secret twice":         {file: "pulsar: {token: a, token_file: /b}", says: `pulsar.token_file = "/b", want empty if pulsar.token`},
 		"secret malformed":     {file: "gossip: {encryption_keys: 'not base64!'}", says: "gossip.encryption_keys = (hidden), want keys in base64"},
 		"debug is open":        {file: "debug: {listen: '0.0.0.0:16654'}", says: "want HOST:PORT on a loopback address, or off: it shows all memory"},
 		"application is open":  {file: "app: {listen: '0.0.0.0:16650'}", says: `want a loopback address or unix:PATH, or app.tls set: other machines can reach it`},
-		"TLS in the clear":     {file: "pulsar: {tls: {ca_file: /ca.pem}}", says: `pulsar.url = "pulsar://127.0.0.1:6650", want pulsar+ssl://HOST:PORT beside settings of pulsar.tls`},
-		"one port for two":     {file: "admin: {listen: '127.0.0.1:16651'}", says: `admin.listen = "127.0.0.1:16651", want another port than app.listen, peer.listen, gossip.listen`},
+		"TLS in the clear":     {file: "pulsar: {tls: {ca_file: /ca.pem}}", says: `pulsar.url = "pulsar://127.0.0.1:6650", want pulsar+ssl://HOST:PORT if pulsar.tls is set`},
+		"one port for two":     {file: "admin: {listen: '127.0.0.1:16651'}", says: `admin.listen = "127.0.0.1:16651", want a port other than that of app.listen or peer.listen or gossip.listen`},
 		"times in conflict":    {file: "ownership: {drain_timeout: 1m}", says: "ownership.drain_timeout = 1m, want less than drain.timeout (45s)"},
 		"peers without TLS":    {says: "want a loopback address, or peer.tls set (docs/security.md), or peer.insecure true"},
 		"gossip without keys":  {says: "or gossip.encryption_keys_file set (docs/security.md) with gossip.verify_incoming true"},
@@ -86,7 +86,7 @@ func TestConfigLint(t *testing.T) {
 			}, test.args...)
 			out, says, code := cli(t, args...)
 			if code != exitUsage || !strings.Contains(says, test.says) {
-				t.Errorf("exit code %d, and it says\n%s\nwant %q; output %q", code, says, test.says, out)
+				t.Errorf("exit code %d, stderr\n%s\nwant %q; output %q", code, says, test.says, out)
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func TestConfigPrint(t *testing.T) {
 		}
 	}
 	if strings.Contains(out, "hush-hush-hush-hush") {
-		t.Error("the secret is told")
+		t.Error("the secret is printed")
 	}
 	out, _, _ = cli(t, "config", "print", "--config", file, "--redacted", "-o", "json")
 	if strings.Contains(out, "orders") || strings.Contains(out, "router-0") || strings.Contains(out, file) {

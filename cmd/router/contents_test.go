@@ -23,7 +23,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// plantedContents are parts of events that nobody could print by chance.
+// plantedContents are parts of events that cannot be printed by chance.
 var plantedContents = map[string]string{
 	"key":          `planted "key" of Erika/ü`,
 	"ordering key": "planted-ordering-key-1",
@@ -32,7 +32,7 @@ var plantedContents = map[string]string{
 	"property":     "planted-property-Heidestraße 17",
 }
 
-// contentKinds are the events of TestLogsShowNoContents: what becomes of each at its handler.
+// contentKinds are the events of TestLogsShowNoContents, by their results at the handler.
 var contentKinds = []string{"done", "failed once", "rejected", "always failed", "stuck"}
 
 // TestLogsShowNoContents: two members that log all that they can hand events of a real broker on to each other, through
@@ -111,7 +111,7 @@ func TestLogsShowNoContents(t *testing.T) {
 	for _, part := range []string{"Mustermann", "planted", "Heidestra"} {
 		clean(t, "a part", logged, part)
 	}
-	// The run has seen what it is about.
+	// The logs cover the whole journey.
 	for _, want := range []string{
 		`"msg":"received"`, `"msg":"sent"`, `"msg":"in the mailbox"`, `"msg":"delivered"`, `"msg":"finished"`, `"msg":"settled"`, `"msg":"no answer in time"`,
 		`"msg":"dead letter"`, `"msg":"failed, copied to the retry topic"`, "cannot handle ", "(key hidden)", "(content hidden)",
@@ -123,7 +123,7 @@ func TestLogsShowNoContents(t *testing.T) {
 	}
 }
 
-// contentEvents is how many events are planted: of each kind some keys, alone and in batches.
+// contentEvents is the number of planted events: some keys of each kind, alone and in batches.
 const contentEvents = 5 * 2 * 8
 
 // handled counts events that were seen by a handler for the first time.

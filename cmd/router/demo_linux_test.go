@@ -70,7 +70,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 			if err := cmd.Process.Signal(test.signal); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // the code says it
+			_ = cmd.Wait() // the exit code is checked
 			if code := cmd.ProcessState.ExitCode(); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -96,9 +96,9 @@ func TestDemoEndsWithItsChildren(t *testing.T) {
 	if err := syscall.Kill(plain[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // the code says it
+	_ = cmd.Wait() // the exit code is checked
 	if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(stderr.String(), "has ended (signal: killed)") {
-		t.Errorf("exit code %d, want %d; it says\n%s", code, exitFailed, stderr.String())
+		t.Errorf("exit code %d, want %d; stderr\n%s", code, exitFailed, stderr.String())
 	}
 	if left := childrenOf(t, folder); len(left) > 0 {
 		t.Errorf("it left %v", left)

@@ -112,7 +112,7 @@ func TestDemoThatProvesNothing(t *testing.T) {
 	t.Parallel()
 	last, stderr, code := output(t, "--output", "json", "--nodes", "1", "--duration", "1s", "--kill-at", "0s", "--restart-at", "0s", "--rate", "4", "--keys", "500")
 	if code != exitFailed || !strings.Contains(stderr, "plain SHARED did not overlap") {
-		t.Errorf("exit code %d, want %d; it says\n%s", code, exitFailed, stderr)
+		t.Errorf("exit code %d, want %d; stderr\n%s", code, exitFailed, stderr)
 	}
 	if !strings.Contains(stderr, "The logs and journals of this run are in") {
 		t.Errorf("it does not say where the logs are:\n%s", stderr)
@@ -127,7 +127,7 @@ func TestDemoWithBadOptions(t *testing.T) {
 	for _, arguments := range [][]string{{"--nodes", "0"}, {"--output", "xml"}, {"--keys", "1"}, {"--nonsense"}} {
 		_, stderr, code := output(t, arguments...)
 		if code != exitUsage || !strings.Contains(stderr, strings.TrimLeft(arguments[0], "-")) {
-			t.Errorf("%v: exit code %d, want %d; it says %q", arguments, code, exitUsage, stderr)
+			t.Errorf("%v: exit code %d, want %d; stderr %q", arguments, code, exitUsage, stderr)
 		}
 	}
 }

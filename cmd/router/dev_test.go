@@ -20,9 +20,9 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// testApp makes the test binary the application of a user, which prints what it handles.
-// With TEST_APP_CRASHED, the first of them crashes over an event of user-2 and leaves
-// that file behind. With TEST_APP_HOLDS, the first handler goes on until it is cancelled.
+// testApp makes the test binary the application of a user, which prints the handled events. With
+// TEST_APP_CRASHED, the first of these applications crashes over an event of user-2 and leaves that
+// file behind. With TEST_APP_HOLDS, the first handler runs until it is cancelled.
 const testApp = "test-app"
 
 func runTestApp() int {
@@ -51,7 +51,7 @@ func runTestApp() int {
 	return exitOK
 }
 
-// crashOnce reports whether nobody has crashed before.
+// crashOnce reports whether no application has crashed before.
 func crashOnce(marker string) bool {
 	f, err := os.OpenFile(marker, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -60,7 +60,7 @@ func crashOnce(marker string) bool {
 	return f.Close() == nil
 }
 
-// screen is what a process has written so far. It is safe for concurrent use.
+// screen holds the output of a process. It is safe for concurrent use.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -115,11 +115,11 @@ exit 0
 		`dev +\| all 4 events are handled`, `dev +\| drained`,
 	} {
 		if !regexp.MustCompile(line).MatchString(shown.String()) {
-			t.Errorf("nothing says %s", line)
+			t.Errorf("no line says %s", line)
 		}
 	}
 	if strings.Contains(shown.String(), "user-3 attempt 2") {
-		t.Error("what was rejected came again")
+		t.Error("a rejected event came again")
 	}
 	if strings.Contains(shown.String(), "no stream to the router") {
 		t.Error("an application is started before its member listens")
@@ -193,9 +193,9 @@ func TestDevWithBadOptions(t *testing.T) {
 		"--group and --subscription must not": {"--exec", "true", "--group", ""},
 	} {
 		cmd, shown, _ := devProcess(t, arguments...)
-		_ = cmd.Run() // the code says it
+		_ = cmd.Run() // the exit code is checked
 		if code := cmd.ProcessState.ExitCode(); code != exitUsage || !strings.Contains(shown.String(), want) {
-			t.Errorf("%v: exit code %d, want %d; it says %q, want %q", arguments, code, exitUsage, shown, want)
+			t.Errorf("%v: exit code %d, want %d; output %q, want %q", arguments, code, exitUsage, shown, want)
 		}
 	}
 }

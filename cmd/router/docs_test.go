@@ -18,14 +18,14 @@ import (
 
 // Every command in the documents is run by a test. The blocks of a page that are marked
 // as sh or console are one script, which runs in an empty folder with `router` on its
-// PATH, in the order of the page. A comment before a block says otherwise:
+// PATH, in the order of the page. A comment before a block can change that:
 //
-//	<!-- tested by make TARGET -->                    that target does it, and exists
-//	<!-- tested by go test ./PACKAGE -run TestName -->  likewise
+//	<!-- tested by make TARGET -->                    the target runs it, and must exist
+//	<!-- tested by go test ./PACKAGE -run TestName -->  the test runs it, and must exist
 //	<!-- needs pulsar -->                             run only with PULSAR_URL
 //
-// In a console block, lines that begin with $ are the commands, and the others are what
-// they print: of each of those the words must appear, whatever the numbers are.
+// In a console block, lines that begin with $ are the commands, and all other lines are
+// their output: the words of each must appear, but numbers may differ.
 
 // docBlock is one fenced block of a page.
 type docBlock struct {
@@ -111,7 +111,7 @@ func TestCommandsInDocsAreTested(t *testing.T) {
 					t.Errorf("%v: there is no %s in %s", b, test[2], test[1])
 				}
 			case b.marker != "" && b.marker != needsPulsar:
-				t.Errorf("%v: %q before it says nothing that this test knows", b, b.marker)
+				t.Errorf("%v: the comment %q before it is unknown to this test", b, b.marker)
 			}
 		}
 	}
@@ -145,8 +145,8 @@ func TestOneCommandRunsAllTests(t *testing.T) {
 	}
 }
 
-// TestDocsNameTestsThatExist: a page that says package.TestName by a claim means a test
-// that is there.
+// TestDocsNameTestsThatExist: where a page names package.TestName beside a claim, the test
+// exists.
 func TestDocsNameTestsThatExist(t *testing.T) {
 	there := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
@@ -277,7 +277,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// pageMax is how long the commands of a page may take.
+// pageMax bounds the time of the commands of a page.
 const pageMax = 4 * time.Minute
 
 // runPage runs a script in an empty folder, returns its output, and ends its background

@@ -32,12 +32,12 @@ type finding struct {
 	Advice string `json:"advice,omitempty"` // remedy, unless Result is ok
 }
 
-// result is how bad a finding is.
+// result is the severity of a finding.
 type result string
 
 const (
 	resultOK   result = "ok"
-	resultWarn result = "warn" // a router runs, and somebody should know
+	resultWarn result = "warn" // a router runs, but the operator should know
 	resultFail result = "fail" // a router does not run, or breaks its promises
 )
 

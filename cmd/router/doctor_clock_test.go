@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// The doctor says by how much NTP slews the clock, and whether leases follow it.
+// The doctor reports by how much NTP slews the clock, and whether leases follow it.
 func TestDoctorKnowsTheClock(t *testing.T) {
 	from := clock.Reading{Raw: time.Hour, Boot: 2 * time.Hour, Mono: time.Hour}
 	after := func(rate float64) clock.Reading {

@@ -253,7 +253,7 @@ type releaseOptions struct {
 	topics []string // the subscription on these alone
 }
 
-// release ends the claims, unless somebody has to be asked first.
+// release ends the claims, or returns an error if a confirmation is needed first.
 func (g groupLogs) release(ctx context.Context, cfg config.Config, o releaseOptions, out io.Writer) error {
 	if len(o.topics) > 0 {
 		cfg.Pulsar.Topics = o.topics

@@ -55,7 +55,7 @@ func (m *memGroupLogs) claim(t *testing.T, cfg config.Config) {
 	}
 }
 
-// held says who holds what, in short.
+// held lists the claims with their holders, in short form.
 func (m *memGroupLogs) held(t *testing.T, cfg config.Config) string {
 	t.Helper()
 	claims, err := m.show(t.Context(), cfg)
@@ -69,7 +69,7 @@ func (m *memGroupLogs) held(t *testing.T, cfg config.Config) string {
 	return strings.Join(all, ", ")
 }
 
-// TestGroupShow: the page and the JSON name the holder, what differs, and the generation.
+// TestGroupShow: the page and the JSON name the holder, the differences, and the generation.
 func TestGroupShow(t *testing.T) {
 	m := newMemGroupLogs()
 	ours := settings(t).Config

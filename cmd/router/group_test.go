@@ -31,7 +31,7 @@ type testGroup struct {
 	log     *controllog.Mem
 	claims  *controllog.Mem
 	members map[string]*testMember
-	seed    string // where the others find the first one
+	seed    string // address of the first member
 }
 
 // testMember is a member and its application.
@@ -47,7 +47,7 @@ func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
 		"RINGFENCE__APP__LISTEN=" + freeAddress(t), "RINGFENCE__PEER__LISTEN=127.0.0.1:0",
 		"RINGFENCE__ADMIN__LISTEN=" + freeAddress(t), "RINGFENCE__DEBUG__LISTEN=127.0.0.1:0",
 		"RINGFENCE__GOSSIP__LISTEN=" + freeAddress(t), "RINGFENCE__LOG__LEVEL=" + cmp.Or(os.Getenv("ROUTER_TEST_LOG"), "error"),
-		"RINGFENCE__PEER__PING_AFTER=5s", "RINGFENCE__PEER__DEAD_AFTER=20s", // a busy machine is not what these tests are about
+		"RINGFENCE__PEER__PING_AFTER=5s", "RINGFENCE__PEER__DEAD_AFTER=20s", // these tests are not about a busy machine
 	}
 	if g.seed != "" {
 		environ = append(environ, "RINGFENCE__GOSSIP__SEEDS="+g.seed)
@@ -62,8 +62,8 @@ func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
 	return loaded.Config
 }
 
-// taken are the ports that tests of this process have: they run beside each other, and
-// a port is free until somebody listens on it.
+// taken holds the ports of the tests of this process: tests run in parallel, and a port is free until
+// a process listens on it.
 var taken sync.Map
 
 // freePorts returns ports that no other test has, free for both UDP and TCP.

@@ -23,8 +23,8 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// The tests of this file are what docs/lifecycle.md names beside its arrows. They run a
-// pod of processes: a router, an application beside it, and this test as the supervisor.
+// docs/lifecycle.md names the tests of this file beside its arrows. They run a pod of processes: a
+// router, an application beside it, and this test as the supervisor.
 
 // pod is a sidecar and its application.
 type pod struct {
@@ -91,7 +91,7 @@ func (p *pod) start(environ []string, arguments ...string) *podProcess {
 		p.t.Fatal(err)
 	}
 	go func() {
-		_ = c.Wait() // the state says it
+		_ = c.Wait() // the state is checked
 		close(c.ended)
 	}()
 	p.t.Cleanup(func() {
@@ -206,7 +206,7 @@ func TestLifecycleNativeSidecar(t *testing.T) {
 	p.expect("/livez", 200, "ok")
 	p.expect("/readyz", 503, "application: no application is connected")
 	p.startApp()
-	p.expect("/undrain", 200, "undrained") // what an application asks when it starts: nothing is drained
+	p.expect("/undrain", 200, "undrained") // an application sends this at its start; there is no drain to undo
 	p.answers("/readyz")
 	p.publish("first", 50)
 	p.settled()
@@ -288,7 +288,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		defer l.Close()
 		p.startSidecar()
 		if code := p.code(p.sidecar); code != exitFailed || !strings.Contains(p.sidecar.shown.String(), "admin.listen") {
-			t.Errorf("exit code %d, want %d; it says %s", code, exitFailed, p.sidecar.shown)
+			t.Errorf("exit code %d, want %d; output %s", code, exitFailed, p.sidecar.shown)
 		}
 	})
 	t.Run("2: wrong settings", func(t *testing.T) {
@@ -296,7 +296,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		p := newPod(t, "drain: {timeuot: 1s}\n")
 		p.startSidecar()
 		if code := p.code(p.sidecar); code != exitUsage || !strings.Contains(p.sidecar.shown.String(), "drain.timeout") {
-			t.Errorf("exit code %d, want %d and the nearest name; it says %s", code, exitUsage, p.sidecar.shown)
+			t.Errorf("exit code %d, want %d and the nearest name; output %s", code, exitUsage, p.sidecar.shown)
 		}
 	})
 	t.Run("3: the drain was cut", func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 		eventually.True(p.t, "the handler runs", func() bool { return strings.Contains(p.app.shown.String(), "holding") })
 		p.signal(p.sidecar, syscall.SIGTERM)
 		if code := p.code(p.sidecar); code != exitUndrain || !strings.Contains(p.sidecar.shown.String(), "1 events are not settled; the broker will deliver them again") {
-			t.Errorf("exit code %d, want %d; it says %s", code, exitUndrain, p.sidecar.shown)
+			t.Errorf("exit code %d, want %d; output %s", code, exitUndrain, p.sidecar.shown)
 		}
 		p.signal(p.app, syscall.SIGKILL)
 		p.startSidecar()
@@ -318,7 +318,7 @@ func TestLifecycleExitCodes(t *testing.T) {
 	})
 }
 
-// TestLifecycleRouterIsKilled is a row of the table of what an application sees.
+// TestLifecycleRouterIsKilled is a row of the table of an application's observations.
 func TestLifecycleRouterIsKilled(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, "")

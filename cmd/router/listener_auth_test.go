@@ -230,7 +230,7 @@ func (c *castle) testPeers(t *testing.T) {
 	}
 	for _, s := range c.strangers(t, "orders-router") {
 		if err := hello(s.creds); status.Code(err) != codes.Unavailable {
-			t.Errorf("a peer %s hears %v", s.who, err)
+			t.Errorf("a peer %s gets %v", s.who, err)
 		}
 	}
 }
@@ -353,7 +353,7 @@ func (c *castle) testAdmin(t *testing.T) {
 		t.Errorf("/v1/keys with the token: %d %s", code, text)
 	}
 	if n := c.metric("ringfence_node_drains_total"); n != 0 {
-		t.Errorf("somebody has drained the member %v times", n)
+		t.Errorf("the member was drained %v times", n)
 	}
 	if code, text := c.ask("GET", "/drain?wait=20s", "good-for-drains-only"); code != http.StatusOK {
 		t.Errorf("/drain with its token: %d %s", code, text)

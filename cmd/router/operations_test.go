@@ -145,7 +145,7 @@ func TestQueriesNameWhatThereIs(t *testing.T) {
 				continue
 			}
 			if !known {
-				t.Errorf("%s: there is no metric %s (any more): change it in deploy/mixin and run `make generate`", where, name[1])
+				t.Errorf("%s: metric %s does not exist: change it in deploy/mixin and run `make generate`", where, name[1])
 				continue
 			}
 			for _, label := range matcher.FindAllStringSubmatch(name[2], -1) {
@@ -163,12 +163,12 @@ func TestMetricsAreDocumented(t *testing.T) {
 	metrics := metricsOf(t)
 	for name := range metrics {
 		if strings.HasPrefix(name, "ringfence_") && !strings.Contains(page, "\n| `"+name+"`") {
-			t.Errorf("docs/reference.md, section Metrics: add a row \"| `%s` | what it measures, and what to do about it |\"", name)
+			t.Errorf("docs/reference.md, section Metrics: add a row \"| `%s` | meaning, and advice |\"", name)
 		}
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(ringfence_\\w+)`").FindAllStringSubmatch(page, -1) {
 		if _, known := metrics[row[1]]; !known {
-			t.Errorf("docs/reference.md: there is no metric %s (any more): remove its row", row[1])
+			t.Errorf("docs/reference.md: metric %s does not exist: remove its row", row[1])
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestLimitsAreDocumented(t *testing.T) {
 		}
 		limits++
 		if !strings.Contains(page, fmt.Sprintf("\n| `%s` | %s |", s.Key, s.Value)) {
-			t.Errorf("docs/reference.md, section Limits: there has to be a row \"| `%s` | %s | what it bounds, what happens there, and its metric |\"", s.Key, s.Value)
+			t.Errorf("docs/reference.md, section Limits: add a row \"| `%s` | %s | what it bounds, the effect at the bound, and its metric |\"", s.Key, s.Value)
 		}
 	}
 	if limits < 15 {
@@ -206,7 +206,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 	}
 }
 
-// warning finds where a router logs that somebody should know something.
+// warning matches the calls that log a warning or an error.
 var warning = regexp.MustCompile(`[lL]og\.(?:Warn|Error)\("([^"]+)"`)
 
 // TestWarningsAreDocumented: docs/reference.md has a row for every warning and error
@@ -227,7 +227,7 @@ func TestWarningsAreDocumented(t *testing.T) {
 			for _, message := range warning.FindAllStringSubmatch(read(t, path), -1) {
 				found++
 				if !strings.Contains(page, "\n| `"+message[1]+"` |") {
-					t.Errorf("docs/reference.md, section Warnings: add a row \"| `%s` | what it means, and what to do |\" (%s)", message[1], filepath.ToSlash(path))
+					t.Errorf("docs/reference.md, section Warnings: add a row \"| `%s` | meaning, and advice |\" (%s)", message[1], filepath.ToSlash(path))
 				}
 			}
 			return nil

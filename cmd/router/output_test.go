@@ -57,7 +57,7 @@ func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
 				t.Errorf("%s: a name makes a row of its own:\n%s", name, out.String())
 			}
 			if form == "json" && !json.Valid([]byte(out.String())) {
-				t.Errorf("%s is no JSON any more:\n%s", name, out.String())
+				t.Errorf("%s is not JSON:\n%s", name, out.String())
 			}
 		}
 	}

@@ -178,7 +178,7 @@ func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name
 	}
 }
 
-// controlTopic checks that the broker keeps every record for as long as somebody may need it.
+// controlTopic checks that the broker keeps every record for as long as members may need it.
 func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
 	const check = "control topic"
 	topic := d.cfg.ControlTopic()

@@ -21,7 +21,7 @@ import (
 	"github.com/ringfence/router/internal/netx/mtls"
 )
 
-// healthy is what the admin API of a broker says about which the doctor has nothing to say.
+// healthy returns answers of a broker's admin API for which the doctor has no findings.
 func healthy() map[string]string {
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
 	const claims = "/admin/v2/persistent/public/default/__ringfence-claims"
@@ -37,7 +37,7 @@ func healthy() map[string]string {
 	}
 }
 
-// examined returns what the doctor finds with such an admin API, but for what is well.
+// examined returns the doctor's findings with such an admin API, except for the good ones.
 func examined(t *testing.T, says map[string]string, args ...string) []finding {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,7 +131,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 	})
 }
 
-// TestDoctorOfABrokerThatDoesNotAnswer: what accepts connections is no broker yet. A
+// TestDoctorOfABrokerThatDoesNotAnswer: a process that accepts connections need not be a broker. A
 // router waits for it; the doctor does not report that the broker accepts the router.
 func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
@@ -169,7 +169,7 @@ func TestDoctorOfABrokerThatDoesNotAnswer(t *testing.T) {
 			d.broker(t.Context())
 			last := d.findings[len(d.findings)-1]
 			if last.Check != "pulsar access" || last.Result != resultFail || !strings.Contains(last.Says, "did not answer the lookup") || !strings.Contains(last.Advice, "binary port") {
-				t.Errorf("found %+v, want that the broker does not answer, and what to do", d.findings)
+				t.Errorf("found %+v, want that the broker does not answer, with advice", d.findings)
 			}
 			b := throughPulsar(cfg)
 			if err := b.open(t.Context(), mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)); err != nil {
@@ -186,12 +186,12 @@ func TestAccessAdvice(t *testing.T) {
 		errors.New("connection error: X"): "binary port",
 	} {
 		if got := accessAdvice(true, err); !strings.Contains(got, want) {
-			t.Errorf("%v: advice %q, want a word about %q", err, got, want)
+			t.Errorf("%v: advice %q, want %q in it", err, got, want)
 		}
 	}
 }
 
-// TestDoctorOfNothing: without a broker the doctor says what is missing, and what to do.
+// TestDoctorOfNothing: without a broker the doctor reports the missing parts with advice.
 func TestDoctorOfNothing(t *testing.T) {
 	out, says, code := cli(t, "doctor", "--node.group", "orders", "--pulsar.topics", "orders", "--pulsar.subscription", "orders",
 		"--pulsar.url", "pulsar://127.0.0.1:1", "--gossip.seeds", "127.0.0.1:16652,dns+nobody.invalid:16652",
@@ -217,7 +217,7 @@ func TestDoctorOfNothing(t *testing.T) {
 	}
 }
 
-// TestDoctorOfListeners: the doctor says what protects each listener, and warns of those that nothing protects.
+// TestDoctorOfListeners: the doctor names the protection of each listener, and warns of unprotected ones.
 func TestDoctorOfListeners(t *testing.T) {
 	d := doctor{cfg: settings(t).Config} // with peer.insecure and gossip.insecure
 	d.cfg.App.TLS.CertFile, d.cfg.App.TLS.Name = "/cert", "orders-app"
@@ -233,7 +233,7 @@ func TestDoctorOfListeners(t *testing.T) {
 		"ok admin protection: 127.0.0.1:16653: loopback",
 	}
 	if !slices.Equal(said, want) {
-		t.Errorf("it says\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
 }
 

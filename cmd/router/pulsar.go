@@ -190,7 +190,7 @@ func (t *adminTransport) open() {
 	}
 }
 
-// greetTimeout is how long a broker may take to answer the first question.
+// greetTimeout bounds the time for a broker's answer to the first lookup.
 const greetTimeout = 3 * time.Second
 
 // preflight makes one lookup before any other client starts, and returns its error. transient:
@@ -232,7 +232,7 @@ func (d *pulsarAuth) preflight(ctx context.Context, topic string) (transient boo
 	return true, fmt.Errorf("the broker did not answer the lookup: %w", err)
 }
 
-// complaint is why the client could not connect. Its own errors do not tell: it logs.
+// complaint records why the client could not connect: the client only logs that.
 type complaint struct {
 	mu   sync.Mutex // guards why, which goroutines of the client write
 	why  error

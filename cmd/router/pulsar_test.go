@@ -30,7 +30,7 @@ func authOf(t *testing.T, settings config.Pulsar) *pulsarAuth {
 	return d
 }
 
-// adminPage is an admin API that says with which token it was asked.
+// adminPage is an admin API that records the tokens of its requests.
 func adminPage(t *testing.T) (server *httptest.Server, asked *[]string) {
 	t.Helper()
 	asked = new([]string)
@@ -135,7 +135,7 @@ func TestAdminAPIThroughTLS(t *testing.T) {
 		case c.want == "" && (err != nil || len(*asked) != 1 || (*asked)[0] != "Bearer hush"):
 			t.Errorf("%s: asked with %q (%v)", name, *asked, err)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: %v, want a word about %q", name, err, c.want)
+			t.Errorf("%s: %v, want %q in it", name, err, c.want)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestTokenFollowsRedirects(t *testing.T) {
 	}
 	to = inTheClear.URL
 	if _, err := client.Do(t.Context(), http.MethodGet, "x", nil); err == nil || len(*overheard) > 0 {
-		t.Errorf("out of TLS the question goes on with %q (%v)", *overheard, err)
+		t.Errorf("a redirect out of TLS is followed with %q (%v)", *overheard, err)
 	}
 }
 
@@ -188,10 +188,10 @@ func TestComplaints(t *testing.T) {
 			if c.err != nil {
 				log = log.With("error", c.err)
 			}
-			log.Warn(c.message) //nolint:sloglint // what the client says is not constant
+			log.Warn(c.message) //nolint:sloglint // the client's messages are not constant
 			err := why.explain(errors.New("connection error"))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("error %v, want a word about %q", err, c.want)
+				t.Errorf("error %v, want %q in it", err, c.want)
 			}
 		})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// testReports: any member tells where any key is, what it waits for, and what all others
-// say, from what they say themselves.
+// testReports: every member reports the location of each key, the reason of its wait, and the status
+// of all other members, from their own reports.
 func testReports(t *testing.T, g *testGroup) {
 	members := g.await(t, "router-1", "three members that are listed and have a lease", func(m report.Members) bool {
 		return len(m.Members) == 3 && !slices.ContainsFunc(m.Members, func(one report.Member) bool {
@@ -31,7 +31,7 @@ func testReports(t *testing.T, g *testGroup) {
 			t.Errorf("exclusivity of %s is %s: %v", m.Name, verdict, reasons)
 		}
 		if m.Status.Member != m.Name || m.Status.Table != members.Table || !m.Status.Listed || m.Status.LeaseSeconds <= 0 {
-			t.Errorf("%s says of itself %+v", m.Name, m.Status)
+			t.Errorf("%s reports %+v", m.Name, m.Status)
 		}
 		if want := map[bool]string{true: report.ReachSelf, false: "alive"}[m.Name == "router-1"]; m.Reach != want {
 			t.Errorf("reach of %s is %s, want %s", m.Name, m.Reach, want)

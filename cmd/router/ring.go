@@ -62,7 +62,7 @@ func ringShowCommand() *cobra.Command {
 	return cmd
 }
 
-// shares is how many partitions each member owns.
+// shares holds the number of partitions of each member.
 type shares struct {
 	report.View
 	Partitions int     `json:"partitions"`
@@ -154,7 +154,7 @@ The exit code is 1 if they do.`,
 	})
 }
 
-// views is how members see the ring.
+// views holds the ring as each member sees it.
 type views struct {
 	seen   []report.Partitions
 	silent []string // members that did not answer, with the reason

@@ -59,10 +59,10 @@ func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
 	return loaded, nil
 }
 
-// broker is where events, the control log and the claims come from.
+// broker is the source of events, the control log and the claims.
 type broker struct {
-	// open checks, once and before the others, that the broker accepts the router; nil: no
-	// check.
+	// open checks, once and before the broker is used otherwise, that it accepts the router; nil:
+	// no check.
 	open       func(context.Context, *mtls.Metrics, *slog.Logger) error
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
@@ -109,7 +109,7 @@ func runAlone(ctx context.Context, cfg config.Config, b broker) error {
 // slewableClock names the risk where every clock can be slewed by NTP.
 const slewableClock = "leases run on a clock that NTP may slew, as this system has no other: keep its corrections below 1 % of the rate (chrony: maxslewrate 5000)"
 
-// servicesShownMax is how many variables are named that look like settings and are not.
+// servicesShownMax bounds the logged names of variables that look like settings but are not.
 const servicesShownMax = 10
 
 // run is the life of one member, from its listeners to the end of its drain.

@@ -23,7 +23,7 @@ import (
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
-// plantedSecrets are those that nobody could print by chance, by the setting that they are for.
+// plantedSecrets are secrets that cannot be printed by chance, by setting.
 var plantedSecrets = map[string]string{
 	"pulsar.token":           "planted-token-of-pulsar",
 	"admin.token":            "planted-token-of-admin",
@@ -72,8 +72,7 @@ func command(ctx context.Context, arguments ...string) (printed string, err erro
 	return stdout.String(), err
 }
 
-// withStderr returns what is written to the standard error while f runs. It redirects that of the whole process, so its
-// tests run alone.
+// withStderr returns the standard error of f. It redirects that of the whole process, so its tests run alone.
 func withStderr(t *testing.T, f func()) string {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
@@ -141,7 +140,7 @@ func TestPrintedSettingsHaveNoSecrets(t *testing.T) {
 			for _, verb := range [][]string{{"members"}, {"locate", "a"}, {"exclusivity"}, {"ring", "show"}, {"ring", "diff"}, {"ring", "simulate", "--members", "+1"}} {
 				printed, err := execute(t, append(verb, "-o", form, admin)...)
 				if err == nil {
-					t.Errorf("%s asks nobody: %s", verb, printed)
+					t.Errorf("%s succeeded without the admin page: %s", verb, printed)
 				}
 				clean(t, strings.Join(verb, " "), printed, values(plantedSecrets)...)
 			}
@@ -198,9 +197,9 @@ func TestErrorsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// TestRunShowsNoSecrets: members that are given every secret, in settings and in files, log all that
-// they can through a start, a broker that does not behave, callers who are rejected,
-// and a stop; and nothing that they print or serve has one.
+// TestRunShowsNoSecrets: members that are given every secret, in settings and in files, log
+// everything through a start, a misbehaving broker, rejected callers and a stop. No secret is in
+// their output or in their answers.
 func TestRunShowsNoSecrets(t *testing.T) {
 	type member struct {
 		ip, flags string
@@ -254,7 +253,7 @@ func TestRunShowsNoSecrets(t *testing.T) {
 		clean(t, name+" on its pages", m.served, secrets...)
 		clean(t, name+" as it ends", fmt.Sprint(m.err), secrets...)
 	}
-	// The run has seen what it is about.
+	// The logs cover the whole test.
 	for _, want := range []string{`"level":"DEBUG"`, `"msg":"draining"`, `"msg":"rejected"`, `"msg":"certificate files cannot be used"`} {
 		if !strings.Contains(logged, want) {
 			t.Errorf("no line of the log has %s", want)
@@ -275,7 +274,7 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
-// brokenBroker takes connections, hears who we are, answers with what is no answer, and hangs up.
+// brokenBroker accepts connections, reads the request, sends an invalid answer, and hangs up.
 func brokenBroker(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

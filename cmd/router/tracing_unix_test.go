@@ -33,7 +33,7 @@ type spans struct {
 	of map[string]map[string]span // hex
 }
 
-// span is what the test looks at.
+// span holds the parts of a span that the test compares.
 type span struct{ name, process, parent string }
 
 func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -92,9 +92,9 @@ func (s *spans) ways(trace string) (ways []string, processes []string) {
 	return ways, slices.Sorted(maps.Keys(at))
 }
 
-// Two routers, which export their spans as the environment tells them, and an application
-// that exports its own: for somebody who looks at the collector, an event that its owner
-// did not receive itself has one trace, through all three.
+// Two routers, which export their spans as the environment tells them, and an application that
+// exports its own: an event that its owner did not receive itself has one trace at the collector,
+// through all three processes.
 func TestOneTraceThroughThreeProcesses(t *testing.T) {
 	t.Parallel()
 	collected := &spans{of: make(map[string]map[string]span)}

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// build says which router this is.
+// build identifies the build of this router.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision"`

@@ -10,7 +10,7 @@ import (
 
 // asleep is how long the machine has slept so far: it does not sleep during a test.
 var asleep = func() (d time.Duration) {
-	const tries = 16 // the one that was interrupted least counts
+	const tries = 16 // the least interrupted one counts
 	for range tries {
 		boot := read(unix.CLOCK_BOOTTIME)
 		d = max(d, boot-read(unix.CLOCK_MONOTONIC))

@@ -138,7 +138,7 @@ func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handle
 	})
 }
 
-// answerTimeout is how long a client may take for an answer that it has waited for.
+// answerTimeout is how long a client may take to read its answer.
 const answerTimeout = 10 * time.Second
 
 // patient lifts the deadline for an intentionally slow answer, and returns a function that

@@ -186,7 +186,7 @@ func TestProfilesTakeTurns(t *testing.T) {
 	})
 }
 
-// However many ask, a page works twice a second, and one that goes away takes nobody's answer with it.
+// A page is rendered twice a second at most, however many clients ask. A client that goes away cancels no other client's answer.
 func TestRendered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var works atomic.Int64
@@ -223,7 +223,7 @@ func TestRendered(t *testing.T) {
 		if _, body := request(page, "GET", "/?member=a"); body != "a 3" {
 			t.Errorf("%q, want a new one", body)
 		}
-		for i := range 200 { // more than are remembered: nobody is refused
+		for i := range 200 { // more than are remembered: no client is refused
 			go request(page, "GET", fmt.Sprintf("/?member=%d", i))
 		}
 		synctest.Wait()

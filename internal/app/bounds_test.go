@@ -21,8 +21,8 @@ func emptyResults(n int) garbage {
 	return garbage(protowire.AppendBytes(protowire.AppendTag(nil, results, protowire.BytesType), body))
 }
 
-// A frame of 4 MiB that holds two million results ends its stream, whether or not its
-// worker has said Hello, and costs no more than its bytes.
+// A frame of 4 MiB that holds two million results ends its stream, before and after the worker's
+// Hello, and costs only the memory of its bytes.
 func TestAFrameOfMoreResultsThanThereCanBe(t *testing.T) {
 	for name, hello := range map[string]*appv1.Hello{"before the Hello": nil, "after it": {MaxInFlight: 10}} {
 		t.Run(name, func(t *testing.T) {

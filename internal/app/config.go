@@ -8,31 +8,30 @@ import (
 
 // Config bounds the demands of workers on this node.
 type Config struct {
-	WorkersMax     int `min:"1" max:"10000"`                 // streams at once; more are refused
-	InFlightMax    int `min:"1" max:"100000"`                // unanswered deliveries of one worker
-	FrameEventsMax int `min:"1" max:"100000"`                // events in one Deliveries frame
-	FrameBytesMax  int `unit:"bytes" min:"1KiB" max:"64MiB"` // bytes in one Deliveries frame, unless a single event is larger
+	WorkersMax     int `min:"1" max:"10000"`                 // most open streams; further ones are refused
+	InFlightMax    int `min:"1" max:"100000"`                // most unanswered deliveries of one worker
+	FrameEventsMax int `min:"1" max:"100000"`                // most events in one Deliveries frame
+	FrameBytesMax  int `unit:"bytes" min:"1KiB" max:"64MiB"` // most bytes in one Deliveries frame, unless a single event is larger
 	EventBytesMax  int `unit:"bytes" min:"1KiB" max:"64MiB"` // bytes of the largest event; a larger one is rejected
-	ReasonBytesMax int `unit:"bytes" min:"16" max:"64KiB"`   // bytes of the error text of a result; longer ones are cut
+	ReasonBytesMax int `unit:"bytes" min:"16" max:"64KiB"`   // most bytes of the error text of a result; longer texts are cut
 
 	// HandlerTimeout is how long a worker may have an event without an answer or Progress
-	// before it is taken back and counts as failed; it comes up to a quarter late. 0: for ever.
+	// before it is taken back and counts as failed, up to a quarter later. 0: no limit.
 	HandlerTimeout time.Duration `from:"handler.timeout"`
-	// SilenceMax is the time that a worker with an open stream may send no Ping before the
-	// stream is closed, as if the worker had crashed: it is frozen, and its keys continue once
-	// their last deadline has passed. The check is up to a quarter late. More than
-	// PingInterval.
+	// SilenceMax is how long a worker with an open stream may send no Ping. Then it is taken for
+	// frozen: its stream is closed as after a crash, and its keys continue once their last
+	// deadline has passed. The check is up to a quarter late.
 	SilenceMax     time.Duration `min:"100ms" max:"1h"`
-	HelloTimeout   time.Duration `min:"100ms" max:"1m"` // how long a new stream may take to introduce itself
-	PingInterval   time.Duration `min:"10ms" max:"5s"`  // how often workers shall ask for new deadlines
-	DeadlineMargin time.Duration `min:"100ms" max:"2s"` // δ: how long before the lease ends the deadlines of the application do
+	HelloTimeout   time.Duration `min:"100ms" max:"1m"` // how long a new stream may take to send its Hello
+	PingInterval   time.Duration `min:"10ms" max:"5s"`  // interval at which workers must request new deadlines
+	DeadlineMargin time.Duration `min:"100ms" max:"2s"` // δ: time between the deadlines of the application and the end of the lease
 }
 
 // DefaultConfig returns the settings for production.
 func DefaultConfig() Config {
 	return Config{
-		// One process of the application needs one. Each may keep 11 MiB, and they do not add
-		// speed: with 16 an event costs 1.4 times the CPU of one stream, with 64 1.8 times.
+		// Each process of the application needs one. A worker may keep 11 MiB, and more workers are
+		// not faster: with 16 an event costs 1.4 times the CPU of one stream, with 64 1.8 times.
 		WorkersMax:     16,
 		InFlightMax:    10_000,
 		FrameEventsMax: 2048,

@@ -16,7 +16,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// countingBoxes gives as many deliveries as it is told to and counts how each ends.
+// countingBoxes gives as many deliveries as requested and counts how each ends.
 type countingBoxes struct {
 	ready, last int
 	ended       map[event.DeliveryID]int
@@ -48,7 +48,7 @@ type fuzzed struct {
 	lease  ownership.Lease
 	server *Server
 	stream *Manual
-	names  []uint64 // of what was given to the worker, answered or not
+	names  []uint64 // of deliveries given to the worker, answered or not
 	frame  uint64   // newest Deliveries frame
 	number uint64   // newest Results frame
 }
@@ -78,8 +78,8 @@ func (z *fuzzed) name(i byte) uint64 {
 	return uint64(i) << 7
 }
 
-// step does what two bytes say, and what the frame in raw says. It reports whether
-// the stream goes on.
+// step performs the action of two bytes, with the frame in raw. It reports whether the stream
+// continues.
 func (z *fuzzed) step(what, arg byte, raw []byte) bool {
 	send := func(f *appv1.WorkRequest) bool {
 		f.Receipt = z.frame

@@ -73,6 +73,6 @@ func due(now clock.Instant, timeout time.Duration, last *clock.Instant, next clo
 	return is, min(next, last.Add(every))
 }
 
-// looksMax is how often a delivery is looked at within the timeout of handlers, and a
-// stream within the longest silence; these come up to two looks later than they should.
+// looksMax is the number of checks of a delivery within the timeout of handlers, and of a
+// stream within the longest silence; both are detected up to two checks late.
 const looksMax = 8

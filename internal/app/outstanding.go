@@ -180,7 +180,7 @@ func (d *Outstanding) Progress(names []uint64) {
 // not answered by its deadline, or whose stream breaks, counts as failed. Revoked deliveries
 // already have another bound.
 //
-// It counts checks, not time, so that a pause of this process is nobody's failure.
+// It counts checks, not time, so that no worker is blamed for a pause of this process.
 func (d *Outstanding) TimeOut(most uint8, dst []uint64) []uint64 {
 	if d.broken {
 		return dst
@@ -198,9 +198,9 @@ func (d *Outstanding) TimeOut(most uint8, dst []uint64) []uint64 {
 	return dst
 }
 
-// Pong answers a Ping: how long the worker may go on with every delivery that is
-// not revoked, and, appended to dst, which revoked ones may go on too. margin is δ.
-// Zero or less moves no deadline.
+// Pong answers a Ping: how long the worker may continue with every delivery that is not revoked,
+// and, appended to dst, the revoked ones with which it may continue too. margin is δ. Zero or
+// less moves no deadline.
 //
 // The Pong must go out after every Revoke that was marked before this call, and
 // lease must have been read together with it: a lease that is newer than a
@@ -349,7 +349,7 @@ func (d *Outstanding) unanswered(s *slot) event.Result {
 // expires reports whether s is over when its deadline has passed.
 func (d *Outstanding) expires(s *slot) bool { return !s.over && (d.broken || s.forced) }
 
-// end returns the instant at which no handler of s runs any more.
+// end returns the instant after which no handler of s runs.
 func (d *Outstanding) end(s *slot) clock.Instant {
 	if s.revoked {
 		return s.until

@@ -44,7 +44,7 @@ func leaseUntil(i clock.Instant, draining ...ring.Partition) ownership.Lease {
 	return ownership.Lease{Until: i, Draining: ownership.SetOf(draining...)}
 }
 
-// name returns what the worker knows the delivery with an id by, 0 if it has not gone out.
+// name returns the worker's name of the delivery with an id, 0 if it has not been sent.
 func (d *Outstanding) name(id event.DeliveryID) event.DeliveryID {
 	for s := range d.sent.all() {
 		if s.id == id {
@@ -175,7 +175,7 @@ func TestAnswersInTheirOwnMemory(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	d := busy(t, 1, 2)
 	d.StartTake()
-	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent: nobody can have answered it
+	d.Give([]event.Delivery{delivery(3, 0)}, nil) // not sent, so it cannot have been answered
 	name := d.name(10)
 	got := d.Answer([]event.Result{
 		{Delivery: name, Kind: event.ResultDone},
@@ -246,7 +246,7 @@ func TestRevokeFreezesAndDrainingExtends(t *testing.T) {
 	d.Pong(10*second, leaseUntil(12*second), margin, nil)
 	tell, _ := d.Revoke(ownership.SetOf(1), false, nil)
 	if !tell {
-		t.Error("the worker is not told of a Revoke that concerns it")
+		t.Error("a Revoke of its partition is not sent to the worker")
 	}
 	if _, draining := d.Pong(11*second, leaseUntil(13*second, 1), margin, nil); !slices.Equal(draining, d.names(10)) {
 		t.Errorf("draining = %v, want the revoked delivery", draining)
@@ -303,7 +303,7 @@ func TestRevokeTakesBackWhatHasNotGoneOut(t *testing.T) {
 	tell, back := d.Revoke(ownership.SetOf(1), false, nil)
 	wantResults(t, "unsent", back, "10:not_started 11:not_started ")
 	if tell {
-		t.Error("the worker is told of deliveries that it never had")
+		t.Error("the Revoke names deliveries that the worker never had")
 	}
 	frame, _ := d.Frame(10, 1<<20, 1<<20, nil, nil)
 	if len(frame) != 1 || frame[0].ID != d.name(20) {

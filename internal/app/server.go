@@ -33,7 +33,7 @@ type Boxes interface {
 	// Take appends up to limit deliveries for w to dst: none of partitions that this node may
 	// not act for.
 	Take(w event.WorkerID, limit int, dst []event.Delivery) []event.Delivery
-	// Finish says how deliveries ended. It does not keep the slice.
+	// Finish ends deliveries with their results. It does not keep the slice.
 	Finish(results []event.Result)
 }
 
@@ -135,11 +135,11 @@ func ServerOptions(cfg Config) []grpc.ServerOption {
 // lifecycleEvery is the least time between two lines that say that a worker has come, or gone.
 const lifecycleEvery = 100 * time.Millisecond
 
-// spareStreams are for questions about health, and so that one worker too many is
-// refused in words.
+// spareStreams are for health checks, and let the server refuse a surplus worker with a
+// message.
 const spareStreams = 16
 
-// headerBytesMax is how long the headers of a call may be.
+// headerBytesMax bounds the headers of a call.
 const headerBytesMax = 8 << 10
 
 // idleMax is how long a connection may have no stream.

@@ -252,7 +252,7 @@ func (r *rig) wantWorkers(want int) {
 				return
 			}
 		case <-deadline:
-			r.t.Fatalf("the node was not told of %d workers", want)
+			r.t.Fatalf("the node was not notified of %d workers", want)
 		}
 	}
 }
@@ -315,11 +315,11 @@ func TestFrameLargerThanTheLargestEvent(t *testing.T) {
 		t.Errorf("%d events in the first frame, want all", got)
 	}
 	if size := proto.Size(f); size > int(welcome.GetLimits().GetFrameMaxBytes()) {
-		t.Errorf("a frame of %d bytes, the Welcome says at most %d", size, welcome.GetLimits().GetFrameMaxBytes())
+		t.Errorf("a frame of %d bytes, the Welcome allows %d", size, welcome.GetLimits().GetFrameMaxBytes())
 	}
 }
 
-// Bad input ends its own stream, with a status that says why, and no other.
+// Bad input ends its own stream and no other, with a status that gives the reason.
 func TestBadFramesHarmOnlyTheirStream(t *testing.T) {
 	hello := func(w *worker) {
 		w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{MaxInFlight: 1}}})
@@ -410,7 +410,7 @@ func TestTooManyWorkers(t *testing.T) {
 	r.wantWorkers(2)
 }
 
-// Thousands of streams that say nothing are rejected, and who has work goes on.
+// Thousands of silent streams are rejected, and a worker with work continues.
 func TestManyStreamsAtOnce(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.WorkersMax = 4
@@ -457,8 +457,8 @@ func TestManyStreamsAtOnce(t *testing.T) {
 	opened.Wait()
 }
 
-// A worker that floods the router with frames that ask for an answer gets the newest
-// answers, and costs no memory for the others; another worker notices nothing.
+// A worker that floods the router with requests gets only the newest answers, and costs no memory
+// for the rest; another worker is not affected.
 func TestAWorkerThatFloods(t *testing.T) {
 	r := newRig(t, nil)
 	bystander := r.connect(&appv1.Hello{MaxInFlight: 1})
@@ -496,9 +496,9 @@ func TestPongSaysHowLong(t *testing.T) {
 	}
 }
 
-// By the time that a worker's clock shows what it was told to wait for, the router's clock must not show more than what
-// was left: with the router's counter fast and the worker's slow by 1 % each, and with a clock that NTP slows down by
-// 11 % where the worker does not say that it cannot.
+// When the promised time has passed on a worker's clock, no more than the remaining time may have passed on the router's clock:
+// with the router's counter fast and the worker's slow by 1 % each, and with a clock that NTP slows down by 11 % unless the
+// worker declares that it cannot.
 func TestPongIsShorterForAClockThatMayBeSlow(t *testing.T) {
 	r := newRig(t, nil)
 	for _, test := range []struct {
@@ -525,7 +525,7 @@ func TestRevokeComesBeforeThePong(t *testing.T) {
 	r.fill(delivery(1, 0), delivery(2, 0))
 	w.recv()
 	for k := range uint64(50) {
-		w.ping(k) // answered before and after what follows
+		w.ping(k) // answered before and after the following
 	}
 	r.server.Revoke(ownership.SetOf(1), false)
 	late := r.now().Add(100 * time.Hour)
@@ -563,7 +563,7 @@ func TestRevokeWhileTheMailboxesAreRead(t *testing.T) {
 	r.wantFinished("10:not_started")
 }
 
-// Attack 41, and what a crash of the application is.
+// Attack 41, and the crash of an application.
 func TestACrashedWorkersDeliveriesAreOverAfterTheLease(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.connect(&appv1.Hello{MaxInFlight: 10})

@@ -427,10 +427,10 @@ func (w *session) pong() *appv1.Pong {
 	return p
 }
 
-// onWorkersClock returns how far a worker's clock may go on while our lease goes on by d. The worker may run on another
+// onWorkersClock returns how far a worker's clock may advance while our lease advances by d. The worker may run on another
 // machine, whose counter is slow by 1 % where ours is fast by 1 % (A2); and unless the clock is raw, NTP may make it
-// slower still. A clock that errs the other way ends the worker's deadlines that much too early: the price of not
-// knowing.
+// slower still. If its clock errs the other way, its deadlines come early by the same amounts, since the errors are
+// unknown.
 func onWorkersClock(d time.Duration, raw bool) time.Duration {
 	d = d * 99 / 101
 	if raw {
@@ -605,7 +605,7 @@ func (w *session) force(partitions ownership.Set) {
 	w.outstanding.Force(partitions)
 }
 
-// suspend stops the worker for a reason, or lets it go on with "".
+// suspend stops the worker for a reason, or resumes it with "".
 func (w *session) suspend(reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// A worker whose stream stands and that sends no Pings is cut after SilenceMax, and
-// what it has is over when its last deadline has passed: not before, and not never.
+// A worker with an open stream that sends no Pings is cut off after SilenceMax. Its deliveries are
+// over when its last deadline has passed: neither before that, nor never.
 func TestSilentWorkerIsCut(t *testing.T) {
 	z := newFuzzed(t)
 	z.boxes.ready = 1

@@ -24,8 +24,8 @@ type slot struct {
 	over      bool  // the mailbox knows it as lost; kept until the worker answers, since it fills a place there
 }
 
-// slots are the deliveries that a worker has not answered, close together and
-// without a look-up: the name that comes back with an answer says where.
+// slots are the deliveries that a worker has not answered, close together and without a look-up:
+// the name in an answer contains the number of the slot.
 type slots struct {
 	list []slot
 	free []int32 // numbers of free ones, the warmest last

@@ -17,12 +17,12 @@ type suspects struct {
 	each [crashLevels]int            // how many of them, by level
 }
 
-// suspectsMax is how many events with 1, 2, and more crashes run at a time.
+// suspectsMax bounds the concurrent events with 1, 2, and more crashes.
 var suspectsMax = [crashLevels]int{64, 8, 1}
 
 const crashLevels = 3
 
-// suspectPause is when an event that found no room tries again.
+// suspectPause is the delay before an event that found no room tries again.
 const suspectPause = 50 * time.Millisecond
 
 func crashLevel(crashes uint32) int { return int(min(crashes, crashLevels)) - 1 }

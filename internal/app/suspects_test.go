@@ -9,8 +9,8 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
-// Many events are given out together, and one of them kills the application whenever
-// it runs. Only that one comes to five crashes, and everything else gets done.
+// Many events are delivered together, and one of them always kills the application. Only that event
+// reaches five crashes, and all other events are handled.
 func TestOneEventThatKillsTakesNoOthersAlong(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -55,7 +55,7 @@ func TestOneEventThatKillsTakesNoOthersAlong(t *testing.T) {
 	}
 }
 
-// Through the stream: what was there at a crash comes back in small numbers.
+// Through the stream: the running events of a crash are redelivered in small numbers.
 func TestSuspectsAreGivenOutApart(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.connect(&appv1.Hello{MaxInFlight: 10})

@@ -32,7 +32,7 @@ func TestTimeOutTakesBackWhatMakesNoProgress(t *testing.T) {
 	}
 	d.Pong(11*second, leaseUntil(20*second), margin, nil)
 	if _, draining := d.Pong(11*second, leaseUntil(20*second, 2, 3), margin, nil); len(draining) > 0 {
-		t.Errorf("%v go on", draining)
+		t.Errorf("%v continue", draining)
 	}
 	wantResults(t, "cut before its deadline", d.Answer([]event.Result{{Delivery: d.name(20), Kind: event.ResultCancelled}}, nil), "20:retry ")
 	wantResults(t, "before its deadline", d.Expire(12*second-1, nil), "")
@@ -46,8 +46,8 @@ func TestTimeOutTakesBackWhatMakesNoProgress(t *testing.T) {
 	}
 }
 
-// The worker's word on what was taken back counts as long as it is in time: done is
-// done, and what it has not started is not its failure.
+// The worker's answer about an event that was taken back counts if it is in time: done is done, and
+// an event that it has not started did not fail.
 func TestAnswersToWhatTimedOut(t *testing.T) {
 	for kind, want := range map[event.ResultKind]string{
 		event.ResultDone: "10:done ", event.ResultReject: "10:reject ", event.ResultNotStarted: "10:not_started ", event.ResultCancelled: "10:retry ",

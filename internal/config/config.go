@@ -1,6 +1,6 @@
 // Package config joins the settings of all packages into one Config, and reads it.
 //
-// # Where a value comes from
+// # Sources of a value
 //
 // Flags win over the environment, the environment over the file, the file over the
 // defaults. One name serves all of them: the key DepthMax of the section Mailbox is
@@ -9,13 +9,13 @@
 //	RINGFENCE__MAILBOX__DEPTH_MAX=500
 //	mailbox: {depth_max: 500}
 //
-// An unknown key is an error that tells the nearest name. Durations have units
-// ("500ms"), sizes may have ("8MiB"), lists are YAML lists or have commas.
+// An unknown key is an error that names the nearest key. Durations have units ("500ms"),
+// sizes may have units ("8MiB"), and lists are YAML lists or comma-separated.
 //
-// A package's own Config is a section as it stands: a new field there is a new key
-// here, without a line in this package. Types and tags of the fields say what a value may be (package setting), their comments
-// are the documentation, and [Load], docs/settings.md and the JSON Schema are derived from them. What depends on more than one
-// setting is in the table of rules.
+// The Config of a package is a section: a new field there is a new key here, without a line
+// in this package. The types and tags of the fields define the valid values (package
+// setting), and their comments are the documentation; [Load], docs/settings.md and the JSON
+// Schema are derived from them. Constraints between settings are in the table of rules.
 package config
 
 import (
@@ -39,7 +39,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// Config is every setting of a router.
+// Config holds all settings of a router.
 type Config struct {
 	Node       Node
 	Pulsar     Pulsar
@@ -59,89 +59,89 @@ type Config struct {
 	Log        telemetry.LogConfig
 }
 
-// Node says who this router is.
+// Node identifies this router.
 type Node struct {
 	Group string `needed:"true" agree:"true"` // routers of one group share the events of one subscription
-	Name  string `needed:"true"`              // stable over restarts, unique in the group; the host's name by default
+	Name  string `needed:"true"`              // stable across restarts, unique in the group; the host's name by default
 
-	// AdvertiseIP is the address under which the others reach this router; empty:
+	// AdvertiseIP is the address at which the other members reach this router; empty:
 	// the first address of this machine that is not loopback.
 	AdvertiseIP string
 }
 
-// Pulsar says which events come from where.
+// Pulsar configures the broker, the subscription and its topics.
 type Pulsar struct {
-	URL   string // pulsar:// or pulsar+ssl://, several hosts with commas
-	Token Secret // for token authentication; empty: none
+	URL   string // broker, as pulsar:// or pulsar+ssl://; several hosts are comma-separated
+	Token Secret // token for authentication; empty: none
 
 	TokenFile string // file with the token, read again at each connection; instead of pulsar.token
 	TLS       PulsarTLS
 	Oauth2    PulsarOAuth2 // instead of a token
 
-	// BatchIndexAcks says that the broker counts unacked events one by one
-	// (acknowledgmentAtBatchIndexLevelEnabled), and not by the entry.
+	// BatchIndexAcks says that the broker counts unacked events singly
+	// (acknowledgmentAtBatchIndexLevelEnabled), not by entry.
 	BatchIndexAcks bool `agree:"true"`
 
 	source.Config
 }
 
-// Key says which events belong together.
+// Key configures the key of each event.
 type Key struct {
-	From    string `agree:"true"`                       // message_key, property:NAME or json:PATH
-	Missing string `words:"reject,spread" agree:"true"` // what to do with an event without a key: reject or spread
+	From    string `agree:"true"`                       // place of the key: message_key, property:NAME or json:PATH
+	Missing string `words:"reject,spread" agree:"true"` // treatment of events without a key: reject, or spread, which derives a key from the message id
 }
 
-// App is about the own application: the address that it dials, and its bounds.
+// App configures the listener for the application, and its bounds.
 type App struct {
 	Listen         string      // host:port on loopback, or unix:PATH; with TLS any host:port
 	listen.Socket              // of unix:PATH
 	TLS            mtls.Config // mutual: Name is that of the application's certificate
-	ConnectionsMax int         `min:"1"` // connections at once; more are closed at once
+	ConnectionsMax int         `min:"1"` // most open connections; further ones are closed at once
 
-	// TokenFile has the token that workers show as Authorization: Bearer TOKEN; it is read again
-	// when it changes. Empty: they need none.
+	// TokenFile is the file with the token that workers must send as Authorization: Bearer
+	// TOKEN; it is read again when it changes. Empty: no token is required.
 	TokenFile string
 
 	app.Config
 }
 
-// Handler is about the application's handlers.
+// Handler configures the application's handlers.
 type Handler struct {
 	// Timeout is how long a handler may work on an event without an answer or
-	// Progress; then the event is taken back and counts as failed. 0: as long as it likes.
+	// Progress; then the event is taken back and counts as failed. 0: no limit.
 	Timeout time.Duration `min:"0s" max:"24h"`
 }
 
-// Peer is about the streams between routers.
+// Peer configures the streams between routers.
 type Peer struct {
 	Listen         string      // host:port
 	TLS            mtls.Config // mutual: Name is in the certificate of every member
 	Insecure       bool        // allows peer.listen beyond loopback without TLS: then only the network keeps strangers away
-	ConnectionsMax int         `min:"1"` // connections at once, of all members together; more are closed at once
+	ConnectionsMax int         `min:"1"` // most open connections of all members together; further ones are closed at once
 	forward.Config
 }
 
-// Gossip is about membership.
+// Gossip configures membership.
 type Gossip struct {
-	// EncryptionKeys are in base64, with commas, of 16, 24 or 32 bytes each: the first
-	// one encrypts, any of them decrypts. Empty: gossip in the clear, unless there is a file.
+	// EncryptionKeys is a comma-separated list of keys in base64, of 16, 24 or 32 bytes each:
+	// the first one encrypts, all of them decrypt. Empty: no encryption, unless there is a file.
 	EncryptionKeys Secret
 
 	Insecure bool // allows gossip.listen beyond loopback without keys: then only the network keeps strangers away
 
-	ConnectionsMax int `min:"1"` // connections at once; more are closed
+	ConnectionsMax int `min:"1"` // most open connections; further ones are closed
 
 	membership.Config
 }
 
-// Format shows the section without the decoded keys, whatever the verb.
+// Format formats the section without the decoded keys, for every verb.
 func (g Gossip) Format(w fmt.State, _ rune) {
 	g.SecretKeys = nil
 	type plain Gossip // without this method
 	fmt.Fprintf(w, "%+v", plain(g))
 }
 
-// Debug is about the page with Go's profiles.
+// Debug configures the page with Go's profiles.
 type Debug struct {
 	Listen string // host:port on loopback, or off
 }
@@ -149,34 +149,34 @@ type Debug struct {
 // Off reports whether there is no debug page.
 func (d Debug) Off() bool { return d.Listen == "" || d.Listen == "off" }
 
-// Ownership says how it is decided who may act.
+// Ownership configures how the members decide which of them owns a partition.
 type Ownership struct {
-	Mode    string `words:"strict,gossip" agree:"true"` // strict, or gossip: without a control log, and not exclusive
-	Profile string `words:"default,fast,calm"`          // default, fast or calm: the times below, unless they are set one by one
+	Mode    string `words:"strict,gossip" agree:"true"` // decision about owners: strict, or gossip, which needs no control log and is not exclusive
+	Profile string `words:"default,fast,calm"`          // defaults of the times below: default, fast or calm
 
-	// Generation is the first part of fencing tokens, to be raised when the group moves to a control topic whose
-	// ledger ids may be lower, as on another cluster. Raising it needs a stop of the whole group. 0: the group's own, at
-	// first 0.
+	// Generation is the first part of fencing tokens. Raise it when the group moves to a control topic whose
+	// ledger ids may be lower, as on another cluster. Raising it needs a stop of the whole group. 0: the group's
+	// current generation, initially 0.
 	Generation int `min:"0" max:"127"`
 
 	ownership.Timing
 }
 
-// ControlLog is about the topic on which ownership is decided.
+// ControlLog configures the topic on which ownership is decided.
 type ControlLog struct {
-	Namespace string `agree:"control_log.topic"` // tenant/namespace of the topic __ring-<group>
+	Namespace string `agree:"control_log.topic"` // namespace of the topic __ring-<group>, as TENANT/NAMESPACE
 
-	// Version is the highest version of its records that this router writes. A group moves to a higher one by
-	// itself when all its routers read it, and back only by a stop of the whole group: 1 leaves the way back to releases
-	// that read version 1 open.
+	// Version is the highest version of control log records that this router writes. A group moves to a higher version by
+	// itself once all its routers can read it, but back only by a stop of the whole group. Set 1 to keep the way back to
+	// releases that read only version 1.
 	Version int `min:"1" max:"2"`
 
 	controllog.Config
 }
 
-// Drain bounds the way down.
+// Drain configures the shutdown.
 type Drain struct {
-	Timeout time.Duration `above:"0"` // of a whole shutdown, more than ownership.drain_timeout
+	Timeout time.Duration `above:"0"` // longest duration of a whole shutdown; more than ownership.drain_timeout
 }
 
 // The values of Ownership.Mode.
@@ -188,12 +188,12 @@ const (
 // Secret is a value that is never shown.
 type Secret = setting.Secret
 
-// Default returns the settings of a router about which nobody has said anything
-// else. It is not valid: a group, topics and a subscription have no default.
+// Default returns the defaults of all settings. They are not valid alone: a group, topics
+// and a subscription have no default.
 func Default() Config {
 	name, err := os.Hostname()
 	if err != nil {
-		name = "" // it has to be set then
+		name = "" // then the name must be set
 	}
 	return Config{
 		Node:       Node{Name: name},
@@ -214,14 +214,14 @@ func Default() Config {
 	}
 }
 
-// profiles are the times of ownership that Ownership.Profile names.
+// profiles maps the values of Ownership.Profile to times.
 var profiles = map[string]func() ownership.Timing{
 	"default": ownership.DefaultTiming,
 	"fast":    ownership.FastTiming,
 	"calm":    ownership.CalmTiming,
 }
 
-// derive fills in what follows from other settings.
+// derive fills in the fields that follow from other settings.
 func (c *Config) derive() {
 	c.ControlLog.Group, c.Gossip.Group = c.Node.Group, c.Node.Group
 	c.Gossip.Name = c.Node.Name
@@ -235,9 +235,9 @@ func (c *Config) derive() {
 		c.Pulsar.ConsumerName = c.Node.Name
 	}
 	if c.Gossip.Advertise == "" && c.Node.AdvertiseIP != "" {
-		if _, port, err := net.SplitHostPort(c.Gossip.Listen); err == nil { // else a rule says so
+		if _, port, err := net.SplitHostPort(c.Gossip.Listen); err == nil { // a rule reports an error
 			c.Gossip.Advertise = net.JoinHostPort(c.Node.AdvertiseIP, port)
 		}
 	}
-	c.Gossip.SecretKeys, _ = membership.ParseKeys(string(c.Gossip.EncryptionKeys)) // a rule says what is wrong with them
+	c.Gossip.SecretKeys, _ = membership.ParseKeys(string(c.Gossip.EncryptionKeys)) // a rule reports bad keys
 }

@@ -20,16 +20,16 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// bare says what has no default, and nothing about who may connect.
+// bare sets the settings without defaults, but does not protect the listeners.
 var bare = []string{
 	"RINGFENCE__NODE__GROUP=orders",
 	"RINGFENCE__NODE__NAME=router-0",
 	"RINGFENCE__PULSAR__TOPICS=orders",
 	"RINGFENCE__PULSAR__SUBSCRIPTION=workers",
-	"PATH=/bin", // is nobody's setting
+	"PATH=/bin", // not a setting
 }
 
-// enough is the least that a router must be told.
+// enough is the smallest valid set of settings.
 var enough = slices.Concat(bare, []string{"RINGFENCE__PEER__INSECURE=true", "RINGFENCE__GOSSIP__INSECURE=true"})
 
 func with(environ ...string) []string { return append(slices.Clone(enough), environ...) }
@@ -46,7 +46,7 @@ func yamlFile(t *testing.T, content string) string {
 func flags(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
 	set := pflag.NewFlagSet("router", pflag.ContinueOnError)
-	set.String("config", "", "a flag that is no setting")
+	set.String("config", "", "a flag that is not a setting")
 	config.AddFlags(set)
 	if err := set.Parse(args); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func load(t *testing.T, from config.Sources) *config.Loaded {
 func TestDefaultsAreValidOnceTheRouterHasAName(t *testing.T) {
 	loaded := load(t, config.Sources{Environ: enough})
 	want := config.Default()
-	want.Peer.Insecure = true // as enough says
+	want.Peer.Insecure = true // as set in enough
 	if loaded.Mailbox != want.Mailbox || loaded.Peer != want.Peer || loaded.Retry != want.Retry || loaded.Ownership != want.Ownership {
 		t.Errorf("got %+v, want the defaults %+v", loaded.Config, want)
 	}
@@ -75,7 +75,7 @@ func TestDefaultsAreValidOnceTheRouterHasAName(t *testing.T) {
 	}
 }
 
-func TestWhatFollowsFromAnotherSetting(t *testing.T) {
+func TestDerivedFields(t *testing.T) {
 	secret := strings.Repeat("k", 16)
 	loaded := load(t, config.Sources{Environ: with(
 		"RINGFENCE__NODE__ADVERTISE_IP=10.0.0.7",
@@ -163,17 +163,17 @@ app: {listen: "unix:/run/router.sock"}
 func TestProfile(t *testing.T) {
 	fast := load(t, config.Sources{Environ: with("RINGFENCE__OWNERSHIP__PROFILE=fast", "RINGFENCE__OWNERSHIP__BEAT_EVERY=200ms")})
 	want := ownership.FastTiming()
-	want.BeatEvery = 200 * time.Millisecond // said one by one, it wins over the profile
+	want.BeatEvery = 200 * time.Millisecond // the setting wins over the profile
 	if fast.Ownership.Timing != want {
 		t.Errorf("got %+v, want %+v", fast.Ownership.Timing, want)
 	}
 }
 
-func TestLoadTellsEverythingThatIsWrong(t *testing.T) {
+func TestLoadReportsAllProblems(t *testing.T) {
 	tests := map[string]struct {
 		file    string
 		environ []string
-		want    []string // all lines, but for the path of the file
+		want    []string // all lines, without the path of the file
 	}{
 		"unknown keys": {"mailbox: {depht_max: 5}\nlogs:\n  level: info\n", enough, []string{
 			"1: unknown key mailbox.depht_max, the nearest is mailbox.depth_max",
@@ -207,10 +207,10 @@ debug: [a]
 			`2: mailbox.not_yet_delay = "5", want a duration with its unit (500ms, 2s, 5m), more than 0, at most 87600h`,
 			`3: ring.load = "heavy", want a number, more than 1, at most 1024`,
 			"4: node.name is a list, want one value: text",
-			"4: node.group = 0600, which is no text in YAML: put it in quotes",
+			"4: node.group = 0600, which is not text in YAML: put it in quotes",
 			"5: pulsar.topics is a section, want a list, as in [a, b]",
 			"6: gossip.seeds has 1 in its list, want text: put it in quotes",
-			"6: gossip.advertise = true, which is no text in YAML: put it in quotes",
+			"6: gossip.advertise = true, which is not text in YAML: put it in quotes",
 			"7: peer is a section, not a setting: want settings in it, such as peer.connections_max",
 			"8: log.level is empty, want one value: debug, info, warn or error",
 			"9: debug is a section, not a setting: want settings in it, such as debug.listen",
@@ -237,7 +237,7 @@ pulsar: {unsettled_max: 2147483647}
 			"3: retry.backoff_max = 99999h, want a duration with its unit (500ms, 2s, 5m), more than 0, at most 87600h",
 			"4: pulsar.unsettled_max = 2147483647, want at most 16777216 together with pulsar.batch_max (256)",
 		}},
-		"what follows from another": {"control_log: {group: x}\n", enough, []string{
+		"a derived field": {"control_log: {group: x}\n", enough, []string{
 			"1: control_log.group cannot be set: it follows from node.group",
 		}},
 		"nothing said": {"", []string{"RINGFENCE__NODE__NAME="}, []string{
@@ -278,7 +278,7 @@ handler: {timeout: 1ms}
 		}},
 		"not YAML":          {"a: [\n", enough, []string{"1: the file is not YAML: did not find expected node content"}},
 		"a list":            {"- a\n", enough, []string{"1: the file has no sections: want settings as in node: {group: orders}"}},
-		"two documents":     {"node: {group: a}\n---\nnode: {group: b}\n", enough, []string{"2: a second document begins: want one"}},
+		"two documents":     {"node: {group: a}\n---\nnode: {group: b}\n", enough, []string{"2: a second document begins: want only one"}},
 		"twice":             {"mailbox: {depth_max: 1}\nlog: {}\nmailbox:\n  depth_max: 0\n", enough, []string{"3: mailbox is set a second time, first in line 1: want it once", "4: mailbox.depth_max is set a second time, first in line 1: want it once", "4: mailbox.depth_max = 0, want"}},
 		"an alias":          {"app: {listen: &a 'unix:/a'}\nadmin:\n  listen: *a\n", enough, []string{"3: admin.listen is an alias, want the value itself; text that begins with * needs quotes"}},
 		"a merge":           {"app: &a {listen: 'unix:/a'}\nadmin: {<<: *a}\n", enough, []string{"2: unknown key admin.<<"}},
@@ -286,8 +286,8 @@ handler: {timeout: 1ms}
 		"a tag":             {"admin:\n  token: !hush\n", enough, []string{"2: admin.token has a tag, want a value without one; text that begins with ! needs quotes"}},
 		"binary":            {"node: {name: !!binary aGk=}\n", enough, []string{"1: node.name has a tag"}},
 		"a key of no text":  {"{a: b}: c\n", enough, []string{"1: a list, a section or an alias stands where the name of a setting should"}},
-		"not UTF-8":         {"log:\n  level: inf\xff\n", enough, []string{"2: the file has a byte that is no text: want YAML in UTF-8"}},
-		"a zero byte":       {"log:\n\n  level: \x00\n", enough, []string{"3: the file has a byte that is no text: want YAML in UTF-8"}},
+		"not UTF-8":         {"log:\n  level: inf\xff\n", enough, []string{"2: the file has a byte that is not text: want YAML in UTF-8"}},
+		"a zero byte":       {"log:\n\n  level: \x00\n", enough, []string{"3: the file has a byte that is not text: want YAML in UTF-8"}},
 		"a section of text": {"log: info\n", enough, []string{"1: log is a section, not a setting: want settings in it, such as log.format"}},
 	}
 	for name, test := range tests {
@@ -327,7 +327,7 @@ handler: {timeout: 1ms}
 	}
 }
 
-// goNames are names of fields, types and functions of Go.
+// goNames matches names of Go fields, types and functions.
 var goNames = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z]\w*|\[\]string|\bu?int\d*\b|strconv|\btime\.|!!|map\[`)
 
 func TestMissingFile(t *testing.T) {
@@ -345,17 +345,17 @@ func TestSecretsAreNotShown(t *testing.T) {
 		}
 	}
 	if len(loaded.Gossip.SecretKeys) != 1 {
-		t.Error("the key of the gossip is gone")
+		t.Error("the gossip key is missing")
 	}
 	if !slices.ContainsFunc(loaded.Settings(), func(s config.Setting) bool { return s.Key == "pulsar.token" && s.Value == "(hidden)" }) {
-		t.Error("the dump does not tell that there is a token")
+		t.Error("the dump does not show that there is a token")
 	}
 	if string(loaded.Pulsar.Token) != "hush" {
 		t.Errorf("the token is %q", string(loaded.Pulsar.Token))
 	}
 }
 
-// What is printed can be read again, and gives the same settings.
+// Printed settings can be read again, and give the same Config.
 func TestSettingsRoundTrip(t *testing.T) {
 	first := load(t, config.Sources{Environ: with("RINGFENCE__RING__LOAD=1.125", "RINGFENCE__GOSSIP__SEEDS=a:1,b:2")})
 	var environ []string
@@ -378,7 +378,7 @@ func TestHelpShowsTheUsualFlags(t *testing.T) {
 	}
 }
 
-// TestIdentity: the names and values on which members compare themselves, which are on the wire between releases.
+// TestIdentity: the names and values that members compare, also across releases.
 func TestIdentity(t *testing.T) {
 	loaded := load(t, config.Sources{Environ: with("RINGFENCE__PULSAR__TOPICS=b,a", "RINGFENCE__RING__LOAD=1.50", "RINGFENCE__PULSAR__BATCH_INDEX_ACKS=1")})
 	want := []identity.Setting{

@@ -10,14 +10,14 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// hostnameKey is the one setting whose default is another one on each machine.
+// hostnameKey is the only setting whose default depends on the machine.
 const hostnameKey = "node.name"
 
-// description is what people and editors are told about one setting, whose value is its default.
+// description documents one setting, for people and editors. The Field's value is the default.
 type description struct {
 	setting.Field
 
-	given string // the default as it is written; "" is none
+	given string // the default as it is written; "": none
 	limit string // the range, and the rules about the setting
 	doc   string // the comment of the field
 }
@@ -26,7 +26,7 @@ type description struct {
 func describe() []description {
 	var all []description
 	defaults := Default()
-	defaults.Node.Name = "" // another one on each machine
+	defaults.Node.Name = "" // it depends on the machine
 	for _, f := range table(&defaults) {
 		var limits []string
 		if text := f.Range(); text != "" {
@@ -77,7 +77,7 @@ func object(properties map[string]any) map[string]any {
 	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
 }
 
-// kindSchemas are the schemas of values of each kind: types, and patterns of what is text in JSON and more than that here.
+// kindSchemas holds the schema of each kind of value: its type in JSON, and a pattern for sizes and durations as text.
 var kindSchemas = map[setting.Kind]map[string]any{
 	setting.Truth:  {"type": "boolean"},
 	setting.Whole:  {"type": "integer"},
@@ -92,7 +92,7 @@ var kindSchemas = map[setting.Kind]map[string]any{
 	setting.Hidden: {"type": "string"},
 }
 
-// schema is that of one setting.
+// schema returns the schema of the setting.
 func (d description) schema() map[string]any {
 	s := maps.Clone(kindSchemas[d.Kind()])
 	s["description"] = d.about()
@@ -117,7 +117,7 @@ func (d description) schema() map[string]any {
 	return s
 }
 
-// about is the documentation with the range.
+// about returns the documentation with the range.
 func (d description) about() string {
 	text := d.doc
 	if d.limit != "" && d.Words() == nil {
@@ -126,11 +126,11 @@ func (d description) about() string {
 	return strings.TrimSpace(text)
 }
 
-// Example returns a file with every setting and its documentation, as comments but for
-// what a router cannot run without.
+// Example returns a file with every setting and its documentation. All settings are commented
+// out but the required ones.
 func Example() string {
 	var b strings.Builder
-	b.WriteString("# Settings of a Ringfence router. What is commented out shows the default.\n" +
+	b.WriteString("# Settings of a Ringfence router. Settings that are commented out show the default.\n" +
 		"# A router starts once peer and gossip are protected (docs/security.md), listen on loopback only, or are insecure: true.\n")
 	var open []string
 	for _, d := range describe() {
@@ -162,10 +162,10 @@ func Example() string {
 	return b.String()
 }
 
-// plain is text that YAML takes for nothing else.
+// plain matches text that YAML reads as text without quotes.
 var plain = regexp.MustCompile(`^[a-z_][a-z0-9_/-]*$`)
 
-// yaml is the default as YAML has it.
+// yaml returns the default in YAML.
 func (d description) yaml() string {
 	switch d.Kind() {
 	case setting.List:
@@ -178,7 +178,7 @@ func (d description) yaml() string {
 	return d.given
 }
 
-// wrap breaks text into lines of at most width runes, where it can.
+// wrap breaks text into lines of at most width runes, except for longer words.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""

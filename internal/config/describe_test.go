@@ -14,8 +14,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// TestExampleSaysTheDefaults: with all of its comments taken off, the example is read, and
-// changes nothing.
+// TestExampleSaysTheDefaults: with all its settings uncommented, the example sets the defaults.
 func TestExampleSaysTheDefaults(t *testing.T) {
 	text := regexp.MustCompile(`(?m)^( *)#([a-z0-9_]+:)`).ReplaceAllString(Example(), "$1$2")
 	path := filepath.Join(t.TempDir(), "example.yaml")
@@ -82,7 +81,7 @@ func TestNumbersAreBounded(t *testing.T) {
 		_, above := d.Bound("above")
 		switch d.Kind() {
 		case "":
-			t.Errorf("%s has a type that no file can have: its field needs the tag from", d.Key)
+			t.Errorf("%s has a type that cannot be set in a file: its field needs the tag from", d.Key)
 		case setting.Whole, setting.Size, setting.Number, setting.Duration:
 			if !hasMost || !hasLeast && !above {
 				t.Errorf("%s has the range %q: its field needs the tag min or above", d.Key, d.limit)
@@ -124,7 +123,7 @@ func TestRules(t *testing.T) {
 	for _, rule := range rules {
 		for _, key := range append([]string{rule.setting}, rule.others...) {
 			if _, ok := r.known[key]; !ok {
-				t.Errorf("the rule %q names %s, which is no setting", rule.want, key)
+				t.Errorf("the rule %q names %s, which is not a setting", rule.want, key)
 			}
 		}
 		if !rule.holds(r) {
@@ -133,7 +132,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestEveryRuleCanBreak: settings that break a rule are refused with the setting to change, and each rule is broken by some.
+// TestEveryRuleCanBreak: for each rule there are settings that break it, and the error names the setting to change.
 func TestEveryRuleCanBreak(t *testing.T) {
 	broken := map[string]bool{}
 	for _, content := range []string{

@@ -27,7 +27,7 @@ const (
 	settingsPage = "../../docs/settings.md"
 )
 
-// upToDate fails if a generated file is not what it should be, or writes it with -update.
+// upToDate fails if a generated file is out of date, or writes it with -update.
 func upToDate(t *testing.T, path string, want []byte) {
 	t.Helper()
 	if *update {
@@ -42,8 +42,8 @@ func upToDate(t *testing.T, path string, want []byte) {
 	}
 }
 
-// TestDocsAreUpToDate: docs.go has the comment of the field of every setting, and every
-// setting has one.
+// TestDocsAreUpToDate: docs.go has the comment of the field of every setting, and no comment is
+// missing.
 func TestDocsAreUpToDate(t *testing.T) {
 	found := map[string]string{}
 	comments := comments{}
@@ -75,7 +75,7 @@ func TestDocsAreUpToDate(t *testing.T) {
 	}
 }
 
-// comments are those of the fields of structs, by package, struct and field.
+// comments holds the comments of struct fields, by package, struct and field.
 type comments map[string]map[string]map[string]string
 
 func (c comments) of(owner reflect.Type, field string) (string, error) {
@@ -125,7 +125,7 @@ func fieldComments(s *ast.StructType) map[string]string {
 		}
 		for _, name := range field.Names {
 			if text == "" && strings.Contains(before, name.Name) {
-				text = before // it speaks of both
+				text = before // it describes both fields
 			}
 			found[name.Name] = sentence(text, name.Name)
 		}
@@ -134,10 +134,10 @@ func fieldComments(s *ast.StructType) map[string]string {
 	return found
 }
 
-// camel is a name of two words or more as Go has it, and not a constant of a protocol.
+// camel matches a Go name of two or more words, but no constant of a protocol.
 var camel = regexp.MustCompile(`\b[A-Z][a-z]+([A-Z][a-z]+)+\b`)
 
-// sentence makes a comment one that stands alone.
+// sentence turns the comment of a field into a sentence that stands alone.
 func sentence(text, field string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	text = strings.NewReplacer("[", "", "]", "").Replace(text)
@@ -166,7 +166,7 @@ func TestSettingsPageUpToDate(t *testing.T) {
 
 const pageHead = `# Settings
 
-Every setting of a router. One name serves all places that a value may come from; the stronger one wins:
+All settings of a router. A setting has one name in flags, the environment and the file; flags win over the environment, and the environment over the file:
 
 ` + "```" + `
 --mailbox.depth_max 500                  flag
@@ -174,14 +174,14 @@ RINGFENCE__MAILBOX__DEPTH_MAX=500        environment
 mailbox: {depth_max: 500}                file, given with --config
 ` + "```" + `
 
-A **size** is a number of bytes, or has a unit (64KiB, 8MiB). A **duration** has a unit (500ms, 2s, 5m). A **list** is one of YAML, or has commas.
-A **secret** is never shown, has no flag, and may be given as a file: the key with ` + "`_file`" + ` at its end, or the variable with ` + "`_FILE`" + `.
+A **size** is a number of bytes, or has a unit (64KiB, 8MiB). A **duration** has a unit (500ms, 2s, 5m). A **list** is a YAML list, or comma-separated.
+A **secret** is never shown, has no flag, and may be given as a file: append ` + "`_file`" + ` to the key, or ` + "`_FILE`" + ` to the variable.
 Where the range has no maximum, a whole number is at most ` + setting.WholeMax + `, a size ` + setting.SizeMax + ` and a duration ` + setting.DurationMax + `.
 
-` + "`router config lint`" + ` checks settings without starting anything and tells everything that is wrong, each with its line, ` + "`router config print --origin`" + ` shows each with where its value comes from,
+` + "`router config lint`" + ` checks settings without starting anything and reports all problems, each with its line. ` + "`router config print --origin`" + ` shows all values with their origins.
 ` + "`router config example`" + ` writes this page as a YAML file, and ` + "`router config schema`" + ` as a JSON Schema for editors.
 
-This page is written from the code (` + "`go test ./internal/config -run UpToDate -update`" + `): the ranges are those that the router itself checks.
+This page is generated from the code (` + "`go test ./internal/config -run UpToDate -update`" + `), and the router checks exactly these ranges.
 `
 
 // page returns docs/settings.md.
@@ -193,7 +193,7 @@ func page() string {
 		name, _, _ := strings.Cut(d.Key, ".")
 		if name != section {
 			section = name
-			fmt.Fprintf(&b, "\n## %s\n\n| Setting | Kind | Default | Range | What it is |\n|---|---|---|---|---|\n", section)
+			fmt.Fprintf(&b, "\n## %s\n\n| Setting | Kind | Default | Range | Meaning |\n|---|---|---|---|---|\n", section)
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.Key, d.Kind(), d.defaultCell(), cell(d.limit), cell(d.doc))
 	}
@@ -203,7 +203,7 @@ func page() string {
 func (d description) defaultCell() string {
 	switch {
 	case d.mustBeSet():
-		return "none: has to be set"
+		return "none: required"
 	case d.Key == hostnameKey:
 		return "the host's name"
 	case d.given == "":
@@ -212,7 +212,7 @@ func (d description) defaultCell() string {
 	return "`" + d.given + "`"
 }
 
-// cell makes text fit for a table of Markdown.
+// cell escapes text for a Markdown table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(text)
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// The bounds of a file with settings. There are three levels in all settings.
+// The bounds of a file with settings. Settings have at most three levels.
 const (
 	fileBytesMax = 256 << 10
 	levelsMax    = 8
 )
 
-// readFile takes down what a file says: a regular one, or a pipe as in --config <(make-settings).
+// readFile records the settings of a file: a regular one, or a pipe as in --config <(make-settings).
 func (r *reader) readFile(path string) {
 	at := origin{source: "file " + path}
 	content, err := reload.Bounded(path, fileBytesMax)
@@ -37,13 +37,13 @@ func (r *reader) readFile(path string) {
 	}
 	if i := bytes.IndexFunc(content, notText); i >= 0 {
 		r.unread, at.line = true, lineOf(content, i)
-		r.wrong(at, "the file has a byte that is no text: want YAML in UTF-8")
+		r.wrong(at, "the file has a byte that is not text: want YAML in UTF-8")
 		return
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var document, more yaml.Node
 	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF): // nothing in it
+	case errors.Is(err, io.EOF): // the file is empty
 		return
 	case err != nil:
 		r.notYAML(err, content, at)
@@ -52,7 +52,7 @@ func (r *reader) readFile(path string) {
 	switch err := decoder.Decode(&more); {
 	case err == nil:
 		at.line = more.Line
-		r.wrong(at, "a second document begins: want one")
+		r.wrong(at, "a second document begins: want only one")
 	case !errors.Is(err, io.EOF):
 		r.notYAML(err, content, at)
 	}
@@ -71,10 +71,10 @@ func notText(c rune) bool {
 
 func lineOf(content []byte, i int) int { return 1 + bytes.Count(content[:i], []byte("\n")) }
 
-// syntax is an error of the parser.
+// syntax matches an error of the parser.
 var syntax = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?:unknown anchor '(.*)' referenced)?(.*)`)
 
-// notYAML tells what the parser says, without an anchor: that may be a secret that begins with *.
+// notYAML reports the parser's error, but not the name of an anchor, which may be a secret that begins with *.
 func (r *reader) notYAML(err error, content []byte, at origin) {
 	r.unread = true
 	parts := syntax.FindStringSubmatch(err.Error())
@@ -85,12 +85,12 @@ func (r *reader) notYAML(err error, content []byte, at origin) {
 		at.line = lineOf(content, max(0, bytes.Index(content, []byte("*"+parts[2]))))
 		r.wrong(at, "an alias has no anchor: text that begins with * needs quotes")
 	default:
-		at.line, _ = strconv.Atoi(cmp.Or(parts[1], "1")) // no line is the first one
+		at.line, _ = strconv.Atoi(cmp.Or(parts[1], "1")) // the parser leaves out the first line's number
 		r.wrong(at, "the file is not YAML: %s", parts[3])
 	}
 }
 
-// section takes down the settings of a section, and of those within it; lines are where settings and sections were set before.
+// section records the settings of a section and its subsections. lines holds the line of each setting and section so far.
 func (r *reader) section(name string, n *yaml.Node, at origin, lines map[string]int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		word, value := n.Content[i], n.Content[i+1]

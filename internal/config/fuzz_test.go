@@ -10,7 +10,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 )
 
-// FuzzFile: a file is read or refused with an error that names its place, whatever is in it.
+// FuzzFile: any file is read, or refused with an error that names its place.
 func FuzzFile(f *testing.F) {
 	for _, seed := range []string{
 		config.Example(), "", "---\n", "a: [", "node: {name: a", "- a", "? [a]\n: b", "x: &x {y: *x}", "<<: {a: b}", "log: !!binary aGk=",

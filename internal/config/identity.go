@@ -27,11 +27,11 @@ func (c Config) subscriptionProperties() map[string]string {
 }
 
 // Identity returns the settings on which all members of a group must agree. Members that differ in one of
-// them would give one key to two applications (key.*, the control topic), read or settle the events of
-// others (the subscription and the topics for copies, batch_index_acks), or undo each other's placement (ring.*).
+// them would give one key to two applications (key.*, the control topic), read or settle each other's events
+// (the subscription and the topics for copies, batch_index_acks), or undo each other's placement (ring.*).
 //
-// pulsar.topics is none of them: it may change in a rolling deploy. A topic is consumed once all members
-// list it, so no application is handed events that its settings do not know.
+// pulsar.topics is not among them: it may change in a rolling deploy. A topic is consumed once all members
+// list it, so no application gets events of a topic that is not in its settings.
 func (c Config) Identity() identity.Identity {
 	c.Pulsar.Config = c.Pulsar.Resolved()
 	settings := []identity.Setting{{Name: "control_log.topic", Value: c.ControlTopic()}}

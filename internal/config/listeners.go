@@ -6,12 +6,12 @@ import (
 	"github.com/ringfence/router/internal/netx/listen"
 )
 
-// Protection tells what keeps strangers away from one address that a router listens on.
+// Protection describes how one listener of a router is protected from strangers.
 type Protection struct {
 	Name        string // app, peer, gossip, admin or debug
 	Address     string // as in the settings
 	ProtectedBy string // for people: "loopback", "TLS, name orders", "keys", "socket 0600", "nothing (insecure)"
-	Exposed     bool   // other machines reach Address, and get in without a certificate or key
+	Exposed     bool   // other machines can connect to Address without a certificate or key
 }
 
 // Listeners returns the protection of every listener. A router starts only if none of them is exposed without
@@ -24,7 +24,7 @@ func (c Config) Listeners() []Protection {
 	return all
 }
 
-// insecure is what protects a listener that is exposed on purpose.
+// insecure is the ProtectedBy of a listener that is exposed on purpose.
 const insecure = "nothing (insecure)"
 
 func (c Config) appListener() Protection {
@@ -43,7 +43,7 @@ func (c Config) appListener() Protection {
 	if c.App.TLS.Enabled() {
 		by = append(by, "TLS, name "+c.App.TLS.Name)
 	}
-	p.Exposed = len(by) == 0 // a token alone goes over the network in the clear
+	p.Exposed = len(by) == 0 // a token alone would cross the network in the clear
 	if c.App.TokenFile != "" {
 		by = append(by, "token")
 	}

@@ -8,29 +8,29 @@ import (
 	"github.com/ringfence/router/internal/config"
 )
 
-// Settings that leave a listener open, or protect it in part, are refused with a reason.
+// Settings that leave a listener exposed, or protect it only in part, are refused with a reason.
 func TestListenersThatAreRefused(t *testing.T) {
 	half := "cert_file: /c, key_file: /k, ca_file: /a"
 	for name, test := range map[string]struct{ file, want string }{
 		"application on all addresses": {`app: {listen: "0.0.0.0:16650"}`, `app.listen = "0.0.0.0:16650", want a loopback address or unix:PATH, or app.tls set: other machines can reach it`},
 		"application on one of them":   {`app: {listen: "10.0.0.7:16650"}`, "other machines can reach it"},
 		"application on a name":        {`app: {listen: "router:16650"}`, "other machines can reach it"},
-		"application with half a TLS":  {`app: {listen: "0.0.0.0:16650", tls: {` + half + `}}`, `app.tls.name = "", want a value beside app.tls.cert_file, app.tls.key_file, app.tls.ca_file`},
-		"peers with half a TLS":        {`peer: {tls: {name: orders}}`, `router.yaml:1: peer.tls.cert_file = "", want a value beside`},
-		"peers of a CA":                {`peer: {tls: {` + half + `}}`, `router.yaml:1: peer.tls.name = "", want a value beside`},
+		"application with half a TLS":  {`app: {listen: "0.0.0.0:16650", tls: {` + half + `}}`, `app.tls.name = "", want a value if app.tls.cert_file or app.tls.key_file or app.tls.ca_file is set`},
+		"peers with half a TLS":        {`peer: {tls: {name: orders}}`, `router.yaml:1: peer.tls.cert_file = "", want a value if`},
+		"peers of a CA":                {`peer: {tls: {` + half + `}}`, `router.yaml:1: peer.tls.name = "", want a value if`},
 		"peers without TLS":            {`peer: {connections_max: 9}`, `peer.listen = "0.0.0.0:16651", want a loopback address, or peer.tls set`},
 		"peers on one address":         {`peer: {listen: "10.0.0.7:16651"}`, "or peer.insecure true"},
 		"gossip without keys":          {`gossip: {rejoins_max: 9}`, `gossip.listen = "0.0.0.0:16652", want a loopback address, or gossip.encryption_keys_file set`},
 		"gossip that takes the clear":  {`gossip: {encryption_keys_file: /k, verify_incoming: false}`, "or gossip.insecure true"},
 		"debug page for others":        {`debug: {listen: "0.0.0.0:16654"}`, "debug.listen"},
-		"two tokens":                   {`admin: {token: a, token_file: /b}`, `admin.token_file = "/b", want empty beside admin.token`},
-		"a drain with and without":     {`admin: {drain_token: a, drain_open: true}`, "admin.drain_open = true, want false beside admin.drain_token"},
-		"two keys":                     {`gossip: {encryption_keys: MDEyMzQ1Njc4OWFiY2RlZg==, encryption_keys_file: /b}`, `gossip.encryption_keys_file = "/b", want empty beside gossip.encryption_keys`},
-		"gossip that drops itself":     {`gossip: {verify_outgoing: false}`, "gossip.verify_incoming = true, want false while gossip.verify_outgoing is"},
-		"two names at Pulsar":          {`pulsar: {token: a, oauth2: {issuer_url: "https://i", key_file: /k}}`, `pulsar.oauth2.issuer_url = "https://i", want empty beside pulsar.token`},
+		"two tokens":                   {`admin: {token: a, token_file: /b}`, `admin.token_file = "/b", want empty if admin.token`},
+		"a drain with and without":     {`admin: {drain_token: a, drain_open: true}`, "admin.drain_open = true, want false if admin.drain_token is set"},
+		"two keys":                     {`gossip: {encryption_keys: MDEyMzQ1Njc4OWFiY2RlZg==, encryption_keys_file: /b}`, `gossip.encryption_keys_file = "/b", want empty if gossip.encryption_keys`},
+		"gossip that drops itself":     {`gossip: {verify_outgoing: false}`, "gossip.verify_incoming = true, want false while gossip.verify_outgoing is false"},
+		"two names at Pulsar":          {`pulsar: {token: a, oauth2: {issuer_url: "https://i", key_file: /k}}`, `pulsar.oauth2.issuer_url = "https://i", want empty if pulsar.token`},
 		"a secret in the clear":        {`pulsar: {oauth2: {issuer_url: "http://i", key_file: /k}}`, `pulsar.oauth2.issuer_url = "http://i", want https://HOST`},
-		"TLS without TLS":              {`pulsar: {tls: {ca_file: /a}}`, `pulsar.url = "pulsar://127.0.0.1:6650", want pulsar+ssl://HOST:PORT beside`},
-		"a certificate without a key":  {`pulsar: {url: "pulsar+ssl://b:6651", tls: {cert_file: /a}}`, `pulsar.tls.key_file = "", want a value beside pulsar.tls.cert_file`},
+		"TLS without TLS":              {`pulsar: {tls: {ca_file: /a}}`, `pulsar.url = "pulsar://127.0.0.1:6650", want pulsar+ssl://HOST:PORT if`},
+		"a certificate without a key":  {`pulsar: {url: "pulsar+ssl://b:6651", tls: {cert_file: /a}}`, `pulsar.tls.key_file = "", want a value if pulsar.tls.cert_file`},
 		"permissions that are none":    {`app: {socket_mode: rw}`, `app.socket_mode = "rw", want permissions in octal`},
 		"an owner who is none":         {`app: {socket_owner: app}`, `app.socket_owner = "app", want UID:GID`},
 		"no connections":               {`admin: {connections_max: 0}`, "admin.connections_max = 0"},
@@ -38,7 +38,7 @@ func TestListenersThatAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Load(config.Sources{File: yamlFile(t, test.file), Environ: bare})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want a word about %q", err, test.want)
+				t.Errorf("error %v, want %q in it", err, test.want)
 			}
 		})
 	}
@@ -62,7 +62,8 @@ func TestListenersThatAreTaken(t *testing.T) {
 	}
 }
 
-// Each listener says what protects it, and a router starts if that is something, or if its settings say that it may be nothing.
+// Listeners names the protection of each listener. A router starts if each listener is protected, or its settings allow it to be
+// exposed.
 func TestListeners(t *testing.T) {
 	const files = "cert_file: /c, key_file: /k, ca_file: /a"
 	for name, test := range map[string]struct {

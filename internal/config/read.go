@@ -16,17 +16,17 @@ import (
 	"github.com/ringfence/router/internal/netx/reload"
 )
 
-// EnvPrefix begins the name of every variable that is a setting.
+// EnvPrefix is the prefix of all environment variables with settings.
 const EnvPrefix = "RINGFENCE__"
 
 // Sources are the places that settings are read from, apart from the defaults.
 type Sources struct {
-	File    string         // of YAML; empty: none
+	File    string         // in YAML; empty: none
 	Environ []string       // NAME=value, as os.Environ has it
 	Flags   *pflag.FlagSet // with the flags of [AddFlags], parsed; nil: none
 }
 
-// Setting is one setting as it is in effect.
+// Setting is one setting and its value in effect.
 type Setting struct {
 	Key     string
 	Value   string // secrets are hidden
@@ -38,10 +38,10 @@ type Setting struct {
 // OriginDefault is the origin of a value that no source sets.
 const OriginDefault = "default"
 
-// Loaded is a valid Config, and where each of its values comes from.
+// Loaded is a valid Config with the origin of each value.
 type Loaded struct {
 	Config
-	origins map[string]origin // of what is set, by name
+	origins map[string]origin // of settings that a source sets, by name
 }
 
 // Settings returns all settings in the order of their sections, for printing.
@@ -60,26 +60,26 @@ func table(c *Config) []setting.Field {
 	return slices.DeleteFunc(setting.Fields(c), func(f setting.Field) bool { return f.Tag.Get("from") != "" })
 }
 
-// shown is the value of a setting without what is secret.
+// shown returns the value of a setting without secrets.
 func shown(f setting.Field) string { return withoutUser(f.String()) }
 
-// usual are the flags that a help text lists; the others exist all the same.
+// usual maps the flags that help texts list to their help. All other flags are hidden.
 var usual = map[string]string{
 	"node.group":          "name of the group of routers that share the events",
-	"node.name":           "name of this router: stable over restarts, unique in its group",
+	"node.name":           "name of this router: stable across restarts, unique in its group",
 	"pulsar.url":          "URL of the Pulsar broker",
-	"pulsar.topics":       "topics to consume, with commas",
-	"pulsar.subscription": "SHARED subscription to consume them with",
-	"key.from":            "where the key of an event is: message_key, property:NAME or json:PATH",
+	"pulsar.topics":       "topics to consume, comma-separated",
+	"pulsar.subscription": "name of the SHARED subscription",
+	"key.from":            "place of an event's key: message_key, property:NAME or json:PATH",
 	"app.listen":          "address for the application: HOST:PORT or unix:PATH",
-	"gossip.seeds":        "addresses of other routers of the group, with commas: HOST:PORT or dns+HOST:PORT",
+	"gossip.seeds":        "addresses of other routers of the group, comma-separated: HOST:PORT or dns+HOST:PORT",
 	"ownership.mode":      "strict, or gossip (which is not exclusive)",
 	"ownership.profile":   "times of ownership: default, fast or calm",
 	"log.level":           "debug, info, warn or error",
 }
 
-// AddFlags adds a flag for every setting that is not secret, named by its key. Help lists the usual ones. Secrets have none:
-// every user of a machine sees the command lines of its processes.
+// AddFlags adds a flag for every setting that is not secret, named by its key. Help lists the usual flags. Secrets have no
+// flags: every user of a machine sees the command lines of its processes.
 func AddFlags(flags *pflag.FlagSet) {
 	defaults := Default()
 	for _, f := range table(&defaults) {
@@ -91,9 +91,9 @@ func AddFlags(flags *pflag.FlagSet) {
 	}
 }
 
-// origin is where a value is set.
+// origin is the place where a value is set.
 type origin struct {
-	source string // "file PATH", "variable NAME" or "flag --NAME"; "" is nowhere
+	source string // "file PATH", "variable NAME" or "flag --NAME"; "": none
 	line   int    // of a file, from 1
 	number string // the value as it is written, if it is a number
 }
@@ -105,28 +105,28 @@ func (o origin) String() string {
 	return o.source
 }
 
-// problem is one thing that is wrong with the settings.
+// problem is one error in the settings.
 type problem struct {
 	at   origin
 	text string
 }
 
-// problemsMax is how many problems are told: more than there are settings.
+// problemsMax bounds the reported problems. It is more than there are settings.
 const problemsMax = 500
 
-// reader reads settings, and collects what is wrong with them.
+// reader reads settings, and collects the problems with them.
 type reader struct {
 	*Loaded
 	known    map[string]setting.Field
 	sections map[string]bool
-	derived  map[string]string // settings of packages that follow from another one, by name
+	derived  map[string]string // fields that follow from a setting: name → that setting
 	said     []said
-	unread   bool            // the file cannot be read: what it sets is not known
-	doubtful map[string]bool // settings with a problem of their own: rules about them say nothing
+	unread   bool            // the file cannot be read, so its settings are unknown
+	doubtful map[string]bool // settings with a problem of their own, for which rules are not checked
 	problems []problem
 }
 
-// said is what a source says about a setting.
+// said is the value that a source gives a setting.
 type said struct {
 	key   string
 	value *yaml.Node
@@ -153,8 +153,8 @@ func newReader() *reader {
 	return r
 }
 
-// Load reads all sources and validates the result. The error lists everything that is wrong, each with its place: unknown keys,
-// values of another kind or out of range, and broken rules between settings.
+// Load reads all sources and validates the result. The error lists all problems, each with its place: unknown keys, values of
+// another kind or out of range, and broken rules between settings.
 func Load(from Sources) (*Loaded, error) {
 	r := newReader()
 	r.read(from)
@@ -165,8 +165,8 @@ func Load(from Sources) (*Loaded, error) {
 	return r.result()
 }
 
-// Read is [Load] without the checks of ranges and rules: for commands that need a few settings of a router, and not a router
-// that could run. They check themselves what they need.
+// Read is [Load] without the checks of ranges and rules. It is for commands that need only a few settings of a router, and
+// check these themselves.
 func Read(from Sources) (*Loaded, error) {
 	r := newReader()
 	r.read(from)
@@ -200,7 +200,7 @@ func (r *reader) wrong(at origin, format string, args ...any) {
 	r.problems = append(r.problems, problem{at, fmt.Sprintf(format, args...)})
 }
 
-// read reads the sources, the weakest first, upon the defaults and the times of the profile.
+// read applies the sources, the weakest first, to the defaults and the times of the profile.
 func (r *reader) read(from Sources) {
 	if from.File != "" {
 		r.readFile(from.File)
@@ -213,7 +213,7 @@ func (r *reader) read(from Sources) {
 	}
 	if from.Flags != nil {
 		from.Flags.Visit(func(f *pflag.Flag) {
-			if strings.Contains(f.Name, ".") { // the others are no settings
+			if strings.Contains(f.Name, ".") { // flags without a dot are not settings
 				r.say(f.Name, text(f.Value.String()), origin{source: "flag --" + f.Name})
 			}
 		})
@@ -228,12 +228,12 @@ func (r *reader) read(from Sources) {
 	}
 }
 
-// text is a value of a variable or a flag.
+// text returns the value of a variable or a flag as a node.
 func text(value string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 }
 
-// say takes down what a source says about a setting, if there is one of that name.
+// say records the value of a setting, if there is one of that name.
 func (r *reader) say(key string, value *yaml.Node, at origin) {
 	_, secret := r.secretOf(key)
 	switch _, known := r.known[key]; {
@@ -256,13 +256,13 @@ func (r *reader) firstOf(section string) string {
 	return all[slices.IndexFunc(all, func(key string) bool { return strings.HasPrefix(key, section+".") })]
 }
 
-// editsMin is how many letters of any key may be wrong for it to be taken for another; of a long one it may be a third.
+// editsMin is the number of edits within which a key counts as a misspelling of another; a third of a long key is allowed too.
 const editsMin = 2
 
-// keyBytesMax is the length of keys for which a similar one is looked for.
+// keyBytesMax is the greatest length of keys for which a similar one is looked up.
 const keyBytesMax = 64
 
-// unknown tells the nearest key. If that is very near, the value is checked as one of that key.
+// unknown reports an unknown key with the nearest known one. If that is very near, the value is checked as one of that key.
 func (r *reader) unknown(key string, value *yaml.Node, at origin) {
 	if len(key) <= keyBytesMax && len(r.problems) < problemsMax {
 		if near, ok := Nearest(key, slices.Sorted(maps.Keys(r.known)), max(editsMin, len(key)/3)); ok {
@@ -277,7 +277,7 @@ func (r *reader) unknown(key string, value *yaml.Node, at origin) {
 	r.wrong(at, "unknown key %.64s; `router config example` lists all", key)
 }
 
-// set sets a setting to what a source says.
+// set sets a setting to the value of a source.
 func (r *reader) set(s said) {
 	f, how := r.known[s.key], setFrom
 	if secret, ok := r.secretOf(s.key); ok {
@@ -293,7 +293,7 @@ func (r *reader) set(s said) {
 	}
 }
 
-// setFrom sets a setting to a value. It returns what is wrong with the value, without showing secrets.
+// setFrom sets a setting to a value. complaint says why the value is invalid, without showing secrets.
 func setFrom(f setting.Field, value *yaml.Node) (complaint string) {
 	list := f.Kind() == setting.List
 	switch {
@@ -313,11 +313,11 @@ func setFrom(f setting.Field, value *yaml.Node) (complaint string) {
 		return "is empty, want " + one(f)
 	case "!!int", "!!float", "!!bool", "!!timestamp":
 		if f.Kind() == setting.Text || f.Kind() == setting.Hidden || list { // 0600 is 384 for other readers of YAML
-			return fmt.Sprintf("= %s, which is no text in YAML: put it in quotes", visible(f, text))
+			return fmt.Sprintf("= %s, which is not text in YAML: put it in quotes", visible(f, text))
 		}
 		var n int64
 		if tag == "!!int" && value.Decode(&n) == nil {
-			text = fmt.Sprint(n) // of 1_000 or 0x10
+			text = fmt.Sprint(n) // for 1_000 or 0x10
 		}
 	default:
 		return "has a tag, want a value without one; text that begins with ! needs quotes"
@@ -328,7 +328,7 @@ func setFrom(f setting.Field, value *yaml.Node) (complaint string) {
 	return ""
 }
 
-// one is what is wanted instead of a list, a section or nothing.
+// one describes the wanted value, for messages about a list, a section or an empty value.
 func one(f setting.Field) string {
 	if f.Kind() == setting.List {
 		return "a list, as in [a, b]"
@@ -336,7 +336,7 @@ func one(f setting.Field) string {
 	return "one value: " + f.Want()
 }
 
-// visible is the text of a value that is no text, unless it is secret.
+// visible returns the text of a value that is not text in YAML, unless it is secret.
 func visible(f setting.Field, text string) string {
 	if f.Kind() == setting.Hidden {
 		return "(hidden)"
@@ -359,20 +359,20 @@ func setList(f setting.Field, values []*yaml.Node) (complaint string) {
 	return ""
 }
 
-// fileSuffix makes the key of a secret that of a file with it.
+// fileSuffix makes the key of a secret the key of a file that contains it.
 const fileSuffix = "_file"
 
-// secretBytesMax is the largest file that is taken for a secret.
+// secretBytesMax bounds the size of a file with a secret.
 const secretBytesMax = 64 << 10
 
-// secretOf returns the secret whose file a key names, unless a setting has that name.
+// secretOf returns the secret for whose file a key stands, unless a setting has that name.
 func (r *reader) secretOf(key string) (f setting.Field, ok bool) {
 	f, ok = r.known[strings.TrimSuffix(key, fileSuffix)]
 	_, own := r.known[key]
 	return f, ok && !own && f.Kind() == setting.Hidden
 }
 
-// setFromFile sets a secret to the content of a file, without the end of its line.
+// setFromFile sets a secret to the content of a file, without the trailing newline.
 func setFromFile(f setting.Field, value *yaml.Node) (complaint string) {
 	if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || value.Value == "" {
 		return "is not the path of a file"
@@ -388,8 +388,8 @@ func setFromFile(f setting.Field, value *yaml.Node) (complaint string) {
 	return ""
 }
 
-// Nearest returns the one of names that takes the fewest edits to reach from key, and
-// whether these are at most editsMax. There must be a name.
+// Nearest returns the name that takes the fewest edits to reach from key, and whether these
+// are at most editsMax. names must not be empty.
 func Nearest(key string, names []string, editsMax int) (near string, ok bool) {
 	near = slices.MinFunc(names, func(a, b string) int { return edits(key, a) - edits(key, b) })
 	return near, edits(key, near) <= editsMax

@@ -20,18 +20,18 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// rule is what tags of fields cannot say: how settings depend on each other, and what form a text has.
+// rule is a constraint that tags of fields cannot express: the form of a text, or a relation between settings.
 type rule struct {
-	setting string   // the one to change
+	setting string   // the setting to change if the rule is broken
 	others  []string // settings that it depends on
-	want    string   // what the setting has to be, with the names of others, and after a colon why
+	want    string   // the valid values, with the names of others, and the reason after a colon
 	holds   func(c *reader) bool
 }
 
 // with lists other settings.
 func with(others ...string) []string { return others }
 
-// rules are all rules, in the order of their settings.
+// rules lists all rules, in the order of their settings.
 var rules = slices.Concat([]rule{
 	{"node.group", nil, fmt.Sprintf("at most %d bytes", membership.GroupBytesMax), groupIsLabel},
 	{"node.name", nil, "1 to 253 letters, digits, dots, hyphens and underscores", nameIsPlain},
@@ -41,16 +41,16 @@ var rules = slices.Concat([]rule{
 	noUser("pulsar.url"),
 	noUser("pulsar.admin_url"),
 	noUser("pulsar.oauth2.issuer_url"),
-	{"pulsar.oauth2.issuer_url", with("pulsar.oauth2.key_file", "pulsar.oauth2.audience", "pulsar.oauth2.scope"), "https://HOST beside other settings of pulsar.oauth2: the router sends it the secret of the client", issuerURLIsHTTPS},
-	setBeside("pulsar.oauth2.key_file", "pulsar.oauth2.issuer_url", "pulsar.oauth2.audience", "pulsar.oauth2.scope"),
-	emptyBeside("pulsar.oauth2.issuer_url", "pulsar.token", "pulsar.token_file"),
-	emptyBeside("pulsar.token_file", "pulsar.token"),
-	setBeside("pulsar.tls.cert_file", "pulsar.tls.key_file"),
-	setBeside("pulsar.tls.key_file", "pulsar.tls.cert_file"),
-	{"pulsar.url", with("pulsar.tls.ca_file", "pulsar.tls.cert_file", "pulsar.tls.key_file", "pulsar.tls.name"), "pulsar+ssl://HOST:PORT beside settings of pulsar.tls", pulsarTLSIsUsed},
+	{"pulsar.oauth2.issuer_url", with("pulsar.oauth2.key_file", "pulsar.oauth2.audience", "pulsar.oauth2.scope"), "https://HOST if other settings of pulsar.oauth2 are set: the router sends it the secret of the client", issuerURLIsHTTPS},
+	setIf("pulsar.oauth2.key_file", "pulsar.oauth2.issuer_url", "pulsar.oauth2.audience", "pulsar.oauth2.scope"),
+	emptyIf("pulsar.oauth2.issuer_url", "pulsar.token", "pulsar.token_file"),
+	emptyIf("pulsar.token_file", "pulsar.token"),
+	setIf("pulsar.tls.cert_file", "pulsar.tls.key_file"),
+	setIf("pulsar.tls.key_file", "pulsar.tls.cert_file"),
+	{"pulsar.url", with("pulsar.tls.ca_file", "pulsar.tls.cert_file", "pulsar.tls.key_file", "pulsar.tls.name"), "pulsar+ssl://HOST:PORT if pulsar.tls is set", pulsarTLSIsUsed},
 	{"pulsar.topics", nil, "names of topics, each once", topicsAreDistinct},
-	{"pulsar.retry_topic", with("pulsar.topics"), "another topic than pulsar.topics", retryTopicIsNotRead},
-	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "another topic than pulsar.topics and pulsar.retry_topic", deadLetterTopicIsNotRead},
+	{"pulsar.retry_topic", with("pulsar.topics"), "a topic that is not in pulsar.topics", retryTopicIsNotRead},
+	{"pulsar.dead_letter_topic", with("pulsar.topics", "pulsar.retry_topic"), "a topic that is neither in pulsar.topics nor pulsar.retry_topic", deadLetterTopicIsNotRead},
 	{"pulsar.unsettled_max", with("pulsar.batch_max"), fmt.Sprintf("at most %d together with pulsar.batch_max", source.OpenMax), unsettledFitsSlots},
 	atLeast("pulsar.spill.stuck_after", 1, "pulsar.spill.after"),
 	atLeast("pulsar.spill.delay_max", 1, "pulsar.spill.delay_min"),
@@ -80,18 +80,18 @@ var rules = slices.Concat([]rule{
 	{"gossip.advertise", with("gossip.listen"), "an IP:PORT, since gossip.listen has no address to dial", gossipHasAddress},
 	{"gossip.seeds", nil, "addresses HOST:PORT or dns+HOST:PORT", seedsAreAddresses},
 	{"gossip.encryption_keys", nil, "keys in base64 with commas, each of 16, 24 or 32 bytes", gossipKeysAreKeys},
-	emptyBeside("gossip.encryption_keys_file", "gossip.encryption_keys"),
-	{"gossip.verify_incoming", with("gossip.verify_outgoing"), "false while gossip.verify_outgoing is: members would drop each other's gossip", gossipIsTaken},
+	emptyIf("gossip.encryption_keys_file", "gossip.encryption_keys"),
+	{"gossip.verify_incoming", with("gossip.verify_outgoing"), "false while gossip.verify_outgoing is false: members would drop each other's gossip", gossipIsTaken},
 	lessThan("gossip.probe_timeout", 1, "gossip.probe_interval"),
 	atLeast("gossip.join_backoff_max", 1, "gossip.join_backoff_min"),
 
 	address("admin.listen"),
 	longToken("admin.token"),
-	emptyBeside("admin.token_file", "admin.token"),
+	emptyIf("admin.token_file", "admin.token"),
 	longToken("admin.drain_token"),
-	{"admin.drain_open", with("admin.drain_token"), "false beside admin.drain_token", drainTokenOrOpen},
-	setBeside("admin.tls.cert_file", "admin.tls.key_file"),
-	setBeside("admin.tls.key_file", "admin.tls.cert_file"),
+	{"admin.drain_open", with("admin.drain_token"), "false if admin.drain_token is set", drainTokenOrOpen},
+	setIf("admin.tls.cert_file", "admin.tls.key_file"),
+	setIf("admin.tls.key_file", "admin.tls.cert_file"),
 	{"debug.listen", nil, "HOST:PORT on a loopback address, or off: it shows all memory", debugIsLocal},
 
 	{"ownership.lease", nil, "whole milliseconds", leaseIsWholeMilliseconds},
@@ -108,7 +108,7 @@ var rules = slices.Concat([]rule{
 	atLeast("retry.backoff_max", 1, "retry.backoff_min"),
 }, mutualTLS("app.tls"), mutualTLS("peer.tls"), ownPorts("app.listen", "peer.listen", "gossip.listen", "admin.listen", "debug.listen"))
 
-// compared is the rule that a setting compares with a multiple of another one.
+// compared returns a rule that compares a setting with a multiple of another one.
 func compared(key, words string, factor float64, other string, holds func(value, limit float64) bool) rule {
 	of := map[float64]string{0.5: "half of ", 1.0 / 3: "a third of ", 2: "twice "}[factor]
 	return rule{key, with(other), words + of + other, func(c *reader) bool {
@@ -132,33 +132,33 @@ func lessThan(key string, factor float64, other string) rule {
 	return compared(key, "less than ", factor, other, func(value, limit float64) bool { return value < limit })
 }
 
-// emptyBeside is the rule that a text is empty if one of others is not.
-func emptyBeside(key string, others ...string) rule {
-	return rule{key, others, "empty beside " + strings.Join(others, " or "), func(c *reader) bool {
+// emptyIf returns the rule that a text must be empty if one of others is set.
+func emptyIf(key string, others ...string) rule {
+	return rule{key, others, "empty if " + strings.Join(others, " or ") + " is set", func(c *reader) bool {
 		return c.known[key].Empty() || !slices.ContainsFunc(others, func(other string) bool { return !c.known[other].Empty() })
 	}}
 }
 
-// setBeside is the rule that a text is not empty if one of others is not.
-func setBeside(key string, others ...string) rule {
-	return rule{key, others, "a value beside " + strings.Join(others, ", "), func(c *reader) bool {
+// setIf returns the rule that a text must not be empty if one of others is set.
+func setIf(key string, others ...string) rule {
+	return rule{key, others, "a value if " + strings.Join(others, " or ") + " is set", func(c *reader) bool {
 		return !c.known[key].Empty() || !slices.ContainsFunc(others, func(other string) bool { return !c.known[other].Empty() })
 	}}
 }
 
-// noUser is the rule that a URL holds no user, and so no password.
+// noUser returns the rule that a URL contains no user, and so no password.
 func noUser(key string) rule {
 	return rule{key, nil, "a URL without a user, since it is shown and logged: pulsar.token_file, pulsar.oauth2.key_file and pulsar.tls hold secrets", func(c *reader) bool {
 		return !hasUser(c.known[key].String())
 	}}
 }
 
-// address is the rule that a text is HOST:PORT.
+// address returns the rule that a text is HOST:PORT.
 func address(key string) rule {
 	return rule{key, nil, "HOST:PORT", func(c *reader) bool { return isAddress(c.known[key].String()) }}
 }
 
-// longToken is the rule that a secret is empty or too long to be guessed.
+// longToken returns the rule that a secret is empty or too long to guess.
 func longToken(key string) rule {
 	want := fmt.Sprintf("%d bytes or more: head -c 24 /dev/urandom | base64 makes one", listen.TokenBytesMin)
 	return rule{key, nil, want, func(c *reader) bool {
@@ -167,20 +167,20 @@ func longToken(key string) rule {
 	}}
 }
 
-// mutualTLS are the rules of a section with TLS on both sides: a certificate and a name to expect, or none.
+// mutualTLS returns the rules of a section with mutual TLS: all files and a name to expect, or nothing.
 func mutualTLS(section string) []rule {
 	cert, key, ca, name := section+".cert_file", section+".key_file", section+".ca_file", section+".name"
 	return []rule{
-		setBeside(cert, key, ca, name), setBeside(key, cert, ca, name), setBeside(ca, cert, key, name), setBeside(name, cert, key, ca),
-		{name, nil, "one name: a wildcard is for many services", func(c *reader) bool { return !strings.Contains(c.known[name].String(), "*") }},
+		setIf(cert, key, ca, name), setIf(key, cert, ca, name), setIf(ca, cert, key, name), setIf(name, cert, key, ca),
+		{name, nil, "one name, not a wildcard: it would match many services", func(c *reader) bool { return !strings.Contains(c.known[name].String(), "*") }},
 	}
 }
 
-// ownPorts are the rules that no two listeners take a port from each other.
+// ownPorts returns the rules that no two listeners have the same port.
 func ownPorts(listeners ...string) (all []rule) {
 	for i, key := range listeners[1:] {
 		others := listeners[:i+1]
-		all = append(all, rule{key, others, "another port than " + strings.Join(others, ", "), func(c *reader) bool {
+		all = append(all, rule{key, others, "a port other than that of " + strings.Join(others, " or "), func(c *reader) bool {
 			return !slices.ContainsFunc(others, func(other string) bool { return samePort(c.known[key].String(), c.known[other].String()) })
 		}})
 	}
@@ -201,7 +201,7 @@ func samePort(a, b string) bool {
 	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
 }
 
-// check adds the values that are out of range, and the rules that are broken.
+// check reports values out of range and broken rules.
 func (r *reader) check() {
 	for _, f := range table(&r.Config) {
 		if r.doubtful[f.Key] || f.InRange() {
@@ -222,7 +222,7 @@ func (r *reader) check() {
 		var at origin
 		want := rule.want
 		for _, key := range all {
-			at = cmp.Or(at, r.origins[key]) // the default is not the one to blame
+			at = cmp.Or(at, r.origins[key]) // blames a value that is set, not a default
 			if f := r.known[key]; key != rule.setting && f.Kind().IsNumber() {
 				want = strings.Replace(want, key, key+" ("+r.quoted(f)+")", 1)
 			}
@@ -231,7 +231,7 @@ func (r *reader) check() {
 	}
 }
 
-// quoted is a value for messages, without what is secret, and with numbers as they are written.
+// quoted returns a value for messages: without secrets, and with numbers as they are written.
 func (r *reader) quoted(f setting.Field) string {
 	if text := r.origins[f.Key].number; text != "" {
 		return text
@@ -348,13 +348,13 @@ func shardHoldsWindow(c *reader) bool {
 	return c.Mailbox.WindowBytesMax/max(1, c.Mailbox.Shards) >= mailbox.ShardWindowBytesMin
 }
 
-// tlsScheme begins the URL of a broker that has TLS.
+// tlsScheme is the scheme of the URL of a broker with TLS.
 const tlsScheme = "pulsar+ssl://"
 
 func isAddress(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {
-		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // reads no more than a file
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // reads only a local file
 	}
 	return err == nil
 }

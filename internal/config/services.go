@@ -7,16 +7,16 @@ import (
 )
 
 // Kubernetes gives every container variables for each Service of its namespace: NAME_SERVICE_HOST and NAME_SERVICE_PORT
-// always, and more for each port. Those of a Service ringfence--x look like settings.
+// always, and more for each port. The variables of a Service called ringfence--x look like settings.
 const (
 	serviceHost = "_SERVICE_HOST"
 	servicePort = "_SERVICE_PORT"
 )
 
-// serviceRest matches what follows the NAME of a Service in the names of its variables.
+// serviceRest matches the part of a variable's name after the NAME of its Service.
 var serviceRest = regexp.MustCompile(`^_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// Services returns the names of the variables that look like settings and are about Services of Kubernetes. [Load] ignores them.
+// Services returns the names of variables of Kubernetes Services that look like settings. [Load] ignores them.
 func Services(environ []string) []string {
 	given := map[string]bool{}
 	for _, variable := range environ {

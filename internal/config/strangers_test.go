@@ -13,7 +13,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 )
 
-// within fails the test if f takes long: the bound is far above what a slow machine needs, and far below what was needed.
+// within fails the test if f takes long. The bound is far above the time on a slow machine, and far below that of the attack.
 func within(t *testing.T, f func() error) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -42,7 +42,7 @@ func TestTokensAreLongEnough(t *testing.T) {
 	}
 }
 
-// A secret that others may write to is theirs.
+// A file with a secret is refused if other users may write to it.
 func TestSecretsOfOthersAreRefused(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no such permissions")
@@ -83,7 +83,7 @@ func TestURLsWithUsersAreRefusedAndNotShown(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "(hidden)@") {
 			t.Errorf("%s: %v", file, err)
 		}
-		read, err := config.Read(from) // by commands that need no valid settings
+		read, err := config.Read(from) // used by commands that do not need valid settings
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestURLsWithUsersAreRefusedAndNotShown(t *testing.T) {
 	}
 }
 
-// The variables that Kubernetes gives for a Service whose name is like a setting are not taken for settings; others are.
+// Variables of a Kubernetes Service whose name looks like a setting are not settings; all other variables are.
 func TestServicesOfKubernetes(t *testing.T) {
 	service := []string{
 		"RINGFENCE__X_SERVICE_HOST=10.0.0.1", "RINGFENCE__X_SERVICE_PORT=80", "RINGFENCE__X_SERVICE_PORT_HTTP=80", "RINGFENCE__X_PORT=tcp://10.0.0.1:80",
@@ -108,21 +108,21 @@ func TestServicesOfKubernetes(t *testing.T) {
 		t.Errorf("the name is %q", loaded.Node.Name)
 	}
 	if got := config.Services(with(service...)); len(got) != len(service) {
-		t.Errorf("%d variables are of Services, want %d: %q", len(got), len(service), got)
+		t.Errorf("%d variables of Services, want %d: %q", len(got), len(service), got)
 	}
 	for _, stray := range [][]string{
-		{"RINGFENCE__X_PORT=80"}, // of no Service: no host
+		{"RINGFENCE__X_PORT=80"}, // not of a Service, since there is no host
 		{"RINGFENCE__X_SERVICE_HOST=10.0.0.1", "RINGFENCE__X_PORT=80"},
 		append([]string{"RINGFENCE__X_PORTS=1"}, service...),
 		append([]string{"RINGFENCE__XY_PORT=1"}, service...),
 	} {
 		if _, err := config.Load(config.Sources{Environ: with(stray...)}); err == nil || !strings.Contains(err.Error(), "unknown key x") {
-			t.Errorf("%q: %v, want a word about an unknown key", stray, err)
+			t.Errorf("%q: %v, want an error about an unknown key", stray, err)
 		}
 	}
 }
 
-// What takes long to read is refused at once.
+// Files that would take long to read are refused at once.
 func TestFilesAreBounded(t *testing.T) {
 	flow := func(depth int) string { return strings.Repeat("{a: ", depth) + "1" + strings.Repeat("}", depth) }
 	var block, unknown, anchors strings.Builder
@@ -156,7 +156,7 @@ func TestFilesAreBounded(t *testing.T) {
 				return err
 			})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %.300v, want a word about %q", err, test.want)
+				t.Errorf("error %.300v, want %q in it", err, test.want)
 			}
 		})
 	}

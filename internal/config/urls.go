@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// authority returns where the part of a URL begins and ends that may hold a user and a password.
+// authority returns the begin and the end of the part of a URL that may hold a user and a password.
 func authority(text string) (begin, end int) {
 	begin = strings.Index(text, "://")
 	if begin < 0 {
@@ -22,8 +22,8 @@ func hasUser(text string) bool {
 	return strings.Contains(text[begin:end], "@")
 }
 
-// withoutUser returns a text for showing. What stands before an @ behind :// may be a password, even if the text is no
-// good URL.
+// withoutUser returns a text for showing. It hides everything between :// and the last @, which may be a password even if
+// the text is not a valid URL.
 func withoutUser(text string) string {
 	begin := strings.Index(text, "://")
 	if begin < 0 {

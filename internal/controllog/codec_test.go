@@ -41,7 +41,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	})
 }
 
-// A set takes no more than its bits, and a small one takes little.
+// A set is encoded in its bits at most, and a small set in few bytes.
 func TestSetsAreShort(t *testing.T) {
 	all := make([]ring.Partition, ring.Partitions)
 	for p := range all {
@@ -71,7 +71,7 @@ func everyThird(all []ring.Partition) ownership.Set {
 	return ownership.SetOf(s...)
 }
 
-// A state of full size stays far below what a broker takes (5 MiB).
+// A state of full size stays far below the broker's limit of 5 MiB.
 func TestSnapOfFullSize(t *testing.T) {
 	s := &ownership.State{HashID: ring.HashID}
 	for i := range 100 {
@@ -218,7 +218,7 @@ func TestDecodeRefuses(t *testing.T) {
 		})
 	}
 	if _, err := Decode(group, []byte("hello")); !errors.Is(err, ErrMalformed) {
-		t.Errorf("Decode of what is no message: %v, want %v", err, ErrMalformed)
+		t.Errorf("Decode of an invalid message: %v, want %v", err, ErrMalformed)
 	}
 }
 
@@ -235,7 +235,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Encode(r)
 		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+			t.Fatalf("a decoded record cannot be encoded: %v", err)
 		}
 		same, err := Decode(group, again)
 		if err != nil || !reflect.DeepEqual(r, same) {
@@ -262,7 +262,7 @@ func drawRecord(t *rapid.T) ownership.Record {
 var incs = rapid.Custom(func(t *rapid.T) ownership.Incarnation {
 	var inc ownership.Incarnation
 	copy(inc[:], rapid.SliceOfN(rapid.Byte(), 1, 16).Draw(t, "bytes"))
-	inc[15] |= 1 // somebody
+	inc[15] |= 1 // another incarnation
 	return inc
 })
 

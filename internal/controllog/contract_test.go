@@ -15,7 +15,7 @@ import (
 // A site is one log and a way to connect to it as one more member.
 type site struct {
 	connect func(t *testing.T) Transport
-	roll    func(t *testing.T) // the log goes on in a new ledger
+	roll    func(t *testing.T) // the log continues in a new ledger
 }
 
 // Every transport keeps this contract. The Pulsar one is skipped where there is no broker.
@@ -45,7 +45,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// All readers see what several members append at once in the same order, all of it once.
+// All readers see the concurrent appends of several members in the same order, and each once.
 func oneOrder(t *testing.T, s site) {
 	const members, each = 3, 40
 	var tails []*tail
@@ -103,7 +103,7 @@ func ownAppendsInTurn(t *testing.T, s site) {
 	}
 }
 
-// A reader at the zero position starts behind what stood there when it opened.
+// A reader at the zero position starts behind the records that existed when it opened.
 func latestSeesWhatFollows(t *testing.T, s site) {
 	tr := s.connect(t)
 	appendOne(t, tr, "before")
@@ -144,7 +144,7 @@ func firstSeesAll(t *testing.T, s site) {
 	}
 }
 
-// End names the newest record, or says that it does not know: never an older one, nor a later one.
+// End returns the newest record or an error: never an older record, nor a later one.
 func endIsTheNewestRecord(t *testing.T, s site) {
 	tr := s.connect(t)
 	tail := openTail(t, tr, First)
@@ -193,8 +193,8 @@ func shortReaderReturnsTwo(t *testing.T, s site) {
 	}
 }
 
-// When the log moves to a new ledger, readers and appenders go on: entries count
-// from 0 again in a higher ledger, and nothing is lost between.
+// When the log moves to a new ledger, readers and appenders continue: entries count from 0 again in
+// a higher ledger, and nothing is lost between.
 func orderSurvivesNewLedger(t *testing.T, s site) {
 	const rounds, each = 3, 10
 	tr := s.connect(t)
@@ -238,7 +238,7 @@ func cancelledTailEnds(t *testing.T, s site) {
 	}
 }
 
-// follows is what contiguity allows without looking at the log.
+// follows reports whether contiguity is known without looking at the log.
 func follows(last, next event.Position) bool {
 	if last.Ledger == next.Ledger {
 		return next.Entry == last.Entry+1
@@ -246,7 +246,7 @@ func follows(last, next event.Position) bool {
 	return next.Ledger > last.Ledger && next.Entry == 0
 }
 
-// tail collects what a reader delivers, duplicates dropped as the machine drops them.
+// tail collects the records of a reader, without duplicates, as the machine drops them.
 type tail struct {
 	entries chan Entry
 	last    event.Position

@@ -20,13 +20,13 @@ import (
 type Config struct {
 	Group string `from:"node.group"` // whose records are read and written
 
-	BeatsMax   int `min:"1"` // Beats under way at most; one more fails at once. A Beat that waits is worth nothing
-	AppendsMax int `min:"2"` // records of any kind under way at most
-	Prefetch   int `min:"2"` // records that the tail's reader may hold
+	BeatsMax   int `min:"1"` // most Beats in flight; a further one fails at once, since a Beat that waits is useless
+	AppendsMax int `min:"2"` // most records of any kind in flight
+	Prefetch   int `min:"2"` // most records that the reader prefetches
 
-	CheckTimeout  time.Duration `above:"0"` // of the short reader of one contiguity check
-	AnchorTimeout time.Duration `above:"0"` // of one move of the anchor
-	FirstTimeout  time.Duration `above:"0"` // of the look at the first records of the log before a cold start; shorter than ownership.reopen_after
+	CheckTimeout  time.Duration `above:"0"` // timeout of the short-lived reader of a contiguity check
+	AnchorTimeout time.Duration `above:"0"` // timeout of a move of the anchor
+	FirstTimeout  time.Duration `above:"0"` // timeout of reading the log's first records before a cold start; less than ownership.reopen_after
 }
 
 // DefaultConfig returns the protocol's defaults, without a group.

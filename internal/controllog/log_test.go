@@ -18,7 +18,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// A machine that opens a reader is told so, and then of every record in order.
+// A machine that opens a reader gets the answer, and then every record in order.
 func TestLogDeliversRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startLog(t, NewMem())
@@ -73,10 +73,10 @@ func TestLogDeliversWhatItCannotRead(t *testing.T) {
 	})
 }
 
-// Before a cold start a log counts as one that held a group if members have written to it. What
-// members of another log still write, after this one has taken its place, shows nothing.
+// Before a cold start a log counts as one that held a group if members have written to it. Later
+// records from members of a replaced log do not count.
 func TestLogReadsItsFirstRecords(t *testing.T) {
-	before := event.Position{Ledger: 1, Entry: 3} // three records, then what lies behind
+	before := event.Position{Ledger: 1, Entry: 3} // three records, then the position before them
 	beatAfter := func(applied event.Position) ownership.Record {
 		r := beat(1)
 		r.Body = &ownership.Beat{Applied: applied}
@@ -114,7 +114,7 @@ func TestLogHashesRecords(t *testing.T) {
 		n := startLog(t, mem)
 		n.log.OpenReader(ownership.OpenReader{Reader: 1})
 		n.want(t, ownership.ReaderOpened{Reader: 1})
-		unknown := append(encoded(t, beat(1)), 0xf8, 0x7f, 1) // field 2047, which nobody knows
+		unknown := append(encoded(t, beat(1)), 0xf8, 0x7f, 1) // field 2047, which is unknown
 		for _, data := range [][]byte{encoded(t, beat(1)), encoded(t, beat(1)), unknown, []byte("garbage"), []byte("garbagf")} {
 			mem.Put(data)
 		}
@@ -130,7 +130,7 @@ func TestLogHashesRecords(t *testing.T) {
 	})
 }
 
-// A check says which two records come, right or wrong, and says when it has no answer.
+// A check returns the two records, whether they are contiguous or not, and reports when it has no answer.
 func TestLogChecksContiguity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := NewMem()
@@ -220,7 +220,7 @@ func TestLogRefusesWhatCannotBeWritten(t *testing.T) {
 		n.log.Append(ownership.Append{Record: bad})
 		n.want(t, ownership.AppendDone{Record: bad, Failed: true})
 		if _, got := mem.end(); got.Entry != 0 {
-			t.Errorf("the log goes on at %v", got)
+			t.Errorf("the log continues at %v", got)
 		}
 	})
 }
@@ -240,8 +240,8 @@ func TestLogReportsLostReader(t *testing.T) {
 	})
 }
 
-// Duplicates and delays below change neither the order nor what is delivered; they
-// are the machine's to drop.
+// Duplicates and delays below change neither the order nor the delivered records; the machine drops
+// duplicates.
 func TestLogOverDisorderlyTransport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startLog(t, &disorderly{Mem: NewMem(), delay: 20 * time.Millisecond})
@@ -339,7 +339,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// node is a log and what it has delivered.
+// node is a log with the inputs that it has delivered.
 type node struct {
 	log     *Log
 	metrics *Metrics
@@ -412,7 +412,7 @@ func show(inputs []ownership.Input) string {
 	return answers.String() + rest.String()
 }
 
-// showRecord writes out what %+v leaves as a pointer.
+// showRecord formats a record with its body, which %+v would show as a pointer.
 func showRecord(r ownership.Record) string {
 	return fmt.Sprintf("%d %q %v %+v", r.LogVersion, r.Group, r.Inc, r.Body)
 }
@@ -446,7 +446,7 @@ func encoded(t *testing.T, r ownership.Record) []byte {
 	return data
 }
 
-// slowAppends answers appends only when it is told to.
+// slowAppends answers appends only on demand.
 type slowAppends struct {
 	*Mem
 	mu   sync.Mutex

@@ -92,7 +92,7 @@ func (m *Mem) Tail(ctx context.Context, from event.Position, _ int, opened func(
 	opened()
 	for ctx.Err() == nil {
 		if now, _ := m.end(); now != topic {
-			topic, from = now, First // as a broker's client does, a reader goes on with the new topic without a word
+			topic, from = now, First // like a broker's client, a reader silently continues with the new topic
 		}
 		entries, grown := m.from(from)
 		for _, e := range entries {

@@ -92,7 +92,7 @@ type Pulsar struct {
 	ready   chan struct{}  // closed when client may be used
 	opening chan struct{}  // a slot for each call that opens a reader
 	hanging sync.WaitGroup // those calls
-	broken  chan struct{}  // cap 1: the producer is of no use any more
+	broken  chan struct{}  // cap 1: the producer is unusable
 
 	client pulsar.Client // written before ready is closed
 
@@ -430,8 +430,8 @@ func (p *Pulsar) hang(call func()) error {
 	return nil
 }
 
-// backoff has no jitter: a control log has few clients, and a member that reconnects late
-// looks silent to the others.
+// backoff has no jitter: a control log has few clients, and a member that reconnects late looks
+// silent to its peers.
 func (p *Pulsar) backoff() pulsarbackoff.Policy {
 	return &backoff.Backoff{Min: 20 * time.Millisecond, Max: p.cfg.ReconnectMax}
 }

@@ -28,7 +28,7 @@ func pulsarSite(t *testing.T) site {
 	}
 }
 
-// A topic with partitions has no total order: Run refuses it and says why.
+// A topic with partitions has no total order: Run refuses it and gives the reason.
 func TestPulsarRefusesPartitionedTopic(t *testing.T) {
 	topic := pulsartest.Topic(t, 3)
 	err := newTransport(t, topic).Run(t.Context())
@@ -36,12 +36,12 @@ func TestPulsarRefusesPartitionedTopic(t *testing.T) {
 		t.Fatalf("Run = %v, want ErrPartitioned", err)
 	}
 	if !strings.Contains(err.Error(), topic) || !strings.Contains(err.Error(), "3 partitions") {
-		t.Errorf("error does not name the topic and what is wrong with it: %v", err)
+		t.Errorf("the error does not name the topic and its problem: %v", err)
 	}
 }
 
-// Without the anchor a broker trims closed ledgers behind the back of a reader that
-// opens later; with it, nothing goes before MoveAnchor says so.
+// Without the anchor, a broker trims closed ledgers before a reader opens; with it, records are kept
+// until MoveAnchor.
 func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
 	tr := connectPulsar(t, topic)
@@ -79,8 +79,8 @@ func TestPulsarAnchorKeepsTheLog(t *testing.T) {
 	})
 }
 
-// A log that is read from First keeps every record, also one that was there before the anchor, though nobody is connected
-// while ledgers are closed and trimmed.
+// A log that is read from First keeps every record, also one from before the anchor, though no client is connected while
+// ledgers are closed and trimmed.
 func TestPulsarAnchorKeepsTheFirstRecord(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
 	early := connectPulsar(t, topic)
@@ -121,10 +121,10 @@ func TestPulsarComesBackAfterDeletion(t *testing.T) {
 	}
 }
 
-// Where no broker answers, Run waits for one, appends fail at once, and all ends
-// when it is told to.
+// Without a broker that answers, Run waits for one, appends fail at once, and everything ends with the
+// context.
 func TestPulsarWithoutBroker(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections and says nothing
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +158,8 @@ func TestPulsarWithoutBroker(t *testing.T) {
 	}
 }
 
-// How long an append takes to come back on the appender's own tail: what a lease
-// renewal costs.
+// The time until an append comes back on the appender's own tail, which is the cost of a lease
+// renewal.
 func TestPulsarAppendToTailLatency(t *testing.T) {
 	tr := connectPulsar(t, pulsartest.Topic(t, 0))
 	tail := openTail(t, tr, event.Position{})
@@ -212,14 +212,14 @@ func unload(t *testing.T, topic string) {
 	pulsartest.Unload(t, topic)
 }
 
-// trim asks the broker to drop the ledgers that nobody needs any more.
+// trim makes the broker drop the ledgers that are no longer needed.
 func trim(t *testing.T, topic string) {
 	t.Helper()
 	pulsartest.Admin(t, http.MethodPost, pulsaradmin.TopicPath(topic)+"/trim", nil, nil)
 }
 
-// skipUnderRace skips what makes the client reconnect: it has data races of its own
-// then (the reader's last message, the producer's name), which are not ours to fix.
+// skipUnderRace skips tests that make the client reconnect. It then has data races of its own (the
+// reader's last message, the producer's name), which are not ours to fix.
 func skipUnderRace(t *testing.T) {
 	t.Helper()
 	if raceEnabled {

@@ -43,7 +43,7 @@ type Transport interface {
 	MoveAnchor(ctx context.Context, to event.Position) error
 }
 
-// First is where [Transport.Tail] begins to read all that the log still has.
+// First is the position from which [Transport.Tail] reads everything that the log still has.
 var First = event.Position{Ledger: -1, Entry: -1}
 
 // endUnknown is End's result for a log that is empty or cannot tell.

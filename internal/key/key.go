@@ -101,8 +101,8 @@ const forms = "message_key, property:NAME or json:PATH"
 //	                array indexes joined by dots, "\." is a dot inside a name
 //
 // A number or boolean counts as it is spelled: 1 and 1.0 are two keys. Of several
-// members with one name the first counts. missing says what to do with an event
-// that has no key; an empty key is none.
+// members with one name the first counts. missing is the treatment of an event
+// without a key; an empty key is none.
 func Parse(spec string, missing Missing) (Extractor, error) {
 	x := Extractor{missing: missing}
 	if missing != Reject && missing != Spread {

@@ -135,8 +135,8 @@ func BenchmarkWindowLookup(b *testing.B) {
 	}
 }
 
-// One operation closes the gates of a fifth of all partitions, with a full window: what
-// a node does within the step that moves them. What is told to next owners comes later.
+// One operation closes the gates of a fifth of all partitions, with a full window, as in the step
+// that moves them. The handover to next owners comes later.
 func BenchmarkMoveAway(b *testing.B) {
 	m := NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "me", clock.Now)
 	var out Output

@@ -42,7 +42,7 @@ func (f *fixture) event(key event.Key) *event.Event {
 	}
 }
 
-// accept sends events and returns what was said at once.
+// accept sends events and returns the immediate verdicts.
 func (f *fixture) accept(from Sender, events ...*event.Event) []Addressed {
 	f.out.Reset()
 	f.Accept(f.now, from, event.Position{Ledger: 1, Entry: 5}, events, &f.out)
@@ -51,7 +51,7 @@ func (f *fixture) accept(from Sender, events ...*event.Event) []Addressed {
 
 func (f *fixture) take() []event.Delivery { return f.Take(f.now, openLease, 1, 100, nil) }
 
-// takeOne takes what must be the only delivery there is.
+// takeOne takes a delivery, which must be the only one.
 func (f *fixture) takeOne() event.Delivery {
 	f.Helper()
 	got := f.take()
@@ -61,7 +61,7 @@ func (f *fixture) takeOne() event.Delivery {
 	return got[0]
 }
 
-// finish ends a delivery and returns what was said.
+// finish ends a delivery and returns the verdicts.
 func (f *fixture) finish(d event.Delivery, kind event.ResultKind, reason string) []Addressed {
 	f.out.Reset()
 	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: kind, Reason: reason}}, &f.out)
@@ -82,7 +82,7 @@ func (f *fixture) want(got []Addressed, want ...Addressed) {
 	}
 }
 
-// said returns all verdicts, those last that say done.
+// said returns all verdicts, those with the kind Done last.
 func said(out *Output) []Addressed {
 	all := slices.Clone(out.Verdicts)
 	for _, d := range out.Done {
@@ -310,7 +310,7 @@ func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 	}
 	f.accept(Local, f.event("bob"))
 	if d := f.takeOne(); d.Event.Key != "bob" {
-		t.Fatalf("got key %q, want bob: other keys go on", string(d.Event.Key))
+		t.Fatalf("got key %q, want bob: other keys continue", string(d.Event.Key))
 	}
 	f.now = state.HeldUntil - 1
 	f.Tick(f.now, &f.out)
@@ -397,7 +397,7 @@ func TestAFailureAfterDepositionIsCountedAndTheEventMovesOn(t *testing.T) {
 		says(Local, 1, event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 1, Entry: 6}}))
 }
 
-// A→B→A: what ran under the first tenure is not over when the second one begins.
+// A→B→A: a delivery of the first tenure still runs when the second one begins.
 func TestAWaitingGateReportsWhenTheEarlierTenureIsOver(t *testing.T) {
 	f := newFixture(t, nil)
 	e, next := f.event("ann"), f.event("ann")
@@ -459,7 +459,7 @@ func TestKeysSpreadOverWorkersAndStickToThem(t *testing.T) {
 	}
 }
 
-// spread sends one event on each of 300 keys and says which worker gets which key.
+// spread sends one event on each of 300 keys and returns the keys of each worker.
 func (f *fixture) spread(workers []event.WorkerID) map[event.WorkerID][]event.Key {
 	events := benchEvents(300)
 	for _, e := range events {
@@ -496,7 +496,7 @@ func TestAWorkersReadyKeysGoToTheOthersWhenItIsGone(t *testing.T) {
 	}
 	f.finish(running, event.ResultLost, "")
 	if got := f.Take(f.now, openLease, 2, 10, nil); len(got) != 1 || got[0].Event.ID != running.Event.ID {
-		t.Errorf("deliveries %+v, want what the worker left behind", got)
+		t.Errorf("deliveries %+v, want those that the worker left behind", got)
 	}
 }
 
@@ -557,7 +557,7 @@ func (f *fixture) takeHandover(idsMax int) []event.Finished {
 	return done
 }
 
-// finished returns what was done just now.
+// finished returns the ids of events that finished just now.
 func (f *fixture) finished(events ...*event.Event) (done []event.Finished) {
 	for _, e := range events {
 		done = append(done, event.Finished{Partition: e.Partition, ID: e.ID, At: f.now})
@@ -581,14 +581,14 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 		t.Fatalf("handed over %v, want %v", ids, want)
 	}
 	from.want(from.accept(5, waits), says(5, waits.Handle, event.Verdict{Kind: event.NotOwner, Epoch: from.epoch}))
-	// Until the next owner is told, it is known here.
+	// Until it is handed over, the id is remembered here.
 	from.want(from.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
 	ids = append(ids, from.takeHandover(10)...)
 	if want := from.finished(runs, waits, done); !slices.Equal(ids, want) {
 		t.Fatalf("handed over %v, want %v", ids, want)
 	}
 	if from.Stats().WindowIDs != 0 || from.takeHandover(10) != nil {
-		t.Error("it still holds what it has parted with")
+		t.Error("it still holds ids that it has handed over")
 	}
 
 	to.accept(Local, runs, waits)
@@ -599,8 +599,8 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	to.want(to.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
 }
 
-// A partition that comes back before its next owner was told keeps what is left; what
-// has no owner elsewhere waits for one.
+// A partition that comes back before the handover is complete keeps the remaining ids; ids without
+// an owner elsewhere wait for one.
 func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 	f := newFixture(t, nil)
 	first, second := f.event("ann"), f.event("ann")
@@ -620,7 +620,7 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 	for more := true; more; {
 		var got []event.Finished
 		if got, more = f.TakeHandover(10, func(ring.Partition) bool { return false }, nil); got != nil {
-			t.Fatalf("handed over %v for nobody", got)
+			t.Fatalf("handed over %v without a next owner", got)
 		}
 	}
 	f.RestartHandover(f.now)
@@ -629,8 +629,8 @@ func TestTheWindowOfAPartitionThatComesBack(t *testing.T) {
 	}
 }
 
-// Ids of the last seconds go first, although older ones were added here after
-// what is older.
+// Ids of the last seconds are handed over first, also if older ones were added to the window
+// later.
 func TestYoungIDsAreHandedOverFirst(t *testing.T) {
 	f := newFixture(t, nil)
 	old, young, own := f.event("ann"), f.event("ann"), f.event("ann")
@@ -653,8 +653,8 @@ func TestYoungIDsAreHandedOverFirst(t *testing.T) {
 	}
 }
 
-// The next owner of a partition may be told before its table says that it is one, and
-// has closed that gate long ago.
+// A handover may reach the next owner before the table that names it, long after it has closed the
+// gate.
 func TestEarlyHandoverIsKept(t *testing.T) {
 	f := newFixture(t, nil)
 	early, other := f.event("ann"), f.event("bob")

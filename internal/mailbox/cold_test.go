@@ -53,11 +53,11 @@ const (
 	coldEvents = 80 * coldBatch
 	coldKeys   = 10_000
 	coldBatch  = 256
-	coldCaches = 16 << 20 // bytes, more than what a core has for itself
+	coldCaches = 16 << 20 // bytes, more than the caches of one core
 )
 
-// cold is mailboxes with what is around them: events that come again under new
-// ids once they are done, and a worker that answers in any order.
+// cold holds mailboxes and their surroundings: events that return under new ids once they are
+// done, and a worker that answers in any order.
 type cold struct {
 	boxes      *Mailboxes
 	out        Output
@@ -92,7 +92,7 @@ func newCold() *cold {
 	return c
 }
 
-// fill brings the events in, and goes on until the window is full.
+// fill brings in events until the window is full.
 func (c *cold) fill() {
 	for len(c.free) >= coldBatch {
 		c.receive()
@@ -164,14 +164,14 @@ func (c *cold) touch() {
 	}
 }
 
-// evict does what other work does to the caches.
+// evict has the effect of other work on the caches.
 func (c *cold) evict() {
 	for i := 0; i < len(c.others); i += 64 {
 		c.others[i]++
 	}
 }
 
-// cpuOf returns what a call costs. On a busy machine it says more than the clock.
+// cpuOf returns the processor time of a call, which on a busy machine is a better measure than the clock.
 func cpuOf(b *testing.B, call func()) time.Duration {
 	used := func() time.Duration {
 		var r unix.Rusage

@@ -11,13 +11,12 @@ const (
 // Config bounds the mailboxes of one node.
 type Config struct {
 	// Shards is the number of independently locked parts that the partitions are spread
-	// over. 1 to ring.Partitions.
+	// over.
 	Shards int `min:"1" max:"4093"`
 	// DepthMax bounds the waiting events of one key, besides a running one.
 	DepthMax int `min:"1"`
-	// BytesMax bounds the weight of all events here: event.Event.Bytes and 256 bytes of
-	// overhead for each. Each shard has an equal part, and holds at most 1<<20 events
-	// however small they are. At least 9 MiB for each shard.
+	// BytesMax bounds the bytes of all events in mailboxes, with 256 bytes of overhead for each.
+	// Each shard has an equal part of at least 9 MiB, and holds at most 1<<20 events.
 	BytesMax int `unit:"bytes" min:"9MiB"`
 	// FramesBytesMax bounds the bytes of peers' frames that waiting events keep in memory;
 	// beyond it these events are copied out.
@@ -25,14 +24,14 @@ type Config struct {
 	// JoinsMax bounds the senders that wait for the verdict on one event.
 	JoinsMax int `min:"1"`
 	// WindowBytesMax bounds the bytes of ids of recently finished events, counted as 128
-	// bytes each; each shard has an equal part. At least 128 for each shard.
+	// bytes each. Each shard has an equal part of at least 128 bytes.
 	WindowBytesMax int `unit:"bytes" min:"128"`
-	// WindowAgeMax is how long such an id is remembered, when the bytes suffice.
-	// It is forgotten up to a sixteenth later.
+	// WindowAgeMax is how long the id of a finished event is remembered, if WindowBytesMax
+	// suffices. It is forgotten up to a sixteenth later.
 	WindowAgeMax time.Duration `above:"0"`
-	// OverloadedDelay is the time that a sender waits after Overloaded.
+	// OverloadedDelay is how long a sender waits after the answer Overloaded.
 	OverloadedDelay time.Duration `above:"0"`
-	// NotYetDelay is the time that a sender waits after NotYet.
+	// NotYetDelay is how long a sender waits after the answer NotYet.
 	NotYetDelay time.Duration `above:"0"`
 }
 

@@ -32,7 +32,7 @@ func (b *copyBox) setAll(gate ownership.Gate) {
 	}
 }
 
-// deliver brings an event, and does it if it may run. It returns what became of it.
+// deliver brings an event, and finishes it if it may run. It returns its fate.
 func (b *copyBox) deliver(key, payload string, round, redelivery uint32) string {
 	b.handle++
 	e := &event.Event{
@@ -59,8 +59,8 @@ func (b *copyBox) deliver(key, payload string, round, redelivery uint32) string 
 	return "ran"
 }
 
-// An event is known to be done only by one that is the same: by the broker's word, or by its
-// content where a copy only says so.
+// An event is known as done only by an event that is the same: according to the broker, or by its
+// content if a copy merely claims it.
 func TestCopiesAreKnownByTheirContent(t *testing.T) {
 	const ran, known = "ran", "known to be done"
 	type delivery struct {

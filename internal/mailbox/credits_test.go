@@ -8,7 +8,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// wantCredits compares what the last call gave.
+// wantCredits compares the credits of the last call.
 func (f *fixture) wantCredits(what string, want ...Credit) {
 	f.Helper()
 	if !slices.Equal(f.out.Credits, want) {

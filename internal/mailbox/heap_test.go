@@ -22,7 +22,7 @@ func TestHeapAfterAMillionKeys(t *testing.T) {
 	m.WorkerUp(1, &out)
 	heap := func() int {
 		runtime.GC()
-		runtime.GC() // and what the first one has only finished
+		runtime.GC() // frees the memory that the first one has only finalized
 		var s runtime.MemStats
 		runtime.ReadMemStats(&s)
 		return int(s.HeapAlloc)

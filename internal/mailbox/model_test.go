@@ -37,14 +37,14 @@ var modelRetry = outcome.Config{
 	RetryHoldMax: 2 * time.Second,
 }
 
-// reference says by the simplest means what Boxes should do: slices, and a search
+// reference computes the correct behaviour of Boxes by the simplest means: slices, and a search
 // through everything for every question.
 type reference struct {
 	epoch   event.Position
 	gates   map[ring.Partition]ownership.GateChange
 	events  []*refEvent // in the order in which they came; a key's order is theirs
 	window  []refDone
-	late    []event.MessageID // done on partitions that were not ours any more
+	late    []event.MessageID // done on partitions that were no longer ours
 	gone    map[Sender]bool
 	workers []event.WorkerID
 }
@@ -569,7 +569,7 @@ func (m *model) gate() {
 		gate = ownership.Waiting
 	}
 	if gate == ownership.Open && rapid.Bool().Draw(m.T, "withhold") {
-		key := pick(m, m.keys, "withheld") // of any partition: what is not here does not matter
+		key := pick(m, m.keys, "withheld") // of any partition: a key that is not here does not matter
 		m.setGate(p, gate, ring.HashOf(string(key)))
 		return
 	}
@@ -596,8 +596,8 @@ func (m *model) changeGate(c ownership.GateChange) {
 	m.expect("SetGates", want)
 }
 
-// takeHandover hands over what came late, and some of what else is for others, in one or
-// two calls.
+// takeHandover hands over late results and some other ids of moved partitions, in one or two
+// calls.
 func (m *model) takeHandover() {
 	idsMax := rapid.IntRange(0, 5).Draw(m.T, "ids")
 	m.boxes.RestartHandover(m.now)
@@ -669,7 +669,7 @@ func (m *model) takeAll() {
 	}
 }
 
-// expect compares what a call said with what the reference says, in any order.
+// expect compares the verdicts of a call with the reference, in any order.
 func (m *model) expect(call string, want []Addressed) {
 	count := map[Addressed]int{}
 	for _, v := range want {
@@ -680,7 +680,7 @@ func (m *model) expect(call string, want []Addressed) {
 		count[v]--
 		to := address{v.To, v.Handle}
 		if !m.open[to] {
-			m.Fatalf("%s: verdict %+v for nobody who waits", call, v)
+			m.Fatalf("%s: verdict %+v that no sender waits for", call, v)
 		}
 		if v.Kind != event.Attempted {
 			delete(m.open, to)
@@ -739,7 +739,7 @@ func (m *model) check() {
 	}
 }
 
-// checkKey compares what a key is said to wait for with what it should wait for.
+// checkKey compares the reported wait of a key with the reference.
 func (m *model) checkKey(key event.Key, s KeyState) {
 	head := m.ref.head(key)
 	p := ring.PartitionOf(string(key))

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Places are used once at a time, are found zero, and keep what is written to them.
+// Each place is used once at a time, is zero at first, and keeps its content.
 func TestSlabGivesEachPlaceOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s slab[int]

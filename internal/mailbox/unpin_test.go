@@ -49,8 +49,8 @@ func TestUnpin(t *testing.T) {
 	}
 }
 
-// However little time passes, frames of peers keep no more memory than they may: what
-// waits in old ones is copied out, in every shard.
+// Peers' frames never keep more memory than they may, however little time passes: waiting events in
+// old frames are copied out, in every shard.
 func TestUnpinByVolume(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.FramesBytesMax = 1 << 20
@@ -74,8 +74,8 @@ func TestUnpinByVolume(t *testing.T) {
 	}
 }
 
-// A frame counts whole, also for what of it is known here already: one event that
-// waits keeps all of it.
+// A frame counts with all its bytes, also those of duplicates: one waiting event keeps all of
+// it.
 func TestUnpinCountsDuplicates(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.FramesBytesMax = 1 << 20

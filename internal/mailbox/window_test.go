@@ -40,7 +40,7 @@ func (w *testWindow) add(now clock.Instant, p ring.Partition, id event.MessageID
 	w.window.add(now, p, s, bitOf(id))
 }
 
-// holds returns what w remembers, oldest first.
+// holds returns the content of w, oldest first.
 func (w *testWindow) holds() (held []event.Finished) {
 	for serial := w.first; serial < w.end; serial++ {
 		if r := w.at(serial); !r.is(recordDropped) {

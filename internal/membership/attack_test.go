@@ -27,7 +27,7 @@ import (
 
 // Attacks by an outsider who reaches the gossip port, with and without keys.
 
-// target is a member with a limiter, and what its log and its metrics say.
+// target is a member with a limiter, its log and its metrics.
 type target struct {
 	*testNode
 
@@ -69,7 +69,7 @@ func (tg *target) warnings(kind string) float64 {
 	return testutil.ToFloat64(tg.gossip.metrics.library.WithLabelValues(kind))
 }
 
-// send sends packets until something says that enough have come: the kernel may drop some.
+// send sends packets until enough have arrived: the kernel may drop some.
 func (tg *target) send(t *testing.T, enough func() bool, packet func(i int) string) {
 	t.Helper()
 	conn, err := net.Dial("udp", tg.gossip.Addr())
@@ -97,7 +97,7 @@ func TestGarbageIsCountedAndNotLogged(t *testing.T) {
 			cfg.SecretKeys = keys
 			tg := startTarget(t, cfg, 64)
 			tg.send(t, func() bool { return tg.rejected(t) > 2000 }, func(i int) string { return fmt.Sprintf("garbage %d \x1b[2J", i) })
-			if keys != nil { // nobody can tell before it is decrypted
+			if keys != nil { // cannot be told before it is decrypted
 				tg.send(t, func() bool { return tg.warnings("decrypt") > 2000 }, func(i int) string {
 					return labelled(label, fmt.Sprintf("\x01%064d", i))
 				})
@@ -137,7 +137,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		select {
 		case <-closed:
 		case <-time.After(15 * time.Second):
-			t.Fatal("a connection that says nothing stays")
+			t.Fatal("a silent connection stays open")
 		}
 	}
 	next := testConfig("b")
@@ -163,8 +163,8 @@ func fake(t *testing.T, name, grpcAddr string) string {
 	return alive(gossipName(m), [4]byte{127, 0, 0, 1}, 9, meta)
 }
 
-// However many members a stranger invents, gossip knows no more of them than its limit,
-// forgets none that the control log names, and still gets to know a new one of those.
+// However many members a stranger invents, gossip knows no more of them than its limit, keeps all
+// members that the control log names, and still admits a new one of these.
 func TestInventedMembersAreBounded(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig("a")
@@ -189,8 +189,8 @@ func TestInventedMembersAreBounded(t *testing.T) {
 	}
 }
 
-// A stranger who invents members and lets them die again and again gets no more of them
-// into memberlist's memory, which keeps the dead for a while.
+// A stranger who lets invented members die, again and again, gets no more of them into memberlist's
+// memory, which keeps dead members for some time.
 func TestInventedMembersThatDieAreBounded(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig("a")
@@ -216,8 +216,8 @@ func TestInventedMembersThatDieAreBounded(t *testing.T) {
 	}
 }
 
-// Names and addresses are judged before anything is kept of them, and who the control log
-// names has the address that it has there.
+// Names and addresses are judged before anything about them is stored. Members that the control log
+// names have the address that it has for them.
 func TestWhoGetsToBeKnown(t *testing.T) {
 	inc, stranger := newInc(), newInc()
 	node := func(name string, inc ownership.Incarnation, addr string) *memberlist.Node {

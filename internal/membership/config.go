@@ -16,10 +16,10 @@ const GroupBytesMax = memberlist.LabelMaxSize
 // Config of a [Gossip].
 type Config struct {
 	Group string `from:"node.group"` // members of another group are never mixed in
-	Name  string `from:"node.name"`  // stable over restarts, unique in the group
+	Name  string `from:"node.name"`  // stable across restarts, unique in the group
 
 	Listen    string // ip:port for both UDP and TCP; port 0: any free one
-	Advertise string // ip:port that others dial; "": Listen's. Needed when Listen names no single address, except for 0.0.0.0
+	Advertise string // ip:port that other members dial; "": Listen. Needed if Listen is an unspecified address other than 0.0.0.0
 
 	// Seeds are the addresses of members to contact first: host:port, or dns+host:port for a
 	// name with the addresses of several members. All are resolved again at each attempt.
@@ -29,32 +29,32 @@ type Config struct {
 	// bytes each. None: no encryption.
 	SecretKeys [][]byte `from:"gossip.encryption_keys"`
 
-	// EncryptionKeysFile holds such keys in base64, one in a line. It is read again when
-	// it changes, so keys can be replaced while the group goes on. Instead of
+	// EncryptionKeysFile is a file with such keys in base64, one per line. It is read again
+	// when it changes, so keys can be replaced while the group runs. Instead of
 	// gossip.encryption_keys.
 	EncryptionKeysFile string
 
-	// With keys: whether gossip in the clear is dropped, and whether ours is encrypted.
-	// Both are on, but while a group that gossips in the clear changes over.
+	// With keys, VerifyIncoming drops unencrypted gossip, and VerifyOutgoing encrypts ours.
+	// Turn them off only while a group changes over to encryption.
 	VerifyIncoming, VerifyOutgoing bool
 
-	ProbeInterval    time.Duration `above:"0"` // between two probes, each of one member
-	ProbeTimeout     time.Duration `above:"0"` // of a direct probe; less than ProbeInterval
-	SuspicionMult    int           `min:"1"`   // how long a suspect has to object, in probe intervals (times the log of the group's size)
-	SuspicionMaxMult int           `min:"1"`   // and at most this many times that, while no other member suspects it
-	GossipInterval   time.Duration `above:"0"` // between two rounds of gossip
+	ProbeInterval    time.Duration `above:"0"` // interval between two probes, each of one member
+	ProbeTimeout     time.Duration `above:"0"` // timeout of a direct probe; less than ProbeInterval
+	SuspicionMult    int           `min:"1"`   // time for a suspect to refute the suspicion, in probe intervals (times the log of the group's size)
+	SuspicionMaxMult int           `min:"1"`   // factor by which that time may grow while no other member confirms the suspicion
+	GossipInterval   time.Duration `above:"0"` // interval between two rounds of gossip
 	GossipNodes      int           `min:"1"`   // members gossiped to in each interval
-	AwarenessMax     int           `min:"1"`   // how many times slower a node that is itself in trouble judges others
-	StreamTimeout    time.Duration `above:"0"` // of a TCP connection
+	AwarenessMax     int           `min:"1"`   // greatest factor by which a member that is itself in trouble slows its probes
+	StreamTimeout    time.Duration `above:"0"` // timeout of a TCP connection
 
-	JoinBackoffMin time.Duration `above:"0"` // between attempts to reach a seed
-	JoinBackoffMax time.Duration `above:"0"` // to which that doubles
-	RejoinInterval time.Duration `above:"0"` // between attempts to reach known members that gossip misses
-	RejoinsMax     int           `min:"1"`   // addresses tried in one such attempt
-	LeaveTimeout   time.Duration `above:"0"` // for the farewell to go out
+	JoinBackoffMin time.Duration `above:"0"` // first delay between attempts to reach a seed; it doubles up to JoinBackoffMax
+	JoinBackoffMax time.Duration `above:"0"` // longest delay between attempts to reach a seed
+	RejoinInterval time.Duration `above:"0"` // interval between attempts to reach known members that gossip lacks
+	RejoinsMax     int           `min:"1"`   // addresses tried in one attempt to reach known members
+	LeaveTimeout   time.Duration `above:"0"` // time for the announcement of a departure
 
-	// StrangersMax is how many members that the control log does not name gossip may know at
-	// once. Those that it names have a place always. With ownership.mode gossip all others are strangers.
+	// StrangersMax is the greatest number of strangers in gossip: members that the control log
+	// does not name. With ownership.mode gossip all other members are strangers.
 	StrangersMax int `min:"1"`
 }
 
@@ -77,7 +77,7 @@ func DefaultConfig() Config {
 		RejoinInterval:   5 * time.Second,
 		RejoinsMax:       16,
 		LeaveTimeout:     time.Second,
-		StrangersMax:     255, // with this one 256
+		StrangersMax:     255, // 256 with this member
 	}
 }
 

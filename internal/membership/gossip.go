@@ -92,7 +92,7 @@ func New(cfg Config, self Member, ours identity.Identity, report func(Evidence),
 	return g, nil
 }
 
-// Run takes part until ctx ends, then leaves: the others know at once that it was on
+// Run takes part until ctx ends, then leaves: all other members know at once that it was on
 // purpose. It returns an error if it cannot listen. It may be called once.
 func (g *Gossip) Run(ctx context.Context) error {
 	if err := g.listen(); err != nil {
@@ -172,20 +172,20 @@ func (g *Gossip) refuse(why refusal, name string) {
 	}
 }
 
-// SetNamed says which incarnations the control log names, and the ip:port of their gossip.
-// They have a place in gossip however many strangers there are, and only at that address.
-// The map must not be written to any more.
+// SetNamed sets the incarnations that the control log names, with the ip:port of their gossip.
+// They have a place in gossip however many strangers there are, and only at that address. The map
+// must not be changed afterwards.
 func (g *Gossip) SetNamed(named map[ownership.Incarnation]string) { g.roster.setNamed(named) }
 
-// SetKnown says which members the control log knows. Those that gossip does not know
-// are contacted every RejoinInterval.
+// SetKnown sets the members that the control log knows. Those that gossip does not know are
+// contacted every RejoinInterval.
 func (g *Gossip) SetKnown(known []Known) {
 	known = slices.Clone(known)
 	g.known.Store(&known)
 }
 
-// leave announces the departure and stops. A failed announcement is not an error: the others
-// detect the departure by themselves.
+// leave announces the departure and stops. A failed announcement is not an error: all other
+// members detect the departure by themselves.
 func (g *Gossip) leave() error {
 	if err := g.list.Leave(g.cfg.LeaveTimeout); err != nil {
 		g.log.Warn("left without a farewell", "error", err)

@@ -74,7 +74,7 @@ func TestCrashIsDetected(t *testing.T) {
 	victim, rest := nodes[4], nodes[:4]
 	began := time.Now()
 	victim.crash()
-	eventually.True(t, "somebody to suspect", func() bool {
+	eventually.True(t, "a member to suspect", func() bool {
 		return slices.ContainsFunc(rest, func(n *testNode) bool { return slices.Contains(n.kinds(victim.inc), Suspect) })
 	})
 	t.Logf("first suspicion after %v", time.Since(began))
@@ -106,11 +106,11 @@ func TestRestartIsANewMember(t *testing.T) {
 	}
 }
 
-// Two halves that have forgotten each other merge again through what the control log knows.
+// Two halves that have forgotten each other merge again through the addresses in the control log.
 func TestHalvesMergeByKnownAddresses(t *testing.T) {
 	t.Parallel()
 	left, right := startGroup(t, 2), startGroup(t, 2)
-	dead := Known{Inc: newInc(), GossipAddr: freeAddr(t)} // must not keep the others from being tried
+	dead := Known{Inc: newInc(), GossipAddr: freeAddr(t)} // must not keep further addresses from being tried
 	left[0].gossip.SetKnown([]Known{
 		{Inc: left[0].inc, GossipAddr: left[0].gossip.Addr()},
 		{Inc: left[1].inc, GossipAddr: left[1].gossip.Addr()},
@@ -151,7 +151,7 @@ func TestSeedIsTriedForEver(t *testing.T) {
 	eventually.True(t, "the seed to be found", func() bool { return allSeeAll([]*testNode{early, late}) })
 }
 
-// A seed list that names only this node is reported, and no longer once somebody came.
+// A seed list that names only this node is reported, until another member has joined.
 func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig("lonely")
@@ -166,7 +166,7 @@ func TestSeedsThatNameOnlySelfAreReported(t *testing.T) {
 	eventually.True(t, "the report to end", func() bool { return !reported() })
 }
 
-// Seeds that lead to nobody are reported, once, and not while others may just be starting.
+// Seeds that reach no member are reported, once, and not while other members may be starting.
 func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	t.Parallel()
 	for warning, seed := range map[string]string{"no seed can be resolved": "dns+nobody.invalid:16652", "no seed answers": freeAddr(t)} {
@@ -193,7 +193,7 @@ func TestSeedsThatLeadToNobodyAreReported(t *testing.T) {
 	}
 }
 
-// warnings is what was logged.
+// warnings collects the logged warnings.
 type warnings struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -306,7 +306,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	eventually.True(t, "the observer to see it leave", func() bool { return slices.Equal(observer.kinds(inc), []Kind{Alive, Dead}) })
 }
 
-// testNode is one member of a test and what it was told.
+// testNode is one member of a test with the evidence that it got.
 type testNode struct {
 	name     string
 	inc      ownership.Incarnation
@@ -315,7 +315,7 @@ type testNode struct {
 	gossip   *Gossip
 	cancel   context.CancelFunc
 	worked   chan struct{} // closed when the node does nothing more but answer
-	leaving  chan bool     // whether to say farewell
+	leaving  chan bool     // whether to announce the departure
 	ended    chan struct{}
 
 	settings identity.Identity
@@ -403,7 +403,7 @@ func (n *testNode) report(e Evidence) {
 	n.heard[e.Member.Inc] = append(n.heard[e.Member.Inc], e.Kind)
 }
 
-// kinds returns what was reported of an incarnation, in order.
+// kinds returns the kinds of the evidence about an incarnation, in order.
 func (n *testNode) kinds(inc ownership.Incarnation) []Kind {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -77,8 +77,8 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 	}
 }
 
-// A group that gossips in the clear can change over without a stop: first it takes both, then
-// it sends encrypted, then it drops what is not.
+// A group without encryption can change over without a stop: first its members accept both, then they
+// send encrypted gossip, then they drop unencrypted gossip.
 func TestAGroupInTheClearCanChangeOver(t *testing.T) {
 	t.Parallel()
 	key := newKey(16)
@@ -143,7 +143,7 @@ func TestParseKeys(t *testing.T) {
 	} {
 		_, err := ParseKeys(text)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want a word about %q", err, want)
+			t.Errorf("error %v, want %q in it", err, want)
 		} else if strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), encode(a)) {
 			t.Errorf("the error shows a key: %v", err)
 		}

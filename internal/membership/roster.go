@@ -63,7 +63,7 @@ func newRoster(self string, strangersMax int, refuse func(why refusal, name stri
 	}
 }
 
-// setNamed says which incarnations the control log names, and where their gossip listens.
+// setNamed sets the incarnations that the control log names, with the addresses of their gossip.
 func (r *roster) setNamed(named map[ownership.Incarnation]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +176,7 @@ func (r *roster) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byt
 	r.setSuspect(n.Name, false)
 }
 
-// setSuspect says whether a node has answered our newest probe.
+// setSuspect records whether a node failed to answer our newest probe.
 func (r *roster) setSuspect(name string, suspect bool) {
 	r.change(func() {
 		if n, ok := r.nodes[name]; ok {

@@ -34,7 +34,7 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// Two members that differ in a setting find each other: both say which one, with both values, and nobody ends.
+// Two members that differ in a setting find each other: both name it with both values, and neither ends.
 func TestSettingsThatDifferAreCountedAndNamed(t *testing.T) {
 	t.Parallel()
 	of := func(from string) identity.Identity {

@@ -42,7 +42,7 @@ type transport struct {
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	pumps   sync.WaitGroup
-	done    chan struct{} // closed when memberlist takes nothing any more
+	done    chan struct{} // closed when memberlist no longer reads
 	stop    func() error
 }
 

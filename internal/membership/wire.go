@@ -45,8 +45,8 @@ const (
 	encryptionVersionMax = 1 // the first byte of a packet that is encrypted is a version
 )
 
-// refusal says why something that came is not handed to memberlist. It is the label
-// reason of ringfence_listener_rejected_total, for the listener gossip.
+// refusal is the reason why received data is not handed to memberlist. It is the label reason of
+// ringfence_listener_rejected_total, for the listener gossip.
 type refusal string
 
 // The refusals.
@@ -196,7 +196,7 @@ func decompress(r io.Reader, compressedMax, plainMax int) ([]byte, error) {
 }
 
 // stream reads the beginning of a stream and returns a reader of all of it, as memberlist
-// may see it. labelled: it begins with the label, as it does where somebody has dialed us.
+// may see it. labelled: it begins with the label, as on connections that were dialed to us.
 func (s screen) stream(conn io.Reader, labelled bool) (io.Reader, error) {
 	conn = io.LimitReader(conn, streamBytesMax+512) // with its label
 	var seen bytes.Buffer                           // the bytes read so far

@@ -122,7 +122,7 @@ func TestStreams(t *testing.T) {
 	secret := "\x0a\x00\x00\x00\x06secret"
 	for name, c := range map[string]struct {
 		screen screen
-		dialed bool // by us: what comes has no label
+		dialed bool // by us: received packets have no label
 		bytes  string
 		want   string // "": refused
 		why    refusal
@@ -170,7 +170,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// However long a stream is, memberlist reads no more of it than it may hold.
+// However long a stream is, memberlist reads only as much of it as it may hold.
 func TestStreamsEnd(t *testing.T) {
 	endless := io.MultiReader(strings.NewReader(labelled("orders", exchange(5, 300, ""))), rand0{})
 	from, err := screen{label: "orders"}.stream(endless, true)

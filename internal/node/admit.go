@@ -13,7 +13,7 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// endsTimeout is how long the broker may take to say where its topic partitions end.
+// endsTimeout bounds the time for the broker's answer about the ends of its topic partitions.
 const endsTimeout = 2 * time.Second
 
 // learnEnds asks the broker where its topic partitions end, whenever the pipeline wants to

@@ -119,8 +119,8 @@ func (t *meter) doneAt(members ...*member) (answered map[string]int) {
 	return answered
 }
 
-// TestMovedPartitionsBringWhatWasDone: after a join and after a leave, the new owners
-// answer for what the old ones have done.
+// TestMovedPartitionsBringWhatWasDone: after a join and after a leave, the new owners know the
+// events that the old owners have finished.
 func TestMovedPartitionsBringWhatWasDone(t *testing.T) {
 	t.Parallel()
 	g := newMeter(t)
@@ -200,9 +200,9 @@ func (t *meter) load(keys int, round time.Duration) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// waits are how long events waited that were published in a span of time.
+// waits holds the waits of events that were published in a span of time.
 type waits struct {
-	moved, stayed     []time.Duration // of keys that changed their owner in the span, and of the others
+	moved, stayed     []time.Duration // of keys that changed their owner in the span, and of all other keys
 	movedOwn          []time.Duration // the former without the time in which an event of the key ran
 	duplicates, total int
 }
@@ -255,7 +255,7 @@ func (w waits) String() string {
 		w.total, w.duplicates, spread(w.moved), spread(w.movedOwn), spread(w.stayed))
 }
 
-// span measures what happens while do runs, and a moment longer.
+// span measures the waits while do runs, and a moment longer.
 func (t *meter) span(what string, do func()) waits {
 	from := clock.Now()
 	do()
@@ -267,8 +267,8 @@ func (t *meter) span(what string, do func()) waits {
 	return w
 }
 
-// TestKeysKeepFlowing reports how long keys wait in a calm group, a join and a leave.
-// What is asserted is what holds on a loaded machine too.
+// TestKeysKeepFlowing reports how long keys wait in a calm group, a join and a leave. It asserts only
+// figures that a loaded machine reaches too.
 func TestKeysKeepFlowing(t *testing.T) {
 	t.Parallel()
 	g := newMeter(t)
@@ -302,9 +302,9 @@ func TestKeysKeepFlowing(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForARunningHandler has slow handlers running while partitions move, and
-// reports how long the keys of a partition wait together for what runs on it (see
-// docs/adr), and how long all others do.
+// TestWhoWaitsForARunningHandler has slow handlers running while partitions move. It reports how long
+// all keys of a partition wait for the handlers running on it (see docs/adr), and how long all other
+// keys wait.
 func TestWhoWaitsForARunningHandler(t *testing.T) {
 	t.Parallel()
 	const slow = 2 * time.Second
@@ -434,7 +434,7 @@ func (t *meter) epochs() []epoch {
 	t.t.Helper()
 	ctx, cancel := context.WithCancel(t.t.Context())
 	defer cancel()
-	end := t.log.Put(nil) // a record that nobody can read
+	end := t.log.Put(nil) // an undecodable record
 	names := map[ownership.Incarnation]string{}
 	var list []epoch
 	cur := event.Position{}
@@ -475,7 +475,7 @@ func (t *meter) epochs() []epoch {
 	return list
 }
 
-// movesOf is how often a partition changes its owner.
+// movesOf returns how often a partition changes its owner.
 func movesOf(p ring.Partition, epochs []epoch) (moves int) {
 	for i := range epochs[1:] {
 		if epochs[i].owners[p] != epochs[i+1].owners[p] {

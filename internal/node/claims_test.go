@@ -49,7 +49,7 @@ func (g *group) handle(m *member, h client.Handler) {
 }
 
 // TestOtherControlLogIsRefused: a member whose control log lies in another namespace would be a second owner of
-// every key. The claims topic ends it, with both names; the group that was there goes on alone.
+// every key. The claims topic makes it end, with both names; the existing group continues alone.
 func TestOtherControlLogIsRefused(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -98,7 +98,7 @@ func TestOtherControlLogIsRefused(t *testing.T) {
 	}
 }
 
-// TestReleaseEndsTheGroup: a release by force ends who runs, and then the other group begins.
+// TestReleaseEndsTheGroup: a forced release ends the running members, and then the other group begins.
 func TestReleaseEndsTheGroup(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -167,12 +167,12 @@ func TestNewControlLogNeedsAGeneration(t *testing.T) {
 	}
 }
 
-// TestDrainBeforeTheClaim: a router that still waits for its claims ends at once when it is told to.
+// TestDrainBeforeTheClaim: a router that still waits for its claims ends at once when it is drained.
 func TestDrainBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	a := g.startWith("a", nil, func(p *Parts) { p.Claims = claimsOf(t, unread{}, "public/default") })
-	g.eventually("it says what it waits for", func() error {
+	g.eventually("it reports the reason of its wait", func() error {
 		for _, probe := range [][]Check{a.Probes().Startup, a.Probes().Ready} {
 			if bad := failing(probe); !strings.HasPrefix(bad, "claim") {
 				return fmt.Errorf("fails: %s", bad)

@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/internal/source"
 )
 
-// consume reads the subscription while this node is a member with an application,
-// and not otherwise: a node that can work on nothing takes nothing from the others.
+// consume reads the subscription while this node is a member with an application. Otherwise it
+// reads nothing: a node without an application must not take events from other members.
 func (n *Node) consume(ctx context.Context) error {
 	for {
 		s := n.drainCycle()
@@ -37,7 +37,7 @@ func (n *Node) consumeWhileAllowed(ctx context.Context, s *drainCycle) error {
 		n.noteNotConsuming(err)
 		switch {
 		case errors.Is(err, source.ErrSubscriptionType):
-			return fmt.Errorf("node: %w", err) // somebody uses it in another way: not for us to wait out
+			return fmt.Errorf("node: %w", err) // the subscription has another type, which does not pass by waiting
 		case err != nil:
 			if clock.Now().Sub(began) > pauses.Max {
 				pauses.Reset()
@@ -66,7 +66,7 @@ func sleep(ctx context.Context, s *drainCycle, d time.Duration) {
 // execution; if this node waited for them, the client's prefetched events would wait, too.
 const settleMax = 20 * time.Millisecond
 
-// consumeOnce reads until the node may not any more.
+// consumeOnce reads until the node must stop consuming.
 func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	topics := n.topicsToConsume()
 	src := n.parts.Source(topics)
@@ -179,7 +179,7 @@ type topicsWaiting struct {
 	topics map[string][]string // never written to
 }
 
-// noteTopics says which topics are not consumed, whenever that changes.
+// noteTopics logs the topics that are not consumed, whenever they change.
 func (n *Node) noteTopics() {
 	waiting := n.TopicsNotConsumed()
 	text := ""

@@ -175,7 +175,7 @@ func (n *Node) unfinished(s *drainCycle) string {
 	case isClosed(s.settled):
 	case unsettled > 0:
 		lacks = append(lacks, fmt.Sprintf("%d events are not settled; the broker will deliver them again", unsettled))
-	case left: // before, it goes on consuming for others
+	case left: // before it leaves, it consumes for other owners
 		lacks = append(lacks, "the subscription is not closed")
 	}
 	return strings.Join(lacks, "; ")

@@ -66,8 +66,8 @@ func (d *driverLoop) deliver(in ownership.Input) {
 	}
 }
 
-// drained says that nothing may run any more on these partitions. It never blocks:
-// the data path calls it while it works.
+// drained reports that no delivery may run on these partitions. It never blocks: the data path
+// calls it while it works.
 func (d *driverLoop) drained(partitions []ring.Partition) {
 	d.mu.Lock()
 	d.idle = append(d.idle, partitions...)

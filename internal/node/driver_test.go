@@ -11,8 +11,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// revoking is a machine that revokes when it is asked to leave, and sends a Beat when it
-// hears what runs.
+// revoking is a machine that revokes when it is asked to leave, and sends a Beat when it gets a
+// Drained.
 type revoking struct{}
 
 func (revoking) Step(_ clock.Instant, in ownership.Input) []ownership.Effect {
@@ -29,7 +29,7 @@ func (revoking) Next() clock.Instant { return clock.Forever }
 
 func (revoking) Status(clock.Instant) ownership.Status { return ownership.Status{} }
 
-// steps writes down in which order a driver calls, of that what an order is asked of.
+// steps records the calls of a driver whose order is tested.
 type steps chan string
 
 func (s steps) OpenReader(ownership.OpenReader)           {}

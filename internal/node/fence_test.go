@@ -30,11 +30,11 @@ func (f *fenced) write(fence client.Fence, value string) (accepted bool) {
 	return true
 }
 
-// TestALostWorkersWriteIsRefused: two workers of one application, each a process of its
-// own. The connection of the first breaks while its handler stands still: SIGSTOP, a long
-// pause of the runtime, a stuck network. When its deadline has passed the key goes to the
-// second, which writes. Then the first goes on and writes, too. Both have had the key
-// from one owner, so under one token.
+// TestALostWorkersWriteIsRefused: two workers of one application are separate processes. The
+// connection of the first breaks while its handler stands still: SIGSTOP, a long pause of the
+// runtime, a stuck network. When its deadline has passed the key moves to the second, which writes.
+// Then the first continues and writes, too. Both got the key from one owner, so under one
+// token.
 func TestALostWorkersWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

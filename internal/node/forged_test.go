@@ -53,9 +53,9 @@ func (g *group) publishEntry(key string) membroker.EntryID {
 	return id
 }
 
-// TestForgedWindows: nobody can make a member ack events that nobody has handled yet, by
-// telling it that they are done: neither a stranger, nor a member that never owned their
-// keys, nor their earlier owner.
+// TestForgedWindows: a member cannot be made to ack unhandled events by a handover that calls them
+// done: neither by a stranger, nor by a member that never owned their keys, nor by their earlier
+// owner.
 func TestForgedWindows(t *testing.T) {
 	t.Parallel()
 	const events = 20
@@ -154,7 +154,7 @@ func TestForgedWindows(t *testing.T) {
 			t.Errorf("b refused %d of %d ids of %s as %v", n, events, attack.by, attack.refused)
 		}
 	}
-	g.check() // what was acked without a handler is lost
+	g.check() // an event that was acked without a handler is lost
 }
 
 // TestForgedCopies: a producer of the retry topic cannot make events vanish by sending copies

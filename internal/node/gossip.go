@@ -26,7 +26,7 @@ type gossipMachine struct {
 	self    ownership.Node
 	timing  ownership.Timing
 	place   func(names []string) ([]uint16, error)
-	members func() []membership.Member // the others, in the order of their coming
+	members func() []membership.Member // all other members, in the order of their coming
 
 	table   *ownership.Table // nil before the first
 	gates   []ownership.Gate
@@ -95,7 +95,7 @@ func (m *gossipMachine) Next() clock.Instant {
 	return m.renewAt
 }
 
-// opensAt is when there was time enough to hear of a group that is there already.
+// opensAt returns the instant by which an existing group would have been heard of.
 func (m *gossipMachine) opensAt() clock.Instant { return m.began.Add(m.timing.JoinSettle) }
 
 // follow returns the table of the present members, or nil if it is unchanged.
@@ -236,7 +236,7 @@ func (m *gossipMachine) draining() ownership.Set {
 	return ownership.SetOf(list...)
 }
 
-// finish ends a leave when nothing runs any more. The others hear of it by the farewell.
+// finish ends a leave when no delivery runs. Other members learn of it by gossip's announcement.
 func (m *gossipMachine) finish() {
 	if m.leaving && m.ran == 0 {
 		m.over = true

@@ -23,7 +23,7 @@ type hearer struct {
 	now  clock.Instant
 	said []string // the effects of the last step
 
-	moved int // partitions, as the newest table says
+	moved int // partitions in the newest table
 }
 
 func memberNamed(name string, inc byte) membership.Member {
@@ -52,7 +52,7 @@ func (h *hearer) hear(kind membership.Kind, m membership.Member) {
 	h.heard(membership.Evidence{Kind: kind, Member: m})
 }
 
-// step lets time pass and returns what the machine asks for.
+// step lets time pass and returns the effects of the machine.
 func (h *hearer) step(after time.Duration, in ownership.Input) []string {
 	h.t.Helper()
 	h.now = h.now.Add(after)
@@ -127,7 +127,7 @@ func TestGossipListensBeforeItOpens(t *testing.T) {
 	}
 }
 
-// TestGossipWaitsForNobody is what the mode is not: nobody asks the old owner.
+// TestGossipWaitsForNobody shows that the mode is not exclusive: gates open without waiting for the old owner.
 func TestGossipWaitsForNobody(t *testing.T) {
 	a, b := newHearer(t, "a"), newHearer(t, "b")
 	a.self.Inc, b.self.Inc = ownership.Incarnation{1}, ownership.Incarnation{2}
@@ -171,7 +171,7 @@ func TestGossipForcesWhatOutlastsItsPartition(t *testing.T) {
 		h.step(h.Next().Sub(h.now), ownership.Tick{})
 	}
 	if took := h.timing.DrainTimeout; !slices.Contains(h.said, "force [1 3]") || h.forceAt.Sub(h.now) != 0 {
-		t.Errorf("after %v it says %q", took, h.said)
+		t.Errorf("after %v effects %q", took, h.said)
 	}
 	h.step(h.Next().Sub(h.now), ownership.Tick{})
 	h.want("lease 2s, extending []")
@@ -241,7 +241,7 @@ func TestGossipLeave(t *testing.T) {
 			h.want(test.want...)
 			h.step(0, ownership.Drained{Seq: 1, Partitions: ownership.SetOf(0, 1, 2, 3)})
 			if !slices.Contains(h.said, "ownership.Left") || h.Status(h.now).Phase != ownership.Ended || h.Next() != clock.Forever {
-				t.Errorf("it says %q", h.said)
+				t.Errorf("effects %q", h.said)
 			}
 			h.step(time.Hour, ownership.Tick{})
 			h.want()
@@ -263,7 +263,7 @@ func TestGossipViewRemembersSome(t *testing.T) {
 	}
 	h.heard(membership.Evidence{Kind: membership.Alive, Member: membership.Member{Inc: ownership.Incarnation{1: 10}}})
 	if lost := h.lost(); len(lost) != goneMax-1 {
-		t.Errorf("who is back is still missed: %d", len(lost))
+		t.Errorf("a member that is back is still missed: %d", len(lost))
 	}
 }
 

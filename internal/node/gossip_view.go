@@ -7,9 +7,9 @@ import (
 	"github.com/ringfence/router/internal/membership"
 )
 
-// goneMax is how many members that gossip has lost are remembered, to be asked whether
-// they are back: after a partition that outlasts gossip's memory of the dead, two
-// halves would otherwise never merge.
+// goneMax bounds the remembered members that gossip has lost. They are contacted again: after a
+// network partition that outlasts gossip's memory of the dead, two halves would otherwise never
+// merge.
 const goneMax = 64
 
 // gossipView is the member list as gossip reports it, for ownership.mode gossip. Its

@@ -135,8 +135,8 @@ func (n *Node) CheckSource() error {
 	return *why
 }
 
-// stuckAfter is how late the driver of the ownership machine may be before only a
-// restart is believed to help. Its partitions have gone to others long before.
+// stuckAfter is the delay of the ownership machine's driver after which only a restart may help.
+// Its partitions have moved to other members long before.
 const stuckAfter = 30 * time.Second
 
 func (n *Node) checkDriver() error {

@@ -24,7 +24,7 @@ func settings(keyFrom, subscription string) identity.Identity {
 	)
 }
 
-// refused waits until a member has ended because of its settings, and checks what it says.
+// refused waits until a member has ended because of its settings, and checks its error.
 func (g *group) refused(m *member, wants ...string) {
 	g.t.Helper()
 	g.closes("the member that differs has ended", m.ended)
@@ -44,8 +44,8 @@ func (g *group) plain(m *member, handle client.Handler) {
 	g.serve(m, handle)
 }
 
-// A member that takes keys from elsewhere, as in a rolling change of key.from, ends with both values; the group goes on,
-// and events that belong together never run at once.
+// A member that takes keys from elsewhere, as in a rolling change of key.from, ends with both values. The group
+// continues, and events with one key never run at once.
 func TestOtherKeySettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -96,7 +96,7 @@ func with2(adjust func(*Config), exchange func(*Parts)) func(string) (string, fu
 	return func(name string) (string, func(*Config), func(*Parts)) { return name, adjust, exchange }
 }
 
-// Differing members that start at the same moment: one of them is the group, and the others end.
+// Differing members that start at the same moment: one of them becomes the group, and all others end.
 func TestDifferingMembersStartAtOnce(t *testing.T) {
 	t.Parallel()
 	for round := range 3 {
@@ -193,8 +193,8 @@ func TestTopicsChangeInARollingDeploy(t *testing.T) {
 	})
 }
 
-// The control topic was deleted by force and made anew with lower ledger ids, as when a cluster is restored, while the
-// group runs: no lower token is given out, and the members say what to do.
+// The control topic was deleted by force and made anew with lower ledger ids while the group runs, as after a restored
+// cluster: no lower token is given out, and the members log the advice.
 func TestTokensDoNotFallWhileTheGroupRuns(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)

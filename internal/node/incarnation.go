@@ -34,7 +34,7 @@ type incarnation struct {
 	shown        *shown                    // publishes the gates' waits; nil with Mode Gossip
 	decides      driver.Machine            // beneath both
 	others       gossipView                // the members as gossip sees them, with Mode Gossip
-	named        atomic.Pointer[directory] // nil before the control log has named somebody, and with Mode Gossip
+	named        atomic.Pointer[directory] // nil before the control log has named a member, and with Mode Gossip
 
 	journal *os.File      // of the steps of the machine; nil: none
 	running ownership.Set // where deliveries of earlier incarnations ran when this one began
@@ -94,7 +94,7 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	case <-ctx.Done():
 		return nil, group.Wait()
 	}
-	serveLog, err := n.govern(l)
+	serveLog, err := n.startOwnership(l)
 	if err != nil {
 		stop()
 		return nil, errors.Join(err, group.Wait())
@@ -117,15 +117,15 @@ func (n *Node) liveOnce(ctx context.Context) (ownership.Effect, error) {
 	})
 	s := n.drainCycle()
 	group.Go(func() error {
-		l.obey(ctx, s)
+		l.forwardDrain(ctx, s)
 		return nil
 	})
-	n.begin(l)
+	n.replayInputs(l)
 	return end, group.Wait()
 }
 
-// govern builds l's machine and driver, and returns the control log loop to run with them.
-func (n *Node) govern(l *incarnation) (serveLog func(context.Context) error, err error) {
+// startOwnership builds l's machine and driver, and returns the control log loop to run with them.
+func (n *Node) startOwnership(l *incarnation) (serveLog func(context.Context) error, err error) {
 	cfg := n.ownershipConfig(l)
 	if n.cfg.Mode == Gossip {
 		l.drive(newGossipMachine(cfg, l.others.members), nil)
@@ -184,8 +184,8 @@ func (l *incarnation) read(in ownership.Input) {
 	l.driver.deliver(in)
 }
 
-// obey hands the wish for a drain to the machine.
-func (l *incarnation) obey(ctx context.Context, s *drainCycle) {
+// forwardDrain sends Leave to the machine when a drain is requested.
+func (l *incarnation) forwardDrain(ctx context.Context, s *drainCycle) {
 	select {
 	case <-s.draining:
 		l.driver.deliver(ownership.Leave{})
@@ -202,9 +202,9 @@ func (l *incarnation) hear(e membership.Evidence) {
 	l.node.reach.gossip(e) // wakes the driver
 }
 
-// begin repeats inputs that may have gone to the previous machine while the new one was being
-// built.
-func (n *Node) begin(l *incarnation) {
+// replayInputs repeats inputs that may have gone to the previous machine while the new one was
+// being built.
+func (n *Node) replayInputs(l *incarnation) {
 	l.driver.deliver(ownership.AppReady{Ready: n.Workers() > 0})
 	n.reach.retell()
 	// Deliveries that ended after Config.Running was taken were reported to the previous

@@ -24,7 +24,7 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
-// The tests of this file are what docs/lifecycle.md names beside its arrows.
+// docs/lifecycle.md names the tests of this file beside its arrows.
 
 // serve connects an application with this handler to m.
 func (g *group) serve(m *member, handler client.Handler, options ...client.Option) {
@@ -134,7 +134,7 @@ func (g *group) closes(what string, c <-chan struct{}) {
 	})
 }
 
-// mute is a control log that cannot be written until it is told to.
+// mute is a control log that cannot be written until unmuted.
 type mute struct {
 	controllog.Transport
 	speaks atomic.Bool
@@ -274,15 +274,15 @@ func TestLifecycleDrained(t *testing.T) {
 		t.Helper()
 		before := quick.count()
 		g.publish(100, 100)
-		g.eventually("b handles what is not held", func() error {
-			if n := quick.count() - before; n < 90 { // all but one key, and what shares its partition
+		g.eventually("b handles the events that are not held", func() error {
+			if n := quick.count() - before; n < 90 { // all but one key, and keys that share its partition
 				return fmt.Errorf("%d events", n)
 			}
 			return nil
 		})
 	}
 	workAtB()
-	g.consumers(2) // it goes on consuming, for others: what it has fetched ahead must not wait for its handler
+	g.consumers(2) // it continues to consume, for other owners: prefetched events must not wait for its handler
 	if quick.has(next) || isClosed(drained) || a.Workers() != 1 {
 		t.Errorf("while a handler runs: its key's next event was handled: %v, drained: %v, workers: %d", quick.has(next), isClosed(drained), a.Workers())
 	}
@@ -321,7 +321,7 @@ func TestLifecycleApplicationAsksForTheDrain(t *testing.T) {
 	g.consumers(2)
 }
 
-// TestLifecycleDrainDeadline: what a drain that was cut leaves is delivered again.
+// TestLifecycleDrainDeadline: events that an aborted drain leaves are delivered again.
 func TestLifecycleDrainDeadline(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -334,7 +334,7 @@ func TestLifecycleDrainDeadline(t *testing.T) {
 	a.stop()
 	<-a.ended
 	if !errors.Is(a.err, ErrDrainTimeout) || !strings.Contains(a.err.Error(), "1 events are not settled") {
-		t.Errorf("a ended with %v, want ErrDrainTimeout and what is left", a.err)
+		t.Errorf("a ended with %v, want ErrDrainTimeout with the remaining work", a.err)
 	}
 	slow.release()
 	b := g.start("b", nil)
@@ -342,8 +342,8 @@ func TestLifecycleDrainDeadline(t *testing.T) {
 	g.settled()
 }
 
-// TestDrainIsCutForWhatItLacks: not for what the next owners were not told, and with
-// the name of what is missing.
+// TestDrainIsCutForWhatItLacks: the error of an aborted drain names the missing parts, but not a
+// missing handover.
 func TestDrainIsCutForWhatItLacks(t *testing.T) {
 	for name, test := range map[string]struct {
 		left, settled bool
@@ -416,8 +416,8 @@ func TestLifecycleUndrained(t *testing.T) {
 	}
 }
 
-// TestLifecycleUndrainedAlone: with nobody to give its partitions to, a member keeps
-// its place in the table while it is away, and makes a new group when it is back.
+// TestLifecycleUndrainedAlone: without another member to take its partitions, a member keeps its place
+// in the table while it is away, and makes a new group when it is back.
 func TestLifecycleUndrainedAlone(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -467,7 +467,7 @@ func TestUndrainWaitsForTheEndOfTheDrain(t *testing.T) {
 	g.closes("coming back", begun)
 	g.ready(a)
 	a.stop()
-	g.eventually("it cannot come back any more", func() error {
+	g.eventually("it cannot come back", func() error {
 		if _, err := a.Undrain(); !errors.Is(err, ErrEnding) {
 			return fmt.Errorf("want ErrEnding: %w", err)
 		}

@@ -63,8 +63,7 @@ func adjustOverloaded(c *Config) {
 	c.Mailbox.Shards, c.Mailbox.BytesMax, c.Mailbox.FramesBytesMax, c.Mailbox.WindowBytesMax = 1, 10<<20, 1<<20, 1<<20
 }
 
-// owning is a broker whose consumers own the memory of what they receive, as a client
-// of a real one does.
+// owning is a broker whose consumers own the memory of the received events, as a real client's do.
 type owning struct{ *membroker.Broker }
 
 func (b owning) Subscribe(ctx context.Context, o membroker.SubscribeOptions) (membroker.Consumer, error) {
@@ -104,9 +103,9 @@ func (o *overload) handle(ctx context.Context, _ *client.Event) error {
 	return nil
 }
 
-// TestOverloadKeepsWithinTheMemoryBound: a topic with far more than what the
-// applications do in the time, and the live memory of two members stays within what
-// the settings say. When the applications are fast again everything is handled.
+// TestOverloadKeepsWithinTheMemoryBound: a topic has far more events than the applications can
+// handle, and the live memory of two members stays within the bound of the settings. When the
+// applications are fast again all events are handled.
 func TestOverloadKeepsWithinTheMemoryBound(t *testing.T) {
 	const events, size, keys = 30_000, 2 << 10, 2000
 	g := newGroup(t)

@@ -57,7 +57,7 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 			l.hear(membership.Evidence{Kind: membership.Suspect, Member: membership.Member{Inc: inc}})
 		}
 		if got := len(l.node.reach.changes()); got != want {
-			t.Errorf("mode %v: the machine hears of %d, want %d", mode, got, want)
+			t.Errorf("mode %v: the machine gets %d, want %d", mode, got, want)
 		}
 		if got := len(l.others.members()); got != want {
 			t.Errorf("mode %v: %d are believed to be there, want %d", mode, got, want)
@@ -65,11 +65,11 @@ func TestStrangersAreNoEvidence(t *testing.T) {
 	}
 	l := &incarnation{node: &Node{reach: newReach(func() {})}}
 	if l.trusts(membership.Member{Inc: named}) {
-		t.Error("before the log was read somebody is trusted")
+		t.Error("a member is trusted before the log was read")
 	}
 }
 
-// The reach of incarnations that nobody names any more is forgotten, but not of peers.
+// The reach of incarnations that are no longer named is forgotten, but not that of peers.
 func TestReachForgets(t *testing.T) {
 	named, peer, gone := ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
 	r := newReach(func() {})

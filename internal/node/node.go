@@ -122,7 +122,7 @@ type Parts struct {
 // partitions, or unsettled events, which the broker will redeliver.
 var ErrDrainTimeout = errors.New("node: drain timeout")
 
-// ErrExit says that this member may not go on, and must not come back by itself.
+// ErrExit means that this member must stop, and must not come back by itself.
 var ErrExit = errors.New("node: cannot be a member")
 
 // ErrIdentity says that this member's settings are not those of its group, and which; it comes with [ErrExit].

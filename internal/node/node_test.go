@@ -143,7 +143,7 @@ func (g *group) startWith(name string, adjust func(*Config), exchange func(*Part
 	return m
 }
 
-// startApp connects an application that journals what it does.
+// startApp connects an application that keeps a journal.
 func (g *group) startApp(m *member) {
 	g.t.Helper()
 	g.mu.Lock()

@@ -88,7 +88,7 @@ func (r *reach) list(peers []forward.PeerAddress) {
 	r.wake()
 }
 
-// keep forgets incarnations that the control log does not name any more.
+// keep forgets incarnations that the control log no longer names.
 func (r *reach) keep(named directory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

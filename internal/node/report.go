@@ -56,13 +56,13 @@ func (s *reporter) reporter() report.View {
 	return who
 }
 
-// otherSettings is how a router differed that wanted to join.
+// otherSettings records the difference of a router that wanted to join.
 type otherSettings struct {
 	at     clock.Instant
 	reason string
 }
 
-// otherSettingsShownMax is for how long that is shown.
+// otherSettingsShownMax is how long otherSettings are shown.
 const otherSettingsShownMax = 10 * time.Minute
 
 // fingerprint is equal for equal owners and tokens.
@@ -127,7 +127,7 @@ func (n *Node) heldEvents() report.Events {
 	return events
 }
 
-// age is how long ago an instant was, 0 if there is none.
+// age returns the time since an instant, 0 if there is none.
 func age(now, since clock.Instant) float64 {
 	if since == clock.Forever || since == 0 {
 		return 0
@@ -275,12 +275,12 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	return at
 }
 
-// blockersWait is how long an answer that has more to tell waits for the next step of the
-// driver.
+// blockersWait is how long a report waits for the next step of the driver to learn its
+// blockers.
 const blockersWait = report.AskTimeout / 2
 
-// blockers says for each partition whose tenures it still waits for, as the driver has
-// published it; nothing if it takes no step in time. The driver is asked nothing.
+// blockers returns, for each partition, the tenures that it waits for, as published by the driver;
+// nothing if the driver takes no step in time. It makes no call to the driver.
 func (s *reporter) blockers(ctx context.Context, partitions ...ring.Partition) [][]report.Blocker {
 	l := s.node.incarnation.Load()
 	if l == nil || l.shown == nil || len(partitions) == 0 {
@@ -302,7 +302,7 @@ func (s *reporter) blockers(ctx context.Context, partitions ...ring.Partition) [
 	return all
 }
 
-// held says where the events of a key are that this node has received.
+// held returns the places of a key's events that this node has received.
 func (s *reporter) held(now clock.Instant, key event.Key) []report.Held {
 	var all []report.Held
 	for _, share := range s.node.pool.Inspect(key) {

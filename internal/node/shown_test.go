@@ -63,8 +63,8 @@ func standing(t *testing.T) (*reporter, *incarnation) {
 	return &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}, l
 }
 
-// TestQuestionsNeverReachTheDriver: 60 clients ask what the gates wait for, again and again. The goroutine that keeps the
-// lease hears of none of it, and everybody has an answer.
+// TestQuestionsNeverReachTheDriver: 60 clients ask repeatedly why the gates wait. The goroutine that renews the lease
+// is never involved, and each client gets an answer.
 func TestQuestionsNeverReachTheDriver(t *testing.T) {
 	t.Parallel()
 	s, l := standing(t)
@@ -74,7 +74,7 @@ func TestQuestionsNeverReachTheDriver(t *testing.T) {
 			for range 3 {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 				if all := s.Partitions(ctx); len(all.Partitions) != ring.Partitions || all.Partitions[7].Gate != "waiting" {
-					t.Errorf("%d partitions are told", len(all.Partitions))
+					t.Errorf("%d partitions are reported", len(all.Partitions))
 				}
 				if at := s.Status(); at.Member != "a" {
 					t.Errorf("the member is %q", at.Member)
@@ -89,7 +89,7 @@ func TestQuestionsNeverReachTheDriver(t *testing.T) {
 	}
 }
 
-// TestStatusWaitsForNobody: a driver that holds its lock, as while it takes in what has ended, keeps no probe waiting.
+// TestStatusWaitsForNobody: no probe waits for a driver that holds its lock, as while it processes finished deliveries.
 func TestStatusWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	s, l := standing(t)
@@ -104,8 +104,8 @@ func TestStatusWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestWaitsArePublishedSeldom: a machine publishes what its gates wait for only when somebody has looked, and
-// twice a second at most, however many look and however often it steps.
+// TestWaitsArePublishedSeldom: a machine publishes the reasons of its gates' waits only after a reader has looked, and
+// twice a second at most, however many readers there are and however often it steps.
 func TestWaitsArePublishedSeldom(t *testing.T) {
 	t.Parallel()
 	_, l := standing(t)
@@ -122,7 +122,7 @@ func TestWaitsArePublishedSeldom(t *testing.T) {
 		step()
 	}
 	if publications != 0 {
-		t.Errorf("%d publications, and nobody has looked", publications)
+		t.Errorf("%d publications without a reader", publications)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -147,6 +147,6 @@ func TestWaitsArePublishedSeldom(t *testing.T) {
 	}
 	step()
 	if newest := <-looked; newest == old || newest.at != now {
-		t.Error("who waits gets an old picture")
+		t.Error("a waiting reader gets an old picture")
 	}
 }

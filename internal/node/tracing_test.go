@@ -80,7 +80,7 @@ func (o *observed) start(name string, adjust func(*Config)) *member {
 	})
 }
 
-// provider returns what a process exports its spans by, sampling as a router does.
+// provider returns the tracer provider of a process, with a router's sampling.
 func (o *observed) provider(process string) *sdktrace.TracerProvider {
 	if o.tp[process] == nil {
 		o.spans[process] = tracetest.NewInMemoryExporter()
@@ -186,9 +186,8 @@ func TestEventsCanBeFollowed(t *testing.T) {
 	t.Run("one message id", func(t *testing.T) { followByMessageID(t, o) })
 }
 
-// The trace of an event goes on from its producer through consumer node, owner and
-// application, each with what it exports by itself, and back to the ack; and only if its
-// producer has sampled it.
+// The trace of an event leads from its producer through consumer node, owner and application, each
+// with its own exporter, and back to the ack; and only if its producer has sampled it.
 func followByTrace(t *testing.T, o *observed, unsampled *sync.Map) {
 	const n = 40
 	traceID := func(i int) string { return fmt.Sprintf("%032x", i+1) }

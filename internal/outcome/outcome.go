@@ -59,25 +59,24 @@ type Outcome struct {
 	Reason   string        // valid UTF-8 of at most ReasonMax bytes. DeadLetter: why. Retry: the newest error
 }
 
-// Config says how often and how fast failed events come back.
+// Config bounds the retries of failed events and their delays.
 type Config struct {
-	// AttemptsMax is how often the application may fail an event: the failure
-	// with this number goes to the dead letter topic.
+	// AttemptsMax is the number of failures of an event after which it goes to the dead letter
+	// topic.
 	AttemptsMax uint32 `min:"1"`
-	// CrashesMax is how often a worker may crash that has the event: after so many it
-	// goes to the dead letter topic. Crashes are no failures, since the event need not be
-	// the cause.
+	// CrashesMax is the number of crashes of workers that have the event after which it goes to
+	// the dead letter topic. Crashes are not failures, since the event need not be the cause.
 	CrashesMax uint32 `min:"1"`
-	// BackoffMin is the delay after the first failure, before jitter; it doubles
-	// with every further one.
+	// BackoffMin is the delay after the first failure, before jitter; it doubles with every
+	// further failure.
 	BackoffMin time.Duration `above:"0"`
 	// BackoffMax is the longest delay that doubling leads to.
 	BackoffMax time.Duration `above:"0"`
-	// AfterMax is the longest delay that the application may ask for; a longer
-	// one is cut to it.
+	// AfterMax is the longest delay that the application may ask for; longer ones are
+	// shortened to it.
 	AfterMax time.Duration `above:"0"`
-	// RetryHoldMax is the longest delay that is waited for at the owner; an event
-	// with a longer one goes by way of the retry topic.
+	// RetryHoldMax is the longest delay during which the owner holds an event; with a longer
+	// delay the event goes by way of the retry topic.
 	RetryHoldMax time.Duration `min:"0s"`
 }
 

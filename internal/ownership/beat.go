@@ -94,7 +94,7 @@ func (m *Machine) beat() {
 	m.due(m.now.Add(t.BeatEvery))
 }
 
-// draining is where a delivery of any tenure but the open one runs, as of now.
+// draining returns the partitions on which deliveries of earlier tenures run now.
 func (m *Machine) draining() Set {
 	return m.gates.running.Clone()
 }

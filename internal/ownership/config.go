@@ -14,21 +14,21 @@ type Config struct {
 	Group      string
 	Name       string // stable over restarts, unique in the group
 	Inc        Incarnation
-	Gen        uint32 // generation of fencing tokens that an operator has set, 1 … GenMax; 0: none
+	Gen        uint32 // generation of fencing tokens set by an operator, 1 … GenMax; 0: none
 	HashID     string // ring.HashID
 	Partitions int    // ring.Partitions
 	GRPCAddr   string
 	GossipAddr string
 	Version    string // build, for people
 
-	Identity   identity.Identity // on which the group must agree; nil: nothing is compared
-	Topics     []string          // that this router is configured to consume, in full and ascending; empty: it does not say
+	Identity   identity.Identity // settings on which the group must agree; nil: nothing is compared
+	Topics     []string          // configured topics: full names, ascending; empty: not announced
 	PublicKey  string            // Ed25519, of this incarnation; empty: none
-	LogVersion uint32            // the highest that this router writes, LogVersionMin … LogVersionMax
+	LogVersion uint32            // the highest version that this router writes, LogVersionMin … LogVersionMax
 
-	// HadGroup says that a group has worked on the subscription before, and that its fencing tokens were of
-	// generation HadGen at most, as far as it is known at the start. On a control topic that never held a record of a group no Genesis is made
-	// then, unless Gen is higher: its tokens could be lower than those that sinks have seen.
+	// HadGroup says that a group has worked on the subscription before, with fencing tokens of generation HadGen at
+	// most, as far as is known at the start. Then no Genesis is made on a control topic that never held a record of a
+	// group, unless Gen is higher: its tokens could be lower than those that sinks have seen.
 	HadGroup bool
 	HadGen   uint32
 	// Memory is the knowledge of the earlier incarnation of this process. No Genesis whose
@@ -37,44 +37,44 @@ type Config struct {
 
 	Timing Timing
 
-	Seed uint64 // of the one random choice: the jitter before a Genesis
+	Seed uint64 // of the only random choice: the jitter before a Genesis
 
 	// Running holds the partitions on which deliveries of an earlier incarnation of
 	// this process may still run. They are reported by Drained with Seq 0.
 	Running Set
 
-	// Place says which member should own each partition: for sorted names, the
-	// index of the owner for every partition. It must be a pure function.
+	// Place decides which member should own each partition: for sorted names, it returns
+	// the index of the owner of every partition. It must be a pure function.
 	Place func(names []string) ([]uint16, error)
 }
 
 // Timing holds every duration of the protocol that is not a constant of the log version.
 type Timing struct {
 	Lease       time.Duration `above:"0" max:"4s"` // L: how long a member may act after it has sent a Beat that it reads back; the same for all members
-	BeatEvery   time.Duration `above:"0"`          // R: between two Beats of a member
-	BeatSpacing time.Duration `above:"0"`          // between a Beat and the next one that is sent because something changed
-	Guard       time.Duration `above:"0"`          // G: no dispatch in the last part of a lease
+	BeatEvery   time.Duration `above:"0"`          // R: interval between two Beats of a member
+	BeatSpacing time.Duration `above:"0"`          // shortest interval between two Beats if something changed
+	Guard       time.Duration `above:"0"`          // G: last part of a lease, in which nothing is dispatched
 
-	DrainTimeout time.Duration `above:"0"` // from a deposition to the forced end of its deliveries
-	AppAbsence   time.Duration `above:"0"` // without an application for longer, a member gives its partitions up
+	DrainTimeout time.Duration `above:"0"` // time from a deposition to the forced end of its deliveries
+	AppAbsence   time.Duration `above:"0"` // how long a member without an application keeps its partitions
 
-	RankDelay      time.Duration `above:"0"` // per rank before a proposal
-	ProposeSpacing time.Duration `above:"0"` // between own proposals
-	JoinSettle     time.Duration `above:"0"` // to batch joiners
-	NameInUseAfter time.Duration `above:"0"` // of another incarnation beating under our name, before we exit
-	RemovedBackoff time.Duration `above:"0"` // after a first removal, doubled by each further one
-	RemovedMax     time.Duration `above:"0"` // the longest of those
+	RankDelay      time.Duration `above:"0"` // delay before a proposal, times the rank of the member
+	ProposeSpacing time.Duration `above:"0"` // shortest interval between two proposals of a member
+	JoinSettle     time.Duration `above:"0"` // how long a proposal waits for further joining members
+	NameInUseAfter time.Duration `above:"0"` // how long another incarnation may send Beats under this member's name before this member exits
+	RemovedBackoff time.Duration `above:"0"` // delay before a removed member joins again; doubled by each further removal
+	RemovedMax     time.Duration `above:"0"` // longest delay after a removal
 
-	HelloEvery     time.Duration `above:"0"` // between two attempts to join
-	HelloSlow      time.Duration `above:"0"` // while a group is seen, or without an application
-	HelloLostAfter time.Duration `above:"0"` // not read back: new reader
-	SnapDelay      time.Duration `above:"0"` // per rank before a Snap
+	HelloEvery     time.Duration `above:"0"` // interval between two attempts to join
+	HelloSlow      time.Duration `above:"0"` // interval between two attempts to join an active group, or without an application
+	HelloLostAfter time.Duration `above:"0"` // time without reading an own Hello back, after which the reader is replaced
+	SnapDelay      time.Duration `above:"0"` // delay before a Snap, times the rank of the member
 
-	CheckTimeout time.Duration `above:"0"` // of a contiguity check, before it is tried again
-	ReopenAfter  time.Duration `above:"0"` // without an own Beat read back
-	LostAfter    time.Duration `above:"0"` // the same, for good
-	AnchorEvery  time.Duration `above:"0"` // between two moves of the anchor, up to which the broker may trim the control log
-	AnchorBehind time.Duration `above:"0"` // how old the position is that the anchor is moved to
+	CheckTimeout time.Duration `above:"0"` // timeout of a contiguity check, which is then repeated
+	ReopenAfter  time.Duration `above:"0"` // time without reading an own Beat back, after which the reader is replaced
+	LostAfter    time.Duration `above:"0"` // time without reading an own Beat back, after which the incarnation ends
+	AnchorEvery  time.Duration `above:"0"` // interval between two moves of the anchor, up to which the broker may trim the control log
+	AnchorBehind time.Duration `above:"0"` // age of the position that the anchor is moved to
 }
 
 // DefaultTiming moves a dead member's partitions in about two seconds.

@@ -155,14 +155,14 @@ func (w *world) fault(names []string) {
 		w.injectGenesis(p)
 	case x < 94: // a second process with the same name
 		w.start(p.name)
-	default: // attack 34: a tail stalls right after its own Beat, while somebody drains
+	default: // attack 34: a tail stalls right after its own Beat, while another member drains
 		w.stats["stall"]++
 		p.stall = w.now + w.between(time.Second, 3*time.Second)
 		w.start(fmt.Sprintf("x%d", len(w.procs)))
 	}
 }
 
-// injectGenesis lets a Genesis land that somebody sent long ago.
+// injectGenesis lets a Genesis land that was sent long ago.
 func (w *world) injectGenesis(p *proc) {
 	table := make([]uint16, simPartitions)
 	node := Node{Name: p.name, Inc: p.inc, Lease: p.timing.Lease}

@@ -201,7 +201,7 @@ func (m *Machine) stopAll(reason string) {
 	revoked := g.open.Clone()
 	for p := range revoked.All() {
 		g.shut(p)
-		g.waiting.add(p) // until moveGates or closeGates says whose it is
+		g.waiting.add(p) // until moveGates or closeGates decides whose it is
 	}
 	m.markRevoked(revoked, m.now)
 	if g.running.Empty() {

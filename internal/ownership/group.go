@@ -9,11 +9,11 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// oldHelloMax is for how long a Hello of a router that reads only older log versions keeps a group from
-// writing a newer one: it may be about to join.
+// oldHelloMax is how long a Hello of a router that reads only older log versions keeps a group from
+// writing a newer one: that router may be about to join.
 const oldHelloMax = 10 * time.Second
 
-// firstReadMax is for how long an answer to ReadFirst allows a Genesis.
+// firstReadMax is how long an answer to ReadFirst allows a Genesis.
 const firstReadMax = 3 * time.Second
 
 // Memory is a process's memory of its group, independent of the control log.
@@ -95,7 +95,7 @@ func (m *Machine) inVersion(e *Epoch, members []Node) *Epoch {
 	return e
 }
 
-// foreignGroup says why this node may not work in a group with this state, "" if it may.
+// foreignGroup returns the reason why this node may not work in a group with this state, "" if it may.
 func (m *Machine) foreignGroup(s *State) string {
 	if s.HashID != m.cfg.HashID || len(s.Table) != m.cfg.Partitions {
 		return fmt.Sprintf("the group places keys by %s on %d partitions, this router by %s on %d",
@@ -111,8 +111,8 @@ func (m *Machine) foreignGroup(s *State) string {
 	return s.foreignTopics(m.cfg.Name, m.cfg.Topics)
 }
 
-// foreignTopics says why a router of this name with these topics is of another group, "" if it is not: it shares none
-// with the members.
+// foreignTopics returns the reason why a router of this name with these topics belongs to another group, "" if it does not: it
+// shares no topic with the members.
 func (s *State) foreignTopics(name string, topics []string) string {
 	common, known := s.commonTopics(name)
 	if !known || len(topics) == 0 || slices.ContainsFunc(topics, func(t string) bool { return slices.Contains(common, t) }) {
@@ -165,7 +165,7 @@ func (m *Machine) heardFloor(told Token) {
 	m.memory.Told = max(m.memory.Told, told)
 }
 
-// fallingTokens says why a tenure may not begin with this token, "" if it may.
+// fallingTokens returns the reason why a tenure may not begin with this token, "" if it may.
 func (m *Machine) fallingTokens(next Token) string {
 	if next > m.memory.least() {
 		return ""

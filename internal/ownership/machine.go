@@ -9,10 +9,10 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// acceptedMax is how many accepted epochs are kept to compare views with.
+// acceptedMax bounds the accepted epochs that are kept to compare views with.
 const acceptedMax = 1024
 
-// peersMax is how many incarnations are followed before old ones are dropped.
+// peersMax bounds the incarnations that are followed; the oldest are dropped.
 const peersMax = 1024
 
 // Machine is one incarnation of one member. It is not safe for concurrent use.
@@ -210,7 +210,7 @@ func (m *Machine) forgetPeers() {
 	}
 }
 
-// heard is when the newest Beat of inc was read (rule 4).
+// heard returns the instant at which the newest Beat of inc was read (rule 4).
 func (m *Machine) heard(inc Incarnation) clock.Instant {
 	if p := m.peers[inc]; p != nil {
 		return max(p.heard, m.heardBase)

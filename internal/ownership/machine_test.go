@@ -18,7 +18,7 @@ func (w *world) hear(inc Incarnation, b Body) {
 	w.runUntil(w.now + 200*time.Millisecond)
 }
 
-// TestWhatEndsAMachine: LOST and exit, by what is read.
+// TestWhatEndsAMachine: the records after which a machine is LOST or exits.
 func TestWhatEndsAMachine(t *testing.T) {
 	foreign := Incarnation{0xF}
 	node := Node{Name: "f", Inc: foreign, Lease: time.Second}
@@ -138,7 +138,7 @@ func TestWhatEndsAMachine(t *testing.T) {
 func TestGenesisOrder(t *testing.T) {
 	w := quietWorld(t, 5, DefaultTiming(), 1)
 	p := w.procs[0]
-	w.outage = w.now + time.Hour // nobody but the test feeds the machine
+	w.outage = w.now + time.Hour // only the test feeds the machine
 	genesis := Record{LogVersion: LogVersionMax, Group: "g", Inc: p.inc, Body: &Genesis{
 		HashID: "h", Partitions: simPartitions, Members: []Node{{Name: p.name, Inc: p.inc, Lease: 2 * time.Second, LogVersion: LogVersionMax}},
 		Table: make([]uint16, simPartitions),
@@ -239,7 +239,7 @@ func TestSecondProcessOfANameExits(t *testing.T) {
 	}
 }
 
-// BenchmarkBeatRead: what a Beat of another costs in a group of 100 at rest.
+// BenchmarkBeatRead measures the cost of another member's Beat in a group of 100 at rest.
 func BenchmarkBeatRead(b *testing.B) {
 	const members = 100
 	g := &Genesis{HashID: "h", Partitions: ring.Partitions, Table: make([]uint16, ring.Partitions)}

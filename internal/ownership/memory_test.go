@@ -8,8 +8,8 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// coldStart lets a machine read its own Hellos back from a log at a ledger until it asks what the log holds, answers,
-// and returns the Genesis or the reason of the exit.
+// coldStart lets a machine read its own Hellos back from a log at a ledger until it asks for the log's first records,
+// answers, and returns the Genesis or the reason of the exit.
 func coldStart(t *testing.T, cfg Config, ledger int64, answer FirstRead) (genesis *Genesis, exit string) {
 	t.Helper()
 	m := New(cfg)
@@ -86,14 +86,14 @@ func TestColdStartOnAnEmptyLog(t *testing.T) {
 				return
 			}
 			if !strings.Contains(exit, c.exit) {
-				t.Errorf("exit %q, Genesis %v; want an exit that says %q", exit, genesis, c.exit)
+				t.Errorf("exit %q, Genesis %v; want an exit with %q", exit, genesis, c.exit)
 			}
 		})
 	}
 }
 
-// TestMemoryOutlivesAnIncarnation: what a process has read of a group goes on to its next incarnation, and Hellos of
-// routers that look for a group are none of it.
+// TestMemoryOutlivesAnIncarnation: the knowledge that a process has read about a group passes to its next incarnation.
+// Hellos of routers that look for a group do not count.
 func TestMemoryOutlivesAnIncarnation(t *testing.T) {
 	w := quietWorld(t, 3, DefaultTiming(), 1)
 	p := w.procs[0]

@@ -90,9 +90,9 @@ func (m *Machine) goOnPrefix(r read) {
 
 // forked judges the prefix hash of a Beat, and reports whether this node is the one that has
 // read another log: more than half of the other members that are FRESH and could be judged have
-// contradicted it by two Beats each. The majority goes on, and so does a group with one faulty
-// member. Where neither side has a majority, those that notice first stop, and those that are
-// left have one log.
+// contradicted it by two Beats each. The majority continues, and so does a group with one faulty
+// member. Where neither side has a majority, the members that notice first stop, and the remaining
+// ones have one log.
 func (m *Machine) forked(r read, b *Beat) (reason string, forked bool) {
 	hash, ok := m.prefixes.at(b.Applied)
 	if !ok || b.PrefixHash == 0 || m.state.PrefixHash == 0 || r.rec.Inc == m.cfg.Inc {

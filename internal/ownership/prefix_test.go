@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// fork lets these members read another next record than the others do, of the same meaning.
+// fork makes these members read a different next record than the rest, with the same meaning.
 func (w *world) fork(members []int) {
 	w.brief, w.forked = true, true
 	for _, i := range members {
@@ -21,8 +21,8 @@ func (w *world) incs() (incs []Incarnation) {
 	return incs
 }
 
-// TestForkedLogIsNoticed: members that have read another record say so at the next Beat, and
-// those without a majority stop within two Beats of everybody. No epoch is needed for it.
+// TestForkedLogIsNoticed: members that have read a different record show it in their next Beat, and
+// those without a majority stop within two Beats of all members, without an epoch.
 func TestForkedLogIsNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
 		members    int
@@ -69,7 +69,7 @@ func TestForkedLogIsNoticed(t *testing.T) {
 // losses counts incarnations that were LOST. The effect and its Note are counted as one name.
 func (w *world) losses() int { return w.stats["lost"] / 2 }
 
-// TestForkWithoutMajority: nobody knows which log is the right one. Those that notice first
+// TestForkWithoutMajority: it is unknown which log is the right one. The members that notice first
 // stop, so that one log is left.
 func TestForkWithoutMajority(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestForkWithoutMajority(t *testing.T) {
 			before := w.incs()
 			w.fork(c.fork)
 			w.runUntil(w.now + 1700*time.Millisecond)
-			left := map[bool]bool{} // of those that read the other record, and of those that did not
+			left := map[bool]bool{} // by whether they read the other record
 			for i, inc := range w.incs() {
 				if inc == before[i] {
 					left[slices.Contains(c.fork, i)] = true
@@ -115,9 +115,9 @@ func (w *world) samePrefix(t *testing.T) {
 	}
 }
 
-// TestOneFaultyBeatEndsNobody: a Beat with a wrong prefix hash is reported. It ends nobody, not
-// in a group of two, and not when the log has it twice; a member that keeps lying ends a group
-// of two, where nobody knows who lies, and nobody else in a group of three.
+// TestOneFaultyBeatEndsNobody: a Beat with a wrong prefix hash is reported. It ends no member, not
+// even in a group of two, or when the log has it twice. A member that keeps lying ends a group of
+// two, where the liar is unknown, and no member but itself in a group of three.
 func TestOneFaultyBeatEndsNobody(t *testing.T) {
 	for name, c := range map[string]struct {
 		members, beats, copies int
@@ -143,7 +143,7 @@ func TestOneFaultyBeatEndsNobody(t *testing.T) {
 			}
 			w.runUntil(w.now + 30*time.Millisecond) // before the next Beat that tells the truth
 			if got := w.stats[string(NotePrefixDiffers)]; got == 0 {
-				t.Error("nobody has noticed")
+				t.Error("no member has noticed")
 			}
 			w.runUntil(w.now + 3*time.Second)
 			if w.losses() != c.lost || w.failure != "" {
@@ -153,9 +153,9 @@ func TestOneFaultyBeatEndsNobody(t *testing.T) {
 	}
 }
 
-// TestPrefixIsJudgedAmongThoseWhoKnowIt: a router of before this hash sends none, and its Snap
-// has none. Nobody is judged by it, until the hash begins anew: with a Genesis, or with the epoch
-// by which the group goes on in a newer log version.
+// TestPrefixIsJudgedAmongThoseWhoKnowIt: a router of an older release sends no hash, and its Snap has
+// none. No member is judged by the hash until it begins anew: with a Genesis, or with the epoch by
+// which the group moves to a newer log version.
 func TestPrefixIsJudgedAmongThoseWhoKnowIt(t *testing.T) {
 	for name, anew := range map[string]func(w *world){
 		"a Genesis": func(w *world) {
@@ -203,8 +203,8 @@ func TestJoiningMemberKnowsThePrefix(t *testing.T) {
 	w.samePrefix(t)
 }
 
-// TestPrefixesAreBounded: what is older than the records that are remembered is not judged, and
-// what lies between two of them is in no log of ours.
+// TestPrefixesAreBounded: positions older than the remembered records are not judged, and positions
+// between two of them are not in our log.
 func TestPrefixesAreBounded(t *testing.T) {
 	var p prefixes
 	for i := range int64(5 * prefixesMax) {

@@ -288,7 +288,7 @@ func (m *Machine) longestDoubtful() (lease time.Duration) {
 	return lease
 }
 
-// mustGo says why a member may not stay one, "" if it may.
+// mustGo returns the reason why a node may not remain a member, "" if it may.
 func (m *Machine) mustGo(n *Node, named []Incarnation) string {
 	switch {
 	case n.Inc == m.cfg.Inc:

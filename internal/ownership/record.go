@@ -127,8 +127,8 @@ type Busy struct {
 	Keys      []ring.KeyHash // ascending
 }
 
-// BusyKeysMax is how many keys one Beat names at most. On partitions for which there
-// is no room every key counts as busy.
+// BusyKeysMax bounds the keys that one Beat names. On partitions for which there is no room
+// every key counts as busy.
 const BusyKeysMax = 1024
 
 // Hello makes an incarnation known, and asks for the state.

@@ -9,8 +9,8 @@ import (
 
 // Executions that the simulator of whole clusters has found, each provoked on purpose.
 
-// TestBeatsThatAnOutageHeldBackCountOnce: own Beats that were sent a while apart and
-// come back together must not count in one moment: the others' would look too old.
+// TestBeatsThatAnOutageHeldBackCountOnce: own Beats that were sent at intervals and are read together
+// must not count at one moment, or the Beats of other members would look too old.
 func TestBeatsThatAnOutageHeldBackCountOnce(t *testing.T) {
 	m := quietWorld(t, 1, DefaultTiming(), 1).procs[0].m
 	r := m.cfg.Timing.BeatEvery
@@ -66,9 +66,9 @@ func TestBeatOfBeforeARemovalAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestOwnLeaveIsNoRemoval: the epoch in which a member gives its partitions up, for
-// want of an application, may land after the application is back. Nobody has voted
-// it off, so it does not wait before it joins again.
+// TestOwnLeaveIsNoRemoval: the epoch by which a member gives up its partitions, for want of an
+// application, may land after the application is back. It was not voted off, so it does not wait
+// before it joins again.
 func TestOwnLeaveIsNoRemoval(t *testing.T) {
 	for name, c := range map[string]struct {
 		app, own, want bool

@@ -22,7 +22,7 @@ import (
 
 const simPartitions = 8
 
-// simKeys is how many keys each partition has.
+// simKeys is the number of keys of each partition.
 const simKeys = 3
 
 // simPlace is rendezvous hashing: pure, and few partitions move.
@@ -74,7 +74,7 @@ type world struct {
 
 	log      []entry
 	next     Position
-	outage   time.Duration // the broker answers nobody until then
+	outage   time.Duration // the broker does not answer until then
 	topic    int           // counts recreations
 	procs    []*proc       // every process that ever ran
 	runs     []*run        // every delivery that may still run
@@ -89,8 +89,8 @@ type world struct {
 	brief    bool                   // handlers take milliseconds
 	idle     bool                   // no deliveries
 	handler  time.Duration          // of the deliveries that begin now; 0: as the seed has it
-	effect   func(*proc, Effect)    // sees each effect before it is performed; nil: nobody does
-	landed   func(Position, Record) // sees each record that lands; nil: nobody does
+	effect   func(*proc, Effect)    // sees each effect before it is performed; may be nil
+	landed   func(Position, Record) // sees each record that lands; may be nil
 	place    func(names []string) ([]uint16, error)
 	former   bool              // processes that start now are of a release that knows version 1 only
 	version  uint32            // of the log, that others may write at most; 0: the newest
@@ -163,7 +163,7 @@ type proc struct {
 	pause   time.Duration // the sidecar does nothing until then
 	stall   time.Duration // its tail brings nothing until then
 	cut     time.Duration // cut from the log until then
-	queue   []func()      // what came during a pause
+	queue   []func()      // inputs during a pause
 	tickSeq int
 
 	reader  uint64
@@ -340,7 +340,7 @@ func (p *proc) step(in Input) {
 	}
 }
 
-// perform does what a driver does. It returns the answer to a Revoke.
+// perform performs an effect like a driver. It returns the answer to a Revoke.
 func (p *proc) perform(e Effect) Input {
 	w := p.w
 	switch e := e.(type) {
@@ -432,7 +432,7 @@ func (p *proc) read() {
 	if p.reading || !p.ready {
 		return
 	}
-	if p.topic != p.w.topic { // the client silently goes on with the new topic
+	if p.topic != p.w.topic { // the client silently continues with the new topic
 		p.topic, p.next = p.w.topic, 0
 	}
 	if p.next == len(p.w.log) {
@@ -476,7 +476,7 @@ func (p *proc) read() {
 	})
 }
 
-// strip returns a record as a process of the former release reads and writes it: without what it does not know.
+// strip returns a record as a process of the former release reads and writes it: without unknown fields.
 func (p *proc) strip(r Record) Record {
 	if !p.former {
 		return r
@@ -594,7 +594,7 @@ func (w *world) rollover() {
 	}
 }
 
-// deleteLog deletes the topic by force: what follows goes to a new one.
+// deleteLog deletes the topic by force: later records go to a new one.
 func (w *world) deleteLog() {
 	w.topic++
 	w.log = nil
@@ -840,7 +840,7 @@ func (p *proc) over(r *run) {
 	p.step(p.rest(p.revoked, SetOf(r.part)))
 }
 
-// rest is what the sidecar tells its machine about deliveries of closed tenures.
+// rest returns the sidecar's report about deliveries of closed tenures.
 func (p *proc) rest(seq uint64, partitions Set) Drained {
 	in := Drained{Seq: seq, Partitions: newSet(simPartitions)}
 	for part := range partitions.All() {
@@ -854,7 +854,7 @@ func (p *proc) rest(seq uint64, partitions Set) Drained {
 		switch keys = slices.Compact(keys); {
 		case len(keys) == 0:
 			in.Partitions.add(part)
-		case p.w.chance(0.9): // where nothing is said, all keys count as busy
+		case p.w.chance(0.9): // without a report, all keys count as busy
 			in.Busy = append(in.Busy, Busy{part, keys})
 		}
 	}

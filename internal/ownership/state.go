@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// strangersMax is how many incarnations are remembered that are not members. It is
-// a constant of the log version.
+// strangersMax bounds the remembered incarnations that are not members. It is a constant of the
+// log version.
 const strangersMax = 256
 
 // State is the sum of the log's records: the same on every node at the same position (I9). Only
@@ -191,7 +191,7 @@ func (s *State) applyEpoch(at Position, version uint32, e *Epoch) error {
 	}
 	for _, inc := range before.Members {
 		if i := s.byInc[inc]; !s.IsMember(inc) {
-			s.Nodes[i].Since = at // it stays known, as the newest of the others
+			s.Nodes[i].Since = at // it stays known, as the newest of the other nodes
 		}
 	}
 	s.forget()
@@ -409,7 +409,7 @@ func (s *State) indexMembers() {
 	}
 }
 
-// valid checks a state that somebody else sent. It reads no index.
+// valid checks a state that another member sent. It reads no index.
 func (s *State) valid() error {
 	if s.Gen > GenMax || s.LogVersion > LogVersionMax || len(s.Table) == 0 || len(s.Start) != len(s.Table) || len(s.Pending) != len(s.Table) {
 		return errors.New("state of the wrong shape")
@@ -536,7 +536,7 @@ func hashGenesis(at Position, version uint32, g *Genesis) uint64 {
 	return xxhash.Sum64(d.buf)
 }
 
-// hashEpoch goes on with a chain of view hashes.
+// hashEpoch extends a chain of view hashes.
 func hashEpoch(before uint64, at Position, version uint32, e *Epoch) uint64 {
 	var d digest
 	d.num(before)

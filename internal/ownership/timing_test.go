@@ -102,9 +102,9 @@ func TestTakeoverTime(t *testing.T) {
 	}
 }
 
-// TestRestartTime: killed, and somebody new is there before the victim is found silent.
-// Who has just come must not hold the takeover up by its own wait (rule 4), neither
-// under the name of the victim nor under another one, and has its share soon after.
+// TestRestartTime: a member is killed, and a new one joins before the victim is found silent. The new
+// member must not delay the takeover by its own wait (rule 4), neither under the victim's name nor
+// under another one, and has its share soon after.
 func TestRestartTime(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -170,7 +170,7 @@ func TestHandoffIsNotTimed(t *testing.T) {
 	}
 }
 
-// TestNothingMovesWithoutAFault: handlers of any length and bursts of Beats judge nobody.
+// TestNothingMovesWithoutAFault: handlers of any length and bursts of Beats remove no member.
 func TestNothingMovesWithoutAFault(t *testing.T) {
 	for seed := range uint64(10) {
 		w := newWorld(seed, DefaultTiming())

@@ -16,7 +16,7 @@ import (
 // control log, on the test world of one seed without faults. -rewrite writes them anew.
 //
 //	world members=(a,b) seed=1        members that have come to rest
-//	empty seed=1                      nobody yet
+//	empty seed=1                      no members
 //	start name=c                      a process starts
 //	kill name=a [app]                 a process ends, with its application or without
 //	pause name=a for=3s               a process stands still
@@ -24,7 +24,7 @@ import (
 //	leave name=a                      a member is asked to leave
 //	busy partition=3 key=1 for=2s     the owner's application begins to work on a key
 //	delete-log                        an operator deletes the control log
-//	run for=2s                        time passes, and the transcript goes on
+//	run for=2s                        time passes, and the transcript continues
 //	owners                            gates that are open, and tokens
 //
 // Beats that only renew a lease, and leases, are left out.
@@ -112,7 +112,7 @@ func (tr *transcript) do(t *testing.T, d *datadriven.TestData) {
 		at.part, at.key = ring.Partition(part), ring.KeyHash(key)
 		owner := slices.IndexFunc(w.procs, func(p *proc) bool { return p.alive && p.gates[at.part].Gate == Open })
 		if owner < 0 {
-			d.Fatalf(t, "nobody has an open gate for partition %d", part)
+			d.Fatalf(t, "no member has an open gate for partition %d", part)
 		}
 		before := len(w.runs)
 		w.idle, w.handler = false, length

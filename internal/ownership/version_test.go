@@ -40,8 +40,8 @@ func (w *world) versions() string {
 	return text
 }
 
-// A group of the former release is replaced one by one. While one of them lives, nobody writes what it cannot read, and
-// the way back is open; with the last one gone the group decides in version 2, and knows what it adds of everybody.
+// A group of the former release is replaced one by one. While one of its members lives, no member writes records that it cannot
+// read, and the way back is open. Once the last one is gone the group decides in version 2, and knows its additions of all members.
 func TestRollToANewerLogVersion(t *testing.T) {
 	settings := identity.Of(identity.Setting{Name: "key.from", Value: "message_key"})
 	for seed := range uint64(12) {
@@ -86,8 +86,8 @@ func TestRollToANewerLogVersion(t *testing.T) {
 	}
 }
 
-// Processes of different settings start at once: those of one identity are a group, the others end, and nobody of the
-// group does.
+// Processes of different settings start at once: those of one identity form a group, all others end, and no member of
+// the group does.
 func TestColdStartsOfDifferingMembers(t *testing.T) {
 	started := map[string]int{}
 	for seed := range uint64(60) {

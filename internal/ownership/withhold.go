@@ -45,8 +45,8 @@ func (m *Machine) busy() []Busy {
 	return list
 }
 
-// acquired is where every earlier tenure is proven over: others conclude so from it
-// (apply rule ii), and on withheld keys one may run.
+// acquired returns the partitions on which every earlier tenure is proven over: other members
+// conclude that from it (apply rule ii), while on withheld keys one may still run.
 func (m *Machine) acquired() Set {
 	s := m.gates.open.Clone()
 	for p := range both(s, m.gates.partial) {
@@ -115,8 +115,8 @@ func (m *Machine) withhold(p ring.Partition) (changed bool) {
 	return true
 }
 
-// release lets keys go that do not have to wait any more. Like mayAcquire it wants a
-// lease: without one this node may have lost the partition, and not know it.
+// release releases withheld keys that need not wait any more. Like mayAcquire it requires a lease:
+// without one this node may have lost the partition without knowing it.
 func (m *Machine) release() {
 	if !m.isFresh() {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// TestNotes: what another's Beat says about the keys on which its tenure runs.
+// TestNotes: another member's Beat names the keys on which its tenure runs.
 func TestNotes(t *testing.T) {
 	other := Incarnation{0xF}
 	before, dep, after := Position{Ledger: 90, Entry: 1}, Position{Ledger: 90, Entry: 2}, Position{Ledger: 90, Entry: 3}
@@ -105,8 +105,8 @@ func TestGateWithholdsBusyKeys(t *testing.T) {
 	wants("a has released", true, true)
 }
 
-// TestBusyKeysOfOurs: what a Beat names, and that nothing is named that was found
-// before the newest revocation.
+// TestBusyKeysOfOurs: a Beat names busy keys, but none that were found before the newest
+// revocation.
 func TestBusyKeysOfOurs(t *testing.T) {
 	m := quietWorld(t, 3, DefaultTiming(), 1).procs[0].m
 	g := &m.gates

@@ -18,8 +18,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// alone is all around the pipeline of a node that owns everything: a table that holds
-// nothing, and a source that forgets what is settled.
+// alone holds the surroundings of the pipeline of a node that owns everything: an empty table, and a
+// source that forgets settled events.
 type alone struct {
 	*Pipeline
 	events  map[event.Handle]*event.Event
@@ -73,8 +73,8 @@ func (nobody) Revoke(ownership.Set, bool) {}
 func (nobody) RevokeAll()                 {}
 func (nobody) Force(ownership.Set)        {}
 
-// One operation is one event through all stages of its own node, in batches of 256,
-// without their I/O. What showing events costs is the difference to "off".
+// One operation is one event through all stages of its own node, in batches of 256, without their
+// I/O. The cost of logging and tracing events is the difference to "off".
 func BenchmarkJourney(b *testing.B) {
 	sampled := []event.Property{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}}
 	unsampled := []event.Property{{Name: "traceparent", Value: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"}}

@@ -28,10 +28,9 @@ func (silent) Settle([]event.Verdict)                  {}
 func (silentHolder) Hold([]*event.Event)               {}
 func (silentHolder) Done(forward.Peer, []event.Handle) {}
 
-// BenchmarkCold measures what a pipeline itself does with events on their way, when others
-// have used the caches since its last turn, but not since the stage before it has made
-// what it is given: receiving a batch from the source, sending results of the mailboxes
-// to three senders, settling.
+// BenchmarkCold measures a pipeline's own work on events, when other work has used the caches since
+// its last turn, but not since the stage before it has produced its input: receiving a batch from the
+// source, sending results of the mailboxes to three senders, settling.
 func BenchmarkCold(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -15,7 +15,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// teller is a node, self, of which we look at what it tells others.
+// teller is a node, self, with a record of its handovers.
 type teller struct {
 	*alone
 	now  clock.Instant

@@ -119,7 +119,7 @@ func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
 	return p
 }
 
-// SetSelf says which incarnation this node is from now on, before its driver starts.
+// SetSelf sets this node's incarnation, before its driver starts.
 func (p *Pipeline) SetSelf(inc ownership.Incarnation) {
 	p.formers = append(p.formers, *p.self.Load())
 	p.self.Store(&inc)

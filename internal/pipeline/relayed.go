@@ -17,7 +17,7 @@ type relayed struct {
 	origin map[event.Handle]origin
 }
 
-// origin says where the verdict on a relayed event goes.
+// origin is the destination of the verdict on a relayed event.
 type origin struct {
 	stream forward.StreamID
 	handle event.Handle

@@ -30,7 +30,7 @@ func (w *wakes) Wake(...event.WorkerID) {
 	w.at = append(w.at, w.now())
 }
 
-// taken returns what was noted since the last call.
+// taken returns the instants recorded since the last call.
 func (w *wakes) taken() []clock.Instant {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,7 +39,7 @@ func (w *wakes) taken() []clock.Instant {
 	return at
 }
 
-// A retry is due when it says, though nobody looks for it meanwhile.
+// A retry starts when it is due, without another call that would notice it.
 func TestRetriesWakeWhoSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()

@@ -20,7 +20,7 @@ func recycle[T any](pool *sync.Pool, scratch *[]T, used []T) {
 // post sorts verdicts by sender.
 type post struct {
 	bags []bag
-	used int // of bags; the others keep their memory
+	used int // of bags; unused ones keep their memory
 }
 
 type bag struct {

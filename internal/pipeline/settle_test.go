@@ -10,7 +10,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// ends is a source and peers that note what they hear.
+// ends is a source and peers that record their calls.
 type ends struct {
 	done     []event.Handle
 	settled  []event.Verdict
@@ -20,7 +20,7 @@ type ends struct {
 func (e *ends) Done(h []event.Handle)    { e.done = append(e.done, h...) }
 func (e *ends) Settle(v []event.Verdict) { e.settled = append(e.settled, v...) }
 
-// peers are the called ends of streams, which note what they are told.
+// peers are the called ends of streams, which record their verdicts.
 type peers struct {
 	deaf
 	*ends
@@ -41,7 +41,7 @@ type noHolder struct{ Holder }
 
 func (noHolder) HoldRelayed([]*event.Event) {}
 
-// Each verdict goes where its event came from, with all that it says.
+// Each verdict goes back to the sender of its event, with all its fields.
 func TestSettleBringsEachVerdictHome(t *testing.T) {
 	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
 	p := New(func([]ring.Partition) {}, clock.Now)

@@ -148,7 +148,7 @@ func (t *traces) forward(ctx context.Context, e *event.Event, j journey, local b
 	}
 	ctx, j.forward = t.tracer.Start(ctx, "forward "+e.Topic, trace.WithSpanKind(kind), trace.WithAttributes(j.about...))
 	if !j.forward.IsRecording() {
-		return // a sampler of this node's own says no; the event goes on in the trace that it is in
+		return // this node's sampler declines; the event keeps the trace that it is in
 	}
 	e.Properties = carrying(ctx, e)
 	t.mu.Lock()

@@ -41,7 +41,7 @@ func TestFinishedTellsWhatIsLate(t *testing.T) {
 	}
 }
 
-// Results of deliveries that are over are nobody's lines.
+// Results of deliveries that are over are not logged.
 func TestFinishedOfWhatIsOver(t *testing.T) {
 	var out bytes.Buffer
 	d := eventLog{log: slog.New(slog.NewJSONHandler(&out, nil))}
@@ -49,10 +49,10 @@ func TestFinishedOfWhatIsOver(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("line %q", out.String())
 	}
-	(&eventLog{}).finished([]event.Result{{Kind: event.ResultLost}}, nil) // nobody reads
+	(&eventLog{}).finished([]event.Result{{Kind: event.ResultLost}}, nil) // there is no log
 }
 
-// A node whose sampler says no passes on the trace that an event is in.
+// A node whose sampler declines passes on the trace that an event is in.
 func TestAnotherSamplerBreaksNoTrace(t *testing.T) {
 	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	no := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test")

@@ -16,7 +16,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// local counts what it is asked.
+// local counts the calls.
 type local struct{ statuses, partitions, keys atomic.Int64 }
 
 func (l *local) Status() Status {
@@ -37,7 +37,7 @@ func (l *local) Key(context.Context, event.Key) KeyAt {
 func (l *local) Members() []Member                     { return []Member{{Name: "a", Reach: ReachSelf}} }
 func (l *local) Owner(ring.Partition) (*Member, int64) { return nil, 0 }
 
-// However many peers ask, a member works out four times a second what it says of itself.
+// However many peers ask, a member makes its report four times a second at most.
 func TestPeersShareAnAnswer(t *testing.T) {
 	l := new(local)
 	s := NewServer(l)
@@ -57,9 +57,9 @@ func TestPeersShareAnAnswer(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.status.turn <- struct{}{} // somebody works it out
+	s.status.turn <- struct{}{} // occupies the only turn
 	if _, err := s.Report(gone, &reportv1.ReportRequest{Subject: reportv1.Subject_SUBJECT_STATUS}); err == nil {
-		t.Error("who has gone gets an answer")
+		t.Error("a caller that has gone gets an answer")
 	}
 }
 
@@ -93,6 +93,6 @@ func TestKeyQuestionsTakeTurns(t *testing.T) {
 		t.Errorf("%d were refused and %d answered of 300 at once", refused.Load(), l.keys.Load())
 	}
 	if codeOf(errors.Join(errTooMany)) != http.StatusTooManyRequests {
-		t.Error("too many is not told as such")
+		t.Error("the error does not say that there are too many")
 	}
 }

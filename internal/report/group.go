@@ -48,7 +48,7 @@ type Group struct {
 	keys  *rate.Limiter
 }
 
-// NewGroup returns the group of a member, which asks the others under creds.
+// NewGroup returns the group of a member, which queries all other members under creds.
 func NewGroup(local Local, creds credentials.TransportCredentials) *Group {
 	return &Group{local: local, peers: peers{creds: creds}, keys: rate.NewLimiter(keysPerSecond, keysPerSecond)}
 }
@@ -85,7 +85,7 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 	return partitions, err
 }
 
-// errUnnamed says why a member was not asked.
+// errUnnamed is the error about a member that is not asked.
 var errUnnamed = errors.New("report: not asked: only gossip knows this member, and the control log does not name it")
 
 // ask queries a member that the control log names. Addresses from gossip alone are never

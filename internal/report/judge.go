@@ -14,7 +14,7 @@ const (
 	ModeStrict      = "strict"
 )
 
-// unnamedShownMax is how many names are shown of members that gossip alone knows.
+// unnamedShownMax bounds the shown names of members that only gossip knows.
 const unnamedShownMax = 3
 
 // Disagreements lists in sentences the differences between the members' reports, and the

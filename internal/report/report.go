@@ -6,7 +6,7 @@
 // that member has read. So the answer shows members that lag, and disagreements.
 //
 //	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own View
-//	                                                           └─ gRPC ═▶ the Speakers of the others
+//	                                                           └─ gRPC ═▶ the Speakers of all other members
 //
 // Members query each other on the peer port, under the same credentials, so that one admin
 // endpoint shows the whole group and no other endpoint has to be reachable.
@@ -29,7 +29,7 @@ func Plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// View says which member answered, and how far in the control log it had read.
+// View names the member that answered, and the position up to which it had read the control log.
 type View struct {
 	Member      string `json:"member"`
 	Incarnation string `json:"incarnation"`
@@ -108,7 +108,7 @@ type Exclusivity struct {
 	InvariantFailures uint64  `json:"invariant_failures"` // assertions that did not hold: a bug
 	ForcedDrains      uint64  `json:"forced_drains"`      // partitions given up on while a delivery may have run
 	LateResults       uint64  `json:"late_results"`       // answers to deliveries that were over: their handler outlived its permission
-	LostTrust         uint64  `json:"lost_trust"`         // times that the control log could not be trusted any more
+	LostTrust         uint64  `json:"lost_trust"`         // times that the control log could not be trusted
 	LeaseLapses       uint64  `json:"lease_lapses"`       // times that the lease ran out: nothing was dispatched meanwhile
 }
 
@@ -177,8 +177,8 @@ type KeyAt struct {
 	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker or slot
 	Seconds  float64   `json:"seconds"`            // for how long
 	Queued   int       `json:"queued"`             // events behind the one that runs, or would run next
-	Event    string    `json:"event,omitempty"`    // message id of that one, as ledger:entry:partition:batch
-	Age      float64   `json:"age_seconds"`        // how long that one has been here
+	Event    string    `json:"event,omitempty"`    // message id of the running or next event, as ledger:entry:partition:batch
+	Age      float64   `json:"age_seconds"`        // how long that event has been here
 	Failures uint32    `json:"failures"`           // how often the application has failed it
 	RetryIn  float64   `json:"retry_in_seconds"`   // until its next attempt is due; 0: now
 	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to

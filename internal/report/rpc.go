@@ -61,8 +61,8 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 	return &reportv1.ReportResponse{Json: text}, nil
 }
 
-// memoFor is how old a word may be that is given again: however many ask a member about
-// itself, it works that out four times a second at most.
+// memoFor is the greatest age of a report that is given again: a member computes its report four
+// times a second at most, however many ask.
 const memoFor = 250 * time.Millisecond
 
 // memo is the newest word about one subject.
@@ -74,8 +74,8 @@ type memo struct {
 
 func newMemo() memo { return memo{turn: make(chan struct{}, 1)} }
 
-// get returns the word in JSON, and works it out if it is old. One does at a time, and
-// the others wait.
+// get returns the JSON of word, and computes it if it is old. One caller computes at a time, and all
+// others wait.
 func (m *memo) get(ctx context.Context, word func() any) ([]byte, error) {
 	select {
 	case m.turn <- struct{}{}:
@@ -135,7 +135,7 @@ func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, 
 // failure returns only the class of an error: pages that show it are open to all, and the
 // network's own text would reveal open ports.
 func failure(code codes.Code) string {
-	switch code { // all others are answers of a member
+	switch code { // all other codes are answers of a member
 	case codes.Unimplemented:
 		return "its version cannot answer"
 	case codes.Unavailable:

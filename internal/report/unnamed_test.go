@@ -48,7 +48,7 @@ func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 	g := NewGroup(local, insecure.NewCredentials())
 	m := g.Members(t.Context())
 	if fake := m.Members[1]; fake.Status != nil || fake.Error != errUnnamed.Error() {
-		t.Errorf("of the fake one it says %+v", fake)
+		t.Errorf("the report about the fake member is %+v", fake)
 	}
 	if len(m.Disagreements) != 1 || !strings.Contains(m.Disagreements[0], "members that the control log does not name, as fake:") {
 		t.Errorf("disagreements %q", m.Disagreements)
@@ -57,10 +57,10 @@ func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 		t.Errorf("the key is at %+v", k.At)
 	}
 	if _, err := g.Status(t.Context(), "fake"); !errors.Is(err, errUnnamed) {
-		t.Errorf("Status says %v", err)
+		t.Errorf("Status = %v", err)
 	}
 	if _, err := g.Partitions(t.Context(), "fake"); !errors.Is(err, errUnnamed) {
-		t.Errorf("Partitions says %v", err)
+		t.Errorf("Partitions = %v", err)
 	}
 	// The counter-proof: one that the log names is dialed, and why it does not answer is a class.
 	local.others[0].Unnamed = false
@@ -78,7 +78,7 @@ func TestWhomGossipAloneKnowsIsNotDialed(t *testing.T) {
 		t.Errorf("of a socket: %q", m.Members[1].Error)
 	}
 	if len(dialed) != before {
-		t.Error("somebody dialed")
+		t.Error("a member dialed")
 	}
 }
 

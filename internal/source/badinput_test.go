@@ -24,7 +24,7 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// publicKey lets a producer encrypt for somebody who is not here.
+// publicKey lets a producer encrypt for a receiver without its private key.
 type publicKey []byte
 
 func newPublicKey(t *testing.T) publicKey {
@@ -191,7 +191,7 @@ func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 		reason, _ := letter.Property(source.PropertyReason)
 		context, _ := letter.Property(source.PropertyEncryption)
 		if err := json.Unmarshal([]byte(context), &c); err != nil || c.Param == "" || c.Keys["their-key"].Value == "" || c.BatchSize != wantBatch {
-			t.Errorf("what it takes to decrypt letter %d is %v, %s", i, err, context)
+			t.Errorf("the encryption context of letter %d is %v, %s", i, err, context)
 		}
 		if !strings.Contains(reason, "encrypted") || bytes.Contains(letter.Payload, secret) || len(letter.Payload) < len(secret) {
 			t.Errorf("letter %d has %d bytes and the reason %q", i, len(letter.Payload), reason)

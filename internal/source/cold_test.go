@@ -19,7 +19,7 @@ const (
 	coldHeld   = 20_000
 	coldEntry  = 440      // events in an entry
 	coldWindow = 4096     // verdicts come in any order among the oldest so many
-	coldCaches = 16 << 20 // bytes, more than what a core has for itself
+	coldCaches = 16 << 20 // bytes, more than the caches of one core
 )
 
 // BenchmarkCold measures a source as a busy member has it: 20,000 events are open,
@@ -123,7 +123,7 @@ func (c *cold) answer() {
 	c.sent = c.sent[c.source.cfg.BatchMax:]
 }
 
-// evict does what other work does to the caches.
+// evict has the effect of other work on the caches.
 func (c *cold) evict() {
 	for i := 0; i < len(c.others); i += 64 {
 		c.others[i]++

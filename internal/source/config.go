@@ -11,10 +11,10 @@ import (
 
 // Config selects what a source reads, and bounds its open events.
 type Config struct {
-	// Topics to read, at least one; partitioned or not. Short names are completed
-	// as Pulsar does it.
+	// Topics are the topics to read, at least one; partitioned or not. Short names are completed
+	// as in Pulsar.
 	Topics []string `needed:"true"`
-	// Subscription is read as SHARED. It is created if it is not there.
+	// Subscription is the name of the SHARED subscription. It is created if it does not exist.
 	Subscription string `needed:"true" agree:"true"`
 	// FromEarliest makes a new subscription begin with the oldest message of the topic;
 	// otherwise it begins with the next one.
@@ -27,35 +27,35 @@ type Config struct {
 	RetryTopic string `agree:"true"`
 	// DeadLetterTopic receives events that are not retried; "" means DeadLetterTopicName.
 	DeadLetterTopic string `agree:"true"`
-	// DeadLetterSubscription is created on the dead letter topic before the first
-	// copy, because a topic without a subscription deletes messages at once, and checked
-	// once a minute while copies are sent.
+	// DeadLetterSubscription is the name of a subscription that is created on the dead letter
+	// topic before the first copy, because a topic without a subscription deletes messages at
+	// once, and checked once a minute while copies are sent.
 	DeadLetterSubscription string `needed:"true"`
 
-	// DiscoverEvery is the interval at which the broker is asked for added topic partitions.
-	// Events published to one meanwhile are read from its beginning.
+	// DiscoverEvery is the interval at which the broker is asked for added topic partitions. A
+	// new one is read from its beginning.
 	DiscoverEvery time.Duration `above:"0"`
 
-	// BatchMax is how many events are handed to the sink at once.
+	// BatchMax is the number of events that are handed to the sink at once.
 	BatchMax int `min:"1"`
-	// ReceiverQueueMax is how many events the client fetches ahead, over all
-	// partitions of a topic together.
+	// ReceiverQueueMax is the number of events that the client prefetches, over all partitions
+	// of a topic together.
 	ReceiverQueueMax int `min:"1"`
-	// ChunkedMax is how many messages may be half received on a topic partition,
-	// where producers send them in chunks.
+	// ChunkedMax is the number of incomplete chunked messages that the client holds for a topic
+	// partition.
 	ChunkedMax int `min:"1"`
 	// ChunkedTimeout is the time after which the client acks and drops a message with missing
-	// chunks (v0.21.0 does so whatever AutoAckIncompleteChunk is). Chunks wait at the broker
-	// while reading stops, so it must be longer than any pause of the application; it costs a
-	// sleeping goroutine for each chunked message of that time.
+	// chunks (v0.21.0 ignores AutoAckIncompleteChunk). Chunks wait at the broker while reading
+	// stops, so it must be longer than any pause of the application; it costs a sleeping
+	// goroutine for each chunked message of that time.
 	ChunkedTimeout time.Duration `above:"0"`
-	// EventBytesTypical is the average size of an event. The client prefetches by events and
-	// not by bytes, so it bounds nothing; but the memory bound is computed with it, and a
-	// warning is logged when events are larger.
+	// EventBytesTypical is the average size of an event. The client prefetches by events, not by
+	// bytes, so this bounds nothing; but the memory bound is computed with it, and a warning is
+	// logged if events are larger.
 	EventBytesTypical int `unit:"bytes" min:"1"`
-	// UnsettledMax is how many events may be open before reading stops; a batch may go beyond it.
+	// UnsettledMax is the number of open events at which reading stops; the last batch may exceed it.
 	UnsettledMax int `min:"1"`
-	// UnsettledBytesMax is the same for the bytes of open entries.
+	// UnsettledBytesMax is the number of bytes of open entries at which reading stops.
 	UnsettledBytesMax int `unit:"bytes" min:"1"`
 	// Counting is how the broker counts unacked events. CountEvents needs
 	// acknowledgmentAtBatchIndexLevelEnabled at the broker, and the same value at
@@ -65,15 +65,14 @@ type Config struct {
 	// Properties are set on the subscription if this source creates it. Brokers do not enforce them: they
 	// tell operators, and `router doctor`, which group uses it.
 	Properties map[string]string `from:"node.group"`
-	// AdminURL is the root of the broker's admin API, which is read for the two limits
-	// below, and whether pulsar.batch_index_acks is right; "" skips both.
+	// AdminURL is the root of the broker's admin API, from which the router reads the two limits
+	// below and checks pulsar.batch_index_acks; "" skips both.
 	AdminURL string
-	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: how many events
-	// of a topic partition it lets a consumer have unacked. Say a large number where
-	// it has no limit.
+	// UnackedConsumerMax is the broker's maxUnackedMessagesPerConsumer: the most unacked events
+	// of a topic partition that a consumer may have. Set a large number if there is no limit.
 	UnackedConsumerMax int `min:"2"`
-	// UnackedSubscriptionMax is its maxUnackedMessagesPerSubscription: the same for all
-	// consumers of a topic partition together, of which each member is one.
+	// UnackedSubscriptionMax is the broker's maxUnackedMessagesPerSubscription: the most unacked
+	// events of a topic partition that all members together may have.
 	UnackedSubscriptionMax int `min:"2"`
 	// Spill configures the spilling that keeps these limits from being reached.
 	Spill Spill
@@ -87,11 +86,11 @@ type Config struct {
 	// as long as earlier copies are waiting.
 	CopyUnsigned bool
 
-	// CopiesMax is how many copies may be on their way to a topic; less when they weigh
-	// 32 MiB together. The retry topic and the dead letter topic do not wait for each
+	// CopiesMax is the greatest number of unconfirmed copies to one topic; they are fewer if
+	// they reach 32 MiB together. The retry topic and the dead letter topic do not wait for each
 	// other.
 	CopiesMax int `min:"1"`
-	// CopyTimeout is when a copy that the broker did not confirm counts as failed.
+	// CopyTimeout is the time after which a copy that the broker did not confirm counts as failed.
 	CopyTimeout time.Duration `above:"0"`
 	// CopyBackoffMin and CopyBackoffMax bound the wait before failed copies are
 	// sent again; it doubles from one to the other.

@@ -225,9 +225,9 @@ func TestPulsarBatchIndexAcks(t *testing.T) {
 	}
 }
 
-// The client takes a message of nothing for a broken one, and acks it, as it does with
-// what is really broken; its log is the only one to tell. If this test fails, the
-// client has learned better, or says it in other words: see discardWords.
+// The client takes an empty message for a broken one, and acks it, as it acks really broken ones;
+// only its log shows that. If this test fails, the client has changed its behaviour or its words:
+// see discardWords.
 func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
@@ -304,7 +304,7 @@ func TestPulsarTombstones(t *testing.T) {
 	}
 }
 
-// The broker says how many ranges of acked entries lie between unacked ones.
+// The broker reports how many ranges of acked entries lie between unacked ones.
 func TestPulsarAckHoles(t *testing.T) {
 	b := newPulsarBroker(t)
 	for _, partitions := range []int{0, 2} {
@@ -338,8 +338,8 @@ func TestPulsarAckHoles(t *testing.T) {
 	}
 }
 
-// Topic partitions that are added are read, and their events acked. One that cannot be had, since
-// somebody else reads it with our subscription, does not stop those that are read already.
+// Topic partitions that are added are read, and their events acked. One that cannot be subscribed, since another
+// consumer reads it with our subscription, does not affect the partitions that are read already.
 func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 2)
@@ -409,10 +409,10 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil || !strings.Contains(err.Error(), "given up") {
-			t.Errorf("Run = %v, want an error that says that a consumer is gone", err)
+			t.Errorf("Run = %v, want an error about a lost consumer", err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("Run goes on as if the topic were there")
+		t.Error("Run continues without the topic")
 	}
 }
 
@@ -469,7 +469,7 @@ func deleteTopic(t *testing.T, topic string) {
 
 // The broker lets a consumer have 200 events unacked. Of each batch of 50 one event is
 // stuck: without spilling, the fifth batch would not come before one of them is done.
-// What the allowance is, the source is told, or asks.
+// The source gets the allowance from its settings or from the broker.
 func TestPulsarAllowanceIsNotUsedUpByStuckEvents(t *testing.T) {
 	t.Run("configured", func(t *testing.T) {
 		useUpAllowance(t, func(cfg *source.Config, allowance int) { cfg.UnackedConsumerMax = allowance })
@@ -521,7 +521,7 @@ func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) 
 		t.Errorf("%v events were spilled to bring %d entries through an allowance of %d", spilled, entries, allowance/size)
 	}
 	for _, e := range stuck {
-		m.Done(e) // says nothing about those that were spilled
+		m.Done(e) // ignores events that were spilled
 	}
 	for _, e := range copies {
 		m.Done(e)
@@ -558,8 +558,8 @@ func limitUnacked(t *testing.T, topic string, unacked int) {
 	})
 }
 
-// A broker that acks whole entries would never forget an entry that is acked event by
-// event: better to say so than to wait for that.
+// A broker that acks whole entries would never forget an entry whose events are acked singly: the
+// source must report that, not wait for it.
 func TestPulsarCountingOfAnotherBrokerIsRefused(t *testing.T) {
 	b := newPulsarBroker(t)
 	if pulsartest.BatchIndexAcks(t) {
@@ -570,7 +570,7 @@ func TestPulsarCountingOfAnotherBrokerIsRefused(t *testing.T) {
 	cfg.AdminURL, cfg.Counting = pulsartest.AdminURL(t), source.CountEvents
 	err := b.Source(t, cfg).Run(t.Context(), sourcetest.Sink(func(context.Context, []source.Message) {}))
 	if err == nil || !strings.Contains(err.Error(), "acknowledgmentAtBatchIndexLevelEnabled") {
-		t.Errorf("Run = %v, want an error that says what to do", err)
+		t.Errorf("Run = %v, want an error with advice", err)
 	}
 }
 
@@ -663,8 +663,8 @@ func BenchmarkPulsarSource(b *testing.B) {
 	}
 }
 
-// A cursor that is reset brings events again as if for the first time: nothing in them tells
-// a replay from what comes again after a broker restart. So a replay has to be announced.
+// A cursor that is reset brings events again as if for the first time: nothing in them distinguishes
+// a replay from redeliveries after a broker restart. So a replay has to be announced.
 func TestPulsarReplayLooksLikeAFirstDelivery(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)

@@ -171,7 +171,7 @@ func (s *Source) roundsAreOver(out *outgoingEvent) bool {
 	return uint64(out.message.Event.Round) >= uint64(s.cfg.Spill.RoundsMax)
 }
 
-// settleLanded settles the events whose copies are safe and returns the others.
+// settleLanded settles the events whose copies are safe and returns the rest.
 func (s *Source) settleLanded(landed []landing, sink Sink) (lost []outgoingEvent) {
 	var retried, deadLettered int
 	var spilled []event.Handle

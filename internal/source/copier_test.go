@@ -13,7 +13,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// fakeBroker brings what a test puts in, and keeps copies until the test answers.
+// fakeBroker delivers the test's messages, and keeps copies until the test answers.
 type fakeBroker struct {
 	receipts chan []Receipt
 
@@ -21,7 +21,7 @@ type fakeBroker struct {
 	sent  map[string]int // copies that were sent, by topic
 	held  map[string][]func(error)
 	bytes int // of copies that are held
-	most  int // of those at a time
+	most  int // most copies at a time
 }
 
 func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
@@ -72,7 +72,7 @@ func (f *fakeBroker) sentTo(topic string) int {
 	return f.sent[topic]
 }
 
-// collector is a sink that keeps the handles of what comes.
+// collector is a sink that keeps the handles of received events.
 type collector struct{ handles chan event.Handle }
 
 func (c collector) Received(_ context.Context, batch []Message) {
@@ -123,7 +123,7 @@ func settleAll(src *Source, kind event.VerdictKind, handles []event.Handle) {
 	}
 }
 
-// A dead letter topic that takes nothing fills its own part of the way, and retries go on.
+// A dead letter topic that accepts nothing fills only its own queue of copies, and retries continue.
 func TestTopicsForCopiesDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const copies = 4

@@ -133,12 +133,12 @@ func TestDefaultNamesDoNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// The client leaves one word of what a broker says about a namespace that is not there.
+// The client keeps only one word of a broker's error about a missing namespace.
 func TestHint(t *testing.T) {
 	if got := hint(errors.New("server error: TopicNotFound")); !strings.Contains(got, "tenant and namespace") {
-		t.Errorf("hint = %q, want a word about the namespace", got)
+		t.Errorf("hint = %q, want one about the namespace", got)
 	}
 	if got := hint(errors.New("server error: ServiceNotReady")); got != "" {
-		t.Errorf("hint = %q, want none: the error says it", got)
+		t.Errorf("hint = %q, want none: the error has it", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // EntryID is the broker's name of an entry: a producer's batch, or a message of its own.
 type EntryID struct{ Ledger, Entry int64 }
 
-// Counting is how the broker counts its allowance of unacked events.
+// Counting is the unit in which the broker counts its allowance of unacked events.
 //
 //exhaustive:enforce
 type Counting uint8
@@ -231,7 +231,7 @@ func (l *Ledger) changeOrigin(number, to int32) {
 	e.origin = to
 }
 
-// unackedOf is how many events of an entry the broker counts.
+// unackedOf returns the number of unacked events that the broker counts for an entry.
 func (l *Ledger) unackedOf(e *entry) int {
 	if l.counting == CountEntries {
 		return int(e.total)
@@ -239,7 +239,7 @@ func (l *Ledger) unackedOf(e *entry) int {
 	return int(e.open)
 }
 
-// leave is called when the origin goes on to another entry.
+// leave is called when the origin moves on to another entry.
 func (l *Ledger) leave(number int32) {
 	e := &l.entries[number]
 	l.origins[e.origin].current = noEntry

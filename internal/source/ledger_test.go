@@ -110,7 +110,7 @@ func TestOneEndForEachEvent(t *testing.T) {
 	}
 }
 
-// Many at once end as they do one by one, whatever else is said of them in the same call.
+// DoneAll ends many events as single calls do, regardless of other verdicts in the same call.
 func TestDoneAllTakesWhatIsStillOpen(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	h := take(t, l, 1, 4, 0, 0, 1, 2, 3)
@@ -140,12 +140,12 @@ func TestATornEntryIsForgottenAndNotAcked(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	first := take(t, l, 1, 3, 0, 0, 1)
 	acks, _ := l.Done(first[0], nil)
-	take(t, l, 2, 1, 1, 0) // another origin says nothing about this one
+	take(t, l, 2, 1, 1, 0) // another origin does not affect this one
 	acks, _ = l.Done(first[1], acks)
 	if s := l.Stats(); s.Entries != 2 || s.Torn != 0 {
 		t.Errorf("stats = %+v: the third event of the entry may still come", s)
 	}
-	take(t, l, 3, 1, 0, 0) // the origin goes on
+	take(t, l, 3, 1, 0, 0) // the origin continues
 	if s := l.Stats(); len(acks) != 0 || s.Entries != 2 || s.Torn != 1 || s.Pinned != 0 || s.Allowance != 2 {
 		t.Errorf("acks %v, stats %+v; want entry 1 gone", acks, s)
 	}
@@ -213,7 +213,7 @@ func checkAgainstModel(t *rapid.T) {
 					t.Fatalf("handle %d was used before", h)
 				}
 				used[h], open[h], where[at] = true, at, h
-				delete(e.settled, i) // a torn entry was forgotten, and with it what was settled
+				delete(e.settled, i) // a torn entry was forgotten, and with it its settled events
 			default:
 				t.Fatalf("%v is %d, open %v, settled %v", at, what, isOpen, e.settled[i])
 			}
@@ -283,7 +283,7 @@ func checkAgainstModel(t *rapid.T) {
 	for _, h := range sorted(handlesOf(open)) {
 		finish(h)
 	}
-	for origin := range int32(3) { // every origin goes on, so what was cut is given up
+	for origin := range int32(3) { // every origin continues, so torn entries are given up
 		next++
 		deliver(source.EntryID{Ledger: 1, Entry: next}, 1, 1, origin)
 	}

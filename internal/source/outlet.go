@@ -136,8 +136,8 @@ func (o *outlet) drop(given *sender) bool {
 	return true
 }
 
-// keepEvery is how often to re-check that the dead letter topic has a subscription: Pulsar
-// does not tell us when it is deleted or expires.
+// keepEvery is the interval of checks that the dead letter topic has a subscription: Pulsar does
+// not tell us when it is deleted or expires.
 const keepEvery = time.Minute
 
 // keepDeadLetters creates the subscription of the dead letter topic if it is missing, at

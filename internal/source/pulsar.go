@@ -145,7 +145,7 @@ func (p *pulsarConnection) topics() []string {
 	return append([]string{p.cfg.RetryTopic}, p.cfg.Topics...)
 }
 
-// subscribersMax is how many topic partitions are subscribed to at the same time.
+// subscribersMax bounds the concurrent subscriptions to topic partitions.
 const subscribersMax = 16
 
 func (p *pulsarConnection) subscribeAll(ctx context.Context) error {
@@ -276,7 +276,7 @@ func hint(err error) string {
 	return ""
 }
 
-// never is how often the client looks for new topic partitions. We do it ourselves.
+// never disables the client's search for new topic partitions. We do it ourselves.
 const never = math.MaxInt64
 
 // subscribe attaches to a topic partition. The receiver queue has a fixed size:
@@ -354,7 +354,7 @@ func (p *pulsarConnection) notePermits(l *origin, batchSize int) {
 	}
 }
 
-// reopenAfter is how old a consumer gets at least, so that its acks get through.
+// reopenAfter is the least age of a consumer, so that its acks get through.
 const reopenAfter = time.Second
 
 // reopen resubscribes to a topic partition, because the broker would soon send nothing more: a

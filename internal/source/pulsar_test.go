@@ -20,7 +20,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// fakeClient is a client of which a test says what its calls do.
+// fakeClient is a client whose calls are functions of the test.
 type fakeClient struct {
 	pulsar.Client
 	subscribe func(pulsar.ConsumerOptions) (pulsar.Consumer, error)
@@ -54,7 +54,7 @@ type fakeConsumer struct {
 
 func (c *fakeConsumer) Close() { c.closed.Add(1) }
 
-// fakeProducer answers a copy as a test says.
+// fakeProducer answers a copy by a function of the test.
 type fakeProducer struct {
 	pulsar.Producer
 	answer func(*pulsar.ProducerMessage, func(error))
@@ -80,8 +80,8 @@ func fakeLink(client *fakeClient) *pulsarConnection {
 	return p
 }
 
-// A broker that does not answer holds up nobody who is told to stop. What the call makes
-// in the end is undone, and only then the client is closed.
+// A broker that does not answer does not delay a source that is stopped. The late result of the call
+// is undone, and only then the client is closed.
 func TestOpeningEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -189,7 +189,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		{"soon after", keepEvery - time.Second, nil, 1, nil},
 		{"later", keepEvery, nil, 2, nil},
 		{"when the topic is broken", keepEvery, broken, 3, broken},
-		{"when somebody reads there", 0, errors.New("ConsumerBusy"), 4, nil},
+		{"when another consumer reads it", 0, errors.New("ConsumerBusy"), 4, nil},
 		{"soon after that", 0, nil, 4, nil},
 		{"with another producer", 0, nil, 5, nil},
 	} {
@@ -250,8 +250,8 @@ func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 	})
 }
 
-// Topic partitions that are added are read from their beginning. One that cannot be had
-// is tried again, and costs the others nothing: the client itself would close all of them.
+// Topic partitions that are added are read from their beginning. One that cannot be subscribed is
+// tried again, and does not affect the other partitions: the client itself would close all of them.
 func TestTopicPartitionsThatAreAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := make(map[string]*fakeConsumer)
@@ -362,14 +362,14 @@ func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
 	}
 }
 
-// A broker that confirms nothing holds up nobody: the client refuses what it has no room
-// for, and so do we, for each topic by itself.
+// A broker that confirms nothing blocks no caller: the client refuses copies beyond its limit, and
+// so do we, for each topic separately.
 func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var unanswered []func(error)
 		p := fakeLink(&fakeClient{produce: func(o pulsar.ProducerOptions) (pulsar.Producer, error) {
 			if !o.DisableBlockIfQueueFull {
-				t.Error("the client may block who sends")
+				t.Error("the client may block senders")
 			}
 			if o.Topic == FullTopicName("t-s-RETRY") {
 				return answering(nil), nil
@@ -409,8 +409,8 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 	})
 }
 
-// The client tells nobody that it delivers the last chunk of a message alone. What is no
-// longer than one message can be, although it came in chunks, is suspected and counted.
+// The client does not report that it delivers only the last chunk of a message. A message that came
+// in chunks, but fits into one, is suspected and counted.
 func TestMessagesThatLookCutAreCounted(t *testing.T) {
 	p := fakeLink(&fakeClient{})
 	topic := FullTopicName("t")

@@ -19,7 +19,7 @@ type slot struct {
 type slots struct {
 	all       []slot // their number is a multiple of 64
 	free      []uint64
-	next      int // where the search for a free one goes on
+	next      int // where the search for a free one continues
 	refs      []any
 	keepsRefs bool // refs holds one for each slot; else nothing
 }

@@ -37,7 +37,7 @@ type Sink interface {
 }
 
 // connection is a source's connection to a broker. receive is called by one goroutine, ack by
-// another one, send by one for each topic; close by any, once, and it makes the others
+// another one, send by one for each topic; close by any, once, and it makes all other calls
 // return.
 type connection interface {
 	// receive blocks until there is something, and appends up to BatchMax-len(batch) receipts.

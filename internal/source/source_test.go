@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, append(pulsartest.LeftBehind(),
-		// The Pulsar client (v0.21.0) leaves these behind for a while after Close.
+		// The Pulsar client (v0.21.0) leaves these goroutines running for some time after Close.
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar/internal.(*connectionPool).checkAndCleanIdleConnections"),
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"),
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*chunkedMsgCtxMap).discardChunkIfExpire"),
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	)...)
 }
 
-// flaky is a broker that takes no copies for a while.
+// flaky is a broker that temporarily accepts no copies.
 type flaky struct {
 	*membroker.Broker
 

@@ -24,16 +24,15 @@ type Spill struct {
 	After time.Duration `above:"0"`
 	// StuckAfter is the age at which any open event is spilled.
 	StuckAfter time.Duration `above:"0"`
-	// RateMax is how many events are spilled in a second. Copies with a delay are
-	// never batched: a broker takes about 10,000 of them in a second, of all members
-	// together.
+	// RateMax is the greatest number of events spilled per second. Copies with a delay are never
+	// batched: a broker takes about 10,000 of them per second, of all members together.
 	RateMax int `min:"1"`
 	// DelayMin is the delay of a spilled event. It grows eightfold with every further round
 	// of the same event, up to DelayMax, so that the events of a stuck key make few rounds.
 	// At least a second, the resolution of the broker's delays.
 	DelayMin time.Duration `min:"1s"`
-	// DelayMax bounds it. Mailboxes must remember finished events for longer than this, or an
-	// event that was running when its copy was made may run again.
+	// DelayMax is the longest delay of a spilled event. Mailboxes must remember finished events
+	// for longer than this, or an event that was running when its copy was made may run again.
 	DelayMax time.Duration `min:"1s"`
 	// RoundsMax is the number of times that an event may be copied to the retry topic, for any
 	// reason; then it goes to the dead letter topic.
@@ -244,7 +243,7 @@ func (l *Ledger) choose(e *entry, at int32, dst []event.Handle) []event.Handle {
 	return append(dst, event.NewHandle(s.generation, at))
 }
 
-// endSpill is called when an event is not to be spilled any more, or was.
+// endSpill is called when an event was spilled, or need not be.
 func (l *Ledger) endSpill(s *slot) {
 	if s.claim == spilling || s.claim == sending {
 		l.entries[s.entry].spilling--
@@ -253,8 +252,8 @@ func (l *Ledger) endSpill(s *slot) {
 	}
 }
 
-// Sending says that the copy of an event that was chosen by [Ledger.Spill] is being
-// sent. It reports false when none is needed any more: its verdict came first.
+// Sending says that the copy of an event that was chosen by [Ledger.Spill] is being sent. It
+// returns false if no copy is needed, because its verdict came first.
 func (l *Ledger) Sending(h event.Handle) (Message, bool) {
 	s := l.slotOf(h)
 	if s == nil || s.claim != spilling {

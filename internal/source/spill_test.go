@@ -70,8 +70,8 @@ func wantSpilled(t testing.TB, got []event.Handle, want ...event.Handle) {
 	}
 }
 
-// One stuck event in a hundred pins everything. The oldest are spilled, no more of
-// them than needed, and their entries are acked as soon as the copies are safe.
+// One stuck event in a hundred pins everything. The oldest stuck events are spilled, no more of them
+// than needed, and their entries are acked as soon as the copies are safe.
 func TestFewOpenEventsThatPinManyAreSpilled(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	l.Bound(bounds())
@@ -129,7 +129,7 @@ func TestATornEntryIsNotSpilled(t *testing.T) {
 	done(t, l, cut[:1])
 	l.HandedOn()
 	wantSpilled(t, l.Spill(60*second, nil))
-	enter(t, l, 60*second, 2, "x") // the origin goes on
+	enter(t, l, 60*second, 2, "x") // the origin continues
 	wantSpilled(t, l.Spill(61*second, nil))
 }
 
@@ -178,7 +178,7 @@ func TestProgressPaysForSpills(t *testing.T) {
 	}
 }
 
-// A hot key has its share, the oldest of its events; the others of the entries stay.
+// A hot key keeps its share, which is the oldest of its events; the other events of the entries stay.
 func TestAKeyHasItsShare(t *testing.T) {
 	for _, counting := range []source.Counting{source.CountEntries, source.CountEvents} {
 		l := source.NewLedger(counting)
@@ -358,8 +358,8 @@ func (m *spillModel) receive(t *rapid.T) {
 	}
 }
 
-// spill may choose when there is too much of something, and then only what is open,
-// old, handed on and nobody's, oldest first.
+// spill may choose events only if a bound is exceeded, and only events that are open, old, handed
+// on and not claimed, oldest first.
 func (m *spillModel) spill(t *rapid.T) {
 	over := m.l.MostUnacked() > m.bounds.PinnedMax || len(m.open) > m.bounds.UnsettledMax/2 || m.l.Stats().Bytes > m.bounds.BytesMax/2
 	chosen := m.l.Spill(m.now, nil)
@@ -390,7 +390,7 @@ func (m *spillModel) with(act func(event.Handle)) func(*rapid.T) {
 	}
 }
 
-// say compares what a call has said, and whether it had to.
+// say compares the result of a call with the expected one.
 func (m *spillModel) say(call string, h event.Handle, got bool, when ...string) bool {
 	if want := slices.Contains(when, m.open[h].claim); got != want {
 		m.t.Fatalf("%s of an event that is %q = %v, want %v", call, m.open[h].claim, got, want)
@@ -492,9 +492,9 @@ func BenchmarkSpill(b *testing.B) {
 	}
 }
 
-// One key gets half of all events for five minutes, and can do a sixteenth of them. Reading
-// never stops for the others, the broker's allowance is never near its end, and each
-// event of the key is done in the end, or waits in the retry topic.
+// One key gets half of all events for five minutes, and handles a sixteenth of them. Reading never
+// stops for the other keys, the broker's allowance is never nearly used up, and each event of the key
+// is done in the end, or waits in the retry topic.
 func TestAHotKeyStopsNobody(t *testing.T) {
 	const (
 		step      = clock.Instant(100 * time.Millisecond)
@@ -507,7 +507,7 @@ func TestAHotKeyStopsNobody(t *testing.T) {
 	b := source.Bounds{Spill: cfg.Spill, UnsettledMax: cfg.UnsettledMax, BytesMax: cfg.UnsettledBytesMax}
 	l.Bound(b)
 	rounds := map[event.Handle]uint32{}   // of the open events of the hot key
-	var queue []event.Handle              // the same, oldest first, and some that are not open any more
+	var queue []event.Handle              // the same, oldest first, with some that are no longer open
 	retry := map[clock.Instant][]uint32{} // when events come back → their rounds
 	var entry int64
 	inRetry, received, doneHot, spilled, mostOpen, mostUnacked := 0, 0, 0, 0, 0, 0

@@ -16,9 +16,9 @@ import (
 
 // LogConfig sets the level and the form of the log.
 type LogConfig struct {
-	Level  string `words:"debug,info,warn,error"` // debug, info, warn or error
+	Level  string `words:"debug,info,warn,error"` // lowest level that is logged: debug, info, warn or error
 	Format string `words:"auto,json,text"`        // json, text, or auto: text on a terminal, else json
-	Keys   string `words:"hide,reveal"`           // hide, or reveal: events' keys stand in log lines and spans; they may be personal data
+	Keys   string `words:"hide,reveal"`           // hide or reveal events' keys, which may be personal data, in log lines and spans
 }
 
 // The values of LogConfig.Keys.

@@ -17,7 +17,7 @@ import (
 	"github.com/ringfence/router/internal/telemetry/otlptest"
 )
 
-// collector takes spans over OTLP, and remembers what they are called and who sent them.
+// collector receives spans over OTLP, and records their names and services.
 type collector struct {
 	*httptest.Server
 
@@ -56,7 +56,7 @@ func newTraces(t *testing.T) *telemetry.Traces {
 	return traces
 }
 
-// Nobody who has not asked for traces pays for them.
+// Traces are off, and cost nothing, unless requested.
 func TestTracesAreOffUnlessAskedFor(t *testing.T) {
 	for name, environ := range map[string]map[string]string{
 		"nothing set":  {},

@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/internal/report"
 )
 
-// group is what the members of a group say in a test.
+// group holds the reports of a group's members in a test.
 type group struct {
 	members report.Members
 	parts   map[string][]report.Partition // "" is the asked member's
@@ -39,7 +39,7 @@ func owned(n int, gate string, owners ...string) []report.Partition {
 	return parts
 }
 
-// healthy is a member that says that all is well.
+// healthy returns a member without problems.
 func healthy(name string, open int) report.Member {
 	return report.Member{
 		Name: name, Listed: true, Reach: "alive", Partitions: open,
@@ -50,7 +50,7 @@ func healthy(name string, open int) report.Member {
 	}
 }
 
-// but returns a member that says something else.
+// but returns a member with a changed status.
 func but(m report.Member, change func(*report.Status)) report.Member {
 	status := *m.Status
 	change(&status)
@@ -63,7 +63,7 @@ func TestStateOfAMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		member report.Member
 		state  string
-		why    string // what the sentence has to tell
+		why    string // must be in the sentence
 		class  string
 	}{
 		"all is well":             {fine, "ready", "", classGood},
@@ -113,7 +113,7 @@ func TestTheMapDuringAKill(t *testing.T) {
 		t.Errorf("asked %q for their partitions, want only the asked member: all gates are open", g.asked)
 	}
 
-	g.parts[""] = owned(90, "closed", "a", "a", "c") // a has what b had
+	g.parts[""] = owned(90, "closed", "a", "a", "c") // a has the partitions that b had
 	g.parts["a"] = owned(90, "open", "a")
 	for i := 1; i < 90; i += 3 {
 		g.parts["a"][i].Gate = "waiting"
@@ -131,10 +131,10 @@ func TestTheMapDuringAKill(t *testing.T) {
 	}
 
 	if tile := v.Tiles[0]; tile.Value != "2 of 2" {
-		t.Errorf("who takes over is ready all the same: tile %+v", tile)
+		t.Errorf("a member that takes over must count as ready: tile %+v", tile)
 	}
 	if why := v.Members[1].Why; !strings.Contains(why, "30 partitions still wait for it") {
-		t.Errorf("who is gone: %q", why)
+		t.Errorf("the sentence is %q", why)
 	}
 	if len(v.Waits) != 1 || v.Waits[0].Owner != "a" || v.Waits[0].Count != 30 || v.Waits[0].For != "b" || !strings.HasSuffix(v.Waits[0].Until, "silent for 1.0 s more") {
 		t.Errorf("waits %+v, want 30 of a for b, the longest for 1 s", v.Waits)
@@ -143,7 +143,7 @@ func TestTheMapDuringAKill(t *testing.T) {
 	g.members.Members = []report.Member{healthy("a", 60), dead, healthy("c", 30)}
 	v = newView(look(t.Context(), g))
 	if why := v.Members[1].Why; strings.Contains(why, "wait for it") || len(v.Waits) > 0 {
-		t.Errorf("nobody waits any more: %q, %+v", why, v.Waits)
+		t.Errorf("want no waits: %q, %+v", why, v.Waits)
 	}
 	if tile := v.Tiles[1]; tile.Value != "90 of 90" || tile.Class != classGood {
 		t.Errorf("afterwards: tile %+v", tile)
@@ -177,7 +177,7 @@ func TestWhatPartitionsWaitFor(t *testing.T) {
 	}
 }
 
-// A sum of what only some say must not look like the whole.
+// A sum over only some of the members must not look like the total.
 func TestSumsTellWhoIsMissing(t *testing.T) {
 	members := report.Members{Members: []report.Member{
 		but(healthy("a", 1), func(s *report.Status) { s.Events.Unsettled, s.Events.OldestSeconds = 5, 75 }),
@@ -224,7 +224,7 @@ func TestExclusivityIsJudgedByTheWorst(t *testing.T) {
 		}
 		loud := len(v.Banners) > 0 && v.Banners[0].Class == classBad && strings.HasPrefix(v.Banners[0].Text, "Not exclusive")
 		if loud != test.gossip {
-			t.Errorf("banners %v, want one that says that gossip is not exclusive: %v", v.Banners, test.gossip)
+			t.Errorf("banners %v, want one about gossip, which is not exclusive: %v", v.Banners, test.gossip)
 		}
 	}
 }
@@ -244,10 +244,10 @@ func TestThePageIsSafeAndWhole(t *testing.T) {
 		t.Fatalf("status %d, %d bytes", w.Code, len(html))
 	}
 	if strings.Contains(html, "<script>alert") || strings.Contains(html, "<b>they differ") || !strings.Contains(html, "&lt;b&gt;they differ") {
-		t.Error("what a member says is not escaped")
+		t.Error("a member's text is not escaped")
 	}
 	if !strings.Contains(html, "peer: &lt;script&gt;alert(2)") || !strings.Contains(html, `<b class="bad">peer</b>`) {
-		t.Error("the page does not show what protects the listeners")
+		t.Error("the page does not show the protection of the listeners")
 	}
 	if strings.Contains(html, "ZgotmplZ") {
 		t.Error("the template has refused a value")

@@ -31,7 +31,7 @@ type view struct {
 // banner is a sentence across the page.
 type banner struct{ Class, Text string }
 
-// tile is a number that one looks at first.
+// tile is one of the large numbers at the top of the page.
 type tile struct{ Title, Value, Note, Class string }
 
 // memberView is a row of the table of members.
@@ -88,8 +88,8 @@ func newView(s seen) view {
 // hues is the number of colours, far enough apart to be distinguishable.
 const hues = 13
 
-// colorsOf gives each name a colour. It goes by the name, so that the others keep theirs
-// when a member comes or goes; unless two names want the same.
+// colorsOf assigns a colour to each name. It depends on the name alone, so that a member keeps its
+// colour when another one joins or leaves, unless two names have the same colour.
 func colorsOf(members []report.Member) map[string]string {
 	colors, taken := make(map[string]string), make(map[uint32]bool)
 	for _, m := range members {

@@ -3,7 +3,7 @@
 // On Linux the clock is CLOCK_MONOTONIC_RAW plus the time that the machine was asleep, which is
 // CLOCK_BOOTTIME minus CLOCK_MONOTONIC ([Steady]):
 //
-//   - it goes on while the machine is suspended, unlike Go's monotonic clock, so that a
+//   - it runs while the machine is suspended, unlike Go's monotonic clock, so that a
 //     lease runs out during a suspend too (golang/go#24595);
 //   - its rate is that of the hardware counter. NTP steers CLOCK_MONOTONIC and
 //     CLOCK_BOOTTIME, by up to 8.3 % in chrony's default settings and 11 % at most

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Covers is empty: the lease clock goes on during a suspend.
+// Covers is empty: the lease clock runs during a suspend.
 const Covers = ""
 
 // steady is the lease clock of this process.
@@ -17,8 +17,8 @@ var steady = newSteady(Read)
 // systems that only look like Linux have none.
 var hasRaw = func() bool { return tryGettime(unix.CLOCK_MONOTONIC_RAW) > 0 }()
 
-// began is when Go's monotonic clock stood at a known CLOCK_MONOTONIC: Go reads that
-// clock without a system call, for a tenth of the cost.
+// began is an instant of Go's monotonic clock at a known CLOCK_MONOTONIC: Go reads that clock
+// without a system call, for a tenth of the cost.
 var (
 	began   = time.Now()
 	beganAt = monotonicAt(began)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// FastFor is how long a [Fast] goes on from one reading of the clock, by Go's
-// monotonic clock.
+// FastFor is how long a [Fast] extrapolates from one reading of the clock, by Go's monotonic
+// clock.
 const FastFor = time.Millisecond
 
 // Fast is a cheap check whether an instant has passed, for every event: it reads the clock at

@@ -7,7 +7,7 @@ import (
 
 func TestFastIsNotBehindTheClock(t *testing.T) {
 	var fast Fast
-	const slack = FastFor/8 + time.Microsecond // what NTP may slew the system clock, and how the two clocks round
+	const slack = FastFor/8 + time.Microsecond // NTP's slew of the system clock, and the rounding of both clocks
 	for end := Now().Add(20 * FastFor); Now().Before(end); {
 		before := Now()
 		if got := fast.Now(); got.Add(slack).Before(before) {
@@ -16,8 +16,8 @@ func TestFastIsNotBehindTheClock(t *testing.T) {
 	}
 }
 
-// Go's monotonic clock stands still in a suspend. What was read before it must not be
-// used after it, however little time has passed on that clock.
+// Go's monotonic clock stands still in a suspend. A reading from before a suspend must not be used
+// after it, however little time has passed on that clock.
 func TestFastReadsTheClockAgainAfterASuspend(t *testing.T) {
 	var fast Fast
 	now := Instant(time.Hour)
@@ -28,7 +28,7 @@ func TestFastReadsTheClockAgainAfterASuspend(t *testing.T) {
 		t.Fatalf("the first reading is %v, want %v", got, now)
 	}
 	if got := fast.at(mono+soon, wall+5, read); got != now.Add(time.Duration(soon)) || reads != 1 {
-		t.Fatalf("%v later it is %v, after %d readings; want it to go on from the first", time.Duration(soon), got, reads)
+		t.Fatalf("%v later it is %v, after %d readings; want it extrapolated from the first", time.Duration(soon), got, reads)
 	}
 	for _, asleep := range []time.Duration{time.Millisecond, 2 * time.Second, 24 * time.Hour} {
 		before := fast.at(mono+soon, wall, read)

@@ -15,7 +15,7 @@ const SlewMax = 0.11
 // the fields.
 type Reading struct {
 	Raw  time.Duration // the hardware counter: stops in a suspend, and nothing steers it
-	Boot time.Duration // goes on in a suspend; NTP steers it
+	Boot time.Duration // runs during a suspend; NTP steers it
 	Mono time.Duration // stops in a suspend; NTP steers it exactly as it steers Boot
 }
 

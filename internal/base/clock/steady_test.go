@@ -10,7 +10,7 @@ import (
 // system simulates the clocks of a machine.
 type system struct {
 	counter time.Duration // the hardware's
-	ahead   time.Duration // what NTP has added to the steered clocks
+	ahead   time.Duration // NTP's additions to the steered clocks
 	slept   time.Duration
 	gap     time.Duration // between two readings
 }
@@ -24,14 +24,14 @@ func (s *system) read() Reading {
 	return r
 }
 
-// run lets d pass by the hardware's clock, while NTP lets the others run at a rate.
+// run lets d pass on the hardware's clock, while NTP runs the other clocks at a rate.
 func (s *system) run(d time.Duration, rate float64) {
 	s.counter += d
 	s.ahead += time.Duration(float64(d) * (rate - 1))
 }
 
-// The lease clock has the rate of the hardware counter, whatever NTP does to the others,
-// and goes on in a suspend.
+// The lease clock has the rate of the hardware counter, however NTP steers the other clocks, and
+// runs during a suspend.
 func TestSteadyIsNotSlewed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 25))
 	s := &system{counter: time.Hour, slept: 3 * time.Hour, ahead: -time.Minute, gap: 200 * time.Nanosecond}

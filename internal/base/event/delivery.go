@@ -27,7 +27,7 @@ type Delivery struct {
 // Fence returns the fence of the delivery.
 func (d *Delivery) Fence() Fence { return Fence{Token: d.Token, Turn: d.Turn} }
 
-// ResultKind is how a delivery ended.
+// ResultKind is the kind of a delivery's end.
 //
 //exhaustive:enforce
 type ResultKind uint8

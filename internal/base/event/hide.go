@@ -15,7 +15,7 @@ const (
 	hiddenContent = "(content hidden)"
 )
 
-// excerptMin is how many bytes in a row of a payload or a property are hidden in a text. Shorter runs are words that anything may have.
+// excerptMin is the length from which parts of a payload or a property are hidden in a text. Shorter ones are common words.
 const excerptMin = 12
 
 // HideIn returns an external text, such as an application's error, without the contents of the
@@ -42,7 +42,7 @@ func (e *Event) HideIn(text string) string {
 	return text
 }
 
-// HideIn returns a text of somebody else, such as an application's error, without the key.
+// HideIn returns a foreign text, such as an application's error, without the key.
 func (k Key) HideIn(text string) string {
 	if k == "" || text == "" {
 		return text
@@ -65,7 +65,7 @@ func (k Key) HideIn(text string) string {
 	return text
 }
 
-// gram is how many bytes are compared at once: every run of excerptMin bytes has such a piece at a multiple of its length.
+// gram is the number of bytes compared at once: every run of excerptMin bytes has such a piece at a multiple of its length.
 const gram = (excerptMin + 1) / 2
 
 // workPerByte bounds how many bytes are compared for each byte of a content. A text that takes more is hidden whole: it

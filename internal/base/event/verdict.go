@@ -7,9 +7,9 @@ import "time"
 //exhaustive:enforce
 type VerdictKind uint8
 
-// The kinds of verdict. The first three end the event's journey at its consumer
-// node; Attempted leaves it where it is; the others make the consumer node send
-// it again. The numbers are those of the wire (ringfence.peer.v1.VerdictKind).
+// The kinds of verdict. The first three end the event's journey at its consumer node; Attempted
+// leaves it at its owner; all other kinds make the consumer node send it again. The numbers are
+// those of the wire (ringfence.peer.v1.VerdictKind).
 const (
 	Done       VerdictKind = 1 // the application has done it: ack
 	Failed     VerdictKind = 2 // the application failed it; again after Delay, by way of the retry topic
@@ -17,7 +17,7 @@ const (
 	NotOwner   VerdictKind = 4 // this node does not own the partition (its newest epoch is Epoch)
 	NotYet     VerdictKind = 5 // this node has not read the epoch that you route by; again after Delay
 	Overloaded VerdictKind = 6 // the key's mailbox or the node is full; again after Delay
-	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it goes on here
+	Attempted  VerdictKind = 7 // the application failed it for the Attempts-th time; it stays at its owner
 )
 
 // String returns the name of the kind, as metrics and logs have it.

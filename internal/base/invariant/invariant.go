@@ -10,9 +10,9 @@ import "sync/atomic"
 
 var failures atomic.Uint64
 
-// Check returns ok. When ok is false it panics with what in test builds, and counts a failure
-// in all others. It is safe for concurrent use and costs one branch while ok is true, so what
-// must be a constant, without formatting.
+// Check returns ok. When ok is false it panics with the text what in test builds, and counts a
+// failure in all other builds. It is safe for concurrent use and costs one branch while ok is true,
+// so what must be a constant, without formatting.
 func Check(ok bool, what string) bool {
 	if !ok {
 		fail(what)

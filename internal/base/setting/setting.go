@@ -37,10 +37,10 @@ const (
 	DurationMax = "87600h"
 )
 
-// Kind is how the value of a setting is written.
+// Kind is the form of a setting's value.
 type Kind string
 
-// IsWords reports whether values of this kind are text, which may name somebody or something.
+// IsWords reports whether values of this kind are text, which may contain names.
 func (k Kind) IsWords() bool { return k == Text || k == List || k == Hidden }
 
 // IsNumber reports whether values of this kind are numbers, perhaps with a unit.

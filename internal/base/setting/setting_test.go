@@ -52,7 +52,7 @@ func TestCheckTellsEveryField(t *testing.T) {
 	}
 }
 
-// TestSetAndString: what String writes Set reads, and a value of another kind changes nothing.
+// TestSetAndString: Set reads the result of String, and a value of another kind changes nothing.
 func TestSetAndString(t *testing.T) {
 	for _, test := range []struct{ key, text, want string }{
 		{"level", " high ", "high"},

@@ -30,7 +30,7 @@ func (d *protocol) want(t *testing.T, want ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !slices.Equal(d.lines, want) {
-		t.Errorf("what happened:\n  %s\nwant:\n  %s", strings.Join(d.lines, "\n  "), strings.Join(want, "\n  "))
+		t.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(d.lines, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 
@@ -163,7 +163,7 @@ func TestNothingStartsWhenTheContextHasEnded(t *testing.T) {
 	})
 }
 
-// A stuck drain is cut, but the stages below still get to say goodbye.
+// A stuck drain is abandoned, but the stages below are still drained.
 func TestDrainTimeoutNamesTheStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d protocol

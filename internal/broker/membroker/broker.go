@@ -34,18 +34,18 @@ var (
 
 // Config holds the limits of a broker.
 type Config struct {
-	// UnackedMax is how many unacked events a consumer may have before it gets no
-	// more (Pulsar's maxUnackedMessagesPerConsumer). At least 1.
+	// UnackedMax is the number of unacked events at which a consumer gets no more (Pulsar's
+	// maxUnackedMessagesPerConsumer). At least 1.
 	UnackedMax int
 	// SubscriptionUnackedMax is the same for all consumers of a topic's subscription
 	// together (maxUnackedMessagesPerSubscription). At least 1.
 	SubscriptionUnackedMax int
-	// LedgerEntriesMax is after how many entries a topic or log goes on in a new ledger. At least 1.
+	// LedgerEntriesMax is the number of entries in a ledger of a topic or log. At least 1.
 	LedgerEntriesMax int
-	// RetainedMax is how many entries a topic keeps for its first subscription;
+	// RetainedMax is the number of entries that a topic keeps for its first subscription;
 	// older ones are forgotten. At least 1.
 	RetainedMax int
-	// RecordsMax is how many records of a log are kept; older ones are forgotten. At least 1.
+	// RecordsMax is the number of kept records of a log; older ones are forgotten. At least 1.
 	RecordsMax int
 }
 

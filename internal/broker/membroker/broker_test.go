@@ -46,7 +46,7 @@ func subscribe(t *testing.T, b *membroker.Broker, permits int, topics ...string)
 	return c
 }
 
-// drain returns what is there, without waiting.
+// drain returns the available entries, without waiting.
 func drain(t *testing.T, c membroker.Consumer) []membroker.Entry {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

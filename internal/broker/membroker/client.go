@@ -90,7 +90,7 @@ type remoteConsumer struct {
 	sending sync.Mutex // gRPC allows one Send at a time
 }
 
-// closeTimeout is how long the broker may take to take in the last frames.
+// closeTimeout bounds the time for sending the last frames.
 const closeTimeout = time.Second
 
 func (c *remoteConsumer) read() {

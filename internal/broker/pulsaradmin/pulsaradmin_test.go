@@ -37,7 +37,7 @@ func TestCall(t *testing.T) {
 	}
 	unset := &n
 	if err := answer(http.StatusNoContent, "").Call(t.Context(), http.MethodGet, "x", nil, &unset); err != nil || unset != &n {
-		t.Errorf("what is not set: %v, and the result was touched: %t", err, unset != &n)
+		t.Errorf("a value that is not set: %v, and the result was changed: %t", err, unset != &n)
 	}
 	if err := answer(http.StatusNoContent, "").Call(t.Context(), http.MethodDelete, "x", nil, nil); err != nil {
 		t.Errorf("an answer without content is an error: %v", err)
@@ -67,7 +67,7 @@ func TestCallErrors(t *testing.T) {
 		})
 	}
 	if err := (Client{URL: "http://127.0.0.1:1"}).Call(t.Context(), http.MethodGet, "x", nil, nil); err == nil {
-		t.Error("nobody answers, and no error")
+		t.Error("no error without a server")
 	}
 	var unsupported *json.UnsupportedTypeError
 	if err := (Client{URL: "http://127.0.0.1:1"}).Call(t.Context(), http.MethodGet, "x", func() {}, nil); !errors.As(err, &unsupported) {

@@ -17,7 +17,7 @@ import (
 
 const planted = "planted-secret"
 
-// logged returns what is written at a level by use.
+// logged returns the log of use at a level.
 func logged(level slog.Level, use func(log.Logger)) string {
 	var text bytes.Buffer
 	use(New(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}))))

@@ -102,7 +102,7 @@ func (f *Fold) claim(at event.Position, r Record) Result {
 	return result
 }
 
-// release frees those of a record's resources that its identity holds; by force, all that somebody holds.
+// release frees those of a record's resources that its identity holds; by force, all that have a holder.
 func (f *Fold) release(at event.Position, r Record) Result {
 	result := Refused
 	for _, name := range r.Resources {

@@ -32,7 +32,7 @@ func began(gen uint32, r Record) Record { r.Began, r.Gen = true, gen; return r }
 func release(r Record) Record           { r.Release = true; return r }
 func force(r Record) Record             { r.Release, r.Force = true, true; return r }
 
-// holders says who holds what, as orders(began 3) for short.
+// holders lists each resource with its holder, in short as orders(began 3).
 func holders(f *Fold) string {
 	var out []string
 	for _, name := range f.Resources() {
@@ -155,11 +155,11 @@ func TestFoldIgnores(t *testing.T) {
 		})
 	}
 	if _, err := Encode(Record{Resources: []string{subA}}); err == nil {
-		t.Error("a claim without an identity, which differs from nobody, was encoded")
+		t.Error("a claim without an identity was encoded, though it would match every group")
 	}
 }
 
-// A fold is bounded, and what it knows it goes on knowing.
+// A fold is bounded, and keeps its knowledge at the bound.
 func TestFoldIsBounded(t *testing.T) {
 	var f Fold
 	at := event.Position{Ledger: 1}
@@ -189,8 +189,8 @@ func TestFoldIsBounded(t *testing.T) {
 	}
 }
 
-// TestFoldRules: whatever is in the log, in whatever order: a holder changes only by a release in between, a
-// generation never falls, and who is judged to hold all really is the holder of all.
+// TestFoldRules: for any records in any order, a holder changes only after a release, a generation never falls, and a
+// router that is judged to hold all resources is the holder of each.
 func TestFoldRules(t *testing.T) {
 	everybody := []identity.Identity{orders, billing, newer, newest}
 	all := []string{subA, subB, Control("persistent://t/n/__ring-orders")}

@@ -26,7 +26,7 @@ type Config struct {
 	Identity identity.Identity
 	Places   []Place
 
-	// Optional is for a router that is not exclusive anyway: it goes on after PatienceMax without its claims.
+	// Optional is for a router that is not exclusive anyway: it continues after PatienceMax without its claims.
 	Optional    bool
 	PatienceMax time.Duration
 }
@@ -426,7 +426,7 @@ func (v *visit) read(e controllog.Entry) error {
 	return nil
 }
 
-// report counts a record and writes a line about it if somebody has to know.
+// report counts a record, and logs it if operators should know.
 func (v *visit) report(at event.Position, r Record, result Result) {
 	v.keeper.metrics.records.WithLabelValues(string(result)).Inc()
 	if !v.mayLog(result) {

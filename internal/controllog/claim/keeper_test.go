@@ -150,7 +150,7 @@ func (c *claimant) end(t *testing.T) error {
 		c.ended <- err
 		return err
 	case <-time.After(patience):
-		t.Fatalf("it goes on after %v", patience)
+		t.Fatalf("it continues after %v", patience)
 		return nil
 	}
 }
@@ -189,7 +189,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// secondIsRefused returns what is wrong.
+// secondIsRefused returns an error text, or "".
 func secondIsRefused(t *testing.T, s site) string {
 	places := s.places("control", "s")
 	first := s.claim(t, group("a"), places)
@@ -285,7 +285,7 @@ func releaseEndsAndFrees(t *testing.T, s site) {
 	}
 	s.release(t, group("b"), false, places) // which holds nothing
 	if err := s.claim(t, group("b"), places).outcome(t); !errors.Is(err, ErrTaken) {
-		t.Fatalf("after a release by who holds nothing: %v", err)
+		t.Fatalf("after a release by a group without claims: %v", err)
 	}
 	if err := a.Check(); err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func generationOutlasts(t *testing.T, s site) {
 	if gen, ok := a.Began(); ok {
 		t.Fatalf("a new subscription has a generation: %d", gen)
 	}
-	other := s.claim(t, group("a"), places) // a member that sees what a writes down
+	other := s.claim(t, group("a"), places) // a member that reads the records of a
 	if err := other.outcome(t); err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func generationOutlasts(t *testing.T, s site) {
 		t.Fatal(err)
 	}
 	if gen, ok := b.Began(); !ok || gen != 3 {
-		t.Errorf("the next group hears of generation %d, %v", gen, ok)
+		t.Errorf("the next group got generation %d, %v", gen, ok)
 	}
 }
 
@@ -456,7 +456,7 @@ func fragileSite() (site, *fragile) {
 	}, log
 }
 
-// A topic that was deleted gets the claim again from who runs; but not if another group was faster.
+// After the deletion of the topic, a running group writes its claim again, unless another group was faster.
 func TestLostClaims(t *testing.T) {
 	s, log := fragileSite()
 	places := s.places("", "s")
@@ -483,7 +483,7 @@ func TestLostClaims(t *testing.T) {
 	if err := s.claim(t, group("c"), places).outcome(t); err != nil {
 		t.Fatalf("on a new topic: %v", err)
 	}
-	log.lose() // everybody reads what is there now
+	log.lose() // all members read the present records
 	if err := a.end(t); !errors.Is(err, ErrTaken) {
 		t.Errorf("the group that has lost its claim: %v", err)
 	}
@@ -512,7 +512,7 @@ func TestOptionalPatience(t *testing.T) {
 		t.Fatal(err)
 	}
 	if isClosed(strict.Held()) || strict.Check() == nil {
-		t.Error("one that cannot do without goes on, too")
+		t.Error("a keeper that is not optional continues, too")
 	}
 }
 

@@ -64,7 +64,7 @@ func (m *memory) open(ctx context.Context, subscription string) (int, error) {
 
 func (m *memory) arguments() []string { return []string{"--broker", m.address} }
 
-func (m *memory) close() { _ = m.conn.Close() } // nothing is under way any more
+func (m *memory) close() { _ = m.conn.Close() } // no append is in flight
 
 // cluster is a Pulsar.
 type cluster struct {
@@ -143,7 +143,7 @@ func (c *cluster) close() {
 	for _, s := range c.left {
 		consumer, err := c.client.Subscribe(pulsar.ConsumerOptions{Topic: s.topic, SubscriptionName: s.name, Type: s.kind, ReceiverQueueSize: 1})
 		if err != nil {
-			continue // it never was there, or somebody else uses it
+			continue // it never existed, or is used by another consumer
 		}
 		_ = consumer.UnsubscribeForce() // otherwise a topic without readers remains
 		consumer.Close()

@@ -35,7 +35,7 @@ const (
 	// ready is the line that a plain application prints once it is subscribed.
 	ready = "ready"
 
-	// progressEvery is how often an application prints how many events it has handled.
+	// progressEvery is the interval at which an application prints the number of handled events.
 	progressEvery = 100 * time.Millisecond
 )
 
@@ -56,8 +56,8 @@ func ServeBroker(ctx context.Context, stdout io.Writer) error {
 	return nil
 }
 
-// AppOptions say where an application gets its events from: Endpoint is a router's;
-// Broker or Pulsar, with Topic and Subscription, make it a plain SHARED consumer.
+// AppOptions select the source of an application's events: Endpoint is a router's; Broker or
+// Pulsar, with Topic and Subscription, make it a plain SHARED consumer.
 type AppOptions struct {
 	Journal      string // file to write
 	Endpoint     string

@@ -17,14 +17,14 @@ import (
 	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
-// Environment is where a demo runs.
+// Environment holds the executable and the outputs of a demo.
 type Environment struct {
 	Executable string // the binary that has the hidden commands
 	Stdout     *os.File
 	Stderr     io.Writer
 }
 
-// ErrInterrupted says that the demo was ended from outside, before its verdict.
+// ErrInterrupted means that the demo was ended from outside, before its verdict.
 var ErrInterrupted = errors.New("demo: interrupted")
 
 // demo is one run.
@@ -140,8 +140,8 @@ const (
 	lookEvery     = 50 * time.Millisecond
 )
 
-// until waits until holds returns true, at most for patience. what describes the condition in
-// the error.
+// until waits until holds returns true, for patience at most. what names the condition in the
+// error.
 func until(ctx context.Context, patience time.Duration, what string, holds func(context.Context) (bool, error)) error {
 	begin := clock.Now()
 	ticker := time.NewTicker(lookEvery)
@@ -167,7 +167,7 @@ type application struct {
 	journal string
 	process *procgroup.Process
 	ready   atomic.Bool  // plain ones: it is subscribed
-	handled atomic.Int64 // as it says itself
+	handled atomic.Int64 // as the application reports it
 }
 
 func (d *demo) application(name string) *application {

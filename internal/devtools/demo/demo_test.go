@@ -130,7 +130,7 @@ func TestVerdict(t *testing.T) {
 		},
 		"an event from nowhere": {
 			plant: func(p *plant) { p.goodRun(); p.handle(0, "nobody's", "other", 1) },
-			want:  "1 events were handled that nobody published",
+			want:  "1 events were handled that were not published",
 		},
 		"nothing at all": {
 			plant: func(*plant) {},

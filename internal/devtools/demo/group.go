@@ -17,7 +17,7 @@ type group struct {
 	part
 
 	members []*member
-	told    []int // how many partitions each had when that was last said; the drawer's own
+	told    []int // number of partitions of each member when last printed; the drawer's own
 }
 
 // fenced runs the same load through Ringfence, and judges it.
@@ -178,7 +178,7 @@ func (g *group) everyoneOwns() bool {
 	return true
 }
 
-// fill shows the members in the table, and says how partitions have moved.
+// fill shows the members in the table, and the moves of partitions.
 func (g *group) fill(ctx context.Context, pic *picture) {
 	g.look(ctx)
 	shares := make([]int, len(g.members))

@@ -29,8 +29,8 @@ const (
 	hotShareMax = 0.2 // of all events go to the hot keys, at most
 	hotRateMax  = 80  // events per second of one hot key, which is then busy a quarter of the time
 
-	// Until a member is killed, one in slowEvery events takes longer than a lease: so
-	// its application has some in hand, and must cut them before others may go on.
+	// Until a member is killed, one in slowEvery events takes longer than a lease: so its
+	// application has some running, which it must cancel before another application may start them.
 	slowEvery   = 400
 	slowConduct = "slow:2s"
 	slowTail    = 3 * time.Second // without slow ones at the end of the load, for it to have an end
@@ -121,7 +121,7 @@ func (p *publication) count() int {
 	return len(p.sent)
 }
 
-// sentAt tells when an event was published.
+// sentAt returns the time at which an event was published.
 func (p *publication) sentAt(name string) (clock.Instant, bool) {
 	n, err := strconv.Atoi(name)
 	p.mu.Lock()

@@ -85,7 +85,7 @@ func (m *member) kill() (clock.Instant, error) {
 	return router.Kill()
 }
 
-// askPatience is how long a member may take to tell its figures.
+// askPatience bounds the time for a member's report.
 const askPatience = time.Second
 
 // look asks the router for its figures, if it lives, and reports whether it takes

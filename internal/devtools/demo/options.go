@@ -30,10 +30,10 @@ const (
 	nodesMax      = 16
 	ratePerKeyMax = 50 // handlers of a key run one after the other: at this rate a key is busy 15 % of the time
 
-	// handlersMax is how many handlers run at once in one application, in both parts.
+	// handlersMax bounds the concurrent handlers of one application, in both parts.
 	handlersMax = 100
 
-	// baselineMax is how long plain SHARED is shown.
+	// baselineMax bounds the part with plain SHARED.
 	baselineMax = 5 * time.Second
 )
 
@@ -62,5 +62,5 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// baseline is how long the load on plain SHARED lasts.
+// baseline returns the duration of the load on plain SHARED.
 func (o Options) baseline() time.Duration { return min(baselineMax, o.Duration/4) }

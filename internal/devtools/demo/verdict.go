@@ -20,7 +20,7 @@ type Result struct {
 	// StaleTokenWrites counts the handlings that began, or ended as done, after a
 	// greater fence of their key had been seen: the writes of a replaced handler.
 	StaleTokenWrites uint64 `json:"stale_token_writes"`
-	// StaleSameToken counts those of them that one owner had replaced itself, by
+	// StaleSameToken counts the stale writes of handlers that their own owner had replaced, by
 	// another delivery of the key under the same token.
 	StaleSameToken uint64 `json:"stale_same_token"`
 
@@ -29,8 +29,8 @@ type Result struct {
 	// (journal.Waits). 0 if no member was killed.
 	TakeoverMS float64 `json:"takeover_ms"`
 
-	// HandoffP99MS is how long keys waited that moved between living members, when the
-	// killed one came back: journal.Waits again. 0 when none did.
+	// HandoffP99MS is the wait of keys that moved between living members, when the killed one came
+	// back, as measured by journal.Waits. 0 if no key moved.
 	HandoffP99MS float64 `json:"handoff_p99_ms"`
 
 	Throughput             float64 `json:"throughput"`               // handled events per second, from the first start to the last end
@@ -80,7 +80,7 @@ func (r *Result) Broken(o Options) error {
 	broken(r.Overlaps > 0, "exclusive: %d times two handlers of one key ran at the same time, for up to %v", r.Overlaps, r.overlapMax)
 	broken(r.Lost > 0, "nothing lost: %d events were published and never done", r.Lost)
 	broken(r.StaleTokenWrites > 0, "fencing: %d handlings went on under a fence that was stale", r.StaleTokenWrites)
-	broken(r.unknown > 0, "%d events were handled that nobody published", r.unknown)
+	broken(r.unknown > 0, "%d events were handled that were not published", r.unknown)
 	broken(r.Handled == 0, "nothing was handled, so nothing is proved")
 	broken(o.KillAt > 0 && r.takeoverKeys == 0, "a member was killed, but none of its keys was taken over, so nothing is proved")
 	broken(r.stayedAway, "the member that was started again did not come back")

@@ -14,7 +14,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// appGrace is how long the user's command may take to end when it is asked to.
+// appGrace is the time for the user's command to end after SIGTERM.
 const appGrace = 5 * time.Second
 
 // RunCommand runs an application beside a member until ctx ends, and starts it again

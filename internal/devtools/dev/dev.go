@@ -26,14 +26,14 @@ const (
 	RoleExec = "exec"
 )
 
-// Environment is where a development group runs.
+// Environment holds the executable and the outputs of a development group.
 type Environment struct {
 	Executable string // the binary that has the hidden commands
 	Stdout     io.Writer
 	Colours    bool
 }
 
-// ErrUsage says that a child could not make anything of its command line.
+// ErrUsage means that a child rejected its command line.
 var ErrUsage = errors.New("dev: wrong usage")
 
 const (
@@ -239,7 +239,7 @@ func (s *session) ended(ctx context.Context, name string, err error) {
 	wrong := errors.As(err, &exit) && (exit.ExitCode() == exitUsage || exit.ExitCode() == exitIdentity)
 	m, arguments := s.find(name)
 	switch {
-	case wrong: // it has said why
+	case wrong: // it has printed the reason
 		s.fail(fmt.Errorf("%w: %w", ErrUsage, err))
 		return
 	case m == nil:
@@ -325,7 +325,7 @@ func (s *session) drain(ctx context.Context) error {
 // bodyMax is as much of an answer as is read.
 const bodyMax = 4 << 10
 
-// get asks a member's admin port. Without an answer the status is 0, and body says why.
+// get asks a member's admin port. Without an answer the status is 0, and body gives the reason.
 func get(ctx context.Context, admin, path string) (status int, body string) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, http.NoBody)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/ringfence/router/internal/broker/membroker"
 )
 
-// topic is where generated events are.
+// topic is the topic of generated events.
 const topic = "persistent://public/default/ringfence-dev"
 
 // generated is the payload of an event.

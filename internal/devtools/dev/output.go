@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// output is a terminal that many processes share: a line is never torn, and says whose
-// it is. It is safe for concurrent use.
+// output is a terminal shared by many processes. Lines are never interleaved, and each names its
+// process. It is safe for concurrent use.
 type output struct {
 	colours bool
 	width   int // of the names
@@ -69,7 +69,7 @@ type lines struct {
 	rest []byte                  // a line without its end
 }
 
-// lineMax is where a line is broken that has no end.
+// lineMax is the length at which a line without an end is broken.
 const lineMax = 64 << 10
 
 // Write implements io.Writer.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestWholeLines: lines come when they are whole, the last one at the end, and what has
-// no end is not kept for ever.
+// TestWholeLines: lines are printed once they are complete, the last one at the end, and a line
+// without an end is not buffered for ever.
 func TestWholeLines(t *testing.T) {
 	var written bytes.Buffer
 	lines := wholeLines(&written)

@@ -16,11 +16,11 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// ExamplesMax is how many overlaps, and how many lost events, a [Report] tells in full.
+// ExamplesMax bounds the overlaps, and the lost events, that a [Report] lists.
 const ExamplesMax = 10
 
-// WakeMax is how long after a [Stop] a handler may still be there that has lost its
-// key meanwhile: the SDK must notice first, and nothing can be noticed while stopped.
+// WakeMax is how long after a [Stop] a handler that has lost its key may still run: the SDK must
+// notice the loss first, and a stopped process notices nothing.
 const WakeMax = 200 * time.Millisecond
 
 // File names one journal to check.
@@ -30,8 +30,8 @@ type File struct {
 	Stops    []Stop        // when its process was stopped, in order
 }
 
-// Stop is a time in which a process did nothing, because somebody had stopped it
-// (SIGSTOP). Its handlers stood still, though their journal shows them as running.
+// Stop is a period in which a process was stopped by SIGSTOP. Its handlers stood still, though
+// their journal shows them as running.
 type Stop struct{ From, Until clock.Instant }
 
 // covers reports whether the time from start to end lies within one of the stops of

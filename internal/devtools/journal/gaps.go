@@ -9,11 +9,10 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// MeasureGaps reads the journals of all processes and tells how long keys stood
-// still from since on: for each key the longest time in which an event of it was
-// published and not over, and no event of it was being handled. A key that never
-// had to wait counts with zero. sentAt tells when an event was published; one that
-// it does not know counts as published before everything.
+// MeasureGaps reads the journals of all processes and measures, from since on, how long keys stood
+// still: for each key the longest time in which an event of it was published and not over, and no
+// event of it was being handled. A key that never had to wait counts with zero. sentAt returns the
+// time at which an event was published; an unknown event counts as published before everything.
 //
 // Memory grows with the number of keys and events.
 func MeasureGaps(files []File, since clock.Instant, sentAt func(event string) (clock.Instant, bool)) (Spread, error) {

@@ -13,11 +13,11 @@ func TestGapsCountOnlyWhileAnEventWaits(t *testing.T) {
 	s := newScript(t)
 	a, b := s.process("a"), s.process("b")
 	a.handle(1, 10, "1", "before", 0)
-	a.handle(10, 12, "2", "before", 0) // all before since: says nothing
+	a.handle(10, 12, "2", "before", 0) // all before since: not counted
 	a.handle(15, 16, "5", "twice", 0)
 	a.start(40, "3", "cut", 0)              // until the kill at 50
 	b.handle(95, 96, "4", "idle", 0)        // waited 3 ms from its publication, however long the key was idle
-	b.handle(100, 101, "5", "twice", 0)     // over before: kept nobody waiting
+	b.handle(100, 101, "5", "twice", 0)     // over before: no event waited
 	b.handle(110, 112, "3", "cut", 0)       // waited from the publication, 90, which is after the kill
 	h := b.start(121, "6", "overlapped", 0) // 1 ms
 	b.handle(122, 130, "7", "overlapped", 0)

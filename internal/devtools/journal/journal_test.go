@@ -238,8 +238,8 @@ func TestPlantedStaleTokens(t *testing.T) {
 	}
 }
 
-// TestPlantedStaleTurns: one owner has given the key to another worker, and the first
-// one goes on. Its process was stopped, so the overlap alone would not count.
+// TestPlantedStaleTurns: one owner has given the key to another worker while the first one
+// continues. The process of the first was stopped, so the overlap alone would not count.
 func TestPlantedStaleTurns(t *testing.T) {
 	s := newScript(t)
 	a, b := s.process("a"), s.process("b")
@@ -298,7 +298,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// The sweep over open handlings finds what comparing every pair finds.
+// The sweep over open handlings finds the same overlaps as a comparison of every pair.
 func TestOverlapsAgreeWithEveryPairCompared(t *testing.T) {
 	type interval struct{ from, to int }
 	seen := 0

@@ -14,7 +14,7 @@
 // returned never causes a false overlap. The clock is read under the lock that orders the file:
 // a file is sorted by time.
 //
-// # What a kill leaves behind
+// # After a kill
 //
 // Each record is one write call. Written records survive a SIGKILL of the process (not a power
 // cut). A torn last line is ignored and counted; a start without an end lasts until the kill,
@@ -57,7 +57,7 @@ const lineBytesMax = 4*(event.KeyMax+EventBytesMax) + 128
 // Handling numbers the handlings of one journal, from 1.
 type Handling uint64
 
-// Outcome is how a handling ended.
+// Outcome is the end of a handling.
 //
 //exhaustive:enforce
 type Outcome uint8

@@ -23,7 +23,7 @@ type Why uint8
 // Why an event can be handled again. Only after the last three had an earlier handling
 // come to its end with the event done.
 const (
-	WhyFailed      Why = 1 // its handler had said that it failed
+	WhyFailed      Why = 1 // the handler had failed
 	WhyCut         Why = 2 // its handler had been cancelled
 	WhyDied        Why = 3 // its handler had died with its process
 	WhyReport      Why = 4 // its handler's report was lost with its owner, which died while it ran or within ReportMax
@@ -57,7 +57,7 @@ type Repeat struct {
 	At    clock.Instant // its start
 	Path  string        // its journal
 	Was   string        // the journal of the earlier handling that it is explained by
-	Ended clock.Instant // the end of that one, 0 if it had none
+	Ended clock.Instant // the end of that handling, 0 if it had none
 	Why   Why
 }
 
@@ -152,8 +152,8 @@ func (f *repeats) follow(key uint64, file int, now clock.Instant) clock.Instant 
 	return o.died
 }
 
-// why explains a handling that starts after s; died is when an owner of its key died
-// last, 0 for never.
+// why explains a handling that starts after s. died is the last death of an owner of its key, 0
+// for none.
 func (s *story) why(died clock.Instant) Why {
 	switch {
 	case s.died:

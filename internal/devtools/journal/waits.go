@@ -8,20 +8,20 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// Kill says that the router beside the application that writes the journal at Path
-// was killed, while the application lived on.
+// Kill means that the router beside the application with the journal at Path was killed, while
+// the application lived on.
 type Kill struct {
 	Path string
 	At   clock.Instant
 }
 
-// Waits tells how long keys waited while they moved from one owner to another. A
-// key has moved when it is handled with a higher fencing token than before.
+// Waits holds the waits of keys that moved from one owner to another. A key has moved when it is
+// handled with a higher fencing token than before.
 type Waits struct {
-	// Takeovers has one Spread for each Kill: for each key that was handled last
-	// under that router, from the kill to the key's next handling. Keys without an
-	// event to wait with say nothing about the takeover, so only those count whose
-	// next event was published before the first key of that router was back.
+	// Takeovers has one Spread for each Kill: for each key that was last handled under that
+	// router, the time from the kill to the key's next handling. A key without a waiting event
+	// shows nothing about the takeover, so a key counts only if its next event was published
+	// before the first key of that router was back.
 	Takeovers []Spread
 	// Handoff is about all other moves: from the end of the key's last handling, or
 	// from the publication of the next event if that was later, to its start.

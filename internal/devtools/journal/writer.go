@@ -30,7 +30,7 @@ func create(path string, now func() clock.Instant) (*Writer, error) {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	if _, err := file.WriteString(header); err != nil {
-		_ = file.Close() // the write error says more
+		_ = file.Close() // the write error is more precise
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	return &Writer{file: file, now: now}, nil

@@ -30,7 +30,7 @@ type Config struct {
 	// to a file of the child's name in Dir.
 	Stderr func(name string) io.Writer
 
-	// Patience is how long a child may take to end when it is asked to.
+	// Patience is the time for a child to end after it was asked to.
 	Patience time.Duration
 }
 
@@ -100,8 +100,8 @@ func (c *Group) Start(name string, line func(string), arguments ...string) (*Pro
 // are the parent's to make.
 func isSetting(variable string) bool { return strings.HasPrefix(variable, config.EnvPrefix) }
 
-// lineMax is the longest line that a child may print; with a longer one it is not heard
-// any more.
+// lineMax is the length of the longest line that a child may print; after a longer one its
+// output is ignored.
 const lineMax = 1 << 20
 
 // watch reads a child's output until it ends.
@@ -181,7 +181,7 @@ func (c *Group) Stop(processes ...*Process) {
 		case <-p.ended:
 			continue
 		case <-patience.C:
-			patience.Reset(0) // for the others too
+			patience.Reset(0) // the remaining processes have no time left either
 		}
 		_ = p.command.Process.Kill() // if it fails, the child has gone
 		<-p.ended

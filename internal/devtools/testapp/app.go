@@ -1,4 +1,4 @@
-// Package testapp is an application under test: a handler that works for a while, records its
+// Package testapp is an application under test: a handler that sleeps for some time, records its
 // start and end in a journal, and follows the instructions in an event, good or bad.
 //
 // The property [ConductProperty] of an event holds the instruction:
@@ -36,7 +36,7 @@ import (
 // ConductProperty is the event property that tells the application how to behave.
 const ConductProperty = "conduct"
 
-// Config says how long the usual work takes: between WorkMin and WorkMax, the same
+// Config bounds the duration of the usual work: it is between WorkMin and WorkMax, and the same
 // for each handling of an event.
 type Config struct{ WorkMin, WorkMax time.Duration }
 

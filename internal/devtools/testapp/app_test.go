@@ -62,7 +62,7 @@ func TestConduct(t *testing.T) {
 					t.Errorf("error = %v, want %q", err, test.wantErr)
 				}
 				if r := testimony(t, path); test.want(r) != 1 || r.Started != 1 || r.Unfinished != 0 {
-					t.Errorf("the journal says %+v", r)
+					t.Errorf("the journal has %+v", r)
 				}
 			})
 		})
@@ -82,7 +82,7 @@ func TestPanicIsWrittenDown(t *testing.T) {
 			t.Errorf("recovered %v, want %v", r, errPanic)
 		}
 		if r := testimony(t, path); r.Failed != 1 || r.Unfinished != 0 {
-			t.Errorf("the journal says %+v, want one failure", r)
+			t.Errorf("the journal has %+v, want one failure", r)
 		}
 	}()
 	_ = w.Work(t.Context(), Event{Name: "1", Key: "k", Attempt: 1, Conduct: "panic:1"})

@@ -126,22 +126,22 @@ func TestOnlyOwnersMayHandOver(t *testing.T) {
 	}
 }
 
-// Of two topics with a topic partition of one number each ends where it ends, and what is
-// in a ledger of which nothing is known has to lie before both.
+// Topics with topic partitions of the same number have separate ends. An id in an unknown ledger must
+// lie before both.
 func TestEachTopicHasItsEnd(t *testing.T) {
 	a := asked(at(9, 100))
 	a.Learn(a.Ask(), []admission.End{{Topic: "other", Last: at(20, 3)}, {Topic: "empty", Partition: 1, Last: at(-1, -1)}}, true, new(admission.Output))
 	a.SetTable(table([]admission.Member{member(1, "a")}, 0))
 	good, bad := slices.Concat(finished(0, 9, 100), finished(0, 20, 3), finished(0, 4, 1)), slices.Concat(finished(0, 9, 101), finished(0, 20, 4), finished(0, 15, 0))
 	want(t, offer(a, inc(1), true, slices.Concat(good, bad)), map[admission.Result]int{admission.Admitted: len(good), admission.Ahead: len(bad)})
-	a.Seen(topic, 0, at(21, 0)) // the topic goes on in another ledger
+	a.Seen(topic, 0, at(21, 0)) // the topic continues in another ledger
 	a.Seen(topic, 0, at(21, 7))
 	want(t, offer(a, inc(1), true, slices.Concat(finished(0, 9, 101), finished(0, 21, 7, 8), finished(0, 20, 4))),
 		map[admission.Result]int{admission.Admitted: 2, admission.Ahead: 2})
 }
 
-// A member that has just come knows no ends: what it is told waits for the broker's answer
-// and is judged by it.
+// A new member knows no ends: ids that it receives wait for the broker's answer and are judged by
+// it.
 func TestIdsWaitForTheEnds(t *testing.T) {
 	a := admission.New()
 	a.SetTable(table([]admission.Member{member(1, "a")}, 0))
@@ -149,7 +149,7 @@ func TestIdsWaitForTheEnds(t *testing.T) {
 	out := offer(a, inc(1), true, finished(0, 9, 1, 2, 3))
 	want(t, out, map[admission.Result]int{})
 	if a.Next() == clock.Forever {
-		t.Fatal("what waits is never due")
+		t.Fatal("waiting ids are never due")
 	}
 	a.Tick(a.Next()-1, &out)
 	want(t, out, map[admission.Result]int{})

@@ -53,7 +53,7 @@ type Guard struct {
 	Metrics *Metrics
 }
 
-// refusal is why a request is not answered.
+// refusal is the answer to a request that is refused.
 type refusal struct {
 	status    int
 	why, says string // why as the metric has it

@@ -130,11 +130,11 @@ func (c caller) check(t *testing.T) {
 		t.Fatalf("status %d (let through: %v), want %d: %s", w.Code, through, c.status, w.Body)
 	}
 	if !strings.Contains(w.Body.String(), c.says) {
-		t.Errorf("it says %q, want a word about %q", w.Body, c.says)
+		t.Errorf("the body is %q, want %q in it", w.Body, c.says)
 	}
 	for _, secret := range []string{c.want, c.drain, c.token} {
 		if secret != "" && strings.Contains(w.Body.String(), `"`+secret+`"`) {
-			t.Errorf("it says a token: %q", w.Body)
+			t.Errorf("the body contains a token: %q", w.Body)
 		}
 	}
 	want := 1.0

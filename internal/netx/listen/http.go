@@ -38,7 +38,7 @@ const (
 	turnWaitMax       = 5 * time.Second
 )
 
-// shutdownGrace is how long requests that are being answered may go on.
+// shutdownGrace is how long requests that are being answered may continue.
 const shutdownGrace = time.Second
 
 // HTTP is a listener for people, probes and monitoring. Strangers reach it, so each

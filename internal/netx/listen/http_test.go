@@ -94,7 +94,7 @@ func write(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// Nobody waits for a body that nobody wants: the answer comes, and the connection ends.
+// The server does not wait for a body that it does not read: it answers, and closes the connection.
 func TestBodiesAreNotWaitedFor(t *testing.T) {
 	s := serve(t, fine, nil)
 	for i, head := range []string{
@@ -130,7 +130,7 @@ func TestBodiesHaveADeadline(t *testing.T) {
 }
 
 // TestProbesAreAnsweredUnderAttack: connections without a request, with half of one, with a body that does not come,
-// or whose answer nobody takes, in twice the number that there may be, keep no probe waiting.
+// or with a client that does not read, in twice the allowed number, delay no probe.
 func TestProbesAreAnsweredUnderAttack(t *testing.T) {
 	const connections = 128
 	large := strings.Repeat("x", 4<<20)
@@ -168,7 +168,7 @@ func TestProbesAreAnsweredUnderAttack(t *testing.T) {
 	}
 }
 
-// A request that was let in and waits, as a drain does, is not what makes room.
+// A request that was admitted and waits, as a drain does, is not closed to make room.
 func TestDrainsAreKept(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -197,7 +197,7 @@ func TestDrainsAreKept(t *testing.T) {
 	}
 }
 
-// A request that is too long gets an answer that says so, and not our memory.
+// A request that is too long gets an error, and is not buffered.
 func TestRequestsAreBounded(t *testing.T) {
 	read := make(chan error, 1)
 	s := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -285,14 +285,14 @@ func TestHTTPWithTLS(t *testing.T) {
 		t.Error("a probe in the clear is answered")
 	}
 	if line := <-told; !strings.Contains(line, "rejected") {
-		t.Errorf("the log says %q", line)
+		t.Errorf("log line = %q", line)
 	}
 	if got := s.rejected(handshake); got != 1 {
 		t.Errorf("%v handshakes failed, want 1", got)
 	}
 }
 
-// The listener closes who has been slow for longest, of the address that has most connections.
+// The listener closes the connection that has been slow for longest, of the address with the most connections.
 func TestCrowd(t *testing.T) {
 	c := newCrowd(4)
 	enter := func(id uint64, source string, now clock.Instant, want uint64) {
@@ -312,7 +312,7 @@ func TestCrowd(t *testing.T) {
 	c.keep(5) // one is kept at most
 	enter(6, "stranger", 7, 2)
 	enter(7, "stranger", 8, 5)
-	c.moved(4, 9) // it is not kept any more
+	c.moved(4, 9) // it is no longer kept
 	enter(8, "prometheus", 10, 6)
 	enter(9, "kubelet", 11, 7)
 	c.leave(4)
@@ -327,7 +327,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// Serve ends with its context, and says why else it ends.
+// Serve ends with its context, and otherwise returns the reason of its end.
 func TestServe(t *testing.T) {
 	s := serve(t, fine, nil)
 	if err := s.probe("/livez"); err != nil {

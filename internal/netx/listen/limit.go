@@ -22,7 +22,7 @@ type Metrics struct {
 	lines       *loglimit.Metrics
 }
 
-// Why somebody is rejected.
+// The reasons of a rejection.
 const (
 	full      = "full"      // there are as many connections as there may be
 	handshake = "handshake" // TLS: the wrong certificate, or none

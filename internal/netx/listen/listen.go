@@ -20,11 +20,11 @@ import (
 
 // Socket sets the access to a Unix socket. It has no effect on other listeners.
 type Socket struct {
-	// SocketMode holds the permissions of the socket's file, in octal. Every process with write
-	// permission may connect.
+	// SocketMode is the mode of the socket's file, in octal. Every process with write permission
+	// may connect.
 	SocketMode string
-	// SocketOwner is the owner of the file, as UID:GID, UID or :GID in numbers; empty: the
-	// router's own.
+	// SocketOwner is the owner of the socket's file, as numeric UID:GID, UID or :GID; empty: the
+	// router's user and group.
 	SocketOwner string
 }
 

@@ -163,7 +163,7 @@ func TestLimit(t *testing.T) {
 	}
 	limited.Close()
 	if _, open := <-accepted; open {
-		t.Error("somebody was accepted after the end")
+		t.Error("a caller was accepted after the end")
 	}
 }
 
@@ -206,14 +206,14 @@ func TestServerCredentials(t *testing.T) {
 	if err := ask(grpc.WithTransportCredentials(credentials.NewTLS(open(ca.Issue(t, "payments")).Client("orders")))); err == nil {
 		t.Error("one with the certificate of another service got in")
 	}
-	// The client knows before the server has logged it, and of the next one nothing is logged for a while.
+	// The client knows before the server has logged it, and the log limit suppresses the next line.
 	select {
 	case line := <-told:
 		if !strings.Contains(line, "rejected") || !strings.Contains(line, "payments, not for orders") {
-			t.Errorf("the log says %q", line)
+			t.Errorf("log line = %q", line)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("nothing is logged of who was rejected")
+		t.Error("the rejected callers are not logged")
 	}
 	if err := ask(grpc.WithTransportCredentials(insecure.NewCredentials())); err == nil {
 		t.Error("one without TLS got in")
@@ -226,7 +226,7 @@ func TestServerCredentials(t *testing.T) {
 		t.Errorf("%v were rejected, want 2 at least", got)
 	}
 	if len(told) > 0 {
-		t.Errorf("the log says too much: %q", <-told)
+		t.Errorf("unwanted log line: %q", <-told)
 	}
 }
 

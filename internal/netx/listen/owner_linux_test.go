@@ -38,7 +38,7 @@ func ownerOf(t *testing.T, path string) (user, group int) {
 // do not matter here.
 func TestSocketKeepsOthersOut(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root may act as somebody else")
+		t.Skip("only root may act as another user")
 	}
 	for mode, want := range map[string]error{"0600": syscall.EACCES, "0666": nil} {
 		path := socketPath(t)
@@ -52,11 +52,11 @@ func TestSocketKeepsOthersOut(t *testing.T) {
 		defer listener.Close()
 		tried := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and never unlock: the thread that is somebody else ends with us
+			runtime.LockOSThread() // and never unlock: the thread with another user id ends with us
 			tried <- connectAs(12345, path)
 		}()
 		if err := <-tried; !errors.Is(err, want) {
-			t.Errorf("with %s somebody else connects with %v, want %v", mode, err, want)
+			t.Errorf("with %s another user's connect returns %v, want %v", mode, err, want)
 		}
 	}
 }

@@ -151,9 +151,9 @@ func (i callerInfo) Greeted() { i.caller.greet() }
 type connection struct {
 	net.Conn
 	callers    *Callers
-	known      atomic.Bool // somebody has said Hello
+	known      atomic.Bool // it has carried a Hello
 	left       int         // bytes that it may still send before; the reader's
-	recognized func()      // it is no stranger any more, or gone
+	recognized func()      // it is no longer a stranger, or closed
 	patience   *time.Timer // for the Hello; guarded by callers.mu
 	look       *time.Timer // watches the writes
 

@@ -26,8 +26,8 @@ import (
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// greeter is a service behind a listener: a Check of "hello" is a Hello. What is asked
-// under another name than that of health is a call like any other.
+// greeter is a service behind a listener. A Check of "hello" counts as a Hello; under a name other
+// than that of the health service it is an ordinary call.
 type greeter struct {
 	healthv1.UnimplementedHealthServer
 }
@@ -101,7 +101,7 @@ func (r *callersRig) turned(why string) float64 {
 	return testutil.ToFloat64(r.metrics.rejected.WithLabelValues("app", why))
 }
 
-// A stranger sends so much and no more; one that has said Hello sends what it likes.
+// A stranger may send a bounded number of bytes; after its Hello it may send any number.
 func TestBytesBeforeTheHello(t *testing.T) {
 	bounds := wideBounds()
 	bounds.BytesMax = 16 << 10
@@ -120,7 +120,7 @@ func TestBytesBeforeTheHello(t *testing.T) {
 		}
 	}
 	if line := <-r.log; !strings.Contains(line, "rejected") || !strings.Contains(line, "reason=bytes") {
-		t.Errorf("the log says %q", line)
+		t.Errorf("log line = %q", line)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestConnectionsWithoutAHelloAreFew(t *testing.T) {
 		t.Errorf("the third one: %v, want a connection that is closed", err)
 	}
 	if got := r.turned(strangers); got == 0 {
-		t.Error("nobody is counted as rejected")
+		t.Error("no caller is counted as rejected")
 	}
 	if err := r.check(first, "hello"); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestConnectionsWithoutAHelloAreFew(t *testing.T) {
 		t.Errorf("one after another has said Hello: %v", err)
 	}
 	_ = second.Close()
-	eventually.True(r.t, "nobody is a stranger", func() bool { return r.callers.strangers.Load() == 0 })
+	eventually.True(r.t, "no caller is a stranger", func() bool { return r.callers.strangers.Load() == 0 })
 }
 
 func TestASilentConnectionEnds(t *testing.T) {

@@ -31,15 +31,15 @@ import (
 	"github.com/ringfence/router/internal/netx/untrusted"
 )
 
-// Config names the files of mutual TLS, and the name that a peer's certificate must carry. All
-// are needed, or none.
+// Config names the files of mutual TLS, and the name that a peer's certificate must have. Set
+// all fields, or none.
 type Config struct {
 	CertFile string // own certificate in PEM, followed by the intermediate certificates
-	KeyFile  string // its private key, in PEM
+	KeyFile  string // private key of the certificate, in PEM
 	CAFile   string // CAs that may sign the certificate of the other side, in PEM
 
-	// Name must be in the certificate of the other side as it is written here: a DNS name, or
-	// a URI such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT. Wildcards match nothing.
+	// Name is the name that must be in the certificate of the other side: a DNS name, or a URI
+	// such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT. Wildcards match nothing.
 	Name string
 }
 
@@ -55,7 +55,7 @@ type Files struct {
 // Files returns the files of c.
 func (c Config) Files() Files { return Files{c.CertFile, c.KeyFile, c.CAFile} }
 
-// Store is the certificates of one listener, as its files have them at the time.
+// Store holds the current certificates of one listener, from its files.
 type Store struct {
 	value *reload.Value[material]
 }

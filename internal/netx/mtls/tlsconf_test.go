@@ -143,18 +143,18 @@ func TestWhoGetsIn(t *testing.T) {
 			serverErr, clientErr := handshake(t, open(t, test.server).Server(test.name), open(t, test.client).Client(test.name))
 			if test.serverSays == "" && test.clientSays == "" {
 				if serverErr != nil || clientErr != nil {
-					t.Errorf("the server says %v, the client %v", serverErr, clientErr)
+					t.Errorf("the server's error is %v, the client's %v", serverErr, clientErr)
 				}
 				return
 			}
 			if serverErr == nil || clientErr == nil {
-				t.Fatalf("somebody got in: the server says %v, the client %v", serverErr, clientErr)
+				t.Fatalf("the connection was accepted: the server's error is %v, the client's %v", serverErr, clientErr)
 			}
 			if !strings.Contains(serverErr.Error(), test.serverSays) {
-				t.Errorf("the server says %v, want a word about %q", serverErr, test.serverSays)
+				t.Errorf("the server's error is %v, want %q in it", serverErr, test.serverSays)
 			}
 			if !strings.Contains(clientErr.Error(), test.clientSays) {
-				t.Errorf("the client says %v, want a word about %q", clientErr, test.clientSays)
+				t.Errorf("the client's error is %v, want %q in it", clientErr, test.clientSays)
 			}
 		})
 	}
@@ -189,7 +189,7 @@ func TestRotation(t *testing.T) {
 		time.Sleep(reload.Interval + 50*time.Millisecond)
 		serverErr, clientErr := handshake(t, server, client)
 		if got := serverErr == nil && clientErr == nil; got != want {
-			t.Errorf("%s: connected: %v, want %v (the server says %v, the client %v)", when, got, want, serverErr, clientErr)
+			t.Errorf("%s: connected: %v, want %v (the server's error is %v, the client's %v)", when, got, want, serverErr, clientErr)
 		}
 	}
 	trust := func(cas ...[]byte) {
@@ -239,13 +239,13 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := mtls.Open("peer", test.files, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("Open says %v, want a word about %q", err, test.want)
+				t.Errorf("Open = %v, want %q in it", err, test.want)
 			}
 		})
 	}
 }
 
-// The metrics tell when a certificate ends, and of a change that nobody can use.
+// The metrics show the end of a certificate's validity, and a change to unusable files.
 func TestMetrics(t *testing.T) {
 	t.Parallel() // it waits
 	ca := tlstest.NewCA(t)

@@ -25,7 +25,7 @@ import (
 // Interval is the least time between two looks at the files of one [Value].
 const Interval = time.Second
 
-// BytesMax is how long a file may be.
+// BytesMax bounds the size of a file.
 const BytesMax = 1 << 20
 
 // Value is the parsed content of some files. It is safe for concurrent use. Make one with

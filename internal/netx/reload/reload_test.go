@@ -57,7 +57,7 @@ func TestAChangeIsTakenOver(t *testing.T) {
 	}
 	f.later()
 	if got := f.Get(); got != "two" {
-		t.Errorf("got %q, want what the file says now", got)
+		t.Errorf("got %q, want the present content of the file", got)
 	}
 	f.later()
 	f.Get()
@@ -137,7 +137,7 @@ func TestOpenNeedsAGoodValue(t *testing.T) {
 	}
 }
 
-// Files that others may write to, and what is no file, are refused at first, and later change nothing.
+// Files that other users may write to, and things other than files, are refused at first, and change nothing later.
 func TestOnlyFilesOfTheOwner(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no such permissions")

@@ -105,7 +105,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// Nothing but TCP is dialed, even where somebody listens.
+// Only TCP is dialed, even if a process listens on another network.
 func TestDialTCP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	socket, err := net.Listen("unix", path)

@@ -28,7 +28,7 @@ type ControlLog interface {
 	ReadFirst(ownership.ReadFirst)
 }
 
-// DataPath is governed by ownership. A method has taken effect when it returns.
+// DataPath is the part of a node that ownership controls. A method has taken effect when it returns.
 type DataPath interface {
 	// SetGates changes gates; events that wait behind one that closes go back.
 	SetGates([]ownership.GateChange)
@@ -36,7 +36,7 @@ type DataPath interface {
 	Revoke(ownership.Revoke)
 	// Force ends the time that running handlers of these partitions are given.
 	Force(ownership.ForceDrain)
-	// Rest returns those of the partitions on which nothing runs, and the keys that run on the others.
+	// Rest returns the idle ones of the partitions, and the running keys of the busy ones.
 	Rest(ownership.Set) (idle ownership.Set, busy []ownership.Busy)
 	// SetLease publishes the lease for dispatch and for Pongs.
 	SetLease(ownership.Lease)

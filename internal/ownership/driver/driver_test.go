@@ -104,8 +104,8 @@ func TestEffectsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// The answer to Revokes comes before inputs that waited, at the instant of the step that asked,
-// and late results are handed over after the question what runs and before the Beat that follows.
+// Revokes are answered before waiting inputs, at the instant of their step. Late results are handed
+// over after the call of Rest and before the Beat that follows.
 func TestRevokeIsAnsweredFirst(t *testing.T) {
 	m := &script{effects: map[string][]ownership.Effect{
 		"ownership.Leave":   {ownership.Revoke{Seq: 4, Partitions: ownership.SetOf(7)}, ownership.Revoke{Seq: 5, Partitions: ownership.SetOf(9)}, ownership.Note{}},

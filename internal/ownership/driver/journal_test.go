@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/internal/ownership/driver"
 )
 
-// A journal has a line for each step, and changes nothing of what the machine says.
+// A journal has a line for each step, and does not change the machine's effects.
 func TestJournal(t *testing.T) {
 	m := &script{effects: map[string][]ownership.Effect{"ownership.Tick": {ownership.Note{Count: 3}, ownership.Left{}}}}
 	var to bytes.Buffer
@@ -44,7 +44,7 @@ func (f *failing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A journal that cannot be written ends, with one error, and the machine goes on.
+// A journal that cannot be written ends, with one error, and the machine continues.
 func TestJournalFails(t *testing.T) {
 	m := &script{}
 	to := &failing{}

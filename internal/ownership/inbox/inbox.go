@@ -128,8 +128,8 @@ func (b *Inbox[T]) Pong(now clock.Instant, k uint64, remaining time.Duration, dr
 	return dst
 }
 
-// Revoke takes deliveries back. Those that have not started are answered; the
-// deadlines of the others stay where they are.
+// Revoke takes deliveries back. Those that have not started are answered; started ones keep their
+// deadlines.
 func (b *Inbox[T]) Revoke(hit func(*Item[T]) bool) {
 	for it := range b.waiting.all() {
 		if hit(it) {
@@ -144,9 +144,9 @@ func (b *Inbox[T]) Revoke(hit func(*Item[T]) bool) {
 	}
 }
 
-// Cut takes single deliveries back that took too long. Those that have not started are
-// answered; the others it appends to dst. Their handlers must be cancelled, and need
-// not run until their deadline, which stays where it is.
+// Cut takes single deliveries back that took too long. Those that have not started are answered;
+// started ones are appended to dst. Their handlers must be cancelled, and need not run until their
+// deadline, which stays where it is.
 func (b *Inbox[T]) Cut(hit func(*Item[T]) bool, dst []*T) []*T {
 	b.Revoke(hit)
 	for it := range b.frozen.all() {

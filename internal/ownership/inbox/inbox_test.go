@@ -252,7 +252,7 @@ func TestSuspendAndDrain(t *testing.T) {
 	b.Drain()
 	b.Give(&newWork(9, 0).item)
 	if got := answers(b); !slices.Equal(got, []string{"not_started", "not_started"}) {
-		t.Errorf("answers = %v, want that what waited and what came later was not started", got)
+		t.Errorf("answers = %v, want not_started for the waiting and the later deliveries", got)
 	}
 	b.End(&events[0].item, &event.Result{Kind: event.ResultDone})
 	if b.Started() != 0 || len(b.Results) != 3 {

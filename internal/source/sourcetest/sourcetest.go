@@ -48,12 +48,12 @@ type Broker interface {
 	Unload(t testing.TB, topic string)
 	// Occupy attaches an exclusive consumer to a subscription, for the rest of the test.
 	Occupy(t testing.TB, topic, subscription string)
-	// Unacked is how many events or entries of the subscription the broker still
-	// keeps: 0 when all is acked.
+	// Unacked returns the number of events or entries of the subscription that the broker still
+	// keeps: 0 when all are acked.
 	Unacked(t testing.TB, topic, subscription string) int
 }
 
-// patience is how long anything may take.
+// patience bounds every wait.
 const patience = 30 * time.Second
 
 // Subscription is the subscription that [Config] names.

@@ -58,7 +58,7 @@ func TestGateWithABurst(t *testing.T) {
 	}
 }
 
-// A thousand lines become one, the others are counted, and each source has its own limit.
+// A thousand lines become one, all suppressed lines are counted, and each source has its own limit.
 func TestLinesAreHeldBackAndCounted(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// words are what every stage may import: data, pure decisions, and the wire.
+// words lists the packages that every stage may import: data, pure decisions, and the wire.
 var words = []string{
 	"ring", "internal/base/event", "internal/base/clock", "internal/outcome", "internal/ownership", "internal/base/invariant",
 	"internal/base/identity", "internal/base/partition", "internal/base/setting", "proto",
@@ -23,27 +23,27 @@ var anything = []string{"ring", "forward", "client", "internal", "proto"}
 
 // arrows: cmd → node → pipeline → stages → words.
 var arrows = map[string]arrow{
-	"ring":                        {[]string{"internal/base/partition", "internal/base/setting"}, "the bottom: everybody routes by it"},
-	"internal/base/clock":         {nil, "the bottom: an instant knows nothing"},
-	"internal/base/invariant":     {nil, "the bottom: everybody asserts"},
-	"internal/netx/untrusted":     {nil, "the bottom: strings, whoever has written them"},
-	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "how often a line is logged, whatever it says"},
-	"internal/wire/framepool":     {nil, "the bottom: memory of frames, whatever is in them"},
+	"ring":                        {[]string{"internal/base/partition", "internal/base/setting"}, "the bottom: all packages route by it"},
+	"internal/base/clock":         {nil, "the bottom: instants alone"},
+	"internal/base/invariant":     {nil, "the bottom: all packages assert"},
+	"internal/netx/untrusted":     {nil, "the bottom: strings from any source"},
+	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "the rate of log lines, independent of their text"},
+	"internal/wire/framepool":     {nil, "the bottom: memory of frames, independent of their content"},
 	"internal/base/partition":     {nil, "the bottom: a key in, its partition out"},
-	"internal/base/setting":       {nil, "the bottom: tags of fields, whatever they configure"},
-	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, whatever is in them"},
-	"internal/base/idlecpu":       {[]string{"internal/base/clock"}, "a process and its processors, whatever it does"},
-	"internal/base/event":         {[]string{"internal/base/partition", "internal/base/clock"}, "shared words; an event names its partition, and one that is done the instant"},
-	"internal/base/identity":      {nil, "the bottom: names and values, whatever they mean"},
+	"internal/base/setting":       {nil, "the bottom: tags of fields, independent of their meaning"},
+	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, independent of their content"},
+	"internal/base/idlecpu":       {[]string{"internal/base/clock"}, "a process and its processors, independent of its work"},
+	"internal/base/event":         {[]string{"internal/base/partition", "internal/base/clock"}, "shared words; an event names its partition, and a finished one its instant"},
+	"internal/base/identity":      {nil, "the bottom: names and values, independent of their meaning"},
 	"internal/outcome":            {[]string{"internal/base/event"}, "pure: one result in, one outcome out"},
-	"internal/mailbox/admission":  {[]string{"ring", "internal/base/event", "internal/base/clock"}, "pure: what it knows of members and topics it is told"},
+	"internal/mailbox/admission":  {[]string{"ring", "internal/base/event", "internal/base/clock"}, "pure: its knowledge of members and topics comes by arguments"},
 	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
 		slices.Concat(words, []string{"internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/netx/reload"}),
-		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are no stages: they are what a broker is to the source",
+		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are not stages: they stand for a broker",
 	},
-	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of every source, as tests that each of them runs"},
+	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of sources, as tests that each source runs"},
 	"internal/key":               {[]string{"internal/base/event"}, "pure: an event in, its key out"},
 	"forward":                    {slices.Concat(words, []string{"internal/wire/framepool", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
@@ -51,41 +51,41 @@ var arrows = map[string]arrow{
 
 	"spec": {nil, "tests alone: journals on one side, the model on the other"},
 
-	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out, for whoever performs them"},
+	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out; node and sim perform them"},
 	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
 	"internal/wire/appwire": {[]string{"internal/base/event", "internal/wire/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
 
-	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog"}), "carries the records of internal/ownership, whatever they decide"},
+	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {
 		slices.Concat(words, []string{"internal/controllog"}),
-		"which group a subscription belongs to: it needs a log of records, and nothing of what the group does with its events",
+		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
-	"internal/membership": {slices.Concat(words, []string{"internal/netx/reload", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "addresses and evidence; what follows from them is decided elsewhere"},
+	"internal/membership": {slices.Concat(words, []string{"internal/netx/reload", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "addresses and evidence; the decisions about them are made elsewhere"},
 
-	"internal/netx/listen":       {[]string{"internal/base/clock", "internal/telemetry/loglimit"}, "who gets in, whatever is behind"},
-	"internal/netx/mtls":         {[]string{"internal/netx/reload", "internal/netx/untrusted"}, "certificates, whatever they are for"},
-	"internal/netx/mtls/tlstest": {nil, "makes certificates for tests, and nothing else"},
+	"internal/netx/listen":       {[]string{"internal/base/clock", "internal/telemetry/loglimit"}, "admission of callers, independent of the service"},
+	"internal/netx/mtls":         {[]string{"internal/netx/reload", "internal/netx/untrusted"}, "certificates for any listener"},
+	"internal/netx/mtls/tlstest": {nil, "only makes certificates for tests"},
 
-	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/mailbox/admission"}), "the only place that sees two stages at work"},
+	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/mailbox/admission"}), "the only package that joins two stages"},
 	"internal/node": {
 		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/pipeline", "internal/controllog", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
 	},
 	"internal/config": {
 		slices.Concat(words, stages, []string{"internal/controllog", "internal/membership", "internal/pipeline", "internal/telemetry", "internal/netx/listen", "internal/netx/reload", "internal/netx/mtls", "internal/netx/untrusted"}),
-		"joins the Config structs of all packages, and uses nothing else of them but what judges a value",
+		"joins the Config structs of all packages, and uses nothing else of them but checks of values",
 	},
-	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting"}, "knows how to show, not what"},
-	"internal/telemetry/otlptest":   {nil, "reads what a test receives, and knows the protocol alone"},
-	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows what it is given"},
-	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows what members say"},
-	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "what members say about themselves; the words come from internal/node, and who asks decides nothing"},
+	"internal/telemetry":            {[]string{"internal/base/clock", "internal/base/setting"}, "formats and exports, independent of the content"},
+	"internal/telemetry/otlptest":   {nil, "reads the spans of a test, and knows the protocol alone"},
+	"internal/adminhttp":            {[]string{"internal/telemetry"}, "shows the values that it is given"},
+	"internal/adminhttp/statuspage": {[]string{"internal/report"}, "shows the reports of members"},
+	"internal/report":               {slices.Concat(words, []string{"internal/netx/untrusted"}), "the reports of members about themselves; they are made in internal/node, and readers decide nothing"},
 	"internal/base/signal":          {nil, "the bottom: a select with a default"},
-	"internal/base/backoff":         {nil, "the bottom: delays between attempts, of anything"},
+	"internal/base/backoff":         {nil, "the bottom: delays between attempts of any kind"},
 	"internal/base/stages":          {nil, "a stage is a function"},
 	"internal/devtools/journal":     {[]string{"internal/base/clock", "internal/base/event"}, "evidence must not depend on the code under test"},
-	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get of the router"},
+	"chaos/fencedsink":              {nil, "recipes for users' databases: a key and a number are all that they get from the router"},
 
 	"client": {
 		[]string{"internal/wire/appwire", "internal/base/clock", "internal/base/event", "internal/ownership/inbox", "proto"},
@@ -99,27 +99,27 @@ var arrows = map[string]arrow{
 	"deploy":          {nil, "files, and the tests of them"},
 	"examples/orders": {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
 
-	"cmd/router":                  {anything, "wires; what it may not decide no import can show"},
+	"cmd/router":                  {anything, "joins all parts; imports cannot show that it decides nothing"},
 	"internal/devtools/procgroup": {[]string{"internal/base/clock", "internal/config"}, "processes of a group: it writes their settings, and runs nothing of the router itself"},
-	"internal/devtools/dev":       {anything, "drives the whole house from outside"},
-	"internal/devtools/demo":      {anything, "drives the whole house from outside"},
+	"internal/devtools/dev":       {anything, "drives whole processes from outside"},
+	"internal/devtools/demo":      {anything, "drives whole processes from outside"},
 	"internal/devtools/testapp":   {[]string{"client", "internal/base/event", "internal/devtools/journal"}, "an application: it knows the SDK, and nothing of the router"},
-	"internal/broker/membroker":   {words, "stands in for Pulsar: below the source, so it knows nothing of it"},
-	"internal/testing/sim":        {anything, "drives the machines of the whole house in one event loop"},
-	"internal/broker/pulsaradmin": {nil, "one call to the admin API, whoever asks"},
+	"internal/broker/membroker":   {words, "stands in for Pulsar, below the source"},
+	"internal/testing/sim":        {anything, "drives the machines of whole clusters in one event loop"},
+	"internal/broker/pulsaradmin": {nil, "calls of the admin API, for any caller"},
 	"internal/broker/pulsarlog":   {nil, "a logger in front of a logger"},
-	"internal/broker/pulsarsend":  {nil, "a timer in front of a callback, a context in front of a call, and which answers are the last"},
-	"internal/broker/pulsartest":  {[]string{"internal/base/event", "internal/broker/pulsaradmin"}, "finds a broker for tests, and nothing else"},
+	"internal/broker/pulsarsend":  {nil, "a timer in front of a callback, a context in front of a call, and a rule for final answers"},
+	"internal/broker/pulsartest":  {[]string{"internal/base/event", "internal/broker/pulsaradmin"}, "only finds a broker for tests"},
 	"attack": {
 		[]string{"client", "internal/base/clock", "internal/base/event", "internal/devtools/journal", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/devtools/testapp", "proto"},
 		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
 	},
-	"bench":                            {anything, "drives the whole house from outside"},
-	"chaos":                            {append([]string{"chaos"}, anything...), "drives the whole house from outside"},
-	"e2e":                              {anything, "drives the whole house from outside"},
+	"bench":                            {anything, "drives whole processes from outside"},
+	"chaos":                            {append([]string{"chaos"}, anything...), "drives whole processes from outside"},
+	"e2e":                              {anything, "drives whole processes from outside"},
 	"internal/testing/archtest":        {nil, "reads files"},
-	"internal/testing/eventually":      {nil, "a loop that asks"},
-	"internal/testing/planted":         {nil, "the bottom: the patched files of any package ask it"},
+	"internal/testing/eventually":      {nil, "a loop with a condition"},
+	"internal/testing/planted":         {nil, "the bottom: patched files of any package import it"},
 	"internal/testing/planted/overlay": {nil, "reads files, and starts the go command"},
 }
 
@@ -127,7 +127,7 @@ var libraries = []only{
 	{
 		"github.com/apache/pulsar-client-go",
 		[]string{"internal/source", "internal/controllog", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/broker/pulsartest", "cmd", "attack", "bench", "e2e", "chaos", "internal/devtools/demo"},
-		"its manners are dealt with in one place for data and in one for control; the others only produce load",
+		"its peculiarities are handled in one place for data and in one for control; all other packages only produce load",
 	},
 	{
 		"github.com/hashicorp/memberlist",
@@ -137,17 +137,17 @@ var libraries = []only{
 	{
 		"go.opentelemetry.io/contrib",
 		[]string{"internal/telemetry"},
-		"where spans go is said once, by the environment; whoever makes some needs the API alone",
+		"the destination of spans is set once, by the environment; code that makes spans needs the API alone",
 	},
 	{
 		"github.com/jackc/pgx",
 		[]string{"chaos/fencedsink"},
-		"databases are the business of applications, under test or not; the router must not hold one",
+		"databases belong to applications, under test or not; the router must not use one",
 	},
 	{
 		"github.com/redis/go-redis",
 		[]string{"chaos/fencedsink", "bench"},
-		"the same; and the benchmark has Redis as the lock of one of the other ways",
+		"the same; and the benchmark uses Redis for the lock of one alternative",
 	},
 	{
 		"github.com/buraksezer/consistent",
@@ -178,14 +178,14 @@ var pureFolders = []pure{
 	{dir: "chaos", impure: []string{"app.go", "broker.go", "faults.go", "group.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go"}},
 }
 
-// mayStartGoroutines lists the files that may hold a go statement, with why an
-// errgroup or a WaitGroup does not do.
+// mayStartGoroutines lists the files that may contain a go statement, with the reason why an
+// errgroup or a WaitGroup does not suffice.
 var mayStartGoroutines = map[string]string{
-	"internal/base/stages/run.go":              "abandons a stage that does not drain, so nobody waits for all",
+	"internal/base/stages/run.go":              "abandons a stage that does not drain, so it cannot wait for all",
 	"internal/broker/membroker/server.go":      "reads a stream whose Recv returns only when its handler has",
-	"internal/source/pulsar.go":                "gives up on calls of Pulsar's client that take no context, so nobody waits for them",
-	"internal/source/sourcetest/sourcetest.go": "tests in all but the name of the file: a call that must block is made beside the test",
-	"client/client.go":                         "gives up on handlers that do not return, so nobody waits for the waiting",
+	"internal/source/pulsar.go":                "gives up on calls of Pulsar's client that take no context, so it cannot wait for them",
+	"internal/source/sourcetest/sourcetest.go": "a test in all but the file's name: a call that must block is made beside the test",
+	"client/client.go":                         "gives up on handlers that do not return, so it cannot wait for the waiting goroutine",
 }
 
 func none(t *testing.T, violations []string) {
@@ -211,8 +211,8 @@ func TestFileMap(t *testing.T) {
 	none(t, repository(t).unmapped(string(architecture)))
 }
 
-// TestInvariantsHaveTheirTests: ARCHITECTURE.md names the test that holds each
-// invariant as package.TestName; it must be there.
+// TestInvariantsHaveTheirTests: ARCHITECTURE.md names the tests of each invariant as
+// package.TestName; they must exist.
 func TestInvariantsHaveTheirTests(t *testing.T) {
 	architecture, err := os.ReadFile("../../../ARCHITECTURE.md")
 	if err != nil {
@@ -221,7 +221,7 @@ func TestInvariantsHaveTheirTests(t *testing.T) {
 	none(t, repository(t).missingTests(string(architecture)))
 }
 
-// roomsMax bounds the folders directly below internal/, so that their list is read at a glance.
+// roomsMax bounds the folders directly below internal/, so that their list stays readable.
 const roomsMax = 24
 
 func TestRooms(t *testing.T) {
@@ -253,8 +253,8 @@ func TestRequirements(t *testing.T) { none(t, repository(t).unneeded(testOnly)) 
 // TestModules: lint and tests name every module.
 func TestModules(t *testing.T) { none(t, repository(t).unnamedModules()) }
 
-// plainWords are metaphors that names must not use, with the words to use. Actor, mailbox, lease and gate are the
-// only ones that stay.
+// plainWords are metaphors that names must not use, with the words to use instead. Only actor, mailbox, lease and gate are
+// allowed.
 var plainWords = map[string]string{
 	"door": "listener", "crew": "process group", "witness": "application", "hand": "claim or batch", "heir": "next owner", "newcomer": "joining member",
 	"diary": "event log", "ear": "log hook", "nap": "delay", "lot": "parked", "guest": "relayed event", "pulse": "ping sender", "hearsay": "gossip view",
@@ -264,7 +264,7 @@ var plainWords = map[string]string{
 // TestMetaphors: names use the field's words.
 func TestMetaphors(t *testing.T) { none(t, repository(t).metaphors(plainWords)) }
 
-// plainProse are words that neither comments nor documents use, with those to use instead.
+// plainProse are words that comments and documents must not use, with the words to use instead.
 var plainProse = map[string]string{
 	"doors": "listeners", "crew": "process group", "witness": "application, or evidence", "heir": "next owner", "heirs": "next owners",
 	"newcomer": "joining member", "newcomers": "joining members", "diary": "event log", "guest": "relayed event", "guests": "relayed events", "desk": "Outstanding",

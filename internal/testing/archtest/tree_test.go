@@ -128,8 +128,8 @@ func under(dir string, folders []string) bool {
 	})
 }
 
-// arrow says what the files of one package may import from this module, tests
-// excepted: folders, each with all that lies in it.
+// arrow lists the folders, each with all its subfolders, that the files of one package may import
+// from this module. Tests are exempt.
 type arrow struct {
 	to  []string
 	why string
@@ -253,7 +253,7 @@ func (tr tree) strayImports(arrows map[string]arrow) (violations []string) {
 	return violations
 }
 
-// only says which folders may import a library.
+// only lists the folders that may import a library.
 type only struct {
 	library string
 	in      []string
@@ -591,7 +591,7 @@ func declared(f *ast.File) iter.Seq[*ast.Ident] {
 	}
 }
 
-// wordsOf yields the words of a name in camel case, in lower case. A verb that goes on with Over, as HandOver, is one word.
+// wordsOf yields the words of a name in camel case, in lower case. A verb followed by Over, as in HandOver, is one word with it.
 func wordsOf(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, word := range wordRE.FindAllString(name, -1) {

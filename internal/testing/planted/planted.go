@@ -35,9 +35,9 @@ func bug(name, does string) Bug {
 	return Bug(len(known) - 1)
 }
 
-// The bugs, in the order and by the numbers of the verification plan; those after
-// NoReaderReopen break rule 8 (ADR 0014), and those after WithheldIsAcquired what makes a group one group (ADR 0030);
-// SlewedClock and UnshrunkRemaining break the rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
+// The bugs, in the order and by the numbers of the verification plan. Those after NoReaderReopen break rule 8 (ADR 0014), and
+// those after WithheldIsAcquired the rules that keep a group one group (ADR 0030). SlewedClock and UnshrunkRemaining break the
+// rules about clocks (ADR 0025). SameToken breaks the fence of a delivery (ADR 0024).
 var (
 	NoWait                 = bug("no_wait", "acquire without waiting for earlier owners")
 	DrainRace              = bug("drain_race", "acquire when the deadline has passed, unconfirmed (attack 34)")

@@ -23,7 +23,7 @@ type application struct {
 	host     *host
 	process  *process
 	conn     *conn   // the live stream, nil while there is none
-	conns    []*conn // that one, and those whose handlers still run
+	conns    []*conn // live, and streams whose handlers still run
 	dialing  bool
 	defiant  bool   // its handlers ignore their deadlines
 	slewable bool   // its SDK reads a clock that NTP steers, and does not declare another
@@ -206,7 +206,7 @@ func (c *conn) breakBoth() {
 	c.app.process.later(w.hop(), c.appEnd)
 }
 
-// routerGone says that the router has died.
+// routerGone ends c after the death of its router.
 func (c *conn) routerGone() {
 	c.routerUp = false
 	c.app.process.later(c.app.w.hop(), c.appEnd)

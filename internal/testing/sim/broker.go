@@ -32,7 +32,7 @@ type published struct {
 	key    event.Key
 	at     time.Duration
 	copies int // entries that hold it and are not acked
-	done   int // handlers that did it and said so
+	done   int // handlers that finished and reported it
 	dead   bool
 }
 
@@ -53,7 +53,7 @@ type consumer struct {
 	lost   bool // the broker has dropped the connection, the client connects again
 }
 
-// permitsMax is how many entries a consumer holds.
+// permitsMax is the number of entries that a consumer holds.
 const permitsMax = 16
 
 func newBroker(w *world) *broker {

@@ -209,7 +209,7 @@ func (w *world) checkAppend(m *member, r ownership.Record) {
 	case *ownership.Genesis:
 		w.count("genesis")
 		w.checkGenesis(m)
-	default: // the others promise nothing
+	default: // the other kinds need no check
 	}
 }
 
@@ -238,10 +238,10 @@ func (w *world) checkBeat(m *member, b *ownership.Beat) {
 	}
 }
 
-// personal is how long ago a fault of its own must be for a process to count as sound.
+// personal is the time after a fault of its own during which a process does not count as sound.
 const personal = 12 * time.Second
 
-// sound reports whether nothing has been wrong with m itself for a while.
+// sound reports whether m has had no fault of its own lately.
 func (w *world) sound(m *member) bool {
 	return !m.process.dead && !m.process.isStopped() && !m.driver.isStopped() && m.workers > 0 && m.touched+personal < w.now && !m.draining
 }
@@ -363,7 +363,7 @@ func (w *world) checkLanded(r ownership.Record) {
 		if m := w.names[r.Inc]; m != nil && m.inc == r.Inc {
 			m.beatAt = w.now
 		}
-	default: // the others need no judge
+	default: // the other kinds need no judge
 	}
 }
 
@@ -465,20 +465,20 @@ func digestOf(s *ownership.State) uint64 {
 
 // ---- progress ----
 
-// waiting is how a gate has been waiting.
+// waiting is the state of a gate that waits.
 type waiting struct {
 	since  time.Duration // in real time, without a break of the lease; 0: it does not wait
 	proven time.Duration // since when all deadlines that it waits for have passed
 }
 
-// graceOpen is how long an own Beat may take from its due time until it is read back,
-// when nothing is wrong with the log.
+// graceOpen bounds the time from the due time of an own Beat until it is read back, while the log
+// has no fault.
 func (w *world) graceOpen() time.Duration {
 	return 2*(w.p.appendMax+w.p.readMax) + 90*time.Millisecond
 }
 
-// checkProgress: a gate that nothing holds back is open, and none waits for longer
-// than the protocol says while its owner is FRESH.
+// checkProgress: a gate without a reason to wait is open, and no gate waits for longer than the
+// protocol allows while its owner is FRESH.
 func (w *world) checkProgress(m *member, s *ownership.State) {
 	now := m.steps.At()
 	mayOpen := now.Before(m.machine.Status(now).Lease) && !m.machine.Stopped()

@@ -16,7 +16,7 @@
 // checked against newer handlers of the same tenure, too. The hardware counter of a host is off
 // by up to 1 % and changes its rate every 5 to 60 s; NTP steers the other clocks. Mailboxes
 // have two to four shards. Records are encoded as they land in the log, and decoded from there.
-// Routers with different settings try to join, and start at the same moment as the others; none
+// Routers with different settings try to join, and start at the same moment as the group's; none
 // may take part, and no member of a running group may exit because of them. A log may be lost
 // and restart on lower ledgers: the generation rises only after a router has requested it at
 // its exit, and an operator stops all routers for that. A member may read a record that differs

@@ -12,7 +12,7 @@ const rateMax = 0.0099
 // hours, by far less: with temperature and load.
 const driftShortest, driftLongest = 5 * time.Second, 60 * time.Second
 
-// drift is the error of a host's hardware counter: a rate for a while, then another one, always
+// drift is the error of a host's hardware counter. Its rate changes from time to time, and stays
 // within rateMax of real time.
 type drift struct {
 	rng   *rand.Rand
@@ -24,7 +24,7 @@ type drift struct {
 	turns int           // changes so far
 }
 
-// drawRate draws an error within the bound. The ends are where the margins are.
+// drawRate draws an error within the bound, often at its ends, which test the margins.
 func drawRate(rng *rand.Rand) float64 {
 	if rng.IntN(2) == 0 {
 		return 1 + rateMax*float64(2*rng.IntN(2)-1)

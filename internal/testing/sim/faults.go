@@ -63,7 +63,7 @@ var kindNames = [kinds]string{
 // String returns the name under which the kind is counted.
 func (k kind) String() string { return kindNames[k] }
 
-// usual is how often kinds come, against each other.
+// usual holds the relative frequencies of the kinds.
 var usual = [kinds]int{
 	killRouter: 8, killApp: 5, killBoth: 5, leaveGroup: 6, joinGroup: 6, pauseRouter: 8, pauseApp: 8, pauseBoth: 5,
 	suspendHost: 5, stallDriver: 4, stallTail: 8, stallAfterBeat: 5, cutLog: 6, slowLog: 4, outageLog: 4, longOutage: 1,
@@ -245,7 +245,7 @@ func (w *world) cut(m, q *member, d time.Duration, both bool) {
 	}
 }
 
-// suspend lets a whole machine sleep: the boot-time clock goes on.
+// suspend puts a whole machine to sleep: only the boot-time clock runs.
 func (w *world) suspend(p *pod, d time.Duration) {
 	p.member.stop(d)
 	p.host.sleep(d)
@@ -298,8 +298,8 @@ func (w *world) hitWorkers(p *pod, k kind, d time.Duration) (frozen time.Duratio
 	return frozen
 }
 
-// stallWhileDraining is attack 34: a tail stalls right after its own Beat, while
-// somebody drains for long and records land late.
+// stallWhileDraining is attack 34: a tail stalls right after its own Beat, while another member
+// drains for long and records land late.
 func (w *world) stallWhileDraining(p *pod) {
 	m := p.member
 	if m == nil || m.process.dead {
@@ -370,7 +370,7 @@ func (w *world) double(p *pod) {
 	})
 }
 
-// injectGenesis lets a Genesis land that somebody sent long ago, or has just sent.
+// injectGenesis lets a Genesis land that a member sent long ago, or just now.
 func (w *world) injectGenesis(m *member) {
 	if m.machine == nil || m.settings != w.groupSettings() {
 		return

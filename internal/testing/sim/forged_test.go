@@ -14,8 +14,8 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// forgedWindows hands over ids of events that nobody has published yet, as a stranger, as a
-// member that never owned their key, and as its earlier owner. It says which were taken in.
+// forgedWindows hands over ids of events that are not published yet, as a stranger, as a member
+// that never owned their key, and as its earlier owner. It returns an error text if any were admitted.
 func forgedWindows() string {
 	earlier, never := admission.Member{Inc: admission.Incarnation{1}, Name: "a", Key: "k"}, admission.Member{Inc: admission.Incarnation{2}, Name: "b", Key: "k"}
 	a := admission.New()
@@ -33,8 +33,8 @@ func forgedWindows() string {
 	return ""
 }
 
-// forgedCopies does a copy that says it is of an event to come, once under another key and
-// once with other content, and brings the event then. It says how many were acked unhandled.
+// forgedCopies delivers a copy of a future event, once under another key and once with other
+// content, and then the event. It returns an error text if events were acked without a handler.
 func forgedCopies() string {
 	vanished := 0
 	for _, forged := range []event.Event{{Key: "mallory", Payload: []byte("p")}, {Key: "victim", Payload: []byte("other")}} {

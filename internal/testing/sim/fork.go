@@ -27,7 +27,7 @@ func (w *world) forked(m *member, x logged) logged {
 	m.feed.fork = false
 	w.forks = true
 	w.count("forked")
-	x.data = append(slices.Clone(x.data), 0xf8, 0x7f, byte(w.rng.Uint32()&0x7f|1)) // a field that nobody knows
+	x.data = append(slices.Clone(x.data), 0xf8, 0x7f, byte(w.rng.Uint32()&0x7f|1)) // an unknown field
 	record, err := controllog.Decode("g", x.data)
 	if err != nil {
 		w.fail("a record with one field more is not read: %v", err)
@@ -48,8 +48,8 @@ func (w *world) lie(b *ownership.Beat) *ownership.Beat {
 	return &lie
 }
 
-// checkPrefix: members have the same prefix hash at the same position, unless somebody reads
-// another log.
+// checkPrefix: members have the same prefix hash at the same position, unless a member reads a
+// fork of the log.
 func (w *world) checkPrefix(m *member, s *ownership.State, at ownership.Position) {
 	was, ok := w.log.prefixes[at]
 	switch {

@@ -88,7 +88,7 @@ func (l *controlLog) newest() ownership.Position {
 	return l.records[len(l.records)-1].at
 }
 
-// sentAt is when the record at a position was sent; 0: it is gone.
+// sentAt returns the time at which the record at a position was sent; 0: it was lost.
 func (l *controlLog) sentAt(at ownership.Position) time.Duration {
 	x, _ := l.at(at)
 	return x.sent
@@ -99,10 +99,10 @@ func (l *controlLog) down(m *member) bool {
 	return l.w.now < l.outage || l.w.now < m.feed.cut
 }
 
-// reconnectMax is how much later than others a client may reconnect.
+// reconnectMax is the greatest difference between the reconnects of two clients.
 const reconnectMax = 500 * time.Millisecond
 
-// upAgain is when m's client works again: clients reconnect at different speeds.
+// upAgain returns the time at which m's client works again: clients reconnect at different speeds.
 func (l *controlLog) upAgain(m *member) time.Duration {
 	return max(l.outage, m.feed.cut) + l.w.between(0, reconnectMax)
 }
@@ -111,7 +111,7 @@ func (l *controlLog) upAgain(m *member) time.Duration {
 // taken for another log.
 const liesApart = 15 * time.Second
 
-// beatsMax is how many Beats a producer takes at once, as internal/controllog does.
+// beatsMax is the number of Beats that a producer has in flight at most, as in internal/controllog.
 const beatsMax = 2
 
 // append sends a record. Records of one producer keep their order, but for those that
@@ -276,7 +276,7 @@ func (l *controlLog) read(m *member) {
 // bring hands m's driver the records that its reader has.
 func (l *controlLog) bring(m *member) {
 	f, w := &m.feed, l.w
-	if f.topic != l.topic { // the client silently goes on with the new topic
+	if f.topic != l.topic { // the client silently continues with the new topic
 		f.topic, f.next = l.topic, l.base
 	}
 	if f.next < l.base { // trimmed under a slow reader, without an error

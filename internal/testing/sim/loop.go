@@ -198,7 +198,7 @@ type process struct {
 	settle  func() // the process's work after each event
 }
 
-// act lets do happen to the process now, or when it goes on.
+// act lets the process do something: now, or when it continues.
 func (p *process) act(do func()) {
 	switch {
 	case p.dead:

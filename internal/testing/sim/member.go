@@ -202,7 +202,7 @@ func (m *member) begin() {
 	if m.machine != nil {
 		cfg.Memory = m.machine.Memory()
 	}
-	cfg.HadGroup, cfg.HadGen = w.hadGroup, w.hadGen // as the claims say
+	cfg.HadGroup, cfg.HadGen = w.hadGroup, w.hadGen // as read from the claims
 	cfg.Inc, cfg.Seed, cfg.Running = m.inc, w.rng.Uint64(), ownership.SetOf(running...)
 	if err := cfg.Validate(); err != nil {
 		w.fail("%v", err)
@@ -251,8 +251,8 @@ func (m *member) deliver(in ownership.Input) {
 	}
 }
 
-// drive advances the driver that production has until it rests. Between two effects the
-// goroutine may have to wait, while the rest of the process goes on.
+// drive advances the production driver until it rests. Between two effects its goroutine may have
+// to wait, while the rest of the process runs.
 func (m *member) drive() {
 	m.busy = true
 	defer func() { m.busy = m.paused }()
@@ -682,7 +682,7 @@ func (m *member) kill(noticed bool) {
 		}
 		w.after(d, func() { w.broker.remove(c) })
 	}
-	// Nothing of it is needed any more, and long runs start many.
+	// These are not needed again, and long runs start many members.
 	m.pipeline, m.boxes, m.table, m.ledger, m.machine, m.app = nil, nil, nil, nil, nil, nil
 }
 

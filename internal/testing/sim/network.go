@@ -217,7 +217,7 @@ func (m *member) setPeers(t *ownership.Table) {
 	}
 }
 
-// unlist says that no stream is kept to the peer any more: nothing is known about it.
+// unlist drops the stream to the peer, and all knowledge about the peer.
 func (c *peerConn) unlist() {
 	c.listed = false
 	c.from.evidence(c.inc, ownership.ReachUnknown)
@@ -353,7 +353,7 @@ func (l *link) answer() {
 			}
 			holder{l.from}.Settle(forward.Peer(l.conn.inc), verdicts)
 			holder{l.from}.Done(forward.Peer(l.conn.inc), done)
-			l.pump() // it may be that nothing is owed any more
+			l.pump() // perhaps no verdicts are owed any more
 			l.arrive(&l.there, l.from, l.to, func() {
 				l.owed = false
 				l.answer()
@@ -457,7 +457,7 @@ func (m *member) links() []*link {
 	return all
 }
 
-// silence breaks the streams of a member that says nothing until then.
+// silence breaks the streams of a member that has sent nothing by then.
 func (m *member) silence(until time.Duration) {
 	w := m.w
 	for _, l := range m.links() {

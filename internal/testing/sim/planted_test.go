@@ -20,18 +20,18 @@ var (
 	tableFlag = flag.String("sim.table", "", "hunt each bug several times, and write the table of what was found to this file")
 )
 
-// hunt is how a planted bug is looked for.
+// hunt is a way to find a planted bug.
 type hunt struct {
 	seeds  int           // within which it must be found
 	length time.Duration // of each run
-	scene  scene         // what the runs are like; nil: like all others
+	scene  scene         // sets up the runs; nil: usual trouble
 	in     string        // the scene in words
 	why    string        // why there is nothing to look for
-	// control: it is no bug of ours. Handlers overlap, and the sink refuses what the
-	// stale ones write.
+	// control: the bug is not in the router. Handlers overlap, and the sink refuses the writes of
+	// stale ones.
 	control bool
-	// contract is asked instead of runs: it says what went wrong, "" if nothing did. The bug is not one that
-	// shows where all members are honest.
+	// contract is called instead of runs. It returns an error text, or "". It is for bugs that do
+	// not show as long as all members are honest.
 	contract func() string
 }
 
@@ -45,7 +45,7 @@ func huntFor(bug planted.Bug) hunt {
 	return usualHunt
 }
 
-// shows reports whether a run shows the bug, and what it shows.
+// shows reports whether a run shows the bug, and describes the failure.
 func (h hunt) shows(r Result) (what string, found bool) {
 	if !h.control {
 		return r.Failure, r.Failure != ""
@@ -78,8 +78,8 @@ func fewerCollections() {
 	debug.SetMemoryLimit(1 << 30)
 }
 
-// TestPlanted shows that the simulator sees what it is there to see: each planted bug
-// turns it red within its number of seeds.
+// TestPlanted shows that the simulator detects violations: each planted bug makes a run fail within
+// its number of seeds.
 func TestPlanted(t *testing.T) {
 	fewerCollections()
 	defer planted.Plant(planted.None)
@@ -130,8 +130,8 @@ func TestPlantedSceneIsClean(t *testing.T) {
 	}
 }
 
-// huntsForTable is how often each bug is hunted for the table, each time from a first
-// seed of its own.
+// huntsForTable is the number of hunts of each bug for the table, each from a first seed of its
+// own.
 const huntsForTable = 5
 
 // TestPlantedTable writes the table of planted bugs.

@@ -162,7 +162,7 @@ func (w *world) watch() {
 	w.after(time.Second, w.watch)
 }
 
-// restMax is how long a cluster may take to come to rest.
+// restMax bounds the time until a cluster comes to rest.
 const restMax = 2 * time.Minute
 
 // restLooks is the number of checks, a second apart, that must find the cluster at rest: a

@@ -54,7 +54,7 @@ func promptLog(w *world) {
 	w.p.late, w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0, 0
 }
 
-// plays lets a script go on instead of faults by weight.
+// plays runs a script instead of random faults.
 func plays(script func(w *world)) scene { return func(w *world) { w.script = script } }
 
 // anyone returns a running pod with an application.
@@ -84,8 +84,8 @@ func revive(w *world) {
 	}
 }
 
-// shortAndLong is a group with one short lease and long ones, and a Genesis by the
-// former while somebody with a long one does not read.
+// shortAndLong is a group with one short lease and long ones. The member with the short lease
+// makes a Genesis while members with long ones do not read.
 func shortAndLong(w *world) {
 	for i, p := range w.pods {
 		p.lease = ownership.LeaseMax
@@ -207,7 +207,7 @@ func wedge(w *world) {
 	}
 }
 
-// genesisWhileJoining lets a Genesis land while somebody joins.
+// genesisWhileJoining lets a Genesis land while a member joins.
 func genesisWhileJoining(w *world) {
 	p, q := w.anyone(), w.anyone()
 	if p == nil || q == nil || p == q {
@@ -223,8 +223,8 @@ func genesisWhileJoining(w *world) {
 	w.runUntil(w.now + 10*time.Second)
 }
 
-// rebuiltBehind loses the log's metadata while the one router that stays has read less of the group than the others
-// had: the new log begins on the ledger that was the newest, and what the group gave out there is more than it knows.
+// rebuiltBehind loses the log's metadata while the only remaining router is behind the other members in reading: the new log
+// begins on the ledger that was the newest, and the group has given out positions there that this router does not know.
 func rebuiltBehind(w *world) {
 	p := w.anyone()
 	if p == nil || len(w.live) < 2 {
@@ -260,8 +260,8 @@ func rebuiltBehind(w *world) {
 	w.runUntil(w.now + 30*time.Second)
 }
 
-// rebuiltUnderPaused loses the log's metadata while one router stands still, which the others have voted out on newer ledgers.
-// The new log comes by the ledger that follows what it has read, and what the group gave out since is more than it knows.
+// rebuiltUnderPaused loses the log's metadata while one router is paused and voted out on newer ledgers. The new log begins on
+// the ledger after those that the paused router has read, where the group has given out positions that it does not know.
 func rebuiltUnderPaused(w *world) {
 	p := w.anyone()
 	if p == nil || len(w.live) < 3 {
@@ -287,8 +287,8 @@ func rebuiltUnderPaused(w *world) {
 	w.runUntil(w.now + 30*time.Second)
 }
 
-// differingColdStarts starts all routers at once, half of them with other settings, and one when the first Genesis is
-// about to land: it has not said Hello when the author of that one begins, and has when that of the second one does.
+// differingColdStarts starts all routers at once, half of them with other settings, and one more when the first Genesis is
+// about to land: it says Hello after the author of that Genesis begins, and before the author of the second one does.
 func differingColdStarts(w *world) {
 	w.spurious = true
 	w.p.appendMax = 300 * time.Millisecond
@@ -325,9 +325,8 @@ func bareRouter(w *world) {
 	w.runUntil(w.now + 6*time.Second)
 }
 
-// frozenAtPing freezes an application whose Ping is on its way, and cuts its router
-// from the log: the Pong and the deliveries behind it wait in the socket until
-// somebody else owns the keys.
+// frozenAtPing freezes an application with a Ping in flight, and cuts its router off from the log:
+// the Pong and the deliveries behind it wait in the socket until another member owns the keys.
 func frozenAtPing(w *world) {
 	p := w.anyone()
 	if p == nil || len(w.live) < 2 {
@@ -343,8 +342,8 @@ func frozenAtPing(w *world) {
 	w.runUntil(w.now + d + 2*time.Second)
 }
 
-// lateClient is an outage of the broker after which the client of one member comes
-// back later than the others. Silence must not be judged by what was counted before.
+// lateClient is an outage of the broker after which the client of one member reconnects later than
+// all others. Silence from before the outage must not count.
 func lateClient(w *world) {
 	p := w.anyone()
 	if p == nil || len(w.live) < 2 {
@@ -355,8 +354,8 @@ func lateClient(w *world) {
 	w.runUntil(w.log.outage + 15*time.Second)
 }
 
-// starvedWriter lets a Genesis land while everything of a process waits but its
-// driver: what the stream to its application should carry comes out together, late.
+// starvedWriter lets a Genesis land while all of a process but its driver waits, so that the
+// frames to its application are sent late and together.
 func starvedWriter(w *world) {
 	p, q := w.anyone(), w.anyone()
 	if p == nil || q == nil || p == q || q.member.machine == nil {
@@ -378,7 +377,7 @@ func landsLate(w *world) {
 	w.p.duplicate, w.p.lostAck, w.p.checkFails, w.p.preempt = 0, 0, 0, 0
 }
 
-// holeAtRollover drops an epoch at one reader, and the log goes on in a new ledger.
+// holeAtRollover drops an epoch at one reader as the log rolls over to a new ledger.
 func holeAtRollover(w *world) {
 	p := w.anyone()
 	if p == nil {

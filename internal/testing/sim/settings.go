@@ -10,10 +10,10 @@ import (
 	"github.com/ringfence/router/internal/ownership"
 )
 
-// This file has routers with settings other than their group's, fencing tokens that would fall,
+// This file contains routers with settings other than their group's, fencing tokens that would fall,
 // and the operator, who acts on the exit messages of routers.
 
-// kindsOfSettings is how many sets of settings there are. Each but the first differs from it in
+// kindsOfSettings is the number of sets of settings. Each but the first differs from the first in
 // one setting.
 const kindsOfSettings = 4
 
@@ -187,8 +187,8 @@ func (w *world) joinDiffering(p *pod) {
 	}
 }
 
-// startCold kills all routers and starts them at once, one or some with other settings: whose
-// Genesis is first has the group, and the others exit.
+// startCold kills all routers and starts them at once, one or some with other settings. The author
+// of the first Genesis has the group, and routers with other settings exit.
 func (w *world) startCold() {
 	w.spurious = true
 	other := (w.groupSettings() + 1 + w.rng.IntN(kindsOfSettings-1)) % kindsOfSettings

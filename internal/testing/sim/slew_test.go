@@ -8,9 +8,9 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// slewed lets NTP steer the clocks of every second host up by a rate and of the others
-// down, without an end, as chrony does while it corrects a large offset. oneWay: the others
-// are left alone.
+// slewed lets NTP steer the clocks of every second host up by a rate and of all other hosts down,
+// without an end, as chrony does while it corrects a large offset. oneWay: the other hosts are left
+// alone.
 func slewed(rate float64, oneWay bool) scene {
 	return func(w *world) {
 		for i, p := range w.pods {

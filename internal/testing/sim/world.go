@@ -48,7 +48,7 @@ type pod struct {
 	size     int           // how many workers it has
 	member   *member
 	apps     []*application // its workers
-	extra    bool           // not one of those that the run began with
+	extra    bool           // joined during the run
 	gone     bool           // taken away for good
 }
 
@@ -80,7 +80,7 @@ type world struct {
 	settled  int    // the settings of the newest group
 	raising  bool   // the operator is about to raise the generation
 
-	forks      bool          // somebody reads another log than the others
+	forks      bool          // a member reads a fork of the log
 	differedAt time.Duration // when two members had different prefix hashes
 
 	rebuilt     bool // the log's metadata was lost

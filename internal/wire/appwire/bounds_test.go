@@ -17,13 +17,13 @@ import (
 // wide are bounds that no test exceeds by chance.
 var wide = Bounds{Bytes: 64 << 20, Results: 100_000}
 
-// inFrame returns a frame with body as the field of the oneof, after what stands before it.
+// inFrame returns a frame with body as the field of the oneof, after the bytes of before.
 func inFrame(field protowire.Number, body []byte, before ...byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(before, field, protowire.BytesType), body)
 }
 
-// A frame that holds more than its bounds allow is refused before memory is taken for what
-// it holds: decoded, each of these has 25 to 100 times its bytes.
+// A frame whose content exceeds its bounds is refused before memory is allocated for the content:
+// decoded, each of these has 25 to 100 times its bytes.
 func TestFramesBeyondTheirBoundsAreNotDecoded(t *testing.T) {
 	const size = 4 << 20
 	emptyResults := bytes.Repeat([]byte{fieldResultsItems<<3 | length, 0}, size/2)

@@ -23,7 +23,7 @@ import (
 	"github.com/ringfence/router/ring"
 )
 
-// message is the frame as the generated code has it: the other way to say the same.
+// message returns the frame in the form of the generated code.
 func (f *ToWorker) message() *appv1.WorkResponse {
 	topics, tokens, names, schemas := newIndexed[string](), newIndexed[int64](), newIndexed[string](), newIndexed[string]()
 	d := &appv1.Deliveries{Number: f.Number}
@@ -50,7 +50,7 @@ func (f *ToWorker) message() *appv1.WorkResponse {
 	return &appv1.WorkResponse{Receipt: f.Receipt, Frame: &appv1.WorkResponse_Deliveries{Deliveries: d}}
 }
 
-// decoded is what the worker should read.
+// decoded returns the deliveries that the worker should read.
 func (f *ToWorker) decoded() []Delivery {
 	var out []Delivery
 	for _, x := range f.Deliveries {
@@ -69,7 +69,7 @@ func (f *ToWorker) decoded() []Delivery {
 	return out
 }
 
-// kept is a Receiver that keeps what it is given.
+// kept is a Receiver that stores the deliveries.
 type kept []Delivery
 
 func (k *kept) Begin(int) { *k = nil }

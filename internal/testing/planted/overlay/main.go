@@ -2,7 +2,7 @@
 // patches insert into copies of its files. It is run in the root of the repository:
 //
 //	go run ./internal/testing/planted/overlay                       # does every patch apply?
-//	go run ./internal/testing/planted/overlay build ./cmd/router    # go build, with the switches; likewise test and vet
+//	go run ./internal/testing/planted/overlay build ./cmd/router    # go build, with the switches; test and vet work, too
 //	go run ./internal/testing/planted/overlay edit                  # write the patched files to .planted
 //	go run ./internal/testing/planted/overlay refresh               # write the patches anew from there
 //
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // what is left lies among the temporary files
+	defer os.RemoveAll(dir) //nolint:errcheck // a failure leaves only temporary files
 	list, err := writeOverlay(dir, files)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func refresh(ctx context.Context) error {
 	return os.RemoveAll(editDir)
 }
 
-// contextMax is how many lines around a change a patch may need to show where it belongs.
+// contextMax bounds the lines of context that a patch may need to make a place unique.
 const contextMax = 20
 
 // diff returns the part of a patch that makes the copy from the file of this name, with as little
@@ -172,7 +172,7 @@ func diff(ctx context.Context, name, copied string) (string, error) {
 		return "", err
 	}
 	if string(before) != string(clean) {
-		return "", fmt.Errorf("%s has changed since make planted-edit: save what you changed in %s, and begin again", name, copied)
+		return "", fmt.Errorf("%s has changed since make planted-edit: save your changes in %s, and begin again", name, copied)
 	}
 	for n := 1; n <= contextMax; n++ {
 		command := exec.CommandContext(ctx, "git", "diff", "--no-index", "--no-ext-diff", "--no-color", fmt.Sprint("-U", n), name, copied) //nolint:gosec // two files

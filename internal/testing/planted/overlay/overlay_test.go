@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestPatchesApply: each patch fits the files as they are, and what it makes is Go.
+// TestPatchesApply: each patch applies to the files as they are, and the results are valid Go.
 func TestPatchesApply(t *testing.T) {
 	t.Chdir("../../../..")
 	files, err := patchedFiles()
@@ -81,7 +81,7 @@ func TestApply(t *testing.T) {
 	const patched = "package a\n\nfunc f() int {\n\tif planted.On(planted.NoWait) {\n\t\treturn 2\n\t}\n\treturn 1\n}\n\nfunc g() int {\n\treturn 3\n}\n"
 	for name, test := range map[string]struct {
 		file, patch string
-		text        string // what the hunks that apply make of the file
+		text        string // the file with the hunks that apply
 		wants       []string
 	}{
 		"as it was":            {file, patch, patched, nil},
@@ -124,17 +124,17 @@ func TestEditAndRefresh(t *testing.T) {
 	}
 	put(t, "a/a.go", strings.Replace(file, "func g() int", "func g() int64", 1))
 	if err := run(t.Context(), []string{"edit"}); err == nil || !strings.Contains(err.Error(), "a.patch: hunk 2") {
-		t.Fatalf("the second hunk does not apply, and edit says: %v", err)
+		t.Fatalf("the second hunk does not apply, and edit returns: %v", err)
 	}
 	if err := run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "a.patch: hunk 2") {
-		t.Fatalf("the second hunk does not apply, and the check says: %v", err)
+		t.Fatalf("the second hunk does not apply, and the check returns: %v", err)
 	}
 	copied := filepath.Join(editDir, "a/a.go")
 	fixed := strings.Replace(read(t, copied), "int64 {\n\treturn 1", "int64 {\n\treturn 3", 1)
 	put(t, copied, fixed)
 	put(t, filepath.Join(editDir, "c/c.go"), "package c\n\nvar x = 2\n")
 	if err := run(t.Context(), []string{"edit"}); err == nil {
-		t.Error("edit overwrites what was edited")
+		t.Error("edit overwrites edited files")
 	}
 	if err := run(t.Context(), []string{"refresh"}); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ResultKind is what became of a delivery.
+// ResultKind is the outcome of a delivery.
 type ResultKind int32
 
 const (
@@ -212,7 +212,7 @@ type WorkRequest_Results struct {
 }
 
 type WorkRequest_Progress struct {
-	// Progress says that long work goes on.
+	// Progress reports that long work continues.
 	Progress *Progress `protobuf:"bytes,4,opt,name=progress,proto3,oneof"`
 }
 
@@ -428,8 +428,8 @@ type Hello struct {
 	MaxBatchPerKey uint32 `protobuf:"varint,3,opt,name=max_batch_per_key,json=maxBatchPerKey,proto3" json:"max_batch_per_key,omitempty"`
 	// The SDK's name and version, for logs and support.
 	Sdk string `protobuf:"bytes,4,opt,name=sdk,proto3" json:"sdk,omitempty"`
-	// What the worker can do beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
-	// slew and that goes on while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
+	// Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
+	// slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
 	// Without it Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
 	// shorter by 2 %, for the counters of two machines.
 	Capabilities []string `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
@@ -1157,7 +1157,7 @@ func (x *Result) GetReason() string {
 	return ""
 }
 
-// Progress says that the work on these deliveries goes on, so that a per-event timeout starts anew.
+// Progress reports that the work on these deliveries continues, so that their timeouts start anew.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The deliveries.
@@ -1388,7 +1388,7 @@ func (x *Revoke) GetDeliveryIds() []uint64 {
 	return nil
 }
 
-// Suspend asks the worker to start nothing new; what runs goes on.
+// Suspend asks the worker to start no new handlers; running ones continue.
 type Suspend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, for logs.

@@ -243,7 +243,7 @@ func (x *Position) GetEntryId() int64 {
 	return 0
 }
 
-// Node is what the group knows about an incarnation.
+// Node holds the group's knowledge about an incarnation.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The stable name.
@@ -607,7 +607,7 @@ func (x *Epoch) GetNodes() []*Node {
 	return nil
 }
 
-// Beat renews the lease of its sender once it reads it back, and tells what of old tenures still runs.
+// Beat renews the lease of its sender once the sender reads it back, and lists the old tenures that still run.
 type Beat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Counts the sender's Beats.

@@ -603,7 +603,7 @@ type TailRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The topic of the log.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
-	// Begin with what is appended from now on.
+	// Begin with the next appended record.
 	Latest bool `protobuf:"varint,2,opt,name=latest,proto3" json:"latest,omitempty"`
 	// Begin at this ledger, inclusive.
 	LedgerId int64 `protobuf:"varint,3,opt,name=ledger_id,json=ledgerId,proto3" json:"ledger_id,omitempty"`

@@ -36,7 +36,7 @@ const (
 type BrokerServiceClient interface {
 	// Publish appends entries to the topic, each of one event or of a producer's batch.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
-	// Consume is one consumer on the SHARED subscription; its end gives back what it has not acked.
+	// Consume is one consumer on the SHARED subscription; its end returns its unacked entries.
 	Consume(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsumeRequest, ConsumeResponse], error)
 	// AppendRecord appends to the control log.
 	AppendRecord(ctx context.Context, in *AppendRecordRequest, opts ...grpc.CallOption) (*AppendRecordResponse, error)
@@ -124,7 +124,7 @@ func (c *brokerServiceClient) Stats(ctx context.Context, in *StatsRequest, opts 
 type BrokerServiceServer interface {
 	// Publish appends entries to the topic, each of one event or of a producer's batch.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
-	// Consume is one consumer on the SHARED subscription; its end gives back what it has not acked.
+	// Consume is one consumer on the SHARED subscription; its end returns its unacked entries.
 	Consume(grpc.BidiStreamingServer[ConsumeRequest, ConsumeResponse]) error
 	// AppendRecord appends to the control log.
 	AppendRecord(context.Context, *AppendRecordRequest) (*AppendRecordResponse, error)

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// VerdictKind is what a verdict says.
+// VerdictKind is the kind of a verdict.
 type VerdictKind int32
 
 const (
@@ -41,7 +41,7 @@ const (
 	VerdictKind_VERDICT_KIND_NOT_YET VerdictKind = 5
 	// The key's mailbox, or the owner, is full: park the key until a Credit or the delay.
 	VerdictKind_VERDICT_KIND_OVERLOADED VerdictKind = 6
-	// The application failed it; it stays with the owner, who goes on trying.
+	// The application failed it; it stays with the owner, which tries again.
 	VerdictKind_VERDICT_KIND_ATTEMPTED VerdictKind = 7
 )
 
@@ -234,7 +234,7 @@ type ForwardRequest_Ping struct {
 }
 
 type ForwardRequest_Window struct {
-	// Window hands over what was done recently.
+	// Window hands over ids of recently finished events.
 	Window *Window `protobuf:"bytes,5,opt,name=window,proto3,oneof"`
 }
 
@@ -1346,13 +1346,13 @@ func (x *Cancel) GetHandles() []uint64 {
 	return nil
 }
 
-// Window tells the next owner of partitions what was done on them lately: a part of what there is, what was done in the
+// Window hands over ids of events that finished recently to the next owner of their partitions: a part of them, those of the
 // last seconds first.
 type Window struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The partition of all ids. Not sent any more: see partitions.
+	// The partition of all ids. No longer sent: see partitions.
 	Partition uint32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The tenure that ends, named by the position where it began. Not sent in version 1: what was done is done under any tenure.
+	// The tenure that ends, named by the position where it began. Not sent in version 1: a finished event is finished under any tenure.
 	Tenure *Position `protobuf:"bytes,2,opt,name=tenure,proto3" json:"tenure,omitempty"`
 	// Ledger ids of the message ids that were done.
 	LedgerIds []int64 `protobuf:"varint,3,rep,packed,name=ledger_ids,json=ledgerIds,proto3" json:"ledger_ids,omitempty"`

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Subject is what a report is about.
+// Subject selects the content of a report.
 type Subject int32
 
 const (

@@ -30,7 +30,7 @@ const (
 //
 // ReportService answers for one member.
 type ReportServiceClient interface {
-	// Report says what this member knows about itself, now. It asks nobody else.
+	// Report returns the present state of this member. It queries no other member.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 }
 
@@ -58,7 +58,7 @@ func (c *reportServiceClient) Report(ctx context.Context, in *ReportRequest, opt
 //
 // ReportService answers for one member.
 type ReportServiceServer interface {
-	// Report says what this member knows about itself, now. It asks nobody else.
+	// Report returns the present state of this member. It queries no other member.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	mustEmbedUnimplementedReportServiceServer()
 }

@@ -18,8 +18,8 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
-// HandoverPause is the pause before the next owners get more ids: a joining member gets them
-// from all others, while it takes its first events over.
+// HandoverPause is the pause before the next owners get more ids: a joining member gets ids from all
+// other members, while it takes over its first events.
 const HandoverPause = 16 * time.Millisecond
 
 const (
@@ -27,7 +27,7 @@ const (
 	// member.
 	handoverMax = 512
 
-	// handoverFan is how many times as many they are at most if they are for many members.
+	// handoverFan is the factor by which there may be more ids if they are for many members.
 	handoverFan = 8
 )
 
@@ -88,8 +88,8 @@ func (p *Pipeline) Revoke(r ownership.Revoke) {
 // Force ends deliveries that run for too long on revoked partitions.
 func (p *Pipeline) Force(f ownership.ForceDrain) { p.App.Force(f.Partitions) }
 
-// Rest returns those of the partitions on which nothing runs now, and on which keys
-// deliveries run on the others: the next owner need not wait for these keys with the rest.
+// Rest returns the idle ones of the partitions, and the running keys of the busy ones: the next
+// owner need not let the rest of a partition wait for these keys.
 func (p *Pipeline) Rest(partitions ownership.Set) (idle ownership.Set, busy []ownership.Busy) {
 	var none []ring.Partition
 	for q := range partitions.All() {
