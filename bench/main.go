@@ -8,19 +8,19 @@
 // Every consumer, application and router is a process of its own. The workloads:
 //
 //   - drain consumes a backlog as fast as it goes. Its figures come from the steady
-//     window: from when part of the backlog is handled and every process has the memory
-//     that it needs, until the backlog is nearly drained, so that start-up and tail do
-//     not count.
-//   - latency publishes at a fixed rate and measures from when an event was to be
-//     published until its handler starts, and until the application is done with it.
+//     window: from when part of the backlog is handled and every process has allocated its
+//     memory, until the backlog is nearly drained, so that start-up and tail do not
+//     count.
+//   - latency publishes at a fixed rate and measures from when an event was due to be
+//     published until its handler starts, and until the application has finished it.
 //   - kill publishes at a fixed rate, ends a node by SIGKILL, and measures how long
-//     keys stand still, and what is handled again.
-//   - stuck publishes at a fixed rate, first undisturbed, then with handlers of some keys
-//     that hang and of others that fail, and measures what all other keys notice.
+//     keys are blocked, and how many events are handled again.
+//   - stuck publishes at a fixed rate, first undisturbed, then with handlers that hang for
+//     some keys and fail for others, and measures the effect on all other keys.
 //   - hot does the same with one key that gets every second event, and cannot keep up.
 //
 // The journals of the applications show whether a mode is exclusive: for drain and latency they
-// come from a separate run, because a journal costs more than an event; for kill from the run
+// come from a separate run, because a journal costs more than an event; for kill, from the run
 // itself.
 //
 // The mode bare is not an alternative but a lower bound: the same path through two processes

@@ -1,5 +1,5 @@
 // Package eventually waits until a condition holds: in tests, and in the programs that break
-// routers on purpose. Every wait is bounded, and its error names what was waited for.
+// routers on purpose. Every wait is bounded, and its error names the condition.
 //
 // It is safe for concurrent use.
 package eventually
