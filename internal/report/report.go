@@ -5,8 +5,8 @@
 // collects the reports of all members, each with the position up to which that member has read
 // the control log. So the answer shows lagging members and disagreements.
 //
-//	CLI, admin page ─ HTTP ─▶ Group of the queried member ─▶ its own Local
-//	                                                     └─ gRPC ═▶ the Servers of the other members
+//	CLI, status page ─ HTTP ─▶ Group of the queried member ─▶ its own Local
+//	                                                      └─ gRPC ═▶ the Servers of the other members
 //
 // Members query each other on the peer port, under the same credentials, so that one admin
 // endpoint shows the whole group and no other endpoint has to be reachable.
