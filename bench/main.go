@@ -20,7 +20,7 @@
 //   - hot does the same with one key that gets every second event, and cannot keep up.
 //
 // The journals of the applications show whether a mode is exclusive: for drain and latency they
-// come from a separate run, because a journal costs more than an event; for kill from the run
+// come from a separate run, because a journal costs more than an event; for kill, from the run
 // itself.
 //
 // The mode bare is not an alternative but a lower bound: the same path through two processes

@@ -3,12 +3,12 @@
 //
 //	go run ./chaos --faults 20 --seed 1
 //
-// It needs Linux and root: every member and its application have a network namespace of their
-// own. See docs/chaos.md.
+// It needs Linux and root: every member shares a network namespace with its application only. See
+// docs/chaos.md.
 //
-// # How it is built
+// # Structure
 //
 // The deciding parts have no goroutine: [draw] derives the faults from a seed, [analyse] reads
-// the journals, [judge] lists the broken promises. Around them, one goroutine per process keeps
-// a [group] of processes running, a [publisher] makes the load, and [run] injects the faults.
+// the journals, [judge] lists the broken promises. Around them, one goroutine per process keeps a
+// [group] of processes running, a [publisher] generates the load, and [run] injects the faults.
 package main

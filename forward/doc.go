@@ -1,15 +1,15 @@
 // Package forward sends every event to its owner and returns the owner's verdict.
 //
 // The consumer node of an event holds it in its [Table] until there is a final verdict. The
-// table chooses the recipient: the local mailbox, without hop or copy, or a peer through one
-// stream. After every failure (the owner dies, ownership moves, a key's mailbox is full, a peer
+// table chooses the recipient: the local mailbox, without a network hop or copy, or a peer,
+// through one stream. After every failure (the owner dies, ownership moves, a key's mailbox is full, a peer
 // does not answer) the table still holds the event, and sends it again.
 //
 // # Invariant
 //
-// Every held event is in exactly one place (see [Place]), so it is never under way
+// Every held event is in exactly one place (see [Place]), so it is never in flight
 // twice on one live stream; and it is settled exactly once: by the first final
-// verdict of any peer that has had it, or by [Table.Drop].
+// verdict of any peer that has received it, or by [Table.Drop].
 //
 // # Pieces
 //
@@ -31,5 +31,5 @@
 // and Server.Run block until their context ends, and return when every goroutine
 // that they started has ended. No lock is held while [Sink], [Acceptor] or
 // [Evidence] is called. The goroutines of the streams call them, so they must be quick:
-// meanwhile the stream receives nothing, and after Config.DeadAfter the peer ends it.
+// during a call the stream receives nothing, and after Config.DeadAfter the peer ends it.
 package forward

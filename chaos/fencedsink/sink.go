@@ -1,5 +1,5 @@
-// Package fencedsink holds recipes with which a database refuses the writes of a replaced
-// owner: the fence first, then the write, in one statement.
+// Package fencedsink holds statements that make a database refuse the writes of a replaced
+// owner: each compares the fence before it writes.
 //
 // Users copy the statements in this directory from docs/sinks.md. The tests of this package and
 // the runs of `go run ./chaos` execute them verbatim. [Postgres] and [Redis] only send them and
@@ -7,8 +7,8 @@
 //
 // # Invariant
 //
-// For one key, the fences of accepted claims and writes never fall, in the order in which the
-// database accepted them. [Audit] counts violations.
+// For one key, the fences of the claims and writes that the database accepts never
+// decrease. [Audit] counts violations.
 //
 // # Concurrency
 //

@@ -1,6 +1,6 @@
 // Command orders is an example application: it adds up the orders of each customer. If two
-// orders of one customer were handled at once, both would read the old sum, and one of them
-// would be lost. Ringfence prevents this; the application is just a handler.
+// orders of one customer were handled at once, both would read the old sum, and one order would
+// be lost. Ringfence prevents this; the application is just a handler.
 package main
 
 import (

@@ -8,9 +8,9 @@
 //
 // # Invariant
 //
-// A delivery is over only when it was answered on its own stream, when it never
-// went out, or when the lease behind the last Pong that could move its deadline has
-// passed and it is forced or its stream is broken.
+// A delivery is over only when it was answered on its own stream, when it was never
+// sent, or when the lease of the last Pong that could move its deadline has expired
+// and the delivery is forced to end or its stream is broken.
 //
 // # Concurrency
 //

@@ -14,16 +14,16 @@
 // # Invariants
 //
 //   - Every reader sees the records in one order, each at its [event.Position]. A
-//     record may come twice (producer retries, reconnects); a record that is missing
-//     shows as a hole or a ledger change, which the machine checks.
-//   - Bytes that cannot be read still are a record at a position: they are delivered
-//     without a body, so that every member skips the same record.
-//   - The tail never waits for an append, and an append never waits for the tail.
+//     record may be delivered twice (producer retries, reconnects); a missing record
+//     shows as a gap or a ledger change, which the machine checks.
+//   - Unreadable bytes still count as a record at a position: they are delivered without
+//     a body, so that every member skips the same record.
+//   - Reading the log never waits for an append, and an append never waits for a reader.
 //
 // # Files
 //
 //	log.go        Log: effects in, inputs out
-//	transport.go  what a Log needs from below
+//	transport.go  Transport: the interface that a Log uses
 //	codec.go      records to bytes and back
 //	mem.go, remote.go, pulsar.go   the transports
 package controllog

@@ -8,8 +8,8 @@
 //
 // Payloads are untrusted. [Extractor.Extract] reads a payload in one pass without recursion
 // into values that the path does not name, so a document of any depth costs time linear in its
-// length and no stack. It does not validate: of a broken document it returns the value at the
-// path before the break, the same on every node.
+// length and no stack. It does not validate: in a broken document it finds a value at the path if
+// that precedes the break, and the same one on every node.
 package key
 
 import (

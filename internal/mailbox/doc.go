@@ -2,9 +2,9 @@
 // them to the application's workers: one event of a key at a time, different keys
 // side by side.
 //
-// [Boxes] is pure: no goroutine, clock, lock or log line. Calls with events,
-// results, gates and the present instant go in; verdicts and names of workers to
-// wake come out; the same calls give the same output. [Mailboxes] spreads
+// [Boxes] is pure: no goroutine, clock, lock or log line. Its inputs are calls
+// with events, results, gates and the current instant; its outputs are verdicts
+// and the names of workers to wake. The same calls give the same output. [Mailboxes] spreads
 // partitions over several Boxes, each behind a mutex of its own.
 //
 // # The path of an event
@@ -16,8 +16,8 @@
 // worker; from then on the key is busy until Finish has the result. A failed event stays
 // first in its key until its retry is due, or leaves with the verdict Failed.
 //
-// Workers pull. Output.Wake names the workers for which keys became ready. A worker that
-// has no room then calls Take again when it has some.
+// Workers pull. Output.Wake names the workers for which keys became ready. A worker without
+// room at that moment calls Take again when it has room.
 //
 // # Invariant
 //
@@ -28,8 +28,8 @@
 // # What a call costs
 //
 // The cost of a call grows with its own events, results or partitions, not with the
-// number of keys. There are two exceptions. A worker that starts or stops makes all ready
-// keys be reassigned. A duplicate searches for the event it joins: in its key, in its
-// partition if another member finished it, and among all events if one id came under
-// two keys.
+// number of keys. There are two exceptions. When a worker starts or stops, all ready keys are
+// reassigned. A duplicate has to find the event that it joins: in its key, in its
+// partition if another member finished it, and among all events if the same id arrived
+// under two keys.
 package mailbox

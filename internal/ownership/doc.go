@@ -14,11 +14,11 @@
 // # Files
 //
 //	record.go   the five records of the control log
-//	state.go    the replicated state: what each record does to it, the same on every member
+//	state.go    the replicated state, and the effect of each record on it: the same on every member
 //	machine.go  the local rules: Step, the tail, leases, depositions, deadlines of others
 //	gate.go     gates: acquire (rule 5), dispatch (rule 6), revoke and drain
-//	beat.go     the time and the content of a Beat (rule 1)
-//	propose.go  proposals of epochs: the proposer, the members, the time
+//	beat.go     when a Beat is sent, and its content (rule 1)
+//	propose.go  proposals of epochs: by whom, with which members, when
 //	join.go     Hello, Snap and Genesis; contiguity, reopening, LOST
 //	prefix.go   detects members that have read another log
 //	anchor.go   the subscription that keeps the broker from trimming the log
@@ -27,7 +27,7 @@
 //
 // # Transcripts
 //
-// Each file in testdata/transcripts tells one story on a page: the first group, a join, a handoff
+// Each file in testdata/transcripts shows one scenario on a page: the first group, a join, a handoff
 // of busy keys, a takeover, a pause, a leave, a deleted log.
 //
 // # Driving a Machine
@@ -37,15 +37,15 @@
 // their order before the next Step. These are the driver's duties:
 //
 //   - [SetGates] and [Revoke] take effect before the next effect is performed: no
-//     dispatch under the old gate may begin later, and the revocation stands in
-//     every stream's queue before any Pong that is computed from a later [SetLease].
-//   - Each Revoke is answered at once, as the very next input, by [Drained] with its
-//     Seq and with those of its partitions on which nothing runs (none is fine); the
-//     others follow when their last delivery is over.
-//   - [Append] goes out at once; its end is reported by [AppendDone].
+//     dispatch under the old gate may begin later, and the revocation is in every
+//     stream's queue before any Pong that is computed from a later [SetLease].
+//   - Each Revoke is answered at once, as the very next input, by [Drained] with its Seq
+//     and the partitions on which nothing runs (possibly none); the remaining
+//     partitions follow when their last delivery is over.
+//   - [Append] is sent at once; its result is reported by [AppendDone].
 //   - Step is called at [Machine.Next] at the latest, with [Tick] if nothing else came.
 //   - A machine begins with all gates closed, those of Config.Running draining, and
-//     Revoke counts from 1 again: what an earlier machine is owed is dropped.
+//     Revoke counts from 1 again: answers to an earlier machine's Revokes are dropped.
 //   - After [Lost] the driver makes a new machine with a new incarnation; after [Exit]
-//     and [Left] it does not. All three end the machine: Step does nothing any more.
+//     and [Left] it does not. All three end the machine: Step then does nothing.
 package ownership

@@ -1,8 +1,8 @@
-// Package pipeline joins the stages: the path of an event through one node, and of its verdict
-// back. No other package imports two stages.
+// Package pipeline connects the stages: it moves an event through one node, and its verdict back.
+// No other package imports two stages.
 //
 //	source ─▶ key ─▶ ring ─▶ forward ─┬─▶ mailbox ─▶ app          (this node owns the key)
-//	                                  └─▶ peer ══▶ its mailbox    (another one does)
+//	                                  └─▶ peer ══▶ its mailbox    (another node owns it)
 //	peer ══▶ mailbox ─▶ app                                       (a peer holds the event)
 //
 // It decides nothing. The mailbox calls [ownership.Lease.MayDispatch] before each delivery, and

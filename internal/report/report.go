@@ -2,11 +2,11 @@
 // partition, the reason why a key waits, and whether exclusivity held.
 //
 // A member reports only its own state. The member that answers a question about the group
-// collects the reports of all members, each with the position of the control log up to which
-// that member has read. So the answer shows members that lag, and disagreements.
+// collects the reports of all members, each with the position up to which that member has read
+// the control log. So the answer shows lagging members and disagreements.
 //
-//	CLI, admin page ─ HTTP ─▶ Group of the member that is asked ─▶ its own View
-//	                                                           └─ gRPC ═▶ the Speakers of all other members
+//	CLI, status page ─ HTTP ─▶ Group of the queried member ─▶ its own Local
+//	                                                      └─ gRPC ═▶ the Servers of the other members
 //
 // Members query each other on the peer port, under the same credentials, so that one admin
 // endpoint shows the whole group and no other endpoint has to be reachable.

@@ -3,17 +3,17 @@
 //
 // [Ledger] is a pure machine that tracks open events and the entries that they keep
 // unacked at the broker. [Source] drives it with a real broker
-// ([NewPulsar], the only user of Pulsar's consumer) or with one in memory
-// ([NewMem]); both keep the same contract, which package sourcetest checks.
+// ([NewPulsar], the only user of Pulsar's consumer) or with an in-memory one
+// ([NewMem]); both meet the same contract, which package sourcetest checks.
 //
 // # Invariants
 //
-//   - An entry is acked only after every event of it was settled here.
+//   - An entry is acked only after all its events were settled here.
 //   - A retry or dead letter is settled only after its copy is safe in its topic.
 //   - Every event that was handed on is settled exactly once, so that the number of
 //     unsettled events returns to 0; duplicate verdicts are ignored.
 //   - Nothing relies on batch-index acks: Pulsar may deliver an entry again, whole,
-//     at any time. An event of it that is still open here is not handed on twice.
+//     at any time. An event that is still open here is not handed on twice.
 //
 // # Concurrency
 //

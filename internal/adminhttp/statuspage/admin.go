@@ -1,4 +1,4 @@
-// Package statuspage is the HTML status page on the admin endpoint: the ring, the members,
+// Package statuspage serves the HTML status page on the admin endpoint: the ring, the members,
 // their unfinished events, and whether exclusivity held.
 //
 // It shows the members' own reports ([report.Group]), as collected by the member that serves

@@ -3,16 +3,16 @@
 // On Linux the clock is CLOCK_MONOTONIC_RAW plus the time that the machine was asleep, which is
 // CLOCK_BOOTTIME minus CLOCK_MONOTONIC ([Steady]):
 //
-//   - it runs while the machine is suspended, unlike Go's monotonic clock, so that a
-//     lease runs out during a suspend too (golang/go#24595);
+//   - it keeps running while the machine is suspended, unlike Go's monotonic clock, so that
+//     a lease expires during a suspend too (golang/go#24595);
 //   - its rate is that of the hardware counter. NTP steers CLOCK_MONOTONIC and
 //     CLOCK_BOOTTIME, by up to 8.3 % in chrony's default settings and 11 % at most
 //     ([SlewMax]), while the ownership protocol assumes that clocks agree within 1 %.
 //
 // Instants of processes of one machine can be compared with one another; those of two
-// machines cannot. A process in a time namespace sees clocks that are moved by a
-// constant: its leases are right, and its instants compare only with those of
-// processes in the same namespace.
+// machines cannot. A process in a time namespace sees clocks that are shifted by a
+// constant: its leases are correct, but its instants can be compared only with
+// those of processes in the same namespace.
 //
 // On systems without such clocks [Covers] and [Slewable] report the missing properties.
 //

@@ -1,5 +1,5 @@
-// Package event holds the types that every stage shares: the event itself, its identifiers, and
-// the verdict that travels back.
+// Package event holds the types that every stage shares: the event itself, its identifiers, and the
+// verdict that is sent back.
 //
 // It is pure data. An [Event] is immutable once its consumer node has handed it on, with the
 // exceptions that its fields name; to change a value, copy the event.

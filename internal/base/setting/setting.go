@@ -4,15 +4,15 @@
 //
 //	FrameMax int `unit:"bytes" min:"64KiB" max:"64MiB"`
 //
-// The tags, with values as they are written in a file with settings:
+// The tags, with values as they are written in a settings file:
 //
-//	min, max  the least and the greatest value
+//	min, max  the smallest and the largest value
 //	above     the value must be greater
-//	words     all values, with commas
+//	words     all allowed values, separated by commas
 //	unit      bytes: the number is a size
-//	needed    true: must not be empty
-//	agree     true: must be the same at all members of a group; a name: is compared as a part of that
-//	from      the setting that the value follows from; the field itself is no setting
+//	needed    true: the value must not be empty
+//	agree     true: the value must be equal at all members of a group; a name: the value is compared as part of that setting
+//	from      the setting that the value is derived from; the field itself is not a setting
 //
 // Numbers without max are bounded by [WholeMax], [SizeMax] and [DurationMax], so that sums and products of them do not overflow.
 package setting

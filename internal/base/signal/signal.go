@@ -1,7 +1,7 @@
 // Package signal wakes a goroutine that waits on a channel of capacity one.
 //
-// The channel carries no data: the receiver looks at the state that the sender changed
-// before. Signals that were not received yet merge into one.
+// The channel carries no data: the receiver looks at the state that the sender has
+// changed. Pending signals merge into one.
 package signal
 
 // Set signals c, whose capacity is one, unless a signal is pending. It does not block,

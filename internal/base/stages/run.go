@@ -1,11 +1,11 @@
-// Package stages starts the stages of a process in the order in which they need
-// each other, and stops them in the order of the dataflow.
+// Package stages starts the stages of a process in dependency order, and stops them
+// in the order of the dataflow.
 //
 // # Concurrency
 //
 // [All] runs every stage in one goroutine and blocks until they have returned. Each stage has
 // its own context, which does not end with the caller's: intake stops first, and each lower
-// stage continues until everything above has drained into it.
+// stage continues until all stages above have drained into it.
 package stages
 
 import (

@@ -1,4 +1,4 @@
-// Package pulsarlog passes the log of Pulsar's client on to slog without the contents of messages.
+// Package pulsarlog passes log lines of Pulsar's client on to slog without the contents of messages.
 //
 // The client (v0.21.0) writes whole commands with their payloads at debug, and messages at
 // other levels when it fails: keys, properties and payloads. So this package writes an argument

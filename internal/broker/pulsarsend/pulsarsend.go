@@ -1,11 +1,11 @@
 // Package pulsarsend interprets the answers of Pulsar producers, and implements a send timeout,
-// because the client's own one is unsafe.
+// because the client's own timeout is unsafe.
 //
-// With a SendTimeout the client (v0.21.0) has a goroutine that takes messages off its list of
-// pending ones while the connection's goroutine, with the broker's receipt in hand, first looks
-// at the oldest message and then removes the oldest, which may be a different one by then. Then
-// one message is finished twice, which is a nil dereference in the client and ends the process,
-// and the other message is never answered. A stall about as long as the timeout is enough.
+// With a SendTimeout, a goroutine of the client (v0.21.0) removes messages from its list of
+// pending messages. On a receipt from the broker, the connection's goroutine first looks at the
+// oldest message of that list and then removes the oldest, which may be a different message by then.
+// In this case one message is finished twice, which is a nil dereference in the client and ends
+// the process, and the other message is never answered. A stall about as long as the timeout is enough.
 package pulsarsend
 
 import (

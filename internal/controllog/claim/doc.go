@@ -9,7 +9,7 @@
 //
 //   - The holder of a resource depends only on the records and their order: all readers of a log agree.
 //   - A router neither joins its control log nor subscribes before every one of its resources is held by an
-//     identity that does not differ from its own. It ends when it reads that this is no longer so.
+//     identity that does not differ from its own. It exits when it reads that it no longer holds one of them.
 //   - No record is appended while a resource is known to belong to another group.
 //
 // # Files
@@ -18,5 +18,5 @@
 //	codec.go     records to bytes and back, and their bounds         (pure)
 //	resource.go  the names of resources and claims topics            (pure)
 //	keeper.go    Keeper: claims at start, watches while a router runs
-//	read.go      Read and Release: one look, and the end of a claim, for commands
+//	read.go      Read and Release: for the commands that show and end claims
 package claim

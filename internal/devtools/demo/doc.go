@@ -24,9 +24,9 @@
 //
 //	demo.go       Run: the two parts, one after the other
 //	group.go      the second part: members, faults, the end of the drain
-//	load.go       the published events and their times
-//	broker.go     their destination: the broker process, or a Pulsar
-//	children.go   the work of the children
+//	load.go       publishes events, and records their times
+//	broker.go     where load.go publishes: the broker process, or a Pulsar broker
+//	children.go   the code that runs in the child processes
 //	view.go       the live table
 //	verdict.go    the result
 package demo

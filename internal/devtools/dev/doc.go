@@ -8,8 +8,8 @@
 //	router dev              events, restarts, prefixed output, the drain at the end
 //	├─ demo broker          events and control log, in memory (not with --pulsar)
 //	├─ demo member   × N    `router run`, on that broker
-//	└─ dev app       × N    starts the user's command, and starts it again when it ends
-//	   or dev exec   × N    is the application: runs the user's command for each event
+//	└─ dev app       × N    starts the user's command, and restarts it when it ends
+//	   or dev exec   × N    acts as the application: runs the user's command for each event
 //
 // The last two are wrappers: they end the user's processes when this process ends, however it
 // ends.

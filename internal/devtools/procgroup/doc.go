@@ -6,6 +6,6 @@
 //
 // # Concurrency
 //
-// A [Group] has one goroutine for each child, which ends with it; [Group.StopAll] waits
-// for them. Its methods are safe for concurrent use.
+// A [Group] has one goroutine for each child, which ends with the child; [Group.StopAll]
+// waits for all of them. Its methods are safe for concurrent use.
 package procgroup

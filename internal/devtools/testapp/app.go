@@ -1,5 +1,5 @@
-// Package testapp is an application under test: a handler that sleeps for some time, records its
-// start and end in a journal, and follows the instructions in an event, good or bad.
+// Package testapp is an application under test: a handler that works for a while, records its
+// start and end in a journal, and misbehaves if an event instructs it to.
 //
 // The property [ConductProperty] of an event holds the instruction:
 //

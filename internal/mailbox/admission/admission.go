@@ -7,8 +7,8 @@
 //   - its sender has proven to be the incarnation that it claims to be,
 //   - its sender, or an earlier incarnation of the same name, has owned the partition of
 //     the id's key, according to the control log as far as this member has read it,
-//   - the broker has shown this member that the topic partition already reaches the id: a
-//     finished event was published before.
+//   - the broker has shown this member that the topic partition already contains the id,
+//     since a finished event must have been published.
 //
 // # Invariant
 //

@@ -9,9 +9,9 @@
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use. Handshakes reload the files, see package reload: a new
-// certificate or a removed CA takes effect at the next connection. Sessions are never resumed,
-// so none outlives a change. Existing connections stay.
+// Everything is safe for concurrent use. Handshakes reload the files (package reload): a new
+// certificate or a removed CA takes effect at the next connection. TLS sessions are never resumed, so
+// none outlives a change. Existing connections stay open.
 package mtls
 
 import (

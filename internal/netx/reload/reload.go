@@ -1,7 +1,7 @@
 // Package reload rereads small files when they have changed: certificates, keys and tokens that
 // are replaced while the process runs.
 //
-// Nothing watches the files. A read of the value rereads the files if the last check is older
+// The files are not watched. Reading the value checks the files again if the last check is older
 // than [Interval]. So there is no goroutine to stop, and it does not matter whether a file is
 // overwritten, renamed, or replaced through the symbolic links of a Kubernetes volume.
 //

@@ -1,6 +1,6 @@
 // Package driver performs the effects of an ownership machine one at a time. It has no
 // goroutine, clock or lock. In production a goroutine advances it until no effect is left; the
-// simulator runs other code between any two effects.
+// simulator can run other code between any two effects.
 package driver
 
 import (

@@ -3,7 +3,7 @@
 // every event, settle each one once, and rely only on the guarantees of a stock SHARED
 // subscription.
 //
-// [Member] is one running source with a collecting sink, also for other tests.
+// [Member] is a running source with a sink that records events; other tests use it too.
 package sourcetest
 
 import (

@@ -1,14 +1,14 @@
 // Package planted names the bugs that the simulator must find: one switch for each
 // mutation that the protocol's verification plan numbers.
 //
-// Production code has no switches. They stand in the unified diffs of the folder patches,
-// at the place of the rule that each breaks, as
+// Production code has no switches. The unified diffs in the folder patches insert them where
+// the rule that each breaks is implemented, as
 //
 //	if planted.On(planted.NoWait) { … }
 //
 // Command overlay, in the folder of that name, applies the patches to copies of the files and
 // builds with the copies. In such a build a test of internal/testing/sim turns one
-// bug on by Plant, and a process begins with the bug that the variable
+// bug on by Plant, and a process starts with the bug that the variable
 // RINGFENCE_PLANTED names. CONTRIBUTING.md says how to change a patch.
 package planted
 

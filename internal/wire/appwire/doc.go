@@ -4,7 +4,7 @@
 // [Codec] is a gRPC codec that is wire-compatible with the generated messages of
 // proto/ringfence/app/v1. Hand-written code converts the hot frames between the wire and
 // the types of this package, with one allocation a frame; the generated code handles all
-// other frames, and hot frames in a shape that these writers do not produce. Both decoders
+// other frames, and hot frames that these writers would encode differently. Both decoders
 // return the same result for a frame; a fuzz target checks this.
 //
 // # Memory

@@ -1,5 +1,5 @@
 // Package framepool keeps the memory of encoded frames for reuse. The streams between
-// routers and those to the application have a [Pool] each; it is safe for concurrent use.
+// routers share one [Pool], those to the application another; a Pool is safe for concurrent use.
 package framepool
 
 import (

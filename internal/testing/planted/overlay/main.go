@@ -1,13 +1,13 @@
 // Command overlay builds and tests the router with the switches of package planted, which
-// patches insert into copies of its files. It is run in the root of the repository:
+// patches insert into copies of its files. Run it in the root of the repository:
 //
 //	go run ./internal/testing/planted/overlay                       # does every patch apply?
 //	go run ./internal/testing/planted/overlay build ./cmd/router    # go build, with the switches; test and vet work, too
 //	go run ./internal/testing/planted/overlay edit                  # write the patched files to .planted
 //	go run ./internal/testing/planted/overlay refresh               # write the patches anew from there
 //
-// A hunk of a patch applies where its old lines are, whatever their numbers, and only if they are at
-// exactly one place. An error names each hunk that does not apply.
+// A hunk of a patch applies wherever its old lines are, regardless of line numbers, but only if they
+// occur exactly once. An error names each hunk that does not apply.
 package main
 
 import (
