@@ -224,7 +224,8 @@ func TestHooksOfEvents(t *testing.T) {
 		lost := r.Deliver(&client.Event{Key: "lost"})
 		time.Sleep(5 * time.Second)
 		r.Lose("lost")
-		lost.Outcome()
+		lost.Outcome()          // which may come before the SDK cancels the handler
+		time.Sleep(time.Second) // of the bubble
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()

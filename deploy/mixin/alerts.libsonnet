@@ -190,7 +190,7 @@
             member,
             increase('ringfence_invariant_failures_total', '1h') + ' > 0',
             'The router found a bug in itself.',
-            'an assertion failed. The affected partition was fenced.',
+            'an assertion failed. The operation that it guards was abandoned.',
           ),
         ],
       },
