@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -170,6 +171,15 @@ func sameProperties(t *rapid.T, got Properties, want []*pulsarpb.KeyValue) {
 		i++
 	}
 	same(t, "number of properties yielded", i, len(want))
+}
+
+// allocated returns how many bytes f allocates, and other goroutines meanwhile.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 func allocates(t *testing.T, want float64, what string, f func()) {
