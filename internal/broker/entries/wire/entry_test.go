@@ -152,7 +152,7 @@ func TestParseEntry(t *testing.T) {
 }
 
 // Ringfence has no keys: what is encrypted is passed on as it is.
-func TestEncryptedPayloadStays(t *testing.T) {
+func TestEncryptedPayloadIsPassedOn(t *testing.T) {
 	m := metadata()
 	m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: proto.String("k"), Value: []byte("v")}}
 	m.Compression, m.UncompressedSize, m.NumMessagesInBatch = pulsarpb.CompressionType_ZSTD.Enum(), proto.Uint32(1000), proto.Int32(10)
