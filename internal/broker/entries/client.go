@@ -5,14 +5,18 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Client holds the connections to the brokers of one cluster.
@@ -22,6 +26,7 @@ type Client struct {
 	auth    *credentials
 	metrics *Metrics
 	log     *slog.Logger
+	trouble *loglimit.Limit // of the lines about subscriptions that fail
 	seeds   *seeds
 
 	ids atomic.Uint64 // of requests and consumers
@@ -35,6 +40,9 @@ type Client struct {
 	conns     map[slot]*dialing
 	consumers map[*Consumer]struct{}
 }
+
+// troubleEvery is the interval of log lines about subscriptions that fail: all topic partitions of a broker fail with it.
+const troubleEvery = 10 * time.Second
 
 // New returns a client. It connects when it is asked for something.
 func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client, error) {
@@ -54,12 +62,38 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 		}
 	}
 	c := &Client{
-		cfg: cfg, access: access, metrics: metrics, log: log, seeds: &seeds{service: service},
+		cfg: cfg, access: access, metrics: metrics, log: log, trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines), seeds: &seeds{service: service},
 		auth:  &credentials{provider: access.Auth, timeout: cfg.ConnectTimeout},
 		conns: make(map[slot]*dialing), consumers: make(map[*Consumer]struct{}),
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
+}
+
+// retry makes attempts until one succeeds or trying again cannot help, for the OperationTimeout at most.
+func (c *Client) retry(ctx context.Context, attempt func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.OperationTimeout, errNoAnswer)
+	defer cancel()
+	delays := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}
+	var last error
+	for {
+		err := attempt(ctx)
+		switch {
+		case err == nil || permanent(err):
+			return err
+		case ctx.Err() != nil && last != nil:
+			return fmt.Errorf("%w (earlier: %w)", err, last)
+		}
+		last = err
+		if backoff.Sleep(ctx, c.jitter(delays.Next())) != nil {
+			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+	}
+}
+
+// jitter keeps consumers apart that lost their broker together.
+func (c *Client) jitter(d time.Duration) time.Duration {
+	return backoff.Jitter(d, rand.Uint64()) //nolint:forbidigo,gosec // nothing else depends on it
 }
 
 // Close closes the consumers, which send their last acks, and all connections. It returns when nothing of the client runs any more.
@@ -123,7 +157,7 @@ func (c *Client) partitionsOf(ctx context.Context, topic string) (int, error) {
 		return 0, err
 	}
 	r := answer.GetPartitionMetadataResponse()
-	if r == nil || r.GetResponse() == pulsarpb.CommandPartitionedTopicMetadataResponse_Failed || r.Error != nil {
+	if r == nil || r.GetResponse() == pulsarpb.CommandPartitionedTopicMetadataResponse_FAILED || r.Error != nil {
 		return 0, k.refusal(what, answer)
 	}
 	if r.GetPartitions() > partitionsMax {
@@ -146,7 +180,7 @@ func (k *conn) refusal(request string, answer *pulsarpb.BaseCommand) error {
 	default:
 		return fmt.Errorf("entries: %s at %v: the answer is a %v", request, k.to, answer.GetType())
 	}
-	if e.Code == pulsarpb.ServerError_ServiceNotReady && k.bare() {
+	if e.Code == pulsarpb.ServerError_SERVICE_NOT_READY && k.bare() {
 		k.end(errNotReady)
 	}
 	return e

@@ -21,6 +21,10 @@ type conn struct {
 	in     *frameReader
 	out    *outbox
 
+	// Of the goroutine that reads.
+	parser  wire.Parser
+	singles []wire.Single // scratch
+
 	// What the broker says of itself, before the first user.
 	protocol int32
 
@@ -158,6 +162,13 @@ func (k *conn) session(id uint64) *session {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.sessions[id]
+}
+
+// bare reports whether no subscription uses the connection.
+func (k *conn) bare() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.sessions) == 0
 }
 
 // unused counts an interval without a user, and reports whether there were too many.

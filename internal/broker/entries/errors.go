@@ -42,7 +42,16 @@ type BrokerError struct {
 
 // Error implements error.
 func (e *BrokerError) Error() string {
-	return fmt.Sprintf("entries: %s at %s: %v: %s", e.Request, e.Broker, e.Code, e.Text)
+	return fmt.Sprintf("entries: %s at %s: %s: %s", e.Request, e.Broker, codeName(e.Code), e.Text)
+}
+
+// codeName returns a code as Pulsar writes it, which is what operators and their tools search for: TopicNotFound.
+func codeName(code pulsarpb.ServerError) string {
+	var name strings.Builder
+	for word := range strings.SplitSeq(code.String(), "_") {
+		name.WriteString(word[:min(1, len(word))] + strings.ToLower(word[min(1, len(word)):]))
+	}
+	return name.String()
 }
 
 // AuthError says that a broker does not accept the credentials, or that there are none to show.
@@ -86,11 +95,11 @@ func final(err error) bool {
 		return false
 	}
 	switch refused.Code {
-	case pulsarpb.ServerError_ConsumerBusy: // mostly our own earlier consumer
+	case pulsarpb.ServerError_CONSUMER_BUSY: // mostly our own earlier consumer
 		return strings.Contains(refused.Text, "different type")
-	case pulsarpb.ServerError_TopicNotFound, pulsarpb.ServerError_SubscriptionNotFound, pulsarpb.ServerError_AuthorizationError,
-		pulsarpb.ServerError_TopicTerminatedError, pulsarpb.ServerError_InvalidTopicName, pulsarpb.ServerError_IncompatibleSchema,
-		pulsarpb.ServerError_NotAllowedError, pulsarpb.ServerError_UnsupportedVersionError:
+	case pulsarpb.ServerError_TOPIC_NOT_FOUND, pulsarpb.ServerError_SUBSCRIPTION_NOT_FOUND, pulsarpb.ServerError_AUTHORIZATION_ERROR,
+		pulsarpb.ServerError_TOPIC_TERMINATED_ERROR, pulsarpb.ServerError_INVALID_TOPIC_NAME, pulsarpb.ServerError_INCOMPATIBLE_SCHEMA,
+		pulsarpb.ServerError_NOT_ALLOWED_ERROR, pulsarpb.ServerError_UNSUPPORTED_VERSION_ERROR:
 		return true
 	default:
 		return false
@@ -101,7 +110,7 @@ func final(err error) bool {
 // wrong, or a consumer is in the way.
 func permanent(err error) bool {
 	var refused *BrokerError
-	if errors.As(err, &refused) && refused.Code == pulsarpb.ServerError_ConsumerBusy {
+	if errors.As(err, &refused) && refused.Code == pulsarpb.ServerError_CONSUMER_BUSY {
 		return true
 	}
 	var auth *AuthError

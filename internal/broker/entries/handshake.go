@@ -167,7 +167,7 @@ func (k *conn) accepted(c *pulsarpb.CommandConnected) error {
 	if size := int(c.GetMaxMessageSize()); size > k.client.cfg.MessageBytesMax {
 		return fmt.Errorf("entries: %v announces messages of %d bytes, want %d at most", k.to, size, k.client.cfg.MessageBytesMax)
 	} else if size > 0 {
-		k.in.frameMax = size + wire.FrameOverhead
+		k.in.frameMax = size + wire.FrameOverheadMax
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (k *conn) accepted(c *pulsarpb.CommandConnected) error {
 // refused returns the error of a connection that the broker does not accept.
 func (k *conn) refused(e *pulsarpb.CommandError) error {
 	switch e.GetError() {
-	case pulsarpb.ServerError_AuthenticationError, pulsarpb.ServerError_AuthorizationError: // the latter of proxies
+	case pulsarpb.ServerError_AUTHENTICATION_ERROR, pulsarpb.ServerError_AUTHORIZATION_ERROR: // the latter of proxies
 		return &AuthError{Broker: k.to.String(), Text: words(e.GetMessage())}
 	default:
 		return &BrokerError{Request: "connect", Broker: k.to.String(), Code: e.GetError(), Text: words(e.GetMessage())}

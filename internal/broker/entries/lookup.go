@@ -69,7 +69,7 @@ func (c *Client) lookup(ctx context.Context, from *seeds, topic string) (address
 		if err != nil {
 			return address{}, fmt.Errorf("look up %s: %w", topic, err)
 		}
-		if answer.GetResponse() == pulsarpb.CommandLookupTopicResponse_Connect {
+		if answer.GetResponse() == pulsarpb.CommandLookupTopicResponse_CONNECT {
 			return to, nil
 		}
 		authoritative = answer.GetAuthoritative()
@@ -93,7 +93,7 @@ func (c *Client) ask(ctx context.Context, k *conn, topic string, authoritative b
 		return nil, err
 	}
 	r := answer.GetLookupTopicResponse()
-	if r == nil || r.Response == nil || r.GetResponse() == pulsarpb.CommandLookupTopicResponse_Failed {
+	if r == nil || r.Response == nil || r.GetResponse() == pulsarpb.CommandLookupTopicResponse_FAILED {
 		return nil, k.refusal("look up "+topic, answer)
 	}
 	return r, nil

@@ -3,6 +3,8 @@ package entries
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/telemetry/loglimit"
 )
 
 // Metrics holds the metrics of a process's clients.
@@ -15,6 +17,7 @@ type Metrics struct {
 	permits        prometheus.Gauge
 	acks           prometheus.Counter
 	receiptsFailed prometheus.Counter
+	lines          *loglimit.Metrics
 }
 
 // NewMetrics registers the metrics.
@@ -30,6 +33,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return with.NewCounterVec(prometheus.CounterOpts{Name: "ringfence_reader_" + name, Help: help}, []string{label})
 	}
 	return &Metrics{
+		lines: loglimit.NewMetrics(reg),
+
 		connections: gauge("connections", "Open connections to brokers."),
 		reconnects: by("reason", "reconnects_total", "Subscriptions that were made again, by reason: connection (it ended), closed (the broker closed "+
 			"the consumer, as it does to move a topic), migrated (the topic is in another cluster)."),

@@ -24,7 +24,7 @@ type frameReader struct {
 }
 
 func newFrameReader(socket net.Conn) *frameReader {
-	r := &frameReader{frameMax: wire.MessageSizeDefault + wire.FrameOverhead}
+	r := &frameReader{frameMax: wire.MessageSizeDefault + wire.FrameOverheadMax}
 	r.from = bufio.NewReaderSize(counting{socket, &r.heard}, readBytesMax)
 	return r
 }
@@ -71,7 +71,7 @@ func (r *frameReader) next() ([]byte, error) {
 }
 
 // frameStep is how much is allocated for a frame of which only the length is there yet: a stock broker's longest fits.
-const frameStep = wire.MessageSizeDefault + wire.FrameOverhead
+const frameStep = wire.MessageSizeDefault + wire.FrameOverheadMax
 
 // read reads until the connection ends, and returns why.
 func (k *conn) read() error {
@@ -107,7 +107,7 @@ func (k *conn) handle(f wire.Frame) error {
 	case pulsarpb.BaseCommand_SUCCESS:
 		k.answered(c.GetSuccess().GetRequestId(), c)
 	case pulsarpb.BaseCommand_ERROR:
-		if c.GetError().GetError() == pulsarpb.ServerError_AuthenticationError { // of refreshed credentials
+		if c.GetError().GetError() == pulsarpb.ServerError_AUTHENTICATION_ERROR { // of refreshed credentials
 			return &AuthError{Broker: k.to.String(), Text: words(c.GetError().GetMessage())}
 		}
 		k.answered(c.GetError().GetRequestId(), c)
@@ -126,7 +126,7 @@ func (k *conn) handle(f wire.Frame) error {
 		}
 	case pulsarpb.BaseCommand_TOPIC_MIGRATED:
 		moved := c.GetTopicMigrated()
-		if s := k.session(moved.GetResourceId()); s != nil && moved.GetResourceType() == pulsarpb.CommandTopicMigrated_Consumer {
+		if s := k.session(moved.GetResourceId()); s != nil && moved.GetResourceType() == pulsarpb.CommandTopicMigrated_CONSUMER {
 			s.migrated(moved)
 		}
 	default: // a pong, or what later brokers say
