@@ -54,7 +54,7 @@ foreign: ## Type-check the router and the SDK as built for macOS and Windows
 # The end-to-end tests start whole clusters of processes and measure them: they go without the race detector. So do packages
 # without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.
 e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
-pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/testing/... ./spec
+pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/broker/entries/wire/... ./internal/testing/... ./spec
 unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
 .PHONY: test

@@ -1,0 +1,187 @@
+package entries
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+)
+
+// Client holds the connections to the brokers of one cluster.
+type Client struct {
+	cfg     Config
+	access  Access
+	auth    *credentials
+	metrics *Metrics
+	log     *slog.Logger
+	trouble *loglimit.Limit // of the lines about subscriptions that fail
+	seeds   *seeds
+
+	ids atomic.Uint64 // of requests and consumers
+
+	ctx  context.Context //nolint:containedctx // of goroutines that outlive the calls which start them
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu        sync.Mutex // guards the fields below
+	closed    bool
+	conns     map[slot]*dialing
+	consumers map[*Consumer]struct{}
+}
+
+// troubleEvery is the interval of log lines about subscriptions that fail: all topic partitions of a broker fail with it.
+const troubleEvery = 10 * time.Second
+
+// New returns a client. It connects when it is asked for something.
+func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("entries: %w", err)
+	}
+	service, err := parseService(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if access.TLS == nil {
+		access.TLS = func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS12} }
+	}
+	if access.Dial == nil {
+		access.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	c := &Client{
+		cfg: cfg, access: access, metrics: metrics, log: log, trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines), seeds: &seeds{service: service},
+		auth:  &credentials{provider: access.Auth, timeout: cfg.ConnectTimeout},
+		conns: make(map[slot]*dialing), consumers: make(map[*Consumer]struct{}),
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// retry makes attempts until one succeeds or trying again cannot help, for the OperationTimeout at most.
+func (c *Client) retry(ctx context.Context, attempt func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.OperationTimeout, errNoAnswer)
+	defer cancel()
+	delays := backoff.Backoff{Min: c.cfg.BackoffMin, Max: c.cfg.BackoffMax}
+	var last error
+	for {
+		err := attempt(ctx)
+		switch {
+		case err == nil || permanent(err):
+			return err
+		case ctx.Err() != nil && last != nil:
+			return fmt.Errorf("%w (earlier: %w)", err, last)
+		}
+		last = err
+		if backoff.Sleep(ctx, c.jitter(delays.Next())) != nil {
+			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+	}
+}
+
+// jitter keeps consumers apart that lost their broker together.
+func (c *Client) jitter(d time.Duration) time.Duration {
+	return backoff.Jitter(d, rand.Uint64()) //nolint:forbidigo,gosec // nothing else depends on it
+}
+
+// Close closes the consumers, which send their last acks, and all connections. It returns when nothing of the client runs any more.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	consumers := make([]*Consumer, 0, len(c.consumers))
+	for consumer := range c.consumers {
+		consumers = append(consumers, consumer)
+	}
+	c.mu.Unlock()
+	for _, consumer := range consumers {
+		consumer.stop() // all at once
+	}
+	for _, consumer := range consumers {
+		consumer.Close()
+	}
+	c.stop()
+	c.endAll()
+	c.work.Wait()
+	if err := c.auth.close(); err != nil {
+		c.log.Debug("authentication provider not closed", "error", err)
+	}
+}
+
+// partitionsMax bounds the topic partitions of a topic.
+const partitionsMax = 100_000
+
+// Partitions returns the names of the topic's partitions; that of the topic if it has none. It tries again until the
+// OperationTimeout, as far as that can help.
+func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error) {
+	n := 0
+	err := c.retry(ctx, func(ctx context.Context) (err error) {
+		n, err = c.partitionsOf(ctx, topic)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return []string{topic}, nil
+	}
+	names := make([]string, n)
+	for i := range names {
+		names[i] = topic + "-partition-" + strconv.Itoa(i)
+	}
+	return names, nil
+}
+
+func (c *Client) partitionsOf(ctx context.Context, topic string) (int, error) {
+	k, err := c.seeds.connect(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	id, what := c.ids.Add(1), "partitions of "+topic
+	answer, err := k.request(ctx, id, &pulsarpb.BaseCommand{
+		Type:              pulsarpb.BaseCommand_PARTITIONED_METADATA.Enum(),
+		PartitionMetadata: &pulsarpb.CommandPartitionedTopicMetadata{Topic: proto.String(topic), RequestId: &id},
+	})
+	if err != nil {
+		return 0, err
+	}
+	r := answer.GetPartitionMetadataResponse()
+	if r == nil || r.GetResponse() == pulsarpb.CommandPartitionedTopicMetadataResponse_FAILED || r.Error != nil {
+		return 0, k.refusal(what, answer)
+	}
+	if r.GetPartitions() > partitionsMax {
+		return 0, fmt.Errorf("entries: %s: the broker %v counts %d, want %d at most", what, k.to, r.GetPartitions(), partitionsMax)
+	}
+	return int(r.GetPartitions()), nil
+}
+
+// refusal returns the error of an answer that is no success. The seed of a broker that is not ready is left: behind its address may be
+// others.
+func (k *conn) refusal(request string, answer *pulsarpb.BaseCommand) error {
+	e := &BrokerError{Request: request, Broker: k.to.String()}
+	switch answer.GetType() {
+	case pulsarpb.BaseCommand_ERROR:
+		e.Code, e.Text = answer.GetError().GetError(), words(answer.GetError().GetMessage())
+	case pulsarpb.BaseCommand_PARTITIONED_METADATA_RESPONSE:
+		e.Code, e.Text = answer.GetPartitionMetadataResponse().GetError(), words(answer.GetPartitionMetadataResponse().GetMessage())
+	case pulsarpb.BaseCommand_LOOKUP_RESPONSE:
+		e.Code, e.Text = answer.GetLookupTopicResponse().GetError(), words(answer.GetLookupTopicResponse().GetMessage())
+	default:
+		return fmt.Errorf("entries: %s at %v: the answer is a %v", request, k.to, answer.GetType())
+	}
+	if e.Code == pulsarpb.ServerError_SERVICE_NOT_READY && k.bare() {
+		k.end(errNotReady)
+	}
+	return e
+}

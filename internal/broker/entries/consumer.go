@@ -1,0 +1,302 @@
+package entries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// Type is the type of a subscription, in Pulsar's numbers.
+type Type int32
+
+// Shared spreads entries over all consumers of the subscription; each is acked by itself.
+const Shared = Type(pulsarpb.CommandSubscribe_SHARED)
+
+// Subscription says what a consumer reads.
+type Subscription struct {
+	// Topic is the full name of a topic partition, or of a topic without any.
+	Topic string
+	// Name is that of the subscription, which is created if it is not there.
+	Name string
+	Type Type
+	// FromEarliest makes a new subscription begin with the oldest entry; otherwise it begins with the next one.
+	FromEarliest bool
+	// Properties are set on a new subscription.
+	Properties map[string]string
+	// Consumer is the name in the broker's statistics; "": the broker chooses one.
+	Consumer string
+	// Priority is less for consumers that get entries first, as long as they have permits.
+	Priority int32
+	// Permits is how many events may wait in the queue, at least 1.
+	Permits int
+	// Queue receives the entries.
+	Queue *Queue
+	// Receipt is called with the acks that the broker has confirmed, or not; nil: no confirmation is asked for. Without an answer
+	// before a connection ends they are sent again. Brokers before Pulsar 2.8 do not confirm; acks count as confirmed once they are sent.
+	// It is called on the goroutine of the consumer, which waits for it.
+	Receipt func(ids []wire.AckID, err error)
+}
+
+// Consumer reads a topic partition until it is closed or lost.
+type Consumer struct {
+	client *Client
+	sub    Subscription
+	number int           // of its connection among those to the same broker
+	wake   chan struct{} // signals acks or permits that are not due yet, and receipts
+	gone   chan struct{} // closed when its goroutine has ended
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // guards the fields below
+	session *session   // nil while there is none
+	acks    ackGroup
+	settled []receipt
+	over    error // ErrClosed or a LostError; nil while it runs
+	seeds   *seeds
+}
+
+// receipt is what a broker said to acks.
+type receipt struct {
+	ids []wire.AckID
+	err error
+}
+
+// Subscribe subscribes, and returns when entries can arrive. It tries again until the OperationTimeout, as far as that can help.
+// Later the consumer reconnects by itself.
+func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
+	if sub.Permits < 1 || sub.Queue == nil {
+		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, want at least 1, and a queue", sub.Topic, sub.Permits)
+	}
+	consumer := &Consumer{
+		client: c, sub: sub, number: int(c.ids.Add(1) % uint64(c.cfg.ConnectionsPerBrokerMax)),
+		wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
+	}
+	var first *session
+	err := c.retry(ctx, func(ctx context.Context) (err error) {
+		first, err = consumer.subscribe(ctx, address{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, consumer.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.consumers[consumer] = struct{}{}
+		c.work.Go(func() { consumer.run(ctx, first) })
+	}
+	c.mu.Unlock()
+	if closed {
+		consumer.cancel()
+		consumer.leave(first)
+		return nil, ErrClosed
+	}
+	return consumer, nil
+}
+
+// subscribe makes a subscription at the given broker, or at the one that is looked up. Acks that wait are sent before the
+// first permits, so that the broker does not deliver these entries again.
+func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) {
+	if at == (address{}) {
+		c.mu.Lock()
+		from := c.seeds
+		c.mu.Unlock()
+		var err error
+		if at, err = c.client.lookup(ctx, from, c.sub.Topic); err != nil {
+			return nil, err
+		}
+	}
+	k, err := c.client.connect(ctx, slot{to: at, number: c.number})
+	if err != nil {
+		return nil, err
+	}
+	cfg := c.client.cfg
+	s := &session{
+		consumer: c, conn: k, id: c.client.ids.Add(1), since: clock.Now(), ended: make(chan struct{}), permits: permits{queue: c.sub.Permits},
+		receipts: make(map[uint64]awaited), assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout),
+	}
+	if err := k.attach(s); err != nil {
+		return nil, err
+	}
+	id := c.client.ids.Add(1)
+	answer, err := k.request(ctx, id, c.command(s.id, id))
+	if err == nil && answer.GetType() != pulsarpb.BaseCommand_SUCCESS {
+		err = k.refusal(fmt.Sprintf("subscribe %q to %s", c.sub.Name, c.sub.Topic), answer)
+	} else if err != nil {
+		_ = k.post(closeConsumer(s.id, c.client.ids.Add(1))) // the broker may still make it
+	}
+	if err != nil {
+		k.detach(s)
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session = s
+	c.flush()
+	s.flow(s.permits.first())
+	return s, nil
+}
+
+func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {
+	position := pulsarpb.CommandSubscribe_LATEST
+	if c.sub.FromEarliest {
+		position = pulsarpb.CommandSubscribe_EARLIEST
+	}
+	subscribe := &pulsarpb.CommandSubscribe{
+		Topic: &c.sub.Topic, Subscription: &c.sub.Name, SubType: pulsarpb.CommandSubscribe_SubType(c.sub.Type).Enum(),
+		ConsumerId: &consumer, RequestId: &request, PriorityLevel: &c.sub.Priority, InitialPosition: &position,
+		Durable: proto.Bool(true),
+	}
+	if c.sub.Consumer != "" {
+		subscribe.ConsumerName = &c.sub.Consumer
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.sub.Properties)) {
+		property := &pulsarpb.KeyValue{Key: proto.String(name), Value: proto.String(c.sub.Properties[name])}
+		subscribe.SubscriptionProperties = append(subscribe.SubscriptionProperties, property)
+	}
+	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_SUBSCRIBE.Enum(), Subscribe: subscribe}
+}
+
+func closeConsumer(consumer, request uint64) *pulsarpb.BaseCommand {
+	return &pulsarpb.BaseCommand{
+		Type:          pulsarpb.BaseCommand_CLOSE_CONSUMER.Enum(),
+		CloseConsumer: &pulsarpb.CommandCloseConsumer{ConsumerId: &consumer, RequestId: &request},
+	}
+}
+
+// Topic returns what the consumer reads.
+func (c *Consumer) Topic() string { return c.sub.Topic }
+
+// Ack acks entries, or events of them, also of earlier connections. They are sent with others after AckDelayMax, with
+// the next subscription if there is none, and at Close.
+func (c *Consumer) Ack(ids ...wire.AckID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over != nil {
+		return c.over
+	}
+	c.acks.add(ids)
+	if c.acks.full(c.client.cfg.AckGroupMax) {
+		c.flush()
+	} else {
+		c.awake()
+	}
+	return nil
+}
+
+// awake starts the timer after which acks and permits are sent.
+func (c *Consumer) awake() { signal.Set(c.wake) }
+
+// flush sends all acks and permits, if there is a session. The caller holds the lock.
+func (c *Consumer) flush() {
+	s := c.session
+	if s == nil {
+		return
+	}
+	for _, ids := range c.acks.take(c.client.cfg.AckGroupMax) {
+		request := c.asked(s, ids)
+		s.conn.send(func(dst []byte) []byte { return wire.AppendAck(dst, s.id, request, ids) })
+		c.client.metrics.acks.Add(float64(len(ids)))
+	}
+	if flow := s.permits.rest(); flow > 0 {
+		s.flow(flow)
+	}
+}
+
+// asked returns the request id for acks, 0 if no receipt is wanted.
+func (c *Consumer) asked(s *session, ids []wire.AckID) uint64 {
+	if c.sub.Receipt == nil {
+		return 0
+	}
+	if s.conn.protocol < receiptsSince {
+		c.settled = append(c.settled, receipt{ids: ids})
+		c.awake()
+		return 0
+	}
+	request := c.client.ids.Add(1)
+	s.receipts[request] = awaited{ids: ids}
+	_ = s.conn.expect(request, func(answer *pulsarpb.BaseCommand) { // if the connection has ended, they are sent again on the next one
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.confirm(s, request, answered(answer))
+	})
+	return request
+}
+
+// answered returns the error of an answer to acks.
+func answered(answer *pulsarpb.BaseCommand) error {
+	r := answer.GetAckResponse()
+	switch {
+	case r == nil:
+		return errors.New("entries: ack: the answer is another one")
+	case r.Error != nil || r.GetMessage() != "":
+		return fmt.Errorf("entries: ack: %s: %s", codeName(r.GetError()), words(r.GetMessage()))
+	}
+	return nil
+}
+
+// confirm settles the acks of a request. The caller holds the lock.
+func (c *Consumer) confirm(s *session, request uint64, err error) {
+	a, ok := s.receipts[request]
+	if !ok {
+		return
+	}
+	delete(s.receipts, request)
+	if err != nil {
+		c.client.metrics.receiptsFailed.Add(float64(len(a.ids)))
+	}
+	c.settled = append(c.settled, receipt{a.ids, err})
+	c.awake()
+}
+
+var errNotSubscribed = errors.New("entries: the consumer is reconnecting")
+
+// LastID returns the id of the last entry of the topic partition; its Entry is -1 if there is none.
+func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
+	err = c.client.retry(ctx, func(ctx context.Context) error {
+		c.mu.Lock()
+		s, over := c.session, c.over
+		c.mu.Unlock()
+		switch {
+		case over != nil:
+			return over
+		case s == nil:
+			return errNotSubscribed
+		}
+		id := c.client.ids.Add(1)
+		answer, err := s.conn.request(ctx, id, &pulsarpb.BaseCommand{
+			Type:             pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID.Enum(),
+			GetLastMessageId: &pulsarpb.CommandGetLastMessageId{ConsumerId: &s.id, RequestId: &id},
+		})
+		if err != nil {
+			return err
+		}
+		r := answer.GetGetLastMessageIdResponse()
+		if r == nil {
+			return s.conn.refusal("last id of "+c.sub.Topic, answer)
+		}
+		last = wire.ID{Ledger: int64(r.GetLastMessageId().GetLedgerId()), Entry: int64(r.GetLastMessageId().GetEntryId())}
+		return nil
+	})
+	return last, err
+}
+
+// Close sends the last acks and closes the consumer; entries that are not acked go back to the broker. It waits for the broker, for CloseTimeout at
+// most. What was received may still be processed, but not acked.
+func (c *Consumer) Close() {
+	c.stop()
+	<-c.gone
+}
+
+// stop begins to close.
+func (c *Consumer) stop() { c.cancel() }

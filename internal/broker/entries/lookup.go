@@ -1,0 +1,114 @@
+package entries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+)
+
+// seeds are the hosts that lookups begin with. They take turns only when one fails.
+type seeds struct {
+	service
+
+	mu   sync.Mutex // guards at
+	at   int        // the host that is asked, if it answers
+	conn *conn      // of the newest lookup
+}
+
+// connect returns a connection to one of the hosts, which are tried in turn.
+func (s *seeds) connect(ctx context.Context, c *Client) (*conn, error) {
+	var errs []error
+	for range s.hosts {
+		s.mu.Lock()
+		at := s.at
+		s.mu.Unlock()
+		host := s.hosts[at]
+		k, err := c.connect(ctx, slot{to: address{broker: host, dialed: host, tls: s.tls}})
+		if err == nil {
+			return k, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+		s.next(at)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// next makes the host after a failed one the one that is asked.
+func (s *seeds) next(failed int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == failed {
+		s.at = (failed + 1) % len(s.hosts)
+	}
+}
+
+// redirectsMax bounds the brokers that one lookup asks.
+const redirectsMax = 20
+
+// lookup finds the broker that serves a topic partition.
+func (c *Client) lookup(ctx context.Context, from *seeds, topic string) (address, error) {
+	k, err := from.connect(ctx, c)
+	if err != nil {
+		return address{}, err
+	}
+	authoritative := false
+	for range redirectsMax {
+		answer, err := c.ask(ctx, k, topic, authoritative)
+		if err != nil {
+			return address{}, err
+		}
+		to, err := k.named(answer)
+		if err != nil {
+			return address{}, fmt.Errorf("look up %s: %w", topic, err)
+		}
+		if answer.GetResponse() == pulsarpb.CommandLookupTopicResponse_CONNECT {
+			return to, nil
+		}
+		authoritative = answer.GetAuthoritative()
+		if k, err = c.connect(ctx, slot{to: to}); err != nil {
+			return address{}, err
+		}
+	}
+	return address{}, fmt.Errorf("entries: look up %s: %d brokers redirect to one another", topic, redirectsMax)
+}
+
+// ask asks one broker.
+func (c *Client) ask(ctx context.Context, k *conn, topic string, authoritative bool) (*pulsarpb.CommandLookupTopicResponse, error) {
+	id := c.ids.Add(1)
+	answer, err := k.request(ctx, id, &pulsarpb.BaseCommand{
+		Type: pulsarpb.BaseCommand_LOOKUP.Enum(),
+		LookupTopic: &pulsarpb.CommandLookupTopic{
+			Topic: proto.String(topic), RequestId: &id, Authoritative: &authoritative,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := answer.GetLookupTopicResponse()
+	if r == nil || r.Response == nil || r.GetResponse() == pulsarpb.CommandLookupTopicResponse_FAILED {
+		return nil, k.refusal("look up "+topic, answer)
+	}
+	return r, nil
+}
+
+// named returns the address of the broker that an answer names. One that is reached through the service URL is dialed where
+// the answer came from.
+func (k *conn) named(answer *pulsarpb.CommandLookupTopicResponse) (address, error) {
+	broker, err := parseBroker(answer.GetBrokerServiceUrl(), answer.GetBrokerServiceUrlTls(), k.to.tls)
+	if err != nil {
+		return address{}, err
+	}
+	to := address{broker: broker, dialed: broker, tls: k.to.tls}
+	if answer.GetProxyThroughServiceUrl() {
+		to.dialed = k.to.dialed
+	}
+	return to, nil
+}

@@ -1,0 +1,55 @@
+package entries
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+)
+
+// Metrics holds the metrics of a process's clients.
+type Metrics struct {
+	connections    prometheus.Gauge
+	reconnects     *prometheus.CounterVec
+	broken         *prometheus.CounterVec
+	chunkBytes     prometheus.Gauge
+	chunksGivenUp  prometheus.Counter
+	permits        prometheus.Gauge
+	acks           prometheus.Counter
+	receiptsFailed prometheus.Counter
+	lines          *loglimit.Metrics
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
+	gauge := func(name, help string) prometheus.Gauge {
+		return with.NewGauge(prometheus.GaugeOpts{Name: "ringfence_reader_" + name, Help: help})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return with.NewCounter(prometheus.CounterOpts{Name: "ringfence_reader_" + name, Help: help})
+	}
+	by := func(label, name, help string) *prometheus.CounterVec {
+		return with.NewCounterVec(prometheus.CounterOpts{Name: "ringfence_reader_" + name, Help: help}, []string{label})
+	}
+	return &Metrics{
+		lines: loglimit.NewMetrics(reg),
+
+		connections: gauge("connections", "Open connections to brokers."),
+		reconnects: by("reason", "reconnects_total", "Subscriptions that were made again, by reason: connection (it ended), closed (the broker closed "+
+			"the consumer, as it does to move a topic), migrated (the topic is in another cluster)."),
+		broken:         by("reason", "broken_entries_total", "Entries that could not be read and were handed on as bytes, by reason."),
+		chunkBytes:     gauge("chunk_bytes", "Size of the chunks that wait for the others of their message."),
+		chunksGivenUp:  counter("chunks_given_up_total", "Chunks that went back to the broker, because the others of their message did not come in time or there was no room."),
+		permits:        gauge("permits", "Events that brokers may send before others are taken, over all topic partitions."),
+		acks:           counter("acks_total", "Acks sent, of an entry or of some of its events."),
+		receiptsFailed: counter("receipts_failed_total", "Acks that a broker refused, or did not confirm in time."),
+	}
+}
+
+// The reasons to subscribe again.
+const (
+	reasonConnection = "connection"
+	reasonClosed     = "closed"
+	reasonMigrated   = "migrated"
+)

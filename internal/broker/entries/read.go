@@ -1,0 +1,135 @@
+package entries
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// readBytesMax is how much of a socket is read at once.
+const readBytesMax = 64 << 10
+
+// frameReader cuts what a broker sends into frames.
+type frameReader struct {
+	from     *bufio.Reader
+	heard    atomic.Uint64 // bytes, for the keep-alive
+	frameMax int
+}
+
+func newFrameReader(socket net.Conn) *frameReader {
+	r := &frameReader{frameMax: wire.MessageSizeDefault + wire.FrameOverheadMax}
+	r.from = bufio.NewReaderSize(counting{socket, &r.heard}, readBytesMax)
+	return r
+}
+
+type counting struct {
+	io.Reader
+	heard *atomic.Uint64
+}
+
+// Read implements io.Reader.
+func (c counting) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.heard.Add(uint64(n))
+	return n, err
+}
+
+// next reads a frame, without its length, into memory of its own: the frame of an entry lives as long as the entry.
+func (r *frameReader) next() ([]byte, error) {
+	head, err := r.from.Peek(4)
+	if err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(head)
+	if uint64(size) > uint64(r.frameMax) {
+		return nil, fmt.Errorf("a frame of %d bytes, want %d at most", size, r.frameMax)
+	}
+	n := int(size)
+	_, _ = r.from.Discard(4)
+	frame := make([]byte, min(n, frameStep))
+	for read := 0; ; {
+		if _, err := io.ReadFull(r.from, frame[read:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		if read = len(frame); read == n {
+			return frame, nil
+		}
+		longer := make([]byte, min(n, 2*read))
+		copy(longer, frame)
+		frame = longer
+	}
+}
+
+// frameStep is how much is allocated for a frame of which only the length is there yet: a stock broker's longest fits.
+const frameStep = wire.MessageSizeDefault + wire.FrameOverheadMax
+
+// read reads until the connection ends, and returns why.
+func (k *conn) read() error {
+	for {
+		frame, err := k.in.next()
+		if err != nil {
+			return fmt.Errorf("entries: read from %v: %w", k.to, err)
+		}
+		f, err := wire.ParseFrame(frame)
+		if err == nil {
+			err = k.handle(f)
+		}
+		if err != nil {
+			return fmt.Errorf("entries: the broker %v: %w", k.to, err)
+		}
+	}
+}
+
+// handle takes a frame. Its errors end the connection.
+func (k *conn) handle(f wire.Frame) error {
+	c := f.Command
+	if c == nil {
+		if s := k.session(f.Message.Consumer); s != nil { // otherwise it crossed our farewell
+			return s.arrived(f)
+		}
+		return nil
+	}
+	switch c.GetType() {
+	case pulsarpb.BaseCommand_PING:
+		k.send(wire.AppendPong)
+	case pulsarpb.BaseCommand_AUTH_CHALLENGE:
+		k.challenge()
+	case pulsarpb.BaseCommand_SUCCESS:
+		k.answered(c.GetSuccess().GetRequestId(), c)
+	case pulsarpb.BaseCommand_ERROR:
+		if c.GetError().GetError() == pulsarpb.ServerError_AUTHENTICATION_ERROR { // of refreshed credentials
+			return &AuthError{Broker: k.to.String(), Text: words(c.GetError().GetMessage())}
+		}
+		k.answered(c.GetError().GetRequestId(), c)
+	case pulsarpb.BaseCommand_PARTITIONED_METADATA_RESPONSE:
+		k.answered(c.GetPartitionMetadataResponse().GetRequestId(), c)
+	case pulsarpb.BaseCommand_LOOKUP_RESPONSE:
+		k.answered(c.GetLookupTopicResponse().GetRequestId(), c)
+	case pulsarpb.BaseCommand_ACK_RESPONSE:
+		k.answered(c.GetAckResponse().GetRequestId(), c)
+	case pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID_RESPONSE:
+		k.answered(c.GetGetLastMessageIdResponse().GetRequestId(), c)
+	case pulsarpb.BaseCommand_CLOSE_CONSUMER:
+		close := c.GetCloseConsumer()
+		if s := k.session(close.GetConsumerId()); s != nil {
+			s.closedByBroker(close)
+		}
+	case pulsarpb.BaseCommand_TOPIC_MIGRATED:
+		moved := c.GetTopicMigrated()
+		if s := k.session(moved.GetResourceId()); s != nil && moved.GetResourceType() == pulsarpb.CommandTopicMigrated_CONSUMER {
+			s.migrated(moved)
+		}
+	default: // a pong, or what later brokers say
+	}
+	return nil
+}

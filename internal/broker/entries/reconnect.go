@@ -1,0 +1,227 @@
+package entries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// pace decides when a consumer subscribes again. Pure.
+type pace struct{ delays backoff.Backoff }
+
+// after returns the delay after a session has ended: none if the broker has ended it in an orderly way, unless it does so again and again.
+func (p *pace) after(reason string, lasted time.Duration) time.Duration {
+	if lasted >= p.delays.Max {
+		p.delays.Reset()
+		if reason != reasonConnection {
+			return 0
+		}
+	}
+	return p.delays.Next()
+}
+
+// run serves sessions until the consumer is closed or lost.
+func (c *Consumer) run(ctx context.Context, s *session) {
+	defer close(c.gone)
+	defer c.client.remove(c)
+	p := pace{backoff.Backoff{Min: c.client.cfg.BackoffMin, Max: c.client.cfg.BackoffMax}}
+	for {
+		c.serve(ctx, s)
+		if ctx.Err() != nil {
+			c.farewell(context.WithoutCancel(ctx), s)
+		}
+		e := c.leave(s)
+		var err error
+		if s, err = c.again(ctx, e, &p, clock.Now().Sub(s.since)); err != nil {
+			c.quit(err)
+			return
+		}
+	}
+}
+
+// serve sends what the acks and permits of a session ask for, until it has ended or ctx has.
+func (c *Consumer) serve(ctx context.Context, s *session) {
+	cfg := c.client.cfg
+	due := time.NewTimer(cfg.AckDelayMax)
+	defer due.Stop()
+	waiting := true
+	ticker := time.NewTicker(min(cfg.GivenUpDelay, cfg.OperationTimeout))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.wake:
+			c.report()
+			if !waiting {
+				due.Reset(cfg.AckDelayMax)
+				waiting = true
+			}
+		case <-due.C:
+			waiting = false
+			c.mu.Lock()
+			c.flush()
+			c.mu.Unlock()
+		case <-ticker.C:
+			c.tick(s)
+		case <-s.ended:
+			return
+		case <-s.conn.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// report calls Receipt.
+func (c *Consumer) report() {
+	c.mu.Lock()
+	settled := c.settled
+	c.settled = nil
+	c.mu.Unlock()
+	for _, r := range settled {
+		c.sub.Receipt(r.ids, r.err)
+	}
+}
+
+// tick gives up what has waited too long.
+func (c *Consumer) tick(s *session) {
+	s.chunking.Lock()
+	givenUp, redundant := s.assembler.Expire(clock.Now())
+	s.account(givenUp)
+	again := s.givenUp
+	s.givenUp, s.later = s.later, nil
+	s.chunking.Unlock()
+
+	for len(again) > 0 {
+		n := min(len(again), c.client.cfg.AckGroupMax)
+		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliver(dst, s.id, again[:n]) })
+		again = again[n:]
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range redundant {
+		c.acks.add([]wire.AckID{{ID: id}})
+	}
+	for request, a := range s.receipts {
+		if a.ticks++; a.ticks > 2 {
+			s.conn.unexpect(request)
+			c.confirm(s, request, fmt.Errorf("entries: ack: %w", errNoAnswer))
+			continue
+		}
+		s.receipts[request] = a
+	}
+	c.awake()
+}
+
+// farewell sends the last acks and closes the consumer at the broker.
+func (c *Consumer) farewell(ctx context.Context, s *session) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.client.cfg.CloseTimeout, errNoAnswer)
+	defer cancel()
+	c.mu.Lock()
+	c.over = ErrClosed // no acks from now on
+	c.flush()
+	c.mu.Unlock()
+	for c.unconfirmed(s) {
+		select {
+		case <-c.wake:
+			continue
+		case <-ctx.Done():
+		case <-s.conn.done:
+		}
+		break
+	}
+	id := c.client.ids.Add(1)
+	if _, err := s.conn.request(ctx, id, closeConsumer(s.id, id)); err != nil {
+		c.client.log.Debug("consumer not closed at the broker", "topic", c.sub.Topic, "error", err)
+	}
+}
+
+func (c *Consumer) unconfirmed(s *session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(s.receipts) > 0
+}
+
+// leave ends the use of a session. Its entries that were not received are dropped, and acks without a receipt wait for the next one.
+func (c *Consumer) leave(s *session) ending {
+	s.conn.detach(s)
+	c.mu.Lock()
+	e := s.end
+	if e.reason == "" {
+		e.reason = reasonConnection
+	}
+	if e.seeds != nil {
+		c.seeds = e.seeds
+	}
+	c.client.metrics.permits.Sub(float64(s.permits.granted))
+	for request, a := range s.receipts {
+		s.conn.unexpect(request)
+		c.acks.add(a.ids)
+	}
+	clear(s.receipts)
+	c.session = nil
+	c.mu.Unlock()
+
+	s.chunking.Lock()
+	c.client.metrics.chunkBytes.Sub(float64(s.held))
+	s.held, s.assembler = 0, wire.NewAssembler(c.client.cfg.ChunkBytesMax, c.client.cfg.ChunkTimeout)
+	s.chunking.Unlock()
+	c.sub.Queue.drop(s)
+	return e
+}
+
+// again subscribes until it succeeds, the consumer is closed, or trying again does not help.
+func (c *Consumer) again(ctx context.Context, e ending, p *pace, lasted time.Duration) (*session, error) {
+	delay := p.after(e.reason, lasted)
+	for {
+		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil {
+			return nil, ErrClosed
+		}
+		s, err := c.subscribe(ctx, e.next)
+		switch {
+		case err == nil:
+			c.client.metrics.reconnects.WithLabelValues(e.reason).Inc()
+			c.client.log.Debug("subscribed again", "topic", c.sub.Topic, "broker", s.conn.to.String(), "reason", e.reason)
+			return s, nil
+		case ctx.Err() != nil || errors.Is(err, ErrClosed):
+			return nil, ErrClosed
+		case final(err):
+			return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: err}
+		}
+		e.next = address{} // it was worth one attempt
+		delay = p.delays.Next()
+		if log, due := c.client.trouble.Line(); due {
+			log.Warn("cannot subscribe again to a topic partition; trying again", "topic", c.sub.Topic, "again_in", delay, "error", err)
+		}
+	}
+}
+
+// quit ends the consumer, and its receipts.
+func (c *Consumer) quit(err error) {
+	c.mu.Lock()
+	if c.over == nil {
+		c.over = err
+	}
+	for _, ids := range c.acks.take(c.client.cfg.AckGroupMax) {
+		if c.sub.Receipt != nil {
+			c.settled = append(c.settled, receipt{ids, err})
+		}
+	}
+	c.mu.Unlock()
+	c.report()
+	if errors.Is(err, ErrLost) {
+		c.sub.Queue.lose(err)
+	}
+}
+
+// remove forgets a consumer that has ended.
+func (c *Client) remove(consumer *Consumer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.consumers, consumer)
+}

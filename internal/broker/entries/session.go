@@ -1,0 +1,211 @@
+package entries
+
+import (
+	"errors"
+	"math"
+	"sync"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// session is one subscription of a consumer at a broker, until the connection or the broker ends it. Its entries and permits never count for a
+// later one. Each has an id of its own at the broker, so that nothing that belongs to an earlier one can be taken for its.
+type session struct {
+	consumer *Consumer
+	conn     *conn
+	id       uint64
+	since    clock.Instant
+	ended    chan struct{} // closed when the broker has ended it
+
+	// Guarded by the consumer's lock.
+	permits  permits
+	receipts map[uint64]awaited // by request
+	end      ending
+
+	chunking  sync.Mutex // guards the fields below
+	assembler *wire.Assembler
+	held      int       // bytes, as the metric has them
+	givenUp   []wire.ID // to be asked for again when two ticks have passed
+	later     []wire.ID // the same, of the present tick
+}
+
+// ending is how a session ended, and where the consumer goes next.
+type ending struct {
+	reason string
+	next   address // the broker that serves the topic partition now; zero: it has to be looked up
+	seeds  *seeds  // of another cluster; nil: as before
+}
+
+// awaited are acks whose receipt has not come.
+type awaited struct {
+	ids   []wire.AckID
+	ticks int
+}
+
+// eventsMax bounds the events of a batch. Producers put a thousand into one; a compressed entry could claim many millions.
+const eventsMax = 1 << 17
+
+// arrived takes an entry, on the goroutine of the connection. Its error ends the connection.
+func (s *session) arrived(f wire.Frame) error {
+	d := &Delivered{
+		Consumer: s.consumer, ID: f.Message.ID, Partition: f.Message.Partition, Redelivery: f.Message.Redelivery, AckSet: f.Message.AckSet,
+		Raw: f.Entry, from: s,
+	}
+	payloadMax := s.consumer.client.cfg.PayloadBytesMax
+	err := s.conn.parser.Parse(&d.Entry, f.Entry, payloadMax)
+	d.Permits = cost(d.Entry.Events, d.AckSet)
+	switch {
+	case err != nil:
+	case d.Entry.Chunked:
+		return s.chunk(d, payloadMax)
+	case d.Entry.Batched && !d.Entry.Metadata.Encryption.Present():
+		err = s.conn.splits(&d.Entry)
+	}
+	return s.push(d, err)
+}
+
+// splits reports how a batch is broken, nil if its events can be read.
+func (k *conn) splits(e *wire.Entry) error {
+	if e.Events > eventsMax {
+		return &wire.BrokenError{Reason: wire.ReasonBatch, What: "too many events"}
+	}
+	var err error
+	k.singles, err = e.Split(k.singles[:0])
+	clear(k.singles) // they refer to the entry
+	return err
+}
+
+// chunk takes a part of a message.
+func (s *session) chunk(d *Delivered, payloadMax int) error {
+	s.chunking.Lock()
+	r, err := s.assembler.Add(clock.Now(), d.ID, &d.Entry, payloadMax)
+	s.account(r.GivenUp)
+	s.chunking.Unlock()
+	d.Chunks = r.IDs
+	if r.Complete {
+		d.Raw = nil
+	}
+	if r.Complete || err != nil {
+		return s.push(d, err)
+	}
+	return s.keep(d) // its permit goes back at once: a message may have more chunks than the queue has room
+}
+
+// account notes what the assembler holds and has given up. The caller holds the lock of chunks.
+func (s *session) account(givenUp []wire.ID) {
+	m := s.consumer.client.metrics
+	held := s.assembler.Held()
+	m.chunkBytes.Add(float64(held - s.held))
+	s.held = held
+	m.chunksGivenUp.Add(float64(len(givenUp)))
+	s.later = append(s.later, givenUp...)
+}
+
+// push hands an entry on, with the reason if it is broken.
+func (s *session) push(d *Delivered, err error) error {
+	c := s.consumer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session != s {
+		return nil // the broker delivers it again
+	}
+	if !s.permits.arrived(d.Permits) {
+		return errOverrun
+	}
+	c.client.metrics.permits.Sub(float64(d.Permits))
+	if err != nil {
+		if !errors.As(err, &d.Broken) {
+			d.Broken = &wire.BrokenError{Reason: wire.ReasonMetadata, What: err.Error()}
+		}
+		c.client.metrics.broken.WithLabelValues(d.Broken.Reason.String()).Inc()
+	}
+	c.sub.Queue.push(d)
+	return nil
+}
+
+// keep counts an entry that is not handed on.
+func (s *session) keep(d *Delivered) error {
+	s.consumer.mu.Lock()
+	defer s.consumer.mu.Unlock()
+	if s.consumer.session != s {
+		return nil
+	}
+	if !s.permits.arrived(d.Permits) {
+		return errOverrun
+	}
+	s.consumer.client.metrics.permits.Sub(float64(d.Permits))
+	s.giveBack(d.Permits)
+	return nil
+}
+
+// take gives back the permits of entries that were taken.
+func (s *session) take(batch []*Delivered) {
+	s.consumer.mu.Lock()
+	defer s.consumer.mu.Unlock()
+	for _, d := range batch {
+		if !d.taken && s.consumer.session == s {
+			s.giveBack(d.Permits)
+		}
+		d.taken = true
+	}
+}
+
+// giveBack counts an entry as taken. What is not due yet goes with the next acks, or with the next tick of the timer for them. The
+// caller holds the consumer's lock.
+func (s *session) giveBack(cost int) {
+	if flow := s.permits.taken(cost); flow > 0 {
+		s.flow(flow)
+		return
+	}
+	s.consumer.awake()
+}
+
+// flow sends permits. The caller holds the consumer's lock.
+func (s *session) flow(permits int) {
+	s.consumer.client.metrics.permits.Add(float64(permits))
+	for permits > 0 { // once, but for broken entries that declare billions of events
+		n := min(permits, math.MaxInt32)
+		s.conn.send(func(dst []byte) []byte { return wire.AppendFlow(dst, s.id, uint32(n)) })
+		permits -= n
+	}
+}
+
+// closedByBroker ends the session: its broker unloads the topic, and may know where it goes.
+func (s *session) closedByBroker(c *pulsarpb.CommandCloseConsumer) {
+	e := ending{reason: reasonClosed}
+	if c.GetAssignedBrokerServiceUrl() != "" || c.GetAssignedBrokerServiceUrlTls() != "" {
+		broker, err := parseBroker(c.GetAssignedBrokerServiceUrl(), c.GetAssignedBrokerServiceUrlTls(), s.conn.to.tls)
+		if err == nil { // otherwise it is looked up
+			e.next = address{broker: broker, dialed: broker, tls: s.conn.to.tls}
+			if s.conn.to.proxied() {
+				e.next.dialed = s.conn.to.dialed
+			}
+		}
+	}
+	s.finish(e)
+}
+
+// migrated ends the session: the topic is in another cluster now.
+func (s *session) migrated(c *pulsarpb.CommandTopicMigrated) {
+	url := c.GetBrokerServiceUrl()
+	if s.conn.to.tls {
+		url = c.GetBrokerServiceUrlTls()
+	}
+	to, err := parseService(url)
+	if err != nil || to.tls != s.conn.to.tls {
+		s.consumer.client.log.Warn("a broker names no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
+		return
+	}
+	s.finish(ending{reason: reasonMigrated, seeds: &seeds{service: to}})
+}
+
+func (s *session) finish(e ending) {
+	s.consumer.mu.Lock()
+	defer s.consumer.mu.Unlock()
+	if s.end.reason == "" {
+		s.end = e
+		close(s.ended)
+	}
+}

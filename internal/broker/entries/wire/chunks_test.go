@@ -1,0 +1,447 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
+)
+
+const chunkTimeout = time.Minute
+
+// cut returns the entries of a chunked message.
+func cut(m *pulsarpb.MessageMetadata, c pulsarpb.CompressionType, payload []byte, size int) [][]byte {
+	m = proto.CloneOf(m)
+	compressed := must(wiretest.Compress(m, c, payload))
+	m.TotalChunkMsgSize = proto.Int32(int32(len(compressed)))
+	parts := slices.Collect(slices.Chunk(compressed, size))
+	m.NumChunksFromMsg = proto.Int32(int32(len(parts)))
+	var entries [][]byte
+	for i, part := range parts {
+		m.ChunkId = proto.Int32(int32(i))
+		entries = append(entries, must(wiretest.Entry(m, part)))
+	}
+	return entries
+}
+
+func named(producer, uuid string, published uint64) *pulsarpb.MessageMetadata {
+	m := metadata()
+	m.ProducerName, m.Uuid, m.PublishTime = &producer, &uuid, &published
+	return m
+}
+
+// chunkOf parses an entry of a chunk.
+func chunkOf(t interface{ Fatalf(string, ...any) }, entry []byte) *Entry {
+	e := new(Entry)
+	if err := new(Parser).Parse(e, entry, MessageSizeDefault); err != nil || !e.Chunked {
+		t.Fatalf("Parse of a chunk: %v, Chunked = %v", err, e.Chunked)
+	}
+	return e
+}
+
+// logged is an entry of the topic partition in the model.
+type logged struct {
+	message, chunk int
+	bytes          []byte
+	acked          bool
+}
+
+// sent is a message of the model.
+type sent struct {
+	payload    []byte
+	entries    [][]byte
+	complete   bool // all chunks are in the log
+	done       bool // was complete at the consumer, and acked
+	assembled  int
+	mayBeLost  bool // nothing was wrong with it, but it does not fit
+	unfinished [][]ID
+}
+
+// assembling is a broker, a consumer and an Assembler between them.
+type assembling struct {
+	t        *rapid.T
+	now      clock.Instant
+	a        *Assembler
+	bytesMax int
+	messages []*sent
+	log      map[ID]*logged
+	ids      []ID // of the log, in order
+	pending  []ID // to be sent to the consumer
+	held     map[ID]bool
+}
+
+func drawAssembling(t *rapid.T) *assembling {
+	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}, bytesMax: rapid.IntRange(700, 6000).Draw(t, "bytes max")}
+	z.a = NewAssembler(z.bytesMax, chunkTimeout)
+	var queues [][]ID
+	for i := range rapid.IntRange(1, 6).Draw(t, "messages") {
+		m := &sent{payload: rapid.SliceOfN(rapid.Byte(), 30, 600).Draw(t, "payload")}
+		size := rapid.IntRange(8, 100).Draw(t, "chunk size")
+		c := pulsarpb.CompressionType(rapid.IntRange(0, 4).Draw(t, "compression"))
+		// Few names, so that messages differ by one part of their identity alone.
+		head := named(rapid.SampledFrom([]string{"p", "q"}).Draw(t, "producer"), rapid.SampledFrom([]string{"u", "v"}).Draw(t, "uuid"), uint64(i))
+		if m.entries = cut(head, c, m.payload, size); len(m.entries) < 2 {
+			continue
+		}
+		m.complete = true
+		number := len(z.messages)
+		z.messages = append(z.messages, m)
+		var queue []ID
+		put := func(chunk int) {
+			id := ID{Ledger: int64(number), Entry: int64(len(queue))}
+			z.log[id] = &logged{message: number, chunk: chunk, bytes: m.entries[chunk]}
+			queue = append(queue, id)
+		}
+		missing := -1
+		if rapid.IntRange(0, 4).Draw(t, "one is missing") == 0 {
+			missing, m.complete = rapid.IntRange(0, len(m.entries)-1).Draw(t, "missing"), false
+		}
+		for chunk := range m.entries {
+			if chunk != missing {
+				put(chunk)
+			}
+		}
+		if rapid.IntRange(0, 2).Draw(t, "sent again") == 0 {
+			for chunk := rapid.IntRange(0, len(m.entries)-1).Draw(t, "from"); chunk < len(m.entries); chunk++ {
+				if chunk != missing {
+					put(chunk)
+				}
+			}
+		}
+		queues = append(queues, queue)
+	}
+	for len(queues) > 0 { // interleaved
+		i := rapid.IntRange(0, len(queues)-1).Draw(t, "next")
+		z.ids, queues[i] = append(z.ids, queues[i][0]), queues[i][1:]
+		if len(queues[i]) == 0 {
+			queues = slices.Delete(queues, i, i+1)
+		}
+	}
+	z.pending = slices.Clone(z.ids)
+	return z
+}
+
+// deliver sends an entry to the consumer.
+func (z *assembling) deliver(i int) {
+	t, id := z.t, z.pending[i]
+	z.pending = slices.Delete(z.pending, i, i+1)
+	l := z.log[id]
+	m := z.messages[l.message]
+	e := chunkOf(t, l.bytes)
+	got, err := z.a.Add(z.now, id, e, MessageSizeDefault)
+	if err != nil {
+		key := identityOf(&e.Metadata)
+		if reasonOf(t, err) != ReasonSize || key.whole() <= int64(z.bytesMax) || len(got.IDs)+len(got.GivenUp) > 0 {
+			t.Fatalf("Add of a chunk of message %d: %+v, %v", l.message, got, err)
+		}
+		m.mayBeLost = true
+		return
+	}
+	wasHeld := z.held[id]
+	for _, given := range got.GivenUp {
+		if !z.held[given] && given != id {
+			t.Fatalf("gives up %v, which it did not hold", given)
+		}
+		delete(z.held, given)
+	}
+	if !slices.Contains(got.GivenUp, id) {
+		z.held[id] = true
+	}
+	z.pending = append(z.pending, got.GivenUp...)
+	if len(got.IDs) == 0 {
+		if !e.Chunked {
+			t.Fatalf("complete without ids")
+		}
+		return
+	}
+	if wasHeld || e.Chunked || !bytes.Equal(e.Payload, m.payload) {
+		t.Fatalf("message %d: payload of %d bytes, want %d", l.message, len(e.Payload), len(m.payload))
+	}
+	for i, done := range got.IDs {
+		d := z.log[done]
+		if !z.held[done] || d.message != l.message || i < len(m.entries) && d.chunk != i {
+			t.Fatalf("message %d is said to be in %v: held %v, %+v", l.message, done, z.held[done], d)
+		}
+		delete(z.held, done)
+	}
+	if len(got.IDs) < len(m.entries) {
+		t.Fatalf("message %d is complete with %d ids of %d chunks", l.message, len(got.IDs), len(m.entries))
+	}
+	m.assembled++
+	m.unfinished = append(m.unfinished, got.IDs)
+}
+
+// finish acks a message that was complete.
+func (z *assembling) finish(m *sent) {
+	for _, id := range m.unfinished[0] {
+		z.log[id].acked = true
+	}
+	m.done = true
+	m.unfinished = m.unfinished[1:]
+}
+
+func (z *assembling) expire(d time.Duration) {
+	z.now = z.now.Add(d)
+	if next := z.a.Next(); len(z.held) > 0 && next == clock.Forever {
+		z.t.Fatalf("%d entries are held for ever", len(z.held))
+	}
+	givenUp, redundant := z.a.Expire(z.now)
+	for _, id := range slices.Concat(givenUp, redundant) {
+		if !z.held[id] {
+			z.t.Fatalf("gives up %v, which it did not hold", id)
+		}
+		delete(z.held, id)
+	}
+	z.pending = append(z.pending, givenUp...)
+	for _, id := range redundant {
+		z.log[id].acked = true
+	}
+	if d > chunkTimeout && len(z.held) > 0 {
+		z.t.Fatalf("%d entries are held after the timeout", len(z.held))
+	}
+}
+
+// reconnect makes the broker send all again that is not acked.
+func (z *assembling) reconnect() {
+	z.pending = slices.DeleteFunc(slices.Clone(z.ids), func(id ID) bool { return z.log[id].acked })
+}
+
+func (z *assembling) check() {
+	if z.a.Held() > z.bytesMax || z.a.Held() < 0 || (z.a.Held() == 0) != (len(z.held) == 0) || len(z.a.entries) != len(z.held) {
+		z.t.Fatalf("holds %d of %d bytes, %d entries, want %d", z.a.Held(), z.bytesMax, len(z.a.entries), len(z.held))
+	}
+	for i, m := range z.messages { // what is not done can still be complete, even if the consumer dies now
+		if m.done || !m.complete {
+			continue
+		}
+		unacked := map[int]bool{}
+		for _, l := range z.log {
+			if l.message == i && !l.acked {
+				unacked[l.chunk] = true
+			}
+		}
+		if len(unacked) < len(m.entries) {
+			z.t.Fatalf("message %d is lost: %d of %d chunks are not acked, and it is not done", i, len(unacked), len(m.entries))
+		}
+	}
+}
+
+func TestAssemblerModel(t *testing.T) {
+	complete, givenUp := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		z := drawAssembling(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) { z.t = t; z.check() },
+			"deliver": func(t *rapid.T) {
+				if len(z.pending) == 0 {
+					t.Skip()
+				}
+				z.deliver(0)
+			},
+			"deliver any": func(t *rapid.T) {
+				if len(z.pending) == 0 {
+					t.Skip()
+				}
+				z.deliver(rapid.IntRange(0, len(z.pending)-1).Draw(t, "which"))
+			},
+			"finish": func(t *rapid.T) {
+				for _, m := range z.messages {
+					if len(m.unfinished) > 0 {
+						z.finish(m)
+						return
+					}
+				}
+				t.Skip()
+			},
+			"reconnect": func(*rapid.T) { z.reconnect() },
+			"wait":      func(t *rapid.T) { z.expire(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second) },
+		})
+		// In the end all that can be complete is, if the broker sends again what is given up.
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		for range 200 {
+			z.reconnect()
+			random.Shuffle(len(z.pending), func(i, j int) { z.pending[i], z.pending[j] = z.pending[j], z.pending[i] })
+			for range len(z.pending) {
+				z.deliver(0)
+			}
+			givenUp += len(z.pending)
+			for _, m := range z.messages {
+				for len(m.unfinished) > 0 {
+					z.finish(m)
+				}
+			}
+			z.expire(2 * chunkTimeout)
+			z.check()
+		}
+		for i, m := range z.messages {
+			if m.complete && !m.mayBeLost && !m.done {
+				t.Fatalf("message %d was never complete", i)
+			}
+			if !m.complete && m.assembled > 0 {
+				t.Fatalf("message %d was complete without all chunks", i)
+			}
+			complete += m.assembled
+		}
+		for id, l := range z.log {
+			if m := z.messages[l.message]; m.done && !l.acked && len(m.entries) < rememberedIDsMax/2 {
+				t.Fatalf("%v repeats a chunk of message %d, which is done, and is never acked", id, l.message)
+			}
+		}
+	})
+	if complete == 0 || givenUp == 0 {
+		t.Errorf("%d messages complete, %d entries given up: this run proved nothing", complete, givenUp)
+	}
+}
+
+// Two interleaved messages that do not fit together do not push each other out for ever.
+func TestAssemblerMakesProgress(t *testing.T) {
+	payload := bytes.Repeat([]byte("x"), 4000)
+	one, other := cut(named("p", "u", 1), 0, payload, 1000), cut(named("p", "v", 1), 0, payload, 1000)
+	a := NewAssembler(6000, chunkTimeout)
+	complete := 0
+	for range 4 {
+		for i := range one {
+			for ledger, entries := range [][][]byte{one, other} {
+				got, err := a.Add(0, ID{Ledger: int64(ledger), Entry: int64(i)}, chunkOf(t, entries[i]), MessageSizeDefault)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(got.IDs) > 0 {
+					complete |= 1 << ledger
+				}
+			}
+		}
+	}
+	if complete != 3 {
+		t.Errorf("complete = %b, want both", complete)
+	}
+}
+
+// A producer that restarts can use the uuid of a message again that it has not finished. The halves must not be mixed.
+func TestAssemblerKeepsRestartedProducersApart(t *testing.T) {
+	a := NewAssembler(1<<20, chunkTimeout)
+	before, after := bytes.Repeat([]byte("a"), 300), bytes.Repeat([]byte("b"), 300)
+	first, second := cut(named("p", "p-0", 1), 0, before, 100), cut(named("p", "p-0", 2), 0, after, 100)
+	for i, entry := range [][]byte{first[0], first[1], second[0], second[1], second[2]} {
+		e := chunkOf(t, entry)
+		got, err := a.Add(0, ID{Entry: int64(i)}, e, MessageSizeDefault)
+		if err != nil || len(got.GivenUp) > 0 || (len(got.IDs) > 0) != (i == 4) {
+			t.Fatalf("chunk %d: %+v, %v", i, got, err)
+		}
+		if i == 4 && (!bytes.Equal(e.Payload, after) || fmt.Sprint(got.IDs) != "[{0 2} {0 3} {0 4}]") {
+			t.Errorf("ids = %v, payload = %q", got.IDs, e.Payload)
+		}
+	}
+	if givenUp, redundant := a.Expire(clock.Instant(chunkTimeout)); fmt.Sprint(givenUp, redundant) != "[{0 0} {0 1}] []" {
+		t.Errorf("the first half: %v, %v", givenUp, redundant)
+	}
+}
+
+func TestAssemblerReportsBrokenMessages(t *testing.T) {
+	m := named("p", "u", 1)
+	m.Compression, m.UncompressedSize = pulsarpb.CompressionType_ZLIB.Enum(), proto.Uint32(100)
+	add := func(m *pulsarpb.MessageMetadata, payloadMax int, parts ...string) (got Assembled, err error) {
+		a := NewAssembler(1<<20, chunkTimeout)
+		for i, part := range parts {
+			m.ChunkId, m.NumChunksFromMsg = proto.Int32(int32(i)), proto.Int32(int32(len(parts)))
+			if got, err = a.Add(0, ID{Entry: int64(i)}, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
+				break
+			}
+		}
+		if err != nil && len(got.IDs) > 0 && a.Held() != 0 {
+			t.Errorf("holds %d bytes of a broken message", a.Held())
+		}
+		return got, err
+	}
+	m.TotalChunkMsgSize = proto.Int32(6)
+	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonDecompress || len(got.IDs) != 2 {
+		t.Errorf("not compressed: %+v, %v", got, err)
+	}
+	if got, err := add(m, 99, "abc", "def"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 2 {
+		t.Errorf("too long when decompressed: %+v, %v", got, err)
+	}
+	if got, err := add(m, 1000, "abc", "d"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 2 {
+		t.Errorf("shorter than declared: %+v, %v", got, err)
+	}
+	if got, err := add(m, 1000, "abcde", "fgh"); reasonOf(t, err) != ReasonChunk || len(got.IDs) != 0 {
+		t.Errorf("longer than declared: %+v, %v", got, err)
+	}
+	m.TotalChunkMsgSize = proto.Int32(1 << 30)
+	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 0 {
+		t.Errorf("a gigabyte: %+v, %v", got, err)
+	}
+	if _, err := NewAssembler(1, 1).Add(0, ID{}, &Entry{}, 1); reasonOf(t, err) != ReasonChunk {
+		t.Errorf("no chunk: %v", err)
+	}
+}
+
+func FuzzAssembler(f *testing.F) {
+	f.Add([]byte("\x00\x01\x02\x11\x12\x10\xff\x00\x01\x02"))
+	f.Add([]byte("\x00\x10\x20\x01\x11\x21\x02\x12\x22"))
+	// Each byte is the message and the chunk of an entry, or a wait. Chunks that repeat come in other entries, or in the same one again.
+	var messages [][][]byte
+	var payloads [][]byte
+	for i := range 8 {
+		payload := bytes.Repeat([]byte{byte(i), byte(i >> 1), 3}, 60+20*i)
+		payloads = append(payloads, payload)
+		c := pulsarpb.CompressionType([]int32{0, 0, 0, 0, 0, 1, 2, 4}[i])
+		messages = append(messages, cut(named("p", string(rune('a'+i%3)), uint64(i)), c, payload, 20+i))
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		const bytesMax = 3000
+		a := NewAssembler(bytesMax, chunkTimeout)
+		held := map[ID]bool{}
+		give := func(ids []ID, now ID) {
+			for _, id := range ids {
+				if !held[id] && id != now {
+					t.Fatalf("names %v, which it did not hold", id)
+				}
+				delete(held, id)
+			}
+		}
+		var now clock.Instant
+		for i, b := range script {
+			if b >= 0xf0 {
+				now = now.Add(time.Duration(b&15) * 10 * time.Second)
+				givenUp, redundant := a.Expire(now)
+				give(givenUp, ID{-1, -1})
+				give(redundant, ID{-1, -1})
+				continue
+			}
+			message := int(b>>4) % len(messages)
+			chunk := int(b&15) % len(messages[message])
+			id := ID{Ledger: int64(message), Entry: int64(chunk)}
+			if i%3 == 0 {
+				id.Entry += int64(i) * 100
+			}
+			e := chunkOf(t, messages[message][chunk])
+			got, err := a.Add(now, id, e, MessageSizeDefault)
+			if err != nil {
+				if key := identityOf(&e.Metadata); reasonOf(t, err) != ReasonSize || key.whole() <= bytesMax {
+					t.Fatal(err)
+				}
+				continue
+			}
+			give(got.GivenUp, id)
+			if !slices.Contains(got.GivenUp, id) {
+				held[id] = true
+			}
+			give(got.IDs, ID{-1, -1})
+			if (len(got.IDs) > 0) == e.Chunked || !e.Chunked && !bytes.Equal(e.Payload, payloads[message]) {
+				t.Fatalf("message %d: %v, chunked %v", message, got.IDs, e.Chunked)
+			}
+			if a.Held() > bytesMax || len(a.entries) != len(held) {
+				t.Fatalf("holds %d bytes, %d entries, want %d", a.Held(), len(a.entries), len(held))
+			}
+		}
+	})
+}

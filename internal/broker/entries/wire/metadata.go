@@ -1,0 +1,150 @@
+package wire
+
+// Compression is how a payload is compressed.
+//
+//exhaustive:enforce
+type Compression uint8
+
+// Compressions, in Pulsar's numbers.
+const (
+	CompressionNone Compression = iota
+	CompressionLZ4
+	CompressionZlib
+	CompressionZstd
+	CompressionSnappy
+)
+
+// Metadata is what the producer wrote about an entry. Times are milliseconds since 1970, 0 when absent. Byte slices alias the entry; they are nil when
+// absent, and not nil when empty.
+type Metadata struct {
+	Producer         []byte
+	Sequence         uint64
+	HighestSequence  uint64 // of the batch's last event, 0 when absent
+	PublishTime      int64
+	EventTime        int64
+	DeliverAt        int64
+	Properties       Properties
+	Key              []byte // of a message outside of a batch
+	KeyBase64        bool   // Key is base64 of the producer's bytes
+	NullKey          bool
+	NullValue        bool // of a message outside of a batch
+	OrderingKey      []byte
+	ReplicatedFrom   []byte // name of a cluster
+	SchemaVersion    []byte
+	Compression      Compression
+	UncompressedSize uint32 // 0 when absent
+	Encryption       Encryption
+	UUID             []byte // of a chunked message
+	Chunk            int32  // from 0
+	Chunks           int32  // 0 or 1 when the message is not chunked
+	ChunkedSize      int32  // bytes of all chunks together, 0 when absent
+	Marker           bool   // written by a broker for itself: no event
+	Transaction      bool   // has an id of a transaction
+	TransactionLeast uint64
+	TransactionMost  uint64
+}
+
+// Required fields of MessageMetadata.
+const (
+	hasProducer seen = 1 << iota
+	hasSequence
+	hasPublishTime
+)
+
+// counted is num_messages_in_batch, which makes a batch by its presence.
+type counted struct {
+	present bool
+	events  int32
+}
+
+// parse reads a MessageMetadata. It stops at the first error, which is a *BrokenError.
+func (m *Metadata) parse(b []byte) (count counted, err error) {
+	*m = Metadata{Properties: Properties{fields: b, number: 4}, Encryption: Encryption{Keys: Keys{fields: b}}}
+	var has seen
+	for len(b) > 0 {
+		f, rest, ok := readField(b)
+		if !ok {
+			return count, broken(ReasonMetadata, "no protobuf")
+		}
+		switch f.tag {
+		case 1<<3 | delimited:
+			m.Producer = f.bytes
+			has.add(hasProducer)
+		case 2<<3 | varint:
+			m.Sequence = f.value
+			has.add(hasSequence)
+		case 3<<3 | varint:
+			m.PublishTime = int64(f.value)
+			has.add(hasPublishTime)
+		case 4<<3 | delimited:
+			_, _, ok = keyValue(f.bytes)
+			m.Properties.count++
+		case 8<<3 | varint:
+			if f.value > uint64(CompressionSnappy) {
+				return count, broken(ReasonCompression, "unknown")
+			}
+			m.Compression = Compression(f.value)
+		case 9<<3 | varint:
+			m.UncompressedSize = uint32(f.value)
+		case 11<<3 | varint:
+			count = counted{present: true, events: int32(f.value)}
+		case 13<<3 | delimited:
+			ok = checkKey(f.bytes)
+			m.Encryption.Keys.count++
+		default:
+			m.rare(&f)
+		}
+		if !ok {
+			return count, broken(ReasonMetadata, "bad property or key")
+		}
+		b = rest
+	}
+	if !has.all(hasProducer | hasSequence | hasPublishTime) {
+		return count, broken(ReasonMetadata, "a required field is missing")
+	}
+	return count, nil
+}
+
+// rare takes the fields that most entries do not have.
+func (m *Metadata) rare(f *field) {
+	switch f.tag {
+	case 5<<3 | delimited:
+		m.ReplicatedFrom = f.bytes
+	case 6<<3 | delimited:
+		m.Key = f.bytes
+	case 12<<3 | varint:
+		m.EventTime = int64(f.value)
+	case 14<<3 | delimited:
+		m.Encryption.Algo = f.bytes
+	case 15<<3 | delimited:
+		m.Encryption.Param = f.bytes
+	case 16<<3 | delimited:
+		m.SchemaVersion = f.bytes
+	case 17<<3 | varint:
+		m.KeyBase64 = f.value != 0
+	case 18<<3 | delimited:
+		m.OrderingKey = f.bytes
+	case 19<<3 | varint:
+		m.DeliverAt = int64(f.value)
+	case 20<<3 | varint:
+		m.Marker = true
+	case 22<<3 | varint:
+		m.TransactionLeast, m.Transaction = f.value, true
+	case 23<<3 | varint:
+		m.TransactionMost, m.Transaction = f.value, true
+	case 24<<3 | varint:
+		m.HighestSequence = f.value
+	case 25<<3 | varint:
+		m.NullValue = f.value != 0
+	case 26<<3 | delimited:
+		m.UUID = f.bytes
+	case 27<<3 | varint:
+		m.Chunks = int32(f.value)
+	case 28<<3 | varint:
+		m.ChunkedSize = int32(f.value)
+	case 29<<3 | varint:
+		m.Chunk = int32(f.value)
+	case 30<<3 | varint:
+		m.NullKey = f.value != 0
+	}
+}
