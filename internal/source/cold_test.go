@@ -63,15 +63,15 @@ const coldTopic = "persistent://public/default/t"
 
 // cold is a source, a client that brings it messages, and a router that settles them.
 type cold struct {
-	source     *Source
-	connection *pulsarConnection
-	came       int // messages, ever
-	receipts   []Receipt
-	batch      []Message
-	sent       []event.Handle // open, about in the order of their coming
-	done       []event.Handle
-	rand       *rand.Rand
-	others     []byte
+	source   *Source
+	reader   *clientReader
+	came     int // messages, ever
+	receipts []Receipt
+	batch    []Message
+	sent     []event.Handle // open, about in the order of their coming
+	done     []event.Handle
+	rand     *rand.Rand
+	others   []byte
 }
 
 func newCold() *cold {
@@ -79,15 +79,15 @@ func newCold() *cold {
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
 	c := &cold{rand: rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches)}
 	c.source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
-	c.connection = newPulsarConnection(c.source.cfg, nil, c.source.metrics, c.source.log)
-	c.connection.subscriptions[coldTopic] = &subscription{topic: coldTopic}
+	c.reader = newClientReader(c.source.cfg, new(sdk), c.source.metrics, c.source.log)
+	c.reader.consumers[coldTopic] = &consumption{subscription: subscription{topic: coldTopic}}
 	return c
 }
 
 // arrive makes the client's next messages.
 func (c *cold) arrive() {
 	for range c.source.cfg.BatchMax {
-		c.connection.messages <- pulsar.ConsumerMessage{Message: &clientMessage{
+		c.reader.messages <- pulsar.ConsumerMessage{Message: &clientMessage{
 			id:        &clientID{clientNumbers: &clientNumbers{ledger: 7, entry: int64(c.came / coldEntry), index: int32(c.came % coldEntry), size: coldEntry}},
 			published: time.UnixMilli(1_790_000_000_000), event: time.UnixMilli(0),
 			key: "user-" + strconv.Itoa(c.came), payload: make([]byte, 256), topic: coldTopic,
@@ -99,7 +99,7 @@ func (c *cold) arrive() {
 func (c *cold) receive(b *testing.B) {
 	clear(c.receipts)
 	var err error
-	if c.receipts, err = c.connection.receive(b.Context(), c.receipts[:0]); err != nil || len(c.receipts) != c.source.cfg.BatchMax {
+	if c.receipts, err = c.reader.receive(b.Context(), c.receipts[:0]); err != nil || len(c.receipts) != c.source.cfg.BatchMax {
 		b.Fatalf("received %d, %v", len(c.receipts), err)
 	}
 }

@@ -48,36 +48,34 @@ func AckHoles(ctx context.Context, admin pulsaradmin.Client, topic string, parti
 const holesEvery = time.Minute
 
 // noteHoles publishes the number of holes once in holesEvery, if the broker can be asked.
-func (p *pulsarConnection) noteHoles(ctx context.Context) {
+func (d *discovery) noteHoles(ctx context.Context) {
 	now := clock.Now()
-	if p.cfg.AdminURL == "" || p.holesAsked != 0 && now.Sub(p.holesAsked) < holesEvery {
+	if d.cfg.AdminURL == "" || d.holesAsked != 0 && now.Sub(d.holesAsked) < holesEvery {
 		return
 	}
-	p.holesAsked = now
-	admin := pulsaradmin.Client{URL: p.cfg.AdminURL, HTTP: p.admin}
+	d.holesAsked = now
+	admin := pulsaradmin.Client{URL: d.cfg.AdminURL, HTTP: d.admin}
 	worst, failed := 0, false
-	for _, topic := range p.topics() {
+	for _, topic := range d.topics() {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		holes, err := AckHoles(ctx, admin, topic, p.isPartitioned(topic), p.cfg.Subscription)
+		holes, err := AckHoles(ctx, admin, topic, d.isPartitioned(topic), d.cfg.Subscription)
 		cancel()
 		if err != nil {
-			if !p.holesUnknown { // said once, until it works again
-				p.log.Warn("cannot ask the broker for the holes in its acks", "topic", topic, "error", err)
+			if !d.holesUnknown { // said once, until it works again
+				d.log.Warn("cannot ask the broker for the holes in its acks", "topic", topic, "error", err)
 			}
 			failed = true
 			continue
 		}
 		worst = max(worst, holes)
 	}
-	p.holesUnknown = failed
-	p.metrics.ackHoles.Set(float64(worst))
+	d.holesUnknown = failed
+	d.metrics.ackHoles.Set(float64(worst))
 }
 
 // isPartitioned reports whether partitions of a topic are read, rather than the topic.
-func (p *pulsarConnection) isPartitioned(topic string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name := range p.subscriptions {
+func (d *discovery) isPartitioned(topic string) bool {
+	for name := range d.reading {
 		if strings.HasPrefix(name, topic+"-partition-") {
 			return true
 		}

@@ -15,6 +15,21 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
+// outlets sends copies, with pulsar-client-go's producers.
+type outlets struct {
+	cfg     Config
+	sdk     *sdk
+	byTopic map[string]*outlet
+}
+
+func newOutlets(cfg Config, sdk *sdk) *outlets {
+	pauses := backoff.Backoff{Min: cfg.CopyBackoffMin, Max: cfg.CopyBackoffMax}
+	return &outlets{cfg: cfg, sdk: sdk, byTopic: map[string]*outlet{
+		cfg.RetryTopic:      {topic: cfg.RetryTopic, pauses: pauses},
+		cfg.DeadLetterTopic: {topic: cfg.DeadLetterTopic, pauses: pauses},
+	}}
+}
+
 // outlet sends the copies for one topic. One goroutine at a time uses it; the client
 // answers from its own goroutines.
 type outlet struct {
@@ -42,8 +57,8 @@ const copyBytesMax = 32 << 20
 
 var errFull = errors.New("source: the client holds too many bytes of copies that the broker has not confirmed")
 
-func (p *pulsarConnection) send(ctx context.Context, c outgoing, done func(error)) {
-	o := p.outlets[c.topic]
+func (p *outlets) send(ctx context.Context, c outgoing, done func(error)) {
+	o := p.byTopic[c.topic]
 	producer, err := p.tryProducer(ctx, o)
 	if err == nil && producer.bytes.Load() >= copyBytesMax {
 		err = errFull
@@ -68,7 +83,7 @@ func (p *pulsarConnection) send(ctx context.Context, c outgoing, done func(error
 	producer.SendAsync(ctx, message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		producer.bytes.Add(-weight)
 		if pulsarsend.GaveUp(err) && o.drop(producer) {
-			_ = p.aside(producer.Close) // the goroutine that answers may itself be closing the client's producer; a closed p closes it anyway
+			_ = p.sdk.aside(producer.Close) // the goroutine that answers may itself be closing the client's producer; a closed sdk closes it anyway
 		}
 		answer(err)
 	})
@@ -76,7 +91,7 @@ func (p *pulsarConnection) send(ctx context.Context, c outgoing, done func(error
 
 // tryProducer returns the producer of an outlet. An attempt may take long to fail, so
 // copies that come soon after a failure fail with the same error.
-func (p *pulsarConnection) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
+func (p *outlets) tryProducer(ctx context.Context, o *outlet) (*sender, error) {
 	if o.failed != nil && clock.Now().Before(o.again) {
 		return nil, o.failed
 	}
@@ -91,7 +106,7 @@ func (p *pulsarConnection) tryProducer(ctx context.Context, o *outlet) (*sender,
 
 // producer returns the producer of an outlet, created at first use, and again when the client
 // has given up on the last one.
-func (p *pulsarConnection) producer(ctx context.Context, o *outlet) (*sender, error) {
+func (p *outlets) producer(ctx context.Context, o *outlet) (*sender, error) {
 	o.mu.Lock()
 	present := o.producer
 	o.mu.Unlock()
@@ -114,7 +129,7 @@ func (p *pulsarConnection) producer(ctx context.Context, o *outlet) (*sender, er
 		DisableBatching:         true,                 // delayed messages are never batched anyway, and an entry of its own pins nothing
 		EnableChunking:          true,                 // a copy is larger than its original by its properties
 	}
-	made, err := await(ctx, p, func() (pulsar.Producer, error) { return p.client.CreateProducer(options) }, pulsar.Producer.Close)
+	made, err := await(ctx, p.sdk, func() (pulsar.Producer, error) { return p.sdk.client.CreateProducer(options) }, pulsar.Producer.Close)
 	if err != nil {
 		return nil, fmt.Errorf("source: producer for %s: %w", o.topic, err)
 	}
@@ -142,7 +157,7 @@ const keepEvery = time.Minute
 
 // keepDeadLetters creates the subscription of the dead letter topic if it is missing, at
 // most once in keepEvery. The error ConsumerBusy proves that it exists.
-func (p *pulsarConnection) keepDeadLetters(ctx context.Context, o *outlet) error {
+func (p *outlets) keepDeadLetters(ctx context.Context, o *outlet) error {
 	now := clock.Now()
 	if o.checked != 0 && now.Sub(o.checked) < keepEvery {
 		return nil
@@ -155,13 +170,13 @@ func (p *pulsarConnection) keepDeadLetters(ctx context.Context, o *outlet) error
 		ReceiverQueueSize:           1,
 	}
 	attach := func() (struct{}, error) {
-		consumer, err := p.client.Subscribe(options)
+		consumer, err := p.sdk.client.Subscribe(options)
 		if err == nil {
 			consumer.Close()
 		}
 		return struct{}{}, err
 	}
-	if _, err := await(ctx, p, attach, func(struct{}) {}); err != nil {
+	if _, err := await(ctx, p.sdk, attach, func(struct{}) {}); err != nil {
 		if !errors.Is(subscribeError("", "", err), ErrSubscriptionType) {
 			return fmt.Errorf("source: subscription %q on %s: %w", p.cfg.DeadLetterSubscription, p.cfg.DeadLetterTopic, err)
 		}

@@ -76,9 +76,12 @@ func fakeLink(client *fakeClient) *pulsarConnection {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
 	p := newPulsarConnection(cfg.Resolved(), nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	p.client = client
+	p.sdk.client = client
 	return p
 }
+
+// reads returns the reader of p.
+func reads(p *pulsarConnection) *clientReader { return p.reader.(*clientReader) }
 
 // A broker that does not answer does not delay a source that is stopped. The late result of the call
 // is undone, and only then the client is closed.
@@ -106,7 +109,7 @@ func TestOpeningEndsWithItsContext(t *testing.T) {
 		if late.closed.Load() != 2 || client.closed.Load() != 1 {
 			t.Errorf("late consumers were closed %d times, the client %d times, want both consumers and the client once", late.closed.Load(), client.closed.Load())
 		}
-		if _, err := await(t.Context(), p, func() (int, error) { return 1, nil }, func(int) {}); !errors.Is(err, errClosed) {
+		if _, err := await(t.Context(), p.sdk, func() (int, error) { return 1, nil }, func(int) {}); !errors.Is(err, errClosed) {
 			t.Errorf("a call after close: %v, want %v", err, errClosed)
 		}
 	})
@@ -177,7 +180,7 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 		},
 		produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) { return answering(nil), nil },
 	})
-	o := p.outlets[p.cfg.DeadLetterTopic]
+	o := p.outlets.byTopic[p.cfg.DeadLetterTopic]
 	for _, step := range []struct {
 		what  string
 		after time.Duration // since it was sure of it last
@@ -222,7 +225,7 @@ func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
 			closed = append(closed, func(cause error) { o.Interceptors.OnConsumerClose(nil, cause) })
 			return &fakeConsumer{}, nil
 		}})
-		if err := p.subscribe(t.Context(), &subscription{topic: "t", queue: 1}); err != nil {
+		if err := p.reader.subscribe(t.Context(), subscription{topic: "t", queue: 1}); err != nil {
 			t.Fatal(err)
 		}
 		failed := make(chan error, 1)
@@ -284,7 +287,7 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 			return names, lookupFails
 		}
 		p := fakeLink(client)
-		p.cfg.FromEarliest = false
+		p.discovery.cfg.FromEarliest = false
 		if err := p.subscribeAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -297,10 +300,10 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 		}
 		check := func(when string, want int, failures float64) {
 			t.Helper()
-			if read := testutil.ToFloat64(p.metrics.topicPartitions); len(made) != want || read != float64(want) {
+			if read := testutil.ToFloat64(p.discovery.metrics.topicPartitions); len(made) != want || read != float64(want) {
 				t.Errorf("%s: %d consumers and %v topic partitions, want %d", when, len(made), read, want)
 			}
-			if n := testutil.ToFloat64(p.metrics.discoveryFailures); n != failures {
+			if n := testutil.ToFloat64(p.discovery.metrics.discoveryFailures); n != failures {
 				t.Errorf("%s: %v failures, want %v", when, n, failures)
 			}
 		}
@@ -344,7 +347,7 @@ func TestAProducerIsNotTriedForEachCopy(t *testing.T) {
 		tries++
 		return answering(nil), fails
 	}})
-	o := p.outlets[p.cfg.RetryTopic]
+	o := p.outlets.byTopic[p.cfg.RetryTopic]
 	for i := range 10 {
 		for range 100 {
 			if err := sendOne(t, p, p.cfg.RetryTopic); !errors.Is(err, broken) {
@@ -414,7 +417,7 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 func TestMessagesThatLookCutAreCounted(t *testing.T) {
 	p := fakeLink(&fakeClient{})
 	topic := FullTopicName("t")
-	p.subscriptions[topic] = &subscription{topic: topic}
+	reads(p).consumers[topic] = &consumption{subscription: subscription{topic: topic}}
 	for _, step := range []struct {
 		what       string
 		index      int32
@@ -429,10 +432,10 @@ func TestMessagesThatLookCutAreCounted(t *testing.T) {
 		{"an encrypted one", -1, 10, &pulsar.EncryptionContext{BatchSize: 1}, 1},
 		{"another one in chunks", -1, 10, nil, 2},
 	} {
-		p.receipt(pulsar.ConsumerMessage{Message: &clientMessage{
+		reads(p).receipt(pulsar.ConsumerMessage{Message: &clientMessage{
 			id: &clientID{clientNumbers: &clientNumbers{index: step.index}}, payload: make([]byte, step.bytes), topic: topic, encryptionContext: step.encryption,
 		}}, nil)
-		if n := testutil.ToFloat64(p.metrics.suspectedCut); n != step.want {
+		if n := testutil.ToFloat64(p.discovery.metrics.suspectedCut); n != step.want {
 			t.Errorf("%s: %v suspected, want %v", step.what, n, step.want)
 		}
 	}
@@ -453,20 +456,20 @@ func TestAckHolesAreAskedForNowAndThen(t *testing.T) {
 	defer server.Close()
 	p := fakeLink(&fakeClient{})
 	partition := FullTopicName("t") + "-partition-0"
-	p.subscriptions[partition] = &subscription{topic: partition}
-	p.noteHoles(t.Context())
+	p.discovery.reading[partition] = struct{}{}
+	p.discovery.noteHoles(t.Context())
 	if asked.Load() != 0 {
 		t.Error("asked without an address")
 	}
-	p.cfg.AdminURL = server.URL
+	p.discovery.cfg.AdminURL = server.URL
 	for range 2 {
-		p.noteHoles(t.Context())
-		if n := testutil.ToFloat64(p.metrics.ackHoles); n != 7 || asked.Load() != 2 {
+		p.discovery.noteHoles(t.Context())
+		if n := testutil.ToFloat64(p.discovery.metrics.ackHoles); n != 7 || asked.Load() != 2 {
 			t.Errorf("%v holes after %d questions, want 7 after one for each topic", n, asked.Load())
 		}
 	}
-	p.holesAsked = p.holesAsked.Add(-holesEvery)
-	if p.noteHoles(t.Context()); asked.Load() != 4 {
+	p.discovery.holesAsked = p.discovery.holesAsked.Add(-holesEvery)
+	if p.discovery.noteHoles(t.Context()); asked.Load() != 4 {
 		t.Errorf("%d questions a minute later, want 4", asked.Load())
 	}
 }

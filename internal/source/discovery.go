@@ -1,0 +1,139 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/base/clock"
+)
+
+// discovery subscribes to all partitions of the topics, and to those that are added while the source runs.
+type discovery struct {
+	cfg     Config
+	reader  reader
+	admin   *http.Client
+	metrics *Metrics
+	log     *slog.Logger
+
+	// Of start, and of the goroutine after it.
+	reading      map[string]struct{} // names of topic partitions
+	holesAsked   clock.Instant       // see noteHoles
+	holesUnknown bool                // the newest question was not answered
+
+	cancel  context.CancelFunc // nil until the goroutine runs
+	running sync.WaitGroup
+}
+
+// topics returns the topics that are read.
+func (d *discovery) topics() []string {
+	return append([]string{d.cfg.RetryTopic}, d.cfg.Topics...)
+}
+
+// subscribersMax bounds the concurrent subscriptions to topic partitions.
+const subscribersMax = 16
+
+// start subscribes to all topic partitions, and looks for others from then on.
+func (d *discovery) start(ctx context.Context) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(subscribersMax)
+	var err error
+	for _, topic := range d.topics() {
+		var names []string
+		if names, err = d.partitions(groupCtx, topic); err != nil {
+			break
+		}
+		earliest := d.cfg.FromEarliest || topic == d.cfg.RetryTopic // copies are never skipped
+		for _, name := range names {
+			d.reading[name] = struct{}{}
+			group.Go(func() error {
+				return d.subscribe(groupCtx, subscription{topic: name, earliest: earliest, queue: d.queueFor(len(names))})
+			})
+		}
+	}
+	if err := cmp.Or(group.Wait(), err); err != nil {
+		return err
+	}
+	d.metrics.topicPartitions.Set(float64(len(d.reading)))
+	ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	d.running.Go(func() { d.run(ctx) })
+	return nil
+}
+
+// stop waits for the goroutine, if there is one.
+func (d *discovery) stop() {
+	if d.cancel != nil {
+		d.cancel()
+		d.running.Wait()
+	}
+}
+
+func (d *discovery) partitions(ctx context.Context, topic string) ([]string, error) {
+	names, err := d.reader.partitions(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("source: look up %s: %w%s", topic, err, hint(err))
+	}
+	return names, nil
+}
+
+func (d *discovery) subscribe(ctx context.Context, s subscription) error {
+	if err := d.reader.subscribe(ctx, s); err != nil {
+		return subscribeError(s.topic, d.cfg.Subscription, err)
+	}
+	return nil
+}
+
+// queueFor returns how many events are fetched ahead of each of so many topic partitions.
+func (d *discovery) queueFor(partitions int) int {
+	return max(1, d.cfg.ReceiverQueueMax/max(1, partitions))
+}
+
+// run is the goroutine. A failed subscription is tried again at the next interval; the other topic partitions are read meanwhile.
+func (d *discovery) run(ctx context.Context) {
+	ticker := time.NewTicker(d.cfg.DiscoverEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		d.noteHoles(ctx)
+		for _, topic := range d.topics() {
+			if err := d.look(ctx, topic); err != nil && ctx.Err() == nil {
+				d.metrics.discoveryFailures.Inc()
+				d.log.Warn("cannot look for new topic partitions, or read one; trying again", "topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
+			}
+		}
+	}
+}
+
+// look subscribes to the added partitions of a topic.
+func (d *discovery) look(ctx context.Context, topic string) error {
+	names, err := d.partitions(ctx, topic)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if _, known := d.reading[name]; known {
+			continue
+		}
+		// All that it holds came after the subscription to its topic.
+		if err := d.subscribe(ctx, subscription{topic: name, earliest: true, queue: d.queueFor(len(names))}); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		d.reading[name] = struct{}{}
+		d.metrics.topicPartitions.Inc()
+		d.log.Info("reading a topic partition that was added", "topic", name, "topic_partitions", len(names))
+	}
+	return errors.Join(errs...)
+}

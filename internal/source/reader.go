@@ -1,0 +1,57 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// reader reads topic partitions, and acks what it has read. The source's reader calls receive, its acker ack; several goroutines
+// may subscribe at once. Close makes all other calls return.
+type reader interface {
+	// partitions returns the names of a topic's partitions; that of the topic if it has none.
+	partitions(ctx context.Context, topic string) ([]string, error)
+	// subscribe begins to read a topic partition. Its error is wrapped by the caller.
+	subscribe(ctx context.Context, s subscription) error
+	// receive, ack and ends are as in connection.
+	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
+	ack(a Ack) error
+	ends(ctx context.Context) ([]End, error)
+	close()
+}
+
+// The values of Config.Reader.
+const (
+	ReaderClient  = "client"
+	ReaderEntries = "entries"
+)
+
+// subscription is what a reader reads.
+type subscription struct {
+	topic    string // full name with the partition
+	earliest bool   // a new subscription begins with the oldest entry
+	queue    int    // events that are fetched ahead
+}
+
+// hint explains an answer of the broker that is only one word.
+func hint(err error) string {
+	if strings.Contains(err.Error(), "TopicNotFound") { // of a namespace that does not exist, too
+		return "; is there such a tenant and namespace, and may topics be created in it?"
+	}
+	return ""
+}
+
+// subscribeError identifies an error by the broker's text. The broker's code for it,
+// ConsumerBusy, is not available as a value from pulsar-client-go.
+func subscribeError(topic, subscription string, err error) error {
+	if strings.Contains(err.Error(), "different type") || strings.Contains(err.Error(), "ConsumerBusy") {
+		return fmt.Errorf("source: subscription %q on %s: %w; give the router a subscription of its own, or stop those consumers first (%w)",
+			subscription, topic, ErrSubscriptionType, err)
+	}
+	return fmt.Errorf("source: subscribe %q on %s: %w", subscription, topic, err)
+}
+
+// errLost says that a topic partition is no longer read. Nothing else shows it: the broker
+// has no consumer to report, and to the source the topic looks idle.
+var errLost = errors.New("the client has given up on a consumer")
