@@ -2,8 +2,8 @@ package entries
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar/auth"
@@ -15,9 +15,12 @@ import (
 type credentials struct {
 	provider auth.Provider // nil: none
 	timeout  time.Duration
+	calling  chan struct{} // holds a token while the provider is called: calls that hang do not add up
+	inited   bool          // of the caller with the token
+}
 
-	mu     sync.Mutex // guards the fields below, and is held during Init: a client has one provider, and its first connections wait for it
-	inited bool
+func newCredentials(provider auth.Provider, timeout time.Duration) *credentials {
+	return &credentials{provider: provider, timeout: timeout, calling: make(chan struct{}, 1)}
 }
 
 // method returns the name of the authentication, "" for none.
@@ -28,44 +31,50 @@ func (c *credentials) method() string {
 	return c.provider.Name()
 }
 
-// init inits the provider until that has worked once.
-func (c *credentials) init(ctx context.Context) error {
-	_, err := aside(ctx, c, func() (struct{}, error) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.inited {
-			return struct{}{}, nil
-		}
-		err := c.provider.Init()
-		c.inited = err == nil
-		return struct{}{}, err
-	})
-	return err
-}
-
 // data returns fresh authentication data, nil without a provider.
 func (c *credentials) data(ctx context.Context) ([]byte, error) {
 	if c.provider == nil {
 		return nil, nil
 	}
-	if err := c.init(ctx); err != nil {
-		return nil, err
-	}
 	return aside(ctx, c, c.provider.GetData)
+}
+
+// certificate returns the certificate to show, nil for none.
+func (c *credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
+	if c.provider == nil {
+		return nil, nil
+	}
+	return aside(ctx, c, c.provider.GetTLSCertificate)
 }
 
 var errSlow = errors.New("the source of credentials does not answer")
 
-// aside makes a call on a goroutine of its own, and abandons it after the timeout or with ctx.
+// aside makes a call of the provider, which it inits before the first, on a goroutine of its own, and abandons that after the timeout or with ctx.
 func aside[T any](ctx context.Context, c *credentials, call func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errSlow)
 	defer cancel()
 	start := func(call func()) error {
-		go call()
+		select {
+		case c.calling <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		go func() {
+			defer func() { <-c.calling }()
+			call()
+		}()
 		return nil
 	}
-	result, err := pulsarsend.Await(ctx, start, call, func(T) {})
-	if err != nil && errors.Is(err, context.DeadlineExceeded) {
+	result, err := pulsarsend.Await(ctx, start, func() (made T, err error) {
+		if !c.inited {
+			if err = c.provider.Init(); err != nil {
+				return made, err
+			}
+			c.inited = true
+		}
+		return call()
+	}, func(T) {})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return result, err

@@ -63,7 +63,7 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 	}
 	c := &Client{
 		cfg: cfg, access: access, metrics: metrics, log: log, trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines), seeds: &seeds{service: service},
-		auth:  &credentials{provider: access.Auth, timeout: cfg.ConnectTimeout},
+		auth:  newCredentials(access.Auth, cfg.ConnectTimeout),
 		conns: make(map[slot]*dialing), consumers: make(map[*Consumer]struct{}),
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())

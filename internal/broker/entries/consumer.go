@@ -55,6 +55,7 @@ type Consumer struct {
 	wake   chan struct{} // signals acks or permits that are not due yet, and receipts
 	gone   chan struct{} // closed when its goroutine has ended
 	cancel context.CancelFunc
+	chunks *chunks
 
 	mu      sync.Mutex // guards the fields below
 	session *session   // nil while there is none
@@ -79,6 +80,7 @@ func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, er
 	consumer := &Consumer{
 		client: c, sub: sub, number: int(c.ids.Add(1) % uint64(c.cfg.ConnectionsPerBrokerMax)),
 		wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
+		chunks: newChunks(c.cfg, c.metrics),
 	}
 	var first *session
 	err := c.retry(ctx, func(ctx context.Context) (err error) {
@@ -120,10 +122,9 @@ func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	cfg := c.client.cfg
 	s := &session{
 		consumer: c, conn: k, id: c.client.ids.Add(1), since: clock.Now(), ended: make(chan struct{}), permits: permits{queue: c.sub.Permits},
-		receipts: make(map[uint64]awaited), assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout),
+		receipts: make(map[uint64]awaited),
 	}
 	if err := k.attach(s); err != nil {
 		return nil, err

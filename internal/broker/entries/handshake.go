@@ -70,13 +70,10 @@ func (c *Client) secure(ctx context.Context, socket net.Conn, to address) (net.C
 		}
 		config.ServerName = host
 	}
-	if c.auth.provider != nil && len(config.Certificates) == 0 && config.GetClientCertificate == nil {
-		if err := c.auth.init(ctx); err != nil {
-			return nil, err
-		}
-		certificate, err := aside(ctx, c.auth, c.auth.provider.GetTLSCertificate)
+	if len(config.Certificates) == 0 && config.GetClientCertificate == nil {
+		certificate, err := c.auth.certificate(ctx)
 		if err != nil {
-			return nil, err
+			return nil, &AuthError{Broker: to.String(), Cause: err}
 		}
 		if certificate != nil {
 			config.Certificates = []tls.Certificate{*certificate}

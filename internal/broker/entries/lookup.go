@@ -15,9 +15,8 @@ import (
 type seeds struct {
 	service
 
-	mu   sync.Mutex // guards at
-	at   int        // the host that is asked, if it answers
-	conn *conn      // of the newest lookup
+	mu sync.Mutex // guards at
+	at int        // the host that is asked, if it answers
 }
 
 // connect returns a connection to one of the hosts, which are tried in turn.

@@ -48,18 +48,16 @@ func (c *Client) connect(ctx context.Context, at slot) (*conn, error) {
 
 func (c *Client) open(at slot, d *dialing) {
 	defer close(d.done)
-	d.conn, d.err = c.dial(c.ctx, at.to)
+	k, err := c.dial(c.ctx, at.to)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d.err == nil && c.ctx.Err() != nil { // after endAll
-		_ = d.conn.socket.Close()
-		d.err = ErrClosed
-	}
-	if d.err != nil {
+	if err != nil {
+		d.err = err
 		delete(c.conns, at)
 		return
 	}
-	d.conn.start()
+	d.conn = k
+	k.start()
 }
 
 // forget removes a connection that has ended from the pool.
@@ -76,7 +74,7 @@ func (c *Client) endAll() {
 	c.mu.Unlock()
 	for _, d := range attempts {
 		<-d.done
-		if d.conn != nil {
+		if d.conn != nil { // else there is none
 			d.conn.end(ErrClosed)
 		}
 	}

@@ -90,13 +90,7 @@ func (c *Consumer) report() {
 
 // tick gives up what has waited too long.
 func (c *Consumer) tick(s *session) {
-	s.chunking.Lock()
-	givenUp, redundant := s.assembler.Expire(clock.Now())
-	s.account(givenUp)
-	again := s.givenUp
-	s.givenUp, s.later = s.later, nil
-	s.chunking.Unlock()
-
+	again, redundant := c.chunks.tick()
 	for len(again) > 0 {
 		n := min(len(again), c.client.cfg.AckGroupMax)
 		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliver(dst, s.id, again[:n]) })
@@ -166,11 +160,6 @@ func (c *Consumer) leave(s *session) ending {
 	clear(s.receipts)
 	c.session = nil
 	c.mu.Unlock()
-
-	s.chunking.Lock()
-	c.client.metrics.chunkBytes.Sub(float64(s.held))
-	s.held, s.assembler = 0, wire.NewAssembler(c.client.cfg.ChunkBytesMax, c.client.cfg.ChunkTimeout)
-	s.chunking.Unlock()
 	c.sub.Queue.drop(s)
 	return e
 }
@@ -179,7 +168,7 @@ func (c *Consumer) leave(s *session) ending {
 func (c *Consumer) again(ctx context.Context, e ending, p *pace, lasted time.Duration) (*session, error) {
 	delay := p.after(e.reason, lasted)
 	for {
-		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil {
+		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil || ctx.Err() != nil {
 			return nil, ErrClosed
 		}
 		s, err := c.subscribe(ctx, e.next)
@@ -190,7 +179,7 @@ func (c *Consumer) again(ctx context.Context, e ending, p *pace, lasted time.Dur
 			return s, nil
 		case ctx.Err() != nil || errors.Is(err, ErrClosed):
 			return nil, ErrClosed
-		case final(err):
+		case final(err) && e.next == (address{}): // what a broker says that only another one has named decides nothing
 			return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: err}
 		}
 		e.next = address{} // it was worth one attempt
@@ -203,6 +192,7 @@ func (c *Consumer) again(ctx context.Context, e ending, p *pace, lasted time.Dur
 
 // quit ends the consumer, and its receipts.
 func (c *Consumer) quit(err error) {
+	c.chunks.drop()
 	c.mu.Lock()
 	if c.over == nil {
 		c.over = err

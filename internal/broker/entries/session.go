@@ -3,7 +3,6 @@ package entries
 import (
 	"errors"
 	"math"
-	"sync"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
@@ -23,12 +22,6 @@ type session struct {
 	permits  permits
 	receipts map[uint64]awaited // by request
 	end      ending
-
-	chunking  sync.Mutex // guards the fields below
-	assembler *wire.Assembler
-	held      int       // bytes, as the metric has them
-	givenUp   []wire.ID // to be asked for again when two ticks have passed
-	later     []wire.ID // the same, of the present tick
 }
 
 // ending is how a session ended, and where the consumer goes next.
@@ -79,28 +72,15 @@ func (k *conn) splits(e *wire.Entry) error {
 
 // chunk takes a part of a message.
 func (s *session) chunk(d *Delivered, payloadMax int) error {
-	s.chunking.Lock()
-	r, err := s.assembler.Add(clock.Now(), d.ID, &d.Entry, payloadMax)
-	s.account(r.GivenUp)
-	s.chunking.Unlock()
-	d.Chunks = r.IDs
-	if r.Complete {
+	ids, err := s.consumer.chunks.add(d.ID, &d.Entry, payloadMax)
+	d.Chunks = ids
+	if len(ids) > 0 {
 		d.Raw = nil
 	}
-	if r.Complete || err != nil {
+	if len(ids) > 0 || err != nil {
 		return s.push(d, err)
 	}
 	return s.keep(d) // its permit goes back at once: a message may have more chunks than the queue has room
-}
-
-// account notes what the assembler holds and has given up. The caller holds the lock of chunks.
-func (s *session) account(givenUp []wire.ID) {
-	m := s.consumer.client.metrics
-	held := s.assembler.Held()
-	m.chunkBytes.Add(float64(held - s.held))
-	s.held = held
-	m.chunksGivenUp.Add(float64(len(givenUp)))
-	s.later = append(s.later, givenUp...)
 }
 
 // push hands an entry on, with the reason if it is broken.

@@ -1,0 +1,54 @@
+package entries
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+)
+
+func TestEntriesArriveUntilTheyAreAcked(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		want := r.publish(3)
+		c := r.subscribe()
+		got := r.receive(3)
+		if !slices.Equal(ids(got), want) || string(got[1].Entry.Payload) != "m1" || got[1].Consumer != c || got[1].Partition != -1 {
+			t.Fatalf("received %v, want %v", ids(got), want)
+		}
+		r.ack(c, got[0], got[2])
+		c.Close()
+		if left := r.cluster.Backlog(topicName); !slices.Equal(left, want[1:2]) {
+			t.Errorf("after Close the broker has %v, want %v", left, want[1:2])
+		}
+		c = r.subscribe()
+		if again := r.receive(1); again[0].ID != want[1] || again[0].Redelivery != 1 {
+			t.Errorf("received %v again, %d times before, want %v once", again[0].ID, again[0].Redelivery, want[1])
+		}
+		if err := c.Ack(); err != nil {
+			t.Error(err)
+		}
+		r.nothing()
+	})
+}
+
+// A batch costs as many permits as it has events, and one of which some are acked as many as are not.
+func TestPermitsAreCountedInEvents(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		c := r.subscribe(func(s *Subscription) { s.Permits = 3 })
+		for range 20 {
+			r.cluster.Publish(topicName, fakebroker.Batch("1", "2", "3", "4"), 4)
+		}
+		synctest.Wait()
+		if n := r.queue.Len(); n != 1 {
+			t.Fatalf("%d entries are unread, want 1: it takes all permits", n)
+		}
+		r.ack(c, r.receive(20)...)
+		r.nothing()
+		if p := r.cluster.Permits(topicName); !slices.Equal(p, []int{3}) {
+			t.Errorf("the broker has permits %v, want all 3 again", p)
+		}
+	})
+}
