@@ -22,12 +22,12 @@ const chunkTimeout = time.Minute
 func cut(m *pulsarpb.MessageMetadata, c pulsarpb.CompressionType, payload []byte, size int) [][]byte {
 	m = proto.CloneOf(m)
 	compressed := must(wiretest.Compress(m, c, payload))
-	m.TotalChunkMsgSize = proto.Int32(int32(len(compressed)))
+	m.TotalChunkMsgSize = new(int32(len(compressed)))
 	parts := slices.Collect(slices.Chunk(compressed, size))
-	m.NumChunksFromMsg = proto.Int32(int32(len(parts)))
+	m.NumChunksFromMsg = new(int32(len(parts)))
 	var entries [][]byte
 	for i, part := range parts {
-		m.ChunkId = proto.Int32(int32(i))
+		m.ChunkId = new(int32(i))
 		entries = append(entries, must(wiretest.Entry(m, part)))
 	}
 	return entries
@@ -80,7 +80,8 @@ type assembling struct {
 }
 
 func drawAssembling(t *rapid.T) *assembling {
-	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}, bytesMax: rapid.IntRange(700, 6000).Draw(t, "bytes max")}
+	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}}
+	z.bytesMax = rapid.IntRange(700, 6000).Draw(t, "bytes max")
 	z.a = NewAssembler(z.bytesMax, chunkTimeout)
 	var queues [][]ID
 	for i := range rapid.IntRange(1, 6).Draw(t, "messages") {
@@ -352,7 +353,7 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 	add := func(m *pulsarpb.MessageMetadata, payloadMax int, parts ...string) (got Assembled, err error) {
 		a := NewAssembler(1<<20, chunkTimeout)
 		for i, part := range parts {
-			m.ChunkId, m.NumChunksFromMsg = proto.Int32(int32(i)), proto.Int32(int32(len(parts)))
+			m.ChunkId, m.NumChunksFromMsg = new(int32(i)), new(int32(len(parts)))
 			if got, err = a.Add(0, ID{Entry: int64(i)}, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
 				break
 			}
@@ -374,6 +375,10 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 	}
 	if got, err := add(m, 1000, "abcde", "fgh"); reasonOf(t, err) != ReasonChunk || len(got.IDs) != 0 {
 		t.Errorf("longer than declared: %+v, %v", got, err)
+	}
+	m.TotalChunkMsgSize = proto.Int32(1 << 18)
+	if _, err := NewAssembler(1<<30, 1).Add(0, ID{}, chunkOf(t, cut(m, 0, make([]byte, chunksMax+1), 1)[0]), 1<<20); reasonOf(t, err) != ReasonSize {
+		t.Errorf("too many chunks: %v", err)
 	}
 	m.TotalChunkMsgSize = proto.Int32(1 << 30)
 	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 0 {
