@@ -23,13 +23,13 @@ func newChunks(cfg Config, metrics *Metrics) *chunks {
 	return &chunks{metrics: metrics, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
 }
 
-// add takes a part. If it returns ids, e is the whole message.
-func (c *chunks) add(id wire.ID, e *wire.Entry, payloadMax int) ([]wire.ID, error) {
+// add takes a part. If the result has ids, e is the whole message.
+func (c *chunks) add(id wire.ID, e *wire.Entry, payloadMax int) (wire.Assembled, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, err := c.assembler.Add(clock.Now(), id, e, payloadMax)
 	c.account(r.GivenUp)
-	return r.IDs, err
+	return r, err
 }
 
 // account notes what is held and was given up. The caller holds the lock.

@@ -19,7 +19,7 @@ type Delivered struct {
 	Entry      wire.Entry
 	Chunks     []wire.ID         // of a message that came in chunks: all its entries, which are acked together
 	Broken     *wire.BrokenError // why Entry is incomplete; nil: it is not
-	Raw        []byte            // the entry as it came; nil for a message in chunks
+	Raw        []byte            // the entry as it came; of a message in chunks the payloads of all, if it is broken, else nil
 	Permits    int               // what the broker took for it
 
 	from  *session

@@ -72,12 +72,12 @@ func (k *conn) splits(e *wire.Entry) error {
 
 // chunk takes a part of a message.
 func (s *session) chunk(d *Delivered, payloadMax int) error {
-	ids, err := s.consumer.chunks.add(d.ID, &d.Entry, payloadMax)
-	d.Chunks = ids
-	if len(ids) > 0 {
-		d.Raw = nil
+	r, err := s.consumer.chunks.add(d.ID, &d.Entry, payloadMax)
+	d.Chunks = r.IDs
+	if len(r.IDs) > 0 {
+		d.Raw = r.Parts
 	}
-	if len(ids) > 0 || err != nil {
+	if len(r.IDs) > 0 || err != nil {
 		return s.push(d, err)
 	}
 	return s.keep(d) // its permit goes back at once: a message may have more chunks than the queue has room

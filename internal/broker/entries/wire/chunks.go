@@ -42,6 +42,8 @@ type Assembled struct {
 	// IDs are those of all entries that a message came in: first those of its chunks in their order, then those that repeated one. They are
 	// acked together, when the message is done. They are there when the message is complete, and when it is complete and broken.
 	IDs []ID
+	// Parts are the payloads of all chunks of a complete message that is broken, one after the other; otherwise nil. No entry has all of them.
+	Parts []byte
 	// GivenUp are entries that are not held any more, or could not be held. They must not be acked: let the broker send them again, later.
 	GivenUp []ID
 }
@@ -138,16 +140,16 @@ func (a *Assembler) Messages() int { return len(a.messages) }
 func (a *Assembler) complete(p *partial, e *Entry, payloadMax int) (Assembled, error) {
 	ids := a.remove(p)
 	a.done.add(p.identity, ids)
-	if p.bytes+len(e.Payload) != int(p.size) {
-		return Assembled{IDs: ids}, broken(ReasonSize, "chunks are not as long as declared")
-	}
 	whole := make([]byte, 0, p.size)
 	for _, piece := range p.pieces {
 		whole = append(whole, piece.payload...)
 	}
+	if len(whole) != int(p.size) {
+		return Assembled{IDs: ids, Parts: whole}, broken(ReasonSize, "chunks are not as long as declared")
+	}
 	payload, err := a.inflate.payload(&e.Metadata, e.buffer, whole, payloadMax)
 	if err != nil {
-		return Assembled{IDs: ids}, err
+		return Assembled{IDs: ids, Parts: whole}, err
 	}
 	e.Chunked, e.Payload, e.buffer = false, payload, payload
 	return Assembled{IDs: ids}, nil

@@ -364,13 +364,13 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 		return got, err
 	}
 	m.TotalChunkMsgSize = proto.Int32(6)
-	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonDecompress || len(got.IDs) != 2 {
+	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonDecompress || len(got.IDs) != 2 || string(got.Parts) != "abcdef" {
 		t.Errorf("not compressed: %+v, %v", got, err)
 	}
 	if got, err := add(m, 99, "abc", "def"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 2 {
 		t.Errorf("too long when decompressed: %+v, %v", got, err)
 	}
-	if got, err := add(m, 1000, "abc", "d"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 2 {
+	if got, err := add(m, 1000, "abc", "d"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 2 || string(got.Parts) != "abcd" {
 		t.Errorf("shorter than declared: %+v, %v", got, err)
 	}
 	if got, err := add(m, 1000, "abcde", "fgh"); reasonOf(t, err) != ReasonChunk || len(got.IDs) != 0 {
