@@ -17,6 +17,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar/auth"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/netx/mtls"
@@ -102,6 +103,21 @@ func (d *pulsarAuth) options() pulsar.ClientOptions {
 		options.Authentication = provider
 	}
 	return options
+}
+
+// access returns the credentials of a new client of package entries. It asks for them at each connection.
+func (d *pulsarAuth) access() entries.Access {
+	var access entries.Access
+	if provider := d.provider(); provider != nil { // a nil Provider in the interface would be taken for one
+		access.Auth = provider
+	}
+	if d.store != nil {
+		access.TLS = d.store.ClientByHost
+		if name := d.settings.TLS.Name; name != "" {
+			access.TLS = func() *tls.Config { return d.store.Client(name) }
+		}
+	}
+	return access
 }
 
 // provider returns the authentication of the router, nil for none. Each client needs its own.

@@ -84,9 +84,9 @@ func throughPulsar(cfg config.Config) broker {
 			return nil // a broker that does not answer may come
 		},
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
-			options := auth.options()
-			options.Logger = pulsarlog.New(log)
-			return source.NewPulsar(from, options, auth.adminClient(), metrics, log)
+			access := source.Access{Client: auth.options(), Entries: auth.access(), Admin: auth.adminClient()}
+			access.Client.Logger = pulsarlog.New(log)
+			return source.NewPulsar(from, access, metrics, log)
 		},
 		controlLog: func(log *slog.Logger) (controllog.Transport, error) {
 			c := controllog.DefaultPulsarConfig()

@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/source/sourcetest"
 	"github.com/ringfence/router/internal/testing/eventually"
@@ -83,7 +82,10 @@ func readDeadLetters(t *testing.T, b sourcetest.Broker, topic string, n int) []s
 // Every kind of producer input arrives as it was sent, even through the retry topic, and is
 // acked.
 func TestPulsarOddMessagesComeAsTheyWereSent(t *testing.T) {
-	b := newPulsarBroker(t)
+	eachReader(t, pulsarOddMessagesComeAsTheyWereSent)
+}
+
+func pulsarOddMessagesComeAsTheyWereSent(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 0)
 	big := bytes.Repeat([]byte("0123456789abcdef"), (5<<20-64<<10)/16) // as large as a broker takes it in one piece
 	const binary = "\xff\x00\xfe\xc3"
@@ -160,7 +162,10 @@ func digest(payload []byte) []byte {
 // Encrypted entries cannot be read here. They go to the dead letter topic unchanged, with
 // everything needed to decrypt them, and do not disturb other events.
 func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
-	b := newPulsarBroker(t)
+	eachReader(t, pulsarEncryptedEventsAreDeadLettered)
+}
+
+func pulsarEncryptedEventsAreDeadLettered(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 0)
 	encrypt := &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}}
 	secret := []byte("nobody reads this")
@@ -171,7 +176,7 @@ func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 	b.Publish(t, topic, sourcetest.Message{Key: "user-1", Payload: "clear"})
 
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, sourcetest.Config(topic), source.NewMetrics(reg)))
 	got := m.Take(1)
 	if string(got[0].Event.Payload) != "clear" {
 		t.Fatalf("%q was handed on", got[0].Event.Payload)
@@ -204,8 +209,9 @@ func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
 
 // The client gives back one permit for an encrypted batch of many, so that the broker
 // would stop sending after some of them.
-func TestPulsarManyEncryptedBatches(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarManyEncryptedBatches(t *testing.T) { eachReader(t, pulsarManyEncryptedBatches) }
+
+func pulsarManyEncryptedBatches(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 0)
 	encrypt := &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}}
 	const batches, size = 10, 20
@@ -219,7 +225,7 @@ func TestPulsarManyEncryptedBatches(t *testing.T) {
 	b.Publish(t, topic, sourcetest.Message{Key: "user-1", Payload: "clear"})
 	cfg := sourcetest.Config(topic)
 	cfg.ReceiverQueueMax = 50
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, sourcetest.NewMetrics(), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, cfg, sourcetest.NewMetrics()))
 	got := m.Take(1)
 	m.Done(got...)
 	m.AwaitIdle()

@@ -29,14 +29,14 @@ type clientReader struct {
 	lost     chan error // capacity 1: why the client has closed a consumer by itself
 
 	// The source's reader's knowledge of the topic partitions, and the one of its last message.
-	byTopic   map[string]*origin
-	last      *origin
+	byTopic   map[string]*clientOrigin
+	last      *clientOrigin
 	starving  *consumption  // a topic partition that runs out of permits, or nil
 	cutLogged clock.Instant // see noteChunked
 
 	mu        sync.Mutex              // guards these: they belong to the source's reader, its acker, discovery and close
 	consumers map[string]*consumption // by the name of the topic partition
-	origins   []*origin               // with their consumers; only the source's reader appends
+	origins   []*clientOrigin         // with their consumers; only the source's reader appends
 }
 
 // consumption is a topic partition with its consumer.
@@ -46,16 +46,12 @@ type consumption struct {
 	since    clock.Instant   // when it was created
 }
 
-// origin is a topic partition that a message came from.
-type origin struct {
-	number    int32
-	topic     string // as the client names it, with the partition
-	base      string // without it
-	partition int32  // -1 when the topic is not partitioned
-	retry     bool
-	lost      int    // permits that the client has not given back, see notePermits
-	schema    string // version of the newest event that had one
-	of        *consumption
+// clientOrigin is an origin with its consumer.
+type clientOrigin struct {
+	origin
+	topic string // as the client names it, with the partition
+	lost  int    // permits that the client has not given back, see notePermits
+	of    *consumption
 }
 
 func newClientReader(cfg Config, sdk *sdk, metrics *Metrics, log *slog.Logger) *clientReader {
@@ -63,7 +59,7 @@ func newClientReader(cfg Config, sdk *sdk, metrics *Metrics, log *slog.Logger) *
 		cfg: cfg, sdk: sdk, metrics: metrics, log: log,
 		messages:  make(chan pulsar.ConsumerMessage, cfg.BatchMax),
 		lost:      make(chan error, 1),
-		byTopic:   make(map[string]*origin),
+		byTopic:   make(map[string]*clientOrigin),
 		consumers: make(map[string]*consumption),
 	}
 }
@@ -157,7 +153,7 @@ func (closeListener) OnNegativeAcksSend(pulsar.Consumer, []pulsar.MessageID) {}
 
 // notePermits counts the permits that the client (v0.21.0) forgets: the broker takes one
 // for each event of an encrypted batch, and the client gives one back for all.
-func (r *clientReader) notePermits(l *origin, batchSize int) {
+func (r *clientReader) notePermits(l *clientOrigin, batchSize int) {
 	l.lost += max(0, batchSize-1)
 	if l.lost >= max(1, l.of.queue/2) {
 		r.starving = l.of
@@ -239,15 +235,10 @@ func (r *clientReader) receipt(cm pulsar.ConsumerMessage, batch []Receipt) []Rec
 	ev.Properties = properties(m.Properties())
 	ev.PublishTime, ev.EventTime = m.PublishTime().UnixMilli(), m.EventTime().UnixMilli()
 	ev.Redelivery = m.RedeliveryCount()
-	if version := m.SchemaVersion(); len(version) > 0 {
-		if from.schema != string(version) {
-			from.schema = string(version)
-		}
-		ev.SchemaVersion = from.schema
-	}
+	ev.SchemaVersion = from.version(m.SchemaVersion())
 	if c := m.GetEncryptionContext(); c != nil {
 		to.Unreadable = reasonEncrypted
-		ev.Properties = append(ev.Properties, encryptionProperty(c))
+		ev.Properties = append(ev.Properties, clientEncryption(c))
 		r.notePermits(from, c.BatchSize)
 	} else if id.BatchIdx() < 0 { // it came in chunks: all other messages have an index
 		r.noteChunked(m)
@@ -281,12 +272,6 @@ func (r *clientReader) noteChunked(m pulsar.Message) {
 		"topic", m.Topic(), "message_id", m.ID().String(), "producer", m.ProducerName(), "bytes", len(m.Payload()))
 }
 
-// messageEvent is a message with its event in one allocation.
-type messageEvent struct {
-	message Message
-	event   event.Event
-}
-
 func properties(from map[string]string) []event.Property {
 	if len(from) == 0 {
 		return nil
@@ -299,23 +284,19 @@ func properties(from map[string]string) []event.Property {
 }
 
 // originOf finds the topic partition that a message came from.
-func (r *clientReader) originOf(cm pulsar.ConsumerMessage) *origin {
+func (r *clientReader) originOf(cm pulsar.ConsumerMessage) *clientOrigin {
 	topic := cm.Topic()
 	if r.last != nil && r.last.topic == topic {
 		return r.last
 	}
 	l, ok := r.byTopic[topic]
 	if !ok {
-		base, partition := splitPartition(topic)
 		r.mu.Lock()
 		c := r.consumers[topic]
 		if c.consumer == nil {
 			c.consumer = cm.Consumer
 		}
-		l = &origin{
-			number: int32(len(r.byTopic)), topic: topic, base: base, partition: partition,
-			retry: base == r.cfg.RetryTopic || topic == r.cfg.RetryTopic, of: c,
-		}
+		l = &clientOrigin{origin: newOrigin(len(r.byTopic), topic, r.cfg), topic: topic, of: c}
 		r.origins = append(r.origins, l)
 		r.mu.Unlock()
 		r.byTopic[topic] = l

@@ -32,6 +32,11 @@ type Config struct {
 	// once, and checked once a minute while copies are sent.
 	DeadLetterSubscription string `needed:"true"`
 
+	// Reader is the reader of the topics: client, which is Pulsar's Go client, or entries, which is the router's
+	// own. With entries, no chunked message arrives truncated, and nothing is acked that was not handled or copied: broken
+	// entries go to the dead letter topic. Members of one group may have different readers.
+	Reader string `words:"client,entries"`
+
 	// DiscoverEvery is the interval at which the broker is asked for added topic partitions. A
 	// new one is read from its beginning.
 	DiscoverEvery time.Duration `above:"0"`
@@ -105,6 +110,7 @@ func DefaultConfig() Config {
 	return Config{
 		FromEarliest:           true,
 		DeadLetterSubscription: "ringfence",
+		Reader:                 ReaderClient,
 		DiscoverEvery:          30 * time.Second,
 		BatchMax:               256,
 		ReceiverQueueMax:       5000,

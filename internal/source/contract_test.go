@@ -102,10 +102,22 @@ func TestMemOverGRPCKeepsTheContract(t *testing.T) {
 	sourcetest.Run(t, memBroker{broker, func(testing.TB) source.MemBroker { return client }})
 }
 
-// pulsarBroker is a real one.
-type pulsarBroker struct{ client pulsar.Client }
+// pulsarBroker is a real one, whose sources read with one of the readers.
+type pulsarBroker struct {
+	client pulsar.Client
+	reader string
+}
 
-func newPulsarBroker(t *testing.T) pulsarBroker { return pulsarBroker{pulsartest.Client(t)} }
+func newPulsarBroker(t *testing.T) pulsarBroker {
+	return pulsarBroker{pulsartest.Client(t), source.ReaderClient}
+}
+
+// eachReader runs a test with each reader.
+func eachReader(t *testing.T, test func(*testing.T, pulsarBroker)) {
+	for _, reader := range []string{source.ReaderClient, source.ReaderEntries} {
+		t.Run(reader, func(t *testing.T) { test(t, pulsarBroker{pulsartest.Client(t), reader}) })
+	}
+}
 
 func (pulsarBroker) Topic(t testing.TB, partitions int) string {
 	return pulsartest.Topic(t, partitions)
@@ -141,8 +153,13 @@ func (b pulsarBroker) Publish(t testing.TB, topic string, messages ...sourcetest
 	}
 }
 
-func (pulsarBroker) Source(t testing.TB, cfg source.Config) *source.Source {
-	return source.NewPulsar(cfg, pulsartest.Options(t), nil, sourcetest.NewMetrics(), sourcetest.Quiet())
+func (b pulsarBroker) Source(t testing.TB, cfg source.Config) *source.Source {
+	return b.source(t, cfg, sourcetest.NewMetrics())
+}
+
+func (b pulsarBroker) source(t testing.TB, cfg source.Config, metrics *source.Metrics) *source.Source {
+	cfg.Reader = b.reader
+	return source.NewPulsar(cfg, source.Access{Client: pulsartest.Options(t)}, metrics, sourcetest.Quiet())
 }
 
 func (pulsarBroker) Unload(t testing.TB, topic string) { pulsartest.Unload(t, topic) }
@@ -160,11 +177,14 @@ func (pulsarBroker) Unacked(t testing.TB, topic, subscription string) int {
 	return stats.Backlog + stats.Unacked
 }
 
-func TestPulsarKeepsTheContract(t *testing.T) { sourcetest.Run(t, newPulsarBroker(t)) }
+func TestPulsarKeepsTheContract(t *testing.T) {
+	eachReader(t, func(t *testing.T, b pulsarBroker) { sourcetest.Run(t, b) })
+}
 
 // A chunked message is several entries, and all of them have to be acked.
-func TestPulsarChunkedMessage(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarChunkedMessage(t *testing.T) { eachReader(t, pulsarChunkedMessage) }
+
+func pulsarChunkedMessage(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 0)
 	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{
 		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 100 << 10,
@@ -192,8 +212,9 @@ func TestPulsarChunkedMessage(t *testing.T) {
 
 // With acknowledgmentAtBatchIndexLevelEnabled, CountEvents acks single events, and only
 // the open ones come back.
-func TestPulsarBatchIndexAcks(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarBatchIndexAcks(t *testing.T) { eachReader(t, pulsarBatchIndexAcks) }
+
+func pulsarBatchIndexAcks(t *testing.T, b pulsarBroker) {
 	if !pulsartest.BatchIndexAcks(t) {
 		t.Skip("this broker acks entries only: start one with tools/pulsar.sh run --set acknowledgmentAtBatchIndexLevelEnabled=true")
 	}
@@ -232,7 +253,7 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, sourcetest.Config(topic), source.NewMetrics(reg)))
 	b.Publish(t, topic, sourcetest.Message{})
 	b.Publish(t, topic, sourcetest.Message{Key: "a key is nothing to it"})
 	b.Publish(t, topic, sourcetest.Message{Properties: map[string]string{"a": "b"}})
@@ -250,11 +271,12 @@ func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
 
 // A null value, which deletes its key from a compacted topic, reaches the application with
 // an empty payload. Its copies are null values again, and those of an empty payload are none.
-func TestPulsarTombstones(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarTombstones(t *testing.T) { eachReader(t, pulsarTombstones) }
+
+func pulsarTombstones(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 0)
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, sourcetest.Config(topic), source.NewMetrics(reg)))
 	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true}, &pulsar.ProducerMessage{Key: "alone"})
 	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true},
 		&pulsar.ProducerMessage{Key: "with a property", Properties: map[string]string{"a": "b"}})
@@ -305,8 +327,9 @@ func TestPulsarTombstones(t *testing.T) {
 }
 
 // The broker reports how many ranges of acked entries lie between unacked ones.
-func TestPulsarAckHoles(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarAckHoles(t *testing.T) { eachReader(t, pulsarAckHoles) }
+
+func pulsarAckHoles(t *testing.T, b pulsarBroker) {
 	for _, partitions := range []int{0, 2} {
 		topic := b.Topic(t, partitions)
 		to := topic
@@ -340,13 +363,14 @@ func TestPulsarAckHoles(t *testing.T) {
 
 // Topic partitions that are added are read, and their events acked. One that cannot be subscribed, since another
 // consumer reads it with our subscription, does not affect the partitions that are read already.
-func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarTopicPartitionsAreAdded(t *testing.T) { eachReader(t, pulsarTopicPartitionsAreAdded) }
+
+func pulsarTopicPartitionsAreAdded(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 2)
 	cfg := sourcetest.Config(topic)
 	cfg.DiscoverEvery = time.Second
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
 	<-m.Ready()
 	partition := func(i int) string { return fmt.Sprintf("%s-partition-%d", topic, i) }
 	publish := func(partitions ...int) {
@@ -390,8 +414,9 @@ func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
 
 // Where the broker makes no topics by itself, the client gives up on a consumer whose
 // topic is deleted, and closes it.
-func TestPulsarDeletedTopicIsAnError(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarDeletedTopicIsAnError(t *testing.T) { eachReader(t, pulsarDeletedTopicIsAnError) }
+
+func pulsarDeletedTopicIsAnError(t *testing.T, b pulsarBroker) {
 	cfg := withoutAutoTopics(t)
 	src := b.Source(t, cfg)
 	ended := make(chan error, 1)
@@ -418,12 +443,13 @@ func TestPulsarDeletedTopicIsAnError(t *testing.T) {
 
 // A dead letter topic that is deleted takes dead letters again when it is back, and has
 // a subscription that keeps them.
-func TestPulsarDeadLetterTopicComesBack(t *testing.T) {
-	b := newPulsarBroker(t)
+func TestPulsarDeadLetterTopicComesBack(t *testing.T) { eachReader(t, pulsarDeadLetterTopicComesBack) }
+
+func pulsarDeadLetterTopicComesBack(t *testing.T, b pulsarBroker) {
 	cfg := withoutAutoTopics(t)
 	cfg.CopyBackoffMax = 500 * time.Millisecond
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
 	reject := func() {
 		b.Publish(t, cfg.Topics[0], sourcetest.Message{Payload: "no use"})
 		m.Settle([]event.Verdict{{Handle: m.Take(1)[0].Event.Handle, Kind: event.Rejected}})
@@ -471,16 +497,17 @@ func deleteTopic(t *testing.T, topic string) {
 // stuck: without spilling, the fifth batch would not come before one of them is done.
 // The source gets the allowance from its settings or from the broker.
 func TestPulsarAllowanceIsNotUsedUpByStuckEvents(t *testing.T) {
-	t.Run("configured", func(t *testing.T) {
-		useUpAllowance(t, func(cfg *source.Config, allowance int) { cfg.UnackedConsumerMax = allowance })
-	})
-	t.Run("probed", func(t *testing.T) {
-		useUpAllowance(t, func(cfg *source.Config, _ int) { cfg.AdminURL = pulsartest.AdminURL(t) })
+	eachReader(t, func(t *testing.T, b pulsarBroker) {
+		t.Run("configured", func(t *testing.T) {
+			useUpAllowance(t, b, func(cfg *source.Config, allowance int) { cfg.UnackedConsumerMax = allowance })
+		})
+		t.Run("probed", func(t *testing.T) {
+			useUpAllowance(t, b, func(cfg *source.Config, _ int) { cfg.AdminURL = pulsartest.AdminURL(t) })
+		})
 	})
 }
 
-func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) {
-	b := newPulsarBroker(t)
+func useUpAllowance(t *testing.T, b pulsarBroker, tell func(cfg *source.Config, allowance int)) {
 	topic := b.Topic(t, 0)
 	const allowance, entries, size = 200, 20, 50
 	b.Publish(t, topic, sourcetest.Message{Payload: "it makes the topic"})
@@ -497,7 +524,7 @@ func useUpAllowance(t *testing.T, tell func(cfg *source.Config, allowance int)) 
 	tell(&cfg, allowance)
 	cfg.Spill.After = 100 * time.Millisecond
 	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, source.NewPulsar(cfg, pulsartest.Options(t), nil, source.NewMetrics(reg), sourcetest.Quiet()))
+	m := sourcetest.Start(t, b.source(t, cfg, source.NewMetrics(reg)))
 	m.Done(m.Take(1)...)
 
 	stuck := map[event.MessageID]source.Message{}
@@ -561,7 +588,10 @@ func limitUnacked(t *testing.T, topic string, unacked int) {
 // A broker that acks whole entries would never forget an entry whose events are acked singly: the
 // source must report that, not wait for it.
 func TestPulsarCountingOfAnotherBrokerIsRefused(t *testing.T) {
-	b := newPulsarBroker(t)
+	eachReader(t, pulsarCountingOfAnotherBrokerIsRefused)
+}
+
+func pulsarCountingOfAnotherBrokerIsRefused(t *testing.T, b pulsarBroker) {
 	if pulsartest.BatchIndexAcks(t) {
 		t.Log("this broker acks single events: nothing to refuse")
 		return
@@ -579,6 +609,9 @@ func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
 	brokers := map[string]func(*testing.T) sourcetest.Broker{
 		"mem":    func(*testing.T) sourcetest.Broker { return newMemBroker() },
 		"pulsar": func(t *testing.T) sourcetest.Broker { return newPulsarBroker(t) },
+		"pulsar, entries": func(t *testing.T) sourcetest.Broker {
+			return pulsarBroker{pulsartest.Client(t), source.ReaderEntries}
+		},
 	}
 	for name, open := range brokers {
 		t.Run(name, func(t *testing.T) {
@@ -622,6 +655,12 @@ func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
 // BenchmarkPulsarSource measures the whole of it on a real broker: entries of a
 // producer's default batching, received, settled as done at once, and acked.
 func BenchmarkPulsarSource(b *testing.B) {
+	for _, reader := range []string{source.ReaderClient, source.ReaderEntries} {
+		b.Run(reader, func(b *testing.B) { benchmarkPulsarSource(b, reader) })
+	}
+}
+
+func benchmarkPulsarSource(b *testing.B, reader string) {
 	client := pulsartest.Client(b)
 	topic := pulsartest.Topic(b, 0)
 	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: 5000})
@@ -640,7 +679,7 @@ func BenchmarkPulsarSource(b *testing.B) {
 	if err := producer.FlushWithCtx(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	src := source.NewPulsar(sourcetest.Config(topic), pulsartest.Options(b), nil, sourcetest.NewMetrics(), sourcetest.Quiet())
+	src := pulsarBroker{client, reader}.Source(b, sourcetest.Config(topic))
 	ctx, stop := context.WithCancel(b.Context())
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -666,7 +705,10 @@ func BenchmarkPulsarSource(b *testing.B) {
 // A cursor that is reset brings events again as if for the first time: nothing in them distinguishes
 // a replay from redeliveries after a broker restart. So a replay has to be announced.
 func TestPulsarReplayLooksLikeAFirstDelivery(t *testing.T) {
-	b := newPulsarBroker(t)
+	eachReader(t, pulsarReplayLooksLikeAFirstDelivery)
+}
+
+func pulsarReplayLooksLikeAFirstDelivery(t *testing.T, b pulsarBroker) {
 	topic := b.Topic(t, 0)
 	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
 	const n = 3

@@ -24,6 +24,7 @@ const (
 	PropertyLastError   = "ringfence-last-error"     // absent when there was none
 	PropertyReason      = "ringfence-reason"         // dead letters: why
 	PropertyEncryption  = "ringfence-encryption"     // dead letters: JSON, the data needed to decrypt the payload; absent when it is not encrypted
+	PropertyBroken      = "ringfence-broken"         // dead letters: the payload is an entry that cannot be read, and why, in one word; absent when it is an event's
 	PropertyOwner       = "ringfence-owner"          // dead letters: the member that said so, absent when it never got to one
 )
 

@@ -3,6 +3,8 @@ package source
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/broker/entries"
 )
 
 // Metrics holds the metrics of a process's sources, one of which runs at a time.
@@ -33,6 +35,8 @@ type Metrics struct {
 	ackHoles          prometheus.Gauge
 	topicPartitions   prometheus.Gauge
 	discoveryFailures prometheus.Counter
+
+	reader *entries.Metrics
 }
 
 // NewMetrics registers the metrics.
@@ -45,6 +49,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return with.NewCounter(prometheus.CounterOpts{Name: "ringfence_source_" + name, Help: help})
 	}
 	return &Metrics{
+		reader: entries.NewMetrics(reg),
+
 		unsettled:      gauge("unsettled", "Events that were received and are not settled yet."),
 		unsettledBytes: gauge("unsettled_bytes", "Weight of the open entries."),
 		openEntries:    gauge("open_entries", "Entries with an unsettled event."),
@@ -56,7 +62,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		oldest:         gauge("oldest_unsettled_seconds", "Age of the oldest open entry, 0 when there is none."),
 		received: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_received_total",
-			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted) go to the dead letter topic.",
+			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted, or broken and read with pulsar.reader entries) go to the dead letter topic.",
 		}, []string{"kind"}),
 		copiesRefused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_copies_refused_total",

@@ -7,37 +7,58 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 )
 
-// NewPulsar returns a source that reads from a Pulsar cluster. Options describe the connection
-// and the credentials; the source has its own client, which Run opens and closes.
-//
-// Messages that the client (v0.21.0) settles by itself never reach the source, but are counted
-// (ringfence_source_discarded_total): it acks an entry whose checksum, batch or compression is
-// broken, and also a message that was sent outside a batch, has neither payload nor properties,
-// and is not a null value, even with a key. It also acks the chunks of a message whose other
-// chunks do not arrive within ChunkedTimeout.
+// Access has what a source needs beside its settings to reach Pulsar.
+type Access struct {
+	// Client describes the connection of pulsar-client-go, and its credentials. The source has its own client, which Run
+	// opens and closes. Its URL and timeouts serve the reader of entries, too.
+	Client pulsar.ClientOptions
+	// Entries has the credentials of the reader of entries.
+	Entries entries.Access
+	// Admin makes the calls to the admin API, if the settings name one; nil is http.DefaultClient.
+	Admin *http.Client
+}
+
+// NewPulsar returns a source that reads from a Pulsar cluster.
 //
 // A null value (a tombstone) has a nil payload, and its copies are null values again.
-//
-// A message that was sent outside a batch, compressed and with an empty payload, arrives with
-// the compressed form of an empty payload, a few bytes.
 //
 // An encrypted entry arrives as one event, whose payload is the unchanged entry; it goes to the
 // dead letter topic, see PropertyEncryption.
 //
-// admin makes the calls to the admin API, if cfg names one; nil is http.DefaultClient.
-func NewPulsar(cfg Config, options pulsar.ClientOptions, admin *http.Client, metrics *Metrics, logger *slog.Logger) *Source {
+// With ReaderEntries, an entry that cannot be read goes to the dead letter topic as bytes, see PropertyBroken. With
+// ReaderClient, messages that pulsar-client-go (v0.21.0) settles by itself never reach the source, but are counted
+// (ringfence_source_discarded_total): it acks an entry whose checksum, batch or compression is
+// broken, and also a message that was sent outside a batch, has neither payload nor properties,
+// and is not a null value, even with a key. It also acks the chunks of a message whose other
+// chunks do not arrive within ChunkedTimeout. A message that was sent outside a batch, compressed and with an empty payload, arrives with
+// the compressed form of an empty payload, a few bytes.
+func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (connection, error) {
-		if options.Logger == nil {
-			options.Logger = pulsarlog.New(logger)
+		if access.Client.Logger == nil {
+			access.Client.Logger = pulsarlog.New(logger)
 		}
-		p := newPulsarConnection(cfg, admin, metrics, logger)
+		client := new(sdk)
+		reader, err := newReader(cfg, access, client, metrics, logger)
+		if err != nil {
+			return nil, err
+		}
+		p := newPulsarConnection(cfg, reader, client, access.Admin, metrics, logger)
+		options := access.Client
 		options.Logger = hookedLogger{options.Logger, logHooks{discardWords: metrics.discarded.Inc}}
 		return p, p.open(ctx, options)
 	})
+}
+
+func newReader(cfg Config, access Access, client *sdk, metrics *Metrics, logger *slog.Logger) (reader, error) {
+	if cfg.Reader == ReaderEntries {
+		return newEntryReader(cfg, entriesConfig(cfg, &access.Client), access.Entries, metrics, logger)
+	}
+	return newClientReader(cfg, client, metrics, logger), nil
 }
 
 // pulsarConnection joins the parts that reading from Pulsar, and copying to it, need.
@@ -50,12 +71,10 @@ type pulsarConnection struct {
 	outlets   *outlets
 }
 
-func newPulsarConnection(cfg Config, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarConnection {
-	client := new(sdk)
-	reads := newClientReader(cfg, client, metrics, logger)
+func newPulsarConnection(cfg Config, reader reader, client *sdk, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarConnection {
 	return &pulsarConnection{
-		cfg: cfg, admin: admin, sdk: client, reader: reads, outlets: newOutlets(cfg, client),
-		discovery: &discovery{cfg: cfg, reader: reads, admin: admin, metrics: metrics, log: logger, reading: make(map[string]struct{})},
+		cfg: cfg, admin: admin, sdk: client, reader: reader, outlets: newOutlets(cfg, client),
+		discovery: &discovery{cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, reading: make(map[string]struct{})},
 	}
 }
 

@@ -75,9 +75,9 @@ func answering(err error) *fakeProducer {
 func fakeLink(client *fakeClient) *pulsarConnection {
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-	p := newPulsarConnection(cfg.Resolved(), nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	p.sdk.client = client
-	return p
+	cfg = cfg.Resolved()
+	shared, metrics, log := &sdk{client: client}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
+	return newPulsarConnection(cfg, newClientReader(cfg, shared, metrics, log), shared, nil, metrics, log)
 }
 
 // reads returns the reader of p.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/ringfence/router/internal/base/event"
 )
 
 // reader reads topic partitions, and acks what it has read. The source's reader calls receive, its acker ack; several goroutines
@@ -32,6 +34,37 @@ type subscription struct {
 	topic    string // full name with the partition
 	earliest bool   // a new subscription begins with the oldest entry
 	queue    int    // events that are fetched ahead
+}
+
+// origin is a topic partition that events come from.
+type origin struct {
+	number    int32
+	base      string // without the partition
+	partition int32  // -1 when the topic is not partitioned
+	retry     bool
+	schema    string // version of the newest event that had one
+}
+
+func newOrigin(number int, topic string, cfg Config) origin {
+	base, partition := splitPartition(topic)
+	return origin{number: int32(number), base: base, partition: partition, retry: base == cfg.RetryTopic || topic == cfg.RetryTopic}
+}
+
+// version returns a schema version as text, which is mostly that of the event before.
+func (o *origin) version(of []byte) string {
+	if len(of) == 0 {
+		return ""
+	}
+	if o.schema != string(of) {
+		o.schema = string(of)
+	}
+	return o.schema
+}
+
+// messageEvent is a message with its event in one allocation.
+type messageEvent struct {
+	message Message
+	event   event.Event
 }
 
 // hint explains an answer of the broker that is only one word.

@@ -40,7 +40,7 @@ var arrows = map[string]arrow{
 	"internal/ownership":          {[]string{"ring", "internal/base/event", "internal/base/clock", "internal/base/identity", "internal/base/invariant", "internal/base/setting"}, "pure: who may act depends on records and instants only"},
 
 	"internal/source": {
-		slices.Concat(words, []string{"internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/netx/reload"}),
+		slices.Concat(words, []string{"internal/broker/entries", "internal/broker/entries/wire", "internal/broker/membroker", "internal/broker/pulsaradmin", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/netx/reload"}),
 		"stages never import each other; they meet in internal/pipeline. The broker in memory and the admin API are not stages: they stand for a broker",
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of sources, as tests that each source runs"},

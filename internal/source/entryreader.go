@@ -1,0 +1,219 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// entryReader reads with package entries.
+type entryReader struct {
+	cfg    Config
+	client *entries.Client
+	queue  *entries.Queue
+
+	// Of the source's reader.
+	origins map[*entries.Consumer]*origin
+	fetched []*entries.Delivered // from the queue; those before next were handed on
+	next    int
+	open    openBatch // fetched[next], if a part of it was handed on
+
+	mu        sync.Mutex
+	consumers []*entries.Consumer
+}
+
+// entriesConfig returns the configuration of a client of package entries.
+func entriesConfig(cfg Config, options *pulsar.ClientOptions) entries.Config {
+	c := entries.DefaultConfig()
+	c.URL = options.URL
+	c.ChunkTimeout, c.CloseTimeout = cfg.ChunkedTimeout, cfg.CloseTimeout
+	if options.ConnectionTimeout > 0 {
+		c.ConnectTimeout = options.ConnectionTimeout
+	}
+	if options.OperationTimeout > 0 {
+		c.OperationTimeout = options.OperationTimeout
+	}
+	return c
+}
+
+func newEntryReader(cfg Config, client entries.Config, access entries.Access, metrics *Metrics, log *slog.Logger) (*entryReader, error) {
+	c, err := entries.New(client, access, metrics.reader, log)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	return &entryReader{cfg: cfg, client: c, queue: entries.NewQueue(), origins: make(map[*entries.Consumer]*origin)}, nil
+}
+
+// partitions implements reader.
+func (r *entryReader) partitions(ctx context.Context, topic string) ([]string, error) {
+	return r.client.Partitions(ctx, topic)
+}
+
+// subscribe implements reader.
+func (r *entryReader) subscribe(ctx context.Context, s subscription) error {
+	consumer, err := r.client.Subscribe(ctx, entries.Subscription{
+		Topic: s.topic, Name: r.cfg.Subscription, Type: entries.Shared, FromEarliest: s.earliest, Properties: r.cfg.Properties,
+		Consumer: r.cfg.ConsumerName, Permits: s.queue, Queue: r.queue,
+	})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.consumers = append(r.consumers, consumer)
+	return nil
+}
+
+// receive implements reader. The next call continues with an entry whose events do not all have room in batch.
+func (r *entryReader) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
+	for len(batch) == 0 { // again if no entry had an event
+		if r.next == len(r.fetched) {
+			var err error
+			r.next = 0
+			r.fetched, err = r.queue.Receive(ctx, r.fetched[:0], r.cfg.BatchMax)
+			switch {
+			case ctx.Err() != nil:
+				return batch, ctx.Err()
+			case err != nil:
+				return batch, fmt.Errorf("%w: %w", errLost, err)
+			}
+		}
+		began := r.next
+		for r.next < len(r.fetched) && len(batch) < r.cfg.BatchMax {
+			over := false
+			if batch, over = r.receipts(r.fetched[r.next], batch); over {
+				r.next++
+			}
+		}
+		entries.Take(r.fetched[began:r.next]...)
+		clear(r.fetched[began:r.next])
+	}
+	return batch, nil
+}
+
+// receipts appends those of an entry as long as there is room in batch, and reports whether there are no more.
+func (r *entryReader) receipts(d *entries.Delivered, batch []Receipt) (_ []Receipt, over bool) {
+	if r.open.of == nil {
+		from := r.originOf(d.Consumer)
+		switch {
+		case d.Broken != nil:
+			return append(batch, brokenReceipt(d, from)), true
+		case d.Entry.Metadata.Encryption.Present():
+			return append(batch, encryptedReceipt(d, from)), true
+		case d.Entry.Metadata.Marker:
+			r.ackUnseen(d, wholeAck(d)...)
+			return batch, true
+		case !d.Entry.Batched:
+			return append(batch, aloneReceipt(d, from)), true
+		}
+		d.Raw = nil // what the events need of it they alias
+		r.open.begin(d, from, r.cfg.Counting)
+		if dead := r.open.compactedOut; dead > 0 {
+			r.ackCompacted(&r.open)
+		}
+	}
+	batch = r.open.events(batch, r.cfg.BatchMax)
+	over = r.open.at == len(r.open.singles)
+	if over {
+		r.open.end()
+	}
+	return batch, over
+}
+
+// ackCompacted acks the events of a batch that compaction has removed: nothing else would. Under CountEntries they go with the others, if
+// there are any.
+func (r *entryReader) ackCompacted(b *openBatch) {
+	if b.compactedOut == len(b.singles) {
+		r.ackUnseen(b.of, wholeAck(b.of)...)
+		return
+	}
+	if r.cfg.Counting == CountEntries {
+		return
+	}
+	left := allOf(len(b.singles))
+	for i := range b.singles {
+		if b.singles[i].CompactedOut {
+			left[i/64] &^= 1 << (i % 64)
+		}
+	}
+	r.ackUnseen(b.of, wire.AckID{ID: b.of.ID, AckSet: left, BatchSize: int32(len(b.singles))})
+}
+
+// ackUnseen acks what the ledger does not see. It fails if the consumer is closed; then another one gets the entry.
+func (r *entryReader) ackUnseen(d *entries.Delivered, ids ...wire.AckID) { _ = d.Consumer.Ack(ids...) }
+
+// originOf finds the topic partition of a consumer.
+func (r *entryReader) originOf(c *entries.Consumer) *origin {
+	o := r.origins[c]
+	if o == nil {
+		made := newOrigin(len(r.origins), c.Topic(), r.cfg)
+		o = &made
+		r.origins[c] = o
+	}
+	return o
+}
+
+// ack implements reader.
+func (r *entryReader) ack(a Ack) error {
+	d, ok := a.Ref.(*entries.Delivered)
+	if !ok {
+		return fmt.Errorf("source: %T is not an entry", a.Ref)
+	}
+	if r.cfg.Counting == CountEntries || a.Total == 1 {
+		return d.Consumer.Ack(wholeAck(d)...)
+	}
+	left := allOf(int(a.Total))
+	left[a.Index/64] &^= 1 << (a.Index % 64)
+	return d.Consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: a.Total})
+}
+
+// wholeAck acks an entry, or all chunks of a message.
+func wholeAck(d *entries.Delivered) []wire.AckID {
+	if d.Chunks == nil {
+		return []wire.AckID{{ID: d.ID}}
+	}
+	ids := make([]wire.AckID, len(d.Chunks))
+	for i, id := range d.Chunks {
+		ids[i].ID = id
+	}
+	return ids
+}
+
+// allOf returns a set with a bit for each of so many events.
+func allOf(events int) []uint64 {
+	set := make([]uint64, (events+63)/64)
+	for i := range set {
+		set[i] = ^uint64(0)
+	}
+	if rest := events % 64; rest > 0 {
+		set[len(set)-1] = 1<<rest - 1
+	}
+	return set
+}
+
+// ends implements reader.
+func (r *entryReader) ends(ctx context.Context) ([]End, error) {
+	r.mu.Lock()
+	consumers := slices.Clone(r.consumers)
+	r.mu.Unlock()
+	ends := make([]End, 0, len(consumers))
+	for _, c := range consumers {
+		id, err := c.LastID(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("source: last message ids: %w", err)
+		}
+		base, partition := splitPartition(c.Topic())
+		ends = append(ends, End{Topic: base, Partition: partition, Last: EntryID{Ledger: id.Ledger, Entry: id.Entry}})
+	}
+	return ends, nil
+}
+
+// close implements reader.
+func (r *entryReader) close() { r.client.Close() }
