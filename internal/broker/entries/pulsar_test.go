@@ -187,7 +187,10 @@ func TestAckSetsOfARealBroker(t *testing.T) {
 		_, consumers := statsOf(t, topic, "s")
 		return len(consumers) == 1 && consumers[0].Unacked == 68
 	})
-	pulsartest.Unload(t, topic)
+	consumer.Close()
+	if consumer, err = c.Subscribe(t.Context(), sub); err != nil {
+		t.Fatal(err)
+	}
 	d = receiveFor(t, q, nil)[0]
 	if got := events(t, d); len(got) != 68 || d.Permits != 68 || got[0] != "event 1" {
 		t.Fatalf("%d events came again, for %d permits, want 68 without the first", len(got), d.Permits)
