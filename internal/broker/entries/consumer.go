@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
@@ -123,7 +122,7 @@ func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) 
 		return nil, err
 	}
 	s := &session{
-		consumer: c, conn: k, id: c.client.ids.Add(1), since: clock.Now(), ended: make(chan struct{}), permits: permits{queue: c.sub.Permits},
+		consumer: c, conn: k, id: c.client.ids.Add(1), ended: make(chan struct{}), permits: permits{queue: c.sub.Permits},
 		receipts: make(map[uint64]awaited),
 	}
 	if err := k.attach(s); err != nil {

@@ -35,15 +35,18 @@ func bubble(t *testing.T, run func(*rig)) {
 		r := &rig{T: t, cluster: fakebroker.New(), cfg: DefaultConfig(), queue: NewQueue(), metrics: NewMetrics(prometheus.NewRegistry())}
 		r.cfg.URL = "pulsar://a,b"
 		r.access.Dial = r.cluster.Dial
-		run(r)
-		if r.client != nil {
+		defer r.cluster.Close()
+		defer func() {
+			if r.client == nil {
+				return
+			}
 			begun := time.Now()
 			r.client.Close()
 			if took := time.Since(begun); took > r.cfg.CloseTimeout+time.Second {
 				t.Errorf("Close took %v", took)
 			}
-		}
-		r.cluster.Close()
+		}()
+		run(r)
 	})
 }
 

@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/base/backoff"
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
 // pace decides when a consumer subscribes again. Pure.
 type pace struct{ delays backoff.Backoff }
 
-// after returns the delay after a session has ended: none if the broker has ended it in an orderly way, unless it does so again and again.
-func (p *pace) after(reason string, lasted time.Duration) time.Duration {
-	if lasted >= p.delays.Max {
+// after returns the delay after a session has ended: none if the broker has ended it in an orderly way, unless it does so again and again. A
+// session that lasted longer than the longest delay was steady.
+func (p *pace) after(reason string, steady bool) time.Duration {
+	if steady {
 		p.delays.Reset()
 		if reason != reasonConnection {
 			return 0
@@ -31,13 +31,13 @@ func (c *Consumer) run(ctx context.Context, s *session) {
 	defer c.client.remove(c)
 	p := pace{backoff.Backoff{Min: c.client.cfg.BackoffMin, Max: c.client.cfg.BackoffMax}}
 	for {
-		c.serve(ctx, s)
+		steady := c.serve(ctx, s)
 		if ctx.Err() != nil {
 			c.farewell(context.WithoutCancel(ctx), s)
 		}
 		e := c.leave(s)
 		var err error
-		if s, err = c.again(ctx, e, &p, clock.Now().Sub(s.since)); err != nil {
+		if s, err = c.again(ctx, e, p.after(e.reason, steady), &p); err != nil {
 			c.quit(err)
 			return
 		}
@@ -45,13 +45,15 @@ func (c *Consumer) run(ctx context.Context, s *session) {
 }
 
 // serve sends what the acks and permits of a session ask for, until it has ended or ctx has.
-func (c *Consumer) serve(ctx context.Context, s *session) {
+func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	cfg := c.client.cfg
 	due := time.NewTimer(cfg.AckDelayMax)
 	defer due.Stop()
 	waiting := true
 	ticker := time.NewTicker(min(cfg.GivenUpDelay, cfg.OperationTimeout))
 	defer ticker.Stop()
+	lasting := time.NewTimer(cfg.BackoffMax)
+	defer lasting.Stop()
 	for {
 		select {
 		case <-c.wake:
@@ -67,12 +69,14 @@ func (c *Consumer) serve(ctx context.Context, s *session) {
 			c.mu.Unlock()
 		case <-ticker.C:
 			c.tick(s)
+		case <-lasting.C:
+			steady = true
 		case <-s.ended:
-			return
+			return steady
 		case <-s.conn.done:
-			return
+			return steady
 		case <-ctx.Done():
-			return
+			return steady
 		}
 	}
 }
@@ -165,8 +169,7 @@ func (c *Consumer) leave(s *session) ending {
 }
 
 // again subscribes until it succeeds, the consumer is closed, or trying again does not help.
-func (c *Consumer) again(ctx context.Context, e ending, p *pace, lasted time.Duration) (*session, error) {
-	delay := p.after(e.reason, lasted)
+func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *pace) (*session, error) {
 	for {
 		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil || ctx.Err() != nil {
 			return nil, ErrClosed

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -15,7 +14,6 @@ type session struct {
 	consumer *Consumer
 	conn     *conn
 	id       uint64
-	since    clock.Instant
 	ended    chan struct{} // closed when the broker has ended it
 
 	// Guarded by the consumer's lock.

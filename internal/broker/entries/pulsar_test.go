@@ -1,0 +1,348 @@
+package entries
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/broker/entries/wire"
+	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+// real returns a client of a real broker, with short delays.
+func real(t *testing.T) *Client {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.URL = pulsartest.URL(t)
+	cfg.BackoffMin, cfg.BackoffMax = 10*time.Millisecond, 200*time.Millisecond
+	cfg.GivenUpDelay = 50 * time.Millisecond
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	c, err := New(cfg, Access{}, NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// produce publishes events, in batches of up to batch events.
+func produce(t *testing.T, o pulsar.ProducerOptions, payloads ...string) {
+	t.Helper()
+	producer := producerOf(t, o)
+	defer producer.Close()
+	publish(t, producer, payloads...)
+}
+
+func producerOf(t *testing.T, o pulsar.ProducerOptions) pulsar.Producer {
+	t.Helper()
+	producer, err := pulsartest.Client(t).CreateProducer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return producer
+}
+
+func publish(t *testing.T, producer pulsar.Producer, payloads ...string) {
+	t.Helper()
+	for _, p := range payloads {
+		producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Payload: []byte(p)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := producer.Flush(); err != nil {
+		t.Error(err)
+	}
+}
+
+func payloads(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprint("event ", i))
+	}
+	return all
+}
+
+// events returns the payloads of the events of an entry that are not acked.
+func events(t *testing.T, d *Delivered) (all []string) {
+	t.Helper()
+	if d.Broken != nil {
+		t.Fatal(d.Broken)
+	}
+	if !d.Entry.Batched {
+		return []string{string(d.Entry.Payload)}
+	}
+	list, err := d.Entry.Split(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range list {
+		if d.AckSet == nil || d.AckSet[i/64]>>(i%64)&1 == 1 {
+			all = append(all, string(s.Payload))
+		}
+	}
+	return all
+}
+
+// consumerStats is what the broker says of the first consumer of a subscription.
+type consumerStats struct {
+	Permits int    `json:"availablePermits"`
+	Unacked int    `json:"unackedMessages"`
+	Name    string `json:"consumerName"`
+}
+
+func statsOf(t *testing.T, topic, subscription string) (backlog int, consumers []consumerStats) {
+	t.Helper()
+	var stats struct {
+		Subscriptions map[string]struct {
+			Backlog   int             `json:"msgBacklog"`
+			Consumers []consumerStats `json:"consumers"`
+		} `json:"subscriptions"`
+	}
+	pulsartest.Admin(t, http.MethodGet, pulsaradmin.TopicPath(topic)+"/stats", nil, &stats)
+	s := stats.Subscriptions[subscription]
+	return s.Backlog, s.Consumers
+}
+
+func receiveFor(t *testing.T, q *Queue, dst []*Delivered) []*Delivered {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	got, err := q.Receive(ctx, dst, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Take(got[len(dst):]...)
+	return got
+}
+
+// TestPermitsOfARealBroker: batches longer than the queue, partly acked ones and compressed ones cost what the broker took.
+func TestPermitsOfARealBroker(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	c, q := real(t), NewQueue()
+	const permits = 100
+	consumer, err := c.Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, FromEarliest: true, Consumer: "me", Permits: permits, Queue: q})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := payloads(2000)
+	for i, batch := range []uint{400, 1, 7, 50} {
+		compression := []pulsar.CompressionType{pulsar.LZ4, pulsar.NoCompression, pulsar.ZSTD, pulsar.ZLib}[i]
+		produce(t, pulsar.ProducerOptions{
+			Topic: topic, DisableBatching: batch == 1, BatchingMaxMessages: max(2, batch), BatchingMaxPublishDelay: time.Minute, CompressionType: compression,
+			MaxPendingMessages: 5000,
+		}, want[i*500:i*500+500]...)
+	}
+	var got []string
+	for len(got) < len(want) {
+		for _, d := range receiveFor(t, q, nil) {
+			got = append(got, events(t, d)...)
+			if err := consumer.Ack(wire.AckID{ID: d.ID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("received %d events, want %d", len(got), len(want))
+	}
+	eventually.True(t, "the broker has all permits, and nothing unacked", func() bool {
+		backlog, consumers := statsOf(t, topic, "s")
+		return backlog == 0 && len(consumers) == 1 && consumers[0] == consumerStats{Permits: permits, Name: "me"}
+	})
+}
+
+// TestAckSetsOfARealBroker: events of a batch are acked one by one; the others come again, and cost only their own permits.
+func TestAckSetsOfARealBroker(t *testing.T) {
+	if !pulsartest.BatchIndexAcks(t) {
+		t.Skip("the broker does not count acks of single events")
+	}
+	topic := pulsartest.Topic(t, 0)
+	c, q := real(t), NewQueue()
+	const permits = 100
+	sub := Subscription{Topic: topic, Name: "s", Type: Shared, FromEarliest: true, Permits: permits, Queue: q}
+	consumer, err := c.Subscribe(t.Context(), sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	produce(t, pulsar.ProducerOptions{Topic: topic, BatchingMaxMessages: 70, BatchingMaxPublishDelay: time.Minute}, payloads(70)...)
+	d := receiveFor(t, q, nil)[0]
+	left := []uint64{1<<63 - 2, 0x3f} // all of 70 but 0 and 63
+	if err := consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: 70}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "two events count as acked", func() bool {
+		_, consumers := statsOf(t, topic, "s")
+		return len(consumers) == 1 && consumers[0].Unacked == 68
+	})
+	consumer.Close()
+	if consumer, err = c.Subscribe(t.Context(), sub); err != nil {
+		t.Fatal(err)
+	}
+	d = receiveFor(t, q, nil)[0]
+	if got := events(t, d); len(got) != 68 || d.Permits != 68 || got[0] != "event 1" {
+		t.Fatalf("%d events came again, for %d permits, want 68 without the first", len(got), d.Permits)
+	}
+	eventually.True(t, "the broker has all permits", func() bool {
+		_, consumers := statsOf(t, topic, "s")
+		return len(consumers) == 1 && consumers[0].Permits == permits
+	})
+	if err := consumer.Ack(wire.AckID{ID: d.ID}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the entry is acked", func() bool {
+		backlog, _ := statsOf(t, topic, "s")
+		return backlog == 0
+	})
+}
+
+// TestUnloadsUnderLoad: every event arrives until its entry is acked, while the broker unloads the topic again and again. Acks are confirmed.
+func TestUnloadsUnderLoad(t *testing.T) {
+	topic := pulsartest.Topic(t, 2)
+	c, q := real(t), NewQueue()
+	names, err := c.Partitions(t.Context(), topic)
+	if err != nil || len(names) != 2 || !strings.HasSuffix(names[1], "-partition-1") {
+		t.Fatalf("partitions are %q: %v", names, err)
+	}
+	for _, name := range names {
+		_, err := c.Subscribe(t.Context(), Subscription{
+			Topic: name, Name: "s", Type: Shared, FromEarliest: true, Permits: 50, Queue: q, Receipt: func(ids []wire.AckID, err error) {
+				if err != nil {
+					t.Errorf("%d acks are refused: %v", len(ids), err)
+				}
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	producer := producerOf(t, pulsar.ProducerOptions{Topic: topic, BatchingMaxMessages: 10, MaxPendingMessages: 5000})
+	defer producer.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	var sent []string
+	work.Go(func() {
+		defer stop()
+		for i := range 10 {
+			batch := payloads(500)
+			for j := range batch {
+				batch[j] = fmt.Sprint(i, " ", batch[j])
+			}
+			sent = append(sent, batch...)
+			publish(t, producer, batch...)
+		}
+	})
+	work.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			pulsartest.Unload(t, names[n%2])
+			time.Sleep(100 * time.Millisecond) // else the producer, which waits longer and longer, never gets through
+		}
+	})
+	got := map[string]bool{}
+	again := 0
+	for ctx.Err() == nil || len(got) < len(sent) {
+		wait, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		list, err := q.Receive(wait, nil, 100)
+		cancel()
+		if err != nil {
+			t.Fatalf("%d of %d events arrived: %v", len(got), len(sent), err)
+		}
+		Take(list...)
+		for _, d := range list {
+			for _, e := range events(t, d) {
+				if got[e] {
+					again++
+				}
+				got[e] = true
+			}
+			if err := d.Consumer.Ack(wire.AckID{ID: d.ID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	work.Wait()
+	eventually.True(t, "everything is acked, and the broker has all permits", func() bool {
+		for _, name := range names {
+			if backlog, consumers := statsOf(t, name, "s"); backlog != 0 || len(consumers) != 1 || consumers[0].Permits != 50 {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("%d events, %d of them again", len(got), again)
+}
+
+// TestChunksOfARealBroker: a message that is longer than a frame arrives whole, and its entries are acked together.
+func TestChunksOfARealBroker(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	c, q := real(t), NewQueue()
+	consumer, err := c.Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, FromEarliest: true, Permits: 2, Queue: q})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("0123456789abcdef", 1<<16) // 1 MiB in 11 chunks, with 2 permits
+	for _, compression := range []pulsar.CompressionType{pulsar.NoCompression, pulsar.LZ4} {
+		produce(t, pulsar.ProducerOptions{
+			Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 100_000, CompressionType: compression,
+		}, long)
+		d := receiveFor(t, q, nil)[0]
+		if got := events(t, d); got[0] != long || compression == pulsar.NoCompression && len(d.Chunks) < 10 {
+			t.Fatalf("received %d bytes in %d chunks, want %d bytes", len(got[0]), len(d.Chunks), len(long))
+		}
+		if err := consumer.Ack(whole(d)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually.True(t, "all chunks are acked, and the broker has all permits", func() bool {
+		backlog, consumers := statsOf(t, topic, "s")
+		return backlog == 0 && len(consumers) == 1 && consumers[0].Permits == 2
+	})
+}
+
+// TestLossesOnARealBroker: a deleted topic partition that cannot be made again, and a subscription of another type, end a consumer.
+func TestLossesOnARealBroker(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	c, q := real(t), NewQueue()
+	other, err := pulsartest.Client(t).Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "s", Type: pulsar.Exclusive})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	sub := Subscription{Topic: topic, Name: "s", Type: Shared, Permits: 2, Queue: q}
+	if _, err := c.Subscribe(t.Context(), sub); err == nil || !strings.Contains(err.Error(), "ConsumerBusy") || !strings.Contains(err.Error(), "different type") {
+		t.Errorf("a subscription of another type is refused with: %v", err)
+	}
+	sub.Topic = "persistent://public/no-such-namespace/t"
+	if _, err := c.Subscribe(t.Context(), sub); err == nil || !final(err) {
+		t.Errorf("a topic without a namespace is refused with: %v", err)
+	}
+}
+
+func TestLastIDOfARealBroker(t *testing.T) {
+	topic := pulsartest.Topic(t, 0)
+	c, q := real(t), NewQueue()
+	consumer, err := c.Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, Permits: 2, Queue: q})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last, err := consumer.LastID(t.Context()); err != nil || last.Entry != -1 {
+		t.Errorf("the last id of an empty topic is %v: %v", last, err)
+	}
+	produce(t, pulsar.ProducerOptions{Topic: topic}, "x")
+	d := receiveFor(t, q, nil)[0]
+	if last, err := consumer.LastID(t.Context()); err != nil || last != d.ID {
+		t.Errorf("the last id is %v: %v, want %v", last, err, d.ID)
+	}
+}

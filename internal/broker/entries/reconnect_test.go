@@ -1,0 +1,308 @@
+package entries
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// A connection breaks: what was received can be acked on the next one, what was not received is delivered again and not twice, and permits of the
+// earlier one do not count.
+func TestABrokenConnection(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		want := r.publish(5)
+		c := r.subscribe(func(s *Subscription) { s.Permits = 3 })
+		synctest.Wait()
+		got, err := r.queue.Receive(r.Context(), nil, 2) // not given back
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Cut()
+		synctest.Wait()
+		if n := r.queue.Len(); n != 0 {
+			t.Errorf("%d entries of the broken connection are still queued", n)
+		}
+		r.ack(c, got...) // while there is none
+		again := r.receive(3)
+		if !slices.Equal(ids(again), want[2:]) {
+			t.Errorf("received %v after it, want %v: the acks go first", ids(again), want[2:])
+		}
+		Take(got...)
+		Take(again...) // a second time
+		r.ack(c, again...)
+		r.nothing()
+		if p, left := r.cluster.Permits(topicName), r.cluster.Backlog(topicName); !slices.Equal(p, []int{3}) || len(left) != 0 {
+			t.Errorf("the broker has permits %v and entries %v, want 3 and none", p, left)
+		}
+		if n := testutil.ToFloat64(r.metrics.reconnects.WithLabelValues(reasonConnection)); n != 1 {
+			t.Errorf("%v reconnects are counted, want 1", n)
+		}
+		if n := testutil.ToFloat64(r.metrics.permits); n != 3 {
+			t.Errorf("%v permits are shown, want 3", n)
+		}
+	})
+}
+
+// A broker is away for long: the consumer comes back with it.
+func TestABrokerIsKilledAndComesBack(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.URL = "pulsar://a"
+		a := r.cluster.Broker("a:6650")
+		c := r.subscribe()
+		a.Kill()
+		time.Sleep(time.Hour)
+		if err := c.Ack(wire.AckID{}); err != nil {
+			t.Errorf("an ack while the broker is away: %v", err)
+		}
+		a.Revive()
+		begun := time.Now()
+		r.publish(1)
+		r.receive(1)
+		if took := time.Since(begun); took > r.cfg.BackoffMax {
+			t.Errorf("it took %v after the broker was back, want %v at most", took, r.cfg.BackoffMax)
+		}
+	})
+}
+
+func TestABrokerClosesTheConsumer(t *testing.T) {
+	for name, named := range map[string]bool{"and names the next broker": true, "and says nothing": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				a, b := r.cluster.Broker("a:6650"), r.cluster.Broker("b:6650")
+				r.cluster.Own(topicName, a)
+				lookups := count(a, pulsarpb.BaseCommand_LOOKUP)
+				subscribes := count(b, pulsarpb.BaseCommand_SUBSCRIBE)
+				want := r.publish(2)
+				c := r.subscribe()
+				got := r.receive(1)
+				time.Sleep(r.cfg.BackoffMax) // it is not one of many moves
+				asked := lookups.Load()
+				begun := time.Now()
+				r.cluster.Move(topicName, b, named)
+				synctest.Wait()
+				got = append(got[:0], r.receive(2)...)
+				if !slices.Equal(ids(got), want) || time.Since(begun) != 0 {
+					t.Errorf("received %v after %v, want %v at once", ids(got), time.Since(begun), want)
+				}
+				if n := lookups.Load() - asked; (n == 0) != named || subscribes.Load() != 1 {
+					t.Errorf("%d lookups and %d subscriptions", n, subscribes.Load())
+				}
+				r.ack(c, got...)
+				r.nothing()
+			})
+		})
+	}
+}
+
+// The broker that is named does not serve the topic after all: it is looked up.
+func TestABrokerNamesAWrongOne(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a, b := r.cluster.Broker("a:6650"), r.cluster.Broker("b:6650")
+		b.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			if c.GetType() != pulsarpb.BaseCommand_SUBSCRIBE {
+				return false
+			}
+			l.Refuse(c.GetSubscribe().GetRequestId(), pulsarpb.ServerError_TOPIC_NOT_FOUND, "never heard of it")
+			return true
+		}
+		r.cluster.Own(topicName, a)
+		r.publish(1)
+		r.subscribe()
+		r.receive(1)
+		r.cluster.Move(topicName, b, true)
+		r.cluster.Own(topicName, a)
+		r.receive(1)
+	})
+}
+
+// A topic moves to another cluster, and everything that follows happens there.
+func TestATopicMigrates(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var link *fakebroker.Link
+		var consumer uint64
+		a, green := r.cluster.Broker("a:6650"), r.cluster.Broker("green:6650")
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			if c.GetType() == pulsarpb.BaseCommand_SUBSCRIBE {
+				link, consumer = l, c.GetSubscribe().GetConsumerId()
+			}
+			return false
+		}
+		lookups := count(green, pulsarpb.BaseCommand_LOOKUP)
+		r.subscribe()
+		synctest.Wait()
+		r.cluster.Own(topicName, green)
+		for range 2 {
+			link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
+				ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(),
+				BrokerServiceUrl: proto.String("pulsar://nowhere,green"), BrokerServiceUrlTls: proto.String(""),
+			}})
+		}
+		synctest.Wait()
+		r.cluster.Publish(topicName, fakebroker.Message("x"), 1)
+		if r.receive(1); lookups.Load() != 1 {
+			t.Errorf("the other cluster was asked %d times", lookups.Load())
+		}
+		green.Cut()
+		if r.receive(1); lookups.Load() != 2 {
+			t.Errorf("the other cluster was asked %d times after a reconnect", lookups.Load())
+		}
+	})
+}
+
+// What cannot come back ends the consumer with the broker's words; all else is tried again.
+func TestWhatEndsAConsumer(t *testing.T) {
+	for name, c := range map[string]struct {
+		code pulsarpb.ServerError
+		text string
+		lost bool
+	}{
+		"topic deleted":      {pulsarpb.ServerError_TOPIC_NOT_FOUND, "topic does not exist", true},
+		"not authorised":     {pulsarpb.ServerError_AUTHORIZATION_ERROR, "no consume", true},
+		"another type":       {pulsarpb.ServerError_CONSUMER_BUSY, "Subscription is of different type", true},
+		"no subscription":    {pulsarpb.ServerError_SUBSCRIPTION_NOT_FOUND, "gone", true},
+		"our own consumer":   {pulsarpb.ServerError_CONSUMER_BUSY, "consumer limit reached", false},
+		"not ready":          {pulsarpb.ServerError_SERVICE_NOT_READY, "soon", false},
+		"metadata":           {pulsarpb.ServerError_METADATA_ERROR, "", false},
+		"persistence":        {pulsarpb.ServerError_PERSISTENCE_ERROR, "", false},
+		"too many requests":  {pulsarpb.ServerError_TOO_MANY_REQUESTS, "", false},
+		"something else":     {pulsarpb.ServerError_UNKNOWN_ERROR, "", false},
+		"a code from beyond": {pulsarpb.ServerError(99), "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				a := r.cluster.Broker("a:6650")
+				var refuse atomic.Int32
+				a.Script = func(l *fakebroker.Link, cmd *pulsarpb.BaseCommand) bool {
+					if cmd.GetType() != pulsarpb.BaseCommand_SUBSCRIBE || refuse.Add(-1) < 0 {
+						return false
+					}
+					l.Refuse(cmd.GetSubscribe().GetRequestId(), c.code, c.text)
+					return true
+				}
+				r.publish(1)
+				consumer := r.subscribe()
+				r.receive(1)
+				refuse.Store(5)
+				a.Cut()
+				if !c.lost {
+					r.receive(1)
+					return
+				}
+				err := r.lost()
+				var lost *LostError
+				if !errors.As(err, &lost) || lost.Consumer != consumer || lost.Topic != topicName || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("err = %v", err)
+				}
+				if err := consumer.Ack(wire.AckID{}); !errors.Is(err, ErrLost) {
+					t.Errorf("an ack of a lost consumer: %v", err)
+				}
+				if _, err := consumer.LastID(r.Context()); !errors.Is(err, ErrLost) {
+					t.Errorf("its last id: %v", err)
+				}
+				consumer.Close()
+			})
+		})
+	}
+}
+
+// A broker that closes the consumer as soon as it is there is not asked in a tight loop.
+func TestABrokerThatClosesAgainAndAgain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		n := count(a, pulsarpb.BaseCommand_SUBSCRIBE)
+		before := a.Script
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			_ = before(l, c)
+			if c.GetType() != pulsarpb.BaseCommand_SUBSCRIBE {
+				return false
+			}
+			l.Handle(c)
+			l.Send(closeConsumer(c.GetSubscribe().GetConsumerId(), 0))
+			return true
+		}
+		r.subscribe()
+		time.Sleep(10 * time.Minute)
+		if got := n.Load(); got < 50 || got > 150 {
+			t.Errorf("subscribed %d times in 10 minutes, want every 5 to 10 s", got)
+		}
+	})
+}
+
+func TestPace(t *testing.T) {
+	p := pace{backoff.Backoff{Min: 1, Max: 4}}
+	for i, c := range []struct {
+		reason string
+		steady bool
+		want   time.Duration
+	}{
+		{reasonClosed, false, 1}, {reasonClosed, false, 2}, {reasonClosed, true, 0}, {reasonClosed, false, 1}, {reasonConnection, false, 2},
+		{reasonConnection, false, 4}, {reasonConnection, false, 4}, {reasonConnection, true, 1}, {reasonMigrated, true, 0},
+	} {
+		if got := p.after(c.reason, c.steady); got != c.want {
+			t.Errorf("%d: after a session (steady: %v) that ended by %s, the delay is %v, want %v", i, c.steady, c.reason, got, c.want)
+		}
+	}
+}
+
+// Pings are answered, and ours keep a connection alive; a broker that does not say a byte for two intervals loses it.
+func TestKeepAlive(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		var silent atomic.Bool
+		var link atomic.Pointer[fakebroker.Link]
+		a.Script = func(l *fakebroker.Link, _ *pulsarpb.BaseCommand) bool {
+			link.Store(l)
+			return silent.Load()
+		}
+		pongs := count(a, pulsarpb.BaseCommand_PONG)
+		r.subscribe()
+		time.Sleep(10 * r.cfg.KeepAlive)
+		link.Load().Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_PING.Enum(), Ping: new(pulsarpb.CommandPing)})
+		synctest.Wait()
+		if a.Dials() != 1 || pongs.Load() != 1 {
+			t.Fatalf("%d connections and %d pongs, want 1 each", a.Dials(), pongs.Load())
+		}
+		silent.Store(true)
+		time.Sleep(2*r.cfg.KeepAlive - 1)
+		if a.Links() != 1 {
+			t.Error("the connection has ended before two intervals were over")
+		}
+		time.Sleep(r.cfg.KeepAlive + r.cfg.BackoffMin + 1)
+		if a.Dials() < 2 {
+			t.Error("a silent connection lives longer than three intervals")
+		}
+		silent.Store(false)
+		time.Sleep(r.cfg.ConnectTimeout + r.cfg.BackoffMax)
+		r.publish(1)
+		r.receive(1)
+	})
+}
+
+// A connection that only lookups have used ends.
+func TestUnusedConnectionsEnd(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a, b := r.cluster.Broker("a:6650"), r.cluster.Broker("b:6650")
+		r.cluster.Own(topicName, b)
+		r.subscribe()
+		time.Sleep(2 * time.Duration(r.cfg.IdleMax) * r.cfg.KeepAlive)
+		if a.Links() != 0 || b.Links() != 1 {
+			t.Errorf("%d and %d connections, want that of the subscription", a.Links(), b.Links())
+		}
+		b.Cut()
+		r.publish(1)
+		r.receive(1)
+	})
+}
