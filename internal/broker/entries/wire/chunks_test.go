@@ -81,15 +81,16 @@ type assembling struct {
 
 func drawAssembling(t *rapid.T) *assembling {
 	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}}
-	z.bytesMax = rapid.IntRange(700, 6000).Draw(t, "bytes max")
+	z.bytesMax = rapid.IntRange(1500, 5000).Draw(t, "bytes max")
 	z.a = NewAssembler(z.bytesMax, chunkTimeout)
 	var queues [][]ID
 	for i := range rapid.IntRange(1, 6).Draw(t, "messages") {
-		m := &sent{payload: rapid.SliceOfN(rapid.Byte(), 30, 600).Draw(t, "payload")}
-		size := rapid.IntRange(8, 100).Draw(t, "chunk size")
-		c := pulsarpb.CompressionType(rapid.IntRange(0, 4).Draw(t, "compression"))
-		// Few names, so that messages differ by one part of their identity alone.
-		head := named(rapid.SampledFrom([]string{"p", "q"}).Draw(t, "producer"), rapid.SampledFrom([]string{"u", "v"}).Draw(t, "uuid"), uint64(i))
+		length := rapid.SampledFrom([]int{200, 201, 600}).Draw(t, "length")
+		m := &sent{payload: rapid.SliceOfN(rapid.Byte(), length, length).Draw(t, "payload")}
+		size := rapid.SampledFrom([]int{60, 100, 150}).Draw(t, "chunk size")
+		c := pulsarpb.CompressionType(max(rapid.IntRange(-4, 4).Draw(t, "compression"), 0))
+		// Few names, lengths and sizes, so that messages differ by one part of their identity alone.
+		head := named([]string{"p", "q"}[i%2], []string{"u", "v"}[i/2%2], uint64(i/4))
 		if m.entries = cut(head, c, m.payload, size); len(m.entries) < 2 {
 			continue
 		}
@@ -137,8 +138,13 @@ func (z *assembling) deliver(i int) {
 	z.pending = slices.Delete(z.pending, i, i+1)
 	l := z.log[id]
 	m := z.messages[l.message]
-	e := chunkOf(t, l.bytes)
+	frame := slices.Clone(l.bytes)
+	e := chunkOf(t, frame)
 	got, err := z.a.Add(z.now, id, e, MessageSizeDefault)
+	defer clear(frame) // the next frame may be read into the same memory
+	if z.a.Held() > z.bytesMax {
+		t.Fatalf("holds %d of %d bytes", z.a.Held(), z.bytesMax)
+	}
 	if err != nil {
 		key := identityOf(&e.Metadata)
 		if reasonOf(t, err) != ReasonSize || key.whole() <= int64(z.bytesMax) || len(got.IDs)+len(got.GivenUp) > 0 {
@@ -377,7 +383,8 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 		t.Errorf("longer than declared: %+v, %v", got, err)
 	}
 	m.TotalChunkMsgSize = proto.Int32(1 << 18)
-	if _, err := NewAssembler(1<<30, 1).Add(0, ID{}, chunkOf(t, cut(m, 0, make([]byte, chunksMax+1), 1)[0]), 1<<20); reasonOf(t, err) != ReasonSize {
+	tiny := cut(m, 0, make([]byte, chunksMax+1), 1)
+	if _, err := NewAssembler(1<<30, 1).Add(0, ID{}, chunkOf(t, tiny[0]), 1<<20); reasonOf(t, err) != ReasonSize {
 		t.Errorf("too many chunks: %v", err)
 	}
 	m.TotalChunkMsgSize = proto.Int32(1 << 30)

@@ -297,6 +297,8 @@ func TestSplitRefuses(t *testing.T) {
 		"payload of 2 GiB":        {append(wiretest.Sized(nil, protowire.AppendVarint([]byte{3 << 3}, math.MaxInt32)), two...), 1},
 		"no payload size":         {append(wiretest.Sized(nil, []byte{2<<3 | 2, 0}), two...), 1},
 		"no protobuf":             {append(wiretest.Sized(nil, []byte{2<<3 | 2, 5}), two...), 1},
+		"key cut off":             {append(wiretest.Sized(nil, []byte{3 << 3, 0, 2<<3 | 2, 1}), two...), 1},
+		"field number 0":          {wiretest.Sized(nil, []byte{3 << 3, 0, 0, 0}), 1},
 		"property without value":  {append(wiretest.Sized(nil, []byte{1<<3 | 2, 0, 3 << 3, 0}), two...), 1},
 	}
 	for name, test := range tests {
