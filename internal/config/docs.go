@@ -152,6 +152,7 @@ var docs = map[string]string{
 	"pulsar.oauth2.issuer_url":        "URL of the server, https://HOST.",
 	"pulsar.oauth2.key_file":          "JSON file with client_id and client_secret, in the format of Pulsar's clients.",
 	"pulsar.oauth2.scope":             "Scopes of the tokens, separated by spaces.",
+	"pulsar.reader":                   "The reader of the topics: client, which is Pulsar's Go client, or entries, which is the router's own. With entries, no chunked message arrives truncated, and nothing is acked that was not handled or copied: broken entries go to the dead letter topic. Members of one group may have different readers.",
 	"pulsar.receiver_queue_max":       "The number of events that the client prefetches, over all partitions of a topic together.",
 	"pulsar.retry_topic":              "retry_topic receives events whose retry delay is too long for their owner to hold them, and is read as well; \"\" means retry_topic_name.",
 	"pulsar.spill.after":              "How long an event is open before it is spilled because its entry pins many others, or because of its key's share.",
