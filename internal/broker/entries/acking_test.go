@@ -196,7 +196,9 @@ func TestReceiptsAndReconnects(t *testing.T) {
 		a := r.cluster.Broker("a:6650")
 		var drop atomic.Bool
 		drop.Store(true)
-		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool { return drop.Load() && c.GetType() == pulsarpb.BaseCommand_ACK }
+		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			return drop.Load() && c.GetType() == pulsarpb.BaseCommand_ACK
+		}
 		var got receipts
 		want := r.publish(1)
 		c := r.subscribe(func(s *Subscription) { s.Receipt = got.take })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
@@ -46,6 +47,7 @@ func produce(t *testing.T, o pulsar.ProducerOptions, payloads ...string) {
 
 func producerOf(t *testing.T, o pulsar.ProducerOptions) pulsar.Producer {
 	t.Helper()
+	o.SendTimeout = pulsarsend.NoTimeout
 	producer, err := pulsartest.Client(t).CreateProducer(o)
 	if err != nil {
 		t.Fatal(err)
