@@ -15,8 +15,8 @@ type Single struct {
 	CompactedOut bool // removed by compaction: ack it, and deliver nothing
 }
 
-// Split appends the events of a batch to dst, which then has Events more. It allocates nothing if dst has room for them. An entry that is not Batched,
-// or is encrypted, has no events to split. The error is a *BrokenError, with dst as it was given.
+// Split appends the events of a batch to dst, which then has Events more. It allocates nothing if dst has room for them. An entry that is
+// not Batched, or is encrypted, has no events to split. The error is a *BrokenError, with dst as it was given.
 func (e *Entry) Split(dst []Single) ([]Single, error) {
 	if !e.Batched || e.Metadata.Encryption.Present() || e.Events > len(e.Payload)/singleMin {
 		return dst, broken(ReasonBatch, "no batch")

@@ -18,7 +18,8 @@ const (
 func benchFrame(c pulsarpb.CompressionType, key *string, properties []*pulsarpb.KeyValue) []byte {
 	var payload []byte
 	for range benchEvents {
-		payload = must(wiretest.AppendSingle(payload, &pulsarpb.SingleMessageMetadata{PartitionKey: key, Properties: properties}, make([]byte, benchSize)))
+		m := &pulsarpb.SingleMessageMetadata{PartitionKey: key, Properties: properties}
+		payload = must(wiretest.AppendSingle(payload, m, make([]byte, benchSize)))
 	}
 	m := metadata()
 	m.NumMessagesInBatch = proto.Int32(benchEvents)
@@ -28,14 +29,15 @@ func benchFrame(c pulsarpb.CompressionType, key *string, properties []*pulsarpb.
 
 func message() *pulsarpb.BaseCommand {
 	return wiretest.Message(&pulsarpb.CommandMessage{
-		ConsumerId: proto.Uint64(3), MessageId: &pulsarpb.MessageIdData{LedgerId: proto.Uint64(12345), EntryId: proto.Uint64(678), Partition: proto.Int32(-1)},
+		ConsumerId: proto.Uint64(3),
+		MessageId:  &pulsarpb.MessageIdData{LedgerId: proto.Uint64(12345), EntryId: proto.Uint64(678), Partition: proto.Int32(-1)},
 	})
 }
 
 func BenchmarkParseEntry(b *testing.B) {
 	for name, c := range pulsarpb.CompressionType_value {
 		b.Run(name, func(b *testing.B) {
-			frame := benchFrame(pulsarpb.CompressionType(c), proto.String("customer-4711"), nil)
+			frame := benchFrame(pulsarpb.CompressionType(c), new("customer-4711"), nil)
 			f := must(ParseFrame(frame))
 			var parser Parser
 			var e Entry
@@ -53,8 +55,8 @@ func BenchmarkParseEntry(b *testing.B) {
 func BenchmarkSplit(b *testing.B) {
 	for name, frame := range map[string][]byte{
 		"plain":      benchFrame(pulsarpb.CompressionType_NONE, nil, nil),
-		"key":        benchFrame(pulsarpb.CompressionType_NONE, proto.String("customer-4711"), nil),
-		"properties": benchFrame(pulsarpb.CompressionType_NONE, nil, []*pulsarpb.KeyValue{{Key: proto.String("trace"), Value: proto.String("00-1234")}}),
+		"key":        benchFrame(pulsarpb.CompressionType_NONE, new("customer-4711"), nil),
+		"properties": benchFrame(pulsarpb.CompressionType_NONE, nil, []*pulsarpb.KeyValue{{Key: new("trace"), Value: new("00-1234")}}),
 	} {
 		b.Run(name, func(b *testing.B) {
 			var parser Parser
@@ -77,7 +79,7 @@ func BenchmarkSplit(b *testing.B) {
 
 // BenchmarkFrame does all that an entry needs until its events are known.
 func BenchmarkFrame(b *testing.B) {
-	frame := benchFrame(pulsarpb.CompressionType_NONE, proto.String("customer-4711"), nil)
+	frame := benchFrame(pulsarpb.CompressionType_NONE, new("customer-4711"), nil)
 	var parser Parser
 	var e Entry
 	var singles []Single

@@ -7,19 +7,13 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// What an incomplete message and each of its entries are charged beside their bytes, in bytes, for the memory of their places.
-const (
-	messageCost = 384
-	pieceCost   = 128
-)
-
-// Assembler puts the messages of one topic partition together whose producers have cut them. Chunks of several messages may be interleaved, and come
-// in any order, repeatedly, and again after a reconnect. It is not safe for concurrent use.
+// Assembler puts the messages of one topic partition together whose producers have cut them. Chunks of several messages may be interleaved,
+// and come in any order, repeatedly, and again after a reconnect. It is not safe for concurrent use.
 //
 // No chunk is named for an ack before its message is complete. What the Assembler gives up goes back to the broker, unacked.
 //
-// When the bytes do not suffice, messages that began later give way to those that began earlier. The other way round, two interleaved messages could
-// push each other out for ever.
+// When the bytes do not suffice, messages that began later give way to those that began earlier. The other way round, two interleaved
+// messages could push each other out for ever.
 type Assembler struct {
 	bytesMax int
 	timeout  time.Duration
@@ -34,48 +28,8 @@ type Assembler struct {
 	inflate  inflater
 }
 
-// identity is what all chunks of a message have in common. Uuids alone would not do: producers make them of their name and a sequence number that may
-// begin again when they restart, and then mixing the halves of two messages would go unnoticed.
-type identity struct {
-	producer, uuid string
-	published      int64
-	chunks, size   int32
-	compression    Compression
-	uncompressed   uint32
-}
-
-func identityOf(m *Metadata) identity {
-	return identity{
-		producer: string(m.Producer), uuid: string(m.UUID), published: m.PublishTime,
-		chunks: m.Chunks, size: m.ChunkedSize, compression: m.Compression, uncompressed: m.UncompressedSize,
-	}
-}
-
-// cost is what the message is charged beside its entries, and whole what it is charged at most, without repetitions.
-func (i *identity) cost() int    { return messageCost + len(i.producer) + len(i.uuid) }
-func (i *identity) whole() int64 { return int64(i.cost()) + int64(i.size) + pieceCost*int64(i.chunks) }
-
-// partial is a message with chunks missing.
-type partial struct {
-	identity
-	pieces      []piece // in the order of chunks, each chunk once
-	repetitions []ID    // of entries with a chunk that another entry has brought
-	bytes       int     // in pieces
-	deadline    clock.Instant
-
-	before, after *partial // in the order of their first chunks
-}
-
-type piece struct {
-	chunk   int32
-	id      ID
-	payload []byte
-}
-
-func byChunk(p piece, chunk int32) int { return int(p.chunk) - int(chunk) }
-
-// NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and none for longer than timeout since its latest
-// chunk.
+// NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and none for longer than timeout since its
+// latest chunk.
 func NewAssembler(bytesMax int, timeout time.Duration) *Assembler {
 	return &Assembler{
 		bytesMax: bytesMax, timeout: timeout, next: clock.Forever,
@@ -85,19 +39,21 @@ func NewAssembler(bytesMax int, timeout time.Duration) *Assembler {
 
 // Assembled is what an Assembler answers to a chunk. Without IDs, the chunk waits for others, unless its own id is in GivenUp.
 type Assembled struct {
-	// IDs are those of all entries that a message came in: first those of its chunks in their order, then those that repeated one. They are acked
-	// together, when the message is done. They are there when the message is complete, and when it is complete and broken.
+	// IDs are those of all entries that a message came in: first those of its chunks in their order, then those that repeated one. They are
+	// acked together, when the message is done. They are there when the message is complete, and when it is complete and broken.
 	IDs []ID
 	// GivenUp are entries that are not held any more, or could not be held. They must not be acked: let the broker send them again, later.
 	GivenUp []ID
 }
 
-// Add takes a chunk, that is an entry that Parse has found to be Chunked, and keeps a copy of its payload. If the message is complete, e becomes the
-// whole message: Payload is decompressed, and Chunked is false. A message of more than payloadMax bytes is refused, decompressed or not.
+// Add takes a chunk, that is an entry that Parse has found to be Chunked, and keeps a copy of its payload. If the message is complete, e
+// becomes the whole message: Payload is decompressed, and Chunked is false. A message of more than payloadMax bytes is refused,
+// decompressed or not.
 //
 // The permit of the chunk can be given back at once, unless the message is complete and the permit is to stand for it.
 //
-// The error is a *BrokenError. It concerns the whole message if there are IDs; without, it concerns this entry alone, which is not held.
+// The error is a *BrokenError, and e is as it was. It concerns the whole message if there are IDs; without, it concerns this entry alone,
+// which is not held.
 func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Assembled, error) {
 	if !e.Chunked {
 		return Assembled{}, broken(ReasonChunk, "no chunk")
@@ -106,7 +62,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 		return Assembled{}, nil // again, after a reconnect: it is in its place
 	}
 	key := identityOf(&e.Metadata)
-	if key.whole() > int64(a.bytesMax) || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
+	if key.whole() > int64(a.bytesMax) || key.chunks > chunksMax || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
 		return Assembled{}, broken(ReasonSize, "chunked message beyond the limit")
 	}
 	p, cost := a.messages[key], pieceCost+len(e.Payload)
@@ -138,8 +94,9 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 	return Assembled{GivenUp: givenUp}, nil
 }
 
-// Expire gives up messages that have waited too long for a chunk, and returns their entries. Those in redundant belong to a message that was complete
-// already in other entries, as when a producer has sent some chunks again: ack them, because no message will ever be complete by them.
+// Expire gives up messages that have waited too long for a chunk, and returns their entries. Those in redundant belong to a message that
+// was complete already in other entries, as when a producer has sent some chunks again: ack them, because no message will ever be complete
+// by them.
 func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 	if now < a.next {
 		return nil, nil
@@ -176,84 +133,6 @@ func (a *Assembler) Held() int { return a.held }
 
 // Messages returns how many incomplete messages are held.
 func (a *Assembler) Messages() int { return len(a.messages) }
-
-func (a *Assembler) begin(key identity) *partial {
-	p := &partial{identity: key, before: a.last}
-	if a.last != nil {
-		a.last.after = p
-	} else {
-		a.first = p
-	}
-	a.last = p
-	a.messages[key] = p
-	a.held += key.cost()
-	return p
-}
-
-func (a *Assembler) hold(id ID, cost int) {
-	a.entries[id] = struct{}{}
-	a.held += cost
-}
-
-// repeat holds the id of an entry with a chunk that is there already. Such entries give way to everything else.
-func (a *Assembler) repeat(p *partial, id ID) Assembled {
-	if a.held+pieceCost > a.bytesMax {
-		return Assembled{GivenUp: []ID{id}}
-	}
-	p.repetitions = append(p.repetitions, id)
-	a.hold(id, pieceCost)
-	return Assembled{}
-}
-
-// room gives up what must give way to p until there is room for so many bytes. The message that began first always gets room, because a message
-// that needs more than all was refused.
-func (a *Assembler) room(p *partial, bytes int) (givenUp []ID, fits bool) {
-	for a.held+bytes > a.bytesMax {
-		switch {
-		case a.last != p:
-			givenUp = append(givenUp, a.remove(a.last)...)
-		case len(p.repetitions) > 0:
-			givenUp = append(givenUp, a.release(p.repetitions, 0)...)
-			p.repetitions = nil
-		default:
-			return givenUp, false
-		}
-	}
-	return givenUp, true
-}
-
-// remove forgets a message and returns the ids of its entries.
-func (a *Assembler) remove(p *partial) []ID {
-	if p.before != nil {
-		p.before.after = p.after
-	} else {
-		a.first = p.after
-	}
-	if p.after != nil {
-		p.after.before = p.before
-	} else {
-		a.last = p.before
-	}
-	delete(a.messages, p.identity)
-	a.held -= p.cost()
-	ids := make([]ID, 0, len(p.pieces)+len(p.repetitions))
-	for _, piece := range p.pieces {
-		ids = append(ids, piece.id)
-	}
-	return a.release(append(ids, p.repetitions...), p.bytes)
-}
-
-// release forgets entries that were held, and their bytes.
-func (a *Assembler) release(ids []ID, bytes int) []ID {
-	for _, id := range ids {
-		if _, held := a.entries[id]; held { // the one that completes a message is not
-			delete(a.entries, id)
-			a.held -= pieceCost
-		}
-	}
-	a.held -= bytes
-	return ids
-}
 
 // complete makes e the message whose last missing piece it has brought.
 func (a *Assembler) complete(p *partial, e *Entry, payloadMax int) (Assembled, error) {

@@ -22,12 +22,12 @@ const chunkTimeout = time.Minute
 func cut(m *pulsarpb.MessageMetadata, c pulsarpb.CompressionType, payload []byte, size int) [][]byte {
 	m = proto.CloneOf(m)
 	compressed := must(wiretest.Compress(m, c, payload))
-	m.TotalChunkMsgSize = proto.Int32(int32(len(compressed)))
+	m.TotalChunkMsgSize = new(int32(len(compressed)))
 	parts := slices.Collect(slices.Chunk(compressed, size))
-	m.NumChunksFromMsg = proto.Int32(int32(len(parts)))
+	m.NumChunksFromMsg = new(int32(len(parts)))
 	var entries [][]byte
 	for i, part := range parts {
-		m.ChunkId = proto.Int32(int32(i))
+		m.ChunkId = new(int32(i))
 		entries = append(entries, must(wiretest.Entry(m, part)))
 	}
 	return entries
@@ -80,15 +80,17 @@ type assembling struct {
 }
 
 func drawAssembling(t *rapid.T) *assembling {
-	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}, bytesMax: rapid.IntRange(700, 6000).Draw(t, "bytes max")}
+	z := &assembling{t: t, now: clock.Instant(time.Hour), log: map[ID]*logged{}, held: map[ID]bool{}}
+	z.bytesMax = rapid.IntRange(1500, 5000).Draw(t, "bytes max")
 	z.a = NewAssembler(z.bytesMax, chunkTimeout)
 	var queues [][]ID
 	for i := range rapid.IntRange(1, 6).Draw(t, "messages") {
-		m := &sent{payload: rapid.SliceOfN(rapid.Byte(), 30, 600).Draw(t, "payload")}
-		size := rapid.IntRange(8, 100).Draw(t, "chunk size")
-		c := pulsarpb.CompressionType(rapid.IntRange(0, 4).Draw(t, "compression"))
-		// Few names, so that messages differ by one part of their identity alone.
-		head := named(rapid.SampledFrom([]string{"p", "q"}).Draw(t, "producer"), rapid.SampledFrom([]string{"u", "v"}).Draw(t, "uuid"), uint64(i))
+		length := rapid.SampledFrom([]int{200, 201, 600}).Draw(t, "length")
+		m := &sent{payload: rapid.SliceOfN(rapid.Byte(), length, length).Draw(t, "payload")}
+		size := rapid.SampledFrom([]int{60, 100, 150}).Draw(t, "chunk size")
+		c := pulsarpb.CompressionType(max(rapid.IntRange(-4, 4).Draw(t, "compression"), 0))
+		// Few names, lengths and sizes, so that messages differ by one part of their identity alone.
+		head := named([]string{"p", "q"}[i%2], []string{"u", "v"}[i/2%2], uint64(i/4))
 		if m.entries = cut(head, c, m.payload, size); len(m.entries) < 2 {
 			continue
 		}
@@ -136,8 +138,13 @@ func (z *assembling) deliver(i int) {
 	z.pending = slices.Delete(z.pending, i, i+1)
 	l := z.log[id]
 	m := z.messages[l.message]
-	e := chunkOf(t, l.bytes)
+	frame := slices.Clone(l.bytes)
+	e := chunkOf(t, frame)
 	got, err := z.a.Add(z.now, id, e, MessageSizeDefault)
+	defer clear(frame) // the next frame may be read into the same memory
+	if z.a.Held() > z.bytesMax {
+		t.Fatalf("holds %d of %d bytes", z.a.Held(), z.bytesMax)
+	}
 	if err != nil {
 		key := identityOf(&e.Metadata)
 		if reasonOf(t, err) != ReasonSize || key.whole() <= int64(z.bytesMax) || len(got.IDs)+len(got.GivenUp) > 0 {
@@ -352,7 +359,7 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 	add := func(m *pulsarpb.MessageMetadata, payloadMax int, parts ...string) (got Assembled, err error) {
 		a := NewAssembler(1<<20, chunkTimeout)
 		for i, part := range parts {
-			m.ChunkId, m.NumChunksFromMsg = proto.Int32(int32(i)), proto.Int32(int32(len(parts)))
+			m.ChunkId, m.NumChunksFromMsg = new(int32(i)), new(int32(len(parts)))
 			if got, err = a.Add(0, ID{Entry: int64(i)}, chunkOf(t, must(wiretest.Entry(m, []byte(part)))), payloadMax); err != nil {
 				break
 			}
@@ -374,6 +381,11 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 	}
 	if got, err := add(m, 1000, "abcde", "fgh"); reasonOf(t, err) != ReasonChunk || len(got.IDs) != 0 {
 		t.Errorf("longer than declared: %+v, %v", got, err)
+	}
+	m.TotalChunkMsgSize = proto.Int32(1 << 18)
+	tiny := cut(m, 0, make([]byte, chunksMax+1), 1)
+	if _, err := NewAssembler(1<<30, 1).Add(0, ID{}, chunkOf(t, tiny[0]), 1<<20); reasonOf(t, err) != ReasonSize {
+		t.Errorf("too many chunks: %v", err)
 	}
 	m.TotalChunkMsgSize = proto.Int32(1 << 30)
 	if got, err := add(m, 1000, "abc", "def"); reasonOf(t, err) != ReasonSize || len(got.IDs) != 0 {

@@ -28,7 +28,8 @@ func appendHead(dst []byte, command int) []byte {
 	return binary.BigEndian.AppendUint32(dst, uint32(command))
 }
 
-// appendPart appends the sizes, the type and the head of a BaseCommand's part, whose number is that of the type in all commands of this file.
+// appendPart appends the sizes, the type and the head of a BaseCommand's part, whose number is that of the type in all commands of this
+// file.
 func appendPart(dst []byte, kind pulsarpb.BaseCommand_Type, size int) []byte {
 	tag := uint64(kind)<<3 | delimited
 	dst = appendHead(dst, 2+protowire.SizeVarint(tag)+protowire.SizeVarint(uint64(size))+size)
@@ -84,7 +85,8 @@ func AppendAck(dst []byte, consumer, request uint64, ids []AckID) []byte {
 	return dst
 }
 
-// AppendRedeliver appends a frame that asks for the entries again, or nothing if there are none. (To Pulsar, none would mean all that are not acked.)
+// AppendRedeliver appends a frame that asks for the entries again, or nothing if there are none. (To Pulsar, none would mean all that are
+// not acked.)
 func AppendRedeliver(dst []byte, consumer uint64, ids []ID) []byte {
 	if len(ids) == 0 {
 		return dst

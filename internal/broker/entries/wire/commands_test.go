@@ -42,7 +42,7 @@ func TestAppendedCommandsUnmarshal(t *testing.T) {
 		var want, wantPlain []*pulsarpb.MessageIdData
 		for range rapid.IntRange(1, 20).Draw(t, "ids") {
 			id := AckID{ID: ID{Ledger: rapid.Int64().Draw(t, "ledger"), Entry: rapid.Int64().Draw(t, "entry")}}
-			data := &pulsarpb.MessageIdData{LedgerId: proto.Uint64(uint64(id.Ledger)), EntryId: proto.Uint64(uint64(id.Entry))}
+			data := &pulsarpb.MessageIdData{LedgerId: new(uint64(id.Ledger)), EntryId: new(uint64(id.Entry))}
 			plain, wantPlain = append(plain, id.ID), append(wantPlain, proto.CloneOf(data))
 			if rapid.Bool().Draw(t, "partly") {
 				id.AckSet = rapid.SliceOfN(rapid.Uint64(), 1, 20).Draw(t, "ack set")
@@ -64,7 +64,8 @@ func TestAppendedCommandsUnmarshal(t *testing.T) {
 			RedeliverUnacknowledgedMessages: &pulsarpb.CommandRedeliverUnacknowledgedMessages{ConsumerId: &consumer, MessageIds: wantPlain},
 		})
 		permits := rapid.Uint32().Draw(t, "permits")
-		flow := &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_FLOW.Enum(), Flow: &pulsarpb.CommandFlow{ConsumerId: &consumer, MessagePermits: &permits}}
+		flow := &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_FLOW.Enum()}
+		flow.Flow = &pulsarpb.CommandFlow{ConsumerId: &consumer, MessagePermits: &permits}
 		sameCommand(t, AppendFlow(dst, consumer, permits), flow)
 		sameCommand(t, must(AppendCommand(dst, flow)), flow)
 		sameCommand(t, AppendPing(dst), &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_PING.Enum(), Ping: &pulsarpb.CommandPing{}})

@@ -10,8 +10,9 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// ratioMax bounds how many bytes one compressed byte can stand for, rounded up, so that a short entry cannot make us allocate a great buffer:
-// 255 bytes of a match in LZ4, 1032 bytes in deflate, a block of 128 KiB in 4 bytes of zstd, copies of 64 bytes in 3 bytes of snappy.
+// ratioMax bounds how many bytes one compressed byte can stand for, rounded up, so that a short entry cannot make us allocate a great
+// buffer: 255 bytes of a match in LZ4, 1032 bytes in deflate, a block of 128 KiB in 4 bytes of zstd, copies of 64 bytes in 3 bytes of
+// snappy.
 var ratioMax = [...]uint64{CompressionLZ4: 1 << 8, CompressionZlib: 1 << 11, CompressionZstd: 1 << 15, CompressionSnappy: 1 << 6}
 
 // slack is added to the bound, for the heads of a stream.
@@ -27,8 +28,8 @@ type inflater struct {
 	zstd   *zstd.Decoder
 }
 
-// payload returns the decompressed form of b, which is b itself if it is not compressed, and otherwise as long as the metadata declare. It uses buffer if that
-// has room. The error is a *BrokenError.
+// payload returns the decompressed form of b, which is b itself if it is not compressed, and otherwise as long as the metadata declare. It
+// uses buffer if that has room. The error is a *BrokenError.
 func (i *inflater) payload(m *Metadata, buffer, b []byte, payloadMax int) ([]byte, error) {
 	if m.Compression == CompressionNone {
 		return b, nil
@@ -101,7 +102,7 @@ func (i *inflater) unpackZlib(dst, b []byte) error {
 	switch n, err := io.ReadFull(i.zlib, beyond[:]); {
 	case n > 0:
 		return broken(ReasonSize, "longer than declared")
-	case err != io.EOF: //nolint:errorlint // io.ReadFull returns it unwrapped
+	case err != io.EOF:
 		return broken(ReasonDecompress, "bad zlib end")
 	}
 	return nil

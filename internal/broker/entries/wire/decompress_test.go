@@ -112,6 +112,18 @@ func TestBestRatios(t *testing.T) {
 	}
 }
 
+// The last bytes of zlib are a checksum, and a payload can be longer than declared by one byte.
+func TestZlibEnd(t *testing.T) {
+	b := must(wiretest.Compress(nil, pulsarpb.CompressionType_ZLIB, []byte("payload")))
+	if _, err := inflate(new(inflater), pulsarpb.CompressionType_ZLIB, b, 6, 100); reasonOf(t, err) != ReasonSize {
+		t.Errorf("declared a byte shorter: %v", err)
+	}
+	b[len(b)-1]++
+	if _, err := inflate(new(inflater), pulsarpb.CompressionType_ZLIB, b, 7, 100); reasonOf(t, err) != ReasonDecompress {
+		t.Errorf("another checksum: %v", err)
+	}
+}
+
 // A Parse into the same Entry uses the buffer again.
 func TestBufferIsUsedAgain(t *testing.T) {
 	for _, c := range compressions {

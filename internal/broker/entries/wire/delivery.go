@@ -26,8 +26,8 @@ func (d *Delivery) Acked(event int) bool {
 	return word >= len(d.AckSet) || d.AckSet[word]&(1<<(event%64)) == 0 // words without a bit are not sent
 }
 
-// parseMessage reads the CommandMessage in a BaseCommand. Fields that are repeated count as protobuf has it: the last value of a scalar, and the
-// fields of messages together.
+// parseMessage reads the CommandMessage in a BaseCommand. Fields that are repeated count as protobuf has it: the last value of a scalar,
+// and the fields of messages together.
 func parseMessage(b []byte, d *Delivery) bool {
 	*d = Delivery{Partition: -1}
 	var has seen

@@ -1,5 +1,5 @@
-// Package wire is the codec of Pulsar's binary protocol, as a reader of entries needs it: frames and commands, entries with their metadata, batches,
-// compression and chunks. It has no goroutine, clock or socket.
+// Package wire is the codec of Pulsar's binary protocol, as a reader of entries needs it: frames and commands, entries with their metadata,
+// batches, compression and chunks. It has no goroutine, clock or socket.
 //
 // # Layout
 //
@@ -17,11 +17,11 @@
 //
 // # Input from the network
 //
-// Every byte is hostile until checked. Nothing is allocated for a declared size or count before the bytes that are there, or a limit of the caller,
-// bound it. What cannot be read ends in a [BrokenError] with one of a closed set of reasons.
+// Every byte is hostile until checked. Nothing is allocated for a declared size or count before the bytes that are there, or a limit of the
+// caller, bound it. What cannot be read ends in a [BrokenError] with one of a closed set of reasons.
 //
 // # Memory
 //
-// Frames, entries and events alias the bytes that they were parsed from. Message frames, entries without compression and acks are parsed and written
-// without allocating.
+// Frames, entries and events alias the bytes that they were parsed from. Message frames, entries without compression and acks are parsed
+// and written without allocating.
 package wire

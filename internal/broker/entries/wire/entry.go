@@ -15,8 +15,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Entry is a parsed entry. Its slices alias the frame, or a buffer of the Entry when the payload was compressed; a Parse into the same Entry
-// overwrites that buffer.
+// Entry is a parsed entry. Its slices alias the frame, or a buffer of the Entry when the payload was compressed; a Parse into the same
+// Entry overwrites that buffer.
 type Entry struct {
 	Metadata Metadata
 	// Batched tells that Payload is a batch, for Split. Otherwise Payload is that of a single event, whose attributes are in Metadata.
@@ -24,8 +24,8 @@ type Entry struct {
 	// Chunked tells that Payload is a part of a message, for Assembler: it is still compressed. A chunk that is encrypted is not Chunked: its
 	// Metadata.Encryption tells how to treat it.
 	Chunked bool
-	// Events is how many permits the broker takes for the entry, at least 1. After an error it is what the metadata declare, up to 2^31 - 1, if they
-	// can be read: give back as many permits, and allocate nothing by it.
+	// Events is how many permits the broker takes for the entry, at least 1. After an error it is what the metadata declare, up to 2^31 - 1,
+	// if they can be read: give back as many permits, and allocate nothing by it.
 	Events int
 	// Payload is uncompressed, unless it is encrypted or a chunk. It is empty, not nil, for an event of no bytes.
 	Payload []byte
@@ -35,13 +35,13 @@ type Entry struct {
 	buffer []byte // of the decompressed payload
 }
 
-// Parser parses entries. It keeps the state of decompressors, so that they are not allocated for each entry. The zero Parser is ready. It is not safe
-// for concurrent use.
+// Parser parses entries. It keeps the state of decompressors, so that they are not allocated for each entry. The zero Parser is ready. It
+// is not safe for concurrent use.
 type Parser struct{ inflate inflater }
 
-// Parse parses an entry into e, of which nothing stays but a buffer. A payload of more than payloadMax bytes is refused, decompressed or not.
-// payloadMax is greater than max_message_size where producers compress, because they compare the compressed size with that. An entry without
-// checksum, as producers before Pulsar 1.15 wrote them, is not refused.
+// Parse parses an entry into e, of which nothing stays but a buffer. A payload of more than payloadMax bytes is refused, decompressed or
+// not. payloadMax is greater than max_message_size where producers compress, because they compare the compressed size with that. An entry
+// without checksum, as producers before Pulsar 1.15 wrote them, is not refused.
 //
 // The error is a *BrokenError. e has the metadata then, as far as they could be read, and no Payload.
 func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
@@ -107,8 +107,8 @@ func (e *Entry) broker(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// checked returns what is behind a checksum, and whether it is that of the bytes. An entry without one has a size of metadata there; it never begins
-// like a checksum, because no metadata have 234 MiB.
+// checked returns what is behind a checksum, and whether it is that of the bytes. An entry without one has a size of metadata there; it
+// never begins like a checksum, because no metadata have 234 MiB.
 func checked(b []byte) (rest []byte, intact bool) {
 	if len(b) < 2 || binary.BigEndian.Uint16(b) != magicChecksum {
 		return b, true

@@ -17,9 +17,9 @@ import (
 func drawMetadata(t *rapid.T) *pulsarpb.MessageMetadata {
 	text := rapid.StringN(0, 10, 40)
 	m := &pulsarpb.MessageMetadata{
-		ProducerName:           proto.String(text.Draw(t, "producer")),
-		SequenceId:             proto.Uint64(rapid.Uint64().Draw(t, "sequence")),
-		PublishTime:            proto.Uint64(rapid.Uint64().Draw(t, "publish time")),
+		ProducerName:           new(text.Draw(t, "producer")),
+		SequenceId:             new(rapid.Uint64().Draw(t, "sequence")),
+		PublishTime:            new(rapid.Uint64().Draw(t, "publish time")),
 		Properties:             drawProperties(t, "properties"),
 		ReplicatedFrom:         some(t, text, "replicated from"),
 		PartitionKey:           some(t, text, "key"),
@@ -49,7 +49,7 @@ func drawMetadata(t *rapid.T) *pulsarpb.MessageMetadata {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "keys") {
 		m.EncryptionKeys = append(m.EncryptionKeys, &pulsarpb.EncryptionKeys{
-			Key: proto.String(text.Draw(t, "key name")), Value: []byte(text.Draw(t, "key value")), Metadata: drawProperties(t, "key properties"),
+			Key: new(text.Draw(t, "key name")), Value: []byte(text.Draw(t, "key value")), Metadata: drawProperties(t, "key properties"),
 		})
 	}
 	return m
@@ -124,7 +124,7 @@ func parse(b []byte, payloadMax int) (*Entry, error) {
 
 func TestParseEntry(t *testing.T) {
 	m := metadata()
-	m.PartitionKey = proto.String("k")
+	m.PartitionKey = new("k")
 	plain := must(wiretest.Entry(m, []byte("payload")))
 	check := func(t *testing.T, b []byte, timestamp, index int64) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestParseEntry(t *testing.T) {
 // Ringfence has no keys: what is encrypted is passed on as it is.
 func TestEncryptedPayloadIsPassedOn(t *testing.T) {
 	m := metadata()
-	m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: proto.String("k"), Value: []byte("v")}}
+	m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: new("k"), Value: []byte("v")}}
 	m.Compression, m.UncompressedSize, m.NumMessagesInBatch = pulsarpb.CompressionType_ZSTD.Enum(), proto.Uint32(1000), proto.Int32(10)
 	m.NumChunksFromMsg, m.ChunkId = proto.Int32(3), proto.Int32(9)
 	e, err := parse(must(wiretest.Entry(m, []byte("secret"))), 100)
@@ -167,7 +167,8 @@ func TestEncryptedPayloadIsPassedOn(t *testing.T) {
 }
 
 func TestParseEntryRefuses(t *testing.T) {
-	entry := func(change func(m *pulsarpb.MessageMetadata), payload string) []byte {
+	type head = pulsarpb.MessageMetadata
+	entry := func(change func(m *head), payload string) []byte {
 		m := metadata()
 		change(m)
 		b, err := proto.MarshalOptions{AllowPartial: true}.Marshal(m)
@@ -176,16 +177,16 @@ func TestParseEntryRefuses(t *testing.T) {
 		}
 		return wiretest.Checked(append(wiretest.Sized(nil, b), payload...))
 	}
-	chunk := func(chunk, chunks, size int32, uuid string, change func(m *pulsarpb.MessageMetadata)) []byte {
-		return entry(func(m *pulsarpb.MessageMetadata) {
+	chunk := func(chunk, chunks, size int32, uuid string, change func(m *head)) []byte {
+		return entry(func(m *head) {
 			m.ChunkId, m.NumChunksFromMsg, m.TotalChunkMsgSize, m.Uuid = &chunk, &chunks, &size, &uuid
 			if change != nil {
 				change(m)
 			}
 		}, "payload")
 	}
-	asIs := func(*pulsarpb.MessageMetadata) {}
-	flipped := entry(func(m *pulsarpb.MessageMetadata) { m.NumMessagesInBatch = proto.Int32(12) }, "payload")
+	asIs := func(*head) {}
+	flipped := entry(func(m *head) { m.NumMessagesInBatch = proto.Int32(12) }, "payload")
 	flipped[len(flipped)-1]++
 	none := proto.Int32
 	tests := map[string]struct {
@@ -198,22 +199,22 @@ func TestParseEntryRefuses(t *testing.T) {
 		"wrong checksum":           {flipped, ReasonChecksum, 12},
 		"metadata of 4 GiB":        {wiretest.Checked([]byte{0xff, 0xff, 0xff, 0xff, 0}), ReasonMetadata, 1},
 		"no protobuf":              {wiretest.Checked(wiretest.Sized(nil, []byte{0xff})), ReasonMetadata, 1},
-		"no producer":              {entry(func(m *pulsarpb.MessageMetadata) { m.ProducerName = nil }, ""), ReasonMetadata, 1},
-		"no sequence":              {entry(func(m *pulsarpb.MessageMetadata) { m.SequenceId = nil }, ""), ReasonMetadata, 1},
-		"no publish time":          {entry(func(m *pulsarpb.MessageMetadata) { m.PublishTime = nil }, ""), ReasonMetadata, 1},
-		"property without value":   {entry(func(m *pulsarpb.MessageMetadata) { m.Properties = []*pulsarpb.KeyValue{{Key: proto.String("k")}} }, ""), ReasonMetadata, 1},
-		"key without name":         {entry(func(m *pulsarpb.MessageMetadata) { m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{}} }, ""), ReasonMetadata, 1},
+		"no producer":              {entry(func(m *head) { m.ProducerName = nil }, ""), ReasonMetadata, 1},
+		"no sequence":              {entry(func(m *head) { m.SequenceId = nil }, ""), ReasonMetadata, 1},
+		"no publish time":          {entry(func(m *head) { m.PublishTime = nil }, ""), ReasonMetadata, 1},
+		"property without value":   {entry(func(m *head) { m.Properties = []*pulsarpb.KeyValue{{Key: new("k")}} }, ""), ReasonMetadata, 1},
+		"key without name":         {entry(func(m *head) { m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{}} }, ""), ReasonMetadata, 1},
 		"broker metadata of 4 GiB": {[]byte{0x0e, 0x02, 0xff, 0xff, 0xff, 0xff}, ReasonMetadata, 1},
 		"broker metadata cut off":  {[]byte{0x0e, 0x02}, ReasonMetadata, 1},
 		"broker metadata no field": {wiretest.Sized([]byte{0x0e, 0x02}, []byte{8}), ReasonMetadata, 1},
-		"unknown compression":      {entry(func(m *pulsarpb.MessageMetadata) { m.Compression = pulsarpb.CompressionType(5).Enum() }, ""), ReasonCompression, 1},
+		"unknown compression":      {entry(func(m *head) { m.Compression = pulsarpb.CompressionType(5).Enum() }, ""), ReasonCompression, 1},
 		"too long":                 {entry(asIs, string(make([]byte, 101))), ReasonSize, 1},
-		"no events":                {entry(func(m *pulsarpb.MessageMetadata) { m.NumMessagesInBatch = none(0) }, "payload"), ReasonBatch, 1},
-		"-1 events":                {entry(func(m *pulsarpb.MessageMetadata) { m.NumMessagesInBatch = none(-1) }, "payload"), ReasonBatch, 1},
-		"2^31 events":              {entry(func(m *pulsarpb.MessageMetadata) { m.NumMessagesInBatch = none(math.MaxInt32) }, "payload"), ReasonBatch, math.MaxInt32},
-		"2^31 encrypted events": {entry(func(m *pulsarpb.MessageMetadata) {
+		"no events":                {entry(func(m *head) { m.NumMessagesInBatch = none(0) }, "payload"), ReasonBatch, 1},
+		"-1 events":                {entry(func(m *head) { m.NumMessagesInBatch = none(-1) }, "payload"), ReasonBatch, 1},
+		"2^31 events":              {entry(func(m *head) { m.NumMessagesInBatch = none(math.MaxInt32) }, "payload"), ReasonBatch, math.MaxInt32},
+		"2^31 encrypted events": {entry(func(m *head) {
 			m.NumMessagesInBatch = none(math.MaxInt32)
-			m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: proto.String("k"), Value: []byte("v")}}
+			m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: new("k"), Value: []byte("v")}}
 		}, "payload"), ReasonBatch, math.MaxInt32},
 		"chunk -1":             {chunk(-1, 2, 100, "u", nil), ReasonChunk, 1},
 		"chunk beyond":         {chunk(2, 2, 100, "u", nil), ReasonChunk, 1},
@@ -221,7 +222,7 @@ func TestParseEntryRefuses(t *testing.T) {
 		"no uuid":              {chunk(1, 2, 100, "", nil), ReasonChunk, 1},
 		"chunk too long":       {chunk(1, 2, 6, "u", nil), ReasonChunk, 1},
 		"chunks of no size":    {chunk(1, 2, 0, "u", nil), ReasonChunk, 1},
-		"chunk of a batch":     {chunk(1, 2, 100, "u", func(m *pulsarpb.MessageMetadata) { m.NumMessagesInBatch = none(1) }), ReasonChunk, 1},
+		"chunk of a batch":     {chunk(1, 2, 100, "u", func(m *head) { m.NumMessagesInBatch = none(1) }), ReasonChunk, 1},
 		"one chunk is a whole": {chunk(7, 1, 100, "u", nil), 0, 1},
 	}
 	for name, test := range tests {
@@ -243,16 +244,17 @@ func TestBatchParsesLikeGeneratedCode(t *testing.T) {
 		for range rapid.IntRange(1, 6).Draw(t, "events") {
 			payload := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload")
 			s := &pulsarpb.SingleMessageMetadata{
-				Properties: drawProperties(t, "properties"), PartitionKey: some(t, text, "key"), PayloadSize: proto.Int32(int32(len(payload))),
+				Properties: drawProperties(t, "properties"), PartitionKey: some(t, text, "key"), PayloadSize: new(int32(len(payload))),
 				CompactedOut: some(t, rapid.Bool(), "compacted"), EventTime: some(t, rapid.Uint64(), "event time"),
 				PartitionKeyB64Encoded: some(t, rapid.Bool(), "base64"), OrderingKey: someBytes(t, "ordering key"),
-				SequenceId: some(t, rapid.Uint64(), "sequence"), NullValue: some(t, rapid.Bool(), "null value"), NullPartitionKey: some(t, rapid.Bool(), "null key"),
+				SequenceId: some(t, rapid.Uint64(), "sequence"), NullValue: some(t, rapid.Bool(), "null value"),
+				NullPartitionKey: some(t, rapid.Bool(), "null key"),
 			}
 			batch = append(wiretest.Sized(batch, shuffled(t, marshal(t, s))), payload...)
 			want, payloads = append(want, s), append(payloads, payload)
 		}
 		m := metadata()
-		m.NumMessagesInBatch = proto.Int32(int32(len(want)))
+		m.NumMessagesInBatch = new(int32(len(want)))
 		compressed := must(wiretest.Compress(m, pulsarpb.CompressionType(rapid.IntRange(0, 4).Draw(t, "compression")), batch))
 		e, err := parse(must(wiretest.Entry(m, compressed)), len(batch)+100)
 		if err != nil {
@@ -295,6 +297,8 @@ func TestSplitRefuses(t *testing.T) {
 		"payload of 2 GiB":        {append(wiretest.Sized(nil, protowire.AppendVarint([]byte{3 << 3}, math.MaxInt32)), two...), 1},
 		"no payload size":         {append(wiretest.Sized(nil, []byte{2<<3 | 2, 0}), two...), 1},
 		"no protobuf":             {append(wiretest.Sized(nil, []byte{2<<3 | 2, 5}), two...), 1},
+		"key cut off":             {append(wiretest.Sized(nil, []byte{3 << 3, 0, 2<<3 | 2, 1}), two...), 1},
+		"field number 0":          {wiretest.Sized(nil, []byte{3 << 3, 0, 0, 0}), 1},
 		"property without value":  {append(wiretest.Sized(nil, []byte{1<<3 | 2, 0, 3 << 3, 0}), two...), 1},
 	}
 	for name, test := range tests {
@@ -324,7 +328,7 @@ func TestDeclaredSizesAllocateNothing(t *testing.T) {
 	inflated := metadata()
 	inflated.Compression, inflated.UncompressedSize = pulsarpb.CompressionType_LZ4.Enum(), proto.Uint32(math.MaxUint32)
 	chunked := metadata()
-	chunked.Uuid, chunked.NumChunksFromMsg = proto.String("u"), proto.Int32(math.MaxInt32)
+	chunked.Uuid, chunked.NumChunksFromMsg = new("u"), proto.Int32(math.MaxInt32)
 	chunked.ChunkId, chunked.TotalChunkMsgSize = proto.Int32(0), proto.Int32(math.MaxInt32)
 	for name, m := range map[string]*pulsarpb.MessageMetadata{"events": events, "size": inflated, "chunks": chunked} {
 		b := must(wiretest.Entry(m, []byte("payload")))
@@ -343,7 +347,7 @@ func TestDeclaredSizesAllocateNothing(t *testing.T) {
 }
 
 func TestHotPathAllocatesNothing(t *testing.T) {
-	frame := benchFrame(pulsarpb.CompressionType_NONE, proto.String("k"), []*pulsarpb.KeyValue{{Key: proto.String("a"), Value: proto.String("b")}})
+	frame := benchFrame(pulsarpb.CompressionType_NONE, new("k"), []*pulsarpb.KeyValue{{Key: new("a"), Value: new("b")}})
 	var e Entry
 	var p Parser
 	singles := make([]Single, 0, benchEvents)
@@ -370,8 +374,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 
 func FuzzParseEntry(f *testing.F) {
 	m := metadata()
-	m.Properties = []*pulsarpb.KeyValue{{Key: proto.String("a"), Value: proto.String("b")}}
-	m.EncryptionAlgo = proto.String("x")
+	m.Properties = []*pulsarpb.KeyValue{{Key: new("a"), Value: new("b")}}
+	m.EncryptionAlgo = new("x")
 	for _, c := range []pulsarpb.CompressionType{0, 1, 2, 3, 4} {
 		m.NumMessagesInBatch = proto.Int32(3)
 		compressed := must(wiretest.Compress(m, c, batch(3, 40)))
@@ -425,7 +429,7 @@ func FuzzParseEntry(f *testing.F) {
 func FuzzSplit(f *testing.F) {
 	f.Add(batch(3, 10), 3)
 	f.Add(must(wiretest.AppendSingle(nil, &pulsarpb.SingleMessageMetadata{
-		PartitionKey: proto.String("k"), Properties: []*pulsarpb.KeyValue{{Key: proto.String("a"), Value: proto.String("b")}}, OrderingKey: []byte("o"),
+		PartitionKey: new("k"), Properties: []*pulsarpb.KeyValue{{Key: new("a"), Value: new("b")}}, OrderingKey: []byte("o"),
 	}, []byte("payload"))), 1)
 	f.Fuzz(func(t *testing.T, b []byte, events int) {
 		e := Entry{Batched: true, Events: events, Payload: b}
@@ -443,8 +447,9 @@ func FuzzSplit(f *testing.F) {
 				t.Fatal(err)
 			}
 			b = b[4+size:]
-			if string(s.Payload) != string(b[:want.GetPayloadSize()]) || string(s.Key) != want.GetPartitionKey() || string(s.OrderingKey) != string(want.OrderingKey) ||
-				s.EventTime != int64(want.GetEventTime()) || s.Properties.Len() != len(want.Properties) || s.Sequence != want.GetSequenceId() ||
+			if string(s.Payload) != string(b[:want.GetPayloadSize()]) || string(s.Key) != want.GetPartitionKey() ||
+				string(s.OrderingKey) != string(want.OrderingKey) || s.EventTime != int64(want.GetEventTime()) ||
+				s.Properties.Len() != len(want.Properties) || s.Sequence != want.GetSequenceId() ||
 				s.NullValue != want.GetNullValue() || s.NullKey != want.GetNullPartitionKey() || s.KeyBase64 != want.GetPartitionKeyB64Encoded() ||
 				s.CompactedOut != want.GetCompactedOut() {
 				t.Fatalf("event = %+v, want %v", s, &want)

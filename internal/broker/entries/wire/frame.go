@@ -21,8 +21,8 @@ const (
 	CommandMax = 512 << 10
 )
 
-// FrameSize returns the size of a frame without its head, from the head's bytes, of which there must be FrameHead. The error is a *BrokenError: the
-// frame has no room for a command, or is longer than messageSizeMax + FrameOverheadMax.
+// FrameSize returns the size of a frame without its head, from the head's bytes, of which there must be FrameHead. The error is a
+// *BrokenError: the frame has no room for a command, or is longer than messageSizeMax + FrameOverheadMax.
 func FrameSize(head []byte, messageSizeMax int) (int, error) {
 	if len(head) < FrameHead {
 		return 0, broken(ReasonFrame, "no size")
@@ -39,15 +39,15 @@ func FrameSize(head []byte, messageSizeMax int) (int, error) {
 
 // Frame is a parsed frame.
 type Frame struct {
-	// Command is the command, nil for a Message. The part that its type names is there, so Command.Success is not nil when the type is SUCCESS; the
-	// parts of PING and PONG may be nil, because nothing is in them. Commands of unknown type are to be skipped.
+	// Command is the command, nil for a Message. The part that its type names is there, so Command.Success is not nil when the type is
+	// SUCCESS; the parts of PING and PONG may be nil, because nothing is in them. Commands of unknown type are to be skipped.
 	Command *pulsarpb.BaseCommand
 	Message Delivery // of a Message
 	Entry   []byte   // of a Message, for Parser.Parse; aliases the frame
 }
 
-// ParseFrame splits a frame, given without its head. It copies nothing of an entry and allocates nothing for a Message, unless some of its events
-// are acked already. The error is a *BrokenError: the connection is unusable then.
+// ParseFrame splits a frame, given without its head. It copies nothing of an entry and allocates nothing for a Message, unless some of its
+// events are acked already. The error is a *BrokenError: the connection is unusable then.
 func ParseFrame(b []byte) (Frame, error) {
 	if len(b) < 4 {
 		return Frame{}, broken(ReasonFrame, "no room for a command")

@@ -37,7 +37,7 @@ func reasonOf(t interface{ Fatalf(string, ...any) }, err error) Reason {
 
 // metadata returns the required fields.
 func metadata() *pulsarpb.MessageMetadata {
-	return &pulsarpb.MessageMetadata{ProducerName: proto.String("p"), SequenceId: proto.Uint64(7), PublishTime: proto.Uint64(1700000000000)}
+	return &pulsarpb.MessageMetadata{ProducerName: new("p"), SequenceId: proto.Uint64(7), PublishTime: proto.Uint64(1700000000000)}
 }
 
 // batch returns the payload of a batch, with n events of size bytes each.
@@ -141,7 +141,7 @@ func drawProperties(t *rapid.T, name string) []*pulsarpb.KeyValue {
 	var all []*pulsarpb.KeyValue
 	for range rapid.IntRange(0, 3).Draw(t, name) {
 		all = append(all, &pulsarpb.KeyValue{
-			Key: proto.String(rapid.StringN(0, 5, 20).Draw(t, "key")), Value: proto.String(rapid.StringN(0, 5, 20).Draw(t, "value")),
+			Key: new(rapid.StringN(0, 5, 20).Draw(t, "key")), Value: new(rapid.StringN(0, 5, 20).Draw(t, "value")),
 		})
 	}
 	return all

@@ -14,8 +14,8 @@ const (
 	CompressionSnappy
 )
 
-// Metadata is what the producer wrote about an entry. Times are milliseconds since 1970, 0 when absent. Byte slices alias the entry; they are nil when
-// absent, and not nil when empty.
+// Metadata is what the producer wrote about an entry. Times are milliseconds since 1970, 0 when absent. Byte slices alias the entry; they
+// are nil when absent, and not nil when empty.
 type Metadata struct {
 	Producer         []byte
 	Sequence         uint64

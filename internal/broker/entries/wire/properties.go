@@ -2,8 +2,8 @@ package wire
 
 import "iter"
 
-// Properties are the properties of an entry or event, in the producer's order. They alias the entry, and All reads them anew each time: what does not
-// look at properties does not pay for them.
+// Properties are the properties of an entry or event, in the producer's order. They alias the entry, and All reads them anew each time:
+// what does not look at properties does not pay for them.
 type Properties struct {
 	fields []byte // of the message that they are in, already checked
 	number uint8  // of their field

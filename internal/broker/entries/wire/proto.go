@@ -18,8 +18,8 @@ const (
 	delimited = uint64(protowire.BytesType)
 )
 
-// readField reads the field that b begins with, and returns what follows it. A field of another wire type than varint and length-delimited has no
-// value; as no field here has one, it is skipped like every unknown field.
+// readField reads the field that b begins with, and returns what follows it. A field of another wire type than varint and length-delimited
+// has no value; as no field here has one, it is skipped like every unknown field.
 func readField(b []byte) (f field, rest []byte, ok bool) {
 	tag, n := uvarint(b)
 	if n == 0 || tag>>3 == 0 || tag>>3 > numberMax {

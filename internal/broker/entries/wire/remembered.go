@@ -9,8 +9,8 @@ const (
 	rememberedNameMax = 1 << 10
 )
 
-// remembered are the latest messages that were complete, with the entries that they came in. A producer that lost its connection sends the chunks again
-// whose receipts it has not seen; they can arrive when their message is complete, and then wait for chunks that never come.
+// remembered are the latest messages that were complete, with the entries that they came in. A producer that lost its connection sends the
+// chunks again whose receipts it has not seen; they can arrive when their message is complete, and then wait for chunks that never come.
 type remembered struct {
 	messages map[identity]map[ID]struct{}
 	order    []identity // oldest first
@@ -43,8 +43,8 @@ func (r *remembered) add(key identity, ids []ID) {
 	}
 }
 
-// elsewhere reports whether a message was complete in entries that the given one is not among. Those are acked when the message is done, not before;
-// the given one repeats one of them.
+// elsewhere reports whether a message was complete in entries that the given one is not among. Those are acked when the message is done,
+// not before; the given one repeats one of them.
 func (r *remembered) elsewhere(key identity, id ID) bool {
 	entries, complete := r.messages[key]
 	_, among := entries[id]

@@ -58,7 +58,7 @@ func Stamped(m *pulsarpb.BrokerEntryMetadata, entry []byte) ([]byte, error) {
 
 // AppendSingle appends an event to the payload of a batch. It sets PayloadSize.
 func AppendSingle(batch []byte, m *pulsarpb.SingleMessageMetadata, payload []byte) ([]byte, error) {
-	m.PayloadSize = proto.Int32(int32(len(payload)))
+	m.PayloadSize = new(int32(len(payload)))
 	metadata, err := proto.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("wiretest: %w", err)
@@ -74,7 +74,7 @@ func Sized(b, part []byte) []byte {
 // Compress compresses a payload, and names the compression and the size in the metadata, if m is not nil.
 func Compress(m *pulsarpb.MessageMetadata, c pulsarpb.CompressionType, payload []byte) ([]byte, error) {
 	if m != nil {
-		m.Compression, m.UncompressedSize = c.Enum(), proto.Uint32(uint32(len(payload)))
+		m.Compression, m.UncompressedSize = c.Enum(), new(uint32(len(payload)))
 	}
 	switch c {
 	case pulsarpb.CompressionType_NONE:
