@@ -168,7 +168,7 @@ func TestCredentialsAreRefused(t *testing.T) {
 }
 
 func TestThereAreNoCredentials(t *testing.T) {
-	for name, break_ := range map[string]func(*provider){
+	for name, spoil := range map[string]func(*provider){
 		"init":  func(p *provider) { p.initError = errors.New("the issuer says no") },
 		"data":  func(p *provider) { p.dataError = errors.New("the issuer says no") },
 		"hangs": func(p *provider) { p.hang = make(chan struct{}) },
@@ -176,7 +176,7 @@ func TestThereAreNoCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
 				p := new(provider)
-				break_(p)
+				spoil(p)
 				r.access.Auth = p
 				r.cluster.Broker("a:6650")
 				_, err := r.open().Subscribe(r.Context(), r.subscription())
@@ -210,10 +210,10 @@ func TestWhateverHangs(t *testing.T) {
 		}
 	}
 	for name, hang := range map[string]func(*rig) func(){
-		"connect":     silent(pulsarpb.BaseCommand_CONNECT),
-		"lookup":      silent(pulsarpb.BaseCommand_LOOKUP),
-		"subscribe":   silent(pulsarpb.BaseCommand_SUBSCRIBE),
-		"close, too":  silent(pulsarpb.BaseCommand_SUBSCRIBE, pulsarpb.BaseCommand_CLOSE_CONSUMER),
+		"connect":    silent(pulsarpb.BaseCommand_CONNECT),
+		"lookup":     silent(pulsarpb.BaseCommand_LOOKUP),
+		"subscribe":  silent(pulsarpb.BaseCommand_SUBSCRIBE),
+		"close, too": silent(pulsarpb.BaseCommand_SUBSCRIBE, pulsarpb.BaseCommand_CLOSE_CONSUMER),
 		"credentials": func(r *rig) func() {
 			p := &provider{hang: make(chan struct{})}
 			r.access.Auth = p

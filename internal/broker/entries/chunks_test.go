@@ -63,8 +63,8 @@ func TestChunksAndAReconnect(t *testing.T) {
 	})
 }
 
-// Chunks without room go back to the broker and come again when there is some; none is acked before its message is. A message that never has room is
-// handed on in its parts.
+// Chunks without room go back to the broker and come again when there is some; none is acked before its message is. A message that
+// never has room is handed on in its parts.
 func TestChunksWithoutRoom(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")

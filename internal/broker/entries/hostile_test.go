@@ -56,13 +56,13 @@ func TestHostileBrokers(t *testing.T) {
 		"answers to nobody": {raw: slices.Concat(
 			frame(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_SUCCESS.Enum(), Success: &pulsarpb.CommandSuccess{RequestId: proto.Uint64(1 << 63)}}),
 			frame(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ERROR.Enum(), Error: &pulsarpb.CommandError{
-				RequestId: proto.Uint64(1 << 63), Error: pulsarpb.ServerError_UNKNOWN_ERROR.Enum(), Message: proto.String("x"),
+				RequestId: proto.Uint64(1 << 63), Error: pulsarpb.ServerError_UNKNOWN_ERROR.Enum(), Message: new("x"),
 			}}),
 			frame(fakebroker.Named(1<<63, pulsarpb.CommandLookupTopicResponse_CONNECT, "x:1")),
 			frame(closeConsumer(1<<63, 0)),
 		), lets: true},
 		"a second greeting": {raw: frame(&pulsarpb.BaseCommand{
-			Type: pulsarpb.BaseCommand_CONNECTED.Enum(), Connected: &pulsarpb.CommandConnected{ServerVersion: proto.String("x"), MaxMessageSize: proto.Int32(1 << 30)},
+			Type: pulsarpb.BaseCommand_CONNECTED.Enum(), Connected: &pulsarpb.CommandConnected{ServerVersion: new("x"), MaxMessageSize: proto.Int32(1 << 30)},
 		}), lets: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestHostileBrokers(t *testing.T) {
 func TestHostileGreetings(t *testing.T) {
 	connected := func(size int32) []byte {
 		f, err := wiretest.Frame(&pulsarpb.BaseCommand{
-			Type: pulsarpb.BaseCommand_CONNECTED.Enum(), Connected: &pulsarpb.CommandConnected{ServerVersion: proto.String("x"), MaxMessageSize: &size},
+			Type: pulsarpb.BaseCommand_CONNECTED.Enum(), Connected: &pulsarpb.CommandConnected{ServerVersion: new("x"), MaxMessageSize: &size},
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestEntriesThatNobodyAskedFor(t *testing.T) {
 		send := func(to uint64, n int) {
 			for i := range n {
 				link.Load().Deliver(&pulsarpb.CommandMessage{
-					ConsumerId: &to, MessageId: &pulsarpb.MessageIdData{LedgerId: proto.Uint64(1), EntryId: proto.Uint64(uint64(i))},
+					ConsumerId: &to, MessageId: &pulsarpb.MessageIdData{LedgerId: proto.Uint64(1), EntryId: new(uint64(i))},
 				}, fakebroker.Message("x"))
 			}
 			synctest.Wait()

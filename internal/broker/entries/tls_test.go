@@ -27,8 +27,8 @@ func pairOf(t *testing.T, p tlstest.Pair) tls.Certificate {
 	return c
 }
 
-// secured is a cluster of two brokers of which the second serves the topic. Both want a certificate of the CA. The connections are of TCP: without a
-// buffer between them, the sides of TLS 1.3 wait for each other when one refuses.
+// secured is a cluster of two brokers of which the second serves the topic. Both want a certificate of the CA. The connections are
+// of TCP: without a buffer between them, the sides of TLS 1.3 wait for each other when one refuses.
 func secured(t *testing.T, ca *tlstest.CA, names ...string) (*fakebroker.Cluster, func(context.Context, string) (net.Conn, error)) {
 	t.Helper()
 	pem, err := os.ReadFile(ca.File)
