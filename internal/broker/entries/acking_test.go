@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
@@ -146,7 +145,7 @@ func TestReceipts(t *testing.T) {
 		"old broker": {version: receiptsSince - 1, good: 2},
 		"refused": {version: 17, requests: 1, failure: "MetadataError: no space", answer: func(l *fakebroker.Link, a *pulsarpb.CommandAck) {
 			l.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ACK_RESPONSE.Enum(), AckResponse: &pulsarpb.CommandAckResponse{
-				ConsumerId: a.ConsumerId, RequestId: a.RequestId, Error: pulsarpb.ServerError_METADATA_ERROR.Enum(), Message: proto.String("no space"),
+				ConsumerId: a.ConsumerId, RequestId: a.RequestId, Error: pulsarpb.ServerError_METADATA_ERROR.Enum(), Message: new("no space"),
 			}})
 		}},
 		"never":   {version: 17, requests: 1, failure: "no answer", answer: func(*fakebroker.Link, *pulsarpb.CommandAck) {}},
@@ -196,7 +195,9 @@ func TestReceiptsAndReconnects(t *testing.T) {
 		a := r.cluster.Broker("a:6650")
 		var drop atomic.Bool
 		drop.Store(true)
-		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool { return drop.Load() && c.GetType() == pulsarpb.BaseCommand_ACK }
+		a.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			return drop.Load() && c.GetType() == pulsarpb.BaseCommand_ACK
+		}
 		var got receipts
 		want := r.publish(1)
 		c := r.subscribe(func(s *Subscription) { s.Receipt = got.take })

@@ -83,8 +83,8 @@ func TestCommandsOfAcksAreBounded(t *testing.T) {
 		bytes := 0
 		for _, id := range command {
 			bytes += weight(id)
-			if real := len(wire.AppendAck(nil, 1, 1, []wire.AckID{id})); real > weight(id) {
-				t.Fatalf("an ack of %d bytes counts as %d", real, weight(id))
+			if n := len(wire.AppendAck(nil, 1, 1, []wire.AckID{id})); n > weight(id) {
+				t.Fatalf("an ack of %d bytes counts as %d", n, weight(id))
 			}
 		}
 		if n += len(command); bytes > ackBytesMax {

@@ -49,7 +49,8 @@ func (c *credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 
 var errSlow = errors.New("the source of credentials does not answer")
 
-// aside makes a call of the provider, which it inits before the first, on a goroutine of its own, and abandons that after the timeout or with ctx.
+// aside makes a call of the provider, which it inits before the first, on a goroutine of its own, and abandons that after the
+// timeout or with ctx.
 func aside[T any](ctx context.Context, c *credentials, call func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errSlow)
 	defer cancel()

@@ -41,8 +41,8 @@ func (c *chunks) account(givenUp []wire.ID) {
 	c.later = append(c.later, givenUp...)
 }
 
-// tick returns the entries to ask for again: those that were given up one tick ago or longer, so that a lack of room does not become a loop. Those
-// in redundant are to be acked: they repeat parts of a message that was complete without them.
+// tick returns the entries to ask for again: those that were given up one tick ago or longer, so that a lack of room does not become
+// a loop. Those in redundant are to be acked: they repeat parts of a message that was complete without them.
 func (c *chunks) tick() (again, redundant []wire.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

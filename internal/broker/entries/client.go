@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/telemetry/loglimit"
@@ -62,9 +60,10 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 		}
 	}
 	c := &Client{
-		cfg: cfg, access: access, metrics: metrics, log: log, trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines), seeds: &seeds{service: service},
-		auth:  newCredentials(access.Auth, cfg.ConnectTimeout),
-		conns: make(map[slot]*dialing), consumers: make(map[*Consumer]struct{}),
+		cfg: cfg, access: access, metrics: metrics, log: log, seeds: &seeds{service: service},
+		trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines),
+		auth:    newCredentials(access.Auth, cfg.ConnectTimeout),
+		conns:   make(map[slot]*dialing), consumers: make(map[*Consumer]struct{}),
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
@@ -151,7 +150,7 @@ func (c *Client) partitionsOf(ctx context.Context, topic string) (int, error) {
 	id, what := c.ids.Add(1), "partitions of "+topic
 	answer, err := k.request(ctx, id, &pulsarpb.BaseCommand{
 		Type:              pulsarpb.BaseCommand_PARTITIONED_METADATA.Enum(),
-		PartitionMetadata: &pulsarpb.CommandPartitionedTopicMetadata{Topic: proto.String(topic), RequestId: &id},
+		PartitionMetadata: &pulsarpb.CommandPartitionedTopicMetadata{Topic: new(topic), RequestId: &id},
 	})
 	if err != nil {
 		return 0, err
@@ -180,7 +179,7 @@ func (k *conn) refusal(request string, answer *pulsarpb.BaseCommand) error {
 	default:
 		return fmt.Errorf("entries: %s at %v: the answer is a %v", request, k.to, answer.GetType())
 	}
-	if e.Code == pulsarpb.ServerError_SERVICE_NOT_READY && k.bare() {
+	if e.Code == pulsarpb.ServerError_SERVICE_NOT_READY && k.spare() {
 		k.end(errNotReady)
 	}
 	return e

@@ -2,6 +2,7 @@ package entries
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -61,8 +62,16 @@ func (k *conn) end(err error) {
 	k.mu.Unlock()
 	k.client.metrics.connections.Dec()
 	k.client.forget(k)
-	_ = k.socket.Close()
+	_ = bare(k.socket).Close()
 	close(k.done)
+}
+
+// bare returns the socket under TLS: closing that says farewell, and waits for a peer that hangs.
+func bare(socket net.Conn) net.Conn {
+	if secured, ok := socket.(*tls.Conn); ok {
+		return secured.NetConn()
+	}
+	return socket
 }
 
 // cause returns why a connection has ended, nil if it has not.
@@ -164,8 +173,8 @@ func (k *conn) session(id uint64) *session {
 	return k.sessions[id]
 }
 
-// bare reports whether no subscription uses the connection.
-func (k *conn) bare() bool {
+// spare reports whether no subscription uses the connection.
+func (k *conn) spare() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.sessions) == 0

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
@@ -18,7 +16,7 @@ import (
 // Type is the type of a subscription, in Pulsar's numbers.
 type Type int32
 
-// Shared spreads entries over all consumers of the subscription; each is acked by itself.
+// Shared is the one type that this package knows so far: it spreads entries over all consumers of the subscription; each is acked by itself.
 const Shared = Type(pulsarpb.CommandSubscribe_SHARED)
 
 // Subscription says what a consumer reads.
@@ -73,8 +71,8 @@ type receipt struct {
 // Subscribe subscribes, and returns when entries can arrive. It tries again until the OperationTimeout, as far as that can help.
 // Later the consumer reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
-	if sub.Permits < 1 || sub.Queue == nil {
-		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, want at least 1, and a queue", sub.Topic, sub.Permits)
+	if sub.Permits < 1 || sub.Queue == nil || sub.Type != Shared {
+		return nil, fmt.Errorf("entries: subscribe to %s: %d permits and type %d, want at least 1, type %d and a queue", sub.Topic, sub.Permits, sub.Type, Shared)
 	}
 	consumer := &Consumer{
 		client: c, sub: sub, number: int(c.ids.Add(1) % uint64(c.cfg.ConnectionsPerBrokerMax)),
@@ -155,13 +153,13 @@ func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {
 	subscribe := &pulsarpb.CommandSubscribe{
 		Topic: &c.sub.Topic, Subscription: &c.sub.Name, SubType: pulsarpb.CommandSubscribe_SubType(c.sub.Type).Enum(),
 		ConsumerId: &consumer, RequestId: &request, PriorityLevel: &c.sub.Priority, InitialPosition: &position,
-		Durable: proto.Bool(true),
+		Durable: new(true),
 	}
 	if c.sub.Consumer != "" {
 		subscribe.ConsumerName = &c.sub.Consumer
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.sub.Properties)) {
-		property := &pulsarpb.KeyValue{Key: proto.String(name), Value: proto.String(c.sub.Properties[name])}
+		property := &pulsarpb.KeyValue{Key: new(name), Value: new(c.sub.Properties[name])}
 		subscribe.SubscriptionProperties = append(subscribe.SubscriptionProperties, property)
 	}
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_SUBSCRIBE.Enum(), Subscribe: subscribe}
@@ -291,8 +289,8 @@ func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
 	return last, err
 }
 
-// Close sends the last acks and closes the consumer; entries that are not acked go back to the broker. It waits for the broker, for CloseTimeout at
-// most. What was received may still be processed, but not acked.
+// Close sends the last acks and closes the consumer; entries that are not acked go back to the broker. It waits for the broker, for
+// CloseTimeout at most. What was received may still be processed, but not acked.
 func (c *Consumer) Close() {
 	c.stop()
 	<-c.gone

@@ -64,10 +64,12 @@ type AuthError struct {
 // Error implements error.
 func (e *AuthError) Error() string {
 	if e.Cause != nil {
-		return fmt.Sprintf("entries: no credentials for %s: %v: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", e.Broker, e.Cause)
+		return fmt.Sprintf("entries: no credentials for %s: %v: %s", e.Broker, e.Cause, authAdvice)
 	}
-	return fmt.Sprintf("entries: the broker %s does not authenticate the router: %s: look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)", e.Broker, e.Text)
+	return fmt.Sprintf("entries: the broker %s does not authenticate the router: %s: %s", e.Broker, e.Text, authAdvice)
 }
+
+const authAdvice = "look at pulsar.token, pulsar.oauth2 or pulsar.tls (docs/security.md)"
 
 // Unwrap returns the cause.
 func (e *AuthError) Unwrap() error { return e.Cause }
@@ -126,5 +128,6 @@ func ofTLS(err error) bool {
 		unknown x509.UnknownAuthorityError
 		host    x509.HostnameError
 	)
-	return errors.As(err, &record) || errors.As(err, &remote) && remote.Op == "remote error" || errors.As(err, &verify) || errors.As(err, &unknown) || errors.As(err, &host)
+	return errors.As(err, &record) || errors.As(err, &remote) && remote.Op == "remote error" ||
+		errors.As(err, &verify) || errors.As(err, &unknown) || errors.As(err, &host)
 }

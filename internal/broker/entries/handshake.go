@@ -63,6 +63,9 @@ func (c *Client) greet(ctx context.Context, socket net.Conn, to address) (*conn,
 // secure makes the TLS handshake. A certificate of the authentication provider is shown where the configuration has none.
 func (c *Client) secure(ctx context.Context, socket net.Conn, to address) (net.Conn, error) {
 	config := c.access.TLS().Clone()
+	if config == nil {
+		config = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
 	if config.ServerName == "" {
 		host, _, err := net.SplitHostPort(to.dialed)
 		if err != nil {
@@ -95,7 +98,7 @@ func (k *conn) introduce(ctx context.Context) error {
 	connect := &pulsarpb.CommandConnect{
 		ClientVersion:   &k.client.cfg.ClientVersion,
 		ProtocolVersion: proto.Int32(protocolVersion),
-		FeatureFlags:    &pulsarpb.FeatureFlags{SupportsAuthRefresh: proto.Bool(true), SupportsBrokerEntryMetadata: proto.Bool(true)},
+		FeatureFlags:    &pulsarpb.FeatureFlags{SupportsAuthRefresh: new(true), SupportsBrokerEntryMetadata: new(true)},
 	}
 	if method := k.client.auth.method(); method != "" {
 		connect.AuthMethodName, connect.AuthData = &method, data
@@ -207,6 +210,6 @@ func (k *conn) authResponse(ctx context.Context) (*pulsarpb.BaseCommand, error) 
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_AUTH_RESPONSE.Enum(), AuthResponse: &pulsarpb.CommandAuthResponse{
 		ClientVersion:   &k.client.cfg.ClientVersion,
 		ProtocolVersion: proto.Int32(protocolVersion),
-		Response:        &pulsarpb.AuthData{AuthMethodName: proto.String(k.client.auth.method()), AuthData: data},
+		Response:        &pulsarpb.AuthData{AuthMethodName: new(k.client.auth.method()), AuthData: data},
 	}}, nil
 }

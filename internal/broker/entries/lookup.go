@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
@@ -85,7 +83,7 @@ func (c *Client) ask(ctx context.Context, k *conn, topic string, authoritative b
 	answer, err := k.request(ctx, id, &pulsarpb.BaseCommand{
 		Type: pulsarpb.BaseCommand_LOOKUP.Enum(),
 		LookupTopic: &pulsarpb.CommandLookupTopic{
-			Topic: proto.String(topic), RequestId: &id, Authoritative: &authoritative,
+			Topic: new(topic), RequestId: &id, Authoritative: &authoritative,
 		},
 	})
 	if err != nil {

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
@@ -76,7 +74,7 @@ func TestLookupThroughAProxy(t *testing.T) {
 			switch c.GetType() {
 			case pulsarpb.BaseCommand_LOOKUP:
 				answer := fakebroker.Named(c.GetLookupTopic().GetRequestId(), pulsarpb.CommandLookupTopicResponse_CONNECT, "hidden:6650")
-				answer.LookupTopicResponse.ProxyThroughServiceUrl = proto.Bool(true)
+				answer.LookupTopicResponse.ProxyThroughServiceUrl = new(true)
 				l.Send(answer)
 				return true
 			case pulsarpb.BaseCommand_SUBSCRIBE:
@@ -129,7 +127,8 @@ func TestPartitions(t *testing.T) {
 	})
 }
 
-// What a broker refuses for now is asked again, on a new connection in case there are others behind the address; what it refuses for good is not.
+// What a broker refuses for now is asked again, on a new connection in case there are others behind the address; what it refuses for
+// good is not.
 func TestRefusedLookups(t *testing.T) {
 	for name, c := range map[string]struct {
 		code  pulsarpb.ServerError
@@ -158,7 +157,7 @@ func TestRefusedLookups(t *testing.T) {
 						Type: pulsarpb.BaseCommand_PARTITIONED_METADATA_RESPONSE.Enum(),
 						PartitionMetadataResponse: &pulsarpb.CommandPartitionedTopicMetadataResponse{
 							RequestId: cmd.GetPartitionMetadata().RequestId, Response: pulsarpb.CommandPartitionedTopicMetadataResponse_FAILED.Enum(),
-							Error: &c.code, Message: proto.String("some words"),
+							Error: &c.code, Message: new("some words"),
 						},
 					})
 					return true

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is sent and taken, in whatever portions: our count is the broker's, a reader that takes everything never starves, and at the end the
-// broker has a full queue.
+// Whatever is sent and taken, in whatever portions: our count is the broker's, a reader that takes everything never starves, and at
+// the end the broker has a full queue.
 func TestPermitsAgreeWithTheBroker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := permits{queue: rapid.IntRange(1, 50).Draw(t, "queue")}

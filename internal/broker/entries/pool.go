@@ -31,7 +31,7 @@ func (c *Client) connect(ctx context.Context, at slot) (*conn, error) {
 	if d == nil {
 		d = &dialing{done: make(chan struct{})}
 		c.conns[at] = d
-		c.work.Go(func() { c.open(at, d) }) //nolint:contextcheck // others may wait for it when ctx has ended
+		c.work.Go(func() { c.open(at, d) }) // others may wait for it when ctx has ended
 	}
 	c.mu.Unlock()
 	select {

@@ -16,12 +16,13 @@ import (
 
 	"github.com/ringfence/router/internal/broker/entries/wire"
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
 
-// real returns a client of a real broker, with short delays.
-func real(t *testing.T) *Client {
+// realClient returns a client of a real broker, with short delays.
+func realClient(t *testing.T) *Client {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.URL = pulsartest.URL(t)
@@ -46,6 +47,7 @@ func produce(t *testing.T, o pulsar.ProducerOptions, payloads ...string) {
 
 func producerOf(t *testing.T, o pulsar.ProducerOptions) pulsar.Producer {
 	t.Helper()
+	o.SendTimeout = pulsarsend.NoTimeout
 	producer, err := pulsartest.Client(t).CreateProducer(o)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +64,7 @@ func publish(t *testing.T, producer pulsar.Producer, payloads ...string) {
 			}
 		})
 	}
-	if err := producer.Flush(); err != nil {
+	if err := producer.FlushWithCtx(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -130,7 +132,7 @@ func receiveFor(t *testing.T, q *Queue, dst []*Delivered) []*Delivered {
 // TestPermitsOfARealBroker: batches longer than the queue, partly acked ones and compressed ones cost what the broker took.
 func TestPermitsOfARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	c, q := real(t), NewQueue()
+	c, q := realClient(t), NewQueue()
 	const permits = 100
 	consumer, err := c.Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, FromEarliest: true, Consumer: "me", Permits: permits, Queue: q})
 	if err != nil {
@@ -170,7 +172,7 @@ func TestAckSetsOfARealBroker(t *testing.T) {
 		t.Skip("the broker does not count acks of single events")
 	}
 	topic := pulsartest.Topic(t, 0)
-	c, q := real(t), NewQueue()
+	c, q := realClient(t), NewQueue()
 	const permits = 100
 	sub := Subscription{Topic: topic, Name: "s", Type: Shared, FromEarliest: true, Permits: permits, Queue: q}
 	consumer, err := c.Subscribe(t.Context(), sub)
@@ -208,10 +210,11 @@ func TestAckSetsOfARealBroker(t *testing.T) {
 	})
 }
 
-// TestUnloadsUnderLoad: every event arrives until its entry is acked, while the broker unloads the topic again and again. Acks are confirmed.
+// TestUnloadsUnderLoad: every event arrives until its entry is acked, while the broker unloads the topic again and again. Acks are
+// confirmed.
 func TestUnloadsUnderLoad(t *testing.T) {
 	topic := pulsartest.Topic(t, 2)
-	c, q := real(t), NewQueue()
+	c, q := realClient(t), NewQueue()
 	names, err := c.Partitions(t.Context(), topic)
 	if err != nil || len(names) != 2 || !strings.HasSuffix(names[1], "-partition-1") {
 		t.Fatalf("partitions are %q: %v", names, err)
@@ -287,7 +290,7 @@ func TestUnloadsUnderLoad(t *testing.T) {
 // TestChunksOfARealBroker: a message that is longer than a frame arrives whole, and its entries are acked together.
 func TestChunksOfARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	c, q := real(t), NewQueue()
+	c, q := realClient(t), NewQueue()
 	consumer, err := c.Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, FromEarliest: true, Permits: 2, Queue: q})
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +317,7 @@ func TestChunksOfARealBroker(t *testing.T) {
 // TestLossesOnARealBroker: a deleted topic partition that cannot be made again, and a subscription of another type, end a consumer.
 func TestLossesOnARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	c, q := real(t), NewQueue()
+	c, q := realClient(t), NewQueue()
 	other, err := pulsartest.Client(t).Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: "s", Type: pulsar.Exclusive})
 	if err != nil {
 		t.Fatal(err)
@@ -332,7 +335,7 @@ func TestLossesOnARealBroker(t *testing.T) {
 
 func TestLastIDOfARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
-	c, q := real(t), NewQueue()
+	c, q := realClient(t), NewQueue()
 	consumer, err := c.Subscribe(t.Context(), Subscription{Topic: topic, Name: "s", Type: Shared, Permits: 2, Queue: q})
 	if err != nil {
 		t.Fatal(err)

@@ -120,9 +120,9 @@ func (k *conn) handle(f wire.Frame) error {
 	case pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID_RESPONSE:
 		k.answered(c.GetGetLastMessageIdResponse().GetRequestId(), c)
 	case pulsarpb.BaseCommand_CLOSE_CONSUMER:
-		close := c.GetCloseConsumer()
-		if s := k.session(close.GetConsumerId()); s != nil {
-			s.closedByBroker(close)
+		closed := c.GetCloseConsumer()
+		if s := k.session(closed.GetConsumerId()); s != nil {
+			s.closedByBroker(closed)
 		}
 	case pulsarpb.BaseCommand_TOPIC_MIGRATED:
 		moved := c.GetTopicMigrated()

@@ -13,8 +13,8 @@ import (
 // pace decides when a consumer subscribes again. Pure.
 type pace struct{ delays backoff.Backoff }
 
-// after returns the delay after a session has ended: none if the broker has ended it in an orderly way, unless it does so again and again. A
-// session that lasted longer than the longest delay was steady.
+// after returns the delay after a session has ended: none if the broker has ended it in an orderly way, unless it does so again and
+// again. A session that lasted longer than the longest delay was steady.
 func (p *pace) after(reason string, steady bool) time.Duration {
 	if steady {
 		p.delays.Reset()
@@ -149,6 +149,9 @@ func (c *Consumer) unconfirmed(s *session) bool {
 func (c *Consumer) leave(s *session) ending {
 	s.conn.detach(s)
 	c.mu.Lock()
+	if s.end.reason == reasonMigrated { // the earlier broker still has it
+		_ = s.conn.post(closeConsumer(s.id, c.client.ids.Add(1)))
+	}
 	e := s.end
 	if e.reason == "" {
 		e.reason = reasonConnection

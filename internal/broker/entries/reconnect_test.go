@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
@@ -18,8 +17,8 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// A connection breaks: what was received can be acked on the next one, what was not received is delivered again and not twice, and permits of the
-// earlier one do not count.
+// A connection breaks: what was received can be acked on the next one, what was not received is delivered again and not twice, and
+// permits of the earlier one do not count.
 func TestABrokenConnection(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
@@ -147,7 +146,7 @@ func TestATopicMigrates(t *testing.T) {
 		for range 2 {
 			link.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_TOPIC_MIGRATED.Enum(), TopicMigrated: &pulsarpb.CommandTopicMigrated{
 				ResourceId: &consumer, ResourceType: pulsarpb.CommandTopicMigrated_CONSUMER.Enum(),
-				BrokerServiceUrl: proto.String("pulsar://nowhere,green"), BrokerServiceUrlTls: proto.String(""),
+				BrokerServiceUrl: new("pulsar://nowhere,green"), BrokerServiceUrlTls: new(""),
 			}})
 		}
 		synctest.Wait()
@@ -248,8 +247,15 @@ func TestPace(t *testing.T) {
 		steady bool
 		want   time.Duration
 	}{
-		{reasonClosed, false, 1}, {reasonClosed, false, 2}, {reasonClosed, true, 0}, {reasonClosed, false, 1}, {reasonConnection, false, 2},
-		{reasonConnection, false, 4}, {reasonConnection, false, 4}, {reasonConnection, true, 1}, {reasonMigrated, true, 0},
+		{reasonClosed, false, 1},
+		{reasonClosed, false, 2},
+		{reasonClosed, true, 0},
+		{reasonClosed, false, 1},
+		{reasonConnection, false, 2},
+		{reasonConnection, false, 4},
+		{reasonConnection, false, 4},
+		{reasonConnection, true, 1},
+		{reasonMigrated, true, 0},
 	} {
 		if got := p.after(c.reason, c.steady); got != c.want {
 			t.Errorf("%d: after a session (steady: %v) that ended by %s, the delay is %v, want %v", i, c.steady, c.reason, got, c.want)

@@ -8,8 +8,9 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// session is one subscription of a consumer at a broker, until the connection or the broker ends it. Its entries and permits never count for a
-// later one. Each has an id of its own at the broker, so that nothing that belongs to an earlier one can be taken for its.
+// session is one subscription of a consumer at a broker, until the connection or the broker ends it. Its entries and permits never
+// count for a later one. Each has an id of its own at the broker, so that nothing that belongs to an earlier one can be taken for
+// its.
 type session struct {
 	consumer *Consumer
 	conn     *conn
@@ -173,7 +174,8 @@ func (s *session) migrated(c *pulsarpb.CommandTopicMigrated) {
 	}
 	to, err := parseService(url)
 	if err != nil || to.tls != s.conn.to.tls {
-		s.consumer.client.log.Warn("a broker names no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
+		log := s.consumer.client.log
+		log.Warn("a broker names no usable address of the cluster that a topic has moved to", "topic", s.consumer.sub.Topic, "broker", s.conn.to.String())
 		return
 	}
 	s.finish(ending{reason: reasonMigrated, seeds: &seeds{service: to}})

@@ -9,7 +9,7 @@ import (
 
 // Metadata returns the metadata of an entry of a producer.
 func Metadata() *pulsarpb.MessageMetadata {
-	return &pulsarpb.MessageMetadata{ProducerName: proto.String("p"), SequenceId: proto.Uint64(1), PublishTime: proto.Uint64(1)}
+	return &pulsarpb.MessageMetadata{ProducerName: new("p"), SequenceId: proto.Uint64(1), PublishTime: proto.Uint64(1)}
 }
 
 // Message returns an entry with one event, outside of a batch.
@@ -25,7 +25,7 @@ func Batch(payloads ...string) []byte {
 		batch, _ = wiretest.AppendSingle(batch, new(pulsarpb.SingleMessageMetadata), []byte(payload))
 	}
 	m := Metadata()
-	m.NumMessagesInBatch = proto.Int32(int32(len(payloads)))
+	m.NumMessagesInBatch = new(int32(len(payloads)))
 	entry, _ := wiretest.Entry(m, batch)
 	return entry
 }
@@ -33,7 +33,7 @@ func Batch(payloads ...string) []byte {
 // Chunk returns a part of a message.
 func Chunk(uuid string, number, of, size int, payload string) []byte {
 	m := Metadata()
-	m.Uuid, m.ChunkId, m.NumChunksFromMsg, m.TotalChunkMsgSize = &uuid, proto.Int32(int32(number)), proto.Int32(int32(of)), proto.Int32(int32(size))
+	m.Uuid, m.ChunkId, m.NumChunksFromMsg, m.TotalChunkMsgSize = &uuid, new(int32(number)), new(int32(of)), new(int32(size))
 	entry, _ := wiretest.Entry(m, []byte(payload))
 	return entry
 }

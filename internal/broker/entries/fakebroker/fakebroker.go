@@ -85,6 +85,14 @@ func (c *Cluster) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return theirs, nil
 }
 
+// Accept serves a connection that the test has accepted for a broker.
+func (b *Broker) Accept(socket net.Conn) {
+	b.cluster.mu.Lock()
+	defer b.cluster.mu.Unlock()
+	b.dials++
+	b.serve(socket)
+}
+
 // Dials returns how many connections were opened to a broker.
 func (b *Broker) Dials() int {
 	b.cluster.mu.Lock()

@@ -53,7 +53,7 @@ func (l *Link) Handle(c *pulsarpb.BaseCommand) {
 }
 
 func (l *Link) connected() {
-	connected := &pulsarpb.CommandConnected{ServerVersion: proto.String("fake"), ProtocolVersion: &l.broker.Version}
+	connected := &pulsarpb.CommandConnected{ServerVersion: new("fake"), ProtocolVersion: &l.broker.Version}
 	if l.broker.MessageSize > 0 {
 		connected.MaxMessageSize = &l.broker.MessageSize
 	}
@@ -90,8 +90,8 @@ func (l *Link) lookup(c *pulsarpb.CommandLookupTopic) {
 // Named returns the answer to a lookup that names a broker by its address.
 func Named(request uint64, response pulsarpb.CommandLookupTopicResponse_LookupType, address string) *pulsarpb.BaseCommand {
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_LOOKUP_RESPONSE.Enum(), LookupTopicResponse: &pulsarpb.CommandLookupTopicResponse{
-		RequestId: &request, Response: &response, Authoritative: proto.Bool(true),
-		BrokerServiceUrl: proto.String("pulsar://" + address), BrokerServiceUrlTls: proto.String("pulsar+ssl://" + address),
+		RequestId: &request, Response: &response, Authoritative: new(true),
+		BrokerServiceUrl: new("pulsar://" + address), BrokerServiceUrlTls: new("pulsar+ssl://" + address),
 	}}
 }
 
@@ -99,7 +99,7 @@ func (l *Link) subscribe(c *pulsarpb.CommandSubscribe) {
 	t := l.broker.cluster.topic(c.GetTopic())
 	if t.owner != nil && t.owner != l.broker {
 		l.send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ERROR.Enum(), Error: &pulsarpb.CommandError{
-			RequestId: c.RequestId, Error: pulsarpb.ServerError_SERVICE_NOT_READY.Enum(), Message: proto.String("this broker does not serve the topic"),
+			RequestId: c.RequestId, Error: pulsarpb.ServerError_SERVICE_NOT_READY.Enum(), Message: new("this broker does not serve the topic"),
 		}})
 		return
 	}
@@ -126,7 +126,7 @@ func (l *Link) last(c *pulsarpb.CommandGetLastMessageId) {
 	id := &pulsarpb.MessageIdData{LedgerId: proto.Uint64(1<<64 - 1), EntryId: proto.Uint64(1<<64 - 1)}
 	if m := l.members[c.GetConsumerId()]; m != nil && len(m.topic.entries) > 0 {
 		e := m.topic.entries[len(m.topic.entries)-1]
-		id.LedgerId, id.EntryId = proto.Uint64(uint64(e.id.Ledger)), proto.Uint64(uint64(e.id.Entry))
+		id.LedgerId, id.EntryId = new(uint64(e.id.Ledger)), new(uint64(e.id.Entry))
 	}
 	l.send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_GET_LAST_MESSAGE_ID_RESPONSE.Enum(), GetLastMessageIdResponse: &pulsarpb.CommandGetLastMessageIdResponse{
 		LastMessageId: id, RequestId: c.RequestId,

@@ -146,7 +146,7 @@ func (l *Link) Deliver(m *pulsarpb.CommandMessage, entry []byte) {
 func (l *Link) deliver(consumer uint64, e *entry) {
 	m := &pulsarpb.CommandMessage{
 		ConsumerId:      &consumer,
-		MessageId:       &pulsarpb.MessageIdData{LedgerId: proto.Uint64(uint64(e.id.Ledger)), EntryId: proto.Uint64(uint64(e.id.Entry))},
+		MessageId:       &pulsarpb.MessageIdData{LedgerId: new(uint64(e.id.Ledger)), EntryId: new(uint64(e.id.Entry))},
 		RedeliveryCount: &e.deliveries,
 	}
 	for _, word := range e.left {

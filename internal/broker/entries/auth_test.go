@@ -1,0 +1,267 @@
+package entries
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+)
+
+// provider gives a new token each time.
+type provider struct {
+	inits, tokens, closed atomic.Int32
+
+	mu          sync.Mutex
+	initError   error
+	dataError   error
+	hang        chan struct{} // nil: calls return
+	certificate *tls.Certificate
+}
+
+func (p *provider) Init() error {
+	p.inits.Add(1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.initError
+}
+
+func (p *provider) Name() string { return "token" }
+
+func (p *provider) GetTLSCertificate() (*tls.Certificate, error) { return p.certificate, nil }
+
+func (p *provider) GetData() ([]byte, error) {
+	p.mu.Lock()
+	err, hang := p.dataError, p.hang
+	p.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	return fmt.Appendf(nil, "token %d", p.tokens.Add(1)), err
+}
+
+func (p *provider) Close() error {
+	p.closed.Add(1)
+	return nil
+}
+
+func (p *provider) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.ErrUnsupported
+}
+func (p *provider) Transport() http.RoundTripper          { return nil }
+func (p *provider) WithTransport(http.RoundTripper) error { return errors.ErrUnsupported }
+
+// shown makes a broker note the credentials that it sees.
+func shown(b *fakebroker.Broker) func() []string {
+	var mu sync.Mutex
+	var seen []string
+	before := b.Script
+	b.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+		mu.Lock()
+		switch c.GetType() {
+		case pulsarpb.BaseCommand_CONNECT:
+			seen = append(seen, c.GetConnect().GetAuthMethodName()+"/"+string(c.GetConnect().GetAuthData()))
+		case pulsarpb.BaseCommand_AUTH_RESPONSE:
+			r := c.GetAuthResponse().GetResponse()
+			seen = append(seen, "again "+r.GetAuthMethodName()+"/"+string(r.GetAuthData()))
+		default:
+		}
+		mu.Unlock()
+		return before != nil && before(l, c)
+	}
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(seen)
+	}
+}
+
+func challenge() *pulsarpb.BaseCommand {
+	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_AUTH_CHALLENGE.Enum(), AuthChallenge: new(pulsarpb.CommandAuthChallenge)}
+}
+
+// A broker that asks again, at the beginning or later, gets fresh credentials.
+func TestCredentialsAreShown(t *testing.T) {
+	bubble(t, func(r *rig) {
+		p := new(provider)
+		r.access.Auth = p
+		a := r.cluster.Broker("a:6650")
+		var link atomic.Pointer[fakebroker.Link]
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			link.Store(l)
+			switch c.GetType() {
+			case pulsarpb.BaseCommand_CONNECT:
+				l.Send(challenge())
+				return true
+			case pulsarpb.BaseCommand_AUTH_RESPONSE:
+				if p.tokens.Load() == 2 {
+					l.Handle(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_CONNECT.Enum()})
+				}
+			default:
+			}
+			return false
+		}
+		seen := shown(a)
+		r.subscribe()
+		link.Load().Send(challenge())
+		synctest.Wait()
+		want := []string{"token/token 1", "again token/token 2", "again token/token 3"}
+		if got := seen(); !slices.Equal(got, want) || p.inits.Load() != 1 {
+			t.Errorf("the broker has seen %q after %d inits, want %q after one", got, p.inits.Load(), want)
+		}
+		r.publish(1)
+		r.receive(1)
+		r.client.Close()
+		if p.closed.Load() != 1 {
+			t.Error("the provider is not closed")
+		}
+		r.client = nil
+	})
+}
+
+func TestCredentialsAreRefused(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.access.Auth = new(provider)
+		a := r.cluster.Broker("a:6650")
+		var refuse atomic.Bool
+		refuse.Store(true)
+		var link atomic.Pointer[fakebroker.Link]
+		a.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			link.Store(l)
+			if c.GetType() == pulsarpb.BaseCommand_CONNECT && refuse.Load() {
+				l.Refuse(1<<64-1, pulsarpb.ServerError_AUTHENTICATION_ERROR, "token expired")
+				return true
+			}
+			return false
+		}
+		r.cfg.URL = "pulsar://a"
+		begun := time.Now()
+		_, err := r.open().Subscribe(r.Context(), r.subscription())
+		var auth *AuthError
+		if !errors.As(err, &auth) || !strings.Contains(err.Error(), "token expired") || !strings.Contains(err.Error(), "look at pulsar.token") {
+			t.Errorf("err = %v", err)
+		}
+		if time.Since(begun) != 0 || a.Dials() != 1 {
+			t.Errorf("it took %v and %d attempts, want one", time.Since(begun), a.Dials())
+		}
+
+		// Later it is tried again: tokens expire, and are renewed.
+		refuse.Store(false)
+		r.subscribe()
+		refuse.Store(true)
+		link.Load().Refuse(1<<64-1, pulsarpb.ServerError_AUTHENTICATION_ERROR, "refresh failed")
+		time.Sleep(time.Minute)
+		refuse.Store(false)
+		r.publish(1)
+		r.receive(1)
+	})
+}
+
+func TestThereAreNoCredentials(t *testing.T) {
+	for name, spoil := range map[string]func(*provider){
+		"init":  func(p *provider) { p.initError = errors.New("the issuer says no") },
+		"data":  func(p *provider) { p.dataError = errors.New("the issuer says no") },
+		"hangs": func(p *provider) { p.hang = make(chan struct{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				p := new(provider)
+				spoil(p)
+				r.access.Auth = p
+				r.cluster.Broker("a:6650")
+				_, err := r.open().Subscribe(r.Context(), r.subscription())
+				var auth *AuthError
+				switch {
+				case p.hang != nil && err == nil, p.hang == nil && (!errors.As(err, &auth) || !strings.Contains(err.Error(), "the issuer says no")):
+					t.Errorf("err = %v", err)
+				case strings.Contains(err.Error(), "the issuer") && p.inits.Load() < 2 && name == "init":
+					t.Error("a failed init is not tried again")
+				}
+				if p.hang != nil {
+					close(p.hang)
+				}
+				p.mu.Lock()
+				p.initError, p.dataError, p.hang = nil, nil, nil
+				p.mu.Unlock()
+				r.subscribe()
+			})
+		})
+	}
+}
+
+// Whatever hangs, calls end with their context, and Close is bounded.
+func TestWhateverHangs(t *testing.T) {
+	silent := func(kinds ...pulsarpb.BaseCommand_Type) func(*rig) func() {
+		return func(r *rig) func() {
+			r.cluster.Broker("a:6650").Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+				return slices.Contains(kinds, c.GetType())
+			}
+			return func() {}
+		}
+	}
+	for name, hang := range map[string]func(*rig) func(){
+		"connect":    silent(pulsarpb.BaseCommand_CONNECT),
+		"lookup":     silent(pulsarpb.BaseCommand_LOOKUP),
+		"subscribe":  silent(pulsarpb.BaseCommand_SUBSCRIBE),
+		"close, too": silent(pulsarpb.BaseCommand_SUBSCRIBE, pulsarpb.BaseCommand_CLOSE_CONSUMER),
+		"credentials": func(r *rig) func() {
+			p := &provider{hang: make(chan struct{})}
+			r.access.Auth = p
+			r.cluster.Broker("a:6650")
+			return func() { close(p.hang) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				defer hang(r)()
+				ctx, cancel := context.WithCancel(r.Context())
+				time.AfterFunc(time.Second, cancel)
+				begun := time.Now()
+				_, err := r.open().Subscribe(ctx, r.subscription())
+				if !errors.Is(err, context.Canceled) || time.Since(begun) != time.Second {
+					t.Errorf("subscribing ended after %v: %v", time.Since(begun), err)
+				}
+				begun = time.Now()
+				r.client.Close()
+				if took := time.Since(begun); took > r.cfg.CloseTimeout {
+					t.Errorf("Close took %v", took)
+				}
+				r.client = nil
+			})
+		})
+	}
+}
+
+// A broker hangs when a consumer closes, or while it reconnects.
+func TestClosingWhileABrokerHangs(t *testing.T) {
+	for name, cut := range map[string]bool{"then": false, "before": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				a := r.cluster.Broker("a:6650")
+				var hang atomic.Bool
+				a.Script = func(*fakebroker.Link, *pulsarpb.BaseCommand) bool { return hang.Load() }
+				c := r.subscribe()
+				hang.Store(true)
+				if cut {
+					a.Cut()
+					time.Sleep(time.Second)
+				}
+				begun := time.Now()
+				c.Close()
+				if took := time.Since(begun); took > r.cfg.CloseTimeout {
+					t.Errorf("Close took %v, want %v at most", took, r.cfg.CloseTimeout)
+				}
+			})
+		})
+	}
+}
