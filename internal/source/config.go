@@ -19,7 +19,7 @@ type Config struct {
 	// FromEarliest makes a new subscription begin with the oldest message of the topic;
 	// otherwise it begins with the next one.
 	FromEarliest bool
-	// ConsumerName names the consumer in the broker's statistics; "": the client chooses a name.
+	// ConsumerName names the consumer in the broker's statistics; "": the client or the broker chooses a name.
 	ConsumerName string
 
 	// RetryTopic receives events whose retry delay is too long for their owner to hold them,
@@ -32,9 +32,9 @@ type Config struct {
 	// once, and checked once a minute while copies are sent.
 	DeadLetterSubscription string `needed:"true"`
 
-	// Reader is the reader of the topics: client, which is Pulsar's Go client, or entries, which is the router's
-	// own. With entries, no chunked message arrives truncated, and nothing is acked that was not handled or copied: broken
-	// entries go to the dead letter topic. Members of one group may have different readers.
+	// Reader is the reader of the topics: client, which is Pulsar's Go client, or entries, the router's own. With entries, chunked
+	// messages of all producers arrive whole, and broken entries go to the dead letter topic; client truncates the former and
+	// drops the latter. Members of one group may have different readers.
 	Reader string `words:"client,entries"`
 
 	// DiscoverEvery is the interval at which the broker is asked for added topic partitions. A
@@ -46,12 +46,12 @@ type Config struct {
 	// ReceiverQueueMax is the number of events that the client prefetches, over all partitions
 	// of a topic together.
 	ReceiverQueueMax int `min:"1"`
-	// ChunkedMax is the number of incomplete chunked messages that the client holds for a topic
-	// partition.
+	// ChunkedMax is the number of incomplete chunked messages that the reader client holds for a topic
+	// partition; entries holds 64 MiB of them.
 	ChunkedMax int `min:"1"`
-	// ChunkedTimeout is the time after which the client acks and drops a message with missing
-	// chunks (v0.21.0 ignores AutoAckIncompleteChunk). Chunks wait at the broker while reading
-	// stops, so it must be longer than any pause of the application; it costs a sleeping
+	// ChunkedTimeout is the time after which the reader client acks and drops a message with missing
+	// chunks (v0.21.0 ignores AutoAckIncompleteChunk), and entries returns them to the broker. Chunks wait at the broker while reading
+	// stops, so it must be longer than any pause of the application; with client it costs a sleeping
 	// goroutine for each chunked message of that time.
 	ChunkedTimeout time.Duration `above:"0"`
 	// EventBytesTypical is the average size of an event. The client prefetches by events, not by

@@ -1,0 +1,315 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
+)
+
+// rig is a reader of entries at a broker in memory.
+type rig struct {
+	*testing.T
+	*entryReader
+	cluster *fakebroker.Cluster
+	broker  *fakebroker.Broker
+	topic   string
+}
+
+// inMemory runs a test in a bubble.
+func inMemory(t *testing.T, change func(*Config), test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+		if change != nil {
+			change(&cfg)
+		}
+		cfg = cfg.Resolved()
+		cluster := fakebroker.New()
+		defer cluster.Close()
+		broker := cluster.Broker("a:6650")
+		client := entriesConfig(cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
+		r, err := newEntryReader(cfg, client, entries.Access{Dial: cluster.Dial}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.close()
+		topic := cfg.Topics[0]
+		if err := r.subscribe(t.Context(), subscription{topic: topic, earliest: true, queue: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		test(&rig{t, r, cluster, broker, topic})
+	})
+}
+
+// take receives until there are n receipts.
+func (r *rig) take(n int) (all []Receipt) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
+	defer cancel()
+	for len(all) < n {
+		got, err := r.receive(ctx, nil)
+		if err != nil {
+			r.Fatalf("%d of %d events came: %v", len(all), n, err)
+		}
+		if len(got) > r.cfg.BatchMax {
+			r.Errorf("%d receipts at once, want %d at most", len(got), r.cfg.BatchMax)
+		}
+		all = append(all, got...)
+	}
+	return all
+}
+
+// nothing checks that no event comes.
+func (r *rig) nothing() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+	defer cancel()
+	if got, err := r.receive(ctx, nil); len(got) > 0 || !errors.Is(err, context.DeadlineExceeded) {
+		r.Fatalf("received %d events and %v, want nothing", len(got), err)
+	}
+}
+
+// kept checks that the broker keeps so many entries once acks had time.
+func (r *rig) kept(want int) {
+	r.Helper()
+	time.Sleep(time.Second)
+	synctest.Wait()
+	if got := r.cluster.Backlog(r.topic); len(got) != want {
+		r.Errorf("the broker keeps %v, want %d entries", got, want)
+	}
+}
+
+func (r *rig) ackAll(receipts ...Receipt) {
+	r.Helper()
+	for _, got := range receipts {
+		if err := r.ack(Ack{Entry: got.Entry, Total: got.Total, Index: got.Index, Origin: got.Origin, Ref: got.Ref}); err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+func (r *rig) entry(m *pulsarpb.MessageMetadata, payload []byte) []byte {
+	r.Helper()
+	entry, err := wiretest.Entry(m, payload)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return entry
+}
+
+// batch returns an entry of events, of which some were removed by compaction.
+func (r *rig) batch(events int, compactedOut ...int) []byte {
+	r.Helper()
+	var batch []byte
+	var err error
+	for i := range events {
+		m := &pulsarpb.SingleMessageMetadata{PartitionKey: new(fmt.Sprint("k", i)), CompactedOut: new(slices.Contains(compactedOut, i))}
+		if batch, err = wiretest.AppendSingle(batch, m, fmt.Append(nil, "event ", i)); err != nil {
+			r.Fatal(err)
+		}
+	}
+	m := fakebroker.Metadata()
+	m.NumMessagesInBatch = new(int32(events))
+	return r.entry(m, batch)
+}
+
+// A broken entry, of kinds that brokers would not take from a producer or not deliver, comes as its bytes. It is acked like an event.
+func TestEntriesThatAreBroken(t *testing.T) {
+	checksum := fakebroker.Message("payload")
+	checksum[2]++
+	for name, c := range map[string]struct {
+		entry  []byte
+		reason string
+	}{
+		"checksum":                   {checksum, "checksum"},
+		"cut off":                    {fakebroker.Message("payload")[:8], "checksum"},
+		"no metadata":                {nil, "metadata"},
+		"no producer":                {wiretest.Checked(wiretest.Sized(nil, []byte{2 << 3, 1, 3 << 3, 1})), "metadata"},
+		"bad metadata of the broker": {append([]byte{0x0e, 0x02, 0, 0, 0, 1, 0xff}, fakebroker.Message("payload")...), "metadata"},
+		"a chunk beyond the last":    {fakebroker.Chunk("u", 7, 2, 100, "part"), "chunk"},
+		"a chunk without a message":  {fakebroker.Chunk("", 0, 2, 100, "part"), "chunk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, nil, func(r *rig) {
+				id := r.cluster.Publish(r.topic, c.entry, 1)
+				got := r.take(1)[0]
+				broken, _ := got.Event.Property(PropertyBroken)
+				if string(got.Event.Payload) != string(c.entry) || broken != c.reason || !strings.Contains(got.Unreadable, c.reason) {
+					t.Errorf("came as %q, broken by %q, because %q", got.Event.Payload, broken, got.Unreadable)
+				}
+				if got.Entry != EntryID(id) || got.Total != 1 || got.Index != 0 || got.Event.ID.Batch != -1 || got.Event.Topic != r.topic {
+					t.Errorf("came as %+v, event %v of %s", got.Entry, got.Event.ID, got.Event.Topic)
+				}
+				r.kept(1)
+				r.ackAll(got)
+				r.kept(0)
+			})
+		})
+	}
+}
+
+// Nobody handles what a broker has written for itself, or what compaction has removed: it is acked.
+func TestEntriesWithoutEvents(t *testing.T) {
+	for _, counting := range []Counting{CountEntries, CountEvents} {
+		inMemory(t, func(c *Config) { c.Counting = counting }, func(r *rig) {
+			marker := fakebroker.Metadata()
+			marker.MarkerType = new(int32(1))
+			r.cluster.Publish(r.topic, r.entry(marker, nil), 1)
+			r.cluster.Publish(r.topic, r.batch(3, 0, 1, 2), 3)
+			r.nothing()
+			r.kept(0)
+
+			r.cluster.Publish(r.topic, r.batch(5, 0, 3), 5)
+			got := r.take(3)
+			var ids []int32
+			for i, e := range got {
+				ids = append(ids, e.Event.ID.Batch)
+				if counting == CountEntries && (e.Total != 3 || e.Index != int32(i)) {
+					t.Errorf("event %d is number %d of %d for the ledger, want %d of 3", i, e.Index, e.Total, i)
+				}
+			}
+			if !slices.Equal(ids, []int32{1, 2, 4}) {
+				t.Errorf("events %v came, want 1, 2 and 4", ids)
+			}
+			r.kept(1)
+			if counting == CountEntries {
+				r.ackAll(got[0])
+			} else {
+				r.ackAll(got...)
+			}
+			r.kept(0)
+		})
+	}
+}
+
+// Under CountEvents single events are acked, and only the others come again. Under CountEntries all of an entry come, because it is complete
+// with all of them only.
+func TestEntriesOfWhichEventsAreAcked(t *testing.T) {
+	const events = 130 // more than two words of an ack set
+	for _, counting := range []Counting{CountEntries, CountEvents} {
+		inMemory(t, func(c *Config) { c.Counting = CountEvents }, func(r *rig) {
+			r.cluster.Publish(r.topic, r.batch(events), events)
+			got := r.take(events)
+			r.ackAll(got[0], got[64], got[129])
+			r.kept(1)
+			r.cfg.Counting = counting
+			r.broker.Cut()
+			want := events
+			if counting == CountEvents {
+				want -= 3
+			}
+			again := r.take(want)
+			for _, e := range again {
+				if counting == CountEvents && slices.Contains([]int32{0, 64, 129}, e.Index) || e.Event.ID.Batch != e.Index || e.Total != events {
+					t.Errorf("%v came again as number %d of %d", e.Event.ID, e.Index, e.Total)
+				}
+			}
+			if counting == CountEvents {
+				r.ackAll(again...)
+			} else {
+				r.ackAll(again[0])
+			}
+			r.kept(0)
+			r.nothing()
+		})
+	}
+}
+
+// A batch larger than what is handed on at once comes in parts, without others between them.
+func TestEntriesLongerThanABatch(t *testing.T) {
+	inMemory(t, func(c *Config) { c.BatchMax = 7 }, func(r *rig) {
+		for range 3 {
+			r.cluster.Publish(r.topic, r.batch(20), 20)
+			r.cluster.Publish(r.topic, fakebroker.Message("alone"), 1)
+		}
+		got := r.take(63)
+		at := 0
+		for range 3 {
+			for i := range 20 {
+				e := got[at]
+				if string(e.Event.Payload) != fmt.Sprint("event ", i) || e.Key != fmt.Sprint("k", i) || e.Index != int32(i) || e.Total != 20 || e.Entry != got[at-i].Entry {
+					t.Fatalf("receipt %d is %q of key %q, number %d of %d", at, e.Event.Payload, e.Key, e.Index, e.Total)
+				}
+				at++
+			}
+			if string(got[at].Event.Payload) != "alone" || got[at].Total != 1 {
+				t.Fatalf("receipt %d is %q", at, got[at].Event.Payload)
+			}
+			r.ackAll(got[at-1], got[at])
+			at++
+		}
+		r.kept(0)
+	})
+}
+
+// All attributes of events arrive. Of properties with one name the last value counts, however many there are.
+func TestEntriesHaveTheAttributesOfTheirEvents(t *testing.T) {
+	for _, more := range []int{0, searchedMax} {
+		inMemory(t, nil, func(r *rig) {
+			m := fakebroker.Metadata()
+			m.PartitionKey, m.OrderingKey, m.EventTime, m.PublishTime, m.SchemaVersion = new("k"), []byte("o"), new(uint64(5)), new(uint64(6)), []byte{0, 7}
+			add := func(name, value string) {
+				m.Properties = append(m.Properties, &pulsarpb.KeyValue{Key: &name, Value: &value})
+			}
+			add("a", "1")
+			add("b", "2")
+			for i := range more {
+				add(fmt.Sprint("x", i), "x")
+			}
+			add("a", "3")
+			r.cluster.Publish(r.topic, r.entry(m, []byte("payload")), 1)
+			null := fakebroker.Metadata()
+			null.NullValue = new(true)
+			r.cluster.Publish(r.topic, r.entry(null, nil), 1)
+			r.cluster.Publish(r.topic, r.entry(fakebroker.Metadata(), nil), 1)
+			got := r.take(3)
+			ev := got[0].Event
+			if got[0].Key != "k" || got[0].OrderingKey != "o" || ev.EventTime != 5 || ev.PublishTime != 6 || ev.SchemaVersion != "\x00\a" || string(ev.Payload) != "payload" {
+				t.Errorf("came as %+v of key %q, ordering key %q", ev, got[0].Key, got[0].OrderingKey)
+			}
+			if len(ev.Properties) != 2+more || !slices.Equal(ev.Properties[:2], []event.Property{{Name: "a", Value: "3"}, {Name: "b", Value: "2"}}) {
+				t.Errorf("came with the properties %v", ev.Properties)
+			}
+			if got[1].Event.Payload != nil || got[2].Event.Payload == nil || len(got[2].Event.Payload) > 0 {
+				t.Errorf("a null value came as %v, an empty one as %v", got[1].Event.Payload, got[2].Event.Payload)
+			}
+		})
+	}
+}
+
+// A consumer that cannot come back ends reading, as with the client.
+func TestEntriesOfALostTopic(t *testing.T) {
+	inMemory(t, nil, func(r *rig) {
+		gone := r.cluster.Broker("gone:6650")
+		gone.Script = func(l *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
+			if c.GetType() != pulsarpb.BaseCommand_SUBSCRIBE {
+				return false
+			}
+			l.Send(&pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_ERROR.Enum(), Error: &pulsarpb.CommandError{
+				RequestId: c.GetSubscribe().RequestId, Error: pulsarpb.ServerError_TOPIC_NOT_FOUND.Enum(), Message: new("no topic"),
+			}})
+			return true
+		}
+		r.cluster.Move(r.topic, gone, false)
+		_, err := r.receive(r.Context(), nil)
+		if !errors.Is(err, errLost) || !strings.Contains(err.Error(), "TopicNotFound") {
+			t.Errorf("receive = %v, want %v and the broker's words", err, errLost)
+		}
+	})
+}
