@@ -18,7 +18,6 @@ import (
 	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/idlecpu"
-	"github.com/ringfence/router/internal/broker/entries"
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
@@ -194,7 +193,6 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 		return nil, usageError{err}
 	}
 	sourceMetrics := source.NewMetrics(registry)
-	_ = entries.NewMetrics(registry) // until pulsar.reader chooses the reader that has them
 	nodeConfig := nodeConfigOf(cfg)
 	nodeConfig.PeerAddr = l.peerAddr
 	noteMemoryBound(nodeConfig, cfg.Pulsar.Config, registry, log)
