@@ -1,5 +1,8 @@
 GO ?= go
 
+# Tests and tools are built as releases are, without cgo, which also spares compiling C. The race detector needs it.
+export CGO_ENABLED ?= 0
+
 # What a target passes on to the program behind it, as in: make bench ARGS="--modes shared,ringfence"
 ARGS ?=
 
@@ -65,7 +68,7 @@ test: ## All tests, on a real Pulsar that it sets up by itself
 # packages that take longest begin first.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router $(unit_packages)
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
