@@ -15,7 +15,7 @@ SPEC     ?= quick
 # Benchmark, fault driver and end-to-end tests are modules of their own (go.work joins them), so that the router's go.mod lists only what the router
 # needs. For the same reason the tools are pinned in tools/*.mod, which Go does not read in a workspace.
 modules  := ./... ./bench/... ./chaos/... ./e2e/...
-golangci  = $(shell GOWORK=off $(GO) tool -n -modfile=tools/go.mod golangci-lint)
+golangci  = $(shell tools/tool.sh golangci-lint)
 buf      := tools/buf.sh
 
 .PHONY: help
