@@ -35,7 +35,7 @@ checkgenerate: ## Fail if the generated code is not up to date
 .PHONY: lint
 lint: ## golangci-lint (with all of go vet), buf lint, and no breaking change of the protos
 	$(overlay) vet -tags planted $(planted_packages)
-	$(golangci) run $(modules)
+	GOGC=200 $(golangci) run $(modules)
 	cd tools && GOWORK=off $(golangci) run ./foreign
 	$(buf) lint
 	$(buf) format --diff --exit-code
@@ -167,7 +167,7 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 .PHONY: chaos
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	rm -rf bin/chaos
-	$(GO) run ./chaos --faults 20 --keep bin/chaos $(ARGS)
+	$(GO) run ./chaos --faults 20 --rate 2000 --keep bin/chaos $(ARGS)
 	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=4000"
 
 .PHONY: chaos-stubborn
