@@ -1,5 +1,8 @@
 GO ?= go
 
+# Tests and tools are built as releases are, without cgo, which also spares compiling C. The race detector needs it.
+export CGO_ENABLED ?= 0
+
 # What a target passes on to the program behind it, as in: make bench ARGS="--modes shared,ringfence"
 ARGS ?=
 
@@ -12,7 +15,7 @@ SPEC     ?= quick
 # Benchmark, fault driver and end-to-end tests are modules of their own (go.work joins them), so that the router's go.mod lists only what the router
 # needs. For the same reason the tools are pinned in tools/*.mod, which Go does not read in a workspace.
 modules  := ./... ./bench/... ./chaos/... ./e2e/...
-golangci  = $(shell GOWORK=off $(GO) tool -n -modfile=tools/go.mod golangci-lint)
+golangci  = $(shell tools/tool.sh golangci-lint)
 buf      := tools/buf.sh
 
 .PHONY: help
@@ -32,7 +35,7 @@ checkgenerate: ## Fail if the generated code is not up to date
 .PHONY: lint
 lint: ## golangci-lint (with all of go vet), buf lint, and no breaking change of the protos
 	$(overlay) vet -tags planted $(planted_packages)
-	$(golangci) run $(modules)
+	GOGC=200 $(golangci) run $(modules)
 	cd tools && GOWORK=off $(golangci) run ./foreign
 	$(buf) lint
 	$(buf) format --diff --exit-code
@@ -65,7 +68,7 @@ test: ## All tests, on a real Pulsar that it sets up by itself
 # packages that take longest begin first.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	$(GO) test -race -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router $(unit_packages)
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
@@ -164,7 +167,7 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 .PHONY: chaos
 chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	rm -rf bin/chaos
-	$(GO) run ./chaos --faults 20 --keep bin/chaos $(ARGS)
+	$(GO) run ./chaos --faults 20 --rate 2000 --keep bin/chaos $(ARGS)
 	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=4000"
 
 .PHONY: chaos-stubborn

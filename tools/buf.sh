@@ -42,8 +42,7 @@ install() {
 	return 1
 }
 
-export GOWORK=off # plugins are tools of tools/go.mod, which Go does not read in a workspace
 if binary=$(installed) || { install && binary=$(installed); }; then
 	exec "$binary" "$@"
 fi
-exec "${GO:-go}" tool -modfile="$tools/buf.mod" buf "$@"
+GOWORK=off exec "${GO:-go}" tool -modfile="$tools/buf.mod" buf "$@"
