@@ -192,7 +192,7 @@ func foreignProducers(t *testing.T, reader, python, java, perf string) {
 	var producing sync.WaitGroup
 	run := func(name string, args ...string) {
 		producing.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 			cmd.Env = append(os.Environ(), "PYTHONPATH="+python, "PULSAR_MEM=-Xms64m -Xmx256m")

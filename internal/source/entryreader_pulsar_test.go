@@ -382,7 +382,7 @@ func TestEntriesUnloadsUnderLoad(t *testing.T) {
 			})
 			time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
 		}
-		if err := producer.Flush(); err != nil {
+		if err := producer.FlushWithCtx(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
