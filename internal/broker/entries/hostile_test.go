@@ -207,6 +207,7 @@ func TestBrokenEntries(t *testing.T) {
 		events int
 		reason wire.Reason
 	}{
+		"too many events":     {fakebroker.Batch(make([]string, eventsMax+1)...), eventsMax + 1, wire.ReasonBatch},
 		"checksum":            {flipped, 3, wire.ReasonChecksum},
 		"metadata":            {wiretest.Checked([]byte{0, 0, 0, 2, 0xff, 0xff}), 1, wire.ReasonMetadata},
 		"nothing at all":      {[]byte{}, 1, wire.ReasonMetadata},
