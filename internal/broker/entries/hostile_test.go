@@ -170,11 +170,11 @@ func TestEntriesThatNobodyAskedFor(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		send(1<<60, 5000)
+		send(1<<60, 1500)
 		if n := r.queue.Len(); n != 0 || a.Dials() != 1 {
 			t.Errorf("%d entries, %d connections", n, a.Dials())
 		}
-		send(consumer.Load(), 5000)
+		send(consumer.Load(), 1500)
 		if n := r.queue.Len(); n != 0 || a.Links() != 0 {
 			t.Errorf("%d entries are queued, %d connections are open, want neither", n, a.Links())
 		}
