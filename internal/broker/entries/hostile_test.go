@@ -170,11 +170,11 @@ func TestEntriesThatNobodyAskedFor(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		send(1<<60, 5000)
+		send(1<<60, 1500)
 		if n := r.queue.Len(); n != 0 || a.Dials() != 1 {
 			t.Errorf("%d entries, %d connections", n, a.Dials())
 		}
-		send(consumer.Load(), 5000)
+		send(consumer.Load(), 1500)
 		if n := r.queue.Len(); n != 0 || a.Links() != 0 {
 			t.Errorf("%d entries are queued, %d connections are open, want neither", n, a.Links())
 		}
@@ -207,6 +207,7 @@ func TestBrokenEntries(t *testing.T) {
 		events int
 		reason wire.Reason
 	}{
+		"too many events":     {fakebroker.Batch(make([]string, eventsMax+1)...), eventsMax + 1, wire.ReasonBatch},
 		"checksum":            {flipped, 3, wire.ReasonChecksum},
 		"metadata":            {wiretest.Checked([]byte{0, 0, 0, 2, 0xff, 0xff}), 1, wire.ReasonMetadata},
 		"nothing at all":      {[]byte{}, 1, wire.ReasonMetadata},

@@ -50,7 +50,7 @@ func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	due := time.NewTimer(cfg.AckDelayMax)
 	defer due.Stop()
 	waiting := true
-	ticker := time.NewTicker(min(cfg.GivenUpDelay, cfg.OperationTimeout))
+	ticker := time.NewTicker(cfg.tick())
 	defer ticker.Stop()
 	lasting := time.NewTimer(cfg.BackoffMax)
 	defer lasting.Stop()
@@ -81,6 +81,9 @@ func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	}
 }
 
+// tick is the interval in which a consumer looks for what has waited too long.
+func (c Config) tick() time.Duration { return min(c.GivenUpDelay, c.OperationTimeout) }
+
 // report calls Receipt.
 func (c *Consumer) report() {
 	c.mu.Lock()
@@ -105,8 +108,9 @@ func (c *Consumer) tick(s *session) {
 	for _, id := range redundant {
 		c.acks.add([]wire.AckID{{ID: id}})
 	}
+	cfg := c.client.cfg
 	for request, a := range s.receipts {
-		if a.ticks++; a.ticks > 2 {
+		if a.ticks++; time.Duration(a.ticks-1)*cfg.tick() >= cfg.OperationTimeout {
 			s.conn.unexpect(request)
 			c.confirm(s, request, fmt.Errorf("entries: ack: %w", errNoAnswer))
 			continue

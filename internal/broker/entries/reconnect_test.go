@@ -87,7 +87,7 @@ func TestABrokerClosesTheConsumer(t *testing.T) {
 				want := r.publish(2)
 				c := r.subscribe()
 				got := r.receive(1)
-				time.Sleep(r.cfg.BackoffMax) // it is not one of many moves
+				time.Sleep(2 * r.cfg.BackoffMax) // it is not one of many moves
 				asked := lookups.Load()
 				begun := time.Now()
 				r.cluster.Move(topicName, b, named)
@@ -154,9 +154,33 @@ func TestATopicMigrates(t *testing.T) {
 		if r.receive(1); lookups.Load() != 1 {
 			t.Errorf("the other cluster was asked %d times", lookups.Load())
 		}
+		if p := r.cluster.Permits(topicName); len(p) != 1 {
+			t.Errorf("%d consumers are left, want that in the other cluster", len(p))
+		}
 		green.Cut()
 		if r.receive(1); lookups.Load() != 2 {
 			t.Errorf("the other cluster was asked %d times after a reconnect", lookups.Load())
+		}
+	})
+}
+
+// Entries that a connection has read when its session is over are not handed on: they come again.
+func TestLateEntries(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a := r.cluster.Broker("a:6650")
+		c := r.subscribe()
+		c.mu.Lock()
+		s := c.session
+		c.mu.Unlock()
+		a.Kill()
+		synctest.Wait()
+		for _, entry := range [][]byte{fakebroker.Message("x"), fakebroker.Chunk("x", 0, 2, 2, "x")} {
+			if err := s.arrived(wire.Frame{Entry: entry}); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := r.queue.Len(); n != 0 || s.permits.entries != 0 {
+			t.Errorf("%d entries are queued, and %d counted, want neither", n, s.permits.entries)
 		}
 	})
 }

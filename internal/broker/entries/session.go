@@ -33,7 +33,7 @@ type ending struct {
 // awaited are acks whose receipt has not come.
 type awaited struct {
 	ids   []wire.AckID
-	ticks int
+	ticks int // of the consumer since, the first one not whole
 }
 
 // eventsMax bounds the events of a batch. Producers put a thousand into one; a compressed entry could claim many millions.

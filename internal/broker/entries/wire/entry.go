@@ -41,7 +41,7 @@ type Parser struct{ inflate inflater }
 
 // Parse parses an entry into e, of which nothing stays but a buffer. A payload of more than payloadMax bytes is refused, decompressed or
 // not. payloadMax is greater than max_message_size where producers compress, because they compare the compressed size with that. An entry
-// without checksum, as producers before Pulsar 1.15 wrote them, is not refused.
+// without checksum, as clients of a protocol before version 6 wrote them, is not refused.
 //
 // The error is a *BrokenError. e has the metadata then, as far as they could be read, and no Payload.
 func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {

@@ -194,24 +194,28 @@ func TestParseEntryRefuses(t *testing.T) {
 		want   Reason
 		events int
 	}{
-		"nothing":                  {nil, ReasonMetadata, 1},
-		"half a checksum":          {[]byte{0x0e, 0x01, 0, 0}, ReasonChecksum, 1},
-		"wrong checksum":           {flipped, ReasonChecksum, 12},
-		"metadata of 4 GiB":        {wiretest.Checked([]byte{0xff, 0xff, 0xff, 0xff, 0}), ReasonMetadata, 1},
-		"no protobuf":              {wiretest.Checked(wiretest.Sized(nil, []byte{0xff})), ReasonMetadata, 1},
-		"no producer":              {entry(func(m *head) { m.ProducerName = nil }, ""), ReasonMetadata, 1},
-		"no sequence":              {entry(func(m *head) { m.SequenceId = nil }, ""), ReasonMetadata, 1},
-		"no publish time":          {entry(func(m *head) { m.PublishTime = nil }, ""), ReasonMetadata, 1},
-		"property without value":   {entry(func(m *head) { m.Properties = []*pulsarpb.KeyValue{{Key: new("k")}} }, ""), ReasonMetadata, 1},
+		"nothing":           {nil, ReasonMetadata, 1},
+		"half a checksum":   {[]byte{0x0e, 0x01, 0, 0}, ReasonChecksum, 1},
+		"wrong checksum":    {flipped, ReasonChecksum, 12},
+		"metadata of 4 GiB": {wiretest.Checked([]byte{0xff, 0xff, 0xff, 0xff, 0}), ReasonMetadata, 1},
+		"no protobuf":       {wiretest.Checked(wiretest.Sized(nil, []byte{0xff})), ReasonMetadata, 1},
+		"no producer":       {entry(func(m *head) { m.ProducerName = nil }, ""), ReasonMetadata, 1},
+		"no sequence":       {entry(func(m *head) { m.SequenceId = nil }, ""), ReasonMetadata, 1},
+		"no publish time":   {entry(func(m *head) { m.PublishTime = nil }, ""), ReasonMetadata, 1},
+		"property without value": {entry(func(m *head) {
+			m.Properties, m.NumMessagesInBatch = []*pulsarpb.KeyValue{{Key: new("k")}}, none(12)
+		}, ""), ReasonMetadata, 12},
 		"key without name":         {entry(func(m *head) { m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{}} }, ""), ReasonMetadata, 1},
 		"broker metadata of 4 GiB": {[]byte{0x0e, 0x02, 0xff, 0xff, 0xff, 0xff}, ReasonMetadata, 1},
 		"broker metadata cut off":  {[]byte{0x0e, 0x02}, ReasonMetadata, 1},
 		"broker metadata no field": {wiretest.Sized([]byte{0x0e, 0x02}, []byte{8}), ReasonMetadata, 1},
-		"unknown compression":      {entry(func(m *head) { m.Compression = pulsarpb.CompressionType(5).Enum() }, ""), ReasonCompression, 1},
-		"too long":                 {entry(asIs, string(make([]byte, 101))), ReasonSize, 1},
-		"no events":                {entry(func(m *head) { m.NumMessagesInBatch = none(0) }, "payload"), ReasonBatch, 1},
-		"-1 events":                {entry(func(m *head) { m.NumMessagesInBatch = none(-1) }, "payload"), ReasonBatch, 1},
-		"2^31 events":              {entry(func(m *head) { m.NumMessagesInBatch = none(math.MaxInt32) }, "payload"), ReasonBatch, math.MaxInt32},
+		"unknown compression": {entry(func(m *head) {
+			m.Compression, m.NumMessagesInBatch = pulsarpb.CompressionType(5).Enum(), none(12)
+		}, ""), ReasonCompression, 12},
+		"too long":    {entry(asIs, string(make([]byte, 101))), ReasonSize, 1},
+		"no events":   {entry(func(m *head) { m.NumMessagesInBatch = none(0) }, "payload"), ReasonBatch, 1},
+		"-1 events":   {entry(func(m *head) { m.NumMessagesInBatch = none(-1) }, "payload"), ReasonBatch, 1},
+		"2^31 events": {entry(func(m *head) { m.NumMessagesInBatch = none(math.MaxInt32) }, "payload"), ReasonBatch, math.MaxInt32},
 		"2^31 encrypted events": {entry(func(m *head) {
 			m.NumMessagesInBatch = none(math.MaxInt32)
 			m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: new("k"), Value: []byte("v")}}

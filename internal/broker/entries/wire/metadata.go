@@ -57,7 +57,7 @@ type counted struct {
 	events  int32
 }
 
-// parse reads a MessageMetadata. It stops at the first error, which is a *BrokenError.
+// parse reads a MessageMetadata. The error is a *BrokenError. It reads on after values that are wrong, because the count may follow.
 func (m *Metadata) parse(b []byte) (count counted, err error) {
 	*m = Metadata{Properties: Properties{fields: b, number: 4}, Encryption: Encryption{Keys: Keys{fields: b}}}
 	var has seen
@@ -77,11 +77,13 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 			m.PublishTime = int64(f.value)
 			has.add(hasPublishTime)
 		case 4<<3 | delimited:
-			_, _, ok = keyValue(f.bytes)
+			if _, _, ok := keyValue(f.bytes); !ok {
+				err = broken(ReasonMetadata, "bad property")
+			}
 			m.Properties.count++
 		case 8<<3 | varint:
 			if f.value > uint64(CompressionSnappy) {
-				return count, broken(ReasonCompression, "unknown")
+				err = broken(ReasonCompression, "unknown")
 			}
 			m.Compression = Compression(f.value)
 		case 9<<3 | varint:
@@ -89,20 +91,19 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 		case 11<<3 | varint:
 			count = counted{present: true, events: int32(f.value)}
 		case 13<<3 | delimited:
-			ok = checkKey(f.bytes)
+			if _, ok := readKey(f.bytes); !ok {
+				err = broken(ReasonMetadata, "bad encryption key")
+			}
 			m.Encryption.Keys.count++
 		default:
 			m.rare(&f)
 		}
-		if !ok {
-			return count, broken(ReasonMetadata, "bad property or key")
-		}
 		b = rest
 	}
-	if !has.all(hasProducer | hasSequence | hasPublishTime) {
-		return count, broken(ReasonMetadata, "a required field is missing")
+	if err == nil && !has.all(hasProducer|hasSequence|hasPublishTime) {
+		err = broken(ReasonMetadata, "a required field is missing")
 	}
-	return count, nil
+	return count, err
 }
 
 // rare takes the fields that most entries do not have.

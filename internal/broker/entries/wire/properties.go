@@ -97,8 +97,6 @@ func (k Keys) All() iter.Seq[Key] {
 	}
 }
 
-func checkKey(b []byte) bool { _, ok := readKey(b); return ok }
-
 // readKey reads an EncryptionKeys, whose name and value are required.
 func readKey(b []byte) (key Key, ok bool) {
 	key.Properties = Properties{fields: b, number: 3}
