@@ -109,7 +109,8 @@ func (d *discovery) run(ctx context.Context) {
 		for _, topic := range d.topics() {
 			if err := d.look(ctx, topic); err != nil && ctx.Err() == nil {
 				d.metrics.discoveryFailures.Inc()
-				d.log.Warn("cannot look for new topic partitions, or read one; trying again", "topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
+				d.log.Warn("cannot look for new topic partitions, or read one; trying again",
+					"topic", topic, "again_in", d.cfg.DiscoverEvery, "error", err)
 			}
 		}
 	}

@@ -151,7 +151,8 @@ func brokenReason(d *entries.Delivered) string {
 	why := "the entry cannot be read (" + d.Broken.Reason.String() + ": " + d.Broken.What + "): "
 	if m := &d.Entry.Metadata; d.Chunks != nil {
 		return why + "the payload here is that of its " + strconv.Itoa(int(m.Chunks)) + " chunks, with compression " +
-			strconv.Itoa(int(m.Compression)) + " in Pulsar's numbers and an uncompressed size of " + strconv.FormatUint(uint64(m.UncompressedSize), 10)
+			strconv.Itoa(int(m.Compression)) + " in Pulsar's numbers and an uncompressed size of " +
+			strconv.FormatUint(uint64(m.UncompressedSize), 10)
 	}
 	return why + "the payload here is the whole entry as it came"
 }

@@ -3,8 +3,10 @@ package source_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -83,7 +85,8 @@ func TestEntriesMessagesOfNothing(t *testing.T) {
 	topic := b.Topic(t, 0)
 	b.Publish(t, topic, sourcetest.Message{Key: "only a key"})
 	b.Publish(t, topic, sourcetest.Message{})
-	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true, CompressionType: pulsar.LZ4}, &pulsar.ProducerMessage{Key: "compressed", Payload: []byte{}})
+	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true, CompressionType: pulsar.LZ4},
+		&pulsar.ProducerMessage{Key: "compressed", Payload: []byte{}})
 	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
 	var keys []string
 	for _, e := range m.Take(3) {
@@ -171,8 +174,8 @@ func twoEvents(p *rawProducer) (batch []byte) {
 	return batch
 }
 
-// Broken entries reach the dead letter topic as bytes, with the reason, and do not disturb others. Each is acked when its copy is safe: without a
-// dead letter topic, the broker keeps all of them.
+// Broken entries reach the dead letter topic as bytes, with the reason, and do not disturb others. Each is acked when its copy is
+// safe: without a dead letter topic, the broker keeps all of them.
 func TestEntriesBrokenEntriesAreDeadLettered(t *testing.T) {
 	b := entriesBroker(t)
 	cfg := withoutAutoTopics(t)
@@ -357,17 +360,37 @@ func TestEntriesAndClientShareASubscription(t *testing.T) {
 	awaitNothingKept(t, b, topic)
 }
 
-// Unloads under load: nothing is lost.
+// Nothing is lost when a broker unloads a topic under load.
 func TestEntriesUnloadsUnderLoad(t *testing.T) {
+	disturb(t, 10, func(b pulsarBroker, topic string) { b.Unload(t, topic) })
+}
+
+var restarts = flag.Int("source.restarts", 0, "how often to kill the broker, which must be nobody else's: "+
+	"tools/pulsar.sh run --own -- go test ./internal/source -run Restarts -source.restarts=3")
+
+// Nothing is lost when a broker is killed under load, and starts again.
+func TestEntriesRestartsUnderLoad(t *testing.T) {
+	if *restarts == 0 {
+		t.Skip("kills the broker: needs -source.restarts")
+	}
+	disturb(t, *restarts, func(pulsarBroker, string) {
+		if out, err := exec.CommandContext(t.Context(), "../../tools/pulsar.sh", "restart").CombinedOutput(); err != nil {
+			t.Fatalf("restart: %v\n%s", err, out)
+		}
+	})
+}
+
+// disturb does something to a broker repeatedly, while events come and are acked.
+func disturb(t *testing.T, times int, something func(b pulsarBroker, topic string)) {
+	t.Helper()
 	b := entriesBroker(t)
 	topic := b.Topic(t, 0)
 	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
-	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, BatchingMaxPublishDelay: time.Millisecond})
+	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, BatchingMaxPublishDelay: time.Millisecond, SendTimeout: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer producer.Close()
-	const unloads = 10
 	var sent sync.Map
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -375,11 +398,12 @@ func TestEntriesUnloadsUnderLoad(t *testing.T) {
 	producing.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			payload := fmt.Sprint(i)
-			producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Payload: []byte(payload)}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			answered := func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 				if err == nil {
 					sent.Store(payload, true)
 				}
-			})
+			}
+			producer.SendAsync(t.Context(), &pulsar.ProducerMessage{Payload: []byte(payload)}, answered)
 			time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
 		}
 		if err := producer.FlushWithCtx(t.Context()); err != nil {
@@ -394,10 +418,10 @@ func TestEntriesUnloadsUnderLoad(t *testing.T) {
 			m.Done(e)
 		}
 	}
-	for range unloads {
+	for range times {
 		time.Sleep(300 * time.Millisecond)
 		take()
-		b.Unload(t, topic)
+		something(b, topic)
 	}
 	stop()
 	producing.Wait()

@@ -44,7 +44,8 @@ func inMemory(t *testing.T, change func(*Config), test func(*rig)) {
 		defer cluster.Close()
 		broker := cluster.Broker("a:6650")
 		client := entriesConfig(cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
-		r, err := newEntryReader(cfg, client, entries.Access{Dial: cluster.Dial}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+		metrics := NewMetrics(prometheus.NewRegistry())
+		r, err := newEntryReader(cfg, client, entries.Access{Dial: cluster.Dial}, metrics, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,8 +199,8 @@ func TestEntriesWithoutEvents(t *testing.T) {
 	}
 }
 
-// Under CountEvents single events are acked, and only the others come again. Under CountEntries all of an entry come, because it is complete
-// with all of them only.
+// Under CountEvents single events are acked, and only the others come again. Under CountEntries all of an entry come, because it is
+// complete with all of them only.
 func TestEntriesOfWhichEventsAreAcked(t *testing.T) {
 	const events = 130 // more than two words of an ack set
 	for _, counting := range []Counting{CountEntries, CountEvents} {
@@ -243,7 +244,8 @@ func TestEntriesLongerThanABatch(t *testing.T) {
 		for range 3 {
 			for i := range 20 {
 				e := got[at]
-				if string(e.Event.Payload) != fmt.Sprint("event ", i) || e.Key != fmt.Sprint("k", i) || e.Index != int32(i) || e.Total != 20 || e.Entry != got[at-i].Entry {
+				if string(e.Event.Payload) != fmt.Sprint("event ", i) || e.Key != fmt.Sprint("k", i) ||
+					e.Index != int32(i) || e.Total != 20 || e.Entry != got[at-i].Entry {
 					t.Fatalf("receipt %d is %q of key %q, number %d of %d", at, e.Event.Payload, e.Key, e.Index, e.Total)
 				}
 				at++
@@ -263,7 +265,8 @@ func TestEntriesHaveTheAttributesOfTheirEvents(t *testing.T) {
 	for _, more := range []int{0, searchedMax} {
 		inMemory(t, nil, func(r *rig) {
 			m := fakebroker.Metadata()
-			m.PartitionKey, m.OrderingKey, m.EventTime, m.PublishTime, m.SchemaVersion = new("k"), []byte("o"), new(uint64(5)), new(uint64(6)), []byte{0, 7}
+			m.PartitionKey, m.OrderingKey, m.SchemaVersion = new("k"), []byte("o"), []byte{0, 7}
+			m.EventTime, m.PublishTime = new(uint64(5)), new(uint64(6))
 			add := func(name, value string) {
 				m.Properties = append(m.Properties, &pulsarpb.KeyValue{Key: &name, Value: &value})
 			}
@@ -280,7 +283,8 @@ func TestEntriesHaveTheAttributesOfTheirEvents(t *testing.T) {
 			r.cluster.Publish(r.topic, r.entry(fakebroker.Metadata(), nil), 1)
 			got := r.take(3)
 			ev := got[0].Event
-			if got[0].Key != "k" || got[0].OrderingKey != "o" || ev.EventTime != 5 || ev.PublishTime != 6 || ev.SchemaVersion != "\x00\a" || string(ev.Payload) != "payload" {
+			if got[0].Key != "k" || got[0].OrderingKey != "o" || ev.EventTime != 5 || ev.PublishTime != 6 ||
+				ev.SchemaVersion != "\x00\a" || string(ev.Payload) != "payload" {
 				t.Errorf("came as %+v of key %q, ordering key %q", ev, got[0].Key, got[0].OrderingKey)
 			}
 			if len(ev.Properties) != 2+more || !slices.Equal(ev.Properties[:2], []event.Property{{Name: "a", Value: "3"}, {Name: "b", Value: "2"}}) {

@@ -35,8 +35,8 @@ type Access struct {
 // (ringfence_source_discarded_total): it acks an entry whose checksum, batch or compression is
 // broken, and also a message that was sent outside a batch, has neither payload nor properties,
 // and is not a null value, even with a key. It also acks the chunks of a message whose other
-// chunks do not arrive within ChunkedTimeout. A message that was sent outside a batch, compressed and with an empty payload, arrives with
-// the compressed form of an empty payload, a few bytes.
+// chunks do not arrive within ChunkedTimeout. A message that was sent outside a batch, compressed and with an empty
+// payload, arrives with the compressed form of an empty payload, a few bytes.
 func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (connection, error) {
 		if access.Client.Logger == nil {
@@ -71,7 +71,9 @@ type pulsarConnection struct {
 	outlets   *outlets
 }
 
-func newPulsarConnection(cfg Config, reader reader, client *sdk, admin *http.Client, metrics *Metrics, logger *slog.Logger) *pulsarConnection {
+func newPulsarConnection(
+	cfg Config, reader reader, client *sdk, admin *http.Client, metrics *Metrics, logger *slog.Logger,
+) *pulsarConnection {
 	return &pulsarConnection{
 		cfg: cfg, admin: admin, sdk: client, reader: reader, outlets: newOutlets(cfg, client),
 		discovery: &discovery{cfg: cfg, reader: reader, admin: admin, metrics: metrics, log: logger, reading: make(map[string]struct{})},
