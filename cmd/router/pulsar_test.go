@@ -202,3 +202,27 @@ type timeout struct{}
 func (timeout) Error() string   { return "i/o timeout" }
 func (timeout) Timeout() bool   { return true }
 func (timeout) Temporary() bool { return true }
+
+// The reader of entries gets the credentials of the other clients: each client has a provider of its own, and each connection the TLS of
+// the moment.
+func TestAccessOfTheReaderOfEntries(t *testing.T) {
+	if access := authOf(t, config.Pulsar{URL: "pulsar://x:1"}).access(); access.Auth != nil || access.TLS != nil {
+		t.Errorf("access in the clear and without credentials is %+v", access)
+	}
+	access := authOf(t, config.Pulsar{URL: "pulsar://x:1", Token: "secret"}).access()
+	if err := access.Auth.Init(); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := access.Auth.GetData(); err != nil || string(token) != "secret" {
+		t.Errorf("the token is %q, %v", token, err)
+	}
+	ca := tlstest.NewCA(t)
+	settings := config.Pulsar{URL: "pulsar+ssl://x:1"}
+	settings.TLS.CAFile = ca.File
+	byHost := authOf(t, settings).access().TLS()
+	settings.TLS.Name = "broker.test"
+	byName := authOf(t, settings).access().TLS()
+	if byHost.InsecureSkipVerify || byHost.RootCAs == nil || byName.VerifyConnection == nil {
+		t.Errorf("TLS by host is %+v, by name %+v", byHost, byName)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -16,7 +15,8 @@ import (
 // Type is the type of a subscription, in Pulsar's numbers.
 type Type int32
 
-// Shared is the one type that this package knows so far: it spreads entries over all consumers of the subscription; each is acked by itself.
+// Shared is the one type that this package knows so far: it spreads entries over all consumers of the subscription; each is acked by
+// itself.
 const Shared = Type(pulsarpb.CommandSubscribe_SHARED)
 
 // Subscription says what a consumer reads.
@@ -174,88 +174,6 @@ func closeConsumer(consumer, request uint64) *pulsarpb.BaseCommand {
 
 // Topic returns what the consumer reads.
 func (c *Consumer) Topic() string { return c.sub.Topic }
-
-// Ack acks entries, or events of them, also of earlier connections. They are sent with others after AckDelayMax, with
-// the next subscription if there is none, and at Close.
-func (c *Consumer) Ack(ids ...wire.AckID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over != nil {
-		return c.over
-	}
-	c.acks.add(ids)
-	if c.acks.full(c.client.cfg.AckGroupMax) {
-		c.flush()
-	} else {
-		c.awake()
-	}
-	return nil
-}
-
-// awake starts the timer after which acks and permits are sent.
-func (c *Consumer) awake() { signal.Set(c.wake) }
-
-// flush sends all acks and permits, if there is a session. The caller holds the lock.
-func (c *Consumer) flush() {
-	s := c.session
-	if s == nil {
-		return
-	}
-	for _, ids := range c.acks.take(c.client.cfg.AckGroupMax) {
-		request := c.asked(s, ids)
-		s.conn.send(func(dst []byte) []byte { return wire.AppendAck(dst, s.id, request, ids) })
-		c.client.metrics.acks.Add(float64(len(ids)))
-	}
-	if flow := s.permits.rest(); flow > 0 {
-		s.flow(flow)
-	}
-}
-
-// asked returns the request id for acks, 0 if no receipt is wanted.
-func (c *Consumer) asked(s *session, ids []wire.AckID) uint64 {
-	if c.sub.Receipt == nil {
-		return 0
-	}
-	if s.conn.protocol < receiptsSince {
-		c.settled = append(c.settled, receipt{ids: ids})
-		c.awake()
-		return 0
-	}
-	request := c.client.ids.Add(1)
-	s.receipts[request] = awaited{ids: ids}
-	_ = s.conn.expect(request, func(answer *pulsarpb.BaseCommand) { // if the connection has ended, they are sent again on the next one
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.confirm(s, request, answered(answer))
-	})
-	return request
-}
-
-// answered returns the error of an answer to acks.
-func answered(answer *pulsarpb.BaseCommand) error {
-	r := answer.GetAckResponse()
-	switch {
-	case r == nil:
-		return errors.New("entries: ack: the answer is another one")
-	case r.Error != nil || r.GetMessage() != "":
-		return fmt.Errorf("entries: ack: %s: %s", codeName(r.GetError()), words(r.GetMessage()))
-	}
-	return nil
-}
-
-// confirm settles the acks of a request. The caller holds the lock.
-func (c *Consumer) confirm(s *session, request uint64, err error) {
-	a, ok := s.receipts[request]
-	if !ok {
-		return
-	}
-	delete(s.receipts, request)
-	if err != nil {
-		c.client.metrics.receiptsFailed.Add(float64(len(a.ids)))
-	}
-	c.settled = append(c.settled, receipt{a.ids, err})
-	c.awake()
-}
 
 var errNotSubscribed = errors.New("entries: the consumer is reconnecting")
 

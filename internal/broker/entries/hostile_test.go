@@ -85,7 +85,7 @@ func TestHostileBrokers(t *testing.T) {
 				}
 				r.publish(1)
 				r.receive(1)
-				if stays := a.Dials() == 1; stays != c.lets {
+				if same := a.Dials() == 1; same != c.lets {
 					t.Errorf("%d connections, but the first one stays: %v", a.Dials(), c.lets)
 				}
 			})

@@ -1,6 +1,6 @@
-// Package pulsarpb has the messages of Pulsar's binary protocol that Ringfence uses, generated from pulsar.proto.
+// Package pulsarpb holds the messages of Pulsar's binary protocol that Ringfence uses, generated from pulsar.proto.
 //
-// Package wire parses the frequent ones by hand; those here are for the rare ones, and for the tests of the hand-written parsers.
+// Package wire parses the frequent messages by hand. The generated code serves the rare messages and the tests of those parsers.
 package pulsarpb
 
 //go:generate env GOWORK=off go tool -modfile=../../../../tools/buf.mod buf generate

@@ -153,7 +153,7 @@ func (ServerError) EnumDescriptor() ([]byte, []int) {
 	return file_pulsar_proto_rawDescGZIP(), []int{0}
 }
 
-// CompressionType is how the payload of an entry is compressed.
+// CompressionType is the compression algorithm of an entry's payload.
 type CompressionType int32
 
 const (
@@ -527,7 +527,7 @@ func (CommandSubscribe_SubType) EnumDescriptor() ([]byte, []int) {
 	return file_pulsar_proto_rawDescGZIP(), []int{17, 0}
 }
 
-// InitialPosition is where a new subscription begins.
+// InitialPosition is the first position of a new subscription.
 type CommandSubscribe_InitialPosition int32
 
 const (
@@ -641,7 +641,7 @@ func (CommandAck_AckType) EnumDescriptor() ([]byte, []int) {
 	return file_pulsar_proto_rawDescGZIP(), []int{19, 0}
 }
 
-// ValidationError is why an entry was dropped unread.
+// ValidationError is the reason for dropping an entry unread.
 type CommandAck_ValidationError int32
 
 const (
@@ -1062,7 +1062,7 @@ func (x *KeyValue) GetValue() string {
 	return ""
 }
 
-// MessageIdData names an entry, or events of it.
+// MessageIdData names an entry, or some of its events.
 type MessageIdData struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	LedgerId   *uint64                `protobuf:"varint,1,req,name=ledger_id,json=ledgerId" json:"ledger_id,omitempty"`
@@ -1746,7 +1746,7 @@ func (x *CommandConnect) GetFeatureFlags() *FeatureFlags {
 	return nil
 }
 
-// FeatureFlags are what one side understands beyond its protocol version.
+// FeatureFlags lists the features of one side beyond its protocol version.
 type FeatureFlags struct {
 	state                       protoimpl.MessageState `protogen:"open.v1"`
 	SupportsAuthRefresh         *bool                  `protobuf:"varint,1,opt,name=supports_auth_refresh,json=supportsAuthRefresh" json:"supports_auth_refresh,omitempty"`
@@ -2609,7 +2609,7 @@ func (x *CommandMessage) GetConsumerEpoch() uint64 {
 	return 0
 }
 
-// CommandAck acks entries, or events of them.
+// CommandAck acks entries, or some of their events.
 type CommandAck struct {
 	state           protoimpl.MessageState      `protogen:"open.v1"`
 	ConsumerId      *uint64                     `protobuf:"varint,1,req,name=consumer_id,json=consumerId" json:"consumer_id,omitempty"`
@@ -2922,7 +2922,7 @@ func (x *CommandActiveConsumerChange) GetIsActive() bool {
 	return false
 }
 
-// CommandReachedEndOfTopic tells that the topic is terminated and read to its end.
+// CommandReachedEndOfTopic reports that the topic is terminated and read to its end.
 type CommandReachedEndOfTopic struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ConsumerId    *uint64                `protobuf:"varint,1,req,name=consumer_id,json=consumerId" json:"consumer_id,omitempty"`
@@ -2967,7 +2967,7 @@ func (x *CommandReachedEndOfTopic) GetConsumerId() uint64 {
 	return 0
 }
 
-// CommandTopicMigrated tells that the topic has moved to another cluster.
+// CommandTopicMigrated reports that the topic has moved to another cluster.
 type CommandTopicMigrated struct {
 	state               protoimpl.MessageState             `protogen:"open.v1"`
 	ResourceId          *uint64                            `protobuf:"varint,1,req,name=resource_id,json=resourceId" json:"resource_id,omitempty"`
@@ -3106,7 +3106,7 @@ func (x *CommandCloseConsumer) GetAssignedBrokerServiceUrlTls() string {
 	return ""
 }
 
-// CommandRedeliverUnacknowledgedMessages asks for the named entries again, or for all that are not acked.
+// CommandRedeliverUnacknowledgedMessages asks the broker to redeliver the named entries, or all unacked entries.
 type CommandRedeliverUnacknowledgedMessages struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ConsumerId    *uint64                `protobuf:"varint,1,req,name=consumer_id,json=consumerId" json:"consumer_id,omitempty"`

@@ -7,19 +7,19 @@ type Single struct {
 	Payload      []byte
 	Properties   Properties
 	EventTime    int64  // milliseconds since 1970, 0 when absent
-	Sequence     uint64 // valid if HasSequence; the entry's otherwise
+	Sequence     uint64 // valid if HasSequence; otherwise that of the entry applies
 	HasSequence  bool
 	KeyBase64    bool // Key is base64 of the producer's bytes
 	NullKey      bool
 	NullValue    bool
-	CompactedOut bool // removed by compaction: ack it, and deliver nothing
+	CompactedOut bool // removed by compaction: ack it without delivering it
 }
 
-// Split appends the events of a batch to dst, which then has Events more. It allocates nothing if dst has room for them. An entry that is
-// not Batched, or is encrypted, has no events to split. The error is a *BrokenError, with dst as it was given.
+// Split appends the e.Events events of a batch to dst. It allocates nothing if dst has room for them. An entry that is not Batched, or is
+// encrypted, cannot be split. The error is a *BrokenError, and dst is then returned unchanged.
 func (e *Entry) Split(dst []Single) ([]Single, error) {
 	if !e.Batched || e.Metadata.Encryption.Present() || e.Events > len(e.Payload)/singleMin {
-		return dst, broken(ReasonBatch, "no batch")
+		return dst, broken(ReasonBatch, "not a batch")
 	}
 	singles, b := dst, e.Payload
 	for range e.Events {
@@ -31,7 +31,7 @@ func (e *Entry) Split(dst []Single) ([]Single, error) {
 		s := &singles[len(singles)-1]
 		size, ok := s.parse(fields)
 		if !ok {
-			return dst, broken(ReasonBatch, "bad metadata of an event")
+			return dst, broken(ReasonBatch, "bad event metadata")
 		}
 		if size < 0 || int(size) > len(rest) {
 			return dst, broken(ReasonBatch, "a payload is cut off")
@@ -39,17 +39,17 @@ func (e *Entry) Split(dst []Single) ([]Single, error) {
 		s.Payload, b = rest[:size:size], rest[size:]
 	}
 	if len(b) > 0 {
-		return dst, broken(ReasonBatch, "more bytes than events")
+		return dst, broken(ReasonBatch, "bytes after the last event")
 	}
 	return singles, nil
 }
 
-// parse reads a SingleMessageMetadata and returns the size of the payload, which is required.
+// parse reads a SingleMessageMetadata and returns the payload size, which is required.
 func (s *Single) parse(b []byte) (size int32, ok bool) {
 	s.Properties = Properties{fields: b, number: 1}
 	sized := false
 	for len(b) > 0 {
-		// Nearly all events have a size of one or two bytes and a key, or nothing else: these are read without readField.
+		// Fast path without readField: nearly all events have only a size of one or two bytes and a key.
 		if tag := b[0]; tag == 3<<3|byte(varint) {
 			if value, n := uvarint(b[1:]); n > 0 {
 				size, sized, b = int32(value), true, b[1+n:]

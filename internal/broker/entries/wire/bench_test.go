@@ -77,7 +77,7 @@ func BenchmarkSplit(b *testing.B) {
 	}
 }
 
-// BenchmarkFrame does all that an entry needs until its events are known.
+// BenchmarkFrame measures all steps from a frame to its events.
 func BenchmarkFrame(b *testing.B) {
 	frame := benchFrame(pulsarpb.CompressionType_NONE, new("customer-4711"), nil)
 	var parser Parser

@@ -1,24 +1,24 @@
 package wire
 
-// Reason is why bytes of the network could not be read.
+// Reason classifies unreadable input from the network.
 //
 //exhaustive:enforce
 type Reason uint8
 
-// Reasons. ReasonFrame and ReasonCommand mean that the connection is unusable, all others that one entry is.
+// Reasons. ReasonFrame and ReasonCommand make the connection unusable, all other reasons only one entry.
 const (
-	ReasonFrame       Reason = iota + 1 // sizes of a frame contradict each other or a limit
-	ReasonCommand                       // a command that is no protobuf, or lacks a required field
+	ReasonFrame       Reason = iota + 1 // the sizes of a frame contradict each other or a limit
+	ReasonCommand                       // a command is invalid protobuf, or lacks a required field
 	ReasonChecksum                      // the CRC32C of an entry is wrong
-	ReasonMetadata                      // metadata of an entry that is cut off, no protobuf, or lacks a required field
-	ReasonCompression                   // an unknown compression
-	ReasonDecompress                    // a payload that is not compressed in the declared way
+	ReasonMetadata                      // the metadata of an entry are cut off, invalid protobuf, or lack a required field
+	ReasonCompression                   // the compression is unknown
+	ReasonDecompress                    // a payload does not decompress as declared
 	ReasonSize                          // the size of a payload is beyond a limit, or is not the declared one
-	ReasonBatch                         // a batch whose events are cut off, miscounted, or have bad metadata
-	ReasonChunk                         // a chunk whose number, count, size or identity is impossible
+	ReasonBatch                         // the events of a batch are cut off, miscounted, or have bad metadata
+	ReasonChunk                         // the number, count, size or identity of a chunk is impossible
 )
 
-// Reasons are all reasons there are, for metrics.
+// Reasons lists all reasons, for metrics.
 var Reasons = []Reason{
 	ReasonFrame, ReasonCommand, ReasonChecksum, ReasonMetadata, ReasonCompression, ReasonDecompress, ReasonSize, ReasonBatch, ReasonChunk,
 }
@@ -48,14 +48,14 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// BrokenError tells that bytes of the network could not be read. Its text has no byte of them.
+// BrokenError reports unreadable input from the network. Its text contains none of the input.
 type BrokenError struct {
 	Reason Reason
 	What   string // constant text
 }
 
-// Error returns the reason and what was wrong.
+// Error returns the reason and the details.
 func (e *BrokenError) Error() string { return "wire: " + e.Reason.String() + ": " + e.What }
 
-// broken returns the error, which must stay an untyped interface: a nil *BrokenError in an error is not nil.
+// broken returns an error rather than a *BrokenError, because a nil *BrokenError in an error is not nil.
 func broken(r Reason, what string) error { return &BrokenError{Reason: r, What: what} }

@@ -7,29 +7,29 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// Assembler puts the messages of one topic partition together whose producers have cut them. Chunks of several messages may be interleaved,
-// and come in any order, repeatedly, and again after a reconnect. It is not safe for concurrent use.
+// Assembler reassembles the chunked messages of one topic partition. Chunks of several messages may be interleaved, arrive in any order and
+// repeatedly, and be redelivered after a reconnect. It is not safe for concurrent use.
 //
-// No chunk is named for an ack before its message is complete. What the Assembler gives up goes back to the broker, unacked.
+// No chunk may be acked before its message is complete. Entries that the Assembler gives up go back to the broker unacked.
 //
-// When the bytes do not suffice, messages that began later give way to those that began earlier. The other way round, two interleaved
-// messages could push each other out for ever.
+// When bytesMax is reached, the messages that began last are given up first. In the opposite order, two interleaved messages could evict
+// each other forever.
 type Assembler struct {
 	bytesMax int
 	timeout  time.Duration
 
 	held     int // bytes
 	messages map[identity]*partial
-	entries  map[ID]struct{} // of all messages
-	first    *partial        // the one that began first
+	entries  map[ID]struct{} // held, of all messages
+	first    *partial        // the message that began first
 	last     *partial
-	next     clock.Instant // no message times out before
+	next     clock.Instant // no message times out earlier
 	done     remembered
 	inflate  inflater
 }
 
-// NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and none for longer than timeout since its
-// latest chunk.
+// NewAssembler returns an Assembler that holds at most bytesMax bytes of incomplete messages, and each message for at most timeout after
+// its latest chunk.
 func NewAssembler(bytesMax int, timeout time.Duration) *Assembler {
 	return &Assembler{
 		bytesMax: bytesMax, timeout: timeout, next: clock.Forever,
@@ -37,31 +37,29 @@ func NewAssembler(bytesMax int, timeout time.Duration) *Assembler {
 	}
 }
 
-// Assembled is what an Assembler answers to a chunk. Without IDs, the chunk waits for others, unless its own id is in GivenUp.
+// Assembled is the result of Add. Without IDs, the chunk waits for the rest of its message, unless its own id is in GivenUp.
 type Assembled struct {
-	// IDs are those of all entries that a message came in: first those of its chunks in their order, then those that repeated one. They are
-	// acked together, when the message is done. They are there when the message is complete, and when it is complete and broken.
+	// IDs names all entries of a complete message, even if the message is broken: first its chunks in order, then the entries that repeat a
+	// chunk. They are acked together, when the message is done.
 	IDs []ID
-	// Parts are the payloads of all chunks of a complete message that is broken, one after the other; otherwise nil. No entry has all of them.
+	// Parts holds the payloads of all chunks of a complete message that is broken, one after another; nil otherwise.
 	Parts []byte
-	// GivenUp are entries that are not held any more, or could not be held. They must not be acked: let the broker send them again, later.
+	// GivenUp names entries that are no longer held or could not be held. Do not ack them: let the broker redeliver them later.
 	GivenUp []ID
 }
 
-// Add takes a chunk, that is an entry that Parse has found to be Chunked, and keeps a copy of its payload. If the message is complete, e
-// becomes the whole message: Payload is decompressed, and Chunked is false. A message of more than payloadMax bytes is refused,
-// decompressed or not.
+// Add takes an entry that Parse has marked as Chunked, and keeps a copy of its payload. If the message is complete, e becomes the whole
+// message: Payload is decompressed, and Chunked is false. A message with more than payloadMax bytes after decompression is refused.
 //
-// The permit of the chunk can be given back at once, unless the message is complete and the permit is to stand for it.
+// The permit of the chunk can be returned at once, unless the message is complete and the permit is to count for it.
 //
-// The error is a *BrokenError, and e is as it was. It concerns the whole message if there are IDs; without, it concerns this entry alone,
-// which is not held.
+// The error is a *BrokenError, and e is unchanged. With IDs, the whole message is broken; without IDs, only this entry, which is not held.
 func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Assembled, error) {
 	if !e.Chunked {
-		return Assembled{}, broken(ReasonChunk, "no chunk")
+		return Assembled{}, broken(ReasonChunk, "not a chunk")
 	}
 	if _, held := a.entries[id]; held {
-		return Assembled{}, nil // again, after a reconnect: it is in its place
+		return Assembled{}, nil // redelivered after a reconnect, and already held
 	}
 	key := identityOf(&e.Metadata)
 	if key.whole() > int64(a.bytesMax) || key.chunks > chunksMax || key.compression == CompressionNone && int64(key.size) > int64(payloadMax) {
@@ -79,7 +77,7 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 	case repeated:
 		return a.repeat(p, id), nil
 	case p.bytes+len(e.Payload) > int(p.size):
-		return Assembled{}, broken(ReasonChunk, "more bytes than the message has")
+		return Assembled{}, broken(ReasonChunk, "more bytes than the message declares")
 	case len(p.pieces)+1 == int(p.chunks):
 		p.pieces = slices.Insert(p.pieces, at, piece{chunk: e.Metadata.Chunk, id: id, payload: e.Payload}) // not held, so not copied
 		return a.complete(p, e, payloadMax)
@@ -96,9 +94,9 @@ func (a *Assembler) Add(now clock.Instant, id ID, e *Entry, payloadMax int) (Ass
 	return Assembled{GivenUp: givenUp}, nil
 }
 
-// Expire gives up messages that have waited too long for a chunk, and returns their entries. Those in redundant belong to a message that
-// was complete already in other entries, as when a producer has sent some chunks again: ack them, because no message will ever be complete
-// by them.
+// Expire gives up messages that have waited too long for a chunk, and returns their entries. Entries in redundant belong to a message that
+// was already complete in other entries, for example because the producer resent some chunks: ack them, because they will never complete a
+// message.
 func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 	if now < a.next {
 		return nil, nil
@@ -122,7 +120,7 @@ func (a *Assembler) Expire(now clock.Instant) (givenUp, redundant []ID) {
 	return givenUp, redundant
 }
 
-// Next returns when to call Expire. It can be earlier than necessary, and is clock.Forever when nothing is held.
+// Next returns the time to call Expire. It can be earlier than necessary, and is clock.Forever when nothing is held.
 func (a *Assembler) Next() clock.Instant {
 	if a.first == nil {
 		return clock.Forever
@@ -130,13 +128,13 @@ func (a *Assembler) Next() clock.Instant {
 	return a.next
 }
 
-// Held returns how many bytes of incomplete messages are held, with what each costs beside its payload. It never exceeds bytesMax.
+// Held returns the bytes held for incomplete messages, including bookkeeping. It never exceeds bytesMax.
 func (a *Assembler) Held() int { return a.held }
 
-// Messages returns how many incomplete messages are held.
+// Messages returns the number of incomplete messages.
 func (a *Assembler) Messages() int { return len(a.messages) }
 
-// complete makes e the message whose last missing piece it has brought.
+// complete turns e, the last missing chunk, into the whole message.
 func (a *Assembler) complete(p *partial, e *Entry, payloadMax int) (Assembled, error) {
 	ids := a.remove(p)
 	a.done.add(p.identity, ids)

@@ -39,7 +39,7 @@ func named(producer, uuid string, published uint64) *pulsarpb.MessageMetadata {
 	return m
 }
 
-// chunkOf parses an entry of a chunk.
+// chunkOf parses the entry of a chunk.
 func chunkOf(t interface{ Fatalf(string, ...any) }, entry []byte) *Entry {
 	e := new(Entry)
 	if err := new(Parser).Parse(e, entry, MessageSizeDefault); err != nil || !e.Chunked {
@@ -62,11 +62,11 @@ type sent struct {
 	complete   bool // all chunks are in the log
 	done       bool // was complete at the consumer, and acked
 	assembled  int
-	mayBeLost  bool // nothing was wrong with it, but it does not fit
+	mayBeLost  bool // valid, but too large for the Assembler
 	unfinished [][]ID
 }
 
-// assembling is a broker, a consumer and an Assembler between them.
+// assembling models a broker, a consumer and an Assembler between them.
 type assembling struct {
 	t        *rapid.T
 	now      clock.Instant
@@ -89,7 +89,7 @@ func drawAssembling(t *rapid.T) *assembling {
 		m := &sent{payload: rapid.SliceOfN(rapid.Byte(), length, length).Draw(t, "payload")}
 		size := rapid.SampledFrom([]int{60, 100, 150}).Draw(t, "chunk size")
 		c := pulsarpb.CompressionType(max(rapid.IntRange(-4, 4).Draw(t, "compression"), 0))
-		// Few names, lengths and sizes, so that messages differ by one part of their identity alone.
+		// Few names, lengths and sizes, so that some messages differ in only one part of their identity.
 		head := named([]string{"p", "q"}[i%2], []string{"u", "v"}[i/2%2], uint64(i/4))
 		if m.entries = cut(head, c, m.payload, size); len(m.entries) < 2 {
 			continue
@@ -143,7 +143,7 @@ func (z *assembling) deliver(i int) {
 	got, err := z.a.Add(z.now, id, e, MessageSizeDefault)
 	defer clear(frame) // the next frame may be read into the same memory
 	if z.a.Held() > z.bytesMax {
-		t.Fatalf("holds %d of %d bytes", z.a.Held(), z.bytesMax)
+		t.Fatalf("Held() = %d, limit is %d bytes", z.a.Held(), z.bytesMax)
 	}
 	if err != nil {
 		key := identityOf(&e.Metadata)
@@ -156,7 +156,7 @@ func (z *assembling) deliver(i int) {
 	wasHeld := z.held[id]
 	for _, given := range got.GivenUp {
 		if !z.held[given] && given != id {
-			t.Fatalf("gives up %v, which it did not hold", given)
+			t.Fatalf("Add gave up %v, which was not held", given)
 		}
 		delete(z.held, given)
 	}
@@ -166,7 +166,7 @@ func (z *assembling) deliver(i int) {
 	z.pending = append(z.pending, got.GivenUp...)
 	if len(got.IDs) == 0 {
 		if !e.Chunked {
-			t.Fatalf("complete without ids")
+			t.Fatalf("message is complete without IDs")
 		}
 		return
 	}
@@ -176,18 +176,18 @@ func (z *assembling) deliver(i int) {
 	for i, done := range got.IDs {
 		d := z.log[done]
 		if !z.held[done] || d.message != l.message || i < len(m.entries) && d.chunk != i {
-			t.Fatalf("message %d is said to be in %v: held %v, %+v", l.message, done, z.held[done], d)
+			t.Fatalf("message %d: IDs name %v: held = %v, entry = %+v", l.message, done, z.held[done], d)
 		}
 		delete(z.held, done)
 	}
 	if len(got.IDs) < len(m.entries) {
-		t.Fatalf("message %d is complete with %d ids of %d chunks", l.message, len(got.IDs), len(m.entries))
+		t.Fatalf("message %d is complete with %d IDs for %d chunks", l.message, len(got.IDs), len(m.entries))
 	}
 	m.assembled++
 	m.unfinished = append(m.unfinished, got.IDs)
 }
 
-// finish acks a message that was complete.
+// finish acks the entries of a complete message.
 func (z *assembling) finish(m *sent) {
 	for _, id := range m.unfinished[0] {
 		z.log[id].acked = true
@@ -199,12 +199,12 @@ func (z *assembling) finish(m *sent) {
 func (z *assembling) expire(d time.Duration) {
 	z.now = z.now.Add(d)
 	if next := z.a.Next(); len(z.held) > 0 && next == clock.Forever {
-		z.t.Fatalf("%d entries are held for ever", len(z.held))
+		z.t.Fatalf("%d entries are held, and Next() is Forever", len(z.held))
 	}
 	givenUp, redundant := z.a.Expire(z.now)
 	for _, id := range slices.Concat(givenUp, redundant) {
 		if !z.held[id] {
-			z.t.Fatalf("gives up %v, which it did not hold", id)
+			z.t.Fatalf("Expire gave up %v, which was not held", id)
 		}
 		delete(z.held, id)
 	}
@@ -217,16 +217,16 @@ func (z *assembling) expire(d time.Duration) {
 	}
 }
 
-// reconnect makes the broker send all again that is not acked.
+// reconnect makes the broker redeliver all unacked entries.
 func (z *assembling) reconnect() {
 	z.pending = slices.DeleteFunc(slices.Clone(z.ids), func(id ID) bool { return z.log[id].acked })
 }
 
 func (z *assembling) check() {
 	if z.a.Held() > z.bytesMax || z.a.Held() < 0 || (z.a.Held() == 0) != (len(z.held) == 0) || len(z.a.entries) != len(z.held) {
-		z.t.Fatalf("holds %d of %d bytes, %d entries, want %d", z.a.Held(), z.bytesMax, len(z.a.entries), len(z.held))
+		z.t.Fatalf("Held() = %d of %d bytes, with %d entries, want %d", z.a.Held(), z.bytesMax, len(z.a.entries), len(z.held))
 	}
-	for i, m := range z.messages { // what is not done can still be complete, even if the consumer dies now
+	for i, m := range z.messages { // a message that is not done can still be complete, even if the consumer dies now
 		if m.done || !m.complete {
 			continue
 		}
@@ -237,7 +237,7 @@ func (z *assembling) check() {
 			}
 		}
 		if len(unacked) < len(m.entries) {
-			z.t.Fatalf("message %d is lost: %d of %d chunks are not acked, and it is not done", i, len(unacked), len(m.entries))
+			z.t.Fatalf("message %d is lost: it is not done, and only %d of %d chunks are unacked", i, len(unacked), len(m.entries))
 		}
 	}
 }
@@ -272,7 +272,7 @@ func TestAssemblerModel(t *testing.T) {
 			"reconnect": func(*rapid.T) { z.reconnect() },
 			"wait":      func(t *rapid.T) { z.expire(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second) },
 		})
-		// In the end all that can be complete is, if the broker sends again what is given up.
+		// In the end every message that can be complete is complete, if the broker redelivers the entries that were given up.
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		for range 200 {
 			z.reconnect()
@@ -300,16 +300,16 @@ func TestAssemblerModel(t *testing.T) {
 		}
 		for id, l := range z.log {
 			if m := z.messages[l.message]; m.done && !l.acked && len(m.entries) < rememberedIDsMax/2 {
-				t.Fatalf("%v repeats a chunk of message %d, which is done, and is never acked", id, l.message)
+				t.Fatalf("entry %v repeats a chunk of message %d, which is done, but is never acked", id, l.message)
 			}
 		}
 	})
 	if complete == 0 || givenUp == 0 {
-		t.Errorf("%d messages complete, %d entries given up: this run proved nothing", complete, givenUp)
+		t.Errorf("%d messages complete, %d entries given up, want some of both", complete, givenUp)
 	}
 }
 
-// Two interleaved messages that do not fit together do not push each other out for ever.
+// Two interleaved messages that exceed bytesMax together do not evict each other forever.
 func TestAssemblerMakesProgress(t *testing.T) {
 	payload := bytes.Repeat([]byte("x"), 4000)
 	one, other := cut(named("p", "u", 1), 0, payload, 1000), cut(named("p", "v", 1), 0, payload, 1000)
@@ -333,7 +333,7 @@ func TestAssemblerMakesProgress(t *testing.T) {
 	}
 }
 
-// A producer that restarts can use the uuid of a message again that it has not finished. The halves must not be mixed.
+// A restarted producer can reuse the uuid of an unfinished message. The halves must not be mixed.
 func TestAssemblerKeepsRestartedProducersApart(t *testing.T) {
 	a := NewAssembler(1<<20, chunkTimeout)
 	before, after := bytes.Repeat([]byte("a"), 300), bytes.Repeat([]byte("b"), 300)
@@ -349,7 +349,7 @@ func TestAssemblerKeepsRestartedProducersApart(t *testing.T) {
 		}
 	}
 	if givenUp, redundant := a.Expire(clock.Instant(chunkTimeout)); fmt.Sprint(givenUp, redundant) != "[{0 0} {0 1}] []" {
-		t.Errorf("the first half: %v, %v", givenUp, redundant)
+		t.Errorf("Expire of the first half = %v, %v", givenUp, redundant)
 	}
 }
 
@@ -365,7 +365,7 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 			}
 		}
 		if err != nil && len(got.IDs) > 0 && a.Held() != 0 {
-			t.Errorf("holds %d bytes of a broken message", a.Held())
+			t.Errorf("Held() = %d after a broken message", a.Held())
 		}
 		return got, err
 	}
@@ -399,14 +399,14 @@ func TestAssemblerReportsBrokenMessages(t *testing.T) {
 func FuzzAssembler(f *testing.F) {
 	f.Add([]byte("\x00\x01\x02\x11\x12\x10\xff\x00\x01\x02"))
 	f.Add([]byte("\x00\x10\x20\x01\x11\x21\x02\x12\x22"))
-	// Each byte is the message and the chunk of an entry, or a wait. Chunks that repeat come in other entries, or in the same one again.
+	// Each byte of a script selects the message and the chunk of an entry, or a wait. A chunk is repeated in another or in the same entry.
 	random := rand.New(rand.NewPCG(1, 2))
 	var messages [][][]byte
 	var payloads [][]byte
 	for i := range 8 {
 		payload := make([]byte, 180+60*i)
 		for j := range payload {
-			payload[j] = byte(random.Uint32()) // or compression makes one chunk of it
+			payload[j] = byte(random.Uint32()) // compressible bytes would fit into one chunk
 		}
 		payloads = append(payloads, payload)
 		c := pulsarpb.CompressionType([]int32{0, 0, 0, 0, 0, 1, 2, 4}[i])
@@ -419,7 +419,7 @@ func FuzzAssembler(f *testing.F) {
 		give := func(ids []ID, now ID) {
 			for _, id := range ids {
 				if !held[id] && id != now {
-					t.Fatalf("names %v, which it did not hold", id)
+					t.Fatalf("returned %v, which was not held", id)
 				}
 				delete(held, id)
 			}
@@ -456,7 +456,7 @@ func FuzzAssembler(f *testing.F) {
 				t.Fatalf("message %d: %v, chunked %v", message, got.IDs, e.Chunked)
 			}
 			if a.Held() > bytesMax || len(a.entries) != len(held) {
-				t.Fatalf("holds %d bytes, %d entries, want %d", a.Held(), len(a.entries), len(held))
+				t.Fatalf("Held() = %d bytes, with %d entries, want %d", a.Held(), len(a.entries), len(held))
 			}
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// AppendCommand appends a frame with a command and no entry. It fails when a required field is missing, and returns dst as it was.
+// AppendCommand appends a frame with a command and no entry. It fails when a required field is missing, and then returns dst unchanged.
 func AppendCommand(dst []byte, c *pulsarpb.BaseCommand) ([]byte, error) {
 	framed, err := proto.MarshalOptions{}.MarshalAppend(appendHead(dst, 0), c)
 	if err != nil {
@@ -22,14 +22,14 @@ func AppendCommand(dst []byte, c *pulsarpb.BaseCommand) ([]byte, error) {
 	return framed, nil
 }
 
-// appendHead appends the sizes that are in front of a command of that size.
+// appendHead appends the frame size and the command size of a command of that many bytes.
 func appendHead(dst []byte, command int) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(command)+4)
 	return binary.BigEndian.AppendUint32(dst, uint32(command))
 }
 
-// appendPart appends the sizes, the type and the head of a BaseCommand's part, whose number is that of the type in all commands of this
-// file.
+// appendPart appends the two sizes, the type, and the tag and length of the BaseCommand field, whose number equals the type in all commands
+// of this file.
 func appendPart(dst []byte, kind pulsarpb.BaseCommand_Type, size int) []byte {
 	tag := uint64(kind)<<3 | delimited
 	dst = appendHead(dst, 2+protowire.SizeVarint(tag)+protowire.SizeVarint(uint64(size))+size)
@@ -38,29 +38,29 @@ func appendPart(dst []byte, kind pulsarpb.BaseCommand_Type, size int) []byte {
 	return protowire.AppendVarint(dst, uint64(size))
 }
 
-// appendUint appends a varint field with a number below 16, and sizeUint is how long that is.
+// appendUint appends a varint field whose number is below 16. sizeUint returns its length.
 func appendUint(dst []byte, number byte, value uint64) []byte {
 	return protowire.AppendVarint(append(dst, number<<3|byte(varint)), value)
 }
 
 func sizeUint(value uint64) int { return 1 + protowire.SizeVarint(value) }
 
-// AckID is an entry to ack, or some of its events.
+// AckID names an entry to ack, or some of its events.
 type AckID struct {
 	ID
 	// AckSet has a bit for each event that stays unacked, the first event in the lowest bit of the first word. Nil acks the whole entry.
 	AckSet []uint64
-	// BatchSize is the number of events in the entry; it is written with an AckSet.
+	// BatchSize is the number of events in the entry. It is written only with an AckSet.
 	BatchSize int32
 }
 
-// AppendFlow appends a frame with Flow: the broker may send that many more events to the consumer.
+// AppendFlow appends a Flow frame, which lets the broker send that many more events to the consumer.
 func AppendFlow(dst []byte, consumer uint64, permits uint32) []byte {
 	dst = appendPart(dst, pulsarpb.BaseCommand_FLOW, sizeUint(consumer)+sizeUint(uint64(permits)))
 	return appendUint(appendUint(dst, 1, consumer), 2, uint64(permits))
 }
 
-// AppendAck appends a frame with one individual Ack of all ids, or nothing if there are none. A request of 0 asks for no receipt.
+// AppendAck appends one individual Ack frame for all ids, or nothing if ids is empty. Request 0 asks for no receipt.
 func AppendAck(dst []byte, consumer, request uint64, ids []AckID) []byte {
 	if len(ids) == 0 {
 		return dst
@@ -85,8 +85,8 @@ func AppendAck(dst []byte, consumer, request uint64, ids []AckID) []byte {
 	return dst
 }
 
-// AppendRedeliver appends a frame that asks for the entries again, or nothing if there are none. (To Pulsar, none would mean all that are
-// not acked.)
+// AppendRedeliver appends a frame that asks the broker to redeliver the entries, or nothing if ids is empty: to Pulsar, an empty list means
+// all unacked entries.
 func AppendRedeliver(dst []byte, consumer uint64, ids []ID) []byte {
 	if len(ids) == 0 {
 		return dst
@@ -103,7 +103,7 @@ func AppendRedeliver(dst []byte, consumer uint64, ids []ID) []byte {
 	return dst
 }
 
-// size returns the length of the MessageIdData, and framed that of the field.
+// size returns the length of the MessageIdData. framed includes the tag and length of the field.
 func (a *AckID) size() int {
 	size := sizeUint(uint64(a.Ledger)) + sizeUint(uint64(a.Entry))
 	for _, word := range a.AckSet {
@@ -120,7 +120,7 @@ func (a *AckID) framed() int {
 	return 1 + protowire.SizeVarint(uint64(size)) + size
 }
 
-// append appends the field of a MessageIdData.
+// append appends a as a MessageIdData field.
 func (a *AckID) append(dst []byte, number byte) []byte {
 	dst = protowire.AppendVarint(append(dst, number<<3|byte(delimited)), uint64(a.size()))
 	dst = appendUint(dst, 1, uint64(a.Ledger))
@@ -134,8 +134,8 @@ func (a *AckID) append(dst []byte, number byte) []byte {
 	return dst
 }
 
-// AppendPing appends a frame with Ping.
+// AppendPing appends a Ping frame.
 func AppendPing(dst []byte) []byte { return appendPart(dst, pulsarpb.BaseCommand_PING, 0) }
 
-// AppendPong appends a frame with Pong.
+// AppendPong appends a Pong frame.
 func AppendPong(dst []byte) []byte { return appendPart(dst, pulsarpb.BaseCommand_PONG, 0) }

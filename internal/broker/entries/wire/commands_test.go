@@ -10,7 +10,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// sameCommand checks that a frame is what AppendCommand makes of the command, behind bytes that were there before.
+// sameCommand checks that got has the earlier bytes unchanged, followed by a frame of the command.
 func sameCommand(t *rapid.T, got []byte, want *pulsarpb.BaseCommand) {
 	t.Helper()
 	const before = 3
@@ -73,13 +73,13 @@ func TestAppendedCommandsUnmarshal(t *testing.T) {
 	})
 }
 
-// To ack nothing is no command, and to redeliver nothing must not become the command that redelivers all.
+// An ack of no ids writes no command, and a redelivery of no ids must not become the command that redelivers all entries.
 func TestNoIDsNoCommand(t *testing.T) {
 	if got := AppendAck(nil, 1, 2, nil); got != nil {
-		t.Errorf("AppendAck of nothing = %x", got)
+		t.Errorf("AppendAck of no ids = %x, want nothing", got)
 	}
 	if got := AppendRedeliver(nil, 1, nil); got != nil {
-		t.Errorf("AppendRedeliver of nothing = %x", got)
+		t.Errorf("AppendRedeliver of no ids = %x, want nothing", got)
 	}
 }
 

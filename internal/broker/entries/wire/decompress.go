@@ -10,26 +10,25 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// ratioMax bounds how many bytes one compressed byte can stand for, rounded up, so that a short entry cannot make us allocate a great
-// buffer: 255 bytes of a match in LZ4, 1032 bytes in deflate, a block of 128 KiB in 4 bytes of zstd, copies of 64 bytes in 3 bytes of
-// snappy.
+// ratioMax bounds the decompressed bytes per compressed byte, rounded up, so that a short entry cannot force a large allocation: 255 bytes
+// of a match in LZ4, 1032 bytes in deflate, a block of 128 KiB in 4 bytes of zstd, copies of 64 bytes in 3 bytes of snappy.
 var ratioMax = [...]uint64{CompressionLZ4: 1 << 8, CompressionZlib: 1 << 11, CompressionZstd: 1 << 15, CompressionSnappy: 1 << 6}
 
-// slack is added to the bound, for the heads of a stream.
+// slack is added to the bound for stream headers.
 const slack = 64
 
-// windowMax bounds the memory that a zstd frame may ask for, in bytes. It is the window of level 22, the greatest without --long.
+// windowMax bounds the memory that a zstd frame may ask for, in bytes. It is the window of level 22, the largest without --long.
 const windowMax = 128 << 20
 
-// inflater decompresses payloads. It keeps the decoders that are expensive to make.
+// inflater decompresses payloads. It keeps the decoders that are expensive to create.
 type inflater struct {
 	source bytes.Reader
 	zlib   io.ReadCloser
 	zstd   *zstd.Decoder
 }
 
-// payload returns the decompressed form of b, which is b itself if it is not compressed, and otherwise as long as the metadata declare. It
-// uses buffer if that has room. The error is a *BrokenError.
+// payload returns b decompressed to exactly the declared size, or b itself if it is not compressed. It uses buffer if that has room. The
+// error is a *BrokenError.
 func (i *inflater) payload(m *Metadata, buffer, b []byte, payloadMax int) ([]byte, error) {
 	if m.Compression == CompressionNone {
 		return b, nil
@@ -39,7 +38,7 @@ func (i *inflater) payload(m *Metadata, buffer, b []byte, payloadMax int) ([]byt
 		return nil, broken(ReasonSize, "decompressed payload beyond the limit")
 	}
 	if size > ratioMax[m.Compression]*uint64(len(b))+slack {
-		return nil, broken(ReasonSize, "more than compressed bytes can stand for")
+		return nil, broken(ReasonSize, "more than the compressed bytes can hold")
 	}
 	if size == 0 && len(b) == 0 {
 		return []byte{}, nil
@@ -62,11 +61,11 @@ func (i *inflater) payload(m *Metadata, buffer, b []byte, payloadMax int) ([]byt
 	return b, nil
 }
 
-// unpackLZ4 fills dst. Pulsar uses blocks without a frame. A block that is longer than dst is not told from a broken one.
+// unpackLZ4 fills dst. Pulsar uses blocks without a frame. A block longer than dst and a corrupt block give the same error.
 func unpackLZ4(dst, b []byte) error {
 	room := dst
 	if len(dst) == 0 {
-		room = make([]byte, 1) // the library asks for some; a block of no bytes leaves it alone
+		room = make([]byte, 1) // the library requires room; an empty block does not use it
 	}
 	n, err := lz4.UncompressBlock(b, room)
 	if err != nil {
@@ -84,11 +83,11 @@ func (i *inflater) unpackZlib(dst, b []byte) error {
 	if i.zlib == nil {
 		r, err := zlib.NewReader(&i.source)
 		if err != nil {
-			return broken(ReasonDecompress, "bad zlib head")
+			return broken(ReasonDecompress, "bad zlib header")
 		}
 		i.zlib = r
 	} else if err := i.zlib.(zlib.Resetter).Reset(&i.source, nil); err != nil {
-		return broken(ReasonDecompress, "bad zlib head")
+		return broken(ReasonDecompress, "bad zlib header")
 	}
 	switch _, err := io.ReadFull(i.zlib, dst); err {
 	case nil:
@@ -97,13 +96,13 @@ func (i *inflater) unpackZlib(dst, b []byte) error {
 	default:
 		return broken(ReasonDecompress, "bad zlib stream")
 	}
-	// The checksum is at the end, which only a read beyond the last byte reaches.
+	// The reader verifies the checksum only on a read beyond the last byte.
 	var beyond [1]byte
 	switch n, err := io.ReadFull(i.zlib, beyond[:]); {
 	case n > 0:
 		return broken(ReasonSize, "longer than declared")
 	case err != io.EOF:
-		return broken(ReasonDecompress, "bad zlib end")
+		return broken(ReasonDecompress, "bad zlib trailer")
 	}
 	return nil
 }
@@ -125,7 +124,7 @@ func (i *inflater) unpackZstd(dst, b []byte) error {
 	case len(out) != len(dst):
 		return broken(ReasonSize, "not as long as declared")
 	case len(dst) > 0 && &out[0] != &dst[0]:
-		copy(dst, out) // the decoder has needed another buffer
+		copy(dst, out) // the decoder used another buffer
 	}
 	return nil
 }
@@ -133,7 +132,7 @@ func (i *inflater) unpackZstd(dst, b []byte) error {
 func unpackSnappy(dst, b []byte) error {
 	switch n, err := snappy.DecodedLen(b); {
 	case err != nil:
-		return broken(ReasonDecompress, "bad snappy head")
+		return broken(ReasonDecompress, "bad snappy header")
 	case n != len(dst):
 		return broken(ReasonSize, "not as long as declared")
 	}

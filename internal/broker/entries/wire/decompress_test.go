@@ -21,7 +21,7 @@ func inflate(i *inflater, c pulsarpb.CompressionType, b []byte, size uint32, pay
 }
 
 func TestPayloadsDecompress(t *testing.T) {
-	var i inflater // one for all: nothing may stay of the payload before
+	var i inflater // shared: no state of an earlier payload may remain
 	rapid.Check(t, func(t *rapid.T) {
 		c := rapid.SampledFrom(compressions).Draw(t, "compression")
 		want := rapid.SliceOfN(rapid.ByteRange(0, byte(rapid.IntRange(0, 255).Draw(t, "greatest"))), 0, 3000).Draw(t, "payload")
@@ -42,12 +42,12 @@ func TestPayloadsDecompress(t *testing.T) {
 		}
 		cutOff := b[:rapid.IntRange(0, len(b)-1).Draw(t, "cut off")]
 		if got, err := inflate(&i, c, cutOff, uint32(len(want)), len(want)); err == nil && !bytes.Equal(got, want) {
-			t.Fatalf("cut off to %d of %d bytes, and read as something else", len(cutOff), len(b))
+			t.Fatalf("cut off to %d of %d bytes, decompressed to another payload", len(cutOff), len(b))
 		}
 	})
 }
 
-// A message outside of a batch can be empty and compressed. Clients write the compressed form of nothing, or nothing.
+// A message outside of a batch can be empty and compressed. Clients write the compressed form of no bytes, or no bytes.
 func TestEmptyPayloads(t *testing.T) {
 	for _, c := range compressions {
 		m := metadata()
@@ -60,7 +60,7 @@ func TestEmptyPayloads(t *testing.T) {
 	}
 }
 
-// A size that is absent must not turn an event into an empty one.
+// An absent size must not turn an event into an empty event.
 func TestAbsentSizeIsNotZero(t *testing.T) {
 	for _, c := range compressions {
 		m := metadata()
@@ -78,9 +78,9 @@ func TestBombs(t *testing.T) {
 		b := must(wiretest.Compress(nil, c, zeros))
 		t.Logf("%v: %d bytes for %d", c, len(b), len(zeros))
 		for size, want := range map[uint32][]Reason{
-			1000:      {ReasonSize, ReasonDecompress}, // less than it is
+			1000:      {ReasonSize, ReasonDecompress}, // less than the real size
 			1 << 20:   {ReasonSize, ReasonDecompress},
-			64 << 20:  {ReasonSize}, // what it is, beyond the limit
+			64 << 20:  {ReasonSize}, // the real size, beyond the limit
 			1<<32 - 1: {ReasonSize},
 		} {
 			var i inflater
@@ -93,14 +93,14 @@ func TestBombs(t *testing.T) {
 				t.Errorf("%v declared as %d: %d bytes allocated", c, size, allocated)
 			}
 		}
-		// A few bytes cannot stand for the greatest payload.
+		// A few bytes cannot hold the largest payload.
 		if _, err := inflate(new(inflater), c, b[:16], 4<<20, 4<<20); reasonOf(t, err) != ReasonSize && reasonOf(t, err) != ReasonDecompress {
 			t.Errorf("%v: 16 bytes for 4 MiB: %v", c, err)
 		}
 	}
 }
 
-// What is compressed best is within the bound of what compressed bytes can stand for.
+// The most compressible payloads stay within ratioMax.
 func TestBestRatios(t *testing.T) {
 	for _, c := range compressions {
 		for _, size := range []int{1, 100, 1 << 10, 1 << 17, 1<<17 + 1, 1 << 20, 5 << 20, 32 << 20} {
@@ -112,7 +112,7 @@ func TestBestRatios(t *testing.T) {
 	}
 }
 
-// The last bytes of zlib are a checksum, and a payload can be longer than declared by one byte.
+// A wrong checksum at the end of zlib, and a payload one byte longer than declared, are detected.
 func TestZlibEnd(t *testing.T) {
 	b := must(wiretest.Compress(nil, pulsarpb.CompressionType_ZLIB, []byte("payload")))
 	if _, err := inflate(new(inflater), pulsarpb.CompressionType_ZLIB, b, 6, 100); reasonOf(t, err) != ReasonSize {
@@ -120,11 +120,11 @@ func TestZlibEnd(t *testing.T) {
 	}
 	b[len(b)-1]++
 	if _, err := inflate(new(inflater), pulsarpb.CompressionType_ZLIB, b, 7, 100); reasonOf(t, err) != ReasonDecompress {
-		t.Errorf("another checksum: %v", err)
+		t.Errorf("wrong checksum: %v", err)
 	}
 }
 
-// A Parse into the same Entry uses the buffer again.
+// A Parse into the same Entry reuses the buffer.
 func TestBufferIsUsedAgain(t *testing.T) {
 	for _, c := range compressions {
 		m := metadata()
@@ -137,7 +137,7 @@ func TestBufferIsUsedAgain(t *testing.T) {
 		}
 		first := &e.Payload[0]
 		if err := p.Parse(&e, b, 10000); err != nil || &e.Payload[0] != first {
-			t.Errorf("%v: another buffer, %v", c, err)
+			t.Errorf("%v: buffer not reused, %v", c, err)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func FuzzDecompress(f *testing.F) {
 		}
 		again, err := i.payload(&m, make([]byte, 0, 2*len(got)), b, payloadMax)
 		if err != nil || !bytes.Equal(again, got) {
-			t.Fatalf("another result when decompressed again: %v", err)
+			t.Fatalf("different result when decompressed again: %v", err)
 		}
 	})
 }

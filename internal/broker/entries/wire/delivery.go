@@ -3,16 +3,16 @@ package wire
 // ID names an entry in its topic partition.
 type ID struct{ Ledger, Entry int64 }
 
-// ackSetWordsMax bounds the AckSet of a delivery: batches of a million events, which take 6 MiB even without payload.
+// ackSetWordsMax bounds the AckSet of a delivery to a batch of a million events, which takes 6 MiB even without payload.
 const ackSetWordsMax = 1 << 14
 
-// Delivery is the command of a Message.
+// Delivery holds the fields of a Message command.
 type Delivery struct {
 	Consumer   uint64
 	ID         ID
 	Partition  int32  // -1: none
-	Redelivery uint32 // how often the broker has sent the entry before
-	// AckSet has a bit for each event that is not acked yet, the first event in the lowest bit of the first word. Nil means all of them.
+	Redelivery uint32 // number of earlier deliveries of the entry
+	// AckSet has a bit for each event that is not acked yet, the first event in the lowest bit of the first word. Nil means all events.
 	AckSet []uint64
 	Epoch  uint64
 }
@@ -23,11 +23,11 @@ func (d *Delivery) Acked(event int) bool {
 		return false
 	}
 	word := event / 64
-	return word >= len(d.AckSet) || d.AckSet[word]&(1<<(event%64)) == 0 // words without a bit are not sent
+	return word >= len(d.AckSet) || d.AckSet[word]&(1<<(event%64)) == 0 // trailing words without a bit are not sent
 }
 
-// parseMessage reads the CommandMessage in a BaseCommand. Fields that are repeated count as protobuf has it: the last value of a scalar,
-// and the fields of messages together.
+// parseMessage reads the CommandMessage in a BaseCommand. A field that occurs more than once follows the rules of protobuf: the last value
+// of a scalar counts, and messages are merged.
 func parseMessage(b []byte, d *Delivery) bool {
 	*d = Delivery{Partition: -1}
 	var has seen

@@ -9,25 +9,25 @@ const (
 	magicChecksum = 0x0e01
 	magicBroker   = 0x0e02
 
-	// singleMin is the length of the shortest event of a batch: the size of its metadata, and in it the size of its payload.
+	// singleMin is the length of the shortest event of a batch: a metadata size, and metadata with only a payload size.
 	singleMin = 4 + 2
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Entry is a parsed entry. Its slices alias the frame, or a buffer of the Entry when the payload was compressed; a Parse into the same
-// Entry overwrites that buffer.
+// Entry is a parsed entry. Its slices alias the frame, except a decompressed Payload: that aliases a buffer of the Entry, which the next
+// Parse into the Entry overwrites.
 type Entry struct {
 	Metadata Metadata
-	// Batched tells that Payload is a batch, for Split. Otherwise Payload is that of a single event, whose attributes are in Metadata.
+	// Batched means that Payload is a batch for Split. Otherwise Payload belongs to a single event, whose attributes are in Metadata.
 	Batched bool
-	// Chunked tells that Payload is a part of a message, for Assembler: it is still compressed. A chunk that is encrypted is not Chunked: its
-	// Metadata.Encryption tells how to treat it.
+	// Chunked means that Payload is a part of a message for Assembler, still compressed. It is false for encrypted chunks, which are
+	// treated like any encrypted entry.
 	Chunked bool
-	// Events is how many permits the broker takes for the entry, at least 1. After an error it is what the metadata declare, up to 2^31 - 1,
-	// if they can be read: give back as many permits, and allocate nothing by it.
+	// Events is the number of permits that the broker deducts for the entry, at least 1. After an error it is the declared number, up to
+	// 2^31 - 1, if that could be read: return that many permits, and do not allocate by it.
 	Events int
-	// Payload is uncompressed, unless it is encrypted or a chunk. It is empty, not nil, for an event of no bytes.
+	// Payload is decompressed, unless it is encrypted or a chunk. It is empty, not nil, for an event without bytes.
 	Payload []byte
 	// BrokerTimestamp, in milliseconds since 1970, and BrokerIndex are -1 when the broker does not add them.
 	BrokerTimestamp, BrokerIndex int64
@@ -35,15 +35,15 @@ type Entry struct {
 	buffer []byte // of the decompressed payload
 }
 
-// Parser parses entries. It keeps the state of decompressors, so that they are not allocated for each entry. The zero Parser is ready. It
-// is not safe for concurrent use.
+// Parser parses entries. It reuses its decompressors instead of allocating them for each entry. The zero Parser is ready. It is not safe
+// for concurrent use.
 type Parser struct{ inflate inflater }
 
-// Parse parses an entry into e, of which nothing stays but a buffer. A payload of more than payloadMax bytes is refused, decompressed or
-// not. payloadMax is greater than max_message_size where producers compress, because they compare the compressed size with that. An entry
-// without checksum, as clients of a protocol before version 6 wrote them, is not refused.
+// Parse parses an entry into e and keeps only e's buffer. A payload of more than payloadMax bytes, before or after decompression, is
+// refused. payloadMax should exceed max_message_size where producers compress, because producers compare the compressed size with it. An
+// entry without checksum, as written by clients before protocol version 6, is accepted.
 //
-// The error is a *BrokenError. e has the metadata then, as far as they could be read, and no Payload.
+// The error is a *BrokenError. e then has the metadata that could be read, and no Payload.
 func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
 	*e = Entry{buffer: e.buffer, Events: 1, BrokerTimestamp: -1, BrokerIndex: -1}
 	b, err := e.broker(b)
@@ -53,7 +53,7 @@ func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
 	b, intact := checked(b)
 	payload, err := e.head(b)
 	if !intact {
-		return broken(ReasonChecksum, "the bytes are not those that were sent") // e has the head all the same, for its count
+		return broken(ReasonChecksum, "does not match the bytes") // the head was parsed for its event count
 	}
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
 		return broken(ReasonSize, "payload beyond the limit")
 	case e.Metadata.Encryption.Present():
 		if e.Events > max(payloadMax/singleMin, 1) {
-			return broken(ReasonBatch, "more events than can be in an encrypted payload")
+			return broken(ReasonBatch, "more events than an encrypted payload can hold")
 		}
 		e.Payload = payload
 		return nil
@@ -79,13 +79,13 @@ func (p *Parser) Parse(e *Entry, b []byte, payloadMax int) error {
 		e.buffer = payload
 	}
 	if e.Batched && e.Events > len(payload)/singleMin {
-		return broken(ReasonBatch, "more events than bytes for them")
+		return broken(ReasonBatch, "more events than the payload can hold")
 	}
 	e.Payload = payload
 	return nil
 }
 
-// broker reads the broker's metadata, if there are some, and returns what follows.
+// broker reads the broker's metadata, if present, and returns the bytes after them.
 func (e *Entry) broker(b []byte) ([]byte, error) {
 	if len(b) < 2 || binary.BigEndian.Uint16(b) != magicBroker {
 		return b, nil
@@ -102,13 +102,13 @@ func (e *Entry) broker(b []byte) ([]byte, error) {
 		}
 	}
 	if !ok {
-		return nil, broken(ReasonMetadata, "bad metadata of the broker")
+		return nil, broken(ReasonMetadata, "bad broker metadata")
 	}
 	return b, nil
 }
 
-// checked returns what is behind a checksum, and whether it is that of the bytes. An entry without one has a size of metadata there; it
-// never begins like a checksum, because no metadata have 234 MiB.
+// checked returns the bytes after the checksum, and whether the checksum matches them. An entry without checksum begins with the size of
+// its metadata, which never equals the magic number, because no metadata have 234 MiB.
 func checked(b []byte) (rest []byte, intact bool) {
 	if len(b) < 2 || binary.BigEndian.Uint16(b) != magicChecksum {
 		return b, true
@@ -136,14 +136,14 @@ func (e *Entry) head(b []byte) (payload []byte, err error) {
 	return payload, err
 }
 
-// chunk checks what Assembler relies on.
+// chunk checks the fields that Assembler relies on.
 func (e *Entry) chunk() error {
 	m := &e.Metadata
 	switch {
 	case e.Batched:
-		return e.refuse("a chunk of a batch")
+		return e.refuse("chunk of a batch")
 	case m.Chunk < 0 || m.Chunk >= m.Chunks:
-		return e.refuse("a number beyond the count")
+		return e.refuse("number beyond the count")
 	case m.ChunkedSize < m.Chunks:
 		return e.refuse("more chunks than bytes")
 	case len(m.UUID) == 0:
@@ -159,7 +159,7 @@ func (e *Entry) refuse(what string) error {
 	return broken(ReasonChunk, what)
 }
 
-// sized reads a size and as many bytes, and returns what follows.
+// sized reads a size and that many bytes, and returns the bytes after them as rest.
 func sized(b []byte) (part, rest []byte, ok bool) {
 	if len(b) < 4 {
 		return nil, nil, false

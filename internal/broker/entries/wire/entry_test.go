@@ -55,7 +55,7 @@ func drawMetadata(t *rapid.T) *pulsarpb.MessageMetadata {
 	return m
 }
 
-// The parser of metadata finds what the generated code finds, in whatever order the fields come.
+// The metadata parser agrees with the generated code, for any order of the fields.
 func TestMetadataParsesLikeGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawMetadata(t)
@@ -151,7 +151,7 @@ func TestParseEntry(t *testing.T) {
 	})
 }
 
-// Ringfence has no keys: what is encrypted is passed on as it is.
+// Ringfence has no keys: encrypted payloads are passed on unchanged.
 func TestEncryptedPayloadIsPassedOn(t *testing.T) {
 	m := metadata()
 	m.EncryptionKeys = []*pulsarpb.EncryptionKeys{{Key: new("k"), Value: []byte("v")}}
@@ -321,11 +321,11 @@ func TestSplitRefuses(t *testing.T) {
 		})
 	}
 	if _, err := new(Entry).Split(nil); reasonOf(t, err) != ReasonBatch {
-		t.Errorf("Split of nothing: %v", err)
+		t.Errorf("Split of an empty Entry: %v", err)
 	}
 }
 
-// What is declared is not allocated before it is there.
+// Declared sizes cause no allocation before the bytes are present.
 func TestDeclaredSizesAllocateNothing(t *testing.T) {
 	events := metadata()
 	events.NumMessagesInBatch = proto.Int32(math.MaxInt32)
@@ -390,7 +390,7 @@ func FuzzParseEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		const payloadMax = 1 << 16
 		var p Parser
-		for _, b := range [][]byte{b, wiretest.Checked(b)} { // the fuzzer does not find checksums
+		for _, b := range [][]byte{b, wiretest.Checked(b)} { // the fuzzer cannot guess checksums
 			e := new(Entry)
 			err := p.Parse(e, b, payloadMax)
 			if e.Events < 1 {
@@ -444,7 +444,7 @@ func FuzzSplit(f *testing.F) {
 		if len(singles) != max(events, 0) {
 			t.Fatalf("%d events, want %d", len(singles), events)
 		}
-		for _, s := range singles { // as the generated code reads it
+		for _, s := range singles { // compared with the generated code
 			size := binary.BigEndian.Uint32(b)
 			var want pulsarpb.SingleMessageMetadata
 			if err := proto.Unmarshal(b[4:4+size], &want); err != nil {

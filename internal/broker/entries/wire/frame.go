@@ -12,42 +12,42 @@ import (
 const (
 	// FrameHead is the length of a frame's leading size, in bytes.
 	FrameHead = 4
-	// FrameOverheadMax is how much longer than the broker's max_message_size a frame may be, in bytes. Brokers add 10 KiB themselves.
+	// FrameOverheadMax bounds the bytes of a frame beyond the broker's max_message_size. Brokers themselves allow 10 KiB.
 	FrameOverheadMax = 64 << 10
-	// MessageSizeDefault is max_message_size of a stock broker, in bytes, in force until Connected names another.
+	// MessageSizeDefault is the default max_message_size of brokers, in bytes. It applies until Connected names another.
 	MessageSizeDefault = 5 << 20
-	// CommandMax bounds commands but Message, in bytes, because their protobuf takes many times its size in memory. The longest are acks: a
-	// thousand entries with 30 words of AckSet each fit in.
+	// CommandMax bounds all commands except Message, in bytes, because their protobuf takes many times its size in memory. The longest are
+	// acks: a thousand entries with 30 words of AckSet each fit.
 	CommandMax = 512 << 10
 )
 
-// FrameSize returns the size of a frame without its head, from the head's bytes, of which there must be FrameHead. The error is a
-// *BrokenError: the frame has no room for a command, or is longer than messageSizeMax + FrameOverheadMax.
+// FrameSize returns the size of a frame without its head. head must have FrameHead bytes. The error is a *BrokenError: the frame has no
+// room for a command, or is longer than messageSizeMax + FrameOverheadMax.
 func FrameSize(head []byte, messageSizeMax int) (int, error) {
 	if len(head) < FrameHead {
-		return 0, broken(ReasonFrame, "no size")
+		return 0, broken(ReasonFrame, "size cut off")
 	}
 	size := binary.BigEndian.Uint32(head)
 	if size < 4 {
 		return 0, broken(ReasonFrame, "no room for a command")
 	}
 	if uint64(size) > uint64(max(messageSizeMax, 0))+FrameOverheadMax || size > math.MaxInt32 {
-		return 0, broken(ReasonFrame, "longer than the longest message")
+		return 0, broken(ReasonFrame, "longer than allowed")
 	}
 	return int(size), nil
 }
 
 // Frame is a parsed frame.
 type Frame struct {
-	// Command is the command, nil for a Message. The part that its type names is there, so Command.Success is not nil when the type is
-	// SUCCESS; the parts of PING and PONG may be nil, because nothing is in them. Commands of unknown type are to be skipped.
+	// Command is nil for a Message. The field that its type names is set: Command.Success is not nil when the type is SUCCESS. Only Ping
+	// and Pong, which are empty, may be nil. Callers skip commands of unknown type.
 	Command *pulsarpb.BaseCommand
 	Message Delivery // of a Message
 	Entry   []byte   // of a Message, for Parser.Parse; aliases the frame
 }
 
-// ParseFrame splits a frame, given without its head. It copies nothing of an entry and allocates nothing for a Message, unless some of its
-// events are acked already. The error is a *BrokenError: the connection is unusable then.
+// ParseFrame splits a frame without its head. It does not copy the entry, and allocates for a Message only if some of its events are
+// already acked. The error is a *BrokenError, and means that the connection is unusable.
 func ParseFrame(b []byte) (Frame, error) {
 	if len(b) < 4 {
 		return Frame{}, broken(ReasonFrame, "no room for a command")
@@ -59,7 +59,7 @@ func ParseFrame(b []byte) (Frame, error) {
 	command, entry := b[:size], b[size:]
 	kind, ok := commandType(command)
 	if !ok {
-		return Frame{}, broken(ReasonCommand, "no protobuf")
+		return Frame{}, broken(ReasonCommand, "invalid protobuf")
 	}
 	if kind == pulsarpb.BaseCommand_MESSAGE {
 		f := Frame{Entry: entry}
@@ -73,15 +73,15 @@ func ParseFrame(b []byte) (Frame, error) {
 	}
 	c := new(pulsarpb.BaseCommand)
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(command, c); err != nil {
-		return Frame{}, broken(ReasonCommand, "no protobuf, or a required field is missing")
+		return Frame{}, broken(ReasonCommand, "invalid protobuf, or a required field is missing")
 	}
 	if !complete(c) {
-		return Frame{}, broken(ReasonCommand, "the part that the type names is missing")
+		return Frame{}, broken(ReasonCommand, "the field that the type names is missing")
 	}
 	return Frame{Command: c}, nil
 }
 
-// commandType returns the type of a BaseCommand, and whether its outermost fields could be read.
+// commandType returns the type of a BaseCommand, and whether its top-level fields are valid.
 func commandType(b []byte) (kind pulsarpb.BaseCommand_Type, ok bool) {
 	for len(b) > 0 {
 		var f field
@@ -95,7 +95,7 @@ func commandType(b []byte) (kind pulsarpb.BaseCommand_Type, ok bool) {
 	return kind, true
 }
 
-// complete reports whether a command has the part that its type names.
+// complete reports whether a command has the field that its type names.
 func complete(c *pulsarpb.BaseCommand) bool {
 	switch c.GetType() {
 	case pulsarpb.BaseCommand_PING, pulsarpb.BaseCommand_PONG:

@@ -14,7 +14,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 )
 
-// The parser of a Message finds what the generated code finds, in whatever order the fields come.
+// The Message parser agrees with the generated code, for any order of the fields.
 func TestMessageParsesLikeGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &pulsarpb.CommandMessage{
@@ -122,7 +122,7 @@ func TestParseFrameRefuses(t *testing.T) {
 	}
 }
 
-// A newer broker's commands and errors do not end the connection.
+// Unknown commands and errors of newer brokers do not end the connection.
 func TestUnknownNumbers(t *testing.T) {
 	f, err := ParseFrame(wiretest.Sized(nil, []byte{8, 99, 0x9a, 0x06, 0}))
 	if err != nil || f.Command.GetType() != 99 {
@@ -134,7 +134,7 @@ func TestUnknownNumbers(t *testing.T) {
 	}
 }
 
-// Each type needs the part with the same number, so a consumer may use the part of a command without asking whether it is there.
+// Each type requires the field with the same number, so callers may use the field of a command without a nil check.
 func TestEveryTypeNeedsItsPart(t *testing.T) {
 	types := pulsarpb.BaseCommand_PING.Descriptor().Values()
 	fields := new(pulsarpb.BaseCommand).ProtoReflect().Descriptor().Fields()
@@ -146,7 +146,7 @@ func TestEveryTypeNeedsItsPart(t *testing.T) {
 		}
 		c := &pulsarpb.BaseCommand{Type: kind.Enum()}
 		if complete(c) {
-			t.Errorf("%v is complete without its part", kind)
+			t.Errorf("%v is complete without its field", kind)
 		}
 		part := fields.ByNumber(protoreflect.FieldNumber(kind))
 		if part == nil {
@@ -155,7 +155,7 @@ func TestEveryTypeNeedsItsPart(t *testing.T) {
 		}
 		c.ProtoReflect().Mutable(part)
 		if !complete(c) {
-			t.Errorf("%v is not complete with its part", kind)
+			t.Errorf("%v is not complete with its field", kind)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func FuzzParseFrame(f *testing.F) {
 		size := binary.BigEndian.Uint32(b)
 		var c pulsarpb.BaseCommand
 		if err := proto.Unmarshal(b[4:4+size], &c); err != nil {
-			return // the generated code checks the parts that are not read here, too
+			return // the generated code also checks fields that ParseFrame does not read
 		}
 		if frame.Command != nil {
 			if c.GetType() != frame.Command.GetType() || c.GetType() == pulsarpb.BaseCommand_MESSAGE {

@@ -15,7 +15,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 )
 
-// must returns what a writer of tests returns.
+// must returns v, and panics on an error.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -30,12 +30,12 @@ func reasonOf(t interface{ Fatalf(string, ...any) }, err error) Reason {
 	}
 	var b *BrokenError
 	if !errors.As(err, &b) || b.Reason.String() == "unknown" || b.What == "" {
-		t.Fatalf("error %v (%T) is none of the closed set", err, err)
+		t.Fatalf("error %v (%T) is not a valid *BrokenError", err, err)
 	}
 	return b.Reason
 }
 
-// metadata returns the required fields.
+// metadata returns metadata with only the required fields.
 func metadata() *pulsarpb.MessageMetadata {
 	return &pulsarpb.MessageMetadata{ProducerName: new("p"), SequenceId: proto.Uint64(7), PublishTime: proto.Uint64(1700000000000)}
 }
@@ -84,7 +84,7 @@ func shuffled(t *rapid.T, b []byte) []byte {
 	return append(out, unknown(t)...)
 }
 
-// unknown draws a field with a number that no message of Pulsar has, or with a known number and a wire type that it has nowhere.
+// unknown draws a field with a number that Pulsar never uses, or with a known number and a wire type that Pulsar never uses.
 func unknown(t *rapid.T) []byte {
 	number := protowire.Number(rapid.IntRange(1000, numberMax).Draw(t, "number"))
 	switch rapid.IntRange(0, 5).Draw(t, "unknown type") {
@@ -173,7 +173,7 @@ func sameProperties(t *rapid.T, got Properties, want []*pulsarpb.KeyValue) {
 	same(t, "number of properties yielded", i, len(want))
 }
 
-// allocated returns how many bytes f allocates, and other goroutines meanwhile.
+// allocated returns the bytes that all goroutines allocate while f runs.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -1,11 +1,11 @@
 package wire
 
-// Compression is how a payload is compressed.
+// Compression is the compression algorithm of a payload.
 //
 //exhaustive:enforce
 type Compression uint8
 
-// Compressions, in Pulsar's numbers.
+// Compressions, with Pulsar's numbers.
 const (
 	CompressionNone Compression = iota
 	CompressionLZ4
@@ -14,7 +14,7 @@ const (
 	CompressionSnappy
 )
 
-// Metadata is what the producer wrote about an entry. Times are milliseconds since 1970, 0 when absent. Byte slices alias the entry; they
+// Metadata holds the producer's metadata of an entry. Times are milliseconds since 1970, 0 when absent. Byte slices alias the entry; they
 // are nil when absent, and not nil when empty.
 type Metadata struct {
 	Producer         []byte
@@ -37,9 +37,9 @@ type Metadata struct {
 	UUID             []byte // of a chunked message
 	Chunk            int32  // from 0
 	Chunks           int32  // 0 or 1 when the message is not chunked
-	ChunkedSize      int32  // bytes of all chunks together, 0 when absent
-	Marker           bool   // written by a broker for itself: no event
-	Transaction      bool   // has an id of a transaction
+	ChunkedSize      int32  // bytes of all chunks, 0 when absent
+	Marker           bool   // a record of the broker itself, not an event
+	Transaction      bool   // has a transaction id
 	TransactionLeast uint64
 	TransactionMost  uint64
 }
@@ -51,20 +51,20 @@ const (
 	hasPublishTime
 )
 
-// counted is num_messages_in_batch, which makes a batch by its presence.
+// counted holds num_messages_in_batch. Its presence marks a batch.
 type counted struct {
 	present bool
 	events  int32
 }
 
-// parse reads a MessageMetadata. The error is a *BrokenError. It reads on after values that are wrong, because the count may follow.
+// parse reads a MessageMetadata. The error is a *BrokenError. It continues after invalid values, because the count may follow.
 func (m *Metadata) parse(b []byte) (count counted, err error) {
 	*m = Metadata{Properties: Properties{fields: b, number: 4}, Encryption: Encryption{Keys: Keys{fields: b}}}
 	var has seen
 	for len(b) > 0 {
 		f, rest, ok := readField(b)
 		if !ok {
-			return count, broken(ReasonMetadata, "no protobuf")
+			return count, broken(ReasonMetadata, "invalid protobuf")
 		}
 		switch f.tag {
 		case 1<<3 | delimited:
@@ -106,7 +106,7 @@ func (m *Metadata) parse(b []byte) (count counted, err error) {
 	return count, err
 }
 
-// rare takes the fields that most entries do not have.
+// rare reads the fields that most entries do not have.
 func (m *Metadata) rare(f *field) {
 	switch f.tag {
 	case 5<<3 | delimited:

@@ -2,17 +2,17 @@ package wire
 
 import "github.com/ringfence/router/internal/base/clock"
 
-// What an incomplete message and each of its entries are charged beside their bytes, in bytes, for the memory of their places.
+// Fixed charges of an incomplete message and of each of its entries, in bytes, for the memory of their bookkeeping.
 const (
 	messageCost = 384
 	pieceCost   = 128
 )
 
-// chunksMax bounds the chunks of a message, because each is put in its place among the others.
+// chunksMax bounds the chunks of a message, because each is inserted into a sorted slice.
 const chunksMax = 1 << 14
 
-// identity is what all chunks of a message have in common. Uuids alone would not do: producers make them of their name and a sequence
-// number that may begin again when they restart, and then mixing the halves of two messages would go unnoticed.
+// identity holds the metadata that all chunks of a message share. The uuid alone is not enough: producers build it from their name and a
+// sequence number that may start over when they restart, and the halves of two messages would be mixed unnoticed.
 type identity struct {
 	producer, uuid string
 	published      int64
@@ -28,7 +28,7 @@ func identityOf(m *Metadata) identity {
 	}
 }
 
-// cost is what the message is charged beside its entries, and whole what it is charged at most, without repetitions.
+// cost returns the charge of the message without its entries. whole returns the charge with all chunks, without repetitions.
 func (i *identity) cost() int { return messageCost + len(i.producer) + len(i.uuid) }
 
 func (i *identity) whole() int64 { return int64(i.cost()) + int64(i.size) + pieceCost*int64(i.chunks) }
@@ -36,8 +36,8 @@ func (i *identity) whole() int64 { return int64(i.cost()) + int64(i.size) + piec
 // partial is a message with chunks missing.
 type partial struct {
 	identity
-	pieces      []piece // in the order of chunks, each chunk once
-	repetitions []ID    // of entries with a chunk that another entry has brought
+	pieces      []piece // in the order of chunk numbers, each chunk once
+	repetitions []ID    // of entries that repeat a chunk of another entry
 	bytes       int     // in pieces
 	deadline    clock.Instant
 
@@ -70,7 +70,7 @@ func (a *Assembler) hold(id ID, cost int) {
 	a.held += cost
 }
 
-// repeat holds the id of an entry with a chunk that is there already. Such entries give way to the chunks of their message.
+// repeat holds the id of an entry whose chunk is already held. Repetitions are given up to make room for chunks of their message.
 func (a *Assembler) repeat(p *partial, id ID) Assembled {
 	if a.held+pieceCost > a.bytesMax {
 		return Assembled{GivenUp: []ID{id}}
@@ -80,8 +80,8 @@ func (a *Assembler) repeat(p *partial, id ID) Assembled {
 	return Assembled{}
 }
 
-// room gives up what must give way to p until there is room for so many bytes. The message that began first always gets room, because a
-// message that needs more than all was refused.
+// room gives up later messages, and then repetitions of p, until that many bytes fit. The message that began first always gets room,
+// because Add refuses messages that exceed bytesMax on their own.
 func (a *Assembler) room(p *partial, bytes int) (givenUp []ID, fits bool) {
 	for a.held+bytes > a.bytesMax {
 		switch {
@@ -118,10 +118,10 @@ func (a *Assembler) remove(p *partial) []ID {
 	return a.release(append(ids, p.repetitions...), p.bytes)
 }
 
-// release forgets entries that were held, and their bytes.
+// release forgets held entries and subtracts their bytes.
 func (a *Assembler) release(ids []ID, bytes int) []ID {
 	for _, id := range ids {
-		if _, held := a.entries[id]; held { // the one that completes a message is not
+		if _, held := a.entries[id]; held { // the entry that completes a message is not held
 			delete(a.entries, id)
 			a.held -= pieceCost
 		}

@@ -2,15 +2,15 @@ package wire
 
 import "iter"
 
-// Properties are the properties of an entry or event, in the producer's order. They alias the entry, and All reads them anew each time:
-// what does not look at properties does not pay for them.
+// Properties are the properties of an entry or event, in the producer's order. They alias the entry. All parses them on each call, so code
+// that ignores properties does not pay for them.
 type Properties struct {
-	fields []byte // of the message that they are in, already checked
-	number uint8  // of their field
+	fields []byte // of the enclosing message, already checked
+	number uint8  // field number of a property
 	count  uint32
 }
 
-// Len returns how many properties there are. Names that repeat count each time.
+// Len returns the number of properties. A repeated name counts each time.
 func (p Properties) Len() int { return int(p.count) }
 
 // All yields names and values, which alias the entry.
@@ -20,7 +20,7 @@ func (p Properties) All() iter.Seq2[[]byte, []byte] {
 		for left := p.count; left > 0; {
 			f, rest, ok := readField(b)
 			if !ok {
-				return // the fields were checked: not reached
+				return // unreachable: the fields were checked
 			}
 			if b = rest; f.tag != uint64(p.number)<<3|delimited {
 				continue
@@ -33,7 +33,7 @@ func (p Properties) All() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// keyValue reads a KeyValue, whose fields are both required.
+// keyValue reads a KeyValue. Both fields are required.
 func keyValue(b []byte) (name, value []byte, ok bool) {
 	for len(b) > 0 {
 		f, rest, ok := readField(b)
@@ -51,7 +51,7 @@ func keyValue(b []byte) (name, value []byte, ok bool) {
 	return name, value, name != nil && value != nil
 }
 
-// Encryption tells how a payload is encrypted. Ringfence decrypts nothing.
+// Encryption holds the encryption parameters of a payload. Ringfence decrypts nothing.
 type Encryption struct {
 	Keys  Keys
 	Algo  []byte // nil when absent
@@ -61,16 +61,16 @@ type Encryption struct {
 // Present reports whether the payload is encrypted.
 func (e *Encryption) Present() bool { return e.Keys.count > 0 }
 
-// Keys are the data keys of an encrypted payload, each encrypted for another receiver.
+// Keys holds the data key of an encrypted payload, encrypted for each receiver.
 type Keys struct {
 	fields []byte // of the MessageMetadata, already checked
 	count  uint32
 }
 
-// Len returns how many keys there are.
+// Len returns the number of keys.
 func (k Keys) Len() int { return int(k.count) }
 
-// Key is one data key. Its slices alias the entry.
+// Key is the data key as encrypted for one receiver. Its slices alias the entry.
 type Key struct {
 	Name       []byte
 	Value      []byte
@@ -84,7 +84,7 @@ func (k Keys) All() iter.Seq[Key] {
 		for left := k.count; left > 0; {
 			f, rest, ok := readField(b)
 			if !ok {
-				return // the fields were checked: not reached
+				return // unreachable: the fields were checked
 			}
 			if b = rest; f.tag != 13<<3|delimited {
 				continue

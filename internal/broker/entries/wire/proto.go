@@ -2,7 +2,7 @@ package wire
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// Field numbers of protobuf reach from 1 to this.
+// numberMax is the greatest field number of protobuf.
 const numberMax = 1<<29 - 1
 
 // field is one field of a protobuf message.
@@ -18,8 +18,8 @@ const (
 	delimited = uint64(protowire.BytesType)
 )
 
-// readField reads the field that b begins with, and returns what follows it. A field of another wire type than varint and length-delimited
-// has no value; as no field here has one, it is skipped like every unknown field.
+// readField reads the first field of b and returns the bytes after it. It reads no value of wire types other than varint and
+// length-delimited: no field used here has one, so callers skip them like unknown fields.
 func readField(b []byte) (f field, rest []byte, ok bool) {
 	tag, n := uvarint(b)
 	if n == 0 || tag>>3 == 0 || tag>>3 > numberMax {
@@ -43,7 +43,7 @@ func readField(b []byte) (f field, rest []byte, ok bool) {
 	return f, b[n:], true
 }
 
-// readDelimited reads a length and as many bytes. They are not nil, even if there are none.
+// readDelimited reads a length and that many bytes. The value is not nil, even if it is empty.
 func readDelimited(b []byte) (value, rest []byte, ok bool) {
 	size, n := uvarint(b)
 	if n == 0 || size > uint64(len(b)-n) {
@@ -53,7 +53,7 @@ func readDelimited(b []byte) (value, rest []byte, ok bool) {
 	return b[n:end:end], b[end:], true
 }
 
-// uvarint reads a varint. n is 0 if it is cut off or has more than 64 bits.
+// uvarint reads a varint. n is 0 if the varint is cut off or has more than 64 bits.
 func uvarint(b []byte) (v uint64, n int) {
 	if len(b) > 0 && b[0] < 0x80 {
 		return uint64(b[0]), 1
@@ -65,7 +65,7 @@ func uvarint(b []byte) (v uint64, n int) {
 	return v, max(n, 0)
 }
 
-// Required fields of a message that were seen, one bit each.
+// seen has one bit for each required field of a message that was read.
 type seen uint8
 
 func (s *seen) add(bit seen)           { *s |= bit }

@@ -5,19 +5,19 @@ import "slices"
 const (
 	// rememberedIDsMax bounds the entries of complete messages that an Assembler remembers.
 	rememberedIDsMax = 1 << 12
-	// rememberedNameMax bounds the names of such messages, in bytes. Longer ones are not remembered.
+	// rememberedNameMax bounds producer name and uuid of a remembered message, in bytes together.
 	rememberedNameMax = 1 << 10
 )
 
-// remembered are the latest messages that were complete, with the entries that they came in. A producer that lost its connection sends the
-// chunks again whose receipts it has not seen; they can arrive when their message is complete, and then wait for chunks that never come.
+// remembered holds the latest complete messages and their entries. A producer that lost its connection resends the chunks whose receipts it
+// has not seen. If their message was already complete, the resent chunks wait for chunks that never arrive.
 type remembered struct {
 	messages map[identity]map[ID]struct{}
 	order    []identity // oldest first
 	ids      int
 }
 
-// add remembers a message. The same one can be complete repeatedly, in the same entries or in others.
+// add remembers a complete message. A message can be complete more than once, in the same or in other entries.
 func (r *remembered) add(key identity, ids []ID) {
 	if len(key.producer)+len(key.uuid) > rememberedNameMax || len(ids) > rememberedIDsMax/2 {
 		return
@@ -43,8 +43,8 @@ func (r *remembered) add(key identity, ids []ID) {
 	}
 }
 
-// elsewhere reports whether a message was complete in entries that the given one is not among. Those are acked when the message is done,
-// not before; the given one repeats one of them.
+// elsewhere reports whether the message was complete without entry id, so that id only repeats one of its chunks. The entries of the
+// message itself are acked when it is done, not before.
 func (r *remembered) elsewhere(key identity, id ID) bool {
 	entries, complete := r.messages[key]
 	_, among := entries[id]

@@ -1,4 +1,4 @@
-// Package wiretest writes entries and frames as producers and brokers do, for tests of what reads them.
+// Package wiretest writes entries and frames as producers and brokers do, for tests of their readers.
 package wiretest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// Frame returns a frame with its head: a command, and the entry of a Message.
+// Frame returns a frame with its head. Only a Message has an entry.
 func Frame(c *pulsarpb.BaseCommand, entry []byte) ([]byte, error) {
 	command, err := proto.Marshal(c)
 	if err != nil {
@@ -26,12 +26,12 @@ func Frame(c *pulsarpb.BaseCommand, entry []byte) ([]byte, error) {
 	return append(Sized(b, command), entry...), nil
 }
 
-// Message returns the command of a Message.
+// Message returns the BaseCommand of a Message.
 func Message(m *pulsarpb.CommandMessage) *pulsarpb.BaseCommand {
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_MESSAGE.Enum(), Message: m}
 }
 
-// Entry returns an entry with a checksum. The payload goes in as it is: compress it before.
+// Entry returns an entry with a checksum. The payload is written as it is: compress it first.
 func Entry(m *pulsarpb.MessageMetadata, payload []byte) ([]byte, error) {
 	metadata, err := proto.Marshal(m)
 	if err != nil {
@@ -40,14 +40,14 @@ func Entry(m *pulsarpb.MessageMetadata, payload []byte) ([]byte, error) {
 	return Checked(append(Sized(nil, metadata), payload...)), nil
 }
 
-// Checked returns the sized metadata and payload of an entry with a checksum in front.
+// Checked puts a checksum in front of b, the sized metadata and payload of an entry.
 func Checked(b []byte) []byte {
 	head := []byte{0x0e, 0x01}
 	head = binary.BigEndian.AppendUint32(head, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 	return append(head, b...)
 }
 
-// Stamped returns an entry with the broker's metadata in front.
+// Stamped puts the broker's metadata in front of an entry.
 func Stamped(m *pulsarpb.BrokerEntryMetadata, entry []byte) ([]byte, error) {
 	metadata, err := proto.Marshal(m)
 	if err != nil {
@@ -66,12 +66,12 @@ func AppendSingle(batch []byte, m *pulsarpb.SingleMessageMetadata, payload []byt
 	return append(Sized(batch, metadata), payload...), nil
 }
 
-// Sized appends a size and as many bytes.
+// Sized appends the size of part, and part.
 func Sized(b, part []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...)
 }
 
-// Compress compresses a payload, and names the compression and the size in the metadata, if m is not nil.
+// Compress compresses a payload, and sets the compression and the uncompressed size in m, if m is not nil.
 func Compress(m *pulsarpb.MessageMetadata, c pulsarpb.CompressionType, payload []byte) ([]byte, error) {
 	if m != nil {
 		m.Compression, m.UncompressedSize = c.Enum(), new(uint32(len(payload)))
