@@ -115,7 +115,7 @@ func (r *entryReader) receipts(d *entries.Delivered, batch []Receipt) (_ []Recei
 		}
 		d.Raw = nil // what the events need of it they alias
 		r.open.begin(d, from, r.cfg.Counting)
-		if dead := r.open.compactedOut; dead > 0 {
+		if r.open.compactedOut > 0 {
 			r.ackCompacted(&r.open)
 		}
 	}
