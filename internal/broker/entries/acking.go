@@ -9,8 +9,8 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Ack acks entries, or events of them, also of earlier connections. They are sent with others after AckDelayMax, with
-// the next subscription if there is none, and at Close.
+// Ack acks entries, or some of their events, including entries of earlier connections. The acks are sent in groups after at most
+// AckDelayMax, after a reconnect, and at Close.
 func (c *Consumer) Ack(ids ...wire.AckID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +45,7 @@ func (c *Consumer) flush() {
 	}
 }
 
-// asked returns the request id for acks, 0 if no receipt is wanted.
+// asked returns the request id of acks, 0 if no receipt is requested.
 func (c *Consumer) asked(s *session, ids []wire.AckID) uint64 {
 	if c.sub.Receipt == nil {
 		return 0
@@ -57,7 +57,7 @@ func (c *Consumer) asked(s *session, ids []wire.AckID) uint64 {
 	}
 	request := c.client.ids.Add(1)
 	s.receipts[request] = awaited{ids: ids}
-	_ = s.conn.expect(request, func(answer *pulsarpb.BaseCommand) { // if the connection has ended, they are sent again on the next one
+	_ = s.conn.expect(request, func(answer *pulsarpb.BaseCommand) { // if the connection has ended, they are sent again on the next connection
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.confirm(s, request, answered(answer))
@@ -70,7 +70,7 @@ func answered(answer *pulsarpb.BaseCommand) error {
 	r := answer.GetAckResponse()
 	switch {
 	case r == nil:
-		return errors.New("entries: ack: the answer is another one")
+		return errors.New("entries: ack: the answer is another command")
 	case r.Error != nil || r.GetMessage() != "":
 		return fmt.Errorf("entries: ack: %s: %s", codeName(r.GetError()), words(r.GetMessage()))
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// ackLog notes the ack commands of a broker.
+// ackLog records the ack commands of a broker.
 type ackLog struct {
 	mu       sync.Mutex
 	sizes    []int
@@ -53,7 +53,7 @@ func (a *ackLog) commands() []int {
 	return slices.Clone(a.sizes)
 }
 
-// Acks wait for others, for AckDelayMax at most, and a full group goes at once.
+// Acks are grouped for at most AckDelayMax, and a full group is sent at once.
 func TestAcksAreGrouped(t *testing.T) {
 	bubble(t, func(r *rig) {
 		log := logAcks(r.cluster.Broker("a:6650"))
@@ -67,15 +67,15 @@ func TestAcksAreGrouped(t *testing.T) {
 		}
 		synctest.Wait()
 		if sizes := log.commands(); !slices.Equal(sizes, []int{1000, 1000}) {
-			t.Errorf("commands of %v acks went at once, want two of 1000", sizes)
+			t.Errorf("commands with %v acks were sent at once, want two with 1000", sizes)
 		}
 		time.Sleep(r.cfg.AckDelayMax)
 		synctest.Wait()
 		if sizes := log.commands(); !slices.Equal(sizes, []int{1000, 1000, 500}) {
-			t.Errorf("commands of %v acks, want the last 500 after %v", sizes, r.cfg.AckDelayMax)
+			t.Errorf("commands with %v acks, want the last 500 after %v", sizes, r.cfg.AckDelayMax)
 		}
 		if n := testutil.ToFloat64(r.metrics.acks); n != 2500 {
-			t.Errorf("%v acks are counted", n)
+			t.Errorf("metric counts %v acks", n)
 		}
 	})
 }
@@ -93,22 +93,22 @@ func TestEventsOfABatchAreAcked(t *testing.T) {
 		}
 		c.Close()
 		if len(log.sets) != 1 || log.sets[0][0] != 0b1010 {
-			t.Errorf("ack sets %b, want one with what both leave", log.sets)
+			t.Errorf("ack sets %b, want one with the events that neither acks", log.sets)
 		}
 		c = r.subscribe()
 		d = r.receive(1)[0]
 		if len(d.AckSet) != 1 || d.AckSet[0] != 0b1010 || d.Permits != 2 {
-			t.Errorf("it comes again with %b for %d permits, want the two events that are left", d.AckSet, d.Permits)
+			t.Errorf("redelivered with %b for %d permits, want the two unacked events", d.AckSet, d.Permits)
 		}
 		r.ack(c, d)
 		r.nothing()
 		if p := r.cluster.Permits(topicName); !slices.Equal(p, []int{100}) {
-			t.Errorf("the broker has permits %v, want 100", p)
+			t.Errorf("broker has permits %v, want 100", p)
 		}
 	})
 }
 
-// receipts collects what Receipt is called with.
+// receipts collects the arguments of Receipt.
 type receipts struct {
 	mu   sync.Mutex
 	good []wire.ID
@@ -136,7 +136,7 @@ func (a *receipts) all() ([]wire.ID, []error) {
 func TestReceipts(t *testing.T) {
 	for name, c := range map[string]struct {
 		version  int32
-		answer   func(*fakebroker.Link, *pulsarpb.CommandAck) // nil: as a broker does
+		answer   func(*fakebroker.Link, *pulsarpb.CommandAck) // nil: as a real broker does
 		requests int
 		good     int
 		failure  string
@@ -176,20 +176,20 @@ func TestReceipts(t *testing.T) {
 				synctest.Wait()
 				good, bad := got.all()
 				if n := int(requests.Load()); n != c.requests || len(good) != c.good || c.good > 0 && !slices.Equal(good, want) {
-					t.Errorf("%d requests, receipts for %v, want %d, and %d good ones", n, good, c.requests, c.good)
+					t.Errorf("%d requests, receipts for %v, want %d, and %d good receipts", n, good, c.requests, c.good)
 				}
 				if (len(bad) > 0) != (c.failure != "") || len(bad) > 0 && !strings.Contains(bad[0].Error(), c.failure) {
-					t.Errorf("failures %v, want %q", bad, c.failure)
+					t.Errorf("failures = %v, want %q", bad, c.failure)
 				}
 				if n := testutil.ToFloat64(r.metrics.receiptsFailed); n != float64(2*len(bad)) {
-					t.Errorf("%v failures are counted", n)
+					t.Errorf("metric counts %v failures", n)
 				}
 			})
 		})
 	}
 }
 
-// Acks without an answer are sent again on the next connection; at the end those that have none are reported.
+// Acks without an answer are sent again on the next connection. Close reports the acks that still have none.
 func TestReceiptsAndReconnects(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
@@ -221,12 +221,12 @@ func TestReceiptsAndReconnects(t *testing.T) {
 			t.Errorf("after Close: %v", bad)
 		}
 		if err := c.Ack(wire.AckID{}); !errors.Is(err, ErrClosed) {
-			t.Errorf("an ack after Close: %v", err)
+			t.Errorf("Ack after Close: %v", err)
 		}
 	})
 }
 
-// A drain that closes right after the last ack loses none.
+// A drain that closes right after the last ack loses no ack.
 func TestCloseSendsTheLastAcks(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
@@ -238,7 +238,7 @@ func TestCloseSendsTheLastAcks(t *testing.T) {
 			t.Errorf("%v are not acked", left)
 		}
 		if _, err := r.client.Subscribe(r.Context(), r.subscription()); !errors.Is(err, ErrClosed) {
-			t.Errorf("subscribing after Close: %v", err)
+			t.Errorf("Subscribe after Close: %v", err)
 		}
 	})
 }

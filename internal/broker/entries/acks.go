@@ -7,19 +7,19 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// ackGroup collects acks for common commands. An entry of which events are acked twice is in it once, with all of them: the broker
-// compares each ack set with the state before the command, and would count them twice. Pure.
+// ackGroup collects acks that share commands. Several acks of events of one entry are merged: the broker compares each ack set with the
+// state before the command, and would count events twice. Pure.
 type ackGroup struct {
 	ids   []wire.AckID
-	at    map[wire.ID]int // places in ids; nil as long as there are no ack sets, since a repeated whole entry does no harm
+	at    map[wire.ID]int // index in ids; nil without ack sets, because a repeated whole entry does no harm
 	sets  bool
-	bytes int // that ids may need in a command
+	bytes int // upper bound of the length of ids in a command
 }
 
-// ackBytesMax bounds the bytes of one command: ack sets of long batches are long.
+// ackBytesMax bounds the bytes of one command, because long batches have long ack sets.
 const ackBytesMax = 1 << 20
 
-// weight is at least the length of id in a command: two numbers and their tags, and the words of its set.
+// weight is an upper bound of the length of id in a command: two numbers and their tags, and the words of its set.
 func weight(id wire.AckID) int { return 40 + 11*len(id.AckSet) }
 
 // add adds acks. It keeps the ack sets.
@@ -47,7 +47,7 @@ func (g *ackGroup) index() {
 	}
 }
 
-// both returns the events that neither of two acks of an entry acks; nil is the ack of all.
+// both returns the events that neither of two acks of an entry acks; nil acks all.
 func both(a, b []uint64) []uint64 {
 	if a == nil || b == nil {
 		return nil
@@ -55,7 +55,7 @@ func both(a, b []uint64) []uint64 {
 	if len(a) > len(b) {
 		a, b = b, a
 	}
-	left := slices.Clone(a) // what is beyond the shorter set is acked by it
+	left := slices.Clone(a) // the shorter set acks all events beyond its end
 	for i := range left {
 		left[i] &= b[i]
 	}
@@ -65,7 +65,7 @@ func both(a, b []uint64) []uint64 {
 	return left
 }
 
-// unacked returns how many events of an entry its ack set leaves unacked.
+// unacked returns the number of events that an ack set leaves unacked.
 func unacked(ackSet []uint64) (n int) {
 	for _, word := range ackSet {
 		n += bits.OnesCount64(word)
@@ -73,10 +73,10 @@ func unacked(ackSet []uint64) (n int) {
 	return n
 }
 
-// full reports whether the group is worth a command of so many ids.
+// full reports whether the group fills a command of idsMax ids or ackBytesMax bytes.
 func (g *ackGroup) full(idsMax int) bool { return len(g.ids) >= idsMax || g.bytes >= ackBytesMax }
 
-// take returns everything as the ids of commands, of up to so many ids each, and empties the group.
+// take splits the group into commands of at most idsMax ids each, and empties it.
 func (g *ackGroup) take(idsMax int) (commands [][]wire.AckID) {
 	begin, bytes := 0, 0
 	for i, id := range g.ids {

@@ -9,9 +9,9 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Acks of the same entry in one group are one, with the events of all; those of different entries stay as they are.
+// Acks of the same entry in one group are merged, with the events of all; acks of different entries are unchanged.
 func TestAcksOfAnEntryAreOne(t *testing.T) {
-	type state map[wire.ID]uint64 // what is left of 64 events
+	type state map[wire.ID]uint64 // unacked events of 64
 	rapid.Check(t, func(t *rapid.T) {
 		var g ackGroup
 		want := state{}
@@ -33,11 +33,11 @@ func TestAcksOfAnEntryAreOne(t *testing.T) {
 		got := state{}
 		for _, command := range g.take(3) {
 			if len(command) == 0 || len(command) > 3 {
-				t.Fatalf("a command of %d ids", len(command))
+				t.Fatalf("command with %d ids", len(command))
 			}
 			for _, ack := range command {
 				if left, twice := got[ack.ID]; twice && (left != 0 || ack.AckSet != nil) {
-					t.Fatalf("%v is in the group twice, with ack sets", ack.ID)
+					t.Fatalf("%v with an ack set is in the group twice", ack.ID)
 				}
 				got[ack.ID] = 0
 				if ack.AckSet != nil {
@@ -47,7 +47,7 @@ func TestAcksOfAnEntryAreOne(t *testing.T) {
 		}
 		for id, left := range want {
 			if got[id] != left {
-				t.Fatalf("of %v %b is left, want %b", id, got[id], left)
+				t.Fatalf("unacked events of %v = %b, want %b", id, got[id], left)
 			}
 		}
 		if len(g.ids) != 0 || g.full(1) {
@@ -76,7 +76,7 @@ func TestCommandsOfAcksAreBounded(t *testing.T) {
 		g.add([]wire.AckID{{ID: wire.ID{Entry: int64(i)}, AckSet: make([]uint64, 1000)}})
 	}
 	if !g.full(1000) {
-		t.Error("a megabyte of acks is not due")
+		t.Error("group with a megabyte of acks is not full")
 	}
 	n := 0
 	for _, command := range g.take(1000) {
@@ -84,11 +84,11 @@ func TestCommandsOfAcksAreBounded(t *testing.T) {
 		for _, id := range command {
 			bytes += weight(id)
 			if n := len(wire.AppendAck(nil, 1, 1, []wire.AckID{id})); n > weight(id) {
-				t.Fatalf("an ack of %d bytes counts as %d", n, weight(id))
+				t.Fatalf("weight of an ack of %d bytes = %d", n, weight(id))
 			}
 		}
 		if n += len(command); bytes > ackBytesMax {
-			t.Errorf("a command of %d bytes", bytes)
+			t.Errorf("command with %d bytes", bytes)
 		}
 	}
 	if n != 300 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// address is where a connection goes to: a broker, and the host that is dialed for it, which is a proxy if it is another one.
+// address holds the target of a connection: a broker, and the host that is dialed for it. The host is a proxy if the two differ.
 type address struct {
 	broker string // host:port
 	dialed string
@@ -24,7 +24,7 @@ func (a address) String() string {
 	return words(a.broker)
 }
 
-// service is a list of hosts that answer lookups alike.
+// service is a list of hosts that answer the same lookups.
 type service struct {
 	hosts []string // host:port, at least one
 	tls   bool
@@ -38,7 +38,7 @@ const (
 // hostsMax bounds the hosts of a URL.
 const hostsMax = 100
 
-// parseService parses the URL of a service: a scheme, hosts with or without ports between commas or semicolons, and no path.
+// parseService parses the URL of a service: a scheme, hosts with or without ports, separated by commas or semicolons, and no path.
 func parseService(url string) (service, error) {
 	rest, port, s := "", plainPort, service{}
 	switch {
@@ -47,7 +47,7 @@ func parseService(url string) (service, error) {
 	case hasScheme(url, tlsScheme):
 		rest, port, s.tls = url[len(tlsScheme):], tlsPort, true
 	default:
-		return s, fmt.Errorf("entries: %q is no URL of a broker: it begins neither with %s nor with %s", words(url), plainScheme, tlsScheme)
+		return s, fmt.Errorf("entries: %q is not a broker URL: it begins neither with %s nor with %s", words(url), plainScheme, tlsScheme)
 	}
 	for _, host := range strings.FieldsFunc(strings.TrimSuffix(rest, "/"), func(r rune) bool { return r == ',' || r == ';' }) {
 		full, err := withPort(host, port)
@@ -73,7 +73,7 @@ func withPort(host, port string) (string, error) {
 		return "", errHost
 	}
 	name, given, err := net.SplitHostPort(host)
-	if err != nil { // no port, or no host at all
+	if err != nil { // no port, or an invalid host
 		name, given, err = net.SplitHostPort(host + ":" + port)
 	}
 	if err != nil || name == "" || given == "" {
@@ -82,21 +82,21 @@ func withPort(host, port string) (string, error) {
 	return net.JoinHostPort(name, given), nil
 }
 
-// parseBroker parses the URL of one broker, as brokers name one another: plain, or where TLS is used, the other one.
+// parseBroker parses the URL under which a broker names another broker: secure if tls is set, otherwise plain.
 func parseBroker(plain, secure string, tls bool) (string, error) {
 	url, kind := plain, "address"
 	if tls {
 		url, kind = secure, "address for TLS"
 	}
 	if url == "" {
-		return "", fmt.Errorf("entries: the broker names another one without its %s: do the brokers advertise one?", kind)
+		return "", fmt.Errorf("entries: the broker names another broker without its %s: do the brokers advertise one?", kind)
 	}
 	s, err := parseService(url)
 	if err != nil {
 		return "", err
 	}
 	if len(s.hosts) != 1 || s.tls != tls {
-		return "", fmt.Errorf("entries: the broker names another one as %q, want one host with the same scheme", words(url))
+		return "", fmt.Errorf("entries: the broker names another broker as %q, want one host with the same scheme", words(url))
 	}
 	return s.hosts[0], nil
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// credentials calls the authentication provider, which takes no context and may ask an issuer over the network.
+// credentials calls the authentication provider, which takes no context and may call an issuer over the network.
 type credentials struct {
 	provider auth.Provider // nil: none
 	timeout  time.Duration
-	calling  chan struct{} // holds a token while the provider is called: calls that hang do not add up
-	inited   bool          // of the caller with the token
+	calling  chan struct{} // holds a token during a call of the provider, so that hanging calls do not pile up
+	inited   bool          // guarded by the token
 }
 
 func newCredentials(provider auth.Provider, timeout time.Duration) *credentials {
@@ -39,7 +39,7 @@ func (c *credentials) data(ctx context.Context) ([]byte, error) {
 	return aside(ctx, c, c.provider.GetData)
 }
 
-// certificate returns the certificate to show, nil for none.
+// certificate returns the client certificate, nil for none.
 func (c *credentials) certificate(ctx context.Context) (*tls.Certificate, error) {
 	if c.provider == nil {
 		return nil, nil
@@ -49,8 +49,8 @@ func (c *credentials) certificate(ctx context.Context) (*tls.Certificate, error)
 
 var errSlow = errors.New("the source of credentials does not answer")
 
-// aside makes a call of the provider, which it inits before the first, on a goroutine of its own, and abandons that after the
-// timeout or with ctx.
+// aside calls the provider on a separate goroutine, and abandons the call after the timeout or with ctx. It initializes the provider before
+// the first call.
 func aside[T any](ctx context.Context, c *credentials, call func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errSlow)
 	defer cancel()

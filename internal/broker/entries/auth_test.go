@@ -18,7 +18,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// provider gives a new token each time.
+// provider returns a new token on each call.
 type provider struct {
 	inits, tokens, closed atomic.Int32
 
@@ -61,7 +61,7 @@ func (p *provider) RoundTrip(*http.Request) (*http.Response, error) {
 func (p *provider) Transport() http.RoundTripper          { return nil }
 func (p *provider) WithTransport(http.RoundTripper) error { return errors.ErrUnsupported }
 
-// shown makes a broker note the credentials that it sees.
+// shown makes a broker record the credentials that it receives.
 func shown(b *fakebroker.Broker) func() []string {
 	var mu sync.Mutex
 	var seen []string
@@ -90,7 +90,7 @@ func challenge() *pulsarpb.BaseCommand {
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_AUTH_CHALLENGE.Enum(), AuthChallenge: new(pulsarpb.CommandAuthChallenge)}
 }
 
-// A broker that asks again, at the beginning or later, gets fresh credentials.
+// A broker that asks again, during the handshake or later, gets fresh credentials.
 func TestCredentialsAreShown(t *testing.T) {
 	bubble(t, func(r *rig) {
 		p := new(provider)
@@ -117,7 +117,7 @@ func TestCredentialsAreShown(t *testing.T) {
 		synctest.Wait()
 		want := []string{"token/token 1", "again token/token 2", "again token/token 3"}
 		if got := seen(); !slices.Equal(got, want) || p.inits.Load() != 1 {
-			t.Errorf("the broker has seen %q after %d inits, want %q after one", got, p.inits.Load(), want)
+			t.Errorf("broker received %q after %d inits, want %q after one init", got, p.inits.Load(), want)
 		}
 		r.publish(1)
 		r.receive(1)
@@ -152,10 +152,10 @@ func TestCredentialsAreRefused(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 		if time.Since(begun) != 0 || a.Dials() != 1 {
-			t.Errorf("it took %v and %d attempts, want one", time.Since(begun), a.Dials())
+			t.Errorf("Subscribe took %v and %d attempts, want one attempt", time.Since(begun), a.Dials())
 		}
 
-		// Later it is tried again: tokens expire, and are renewed.
+		// Later the consumer retries: tokens expire, and are renewed.
 		refuse.Store(false)
 		r.subscribe()
 		refuse.Store(true)
@@ -185,7 +185,7 @@ func TestThereAreNoCredentials(t *testing.T) {
 				case p.hang != nil && err == nil, p.hang == nil && (!errors.As(err, &auth) || !strings.Contains(err.Error(), "the issuer says no")):
 					t.Errorf("err = %v", err)
 				case strings.Contains(err.Error(), "the issuer") && p.inits.Load() < 2 && name == "init":
-					t.Error("a failed init is not tried again")
+					t.Error("failed init is not retried")
 				}
 				if p.hang != nil {
 					close(p.hang)
@@ -199,7 +199,7 @@ func TestThereAreNoCredentials(t *testing.T) {
 	}
 }
 
-// Whatever hangs, calls end with their context, and Close is bounded.
+// When a peer hangs, calls end with their context, and Close is bounded.
 func TestWhateverHangs(t *testing.T) {
 	silent := func(kinds ...pulsarpb.BaseCommand_Type) func(*rig) func() {
 		return func(r *rig) func() {
@@ -229,7 +229,7 @@ func TestWhateverHangs(t *testing.T) {
 				begun := time.Now()
 				_, err := r.open().Subscribe(ctx, r.subscription())
 				if !errors.Is(err, context.Canceled) || time.Since(begun) != time.Second {
-					t.Errorf("subscribing ended after %v: %v", time.Since(begun), err)
+					t.Errorf("Subscribe ended after %v: %v", time.Since(begun), err)
 				}
 				begun = time.Now()
 				r.client.Close()
@@ -259,7 +259,7 @@ func TestClosingWhileABrokerHangs(t *testing.T) {
 				begun := time.Now()
 				c.Close()
 				if took := time.Since(begun); took > r.cfg.CloseTimeout {
-					t.Errorf("Close took %v, want %v at most", took, r.cfg.CloseTimeout)
+					t.Errorf("Close took %v, want at most %v", took, r.cfg.CloseTimeout)
 				}
 			})
 		})

@@ -7,23 +7,23 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// chunks holds the parts of messages of one consumer. It outlives sessions: the broker delivers a part again, perhaps to another
-// consumer, but the parts that were here are still those of the message.
+// chunks holds the chunks of incomplete messages of one consumer. It outlives sessions: the broker may redeliver a chunk, perhaps to
+// another consumer, but the held chunks remain valid.
 type chunks struct {
 	metrics *Metrics
 
 	mu        sync.Mutex // guards the fields below
 	assembler *wire.Assembler
-	held      int       // bytes, as the metric has them
-	givenUp   []wire.ID // before the newest tick; they are asked for again at the next
-	later     []wire.ID // since the newest tick
+	held      int       // bytes counted in the metric
+	givenUp   []wire.ID // before the latest tick; redelivery is requested at the next tick
+	later     []wire.ID // since the latest tick
 }
 
 func newChunks(cfg Config, metrics *Metrics) *chunks {
 	return &chunks{metrics: metrics, assembler: wire.NewAssembler(cfg.ChunkBytesMax, cfg.ChunkTimeout)}
 }
 
-// add takes a part. If the result has ids, e is the whole message.
+// add takes a chunk. If the result has ids, e is the whole message.
 func (c *chunks) add(id wire.ID, e *wire.Entry, payloadMax int) (wire.Assembled, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,7 @@ func (c *chunks) add(id wire.ID, e *wire.Entry, payloadMax int) (wire.Assembled,
 	return r, err
 }
 
-// account notes what is held and was given up. The caller holds the lock.
+// account updates the metrics and the entries given up. The caller holds the lock.
 func (c *chunks) account(givenUp []wire.ID) {
 	held := c.assembler.Held()
 	c.metrics.chunkBytes.Add(float64(held - c.held))
@@ -41,8 +41,8 @@ func (c *chunks) account(givenUp []wire.ID) {
 	c.later = append(c.later, givenUp...)
 }
 
-// tick returns the entries to ask for again: those that were given up one tick ago or longer, so that a lack of room does not become
-// a loop. Those in redundant are to be acked: they repeat parts of a message that was complete without them.
+// tick returns the entries to redeliver, which were given up at least one tick ago, so that a lack of room does not become a loop. Entries
+// in redundant must be acked: they repeat chunks of a message that was complete without them.
 func (c *chunks) tick() (again, redundant []wire.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +52,7 @@ func (c *chunks) tick() (again, redundant []wire.ID) {
 	return again, redundant
 }
 
-// drop forgets everything, when the consumer ends.
+// drop removes the held bytes from the metric, when the consumer ends.
 func (c *chunks) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Messages in chunks, interleaved, with fewer permits than chunks: each arrives whole and is acked as a whole.
+// Interleaved chunked messages, with fewer permits than chunks: each message arrives whole and is acked as a whole.
 func TestChunks(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
@@ -33,15 +33,15 @@ func TestChunks(t *testing.T) {
 		}
 		r.nothing()
 		if left, p := r.cluster.Backlog(topicName), r.cluster.Permits(topicName); len(left) != 0 || !slices.Equal(p, []int{2}) {
-			t.Errorf("the broker has %v, and permits %v", left, p)
+			t.Errorf("broker has %v, and permits %v", left, p)
 		}
 		if n := testutil.ToFloat64(r.metrics.chunkBytes); n != 0 {
-			t.Errorf("%v bytes of chunks are shown", n)
+			t.Errorf("metric shows %v bytes of chunks", n)
 		}
 	})
 }
 
-// A message whose chunks came partly before a reconnect and partly after it is one message.
+// A message whose chunks arrive partly before and partly after a reconnect is one message.
 func TestChunksAndAReconnect(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
@@ -49,7 +49,7 @@ func TestChunksAndAReconnect(t *testing.T) {
 		ids := []wire.ID{r.cluster.Publish(topicName, fakebroker.Chunk("x", 0, 2, 2, "1"), 1)}
 		time.Sleep(time.Second)
 		if n := testutil.ToFloat64(r.metrics.chunkBytes); n <= 0 {
-			t.Errorf("%v bytes of chunks are shown", n)
+			t.Errorf("metric shows %v bytes of chunks", n)
 		}
 		a.Cut()
 		time.Sleep(time.Second)
@@ -63,8 +63,8 @@ func TestChunksAndAReconnect(t *testing.T) {
 	})
 }
 
-// Chunks without room go back to the broker and come again when there is some; none is acked before its message is. A message that
-// never has room is handed on in its parts.
+// Chunks without room go back to the broker and are redelivered when there is room. No chunk is acked before its message. Chunks of a
+// message that never has room are handed on one by one.
 func TestChunksWithoutRoom(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
@@ -83,18 +83,18 @@ func TestChunksWithoutRoom(t *testing.T) {
 			r.ack(c, d)
 		}
 		if n := testutil.ToFloat64(r.metrics.chunksGivenUp); n == 0 {
-			t.Error("this run proved nothing: everything had room")
+			t.Error("no chunk was given up, want some")
 		}
 		r.nothing()
 		if left := r.cluster.Backlog(topicName); len(left) != 0 {
-			t.Errorf("the broker has %v", left)
+			t.Errorf("broker has %v", left)
 		}
 		for i := range 2 {
 			r.cluster.Publish(topicName, fakebroker.Chunk("long", i, 2, 10_000, part), 1)
 		}
 		for _, d := range r.receive(2) {
 			if d.Broken == nil || d.Broken.Reason != wire.ReasonSize || len(d.Raw) == 0 || d.Chunks != nil {
-				t.Errorf("a part of a message without room arrives as %+v", d.Broken)
+				t.Errorf("chunk of a message without room arrives as %+v", d.Broken)
 			}
 		}
 	})

@@ -24,7 +24,7 @@ type Client struct {
 	auth    *credentials
 	metrics *Metrics
 	log     *slog.Logger
-	trouble *loglimit.Limit // of the lines about subscriptions that fail
+	trouble *loglimit.Limit // of log lines about failing subscriptions
 	seeds   *seeds
 
 	ids atomic.Uint64 // of requests and consumers
@@ -39,10 +39,10 @@ type Client struct {
 	consumers map[*Consumer]struct{}
 }
 
-// troubleEvery is the interval of log lines about subscriptions that fail: all topic partitions of a broker fail with it.
+// troubleEvery is the interval of log lines about failing subscriptions: all topic partitions of a broker fail with it.
 const troubleEvery = 10 * time.Second
 
-// New returns a client. It connects when it is asked for something.
+// New returns a client. It connects on the first request.
 func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("entries: %w", err)
@@ -69,7 +69,7 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 	return c, nil
 }
 
-// retry makes attempts until one succeeds or trying again cannot help, for the OperationTimeout at most.
+// retry repeats attempt until it succeeds, fails permanently, or OperationTimeout has passed.
 func (c *Client) retry(ctx context.Context, attempt func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.OperationTimeout, errNoAnswer)
 	defer cancel()
@@ -90,12 +90,12 @@ func (c *Client) retry(ctx context.Context, attempt func(context.Context) error)
 	}
 }
 
-// jitter keeps consumers apart that lost their broker together.
+// jitter spreads the retries of consumers that lost their broker together.
 func (c *Client) jitter(d time.Duration) time.Duration {
-	return backoff.Jitter(d, rand.Uint64()) //nolint:forbidigo,gosec // nothing else depends on it
+	return backoff.Jitter(d, rand.Uint64()) //nolint:forbidigo,gosec // only the delay depends on it
 }
 
-// Close closes the consumers, which send their last acks, and all connections. It returns when nothing of the client runs any more.
+// Close closes the consumers, which send their last acks, and all connections. It returns when all goroutines of the client have ended.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -121,8 +121,8 @@ func (c *Client) Close() {
 // partitionsMax bounds the topic partitions of a topic.
 const partitionsMax = 100_000
 
-// Partitions returns the names of the topic's partitions; that of the topic if it has none. It tries again until the
-// OperationTimeout, as far as that can help.
+// Partitions returns the names of the topic's partitions, or the name of the topic if it has none. It retries temporary failures until the
+// OperationTimeout.
 func (c *Client) Partitions(ctx context.Context, topic string) ([]string, error) {
 	n := 0
 	err := c.retry(ctx, func(ctx context.Context) (err error) {
@@ -160,13 +160,13 @@ func (c *Client) partitionsOf(ctx context.Context, topic string) (int, error) {
 		return 0, k.refusal(what, answer)
 	}
 	if r.GetPartitions() > partitionsMax {
-		return 0, fmt.Errorf("entries: %s: the broker %v counts %d, want %d at most", what, k.to, r.GetPartitions(), partitionsMax)
+		return 0, fmt.Errorf("entries: %s: the broker %v reports %d, want at most %d", what, k.to, r.GetPartitions(), partitionsMax)
 	}
 	return int(r.GetPartitions()), nil
 }
 
-// refusal returns the error of an answer that is no success. The seed of a broker that is not ready is left: behind its address may be
-// others.
+// refusal returns the error of an unsuccessful answer. It ends an unused connection to a broker that is not ready, because other brokers
+// may be behind its address.
 func (k *conn) refusal(request string, answer *pulsarpb.BaseCommand) error {
 	e := &BrokerError{Request: request, Broker: k.to.String()}
 	switch answer.GetType() {

@@ -11,46 +11,46 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// Config says how brokers are reached, and bounds what they may cost.
+// Config holds the addresses, timeouts and limits of a client.
 type Config struct {
 	// URL names one or more brokers or proxies to ask first: pulsar://a:6650,b:6650, or pulsar+ssl:// with TLS.
 	URL string `needed:"true"`
-	// ClientVersion is what brokers show of this client.
+	// ClientVersion is the client version that brokers display.
 	ClientVersion string `needed:"true"`
-	// ConnectTimeout is how long it may take to open a connection, with TLS and authentication.
+	// ConnectTimeout bounds opening a connection, including TLS and authentication.
 	ConnectTimeout time.Duration `above:"0"`
-	// OperationTimeout is how long a broker may take to answer, and a first subscription in all.
+	// OperationTimeout bounds each answer of a broker, and a first subscription including retries.
 	OperationTimeout time.Duration `above:"0"`
-	// KeepAlive is the interval of pings. A connection without a byte for two intervals ends.
+	// KeepAlive is the interval of pings. A connection that receives no byte for two intervals ends.
 	KeepAlive time.Duration `above:"0"`
-	// IdleMax is how many of these intervals a connection stays that nobody uses.
+	// IdleMax is the number of KeepAlive intervals after which an unused connection is closed.
 	IdleMax int `min:"1"`
-	// BackoffMin and BackoffMax bound the delay before another attempt to reconnect; it doubles from one to the other.
+	// BackoffMin and BackoffMax bound the delay before a reconnect. The delay doubles from BackoffMin to BackoffMax.
 	BackoffMin time.Duration `above:"0"`
 	BackoffMax time.Duration `above:"0"`
-	// CloseTimeout is how long brokers may take to confirm that consumers are closed.
+	// CloseTimeout bounds the wait for brokers to confirm that consumers are closed.
 	CloseTimeout time.Duration `above:"0"`
-	// ConnectionsPerBrokerMax is how many connections the consumers of one broker share.
+	// ConnectionsPerBrokerMax is the number of connections that the consumers of one broker share.
 	ConnectionsPerBrokerMax int `min:"1"`
 
-	// AckDelayMax is how long an ack may wait for others.
+	// AckDelayMax bounds the time that an ack waits to share a command.
 	AckDelayMax time.Duration `above:"0"`
-	// AckGroupMax is how many entries are acked by one command.
+	// AckGroupMax bounds the entries that one command acks.
 	AckGroupMax int `min:"1"`
 
 	// MessageBytesMax bounds the maximum message size that a broker may announce.
 	MessageBytesMax int `unit:"bytes" min:"1024"`
-	// PayloadBytesMax bounds an entry or a chunked message after decompression; a longer one is broken.
+	// PayloadBytesMax bounds an entry or a chunked message after decompression. A longer payload is broken.
 	PayloadBytesMax int `unit:"bytes" min:"1024"`
-	// ChunkBytesMax bounds the chunks of one topic partition that wait for the others of their message.
+	// ChunkBytesMax bounds the held chunks of incomplete messages, for each topic partition.
 	ChunkBytesMax int `unit:"bytes" min:"1024"`
-	// ChunkTimeout is how long chunks wait; then they go back to the broker.
+	// ChunkTimeout bounds the time that chunks are held. Then they go back to the broker.
 	ChunkTimeout time.Duration `above:"0"`
-	// GivenUpDelay is when the broker is asked to deliver chunks again that were given up.
+	// GivenUpDelay is the delay before the broker is asked to redeliver chunks that were given up.
 	GivenUpDelay time.Duration `above:"0"`
 }
 
-// DefaultConfig returns all but the URL and the credentials.
+// DefaultConfig returns the defaults of all fields except URL.
 func DefaultConfig() Config {
 	return Config{
 		ClientVersion:           "Ringfence",
@@ -72,15 +72,15 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every field that is out of the range of its tag.
+// Validate reports every field outside the range of its tag.
 func (c Config) Validate() error { return setting.Check(c) }
 
-// Access is what a client needs for its connections beside numbers.
+// Access holds the TLS configuration, credentials and dialer of a client.
 type Access struct {
-	// TLS returns the configuration of a new connection, where the URL asks for TLS; it is asked each time, so that renewed
-	// CAs and certificates count. Without a ServerName the dialed host is verified. nil: the CAs of the system.
+	// TLS returns the configuration of a new connection if the URL asks for TLS. It is called for each connection, so that renewed CAs and
+	// certificates take effect. Without a ServerName the dialed host is verified. nil: the CAs of the system.
 	TLS func() *tls.Config
-	// Auth has the credentials; the client inits it before the first connection, and closes it. nil: none.
+	// Auth provides the credentials. The client initializes it before the first connection, and closes it. nil: none.
 	Auth auth.Provider
 	// Dial opens connections; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)

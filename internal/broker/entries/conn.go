@@ -22,21 +22,21 @@ type conn struct {
 	in     *frameReader
 	out    *outbox
 
-	// Of the goroutine that reads.
+	// Used only by the goroutine that reads.
 	parser  wire.Parser
 	singles []wire.Single // scratch
 
-	// What the broker says of itself, before the first user.
+	// The broker's protocol version, set before the first use.
 	protocol int32
 
 	challenged atomic.Bool   // a challenge is being answered
 	done       chan struct{} // closed when the connection has ended
 
 	mu       sync.Mutex // guards the fields below
-	err      error      // why it has ended
+	err      error      // cause of its end
 	answers  map[uint64]func(*pulsarpb.BaseCommand)
 	sessions map[uint64]*session
-	idle     int // keep-alive intervals without a user
+	idle     int // keep-alive intervals without use
 }
 
 // start starts the goroutines of a connection, which end with it.
@@ -51,7 +51,7 @@ func (k *conn) start() {
 	k.client.work.Go(k.keepAlive)
 }
 
-// end ends the connection: its sockets, requests and sessions.
+// end ends the connection, with its socket, requests and sessions.
 func (k *conn) end(err error) {
 	k.mu.Lock()
 	if k.err != nil {
@@ -66,7 +66,7 @@ func (k *conn) end(err error) {
 	close(k.done)
 }
 
-// bare returns the socket under TLS: closing that says farewell, and waits for a peer that hangs.
+// bare returns the socket under TLS. Closing a TLS connection sends an alert first, and would wait for a peer that hangs.
 func bare(socket net.Conn) net.Conn {
 	if secured, ok := socket.(*tls.Conn); ok {
 		return secured.NetConn()
@@ -74,14 +74,14 @@ func bare(socket net.Conn) net.Conn {
 	return socket
 }
 
-// cause returns why a connection has ended, nil if it has not.
+// cause returns the error that ended the connection, nil if it is open.
 func (k *conn) cause() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.err
 }
 
-// send adds the bytes of a command to what is written. A connection that has ended ignores it.
+// send queues the bytes of a command for writing. A connection that has ended ignores them.
 func (k *conn) send(build func(dst []byte) []byte) {
 	if !k.out.add(build) {
 		k.end(fmt.Errorf("%w: %v", errStuck, k.to))
@@ -98,7 +98,7 @@ func (k *conn) post(c *pulsarpb.BaseCommand) error {
 	return nil
 }
 
-// request sends a command with request id and waits for its answer, for the OperationTimeout at most.
+// request sends a command with a request id and waits for its answer, at most for the OperationTimeout.
 func (k *conn) request(ctx context.Context, id uint64, c *pulsarpb.BaseCommand) (*pulsarpb.BaseCommand, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, k.client.cfg.OperationTimeout, errNoAnswer)
 	defer cancel()
@@ -122,7 +122,7 @@ func (k *conn) request(ctx context.Context, id uint64, c *pulsarpb.BaseCommand) 
 
 var errNoAnswer = errors.New("no answer in time")
 
-// expect has take called with the answer to a request, on the goroutine that reads: it must not wait.
+// expect registers take for the answer to a request. The goroutine that reads calls it, so it must not wait.
 func (k *conn) expect(id uint64, take func(*pulsarpb.BaseCommand)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,7 +139,7 @@ func (k *conn) unexpect(id uint64) {
 	delete(k.answers, id)
 }
 
-// answered passes an answer on. One to a request that nobody waits for any more changes nothing.
+// answered passes on an answer. An answer to a request that was abandoned is ignored.
 func (k *conn) answered(id uint64, c *pulsarpb.BaseCommand) {
 	k.mu.Lock()
 	take := k.answers[id]
@@ -150,7 +150,7 @@ func (k *conn) answered(id uint64, c *pulsarpb.BaseCommand) {
 	}
 }
 
-// attach registers the session that a subscription of this connection gets its entries by.
+// attach registers the session that receives the entries of a subscription.
 func (k *conn) attach(s *session) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,7 +180,7 @@ func (k *conn) spare() bool {
 	return len(k.sessions) == 0
 }
 
-// unused counts an interval without a user, and reports whether there were too many.
+// unused counts an interval without use, and reports whether there were more than IdleMax.
 func (k *conn) unused() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -192,15 +192,14 @@ func (k *conn) unused() bool {
 	return k.idle > k.client.cfg.IdleMax
 }
 
-// used notes that somebody is about to use the connection.
+// used resets the idle count before the connection is used.
 func (k *conn) used() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.idle = 0
 }
 
-// keepAlive sends pings, and ends the connection when the broker neither sends nor takes a byte for two intervals, or
-// nobody uses it.
+// keepAlive sends pings. It ends the connection if the broker sends or takes no byte for two intervals, or if the connection is unused.
 func (k *conn) keepAlive() {
 	ticker := time.NewTicker(k.client.cfg.KeepAlive)
 	defer ticker.Stop()
@@ -228,10 +227,10 @@ func (k *conn) keepAlive() {
 // watched is a count that should grow.
 type watched struct {
 	last  uint64
-	times int // that it was the same
+	times int // intervals without growth
 }
 
-// still notes the count at the end of an interval, and reports whether it has not grown for two intervals in which it should have.
+// still records the count at the end of an interval. It reports whether the count failed to grow in two intervals in which it should.
 func (w *watched) still(count uint64, should bool) bool {
 	if count != w.last || !should {
 		w.last, w.times = count, 0

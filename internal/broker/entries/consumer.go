@@ -12,35 +12,35 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Type is the type of a subscription, in Pulsar's numbers.
+// Type is the type of a subscription, with Pulsar's numbers.
 type Type int32
 
-// Shared is the one type that this package knows so far: it spreads entries over all consumers of the subscription; each is acked by
-// itself.
+// Shared is the only type that this package supports so far: entries are spread over all consumers of the subscription and acked
+// individually.
 const Shared = Type(pulsarpb.CommandSubscribe_SHARED)
 
-// Subscription says what a consumer reads.
+// Subscription holds the topic, queue and options of a consumer.
 type Subscription struct {
-	// Topic is the full name of a topic partition, or of a topic without any.
+	// Topic is the full name of a topic partition, or of a topic without partitions.
 	Topic string
-	// Name is that of the subscription, which is created if it is not there.
+	// Name is the name of the subscription, which is created if it does not exist.
 	Name string
 	Type Type
-	// FromEarliest makes a new subscription begin with the oldest entry; otherwise it begins with the next one.
+	// FromEarliest makes a new subscription begin with the oldest entry instead of the next entry.
 	FromEarliest bool
 	// Properties are set on a new subscription.
 	Properties map[string]string
 	// Consumer is the name in the broker's statistics; "": the broker chooses one.
 	Consumer string
-	// Priority is less for consumers that get entries first, as long as they have permits.
+	// Priority orders consumers with permits: the consumer with the lowest number gets entries first.
 	Priority int32
-	// Permits is how many events may wait in the queue, at least 1.
+	// Permits is the number of events that may wait in the queue, at least 1.
 	Permits int
 	// Queue receives the entries.
 	Queue *Queue
-	// Receipt is called with the acks that the broker has confirmed, or not; nil: no confirmation is asked for. Without an answer
-	// before a connection ends they are sent again. Brokers before Pulsar 2.8 do not confirm; acks count as confirmed once they are sent.
-	// It is called on the goroutine of the consumer, which waits for it.
+	// Receipt is called with acks that the broker has confirmed, or with the error of unconfirmed acks; nil: no confirmation is requested.
+	// Acks without an answer when a connection ends are sent again. Brokers before Pulsar 2.8 do not confirm: their acks count as confirmed
+	// once they are sent. Receipt is called on the goroutine of the consumer, which waits for it.
 	Receipt func(ids []wire.AckID, err error)
 }
 
@@ -48,28 +48,28 @@ type Subscription struct {
 type Consumer struct {
 	client *Client
 	sub    Subscription
-	number int           // of its connection among those to the same broker
+	number int           // of its connection among the connections to the same broker
 	wake   chan struct{} // signals acks or permits that are not due yet, and receipts
 	gone   chan struct{} // closed when its goroutine has ended
 	cancel context.CancelFunc
 	chunks *chunks
 
 	mu      sync.Mutex // guards the fields below
-	session *session   // nil while there is none
+	session *session   // nil while reconnecting
 	acks    ackGroup
 	settled []receipt
 	over    error // ErrClosed or a LostError; nil while it runs
 	seeds   *seeds
 }
 
-// receipt is what a broker said to acks.
+// receipt is the broker's answer to acks.
 type receipt struct {
 	ids []wire.AckID
 	err error
 }
 
-// Subscribe subscribes, and returns when entries can arrive. It tries again until the OperationTimeout, as far as that can help.
-// Later the consumer reconnects by itself.
+// Subscribe subscribes, and returns when entries can arrive. It retries temporary failures until the OperationTimeout. Later the consumer
+// reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
 	if sub.Permits < 1 || sub.Queue == nil || sub.Type != Shared {
 		return nil, fmt.Errorf("entries: subscribe to %s: %d permits and type %d, want at least 1, type %d and a queue", sub.Topic, sub.Permits, sub.Type, Shared)
@@ -103,8 +103,8 @@ func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, er
 	return consumer, nil
 }
 
-// subscribe makes a subscription at the given broker, or at the one that is looked up. Acks that wait are sent before the
-// first permits, so that the broker does not deliver these entries again.
+// subscribe makes a subscription at the given broker, or looks the broker up. Waiting acks are sent before the first permits, so that the
+// broker does not redeliver these entries.
 func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) {
 	if at == (address{}) {
 		c.mu.Lock()
@@ -131,7 +131,7 @@ func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) 
 	if err == nil && answer.GetType() != pulsarpb.BaseCommand_SUCCESS {
 		err = k.refusal(fmt.Sprintf("subscribe %q to %s", c.sub.Name, c.sub.Topic), answer)
 	} else if err != nil {
-		_ = k.post(closeConsumer(s.id, c.client.ids.Add(1))) // the broker may still make it
+		_ = k.post(closeConsumer(s.id, c.client.ids.Add(1))) // the broker may still complete the subscription
 	}
 	if err != nil {
 		k.detach(s)
@@ -172,7 +172,7 @@ func closeConsumer(consumer, request uint64) *pulsarpb.BaseCommand {
 	}
 }
 
-// Topic returns what the consumer reads.
+// Topic returns the name of the consumer's topic partition.
 func (c *Consumer) Topic() string { return c.sub.Topic }
 
 var errNotSubscribed = errors.New("entries: the consumer is reconnecting")
@@ -207,8 +207,8 @@ func (c *Consumer) LastID(ctx context.Context) (last wire.ID, err error) {
 	return last, err
 }
 
-// Close sends the last acks and closes the consumer; entries that are not acked go back to the broker. It waits for the broker, for
-// CloseTimeout at most. What was received may still be processed, but not acked.
+// Close sends the last acks and closes the consumer; unacked entries go back to the broker. It waits for the broker, at most for
+// CloseTimeout. Received entries may still be processed, but not acked.
 func (c *Consumer) Close() {
 	c.stop()
 	<-c.gone

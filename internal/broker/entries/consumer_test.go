@@ -20,11 +20,11 @@ func TestEntriesArriveUntilTheyAreAcked(t *testing.T) {
 		r.ack(c, got[0], got[2])
 		c.Close()
 		if left := r.cluster.Backlog(topicName); !slices.Equal(left, want[1:2]) {
-			t.Errorf("after Close the broker has %v, want %v", left, want[1:2])
+			t.Errorf("after Close, broker has %v, want %v", left, want[1:2])
 		}
 		c = r.subscribe()
 		if again := r.receive(1); again[0].ID != want[1] || again[0].Redelivery != 1 {
-			t.Errorf("received %v again, %d times before, want %v once", again[0].ID, again[0].Redelivery, want[1])
+			t.Errorf("received %v again, redelivery count %d, want %v with 1", again[0].ID, again[0].Redelivery, want[1])
 		}
 		if err := c.Ack(); err != nil {
 			t.Error(err)
@@ -33,7 +33,7 @@ func TestEntriesArriveUntilTheyAreAcked(t *testing.T) {
 	})
 }
 
-// A batch costs as many permits as it has events, and one of which some are acked as many as are not.
+// A batch costs one permit for each unacked event.
 func TestPermitsAreCountedInEvents(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650")
@@ -43,12 +43,12 @@ func TestPermitsAreCountedInEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := r.queue.Len(); n != 1 {
-			t.Fatalf("%d entries are unread, want 1: it takes all permits", n)
+			t.Fatalf("%d entries are unread, want 1, which takes all permits", n)
 		}
 		r.ack(c, r.receive(20)...)
 		r.nothing()
 		if p := r.cluster.Permits(topicName); !slices.Equal(p, []int{3}) {
-			t.Errorf("the broker has permits %v, want all 3 again", p)
+			t.Errorf("broker has permits %v, want all 3 again", p)
 		}
 	})
 }

@@ -13,17 +13,17 @@ import (
 )
 
 var (
-	// ErrClosed says that a client, consumer or queue is closed.
+	// ErrClosed means that a client or consumer is closed.
 	ErrClosed = errors.New("entries: closed")
-	// ErrLost says that a topic partition is no longer read, since trying again does not help. It is wrapped in a [LostError].
+	// ErrLost means that a topic partition is no longer read, because retries cannot succeed. It is wrapped in a [LostError].
 	ErrLost = errors.New("entries: a topic partition is no longer read")
 )
 
-// LostError is the end of a consumer that nobody has closed.
+// LostError reports the end of a consumer that was not closed.
 type LostError struct {
 	Consumer *Consumer
 	Topic    string
-	Cause    error // with the broker's words
+	Cause    error // includes the broker's text
 }
 
 // Error implements error.
@@ -34,10 +34,10 @@ func (e *LostError) Unwrap() []error { return []error{ErrLost, e.Cause} }
 
 // BrokerError is a broker's refusal of a request.
 type BrokerError struct {
-	Request string // what was asked for, as in "subscribe s on t"
+	Request string // such as "subscribe s on t"
 	Broker  string
 	Code    pulsarpb.ServerError
-	Text    string // the broker's words, or a part of them
+	Text    string // the broker's text, possibly shortened
 }
 
 // Error implements error.
@@ -45,7 +45,7 @@ func (e *BrokerError) Error() string {
 	return fmt.Sprintf("entries: %s at %s: %s: %s", e.Request, e.Broker, codeName(e.Code), e.Text)
 }
 
-// codeName returns a code as Pulsar writes it, which is what operators and their tools search for: TopicNotFound.
+// codeName returns a code in Pulsar's spelling, which operators and their tools search for: TopicNotFound.
 func codeName(code pulsarpb.ServerError) string {
 	var name strings.Builder
 	for word := range strings.SplitSeq(code.String(), "_") {
@@ -54,11 +54,11 @@ func codeName(code pulsarpb.ServerError) string {
 	return name.String()
 }
 
-// AuthError says that a broker does not accept the credentials, or that there are none to show.
+// AuthError means that a broker refuses the credentials, or that no credentials are available.
 type AuthError struct {
 	Broker string
-	Text   string // the broker's words
-	Cause  error  // why there are no credentials; nil if the broker refused them
+	Text   string // the broker's text
+	Cause  error  // the reason for missing credentials; nil if the broker refused them
 }
 
 // Error implements error.
@@ -77,20 +77,20 @@ func (e *AuthError) Unwrap() error { return e.Cause }
 // wordsMax bounds the part of a broker's text that is kept.
 const wordsMax = 500
 
-// words returns a text of a broker for errors and logs.
+// words shortens a broker's text for errors and logs.
 func words(text string) string { return untrusted.Short(text, wordsMax) }
 
-// Errors of connections: each ends one, and the next attempt opens another.
+// Errors that end a connection. The next attempt opens a new connection.
 var (
-	errSilent   = errors.New("entries: not a byte from the broker for two keep-alive intervals")
-	errStuck    = errors.New("entries: the broker takes no bytes")
+	errSilent   = errors.New("entries: no byte from the broker for two keep-alive intervals")
+	errStuck    = errors.New("entries: the broker does not read")
 	errIdle     = errors.New("entries: the connection was not used")
 	errOverrun  = errors.New("entries: the broker sends entries beyond the permits")
-	errNotReady = errors.New("entries: the broker is not ready, and there may be another one at this address")
+	errNotReady = errors.New("entries: the broker is not ready, and another broker may be at this address")
 )
 
-// final reports whether a subscription that was there cannot come back, so that its topic partition counts as lost. All
-// else passes: a broker that starts, an expired token that is about to be renewed, an own earlier connection that the broker still sees.
+// final reports whether an earlier subscription cannot be restored, so that its topic partition counts as lost. All other failures are
+// temporary: a starting broker, an expired token, an earlier connection of ours that the broker still sees.
 func final(err error) bool {
 	var refused *BrokerError
 	if !errors.As(err, &refused) {
@@ -108,8 +108,8 @@ func final(err error) bool {
 	}
 }
 
-// permanent reports whether a first attempt is not worth another one: its end is final, credentials or certificates are
-// wrong, or a consumer is in the way.
+// permanent reports whether a first attempt should not be repeated: its error is final, credentials or certificates are wrong, or another
+// consumer blocks it.
 func permanent(err error) bool {
 	var refused *BrokerError
 	if errors.As(err, &refused) && refused.Code == pulsarpb.ServerError_CONSUMER_BUSY {
@@ -119,11 +119,11 @@ func permanent(err error) bool {
 	return final(err) || errors.As(err, &auth) && auth.Cause == nil || ofTLS(err) || errors.Is(err, ErrClosed)
 }
 
-// ofTLS reports whether an error is about certificates, on either side.
+// ofTLS reports whether an error is about TLS or certificates, on either side.
 func ofTLS(err error) bool {
 	var (
 		record  tls.RecordHeaderError
-		remote  *net.OpError // "remote error": the other side ends TLS, and says why
+		remote  *net.OpError // "remote error": the peer ends TLS, with a reason
 		verify  *tls.CertificateVerificationError
 		unknown x509.UnknownAuthorityError
 		host    x509.HostnameError

@@ -16,8 +16,8 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Whatever happens to two brokers and their connections, every entry arrives until it is acked, and in the end everything is acked and the
-// broker has all permits. A failure prints its seed.
+// Despite random faults of two brokers and their connections, every entry is delivered until it is acked. In the end all entries are acked
+// and the broker has all permits. A failure prints its seed.
 func TestFaults(t *testing.T) {
 	const permits = 7
 	for seed := range uint64(20) {
@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 			bubble(t, func(r *rig) {
 				rng := rand.New(rand.NewPCG(seed, 1))
 				brokers := []*fakebroker.Broker{r.cluster.Broker("a:6650"), r.cluster.Broker("b:6650")}
-				var deaf atomic.Int32 // how many requests get no answer
+				var deaf atomic.Int32 // number of requests to leave unanswered
 				for _, b := range brokers {
 					b.Script = func(_ *fakebroker.Link, c *pulsarpb.BaseCommand) bool {
 						switch c.GetType() {
@@ -84,7 +84,7 @@ func TestFaults(t *testing.T) {
 				}
 				deaf.Store(0)
 				if published < 30 || faults < 30 {
-					t.Fatalf("%d entries and %d faults: this run proved nothing", published, faults)
+					t.Fatalf("%d entries and %d faults, want at least 30 of each", published, faults)
 				}
 				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Minute)
 				defer cancel()
@@ -92,7 +92,7 @@ func TestFaults(t *testing.T) {
 					r.ack(c, held...)
 					held = nil
 					if time.Now().After(deadline) {
-						t.Fatalf("after ten minutes the broker still has %v", r.cluster.Backlog(topicName))
+						t.Fatalf("after ten minutes, broker still has %v", r.cluster.Backlog(topicName))
 					}
 					wait, stop := context.WithTimeout(ctx, time.Minute)
 					list, err := r.queue.Receive(wait, nil, 100)
@@ -107,7 +107,7 @@ func TestFaults(t *testing.T) {
 				}
 				synctest.Wait()
 				if left, p := r.cluster.Backlog(topicName), r.cluster.Permits(topicName); len(left) != 0 || !slices.Equal(p, []int{permits}) {
-					t.Errorf("in the end the broker has %v, and permits %v, want nothing and %d", left, p, permits)
+					t.Errorf("in the end, broker has %v and permits %v, want nothing and %d", left, p, permits)
 				}
 				if len(got) != published {
 					t.Errorf("%d of %d entries arrived", len(got), published)

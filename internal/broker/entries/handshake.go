@@ -13,13 +13,14 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// protocolVersion is the newest version of Pulsar's protocol that this package was written for. What is used depends on the broker's.
+// protocolVersion is the newest version of Pulsar's protocol that this package supports. The features in use depend on the broker's
+// version.
 const protocolVersion = 21
 
-// receiptsSince is the version from which brokers confirm acks that carry a request id.
+// receiptsSince is the first version in which brokers confirm acks with a request id.
 const receiptsSince = 17
 
-// challengesMax bounds the questions that a broker may ask before it accepts a connection.
+// challengesMax bounds the commands of a broker before it accepts a connection.
 const challengesMax = 10
 
 // dial opens a connection, with TLS and authentication, within the ConnectTimeout. It has no goroutine yet.
@@ -60,7 +61,7 @@ func (c *Client) greet(ctx context.Context, socket net.Conn, to address) (*conn,
 	return k, k.introduce(ctx)
 }
 
-// secure makes the TLS handshake. A certificate of the authentication provider is shown where the configuration has none.
+// secure makes the TLS handshake. The certificate of the authentication provider is used if the configuration has none.
 func (c *Client) secure(ctx context.Context, socket net.Conn, to address) (net.Conn, error) {
 	config := c.access.TLS().Clone()
 	if config == nil {
@@ -89,7 +90,7 @@ func (c *Client) secure(ctx context.Context, socket net.Conn, to address) (net.C
 	return secured, nil
 }
 
-// introduce sends Connect, and reads until the broker accepts it.
+// introduce sends Connect, and reads until the broker accepts the connection.
 func (k *conn) introduce(ctx context.Context) error {
 	data, err := k.client.auth.data(ctx)
 	if err != nil {
@@ -131,7 +132,7 @@ func (k *conn) introduce(ctx context.Context) error {
 			return fmt.Errorf("entries: %v answers a greeting with %v", k.to, c.GetType())
 		}
 	}
-	return fmt.Errorf("entries: %v does not come to an end with its questions", k.to)
+	return fmt.Errorf("entries: %v does not come to an end with its challenges", k.to)
 }
 
 // writeNow and readNow are for the handshake, when the connection has no goroutines yet.
@@ -153,7 +154,7 @@ func (k *conn) readNow() (*pulsarpb.BaseCommand, error) {
 	}
 	f, err := wire.ParseFrame(frame)
 	if err == nil && f.Command == nil {
-		err = errors.New("an entry before the connection is accepted")
+		err = errors.New("entry before the connection is accepted")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("entries: greet %v: %w", k.to, err)
@@ -161,28 +162,29 @@ func (k *conn) readNow() (*pulsarpb.BaseCommand, error) {
 	return f.Command, nil
 }
 
-// accepted notes what the broker says of itself.
+// accepted records the broker's protocol version and maximum message size.
 func (k *conn) accepted(c *pulsarpb.CommandConnected) error {
 	k.protocol = c.GetProtocolVersion()
 	if size := int(c.GetMaxMessageSize()); size > k.client.cfg.MessageBytesMax {
-		return fmt.Errorf("entries: %v announces messages of %d bytes, want %d at most", k.to, size, k.client.cfg.MessageBytesMax)
+		return fmt.Errorf("entries: %v announces messages of %d bytes, want at most %d", k.to, size, k.client.cfg.MessageBytesMax)
 	} else if size > 0 {
 		k.in.frameMax = size + wire.FrameOverheadMax
 	}
 	return nil
 }
 
-// refused returns the error of a connection that the broker does not accept.
+// refused returns the error of a connection that the broker refuses.
 func (k *conn) refused(e *pulsarpb.CommandError) error {
 	switch e.GetError() {
-	case pulsarpb.ServerError_AUTHENTICATION_ERROR, pulsarpb.ServerError_AUTHORIZATION_ERROR: // the latter of proxies
+	case pulsarpb.ServerError_AUTHENTICATION_ERROR, pulsarpb.ServerError_AUTHORIZATION_ERROR: // the latter is sent by proxies
 		return &AuthError{Broker: k.to.String(), Text: words(e.GetMessage())}
 	default:
 		return &BrokerError{Request: "connect", Broker: k.to.String(), Code: e.GetError(), Text: words(e.GetMessage())}
 	}
 }
 
-// challenge answers a question of the broker for fresh credentials, which may take a while. Another one meanwhile has the same answer.
+// challenge answers the broker's request for fresh credentials, which may take a while. Challenges that arrive meanwhile get the same
+// answer.
 func (k *conn) challenge() {
 	if !k.challenged.CompareAndSwap(false, true) {
 		return
@@ -205,7 +207,7 @@ func (k *conn) authResponse(ctx context.Context) (*pulsarpb.BaseCommand, error) 
 		return nil, &AuthError{Broker: k.to.String(), Cause: err}
 	}
 	if data == nil {
-		data = []byte{} // brokers do not take a response without data
+		data = []byte{} // brokers do not accept a response without data
 	}
 	return &pulsarpb.BaseCommand{Type: pulsarpb.BaseCommand_AUTH_RESPONSE.Enum(), AuthResponse: &pulsarpb.CommandAuthResponse{
 		ClientVersion:   &k.client.cfg.ClientVersion,

@@ -17,7 +17,7 @@ import (
 
 const topicName = "persistent://public/default/t"
 
-// rig is a client of brokers in memory, in a bubble.
+// rig holds a client and its brokers in memory, in a bubble.
 type rig struct {
 	*testing.T
 	cluster *fakebroker.Cluster
@@ -28,7 +28,7 @@ type rig struct {
 	metrics *Metrics
 }
 
-// bubble runs a test with its own time and brokers. The bubble ends only when all goroutines have.
+// bubble runs a test with its own time and brokers. It ends only when all goroutines have ended.
 func bubble(t *testing.T, run func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

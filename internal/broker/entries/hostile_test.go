@@ -25,7 +25,7 @@ func sized(size uint32, rest ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, size), rest...)
 }
 
-// What no broker says ends the connection, without a panic and without memory for what is not there; the next one works.
+// Invalid input ends the connection, without a panic and without allocating for absent bytes. The next connection works.
 func TestHostileBrokers(t *testing.T) {
 	frame := func(c *pulsarpb.BaseCommand) []byte {
 		f, err := wiretest.Frame(c, nil)
@@ -36,7 +36,7 @@ func TestHostileBrokers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		raw  []byte
-		lets bool // the connection stays
+		lets bool // the connection stays open
 	}{
 		"4 GiB announced":            {raw: sized(1<<32 - 1)},
 		"2 GiB announced":            {raw: sized(1 << 31)},
@@ -86,14 +86,14 @@ func TestHostileBrokers(t *testing.T) {
 				r.publish(1)
 				r.receive(1)
 				if same := a.Dials() == 1; same != c.lets {
-					t.Errorf("%d connections, but the first one stays: %v", a.Dials(), c.lets)
+					t.Errorf("%d connections, first connection should stay: %v", a.Dials(), c.lets)
 				}
 			})
 		})
 	}
 }
 
-// The same in the handshake.
+// Invalid input during the handshake is an error.
 func TestHostileGreetings(t *testing.T) {
 	connected := func(size int32) []byte {
 		f, err := wiretest.Frame(&pulsarpb.BaseCommand{
@@ -137,7 +137,7 @@ func TestHostileGreetings(t *testing.T) {
 	}
 }
 
-// A negative size is none.
+// A negative size counts as absent.
 func TestANegativeMessageSize(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cluster.Broker("a:6650").MessageSize = -5
@@ -147,7 +147,7 @@ func TestANegativeMessageSize(t *testing.T) {
 	})
 }
 
-// Entries for nobody change nothing, and entries without permits end the connection.
+// Entries for unknown consumers change nothing, and entries without permits end the connection.
 func TestEntriesThatNobodyAskedFor(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cfg.URL = "pulsar://a"
@@ -176,14 +176,14 @@ func TestEntriesThatNobodyAskedFor(t *testing.T) {
 		}
 		send(consumer.Load(), 1500)
 		if n := r.queue.Len(); n != 0 || a.Links() != 0 {
-			t.Errorf("%d entries are queued, %d connections are open, want neither", n, a.Links())
+			t.Errorf("%d entries are queued, %d connections are open, want none of both", n, a.Links())
 		}
 		r.publish(1)
 		r.receive(1)
 	})
 }
 
-// What cannot be read is handed on as it came, is never acked unasked, and costs what the broker took.
+// An unreadable entry is handed on unchanged, is never acked without a request, and costs the permits that the broker deducted.
 func TestBrokenEntries(t *testing.T) {
 	flipped := fakebroker.Batch("1", "2", "3")
 	flipped[len(flipped)-1] ^= 1
@@ -223,19 +223,19 @@ func TestBrokenEntries(t *testing.T) {
 				consumer := r.subscribe(func(s *Subscription) { s.Permits = 4 })
 				d := r.receive(1)[0]
 				if d.Broken == nil || d.Broken.Reason != c.reason || !bytes.Equal(d.Raw, c.bytes) || d.ID != id {
-					t.Fatalf("received %v as broken by %v: %q, want %v with its bytes", d.ID, d.Broken, d.Raw, c.reason)
+					t.Fatalf("received %v with Broken = %v: %q, want %v with its bytes", d.ID, d.Broken, d.Raw, c.reason)
 				}
 				r.nothing()
 				if left, p := r.cluster.Backlog(topicName), r.cluster.Permits(topicName); len(left) != 1 || !slices.Equal(p, []int{4}) {
-					t.Errorf("the broker has %v, and permits %v, want the entry and 4", left, p)
+					t.Errorf("broker has %v and permits %v, want the entry and 4", left, p)
 				}
 				if n := testutil.ToFloat64(r.metrics.broken.WithLabelValues(c.reason.String())); n != 1 {
-					t.Errorf("%v broken entries are counted", n)
+					t.Errorf("metric counts %v broken entries", n)
 				}
 				r.ack(consumer, d)
 				consumer.Close()
 				if left := r.cluster.Backlog(topicName); len(left) != 0 {
-					t.Errorf("after an ack the broker has %v", left)
+					t.Errorf("after an ack, broker has %v", left)
 				}
 			})
 		})

@@ -9,12 +9,12 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// seeds are the hosts that lookups begin with. They take turns only when one fails.
+// seeds holds the hosts that lookups begin with. Lookups switch to the next host only when a host fails.
 type seeds struct {
 	service
 
 	mu sync.Mutex // guards at
-	at int        // the host that is asked, if it answers
+	at int        // index of the host to ask first
 }
 
 // connect returns a connection to one of the hosts, which are tried in turn.
@@ -38,7 +38,7 @@ func (s *seeds) connect(ctx context.Context, c *Client) (*conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// next makes the host after a failed one the one that is asked.
+// next selects the host after a failed host.
 func (s *seeds) next(failed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +96,7 @@ func (c *Client) ask(ctx context.Context, k *conn, topic string, authoritative b
 	return r, nil
 }
 
-// named returns the address of the broker that an answer names. One that is reached through the service URL is dialed where
-// the answer came from.
+// named returns the address of the broker that an answer names. A broker behind the service URL is dialed at the host that sent the answer.
 func (k *conn) named(answer *pulsarpb.CommandLookupTopicResponse) (address, error) {
 	broker, err := parseBroker(answer.GetBrokerServiceUrl(), answer.GetBrokerServiceUrlTls(), k.to.tls)
 	if err != nil {

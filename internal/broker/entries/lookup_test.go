@@ -39,7 +39,7 @@ func TestLookupFollowsRedirects(t *testing.T) {
 		r.subscribe()
 		r.receive(1)
 		if !slices.Equal(authoritative, []bool{true}) {
-			t.Errorf("the second broker was asked with authoritative %v, want once, as the first one said", authoritative)
+			t.Errorf("second broker was asked with authoritative = %v, want one true", authoritative)
 		}
 	})
 }
@@ -94,16 +94,16 @@ func TestLookupThroughAProxy(t *testing.T) {
 
 func TestHostsAreTriedInTurn(t *testing.T) {
 	bubble(t, func(r *rig) {
-		b := r.cluster.Broker("b:6650") // a is not there
+		b := r.cluster.Broker("b:6650") // a does not exist
 		r.publish(1)
 		r.subscribe()
 		r.receive(1)
 		a := r.cluster.Broker("a:6650")
 		b.Kill()
 		r.publish(1)
-		r.receive(2) // the first one again
+		r.receive(2) // the first entry is redelivered
 		if a.Dials() != 1 {
-			t.Errorf("%d connections to the other host, want 1", a.Dials())
+			t.Errorf("%d connections to host a, want 1", a.Dials())
 		}
 	})
 }
@@ -118,17 +118,16 @@ func TestPartitions(t *testing.T) {
 			t.Errorf("partitions = %q, %v, want %q", got, err, want)
 		}
 		if got, err := c.Partitions(r.Context(), "other"); err != nil || !slices.Equal(got, []string{"other"}) {
-			t.Errorf("of a topic without any = %q, %v", got, err)
+			t.Errorf("partitions of a topic without any = %q, %v", got, err)
 		}
 		r.cluster.Partition(topicName, partitionsMax+1)
 		if _, err := c.Partitions(r.Context(), topicName); err == nil || !strings.Contains(err.Error(), "100001") {
-			t.Errorf("an absurd number of partitions: %v", err)
+			t.Errorf("with 100001 partitions: %v", err)
 		}
 	})
 }
 
-// What a broker refuses for now is asked again, on a new connection in case there are others behind the address; what it refuses for
-// good is not.
+// A temporary refusal is retried, on a new connection if other brokers may be behind the address. A final refusal is not.
 func TestRefusedLookups(t *testing.T) {
 	for name, c := range map[string]struct {
 		code  pulsarpb.ServerError

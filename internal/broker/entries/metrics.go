@@ -36,20 +36,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lines: loglimit.NewMetrics(reg),
 
 		connections: gauge("connections", "Open connections to brokers."),
-		reconnects: by("reason", "reconnects_total", "Subscriptions that were made again, by reason: "+
+		reconnects: by("reason", "reconnects_total", "Repeated subscriptions, by reason: "+
 			"connection (it ended), closed (the broker closed "+
 			"the consumer, as it does to move a topic), migrated (the topic is in another cluster)."),
 		broken:     by("reason", "broken_entries_total", "Entries that could not be read and were handed on as bytes, by reason."),
-		chunkBytes: gauge("chunk_bytes", "Size of the chunks that wait for the others of their message."),
-		chunksGivenUp: counter("chunks_given_up_total", "Chunks that went back to the broker, because the others of their message "+
-			"did not come in time or there was no room."),
-		permits:        gauge("permits", "Events that brokers may send before others are taken, over all topic partitions."),
+		chunkBytes: gauge("chunk_bytes", "Size of the held chunks of incomplete messages."),
+		chunksGivenUp: counter("chunks_given_up_total", "Chunks that went back to the broker, because their message "+
+			"was not complete in time or there was no room."),
+		permits:        gauge("permits", "Events that brokers may still send before earlier events are taken, over all topic partitions."),
 		acks:           counter("acks_total", "Acks sent, of an entry or of some of its events."),
 		receiptsFailed: counter("receipts_failed_total", "Acks that a broker refused, or did not confirm in time."),
 	}
 }
 
-// The reasons to subscribe again.
+// Reasons of a repeated subscription.
 const (
 	reasonConnection = "connection"
 	reasonClosed     = "closed"

@@ -28,6 +28,6 @@ func TestMetricsAreInTheReference(t *testing.T) {
 		found++
 	}
 	if found < 8 {
-		t.Errorf("only %d metrics: this test does not see all", found)
+		t.Errorf("found only %d metrics, want at least 8", found)
 	}
 }

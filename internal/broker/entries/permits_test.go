@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is sent and taken, in whatever portions: our count is the broker's, a reader that takes everything never starves, and at
-// the end the broker has a full queue.
+// For any order of sent and taken entries, our count equals the broker's, a reader that takes all entries never starves, and in the end the
+// broker has permits for a full queue.
 func TestPermitsAgreeWithTheBroker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := permits{queue: rapid.IntRange(1, 50).Draw(t, "queue")}
@@ -25,7 +25,7 @@ func TestPermitsAgreeWithTheBroker(t *testing.T) {
 				}
 				cost := rapid.IntRange(1, 70).Draw(t, "cost")
 				if !p.arrived(cost) {
-					t.Fatal("an entry within the permits is refused")
+					t.Fatal("entry within the permits is refused")
 				}
 				broker -= cost
 				unread = append(unread, cost)
@@ -37,17 +37,17 @@ func TestPermitsAgreeWithTheBroker(t *testing.T) {
 				broker += p.rest()
 			}
 			if p.granted != broker || p.entries != len(unread) {
-				t.Fatalf("we count %d permits and %d entries, the broker has %d, and %d are unread", p.granted, p.entries, broker, len(unread))
+				t.Fatalf("counted %d permits and %d entries, want %d and %d", p.granted, p.entries, broker, len(unread))
 			}
 			if len(unread) == 0 && broker < 1 {
-				t.Fatalf("everything is taken, and the broker has %d permits", broker)
+				t.Fatalf("all entries are taken, but the broker has %d permits", broker)
 			}
 		}
 		for len(unread) > 0 {
 			take()
 		}
 		if broker += p.rest(); broker != p.queue || p.unread != 0 || p.owed != 0 {
-			t.Fatalf("in the end the broker has %d permits of %d, and %+v", broker, p.queue, p)
+			t.Fatalf("in the end, broker has %d permits of %d, and %+v", broker, p.queue, p)
 		}
 	})
 }
@@ -60,7 +60,7 @@ func TestPermitsBoundWhatABrokerSends(t *testing.T) {
 		n++
 	}
 	if n != 10+overrunMax {
-		t.Errorf("%d entries are accepted without one taken, want %d", n, 10+overrunMax)
+		t.Errorf("%d entries are accepted while none is taken, want %d", n, 10+overrunMax)
 	}
 }
 

@@ -7,20 +7,20 @@ import (
 	"slices"
 )
 
-// slot is the place of a connection in the pool.
+// slot identifies a connection in the pool.
 type slot struct {
 	to     address
 	number int // less than ConnectionsPerBrokerMax
 }
 
-// dialing is a connection, or the attempt to open one, which any number of callers wait for.
+// dialing is a connection, or the attempt to open it. Any number of callers can wait for it.
 type dialing struct {
 	done chan struct{} // closed when the attempt has ended
-	conn *conn         // these two are set before
+	conn *conn         // conn and err are set before done is closed
 	err  error
 }
 
-// connect returns the connection of a slot, which it opens if there is none. ctx ends the waiting and not the attempt.
+// connect returns the connection of a slot, and opens it if there is none. ctx ends the wait, but not the attempt.
 func (c *Client) connect(ctx context.Context, at slot) (*conn, error) {
 	c.mu.Lock()
 	if c.closed {
@@ -31,7 +31,7 @@ func (c *Client) connect(ctx context.Context, at slot) (*conn, error) {
 	if d == nil {
 		d = &dialing{done: make(chan struct{})}
 		c.conns[at] = d
-		c.work.Go(func() { c.open(at, d) }) // others may wait for it when ctx has ended
+		c.work.Go(func() { c.open(at, d) }) // other callers may wait for it when ctx has ended
 	}
 	c.mu.Unlock()
 	select {
@@ -67,14 +67,14 @@ func (c *Client) forget(k *conn) {
 	maps.DeleteFunc(c.conns, func(_ slot, d *dialing) bool { return d.conn == k })
 }
 
-// endAll ends all connections, after the context of the client.
+// endAll ends all connections, after the client's context has ended.
 func (c *Client) endAll() {
 	c.mu.Lock()
 	attempts := slices.Collect(maps.Values(c.conns))
 	c.mu.Unlock()
 	for _, d := range attempts {
 		<-d.done
-		if d.conn != nil { // else there is none
+		if d.conn != nil { // nil if the attempt failed
 			d.conn.end(ErrClosed)
 		}
 	}

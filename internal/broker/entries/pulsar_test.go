@@ -97,7 +97,7 @@ func events(t *testing.T, d *Delivered) (all []string) {
 	return all
 }
 
-// consumerStats is what the broker says of the first consumer of a subscription.
+// consumerStats holds the broker's statistics of the first consumer of a subscription.
 type consumerStats struct {
 	Permits int    `json:"availablePermits"`
 	Unacked int    `json:"unackedMessages"`
@@ -129,7 +129,7 @@ func receiveFor(t *testing.T, q *Queue, dst []*Delivered) []*Delivered {
 	return got
 }
 
-// TestPermitsOfARealBroker: batches longer than the queue, partly acked ones and compressed ones cost what the broker took.
+// TestPermitsOfARealBroker: oversized, partly acked and compressed batches cost the permits that the broker deducted.
 func TestPermitsOfARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
 	c, q := realClient(t), NewQueue()
@@ -166,7 +166,7 @@ func TestPermitsOfARealBroker(t *testing.T) {
 	})
 }
 
-// TestAckSetsOfARealBroker: events of a batch are acked one by one; the others come again, and cost only their own permits.
+// TestAckSetsOfARealBroker: events of a batch are acked one by one; the unacked events are redelivered, and cost only their own permits.
 func TestAckSetsOfARealBroker(t *testing.T) {
 	if !pulsartest.BatchIndexAcks(t) {
 		t.Skip("the broker does not count acks of single events")
@@ -181,7 +181,7 @@ func TestAckSetsOfARealBroker(t *testing.T) {
 	}
 	produce(t, pulsar.ProducerOptions{Topic: topic, BatchingMaxMessages: 70, BatchingMaxPublishDelay: time.Minute}, payloads(70)...)
 	d := receiveFor(t, q, nil)[0]
-	left := []uint64{1<<63 - 2, 0x3f} // all of 70 but 0 and 63
+	left := []uint64{1<<63 - 2, 0x3f} // all of 70 except 0 and 63
 	if err := consumer.Ack(wire.AckID{ID: d.ID, AckSet: left, BatchSize: 70}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestAckSetsOfARealBroker(t *testing.T) {
 	}
 	d = receiveFor(t, q, nil)[0]
 	if got := events(t, d); len(got) != 68 || d.Permits != 68 || got[0] != "event 1" {
-		t.Fatalf("%d events came again, for %d permits, want 68 without the first", len(got), d.Permits)
+		t.Fatalf("%d events were redelivered, for %d permits, want 68 without the first", len(got), d.Permits)
 	}
 	eventually.True(t, "the broker has all permits", func() bool {
 		_, consumers := statsOf(t, topic, "s")
@@ -210,7 +210,7 @@ func TestAckSetsOfARealBroker(t *testing.T) {
 	})
 }
 
-// TestUnloadsUnderLoad: every event arrives until its entry is acked, while the broker unloads the topic again and again. Acks are
+// TestUnloadsUnderLoad: every event is delivered until its entry is acked, while the broker repeatedly unloads the topic. Acks are
 // confirmed.
 func TestUnloadsUnderLoad(t *testing.T) {
 	topic := pulsartest.Topic(t, 2)
@@ -250,7 +250,7 @@ func TestUnloadsUnderLoad(t *testing.T) {
 	work.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
 			pulsartest.Unload(t, names[n%2])
-			time.Sleep(100 * time.Millisecond) // else the producer, which waits longer and longer, never gets through
+			time.Sleep(100 * time.Millisecond) // otherwise the producer, whose backoff grows, never succeeds
 		}
 	})
 	got := map[string]bool{}
@@ -284,10 +284,10 @@ func TestUnloadsUnderLoad(t *testing.T) {
 		}
 		return true
 	})
-	t.Logf("%d events, %d of them again", len(got), again)
+	t.Logf("%d events, %d redelivered", len(got), again)
 }
 
-// TestChunksOfARealBroker: a message that is longer than a frame arrives whole, and its entries are acked together.
+// TestChunksOfARealBroker: a message longer than a frame arrives whole, and its entries are acked together.
 func TestChunksOfARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
 	c, q := realClient(t), NewQueue()
@@ -314,7 +314,7 @@ func TestChunksOfARealBroker(t *testing.T) {
 	})
 }
 
-// TestLossesOnARealBroker: a deleted topic partition that cannot be made again, and a subscription of another type, end a consumer.
+// TestLossesOnARealBroker: a deleted topic partition that cannot be recreated, and a subscription of another type, end a consumer.
 func TestLossesOnARealBroker(t *testing.T) {
 	topic := pulsartest.Topic(t, 0)
 	c, q := realClient(t), NewQueue()

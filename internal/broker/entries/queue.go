@@ -9,25 +9,25 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Delivered is an entry that a broker has sent, or a message that came in chunks. The receiver owns it, and all that it refers to.
+// Delivered is an entry that a broker has sent, or a message assembled from chunks. The receiver owns it and all memory it refers to.
 type Delivered struct {
 	Consumer   *Consumer
-	ID         wire.ID // of the entry; of a message in chunks, of the one that came last
-	Partition  int32   // as the broker names it, -1 for none
+	ID         wire.ID // of the entry; for a message in chunks, of the entry that arrived last
+	Partition  int32   // as sent by the broker, -1 for none
 	Redelivery uint32
-	AckSet     []uint64 // the events that are not acked yet, by their bits; nil: all
+	AckSet     []uint64 // a bit for each event that is not acked yet; nil: all
 	Entry      wire.Entry
-	Chunks     []wire.ID         // of a message that came in chunks: all its entries, which are acked together
-	Broken     *wire.BrokenError // why Entry is incomplete; nil: it is not
-	Raw        []byte            // the entry as it came; of a message in chunks the payloads of all, if it is broken, else nil
-	Permits    int               // what the broker took for it
+	Chunks     []wire.ID         // all entries of a message in chunks, which are acked together
+	Broken     *wire.BrokenError // the reason if Entry is incomplete; nil: complete
+	Raw        []byte            // the entry as sent; for a message in chunks, the payloads of all if it is broken, else nil
+	Permits    int               // permits that the broker deducted for it
 
 	from  *session
 	taken bool
 }
 
-// Take says that entries were taken from the queue, so that the broker may send as many events again. The receiver calls it once for each
-// that it has received, as soon as there is room for others.
+// Take returns the permits of received entries, so that the broker may send as many events again. The receiver calls it once for each
+// entry, as soon as it has room for more.
 func Take(batch ...*Delivered) {
 	for len(batch) > 0 {
 		from, n := batch[0].from, 1
@@ -39,9 +39,9 @@ func Take(batch ...*Delivered) {
 	}
 }
 
-// Queue collects what the consumers of one source receive. Permits bound it.
+// Queue collects the entries that the consumers of one source receive. Permits bound it.
 type Queue struct {
-	ready chan struct{} // signals that there is something
+	ready chan struct{} // signals entries or lost consumers
 
 	mu      sync.Mutex // guards the fields below
 	entries []*Delivered
@@ -73,19 +73,19 @@ func (q *Queue) poll(dst []*Delivered, entriesMax int) ([]*Delivered, error) {
 	dst = append(dst, q.entries[:n]...)
 	clear(q.entries[:n])
 	if q.entries = q.entries[n:]; len(q.entries) == 0 {
-		q.entries = nil // the array grows from the beginning again
+		q.entries = nil // free the used array
 	}
 	var err error
 	if n == 0 && len(q.lost) > 0 {
 		err, q.lost = q.lost[0], q.lost[1:]
 	}
-	if len(q.entries) > 0 || len(q.lost) > 0 { // for another receiver, and the next call
+	if len(q.entries) > 0 || len(q.lost) > 0 { // wakes another receiver, or the next call
 		signal.Set(q.ready)
 	}
 	return dst, err
 }
 
-// Len returns how many entries wait.
+// Len returns the number of waiting entries.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,7 +99,7 @@ func (q *Queue) push(d *Delivered) {
 	signal.Set(q.ready)
 }
 
-// drop removes the entries of a subscription that has ended: the broker delivers them again.
+// drop removes the entries of a subscription that has ended: the broker redelivers them.
 func (q *Queue) drop(from *session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// readBytesMax is how much of a socket is read at once.
+// readBytesMax bounds the bytes of one read from a socket.
 const readBytesMax = 64 << 10
 
-// frameReader cuts what a broker sends into frames.
+// frameReader splits the broker's bytes into frames.
 type frameReader struct {
 	from     *bufio.Reader
 	heard    atomic.Uint64 // bytes, for the keep-alive
@@ -41,7 +41,7 @@ func (c counting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next reads a frame, without its length, into memory of its own: the frame of an entry lives as long as the entry.
+// next reads a frame, without its length, into new memory: the frame of an entry lives as long as the entry.
 func (r *frameReader) next() ([]byte, error) {
 	head, err := r.from.Peek(4)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *frameReader) next() ([]byte, error) {
 	}
 	size := binary.BigEndian.Uint32(head)
 	if uint64(size) > uint64(r.frameMax) {
-		return nil, fmt.Errorf("a frame of %d bytes, want %d at most", size, r.frameMax)
+		return nil, fmt.Errorf("a frame of %d bytes, want at most %d", size, r.frameMax)
 	}
 	n := int(size)
 	_, _ = r.from.Discard(4)
@@ -70,10 +70,10 @@ func (r *frameReader) next() ([]byte, error) {
 	}
 }
 
-// frameStep is how much is allocated for a frame of which only the length is there yet: a stock broker's longest fits.
+// frameStep bounds the allocation for a frame of which only the length has arrived. The longest frame of a default broker fits.
 const frameStep = wire.MessageSizeDefault + wire.FrameOverheadMax
 
-// read reads until the connection ends, and returns why.
+// read reads until the connection ends, and returns the reason.
 func (k *conn) read() error {
 	for {
 		frame, err := k.in.next()
@@ -90,11 +90,11 @@ func (k *conn) read() error {
 	}
 }
 
-// handle takes a frame. Its errors end the connection.
+// handle processes a frame. Its errors end the connection.
 func (k *conn) handle(f wire.Frame) error {
 	c := f.Command
 	if c == nil {
-		if s := k.session(f.Message.Consumer); s != nil { // otherwise it crossed our farewell
+		if s := k.session(f.Message.Consumer); s != nil { // otherwise it crossed our CloseConsumer
 			return s.arrived(f)
 		}
 		return nil
@@ -129,7 +129,7 @@ func (k *conn) handle(f wire.Frame) error {
 		if s := k.session(moved.GetResourceId()); s != nil && moved.GetResourceType() == pulsarpb.CommandTopicMigrated_CONSUMER {
 			s.migrated(moved)
 		}
-	default: // a pong, or what later brokers say
+	default: // a pong, or a command of later brokers
 	}
 	return nil
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// pace decides when a consumer subscribes again. Pure.
+// pace computes the delay before a consumer subscribes again. Pure.
 type pace struct{ delays backoff.Backoff }
 
-// after returns the delay after a session has ended: none if the broker has ended it in an orderly way, unless it does so again and
-// again. A session that lasted longer than the longest delay was steady.
+// after returns the delay after the end of a session: none if the broker ended it in an orderly way, unless that happens repeatedly. A
+// session that lasted longer than the longest delay was steady.
 func (p *pace) after(reason string, steady bool) time.Duration {
 	if steady {
 		p.delays.Reset()
@@ -44,7 +44,7 @@ func (c *Consumer) run(ctx context.Context, s *session) {
 	}
 }
 
-// serve sends what the acks and permits of a session ask for, until it has ended or ctx has.
+// serve sends the acks and permits of a session until the session or ctx ends.
 func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	cfg := c.client.cfg
 	due := time.NewTimer(cfg.AckDelayMax)
@@ -81,7 +81,7 @@ func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	}
 }
 
-// tick is the interval in which a consumer looks for what has waited too long.
+// tick is the interval at which a consumer checks for overdue chunks and receipts.
 func (c Config) tick() time.Duration { return min(c.GivenUpDelay, c.OperationTimeout) }
 
 // report calls Receipt.
@@ -95,7 +95,7 @@ func (c *Consumer) report() {
 	}
 }
 
-// tick gives up what has waited too long.
+// tick gives up overdue chunks and receipts.
 func (c *Consumer) tick(s *session) {
 	again, redundant := c.chunks.tick()
 	for len(again) > 0 {
@@ -149,11 +149,11 @@ func (c *Consumer) unconfirmed(s *session) bool {
 	return len(s.receipts) > 0
 }
 
-// leave ends the use of a session. Its entries that were not received are dropped, and acks without a receipt wait for the next one.
+// leave ends the use of a session. Its entries that were not received are dropped, and acks without a receipt wait for the next session.
 func (c *Consumer) leave(s *session) ending {
 	s.conn.detach(s)
 	c.mu.Lock()
-	if s.end.reason == reasonMigrated { // the earlier broker still has it
+	if s.end.reason == reasonMigrated { // the earlier broker still has the consumer
 		_ = s.conn.post(closeConsumer(s.id, c.client.ids.Add(1)))
 	}
 	e := s.end
@@ -175,7 +175,7 @@ func (c *Consumer) leave(s *session) ending {
 	return e
 }
 
-// again subscribes until it succeeds, the consumer is closed, or trying again does not help.
+// again subscribes until it succeeds, the consumer is closed, or the failure is final.
 func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *pace) (*session, error) {
 	for {
 		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil || ctx.Err() != nil {
@@ -189,10 +189,10 @@ func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *
 			return s, nil
 		case ctx.Err() != nil || errors.Is(err, ErrClosed):
 			return nil, ErrClosed
-		case final(err) && e.next == (address{}): // what a broker says that only another one has named decides nothing
+		case final(err) && e.next == (address{}): // a refusal by a broker that was only named by another broker is not final
 			return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: err}
 		}
-		e.next = address{} // it was worth one attempt
+		e.next = address{} // a named broker gets one attempt
 		delay = p.delays.Next()
 		if log, due := c.client.trouble.Line(); due {
 			log.Warn("cannot subscribe again to a topic partition; trying again", "topic", c.sub.Topic, "again_in", delay, "error", err)
@@ -200,7 +200,7 @@ func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *
 	}
 }
 
-// quit ends the consumer, and its receipts.
+// quit ends the consumer, and reports the acks that were not confirmed.
 func (c *Consumer) quit(err error) {
 	c.chunks.drop()
 	c.mu.Lock()

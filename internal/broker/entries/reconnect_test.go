@@ -17,45 +17,45 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// A connection breaks: what was received can be acked on the next one, what was not received is delivered again and not twice, and
-// permits of the earlier one do not count.
+// After a broken connection, received entries can be acked on the next connection, unreceived entries are redelivered once, and permits of
+// the earlier connection do not count.
 func TestABrokenConnection(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
 		want := r.publish(5)
 		c := r.subscribe(func(s *Subscription) { s.Permits = 3 })
 		synctest.Wait()
-		got, err := r.queue.Receive(r.Context(), nil, 2) // not given back
+		got, err := r.queue.Receive(r.Context(), nil, 2) // permits not returned
 		if err != nil {
 			t.Fatal(err)
 		}
 		a.Cut()
 		synctest.Wait()
 		if n := r.queue.Len(); n != 0 {
-			t.Errorf("%d entries of the broken connection are still queued", n)
+			t.Errorf("%d entries of the broken connection are queued", n)
 		}
-		r.ack(c, got...) // while there is none
+		r.ack(c, got...) // while there is no connection
 		again := r.receive(3)
 		if !slices.Equal(ids(again), want[2:]) {
-			t.Errorf("received %v after it, want %v: the acks go first", ids(again), want[2:])
+			t.Errorf("received %v after the reconnect, want %v: acks are sent first", ids(again), want[2:])
 		}
 		Take(got...)
 		Take(again...) // a second time
 		r.ack(c, again...)
 		r.nothing()
 		if p, left := r.cluster.Permits(topicName), r.cluster.Backlog(topicName); !slices.Equal(p, []int{3}) || len(left) != 0 {
-			t.Errorf("the broker has permits %v and entries %v, want 3 and none", p, left)
+			t.Errorf("broker has permits %v and entries %v, want 3 and none", p, left)
 		}
 		if n := testutil.ToFloat64(r.metrics.reconnects.WithLabelValues(reasonConnection)); n != 1 {
-			t.Errorf("%v reconnects are counted, want 1", n)
+			t.Errorf("metric counts %v reconnects, want 1", n)
 		}
 		if n := testutil.ToFloat64(r.metrics.permits); n != 3 {
-			t.Errorf("%v permits are shown, want 3", n)
+			t.Errorf("metric shows %v permits, want 3", n)
 		}
 	})
 }
 
-// A broker is away for long: the consumer comes back with it.
+// A broker is down for a long time: the consumer reconnects when it is back.
 func TestABrokerIsKilledAndComesBack(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cfg.URL = "pulsar://a"
@@ -64,14 +64,14 @@ func TestABrokerIsKilledAndComesBack(t *testing.T) {
 		a.Kill()
 		time.Sleep(time.Hour)
 		if err := c.Ack(wire.AckID{}); err != nil {
-			t.Errorf("an ack while the broker is away: %v", err)
+			t.Errorf("Ack while the broker is down: %v", err)
 		}
 		a.Revive()
 		begun := time.Now()
 		r.publish(1)
 		r.receive(1)
 		if took := time.Since(begun); took > r.cfg.BackoffMax {
-			t.Errorf("it took %v after the broker was back, want %v at most", took, r.cfg.BackoffMax)
+			t.Errorf("reconnecting took %v after the broker was back, want at most %v", took, r.cfg.BackoffMax)
 		}
 	})
 }
@@ -87,7 +87,7 @@ func TestABrokerClosesTheConsumer(t *testing.T) {
 				want := r.publish(2)
 				c := r.subscribe()
 				got := r.receive(1)
-				time.Sleep(2 * r.cfg.BackoffMax) // it is not one of many moves
+				time.Sleep(2 * r.cfg.BackoffMax) // so that it does not count as a repeated move
 				asked := lookups.Load()
 				begun := time.Now()
 				r.cluster.Move(topicName, b, named)
@@ -106,7 +106,7 @@ func TestABrokerClosesTheConsumer(t *testing.T) {
 	}
 }
 
-// The broker that is named does not serve the topic after all: it is looked up.
+// If the named broker does not serve the topic, the topic is looked up.
 func TestABrokerNamesAWrongOne(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a, b := r.cluster.Broker("a:6650"), r.cluster.Broker("b:6650")
@@ -127,7 +127,7 @@ func TestABrokerNamesAWrongOne(t *testing.T) {
 	})
 }
 
-// A topic moves to another cluster, and everything that follows happens there.
+// A topic moves to another cluster, and all later requests go there.
 func TestATopicMigrates(t *testing.T) {
 	bubble(t, func(r *rig) {
 		var link *fakebroker.Link
@@ -152,19 +152,19 @@ func TestATopicMigrates(t *testing.T) {
 		synctest.Wait()
 		r.cluster.Publish(topicName, fakebroker.Message("x"), 1)
 		if r.receive(1); lookups.Load() != 1 {
-			t.Errorf("the other cluster was asked %d times", lookups.Load())
+			t.Errorf("other cluster was asked %d times", lookups.Load())
 		}
 		if p := r.cluster.Permits(topicName); len(p) != 1 {
-			t.Errorf("%d consumers are left, want that in the other cluster", len(p))
+			t.Errorf("%d consumers are left, want only the consumer in the other cluster", len(p))
 		}
 		green.Cut()
 		if r.receive(1); lookups.Load() != 2 {
-			t.Errorf("the other cluster was asked %d times after a reconnect", lookups.Load())
+			t.Errorf("other cluster was asked %d times after a reconnect", lookups.Load())
 		}
 	})
 }
 
-// Entries that a connection has read when its session is over are not handed on: they come again.
+// Entries that a connection reads after the end of its session are not handed on: the broker redelivers them.
 func TestLateEntries(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
@@ -180,12 +180,12 @@ func TestLateEntries(t *testing.T) {
 			}
 		}
 		if n := r.queue.Len(); n != 0 || s.permits.entries != 0 {
-			t.Errorf("%d entries are queued, and %d counted, want neither", n, s.permits.entries)
+			t.Errorf("%d entries are queued and %d counted, want 0 and 0", n, s.permits.entries)
 		}
 	})
 }
 
-// What cannot come back ends the consumer with the broker's words; all else is tried again.
+// A final refusal ends the consumer with the broker's text. All other refusals are retried.
 func TestWhatEndsAConsumer(t *testing.T) {
 	for name, c := range map[string]struct {
 		code pulsarpb.ServerError
@@ -230,10 +230,10 @@ func TestWhatEndsAConsumer(t *testing.T) {
 					t.Errorf("err = %v", err)
 				}
 				if err := consumer.Ack(wire.AckID{}); !errors.Is(err, ErrLost) {
-					t.Errorf("an ack of a lost consumer: %v", err)
+					t.Errorf("Ack of a lost consumer: %v", err)
 				}
 				if _, err := consumer.LastID(r.Context()); !errors.Is(err, ErrLost) {
-					t.Errorf("its last id: %v", err)
+					t.Errorf("LastID of a lost consumer: %v", err)
 				}
 				consumer.Close()
 			})
@@ -241,7 +241,7 @@ func TestWhatEndsAConsumer(t *testing.T) {
 	}
 }
 
-// A broker that closes the consumer as soon as it is there is not asked in a tight loop.
+// A broker that closes each new consumer at once is not asked in a tight loop.
 func TestABrokerThatClosesAgainAndAgain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
@@ -287,7 +287,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// Pings are answered, and ours keep a connection alive; a broker that does not say a byte for two intervals loses it.
+// Pings are answered, and our pings keep a connection alive. A broker that sends no byte for two intervals loses its connection.
 func TestKeepAlive(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a := r.cluster.Broker("a:6650")
@@ -308,11 +308,11 @@ func TestKeepAlive(t *testing.T) {
 		silent.Store(true)
 		time.Sleep(2*r.cfg.KeepAlive - 1)
 		if a.Links() != 1 {
-			t.Error("the connection has ended before two intervals were over")
+			t.Error("connection ended within two intervals")
 		}
 		time.Sleep(r.cfg.KeepAlive + r.cfg.BackoffMin + 1)
 		if a.Dials() < 2 {
-			t.Error("a silent connection lives longer than three intervals")
+			t.Error("silent connection is open after three intervals")
 		}
 		silent.Store(false)
 		time.Sleep(r.cfg.ConnectTimeout + r.cfg.BackoffMax)
@@ -321,7 +321,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// A connection that only lookups have used ends.
+// A connection that served only lookups ends.
 func TestUnusedConnectionsEnd(t *testing.T) {
 	bubble(t, func(r *rig) {
 		a, b := r.cluster.Broker("a:6650"), r.cluster.Broker("b:6650")
@@ -329,7 +329,7 @@ func TestUnusedConnectionsEnd(t *testing.T) {
 		r.subscribe()
 		time.Sleep(2 * time.Duration(r.cfg.IdleMax) * r.cfg.KeepAlive)
 		if a.Links() != 0 || b.Links() != 1 {
-			t.Errorf("%d and %d connections, want that of the subscription", a.Links(), b.Links())
+			t.Errorf("%d and %d connections, want only the connection of the subscription", a.Links(), b.Links())
 		}
 		b.Cut()
 		r.publish(1)

@@ -8,9 +8,9 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// session is one subscription of a consumer at a broker, until the connection or the broker ends it. Its entries and permits never
-// count for a later one. Each has an id of its own at the broker, so that nothing that belongs to an earlier one can be taken for
-// its.
+// session is one subscription of a consumer at a broker, until the connection or the broker ends it. Its entries and permits never count
+// for a later session. Each session has its own id at the broker, so that commands of an earlier session are not mistaken for those of a
+// later session.
 type session struct {
 	consumer *Consumer
 	conn     *conn
@@ -23,20 +23,20 @@ type session struct {
 	end      ending
 }
 
-// ending is how a session ended, and where the consumer goes next.
+// ending holds the reason for the end of a session, and the next address of the consumer.
 type ending struct {
 	reason string
-	next   address // the broker that serves the topic partition now; zero: it has to be looked up
+	next   address // the broker that serves the topic partition now; zero: unknown, look it up
 	seeds  *seeds  // of another cluster; nil: as before
 }
 
-// awaited are acks whose receipt has not come.
+// awaited holds acks whose receipt is outstanding.
 type awaited struct {
 	ids   []wire.AckID
-	ticks int // of the consumer since, the first one not whole
+	ticks int // of the consumer since then; the first is incomplete
 }
 
-// eventsMax bounds the events of a batch. Producers put a thousand into one; a compressed entry could claim many millions.
+// eventsMax bounds the events of a batch. Producers put a thousand into a batch; a compressed entry could claim many millions.
 const eventsMax = 1 << 17
 
 // arrived takes an entry, on the goroutine of the connection. Its error ends the connection.
@@ -58,7 +58,7 @@ func (s *session) arrived(f wire.Frame) error {
 	return s.push(d, err)
 }
 
-// splits reports how a batch is broken, nil if its events can be read.
+// splits returns the error of a broken batch, nil if its events can be read.
 func (k *conn) splits(e *wire.Entry) error {
 	if e.Events > eventsMax {
 		return &wire.BrokenError{Reason: wire.ReasonBatch, What: "too many events"}
@@ -79,7 +79,7 @@ func (s *session) chunk(d *Delivered, payloadMax int) error {
 	if len(r.IDs) > 0 || err != nil {
 		return s.push(d, err)
 	}
-	return s.keep(d) // its permit goes back at once: a message may have more chunks than the queue has room
+	return s.keep(d) // returns its permit at once: a message may have more chunks than the queue has room
 }
 
 // push hands an entry on, with the reason if it is broken.
@@ -88,7 +88,7 @@ func (s *session) push(d *Delivered, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.session != s {
-		return nil // the broker delivers it again
+		return nil // the broker redelivers it
 	}
 	if !s.permits.arrived(d.Permits) {
 		return errOverrun
@@ -119,7 +119,7 @@ func (s *session) keep(d *Delivered) error {
 	return nil
 }
 
-// take gives back the permits of entries that were taken.
+// take returns the permits of entries that were taken.
 func (s *session) take(batch []*Delivered) {
 	s.consumer.mu.Lock()
 	defer s.consumer.mu.Unlock()
@@ -131,8 +131,8 @@ func (s *session) take(batch []*Delivered) {
 	}
 }
 
-// giveBack counts an entry as taken. What is not due yet goes with the next acks, or with the next tick of the timer for them. The
-// caller holds the consumer's lock.
+// giveBack counts an entry as taken. Permits that are not due yet are sent with the next acks, or when the timer of acks fires. The caller
+// holds the consumer's lock.
 func (s *session) giveBack(cost int) {
 	if flow := s.permits.taken(cost); flow > 0 {
 		s.flow(flow)
@@ -144,14 +144,14 @@ func (s *session) giveBack(cost int) {
 // flow sends permits. The caller holds the consumer's lock.
 func (s *session) flow(permits int) {
 	s.consumer.client.metrics.permits.Add(float64(permits))
-	for permits > 0 { // once, but for broken entries that declare billions of events
+	for permits > 0 { // once, except for broken entries that declare billions of events
 		n := min(permits, math.MaxInt32)
 		s.conn.send(func(dst []byte) []byte { return wire.AppendFlow(dst, s.id, uint32(n)) })
 		permits -= n
 	}
 }
 
-// closedByBroker ends the session: its broker unloads the topic, and may know where it goes.
+// closedByBroker ends the session: its broker unloads the topic, and may name the next broker.
 func (s *session) closedByBroker(c *pulsarpb.CommandCloseConsumer) {
 	e := ending{reason: reasonClosed}
 	if c.GetAssignedBrokerServiceUrl() != "" || c.GetAssignedBrokerServiceUrlTls() != "" {

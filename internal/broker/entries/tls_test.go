@@ -16,7 +16,7 @@ import (
 	"github.com/ringfence/router/internal/netx/mtls/tlstest"
 )
 
-// These tests run in real time, because certificates do.
+// These tests run in real time, because certificates expire in real time.
 
 func pairOf(t *testing.T, p tlstest.Pair) tls.Certificate {
 	t.Helper()
@@ -27,8 +27,8 @@ func pairOf(t *testing.T, p tlstest.Pair) tls.Certificate {
 	return c
 }
 
-// secured is a cluster of two brokers of which the second serves the topic. Both want a certificate of the CA. The connections are
-// of TCP: without a buffer between them, the sides of TLS 1.3 wait for each other when one refuses.
+// secured returns a cluster of two brokers, of which the second serves the topic. Both require a certificate of the CA. Connections use
+// TCP: without a buffer, both sides of TLS 1.3 would wait for each other when one refuses.
 func secured(t *testing.T, ca *tlstest.CA, names ...string) (*fakebroker.Cluster, func(context.Context, string) (net.Conn, error)) {
 	t.Helper()
 	pem, err := os.ReadFile(ca.File)
@@ -114,7 +114,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A broker without TLS, asked with it, is an error at once.
+// A TLS connection to a broker without TLS fails at once.
 func TestNoTLSOnTheOtherSide(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"github.com/ringfence/router/internal/base/signal"
 )
 
-// pendingBytesMax bounds what waits to be written to one connection. Commands are short, so a broker that leaves so many of them unread
-// hangs.
+// pendingBytesMax bounds the unwritten bytes of one connection. Commands are short, so a broker that leaves this many unread hangs.
 const pendingBytesMax = 16 << 20
 
 // outbox holds the bytes that wait to be written to a connection.
@@ -17,13 +16,13 @@ type outbox struct {
 
 	mu      sync.Mutex // guards the fields below
 	pending []byte
-	spare   []byte // the array that was written last
+	spare   []byte // array of the last write, for reuse
 	written uint64 // bytes, for the keep-alive
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-// add appends what build appends, and reports whether there was room. It never waits for the broker.
+// add lets build append to the pending bytes, and reports whether there was room. It never waits for the broker.
 func (o *outbox) add(build func(dst []byte) []byte) bool {
 	o.mu.Lock()
 	if len(o.pending) > pendingBytesMax {
@@ -36,7 +35,7 @@ func (o *outbox) add(build func(dst []byte) []byte) bool {
 	return true
 }
 
-// run writes until a write fails, or done is closed.
+// run writes pending bytes until a write fails or done is closed.
 func (o *outbox) run(to io.Writer, done <-chan struct{}) error {
 	for {
 		select {
@@ -64,10 +63,10 @@ func (o *outbox) run(to io.Writer, done <-chan struct{}) error {
 	}
 }
 
-// spareBytesMax bounds the array that is kept for the next write.
+// spareBytesMax bounds the array that is kept for reuse.
 const spareBytesMax = 64 << 10
 
-// progress returns how many bytes were written, and whether some wait.
+// progress returns the number of bytes written, and whether bytes are waiting.
 func (o *outbox) progress() (written uint64, waiting bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

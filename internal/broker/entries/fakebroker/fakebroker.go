@@ -1,7 +1,7 @@
-// Package fakebroker is a cluster of Pulsar brokers in memory, for tests of what reads from one. It speaks the binary protocol as far
-// as a reader needs it: handshake, lookup, a subscription with permits and acks for each topic, redelivery.
+// Package fakebroker is a cluster of Pulsar brokers in memory, for tests of readers. It implements the part of the binary protocol that a
+// reader needs: handshake, lookup, a subscription with permits and acks for each topic, redelivery.
 //
-// A test scripts what a broker does otherwise with [Broker.Script]: refuse, redirect, stay silent, talk nonsense.
+// A test overrides the behavior of a broker with [Broker.Script]: refuse, redirect, stay silent, send invalid data.
 //
 // # Concurrency
 //
@@ -25,10 +25,10 @@ import (
 type Cluster struct {
 	work sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below, and those of brokers, links and topics
+	mu      sync.Mutex // guards the fields below, and the fields of brokers, links and topics
 	brokers map[string]*Broker
 	topics  map[string]*topic
-	entries int64 // published ones
+	entries int64 // number of published entries
 	closed  bool
 }
 
@@ -51,9 +51,9 @@ type Broker struct {
 	TLS *tls.Config
 	// Version is its protocol version.
 	Version int32
-	// MessageSize is the maximum that it announces; 0: none.
+	// MessageSize is the announced maximum message size; 0: none.
 	MessageSize int32
-	// Script is asked first about each command; true says that it is dealt with. nil: there is none.
+	// Script is called first with each command, and returns true if it has handled it. nil: no script.
 	Script func(*Link, *pulsarpb.BaseCommand) bool
 }
 
@@ -93,21 +93,21 @@ func (b *Broker) Accept(socket net.Conn) {
 	b.serve(socket)
 }
 
-// Dials returns how many connections were opened to a broker.
+// Dials returns the number of connections that were opened to a broker.
 func (b *Broker) Dials() int {
 	b.cluster.mu.Lock()
 	defer b.cluster.mu.Unlock()
 	return b.dials
 }
 
-// Links returns how many of them are open.
+// Links returns the number of open connections.
 func (b *Broker) Links() int {
 	b.cluster.mu.Lock()
 	defer b.cluster.mu.Unlock()
 	return len(b.links)
 }
 
-// Kill cuts all connections to a broker, and refuses others until Revive.
+// Kill cuts all connections to a broker, and refuses new connections until Revive.
 func (b *Broker) Kill() {
 	b.cluster.mu.Lock()
 	defer b.cluster.mu.Unlock()
@@ -146,21 +146,21 @@ func (c *Cluster) Close() {
 	c.work.Wait()
 }
 
-// Partition says how many partitions a topic has.
+// Partition sets the number of partitions of a topic.
 func (c *Cluster) Partition(name string, partitions int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.topic(name).partitions = uint32(partitions)
 }
 
-// Own says which broker serves a topic; without, it is the one that is asked.
+// Own sets the broker that serves a topic. Without it, every broker serves the topic.
 func (c *Cluster) Own(name string, b *Broker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.topic(name).owner = b
 }
 
-// Move makes another broker serve a topic: its consumers are closed, and told where it goes if named is set.
+// Move makes another broker serve a topic. It closes the consumers, and names the new broker to them if named is set.
 func (c *Cluster) Move(name string, to *Broker, named bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 )
 
-// Handle does what a broker does with a command.
+// Handle handles a command as a real broker does.
 func (l *Link) Handle(c *pulsarpb.BaseCommand) {
 	l.broker.cluster.mu.Lock()
 	defer l.broker.cluster.mu.Unlock()

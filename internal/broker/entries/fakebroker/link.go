@@ -22,7 +22,7 @@ type Link struct {
 	done    chan struct{}
 	ended   bool
 
-	// Connect is the command that it began with.
+	// Connect is the first command of the connection.
 	Connect *pulsarpb.CommandConnect
 }
 
@@ -98,7 +98,7 @@ func (l *Link) cut() {
 	l.ended = true
 	delete(l.broker.links, l)
 	close(l.done)
-	l.broker.cluster.work.Go(func() { _ = l.socket.Close() }) // of TLS it waits for the other side
+	l.broker.cluster.work.Go(func() { _ = l.socket.Close() }) // Close of a TLS connection waits for the peer
 	for _, m := range l.members {
 		m.topic.remove(m)
 	}
@@ -134,7 +134,7 @@ func (l *Link) send(c *pulsarpb.BaseCommand) {
 	l.raw(frame)
 }
 
-// Deliver sends an entry to a consumer, whatever its permits are.
+// Deliver sends an entry to a consumer, regardless of its permits.
 func (l *Link) Deliver(m *pulsarpb.CommandMessage, entry []byte) {
 	frame, err := wiretest.Frame(wiretest.Message(m), entry)
 	if err != nil {

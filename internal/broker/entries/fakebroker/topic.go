@@ -11,7 +11,7 @@ import (
 // topic is a topic partition with one SHARED subscription. Guarded by the cluster's lock.
 type topic struct {
 	partitions uint32
-	owner      *Broker // nil: the one that is asked
+	owner      *Broker // nil: the broker that is asked
 	entries    []*entry
 	consumers  []*member
 	turn       int
@@ -21,8 +21,8 @@ type entry struct {
 	id         wire.ID
 	bytes      []byte
 	events     int
-	left       []uint64 // the events that are not acked; nil: all
-	to         *member  // nil: nobody has it
+	left       []uint64 // a bit for each unacked event; nil: all
+	to         *member  // nil: with no consumer
 	deliveries uint32
 }
 
@@ -43,7 +43,7 @@ func (c *Cluster) topic(name string) *topic {
 	return t
 }
 
-// Publish appends an entry with so many events, and returns its id.
+// Publish appends an entry with that many events, and returns its id.
 func (c *Cluster) Publish(name string, bytes []byte, events int) wire.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *Cluster) Publish(name string, bytes []byte, events int) wire.ID {
 	return id
 }
 
-// Backlog returns the ids of the entries that are not acked.
+// Backlog returns the ids of the unacked entries.
 func (c *Cluster) Backlog(name string) (ids []wire.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Cluster) Permits(name string) (permits []int) {
 	return permits
 }
 
-// dispatch sends what nobody has to the consumers with permits, in turn.
+// dispatch sends entries that no consumer has to the consumers with permits, in turn.
 func (t *topic) dispatch() {
 	for _, e := range t.entries {
 		if e.to != nil {
@@ -116,7 +116,7 @@ func count(set []uint64) (n int) {
 	return n
 }
 
-// ack notes acks, whoever has the entries.
+// ack records acks, regardless of the consumer that has the entries.
 func (t *topic) ack(ids []*pulsarpb.MessageIdData) {
 	for _, id := range ids {
 		at := slices.IndexFunc(t.entries, func(e *entry) bool {
