@@ -3,4 +3,4 @@
 // Package wire parses the frequent messages by hand. The generated code serves the rare messages and the tests of those parsers.
 package pulsarpb
 
-//go:generate env GOWORK=off go tool -modfile=../../../../tools/buf.mod buf generate
+//go:generate ../../../../tools/buf.sh generate
