@@ -60,9 +60,10 @@ e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
 pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/broker/entries/wire/... ./internal/testing/... ./spec
 unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
+# The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory unit planted test-reconnect test-e2e
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e unit planted test-reconnect
 
 # Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs, and the
 # packages that take longest begin first.
