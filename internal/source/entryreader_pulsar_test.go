@@ -365,7 +365,7 @@ func TestEntriesUnloadsUnderLoad(t *testing.T) {
 	disturb(t, 10, func(b pulsarBroker, topic string) { b.Unload(t, topic) })
 }
 
-var restarts = flag.Int("source.restarts", 0, "how often to kill the broker, which must be nobody else's: "+
+var restarts = flag.Int("source.restarts", 0, "how often to kill the broker, which no other test may use: "+
 	"tools/pulsar.sh run --own -- go test ./internal/source -run Restarts -source.restarts=3")
 
 // Nothing is lost when a broker is killed under load, and starts again.

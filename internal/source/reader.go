@@ -9,7 +9,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 )
 
-// reader reads topic partitions, and acks what it has read. The source's reader calls receive, its acker ack; several goroutines
+// reader reads topic partitions, and acks their entries. The source's reader calls receive, its acker ack; several goroutines
 // may subscribe at once. Close makes all other calls return.
 type reader interface {
 	// partitions returns the names of a topic's partitions; that of the topic if it has none.
@@ -29,7 +29,7 @@ const (
 	ReaderEntries = "entries"
 )
 
-// subscription is what a reader reads.
+// subscription names a topic partition for a reader, and the first entry and the events to fetch ahead.
 type subscription struct {
 	topic    string // full name with the partition
 	earliest bool   // a new subscription begins with the oldest entry

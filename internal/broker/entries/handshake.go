@@ -168,7 +168,7 @@ func (k *conn) accepted(c *pulsarpb.CommandConnected) error {
 	if size := int(c.GetMaxMessageSize()); size > k.client.cfg.MessageBytesMax {
 		return fmt.Errorf("entries: %v announces messages of %d bytes, want at most %d", k.to, size, k.client.cfg.MessageBytesMax)
 	} else if size > 0 {
-		k.in.frameMax = size + wire.FrameOverheadMax
+		k.in.messageMax = size
 	}
 	return nil
 }

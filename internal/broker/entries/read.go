@@ -18,13 +18,13 @@ const readBytesMax = 64 << 10
 
 // frameReader splits the broker's bytes into frames.
 type frameReader struct {
-	from     *bufio.Reader
-	heard    atomic.Uint64 // bytes, for the keep-alive
-	frameMax int
+	from       *bufio.Reader
+	heard      atomic.Uint64 // bytes, for the keep-alive
+	messageMax int           // bytes
 }
 
 func newFrameReader(socket net.Conn) *frameReader {
-	r := &frameReader{frameMax: wire.MessageSizeDefault + wire.FrameOverheadMax}
+	r := &frameReader{messageMax: wire.MessageSizeDefault}
 	r.from = bufio.NewReaderSize(counting{socket, &r.heard}, readBytesMax)
 	return r
 }
@@ -43,16 +43,15 @@ func (c counting) Read(p []byte) (int, error) {
 
 // next reads a frame, without its length, into new memory: the frame of an entry lives as long as the entry.
 func (r *frameReader) next() ([]byte, error) {
-	head, err := r.from.Peek(4)
+	head, err := r.from.Peek(wire.FrameHead)
 	if err != nil {
 		return nil, err
 	}
-	size := binary.BigEndian.Uint32(head)
-	if uint64(size) > uint64(r.frameMax) {
-		return nil, fmt.Errorf("a frame of %d bytes, want at most %d", size, r.frameMax)
+	n, err := wire.FrameSize(head, r.messageMax)
+	if err != nil {
+		return nil, fmt.Errorf("a frame of %d bytes: %w", binary.BigEndian.Uint32(head), err)
 	}
-	n := int(size)
-	_, _ = r.from.Discard(4)
+	_, _ = r.from.Discard(wire.FrameHead)
 	frame := make([]byte, min(n, frameStep))
 	for read := 0; ; {
 		if _, err := io.ReadFull(r.from, frame[read:]); err != nil {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"google.golang.org/protobuf/proto"
@@ -31,8 +32,8 @@ func FrameSize(head []byte, messageSizeMax int) (int, error) {
 	if size < 4 {
 		return 0, broken(ReasonFrame, "no room for a command")
 	}
-	if uint64(size) > uint64(max(messageSizeMax, 0))+FrameOverheadMax || size > math.MaxInt32 {
-		return 0, broken(ReasonFrame, "longer than allowed")
+	if sizeMax := uint64(max(messageSizeMax, 0)) + FrameOverheadMax; uint64(size) > sizeMax || size > math.MaxInt32 {
+		return 0, broken(ReasonFrame, fmt.Sprintf("want at most %d bytes", sizeMax))
 	}
 	return int(size), nil
 }
