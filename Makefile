@@ -65,11 +65,11 @@ unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) 
 test: ## All tests, on a real Pulsar that it sets up by itself
 	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e unit planted test-reconnect
 
-# Tests that take long mostly wait, for leases and brokers: more of a package run beside each other than there are CPUs, and the
-# packages that take longest begin first.
+# Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
+# are CPUs, and the packages that take longest begin first.
 .PHONY: unit
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
-	CGO_ENABLED=1 $(GO) test -race -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router $(unit_packages)
+	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router ./internal/source $(unit_packages)
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
