@@ -46,9 +46,10 @@ type proc struct {
 	latency  string        // path of its latencies, or of its timeline, empty for none
 	killedAt clock.Instant // 0: it was not
 
-	mu     sync.Mutex
-	events []point
-	cpu    []point
+	mu        sync.Mutex
+	events    []point
+	cpu       []point
+	allocated float64 // bytes of heap since its start, as of its newest report; 0: unknown
 }
 
 // cluster is the processes of one mode in one round. Its methods are for one goroutine.
@@ -289,16 +290,17 @@ func (c *cluster) lastWords() error {
 	return errors.Join(errs...)
 }
 
-// read takes a worker's progress lines: the count of events it has handled.
+// read takes a worker's progress lines: the number of events it has handled, and the bytes it has allocated.
 func (p *proc) read(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		n, err := strconv.Atoi(lines.Text())
-		if err != nil {
+		var events, allocated float64
+		if _, err := fmt.Sscan(lines.Text(), &events, &allocated); err != nil {
 			continue
 		}
 		p.mu.Lock()
-		p.events = append(p.events, point{time.Now(), float64(n)})
+		p.events = append(p.events, point{time.Now(), events})
+		p.allocated = allocated
 		p.mu.Unlock()
 	}
 }

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -11,6 +15,7 @@ import (
 type Sample struct {
 	PerSecond float64
 	CPU       map[string]float64 // role → CPU microseconds per event
+	Allocated map[string]float64 // role → bytes of heap allocated per event, with what the processes need to start
 	Events    int                // in the backlog
 }
 
@@ -27,6 +32,9 @@ func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
 		}
 		s, err = window(r.options.Warm, min(events, total(c.procs)), c.procs)
 		s.Events = events
+		if err == nil {
+			s.Allocated, err = c.allocatedPerEvent(ctx)
+		}
 		return err
 	})
 	return s, err
@@ -100,6 +108,47 @@ func cpuPerEvent(procs []*proc, from, to time.Time, n float64) map[string]float6
 		p.mu.Unlock()
 	}
 	return cpu
+}
+
+// allocatedPerEvent is the heap that the processes of each role have allocated since they started, in bytes, divided by the events
+// handled.
+func (c *cluster) allocatedPerEvent(ctx context.Context) (map[string]float64, error) {
+	bytes, n := map[string]float64{}, float64(total(c.procs))
+	for _, p := range c.procs {
+		p.mu.Lock()
+		if p.allocated > 0 {
+			bytes[p.role] += p.allocated / n
+		}
+		p.mu.Unlock()
+	}
+	for _, admin := range c.admins {
+		allocated, err := routerAllocated(ctx, admin)
+		if err != nil {
+			return nil, err
+		}
+		bytes[roleRouter] += allocated / n
+	}
+	return bytes, nil
+}
+
+// routerAllocated asks a router for the bytes of heap that it has allocated.
+func routerAllocated(ctx context.Context, admin string) (float64, error) {
+	const metric = "go_memstats_alloc_bytes_total"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("ask a router for its metrics: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }() // it was read
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		if value, found := strings.CutPrefix(lines.Text(), metric+" "); found {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("a router at %s has no metric %s", admin, metric)
 }
 
 func total(procs []*proc) int {

@@ -232,7 +232,7 @@ func measureDrain(ctx context.Context, b *bench, o Options) (map[string]Result, 
 		func(r round) (Sample, error) { return r.drain(ctx, events[r.mode.name]) },
 		func(number int, m mode, s Sample) {
 			events[m.name] = m.eventsAt(o, s.PerSecond)
-			fmt.Fprintf(b.table, "%-*s round %d  %9.0f events/s  %s\n", modeWidth, m.name, number, s.PerSecond, cpuText(s.CPU))
+			fmt.Fprintf(b.table, "%-*s round %d  %9.0f events/s  %s\n", modeWidth, m.name, number, s.PerSecond, costs(s.CPU, s.Allocated))
 			if number > 0 {
 				samples[m.name] = append(samples[m.name], s)
 			}

@@ -52,6 +52,7 @@ type Result struct {
 	ConsumePerS   float64            `json:"consume_per_s,omitempty"`
 	ConsumeSpread *[2]float64        `json:"consume_per_s_min_max,omitempty"`
 	CPUPerEvent   map[string]float64 `json:"cpu_us_per_event,omitempty"`
+	Allocated     map[string]float64 `json:"allocated_bytes_per_event,omitempty"`
 
 	Latency   *Latency   `json:"latency,omitempty"`
 	Disturbed *Disturbed `json:"disturbed,omitempty"`
@@ -130,15 +131,15 @@ func newReport(o Options, name, workload string) Report {
 
 func drainResult(o Options, m mode, samples []Sample) Result {
 	var rates []float64
-	var cpu []map[string]float64
+	var cpu, allocated []map[string]float64
 	events := 0
 	for _, s := range samples {
-		rates, cpu, events = append(rates, s.PerSecond), append(cpu, s.CPU), max(events, s.Events)
+		rates, cpu, allocated, events = append(rates, s.PerSecond), append(cpu, s.CPU), append(allocated, s.Allocated), max(events, s.Events)
 	}
 	mid, spread := median(rates)
 	return Result{
 		Mode: m.name, Batching: m.batchingFor(o), Events: events, Repetitions: len(samples),
-		ConsumePerS: mid, ConsumeSpread: &spread, CPUPerEvent: medians(cpu),
+		ConsumePerS: mid, ConsumeSpread: &spread, CPUPerEvent: medians(cpu), Allocated: medians(allocated),
 	}
 }
 
@@ -205,7 +206,7 @@ func (r *Report) print(w io.Writer) {
 		case m.Latency != nil:
 			l := m.Latency
 			fmt.Fprintf(w, "%-*s start p50 %8.2f  p99 %8.2f  p99.9 %8.2f ms  end p50 %8.2f  p99 %8.2f ms  acked %s  %s\n",
-				modeWidth, m.Mode, l.Start.P50, l.Start.P99, l.Start.P999, l.End.P50, l.End.P99, ackedText(l.Acked), cpuText(m.CPUPerEvent))
+				modeWidth, m.Mode, l.Start.P50, l.Start.P99, l.Start.P999, l.End.P50, l.End.P99, ackedText(l.Acked), costs(m.CPUPerEvent, nil))
 			if l.Behind > r.Rate/10 {
 				fmt.Fprintf(w, "%-*s did not keep up: %d events behind at the end\n", modeWidth, "", l.Behind)
 			}
@@ -217,7 +218,7 @@ func (r *Report) print(w io.Writer) {
 				modeWidth, m.Mode, k.GapP99, k.GapMax, k.Redelivered, k.Lost, m.Exclusivity)
 		default:
 			fmt.Fprintf(w, "%-*s median   %9.0f events/s (%.0f … %.0f)  %s  %v\n",
-				modeWidth, m.Mode, m.ConsumePerS, m.ConsumeSpread[0], m.ConsumeSpread[1], cpuText(m.CPUPerEvent), m.Exclusivity)
+				modeWidth, m.Mode, m.ConsumePerS, m.ConsumeSpread[0], m.ConsumeSpread[1], costs(m.CPUPerEvent, m.Allocated), m.Exclusivity)
 		}
 	}
 	for _, m := range r.Modes {
@@ -241,12 +242,22 @@ func ackedText(ms float64) string {
 	return fmt.Sprintf("mean %.1f ms", ms)
 }
 
-func cpuText(cpu map[string]float64) string {
-	var parts []string
-	for _, role := range slices.Sorted(maps.Keys(cpu)) {
-		parts = append(parts, fmt.Sprintf("%s %.2f µs", role, cpu[role]))
+// costs formats the CPU time per event, and the allocated bytes if they are known.
+func costs(cpu, allocated map[string]float64) string {
+	text := "CPU/event: " + byRole(cpu, "%s %.2f µs")
+	if len(allocated) > 0 {
+		text += "; allocated: " + byRole(allocated, "%s %.0f B")
 	}
-	return "CPU/event: " + strings.Join(parts, ", ")
+	return text
+}
+
+// byRole formats a value of each role.
+func byRole(values map[string]float64, format string) string {
+	var parts []string
+	for _, role := range slices.Sorted(maps.Keys(values)) {
+		parts = append(parts, fmt.Sprintf(format, role, values[role]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // newRun describes the place and the configuration of a run.

@@ -22,7 +22,11 @@ func exampleRun(t *testing.T) Run {
 	drain, latency, kill := newReport(o, "", workloadDrain), newReport(o, "", workloadLatency), newReport(o, "", workloadKill)
 	for i, m := range o.Modes {
 		rate := 100_000 / float64(i+1)
-		d := drainResult(o, m, []Sample{{rate - 1, map[string]float64{roleApp: 1}, 100}, {rate, map[string]float64{roleApp: 2, roleBroker: 4}, 100}, {rate + 5, map[string]float64{roleApp: 3}, 100}})
+		d := drainResult(o, m, []Sample{
+			{PerSecond: rate - 1, CPU: map[string]float64{roleApp: 1}, Events: 100},
+			{PerSecond: rate, CPU: map[string]float64{roleApp: 2, roleBroker: 4}, Allocated: map[string]float64{roleApp: 70}, Events: 100},
+			{PerSecond: rate + 5, CPU: map[string]float64{roleApp: 3}, Events: 100},
+		})
 		d.Exclusivity = exclusivity(killSample{report: journal.Report{Overlaps: uint64(7 - i), Started: 100}})
 		drain.Modes = append(drain.Modes, d)
 		s := latencySample{start: newHistogram(), end: newHistogram(), acked: 3 * time.Millisecond, behind: 1000 * i, cpu: map[string]float64{roleApp: 5}}
@@ -57,7 +61,7 @@ func TestReport(t *testing.T) {
 	if _, there := drain.Ratios[modeRingfence]; there || len(drain.Ratios) != len(alternatives())-1 {
 		t.Errorf("ratios = %v, want one for each other mode", drain.Ratios)
 	}
-	if d := drain.Modes[0]; d.ConsumePerS != 100_000 || d.ConsumeSpread[1] != 100_005 || d.CPUPerEvent[roleApp] != 2 || d.Repetitions != 3 {
+	if d := drain.Modes[0]; d.ConsumePerS != 100_000 || d.ConsumeSpread[1] != 100_005 || d.CPUPerEvent[roleApp] != 2 || d.Allocated[roleApp] != 70 || d.Repetitions != 3 {
 		t.Errorf("drain = %+v", d)
 	}
 	ours := latency.Modes[len(alternatives())-1]
@@ -78,7 +82,7 @@ func TestTable(t *testing.T) {
 	}
 	for _, want := range []string{
 		"ringfence / shared = 0.17\n", "ringfence / redlock = 0.83\n", "shared               median      100000 events/s (99999 … 100005)",
-		"app 2.00 µs, broker 4.00 µs  7 overlaps in 100 handlings", "acked mean 3.0 ms", "redlock - shared = p50 +39.94", "did not keep up: 5000 events behind",
+		"app 2.00 µs, broker 4.00 µs; allocated: app 70 B  7 overlaps in 100 handlings", "acked mean 3.0 ms", "redlock - shared = p50 +39.94", "did not keep up: 5000 events behind",
 		"worst   1000.0 ms", "redelivered     20", "1 events LOST",
 	} {
 		if !strings.Contains(b.String(), want) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/signal"
 	"runtime"
+	"runtime/metrics"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -131,8 +132,9 @@ func (w *worker) consume(ctx context.Context) error {
 	}, client.WithMaxInFlight(atOnce))
 }
 
-// reportProgress prints how many events have been handled, ten times a second.
+// reportProgress prints how many events have been handled and how many bytes of heap were allocated, ten times a second.
 func (w *worker) reportProgress(ctx context.Context) {
+	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -140,7 +142,8 @@ func (w *worker) reportProgress(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			fmt.Println(w.handled.Load())
+			metrics.Read(allocated)
+			fmt.Println(w.handled.Load(), allocated[0].Value.Uint64())
 		}
 	}
 }
