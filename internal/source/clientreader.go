@@ -311,6 +311,9 @@ func (r *clientReader) consumerOf(a Ack) pulsar.Consumer {
 	return r.origins[a.Origin].of.consumer
 }
 
+// bound implements reader. The client has no such bound, and its receiver queue cannot be changed.
+func (r *clientReader) bound(int) {}
+
 // ack implements reader. It acknowledges a whole batch at once by its entry: the client's own count of a batch
 // restarts with every delivery and ignores events settled before.
 func (r *clientReader) ack(a Ack) error {

@@ -148,6 +148,10 @@ func (c Config) allowance(members int) int {
 	return min(c.UnackedConsumerMax, c.UnackedSubscriptionMax/max(1, members))
 }
 
+// unackedMax returns the number of unacked events of one topic partition that this node takes of its allowance, those in the reader's queue
+// included. The rest is a margin for a broker that sends some entries beyond its permits.
+func (c Config) unackedMax(members int) int { return max(1, c.allowance(members)/10*9) }
+
 // Resolved returns c with full topic names, and with the topics for copies that are used.
 func (c Config) Resolved() Config {
 	topics := make([]string, len(c.Topics))

@@ -24,6 +24,8 @@ type fakeBroker struct {
 	most  int // most copies at a time
 }
 
+func (f *fakeBroker) bound(int) {}
+
 func (f *fakeBroker) receive(ctx context.Context, batch []Receipt) ([]Receipt, error) {
 	select {
 	case r := <-f.receipts:
@@ -100,7 +102,7 @@ func runFake(t *testing.T, n int, shape func(*event.Event), adjust func(*Config)
 	}
 	broker.receipts <- entry
 	src := newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler),
-		func(context.Context, Config, *slog.Logger) (connection, error) { return broker, nil })
+		func(context.Context, Config, int, *slog.Logger) (connection, error) { return broker, nil })
 	sink := collector{make(chan event.Handle, n)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

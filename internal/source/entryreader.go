@@ -25,8 +25,9 @@ type entryReader struct {
 	next    int
 	open    openBatch // fetched[next], if a part of it was handed on
 
-	mu        sync.Mutex
-	consumers []*entries.Consumer
+	mu         sync.Mutex // guards the fields below
+	consumers  []*entries.Consumer
+	unackedMax int
 }
 
 // entriesConfig returns the configuration of a client of package entries.
@@ -58,9 +59,12 @@ func (r *entryReader) partitions(ctx context.Context, topic string) ([]string, e
 
 // subscribe implements reader.
 func (r *entryReader) subscribe(ctx context.Context, s subscription) error {
+	r.mu.Lock()
+	unackedMax := r.unackedMax
+	r.mu.Unlock()
 	consumer, err := r.client.Subscribe(ctx, entries.Subscription{
 		Topic: s.topic, Name: r.cfg.Subscription, Type: entries.Shared, FromEarliest: s.earliest, Properties: r.cfg.Properties,
-		Consumer: r.cfg.ConsumerName, Permits: s.queue, Queue: r.queue,
+		Consumer: r.cfg.ConsumerName, Permits: s.queue, UnackedMax: unackedMax, Queue: r.queue,
 	})
 	if err != nil {
 		return err
@@ -68,7 +72,20 @@ func (r *entryReader) subscribe(ctx context.Context, s subscription) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.consumers = append(r.consumers, consumer)
+	if r.unackedMax != unackedMax { // it changed meanwhile
+		consumer.SetUnackedMax(r.unackedMax)
+	}
 	return nil
+}
+
+// bound implements reader.
+func (r *entryReader) bound(unacked int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unackedMax = unacked
+	for _, c := range r.consumers {
+		c.SetUnackedMax(unacked)
+	}
 }
 
 // receive implements reader. The next call continues with an entry whose events do not all have room in batch.

@@ -22,7 +22,7 @@ type MemBroker interface {
 // meaning as for Pulsar; chunks, names of consumers, CopyTimeout and
 // CountEvents do not exist there. When the connection to the broker breaks, Run returns.
 func NewMem(cfg Config, broker MemBroker, metrics *Metrics, log *slog.Logger) *Source {
-	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ *slog.Logger) (connection, error) {
+	return newSource(cfg, metrics, log, func(ctx context.Context, cfg Config, _ int, _ *slog.Logger) (connection, error) {
 		return openMem(ctx, cfg, broker)
 	})
 }
@@ -107,6 +107,9 @@ func (m *memConnection) ack(a Ack) error {
 	m.consumer.Ack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: -1})
 	return nil
 }
+
+// bound implements connection. A broker in memory has no such limit.
+func (m *memConnection) bound(int) {}
 
 func (m *memConnection) limits(context.Context) (limits, bool, error) { return limits{}, false, nil }
 

@@ -38,7 +38,7 @@ type Access struct {
 // chunks do not arrive within ChunkedTimeout. A message that was sent outside a batch, compressed and with an empty
 // payload, arrives with the compressed form of an empty payload, a few bytes.
 func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger) *Source {
-	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, logger *slog.Logger) (connection, error) {
+	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, unackedMax int, logger *slog.Logger) (connection, error) {
 		if access.Client.Logger == nil {
 			access.Client.Logger = pulsarlog.New(logger)
 		}
@@ -47,6 +47,7 @@ func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger)
 		if err != nil {
 			return nil, err
 		}
+		reader.bound(unackedMax)
 		p := newPulsarConnection(cfg, reader, client, access.Admin, metrics, logger)
 		options := access.Client
 		options.Logger = hookedLogger{options.Logger, logHooks{discardWords: metrics.discarded.Inc}}
@@ -104,6 +105,9 @@ func (p *pulsarConnection) receive(ctx context.Context, batch []Receipt) ([]Rece
 
 // ack implements connection.
 func (p *pulsarConnection) ack(a Ack) error { return p.reader.ack(a) }
+
+// bound implements connection.
+func (p *pulsarConnection) bound(unacked int) { p.reader.bound(unacked) }
 
 // limits implements connection.
 func (p *pulsarConnection) limits(ctx context.Context) (limits, bool, error) {

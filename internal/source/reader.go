@@ -16,9 +16,10 @@ type reader interface {
 	partitions(ctx context.Context, topic string) ([]string, error)
 	// subscribe begins to read a topic partition. Its error is wrapped by the caller.
 	subscribe(ctx context.Context, s subscription) error
-	// receive, ack and ends are as in connection.
+	// receive, ack, bound and ends are as in connection.
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
 	ack(a Ack) error
+	bound(unacked int)
 	ends(ctx context.Context) ([]End, error)
 	close()
 }

@@ -44,6 +44,9 @@ type connection interface {
 	receive(ctx context.Context, batch []Receipt) ([]Receipt, error)
 	// ack may block while the broker is away.
 	ack(a Ack) error
+	// bound sets the most unacked events of each topic partition, as the broker counts them, if the reader can keep such a bound. It
+	// does not block; any goroutine may call it.
+	bound(unacked int)
 	// limits returns the broker's limits, and false when the broker cannot be asked.
 	limits(ctx context.Context) (limits, bool, error)
 	// ends returns the ends of the topic partitions, and false when the broker cannot be
@@ -60,7 +63,7 @@ type connection interface {
 // describes the concurrency of its methods.
 type Source struct {
 	cfg     Config
-	open    func(ctx context.Context, cfg Config, log *slog.Logger) (connection, error)
+	open    func(ctx context.Context, cfg Config, unackedMax int, log *slog.Logger) (connection, error) // see connection.bound
 	metrics *Metrics
 	log     *slog.Logger
 	tracing Tracing
@@ -85,6 +88,7 @@ type Source struct {
 	changed chan struct{}  // capacity 1: something was settled, for the reader
 	spilled []event.Handle // scratch of spill
 	members int            // that share the subscription
+	bounded connection     // gets the bounds that follow from that; nil until there is one
 	fresh   struct {       // received since heavier looked
 		events, bytes int
 	}
@@ -92,7 +96,7 @@ type Source struct {
 	toAck chan struct{} // capacity 1
 }
 
-func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, *slog.Logger) (connection, error)) *Source {
+func newSource(cfg Config, metrics *Metrics, log *slog.Logger, open func(context.Context, Config, int, *slog.Logger) (connection, error)) *Source {
 	s := &Source{
 		cfg: cfg.Resolved(), open: open, metrics: metrics, log: log.With("component", "source"),
 		ready: make(chan struct{}), stopped: make(chan struct{}), draining: make(chan struct{}),
@@ -121,7 +125,21 @@ func (s *Source) SetMembers(members int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.members = members
-	s.ledger.Bound(s.cfg.bounds(members))
+	s.share()
+}
+
+// share bounds what this node takes of the broker's allowance. The caller holds the lock.
+func (s *Source) share() {
+	s.ledger.Bound(s.cfg.bounds(s.members))
+	if s.bounded != nil {
+		s.bounded.bound(s.cfg.unackedMax(s.members))
+	}
+}
+
+func (s *Source) unackedMax() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.unackedMax(s.members)
 }
 
 // Run subscribes and hands events to sink until ctx ends; then it sends the due acks, closes
@@ -135,7 +153,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	if err := s.openKeys(); err != nil {
 		return err
 	}
-	broker, err := s.open(ctx, s.cfg, s.log)
+	broker, err := s.open(ctx, s.cfg, s.unackedMax(), s.log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was asked to stop while it connected
@@ -146,6 +164,10 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 		broker.close()
 		return err
 	}
+	s.mu.Lock()
+	s.bounded = broker
+	s.share()
+	s.mu.Unlock()
 	s.log.Info("subscribed", "topics", s.cfg.Topics, "subscription", s.cfg.Subscription, "retry_topic", s.cfg.RetryTopic)
 	s.broker = broker
 	close(s.ready)
@@ -215,9 +237,7 @@ func (s *Source) adopt(ctx context.Context, broker connection) error {
 	}
 	s.mu.Lock()
 	s.cfg.UnackedConsumerMax, s.cfg.UnackedSubscriptionMax = l.unackedConsumer, l.unackedSubscription
-	members := s.members
 	s.mu.Unlock()
-	s.SetMembers(members)
 	s.log.Info("the broker's limits", "unacked_consumer", l.unackedConsumer, "unacked_subscription", l.unackedSubscription)
 	return nil
 }

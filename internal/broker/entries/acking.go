@@ -39,10 +39,9 @@ func (c *Consumer) flush() {
 		request := c.asked(s, ids)
 		s.conn.send(func(dst []byte) []byte { return wire.AppendAck(dst, s.id, request, ids) })
 		c.client.metrics.acks.Add(float64(len(ids)))
+		s.settled(ids...)
 	}
-	if flow := s.permits.rest(); flow > 0 {
-		s.flow(flow)
-	}
+	s.rest()
 }
 
 // asked returns the request id of acks, 0 if no receipt is requested.

@@ -36,6 +36,9 @@ type Subscription struct {
 	Priority int32
 	// Permits is the number of events that may wait in the queue, at least 1.
 	Permits int
+	// UnackedMax is the number of events that may be unacked, whole entries counted as brokers do; 0: no bound. SetUnackedMax changes it.
+	// Those in the queue and those that the broker may still send count, too. A broker may exceed it by some entries.
+	UnackedMax int
 	// Queue receives the entries.
 	Queue *Queue
 	// Receipt is called with acks that the broker has confirmed, or with the error of unconfirmed acks; nil: no confirmation is requested.
@@ -71,8 +74,9 @@ type receipt struct {
 // Subscribe subscribes, and returns when entries can arrive. It retries temporary failures until the OperationTimeout. Later the consumer
 // reconnects by itself.
 func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, error) {
-	if sub.Permits < 1 || sub.Queue == nil || sub.Type != Shared {
-		return nil, fmt.Errorf("entries: subscribe to %s: %d permits and type %d, want at least 1, type %d and a queue", sub.Topic, sub.Permits, sub.Type, Shared)
+	if sub.Permits < 1 || sub.UnackedMax < 0 || sub.Queue == nil || sub.Type != Shared {
+		return nil, fmt.Errorf("entries: subscribe to %s: %d permits, %d unacked events and type %d, want at least 1, at least 0, type %d and a queue",
+			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared)
 	}
 	consumer := &Consumer{
 		client: c, sub: sub, number: int(c.ids.Add(1) % uint64(c.cfg.ConnectionsPerBrokerMax)),
@@ -120,8 +124,7 @@ func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) 
 		return nil, err
 	}
 	s := &session{
-		consumer: c, conn: k, id: c.client.ids.Add(1), ended: make(chan struct{}), permits: permits{queue: c.sub.Permits},
-		receipts: make(map[uint64]awaited),
+		consumer: c, conn: k, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
 	}
 	if err := k.attach(s); err != nil {
 		return nil, err
@@ -140,9 +143,21 @@ func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.session = s
+	s.permits = newPermits(c.sub.Permits, c.sub.UnackedMax)
 	c.flush()
 	s.flow(s.permits.first())
 	return s, nil
+}
+
+// SetUnackedMax changes the UnackedMax of the subscription. It does not block.
+func (c *Consumer) SetUnackedMax(events int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sub.UnackedMax = events
+	if c.session != nil {
+		c.session.permits.bound(events)
+	}
+	c.awake()
 }
 
 func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {

@@ -15,6 +15,8 @@ type Metrics struct {
 	chunkBytes     prometheus.Gauge
 	chunksGivenUp  prometheus.Counter
 	permits        prometheus.Gauge
+	unacked        prometheus.Gauge
+	unackedWaits   prometheus.Counter
 	acks           prometheus.Counter
 	receiptsFailed prometheus.Counter
 	lines          *loglimit.Metrics
@@ -43,7 +45,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		chunkBytes: gauge("chunk_bytes", "Size of the held chunks of incomplete messages."),
 		chunksGivenUp: counter("chunks_given_up_total", "Chunks that went back to the broker, because their message "+
 			"was not complete in time or there was no room."),
-		permits:        gauge("permits", "Events that brokers may still send before earlier events are taken, over all topic partitions."),
+		permits: gauge("permits", "Events that brokers may still send before earlier events are taken, over all topic partitions."),
+		unacked: gauge("unacked", "Unacked events over all topic partitions, whole entries counted as brokers do, those in the queue included."),
+		unackedWaits: counter("unacked_waits_total", "How often a topic partition was not read any further, since "+
+			"more unacked events might make the broker stop this member or the whole subscription."),
 		acks:           counter("acks_total", "Acks sent, of an entry or of some of its events."),
 		receiptsFailed: counter("receipts_failed_total", "Acks that a broker refused, or did not confirm in time."),
 	}

@@ -1,33 +1,60 @@
 package entries
 
-// permits counts the events that a broker may still send to one subscription of a consumer, as the broker counts them: both sides add the
-// permits of FLOW commands and subtract the cost of each entry. Both counts go below zero with an entry of many events. Pure.
+import (
+	"cmp"
+	"math"
+
+	"github.com/ringfence/router/internal/broker/entries/wire"
+)
+
+// permits counts the events that a broker may still send to one subscription of a consumer, and those that it counts as unacked. Both sides
+// add the permits of FLOW commands and subtract the cost of each entry. Both counts go below zero with an entry of many events. Pure.
+//
+// A broker stops a consumer that has too many unacked events, and all consumers of a subscription that has. So no permit is given that
+// could lead there.
 type permits struct {
-	queue   int // events that may be unread, at least 1
-	granted int // by FLOW commands, minus the cost of arrived entries
-	unread  int // cost of the arrived entries that were not taken
-	entries int // number of these entries
-	owed    int // cost of taken entries that no FLOW has returned yet
+	queue      int             // events that may be unread, at least 1
+	unackedMax int             // events that may be unacked; those that the broker may still send count, too
+	granted    int             // by FLOW commands, minus the cost of arrived entries
+	unread     int             // cost of the arrived entries that were not taken
+	entries    int             // number of these entries
+	owed       int             // cost of taken entries that no FLOW has returned yet
+	unacked    int             // cost of the arrived entries that were not acked, without their acked events
+	costs      map[wire.ID]int // of each of them
+	held       bool            // unackedMax holds permits back
 }
 
 // overrunMax bounds the entries that a broker may send beyond the permits. A broker estimates the events of an entry, and sends several
 // entries (dispatcherMaxRoundRobinBatchSize, 20) before it counts again.
 const overrunMax = 1024
 
-// first returns the permits of the first FLOW command of a subscription.
-func (p *permits) first() int {
-	p.granted = p.queue
-	return p.queue
+func newPermits(queue, unackedMax int) permits {
+	p := permits{queue: queue, costs: make(map[wire.ID]int)}
+	p.bound(unackedMax)
+	return p
 }
 
-// arrived counts an entry, and reports whether the broker respects the permits.
-func (p *permits) arrived(cost int) bool {
+// bound changes the bound of unacked events; 0: none.
+func (p *permits) bound(unackedMax int) {
+	p.unackedMax = cmp.Or(unackedMax, math.MaxInt/2)
+}
+
+// first returns the permits of the first FLOW command of a subscription.
+func (p *permits) first() int {
+	p.owed = p.queue
+	return p.rest()
+}
+
+// arrived counts an entry, and reports whether the broker respects the permits. An entry that arrives again is unacked once.
+func (p *permits) arrived(id wire.ID, cost int) bool {
 	if p.entries >= p.queue+overrunMax {
 		return false
 	}
 	p.entries++
 	p.granted -= cost
 	p.unread += cost
+	p.unacked += cost - p.costs[id]
+	p.costs[id] = cost
 	return true
 }
 
@@ -43,9 +70,33 @@ func (p *permits) taken(cost int) (flow int) {
 	return p.rest()
 }
 
-// rest returns all owed permits, however few.
+// acked counts an ack that is sent.
+func (p *permits) acked(ack wire.AckID) {
+	cost, known := p.costs[ack.ID]
+	if !known {
+		return // it arrived in an earlier session, or was acked before
+	}
+	events := cost
+	if ack.AckSet != nil {
+		events = min(cost, int(ack.BatchSize)-unacked(ack.AckSet))
+	}
+	p.unacked -= events
+	if cost == events {
+		delete(p.costs, ack.ID)
+		return
+	}
+	p.costs[ack.ID] = cost - events
+}
+
+// rest returns all owed permits, however few, as far as unackedMax allows. There is always a permit if nothing is unacked.
 func (p *permits) rest() (flow int) {
-	flow, p.owed = p.owed, 0
+	room := p.unackedMax - p.unacked - p.granted
+	if p.unacked == 0 && p.granted <= 0 {
+		room = max(room, 1-p.granted)
+	}
+	flow = min(p.owed, max(0, room))
+	p.held = flow < p.owed
+	p.owed -= flow
 	p.granted += flow
 	return flow
 }

@@ -4,59 +4,134 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// For any order of sent and taken entries, our count equals the broker's, a reader that takes all entries never starves, and in the end the
-// broker has permits for a full queue.
+// For any order of sent, taken and acked entries, our counts equal the broker's, the broker never gets permits beyond the bound of unacked
+// events, a reader that takes and acks all entries never starves, and in the end the broker has permits for a full queue.
 func TestPermitsAgreeWithTheBroker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := permits{queue: rapid.IntRange(1, 50).Draw(t, "queue")}
-		broker := p.first()
-		var unread []int
+		queue := rapid.IntRange(1, 50).Draw(t, "queue")
+		unackedMax := rapid.OneOf(rapid.Just(0), rapid.IntRange(1, 200)).Draw(t, "unacked max")
+		p := newPermits(queue, unackedMax)
+		var unread, open []int // costs by entry; an entry has its number as its id, and is open until it is acked
+		taken, unackedNow := 0, 0
+		broker := 0
+		give := func(flow int) {
+			broker += flow
+			if flow > 0 && unackedMax > 0 && broker > 1 && unackedNow+broker > unackedMax {
+				t.Fatalf("the broker has %d permits while %d events are unacked, at most %d", broker, unackedNow, unackedMax)
+			}
+		}
+		give(p.first())
 		take := func() {
-			broker += p.taken(unread[0])
+			give(p.taken(unread[0]))
 			unread = unread[1:]
+			taken++
+		}
+		ack := func(i int) {
+			p.acked(wire.AckID{ID: wire.ID{Entry: int64(i)}})
+			unackedNow -= open[i]
+			open[i] = 0
 		}
 		for range rapid.IntRange(0, 200).Draw(t, "steps") {
-			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			switch rapid.IntRange(0, 6).Draw(t, "step") {
 			case 0, 1:
 				if broker <= 0 {
 					continue
 				}
 				cost := rapid.IntRange(1, 70).Draw(t, "cost")
-				if !p.arrived(cost) {
+				if !p.arrived(wire.ID{Entry: int64(len(open))}, cost) {
 					t.Fatal("entry within the permits is refused")
 				}
 				broker -= cost
-				unread = append(unread, cost)
+				unread, open = append(unread, cost), append(open, cost)
+				unackedNow += cost
 			case 2, 3:
 				if len(unread) > 0 {
 					take()
 				}
 			case 4:
-				broker += p.rest()
+				give(p.rest())
+			case 5, 6:
+				if taken > 0 {
+					ack(rapid.IntRange(0, taken-1).Draw(t, "acked"))
+				}
 			}
-			if p.granted != broker || p.entries != len(unread) {
-				t.Fatalf("counted %d permits and %d entries, want %d and %d", p.granted, p.entries, broker, len(unread))
+			if p.granted != broker || p.entries != len(unread) || p.unacked != unackedNow {
+				t.Fatalf("counted %d permits, %d entries and %d unacked events, want %d, %d and %d", p.granted, p.entries, p.unacked, broker, len(unread), unackedNow)
 			}
-			if len(unread) == 0 && broker < 1 {
+			if len(unread) == 0 && broker < 1 && unackedMax == 0 {
 				t.Fatalf("all entries are taken, but the broker has %d permits", broker)
 			}
 		}
 		for len(unread) > 0 {
 			take()
 		}
-		if broker += p.rest(); broker != p.queue || p.unread != 0 || p.owed != 0 {
-			t.Fatalf("in the end, broker has %d permits of %d, and %+v", broker, p.queue, p)
+		for i := range open {
+			ack(i)
+		}
+		give(p.rest())
+		want := queue
+		if unackedMax > 0 {
+			want = min(want, max(unackedMax, 1))
+		}
+		if broker != want || p.unread != 0 || p.owed != queue-want || p.unacked != 0 || len(p.costs) != 0 {
+			t.Fatalf("in the end, the broker has %d permits, want %d, and %+v", broker, want, p)
 		}
 	})
 }
 
+// An entry that arrives again is unacked once, acks of single events count each, and a raised bound releases permits.
+func TestUnackedEvents(t *testing.T) {
+	p := newPermits(100, 100)
+	if got := p.first(); got != 100 {
+		t.Fatalf("the first FLOW has %d permits, want 100", got)
+	}
+	id := wire.ID{Entry: 7}
+	p.arrived(id, 70)
+	p.arrived(id, 70)
+	if p.unacked != 70 {
+		t.Errorf("%d events are unacked after an entry of 70 arrived twice", p.unacked)
+	}
+	p.taken(70)
+	if got := p.taken(70); got+p.granted-got > 100-70 || !p.held {
+		t.Errorf("%d permits are given and %d granted with 70 unacked events of at most 100, held %v", got, p.granted, p.held)
+	}
+	p.acked(wire.AckID{ID: id, AckSet: []uint64{1<<40 - 1}, BatchSize: 70}) // all but 40
+	if p.unacked != 40 {
+		t.Errorf("%d events are unacked, want 40", p.unacked)
+	}
+	p.acked(wire.AckID{ID: wire.ID{Entry: 8}}) // of an earlier session
+	p.acked(wire.AckID{ID: id})
+	p.acked(wire.AckID{ID: id})
+	if p.unacked != 0 || len(p.costs) != 0 {
+		t.Errorf("%d events are unacked, want none: %+v", p.unacked, p)
+	}
+	p.rest()
+	if p.granted != 100 || p.held {
+		t.Errorf("the broker has %d permits, want 100: %+v", p.granted, p)
+	}
+	p.bound(10)
+	for i := range 100 {
+		p.arrived(wire.ID{Entry: int64(10 + i)}, 1)
+		p.taken(1)
+	}
+	if p.rest() != 0 || !p.held {
+		t.Errorf("permits are given with %d unacked events of at most 10", p.unacked)
+	}
+	p.bound(0)
+	if got := p.rest(); got != 100 || p.held {
+		t.Errorf("%d permits are given without a bound, want 100", got)
+	}
+}
+
 func TestPermitsBoundWhatABrokerSends(t *testing.T) {
-	p := permits{queue: 10}
+	p := newPermits(10, 0)
 	p.first()
 	n := 0
-	for p.arrived(1) {
+	for p.arrived(wire.ID{Entry: int64(n)}, 1) {
 		n++
 	}
 	if n != 10+overrunMax {

@@ -98,13 +98,16 @@ func (c *Consumer) report() {
 // tick gives up overdue chunks and receipts.
 func (c *Consumer) tick(s *session) {
 	again, redundant := c.chunks.tick()
-	for len(again) > 0 {
-		n := min(len(again), c.client.cfg.AckGroupMax)
-		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliver(dst, s.id, again[:n]) })
-		again = again[n:]
+	for left := again; len(left) > 0; {
+		n := min(len(left), c.client.cfg.AckGroupMax)
+		s.conn.send(func(dst []byte) []byte { return wire.AppendRedeliver(dst, s.id, left[:n]) })
+		left = left[n:]
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, id := range again {
+		s.settled(wire.AckID{ID: id}) // the broker has them back
+	}
 	for _, id := range redundant {
 		c.acks.add([]wire.AckID{{ID: id}})
 	}
@@ -164,6 +167,7 @@ func (c *Consumer) leave(s *session) ending {
 		c.seeds = e.seeds
 	}
 	c.client.metrics.permits.Sub(float64(s.permits.granted))
+	c.client.metrics.unacked.Sub(float64(s.permits.unacked))
 	for request, a := range s.receipts {
 		s.conn.unexpect(request)
 		c.acks.add(a.ids)

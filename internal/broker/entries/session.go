@@ -90,10 +90,9 @@ func (s *session) push(d *Delivered, err error) error {
 	if c.session != s {
 		return nil // the broker redelivers it
 	}
-	if !s.permits.arrived(d.Permits) {
+	if !s.arrives(d) {
 		return errOverrun
 	}
-	c.client.metrics.permits.Sub(float64(d.Permits))
 	if err != nil {
 		if !errors.As(err, &d.Broken) {
 			d.Broken = &wire.BrokenError{Reason: wire.ReasonMetadata, What: err.Error()}
@@ -111,12 +110,47 @@ func (s *session) keep(d *Delivered) error {
 	if s.consumer.session != s {
 		return nil
 	}
-	if !s.permits.arrived(d.Permits) {
+	if !s.arrives(d) {
 		return errOverrun
 	}
-	s.consumer.client.metrics.permits.Sub(float64(d.Permits))
 	s.giveBack(d.Permits)
 	return nil
+}
+
+// arrives counts an entry, and reports whether the broker respects the permits. The caller holds the consumer's lock.
+func (s *session) arrives(d *Delivered) bool {
+	before := s.permits.unacked
+	if !s.permits.arrived(d.ID, d.Permits) {
+		return false
+	}
+	m := s.consumer.client.metrics
+	m.permits.Sub(float64(d.Permits))
+	m.unacked.Add(float64(s.permits.unacked - before))
+	return true
+}
+
+// settled counts acks that are sent, and entries that are given back. The caller holds the consumer's lock.
+func (s *session) settled(ids ...wire.AckID) {
+	before := s.permits.unacked
+	for _, id := range ids {
+		s.permits.acked(id)
+	}
+	s.consumer.client.metrics.unacked.Add(float64(s.permits.unacked - before))
+}
+
+// rest sends all permits that may be sent. The caller holds the consumer's lock.
+func (s *session) rest() {
+	defer s.noteHeld(s.permits.held)
+	if flow := s.permits.rest(); flow > 0 {
+		s.flow(flow)
+	}
+}
+
+// noteHeld counts the beginning of a wait for acks.
+func (s *session) noteHeld(before bool) {
+	if s.permits.held && !before {
+		s.consumer.client.metrics.unackedWaits.Inc()
+	}
 }
 
 // take returns the permits of entries that were taken.
@@ -134,6 +168,7 @@ func (s *session) take(batch []*Delivered) {
 // giveBack counts an entry as taken. Permits that are not due yet are sent with the next acks, or when the timer of acks fires. The caller
 // holds the consumer's lock.
 func (s *session) giveBack(cost int) {
+	defer s.noteHeld(s.permits.held)
 	if flow := s.permits.taken(cost); flow > 0 {
 		s.flow(flow)
 		return
