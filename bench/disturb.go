@@ -64,14 +64,10 @@ func (r round) disturb(ctx context.Context, d disturbance, pick func(n int) int)
 			}
 			return key
 		}
-		var asked time.Time
+		watch := r.watchAllowance(ctx, &s.allowance)
 		_, err := r.paced(ctx, c, p, func(since time.Duration) {
-			if since < r.options.WarmUp+r.options.Measure/2 || !r.admin.there() || time.Since(asked) < allowanceTick {
-				return
-			}
-			asked = time.Now()
-			if a, err := r.admin.allowanceOf(ctx, r.topic, r.partitions()); err == nil { // one answer less is no harm
-				s.allowance = s.allowance.max(a)
+			if since >= r.options.WarmUp+r.options.Measure/2 {
+				watch()
 			}
 		})
 		if err != nil {

@@ -17,6 +17,7 @@ type Sample struct {
 	CPU       map[string]float64 // role → CPU microseconds per event
 	Allocated map[string]float64 // role → bytes of heap allocated per event, with what the processes need to start
 	Events    int                // in the backlog
+	Allowance allowance          // the most; zero if the broker's admin API is not there
 }
 
 // drain fills a fresh topic, starts the mode's processes, waits until they have
@@ -26,12 +27,13 @@ func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
 	err = r.onBacklog(ctx, fill, record{}, func(ctx context.Context, c *cluster) error {
 		drain, done := context.WithTimeout(ctx, drainMax)
 		defer done()
-		err = c.awaitHandled(drain, events)
+		err = c.awaitHandled(drain, events, r.watchAllowance(drain, &s.Allowance))
 		if err != nil && (ctx.Err() != nil || total(c.procs) < eventsMin) {
 			return err
 		}
+		most := s.Allowance
 		s, err = window(r.options.Warm, min(events, total(c.procs)), c.procs)
-		s.Events = events
+		s.Events, s.Allowance = events, most
 		if err == nil {
 			s.Allocated, err = c.allocatedPerEvent(ctx)
 		}
@@ -40,8 +42,22 @@ func (r round) drain(ctx context.Context, events int) (s Sample, err error) {
 	return s, err
 }
 
-// awaitHandled waits until the applications have handled so many events.
-func (c *cluster) awaitHandled(ctx context.Context, events int) error {
+// watchAllowance returns a function that keeps the maximum of the subscription's use of its allowance, if the broker can be asked.
+func (r round) watchAllowance(ctx context.Context, most *allowance) func() {
+	var asked time.Time
+	return func() {
+		if !r.admin.there() || time.Since(asked) < allowanceTick {
+			return
+		}
+		asked = time.Now()
+		if a, err := r.admin.allowanceOf(ctx, r.topic, r.partitions()); err == nil { // one answer less is no harm
+			*most = most.max(a)
+		}
+	}
+}
+
+// awaitHandled waits until the applications have handled so many events, and calls watch all the time.
+func (c *cluster) awaitHandled(ctx context.Context, events int, watch func()) error {
 	tick := time.NewTicker(watchTick)
 	defer tick.Stop()
 	for {
@@ -51,6 +67,7 @@ func (c *cluster) awaitHandled(ctx context.Context, events int) error {
 		case <-tick.C:
 		}
 		c.sampleCPU()
+		watch()
 		if total(c.procs) >= events {
 			return nil
 		}

@@ -51,7 +51,7 @@ func (r round) latency(ctx context.Context) (s latencySample, err error) {
 		s.cpu = cpuPerEvent(c.procs, from, to, to.Sub(from).Seconds()*float64(r.options.Rate))
 		s.acked = meanOpen(unacked)
 		catchUp, done := context.WithTimeout(ctx, catchUpMax)
-		_ = c.awaitHandled(catchUp, load.count) // events missing then are reported as behind
+		_ = c.awaitHandled(catchUp, load.count, func() {}) // events missing then are reported as behind
 		done()
 		c.stopApps()
 		s.start, s.end = newHistogram(), newHistogram()

@@ -53,6 +53,10 @@ type Result struct {
 	ConsumeSpread *[2]float64        `json:"consume_per_s_min_max,omitempty"`
 	CPUPerEvent   map[string]float64 `json:"cpu_us_per_event,omitempty"`
 	Allocated     map[string]float64 `json:"allocated_bytes_per_event,omitempty"`
+	// The broker's maximum count of unacked events in a drain, and whether it stopped a consumer or the subscription for it.
+	UnackedConsumer     int  `json:"unacked_consumer_max,omitempty"`
+	UnackedSubscription int  `json:"unacked_subscription_max,omitempty"`
+	Stopped             bool `json:"stopped,omitempty"`
 
 	Latency   *Latency   `json:"latency,omitempty"`
 	Disturbed *Disturbed `json:"disturbed,omitempty"`
@@ -132,14 +136,16 @@ func newReport(o Options, name, workload string) Report {
 func drainResult(o Options, m mode, samples []Sample) Result {
 	var rates []float64
 	var cpu, allocated []map[string]float64
-	events := 0
+	events, most := 0, allowance{}
 	for _, s := range samples {
+		most = most.max(s.Allowance)
 		rates, cpu, allocated, events = append(rates, s.PerSecond), append(cpu, s.CPU), append(allocated, s.Allocated), max(events, s.Events)
 	}
 	mid, spread := median(rates)
 	return Result{
 		Mode: m.name, Batching: m.batchingFor(o), Events: events, Repetitions: len(samples),
 		ConsumePerS: mid, ConsumeSpread: &spread, CPUPerEvent: medians(cpu), Allocated: medians(allocated),
+		UnackedConsumer: most.Consumer, UnackedSubscription: most.Subscription, Stopped: most.Blocked,
 	}
 }
 
@@ -217,8 +223,8 @@ func (r *Report) print(w io.Writer) {
 			fmt.Fprintf(w, "%-*s gap per key p99 %8.1f  worst %8.1f ms  redelivered %6d  lost %d  %v\n",
 				modeWidth, m.Mode, k.GapP99, k.GapMax, k.Redelivered, k.Lost, m.Exclusivity)
 		default:
-			fmt.Fprintf(w, "%-*s median   %9.0f events/s (%.0f … %.0f)  %s  %v\n",
-				modeWidth, m.Mode, m.ConsumePerS, m.ConsumeSpread[0], m.ConsumeSpread[1], costs(m.CPUPerEvent, m.Allocated), m.Exclusivity)
+			fmt.Fprintf(w, "%-*s median   %9.0f events/s (%.0f … %.0f)  %s%s  %v\n",
+				modeWidth, m.Mode, m.ConsumePerS, m.ConsumeSpread[0], m.ConsumeSpread[1], costs(m.CPUPerEvent, m.Allocated), m.unacked(), m.Exclusivity)
 		}
 	}
 	for _, m := range r.Modes {
@@ -240,6 +246,18 @@ func ackedText(ms float64) string {
 		return "unknown"
 	}
 	return fmt.Sprintf("mean %.1f ms", ms)
+}
+
+// unacked formats the use of the broker's allowance, "" if it is unknown.
+func (r *Result) unacked() string {
+	if r.UnackedSubscription == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("; most unacked: %d, of one consumer %d", r.UnackedSubscription, r.UnackedConsumer)
+	if r.Stopped {
+		text += ", STOPPED by the broker"
+	}
+	return text
 }
 
 // costs formats the CPU time per event, and the allocated bytes if they are known.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/ringfence/router/internal/broker/entries/fakebroker"
 )
 
@@ -30,6 +32,34 @@ func TestEntriesArriveUntilTheyAreAcked(t *testing.T) {
 			t.Error(err)
 		}
 		r.nothing()
+	})
+}
+
+// A member that does not ack gets no more events than it may hold unacked, until it acks, or may hold more.
+func TestUnackedEventsAreBounded(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cluster.Broker("a:6650")
+		c := r.subscribe(func(s *Subscription) { s.Permits, s.UnackedMax = 100, 10 })
+		r.publish(60)
+		got := r.receive(10)
+		r.nothing()
+		if n := testutil.ToFloat64(r.metrics.unacked); n != 10 {
+			t.Errorf("the metric has %v unacked events, want 10", n)
+		}
+		if n := testutil.ToFloat64(r.metrics.unackedWaits); n != 1 {
+			t.Errorf("the metric has %v waits, want 1", n)
+		}
+		r.ack(c, got[:4]...)
+		r.receive(4)
+		r.nothing()
+		c.SetUnackedMax(30)
+		r.receive(20)
+		r.nothing()
+		c.SetUnackedMax(0)
+		r.receive(26)
+		if n := testutil.ToFloat64(r.metrics.unacked); n != 56 {
+			t.Errorf("the metric has %v unacked events, want 56", n)
+		}
 	})
 }
 

@@ -21,7 +21,6 @@ type permits struct {
 	owed       int             // cost of taken entries that no FLOW has returned yet
 	unacked    int             // cost of the arrived entries that were not acked, without their acked events
 	costs      map[wire.ID]int // of each of them
-	held       bool            // unackedMax holds permits back
 }
 
 // overrunMax bounds the entries that a broker may send beyond the permits. A broker estimates the events of an entry, and sends several
@@ -90,16 +89,23 @@ func (p *permits) acked(ack wire.AckID) {
 
 // rest returns all owed permits, however few, as far as unackedMax allows. There is always a permit if nothing is unacked.
 func (p *permits) rest() (flow int) {
-	room := p.unackedMax - p.unacked - p.granted
-	if p.unacked == 0 && p.granted <= 0 {
-		room = max(room, 1-p.granted)
-	}
-	flow = min(p.owed, max(0, room))
-	p.held = flow < p.owed
+	flow = min(p.owed, max(0, p.room()))
 	p.owed -= flow
 	p.granted += flow
 	return flow
 }
+
+// room returns the number of permits that unackedMax allows beside those granted.
+func (p *permits) room() int {
+	room := p.unackedMax - p.unacked - p.granted
+	if p.unacked == 0 && p.granted <= 0 {
+		room = max(room, 1-p.granted)
+	}
+	return room
+}
+
+// waits reports whether the broker may send nothing before more is acked.
+func (p *permits) waits() bool { return p.granted <= 0 && p.owed > 0 && p.room() <= 0 }
 
 // costMax bounds the cost of an entry: no broker counts further, and sums do not overflow.
 const costMax = 1 << 31

@@ -19,6 +19,7 @@ type session struct {
 
 	// Guarded by the consumer's lock.
 	permits  permits
+	waits    bool               // the permits wait for acks
 	receipts map[uint64]awaited // by request
 	end      ending
 }
@@ -126,6 +127,7 @@ func (s *session) arrives(d *Delivered) bool {
 	m := s.consumer.client.metrics
 	m.permits.Sub(float64(d.Permits))
 	m.unacked.Add(float64(s.permits.unacked - before))
+	s.noteWait()
 	return true
 }
 
@@ -140,17 +142,19 @@ func (s *session) settled(ids ...wire.AckID) {
 
 // rest sends all permits that may be sent. The caller holds the consumer's lock.
 func (s *session) rest() {
-	defer s.noteHeld(s.permits.held)
 	if flow := s.permits.rest(); flow > 0 {
 		s.flow(flow)
 	}
+	s.noteWait()
 }
 
-// noteHeld counts the beginning of a wait for acks.
-func (s *session) noteHeld(before bool) {
-	if s.permits.held && !before {
+// noteWait counts the beginnings of waits for acks.
+func (s *session) noteWait() {
+	waits := s.permits.waits()
+	if waits && !s.waits {
 		s.consumer.client.metrics.unackedWaits.Inc()
 	}
+	s.waits = waits
 }
 
 // take returns the permits of entries that were taken.
@@ -168,7 +172,6 @@ func (s *session) take(batch []*Delivered) {
 // giveBack counts an entry as taken. Permits that are not due yet are sent with the next acks, or when the timer of acks fires. The caller
 // holds the consumer's lock.
 func (s *session) giveBack(cost int) {
-	defer s.noteHeld(s.permits.held)
 	if flow := s.permits.taken(cost); flow > 0 {
 		s.flow(flow)
 		return
