@@ -87,9 +87,17 @@ func (p *permits) acked(ack wire.AckID) {
 	p.costs[ack.ID] = cost - events
 }
 
+// portionPart is the part of unackedMax that is given at once when unackedMax holds permits back: for each FLOW with a few permits, the
+// broker would look for entries.
+const portionPart = 8
+
 // rest returns all owed permits, however few, as far as unackedMax allows. There is always a permit if nothing is unacked.
 func (p *permits) rest() (flow int) {
-	flow = min(p.owed, max(0, p.room()))
+	room := p.room()
+	if room < p.owed && room < p.unackedMax/portionPart {
+		return 0
+	}
+	flow = min(p.owed, max(0, room))
 	p.owed -= flow
 	p.granted += flow
 	return flow
@@ -105,7 +113,9 @@ func (p *permits) room() int {
 }
 
 // waits reports whether the broker may send nothing before more is acked.
-func (p *permits) waits() bool { return p.granted <= 0 && p.owed > 0 && p.room() <= 0 }
+func (p *permits) waits() bool {
+	return p.granted <= 0 && p.room() < min(p.owed, max(1, p.unackedMax/portionPart))
+}
 
 // costMax bounds the cost of an entry: no broker counts further, and sums do not overflow.
 const costMax = 1 << 31
