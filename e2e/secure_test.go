@@ -190,6 +190,9 @@ func TestSecureBroker(t *testing.T) {
 			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
 				t.Errorf("the router ended with %v, want exit code 2", err)
 			}
+			if at := strings.Index(log.String(), "panic:"); at >= 0 {
+				t.Errorf("the router's log ends with %s", log.String()[at:])
+			}
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			if last := lines[len(lines)-1]; !strings.Contains(last, c.says) || !strings.Contains(last, "pulsar") {
 				t.Errorf("the last line of the router's log is %q, want %q in it", last, c.says)
