@@ -56,11 +56,11 @@ type hop struct {
 }
 
 func (h *hop) Accept(a Arrival) {
-	done := make([]event.Handle, len(a.Events))
+	done := make([]event.Verdict, len(a.Events))
 	for i, ev := range a.Events {
-		done[i] = ev.Handle
+		done[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
 	}
-	h.server.Done(a.From, done)
+	h.server.Answer(a.From, done)
 }
 
 func (h *hop) Gone(StreamID)                         {}
@@ -68,16 +68,14 @@ func (h *hop) TakeOver(Peer, bool, []event.Finished) {}
 func (h *hop) KeyOf(Peer) ed25519.PublicKey          { return nil }
 func (h *hop) Deliver([]*event.Event)                {}
 
-func (h *hop) Settle([]Settlement) {}
-
-func (h *hop) Done(handles []event.Handle, _ []*event.Event) {
-	for _, handle := range handles {
-		batch := int(handle.Slot()) / benchBatch
+func (h *hop) Settle(verdicts []event.Verdict, _ []*event.Event) {
+	for _, v := range verdicts {
+		batch := int(v.Handle.Slot()) / benchBatch
 		if h.open[batch].Add(-1) == 0 {
 			h.free <- batch
 		}
 	}
-	h.settled.Add(int64(len(handles)))
+	h.settled.Add(int64(len(verdicts)))
 }
 
 // cpuTime returns the processor time of this process, which on a busy machine is a better measure than the clock.
@@ -201,7 +199,7 @@ func benchmarkRawStream(b *testing.B, payload int) {
 	answers := &verdictsFrame{number: 1}
 	for i, ev := range frame.events {
 		ev.Handle = event.Handle(1_000_000 + i)
-		answers.done = append(answers.done, ev.Handle)
+		answers.verdicts = append(answers.verdicts, event.Verdict{Handle: ev.Handle, Kind: event.Done})
 	}
 	out, answer := encode(b, frame), encode(b, answers)
 
@@ -305,18 +303,18 @@ func BenchmarkTable(b *testing.B) {
 	t.SetRoute(1, peerNumber(1), fixedRoute{owners: []Peer{peerNumber(2)}}, &out)
 	t.PeerUp(1, peerNumber(2), &out)
 	events := benchEvents(benchBatch, 100)
-	handles := make([]event.Handle, benchBatch)
+	done := make([]event.Verdict, benchBatch)
 	var batch []*event.Event
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
 		for i, ev := range events {
 			ev.Handle = event.NewHandle(ev.Handle.Generation()+1, int32(i))
-			handles[i] = ev.Handle
+			done[i] = event.Verdict{Handle: ev.Handle, Kind: event.Done}
 		}
 		t.Hold(1, events, &out)
 		batch, _ = t.Take(1, peerNumber(2), benchBatch, 1<<20, batch[:0])
-		t.Done(peerNumber(2), handles, &out)
+		t.Settle(1, peerNumber(2), done, &out)
 	}
 	if t.Len() != 0 || len(batch) != benchBatch {
 		b.Fatalf("%d events are left, the last batch had %d", t.Len(), len(batch))
@@ -354,9 +352,9 @@ func BenchmarkCold(b *testing.B) {
 		})
 		c.answer()
 		c.evict()
-		settle += c.timed(b, func() { c.table.Done(peerNumber(2), c.done, &c.out) })
-		if len(c.out.Done) != benchBatch {
-			b.Fatalf("settled %d events of %d", len(c.out.Done), benchBatch)
+		settle += c.timed(b, func() { c.table.Settle(1, peerNumber(2), c.done, &c.out) })
+		if len(c.out.Settled) != benchBatch {
+			b.Fatalf("settled %d events of %d", len(c.out.Settled), benchBatch)
 		}
 	}
 	perEvent := func(d time.Duration, unit string) {
@@ -384,7 +382,7 @@ type cold struct {
 	batch  []*event.Event
 	sent   []event.Handle // in the order of sending
 	frame  eventsFrame
-	done   []event.Handle
+	done   []event.Verdict
 	rand   *rand.Rand
 	others []byte
 	sum    int
@@ -430,7 +428,7 @@ func (c *cold) answer() {
 	for i := range benchBatch {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
-		c.done = append(c.done, c.sent[i])
+		c.done = append(c.done, event.Verdict{Handle: c.sent[i], Kind: event.Done})
 		c.free = append(c.free, c.sent[i].Slot())
 	}
 	c.sent = c.sent[benchBatch:]

@@ -52,8 +52,7 @@ type verdictsFrame struct {
 	number   uint64 // 0: this frame carries no verdicts
 	epoch    event.Position
 	batch    verdictBatch    // when sending
-	verdicts []event.Verdict // when receiving: verdicts other than Done
-	done     []event.Handle  // when receiving: handles of Done verdicts
+	verdicts []event.Verdict // when receiving
 
 	other *peerv1.ForwardResponse
 	err   error // the frame was received, and is garbage
@@ -169,7 +168,7 @@ func (f *eventsFrame) parse(b []byte, frameMax int) error {
 
 // parse decodes b and does not keep it.
 func (f *verdictsFrame) parse(b []byte) error {
-	*f = verdictsFrame{verdicts: f.verdicts[:0], done: f.done[:0]}
+	*f = verdictsFrame{verdicts: f.verdicts[:0]}
 	env, err := parseEnvelope(b)
 	if err != nil {
 		return err

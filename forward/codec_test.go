@@ -52,9 +52,10 @@ func protoEvents(f *eventsFrame) *peerv1.ForwardRequest {
 func protoVerdicts(f *verdictsFrame) *peerv1.ForwardResponse {
 	body := &peerv1.Verdicts{Number: f.number, Epoch: protoPosition(f.epoch)}
 	for _, v := range f.verdicts {
+		d := v.DetailOrZero()
 		body.Verdicts = append(body.Verdicts, &peerv1.Verdict{
-			Handle: uint64(v.Handle), Kind: peerv1.VerdictKind(v.Kind), DelayMs: uint64(v.Delay.Milliseconds()), Attempts: v.Attempts, Crashes: v.Crashes,
-			Reason: v.Reason, FirstError: v.FirstError, Epoch: protoPosition(v.Epoch), Owner: v.Owner,
+			Handle: uint64(v.Handle), Kind: peerv1.VerdictKind(v.Kind), DelayMs: uint64(d.Delay.Milliseconds()), Attempts: d.Attempts, Crashes: d.Crashes,
+			Reason: d.Reason, FirstError: d.FirstError, Epoch: protoPosition(d.Epoch), Owner: d.Owner,
 		})
 	}
 	return &peerv1.ForwardResponse{Receipt: f.receipt, Frame: &peerv1.ForwardResponse_Verdicts{Verdicts: body}}
@@ -110,19 +111,27 @@ func drawEvents(t *rapid.T) *eventsFrame {
 func drawVerdicts(t *rapid.T) *verdictsFrame {
 	f := &verdictsFrame{receipt: rapid.Uint64().Draw(t, "receipt"), number: rapid.Uint64Min(1).Draw(t, "number"), epoch: drawPosition(t)}
 	for range rapid.IntRange(0, 20).Draw(t, "verdicts") {
-		if rapid.Bool().Draw(t, "plain") {
-			h := rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50)).Draw(t, "handle")
-			f.verdicts = append(f.verdicts, event.Verdict{Handle: event.Handle(h), Kind: event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind"))})
-			continue
+		v := event.Verdict{
+			Handle: event.Handle(rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50)).Draw(t, "handle")),
+			Kind:   event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind")),
 		}
-		f.verdicts = append(f.verdicts, event.Verdict{
-			Handle: event.Handle(rapid.Uint64().Draw(t, "handle")), Kind: event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind")),
-			Delay:    time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "ms")) * time.Millisecond,
-			Attempts: rapid.Uint32().Draw(t, "attempts"), Crashes: rapid.Uint32().Draw(t, "crashes"), Reason: rapid.String().Draw(t, "reason"),
-			FirstError: rapid.String().Draw(t, "first error"), Epoch: drawPosition(t), Owner: rapid.String().Draw(t, "owner"),
-		})
+		if rapid.Bool().Draw(t, "detail") {
+			v.Detail = &event.Detail{
+				Delay:    time.Duration(rapid.Int64Range(0, 1<<40).Draw(t, "ms")) * time.Millisecond,
+				Attempts: rapid.Uint32().Draw(t, "attempts"), Crashes: rapid.Uint32().Draw(t, "crashes"), Reason: rapid.String().Draw(t, "reason"),
+				FirstError: rapid.String().Draw(t, "first error"), Epoch: drawPosition(t), Owner: rapid.String().Draw(t, "owner"),
+			}
+		}
+		f.verdicts = append(f.verdicts, v)
 	}
 	return f
+}
+
+// equalVerdicts compares verdicts and their details; none equals an empty one.
+func equalVerdicts(a, b []event.Verdict) bool {
+	return slices.EqualFunc(a, b, func(x, y event.Verdict) bool {
+		return x.Handle == y.Handle && x.Kind == y.Kind && x.DetailOrZero() == y.DetailOrZero()
+	})
 }
 
 // equalEvents compares frames as a receiver sees them; a nil payload equals an empty one.
@@ -144,14 +153,11 @@ func equalEvents(a, b *eventsFrame) bool {
 }
 
 // batchOf encodes verdicts as a Server does.
-func batchOf(verdicts []event.Verdict, done []event.Handle) verdictBatch {
+func batchOf(verdicts []event.Verdict) verdictBatch {
 	config := DefaultConfig()
 	config.FrameEventsMax, config.FrameBytesMax = frameItemsMax+1, testFrameMax
 	batch := verdictBatch{buf: new([]byte)}
 	if rest := batch.add(verdicts, &config); len(rest) > 0 {
-		panic("too many verdicts for one frame")
-	}
-	if rest := batch.addDone(done, &config); len(rest) > 0 {
 		panic("too many verdicts for one frame")
 	}
 	return batch
@@ -159,7 +165,7 @@ func batchOf(verdicts []event.Verdict, done []event.Handle) verdictBatch {
 
 func encode(t interface{ Fatal(...any) }, v any) []byte {
 	if f, ok := v.(*verdictsFrame); ok {
-		f.batch = batchOf(f.verdicts, f.done)
+		f.batch = batchOf(f.verdicts)
 	}
 	out, err := codec{frameMax: testFrameMax}.Marshal(v)
 	if err != nil {
@@ -215,9 +221,7 @@ func TestVerdictsFrameIsProtobuf(t *testing.T) {
 			if err := (codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, decoded); err != nil || decoded.err != nil {
 				t.Fatal(err, decoded.err)
 			}
-			others, done := split(f.verdicts)
-			if decoded.receipt != f.receipt || decoded.number != f.number || decoded.epoch != f.epoch ||
-				!slices.Equal(decoded.verdicts, others) || !slices.Equal(decoded.done, done) {
+			if decoded.receipt != f.receipt || decoded.number != f.number || decoded.epoch != f.epoch || !equalVerdicts(decoded.verdicts, f.verdicts) {
 				t.Fatalf("read %+v, want %+v", decoded, f)
 			}
 		}
@@ -334,7 +338,7 @@ func TestUnknownVerdictIsNotYet(t *testing.T) {
 			Number: 1, Verdicts: []*peerv1.Verdict{{Handle: 1, Kind: kind, DelayMs: math.MaxUint64}},
 		}}})
 		var f verdictsFrame
-		if err := f.parse(b); err != nil || f.verdicts[0].Kind != event.NotYet || f.verdicts[0].Delay < 24*time.Hour {
+		if err := f.parse(b); err != nil || f.verdicts[0].Kind != event.NotYet || f.verdicts[0].DetailOrZero().Delay < 24*time.Hour {
 			t.Errorf("kind %d: read %+v, %v", kind, f.verdicts, err)
 		}
 	}
@@ -390,14 +394,14 @@ func FuzzEventsFrame(f *testing.F) {
 }
 
 func FuzzVerdictsFrame(f *testing.F) {
-	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{{Handle: 1, Kind: event.Failed, Delay: time.Second, Reason: "r", Owner: "o"}}}))
+	f.Add(encode(f, &verdictsFrame{receipt: 1, number: 2, verdicts: []event.Verdict{{Handle: 1, Kind: event.Failed, Detail: &event.Detail{Delay: time.Second, Reason: "r", Owner: "o"}}}}))
 	f.Add(encode(f, &peerv1.ForwardResponse{Frame: &peerv1.ForwardResponse_Pong{Pong: &peerv1.Pong{K: 1}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var frame, again verdictsFrame
 		if err := frame.parse(b); err != nil || frame.number == 0 {
 			return
 		}
-		if err := again.parse(encode(t, &frame)); err != nil || !slices.Equal(frame.verdicts, again.verdicts) || !slices.Equal(frame.done, again.done) {
+		if err := again.parse(encode(t, &frame)); err != nil || !equalVerdicts(frame.verdicts, again.verdicts) {
 			t.Fatalf("read %+v, then %+v (%v)", frame, again, err)
 		}
 	})

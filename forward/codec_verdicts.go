@@ -48,8 +48,8 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 		if p.n == config.FrameEventsMax || p.texts > config.FrameBytesMax {
 			return verdicts[i:]
 		}
-		if v.Delay != 0 || v.Attempts|v.Crashes != 0 || len(v.Reason)|len(v.FirstError)|len(v.Owner) != 0 || !v.Epoch.IsZero() {
-			if !p.addLong(*v, config) {
+		if v.Detail != nil {
+			if !p.addLong(v, config) {
 				return verdicts[i:]
 			}
 			continue
@@ -64,37 +64,17 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 	return nil
 }
 
-// addDone is add for Done verdicts.
-func (p *verdictBatch) addDone(handles []event.Handle, config *Config) []event.Handle {
-	if p.texts > config.FrameBytesMax {
-		return handles
-	}
-	n := min(len(handles), config.FrameEventsMax-p.n)
-	if n == 0 {
-		return handles
-	}
-	b, at := p.room(n * plainMax)
-	for _, h := range handles[:n] {
-		end := putNumber(b, at+2, verdictHandle<<3, uint64(h))
-		b[end], b[end+1] = verdictKind<<3, byte(event.Done)
-		b[at], b[at+1] = verdictsVerdicts<<3|bytesType, byte(end-at)
-		at = end + 2
-	}
-	*p.buf = b[:at]
-	p.n += n
-	return handles[n:]
-}
-
-// addLong encodes a verdict with further fields; it returns false when there is no room.
-func (p *verdictBatch) addLong(v event.Verdict, config *Config) bool {
-	v.Reason, v.FirstError = clip(v.Reason), clip(v.FirstError)
-	texts := p.texts + len(v.Reason) + len(v.FirstError)
+// addLong encodes a verdict with a detail; it returns false when there is no room.
+func (p *verdictBatch) addLong(v *event.Verdict, config *Config) bool {
+	d := *v.Detail
+	d.Reason, d.FirstError = clip(d.Reason), clip(d.FirstError)
+	texts := p.texts + len(d.Reason) + len(d.FirstError)
 	if texts > config.FrameBytesMax && p.n > 0 {
 		return false
 	}
-	size := sizeVerdict(&v)
+	size := sizeVerdict(v, &d)
 	b, at := p.room(1 + protowire.SizeBytes(size))
-	*p.buf = appendVerdict(appendLen(b[:at], verdictsVerdicts, size), &v)
+	*p.buf = appendVerdict(appendLen(b[:at], verdictsVerdicts, size), v, &d)
 	p.n++
 	p.texts = texts
 	return true
@@ -135,47 +115,43 @@ func (f *verdictsFrame) marshal() mem.BufferSlice {
 	return out
 }
 
-func sizeVerdict(v *event.Verdict) int {
+func sizeVerdict(v *event.Verdict, d *event.Detail) int {
 	n := sizeUint(uint64(v.Handle)) +
 		sizeUint(uint64(v.Kind)) +
-		sizeUint(millis(v.Delay)) +
-		sizeUint(uint64(v.Attempts)) +
-		sizeUint(uint64(v.Crashes)) +
-		sizeBytes(len(v.Reason)) +
-		sizeBytes(len(v.FirstError)) +
-		sizeBytes(len(v.Owner))
-	if !v.Epoch.IsZero() {
-		n += sizeBytes(sizePosition(v.Epoch))
+		sizeUint(millis(d.Delay)) +
+		sizeUint(uint64(d.Attempts)) +
+		sizeUint(uint64(d.Crashes)) +
+		sizeBytes(len(d.Reason)) +
+		sizeBytes(len(d.FirstError)) +
+		sizeBytes(len(d.Owner))
+	if !d.Epoch.IsZero() {
+		n += sizeBytes(sizePosition(d.Epoch))
 	}
 	return n
 }
 
-func appendVerdict(b []byte, v *event.Verdict) []byte {
+func appendVerdict(b []byte, v *event.Verdict, d *event.Detail) []byte {
 	b = appendUint(b, verdictHandle, uint64(v.Handle))
 	b = appendUint(b, verdictKind, uint64(v.Kind))
-	b = appendUint(b, verdictDelay, millis(v.Delay))
-	b = appendUint(b, verdictAttempts, uint64(v.Attempts))
-	b = appendString(b, verdictReason, v.Reason)
-	b = appendString(b, verdictFirstError, v.FirstError)
-	b = appendPosition(b, verdictEpoch, v.Epoch)
-	b = appendString(b, verdictOwner, v.Owner)
-	return appendUint(b, verdictCrashes, uint64(v.Crashes))
+	b = appendUint(b, verdictDelay, millis(d.Delay))
+	b = appendUint(b, verdictAttempts, uint64(d.Attempts))
+	b = appendString(b, verdictReason, d.Reason)
+	b = appendString(b, verdictFirstError, d.FirstError)
+	b = appendPosition(b, verdictEpoch, d.Epoch)
+	b = appendString(b, verdictOwner, d.Owner)
+	return appendUint(b, verdictCrashes, uint64(d.Crashes))
 }
 
-// parseVerdicts decodes the body of one Verdicts message behind f.verdicts and f.done,
-// which are empty and keep their memory.
+// parseVerdicts decodes the body of one Verdicts message behind f.verdicts, which is empty
+// and keeps its memory.
 func (f *verdictsFrame) parseVerdicts(b []byte) error {
 	r := reader{rest: b}
 	for {
-		if len(f.verdicts)+len(f.done) > frameItemsMax {
+		if len(f.verdicts) > frameItemsMax {
 			return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
 		}
 		if handle, kind, next := plainVerdict(r.rest); next > 0 {
-			if kind == event.Done {
-				f.done = append(f.done, handle)
-			} else {
-				f.verdicts = append(f.verdicts, event.Verdict{Handle: handle, Kind: kind})
-			}
+			f.verdicts = append(f.verdicts, event.Verdict{Handle: handle, Kind: kind})
 			r.rest = r.rest[next:]
 			continue
 		}
@@ -214,52 +190,56 @@ func plainVerdict(b []byte) (handle event.Handle, kind event.VerdictKind, next i
 }
 
 func (f *verdictsFrame) parseVerdict(b []byte) error {
-	f.verdicts = append(f.verdicts, event.Verdict{Kind: event.NotYet}) // until it says otherwise
-	v := &f.verdicts[len(f.verdicts)-1]
+	v := event.Verdict{Kind: event.NotYet} // until it says otherwise
+	var d event.Detail
 	r := reader{rest: b}
 	for {
 		ok, err := r.next()
 		switch {
-		case !ok && v.Kind == event.Done:
-			f.done, f.verdicts = append(f.done, v.Handle), f.verdicts[:len(f.verdicts)-1]
+		case err != nil:
 			return err
 		case !ok:
-			return err
+			if d != (event.Detail{}) {
+				detail := d // on the heap, which d is not
+				v.Detail = &detail
+			}
+			f.verdicts = append(f.verdicts, v)
+			return nil
 		case r.is(verdictEpoch, protowire.BytesType):
-			if err := parsePosition(r.value, &v.Epoch); err != nil {
+			if err := parsePosition(r.value, &d.Epoch); err != nil {
 				return err
 			}
 		case r.typ == protowire.VarintType:
-			setVerdictNumber(v, r.num, r.n)
+			setVerdictNumber(&v, &d, r.num, r.n)
 		default:
-			setVerdictText(v, r.num, r.value)
+			setVerdictText(&d, r.num, r.value)
 		}
 	}
 }
 
-func setVerdictNumber(v *event.Verdict, num protowire.Number, n uint64) {
+func setVerdictNumber(v *event.Verdict, d *event.Detail, num protowire.Number, n uint64) {
 	switch num {
 	case verdictHandle:
 		v.Handle = event.Handle(n)
 	case verdictKind:
 		v.Kind = kindOf(n)
 	case verdictDelay:
-		v.Delay = duration(n)
+		d.Delay = duration(n)
 	case verdictAttempts:
-		v.Attempts = uint32(n)
+		d.Attempts = uint32(n)
 	case verdictCrashes:
-		v.Crashes = uint32(n)
+		d.Crashes = uint32(n)
 	}
 }
 
-func setVerdictText(v *event.Verdict, num protowire.Number, text []byte) {
+func setVerdictText(d *event.Detail, num protowire.Number, text []byte) {
 	switch num {
 	case verdictReason:
-		v.Reason = string(text)
+		d.Reason = string(text)
 	case verdictFirstError:
-		v.FirstError = string(text)
+		d.FirstError = string(text)
 	case verdictOwner:
-		v.Owner = string(text)
+		d.Owner = string(text)
 	}
 }
 

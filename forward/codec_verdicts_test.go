@@ -2,7 +2,6 @@ package forward
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,7 +18,6 @@ func TestAnswersFillFrames(t *testing.T) {
 		config.FrameBytesMax = rapid.IntRange(1, 100).Draw(t, "FrameBytesMax")
 		in := &inbound{server: &Server{config: config}, link: &link{wakeup: make(chan struct{}, 1)}}
 		var want, got []event.Verdict
-		var wantDone, gotDone []event.Handle
 		take := func() bool {
 			batch := in.take()
 			if batch.n == 0 {
@@ -34,48 +32,44 @@ func TestAnswersFillFrames(t *testing.T) {
 			}
 			texts := 0
 			for _, v := range read.verdicts {
-				texts += len(v.Reason) + len(v.FirstError)
+				d := v.DetailOrZero()
+				texts += len(d.Reason) + len(d.FirstError)
 			}
-			if n := len(read.verdicts) + len(read.done); n != batch.n || n > config.FrameEventsMax || texts > config.FrameBytesMax && n > 1 {
+			if n := len(read.verdicts); n != batch.n || n > config.FrameEventsMax || texts > config.FrameBytesMax && n > 1 {
 				t.Fatalf("a frame of %d verdicts (said to be %d) with %d bytes of text", n, batch.n, texts)
 			}
-			got, gotDone = append(got, read.verdicts...), append(gotDone, read.done...)
+			got = append(got, read.verdicts...)
 			return true
 		}
 		for range rapid.IntRange(0, 10).Draw(t, "answers") {
 			verdicts := drawVerdicts(t).verdicts
-			others, done := split(verdicts)
-			if rapid.Bool().Draw(t, "by handles") {
-				in.answer(others)
-				in.done(done)
-			} else {
-				in.answer(verdicts)
-			}
-			want, wantDone = append(want, others...), append(wantDone, done...)
+			in.answer(verdicts)
+			want = append(want, verdicts...)
 			if rapid.Bool().Draw(t, "take") {
 				take()
 			}
 		}
 		for take() { // until nothing is left
 		}
-		if !slices.Equal(got, want) || !slices.Equal(gotDone, wantDone) {
-			t.Fatalf("read %+v and done %v, want %+v and %v", got, gotDone, want, wantDone)
+		if !equalVerdicts(got, want) {
+			t.Fatalf("read %+v, want %+v", got, want)
 		}
 	})
 }
 
-// Done is sent in the same bytes, whether given as handles or as verdicts.
-func TestDoneIsEncodedAsAnyVerdict(t *testing.T) {
+// The fast path for plain verdicts encodes the same as the general one.
+func TestPlainVerdictIsEncodedAsAnyOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var verdicts []event.Verdict
-		handles := rapid.SliceOfN(rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<50), rapid.Just(uint64(0))), 1, 50).Draw(t, "handles")
-		for _, h := range handles {
-			verdicts = append(verdicts, event.Verdict{Handle: event.Handle(h), Kind: event.Done})
+		var plain, others []event.Verdict
+		for _, h := range rapid.SliceOfN(rapid.OneOf(rapid.Uint64Min(1), rapid.Uint64Range(1, 1<<50)), 1, 50).Draw(t, "handles") {
+			v := event.Verdict{Handle: event.Handle(h), Kind: event.VerdictKind(rapid.IntRange(1, 7).Draw(t, "kind"))}
+			plain = append(plain, v)
+			v.Detail = new(event.Detail)
+			others = append(others, v)
 		}
-		_, done := split(verdicts)
-		short, long := batchOf(nil, done), batchOf(verdicts, nil)
+		short, long := batchOf(plain), batchOf(others)
 		if short.n != long.n || !bytes.Equal(*short.buf, *long.buf) {
-			t.Fatalf("handles %v are %d: %x, want %d: %x", done, short.n, *short.buf, long.n, *long.buf)
+			t.Fatalf("verdicts %v are %d: %x, want %d: %x", plain, short.n, *short.buf, long.n, *long.buf)
 		}
 	})
 }
@@ -98,9 +92,8 @@ func FuzzPlainVerdict(f *testing.F) {
 		if err := want.parseVerdict(r.value); err != nil {
 			t.Fatalf("%x is read, which gives %v", b, err)
 		}
-		others, done := split([]event.Verdict{{Handle: handle, Kind: kind}})
-		if !slices.Equal(want.verdicts, others) || !slices.Equal(want.done, done) {
-			t.Fatalf("%x is read as %d %v, want %+v, %v", b, handle, kind, want.verdicts, want.done)
+		if !equalVerdicts(want.verdicts, []event.Verdict{{Handle: handle, Kind: kind}}) {
+			t.Fatalf("%x is read as %d %v, want %+v", b, handle, kind, want.verdicts)
 		}
 	})
 }

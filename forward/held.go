@@ -117,14 +117,14 @@ func (h *held) markPast() {
 
 // note keeps the failures that the owner reports.
 func (h *held) note(v *event.Verdict) {
-	r := h.ensureExtra()
+	r, d := h.ensureExtra(), v.DetailOrZero()
 	if !r.told {
-		r.told, r.firstError = true, v.Reason
+		r.told, r.firstError = true, d.Reason
 	}
-	if v.FirstError != "" {
-		r.firstError = v.FirstError
+	if d.FirstError != "" {
+		r.firstError = d.FirstError
 	}
-	r.attempts, r.crashes, r.lastError = max(r.attempts, v.Attempts), max(r.crashes, v.Crashes), v.Reason
+	r.attempts, r.crashes, r.lastError = max(r.attempts, d.Attempts), max(r.crashes, d.Crashes), d.Reason
 }
 
 // refresh adds the reported failures to the event, and cuts long errors, so that they

@@ -97,7 +97,7 @@ func TestCreditOverTheWire(t *testing.T) {
 			if attempt > 1 {
 				return event.Verdict{Kind: event.Done}, true
 			}
-			return event.Verdict{Kind: event.Overloaded, Delay: time.Minute}, true
+			return event.Verdict{Kind: event.Overloaded, Detail: &event.Detail{Delay: time.Minute}}, true
 		}
 		for _, n := range nodes[:2] {
 			n.start()

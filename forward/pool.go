@@ -29,11 +29,9 @@ type Sink interface {
 	// Deliver gives events to the local mailbox, whose verdicts go to [Pool.Settle]
 	// as those of [Local].
 	Deliver(events []*event.Event)
-	// Settle settles events with verdicts other than Done. Those of relayed events need not
-	// be final.
-	Settle(settlements []Settlement)
-	// Done settles finished events: their handles, and for each the event.
-	Done(handles []event.Handle, events []*event.Event)
+	// Settle settles events, each with the verdict of the same index. Those of relayed events
+	// need not be final.
+	Settle(verdicts []event.Verdict, events []*event.Event)
 }
 
 // Evidence reports whether a peer is reachable: up once for each stream, down when it
@@ -146,10 +144,7 @@ func (p *Pool) perform(out *Moves) {
 		p.sink.Deliver(out.Local)
 	}
 	if len(out.Settled) > 0 {
-		p.sink.Settle(out.Settled)
-	}
-	if len(out.Done) > 0 {
-		p.sink.Done(out.Done, out.DoneEvents)
+		p.sink.Settle(out.Verdicts, out.Settled)
 	}
 }
 
@@ -186,12 +181,6 @@ func (p *Pool) Settle(from Peer, verdicts []event.Verdict) {
 	p.step(func(now clock.Instant, out *Moves) { p.table.Settle(now, from, verdicts, out) })
 }
 
-// Done takes handles of events that were done, see [Table.Done].
-func (p *Pool) Done(from Peer, handles []event.Handle) {
-	p.metrics.verdicts[event.Done].Add(float64(len(handles)))
-	p.step(func(_ clock.Instant, out *Moves) { p.table.Done(from, handles, out) })
-}
-
 // logsEvents reports whether every step of every event is logged.
 func (p *Pool) logsEvents() bool { return p.log.Enabled(context.Background(), slog.LevelDebug) }
 
@@ -208,9 +197,10 @@ func (p *Pool) logAnswers(from Peer, verdicts []event.Verdict) {
 		if ev == nil {
 			continue
 		}
-		attrs := []any{"message_id", ev.ID.String(), "peer", from, "verdict", v.Kind.String(), "attempts", v.Attempts}
-		if v.Reason != "" {
-			attrs = append(attrs, "error", ev.HideIn(v.Reason))
+		d := v.DetailOrZero()
+		attrs := []any{"message_id", ev.ID.String(), "peer", from, "verdict", v.Kind.String(), "attempts", d.Attempts}
+		if d.Reason != "" {
+			attrs = append(attrs, "error", ev.HideIn(d.Reason))
 		}
 		p.log.Debug("answered", attrs...)
 	}
@@ -516,9 +506,6 @@ func (s *peer) handle(l *link, f *verdictsFrame) error {
 		}
 		if len(f.verdicts) > 0 {
 			s.pool.Settle(s.id, f.verdicts)
-		}
-		if len(f.done) > 0 {
-			s.pool.Done(s.id, f.done)
 		}
 		l.took(f.number)
 		return nil

@@ -184,13 +184,6 @@ func (s *Server) Answer(to StreamID, verdicts []event.Verdict) {
 	}
 }
 
-// Done is Answer for Done verdicts, which are almost all.
-func (s *Server) Done(to StreamID, handles []event.Handle) {
-	if in := s.inbound(to); in != nil {
-		in.done(handles)
-	}
-}
-
 // Credit tells the peer of a stream that there is room again for a number of events
 // of one key that it was refused, or with a nil key for all that it was refused. It
 // does not keep the key. Credits may be dropped, for example when the stream has ended:
@@ -451,23 +444,13 @@ func (in *inbound) isProven() bool {
 	return in.proven
 }
 
-// answer queues verdicts.
+// answer encodes verdicts into the last frame and further ones as needed. The peer's
+// unanswered events bound the queue.
 func (in *inbound) answer(verdicts []event.Verdict) {
-	queue(in, verdicts, (*verdictBatch).add)
-}
-
-// done queues Done verdicts.
-func (in *inbound) done(handles []event.Handle) {
-	queue(in, handles, (*verdictBatch).addDone)
-}
-
-// queue encodes verdicts of either form into the last frame and further ones as needed:
-// add returns those without room. The peer's unanswered events bound the queue.
-func queue[V any](in *inbound, verdicts []V, add func(*verdictBatch, []V, *Config) []V) {
 	in.mu.Lock()
 	for len(verdicts) > 0 {
 		if n := len(in.queued); n > 0 {
-			if verdicts = add(&in.queued[n-1], verdicts, &in.server.config); len(verdicts) == 0 {
+			if verdicts = in.queued[n-1].add(verdicts, &in.server.config); len(verdicts) == 0 {
 				break
 			}
 		}

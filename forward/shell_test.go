@@ -226,29 +226,8 @@ func (n *node) judge(events []*event.Event) []event.Verdict {
 	return verdicts
 }
 
-func (n *node) Accept(a Arrival) {
-	others, done := split(n.judge(a.Events))
-	n.server.Answer(a.From, others)
-	n.server.Done(a.From, done)
-}
-
-func (n *node) Deliver(events []*event.Event) {
-	others, done := split(n.judge(events))
-	n.pool.Settle(Local, others)
-	n.pool.Done(Local, done)
-}
-
-// split separates the handles of finished events from the other verdicts.
-func split(verdicts []event.Verdict) (others []event.Verdict, done []event.Handle) {
-	for _, v := range verdicts {
-		if v.Kind == event.Done {
-			done = append(done, v.Handle)
-		} else {
-			others = append(others, v)
-		}
-	}
-	return others, done
-}
+func (n *node) Accept(a Arrival)              { n.server.Answer(a.From, n.judge(a.Events)) }
+func (n *node) Deliver(events []*event.Event) { n.pool.Settle(Local, n.judge(events)) }
 
 func (n *node) TakeOver(_ Peer, proven bool, done []event.Finished) {
 	if n.takeOver != nil {
@@ -272,27 +251,14 @@ func (n *node) Gone(from StreamID) {
 	n.gone = append(n.gone, from)
 }
 
-func (n *node) Done(handles []event.Handle, events []*event.Event) {
-	n.Settle((&Moves{Done: handles, DoneEvents: events}).settlements())
-}
-
-// settlements returns all ends of events, those last that were done.
-func (m *Moves) settlements() []Settlement {
-	all := slices.Clone(m.Settled)
-	for i, h := range m.Done {
-		all = append(all, Settlement{Event: m.DoneEvents[i], Verdict: event.Verdict{Handle: h, Kind: event.Done}})
-	}
-	return all
-}
-
-func (n *node) Settle(settlements []Settlement) {
+func (n *node) Settle(verdicts []event.Verdict, events []*event.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range settlements {
-		if _, twice := n.settled[s.Event.Handle]; twice {
-			n.twice = append(n.twice, s.Event.Handle)
+	for i, ev := range events {
+		if _, twice := n.settled[ev.Handle]; twice {
+			n.twice = append(n.twice, ev.Handle)
 		}
-		n.settled[s.Event.Handle] = s.Verdict
+		n.settled[ev.Handle] = verdicts[i]
 	}
 	signal.Set(n.settledCh)
 }
@@ -475,14 +441,14 @@ func TestRefusedEventsFollowTheRoute(t *testing.T) {
 		nodes := threeNodes(t, &pipes{}, DefaultConfig(), bubbleClock())
 		a, b, c := nodes[0], nodes[1], nodes[2]
 		b.verdict = func(*event.Event, int) (event.Verdict, bool) {
-			return event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 2}}, true
+			return event.Verdict{Kind: event.NotOwner, Detail: &event.Detail{Epoch: event.Position{Ledger: 2}}}, true
 		}
 		c.verdict = func(_ *event.Event, attempt int) (event.Verdict, bool) {
 			switch attempt {
 			case 1:
-				return event.Verdict{Kind: event.NotYet, Delay: 10 * time.Millisecond}, true
+				return event.Verdict{Kind: event.NotYet, Detail: &event.Detail{Delay: 10 * time.Millisecond}}, true
 			case 2:
-				return event.Verdict{Kind: event.Overloaded, Delay: 20 * time.Millisecond}, true
+				return event.Verdict{Kind: event.Overloaded, Detail: &event.Detail{Delay: 20 * time.Millisecond}}, true
 			}
 			return event.Verdict{Kind: event.Done}, true
 		}
@@ -605,7 +571,7 @@ func TestOversizedEventIsRejected(t *testing.T) {
 		events[1].Payload = make([]byte, a.config.FrameMax-frameOverheadMax-2000) // the largest that fits
 		a.pool.Hold(events)
 		a.await(3)
-		if v := a.settled[1]; v.Kind != event.Rejected || v.Reason == "" {
+		if v := a.settled[1]; v.Kind != event.Rejected || v.DetailOrZero().Reason == "" {
 			t.Errorf("the oversized event: %+v, want rejected with a reason", v)
 		}
 		if a.settled[2].Kind != event.Done || a.settled[3].Kind != event.Done {
@@ -678,15 +644,15 @@ func TestStopFlushesVerdicts(t *testing.T) {
 	})
 }
 
-// Other verdicts on an event in a frame are delivered before its Done.
-func TestDoneComesLastInAFrame(t *testing.T) {
+// The verdicts of a frame are taken in their order: reports about an event before its end.
+func TestVerdictsOfAFrameKeepTheirOrder(t *testing.T) {
 	a, owner := newNode(t, &pipes{}, 1, DefaultConfig(), clock.Now), peerNumber(2)
 	a.pool.SetRoute(peerNumber(1), fixedRoute{owners: []Peer{owner}})
 	a.pool.step(func(now clock.Instant, out *Moves) { a.pool.table.PeerUp(now, owner, out) })
 	a.pool.Hold(a.events(1, 1))
 	a.pool.table.Take(a.pool.now(), owner, 10, 1<<20, nil)
 	var read verdictsFrame
-	frame := &verdictsFrame{number: 1, verdicts: []event.Verdict{{Handle: 1, Kind: event.Attempted, Attempts: 1}}, done: []event.Handle{1}}
+	frame := &verdictsFrame{number: 1, verdicts: append([]event.Verdict{{Handle: 1, Kind: event.Attempted, Detail: &event.Detail{Attempts: 1}}}, doneOf(1)...)}
 	if err := read.parse(encode(t, frame)); err != nil {
 		t.Fatal(err)
 	}

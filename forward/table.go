@@ -34,38 +34,33 @@ type Route interface {
 	Epoch() event.Position
 }
 
-// Settlement is the end of one event's journey at its consumer node. Its verdict is
-// final (see [event.VerdictKind.Final]), except that of a relayed event, see
-// [Table.HoldRelayed].
-type Settlement struct {
-	Event   *event.Event
-	Verdict event.Verdict
-}
-
 // Moves collects the effects of a call. The caller owns it, performs it and calls Reset
 // before it passes it again.
 type Moves struct {
-	Local   []*event.Event // for the local mailbox
-	Wake    []Peer         // peers whose streams have events to take
-	Settled []Settlement   // ends other than Done
+	Local []*event.Event // for the local mailbox
+	Wake  []Peer         // peers whose streams have events to take
 
-	// Done holds the handles of finished events, DoneEvents the events in the same order.
-	// Read DoneEvents only if you need them: each is a cache miss.
-	Done       []event.Handle
-	DoneEvents []*event.Event
+	// Verdicts end the journeys of Settled, the events in the same order. They are final (see
+	// [event.VerdictKind.Final]), except those of relayed events, see [Table.HoldRelayed].
+	// Read Settled only if you need it: each event is a cache miss.
+	Verdicts []event.Verdict
+	Settled  []*event.Event
 }
 
 // Reset empties m and keeps its memory.
 func (m *Moves) Reset() {
 	clear(m.Local)
+	clear(m.Verdicts)
 	clear(m.Settled)
-	clear(m.DoneEvents)
-	m.Local, m.Wake, m.Settled = m.Local[:0], m.Wake[:0], m.Settled[:0]
-	m.Done, m.DoneEvents = m.Done[:0], m.DoneEvents[:0]
+	m.Local, m.Wake, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Verdicts[:0], m.Settled[:0]
 }
 
 // Empty reports whether there is nothing to do.
-func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled)+len(m.Done) == 0 }
+func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
+
+func (m *Moves) settle(ev *event.Event, v event.Verdict) {
+	m.Verdicts, m.Settled = append(m.Verdicts, v), append(m.Settled, ev)
+}
 
 func (m *Moves) wake(peer Peer) {
 	if !slices.Contains(m.Wake, peer) {
@@ -87,7 +82,7 @@ type Table struct {
 	owners owners
 
 	shelf shelf
-	found []*held // scratch of holdAll, Settle and Done
+	found []*held // scratch of holdAll and Settle
 	ages  ages
 	bytes int
 	count [places]int
@@ -154,9 +149,7 @@ func (t *Table) holdAll(now clock.Instant, events []*event.Event, relayed bool, 
 func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, relayed bool, out *Moves) {
 	weight := weightOf(ev)
 	if eventMax := t.config.FrameMax - frameOverheadMax; weight > eventMax {
-		out.Settled = append(out.Settled, Settlement{Event: ev, Verdict: event.Verdict{
-			Handle:   ev.Handle,
-			Kind:     event.Rejected,
+		out.settle(ev, event.Verdict{Handle: ev.Handle, Kind: event.Rejected, Detail: &event.Detail{
 			Attempts: ev.Attempts,
 			Reason:   fmt.Sprintf("the event weighs %d bytes, a frame carries %d", weight, eventMax),
 		}})
@@ -220,10 +213,8 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 		switch {
 		case h == nil, h.event == nil: // or settled by an earlier verdict of these
 			t.ignored++
-		case v.Kind == event.Done && h.had(from):
-			t.done(h, out)
 		case v.Kind.Final() && h.had(from):
-			t.settle(h, v, out)
+			t.settle(h, *v, out)
 		case !h.isWith(from):
 			t.ignored++
 		case v.Kind == event.Attempted:
@@ -234,44 +225,28 @@ func (t *Table) Settle(now clock.Instant, from Peer, verdicts []event.Verdict, o
 	}
 }
 
-// Done is Settle for Done verdicts, which are almost all. Of the verdicts of one frame,
-// pass the other kinds to Settle first: reports about an event precede its end.
-func (t *Table) Done(from Peer, handles []event.Handle, out *Moves) {
-	t.found = t.found[:0]
-	for _, handle := range handles { // a loop of its own, as in Settle
-		t.found = append(t.found, t.shelf.find(handle))
-	}
-	for _, h := range t.found {
-		if h == nil || h.event == nil || !h.had(from) {
-			t.ignored++
-			continue
-		}
-		t.done(h, out)
-	}
-}
-
 // refuse moves an event that its peer has refused to where it waits.
 func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves) {
 	if h.isRelayed() {
-		t.settle(h, v, out)
+		t.settle(h, *v, out)
 		return
 	}
-	l, relayed := h.on.lane, h.isViaThird()
+	l, relayed, detail := h.on.lane, h.isViaThird(), v.DetailOrZero()
 	h.markPast()
 	t.resent++
 	switch {
 	case relayed: // the third member could not relay it; another one is tried later
 		t.strand(now, h, l.peer, event.Position{})
 	case v.Kind == event.Overloaded:
-		t.park(now, h, l.peer, v.Delay)
+		t.park(now, h, l.peer, detail.Delay)
 	case v.Kind == event.NotOwner:
 		if owner := t.owners.of(h.event.Partition); owner != nil && owner != l {
 			t.send(now, h, out)
 			return
 		}
-		t.strand(now, h, l.peer, v.Epoch)
+		t.strand(now, h, l.peer, detail.Epoch)
 	default: // NotYet, and kinds of later versions
-		t.delay(now, h, v.Delay)
+		t.delay(now, h, detail.Delay)
 	}
 }
 

@@ -94,10 +94,10 @@ func (m *model) perform(t fataler) {
 			t.Fatalf("woke %s, which has no stream", peer)
 		}
 	}
-	for _, s := range m.out.settlements() {
-		h := s.Event.Handle
-		if !s.Verdict.Kind.Final() && !m.relayed[h] {
-			t.Fatalf("event %d settled by %s", h, s.Verdict.Kind)
+	for i, v := range m.out.Verdicts {
+		h := m.out.Settled[i].Handle
+		if v.Handle != h || !v.Kind.Final() && !m.relayed[h] {
+			t.Fatalf("event %d settled by %s on %d", h, v.Kind, v.Handle)
 		}
 		if m.settled[h]++; m.settled[h] > 1 {
 			t.Fatalf("event %d settled twice", h)
@@ -291,17 +291,19 @@ func (m *model) down(peer Peer) {
 
 func (m *model) verdict(t *rapid.T, h event.Handle) event.Verdict {
 	kinds := []event.VerdictKind{event.Done, event.Failed, event.Rejected, event.NotOwner, event.NotYet, event.Overloaded, event.Attempted}
-	return event.Verdict{
-		Handle:   h,
-		Kind:     rapid.SampledFrom(kinds).Draw(t, "kind"),
-		Delay:    time.Duration(rapid.IntRange(0, 100).Draw(t, "delay")) * time.Millisecond,
-		Attempts: 1,
-		Reason:   "no luck",
-		Epoch:    event.Position{Ledger: rapid.Int64Range(0, m.epoch+1).Draw(t, "epoch")},
+	v := event.Verdict{Handle: h, Kind: rapid.SampledFrom(kinds).Draw(t, "kind")}
+	if v.Kind != event.Done || rapid.Bool().Draw(t, "detail") {
+		v.Detail = &event.Detail{
+			Delay:    time.Duration(rapid.IntRange(0, 100).Draw(t, "delay")) * time.Millisecond,
+			Attempts: 1,
+			Reason:   "no luck",
+			Epoch:    event.Position{Ledger: rapid.Int64Range(0, m.epoch+1).Draw(t, "epoch")},
+		}
 	}
+	return v
 }
 
-// answer makes a peer send verdicts about some of its events.
+// answer makes a peer send verdicts about some of its events, reports about an event before its end.
 func (m *model) answer(t *rapid.T, from Peer) {
 	var verdicts []event.Verdict
 	for _, h := range m.handles {
@@ -310,18 +312,16 @@ func (m *model) answer(t *rapid.T, from Peer) {
 		}
 		v := m.verdict(t, h)
 		verdicts = append(verdicts, v)
+		for v.Kind == event.Attempted && rapid.Bool().Draw(t, "more") {
+			v = m.verdict(t, h)
+			verdicts = append(verdicts, v)
+		}
 		if v.Kind != event.Attempted {
 			delete(m.with[from], h)
 		}
 		if v.Kind == event.Overloaded {
 			m.parkings++
 		}
-	}
-	if rapid.Bool().Draw(t, "by handles") {
-		others, done := split(verdicts)
-		m.table.Settle(m.now, from, others, &m.out)
-		m.table.Done(from, done, &m.out)
-		return
 	}
 	m.table.Settle(m.now, from, verdicts, &m.out)
 }
@@ -345,7 +345,7 @@ func (m *model) settleAll(t fataler) {
 			}
 		}
 		for _, peer := range append([]Peer{Local}, m.peers...) {
-			m.table.Done(peer, slices.Collect(maps.Keys(m.with[peer])), &m.out)
+			m.table.Settle(m.now, peer, doneOf(slices.Collect(maps.Keys(m.with[peer]))...), &m.out)
 			m.perform(t)
 		}
 		m.now = m.now.Add(20 * time.Millisecond)

@@ -40,8 +40,7 @@ func (t *Table) waitOrBounce(h *held, out *Moves, kind event.VerdictKind, wait f
 		wait()
 		return
 	}
-	v := event.Verdict{Handle: h.handle, Kind: kind, Delay: t.config.DelayMin}
-	t.settle(h, &v, out)
+	t.settle(h, event.Verdict{Handle: h.handle, Kind: kind, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
 }
 
 // queueForDown queues an event for a peer without a stream, or for a third member if the
@@ -179,15 +178,8 @@ func (t *Table) resendIf(now clock.Instant, l *list, out *Moves, match func(*hel
 	}
 }
 
-func (t *Table) settle(h *held, v *event.Verdict, out *Moves) {
-	out.Settled = append(out.Settled, Settlement{})
-	s := &out.Settled[len(out.Settled)-1] // written in place: copying memory just written stalls
-	s.Event, s.Verdict = h.event, *v
-	t.forget(h)
-}
-
-func (t *Table) done(h *held, out *Moves) {
-	out.Done, out.DoneEvents = append(out.Done, h.handle), append(out.DoneEvents, h.event)
+func (t *Table) settle(h *held, v event.Verdict, out *Moves) {
+	out.settle(h.event, v)
 	t.forget(h)
 }
 

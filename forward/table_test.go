@@ -55,9 +55,17 @@ func (tt *tableTest) take(number int) []event.Handle {
 	return handles
 }
 
+// doneOf returns verdicts that say done.
+func doneOf(handles ...event.Handle) (verdicts []event.Verdict) {
+	for _, h := range handles {
+		verdicts = append(verdicts, event.Verdict{Handle: h, Kind: event.Done})
+	}
+	return verdicts
+}
+
 func (tt *tableTest) say(number int, kind event.VerdictKind, epoch int64, handles ...event.Handle) {
 	for _, h := range handles {
-		v := event.Verdict{Handle: h, Kind: kind, Delay: 100 * time.Millisecond, Epoch: event.Position{Ledger: epoch}}
+		v := event.Verdict{Handle: h, Kind: kind, Detail: &event.Detail{Delay: 100 * time.Millisecond, Epoch: event.Position{Ledger: epoch}}}
 		tt.Settle(tt.now, peerNumber(number), []event.Verdict{v}, &tt.out)
 	}
 }
@@ -120,22 +128,21 @@ func TestDone(t *testing.T) {
 	tt := newTableTest(t)
 	tt.hold("k", 1, 3)
 	tt.wantTake(1, 1, 2, 3)
-	tt.Done(peerNumber(2), []event.Handle{1, 2}, &tt.out) // never had them
+	tt.Settle(tt.now, peerNumber(2), doneOf(1, 2), &tt.out) // never had them
 	if tt.Len() != 3 || tt.Stats().Ignored != 2 {
 		t.Fatalf("%d held, %d ignored", tt.Len(), tt.Stats().Ignored)
 	}
 	tt.say(1, event.Attempted, 0, 1)
 	tt.say(1, event.NotYet, 0, 2) // the peer has it no longer, but may have finished it
-	tt.Done(peerNumber(1), []event.Handle{1, 2, 1, 9}, &tt.out)
+	tt.Settle(tt.now, peerNumber(1), doneOf(1, 2, 1, 9), &tt.out)
 	tt.say(1, event.Attempted, 0, 1)
 	tt.say(1, event.Failed, 0, 2)
-	want := []event.Handle{1, 2}
-	if !slices.Equal(tt.out.Done, want) || len(tt.out.Settled) != 0 || tt.Len() != 1 || tt.Stats().Ignored != 6 {
-		t.Errorf("done %v, want %v; settled %v, %d held, %d ignored", tt.out.Done, want, tt.out.Settled, tt.Len(), tt.Stats().Ignored)
+	if want := doneOf(1, 2); !equalVerdicts(tt.out.Verdicts, want) || tt.Len() != 1 || tt.Stats().Ignored != 6 {
+		t.Errorf("settled %+v, want %+v; %d held, %d ignored", tt.out.Verdicts, want, tt.Len(), tt.Stats().Ignored)
 	}
-	for i, ev := range tt.out.DoneEvents {
-		if ev.Handle != tt.out.Done[i] {
-			t.Errorf("handle %d comes with event %d", tt.out.Done[i], ev.Handle)
+	for i, ev := range tt.out.Settled {
+		if ev.Handle != tt.out.Verdicts[i].Handle {
+			t.Errorf("the verdict on %d comes with event %d", tt.out.Verdicts[i].Handle, ev.Handle)
 		}
 	}
 }
@@ -149,13 +156,13 @@ func TestVerdictOfAnEarlierOwnerCounts(t *testing.T) {
 	tt.wantTake(2, 1)
 	tt.say(1, event.NotOwner, 2, 1) // the peer has it no longer, so this changes nothing
 	tt.say(3, event.Done, 0, 1)     // never had it
-	if tt.Len() != 1 || len(tt.out.settlements()) != 0 {
-		t.Fatalf("%d held, settled %v", tt.Len(), tt.out.settlements())
+	if tt.Len() != 1 || len(tt.out.Verdicts) != 0 {
+		t.Fatalf("%d held, settled %v", tt.Len(), tt.out.Verdicts)
 	}
 	tt.say(1, event.Done, 0, 1)
 	tt.say(2, event.Done, 0, 1)
-	if tt.Len() != 0 || len(tt.out.settlements()) != 1 || tt.Stats().Ignored != 3 {
-		t.Errorf("%d held, settled %v, %d ignored", tt.Len(), tt.out.settlements(), tt.Stats().Ignored)
+	if tt.Len() != 0 || len(tt.out.Verdicts) != 1 || tt.Stats().Ignored != 3 {
+		t.Errorf("%d held, settled %v, %d ignored", tt.Len(), tt.out.Verdicts, tt.Stats().Ignored)
 	}
 }
 
@@ -212,7 +219,7 @@ func TestAttemptsTravelWithTheEvent(t *testing.T) {
 	tt.hold("k", 1, 1)
 	tt.wantTake(1, 1)
 	given := tt.shelf.find(1).event
-	v := event.Verdict{Handle: 1, Kind: event.Attempted, Attempts: 3, Reason: strings.Repeat("x", 2*textMax)}
+	v := event.Verdict{Handle: 1, Kind: event.Attempted, Detail: &event.Detail{Attempts: 3, Reason: strings.Repeat("x", 2*textMax)}}
 	tt.Settle(tt.now, peerNumber(1), []event.Verdict{v}, &tt.out)
 	tt.owner(2, 2)
 	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
@@ -236,8 +243,8 @@ func TestRelayedEventNeverWaits(t *testing.T) {
 	tt.PeerDown(tt.now, peerNumber(1), &tt.out)
 	relayed(3)
 	var kinds []event.VerdictKind
-	for _, s := range tt.out.settlements() {
-		kinds = append(kinds, s.Verdict.Kind)
+	for _, v := range tt.out.Verdicts {
+		kinds = append(kinds, v.Kind)
 	}
 	if want := []event.VerdictKind{event.NotOwner, event.NotYet, event.NotYet}; !slices.Equal(kinds, want) || tt.Len() != 0 {
 		t.Errorf("relayed events end with %v, want %v; %d are held", kinds, want, tt.Len())
@@ -306,8 +313,8 @@ func TestSlotOfAnEarlierSource(t *testing.T) {
 	tt.wantTake(1, third)
 	tt.say(1, event.Done, 0, later, third)
 	var settled []event.Handle
-	for _, s := range tt.out.settlements() {
-		settled = append(settled, s.Event.Handle)
+	for _, ev := range tt.out.Settled {
+		settled = append(settled, ev.Handle)
 	}
 	if want := []event.Handle{earlier, later, third}; !slices.Equal(settled, want) || tt.Len() != 0 || tt.Stats().Ignored != 4 {
 		t.Errorf("settled %v, want %v; %d are held, %d ignored", settled, want, tt.Len(), tt.Stats().Ignored)

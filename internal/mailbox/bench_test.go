@@ -63,8 +63,8 @@ func BenchmarkAcceptTakeFinish(b *testing.B) {
 			results = append(results, event.Result{Delivery: d.ID, Kind: event.ResultDone})
 		}
 		boxes.Finish(now, results, &out)
-		if len(out.Done) != 1 || len(out.Done[0].Handles) != len(batch) {
-			b.Fatalf("%d events are not all done: %v", len(batch), out.Done)
+		if len(out.Answers) != 1 || len(out.Answers[0].Verdicts) != len(batch) {
+			b.Fatalf("%d events are not all done: %v", len(batch), out.Answers)
 		}
 	}
 	for at := 0; boxes.window.n < boxes.window.countMax; at = (at + batch) % (len(events) - batch) {

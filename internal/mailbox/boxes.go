@@ -20,26 +20,17 @@ type Sender uint64
 // Local is this node's own forward.Table.
 const Local Sender = 0
 
-// Addressed is a verdict and its recipient.
-type Addressed struct {
-	To Sender
-	event.Verdict
-}
-
-// Done holds the handles of finished events for one recipient.
-type Done struct {
-	To      Sender
-	Handles []event.Handle
+// Answer holds the verdicts for one recipient, in the order in which they were given.
+type Answer struct {
+	To       Sender
+	Verdicts []event.Verdict
 }
 
 // Output collects the effects of calls for the caller to perform. Calls append to it;
 // the caller may reuse it after Reset.
 type Output struct {
-	// Verdicts are those other than Done, each to be passed to its sender before a Done of
-	// the same event.
-	Verdicts []Addressed
-	// Done holds the Done verdicts, which are most, with at most one element per sender.
-	Done []Done
+	// Answers has at most one element per sender.
+	Answers []Answer
 	// Credits are for senders that were answered Overloaded.
 	Credits []Credit
 	// Wake names workers for which keys became ready. A worker may be named twice.
@@ -56,9 +47,11 @@ type Output struct {
 
 // Reset empties the output and keeps its memory.
 func (o *Output) Reset() {
-	clear(o.Verdicts) // they hold strings
+	for i := range o.Answers {
+		clear(o.Answers[i].Verdicts) // they hold details
+	}
 	clear(o.Credits)
-	*o = Output{Verdicts: o.Verdicts[:0], Done: o.Done[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
+	*o = Output{Answers: o.Answers[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
 }
 
 // Boxes holds the actors of the partitions of one shard. It is not safe for
@@ -71,10 +64,14 @@ type Boxes struct {
 	shard  int
 	shards int
 
-	epoch   event.Position // newest applied epoch
-	parts   []part         // by partition / shards
-	keys    *index         // hash of a key → its actor
-	seed    maphash.Seed   // of key hashes, so that producers cannot choose keys that collide
+	epoch event.Position // newest applied epoch
+
+	// The details of refusals, which many verdicts share.
+	notOwner, notYet, overloaded *event.Detail
+
+	parts   []part       // by partition / shards
+	keys    *index       // hash of a key → its actor
+	seed    maphash.Seed // of key hashes, so that producers cannot choose keys that collide
 	actors  slab[actor]
 	spans   *spans     // of the ids of items and of the window
 	items   slab[item] // waiting or running
@@ -119,6 +116,9 @@ func newShard(cfg Config, retry outcome.Config, member string, shard, shards int
 		seed:    maphash.MakeSeed(),
 		spans:   newSpans(),
 		senders: make(map[Sender]struct{}),
+
+		notYet:     &event.Detail{Delay: cfg.NotYetDelay},
+		overloaded: &event.Detail{Delay: cfg.OverloadedDelay},
 	}
 	b.window = newWindow(b.spans, cfg.WindowBytesMax, cfg.WindowAgeMax)
 	for i := range b.parts {
@@ -169,7 +169,7 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		if e.Redelivery == 0 && e.Round == 0 {
 			b.counters.Unrun++
 		}
-		out.sayDone(from)
+		out.say(from, event.Done, nil)
 		return
 	}
 	p := seen.part
@@ -315,24 +315,23 @@ func (b *Boxes) join(it *item, from address, e *event.Event, out *Output) {
 func (b *Boxes) refuseForeign(to address, senderEpoch event.Position, out *Output) {
 	if b.epoch.Before(senderEpoch) {
 		b.counters.NotYet++
-		out.say(to, event.Verdict{Kind: event.NotYet, Delay: b.cfg.NotYetDelay})
+		out.say(to, event.NotYet, b.notYet)
 		return
 	}
 	b.counters.NotOwner++
-	out.say(to, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch})
+	out.say(to, event.NotOwner, b.notOwner)
 }
 
 func (b *Boxes) refuseOverload(to address, out *Output) {
 	b.counters.Overloaded++
-	out.say(to, event.Verdict{Kind: event.Overloaded, Delay: b.cfg.OverloadedDelay})
+	out.say(to, event.Overloaded, b.overloaded)
 }
 
 // refuseMisplaced rejects an event whose key does not belong to its partition. Accepted,
 // it could run beside its key; refused, it would be sent again unchanged.
 func (b *Boxes) refuseMisplaced(to address, e *event.Event, out *Output) {
 	b.counters.Misplaced++
-	out.say(to, event.Verdict{
-		Kind:       event.Rejected,
+	out.say(to, event.Rejected, &event.Detail{
 		Attempts:   e.Attempts,
 		Reason:     "the event's partition is not that of its key",
 		FirstError: e.FirstError,
@@ -493,7 +492,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
 	if o.Kind == outcome.DeadLetter {
 		b.counters.Rejected++
-		b.settle(it, b.failure(event.Rejected, it.event, o), out)
+		b.settle(it, event.Rejected, b.failure(it.event, o), out)
 		return
 	}
 	b.again(now, it, o, out)
@@ -505,9 +504,9 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
 	if !o.Hold {
 		b.counters.Failed++
-		verdict := b.failure(event.Failed, it.event, o)
-		verdict.Delay = o.Delay
-		b.settle(it, verdict, out)
+		failure := b.failure(it.event, o)
+		failure.Delay = o.Delay
+		b.settle(it, event.Failed, failure, out)
 		return
 	}
 	if failed {
@@ -516,14 +515,14 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 		} else {
 			b.counters.Retried++
 		}
-		b.answer(it, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}, out)
+		b.answer(it, event.Attempted, &event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}, out)
 		b.replace(it, withFailure(it.event, o))
 	} else {
 		b.counters.Returned++
 	}
 	if !it.actor.part.ours() {
 		b.counters.Moved++
-		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
+		b.settle(it, event.NotOwner, b.notOwner, out)
 		return
 	}
 	it.actor.pushFront(it)
@@ -532,10 +531,9 @@ func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Outpu
 	}
 }
 
-// failure returns a final verdict on an event that the application failed.
-func (b *Boxes) failure(kind event.VerdictKind, e *event.Event, o outcome.Outcome) event.Verdict {
-	return event.Verdict{
-		Kind:       kind,
+// failure returns the detail of a final verdict on an event that the application failed.
+func (b *Boxes) failure(e *event.Event, o outcome.Outcome) *event.Detail {
+	return &event.Detail{
 		Attempts:   o.Attempts,
 		Reason:     o.Reason,
 		FirstError: firstError(e, o),
@@ -574,7 +572,7 @@ func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoc
 // SetEpoch sets the newest applied epoch when no gate moved with it.
 func (b *Boxes) SetEpoch(epoch event.Position) {
 	if b.epoch.Before(epoch) {
-		b.epoch = epoch
+		b.epoch, b.notOwner = epoch, &event.Detail{Epoch: epoch}
 	}
 }
 
@@ -610,7 +608,7 @@ func (b *Boxes) refuseWaiting(a *actor, out *Output) {
 	for it != nil {
 		next := it.next
 		b.counters.Moved++
-		b.settle(it, event.Verdict{Kind: event.NotOwner, Epoch: b.epoch}, out)
+		b.settle(it, event.NotOwner, b.notOwner, out)
 		it = next
 	}
 }
@@ -924,24 +922,17 @@ func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
 			b.spans.drop(s)
 		}
 	}
-	if !b.isGone(it.first) {
-		out.sayDone(it.first)
-	}
-	for _, to := range it.joined {
-		if !b.isGone(to) {
-			out.sayDone(to)
-		}
-	}
+	b.answer(it, event.Done, nil, out)
 	b.release(it)
 }
 
 // settle answers an item's senders and frees it. The item is in no queue and does not
 // run.
-func (b *Boxes) settle(it *item, v event.Verdict, out *Output) {
+func (b *Boxes) settle(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	s := b.spans.at(it.span)
 	s.here.remove(it.bit)
 	b.spans.drop(s)
-	b.answer(it, v, out)
+	b.answer(it, kind, detail, out)
 	b.release(it)
 }
 
@@ -955,35 +946,31 @@ func (b *Boxes) release(it *item) {
 }
 
 // answer adds a verdict for each live sender of an item.
-func (b *Boxes) answer(it *item, v event.Verdict, out *Output) {
+func (b *Boxes) answer(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
 	if !b.isGone(it.first) {
-		out.say(it.first, v)
+		out.say(it.first, kind, detail)
 	}
 	for _, to := range it.joined {
 		if !b.isGone(to) {
-			out.say(to, v)
+			out.say(to, kind, detail)
 		}
 	}
 }
 
-func (o *Output) say(to address, v event.Verdict) {
-	v.Handle = to.handle
-	o.Verdicts = append(o.Verdicts, Addressed{To: to.sender, Verdict: v})
-}
-
-// sayDone is say for Done, the most frequent verdict. There are as few senders as peers.
-func (o *Output) sayDone(to address) {
-	for i := range o.Done {
-		if d := &o.Done[i]; d.To == to.sender {
-			d.Handles = append(d.Handles, to.handle)
+// say adds a verdict. There are as few senders as peers.
+func (o *Output) say(to address, kind event.VerdictKind, detail *event.Detail) {
+	v := event.Verdict{Handle: to.handle, Kind: kind, Detail: detail}
+	for i := range o.Answers {
+		if a := &o.Answers[i]; a.To == to.sender {
+			a.Verdicts = append(a.Verdicts, v)
 			return
 		}
 	}
-	if len(o.Done) == cap(o.Done) {
-		o.Done = append(o.Done, Done{})
+	if len(o.Answers) == cap(o.Answers) {
+		o.Answers = append(o.Answers, Answer{})
 	} else {
-		o.Done = o.Done[:len(o.Done)+1] // reuses the Handles from before Reset
+		o.Answers = o.Answers[:len(o.Answers)+1] // reuses the Verdicts from before Reset
 	}
-	d := &o.Done[len(o.Done)-1]
-	d.To, d.Handles = to.sender, append(d.Handles[:0], to.handle)
+	a := &o.Answers[len(o.Answers)-1]
+	a.To, a.Verdicts = to.sender, append(a.Verdicts[:0], v)
 }

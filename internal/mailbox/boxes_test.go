@@ -43,7 +43,7 @@ func (f *fixture) event(key event.Key) *event.Event {
 }
 
 // accept sends events and returns the immediate verdicts.
-func (f *fixture) accept(from Sender, events ...*event.Event) []Addressed {
+func (f *fixture) accept(from Sender, events ...*event.Event) []addressed {
 	f.out.Reset()
 	f.Accept(f.now, from, event.Position{Ledger: 1, Entry: 5}, events, &f.out)
 	return said(&f.out)
@@ -62,40 +62,87 @@ func (f *fixture) takeOne() event.Delivery {
 }
 
 // finish ends a delivery and returns the verdicts.
-func (f *fixture) finish(d event.Delivery, kind event.ResultKind, reason string) []Addressed {
+func (f *fixture) finish(d event.Delivery, kind event.ResultKind, reason string) []addressed {
 	f.out.Reset()
 	f.Finish(f.now, []event.Result{{Delivery: d.ID, Kind: kind, Reason: reason}}, &f.out)
 	return said(&f.out)
 }
 
-func (f *fixture) setGate(p ring.Partition, gate ownership.Gate) []Addressed {
+func (f *fixture) setGate(p ring.Partition, gate ownership.Gate) []addressed {
 	f.out.Reset()
 	change := ownership.GateChange{Partition: p, Gate: gate, Token: 2}
 	f.SetGates(f.now, []ownership.GateChange{change}, event.Position{Ledger: 1, Entry: 6}, &f.out)
 	return said(&f.out)
 }
 
-func (f *fixture) want(got []Addressed, want ...Addressed) {
+func (f *fixture) want(got []addressed, want ...addressed) {
 	f.Helper()
 	if !slices.Equal(got, want) {
 		f.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
-// said returns all verdicts, those with the kind Done last.
-func said(out *Output) []Addressed {
-	all := slices.Clone(out.Verdicts)
-	for _, d := range out.Done {
-		for _, h := range d.Handles {
-			all = append(all, says(d.To, h, event.Verdict{Kind: event.Done}))
+// addressed is a verdict and its recipient.
+type addressed struct {
+	To     Sender
+	Handle event.Handle
+	verdict
+}
+
+// verdict is an event.Verdict that == compares with its detail.
+type verdict struct {
+	Kind event.VerdictKind
+	event.Detail
+}
+
+// said returns all verdicts, in the order of each recipient.
+func said(out *Output) (all []addressed) {
+	for _, a := range out.Answers {
+		for _, v := range a.Verdicts {
+			all = append(all, says(a.To, v.Handle, verdict{v.Kind, v.DetailOrZero()}))
 		}
 	}
 	return all
 }
 
-func says(to Sender, handle event.Handle, v event.Verdict) Addressed {
-	v.Handle = handle
-	return Addressed{To: to, Verdict: v}
+func says(to Sender, handle event.Handle, v verdict) addressed {
+	return addressed{to, handle, v}
+}
+
+func TestOutputKeepsTheOrderOfEachRecipient(t *testing.T) {
+	var out Output
+	detail := &event.Detail{Attempts: 1}
+	for range 2 { // the second time in the memory of the first
+		for i, to := range []Sender{5, Local, 5, 9, 5, Local} {
+			out.say(address{to, event.Handle(i)}, event.Attempted, detail)
+		}
+		out.say(address{5, 4}, event.Done, nil)
+		want := map[Sender][]event.Handle{5: {0, 2, 4, 4}, Local: {1, 5}, 9: {3}}
+		if len(out.Answers) != len(want) {
+			t.Errorf("answers to %d recipients, want %d", len(out.Answers), len(want))
+		}
+		for _, a := range out.Answers {
+			var got []event.Handle
+			for _, v := range a.Verdicts {
+				got = append(got, v.Handle)
+				if (v.Kind == event.Done) != (v.Detail == nil) {
+					t.Errorf("the verdict %v to %d has the detail %v", v.Kind, a.To, v.Detail)
+				}
+			}
+			if !slices.Equal(got, want[a.To]) {
+				t.Errorf("verdicts to %d are on %v, want %v", a.To, got, want[a.To])
+			}
+		}
+		answers := out.Answers
+		out.Reset()
+		for _, a := range answers {
+			for _, v := range a.Verdicts {
+				if v.Detail != nil {
+					t.Fatalf("after Reset a detail is still referenced")
+				}
+			}
+		}
+	}
 }
 
 // Two keys may have one hash: lookAhead may have seen the actor of the other key.
@@ -128,7 +175,7 @@ func TestDifferentKeysRunSideBySideAndOneKeyInOrder(t *testing.T) {
 	if got := f.take(); len(got) != 0 {
 		t.Fatalf("deliveries %+v while both keys run", got)
 	}
-	f.want(f.finish(got[0], event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
+	f.want(f.finish(got[0], event.ResultDone, ""), says(Local, 1, verdict{Kind: event.Done}))
 	if d := f.takeOne(); d.Event != second || d.Token != 1 || d.Attempt != 1 || d.Partition != second.Partition {
 		t.Errorf("delivery %+v, want the second of ann", d)
 	}
@@ -167,19 +214,19 @@ func TestWithoutATokenThereIsNoTurn(t *testing.T) {
 func TestAcceptUnderEachGate(t *testing.T) {
 	here := event.Position{Ledger: 1, Entry: 6}
 	ahead := event.Position{Ledger: 2}
-	notOwner := event.Verdict{Kind: event.NotOwner, Epoch: here}
-	notYet := event.Verdict{Kind: event.NotYet, Delay: DefaultConfig().NotYetDelay}
+	notOwner := verdict{event.NotOwner, event.Detail{Epoch: here}}
+	notYet := verdict{event.NotYet, event.Detail{Delay: DefaultConfig().NotYetDelay}}
 	tests := map[string]struct {
 		gate   ownership.Gate
 		sender event.Position
-		want   []event.Verdict
+		want   []verdict
 		wait   Wait
 	}{
-		"closed":                               {ownership.Closed, here, []event.Verdict{notOwner}, WaitNothing},
-		"closed, sender behind":                {ownership.Closed, event.Position{Ledger: 1}, []event.Verdict{notOwner}, WaitNothing},
-		"closed, sender ahead":                 {ownership.Closed, ahead, []event.Verdict{notYet}, WaitNothing},
-		"draining":                             {ownership.Draining, here, []event.Verdict{notOwner}, WaitNothing},
-		"draining, sender ahead":               {ownership.Draining, ahead, []event.Verdict{notYet}, WaitNothing},
+		"closed":                               {ownership.Closed, here, []verdict{notOwner}, WaitNothing},
+		"closed, sender behind":                {ownership.Closed, event.Position{Ledger: 1}, []verdict{notOwner}, WaitNothing},
+		"closed, sender ahead":                 {ownership.Closed, ahead, []verdict{notYet}, WaitNothing},
+		"draining":                             {ownership.Draining, here, []verdict{notOwner}, WaitNothing},
+		"draining, sender ahead":               {ownership.Draining, ahead, []verdict{notYet}, WaitNothing},
 		"waiting: queued and not dispatched":   {ownership.Waiting, here, nil, WaitGate},
 		"open: ready, whatever sender's epoch": {ownership.Open, ahead, nil, WaitSlot},
 	}
@@ -190,7 +237,7 @@ func TestAcceptUnderEachGate(t *testing.T) {
 			f.setGate(e.Partition, tt.gate)
 			f.out.Reset()
 			f.Accept(f.now, Local, tt.sender, []*event.Event{e}, &f.out)
-			var want []Addressed
+			var want []addressed
 			for _, v := range tt.want {
 				want = append(want, says(Local, 1, v))
 			}
@@ -211,7 +258,7 @@ func TestFinishedEventIsKnownUnderAnyGate(t *testing.T) {
 	f.accept(Local, e)
 	f.finish(f.takeOne(), event.ResultDone, "")
 	f.setGate(e.Partition, ownership.Draining)
-	f.want(f.accept(9, e), says(9, 1, event.Verdict{Kind: event.Done}))
+	f.want(f.accept(9, e), says(9, 1, verdict{Kind: event.Done}))
 }
 
 func TestARunningEventIsJoinedAndBothGetTheVerdict(t *testing.T) {
@@ -224,7 +271,7 @@ func TestARunningEventIsJoinedAndBothGetTheVerdict(t *testing.T) {
 	f.setGate(e.Partition, ownership.Draining)
 	f.want(f.accept(3, &redelivered)) // joins even now: it will be done here
 	f.want(f.accept(3, &redelivered)) // sent twice on one stream: one verdict
-	done := event.Verdict{Kind: event.Done}
+	done := verdict{Kind: event.Done}
 	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, done), says(3, 50, done))
 }
 
@@ -234,10 +281,10 @@ func TestJoinsAreBoundedAndEndedStreamsMakeRoom(t *testing.T) {
 	f.accept(Local, e)
 	f.want(f.accept(1, e))
 	f.want(f.accept(2, e))
-	f.want(f.accept(3, e), says(3, 1, event.Verdict{Kind: event.Overloaded, Delay: f.cfg.OverloadedDelay}))
+	f.want(f.accept(3, e), says(3, 1, verdict{event.Overloaded, event.Detail{Delay: f.cfg.OverloadedDelay}}))
 	f.SenderGone(1)
 	f.want(f.accept(3, e))
-	done := event.Verdict{Kind: event.Done}
+	done := verdict{Kind: event.Done}
 	f.want(f.finish(f.takeOne(), event.ResultDone, ""), says(Local, 1, done), says(2, 1, done), says(3, 1, done))
 }
 
@@ -254,7 +301,7 @@ func TestJoinTakesTheGreaterFailureCount(t *testing.T) {
 }
 
 func TestOverload(t *testing.T) {
-	overloaded := event.Verdict{Kind: event.Overloaded, Delay: DefaultConfig().OverloadedDelay}
+	overloaded := verdict{event.Overloaded, event.Detail{Delay: DefaultConfig().OverloadedDelay}}
 	t.Run("of a key leaves other keys alone", func(t *testing.T) {
 		f := newFixture(t, func(c *Config) { c.DepthMax = 2 })
 		f.want(f.accept(Local, f.event("ann"), f.event("ann"), f.event("ann"), f.event("bob")), says(Local, 3, overloaded))
@@ -276,7 +323,7 @@ func TestOverload(t *testing.T) {
 
 // A key on two partitions would run beside itself.
 func TestMisplacedEventsAreRejected(t *testing.T) {
-	rejected := event.Verdict{Kind: event.Rejected, Reason: "the event's partition is not that of its key", Owner: "me"}
+	rejected := verdict{event.Rejected, event.Detail{Reason: "the event's partition is not that of its key", Owner: "me"}}
 	tests := map[string]func(f *fixture, e *event.Event){
 		"no such partition": func(_ *fixture, e *event.Event) { e.Partition = ring.Partitions },
 		"another partition": func(_ *fixture, e *event.Event) { e.Partition = (e.Partition + 1) % ring.Partitions },
@@ -300,7 +347,7 @@ func TestAFailedEventIsFirstUntilItsRetryIsDue(t *testing.T) {
 	first, second := f.event("ann"), f.event("ann")
 	f.accept(Local, first, second)
 	f.want(f.finish(f.takeOne(), event.ResultRetry, "boom"),
-		says(Local, 1, event.Verdict{Kind: event.Attempted, Attempts: 1, Reason: "boom"}))
+		says(Local, 1, verdict{event.Attempted, event.Detail{Attempts: 1, Reason: "boom"}}))
 	if first.Attempts != 0 || first.LastError != "" {
 		t.Errorf("the event was written to: %+v", first)
 	}
@@ -342,12 +389,12 @@ func TestFinalVerdictsOnFailures(t *testing.T) {
 	f.accept(Local, e, f.event("ann"))
 	f.out.Reset()
 	f.Finish(f.now, []event.Result{{Delivery: f.takeOne().ID, Kind: event.ResultRetry, After: time.Minute, Reason: "busy"}}, &f.out)
-	f.want(said(&f.out), says(Local, 1, event.Verdict{
-		Kind: event.Failed, Delay: time.Minute, Attempts: 3, Reason: "busy", FirstError: "first", Owner: "me",
-	}))
-	f.want(f.finish(f.takeOne(), event.ResultReject, "bad"), says(Local, 2, event.Verdict{
-		Kind: event.Rejected, Attempts: 1, Reason: "bad", FirstError: "bad", Owner: "me",
-	}))
+	f.want(said(&f.out), says(Local, 1, verdict{event.Failed, event.Detail{
+		Delay: time.Minute, Attempts: 3, Reason: "busy", FirstError: "first", Owner: "me",
+	}}))
+	f.want(f.finish(f.takeOne(), event.ResultReject, "bad"), says(Local, 2, verdict{event.Rejected, event.Detail{
+		Attempts: 1, Reason: "bad", FirstError: "bad", Owner: "me",
+	}}))
 	f.want(f.accept(Local, e)) // neither counts as done
 }
 
@@ -372,12 +419,12 @@ func TestMovedPartitionRefusesWaitingEventsAndFinishesTheRunningOne(t *testing.T
 	f.accept(Local, running)
 	f.accept(4, waiting)
 	d := f.takeOne()
-	notOwner := event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 1, Entry: 6}}
+	notOwner := verdict{event.NotOwner, event.Detail{Epoch: event.Position{Ledger: 1, Entry: 6}}}
 	f.want(f.setGate(p, ownership.Draining), says(4, 2, notOwner))
 	if got := f.Running(p); got != 1 {
 		t.Errorf("Running = %d, want 1", got)
 	}
-	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
+	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, verdict{Kind: event.Done}))
 	if !slices.Equal(f.out.Ended, []ring.Partition{p}) || f.Running(p) != 0 {
 		t.Errorf("ended on %v with %d running, want partition %d with 0", f.out.Ended, f.Running(p), p)
 	}
@@ -393,8 +440,8 @@ func TestAFailureAfterDepositionIsCountedAndTheEventMovesOn(t *testing.T) {
 	d := f.takeOne()
 	f.setGate(e.Partition, ownership.Draining)
 	f.want(f.finish(d, event.ResultRetry, "boom"),
-		says(Local, 1, event.Verdict{Kind: event.Attempted, Attempts: 1, Reason: "boom"}),
-		says(Local, 1, event.Verdict{Kind: event.NotOwner, Epoch: event.Position{Ledger: 1, Entry: 6}}))
+		says(Local, 1, verdict{event.Attempted, event.Detail{Attempts: 1, Reason: "boom"}}),
+		says(Local, 1, verdict{event.NotOwner, event.Detail{Epoch: event.Position{Ledger: 1, Entry: 6}}}))
 }
 
 // A→B→A: a delivery of the first tenure still runs when the second one begins.
@@ -406,7 +453,7 @@ func TestAWaitingGateReportsWhenTheEarlierTenureIsOver(t *testing.T) {
 	f.setGate(e.Partition, ownership.Draining)
 	f.setGate(e.Partition, ownership.Waiting)
 	f.want(f.accept(Local, next))
-	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, event.Verdict{Kind: event.Done}))
+	f.want(f.finish(d, event.ResultDone, ""), says(Local, 1, verdict{Kind: event.Done}))
 	if !slices.Equal(f.out.Ended, []ring.Partition{e.Partition}) {
 		t.Errorf("ended on %v", f.out.Ended)
 	}
@@ -580,9 +627,9 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	if want := from.finished(runs, waits); !slices.Equal(ids, want) {
 		t.Fatalf("handed over %v, want %v", ids, want)
 	}
-	from.want(from.accept(5, waits), says(5, waits.Handle, event.Verdict{Kind: event.NotOwner, Epoch: from.epoch}))
+	from.want(from.accept(5, waits), says(5, waits.Handle, verdict{event.NotOwner, event.Detail{Epoch: from.epoch}}))
 	// Until it is handed over, the id is remembered here.
-	from.want(from.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
+	from.want(from.accept(5, done), says(5, done.Handle, verdict{Kind: event.Done}))
 	ids = append(ids, from.takeHandover(10)...)
 	if want := from.finished(runs, waits, done); !slices.Equal(ids, want) {
 		t.Fatalf("handed over %v, want %v", ids, want)
@@ -595,8 +642,8 @@ func TestTheWindowIsHandedOver(t *testing.T) {
 	to.takeOne()
 	to.out.Reset()
 	to.TakeOver(to.now, ids, &to.out)
-	to.want(said(&to.out), says(Local, waits.Handle, event.Verdict{Kind: event.Done}))
-	to.want(to.accept(5, done), says(5, done.Handle, event.Verdict{Kind: event.Done}))
+	to.want(said(&to.out), says(Local, waits.Handle, verdict{Kind: event.Done}))
+	to.want(to.accept(5, done), says(5, done.Handle, verdict{Kind: event.Done}))
 }
 
 // A partition that comes back before the handover is complete keeps the remaining ids; ids without
@@ -666,7 +713,7 @@ func TestEarlyHandoverIsKept(t *testing.T) {
 	if got := f.takeHandover(10); !slices.Equal(got, f.finished(other)) {
 		t.Errorf("handed over %v, want %v", got, f.finished(other))
 	}
-	f.want(f.accept(5, early), says(5, early.Handle, event.Verdict{Kind: event.Done}))
+	f.want(f.accept(5, early), says(5, early.Handle, verdict{Kind: event.Done}))
 }
 
 // Events that finish after their gate has closed are handed over as well.
@@ -708,7 +755,7 @@ func TestAHeldEventThatAnEarlierOwnerHasDoneHoldsItsKeyNoLonger(t *testing.T) {
 	f.finish(f.takeOne(), event.ResultRetry, "boom")
 	f.out.Reset()
 	f.TakeOver(f.now, f.finished(failed), &f.out)
-	f.want(said(&f.out), says(Local, failed.Handle, event.Verdict{Kind: event.Done}))
+	f.want(said(&f.out), says(Local, failed.Handle, verdict{Kind: event.Done}))
 	if d := f.takeOne(); d.Event != next {
 		t.Errorf("then %v, want %v", d.Event.ID, next.ID)
 	}

@@ -152,8 +152,10 @@ func (c *cold) answer() {
 func (c *cold) finish() {
 	c.out.Reset()
 	c.boxes.Finish(c.results, &c.out)
-	for _, d := range c.out.Done {
-		c.free = append(c.free, d.Handles...)
+	for _, a := range c.out.Answers {
+		for _, v := range a.Verdicts {
+			c.free = append(c.free, v.Handle)
+		}
 	}
 }
 

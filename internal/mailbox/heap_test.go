@@ -55,7 +55,7 @@ func TestHeapAfterAMillionKeys(t *testing.T) {
 	}
 	// Besides their places, active keys and events have cells in indexes that grow by doubling,
 	// and stand in the queue of a worker; slabs, queues and the output have spare room of their own.
-	const perKey = 4 * int(unsafe.Sizeof(actor{})+unsafe.Sizeof(item{})+unsafe.Sizeof(Addressed{}))
+	const perKey = 4 * int(unsafe.Sizeof(actor{})+unsafe.Sizeof(item{})+unsafe.Sizeof(event.Verdict{}))
 	left, bound := heap()-before, DefaultConfig().WindowBytesMax+atOnce*perKey
 	t.Logf("%.1f MiB are left, of %.1f for the window and %.1f for %d keys", float64(left)/(1<<20), float64(DefaultConfig().WindowBytesMax)/(1<<20),
 		float64(atOnce*perKey)/(1<<20), atOnce)

@@ -129,19 +129,18 @@ func (r *reference) remove(e *refEvent) {
 	r.events = slices.DeleteFunc(r.events, func(x *refEvent) bool { return x == e })
 }
 
-func (r *reference) say(e *refEvent, v event.Verdict) (said []Addressed) {
+func (r *reference) say(e *refEvent, v verdict) (said []addressed) {
 	for _, to := range e.to {
 		if !r.gone[to.sender] {
-			v.Handle = to.handle
-			said = append(said, Addressed{To: to.sender, Verdict: v})
+			said = append(said, addressed{to.sender, to.handle, v})
 		}
 	}
 	return said
 }
 
-func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Event) []Addressed {
+func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Event) []addressed {
 	to := address{from, e.Handle}
-	reply := func(v event.Verdict) []Addressed { return r.say(&refEvent{to: []address{to}}, v) }
+	reply := func(v verdict) []addressed { return r.say(&refEvent{to: []address{to}}, v) }
 	if here := r.find(e.ID); here != nil {
 		if slices.Contains(here.to, to) {
 			return nil
@@ -150,7 +149,7 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 			here.to = append(here.to[:1], slices.DeleteFunc(here.to[1:], func(a address) bool { return r.gone[a.sender] })...)
 		}
 		if len(here.to) >= modelConfig.JoinsMax {
-			return reply(event.Verdict{Kind: event.Overloaded, Delay: modelConfig.OverloadedDelay})
+			return reply(verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}})
 		}
 		here.to = append(here.to, to)
 		if e.Attempts > here.event.Attempts || e.Crashes > here.event.Crashes {
@@ -159,23 +158,23 @@ func (r *reference) accept(from Sender, senderEpoch event.Position, e *event.Eve
 		return nil
 	}
 	if r.remembers(e.ID) {
-		return reply(event.Verdict{Kind: event.Done})
+		return reply(verdict{Kind: event.Done})
 	}
 	if !r.ours(e.Partition) {
 		if r.epoch.Before(senderEpoch) {
-			return reply(event.Verdict{Kind: event.NotYet, Delay: modelConfig.NotYetDelay})
+			return reply(verdict{event.NotYet, event.Detail{Delay: modelConfig.NotYetDelay}})
 		}
-		return reply(event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})
+		return reply(verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})
 	}
 	tooMuch := r.bytes() > 0 && r.bytes()+weigh(e) > modelConfig.BytesMax
 	if tooMuch || r.depth(e.Key) >= modelConfig.DepthMax {
-		return reply(event.Verdict{Kind: event.Overloaded, Delay: modelConfig.OverloadedDelay})
+		return reply(verdict{event.Overloaded, event.Detail{Delay: modelConfig.OverloadedDelay}})
 	}
 	r.events = append(r.events, &refEvent{event: *e, to: []address{to}})
 	return nil
 }
 
-func (r *reference) finish(now clock.Instant, result event.Result) (said []Addressed, ended bool) {
+func (r *reference) finish(now clock.Instant, result event.Result) (said []addressed, ended bool) {
 	i := slices.IndexFunc(r.events, func(e *refEvent) bool { return e.running == result.Delivery })
 	if result.Delivery == 0 || i < 0 {
 		return nil, false
@@ -185,7 +184,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 	e.running = 0
 	ended = r.gates[p].Gate != ownership.Open
 	o := outcome.Of(modelRetry, e.event.ID, e.event.Attempts, e.event.Crashes, result)
-	final := event.Verdict{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}
+	final := verdict{Detail: event.Detail{Attempts: o.Attempts, Reason: o.Reason, FirstError: e.event.FirstError, Owner: "me"}}
 	if final.FirstError == "" {
 		final.FirstError = o.Reason
 	}
@@ -198,7 +197,7 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 			r.takeHandover(p)
 		}
 		r.forget()
-		return r.say(e, event.Verdict{Kind: event.Done}), ended
+		return r.say(e, verdict{Kind: event.Done}), ended
 	case o.Kind == outcome.DeadLetter:
 		r.remove(e)
 		final.Kind = event.Rejected
@@ -209,13 +208,13 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []Addre
 		return r.say(e, final), ended
 	}
 	if o.Attempts > e.event.Attempts || o.Crashes > e.event.Crashes {
-		said = r.say(e, event.Verdict{Kind: event.Attempted, Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason})
+		said = r.say(e, verdict{event.Attempted, event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}})
 		e.event.Crashes = o.Crashes
 		e.event.Attempts, e.event.FirstError, e.event.LastError = o.Attempts, final.FirstError, o.Reason
 	}
 	if !r.ours(p) {
 		r.remove(e)
-		return append(said, r.say(e, event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})...), ended
+		return append(said, r.say(e, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...), ended
 	}
 	e.heldUntil = now.Add(o.Delay)
 	return said, ended
@@ -227,14 +226,14 @@ func (r *reference) forget() {
 	}
 }
 
-func (r *reference) takeOver(d event.Finished) (said []Addressed) {
+func (r *reference) takeOver(d event.Finished) (said []addressed) {
 	here, p := r.find(d.ID), d.Partition
 	switch {
 	case here != nil && here.running != 0, r.remembers(d.ID):
 		return nil
 	case here != nil:
 		r.remove(here)
-		said, p = r.say(here, event.Verdict{Kind: event.Done}), here.event.Partition
+		said, p = r.say(here, verdict{Kind: event.Done}), here.event.Partition
 	}
 	r.window = append(r.window, refDone{id: d.ID, p: p, at: d.At})
 	r.forget()
@@ -245,7 +244,7 @@ func (r *reference) remembers(id event.MessageID) bool {
 	return slices.ContainsFunc(r.window, func(d refDone) bool { return d.id == id && !d.dropped })
 }
 
-func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said []Addressed) {
+func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said []addressed) {
 	if r.epoch.Before(epoch) {
 		r.epoch = epoch
 	}
@@ -254,7 +253,7 @@ func (r *reference) setGate(c ownership.GateChange, epoch event.Position) (said 
 		for _, e := range slices.Clone(r.events) {
 			if e.event.Partition == c.Partition && e.running == 0 {
 				r.remove(e)
-				said = append(said, r.say(e, event.Verdict{Kind: event.NotOwner, Epoch: r.epoch})...)
+				said = append(said, r.say(e, verdict{event.NotOwner, event.Detail{Epoch: r.epoch}})...)
 			}
 		}
 	}
@@ -378,7 +377,7 @@ func (m *model) accept() {
 	from := pick(m, m.senders, "from")
 	senderEpoch := event.Position{Ledger: 1, Entry: rapid.Int64Range(0, 3).Draw(m.T, "ahead") + m.ref.epoch.Entry - 1}
 	var events []*event.Event
-	var want []Addressed
+	var want []addressed
 	for range rapid.IntRange(1, 4).Draw(m.T, "events") {
 		e := m.newEvent()
 		if slices.ContainsFunc(events, func(other *event.Event) bool { return other.Handle == e.Handle }) {
@@ -450,7 +449,7 @@ func (m *model) takeOver() {
 			done = append(done, event.Finished{Partition: e.Partition, ID: e.ID, At: m.now})
 		}
 	}
-	var want []Addressed
+	var want []addressed
 	for _, d := range done {
 		want = append(want, m.ref.takeOver(d)...)
 	}
@@ -533,7 +532,7 @@ func (m *model) finish() {
 }
 
 func (m *model) finishAll(results []event.Result) {
-	var want []Addressed
+	var want []addressed
 	var wantEnded []ring.Partition
 	wantIgnored := 0
 	for _, r := range results {
@@ -670,8 +669,8 @@ func (m *model) takeAll() {
 }
 
 // expect compares the verdicts of a call with the reference, in any order.
-func (m *model) expect(call string, want []Addressed) {
-	count := map[Addressed]int{}
+func (m *model) expect(call string, want []addressed) {
+	count := map[addressed]int{}
 	for _, v := range want {
 		count[v]++
 	}

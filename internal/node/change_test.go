@@ -106,7 +106,7 @@ func (t *meter) doneAt(members ...*member) (answered map[string]int) {
 			}
 			var out mailbox.Output
 			m.boxes.Accept(mailbox.Local, event.Position{}, []*event.Event{again}, &out)
-			if len(out.Done) == 1 {
+			if len(out.Answers) == 1 && out.Answers[0].Verdicts[0].Kind == event.Done {
 				answered[m.cfg.Name]++
 			} else {
 				forgotten++

@@ -75,6 +75,7 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	}
 	src.SetTracing(source.Tracing{Tracer: n.parts.Tracing.Tracer, Keys: n.parts.Tracing.Keys})
 	n.source.Store(src)
+	n.pipeline.SetSource(src)
 	n.shareAllowance()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()

@@ -29,7 +29,6 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/identity"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/base/stages"
@@ -187,11 +186,22 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.keys.Store(&keyed{})
 	n.since.Store(int64(clock.Now()))
 	n.noteNotConsuming(nil)
-	n.pipeline = pipeline.New(n.deliveriesEnded, clock.Now)
 	tracing := parts.Tracing
 	tracing.Log = parts.Log
-	n.pipeline.Show(tracing)
-	n.pipeline.OnJudged(newRefusals(n).judged)
+	var err error
+	n.pipeline, err = pipeline.New(pipeline.Parts{
+		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing,
+	}, n.buildStages)
+	if err != nil {
+		return nil, err
+	}
+	n.metrics.watch(parts.Registry, n)
+	return n, nil
+}
+
+// buildStages builds the stages around p.
+func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
+	cfg, parts := &n.cfg, &n.parts
 	n.boxes = mailbox.NewMailboxes(cfg.Mailbox, cfg.Retry, cfg.Name, clock.Now)
 	if cfg.CopiesSigned {
 		n.boxes.TrustCopies()
@@ -200,12 +210,12 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	n.reach = newReach(n.reachChanged)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)
-	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, n.pipeline, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
-	n.peers = forward.NewServer(cfg.Forward, n.identity, parts.ServerCreds, n.pipeline, clock.Now, forwardMetrics, parts.Log, parts.PeerOptions...)
+	n.pool = forward.NewPool(cfg.Forward, n.identity, parts.ClientCreds, p, n.reach.stream, clock.Now, forwardMetrics, parts.Log)
+	n.peers = forward.NewServer(cfg.Forward, n.identity, parts.ServerCreds, p, clock.Now, forwardMetrics, parts.Log, parts.PeerOptions...)
 	var err error
 	n.app, err = app.New(cfg.App, app.Identity{Node: cfg.Name, Group: cfg.Group}, app.Parts{
-		Boxes:   n.pipeline,
-		Lease:   n.pipeline.Lease,
+		Boxes:   p,
+		Lease:   p.Lease,
 		Workers: n.workersChanged,
 		Drain: func(reason string) {
 			n.log.Info("the application asks for a drain", "reason", reason)
@@ -213,14 +223,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 		},
 		Now: clock.Now, Log: parts.Log, Metrics: app.NewMetrics(parts.Registry),
 	})
-	if err != nil {
-		return nil, err
-	}
-	n.pipeline.Stages = pipeline.Stages{
-		Source: n, Key: parts.Key, Holder: n.pool, Peers: n.peers, Boxes: n.boxes, App: n.app,
-	}
-	n.metrics.watch(parts.Registry, n)
-	return n, nil
+	return pipeline.Stages{Key: parts.Key, Holder: n.pool, Peers: n.peers, Boxes: n.boxes, App: n.app}, err
 }
 
 // stopTimeout is how long the stages may take to stop once nothing is left to drain.
@@ -303,20 +306,6 @@ func (n *Node) Table() *ownership.Table { return n.pipeline.Table() }
 
 // Workers returns how many application streams take deliveries.
 func (n *Node) Workers() int { return int(n.workers.Load()) }
-
-// Done implements pipeline.Settler.
-func (n *Node) Done(handles []event.Handle) {
-	if s := n.source.Load(); s != nil {
-		s.Done(handles)
-	}
-}
-
-// Settle implements pipeline.Settler: the source that received the events ends them.
-func (n *Node) Settle(verdicts []event.Verdict) {
-	if s := n.source.Load(); s != nil {
-		s.Settle(verdicts)
-	}
-}
 
 func (n *Node) identity() forward.Identity {
 	self := n.keys.Load()

@@ -26,14 +26,12 @@ type admitted struct {
 	next    clock.Instant // when the machine's Tick is due
 }
 
-func (a *admitted) init() {
+func (a *admitted) init(judged func(admission.Judged)) {
 	a.asked, a.machine, a.next = make(chan struct{}, 1), admission.New(), clock.Forever
-	a.judged = func(admission.Judged) {}
+	if a.judged = judged; judged == nil {
+		a.judged = func(admission.Judged) {}
+	}
 }
-
-// OnJudged sets a function that is called, for each sender, with the results for its
-// handed-over ids. Call it before anything runs; f must not block.
-func (p *Pipeline) OnJudged(f func(admission.Judged)) { p.admitted.judged = f }
 
 // judge makes a call to the machine and passes on the admitted ids.
 func (p *Pipeline) judge(call func(m *admission.Admission, out *admission.Output)) {

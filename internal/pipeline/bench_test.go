@@ -33,27 +33,29 @@ func (a *alone) Hold(events []*event.Event) {
 	a.Deliver(events)
 }
 
-func (a *alone) verdicts(verdicts []event.Verdict) {
-	settlements := make([]forward.Settlement, len(verdicts))
-	for i, v := range verdicts {
-		settlements[i] = forward.Settlement{Event: a.events[v.Handle], Verdict: v}
+func (a *alone) settle(verdicts []event.Verdict) {
+	var events []*event.Event
+	for _, v := range verdicts {
+		events = append(events, a.events[v.Handle])
 	}
-	a.Pipeline.Settle(settlements)
+	a.Pipeline.Settle(verdicts, events)
 }
 
-func (a *alone) done(handles []event.Handle) {
-	var events []*event.Event
-	for _, h := range handles {
-		events = append(events, a.events[h])
+// newPipeline returns a pipeline of the given stages.
+func newPipeline(tb testing.TB, parts Parts, stages Stages) *Pipeline {
+	tb.Helper()
+	parts.Ended = func([]ring.Partition) {}
+	p, err := New(parts, func(*Pipeline) (Stages, error) { return stages, nil })
+	if err != nil {
+		tb.Fatal(err)
 	}
-	a.Pipeline.Done(handles, events)
+	return p
 }
 
 type holder struct{ *alone }
 
 func (h holder) HoldRelayed([]*event.Event)                                 {}
-func (h holder) Settle(_ forward.Peer, v []event.Verdict)                   { h.verdicts(v) }
-func (h holder) Done(_ forward.Peer, handles []event.Handle)                { h.done(handles) }
+func (h holder) Settle(_ forward.Peer, v []event.Verdict)                   { h.settle(v) }
 func (h holder) Credit(forward.Peer, []event.Key, int)                      {}
 func (h holder) SetRoute(forward.Peer, forward.Route)                       {}
 func (h holder) Newest(_ []event.Handle, dst []*event.Event) []*event.Event { return dst }
@@ -62,7 +64,6 @@ func (h holder) HandOver(forward.Peer, []event.Finished)                    {}
 
 type settler struct{ *alone }
 
-func (s settler) Done(h []event.Handle)    { s.settled += len(h) }
 func (s settler) Settle(v []event.Verdict) { s.settled += len(v) }
 
 type nobody struct{}
@@ -95,15 +96,15 @@ func BenchmarkJourney(b *testing.B) {
 
 func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property) {
 	const batch = 256
-	p := New(func([]ring.Partition) {}, clock.Now)
-	a := &alone{Pipeline: p, events: make(map[event.Handle]*event.Event)}
+	a := &alone{events: make(map[event.Handle]*event.Event)}
 	extractor, err := key.Parse("message_key", key.Reject)
 	if err != nil {
 		b.Fatal(err)
 	}
 	boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now)
-	p.Stages = Stages{Source: settler{a}, Key: extractor, Holder: holder{a}, Boxes: boxes, App: nobody{}}
-	p.Show(tracing)
+	p := newPipeline(b, Parts{Now: clock.Now, Tracing: tracing}, Stages{Key: extractor, Holder: holder{a}, Boxes: boxes, App: nobody{}})
+	a.Pipeline = p
+	p.SetSource(settler{a})
 	gates := make([]ownership.GateChange, ring.Partitions)
 	for q := range gates {
 		gates[q] = ownership.GateChange{Partition: ring.Partition(q), Gate: ownership.Open, Token: 1}

@@ -15,7 +15,6 @@ import (
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/source"
-	"github.com/ringfence/router/ring"
 )
 
 // silent is the stages around a pipeline. They do nothing.
@@ -23,10 +22,9 @@ type silent struct{}
 
 type silentHolder struct{ Holder }
 
-func (silent) Done([]event.Handle)                     {}
-func (silent) Settle([]event.Verdict)                  {}
-func (silentHolder) Hold([]*event.Event)               {}
-func (silentHolder) Done(forward.Peer, []event.Handle) {}
+func (silent) Settle([]event.Verdict)                     {}
+func (silentHolder) Hold([]*event.Event)                  {}
+func (silentHolder) Settle(forward.Peer, []event.Verdict) {}
 
 // BenchmarkCold measures a pipeline's own work on events, when other work has used the caches since
 // its last turn, but not since the stage before it has produced its input: receiving a batch from the
@@ -39,8 +37,8 @@ func BenchmarkCold(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := New(func([]ring.Partition) {}, clock.Now)
-	p.Stages = Stages{Source: silent{}, Key: extractor, Holder: silentHolder{}, Peers: deaf{}, App: nobody{}}
+	p := newPipeline(b, Parts{Now: clock.Now}, Stages{Key: extractor, Holder: silentHolder{}, Peers: deaf{}, App: nobody{}})
+	p.SetSource(silent{})
 	random := rand.New(rand.NewPCG(1, 2))
 	keys, messages := make([]string, 10_000), make([]source.Message, batch)
 	for i := range keys {
@@ -48,9 +46,9 @@ func BenchmarkCold(b *testing.B) {
 	}
 	var out mailbox.Output
 	for to := range mailbox.Sender(3) {
-		out.Done = append(out.Done, mailbox.Done{To: to})
+		out.Answers = append(out.Answers, mailbox.Answer{To: to})
 	}
-	handles, events := make([]event.Handle, batch), make([]*event.Event, batch)
+	verdicts, events := make([]event.Verdict, batch), make([]*event.Event, batch)
 	others := make([]byte, caches)
 	evict := func() {
 		for i := 0; i < len(others); i += 64 {
@@ -66,16 +64,16 @@ func BenchmarkCold(b *testing.B) {
 		}
 		receive += timed(b, func() { p.Received(b.Context(), messages) })
 		evict()
-		for i := range out.Done {
-			out.Done[i].Handles = out.Done[i].Handles[:0]
+		for i := range out.Answers {
+			out.Answers[i].Verdicts = out.Answers[i].Verdicts[:0]
 		}
-		for i := range handles {
-			handles[i] = event.NewHandle(1, int32(i))
-			d := &out.Done[random.IntN(len(out.Done))]
-			d.Handles = append(d.Handles, handles[i])
+		for i := range verdicts {
+			verdicts[i] = event.Verdict{Handle: event.NewHandle(1, int32(i)), Kind: event.Done}
+			a := &out.Answers[random.IntN(len(out.Answers))]
+			a.Verdicts = append(a.Verdicts, verdicts[i])
 		}
 		send += timed(b, func() { p.pass(&out) })
-		settle += timed(b, func() { p.Done(handles, events) })
+		settle += timed(b, func() { p.Settle(verdicts, events) })
 	}
 	perEvent := func(d time.Duration, unit string) { b.ReportMetric(float64(d)/float64(b.N*batch), unit) }
 	perEvent(receive, "receive-ns/event")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/source"
@@ -47,17 +46,12 @@ func (d *eventLog) relayed(events []*event.Event) {
 
 func (d *eventLog) arrived(from mailbox.Sender, events []*event.Event, answers *mailbox.Output) {
 	answered := make(map[event.Handle]event.VerdictKind, len(events))
-	for i := range answers.Verdicts {
-		if v := &answers.Verdicts[i]; v.To == from {
-			answered[v.Handle] = v.Kind
-		}
-	}
-	for _, d := range answers.Done {
-		if d.To != from {
+	for _, a := range answers.Answers {
+		if a.To != from {
 			continue
 		}
-		for _, h := range d.Handles {
-			answered[h] = event.Done
+		for _, v := range a.Verdicts {
+			answered[v.Handle] = v.Kind
 		}
 	}
 	for _, e := range events {
@@ -105,19 +99,9 @@ func (d *eventLog) finished(results []event.Result, find func(event.DeliveryID) 
 	}
 }
 
-func (d *eventLog) settled(settlements []forward.Settlement) {
-	for i := range settlements {
-		s := &settlements[i]
-		d.ended(s.Event, s.Verdict.Kind, s.Verdict.Attempts)
+func (d *eventLog) settled(verdicts []event.Verdict, events []*event.Event) {
+	for i := range verdicts {
+		v := &verdicts[i]
+		d.log.Debug("settled", "message_id", events[i].ID.String(), "verdict", v.Kind.String(), "attempts", v.DetailOrZero().Attempts)
 	}
-}
-
-func (d *eventLog) done(events []*event.Event) {
-	for _, e := range events {
-		d.ended(e, event.Done, 0) // a verdict that says done carries no attempts
-	}
-}
-
-func (d *eventLog) ended(e *event.Event, kind event.VerdictKind, attempts uint32) {
-	d.log.Debug("settled", "message_id", e.ID.String(), "verdict", kind.String(), "attempts", attempts)
 }

@@ -33,15 +33,16 @@ func (h tellerHolder) HandOver(to forward.Peer, done []event.Finished) {
 
 var self, nextOwner, other = ownership.Incarnation{1}, ownership.Incarnation{2}, ownership.Incarnation{3}
 
-func newTeller() *teller {
+func newTeller(tb testing.TB) *teller {
 	t := &teller{now: clock.Instant(time.Hour), told: map[forward.Peer][]event.Finished{}}
 	now := func() clock.Instant { return t.now }
-	p := New(func([]ring.Partition) {}, now)
-	t.alone = &alone{Pipeline: p, events: make(map[event.Handle]*event.Event)}
-	p.Stages = Stages{
-		Source: settler{t.alone}, Holder: tellerHolder{holder{t.alone}, t}, Peers: deaf{}, App: nobody{},
+	t.alone = &alone{events: make(map[event.Handle]*event.Event)}
+	p := newPipeline(tb, Parts{Now: now}, Stages{
+		Holder: tellerHolder{holder{t.alone}, t}, Peers: deaf{}, App: nobody{},
 		Boxes: mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "self", now),
-	}
+	})
+	t.Pipeline = p
+	p.SetSource(settler{t.alone})
 	p.SetSelf(self)
 	p.SetLease(ownership.Lease{Until: clock.Forever - 1})
 	p.WorkerUp(1)
@@ -53,7 +54,6 @@ func newTeller() *teller {
 type deaf struct{}
 
 func (deaf) Answer(forward.StreamID, []event.Verdict) {}
-func (deaf) Done(forward.StreamID, []event.Handle)    {}
 func (deaf) Credit(forward.StreamID, *event.Key, int) {}
 func (deaf) SetEpoch(event.Position)                  {}
 
@@ -98,7 +98,7 @@ func TestWindowsAreToldInParts(t *testing.T) {
 		"by who leaves": {[]ownership.Incarnation{nextOwner, other}, handoverMax * 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newTeller()
+			n := newTeller(t)
 			old := n.did(0, 20_000)
 			n.now = n.now.Add(time.Minute)
 			young := n.did(20_000, 300)
@@ -139,7 +139,7 @@ func TestWindowsAreToldInParts(t *testing.T) {
 // other ids.
 func TestLateEndsAreToldAtOnce(t *testing.T) {
 	const late = 2 * handoverMax
-	n := newTeller()
+	n := newTeller(t)
 	n.did(0, 20_000)
 	want := make(map[event.MessageID]bool)
 	for i := range late {
@@ -183,7 +183,7 @@ func TestLateEndsAreToldAtOnce(t *testing.T) {
 // next owners, and nothing to the earlier owner: it may get these partitions back.
 func TestANewIncarnationWaitsForItsTable(t *testing.T) {
 	again := ownership.Incarnation{4}
-	n := newTeller()
+	n := newTeller(t)
 	n.did(0, 10)
 	n.setGates(ownership.Closed)
 	n.SetSelf(again)

@@ -5,7 +5,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/source"
@@ -21,21 +20,21 @@ type Tracing struct {
 	Keys         bool         // keys are shown in both; they may be personal data
 }
 
-// Show turns tracing on. Call it before anything runs.
-func (p *Pipeline) Show(s Tracing) {
-	if s.Tracer != nil {
-		p.observer.traces = newTraces(&s)
-	}
-	if s.Log != nil {
-		p.observer.log = eventLog{log: s.Log.With("component", "pipeline"), keys: s.Keys}
-	}
-}
-
 // observer sees each step of an event and changes nothing but its trace context. The zero value
 // is off.
 type observer struct {
 	traces *traces // nil: none are made
 	log    eventLog
+}
+
+func newObserver(s *Tracing) (o observer) {
+	if s.Tracer != nil {
+		o.traces = newTraces(s)
+	}
+	if s.Log != nil {
+		o.log = eventLog{log: s.Log.With("component", "pipeline"), keys: s.Keys}
+	}
+	return o
 }
 
 func (o *observer) received(messages []source.Message, keyed []*event.Event, owns func(ring.Partition) bool) {
@@ -92,23 +91,12 @@ func (o *observer) finished(results []event.Result, find func(event.DeliveryID) 
 }
 
 // settling returns the spans of settlements that begin now. End them when the settlements are made.
-func (o *observer) settling(settlements []forward.Settlement) (begun spans) {
+func (o *observer) settling(verdicts []event.Verdict, events []*event.Event) (begun spans) {
 	if o.log.open() {
-		o.log.settled(settlements)
+		o.log.settled(verdicts, events)
 	}
 	if o.traces != nil {
-		begun = o.traces.settling(settlements)
-	}
-	return begun
-}
-
-// done is settling for events that were done.
-func (o *observer) done(handles []event.Handle, events []*event.Event) (begun spans) {
-	if o.log.open() {
-		o.log.done(events)
-	}
-	if o.traces != nil {
-		begun = o.traces.done(handles, events)
+		begun = o.traces.settling(verdicts, events)
 	}
 	return begun
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
+	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/ring"
@@ -44,7 +45,6 @@ type Workers interface {
 // Answerer brings verdicts to the peers that wait for them. It keeps no slice.
 type Answerer interface {
 	Answer(to forward.StreamID, verdicts []event.Verdict)
-	Done(to forward.StreamID, handles []event.Handle) // as Answer does it with verdicts that say so
 	Credit(to forward.StreamID, key *event.Key, events int)
 	SetEpoch(epoch event.Position)
 }
@@ -54,7 +54,6 @@ type Holder interface {
 	Hold(events []*event.Event)
 	HoldRelayed(events []*event.Event)
 	Settle(from forward.Peer, verdicts []event.Verdict)
-	Done(from forward.Peer, handles []event.Handle) // as Settle does it with verdicts that say so
 	Credit(from forward.Peer, keys []event.Key, events int)
 	SetRoute(self forward.Peer, route forward.Route)
 	Newest(handles []event.Handle, dst []*event.Event) []*event.Event
@@ -64,18 +63,28 @@ type Holder interface {
 
 // Settler is stage 1, where an event's journey ends. It keeps no slice.
 type Settler interface {
-	Done(handles []event.Handle) // as Settle does it with verdicts that say so
 	Settle(verdicts []event.Verdict)
 }
 
-// Stages are the parts of a pipeline. All are needed.
+// Stages are the parts of a pipeline. All are needed. Stage 1 is not among them, since a node
+// has one source after the other, see [Pipeline.SetSource].
 type Stages struct {
-	Source Settler
 	Key    key.Extractor
 	Holder Holder
 	Peers  Answerer
 	Boxes  *mailbox.Mailboxes
 	App    Workers
+}
+
+// Parts are the collaborators of a pipeline besides its stages.
+type Parts struct {
+	// Ended gets partitions without an open gate on which a delivery has ended. It must not block.
+	Ended func([]ring.Partition)
+	// Judged gets the results for handed-over ids, of one sender at a time. It must not block.
+	// Nil: no one gets them.
+	Judged  func(admission.Judged)
+	Now     func() clock.Instant // the lease clock
+	Tracing Tracing
 }
 
 // Pipeline joins the stages of one node.
@@ -85,6 +94,7 @@ type Pipeline struct {
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
 	observer observer
+	source   atomic.Pointer[Settler] // the newest one, nil before the first
 
 	self     atomic.Pointer[ownership.Incarnation]
 	lease    atomic.Pointer[ownership.Lease]
@@ -93,8 +103,7 @@ type Pipeline struct {
 	relayed  relayed
 	admitted admitted
 	spares   sync.Pool // of *mailbox.Output
-	events   sync.Pool // of *[]*event.Event
-	posts    sync.Pool // of *post
+	events   sync.Pool // of *[]*event.Event, scratch of Received
 
 	// The driver's.
 	tabled     ownership.Incarnation   // this node's incarnation when it got its newest table
@@ -104,20 +113,30 @@ type Pipeline struct {
 	nextOwners [][]event.Finished      // of handOver: member → ids to send
 }
 
-// New returns a pipeline without stages: the builder of a node sets Stages before anything
-// runs, since the stages need the pipeline too. ended gets partitions without an open gate on
-// which a delivery has ended; it must not block.
-func New(ended func([]ring.Partition), now func() clock.Instant) *Pipeline {
-	p := &Pipeline{ended: ended, now: now, nearer: make(chan struct{}, 1)}
+// New returns a pipeline with the stages that build makes. The stages need the pipeline, too: build
+// passes it on to them, and nothing may call it before New has returned.
+func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
+	p := &Pipeline{
+		ended: parts.Ended, now: parts.Now, nearer: make(chan struct{}, 1),
+		observer: newObserver(&parts.Tracing),
+	}
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
 	p.spares.New = func() any { return new(mailbox.Output) }
 	p.events.New = func() any { return new([]*event.Event) }
-	p.posts.New = func() any { return new(post) }
 	p.relayed.init()
-	p.admitted.init()
-	return p
+	p.admitted.init(parts.Judged)
+	stages, err := build(p)
+	if err != nil {
+		return nil, err
+	}
+	p.Stages = stages
+	return p, nil
 }
+
+// SetSource sets the source of the events from now on, before it runs. Verdicts on events of
+// an earlier source go to the new one, which does not know their handles.
+func (p *Pipeline) SetSource(s Settler) { p.source.Store(&s) }
 
 // SetSelf sets this node's incarnation, before its driver starts.
 func (p *Pipeline) SetSelf(inc ownership.Incarnation) {
@@ -157,17 +176,13 @@ func (p *Pipeline) with(call func(out *mailbox.Output)) {
 	p.spares.Put(out)
 }
 
-// pass brings verdicts to their senders and wakes workers. Earlier verdicts on an event go
-// before its Done.
+// pass brings verdicts to their senders and wakes workers.
 func (p *Pipeline) pass(out *mailbox.Output) {
 	if len(out.Wake) > 0 {
 		p.App.Wake(out.Wake...)
 	}
-	if len(out.Verdicts) > 0 {
-		p.send(out.Verdicts)
-	}
-	for i := range out.Done {
-		p.done(&out.Done[i])
+	for i := range out.Answers {
+		p.answer(&out.Answers[i])
 	}
 	for i := range out.Credits {
 		p.credit(&out.Credits[i])
@@ -194,33 +209,13 @@ func (p *Pipeline) credit(c *mailbox.Credit) {
 	}
 }
 
-// send brings verdicts to their senders. They are few: most say done, and go by done.
-func (p *Pipeline) send(verdicts []mailbox.Addressed) {
-	sorted := p.posts.Get().(*post)
-	sorted.sort(verdicts)
-	for _, b := range sorted.bags[:sorted.used] {
-		p.verdicts(b.to, b.verdicts)
-	}
-	sorted.reset()
-	p.posts.Put(sorted)
-}
-
-// verdicts is stage 7 on its way back.
-func (p *Pipeline) verdicts(to mailbox.Sender, verdicts []event.Verdict) {
-	if to == mailbox.Local {
-		p.Holder.Settle(forward.Local, verdicts)
+// answer is stage 7 on its way back.
+func (p *Pipeline) answer(a *mailbox.Answer) {
+	if a.To == mailbox.Local {
+		p.Holder.Settle(forward.Local, a.Verdicts)
 		return
 	}
-	p.Peers.Answer(forward.StreamID(to), verdicts)
-}
-
-// done is verdicts for those that say so.
-func (p *Pipeline) done(d *mailbox.Done) {
-	if d.To == mailbox.Local {
-		p.Holder.Done(forward.Local, d.Handles)
-		return
-	}
-	p.Peers.Done(forward.StreamID(d.To), d.Handles)
+	p.Peers.Answer(forward.StreamID(a.To), a.Verdicts)
 }
 
 // Received implements source.Sink: stages 2 to 4.
@@ -241,7 +236,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		if err != nil {
 			p.observer.log.keyless(m.Event, err)
 			rejected = append(rejected, event.Verdict{
-				Handle: m.Event.Handle, Kind: event.Rejected, Reason: err.Error(), Attempts: m.Event.Attempts,
+				Handle: m.Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: err.Error(), Attempts: m.Event.Attempts},
 			})
 			continue
 		}
@@ -249,13 +244,13 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 		events = append(events, m.Event)
 	}
 	p.observer.received(messages, events, p.owns) //nolint:contextcheck // a span of an event comes from the event
-	if len(rejected) > 0 {
-		p.Source.Settle(rejected)
-	}
+	p.settle(rejected)
 	if len(events) > 0 {
 		p.Holder.Hold(events)
 	}
-	recycle(&p.events, scratch, events)
+	clear(events)
+	*scratch = events[:0]
+	p.events.Put(scratch)
 }
 
 // Newest implements source.Sink.
@@ -285,24 +280,15 @@ func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*e
 
 // Settle implements forward.Sink: the end of a journey. Relayed events go back to the
 // stream that they came on.
-func (p *Pipeline) Settle(settlements []forward.Settlement) {
-	defer p.observer.settling(settlements).end()
-	own := make([]event.Verdict, 0, len(settlements)) // few
-	for i := range settlements {
-		if v := &settlements[i].Verdict; !p.relayed.settle(v, p.Peers) {
-			own = append(own, *v)
-		}
-	}
-	if len(own) > 0 {
-		p.Source.Settle(own)
-	}
+func (p *Pipeline) Settle(verdicts []event.Verdict, events []*event.Event) {
+	defer p.observer.settling(verdicts, events).end()
+	p.settle(p.relayed.settle(verdicts, p.Peers))
 }
 
-// Done implements forward.Sink: the end of most journeys.
-func (p *Pipeline) Done(handles []event.Handle, events []*event.Event) {
-	defer p.observer.done(handles, events).end()
-	if own := p.relayed.done(handles, p.Peers); len(own) > 0 {
-		p.Source.Done(own)
+// settle brings verdicts on this node's events to their source.
+func (p *Pipeline) settle(verdicts []event.Verdict) {
+	if s := p.source.Load(); s != nil && len(verdicts) > 0 {
+		(*s).Settle(verdicts)
 	}
 }
 

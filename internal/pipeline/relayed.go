@@ -38,35 +38,19 @@ func (r *relayed) admit(a forward.Arrival) []*event.Event {
 	return a.Events
 }
 
-// settle sends the verdict on a relayed event back, and reports whether the event was one.
-func (r *relayed) settle(v *event.Verdict, peers Answerer) bool {
-	if !v.Handle.IsRelayed() {
-		return false
+// settle sends the verdicts on relayed events back, and returns all others. Mostly no event is
+// relayed, and the given verdicts are returned.
+func (r *relayed) settle(verdicts []event.Verdict, peers Answerer) []event.Verdict {
+	if !slices.ContainsFunc(verdicts, func(v event.Verdict) bool { return v.Handle.IsRelayed() }) {
+		return verdicts
 	}
-	r.sendBack(v, peers)
-	return true
-}
-
-func (r *relayed) sendBack(v *event.Verdict, peers Answerer) {
-	if from, ok := r.take(v.Handle); ok {
-		theirs := *v
-		theirs.Handle = from.handle
-		peers.Answer(from.stream, []event.Verdict{theirs})
-	}
-}
-
-// done reports relayed events that are done to their peers, and returns the handles of all
-// others. Mostly no event is relayed, and the given handles are returned.
-func (r *relayed) done(handles []event.Handle, peers Answerer) []event.Handle {
-	if !slices.ContainsFunc(handles, event.Handle.IsRelayed) {
-		return handles
-	}
-	own := make([]event.Handle, 0, len(handles))
-	for _, h := range handles {
-		if !h.IsRelayed() {
-			own = append(own, h)
-		} else if from, ok := r.take(h); ok {
-			peers.Done(from.stream, []event.Handle{from.handle})
+	own := make([]event.Verdict, 0, len(verdicts))
+	for _, v := range verdicts {
+		if !v.Handle.IsRelayed() {
+			own = append(own, v)
+		} else if from, ok := r.take(v.Handle); ok {
+			v.Handle = from.handle
+			peers.Answer(from.stream, []event.Verdict{v})
 		}
 	}
 	return own

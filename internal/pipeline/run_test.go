@@ -45,10 +45,9 @@ func TestRetriesWakeWhoSleeps(t *testing.T) {
 		begin := time.Now()
 		var asked atomic.Int64
 		now := func() clock.Instant { return clock.Instant(time.Hour).Add(time.Since(begin)) }
-		p := New(func([]ring.Partition) {}, func() clock.Instant { asked.Add(1); return now() })
 		boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "here", now)
 		woken := &wakes{now: now}
-		p.Stages = Stages{Boxes: boxes, Peers: deaf{}, App: woken}
+		p := newPipeline(t, Parts{Now: func() clock.Instant { asked.Add(1); return now() }}, Stages{Boxes: boxes, Peers: deaf{}, App: woken})
 		e := &event.Event{Handle: 1, Key: "ann", Partition: ring.PartitionOf("ann"), ID: event.MessageID{Ledger: 7, Batch: -1}}
 		p.with(func(out *mailbox.Output) {
 			boxes.WorkerUp(1, out)

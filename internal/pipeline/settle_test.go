@@ -1,23 +1,21 @@
 package pipeline
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/ring"
 )
 
 // ends is a source and peers that record their calls.
 type ends struct {
-	done     []event.Handle
 	settled  []event.Verdict
 	answered map[forward.StreamID][]event.Verdict
 }
 
-func (e *ends) Done(h []event.Handle)    { e.done = append(e.done, h...) }
 func (e *ends) Settle(v []event.Verdict) { e.settled = append(e.settled, v...) }
 
 // peers are the called ends of streams, which record their verdicts.
@@ -30,48 +28,61 @@ func (p peers) Answer(to forward.StreamID, v []event.Verdict) {
 	p.answered[to] = append(p.answered[to], v...)
 }
 
-func (p peers) Done(to forward.StreamID, handles []event.Handle) {
-	for _, h := range handles {
-		p.answered[to] = append(p.answered[to], event.Verdict{Handle: h, Kind: event.Done})
-	}
-}
-
 // noHolder holds nothing.
 type noHolder struct{ Holder }
 
 func (noHolder) HoldRelayed([]*event.Event) {}
 
-// Each verdict goes back to the sender of its event, with all its fields.
+// Each verdict goes back to the sender of its event, with its detail, in the order in which they came.
 func TestSettleBringsEachVerdictHome(t *testing.T) {
 	e := &ends{answered: map[forward.StreamID][]event.Verdict{}}
-	p := New(func([]ring.Partition) {}, clock.Now)
-	p.Stages = Stages{Source: e, Peers: peers{ends: e}, Holder: noHolder{}}
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{Peers: peers{ends: e}, Holder: noHolder{}})
+	p.SetSource(e)
 	relayed := []*event.Event{{Handle: 71}, {Handle: 72}}
 	p.Accept(forward.Arrival{From: 5, Relay: true, Events: relayed})
 
 	own := func(slot int32) event.Handle { return event.NewHandle(1, slot) }
-	failed := event.Verdict{Handle: own(2), Kind: event.Failed, Attempts: 3, Reason: "no"}
-	rejected := event.Verdict{Handle: own(4), Kind: event.Rejected, Reason: "never"}
-	var settlements []forward.Settlement
-	for _, v := range []event.Verdict{failed, rejected, {Handle: relayed[0].Handle, Kind: event.NotYet}} {
-		settlements = append(settlements, forward.Settlement{Verdict: v})
-	}
-	done := []event.Handle{own(1), relayed[1].Handle, own(3)}
+	done := func(h event.Handle) event.Verdict { return event.Verdict{Handle: h, Kind: event.Done} }
+	failed := event.Verdict{Handle: own(2), Kind: event.Failed, Detail: &event.Detail{Attempts: 3, Reason: "no"}}
+	notYet := event.Verdict{Handle: relayed[0].Handle, Kind: event.NotYet, Detail: &event.Detail{Delay: 1}}
+	given := []event.Verdict{done(own(1)), failed, done(relayed[1].Handle), notYet, done(own(3))}
+	verdicts := slices.Clone(given)
 	for range 2 { // the second time the relayed events are gone, and nothing of the first is left
-		e.done, e.settled = nil, nil
-		p.Done(done, make([]*event.Event, len(done)))
-		p.Settle(settlements)
-		if want := []event.Handle{own(1), own(3)}; !slices.Equal(e.done, want) {
-			t.Errorf("done %v, want %v", e.done, want)
-		}
-		if want := []event.Handle{own(1), relayed[1].Handle, own(3)}; !slices.Equal(done, want) {
-			t.Errorf("the caller's handles are now %v, want %v", done, want)
-		}
-		if want := []event.Verdict{failed, rejected}; !slices.Equal(e.settled, want) {
+		e.settled = nil
+		p.Settle(verdicts, make([]*event.Event, len(verdicts)))
+		if want := []event.Verdict{done(own(1)), failed, done(own(3))}; !slices.Equal(e.settled, want) {
 			t.Errorf("settled %v, want %v", e.settled, want)
 		}
+		if !slices.Equal(verdicts, given) {
+			t.Errorf("the caller's verdicts are now %v, want %v", verdicts, given)
+		}
 	}
-	if want := []event.Verdict{{Handle: 72, Kind: event.Done}, {Handle: 71, Kind: event.NotYet}}; !slices.Equal(e.answered[5], want) {
+	notYet.Handle = 71
+	if want := []event.Verdict{done(72), notYet}; !slices.Equal(e.answered[5], want) {
 		t.Errorf("the peer of the relayed events receives %v, want %v", e.answered[5], want)
+	}
+}
+
+// Verdicts go to the newest source.
+func TestVerdictsGoToTheNewestSource(t *testing.T) {
+	p := newPipeline(t, Parts{Now: clock.Now}, Stages{})
+	verdicts, events := []event.Verdict{{Handle: event.NewHandle(1, 1), Kind: event.Done}}, make([]*event.Event, 1)
+	p.Settle(verdicts, events) // of no source: nobody waits for it
+	var first, second ends
+	p.SetSource(&first)
+	p.Settle(verdicts, events)
+	p.SetSource(&second)
+	p.Settle(verdicts, events)
+	if len(first.settled) != 1 || len(second.settled) != 1 {
+		t.Errorf("the first source has %d verdicts, the second %d, want one each", len(first.settled), len(second.settled))
+	}
+}
+
+// A pipeline whose stages cannot be built is not returned.
+func TestNewWithoutStages(t *testing.T) {
+	failure := errors.New("no application")
+	p, err := New(Parts{}, func(*Pipeline) (Stages, error) { return Stages{}, failure })
+	if p != nil || !errors.Is(err, failure) {
+		t.Errorf("New = %v, %v, want no pipeline and the error", p, err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -159,24 +158,12 @@ func (t *traces) forward(ctx context.Context, e *event.Event, j journey, local b
 
 // settling ends the forward spans of events that have their verdicts, and begins the spans of
 // their settlements.
-func (t *traces) settling(settlements []forward.Settlement) (begun spans) {
+func (t *traces) settling(verdicts []event.Verdict, events []*event.Event) (begun spans) {
 	if t.open.Load() == 0 {
 		return nil
 	}
-	for i := range settlements {
-		s := &settlements[i]
-		begun = t.settle(s.Event, &s.Verdict, begun)
-	}
-	return begun
-}
-
-// done is settling for events that were done.
-func (t *traces) done(handles []event.Handle, events []*event.Event) (begun spans) {
-	if t.open.Load() == 0 {
-		return nil
-	}
-	for i, h := range handles {
-		begun = t.settle(events[i], &event.Verdict{Handle: h, Kind: event.Done}, begun)
+	for i := range verdicts {
+		begun = t.settle(events[i], &verdicts[i], begun)
 	}
 	return begun
 }
@@ -186,7 +173,7 @@ func (t *traces) settle(e *event.Event, v *event.Verdict, begun spans) spans {
 	if !ok {
 		return begun
 	}
-	j.forward.SetAttributes(attribute.String("ringfence.verdict", v.Kind.String()), attribute.Int("ringfence.attempts", int(v.Attempts)))
+	j.forward.SetAttributes(attribute.String("ringfence.verdict", v.Kind.String()), attribute.Int("ringfence.attempts", int(v.DetailOrZero().Attempts)))
 	if v.Kind != event.Done {
 		j.forward.SetStatus(codes.Error, v.Kind.String())
 	}

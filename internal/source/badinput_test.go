@@ -136,7 +136,7 @@ func pulsarOddMessagesComeAsTheyWereSent(t *testing.T, b pulsarBroker) {
 			check(got, 0)
 			var verdicts []event.Verdict
 			for _, e := range got {
-				verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Failed, Attempts: 1, Reason: "again"})
+				verdicts = append(verdicts, event.Verdict{Handle: e.Event.Handle, Kind: event.Failed, Detail: &event.Detail{Attempts: 1, Reason: "again"}})
 			}
 			m.Settle(verdicts)
 			again := m.Take(len(c.messages))

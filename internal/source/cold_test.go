@@ -44,7 +44,7 @@ func BenchmarkCold(b *testing.B) {
 		enter += timed(b, c.enter)
 		c.answer()
 		c.evict()
-		settle += timed(b, func() { c.source.Done(c.done) })
+		settle += timed(b, func() { c.source.Settle(c.done) })
 		c.source.acks = c.source.acks[:0]
 	}
 	if open := c.source.ledger.Stats().Unsettled; open != len(c.sent) {
@@ -69,7 +69,7 @@ type cold struct {
 	receipts []Receipt
 	batch    []Message
 	sent     []event.Handle // open, about in the order of their coming
-	done     []event.Handle
+	done     []event.Verdict
 	rand     *rand.Rand
 	others   []byte
 }
@@ -118,7 +118,7 @@ func (c *cold) answer() {
 	for i := range c.source.cfg.BatchMax {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
-		c.done = append(c.done, c.sent[i])
+		c.done = append(c.done, event.Verdict{Handle: c.sent[i], Kind: event.Done})
 	}
 	c.sent = c.sent[c.source.cfg.BatchMax:]
 }

@@ -298,7 +298,7 @@ func pulsarTombstones(t *testing.T, b pulsarBroker) {
 	settle := func(kind event.VerdictKind, handles []event.Handle) {
 		var verdicts []event.Verdict
 		for _, h := range handles {
-			verdicts = append(verdicts, event.Verdict{Handle: h, Kind: kind, Attempts: 1, Reason: "again"})
+			verdicts = append(verdicts, event.Verdict{Handle: h, Kind: kind, Detail: &event.Detail{Attempts: 1, Reason: "again"}})
 		}
 		m.Settle(verdicts)
 	}

@@ -150,16 +150,14 @@ func (s *Source) stillNeeded(c *copier, out *outgoingEvent, sink Sink) bool {
 }
 
 func (s *Source) copyOf(out *outgoingEvent) outgoing {
-	m, v := out.message, &out.verdict
+	m, d := out.message, out.verdict.DetailOrZero()
 	switch {
-	case v.Kind == event.Rejected:
-		return deadLetterCopy(s.cfg.DeadLetterTopic, m, v, v.Reason)
-	case s.roundsAreOver(out):
-		return deadLetterCopy(s.cfg.DeadLetterTopic, m, v, tooManyRounds(m.Event.Round))
+	case s.isDead(out):
+		return deadLetterCopy(s.cfg.DeadLetterTopic, m, &d, reasonOf(m.Event, &out.verdict))
 	case out.spilled:
 		return spillCopy(s.cfg.RetryTopic, m, s.cfg.Spill.delay(m.Event.Round))
 	}
-	return retryCopy(s.cfg.RetryTopic, m, v)
+	return retryCopy(s.cfg.RetryTopic, m, &d)
 }
 
 // isDead reports whether the copy is a dead letter.

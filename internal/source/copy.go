@@ -45,16 +45,16 @@ type outgoing struct {
 	delay       time.Duration
 }
 
-// retryCopy makes the copy that comes back after v.Delay.
-func retryCopy(topic string, m Message, v *event.Verdict) outgoing {
-	c := newCopy(topic, m, v, m.Event.Round+1, v.Reason)
-	c.delay = v.Delay
+// retryCopy makes the copy that comes back after d.Delay.
+func retryCopy(topic string, m Message, d *event.Detail) outgoing {
+	c := newCopy(topic, m, d, m.Event.Round+1, d.Reason)
+	c.delay = d.Delay
 	return c
 }
 
 // spillCopy makes the copy of an event without a verdict.
 func spillCopy(topic string, m Message, delay time.Duration) outgoing {
-	c := newCopy(topic, m, &event.Verdict{}, m.Event.Round+1, m.Event.LastError)
+	c := newCopy(topic, m, &event.Detail{}, m.Event.Round+1, m.Event.LastError)
 	c.delay = delay
 	return c
 }
@@ -65,20 +65,20 @@ func tooManyRounds(rounds uint32) string {
 }
 
 // deadLetterCopy makes the copy that is kept for people to look at.
-func deadLetterCopy(topic string, m Message, v *event.Verdict, reason string) outgoing {
+func deadLetterCopy(topic string, m Message, d *event.Detail, reason string) outgoing {
 	lastError := m.Event.LastError
-	if attempts(m.Event, v) > m.Event.Attempts {
-		lastError = v.Reason // this very failure was the last
+	if attempts(m.Event, d) > m.Event.Attempts {
+		lastError = d.Reason // this very failure was the last
 	}
-	c := newCopy(topic, m, v, m.Event.Round, lastError)
+	c := newCopy(topic, m, d, m.Event.Round, lastError)
 	c.properties[PropertyReason] = reason
-	if v.Owner != "" {
-		c.properties[PropertyOwner] = v.Owner
+	if d.Owner != "" {
+		c.properties[PropertyOwner] = d.Owner
 	}
 	return c
 }
 
-func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError string) outgoing {
+func newCopy(topic string, m Message, d *event.Detail, round uint32, lastError string) outgoing {
 	ev := m.Event
 	properties := make(map[string]string, len(ev.Properties)+10)
 	for _, p := range ev.Properties {
@@ -87,17 +87,17 @@ func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError 
 	properties[PropertyMessageID] = ev.ID.String()
 	properties[PropertyTopic] = ev.Topic
 	properties[PropertyPublishTime] = strconv.FormatInt(ev.PublishTime, 10)
-	properties[PropertyAttempts] = formatUint(attempts(ev, v))
+	properties[PropertyAttempts] = formatUint(attempts(ev, d))
 	if ev.SchemaVersion != "" {
 		properties[PropertySchema] = hex.EncodeToString([]byte(ev.SchemaVersion))
 	}
-	if crashes := max(ev.Crashes, v.Crashes); crashes > 0 {
+	if crashes := max(ev.Crashes, d.Crashes); crashes > 0 {
 		properties[PropertyCrashes] = formatUint(crashes)
 	}
 	properties[PropertyRound] = formatUint(round)
 	firstError := ev.FirstError
 	if firstError == "" {
-		firstError = v.FirstError
+		firstError = d.FirstError
 	}
 	if firstError == "" {
 		firstError = lastError
@@ -116,7 +116,7 @@ func newCopy(topic string, m Message, v *event.Verdict, round uint32, lastError 
 
 // attempts never lets the count fall: the verdict's is newer than the event's,
 // unless the owner that counted is gone.
-func attempts(ev *event.Event, v *event.Verdict) uint32 { return max(ev.Attempts, v.Attempts) }
+func attempts(ev *event.Event, d *event.Detail) uint32 { return max(ev.Attempts, d.Attempts) }
 
 func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 

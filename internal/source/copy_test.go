@@ -31,12 +31,12 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 		for property := range rapid.MapOf(name, rapid.Just("v")).Draw(t, "properties") {
 			original.Properties = append(original.Properties, event.Property{Name: property, Value: "v"})
 		}
-		v := event.Verdict{
-			Kind: event.Failed, Attempts: rapid.Uint32().Draw(t, "attempts"),
-			Crashes: rapid.Uint32Max(3).Draw(t, "more crashes"),
-			Reason:  name.Draw(t, "last"), FirstError: name.Draw(t, "first"),
+		d := event.Detail{
+			Attempts: rapid.Uint32().Draw(t, "attempts"),
+			Crashes:  rapid.Uint32Max(3).Draw(t, "more crashes"),
+			Reason:   name.Draw(t, "last"), FirstError: name.Draw(t, "first"),
 		}
-		c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &v)
+		c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &d)
 		back := event.Event{
 			ID: event.MessageID{Ledger: 9}, Topic: "retry", Payload: c.payload, EventTime: c.eventTime,
 			Properties: make([]event.Property, 0), PublishTime: 1,
@@ -48,8 +48,8 @@ func TestRestoreUndoesRetryCopy(t *testing.T) {
 
 		want := original
 		want.Round++
-		want.Crashes = max(want.Crashes, v.Crashes)
-		want.Attempts, want.FirstError, want.LastError = v.Attempts, v.FirstError, v.Reason
+		want.Crashes = max(want.Crashes, d.Crashes)
+		want.Attempts, want.FirstError, want.LastError = d.Attempts, d.FirstError, d.Reason
 		if len(back.Properties) != len(want.Properties) {
 			t.Fatalf("properties = %v, want %v", back.Properties, want.Properties)
 		}
@@ -111,7 +111,7 @@ func TestMessageIDsReadBackAsWritten(t *testing.T) {
 // An event that never came to the application has neither errors nor an owner.
 func TestDeadLetterOfAnEventWithoutAKey(t *testing.T) {
 	ev := event.Event{ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: -1}, Topic: "t"}
-	c := deadLetterCopy("dead", Message{Event: &ev}, &event.Verdict{Kind: event.Rejected}, "no key")
+	c := deadLetterCopy("dead", Message{Event: &ev}, &event.Detail{}, "no key")
 	if c.topic != "dead" || c.properties[PropertyReason] != "no key" || c.properties[PropertyAttempts] != "0" {
 		t.Errorf("copy = %+v", c)
 	}

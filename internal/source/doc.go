@@ -20,8 +20,8 @@
 // [Source.Run] owns all goroutines: one reads and calls the sink, one acks (pulsar-client-go
 // blocks in Ack while it is disconnected), one for each of the retry and dead letter
 // topics sends copies, one publishes gauges. Calls of the client that take no context may
-// outlive Run; their results are closed. [Source.Settle], [Source.Done], [Source.Drain]
-// and [Source.Stats] are safe for concurrent use and never wait for the broker, except
-// Drain, which waits for settlements. One mutex guards the ledger. It is taken once per
-// batch and for each copy, and never held across a call to the broker or the sink.
+// outlive Run; their results are closed. [Source.Settle], [Source.Drain] and [Source.Stats]
+// are safe for concurrent use and never wait for the broker, except Drain, which waits for
+// settlements. One mutex guards the ledger. It is taken once per batch and for each copy,
+// and never held across a call to the broker or the sink.
 package source

@@ -55,6 +55,12 @@ type Ack struct {
 	Ref    any // of the event under CountEvents; of the entry's newest receipt otherwise
 }
 
+// Claimed is an event of which a copy is to be made, and the verdict that says so.
+type Claimed struct {
+	Message
+	Verdict event.Verdict
+}
+
 // Reception is the meaning of a receipt.
 //
 //exhaustive:enforce
@@ -108,7 +114,7 @@ type Stats struct {
 type Ledger struct {
 	counting Counting
 	slots    slots
-	found    []*slot // scratch of DoneAll
+	found    []*slot // scratch of Settle
 	entries  []entry
 	spare    []int32 // free entry numbers
 	byID     map[EntryID]int32
@@ -318,42 +324,32 @@ func (l *Ledger) count(origin int32, n int) {
 	l.stats.Allowance += n
 }
 
-// Done settles a finished event and appends the acks that are now due. It reports false,
-// and changes nothing, when the event is settled already or claimed.
-func (l *Ledger) Done(h event.Handle, acks []Ack) ([]Ack, bool) {
-	acks, n := l.DoneAll([]event.Handle{h}, acks)
-	return acks, n == 1
-}
-
-// DoneAll is Done for many events. It returns how many of them it has settled.
-func (l *Ledger) DoneAll(handles []event.Handle, acks []Ack) ([]Ack, int) {
+// Settle takes final verdicts. An event that was done is settled, and the acks that are now
+// due are appended to acks. Any other is claimed for a copy, and appended to copies: from now on
+// only [Ledger.Copied] settles it. Settle ignores verdicts on events that are settled or
+// claimed already; while a copy of an event is being sent, only Done is not ignored. It returns
+// how many events were done.
+func (l *Ledger) Settle(verdicts []event.Verdict, acks []Ack, copies []Claimed) (_ []Ack, _ []Claimed, done int) {
 	l.found = l.found[:0]
-	for _, h := range handles { // a loop of its own, so that the cache misses overlap
-		l.found = append(l.found, l.slotOf(h))
+	for i := range verdicts { // a loop of its own, so that the cache misses overlap
+		l.found = append(l.found, l.slotOf(verdicts[i].Handle))
 	}
-	done := 0
 	for i, s := range l.found {
-		if s == nil || s.message == nil || s.claim == claimed { // or settled by an earlier one of these
-			continue
+		v := &verdicts[i] //nolint:gosec // found has an entry for each verdict
+		switch {
+		case !invariant.Check(v.Kind.Final(), "source: settled by a verdict that is not final"):
+		case s == nil, s.message == nil, s.claim == claimed: // or settled by an earlier one of these
+		case v.Kind == event.Done:
+			done++
+			acks = l.settle(v.Handle.Slot(), s, acks)
+		case s.claim != sending:
+			l.endSpill(s)
+			s.claim = claimed
+			copies = append(copies, Claimed{*s.message, *v})
 		}
-		done++
-		acks = l.settle(handles[i].Slot(), s, acks) //nolint:gosec // found has an entry for each handle
 	}
 	l.spill.ended += uint64(done)
-	return acks, done
-}
-
-// Claim takes an open event for copying: from now on only [Ledger.Copied] settles it. It
-// reports false when the event is settled already, is claimed, or another copy of it is
-// being sent.
-func (l *Ledger) Claim(h event.Handle) (Message, bool) {
-	s := l.slotOf(h)
-	if s == nil || s.claim == sending || s.claim == claimed {
-		return Message{}, false
-	}
-	l.endSpill(s)
-	s.claim = claimed
-	return *s.message, true
+	return acks, copies, done
 }
 
 // Copied settles an event whose copy is safe, and appends the acks that are now due. It

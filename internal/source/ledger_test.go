@@ -20,6 +20,21 @@ func receipt(entry int64, index, total, origin int32) *source.Receipt {
 	}
 }
 
+// settleDone gives the verdict Done on an event, and reports whether it was settled by that.
+func settleDone(l *source.Ledger, h event.Handle, acks []source.Ack) ([]source.Ack, bool) {
+	acks, _, done := l.Settle([]event.Verdict{{Handle: h, Kind: event.Done}}, acks, nil)
+	return acks, done == 1
+}
+
+// claim gives a verdict on an event that asks for a copy, and reports whether the event was claimed.
+func claim(l *source.Ledger, h event.Handle) (source.Message, bool) {
+	_, copies, _ := l.Settle([]event.Verdict{{Handle: h, Kind: event.Failed}}, nil, nil)
+	if len(copies) != 1 {
+		return source.Message{}, false
+	}
+	return copies[0].Message, true
+}
+
 // take receives events of an entry and returns their handles.
 func take(t *testing.T, l *source.Ledger, entry int64, total, origin int32, indexes ...int32) []event.Handle {
 	t.Helper()
@@ -41,15 +56,15 @@ func TestAnEntryIsAckedWithItsLastEvent(t *testing.T) {
 	if s := l.Stats(); s.Unsettled != 3 || s.Entries != 1 || s.Allowance != 3 || s.Bytes != 900 || s.Oldest != 1 || s.Pinned != 0 {
 		t.Errorf("stats = %+v", s)
 	}
-	acks, ok := l.Done(handles[2], nil)
+	acks, ok := settleDone(l, handles[2], nil)
 	if !ok || len(acks) != 0 {
 		t.Errorf("acks after one of three = %v, %v", acks, ok)
 	}
 	if s := l.Stats(); s.Unsettled != 2 || s.Pinned != 1 || s.PinnedEntries != 1 || s.Allowance != 3 || s.Bytes != 900 {
 		t.Errorf("stats = %+v; a settled event weighs and counts until its entry goes", s)
 	}
-	acks, _ = l.Done(handles[0], nil)
-	acks, ok = l.Done(handles[1], acks)
+	acks, _ = settleDone(l, handles[0], nil)
+	acks, ok = settleDone(l, handles[1], acks)
 	want := source.Ack{Entry: source.EntryID{Ledger: 1, Entry: 7}, Total: 3, Index: 1, Ref: "7/2"}
 	if !ok || len(acks) != 1 || acks[0] != want {
 		t.Errorf("acks = %+v, want %+v", acks, want)
@@ -62,7 +77,7 @@ func TestAnEntryIsAckedWithItsLastEvent(t *testing.T) {
 func TestCountEventsAcksEachAndPinsNothing(t *testing.T) {
 	l := source.NewLedger(source.CountEvents)
 	handles := take(t, l, 7, 2, 0, 0, 1)
-	acks, _ := l.Done(handles[1], nil)
+	acks, _ := settleDone(l, handles[1], nil)
 	if len(acks) != 1 || acks[0].Ref != "7/1" || acks[0].Index != 1 {
 		t.Errorf("acks = %+v, want event 1", acks)
 	}
@@ -72,7 +87,7 @@ func TestCountEventsAcksEachAndPinsNothing(t *testing.T) {
 	if _, what := l.Received(2, receipt(7, 1, 2, 0)); what != source.Repeated {
 		t.Errorf("a settled event that comes again is %d, want Repeated", what)
 	}
-	if acks, _ = l.Done(handles[0], acks); len(acks) != 2 || l.Stats().Entries != 0 {
+	if acks, _ = settleDone(l, handles[0], acks); len(acks) != 2 || l.Stats().Entries != 0 {
 		t.Errorf("acks = %+v, stats %+v", acks, l.Stats())
 	}
 }
@@ -81,7 +96,7 @@ func TestCountEventsAcksEachAndPinsNothing(t *testing.T) {
 func TestCountEventsForgetsAnEntryOfWhichOnlyAPartCame(t *testing.T) {
 	l := source.NewLedger(source.CountEvents)
 	h := take(t, l, 7, 10, 0, 3)[0]
-	if acks, ok := l.Done(h, nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
+	if acks, ok := settleDone(l, h, nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
 		t.Errorf("acks = %v, %v; stats = %+v, want none left", acks, ok, l.Stats())
 	}
 }
@@ -89,13 +104,13 @@ func TestCountEventsForgetsAnEntryOfWhichOnlyAPartCame(t *testing.T) {
 func TestOneEndForEachEvent(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	h := take(t, l, 1, 1, 0, 0)[0]
-	if m, ok := l.Claim(h); !ok || m.Event.Handle != h {
+	if m, ok := claim(l, h); !ok || m.Event.Handle != h {
 		t.Fatalf("Claim = %v, %v", m, ok)
 	}
-	if _, ok := l.Claim(h); ok {
+	if _, ok := claim(l, h); ok {
 		t.Error("claimed twice")
 	}
-	if _, ok := l.Done(h, nil); ok {
+	if _, ok := settleDone(l, h, nil); ok {
 		t.Error("done although its copy is under way")
 	}
 	if acks, ok := l.Copied(h, nil); !ok || len(acks) != 1 {
@@ -105,29 +120,46 @@ func TestOneEndForEachEvent(t *testing.T) {
 	if next == h {
 		t.Error("a handle came twice")
 	}
-	if _, ok := l.Done(h, nil); ok {
+	if _, ok := settleDone(l, h, nil); ok {
 		t.Error("an old handle settled a new event")
 	}
 }
 
-// DoneAll ends many events as single calls do, regardless of other verdicts in the same call.
-func TestDoneAllTakesWhatIsStillOpen(t *testing.T) {
+// Settle takes many verdicts as single calls do, regardless of others in the same call, and of two
+// verdicts on an event the first one.
+func TestSettleTakesWhatIsStillOpen(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
-	h := take(t, l, 1, 4, 0, 0, 1, 2, 3)
-	if _, ok := l.Claim(h[1]); !ok {
+	h := take(t, l, 1, 5, 0, 0, 1, 2, 3, 4)
+	if _, ok := claim(l, h[1]); !ok {
 		t.Fatal("cannot claim an open event")
 	}
 	late := take(t, l, 2, 1, 0, 0)[0]
-	if _, ok := l.Done(late, nil); !ok {
+	if _, ok := settleDone(l, late, nil); !ok {
 		t.Fatal("cannot settle an open event")
 	}
 	unknown := event.NewHandle(1, 1<<20)
-	acks, n := l.DoneAll([]event.Handle{h[0], h[0], late, h[1], 0, unknown, h[3], h[2], h[3]}, nil)
+	detail := &event.Detail{Reason: "no"}
+	var verdicts []event.Verdict
+	say := func(kind event.VerdictKind, detail *event.Detail, handles ...event.Handle) {
+		for _, h := range handles {
+			verdicts = append(verdicts, event.Verdict{Handle: h, Kind: kind, Detail: detail})
+		}
+	}
+	say(event.Done, nil, h[0], h[0], late, h[1], 0)
+	say(event.Rejected, detail, unknown, h[1], h[0], h[4], h[4])
+	say(event.Done, nil, unknown, h[4], h[3], h[2], h[3])
+	acks, copies, n := l.Settle(verdicts, nil, nil)
 	if n != 3 || len(acks) != 0 {
 		t.Errorf("settled %d with acks %v, want events 0, 2 and 3, and no ack", n, acks)
 	}
-	if s := l.Stats(); s.Unsettled != 1 || s.Pinned != 3 {
-		t.Errorf("stats = %+v, want one open that pins three", s)
+	if len(copies) != 1 || copies[0].Event.Handle != h[4] || copies[0].Verdict != (event.Verdict{Handle: h[4], Kind: event.Rejected, Detail: detail}) {
+		t.Errorf("copies = %+v, want one of event 4", copies)
+	}
+	if s := l.Stats(); s.Unsettled != 2 || s.Pinned != 3 {
+		t.Errorf("stats = %+v, want two open that pin three", s)
+	}
+	if acks, ok := l.Copied(h[4], nil); !ok || len(acks) != 0 {
+		t.Errorf("Copied = %v, %v, want no ack", acks, ok)
 	}
 	if acks, ok := l.Copied(h[1], nil); !ok || len(acks) != 1 || l.Stats() != (source.Stats{Oldest: clock.Forever}) {
 		t.Errorf("Copied = %v, %v; stats = %+v, want none left", acks, ok, l.Stats())
@@ -139,9 +171,9 @@ func TestDoneAllTakesWhatIsStillOpen(t *testing.T) {
 func TestATornEntryIsForgottenAndNotAcked(t *testing.T) {
 	l := source.NewLedger(source.CountEntries)
 	first := take(t, l, 1, 3, 0, 0, 1)
-	acks, _ := l.Done(first[0], nil)
+	acks, _ := settleDone(l, first[0], nil)
 	take(t, l, 2, 1, 1, 0) // another origin does not affect this one
-	acks, _ = l.Done(first[1], acks)
+	acks, _ = settleDone(l, first[1], acks)
 	if s := l.Stats(); s.Entries != 2 || s.Torn != 0 {
 		t.Errorf("stats = %+v: the third event of the entry may still come", s)
 	}
@@ -164,7 +196,7 @@ func TestATornEntryIsForgottenAndNotAcked(t *testing.T) {
 	last := take(t, l, 4, 3, 0, 2)
 	acks = nil
 	for _, h := range append(open, last...) {
-		acks, _ = l.Done(h, acks)
+		acks, _ = settleDone(l, h, acks)
 	}
 	if len(acks) != 1 || acks[0].Entry.Entry != 4 {
 		t.Errorf("acks = %v, want entry 4 once", acks)
@@ -221,7 +253,7 @@ func checkAgainstModel(t *rapid.T) {
 	}
 	finish := func(h event.Handle) {
 		at := open[h]
-		acks, ok := l.Done(h, nil)
+		acks, ok := settleDone(l, h, nil)
 		if !ok {
 			t.Fatalf("%v is open and was not settled", at)
 		}
@@ -311,7 +343,7 @@ func TestLedgerAllocatesNothingInTheLongRun(t *testing.T) {
 			l.Received(1, r)
 		}
 		for _, r := range receipts {
-			acks, _ = l.Done(r.Event.Handle, acks)
+			acks, _ = settleDone(l, r.Event.Handle, acks)
 		}
 		if len(acks) != 1 {
 			t.Fatalf("acks = %v", acks)
@@ -335,7 +367,7 @@ func BenchmarkLedger(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if i >= window {
-					acks, _ = l.Done(handles[i%window], acks[:0])
+					acks, _ = settleDone(l, handles[i%window], acks[:0])
 				}
 				r.Index = int32(i) % total
 				r.Entry.Entry = int64(i) / int64(total)
@@ -367,12 +399,12 @@ func TestHandlesOfALaterLedgerAreNew(t *testing.T) {
 				t.Fatalf("handle %d comes twice", h)
 			}
 			seen[h] = true
-			if _, ok := l.Done(h, nil); !ok {
+			if _, ok := settleDone(l, h, nil); !ok {
 				t.Fatalf("handle %d is unknown to its own ledger", h)
 			}
 		}
 		for h := range seen {
-			if _, ok := l.Done(h, nil); ok {
+			if _, ok := settleDone(l, h, nil); ok {
 				t.Fatalf("handle %d of an earlier ledger settled an event", h)
 			}
 		}

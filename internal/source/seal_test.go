@@ -16,7 +16,7 @@ func sealedCopy(keys [][]byte, change func(*outgoing)) *Message {
 		ID: event.MessageID{Ledger: 1, Entry: 2, Batch: -1, TopicPartition: 3}, Topic: "persistent://a/b/c", Payload: []byte("pay"),
 		Properties: []event.Property{{Name: "kind", Value: "refund"}}, EventTime: 7, PublishTime: 8, Attempts: 1,
 	}
-	c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &event.Verdict{Kind: event.Failed, Attempts: 2, Reason: "r"})
+	c := retryCopy("retry", Message{Event: &original, Key: "k", OrderingKey: "o"}, &event.Detail{Attempts: 2, Reason: "r"})
 	c.seal(keys)
 	if change != nil {
 		change(&c)

@@ -86,6 +86,7 @@ type Source struct {
 	retries *copier        // for the retry topic
 	letters *copier        // for the dead letter topic
 	changed chan struct{}  // capacity 1: something was settled, for the reader
+	claimed []Claimed      // scratch of Settle
 	spilled []event.Handle // scratch of spill
 	members int            // that share the subscription
 	bounded connection     // gets the bounds that follow from that; nil until there is one
@@ -360,7 +361,7 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 				continue
 			}
 			if r.Unreadable != "" {
-				unreadable = append(unreadable, event.Verdict{Handle: handle, Kind: event.Rejected, Reason: r.Unreadable})
+				unreadable = append(unreadable, event.Verdict{Handle: handle, Kind: event.Rejected, Detail: &event.Detail{Reason: r.Unreadable}})
 				continue
 			}
 			batch = append(batch, *r.Message)
@@ -397,42 +398,15 @@ func (s *Source) enter(receipts []Receipt, batch []Message) []Message {
 // and then acked. Of the verdicts about one event the first counts; other kinds
 // than these three are not for the source.
 func (s *Source) Settle(verdicts []event.Verdict) {
-	var done, ignored int
-	s.mu.Lock()
-	for i := range verdicts {
-		v := &verdicts[i]
-		ok := false
-		switch v.Kind {
-		case event.Done:
-			if s.acks, ok = s.ledger.Done(v.Handle, s.acks); ok {
-				done++
-			}
-		case event.Failed, event.Rejected:
-			var m Message
-			if m, ok = s.ledger.Claim(v.Handle); ok {
-				out := outgoingEvent{message: m, verdict: *v}
-				s.copierOf(&out).add(out)
-			}
-		case event.NotOwner, event.NotYet, event.Overloaded, event.Attempted:
-			invariant.Check(false, "source: settled by a verdict that is not final")
-		}
-		if !ok {
-			ignored++
-		}
-	}
-	s.endSettling(done, ignored)
-}
-
-// Done is Settle for verdicts that all say done, as almost all do.
-func (s *Source) Done(handles []event.Handle) {
 	var done int
 	s.mu.Lock()
-	s.acks, done = s.ledger.DoneAll(handles, s.acks)
-	s.endSettling(done, len(handles)-done)
-}
-
-// endSettling gives the lock back.
-func (s *Source) endSettling(done, ignored int) {
+	s.acks, s.claimed, done = s.ledger.Settle(verdicts, s.acks, s.claimed[:0])
+	ignored := len(verdicts) - done - len(s.claimed)
+	for _, c := range s.claimed {
+		out := outgoingEvent{message: c.Message, verdict: c.Verdict}
+		s.copierOf(&out).add(out)
+	}
+	clear(s.claimed)
 	s.noteSettled()
 	s.mu.Unlock()
 	s.metrics.acked.Add(float64(done))

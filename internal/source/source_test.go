@@ -70,7 +70,7 @@ func TestACopyThatFailsIsSentAgain(t *testing.T) {
 		src := source.NewMem(cfg, broker, source.NewMetrics(reg), sourcetest.Quiet())
 		m := sourcetest.Start(t, src)
 		got := m.Take(1)
-		m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Reason: "no use"}})
+		m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "no use"}}})
 
 		time.Sleep(cfg.CopyBackoffMin + cfg.CopyBackoffMin/2) // 2 of 5 attempts are over
 		stats := broker.SubscriptionStats(cfg.Subscription)
@@ -254,13 +254,13 @@ func TestWhatIsOpenAtTheEndIsDropped(t *testing.T) {
 		sink, stop := runWithSink(t, src)
 		synctest.Wait()
 		open := slices.Sorted(maps.Keys(sink.events))
-		src.Done([]event.Handle{open[0]})
+		src.Settle([]event.Verdict{{Handle: open[0], Kind: event.Done}})
 		stop()
 		slices.Sort(sink.dropped)
 		if !slices.Equal(sink.dropped, open[1:]) || len(open) != 3 {
 			t.Errorf("dropped %v of %v, want all but the first", sink.dropped, open)
 		}
-		src.Done([]event.Handle{open[1]}) // late
+		src.Settle([]event.Verdict{{Handle: open[1], Kind: event.Done}}) // late
 		for name, want := range map[string]float64{
 			"ringfence_source_abandoned_total": 2, "ringfence_source_acked_total": 1,
 			"ringfence_source_unsettled": 0, "ringfence_source_open_entries": 0, "ringfence_source_ignored_verdicts_total": 1,
@@ -306,7 +306,7 @@ func TestAStuckEventGoesByWayOfTheRetryTopic(t *testing.T) {
 		}
 		sink.mu.Unlock()
 		src.Settle([]event.Verdict{{Handle: stuck.Handle, Kind: event.Done}}) // late: it has had its end
-		src.Settle([]event.Verdict{{Handle: again.Handle, Kind: event.Failed, Attempts: 3, Reason: "third error"}})
+		src.Settle([]event.Verdict{{Handle: again.Handle, Kind: event.Failed, Detail: &event.Detail{Attempts: 3, Reason: "third error"}}})
 		synctest.Wait()
 		time.Sleep(2 * time.Second) // the gauges follow
 		for name, want := range map[string]float64{

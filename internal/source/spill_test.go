@@ -56,7 +56,7 @@ func done(t testing.TB, l *source.Ledger, handles []event.Handle, leftOut ...int
 			continue
 		}
 		var ok bool
-		if acks, ok = l.Done(h, acks); !ok {
+		if acks, ok = settleDone(l, h, acks); !ok {
 			t.Fatalf("event %d was not settled", i)
 		}
 	}
@@ -218,7 +218,7 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 		return h[0]
 	}
 	failed := spilling(1)
-	if _, ok := l.Claim(failed); !ok {
+	if _, ok := claim(l, failed); !ok {
 		t.Error("a failed event could not be claimed before its spill was sent")
 	}
 	if _, ok := l.Sending(failed); ok {
@@ -227,7 +227,7 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 	l.Copied(failed, nil)
 
 	early := spilling(2)
-	if acks, ok := l.Done(early, nil); !ok || len(acks) != 1 {
+	if acks, ok := settleDone(l, early, nil); !ok || len(acks) != 1 {
 		t.Errorf("done before the spill was sent: acks %v, %v", acks, ok)
 	}
 	if _, ok := l.Sending(early); ok {
@@ -236,10 +236,10 @@ func TestAVerdictWinsOverASpill(t *testing.T) {
 
 	late := spilling(3)
 	l.Sending(late)
-	if _, ok := l.Claim(late); ok {
+	if _, ok := claim(l, late); ok {
 		t.Error("a second copy of an event was allowed while one is on its way")
 	}
-	if acks, ok := l.Done(late, nil); !ok || len(acks) != 1 {
+	if acks, ok := settleDone(l, late, nil); !ok || len(acks) != 1 {
 		t.Errorf("done while the copy is on its way: acks %v, %v", acks, ok)
 	}
 	if _, ok := l.Copied(late, nil); ok {
@@ -413,14 +413,14 @@ func (m *spillModel) end(h event.Handle, acks []source.Ack) {
 }
 
 func (m *spillModel) done(h event.Handle) {
-	acks, ok := m.l.Done(h, nil)
+	acks, ok := settleDone(m.l, h, nil)
 	if m.say("Done", h, ok, "", "spilling", "sending") {
 		m.end(h, acks)
 	}
 }
 
 func (m *spillModel) claim(h event.Handle) {
-	if _, ok := m.l.Claim(h); m.say("Claim", h, ok, "", "spilling") {
+	if _, ok := claim(m.l, h); m.say("Claim", h, ok, "", "spilling") {
 		m.open[h].claim = "claimed"
 	}
 }
@@ -524,7 +524,7 @@ func TestAHotKeyStopsNobody(t *testing.T) {
 				received++
 				continue
 			}
-			l.Done(h, nil)
+			settleDone(l, h, nil)
 		}
 		for _, round := range retry[now] {
 			entry++
@@ -536,7 +536,7 @@ func TestAHotKeyStopsNobody(t *testing.T) {
 		delete(retry, now)
 		for n := 0; n < donePer && len(queue) > 0; queue = queue[1:] {
 			if _, open := rounds[queue[0]]; open {
-				l.Done(queue[0], nil)
+				settleDone(l, queue[0], nil)
 				delete(rounds, queue[0])
 				n++
 				doneHot++

@@ -24,8 +24,8 @@ func (s *Source) SetTracing(t Tracing) { s.tracing = t }
 
 // noteCopy logs the result of a copy, for a dead letter as a warning.
 func (s *Source) noteCopy(l *landing) {
-	ev, v := l.message.Event, &l.verdict
-	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, v), "round", ev.Round}
+	ev, d := l.message.Event, l.verdict.DetailOrZero()
+	attrs := []any{"message_id", ev.ID.String(), "attempts", attempts(ev, &d), "round", ev.Round}
 	switch {
 	case l.err != nil:
 		s.log.Debug("copy failed, to be sent again", append(attrs, "error", l.err)...)
@@ -33,18 +33,18 @@ func (s *Source) noteCopy(l *landing) {
 		if s.tracing.Keys {
 			attrs = append(attrs, "key", string(ev.Key))
 		}
-		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, v)))...)
+		s.log.Warn("dead letter", append(attrs, "topic", s.cfg.DeadLetterTopic, "error", ev.HideIn(reasonOf(ev, &l.verdict)))...)
 	case l.spilled:
 		s.log.Debug("open for long, copied to the retry topic", attrs...)
 	default:
-		s.log.Debug("failed, copied to the retry topic", append(attrs, "delay", v.Delay, "error", ev.HideIn(v.Reason))...)
+		s.log.Debug("failed, copied to the retry topic", append(attrs, "delay", d.Delay, "error", ev.HideIn(d.Reason))...)
 	}
 }
 
 // reasonOf returns why an event is a dead letter.
 func reasonOf(ev *event.Event, v *event.Verdict) string {
 	if v.Kind == event.Rejected {
-		return v.Reason
+		return v.DetailOrZero().Reason
 	}
 	return tooManyRounds(ev.Round)
 }

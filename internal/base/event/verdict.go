@@ -44,10 +44,24 @@ func (k VerdictKind) String() string {
 // Final reports whether the verdict ends the event's journey.
 func (k VerdictKind) Final() bool { return k == Done || k == Failed || k == Rejected }
 
-// Verdict is the owner's word about one event, on its way back to the consumer node.
+// Verdict is the owner's word about one event, on its way back to the consumer node. There is one
+// for each event, so it is small: 24 bytes.
 type Verdict struct {
-	Handle     Handle
-	Kind       VerdictKind
+	Handle Handle
+	Kind   VerdictKind
+	Detail *Detail // nil: all its fields are zero, as with Done; verdicts share it, so it is never written to
+}
+
+// DetailOrZero returns the detail, the zero one if there is none.
+func (v *Verdict) DetailOrZero() Detail {
+	if v.Detail == nil {
+		return Detail{}
+	}
+	return *v.Detail
+}
+
+// Detail holds the fields of verdicts other than Done.
+type Detail struct {
 	Delay      time.Duration // Failed, NotYet, Overloaded: when to try again
 	Attempts   uint32        // Failed, Rejected, Attempted: failures so far
 	Crashes    uint32        // Attempted: crashes so far of workers that had it

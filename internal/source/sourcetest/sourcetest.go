@@ -467,7 +467,8 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 	const delay = 1500 * time.Millisecond
 	started := clock.Now()
 	m.Settle([]event.Verdict{{
-		Handle: original.Event.Handle, Kind: event.Failed, Delay: delay, Attempts: 3, Reason: "third error", FirstError: "first error",
+		Handle: original.Event.Handle, Kind: event.Failed,
+		Detail: &event.Detail{Delay: delay, Attempts: 3, Reason: "third error", FirstError: "first error"},
 	}})
 	m.Done(got[1:]...)
 	m.AwaitIdle()
@@ -485,7 +486,7 @@ func retryThenDeadLetter(t *testing.T, b Broker) {
 	}
 
 	m.Settle([]event.Verdict{{
-		Handle: retried.Event.Handle, Kind: event.Rejected, Attempts: 4, Reason: "no use", Owner: "node-7",
+		Handle: retried.Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Attempts: 4, Reason: "no use", Owner: "node-7"},
 	}})
 	m.AwaitIdle()
 	retryTopic := source.RetryTopicName([]string{topic}, Subscription)
@@ -635,7 +636,7 @@ func theFirstVerdictCounts(t *testing.T, b Broker) {
 	m := Start(t, b.Source(t, Config(topic)))
 	got := m.Take(2)
 	m.Done(got[0], got[0])
-	m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Reason: "too late"}})
+	m.Settle([]event.Verdict{{Handle: got[0].Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: "too late"}}})
 	m.Done(source.Message{Event: &event.Event{Handle: 12345}}) // never given
 	m.Done(source.Message{Event: &event.Event{}})
 	if got := m.Stats(); got.Unsettled != 1 || got.Pinned != 1 {

@@ -182,7 +182,7 @@ var pureFolders = []pure{
 	{dir: "internal/broker/entries/wire"},
 	{dir: "internal/app", impure: []string{"manual.go", "server.go", "session.go"}},
 	{dir: "internal/node", impure: []string{"admit.go", "claims.go", "consume.go", "drain_cycle.go", "driver.go", "gossip_view.go", "health.go", "incarnation.go", "metrics.go", "node.go", "reach.go", "report.go", "shown.go", "steering.go"}},
-	{dir: "internal/pipeline", impure: []string{"admit.go", "pipeline.go", "relayed.go", "scratch.go", "event_log.go", "traces.go", "observer.go"}},
+	{dir: "internal/pipeline", impure: []string{"admit.go", "pipeline.go", "relayed.go", "event_log.go", "traces.go", "observer.go"}},
 	{dir: "internal/source", impure: []string{"clientreader.go", "copier.go", "copies.go", "discovery.go", "entryreader.go", "holes.go", "mem.go", "outlet.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "source.go", "tracing.go"}},
 	{dir: "forward", impure: []string{"handover.go", "link.go", "pool.go", "server.go"}},
 	{dir: "chaos", impure: []string{"app.go", "broker.go", "faults.go", "group.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go"}},

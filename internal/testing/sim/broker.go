@@ -87,18 +87,18 @@ func (b *broker) newEntry() *entry {
 }
 
 // copyLater takes a copy of an event for the retry topic, which delivers it after a delay.
-func (b *broker) copyLater(ev *event.Event, v event.Verdict) {
+func (b *broker) copyLater(ev *event.Event, d event.Detail) {
 	p := b.find(ev)
 	p.copies++
 	e := b.newEntry()
 	c := *ev
-	c.Handle, c.Attempts, c.Round, c.LastError = 0, max(ev.Attempts, v.Attempts), ev.Round+1, v.Reason
+	c.Handle, c.Attempts, c.Round, c.LastError = 0, max(ev.Attempts, d.Attempts), ev.Round+1, d.Reason
 	if c.FirstError == "" {
-		c.FirstError = v.FirstError
+		c.FirstError = d.FirstError
 	}
 	e.events = []*event.Event{&c}
 	b.w.count("copied")
-	b.w.after(v.Delay, func() {
+	b.w.after(d.Delay, func() {
 		b.ready = append(b.ready, e)
 		b.dispatch()
 	})
@@ -269,7 +269,7 @@ func (c *consumer) copySpilled(h event.Handle) {
 	failed, landed := w.chance(0.1), !w.chance(0.05)
 	w.after(w.between(time.Millisecond, 20*time.Millisecond), func() {
 		if landed {
-			w.broker.copyLater(ev, event.Verdict{Delay: time.Second << min(ev.Round, 2)})
+			w.broker.copyLater(ev, event.Detail{Delay: time.Second << min(ev.Round, 2)})
 			w.count("spilled")
 		}
 		c.member.process.act(func() {
@@ -288,27 +288,16 @@ func (c *consumer) copySpilled(h event.Handle) {
 	})
 }
 
-// done ends events, as source.Source does.
-func (c *consumer) done(handles []event.Handle) {
-	acks, _ := c.ledger.DoneAll(handles, nil)
-	c.ack(acks)
-	c.member.consumeLater()
-}
-
-// settle ends other events, as source.Source does.
+// settle ends events, as source.Source does.
 func (c *consumer) settle(verdicts []event.Verdict) {
-	var acks []source.Ack
 	for _, v := range verdicts {
-		switch v.Kind {
-		case event.Done:
-			acks, _ = c.ledger.Done(v.Handle, acks)
-		case event.Failed, event.Rejected:
-			if m, ok := c.ledger.Claim(v.Handle); ok {
-				c.copy(m, v)
-			}
-		default:
+		if !v.Kind.Final() {
 			c.member.w.fail("%s settles an event with the verdict %v", c.member, v.Kind)
 		}
+	}
+	acks, copies, _ := c.ledger.Settle(verdicts, nil, nil)
+	for _, claimed := range copies {
+		c.copy(claimed.Message, claimed.Verdict)
 	}
 	c.ack(acks)
 	c.member.consumeLater()
@@ -322,7 +311,7 @@ func (c *consumer) copy(m source.Message, v event.Verdict) {
 			w.broker.find(m.Event).dead = true
 			w.count("dead_letter")
 		} else {
-			w.broker.copyLater(m.Event, v)
+			w.broker.copyLater(m.Event, v.DetailOrZero())
 		}
 		c.member.process.act(func() {
 			acks, _ := c.ledger.Copied(v.Handle, nil)

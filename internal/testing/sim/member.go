@@ -150,24 +150,24 @@ func (w *world) newMember(p *pod) *member {
 		Identity: identityOf(p.settings),
 	}
 	m.settings = p.settings
-	m.pipeline = pipeline.New(m.deliveriesEnded, m.clock)
 	m.boxes = mailbox.NewMailboxes(mailboxConfig(2+w.rng.IntN(3)), retryConfig(), p.name, m.clock)
 	m.table = forward.NewTable(forwardConfig())
-	var err error
-	m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
-		Boxes: m.pipeline, Lease: m.pipeline.Lease,
-		Workers: func(int) {}, Drain: func(string) {},
-		Now: m.clock, Log: silent, Metrics: appMetrics,
+	extractor, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		w.fail("%v", err)
+	}
+	m.pipeline, err = pipeline.New(pipeline.Parts{Ended: m.deliveriesEnded, Now: m.clock}, func(made *pipeline.Pipeline) (_ pipeline.Stages, err error) {
+		m.app, err = app.New(appConfig(), app.Identity{Node: p.name, Group: "g"}, app.Parts{
+			Boxes: made, Lease: made.Lease,
+			Workers: func(int) {}, Drain: func(string) {},
+			Now: m.clock, Log: silent, Metrics: appMetrics,
+		})
+		return pipeline.Stages{Key: extractor, Holder: holder{m}, Peers: answerer{m}, Boxes: m.boxes, App: m.app}, err
 	})
 	if err != nil {
 		w.fail("%v", err)
 	}
-	m.pipeline.Stages = pipeline.Stages{
-		Source: m, Holder: holder{m}, Peers: answerer{m}, Boxes: m.boxes, App: m.app,
-	}
-	if m.pipeline.Key, err = key.Parse("message_key", key.Reject); err != nil {
-		w.fail("%v", err)
-	}
+	m.pipeline.SetSource(m)
 	m.ledger = source.NewLedger(source.CountEntries)
 	w.members = append(w.members, m)
 	w.live = append(w.live, m)
@@ -613,13 +613,6 @@ func (m *member) appIsGone() bool {
 func (m *member) isMember() bool {
 	t := m.pipeline.Table()
 	return t != nil && slices.ContainsFunc(t.Members, func(n ownership.Node) bool { return n.Inc == m.inc })
-}
-
-// Done implements pipeline.Settler.
-func (m *member) Done(handles []event.Handle) {
-	if m.consumer != nil {
-		m.consumer.done(handles)
-	}
 }
 
 // Settle implements pipeline.Settler.

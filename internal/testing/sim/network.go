@@ -46,8 +46,7 @@ type link struct {
 	unreceipted bool // a frame of events has no receipt
 	owed        bool // a frame of verdicts has none
 	verdicts    []event.Verdict
-	done        []event.Handle // of events that the verdict reports as done
-	there, back time.Duration  // when the newest frames arrive: streams keep order
+	there, back time.Duration // when the newest frames arrive: streams keep order
 	pumping     bool
 	answering   bool
 }
@@ -71,11 +70,6 @@ func (h holder) HoldRelayed(events []*event.Event) {
 // Settle implements pipeline.Holder.
 func (h holder) Settle(from forward.Peer, verdicts []event.Verdict) {
 	h.forward(func(now clock.Instant, out *forward.Moves) { h.table.Settle(now, from, verdicts, out) })
-}
-
-// Done implements pipeline.Holder.
-func (h holder) Done(from forward.Peer, handles []event.Handle) {
-	h.forward(func(_ clock.Instant, out *forward.Moves) { h.table.Done(from, handles, out) })
 }
 
 // Newest implements pipeline.Holder.
@@ -157,10 +151,7 @@ func (m *member) forward(call func(now clock.Instant, out *forward.Moves)) {
 		m.pipeline.Deliver(out.Local)
 	}
 	if len(out.Settled) > 0 {
-		m.pipeline.Settle(out.Settled)
-	}
-	if len(out.Done) > 0 {
-		m.pipeline.Done(out.Done, out.DoneEvents)
+		m.pipeline.Settle(out.Verdicts, out.Settled)
 	}
 	m.armForward()
 }
@@ -336,7 +327,7 @@ func (l *link) pump() {
 
 // answer sends the verdicts that wait, if no others are on their way.
 func (l *link) answer() {
-	if l.answering || l.owed || len(l.verdicts)+len(l.done) == 0 {
+	if l.answering || l.owed || len(l.verdicts) == 0 {
 		return
 	}
 	l.answering = true
@@ -345,14 +336,13 @@ func (l *link) answer() {
 		if !l.inUp || l.owed {
 			return
 		}
-		verdicts, done := l.verdicts, l.done
-		l.verdicts, l.done, l.owed = nil, nil, true
+		verdicts := l.verdicts
+		l.verdicts, l.owed = nil, true
 		l.arrive(&l.back, l.to, l.from, func() {
 			if !l.outUp {
 				return
 			}
 			holder{l.from}.Settle(forward.Peer(l.conn.inc), verdicts)
-			holder{l.from}.Done(forward.Peer(l.conn.inc), done)
 			l.pump() // perhaps no verdicts are owed any more
 			l.arrive(&l.there, l.from, l.to, func() {
 				l.owed = false
@@ -409,16 +399,6 @@ func (a answerer) Answer(to forward.StreamID, verdicts []event.Verdict) {
 	for _, l := range a.inbound {
 		if l.id == to && l.inUp {
 			l.verdicts = append(l.verdicts, verdicts...)
-			l.answer()
-		}
-	}
-}
-
-// Done implements pipeline.Answerer.
-func (a answerer) Done(to forward.StreamID, handles []event.Handle) {
-	for _, l := range a.inbound {
-		if l.id == to && l.inUp {
-			l.done = append(l.done, handles...)
 			l.answer()
 		}
 	}
