@@ -335,7 +335,7 @@ func (l *Ledger) Settle(verdicts []event.Verdict, acks []Ack, copies []Claimed) 
 		l.found = append(l.found, l.slotOf(verdicts[i].Handle))
 	}
 	for i, s := range l.found {
-		v := &verdicts[i] //nolint:gosec // found has an entry for each verdict
+		v := &verdicts[i]
 		switch {
 		case !invariant.Check(v.Kind.Final(), "source: settled by a verdict that is not final"):
 		case s == nil, s.message == nil, s.claim == claimed: // or settled by an earlier one of these
