@@ -143,6 +143,9 @@ debug: {listen: "%[2]s:16654"}
 	return cmd, log
 }
 
+// answerMax bounds each wait for the broker, which is slow on a machine that does much else.
+const answerMax = 2 * time.Minute
+
 // TestSecureBroker: with TLS and a token, events are received and settled, and the admin API answers; without them, a router ends
 // at once with an error that names the cause.
 func TestSecureBroker(t *testing.T) {
@@ -183,7 +186,7 @@ func TestSecureBroker(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), answerMax)
 			defer cancel()
 			cmd, log := f.router(t, ctx, fmt.Sprintf("127.92.1.%d", i+1), c.topic, c.section)
 			var exit *exec.ExitError
@@ -309,12 +312,13 @@ func (f *fortress) produce(t *testing.T, topic string, events int) {
 	options := pulsartest.Options(t)
 	options.URL, options.Authentication = f.url, pulsar.NewAuthenticationToken(f.token("router"))
 	options.TLSTrustCertsFilePath = f.ca.File
+	options.ConnectionTimeout, options.OperationTimeout = answerMax, answerMax
 	c, err := pulsar.NewClient(options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	producer, err := c.CreateProducer(pulsar.ProducerOptions{Topic: topic})
+	producer, err := c.CreateProducer(pulsar.ProducerOptions{Topic: topic, SendTimeout: answerMax})
 	if err != nil {
 		t.Fatal(err)
 	}
