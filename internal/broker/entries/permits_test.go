@@ -9,7 +9,7 @@ import (
 )
 
 // For any order of sent, taken and acked entries, our counts equal the broker's, the broker never gets permits beyond the bound of unacked
-// events, a reader that takes and acks all entries never starves, and in the end the broker has permits for a full queue.
+// events, a reader that takes and acks all entries never starves, and in the end the broker has permits for a queue that is full, or nearly.
 func TestPermitsAgreeWithTheBroker(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		queue := rapid.IntRange(1, 50).Draw(t, "queue")
@@ -77,8 +77,12 @@ func TestPermitsAgreeWithTheBroker(t *testing.T) {
 		if unackedMax > 0 {
 			want = min(want, max(unackedMax, 1))
 		}
-		if broker != want || p.unread != 0 || p.owed != queue-want || p.unacked != 0 || len(p.costs) != 0 {
-			t.Fatalf("in the end, the broker has %d permits, want %d, and %+v", broker, want, p)
+		least := want - p.unackedMax/portionPart // less is held back until it is a portion
+		if broker > want || broker < max(1, min(least, want)) || unackedMax == 0 && broker != want {
+			t.Fatalf("in the end, the broker has %d permits, want %d to %d: %+v", broker, least, want, p)
+		}
+		if p.unread != 0 || p.owed != queue-broker || p.unacked != 0 || len(p.costs) != 0 {
+			t.Fatalf("in the end, something is counted: %+v", p)
 		}
 	})
 }
