@@ -296,6 +296,51 @@ func BenchmarkCodec(b *testing.B) {
 	b.Run("decode/generated", unmarshal(&peerv1.ForwardRequest{}))
 }
 
+// BenchmarkVerdicts measures a frame of 500 verdicts, all of them Done or all of them Failed with a
+// reason.
+func BenchmarkVerdicts(b *testing.B) {
+	const n = 500
+	config := DefaultConfig()
+	done, failed := make([]event.Verdict, n), make([]event.Verdict, n)
+	detail := &event.Detail{Delay: time.Second, Attempts: 2, Reason: "database is locked", FirstError: "timeout", Owner: "pod-1"}
+	for i := range n {
+		handle := event.NewHandle(3, int32(i*40))
+		done[i], failed[i] = event.Verdict{Handle: handle, Kind: event.Done}, event.Verdict{Handle: handle, Kind: event.Failed, Detail: detail}
+	}
+	for _, of := range []struct {
+		kind     string
+		verdicts []event.Verdict
+	}{{"done", done}, {"failed", failed}} {
+		frame := func() mem.BufferSlice {
+			f := verdictsFrame{receipt: 5, number: 6, epoch: event.Position{Ledger: 1234, Entry: 56}}
+			f.batch.add(of.verdicts, &config)
+			out, err := codec{}.Marshal(&f)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return out
+		}
+		perEvent := func(b *testing.B, call func()) {
+			b.ReportAllocs()
+			cpu := cpuTime(b)
+			for b.Loop() {
+				call()
+			}
+			b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N*n), "cpu-ns/event")
+		}
+		b.Run("encode/"+of.kind, func(b *testing.B) { perEvent(b, func() { frame().Free() }) })
+		data := mem.BufferSlice{mem.SliceBuffer(frame().Materialize())}
+		var read verdictsFrame
+		b.Run("decode/"+of.kind, func(b *testing.B) {
+			perEvent(b, func() {
+				if err := (codec{}).Unmarshal(data, &read); err != nil || read.err != nil {
+					b.Fatal(err, read.err)
+				}
+			})
+		})
+	}
+}
+
 // BenchmarkTable measures hold, take and settle without a stream.
 func BenchmarkTable(b *testing.B) {
 	t := NewTable(DefaultConfig())

@@ -8,21 +8,15 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for all other messages
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/wire/framepool"
+	"github.com/ringfence/router/internal/wire/hotframe"
 	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
 )
 
-// Field numbers of ForwardRequest and ForwardResponse. The hot frame has the same
-// number in both.
-const (
-	fieldReceipt  = 1
-	fieldHot      = 3 // Events, Verdicts
-	fieldFrameMin = 2 // the fields of the oneof
-	fieldFrameMax = 6
-	fieldProof    = 8 // another one of the oneof, in requests
-)
+// fieldHot is the number of Events in ForwardRequest, and of Verdicts in ForwardResponse.
+const fieldHot = 3
 
 // errFrame is wrapped by every error about malformed frames.
 var errFrame = errors.New("forward: malformed frame")
@@ -42,8 +36,6 @@ type eventsFrame struct {
 
 	// bytesMax is set by the receiver before each frame: of a longer one nothing is decoded. 0: any.
 	bytesMax int
-
-	scratch eventsScratch
 }
 
 // verdictsFrame is a ForwardResponse as the codec encodes and decodes it.
@@ -106,83 +98,55 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func plain() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
 
-// pooled calls put with a buffer of size bytes; put returns the number of bytes written.
-// gRPC returns the buffer to the pool.
-func pooled(size int, put func([]byte) int) mem.Buffer {
-	if mem.IsBelowBufferPoolingThreshold(size) {
-		buf := make([]byte, size)
-		return mem.SliceBuffer(buf[:put(buf)])
-	}
-	buf := frameBuffers.Get(size)
-	*buf = (*buf)[:put(*buf)]
-	return mem.NewBuffer(buf, &frameBuffers)
-}
-
-// envelope is the part that requests and responses share: a receipt and one frame.
-type envelope struct {
-	receipt uint64
-	hot     []byte // the hot frame's bytes
-	field   protowire.Number
-}
-
-// parseEnvelope finds the frame. Protobuf would merge a repeated frame; here it is an
-// error, since no sender writes one.
-func parseEnvelope(b []byte) (e envelope, err error) {
-	r := reader{rest: b}
-	for {
-		ok, err := r.next()
-		switch {
-		case !ok:
-			return e, err
-		case r.is(fieldReceipt, protowire.VarintType):
-			e.receipt = r.n
-		case r.num >= fieldFrameMin && r.num <= fieldFrameMax || r.num == fieldProof:
-			if e.field != 0 || r.typ != protowire.BytesType {
-				return e, fmt.Errorf("%w: two frames in one, or no frame", errFrame)
-			}
-			e.field, e.hot = r.num, r.value
-		}
-	}
-}
+// frameBuffers is shared by all streams.
+var frameBuffers framepool.Pool
 
 // parse decodes b. The events alias it.
 func (f *eventsFrame) parse(b []byte, frameMax int) error {
-	*f = eventsFrame{scratch: f.scratch}
-	env, err := parseEnvelope(b)
-	if err != nil {
-		return err
-	}
-	f.receipt = env.receipt
-	switch env.field {
-	case 0:
+	*f = eventsFrame{}
+	propertiesMax := frameMax / propertyBytesMin
+	if f.parseOurs(b, propertiesMax) {
 		return nil
-	case fieldHot:
-		return f.parseEvents(env.hot, frameMax)
 	}
-	f.other = new(peerv1.ForwardRequest)
-	if err := proto.Unmarshal(b, f.other); err != nil {
-		return fmt.Errorf("%w: %w", errFrame, err)
-	}
-	return nil
+	*f = eventsFrame{}
+	return f.parseAny(b, propertiesMax)
 }
 
 // parse decodes b and does not keep it.
 func (f *verdictsFrame) parse(b []byte) error {
-	*f = verdictsFrame{verdicts: f.verdicts[:0]}
-	env, err := parseEnvelope(b)
-	if err != nil {
-		return err
-	}
-	f.receipt = env.receipt
-	switch env.field {
-	case 0:
+	f.reset()
+	if f.parseOurs(b) {
 		return nil
-	case fieldHot:
-		return f.parseVerdicts(env.hot)
 	}
-	f.other = new(peerv1.ForwardResponse)
-	if err := proto.Unmarshal(b, f.other); err != nil {
-		return fmt.Errorf("%w: %w", errFrame, err)
+	f.reset()
+	return f.parseAny(b)
+}
+
+// reset empties the frame, which keeps its memory.
+func (f *verdictsFrame) reset() {
+	*f = verdictsFrame{verdicts: f.verdicts[:0]}
+}
+
+// appendPosition appends a Position, and nothing when it is zero.
+func appendPosition(b []byte, num protowire.Number, p event.Position) []byte {
+	if p.IsZero() {
+		return b
 	}
-	return nil
+	const room = 1 // for the length
+	b, begin := hotframe.Begin(b, num, room)
+	b = hotframe.AppendNumber(b, 1, uint64(p.Ledger))
+	b = hotframe.AppendNumber(b, 2, uint64(p.Entry))
+	return hotframe.End(b, begin, room)
+}
+
+// readPosition is the inverse of appendPosition: it takes a Position off the front of b. What it
+// cannot read, it leaves in rest.
+func readPosition(b []byte, num protowire.Number) (p event.Position, rest []byte) {
+	body, rest := hotframe.Chunk(b, num)
+	ledger, body := hotframe.Number(body, 1)
+	entry, body := hotframe.Number(body, 2)
+	if len(body) > 0 {
+		return event.Position{}, b
+	}
+	return event.Position{Ledger: int64(ledger), Entry: int64(entry)}, rest
 }

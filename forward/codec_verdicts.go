@@ -2,14 +2,13 @@ package forward
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"time"
 
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/wire/hotframe"
 )
 
 // Field numbers of Verdicts and Verdict.
@@ -37,8 +36,11 @@ type verdictBatch struct {
 	buf   *[]byte // of frameBuffers; nil when n is 0
 }
 
-// plainMax bounds the size of a verdict with only a kind, overwritten bytes included.
-const plainMax = 2 + 1 + 2 + 1 + putRoom
+// plainMax bounds the size of a verdict without a detail, and longMax that of one without its texts.
+const (
+	plainMax = 2 + 1 + binary.MaxVarintLen64 + 2
+	longMax  = 128
+)
 
 // add encodes as many of the verdicts as have room in the frame, at least one if it has none yet,
 // and returns the rest.
@@ -54,11 +56,8 @@ func (p *verdictBatch) add(verdicts []event.Verdict, config *Config) []event.Ver
 			}
 			continue
 		}
-		b, at := p.room(plainMax)
-		end := putNumber(b, at+2, verdictHandle<<3, uint64(v.Handle))
-		end = putNumber(b, end, verdictKind<<3, uint64(v.Kind))
-		b[at], b[at+1] = verdictsVerdicts<<3|bytesType, byte(end-at-2)
-		*p.buf = b[:end]
+		b := p.room(plainMax)
+		*p.buf = appendVerdict(b, v, nil)
 		p.n++
 	}
 	return nil
@@ -72,184 +71,124 @@ func (p *verdictBatch) addLong(v *event.Verdict, config *Config) bool {
 	if texts > config.FrameBytesMax && p.n > 0 {
 		return false
 	}
-	size := sizeVerdict(v, &d)
-	b, at := p.room(1 + protowire.SizeBytes(size))
-	*p.buf = appendVerdict(appendLen(b[:at], verdictsVerdicts, size), v, &d)
+	b := p.room(longMax + len(d.Reason) + len(d.FirstError) + len(d.Owner))
+	*p.buf = appendVerdict(b, v, &d)
 	p.n++
 	p.texts = texts
 	return true
 }
 
-// room returns the whole buffer, with room for size bytes at index at.
-func (p *verdictBatch) room(size int) (b []byte, at int) {
+// room returns the buffer, with room for size more bytes.
+func (p *verdictBatch) room(size int) []byte {
 	if p.buf == nil {
 		p.buf = frameBuffers.Get(size)
 		*p.buf = (*p.buf)[:0]
 	}
-	at = len(*p.buf)
-	if cap(*p.buf)-at < size {
+	if cap(*p.buf)-len(*p.buf) < size {
 		larger := frameBuffers.Get(2*cap(*p.buf) + size)
 		*larger = (*larger)[:copy(*larger, *p.buf)]
 		frameBuffers.Put(p.buf)
 		p.buf = larger
 	}
-	return (*p.buf)[:cap(*p.buf)], at
+	return *p.buf
 }
 
 // marshal encodes the frame. gRPC owns the batch afterwards.
 func (f *verdictsFrame) marshal() mem.BufferSlice {
-	head := appendUint(make([]byte, 0, headMax), fieldReceipt, f.receipt)
 	if f.number == 0 {
-		return mem.BufferSlice{mem.SliceBuffer(head)}
+		return hotframe.Receipt(f.receipt)
 	}
-	body := *f.batch.buf
-	length := sizeUint(f.number) + len(body)
-	if !f.epoch.IsZero() {
-		length += sizeBytes(sizePosition(f.epoch))
-	}
-	head = appendLen(head, fieldHot, length)
-	head = appendUint(head, verdictsNumber, f.number)
+	const most = 64 // bytes of the number and the epoch
+	head := hotframe.AppendNumber(make([]byte, 0, most), verdictsNumber, f.number)
 	head = appendPosition(head, verdictsEpoch, f.epoch)
-	out := mem.BufferSlice{mem.SliceBuffer(head), mem.NewBuffer(f.batch.buf, &frameBuffers)}
+	body := mem.NewBuffer(f.batch.buf, &frameBuffers)
 	f.batch = verdictBatch{}
-	return out
+	return hotframe.Frame(f.receipt, head, body)
 }
 
-func sizeVerdict(v *event.Verdict, d *event.Detail) int {
-	n := sizeUint(uint64(v.Handle)) +
-		sizeUint(uint64(v.Kind)) +
-		sizeUint(millis(d.Delay)) +
-		sizeUint(uint64(d.Attempts)) +
-		sizeUint(uint64(d.Crashes)) +
-		sizeBytes(len(d.Reason)) +
-		sizeBytes(len(d.FirstError)) +
-		sizeBytes(len(d.Owner))
-	if !d.Epoch.IsZero() {
-		n += sizeBytes(sizePosition(d.Epoch))
-	}
-	return n
-}
-
+// appendVerdict appends a verdict with a detail, or with none.
 func appendVerdict(b []byte, v *event.Verdict, d *event.Detail) []byte {
-	b = appendUint(b, verdictHandle, uint64(v.Handle))
-	b = appendUint(b, verdictKind, uint64(v.Kind))
-	b = appendUint(b, verdictDelay, millis(d.Delay))
-	b = appendUint(b, verdictAttempts, uint64(d.Attempts))
-	b = appendString(b, verdictReason, d.Reason)
-	b = appendString(b, verdictFirstError, d.FirstError)
-	b = appendPosition(b, verdictEpoch, d.Epoch)
-	b = appendString(b, verdictOwner, d.Owner)
-	return appendUint(b, verdictCrashes, uint64(d.Crashes))
+	const room = 1 // for the length
+	b, begin := hotframe.Begin(b, verdictsVerdicts, room)
+	b = hotframe.AppendNumber(b, verdictHandle, uint64(v.Handle))
+	b = hotframe.AppendNumber(b, verdictKind, uint64(v.Kind))
+	if d != nil {
+		b = hotframe.AppendNumber(b, verdictDelay, millis(d.Delay))
+		b = hotframe.AppendNumber(b, verdictAttempts, uint64(d.Attempts))
+		b = hotframe.AppendText(b, verdictReason, d.Reason)
+		b = hotframe.AppendText(b, verdictFirstError, d.FirstError)
+		b = appendPosition(b, verdictEpoch, d.Epoch)
+		b = hotframe.AppendText(b, verdictOwner, d.Owner)
+		b = hotframe.AppendNumber(b, verdictCrashes, uint64(d.Crashes))
+	}
+	return hotframe.End(b, begin, room)
 }
 
-// parseVerdicts decodes the body of one Verdicts message behind f.verdicts, which is empty
-// and keeps its memory.
-func (f *verdictsFrame) parseVerdicts(b []byte) error {
-	r := reader{rest: b}
-	for {
-		if len(f.verdicts) > frameItemsMax {
-			return fmt.Errorf("%w: more than %d verdicts", errFrame, frameItemsMax)
-		}
-		if handle, kind, next := plainVerdict(r.rest); next > 0 {
-			f.verdicts = append(f.verdicts, event.Verdict{Handle: handle, Kind: kind})
-			r.rest = r.rest[next:]
-			continue
-		}
-		ok, err := r.next()
-		switch {
-		case err != nil:
-		case !ok && f.number == 0:
-			return fmt.Errorf("%w: verdicts without a number", errFrame)
-		case !ok:
-			return nil
-		case r.is(verdictsNumber, protowire.VarintType):
-			f.number = r.n
-		case r.is(verdictsEpoch, protowire.BytesType):
-			err = parsePosition(r.value, &f.epoch)
-		case r.is(verdictsVerdicts, protowire.BytesType):
-			err = f.parseVerdict(r.value)
-		}
-		if err != nil {
-			return err
-		}
+// parseOurs decodes the frame if it is only a receipt, or carries verdicts and is encoded as our
+// writer does it. It returns false for any other frame, good or bad.
+func (f *verdictsFrame) parseOurs(b []byte) bool {
+	receipt, b, ok := hotframe.Open(b)
+	if !ok {
+		return false
 	}
+	f.receipt = receipt
+	if b == nil {
+		return true
+	}
+	f.number, b = hotframe.Number(b, verdictsNumber)
+	f.epoch, b = readPosition(b, verdictsEpoch)
+	for len(b) > 0 {
+		body, rest := hotframe.Chunk(b, verdictsVerdicts)
+		if body == nil || len(f.verdicts) == frameItemsMax || !f.parseVerdict(body) {
+			return false
+		}
+		b = rest
+	}
+	return f.number > 0
 }
 
-// plainVerdict reads a verdict with only a kind, as most are, at the beginning of b. next
-// is 0 if b begins with another field, or the verdict may be the last one.
-func plainVerdict(b []byte) (handle event.Handle, kind event.VerdictKind, next int) {
-	if len(b) < plainMax || b[0] != verdictsVerdicts<<3|bytesType || b[2] != verdictHandle<<3 {
-		return 0, 0, 0
-	}
-	h, size := gather(binary.LittleEndian.Uint64(b[3:]))
-	i := 3 + size
-	if size == 0 || int(b[1]) != size+3 || b[i] != verdictKind<<3 || b[i+1] >= 0x80 {
-		return 0, 0, 0
-	}
-	return event.Handle(h), kindOf(uint64(b[i+1])), i + 2
-}
-
-func (f *verdictsFrame) parseVerdict(b []byte) error {
-	v := event.Verdict{Kind: event.NotYet} // until it says otherwise
-	var d event.Detail
-	r := reader{rest: b}
-	for {
-		ok, err := r.next()
-		switch {
-		case err != nil:
-			return err
-		case !ok:
-			if d != (event.Detail{}) {
-				detail := d // on the heap, which d is not
-				v.Detail = &detail
-			}
-			f.verdicts = append(f.verdicts, v)
-			return nil
-		case r.is(verdictEpoch, protowire.BytesType):
-			if err := parsePosition(r.value, &d.Epoch); err != nil {
-				return err
-			}
-		case r.typ == protowire.VarintType:
-			setVerdictNumber(&v, &d, r.num, r.n)
-		default:
-			setVerdictText(&d, r.num, r.value)
+func (f *verdictsFrame) parseVerdict(b []byte) bool {
+	handle, b := hotframe.Number(b, verdictHandle)
+	kind, b := hotframe.Number(b, verdictKind)
+	v := event.Verdict{Handle: event.Handle(handle), Kind: kindOf(kind)}
+	if len(b) > 0 { // rarely
+		if v.Detail, b = readDetail(b); len(b) > 0 {
+			return false
 		}
 	}
+	f.verdicts = append(f.verdicts, v)
+	return true
 }
 
-func setVerdictNumber(v *event.Verdict, d *event.Detail, num protowire.Number, n uint64) {
-	switch num {
-	case verdictHandle:
-		v.Handle = event.Handle(n)
-	case verdictKind:
-		v.Kind = kindOf(n)
-	case verdictDelay:
-		d.Delay = duration(n)
-	case verdictAttempts:
-		d.Attempts = uint32(n)
-	case verdictCrashes:
-		d.Crashes = uint32(n)
-	}
+// readDetail reads the fields that few verdicts have. What it cannot read, it leaves in rest.
+func readDetail(b []byte) (_ *event.Detail, rest []byte) {
+	delay, b := hotframe.Number(b, verdictDelay)
+	attempts, b := hotframe.Number(b, verdictAttempts)
+	reason, b := hotframe.Chunk(b, verdictReason)
+	first, b := hotframe.Chunk(b, verdictFirstError)
+	epoch, b := readPosition(b, verdictEpoch)
+	owner, b := hotframe.Chunk(b, verdictOwner)
+	crashes, b := hotframe.Number(b, verdictCrashes)
+	return detailOrNil(event.Detail{
+		Delay: duration(delay), Attempts: uint32(attempts), Crashes: uint32(crashes),
+		Reason: string(reason), FirstError: string(first), Epoch: epoch, Owner: string(owner),
+	}), b
 }
 
-func setVerdictText(d *event.Detail, num protowire.Number, text []byte) {
-	switch num {
-	case verdictReason:
-		d.Reason = string(text)
-	case verdictFirstError:
-		d.FirstError = string(text)
-	case verdictOwner:
-		d.Owner = string(text)
+func detailOrNil(d event.Detail) *event.Detail {
+	if d == (event.Detail{}) {
+		return nil
 	}
+	return &d
 }
 
 // kindOf reads a kind. An unknown kind makes the event be sent again: running it twice is
 // safe, loss is not.
 func kindOf(n uint64) event.VerdictKind {
-	if n == 0 || n > uint64(event.Attempted) {
-		return event.NotYet
+	if kind := uint32(n); kind > 0 && kind <= uint32(event.Attempted) { // protobuf cuts excess bits of a kind off
+		return event.VerdictKind(kind)
 	}
-	return event.VerdictKind(n)
+	return event.NotYet
 }
 
 // millis rounds up, so that a short delay stays one.

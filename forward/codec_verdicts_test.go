@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"testing"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"pgregory.net/rapid"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -70,30 +69,6 @@ func TestPlainVerdictIsEncodedAsAnyOther(t *testing.T) {
 		short, long := batchOf(plain), batchOf(others)
 		if short.n != long.n || !bytes.Equal(*short.buf, *long.buf) {
 			t.Fatalf("verdicts %v are %d: %x, want %d: %x", plain, short.n, *short.buf, long.n, *long.buf)
-		}
-	})
-}
-
-// The fast path for plain verdicts decodes the same as the general one, or nothing.
-func FuzzPlainVerdict(f *testing.F) {
-	f.Add([]byte{18, 5, 8, 0x81, 1, 16, 1, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})
-	f.Add([]byte{18, 4, 8, 0x81, 1, 16, 1, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})
-	f.Add([]byte{18, 5, 8, 0x80, 0, 16, 9, 18, 5, 8, 0x82, 1, 16, 2, 26, 0, 26, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		handle, kind, next := plainVerdict(b)
-		if next == 0 {
-			return
-		}
-		var want verdictsFrame
-		r := reader{rest: b}
-		if _, err := r.next(); err != nil || !r.is(verdictsVerdicts, protowire.BytesType) || len(b)-len(r.rest) != next {
-			t.Fatalf("%x is read to %d, the reader returns %+v, %v", b, next, r, err)
-		}
-		if err := want.parseVerdict(r.value); err != nil {
-			t.Fatalf("%x is read, which gives %v", b, err)
-		}
-		if !equalVerdicts(want.verdicts, []event.Verdict{{Handle: handle, Kind: kind}}) {
-			t.Fatalf("%x is read as %d %v, want %+v", b, handle, kind, want.verdicts)
 		}
 	})
 }

@@ -1,23 +1,17 @@
 package forward
 
 import (
-	"fmt"
-	"slices"
-	"unsafe"
-
-	"google.golang.org/protobuf/encoding/protowire"
+	"strings"
 
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/ring"
+	"github.com/ringfence/router/internal/wire/hotframe"
 )
 
 // eventsParser decodes the body of one Events message. It allocates events in blocks,
 // small enough that an event that stays long keeps few others alive. Only topics and schema
 // versions are copied, since they outlive their events in labels and copies.
 type eventsParser struct {
-	topics, names []string
-	schemas       []string
-	tabled        bool // all fields but the events are read
+	topics, names, schemas []string
 
 	full  [][]event.Event // blocks
 	block []event.Event   // the present one
@@ -28,94 +22,52 @@ type eventsParser struct {
 	propertiesMax int              // bound for the frame, for names too
 	usual         int              // number of properties of the previous event
 
-	size, rest int    // of the present event, and of the data behind it
-	schema     uint64 // of the present event: the index of its schema version plus 1, 0 when it has none
+	size, rest int // of the present event, and of the data behind it
 }
 
 // blockMax bounds the events of a block, and the events whose properties share a block.
 const blockMax = 128
 
-// parseEvents decodes the events in one pass if the string tables precede them, as this
-// version writes them. Earlier versions and other encoders may write the tables after them.
-func (f *eventsFrame) parseEvents(b []byte, frameMax int) error {
-	p := eventsParser{propertiesMax: frameMax / propertyBytesMin}
-	if p.parse(f, b) == nil {
-		return nil
+// parseOurs decodes the frame if it is only a receipt, or carries events and is encoded as our
+// writer does it. It returns false for any other frame, good or bad. The bytes of strings may be
+// any, as the bytes of a producer's properties are: the generated code refuses some.
+func (f *eventsFrame) parseOurs(b []byte, propertiesMax int) bool {
+	receipt, b, ok := hotframe.Open(b)
+	if !ok {
+		return false
 	}
-	*f = eventsFrame{receipt: f.receipt, scratch: f.scratch}
-	p = eventsParser{propertiesMax: frameMax / propertyBytesMin}
-	if err := p.parseTables(f, b); err != nil {
-		return err
+	f.receipt = receipt
+	if b == nil {
+		return true
 	}
-	return p.parse(f, b)
-}
-
-// parse decodes the events, and the other fields unless they were read before.
-func (p *eventsParser) parse(f *eventsFrame, b []byte) error {
-	r := reader{rest: b}
-	for len(r.rest) > 0 {
-		body, next := text(r.rest, 0, eventsEvents<<3|bytesType)
-		if next == 0 {
-			if err := p.parseOther(f, &r); err != nil {
-				return err
-			}
-			continue
-		}
-		r.rest = r.rest[next:]
-		p.size, p.rest = next, len(r.rest)
-		if p.count++; p.count > frameItemsMax {
-			return fmt.Errorf("%w: more than %d events", errFrame, frameItemsMax)
-		}
-		if err := p.parseEvent(body, p.nextEvent()); err != nil {
-			return err
-		}
+	p := eventsParser{propertiesMax: propertiesMax}
+	f.number, b = hotframe.Number(b, eventsNumber)
+	f.epoch, b = readPosition(b, eventsEpoch)
+	relay, b := hotframe.Number(b, eventsRelay)
+	f.relay = relay != 0
+	p.topics, b = hotframe.Strings(b, eventsTopics, frameItemsMax, nil)
+	p.names, b = hotframe.Strings(b, eventsNames, propertiesMax, nil)
+	p.schemas, b = hotframe.Strings(b, eventsSchema, frameItemsMax, nil)
+	for i := range p.topics {
+		p.topics[i] = strings.Clone(p.topics[i])
 	}
-	if f.number == 0 {
-		return fmt.Errorf("%w: events without a number", errFrame)
+	for i := range p.schemas {
+		p.schemas[i] = strings.Clone(p.schemas[i])
+	}
+	for len(b) > 0 {
+		body, rest := hotframe.Chunk(b, eventsEvents)
+		if body == nil || p.count == frameItemsMax {
+			return false
+		}
+		p.count++
+		p.size, p.rest = len(b)-len(rest), len(rest)
+		if !p.parseEvent(body, p.nextEvent()) {
+			return false
+		}
+		b = rest
 	}
 	f.events = p.all()
-	return nil
-}
-
-// parseTables reads all fields but the events.
-func (p *eventsParser) parseTables(f *eventsFrame, b []byte) error {
-	r := reader{rest: b}
-	for len(r.rest) > 0 {
-		if err := p.parseOther(f, &r); err != nil {
-			return err
-		}
-	}
-	p.tabled = true
-	return nil
-}
-
-// parseOther reads the next field if it is not an event, and not read before.
-func (p *eventsParser) parseOther(f *eventsFrame, r *reader) error {
-	_, err := r.next()
-	switch {
-	case err != nil:
-		return err
-	case p.tabled:
-	case r.is(eventsNumber, protowire.VarintType):
-		f.number = r.n
-	case r.is(eventsRelay, protowire.VarintType):
-		f.relay = r.n != 0
-	case r.is(eventsEpoch, protowire.BytesType):
-		return parsePosition(r.value, &f.epoch)
-	case r.is(eventsTopics, protowire.BytesType):
-		if p.topics = append(p.topics, string(r.value)); len(p.topics) > frameItemsMax {
-			return fmt.Errorf("%w: more than %d topics", errFrame, frameItemsMax)
-		}
-	case r.is(eventsNames, protowire.BytesType):
-		if p.names = append(p.names, alias(r.value)); len(p.names) > p.propertiesMax {
-			return fmt.Errorf("%w: more than %d names", errFrame, p.propertiesMax)
-		}
-	case r.is(eventsSchema, protowire.BytesType):
-		if p.schemas = append(p.schemas, string(r.value)); len(p.schemas) > frameItemsMax {
-			return fmt.Errorf("%w: more than %d schema versions", errFrame, frameItemsMax)
-		}
-	}
-	return nil
+	return f.number > 0
 }
 
 // nextEvent returns memory for the present event, which is zero.
@@ -145,169 +97,83 @@ func (p *eventsParser) all() []*event.Event {
 	return events
 }
 
-// parseEvent decodes one event into ev, which is zero. Our writer puts the fields in the order
-// of their numbers, so each is expected in its place. A field in another place, or with a tag
-// of two bytes, is left to parseFields.
-func (p *eventsParser) parseEvent(b []byte, ev *event.Event) (err error) {
-	var n uint64
-	var v []byte
-	n, i := number(b, 0, eventHandle<<3)
-	ev.Handle = event.Handle(n)
-	n, i = number(b, i, eventPartition<<3)
-	ev.Partition = partitionOf(n)
-	v, i = text(b, i, eventKey<<3|bytesType)
-	ev.Key = event.Key(alias(v))
-	ev.Payload, i = text(b, i, eventPayload<<3|bytesType)
-	p.schema = 0
+// parseEvent decodes one event into ev, which is zero. It returns false if the event is invalid,
+// or encoded in another way than ours.
+func (p *eventsParser) parseEvent(b []byte, ev *event.Event) bool {
+	handle, b := hotframe.Number(b, eventHandle)
+	part, b := hotframe.Number(b, eventPartition)
+	key, b := hotframe.Chunk(b, eventKey)
+	ev.Payload, b = hotframe.Chunk(b, eventPayload)
 	start := len(p.properties) // of this event's: they stand together
 	for {
-		property, next := text(b, i, eventProperties<<3|bytesType)
-		if next == i {
+		property, rest := hotframe.Chunk(b, eventProperties)
+		if property == nil {
 			break
 		}
-		if start, err = p.parseProperty(property, start); err != nil {
-			return err
+		if start = p.parseProperty(property, start); start < 0 {
+			return false
 		}
-		i = next
+		b = rest
 	}
-	n, i = number(b, i, eventLedger<<3)
-	ev.ID.Ledger = int64(n)
-	n, i = number(b, i, eventEntry<<3)
-	ev.ID.Entry = int64(n)
-	n, i = number(b, i, eventBatch<<3)
-	ev.ID.Batch = unzigzag(n)
-	n, i = number(b, i, eventTopicPart<<3)
-	ev.ID.TopicPartition = unzigzag(n)
-	topic, i := number(b, i, eventTopic<<3)
-	n, i = number(b, i, eventAttempts<<3)
-	ev.Attempts = uint32(n)
-	n, i = number(b, i, eventPublished<<3)
-	ev.PublishTime = int64(n)
-	if i < len(b) {
-		if start, topic, err = p.parseFields(b[i:], ev, start, topic); err != nil {
-			return err
+	ledger, b := hotframe.Number(b, eventLedger)
+	entry, b := hotframe.Number(b, eventEntry)
+	batch, b := hotframe.Number(b, eventBatch)
+	topicPartition, b := hotframe.Number(b, eventTopicPart)
+	topic, b := hotframe.Number(b, eventTopic)
+	attempts, b := hotframe.Number(b, eventAttempts)
+	published, b := hotframe.Number(b, eventPublished)
+	if len(b) > 0 { // rarely
+		if b = p.parseRare(b, ev); len(b) > 0 {
+			return false
 		}
 	}
+	if uint64(uint32(topic)) >= uint64(len(p.topics)) {
+		return false
+	}
+	ev.Handle, ev.Partition, ev.Key = event.Handle(handle), partitionOf(uint32(part)), event.Key(hotframe.Alias(key))
+	ev.ID = event.MessageID{
+		Ledger: int64(ledger), Entry: int64(entry), Batch: hotframe.Unzigzag(batch), TopicPartition: hotframe.Unzigzag(topicPartition),
+	}
+	ev.Topic, ev.Attempts, ev.PublishTime = p.topics[uint32(topic)], uint32(attempts), int64(published)
 	end := len(p.properties)
 	if p.usual = end - start; end > start {
 		ev.Properties = p.properties[start:end:end]
 	}
-	return p.complete(ev, topic)
+	return checkEvent(ev) == nil
 }
 
-// complete looks up the topic and judges the event.
-func (p *eventsParser) complete(ev *event.Event, topic uint64) error {
-	switch {
-	case topic >= uint64(len(p.topics)):
-		return fmt.Errorf("%w: topic %d of %d", errFrame, topic, len(p.topics))
-	case p.schema > uint64(len(p.schemas)):
-		return fmt.Errorf("%w: schema version %d of %d", errFrame, p.schema, len(p.schemas))
-	case ev.Handle == 0:
-		return fmt.Errorf("%w: an event without a handle", errFrame)
-	case ev.Partition >= ring.Partitions:
-		return fmt.Errorf("%w: partition %d of %d", errFrame, ev.Partition, ring.Partitions)
-	case len(ev.Key) > event.KeyMax:
-		return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(ev.Key), event.KeyMax)
+// parseRare decodes the fields that few events have. What it cannot read, it returns.
+func (p *eventsParser) parseRare(b []byte, ev *event.Event) []byte {
+	happened, b := hotframe.Number(b, eventTime)
+	redelivery, b := hotframe.Number(b, eventRedelivery)
+	round, b := hotframe.Number(b, eventRound)
+	first, b := hotframe.Chunk(b, eventFirstError)
+	last, b := hotframe.Chunk(b, eventLastError)
+	crashes, b := hotframe.Number(b, eventCrashes)
+	ev.EventTime, ev.Redelivery, ev.Round, ev.Crashes = int64(happened), uint32(redelivery), uint32(round), uint32(crashes)
+	ev.FirstError, ev.LastError = hotframe.Alias(first), hotframe.Alias(last)
+	schema, rest := hotframe.Number(b, eventSchema)
+	switch i := uint32(schema); {
+	case i == 0:
+	case uint64(i) > uint64(len(p.schemas)):
+		return b
+	default:
+		ev.SchemaVersion = p.schemas[i-1]
 	}
-	ev.Topic = p.topics[topic]
-	if p.schema > 0 {
-		ev.SchemaVersion = p.schemas[p.schema-1]
-	}
-	return nil
+	return rest
 }
 
-// parseFields decodes fields of ev in any order, as protobuf has it: of those that come
-// twice the last one counts. The event's properties begin at start; see parseProperty.
-func (p *eventsParser) parseFields(b []byte, ev *event.Event, start int, topic uint64) (int, uint64, error) {
-	r := reader{rest: b}
-	for {
-		ok, err := r.next()
-		switch {
-		case !ok:
-			return start, topic, err
-		case r.is(eventTopic, protowire.VarintType):
-			topic = r.n
-		case r.is(eventSchema, protowire.VarintType):
-			p.schema = r.n
-		case r.is(eventProperties, protowire.BytesType):
-			if start, err = p.parseProperty(r.value, start); err != nil {
-				return start, topic, err
-			}
-		case r.typ == protowire.VarintType:
-			setNumber(ev, r.num, r.n)
-		default:
-			setBytes(ev, r.num, r.value)
-		}
-	}
-}
-
-func setNumber(ev *event.Event, num protowire.Number, n uint64) {
-	switch num {
-	case eventHandle:
-		ev.Handle = event.Handle(n)
-	case eventPartition:
-		ev.Partition = partitionOf(n)
-	case eventLedger:
-		ev.ID.Ledger = int64(n)
-	case eventEntry:
-		ev.ID.Entry = int64(n)
-	case eventBatch:
-		ev.ID.Batch = unzigzag(n)
-	case eventTopicPart:
-		ev.ID.TopicPartition = unzigzag(n)
-	case eventAttempts:
-		ev.Attempts = uint32(n)
-	case eventPublished:
-		ev.PublishTime = int64(n)
-	case eventTime:
-		ev.EventTime = int64(n)
-	case eventRedelivery:
-		ev.Redelivery = uint32(n)
-	case eventCrashes:
-		ev.Crashes = uint32(n)
-	case eventRound:
-		ev.Round = uint32(n)
-	}
-}
-
-func setBytes(ev *event.Event, num protowire.Number, v []byte) {
-	switch num {
-	case eventKey:
-		ev.Key = event.Key(alias(v))
-	case eventPayload:
-		ev.Payload = slices.Clip(v)
-	case eventFirstError:
-		ev.FirstError = alias(v)
-	case eventLastError:
-		ev.LastError = alias(v)
-	}
-}
-
-// partitionOf reads a partition. One too high is noticed later.
-func partitionOf(n uint64) ring.Partition { return ring.Partition(min(n, ring.Partitions)) }
-
-// parseProperty appends one property to the present block. An event's properties
-// begin at start, which moves when a new block is needed.
-func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
+// parseProperty appends one property to the present block. An event's properties begin at start,
+// which moves when a new block is needed. The result is the new start, and negative if the property
+// is invalid, or encoded in another way than ours.
+func (p *eventsParser) parseProperty(b []byte, start int) int {
 	if p.propertiesN++; p.propertiesN > p.propertiesMax {
-		return start, fmt.Errorf("%w: too many properties", errFrame)
+		return -1
 	}
-	name, i := number(b, 0, 1<<3)
-	value, i := text(b, i, 2<<3|bytesType)
-	r := reader{rest: b[i:]} // fields in other places
-	for len(r.rest) > 0 {
-		_, err := r.next()
-		switch {
-		case err != nil:
-			return start, err
-		case r.is(1, protowire.VarintType):
-			name = r.n
-		case r.is(2, protowire.BytesType):
-			value = r.value
-		}
-	}
-	if name >= uint64(len(p.names)) {
-		return start, fmt.Errorf("%w: name %d of %d", errFrame, name, len(p.names))
+	name, b := hotframe.Number(b, 1)
+	value, b := hotframe.Chunk(b, 2)
+	if len(b) > 0 || uint64(uint32(name)) >= uint64(len(p.names)) {
+		return -1
 	}
 	if len(p.properties) == cap(p.properties) {
 		own := p.properties[start:]
@@ -315,9 +181,6 @@ func (p *eventsParser) parseProperty(b []byte, start int) (int, error) {
 		p.properties = append(make([]event.Property, 0, len(own)+room), own...)
 		start = 0
 	}
-	p.properties = append(p.properties, event.Property{Name: p.names[name], Value: alias(value)})
-	return start, nil
+	p.properties = append(p.properties, event.Property{Name: p.names[uint32(name)], Value: hotframe.Alias(value)})
+	return start
 }
-
-// alias returns b as a string without a copy. Received frames are never written to.
-func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) } //nolint:gosec // pointer and length are those of b

@@ -21,8 +21,9 @@
 //	link.go     the part that both ends of a stream share: receipts, pings, timeouts
 //	hello.go    Hello frames and their checks
 //	proof.go    the signature by which an incarnation authenticates its stream (pure)
-//	codec.go    hand-written codec of the two hot frames, plain protobuf for all others:
-//	            codec_events.go, decode_events.go, codec_verdicts.go, wire.go, varint.go
+//	codec.go    hand-written codec of the two hot frames, of internal/wire/hotframe's pieces:
+//	            codec_events.go, decode_events.go, codec_verdicts.go; and decode_any.go,
+//	            which leaves all other frames, and other encodings, to the generated code
 //
 // # Concurrency
 //

@@ -29,6 +29,7 @@ var arrows = map[string]arrow{
 	"internal/netx/untrusted":     {nil, "the bottom: strings from any source"},
 	"internal/telemetry/loglimit": {[]string{"internal/base/clock"}, "the rate of log lines, independent of their text"},
 	"internal/wire/framepool":     {nil, "the bottom: memory of frames, independent of their content"},
+	"internal/wire/hotframe":      {[]string{"internal/base/event"}, "fields of frames, independent of their numbers; an event brings its data into the cache"},
 	"internal/base/partition":     {nil, "the bottom: a key in, its partition out"},
 	"internal/base/setting":       {nil, "the bottom: tags of fields, independent of their meaning"},
 	"internal/netx/reload":        {[]string{"internal/base/clock"}, "files, independent of their content"},
@@ -45,7 +46,7 @@ var arrows = map[string]arrow{
 	},
 	"internal/source/sourcetest": {slices.Concat(words, []string{"internal/source"}), "the contract of sources, as tests that each source runs"},
 	"internal/key":               {[]string{"internal/base/event"}, "pure: an event in, its key out"},
-	"forward":                    {slices.Concat(words, []string{"internal/wire/framepool", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
+	"forward":                    {slices.Concat(words, []string{"internal/wire/framepool", "internal/wire/hotframe", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 	"internal/mailbox":           {words, "stages never import each other; they meet in internal/pipeline"},
 	"internal/app":               {slices.Concat(words, []string{"internal/wire/appwire", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "stages never import each other; they meet in internal/pipeline"},
 
@@ -54,7 +55,7 @@ var arrows = map[string]arrow{
 	"internal/ownership/driver": {[]string{"ring", "internal/base/clock", "internal/ownership"}, "pure: inputs in, effects out; node and sim perform them"},
 	"internal/ownership/inbox":  {[]string{"internal/base/event", "internal/base/clock"}, "pure: the deadline rule of the SDK, which the simulator drives too"},
 
-	"internal/wire/appwire": {[]string{"internal/base/event", "internal/wire/framepool", "proto"}, "frames only; both ends of the application's stream share it"},
+	"internal/wire/appwire": {[]string{"internal/base/event", "internal/wire/framepool", "internal/wire/hotframe", "proto"}, "frames only; both ends of the application's stream share it"},
 
 	"internal/controllog": {slices.Concat(words, []string{"internal/broker/pulsarsend", "internal/broker/pulsarlog"}), "carries the records of internal/ownership, independent of their meaning"},
 	"internal/controllog/claim": {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/ringfence/router/internal/wire/hotframe"
 )
 
 // Bounds limit one frame of a worker. They are checked before memory is allocated for the
@@ -38,16 +38,16 @@ const (
 // stops at the first malformed field, where the generated code fails too.
 func (b Bounds) judge(frame []byte) error {
 	var results, ids, capabilities int
-	eachField(frame, func(num protowire.Number, _ protowire.Type, body []byte) {
+	for num, body := range hotframe.Fields(frame) {
 		switch num {
 		case fieldResults:
-			results += countField(body, fieldResultsItems)
+			results += hotframe.Count(body, fieldResultsItems)
 		case fieldProgress:
-			ids += countField(body, fieldProgressIDs)
+			ids += countIDs(body)
 		case fieldHello:
-			capabilities += countField(body, fieldCapabilities)
+			capabilities += hotframe.Count(body, fieldCapabilities)
 		}
-	})
+	}
 	switch {
 	case results > b.Results:
 		return b.tooMany("results", b.Results)
@@ -63,42 +63,20 @@ func (Bounds) tooMany(what string, most int) error {
 	return fmt.Errorf("%w: more than %d %s", ErrBounds, most, what)
 }
 
-// countField counts the values of a repeated field. Numbers may be packed: then each ends
-// with a byte below 0x80.
-func countField(message []byte, field protowire.Number) (n int) {
-	eachField(message, func(num protowire.Number, typ protowire.Type, body []byte) {
+// countIDs counts the ids of a Progress. Ids may be packed: then each ends with a byte below 0x80.
+func countIDs(progress []byte) (n int) {
+	for num, packed := range hotframe.Fields(progress) {
 		switch {
-		case num != field:
-		case typ == protowire.BytesType && field == fieldProgressIDs:
-			for _, b := range body {
+		case num != fieldProgressIDs:
+		case packed == nil:
+			n++
+		default:
+			for _, b := range packed {
 				if b < 0x80 {
 					n++
 				}
 			}
-		default:
-			n++
 		}
-	})
-	return n
-}
-
-// eachField calls visit for the fields of a message, in their order, up to the first unreadable
-// one. body is the content of a bytes field.
-func eachField(message []byte, visit func(num protowire.Number, typ protowire.Type, body []byte)) {
-	for len(message) > 0 {
-		num, typ, head := protowire.ConsumeTag(message)
-		if head < 0 {
-			return
-		}
-		value := protowire.ConsumeFieldValue(num, typ, message[head:])
-		if value < 0 {
-			return
-		}
-		var body []byte
-		if typ == protowire.BytesType {
-			body, _ = protowire.ConsumeBytes(message[head:])
-		}
-		visit(num, typ, body)
-		message = message[head+value:]
 	}
+	return n
 }

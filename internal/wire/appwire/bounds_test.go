@@ -14,6 +14,12 @@ import (
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
+// Wire types, as in tags.
+const (
+	varint = byte(protowire.VarintType)
+	length = byte(protowire.BytesType)
+)
+
 // wide are bounds that no test exceeds by chance.
 var wide = Bounds{Bytes: 64 << 20, Results: 100_000}
 

@@ -8,12 +8,16 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ringfence/router/internal/wire/framepool"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // RawClock is the capability of a worker whose deadlines run on a clock that NTP cannot
 // slew, see internal/base/clock. Workers without it get shorter deadlines.
 const RawClock = "raw_clock"
+
+// frameBuffers is shared by all streams.
+var frameBuffers framepool.Pool
 
 // Codec is the gRPC codec of the application's stream. It replaces the standard one, under the
 // same name and so the same content type: our own frames take the fast path, any other message

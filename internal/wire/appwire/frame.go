@@ -3,9 +3,7 @@ package appwire
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ringfence/router/internal/base/event"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -116,15 +114,6 @@ func afterWire(d time.Duration) uint64 {
 		return 0
 	}
 	return uint64((min(d, afterMax) + time.Millisecond - 1) / time.Millisecond)
-}
-
-// text returns s as protobuf wants its strings. Producers may have put any bytes
-// into a property, and one of those must not make the whole frame unreadable.
-func text(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	return strings.ToValidUTF8(s, string(utf8.RuneError))
 }
 
 // fromMessage fills f from the generated message.

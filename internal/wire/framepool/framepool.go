@@ -5,6 +5,8 @@ package framepool
 import (
 	"math/bits"
 	"sync"
+
+	"google.golang.org/grpc/mem"
 )
 
 // Pool is the mem.BufferPool of encoded frames: one sync.Pool for each power of two from 4 KiB
@@ -43,4 +45,15 @@ func (p *Pool) Put(buf *[]byte) {
 	if i := class(cap(*buf)); i < len(p.classes) && cap(*buf) == 1<<(i+classMin) {
 		p.classes[i].Put(buf)
 	}
+}
+
+// Buffer returns a buffer with the bytes that write appends to its argument, which is empty and has
+// room for size bytes; write may need more. gRPC returns the buffer to the pool.
+func (p *Pool) Buffer(size int, write func([]byte) []byte) mem.Buffer {
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		return mem.SliceBuffer(write(make([]byte, 0, size)))
+	}
+	buf := p.Get(size)
+	*buf = write((*buf)[:0])
+	return mem.NewBuffer(buf, p)
 }

@@ -1,6 +1,9 @@
 package framepool
 
-import "testing"
+import (
+	"bytes"
+	"testing"
+)
 
 func TestPool(t *testing.T) {
 	var pool Pool
@@ -13,5 +16,23 @@ func TestPool(t *testing.T) {
 		if again := pool.Get(size); len(*again) != size {
 			t.Errorf("the second Get(%d) has length %d", size, len(*again))
 		}
+	}
+}
+
+// A buffer has the bytes that were written, whatever room was asked for.
+func TestBuffer(t *testing.T) {
+	var pool Pool
+	want := bytes.Repeat([]byte("x"), 10_000)
+	for _, size := range []int{0, 100, 5000, 10_000, 1 << 20} {
+		buf := pool.Buffer(size, func(b []byte) []byte {
+			if len(b) != 0 || cap(b) < size {
+				t.Errorf("Buffer(%d) gives room for %d bytes after %d", size, cap(b), len(b))
+			}
+			return append(b, want...)
+		})
+		if !bytes.Equal(buf.ReadOnlyData(), want) {
+			t.Errorf("Buffer(%d) has %d bytes, want %d", size, buf.Len(), len(want))
+		}
+		buf.Free()
 	}
 }

@@ -1,0 +1,169 @@
+package forward
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/wire/hotframe"
+	peerv1 "github.com/ringfence/router/proto/ringfence/peer/v1"
+	"github.com/ringfence/router/ring"
+)
+
+// The functions below decode frames by the generated code: those that are not hot, and hot ones
+// that another encoder has written, or a later version of ours. They alone say what is wrong with
+// a frame.
+
+// parseAny decodes any frame.
+func (f *eventsFrame) parseAny(b []byte, propertiesMax int) error {
+	if err := boundEvents(b, propertiesMax); err != nil {
+		return err
+	}
+	m := new(peerv1.ForwardRequest)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	f.receipt = m.GetReceipt()
+	frame, ok := m.GetFrame().(*peerv1.ForwardRequest_Events)
+	if !ok {
+		f.other = m
+		return nil
+	}
+	events := frame.Events
+	if events.GetNumber() == 0 {
+		return fmt.Errorf("%w: events without a number", errFrame)
+	}
+	f.number, f.epoch, f.relay = events.GetNumber(), positionOf(events.GetEpoch()), events.GetRelay()
+	for _, m := range events.GetEvents() {
+		ev, err := eventOf(events, m)
+		if err != nil {
+			return err
+		}
+		f.events = append(f.events, ev)
+	}
+	return nil
+}
+
+// boundEvents counts the items of a frame before memory is allocated for them: a property of two
+// bytes takes a hundred in memory. It stops at the first malformed field, where the generated code
+// fails too.
+func boundEvents(frame []byte, propertiesMax int) error {
+	var events, topics, schemas, names, properties int
+	for num, hot := range hotframe.Fields(frame) {
+		if num != fieldHot {
+			continue
+		}
+		for num, content := range hotframe.Fields(hot) {
+			switch num {
+			case eventsEvents:
+				events++
+				properties += hotframe.Count(content, eventProperties)
+			case eventsTopics:
+				topics++
+			case eventsSchema:
+				schemas++
+			case eventsNames:
+				names++
+			}
+		}
+	}
+	switch {
+	case max(events, topics, schemas) > frameItemsMax:
+		return fmt.Errorf("%w: %d events, %d topics and %d schema versions, want at most %d of each", errFrame, events, topics, schemas, frameItemsMax)
+	case max(names, properties) > propertiesMax:
+		return fmt.Errorf("%w: %d properties with %d names, want at most %d of each", errFrame, properties, names, propertiesMax)
+	}
+	return nil
+}
+
+// eventOf returns m with its indexes resolved through the frame's tables.
+func eventOf(all *peerv1.Events, m *peerv1.Event) (*event.Event, error) {
+	topics, names, schemas := all.GetTopics(), all.GetNames(), all.GetSchemaVersions()
+	switch topic, schema := m.GetTopic(), m.GetSchemaVersion(); {
+	case uint64(topic) >= uint64(len(topics)):
+		return nil, fmt.Errorf("%w: topic %d of %d", errFrame, topic, len(topics))
+	case uint64(schema) > uint64(len(schemas)):
+		return nil, fmt.Errorf("%w: schema version %d of %d", errFrame, schema, len(schemas))
+	}
+	ev := &event.Event{
+		Handle: event.Handle(m.GetHandle()), Partition: partitionOf(m.GetPartition()), Key: event.Key(m.GetKey()), Payload: m.GetPayload(),
+		ID: event.MessageID{
+			Ledger: m.GetLedgerId(), Entry: m.GetEntryId(), Batch: m.GetBatchIndex(), TopicPartition: m.GetTopicPartition(),
+		},
+		Topic: topics[m.GetTopic()], Attempts: m.GetAttempts(), PublishTime: m.GetPublishTimeMs(), EventTime: m.GetEventTimeMs(),
+		Redelivery: m.GetRedeliveryCount(), Round: m.GetRound(), Crashes: m.GetCrashes(), FirstError: m.GetFirstError(), LastError: m.GetLastError(),
+	}
+	if i := m.GetSchemaVersion(); i > 0 {
+		ev.SchemaVersion = string(schemas[i-1])
+	}
+	for _, p := range m.GetProperties() {
+		if uint64(p.GetName()) >= uint64(len(names)) {
+			return nil, fmt.Errorf("%w: name %d of %d", errFrame, p.GetName(), len(names))
+		}
+		ev.Properties = append(ev.Properties, event.Property{Name: names[p.GetName()], Value: p.GetValue()})
+	}
+	return ev, checkEvent(ev)
+}
+
+// partitionOf reads a partition. checkEvent notices one that is too high.
+func partitionOf(n uint32) ring.Partition { return ring.Partition(min(n, ring.Partitions)) }
+
+// checkEvent returns what is wrong with an event.
+func checkEvent(ev *event.Event) error {
+	switch {
+	case ev.Handle == 0:
+		return fmt.Errorf("%w: an event without a handle", errFrame)
+	case ev.Partition >= ring.Partitions:
+		return fmt.Errorf("%w: partition %d of %d", errFrame, ev.Partition, ring.Partitions)
+	case len(ev.Key) > event.KeyMax:
+		return fmt.Errorf("%w: a key of %d bytes, at most %d", errFrame, len(ev.Key), event.KeyMax)
+	}
+	return nil
+}
+
+// parseAny decodes any frame.
+func (f *verdictsFrame) parseAny(b []byte) error {
+	n := 0
+	for num, hot := range hotframe.Fields(b) {
+		if num == fieldHot {
+			n += hotframe.Count(hot, verdictsVerdicts)
+		}
+	}
+	if n > frameItemsMax {
+		return fmt.Errorf("%w: %d verdicts, want at most %d", errFrame, n, frameItemsMax)
+	}
+	m := new(peerv1.ForwardResponse)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	f.receipt = m.GetReceipt()
+	frame, ok := m.GetFrame().(*peerv1.ForwardResponse_Verdicts)
+	if !ok {
+		f.other = m
+		return nil
+	}
+	verdicts := frame.Verdicts
+	if verdicts.GetNumber() == 0 {
+		return fmt.Errorf("%w: verdicts without a number", errFrame)
+	}
+	f.number, f.epoch = verdicts.GetNumber(), positionOf(verdicts.GetEpoch())
+	for _, m := range verdicts.GetVerdicts() {
+		f.verdicts = append(f.verdicts, verdictOf(m))
+	}
+	return nil
+}
+
+func verdictOf(m *peerv1.Verdict) event.Verdict {
+	return event.Verdict{
+		Handle: event.Handle(m.GetHandle()), Kind: kindOf(uint64(m.GetKind())),
+		Detail: detailOrNil(event.Detail{
+			Delay: duration(m.GetDelayMs()), Attempts: m.GetAttempts(), Crashes: m.GetCrashes(),
+			Reason: m.GetReason(), FirstError: m.GetFirstError(), Epoch: positionOf(m.GetEpoch()), Owner: m.GetOwner(),
+		}),
+	}
+}
+
+func positionOf(m *peerv1.Position) event.Position {
+	return event.Position{Ledger: m.GetLedgerId(), Entry: m.GetEntryId()}
+}

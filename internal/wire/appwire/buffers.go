@@ -1,6 +1,0 @@
-package appwire
-
-import "github.com/ringfence/router/internal/wire/framepool"
-
-// frameBuffers is shared by all streams.
-var frameBuffers framepool.Pool
