@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -278,7 +279,7 @@ func BenchmarkCodec(b *testing.B) {
 			perEvent(b, cpu)
 		}
 	}
-	unmarshal := func(v any) func(*testing.B) {
+	unmarshal := func(bytes []byte, v any) func(*testing.B) {
 		return func(b *testing.B) {
 			b.ReportAllocs()
 			cpu := cpuTime(b)
@@ -292,8 +293,9 @@ func BenchmarkCodec(b *testing.B) {
 	}
 	b.Run("encode/fast", marshal(f))
 	b.Run("encode/generated", marshal(generated))
-	b.Run("decode/fast", unmarshal(&eventsFrame{}))
-	b.Run("decode/generated", unmarshal(&peerv1.ForwardRequest{}))
+	b.Run("decode/fast", unmarshal(bytes, &eventsFrame{}))
+	b.Run("decode/foreign", unmarshal(append(slices.Clone(bytes), 15<<3, 1), &eventsFrame{})) // with a field of a later version
+	b.Run("decode/generated", unmarshal(bytes, &peerv1.ForwardRequest{}))
 }
 
 // BenchmarkVerdicts measures a frame of 500 verdicts, all of them Done or all of them Failed with a

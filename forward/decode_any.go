@@ -87,7 +87,7 @@ func eventOf(all *peerv1.Events, m *peerv1.Event) (*event.Event, error) {
 		return nil, fmt.Errorf("%w: schema version %d of %d", errFrame, schema, len(schemas))
 	}
 	ev := &event.Event{
-		Handle: event.Handle(m.GetHandle()), Partition: partitionOf(m.GetPartition()), Key: event.Key(m.GetKey()), Payload: m.GetPayload(),
+		Handle: event.Handle(m.GetHandle()), Partition: partitionOf(m.GetPartition()), Key: event.Key(hotframe.Alias(m.GetKey())), Payload: m.GetPayload(),
 		ID: event.MessageID{
 			Ledger: m.GetLedgerId(), Entry: m.GetEntryId(), Batch: m.GetBatchIndex(), TopicPartition: m.GetTopicPartition(),
 		},
