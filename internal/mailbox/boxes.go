@@ -96,7 +96,7 @@ type Boxes struct {
 	counters   Counters
 	lookups    []lookup // scratch of Accept
 	batchBytes int      // of this Accept, without placeBytes, see unpin
-	sink       int      // keeps the loads of readAhead and lookAhead alive
+	loaded     int      // keeps the loads of prefetch.go alive
 }
 
 // New returns the Boxes of a node with one shard. cfg and retry must be valid; member
@@ -221,60 +221,6 @@ const placeBytes = 256
 
 // weigh returns an event's part of Config.BytesMax.
 func weigh(e *event.Event) int { return e.Bytes() + placeBytes }
-
-// lookup holds lookAhead's result for one event.
-type lookup struct {
-	id, key uint32 // hashes of its span and its key
-	actor   uint32 // reference under the hash of the key, nearly always that of its actor; 0 if there was none
-	bytes   int    // its weight
-	part    *part  // nil if there is no such partition
-}
-
-// lookAhead fills lookups and loads the memory that accepting the events will read. As
-// in readAhead, the cache misses of many events then overlap.
-func (b *Boxes) lookAhead(events []*event.Event) {
-	sum := 0
-	b.batchBytes = 0
-	b.lookups = grow(b.lookups, len(events))
-	for i, e := range events {
-		seen := &b.lookups[i]
-		seen.id, seen.key, seen.bytes, seen.part = hashOf(e.ID), b.hashOfKey(e.Key), weigh(e), nil
-		if e.Partition < ring.Partitions {
-			seen.part = b.part(e.Partition)
-			sum += seen.part.running
-		}
-		b.batchBytes += seen.bytes - placeBytes
-		sum += int(b.spans.index.peek(seen.id) + b.keys.peek(seen.key))
-	}
-	fresh := 0
-	for i := range b.lookups {
-		seen := &b.lookups[i]
-		if seen.actor = b.keys.guess(seen.key); seen.actor != 0 {
-			a := b.actors.at(seen.actor - 1)
-			sum += int(a.depth) + int(a.place)
-			if len(a.key) > 0 {
-				sum += int(a.key[0])
-			}
-			if a.tail != nil {
-				sum += int(a.tail.place)
-			}
-			continue
-		}
-		fresh++
-		if p := seen.part; p != nil && p.actors != nil {
-			sum += int(p.actors.place)
-		}
-	}
-	for _, place := range b.actors.next(fresh) {
-		a := b.actors.at(place)
-		sum += int(a.depth) + int(a.place)
-	}
-	for _, place := range b.items.next(len(events)) {
-		it := b.items.at(place)
-		sum += int(it.delivery) + len(it.joined)
-	}
-	b.sink = sum
-}
 
 // search returns the item of an id that is here. It is nearly always in the actor a of
 // the key; a may be nil. An id that came under two keys costs a search of all items.
@@ -437,30 +383,6 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 		b.finish(now, it, &results[i], out)
 	}
 	b.repayAll(out)
-}
-
-// readAhead loads the memory that finishing the results will read. In finish each cache
-// miss waits for the one before it; here the misses of many results overlap.
-func (b *Boxes) readAhead(results []event.Result) {
-	sum := 0
-	for i := range results {
-		it := b.find(results[i].Delivery)
-		if it == nil {
-			continue
-		}
-		a := it.actor
-		sum += a.part.running + int(a.place) + it.cohort.items + len(it.joined) + int(b.spans.at(it.span).done[0])
-		if a.head == nil { // the actor will be passivated
-			sum += int(b.keys.peek(a.hash))
-			if a.inPart.prev != nil {
-				sum += int(a.inPart.prev.place)
-			}
-			if a.inPart.next != nil {
-				sum += int(a.inPart.next.place)
-			}
-		}
-	}
-	b.sink = sum // otherwise the compiler would remove the loads
 }
 
 func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
@@ -804,17 +726,6 @@ func (b *Boxes) actor(key event.Key, hash uint32) *actor {
 		return nil
 	}
 	return b.actors.at(ref - 1)
-}
-
-// actorSeen is actor for an event that lookAhead has seen. No actor may have been
-// passivated since.
-func (b *Boxes) actorSeen(key event.Key, seen *lookup) *actor {
-	if seen.actor != 0 {
-		if a := b.actors.at(seen.actor - 1); a.key == key {
-			return a
-		}
-	}
-	return b.actor(key, seen.key)
 }
 
 func (b *Boxes) hashOfKey(key event.Key) uint32 {

@@ -1,8 +1,9 @@
 package mailbox
 
-// index finds references by hash. It is an open-addressing hash table without pointers: a
-// search reads one cache line, a Go map three, and the garbage collector does not scan it.
-// The caller compares the keys behind references. References are unique.
+// index finds references by hash. It is an open-addressing hash table: a search reads one
+// cache line, where a Go map reads several. With map[uint32]uint32 in its place (Go 1.26),
+// an event costs 200 ns more in BenchmarkMailboxes. The caller compares the keys behind
+// references. References are unique.
 type index struct {
 	cells []cell // their number is a power of two; at least a third of them are empty
 	n     int
@@ -20,18 +21,6 @@ func (x *index) find(hash uint32, is func(ref uint32) bool) uint32 {
 	for at := x.home(hash); ; at = x.after(at) {
 		e := x.cells[at]
 		if e.ref == 0 || e.hash == hash && is(e.ref) {
-			return e.ref
-		}
-	}
-}
-
-// peek returns the reference in the home cell of a hash.
-func (x *index) peek(hash uint32) uint32 { return x.cells[x.home(hash)].ref }
-
-// guess returns the first reference under a hash, or 0: nearly always the result of find.
-func (x *index) guess(hash uint32) uint32 {
-	for at := x.home(hash); ; at = x.after(at) {
-		if e := x.cells[at]; e.ref == 0 || e.hash == hash {
 			return e.ref
 		}
 	}

@@ -35,9 +35,6 @@ func (s *slab[T]) get() (*T, uint32) {
 	return s.at(i), i
 }
 
-// next returns the places that get will return next, at most n, in any order.
-func (s *slab[T]) next(n int) []uint32 { return s.unused[max(0, len(s.unused)-n):] }
-
 // put frees a place.
 func (s *slab[T]) put(i uint32) {
 	var zero T

@@ -1,0 +1,118 @@
+package mailbox
+
+import (
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+// A member holds tens of thousands of events, and other work uses the caches between two
+// calls, so most of the time of a call goes to cache misses. In accept and finish each miss
+// waits for the one before it. lookAhead and readAhead load what the call will read of all
+// its events at first, without decisions in between, so that the misses of many events
+// overlap. BenchmarkCold has 240 ns an event less in Accept, and 270 less in Finish.
+
+// lookup holds lookAhead's result for one event.
+type lookup struct {
+	id, key uint32 // hashes of its span and its key
+	actor   uint32 // reference under the hash of the key, nearly always that of its actor; 0 if there was none
+	bytes   int    // its weight
+	part    *part  // nil if there is no such partition
+}
+
+// lookAhead fills lookups and loads the memory that accepting the events will read.
+func (b *Boxes) lookAhead(events []*event.Event) {
+	sum := 0
+	b.batchBytes = 0
+	b.lookups = grow(b.lookups, len(events))
+	for i, e := range events {
+		seen := &b.lookups[i]
+		*seen = lookup{id: hashOf(e.ID), key: b.hashOfKey(e.Key), bytes: weigh(e)}
+		b.batchBytes += seen.bytes - placeBytes
+		if e.Partition < ring.Partitions {
+			seen.part = b.part(e.Partition)
+			sum += seen.part.running
+		}
+		sum += b.spans.index.peek(seen.id) + b.keys.peek(seen.key)
+	}
+	fresh := 0
+	for i := range b.lookups {
+		seen := &b.lookups[i]
+		if seen.actor = b.keys.guess(seen.key); seen.actor != 0 {
+			a := b.actors.at(seen.actor - 1)
+			sum += a.load()
+			if len(a.key) > 0 {
+				sum += int(a.key[0])
+			}
+			if a.tail != nil {
+				sum += int(a.tail.place)
+			}
+			continue
+		}
+		fresh++
+		if p := seen.part; p != nil && p.actors != nil {
+			sum += int(p.actors.place)
+		}
+	}
+	for _, place := range b.actors.next(fresh) {
+		sum += b.actors.at(place).load()
+	}
+	for _, place := range b.items.next(len(events)) {
+		sum += b.items.at(place).load()
+	}
+	b.loaded = sum // otherwise the compiler would remove the loads
+}
+
+// actorSeen is actor for an event that lookAhead has seen. No actor may have been
+// passivated since.
+func (b *Boxes) actorSeen(key event.Key, seen *lookup) *actor {
+	if seen.actor != 0 {
+		if a := b.actors.at(seen.actor - 1); a.key == key {
+			return a
+		}
+	}
+	return b.actor(key, seen.key)
+}
+
+// readAhead loads the memory that finishing the results will read.
+func (b *Boxes) readAhead(results []event.Result) {
+	sum := 0
+	for i := range results {
+		it := b.find(results[i].Delivery)
+		if it == nil {
+			continue
+		}
+		a := it.actor
+		sum += it.load() + a.load() + a.part.running + it.cohort.items + int(b.spans.at(it.span).done[0])
+		if a.head == nil { // the actor will be passivated
+			sum += b.keys.peek(a.hash)
+			if a.inPart.prev != nil {
+				sum += int(a.inPart.prev.place)
+			}
+			if a.inPart.next != nil {
+				sum += int(a.inPart.next.place)
+			}
+		}
+	}
+	b.loaded = sum
+}
+
+// load reads both cache lines of an item.
+func (it *item) load() int { return int(it.delivery) + len(it.joined) }
+
+// load reads both cache lines of an actor.
+func (a *actor) load() int { return int(a.depth) + int(a.place) }
+
+// peek loads the cell at which the search for a hash begins.
+func (x *index) peek(hash uint32) int { return int(x.cells[x.home(hash)].ref) }
+
+// guess returns the first reference under a hash, or 0: nearly always the result of find.
+func (x *index) guess(hash uint32) uint32 {
+	for at := x.home(hash); ; at = x.after(at) {
+		if e := x.cells[at]; e.ref == 0 || e.hash == hash {
+			return e.ref
+		}
+	}
+}
+
+// next returns the places that get will return next, at most n, in any order.
+func (s *slab[T]) next(n int) []uint32 { return s.unused[max(0, len(s.unused)-n):] }
