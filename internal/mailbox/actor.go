@@ -1,14 +1,11 @@
 package mailbox
 
 import (
-	"container/heap"
-	"slices"
+	"hash/maphash"
 	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/ownership"
-	"github.com/ringfence/router/ring"
 )
 
 // item is one queued or running event. It copies the fields that Take needs, so that
@@ -137,155 +134,31 @@ func (a *actor) remove(it *item) {
 	a.depth--
 }
 
-// part is the state of one partition.
-type part struct {
-	number   ring.Partition
-	gate     ownership.Gate
-	token    ownership.Token
-	running  int            // deliveries of any tenure that are not over
-	withheld []ring.KeyHash // keys that may not run although the gate is open
-	actors   *actor         // all active keys of the partition, linked by inPart
-
-	// Window records with lower serials belong to the next owner, unless the partition is
-	// ours. Later records do not: the next owner may hand its own ids over before our table
-	// names it, and it may be this node.
-	leaves uint64
-}
-
-// ours reports whether this node accepts events of the partition, even if an earlier
-// tenure may still run.
-func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == ownership.Waiting }
-
-// mayRun reports whether the gate allows a key to run.
-func (p *part) mayRun(key event.Key) bool {
-	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key))
-}
-
-func (p *part) withholds(key event.Key) bool {
-	_, found := slices.BinarySearch(p.withheld, ring.HashOf(string(key)))
-	return found
-}
-
-func (p *part) addActor(a *actor) {
-	a.part = p
-	a.inPart = neighbors{next: p.actors}
-	if p.actors != nil {
-		p.actors.inPart.prev = a
+// actor returns the actor of a key, or nil.
+func (b *Boxes) actor(key event.Key, hash uint32) *actor {
+	ref := b.keys.find(hash, func(ref uint32) bool { return b.actors.at(ref-1).key == key })
+	if ref == 0 {
+		return nil
 	}
-	p.actors = a
+	return b.actors.at(ref - 1)
 }
 
-func (p *part) removeActor(a *actor) {
-	if a.inPart.prev == nil {
-		p.actors = a.inPart.next
-	} else {
-		a.inPart.prev.inPart.next = a.inPart.next
-	}
-	if a.inPart.next != nil {
-		a.inPart.next.inPart.prev = a.inPart.prev
-	}
-	a.inPart = neighbors{}
+func (b *Boxes) hashOfKey(key event.Key) uint32 {
+	return uint32(maphash.String(b.seed, string(key)))
 }
 
-// heldHeap holds the actors whose retry is not due yet, the earliest first.
-type heldHeap []*actor
-
-var _ heap.Interface = (*heldHeap)(nil)
-
-func (h heldHeap) Len() int           { return len(h) }
-func (h heldHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil }
-
-func (h heldHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].heldIndex, h[j].heldIndex = int32(i), int32(j)
-}
-
-// Push is for container/heap only.
-func (h *heldHeap) Push(x any) {
-	a := x.(*actor)
-	a.heldIndex = int32(len(*h))
-	*h = append(*h, a)
-}
-
-// Pop is for container/heap only.
-func (h *heldHeap) Pop() any {
-	last := len(*h) - 1
-	a := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
+// activate creates the actor of a key.
+func (b *Boxes) activate(p *part, key event.Key, hash uint32) *actor {
+	a, place := b.actors.get()
+	a.key, a.place, a.hash = key, place, hash
+	p.addActor(a)
+	b.keys.add(a.hash, a.ref())
 	return a
 }
 
-// cohort is the accepted events of one call of Accept. They share their age, so that an
-// event that ends touches no events of other calls.
-type cohort struct {
-	at             clock.Instant
-	items          int
-	own            bool   // its events no longer lie in the memory of a frame, see Boxes.unpin
-	peerBytes      uint64 // Boxes.peerBytes when it began
-	older, younger *cohort
-}
-
-// ages lists the cohorts by age. None of them is empty, so the oldest one tells the age
-// of the oldest event.
-type ages struct {
-	oldest, youngest *cohort
-	free             pool[cohort]
-}
-
-// begin returns the cohort of a call. The caller passes it to end.
-func (l *ages) begin(now clock.Instant) *cohort {
-	a := l.free.get()
-	a.at, a.older = now, l.youngest
-	if l.youngest == nil {
-		l.oldest = a
-	} else {
-		l.youngest.younger = a
-	}
-	l.youngest = a
-	return a
-}
-
-// end frees a cohort if it is empty.
-func (l *ages) end(a *cohort) {
-	if a.items > 0 {
-		return
-	}
-	if a.older == nil {
-		l.oldest = a.younger
-	} else {
-		a.older.younger = a.younger
-	}
-	if a.younger == nil {
-		l.youngest = a.older
-	} else {
-		a.younger.older = a.older
-	}
-	l.free.put(a)
-}
-
-// freeMax bounds the unused values that a pool keeps after a burst.
-const freeMax = 4096
-
-// pool keeps unused values. Unlike sync.Pool it needs no lock and behaves the same in
-// every replay.
-type pool[T any] struct{ unused []*T }
-
-// get returns a zero T.
-func (p *pool[T]) get() *T {
-	last := len(p.unused) - 1
-	if last < 0 {
-		return new(T)
-	}
-	x := p.unused[last]
-	p.unused = p.unused[:last]
-	return x
-}
-
-func (p *pool[T]) put(x *T) {
-	var zero T
-	*x = zero
-	if len(p.unused) < freeMax {
-		p.unused = append(p.unused, x)
-	}
+// passivate frees the actor of a key without events.
+func (b *Boxes) passivate(a *actor) {
+	a.part.removeActor(a)
+	b.keys.remove(a.hash, a.ref())
+	b.actors.put(a.place)
 }

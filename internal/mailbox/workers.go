@@ -5,6 +5,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 )
 
@@ -66,4 +67,44 @@ func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// WorkerUp adds a worker and gives it its share of the ready keys.
+func (b *Boxes) WorkerUp(now clock.Instant, id event.WorkerID, out *Output) {
+	b.call++
+	i, found := b.workers.search(id)
+	if found {
+		return
+	}
+	b.workers.all = slices.Insert(b.workers.all, i, &worker{id: id, salt: mix(uint64(id))})
+	b.workers.generation++
+	b.reassign(now, &b.orphans, nil, out)
+	for _, w := range b.workers.all {
+		b.reassign(now, &w.ready, w, out)
+	}
+}
+
+// WorkerGone removes a worker and reassigns its ready keys. Its deliveries count as
+// running until Finish has their results.
+func (b *Boxes) WorkerGone(now clock.Instant, id event.WorkerID, out *Output) {
+	b.call++
+	i, found := b.workers.search(id)
+	if !found {
+		return
+	}
+	gone := b.workers.all[i]
+	b.workers.all = slices.Delete(b.workers.all, i, i+1)
+	b.workers.generation++
+	b.reassign(now, &gone.ready, gone, out)
+}
+
+// reassign moves the keys in q, the queue of worker from, to the workers that rendezvous
+// hashing now gives them.
+func (b *Boxes) reassign(now clock.Instant, q *queue, from *worker, out *Output) {
+	for number := q.first; number < q.end; number++ {
+		if a := q.at(number); a != nil && b.workers.pick(a.key) != from {
+			b.dequeue(a)
+			b.makeReady(now, a, out)
+		}
+	}
 }

@@ -1,0 +1,163 @@
+package mailbox
+
+import (
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/outcome"
+	"github.com/ringfence/router/internal/ownership"
+)
+
+// Finish ends deliveries. It ignores and counts results of deliveries that are unknown
+// or have ended.
+func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
+	b.call++
+	b.readAhead(results)
+	for i := range results {
+		it := b.find(results[i].Delivery)
+		if it == nil {
+			b.counters.Ignored++
+			out.Ignored++
+			continue
+		}
+		b.finish(now, it, &results[i], out)
+	}
+	b.repayAll(out)
+}
+
+func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
+	a, p := it.actor, it.actor.part
+	b.running--
+	it.delivery = 0
+	a.running, a.wait = nil, WaitNothing
+	p.running--
+
+	if outcome.IsAck(r.Kind) {
+		b.counters.Done++
+		copied := it.copied
+		b.settleDone(now, it, out)
+		if !p.ours() && !copied {
+			b.late = append(b.late, b.window.end-1)
+			p.leaves = b.window.end
+		}
+	} else {
+		b.fail(now, it, outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r), out)
+	}
+	b.repayKey(a, out)
+	b.enqueue(now, a, out)
+	if p.gate != ownership.Open {
+		out.Ended = append(out.Ended, p.number)
+	}
+}
+
+// fail applies the outcome of a failed delivery.
+func (b *Boxes) fail(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
+	if o.Kind == outcome.DeadLetter {
+		b.counters.Rejected++
+		b.settle(it, event.Rejected, b.failure(it.event, o), out)
+		return
+	}
+	b.again(now, it, o, out)
+}
+
+// again retries an event: by way of the retry topic, at the next owner, or here, first
+// in its key.
+func (b *Boxes) again(now clock.Instant, it *item, o outcome.Outcome, out *Output) {
+	failed := o.Attempts > it.attempts || o.Crashes > it.crashes
+	if !o.Hold {
+		b.counters.Failed++
+		failure := b.failure(it.event, o)
+		failure.Delay = o.Delay
+		b.settle(it, event.Failed, failure, out)
+		return
+	}
+	if failed {
+		if o.Crashes > it.crashes {
+			b.counters.Crashed++
+		} else {
+			b.counters.Retried++
+		}
+		b.answer(it, event.Attempted, &event.Detail{Attempts: o.Attempts, Crashes: o.Crashes, Reason: o.Reason}, out)
+		b.replace(it, withFailure(it.event, o))
+	} else {
+		b.counters.Returned++
+	}
+	if !it.actor.part.ours() {
+		b.counters.Moved++
+		b.settle(it, event.NotOwner, b.notOwner, out)
+		return
+	}
+	it.actor.pushFront(it)
+	if o.Delay > 0 {
+		it.actor.heldUntil = now.Add(o.Delay)
+	}
+}
+
+// failure returns the detail of a final verdict on an event that the application failed.
+func (b *Boxes) failure(e *event.Event, o outcome.Outcome) *event.Detail {
+	return &event.Detail{
+		Attempts:   o.Attempts,
+		Reason:     o.Reason,
+		FirstError: firstError(e, o),
+		Owner:      b.member,
+	}
+}
+
+// withFailure returns a copy of e that has failed once more. e itself is shared with the
+// consumer node's table and with streams that may still be encoding it.
+func withFailure(e *event.Event, o outcome.Outcome) *event.Event {
+	failed := *e
+	failed.Attempts, failed.Crashes = o.Attempts, o.Crashes
+	failed.FirstError = firstError(e, o)
+	failed.LastError = o.Reason
+	return &failed
+}
+
+func firstError(e *event.Event, o outcome.Outcome) string {
+	if e.FirstError != "" {
+		return e.FirstError
+	}
+	return o.Reason
+}
+
+// replace replaces an item's event by another version of the same event.
+func (b *Boxes) replace(it *item, e *event.Event) {
+	b.bytes -= int(it.bytes)
+	it.event, it.attempts, it.crashes, it.bytes = e, e.Attempts, e.Crashes, uint32(weigh(e))
+	b.bytes += int(it.bytes)
+}
+
+// settleDone is settle for a finished event: its id moves to the window.
+func (b *Boxes) settleDone(now clock.Instant, it *item, out *Output) {
+	s := b.spans.at(it.span)
+	if !it.copied {
+		b.window.add(now, it.actor.part.number, s, it.bit)
+		s.here.remove(it.bit)
+	} else {
+		added := b.window.addCopy(now, it.actor.part.number, s, it.bit, contentOf(it.event))
+		s.here.remove(it.bit)
+		if !added {
+			b.spans.drop(s)
+		}
+	}
+	b.answer(it, event.Done, nil, out)
+	b.release(it)
+}
+
+// settle answers an item's senders and frees it. The item is in no queue and does not
+// run.
+func (b *Boxes) settle(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
+	s := b.spans.at(it.span)
+	s.here.remove(it.bit)
+	b.spans.drop(s)
+	b.answer(it, kind, detail, out)
+	b.release(it)
+}
+
+// release frees an item whose senders were answered.
+func (b *Boxes) release(it *item) {
+	b.bytes -= int(it.bytes)
+	it.cohort.items--
+	b.ages.end(it.cohort)
+	it.actor.keepKey()
+	b.items.put(it.place)
+}

@@ -1,0 +1,135 @@
+package mailbox
+
+import (
+	"slices"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/base/invariant"
+	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/ring"
+)
+
+// part is the state of one partition.
+type part struct {
+	number   ring.Partition
+	gate     ownership.Gate
+	token    ownership.Token
+	running  int            // deliveries of any tenure that are not over
+	withheld []ring.KeyHash // keys that may not run although the gate is open
+	actors   *actor         // all active keys of the partition, linked by inPart
+
+	// Window records with lower serials belong to the next owner, unless the partition is
+	// ours. Later records do not: the next owner may hand its own ids over before our table
+	// names it, and it may be this node.
+	leaves uint64
+}
+
+// ours reports whether this node accepts events of the partition, even if an earlier
+// tenure may still run.
+func (p *part) ours() bool { return p.gate == ownership.Open || p.gate == ownership.Waiting }
+
+// mayRun reports whether the gate allows a key to run.
+func (p *part) mayRun(key event.Key) bool {
+	return p.gate == ownership.Open && (len(p.withheld) == 0 || !p.withholds(key))
+}
+
+func (p *part) withholds(key event.Key) bool {
+	_, found := slices.BinarySearch(p.withheld, ring.HashOf(string(key)))
+	return found
+}
+
+func (p *part) addActor(a *actor) {
+	a.part = p
+	a.inPart = neighbors{next: p.actors}
+	if p.actors != nil {
+		p.actors.inPart.prev = a
+	}
+	p.actors = a
+}
+
+func (p *part) removeActor(a *actor) {
+	if a.inPart.prev == nil {
+		p.actors = a.inPart.next
+	} else {
+		a.inPart.prev.inPart.next = a.inPart.next
+	}
+	if a.inPart.next != nil {
+		a.inPart.next.inPart.prev = a.inPart.prev
+	}
+	a.inPart = neighbors{}
+}
+
+// SetGates moves gates, each of a partition of this shard; epoch is the newest applied
+// one. Waiting events of a partition that has moved away are answered NotOwner; running
+// events continue. No delivery under an old gate begins after the call.
+func (b *Boxes) SetGates(now clock.Instant, changes []ownership.GateChange, epoch event.Position, out *Output) {
+	b.call++
+	b.SetEpoch(epoch)
+	for _, c := range changes {
+		b.setGate(now, c, out)
+	}
+}
+
+// SetEpoch sets the newest applied epoch when no gate moved with it.
+func (b *Boxes) SetEpoch(epoch event.Position) {
+	if b.epoch.Before(epoch) {
+		b.epoch, b.notOwner = epoch, &event.Detail{Epoch: epoch}
+	}
+}
+
+func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) {
+	p := b.part(c.Partition)
+	// Even if this were violated, a running key would not run twice here.
+	opens := c.Gate == ownership.Open && p.gate != ownership.Open
+	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
+	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
+	for a := p.actors; a != nil; {
+		next := a.inPart.next
+		b.dequeueWaiting(a)
+		if !p.ours() {
+			b.refuseWaiting(a, out)
+			b.cancelDebts(a)
+		}
+		if a.running == nil {
+			b.enqueue(now, a, out)
+		}
+		a = next
+	}
+	b.repayAll(out)
+	if !p.ours() {
+		p.leaves = b.window.end
+		b.window.beginSweep(now)
+	}
+}
+
+// refuseWaiting sends the waiting events of a key to their next owner.
+func (b *Boxes) refuseWaiting(a *actor, out *Output) {
+	it := a.head
+	a.head, a.tail, a.depth, a.heldUntil = nil, nil, 0, 0
+	for it != nil {
+		next := it.next
+		b.counters.Moved++
+		b.settle(it, event.NotOwner, b.notOwner, out)
+		it = next
+	}
+}
+
+// Running returns the number of running deliveries on p, of any tenure.
+func (b *Boxes) Running(p ring.Partition) int { return b.part(p).running }
+
+// Busy returns the keys on p with a running delivery of any tenure, ascending.
+func (b *Boxes) Busy(p ring.Partition) []ring.KeyHash {
+	part := b.part(p)
+	if part.running == 0 {
+		return nil
+	}
+	keys := make([]ring.KeyHash, 0, part.running)
+	for a := part.actors; a != nil; a = a.inPart.next {
+		if a.running != nil {
+			keys = append(keys, ring.HashOf(string(a.key)))
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}

@@ -1,0 +1,83 @@
+package mailbox
+
+import (
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+// TakeHandover removes the ids of recently finished events on partitions that have moved
+// and for which elsewhere reports another owner, and appends them to dst: all events that
+// finished after their partition had moved, then at most idsMax others, those of the last
+// seconds first. It reports whether there may be more.
+func (b *Boxes) TakeHandover(idsMax int, elsewhere func(ring.Partition) bool, dst []event.Finished) (_ []event.Finished, more bool) {
+	leaves := func(serial uint64, number ring.Partition) bool {
+		p := b.part(number)
+		return serial < p.leaves && !p.ours() && elsewhere(number)
+	}
+	dst = b.window.takeAll(b.late, leaves, dst)
+	b.late = b.late[:0]
+	return b.window.sweepSome(idsMax, leaves, dst)
+}
+
+// RestartHandover makes TakeHandover look at all ids again: partitions that had no other
+// owner may have one now.
+func (b *Boxes) RestartHandover(now clock.Instant) { b.window.beginSweep(now) }
+
+// TakeOver takes in ids that earlier owners have finished. Waiting events among them are
+// answered Done; a running one continues, and its result counts.
+func (b *Boxes) TakeOver(now clock.Instant, done []event.Finished, out *Output) {
+	b.call++
+	for _, d := range done {
+		hash, bit := hashOf(d.ID), bitOf(d.ID)
+		s := b.spans.find(hash, d.ID)
+		switch {
+		case s == nil:
+			b.window.add(min(now, d.At), d.Partition, b.spans.add(hash, d.ID), bit)
+		case s.here.has(bit):
+			if it := b.searchPart(b.part(d.Partition), s, bit); it.delivery == 0 {
+				b.takeOut(now, it, out)
+			}
+		case !s.done.has(bit):
+			b.window.add(min(now, d.At), d.Partition, s, bit)
+		}
+	}
+}
+
+// Forget removes all ids of recently finished events and returns their number. If the
+// broker delivers such an event again, it runs again.
+func (b *Boxes) Forget() (ids int) {
+	ids = b.window.n
+	for b.window.n > 0 {
+		b.window.forgetOldest()
+	}
+	b.late = b.late[:0]
+	return ids
+}
+
+// searchPart is search by partition, for an event whose key is not known.
+func (b *Boxes) searchPart(p *part, s *span, bit uint8) *item {
+	for a := p.actors; a != nil; a = a.inPart.next {
+		if it := a.search(s.place, bit); it != nil {
+			return it
+		}
+	}
+	return b.search(nil, s, bit)
+}
+
+// takeOut ends a waiting event that another member has finished.
+func (b *Boxes) takeOut(now clock.Instant, it *item, out *Output) {
+	a := it.actor
+	b.dequeueWaiting(a)
+	if it == a.head {
+		a.heldUntil = 0
+	}
+	a.remove(it)
+	b.counters.Duplicates++
+	it.copied = false // its earlier owner vouches for the id
+	b.settleDone(now, it, out)
+	b.repayKey(a, out)
+	if a.running == nil {
+		b.enqueue(now, a, out)
+	}
+}

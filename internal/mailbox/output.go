@@ -1,0 +1,93 @@
+package mailbox
+
+import (
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+// Sender names the recipient of a verdict: [Local], or one inbound peer stream. Values
+// are never reused.
+type Sender uint64
+
+// Local is this node's own forward.Table.
+const Local Sender = 0
+
+// Answer holds the verdicts for one recipient, in the order in which they were given.
+type Answer struct {
+	To       Sender
+	Verdicts []event.Verdict
+}
+
+// Output collects the effects of calls for the caller to perform. Calls append to it;
+// the caller may reuse it after Reset.
+type Output struct {
+	// Answers has at most one element per sender.
+	Answers []Answer
+	// Credits are for senders that were answered Overloaded.
+	Credits []Credit
+	// Wake names workers for which keys became ready. A worker may be named twice.
+	Wake []event.WorkerID
+	// Ended lists partitions to re-check: their gate was not open when a delivery on them
+	// ended. It is a hint: only the goroutine that moves gates may conclude from Busy that
+	// a partition is drained.
+	Ended []ring.Partition
+	// DueSooner says that Next has moved earlier: re-arm the timer.
+	DueSooner bool
+	// Ignored counts results of deliveries that are unknown or have ended.
+	Ignored int
+}
+
+// Reset empties the output and keeps its memory.
+func (o *Output) Reset() {
+	for i := range o.Answers {
+		clear(o.Answers[i].Verdicts) // they hold details
+	}
+	clear(o.Credits)
+	*o = Output{Answers: o.Answers[:0], Credits: o.Credits[:0], Wake: o.Wake[:0], Ended: o.Ended[:0]}
+}
+
+// answer adds a verdict for each live sender of an item.
+func (b *Boxes) answer(it *item, kind event.VerdictKind, detail *event.Detail, out *Output) {
+	if !b.isGone(it.first) {
+		out.say(it.first, kind, detail)
+	}
+	for _, to := range it.joined {
+		if !b.isGone(to) {
+			out.say(to, kind, detail)
+		}
+	}
+}
+
+// say adds a verdict. There are as few senders as peers.
+func (o *Output) say(to address, kind event.VerdictKind, detail *event.Detail) {
+	v := event.Verdict{Handle: to.handle, Kind: kind, Detail: detail}
+	for i := range o.Answers {
+		if a := &o.Answers[i]; a.To == to.sender {
+			a.Verdicts = append(a.Verdicts, v)
+			return
+		}
+	}
+	if len(o.Answers) == cap(o.Answers) {
+		o.Answers = append(o.Answers, Answer{})
+	} else {
+		o.Answers = o.Answers[:len(o.Answers)+1] // reuses the Verdicts from before Reset
+	}
+	a := &o.Answers[len(o.Answers)-1]
+	a.To, a.Verdicts = to.sender, append(a.Verdicts[:0], v)
+}
+
+// SenderGone drops a peer's stream as a recipient. Its events stay and are processed;
+// a consumer node that sends them again joins them.
+func (b *Boxes) SenderGone(from Sender) { delete(b.senders, from) }
+
+func (b *Boxes) isGone(to address) bool {
+	return b.isSenderGone(to.sender)
+}
+
+func (b *Boxes) isSenderGone(s Sender) bool {
+	if s == Local {
+		return false
+	}
+	_, alive := b.senders[s]
+	return !alive
+}

@@ -1,0 +1,102 @@
+package mailbox
+
+import (
+	"container/heap"
+
+	"github.com/ringfence/router/internal/base/clock"
+)
+
+// enqueue files an idle actor under the reason why its first event waits: gate, retry, worker
+// or slot.
+func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
+	switch {
+	case a.head == nil:
+		b.passivate(a)
+	case !a.part.mayRun(a.key):
+		a.wait, a.since = WaitGate, now
+	case a.heldUntil.After(now):
+		a.wait, a.since = WaitRetry, now
+		heap.Push(&b.held, a)
+		out.DueSooner = out.DueSooner || b.held[0] == a
+	default:
+		b.makeReady(now, a, out)
+	}
+}
+
+// makeReady adds an actor whose first event may run to the queue of its worker.
+func (b *Boxes) makeReady(now clock.Instant, a *actor, out *Output) {
+	if a.workers != b.workers.generation {
+		a.worker, a.workers = b.workers.pick(a.key), b.workers.generation
+	}
+	a.since = now
+	if a.worker == nil {
+		a.wait = WaitWorker
+		b.orphans.push(a)
+		return
+	}
+	a.wait = WaitSlot
+	a.worker.ready.push(a)
+	b.ready++
+	b.wake(a.worker, out)
+}
+
+// dequeue undoes makeReady.
+func (b *Boxes) dequeue(a *actor) {
+	if a.wait == WaitWorker {
+		b.orphans.remove(a)
+		return
+	}
+	a.worker.ready.remove(a)
+	b.ready--
+}
+
+// dequeueWaiting undoes enqueue. An actor whose key runs is not changed.
+func (b *Boxes) dequeueWaiting(a *actor) {
+	switch a.wait {
+	case WaitHandler:
+		return
+	case WaitRetry:
+		heap.Remove(&b.held, int(a.heldIndex))
+	case WaitWorker, WaitSlot:
+		b.dequeue(a)
+	case WaitNothing, WaitGate:
+	}
+	a.wait = WaitNothing
+}
+
+func (b *Boxes) wake(w *worker, out *Output) {
+	if w.woken != b.call {
+		w.woken = b.call
+		out.Wake = append(out.Wake, w.id)
+	}
+}
+
+// heldHeap holds the actors whose retry is not due yet, the earliest first.
+type heldHeap []*actor
+
+var _ heap.Interface = (*heldHeap)(nil)
+
+func (h heldHeap) Len() int { return len(h) }
+
+func (h heldHeap) Less(i, j int) bool { return h[i].heldUntil < h[j].heldUntil }
+
+func (h heldHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heldIndex, h[j].heldIndex = int32(i), int32(j)
+}
+
+// Push is for container/heap only.
+func (h *heldHeap) Push(x any) {
+	a := x.(*actor)
+	a.heldIndex = int32(len(*h))
+	*h = append(*h, a)
+}
+
+// Pop is for container/heap only.
+func (h *heldHeap) Pop() any {
+	last := len(*h) - 1
+	a := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return a
+}
