@@ -66,7 +66,10 @@ func sleep(ctx context.Context, s *drainCycle, d time.Duration) {
 // execution; if this node waited for them, the client's prefetched events would wait, too.
 const settleMax = 20 * time.Millisecond
 
-// consumeOnce reads until the node must stop consuming.
+// consumeOnce reads until the node must stop consuming. A node that drains reads for other members
+// until its partitions have moved, or its application is gone, and then until the next owners have
+// the ids of finished events: the end of the subscription makes the broker deliver open entries
+// again, and with them finished events, which must not come before their ids.
 func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	topics := n.topicsToConsume()
 	src := n.parts.Source(topics)
@@ -87,8 +90,8 @@ func (n *Node) consumeOnce(ctx context.Context, s *drainCycle) error {
 	})
 	running.Go(func() { n.noteConsuming(reading, src) })
 	n.waitUntil(reading, s.draining, func() bool { return !n.mayConsume(s) || !slices.Equal(topics, n.topicsToConsume()) })
-	if s.isDraining() { // until its partitions have moved, or while there is no application: it reads for other members
-		n.waitUntil(reading, s.left, n.appIsGone)
+	if s.isDraining() {
+		n.waitUntil(reading, s.handedOver, func() bool { return !isClosed(s.left) && n.appIsGone() })
 	}
 	if reading.Err() == nil {
 		n.log.Info("no longer consuming")

@@ -17,17 +17,18 @@ import (
 // a drain. A drain that has begun always completes: the node comes back as a new incarnation,
 // with no state of the cycle before.
 type drainCycle struct {
-	draining chan struct{} // closed when a drain was asked for
-	left     chan struct{} // closed when this node owns no partition and no handler runs
-	settled  chan struct{} // closed when the source is done
-	drained  chan struct{} // closed when both are, and the next owners have the finished events
-	over     chan struct{} // closed when the next cycle has begun
+	draining   chan struct{} // closed when a drain was asked for
+	left       chan struct{} // closed when this node owns no partition and no handler runs
+	handedOver chan struct{} // closed when the next owners have the ids of finished events, or the time for that is over
+	settled    chan struct{} // closed when the source is done
+	drained    chan struct{} // closed when all of these are
+	over       chan struct{} // closed when the next cycle has begun
 }
 
 func newDrainCycle() *drainCycle {
 	return &drainCycle{
-		draining: make(chan struct{}), left: make(chan struct{}), settled: make(chan struct{}),
-		drained: make(chan struct{}), over: make(chan struct{}),
+		draining: make(chan struct{}), left: make(chan struct{}), handedOver: make(chan struct{}),
+		settled: make(chan struct{}), drained: make(chan struct{}), over: make(chan struct{}),
 	}
 }
 
@@ -148,19 +149,23 @@ func (n *Node) keepDrainCycles(ctx context.Context) {
 	}
 }
 
-// untilDrained blocks until this node owns nothing, runs nothing, has settled all received
-// events, and has handed its finished ids to the next owners. It reports false if ctx ended
+// untilDrained blocks until this node owns nothing, runs nothing, has handed its finished ids to
+// the next owners, and has closed its subscription, in this order. It reports false if ctx ended
 // before; an incomplete handover does not count.
 func (n *Node) untilDrained(ctx context.Context, s *drainCycle) bool {
-	for _, done := range []chan struct{}{s.left, s.settled} {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return false
-		}
+	select {
+	case <-s.left:
+	case <-ctx.Done():
+		return false
 	}
 	n.handOver(ctx)
-	return true
+	close(s.handedOver)
+	select {
+	case <-s.settled:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // unfinished names the open part of a drain, "" if only the handover of finished ids is left.
@@ -173,6 +178,7 @@ func (n *Node) unfinished(s *drainCycle) string {
 	}
 	switch {
 	case isClosed(s.settled):
+	case left && !isClosed(s.handedOver): // the subscription waits for nothing else
 	case unsettled > 0:
 		lacks = append(lacks, fmt.Sprintf("%d events are not settled; the broker will deliver them again", unsettled))
 	case left: // before it leaves, it consumes for other owners

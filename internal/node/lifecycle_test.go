@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -304,6 +305,114 @@ func TestLifecycleDrained(t *testing.T) {
 	}
 }
 
+// heldListener is a listener whose connections receive nothing between hold and release.
+type heldListener struct {
+	net.Listener
+	gate atomic.Pointer[chan struct{}] // nil, or closed: open
+}
+
+func (l *heldListener) hold() (release func()) {
+	gate := make(chan struct{})
+	l.gate.Store(&gate)
+	return sync.OnceFunc(func() { close(gate) })
+}
+
+func (l *heldListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return heldConn{conn, l}, nil
+}
+
+type heldConn struct {
+	net.Conn
+	from *heldListener
+}
+
+func (c heldConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if gate := c.from.gate.Load(); gate != nil {
+		<-*gate
+	}
+	return n, err
+}
+
+// watchedBroker tells when a consumer is about to be closed.
+type watchedBroker struct {
+	source.MemBroker
+	closing func()
+}
+
+type watchedConsumer struct {
+	membroker.Consumer
+	closing func()
+}
+
+func (b watchedBroker) Subscribe(ctx context.Context, o membroker.SubscribeOptions) (membroker.Consumer, error) {
+	c, err := b.MemBroker.Subscribe(ctx, o)
+	return watchedConsumer{c, b.closing}, err
+}
+
+func (c watchedConsumer) Close() {
+	c.closing()
+	c.Consumer.Close()
+}
+
+// TestDrainHandsOverBeforeTheSubscriptionEnds: at its end the broker delivers open entries again, with events that are finished.
+func TestDrainHandsOverBeforeTheSubscriptionEnds(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	var a *member
+	lacking := make(chan string, 1) // what b lacked when a's subscription ended
+	closing := sync.OnceFunc(func() {
+		text := ""
+		if ids := a.boxes.Stats().WindowIDs; ids > 0 || !isClosed(a.pool.HandedOver()) {
+			text = fmt.Sprintf("%d ids of finished events were not sent, or sent ids were not received", ids)
+		}
+		lacking <- text
+	})
+	a = g.startWith("a", nil, func(p *Parts) {
+		metrics := source.NewMetrics(prometheus.NewRegistry())
+		p.Source = func([]string) *source.Source {
+			return source.NewMem(g.source, watchedBroker{g.broker, closing}, metrics, slog.New(slog.DiscardHandler))
+		}
+	})
+	var toB *heldListener
+	b := g.startWith("b", nil, func(p *Parts) {
+		toB = &heldListener{Listener: p.PeerListener}
+		p.PeerListener = toB
+	})
+	g.serve(a, done)
+	g.serve(b, done)
+	g.ready(a, b)
+	g.publish(1000, 1000)
+	g.settled()
+	if a.boxes.Stats().WindowIDs == 0 {
+		t.Fatal("a has finished nothing: nothing is to be handed over")
+	}
+
+	release := toB.hold()
+	t.Cleanup(release)
+	cycle := a.drainCycle()
+	drained := a.Drain()
+	g.closes("left", cycle.left)
+	g.eventually("a still reads, for b", func() error {
+		g.publishOne("alice")
+		if a.Unsettled() == 0 && len(lacking) == 0 {
+			return errors.New("it has received nothing yet")
+		}
+		return nil
+	})
+	release()
+	g.closes("drained", drained)
+	if text := <-lacking; text != "" {
+		t.Errorf("at the end of a's subscription %s", text)
+	}
+	g.consumers(1)
+	g.settled()
+}
+
 func TestLifecycleApplicationAsksForTheDrain(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
@@ -346,13 +455,14 @@ func TestLifecycleDrainDeadline(t *testing.T) {
 // missing handover.
 func TestDrainIsCutForWhatItLacks(t *testing.T) {
 	for name, test := range map[string]struct {
-		left, settled bool
-		want          string // of the error, "" for none
+		left, handedOver, settled bool
+		want                      string // of the error, "" for none
 	}{
-		"all but the telling": {left: true, settled: true},
+		"only the handover":   {left: true},
+		"settled before that": {left: true, settled: true}, // its application was gone
 		"not left":            {want: "not left the group: 0 partitions"},
 		"not left, settled":   {settled: true, want: "not left the group: 0 partitions"},
-		"not settled":         {left: true, want: "subscription is not closed"},
+		"not settled":         {left: true, handedOver: true, want: "subscription is not closed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &Node{
@@ -362,6 +472,9 @@ func TestDrainIsCutForWhatItLacks(t *testing.T) {
 			s := n.drainCycle()
 			if test.left {
 				close(s.left)
+			}
+			if test.handedOver {
+				close(s.handedOver)
 			}
 			if test.settled {
 				close(s.settled)
