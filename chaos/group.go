@@ -93,7 +93,11 @@ func (g *group) newMember(n int) *member {
 			if g.options.Control == controlNoWait {
 				env = append(env, "RINGFENCE_PLANTED=no_wait")
 			}
-			return filepath.Join(g.dir, "router"), []string{"run", "--config", filepath.Join(g.dir, name+".yaml")}, env
+			args := []string{"run", "--config", filepath.Join(g.dir, name+".yaml")}
+			if reader := g.options.Reader; reader != "" {
+				args = append(args, "--pulsar.reader", reader)
+			}
+			return filepath.Join(g.dir, "router"), args, env
 		},
 	}
 	for i := range g.options.workers() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -30,6 +31,16 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
+
+var readerFlag = flag.String("e2e.reader", "", "pulsar.reader of the routers: client, entries; empty: their default. A test that sets the reader itself ignores it")
+
+// readerArguments passes the reader of topics on to a router of this build.
+func readerArguments() []string {
+	if *readerFlag == "" {
+		return nil
+	}
+	return []string{"--pulsar.reader", *readerFlag}
+}
 
 // appCommand in the environment makes the test binary an application under test.
 const appCommand = "RINGFENCE_E2E_APP"
@@ -220,7 +231,11 @@ debug: {listen: "%[6]s:16654"}
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	m.router = c.launch("router-"+m.name, cmp.Or(m.routerBinary, routerBinary), append([]string{"run", "--config", config}, c.more...))
+	args := []string{"run", "--config", config}
+	if m.routerBinary == "" { // an earlier release may not have the setting
+		args = append(args, readerArguments()...)
+	}
+	m.router = c.launch("router-"+m.name, cmp.Or(m.routerBinary, routerBinary), append(args, c.more...))
 }
 
 func (c *cluster) launch(name, binary string, args []string, env ...string) *process {
