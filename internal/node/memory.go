@@ -26,13 +26,21 @@ const (
 //
 // Limits that count events and not bytes assume source.Config.EventBytesTypical on average; the
 // source warns if events are larger. Streams are those to forward.Config.PeersTypical other
-// members and all permitted workers. Incomplete chunked messages come on top: the client bounds
-// their number and not their size.
+// members and all permitted workers. Incomplete chunked messages count once for each topic with
+// source.ReaderEntries, as if no two partitions of a topic had many at a time. With
+// source.ReaderClient they come on top: Pulsar's client bounds their number and not their size.
 func MemoryBound(c Config, s source.Config) []MemoryPart {
 	event := s.EventBytesTypical
 	topics := len(s.Topics) + 1 // the retry topic
 	streamFrames := c.Forward.StreamBytes() + c.Forward.FrameEventsMax*256
+	chunked, reading := 0, 0
+	if s.Reader == source.ReaderEntries {
+		// One entry is being decompressed, perhaps after its chunks were joined.
+		chunked, reading = topics*s.ChunkedBytesMax, s.ChunkedBytesMax+s.PayloadBytesMax
+	}
 	return []MemoryPart{
+		{"chunked", chunked},
+		{"reading", reading},
 		// Two batches are between the client and the ledger.
 		{"fetched", (topics*s.ReceiverQueueMax + 2*s.BatchMax) * (event + fetchedOverhead)},
 		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},

@@ -22,6 +22,7 @@ import (
 // Every part of the bound follows the settings that it stands for.
 func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	cfg, from := overloadedConfig()
+	from.Reader = source.ReaderEntries
 	before := MemoryBound(cfg, from)
 	cfg.App.WorkersMax *= 2
 	cfg.App.ReasonBytesMax *= 2
@@ -33,6 +34,8 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	from.ReceiverQueueMax *= 2
 	from.UnsettledBytesMax *= 2
 	from.CopiesMax *= 2
+	from.ChunkedBytesMax *= 2
+	from.PayloadBytesMax *= 2
 	sum := 0
 	for i, p := range MemoryBound(cfg, from) {
 		if p.Bytes <= before[i].Bytes || before[i].Bytes <= 0 {
@@ -42,6 +45,12 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	}
 	if got := MemorySum(MemoryBound(cfg, from)); got != sum {
 		t.Errorf("sum = %d, want %d", got, sum)
+	}
+	from.Reader = source.ReaderClient
+	for _, p := range MemoryBound(cfg, from) {
+		if (p.Name == "chunked" || p.Name == "reading") && p.Bytes != 0 {
+			t.Errorf("%s = %d with a reader that does not have it", p.Name, p.Bytes)
+		}
 	}
 }
 

@@ -47,8 +47,14 @@ type Config struct {
 	// of a topic together.
 	ReceiverQueueMax int `min:"1"`
 	// ChunkedMax is the number of incomplete chunked messages that the reader client holds for a topic
-	// partition; entries holds 64 MiB of them.
+	// partition; entries has ChunkedBytesMax instead.
 	ChunkedMax int `min:"1"`
+	// ChunkedBytesMax is the size of the incomplete chunked messages that the reader entries holds for a topic partition. For lack of room it
+	// returns the messages that began last to the broker; the chunks of a message that is larger on its own go to the dead letter topic.
+	ChunkedBytesMax int `unit:"bytes" min:"5MiB"`
+	// PayloadBytesMax is the size of the largest entry or chunked message, after decompression, that the reader entries takes; a larger one
+	// goes to the dead letter topic as a broken entry. Producers compare the size before decompression with the broker's limit.
+	PayloadBytesMax int `unit:"bytes" min:"5MiB"`
 	// ChunkedTimeout is the time after which the reader client acks and drops a message with missing
 	// chunks (v0.21.0 ignores AutoAckIncompleteChunk), and entries returns them to the broker. Chunks wait at the broker while reading
 	// stops, so it must be longer than any pause of the application; with client it costs a sleeping
@@ -115,6 +121,8 @@ func DefaultConfig() Config {
 		BatchMax:               256,
 		ReceiverQueueMax:       5000,
 		ChunkedMax:             100,
+		ChunkedBytesMax:        64 << 20,
+		PayloadBytesMax:        128 << 20,
 		ChunkedTimeout:         time.Hour,
 		EventBytesTypical:      4 << 10,
 		UnsettledMax:           20_000,

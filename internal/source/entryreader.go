@@ -35,6 +35,7 @@ func entriesConfig(cfg Config, options *pulsar.ClientOptions) entries.Config {
 	c := entries.DefaultConfig()
 	c.URL = options.URL
 	c.ChunkTimeout, c.CloseTimeout = cfg.ChunkedTimeout, cfg.CloseTimeout
+	c.ChunkBytesMax, c.PayloadBytesMax = cfg.ChunkedBytesMax, cfg.PayloadBytesMax
 	if options.ConnectionTimeout > 0 {
 		c.ConnectTimeout = options.ConnectionTimeout
 	}

@@ -165,6 +165,39 @@ func TestEntriesThatAreBroken(t *testing.T) {
 	}
 }
 
+// What exceeds a bound of the settings comes as broken bytes.
+func TestEntriesBeyondTheBounds(t *testing.T) {
+	metadata := fakebroker.Metadata()
+	compressed, err := wiretest.Compress(metadata, pulsarpb.CompressionType_ZLIB, make([]byte, 2000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := fakebroker.Chunk("u", 0, 2, 2000, "a chunk")
+	for name, c := range map[string]struct {
+		change func(*Config)
+		entry  func(r *rig) []byte
+		broken string
+	}{
+		"a payload within them": {func(c *Config) { c.PayloadBytesMax = 2000 }, func(r *rig) []byte { return r.entry(metadata, compressed) }, ""},
+		"a payload beyond them": {func(c *Config) { c.PayloadBytesMax = 1999 }, func(r *rig) []byte { return r.entry(metadata, compressed) }, "size"},
+		"a message beyond them": {func(c *Config) { c.ChunkedBytesMax = 2000 }, func(*rig) []byte { return long }, "size"},
+		"a payload in chunks":   {func(c *Config) { c.PayloadBytesMax = 1999 }, func(*rig) []byte { return long }, "size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, c.change, func(r *rig) {
+				r.cluster.Publish(r.topic, c.entry(r), 1)
+				if broken, _ := r.take(1)[0].Event.Property(PropertyBroken); broken != c.broken {
+					t.Errorf("it is broken by %q, want %q", broken, c.broken)
+				}
+			})
+		})
+	}
+	inMemory(t, nil, func(r *rig) { // whose first chunk is held
+		r.cluster.Publish(r.topic, long, 1)
+		r.nothing()
+	})
+}
+
 // Nobody handles what a broker has written for itself, or what compaction has removed: it is acked.
 func TestEntriesWithoutEvents(t *testing.T) {
 	for _, counting := range []Counting{CountEntries, CountEvents} {
