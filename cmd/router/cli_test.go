@@ -51,6 +51,7 @@ func shape(text string) string {
 		{`[ ]{2,}`, "  "},
 		{`\b\d+/\d+  TIME  \d+  (TIME|-)`, "N/N  TIME  N  TIME"},
 		{`(?m)[ ]+$`, ""},
+		{`(?m)^(.*  KEPT  TIME(  \d+){4})  \d+$`, "$1  N"}, // leases lapse on a slow machine, which is no harm
 	} {
 		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.with)
 	}
