@@ -46,7 +46,7 @@ func (p Place) String() string {
 	return "unknown"
 }
 
-// held is one event until its verdict. It fills one cache line of 64 bytes, since cache
+// held is one event until its verdict. It is at most a cache line of 64 bytes, since cache
 // misses are most of the cost of a call.
 type held struct {
 	handle event.Handle // a copy, since event is usually not cached when its verdict comes
@@ -59,10 +59,9 @@ type held struct {
 	at int   // its position there
 
 	extra *extra // nil: nothing
-	_     [8]byte
 }
 
-// extra holds rarely needed data of an event, so that held stays one cache line.
+// extra holds rarely needed data of an event, so that held stays below one cache line.
 type extra struct {
 	past     []Peer // earlier holders: their final verdicts count too
 	relayed  bool   // relayed to us by its consumer node: it never waits here, see HoldRelayed

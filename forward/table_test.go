@@ -270,9 +270,9 @@ func TestRelayGoesByTurnsAndBack(t *testing.T) {
 	tt.wantTake(1, 1)
 }
 
-func TestHeldIsOneCacheLine(t *testing.T) {
-	if size := unsafe.Sizeof(held{}); size != 64 {
-		t.Errorf("a held event has %d bytes, want 64", size)
+func TestHeldIsAtMostOneCacheLine(t *testing.T) {
+	if size := unsafe.Sizeof(held{}); size > 64 {
+		t.Errorf("a held event has %d bytes, want at most 64", size)
 	}
 }
 

@@ -40,7 +40,7 @@ type address struct {
 }
 
 // actor is the queue of one key that has events here. It is in exactly one queue or
-// state, named by wait. The first of its two cache lines serves a delivery.
+// state, named by wait. Its fields up to keyOwn serve a delivery.
 type actor struct {
 	part      *part
 	running   *item
@@ -60,7 +60,6 @@ type actor struct {
 	heldIndex int32     // index in Boxes.held
 	inQueue   uint64    // its number in a worker's queue
 	inPart    neighbors // its neighbours in its partition
-	_         [8]byte
 }
 
 // ref returns the reference that Boxes.keys holds for the actor.

@@ -99,7 +99,7 @@ func (b *Boxes) readAhead(results []event.Result) {
 // load reads both cache lines of an item.
 func (it *item) load() int { return int(it.delivery) + len(it.joined) }
 
-// load reads both cache lines of an actor.
+// load reads an actor before and behind its key.
 func (a *actor) load() int { return int(a.depth) + int(a.place) }
 
 // peek loads the cell at which the search for a hash begins.
