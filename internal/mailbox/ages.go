@@ -16,13 +16,11 @@ type cohort struct {
 // of the oldest event.
 type ages struct {
 	oldest, youngest *cohort
-	free             pool[cohort]
 }
 
 // begin returns the cohort of a call. The caller passes it to end.
 func (l *ages) begin(now clock.Instant) *cohort {
-	a := l.free.get()
-	a.at, a.older = now, l.youngest
+	a := &cohort{at: now, older: l.youngest}
 	if l.youngest == nil {
 		l.oldest = a
 	} else {
@@ -32,7 +30,7 @@ func (l *ages) begin(now clock.Instant) *cohort {
 	return a
 }
 
-// end frees a cohort if it is empty.
+// end takes a cohort out of the list if it is empty.
 func (l *ages) end(a *cohort) {
 	if a.items > 0 {
 		return
@@ -46,32 +44,5 @@ func (l *ages) end(a *cohort) {
 		l.youngest = a.older
 	} else {
 		a.younger.older = a.older
-	}
-	l.free.put(a)
-}
-
-// freeMax bounds the unused values that a pool keeps after a burst.
-const freeMax = 4096
-
-// pool keeps unused values. Unlike sync.Pool it needs no lock and behaves the same in
-// every replay.
-type pool[T any] struct{ unused []*T }
-
-// get returns a zero T.
-func (p *pool[T]) get() *T {
-	last := len(p.unused) - 1
-	if last < 0 {
-		return new(T)
-	}
-	x := p.unused[last]
-	p.unused = p.unused[:last]
-	return x
-}
-
-func (p *pool[T]) put(x *T) {
-	var zero T
-	*x = zero
-	if len(p.unused) < freeMax {
-		p.unused = append(p.unused, x)
 	}
 }

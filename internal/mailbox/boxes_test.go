@@ -800,8 +800,9 @@ func TestAHotKeyDoesNotDelayOthers(t *testing.T) {
 	}
 }
 
-// After a warm-up the way of an event allocates nothing of the machine's own.
-func TestTheHotPathAllocatesNothing(t *testing.T) {
+// After a warm-up the way of events allocates one cohort for each call of Accept, and
+// nothing for each event.
+func TestTheHotPathAllocatesOneCohortPerCall(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.WindowBytesMax = 1000 * recordBytes })
 	events := benchEvents(64)
 	var deliveries []event.Delivery
@@ -823,8 +824,8 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	for range 1000 {
 		round()
 	}
-	if got := testing.AllocsPerRun(1000, round); got >= 1 {
-		t.Errorf("%v allocations for %d events", got, len(events))
+	if got := testing.AllocsPerRun(1000, round); got > 1 {
+		t.Errorf("%v allocations for %d events, want 1", got, len(events))
 	}
 }
 
