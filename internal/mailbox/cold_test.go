@@ -22,7 +22,13 @@ import (
 // meanwhile. Most of the time goes to cache misses, of which the other benchmarks
 // of this package know nothing.
 func BenchmarkCold(b *testing.B) {
-	c := newCold()
+	for _, events := range []int64{100, 1} {
+		b.Run(fmt.Sprintf("entry=%d", events), func(b *testing.B) { benchmarkCold(b, events) })
+	}
+}
+
+func benchmarkCold(b *testing.B, perEntry int64) {
+	c := newCold(perEntry)
 	c.fill()
 	var accept, take, finish time.Duration
 	b.ReportAllocs()
@@ -64,7 +70,8 @@ type cold struct {
 	events     []*event.Event // by handle
 	free       []event.Handle // of events that are not here
 	batch      []*event.Event
-	entry      int64
+	perEntry   int64 // events
+	received   int64
 	deliveries []event.Delivery
 	running    []event.DeliveryID
 	results    []event.Result
@@ -73,10 +80,11 @@ type cold struct {
 	sum        int
 }
 
-func newCold() *cold {
+func newCold(perEntry int64) *cold {
 	c := &cold{
-		boxes: NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now),
-		rand:  rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches),
+		perEntry: perEntry,
+		boxes:    NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now),
+		rand:     rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches),
 	}
 	c.boxes.SetGates(openAll(), event.Position{}, &c.out)
 	c.boxes.WorkerUp(1, &c.out)
@@ -115,8 +123,8 @@ func (c *cold) receive() {
 	c.batch = c.batch[:0]
 	for _, handle := range c.free[:coldBatch] {
 		e := c.events[handle]
-		c.entry++
-		e.ID = event.MessageID{Ledger: 7, Entry: c.entry / 100, Batch: int32(c.entry % 100), TopicPartition: -1}
+		c.received++
+		e.ID = event.MessageID{Ledger: 7, Entry: c.received / c.perEntry, Batch: int32(c.received % c.perEntry), TopicPartition: -1}
 		c.batch = append(c.batch, e)
 	}
 	c.free = append(c.free[:0], c.free[coldBatch:]...)
