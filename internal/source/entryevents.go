@@ -21,9 +21,12 @@ type openBatch struct {
 	slab         []messageEvent
 }
 
-// begin opens a batch. It was split before it came here, so that this cannot fail.
-func (b *openBatch) begin(d *entries.Delivered, from *origin, counting Counting) {
-	b.singles, _ = d.Entry.Split(b.singles[:0])
+// begin opens a batch, and reports false if it is broken.
+func (b *openBatch) begin(d *entries.Delivered, from *origin, counting Counting) bool {
+	var ok bool
+	if b.singles, ok = d.Split(b.singles[:0]); !ok {
+		return false
+	}
 	b.of, b.from, b.counting, b.at, b.index, b.compactedOut = d, from, counting, 0, 0, 0
 	for i := range b.singles {
 		if b.singles[i].CompactedOut {
@@ -34,6 +37,7 @@ func (b *openBatch) begin(d *entries.Delivered, from *origin, counting Counting)
 	if counting == CountEntries {
 		b.total -= int32(b.compactedOut) // otherwise the ledger would wait for them
 	}
+	return true
 }
 
 // end forgets the batch, to which singles refer.

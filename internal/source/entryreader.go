@@ -131,8 +131,10 @@ func (r *entryReader) receipts(d *entries.Delivered, batch []Receipt) (_ []Recei
 		case !d.Entry.Batched:
 			return append(batch, aloneReceipt(d, from)), true
 		}
+		if !r.open.begin(d, from, r.cfg.Counting) {
+			return append(batch, brokenReceipt(d, from)), true
+		}
 		d.Raw = nil // what the events need of it they alias
-		r.open.begin(d, from, r.cfg.Counting)
 		if r.open.compactedOut > 0 {
 			r.ackCompacted(&r.open)
 		}

@@ -23,8 +23,7 @@ type conn struct {
 	out    *outbox
 
 	// Used only by the goroutine that reads.
-	parser  wire.Parser
-	singles []wire.Single // scratch
+	parser wire.Parser
 
 	// The broker's protocol version, set before the first use.
 	protocol int32

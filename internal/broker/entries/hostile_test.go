@@ -222,6 +222,11 @@ func TestBrokenEntries(t *testing.T) {
 				id := r.cluster.Publish(topicName, c.bytes, c.events)
 				consumer := r.subscribe(func(s *Subscription) { s.Permits = 4 })
 				d := r.receive(1)[0]
+				if d.Broken == nil {
+					if list, ok := d.Split(nil); ok || list != nil {
+						t.Errorf("a broken batch is split into %d events", len(list))
+					}
+				}
 				if d.Broken == nil || d.Broken.Reason != c.reason || !bytes.Equal(d.Raw, c.bytes) || d.ID != id {
 					t.Fatalf("received %v with Broken = %v: %q, want %v with its bytes", d.ID, d.Broken, d.Raw, c.reason)
 				}

@@ -2,6 +2,7 @@ package entries
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -18,12 +19,38 @@ type Delivered struct {
 	AckSet     []uint64 // a bit for each event that is not acked yet; nil: all
 	Entry      wire.Entry
 	Chunks     []wire.ID         // all entries of a message in chunks, which are acked together
-	Broken     *wire.BrokenError // the reason if Entry is incomplete; nil: complete
+	Broken     *wire.BrokenError // the reason if Entry is incomplete; nil: complete, except for a batch that Split has not seen
 	Raw        []byte            // the entry as sent; for a message in chunks, the payloads of all if it is broken, else nil
 	Permits    int               // permits that the broker deducted for it
 
 	from  *session
 	taken bool
+}
+
+// eventsMax bounds the events of a batch. Producers put a thousand into a batch; a compressed entry could claim many millions.
+const eventsMax = 1 << 17
+
+// Split appends the events of a batch to dst, which refer to the entry, and reports true. If the batch is broken, it sets Broken, appends
+// nothing and reports false. The receiver calls it once for each batch that is neither broken nor encrypted.
+func (d *Delivered) Split(dst []wire.Single) ([]wire.Single, bool) {
+	if d.Entry.Events > eventsMax {
+		d.breakDown(&wire.BrokenError{Reason: wire.ReasonBatch, What: "too many events"})
+		return dst, false
+	}
+	singles, err := d.Entry.Split(dst)
+	if err != nil {
+		d.breakDown(err)
+		return dst, false
+	}
+	return singles, true
+}
+
+// breakDown sets Broken, and counts it.
+func (d *Delivered) breakDown(err error) {
+	if !errors.As(err, &d.Broken) {
+		d.Broken = &wire.BrokenError{Reason: wire.ReasonMetadata, What: err.Error()}
+	}
+	d.Consumer.client.metrics.broken.WithLabelValues(d.Broken.Reason.String()).Inc()
 }
 
 // Take returns the permits of received entries, so that the broker may send as many events again. The receiver calls it once for each

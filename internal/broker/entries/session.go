@@ -1,7 +1,6 @@
 package entries
 
 import (
-	"errors"
 	"math"
 
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
@@ -37,9 +36,6 @@ type awaited struct {
 	ticks int // of the consumer since then; the first is incomplete
 }
 
-// eventsMax bounds the events of a batch. Producers put a thousand into a batch; a compressed entry could claim many millions.
-const eventsMax = 1 << 17
-
 // arrived takes an entry, on the goroutine of the connection. Its error ends the connection.
 func (s *session) arrived(f wire.Frame) error {
 	d := &Delivered{
@@ -49,25 +45,10 @@ func (s *session) arrived(f wire.Frame) error {
 	payloadMax := s.consumer.client.cfg.PayloadBytesMax
 	err := s.conn.parser.Parse(&d.Entry, f.Entry, payloadMax)
 	d.Permits = cost(d.Entry.Events, d.AckSet)
-	switch {
-	case err != nil:
-	case d.Entry.Chunked:
+	if err == nil && d.Entry.Chunked {
 		return s.chunk(d, payloadMax)
-	case d.Entry.Batched && !d.Entry.Metadata.Encryption.Present():
-		err = s.conn.splits(&d.Entry)
 	}
 	return s.push(d, err)
-}
-
-// splits returns the error of a broken batch, nil if its events can be read.
-func (k *conn) splits(e *wire.Entry) error {
-	if e.Events > eventsMax {
-		return &wire.BrokenError{Reason: wire.ReasonBatch, What: "too many events"}
-	}
-	var err error
-	k.singles, err = e.Split(k.singles[:0])
-	clear(k.singles) // they refer to the entry
-	return err
 }
 
 // chunk takes a part of a message.
@@ -95,10 +76,7 @@ func (s *session) push(d *Delivered, err error) error {
 		return errOverrun
 	}
 	if err != nil {
-		if !errors.As(err, &d.Broken) {
-			d.Broken = &wire.BrokenError{Reason: wire.ReasonMetadata, What: err.Error()}
-		}
-		c.client.metrics.broken.WithLabelValues(d.Broken.Reason.String()).Inc()
+		d.breakDown(err)
 	}
 	c.sub.Queue.push(d)
 	return nil
