@@ -25,9 +25,13 @@ type Config struct {
 	KeepAlive time.Duration `above:"0"`
 	// IdleMax is the number of KeepAlive intervals after which an unused connection is closed.
 	IdleMax int `min:"1"`
-	// BackoffMin and BackoffMax bound the delay before a reconnect. The delay doubles from BackoffMin to BackoffMax.
+	// BackoffMin and BackoffMax bound the delay before a request that a broker has refused is repeated. The delay doubles from BackoffMin
+	// to BackoffMax.
 	BackoffMin time.Duration `above:"0"`
 	BackoffMax time.Duration `above:"0"`
+	// ReconnectMax bounds the delay while no broker answers. It is shorter than BackoffMax, since all consumers share an attempt to connect,
+	// and their topic partitions wait for it.
+	ReconnectMax time.Duration `above:"0"`
 	// CloseTimeout bounds the wait for brokers to confirm that consumers are closed.
 	CloseTimeout time.Duration `above:"0"`
 	// ConnectionsPerBrokerMax is the number of connections that the consumers of one broker share.
@@ -60,6 +64,7 @@ func DefaultConfig() Config {
 		IdleMax:                 6,
 		BackoffMin:              100 * time.Millisecond,
 		BackoffMax:              10 * time.Second,
+		ReconnectMax:            time.Second,
 		CloseTimeout:            2 * time.Second,
 		ConnectionsPerBrokerMax: 1,
 		AckDelayMax:             10 * time.Millisecond,

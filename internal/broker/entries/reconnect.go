@@ -181,6 +181,7 @@ func (c *Consumer) leave(s *session) ending {
 
 // again subscribes until it succeeds, the consumer is closed, or the failure is final.
 func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *pace) (*session, error) {
+	connects := backoff.Backoff{Min: c.client.cfg.BackoffMin, Max: c.client.cfg.ReconnectMax}
 	for {
 		if backoff.Sleep(ctx, c.client.jitter(delay)) != nil || ctx.Err() != nil {
 			return nil, ErrClosed
@@ -197,7 +198,11 @@ func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *
 			return nil, &LostError{Consumer: c, Topic: c.sub.Topic, Cause: err}
 		}
 		e.next = address{} // a named broker gets one attempt
-		delay = p.delays.Next()
+		if refused := (*BrokerError)(nil); errors.As(err, &refused) {
+			delay = p.delays.Next()
+		} else {
+			delay = connects.Next() // separate, so that the first answers after a long outage get short delays
+		}
 		if log, due := c.client.trouble.Line(); due {
 			log.Warn("cannot subscribe again to a topic partition; trying again", "topic", c.sub.Topic, "again_in", delay, "error", err)
 		}

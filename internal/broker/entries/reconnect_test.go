@@ -55,7 +55,7 @@ func TestABrokenConnection(t *testing.T) {
 	})
 }
 
-// A broker is down for a long time: the consumer reconnects when it is back.
+// A broker is down for a long time: the consumer reconnects when it is back, although the broker refuses requests at first.
 func TestABrokerIsKilledAndComesBack(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.cfg.URL = "pulsar://a"
@@ -63,6 +63,15 @@ func TestABrokerIsKilledAndComesBack(t *testing.T) {
 		c := r.subscribe()
 		a.Kill()
 		time.Sleep(time.Hour)
+		refusals := 2
+		a.Script = func(l *fakebroker.Link, command *pulsarpb.BaseCommand) bool {
+			if command.GetType() != pulsarpb.BaseCommand_LOOKUP || refusals == 0 {
+				return false
+			}
+			refusals--
+			l.Refuse(command.GetLookupTopic().GetRequestId(), pulsarpb.ServerError_SERVICE_NOT_READY, "starting")
+			return true
+		}
 		if err := c.Ack(wire.AckID{}); err != nil {
 			t.Errorf("Ack while the broker is down: %v", err)
 		}
@@ -70,8 +79,8 @@ func TestABrokerIsKilledAndComesBack(t *testing.T) {
 		begun := time.Now()
 		r.publish(1)
 		r.receive(1)
-		if took := time.Since(begun); took > r.cfg.BackoffMax {
-			t.Errorf("reconnecting took %v after the broker was back, want at most %v", took, r.cfg.BackoffMax)
+		if took, most := time.Since(begun), r.cfg.ReconnectMax+8*r.cfg.BackoffMin; took > most || refusals > 0 {
+			t.Errorf("reconnecting took %v after the broker was back, with %d refusals left; want at most %v", took, refusals, most)
 		}
 	})
 }
