@@ -67,7 +67,15 @@ unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) 
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e unit planted test-reconnect
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e test-others
+
+.PHONY: test-others
+test-others: # the hunt for planted bugs computes while other tests wait
+	$(MAKE) --no-print-directory -j2 --output-sync unit test-computing
+
+.PHONY: test-computing
+test-computing:
+	nice $(MAKE) --no-print-directory planted test-reconnect
 
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.
@@ -96,6 +104,14 @@ test-shuffled: # the order of tests must not matter
 .PHONY: settle-long
 settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained (READER=)
 	tools/pulsar.sh run -- $(GO) test ./e2e -run NothingIsLostOrRepeated -count=1 -v -timeout=60m -e2e.settle=20 $(e2e_reader) $(ARGS)
+
+.PHONY: test-restarts
+test-restarts: ## Kill a broker under load five times: both readers lose nothing
+	tools/pulsar.sh run --own -- $(GO) test ./internal/source -run Restarts -count=1 -v -timeout=20m -source.restarts=5 $(ARGS)
+
+.PHONY: test-ack-sets
+test-ack-sets: ## The tests of readers and sources, on a broker that counts acks of single events
+	tools/pulsar.sh run --set acknowledgmentAtBatchIndexLevelEnabled=true -- $(GO) test ./internal/broker/entries ./internal/source -count=1 -timeout=20m $(ARGS)
 
 .PHONY: trace
 trace: ## Compare the journals of routers (JOURNALS=folder), or of a simulated run (SEED=), with the model
@@ -225,7 +241,7 @@ deploy-nightly: ## The charts at a real kube-apiserver and etcd, which take long
 # What is too long for .ci/run. Hours; run it before a release, and before a change to what may act is called done.
 .PHONY: nightly
 nightly: ## The long checks: vulnerabilities, release, models, simulator, settlement, chaos, attacks, charts
-	tools/timed.sh vuln release-snapshot test-shuffled fuzz spec sim settle-long chaos-stubborn chaos-long attack-long deploy-nightly
+	tools/timed.sh vuln release-snapshot test-shuffled fuzz spec sim settle-long test-restarts test-ack-sets chaos-stubborn chaos-long attack-long deploy-nightly
 
 .PHONY: check
 check: ## Before a change is ready: generated code, lint, build, tests
