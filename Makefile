@@ -11,10 +11,7 @@ HOURS    ?= 1   # make sim: simulated hours for each
 SEED     ?=     # make sim: the seed to begin with, to replay a failure
 FUZZTIME ?= 30s # make fuzz: for each target
 SPEC     ?= quick
-READER   ?=     # make e2e, settle-long, chaos, chaos-stubborn, chaos-long: pulsar.reader of the routers, client or entries
 
-e2e_reader   = $(if $(strip $(READER)),-e2e.reader=$(strip $(READER)))
-chaos_reader = $(if $(strip $(READER)),--reader $(strip $(READER)))
 
 # Benchmark, fault driver and end-to-end tests are modules of their own (go.work joins them), so that the router's go.mod lists only what the router
 # needs. For the same reason the tools are pinned in tools/*.mod, which Go does not read in a workspace.
@@ -90,23 +87,23 @@ test-reconnect:
 	$(GO) test -timeout=5m $(ARGS) ./internal/controllog
 
 .PHONY: e2e
-e2e: ## The end-to-end tests alone, on a real Pulsar (READER=entries)
+e2e: ## The end-to-end tests alone, on a real Pulsar
 	tools/pulsar.sh run -- $(MAKE) --no-print-directory test-e2e
 
 .PHONY: test-e2e
 test-e2e: # with PULSAR_URL set
-	$(if $(strip $(e2e_packages)),$(GO) test -parallel=4 -timeout=15m $(ARGS) $(e2e_packages) $(e2e_reader))
+	$(if $(strip $(e2e_packages)),$(GO) test -parallel=4 -timeout=15m $(ARGS) $(e2e_packages))
 
 .PHONY: test-shuffled
 test-shuffled: # the order of tests must not matter
 	$(MAKE) --no-print-directory test ARGS="-shuffle=on -count=1 $(ARGS)"
 
 .PHONY: settle-long
-settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained (READER=)
-	tools/pulsar.sh run -- $(GO) test ./e2e -run NothingIsLostOrRepeated -count=1 -v -timeout=60m -e2e.settle=20 $(e2e_reader) $(ARGS)
+settle-long: ## Twenty broker unloads, consumer node kills and owner kills under load: nothing lost, every repeat explained
+	tools/pulsar.sh run -- $(GO) test ./e2e -run NothingIsLostOrRepeated -count=1 -v -timeout=60m -e2e.settle=20 $(ARGS)
 
 .PHONY: test-restarts
-test-restarts: ## Kill a broker under load five times: both readers lose nothing
+test-restarts: ## Kill a broker under load five times: nothing is lost
 	tools/pulsar.sh run --own -- $(GO) test ./internal/source -run Restarts -count=1 -v -timeout=20m -source.restarts=5 $(ARGS)
 
 .PHONY: test-ack-sets
@@ -185,18 +182,18 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 	$(goreleaser) release --clean $(ARGS)
 
 .PHONY: chaos
-chaos: ## Twenty real faults on a real broker; Linux and root (READER=; ARGS="--seed 1 --app-stubborn")
+chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	rm -rf bin/chaos
-	$(GO) run ./chaos --faults 20 --rate 2000 --keep bin/chaos $(chaos_reader) $(ARGS)
+	$(GO) run ./chaos --faults 20 --rate 2000 --keep bin/chaos $(ARGS)
 	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=4000"
 
 .PHONY: chaos-stubborn
 chaos-stubborn: # applications that ignore their deadline: the sinks must refuse
-	$(GO) run ./chaos --faults 8 --kinds kill,power,pause,cut,halfcut,leave,crash_worker --app-stubborn $(chaos_reader) $(ARGS)
+	$(GO) run ./chaos --faults 8 --kinds kill,power,pause,cut,halfcut,leave,crash_worker --app-stubborn $(ARGS)
 
 .PHONY: chaos-long
 chaos-long: ## Three hundred of them
-	$(GO) run ./chaos --faults 300 --rate 4000 $(chaos_reader) $(ARGS)
+	$(GO) run ./chaos --faults 300 --rate 4000 $(ARGS)
 
 # ROUTER= attacks another binary than that of this tree, as one of an earlier release.
 .PHONY: attack

@@ -54,7 +54,6 @@ type Options struct {
 
 	Router    string
 	RouterBy  []string // a command that runs the routers, and its first arguments; empty: none
-	Reader    string   // pulsar.reader of the routers; empty: the default
 	App       string   // tcp or unix
 	PulsarURL string
 	AdminURL  string
@@ -123,7 +122,6 @@ func parse(args []string) (Options, error) {
 	f.IntVar(&o.VerifyKeys, "verify-keys", 200, "keys of that run")
 	f.StringVar(&o.Router, "router", "", "the router binary; built from this module when empty")
 	f.StringVar(&routerBy, "router-exec", "", "a command that each router is run by, as in tools/cpu-limit.sh 100m")
-	f.StringVar(&o.Reader, "reader", "", "pulsar.reader of the routers: client or entries (default: the router's)")
 	f.StringVar(&o.App, "app", "tcp", "how an application reaches its router: tcp, unix")
 	f.StringVar(&o.PulsarURL, "pulsar", os.Getenv("PULSAR_URL"), "the broker")
 	f.StringVar(&o.AdminURL, "admin", os.Getenv("PULSAR_ADMIN_URL"), "its admin API, to delete each round's topic; failover needs it")

@@ -33,8 +33,5 @@ admin: {listen: %[8]q}
 debug: {listen: "%[7]s:16654"}
 `, localName(topic), i, o.PulsarURL, topic, subscription, listen, ip, admin, o.SingleAcks)
 	config = filepath.Join(dir, fmt.Sprintf("router-%d.yaml", i))
-	if o.Reader != "" {
-		settings = strings.Replace(settings, "pulsar: {", fmt.Sprintf("pulsar: {reader: %q, ", o.Reader), 1)
-	}
 	return config, endpoint, admin, os.WriteFile(config, []byte(settings), 0o600)
 }

@@ -94,9 +94,6 @@ func (g *group) newMember(n int) *member {
 				env = append(env, "RINGFENCE_PLANTED=no_wait")
 			}
 			args := []string{"run", "--config", filepath.Join(g.dir, name+".yaml")}
-			if reader := g.options.Reader; reader != "" {
-				args = append(args, "--pulsar.reader", reader)
-			}
 			return filepath.Join(g.dir, "router"), args, env
 		},
 	}

@@ -24,7 +24,6 @@ type options struct {
 	Share    float64 // of the keys, whose handlings write to the sinks
 	Stubborn bool
 	Control  string
-	Reader   string // pulsar.reader of the routers; "": their default
 	Limits   bool
 	Keep     string
 	JSON     bool
@@ -82,7 +81,6 @@ func parse(args []string) (options, error) {
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
 	f.StringVar(&o.Control, "control", "", "a run that must show overlaps: shared, gossip, nowait, slewed")
-	f.StringVar(&o.Reader, "reader", "", "pulsar.reader of the routers: client, entries; empty: their default")
 	f.BoolVar(&o.Limits, "limits", false, "fail when takeovers, handoffs or waits take longer than docs/chaos.md says; for a machine that does nothing else")
 	f.StringVar(&o.Keep, "keep", "", "directory for the journals and logs, which are else removed unless the run fails")
 	f.StringVar(&output, "output", "text", "text, or json: one object as the last line")
@@ -111,8 +109,6 @@ func parse(args []string) (options, error) {
 	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
 		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
 	check(!o.Limits || !slices.Contains(o.Kinds, kindSlew), "--limits is for clocks that are right: leave slew out of --kinds")
-	check(slices.Contains([]string{"", "client", "entries"}, o.Reader), "--reader = %q, want client or entries", o.Reader)
-	check(o.Reader == "" || o.Control != controlShared, "--reader is for routers, and --control shared has none")
 	check(output == "text" || output == "json", "--output = %q, want text or json", output)
 	switch o.Control {
 	case "", controlGossip, controlNoWait, controlSlewed:
@@ -139,9 +135,6 @@ func (o options) replay() string {
 	}
 	if o.Control != "" {
 		command += " --control " + o.Control
-	}
-	if o.Reader != "" {
-		command += " --reader " + o.Reader
 	}
 	return command
 }

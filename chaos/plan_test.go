@@ -145,11 +145,11 @@ func TestParseKinds(t *testing.T) {
 }
 
 func TestReplayDrawsTheSame(t *testing.T) {
-	o, err := parse([]string{"--seed", "7", "--faults", "9", "--members", "4", "--kinds", "kill,cut", "--app-stubborn", "--rate", "10", "--reader", "entries"})
+	o, err := parse([]string{"--seed", "7", "--faults", "9", "--members", "4", "--kinds", "kill,cut", "--app-stubborn", "--rate", "10"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn --reader entries"
+	want := "go run ./chaos --seed 7 --faults 9 --members 4 --rate 10 --keys 10000 --sink-share 0.05 --kinds kill,cut --app-stubborn"
 	if o.replay() != want {
 		t.Errorf("got  %s\nwant %s", o.replay(), want)
 	}

@@ -21,7 +21,7 @@ import (
 func refused(t *testing.T, within time.Duration, args ...string) (code int, said string) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), routerBinary, append(args, readerArguments()...)...)
+	cmd := exec.CommandContext(t.Context(), routerBinary, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

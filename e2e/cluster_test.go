@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -31,16 +30,6 @@ import (
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
-
-var readerFlag = flag.String("e2e.reader", "", "pulsar.reader of the routers: client, entries; empty: their default. A test that sets the reader itself ignores it")
-
-// readerArguments passes the reader of topics on to a router of this build.
-func readerArguments() []string {
-	if *readerFlag == "" {
-		return nil
-	}
-	return []string{"--pulsar.reader", *readerFlag}
-}
 
 // appCommand in the environment makes the test binary an application under test.
 const appCommand = "RINGFENCE_E2E_APP"
@@ -232,9 +221,6 @@ debug: {listen: "%[6]s:16654"}
 		c.t.Fatal(err)
 	}
 	args := []string{"run", "--config", config}
-	if m.routerBinary == "" { // an earlier release may not have the setting
-		args = append(args, readerArguments()...)
-	}
 	m.router = c.launch("router-"+m.name, cmp.Or(m.routerBinary, routerBinary), append(args, c.more...))
 }
 

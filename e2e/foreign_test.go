@@ -28,14 +28,13 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsartest"
-	"github.com/ringfence/router/internal/source"
 )
 
 // The events of foreign producers: kinds, and how many events of each. Each kind has a topic.
 var (
 	pythonKinds = map[string]int{
 		"plain": 3_000, "batched": 14_000, "key_batched": 9_000, "zstd": 10_000, "lz4": 10_000, "snappy": 10_000, "zlib": 10_000,
-		"delayed": 1_500, "chunked": 6, "cut": 4, "avro": 6_000, "json": 6_000, "encrypted": 500,
+		"delayed": 1_500, "chunked": 6, "chunked_plain": 4, "avro": 6_000, "json": 6_000, "encrypted": 500,
 	}
 	javaKinds = map[string]int{"java_plain": 2_000, "java_batched": 8_000, "java_key_batched": 5_000, "java_chunked": 5, "java_avro": 3_000}
 )
@@ -43,7 +42,6 @@ var (
 const (
 	perfKind  = "perf"
 	perfCount = 4_000
-	cutKind   = "cut"       // its events arrive cut when Pulsar's Go client reads them: a bug
 	secret    = "encrypted" // its events go to the dead letter topic, as entries
 )
 
@@ -55,13 +53,10 @@ const retriedEvery = 1000
 
 // foreign holds the application's observations.
 type foreign struct {
-	reader string // of the routers
-
 	mu   sync.Mutex
 	done map[string]map[string]int // how often each event was handled to its end, by kind and number
 	bad  []string                  // differences from the sent events
 	came map[string]int            // how many events came as copies, by kind
-	cut  map[string]int            // bytes of the events that should be cut
 	keys map[string]string         // of pulsar-perf's events, by message id
 }
 
@@ -109,13 +104,7 @@ func (f *foreign) handle(perfPayload []byte) client.Handler {
 			f.complain("%s %d has the schema version %x at attempt %d", kind, number, e.SchemaVersion, e.Attempt)
 		}
 		digest := sha256.Sum256(e.Payload)
-		whole := hex.EncodeToString(digest[:]) == properties["sha256"]
-		if kind == cutKind && f.reader == source.ReaderClient {
-			if whole {
-				f.complain("%s %d is whole: the client was fixed, so turn this test", kind, number)
-			}
-			f.cut[properties["number"]] = len(e.Payload)
-		} else if !whole {
+		if hex.EncodeToString(digest[:]) != properties["sha256"] {
 			f.complain("%s %d has other %d bytes than were sent, at attempt %d", kind, number, len(e.Payload), e.Attempt)
 		}
 		if number%retriedEvery == 7 && e.Attempt == 1 {
@@ -131,16 +120,8 @@ func (f *foreign) handle(perfPayload []byte) client.Handler {
 
 // TestForeignProducers: whatever producers of other languages publish reaches handlers as it was sent: payload by
 // digest, key, properties, event time; also after a way through the retry topic.
-//
-// It runs with each reader of topics: only that of entries brings the messages whole that C++ producers cut without compressing them.
 func TestForeignProducers(t *testing.T) {
 	python, java, perf := foreignTools(t)
-	for _, reader := range []string{source.ReaderClient, source.ReaderEntries} {
-		t.Run(reader, func(t *testing.T) { foreignProducers(t, reader, python, java, perf) })
-	}
-}
-
-func foreignProducers(t *testing.T, reader, python, java, perf string) {
 	topics := pulsartest.Topic(t, 0)
 	var all []string
 	total := perfCount
@@ -169,8 +150,8 @@ func foreignProducers(t *testing.T, reader, python, java, perf string) {
 
 	c := newCluster(t, "message_key", 0, all...)
 	letters := topics + "-letters"
-	c.more = []string{"--pulsar.dead_letter_topic", letters, "--retry.retry_hold_max", "0s", "--pulsar.reader", reader}
-	f := &foreign{reader: reader, done: make(map[string]map[string]int), came: make(map[string]int), cut: make(map[string]int), keys: make(map[string]string)}
+	c.more = []string{"--pulsar.dead_letter_topic", letters, "--retry.retry_hold_max", "0s"}
+	f := &foreign{done: make(map[string]map[string]int), came: make(map[string]int), keys: make(map[string]string)}
 	ctx, stop := context.WithCancel(t.Context())
 	var applications sync.WaitGroup
 	defer applications.Wait()
@@ -254,26 +235,6 @@ func foreignProducers(t *testing.T, reader, python, java, perf string) {
 	check(perfKind, len(sent))
 	if len(sent) < perfCount || !maps.Equal(f.keys, sent) {
 		t.Errorf("pulsar-perf sent %d events; the handled events are not the same, or have other keys", len(sent))
-	}
-	if reader == source.ReaderClient && len(f.cut) != pythonKinds[cutKind] {
-		t.Errorf("%d events came cut, want %d", len(f.cut), pythonKinds[cutKind])
-	}
-	wantSuspected(t, c, len(f.cut))
-}
-
-// wantSuspected fails the test unless the routers have counted the events that are cut, and no others.
-func wantSuspected(t *testing.T, c *cluster, cut int) {
-	t.Helper()
-	var suspected float64
-	for _, m := range c.members {
-		n, err := c.metric(m, "ringfence_source_suspected_cut_total")
-		if err != nil {
-			t.Fatal(err)
-		}
-		suspected += n
-	}
-	if suspected != float64(cut) {
-		t.Errorf("%d events came cut and %v were suspected", cut, suspected)
 	}
 }
 

@@ -131,7 +131,7 @@ gossip: {listen: "%[2]s:16652"}
 admin: {listen: "%[2]s:16653"}
 debug: {listen: "%[2]s:16654"}
 `, pulsartest.Name(t), ip, f.url, f.admin.URL, topic, section))
-	cmd = exec.CommandContext(ctx, routerBinary, append([]string{"run", "--config", config}, readerArguments()...)...)
+	cmd = exec.CommandContext(ctx, routerBinary, "run", "--config", config)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 40 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -269,13 +269,9 @@ local cases = {
     quiet: [s('ringfence_source_copy_failures_total', a, '0 1x15')],
     at: '12m',
   },
-  RingfenceEventsDiscarded: {
-    fires: [s('ringfence_source_discarded_total', a, '0 1x10')],
-    quiet: [s('ringfence_source_discarded_total', a, '1x10')],
-  },
-  RingfenceEventsCut: {
-    fires: [s('ringfence_source_suspected_cut_total', a, '0 1x10')],
-    quiet: [s('ringfence_source_suspected_cut_total', a, '1x10')],
+  RingfenceBrokenEntries: {
+    fires: [s('ringfence_reader_broken_entries_total', a, '0 1x10')],
+    quiet: [s('ringfence_reader_broken_entries_total', a, '1x10')],
   },
   RingfenceAckHoles: {
     fires: [s('ringfence_source_ack_holes', a, '8001x20')],

@@ -36,7 +36,7 @@ KINDS = {
     "zlib": dict(batching_enabled=True, compression_type=pulsar.CompressionType.ZLib),
     "delayed": dict(batching_enabled=False),
     "chunked": dict(batching_enabled=False, chunking_enabled=True, compression_type=pulsar.CompressionType.ZSTD),
-    "cut": dict(batching_enabled=False, chunking_enabled=True),
+    "chunked_plain": dict(batching_enabled=False, chunking_enabled=True),
     "avro": dict(batching_enabled=True, schema=AVRO),
     "json": dict(batching_enabled=True, schema=JSON),
     "encrypted": dict(batching_enabled=True),
@@ -48,7 +48,7 @@ def content(kind, number):
     if kind in ("avro", "json"):
         order = Order(number=number, text="größer " * (number % 7))
         return order, KINDS[kind]["schema"].encode(order)
-    if kind in ("chunked", "cut"):
+    if kind in ("chunked", "chunked_plain"):
         data = random.Random(number).randbytes(CHUNKED + number)
     elif number % 100 == 99:
         data = random.Random(number).randbytes(20_000)

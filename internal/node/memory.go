@@ -14,7 +14,7 @@ type MemoryPart struct {
 
 // The memory of the Go values around an event, a verdict or an id, rounded up.
 const (
-	fetchedOverhead = 1 << 10 // a message in the Pulsar client's queue
+	fetchedOverhead = 1 << 10 // an event in the reader's queue
 	openOverhead    = 1 << 10 // an open event in the ledger and in the table of held events, with both of their indexes
 	sentOverhead    = 192     // a delivery that a worker has, and its result
 	verdictOverhead = 256     // a verdict that waits for its frame, without texts
@@ -26,22 +26,17 @@ const (
 //
 // Limits that count events and not bytes assume source.Config.EventBytesTypical on average; the
 // source warns if events are larger. Streams are those to forward.Config.PeersTypical other
-// members and all permitted workers. Incomplete chunked messages count once for each topic with
-// source.ReaderEntries, as if no two partitions of a topic had many at a time. With
-// source.ReaderClient they come on top: Pulsar's client bounds their number and not their size.
+// members and all permitted workers. Incomplete chunked messages count once for each topic, as if
+// no two partitions of a topic had many at a time.
 func MemoryBound(c Config, s source.Config) []MemoryPart {
 	event := s.EventBytesTypical
 	topics := len(s.Topics) + 1 // the retry topic
 	streamFrames := c.Forward.StreamBytes() + c.Forward.FrameEventsMax*256
-	chunked, reading := 0, 0
-	if s.Reader == source.ReaderEntries {
-		// One entry is being decompressed, perhaps after its chunks were joined.
-		chunked, reading = topics*s.ChunkedBytesMax, s.ChunkedBytesMax+s.PayloadBytesMax
-	}
 	return []MemoryPart{
-		{"chunked", chunked},
-		{"reading", reading},
-		// Two batches are between the client and the ledger.
+		{"chunked", topics * s.ChunkedBytesMax},
+		// One entry is being decompressed, perhaps after its chunks were joined.
+		{"reading", s.ChunkedBytesMax + s.PayloadBytesMax},
+		// Two batches are between the reader and the ledger.
 		{"fetched", (topics*s.ReceiverQueueMax + 2*s.BatchMax) * (event + fetchedOverhead)},
 		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},
 		// The first and the last error of each, at its consumer node and at its owner.

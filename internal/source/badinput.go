@@ -4,8 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 
-	"github.com/apache/pulsar-client-go/pulsar"
-
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
@@ -38,18 +36,6 @@ type encryptionKey struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// clientEncryption returns the property of an event that pulsar-client-go has delivered encrypted.
-func clientEncryption(c *pulsar.EncryptionContext) event.Property {
-	e := encryption{
-		Algorithm: c.Algorithm, Param: base64.StdEncoding.EncodeToString(c.Param), Keys: make(map[string]encryptionKey, len(c.Keys)),
-		Compression: int(c.CompressionType), UncompressedSize: c.UncompressedSize, BatchSize: c.BatchSize,
-	}
-	for name, k := range c.Keys {
-		e.Keys[name] = encryptionKey{base64.StdEncoding.EncodeToString(k.KeyValue), k.Metadata}
-	}
-	return e.property()
-}
-
 // entryEncryption returns the property of an encrypted entry.
 func entryEncryption(entry *wire.Entry) event.Property {
 	m := &entry.Metadata
@@ -71,10 +57,6 @@ func entryEncryption(entry *wire.Entry) event.Property {
 	if m.Chunks > 1 {
 		e.Chunk = &encryptedChunk{UUID: string(m.UUID), Number: m.Chunk, Count: m.Chunks, Size: m.ChunkedSize}
 	}
-	return e.property()
-}
-
-func (e encryption) property() event.Property {
 	text, err := json.Marshal(e)
 	if err != nil { // of these types it never fails
 		text = []byte(err.Error())

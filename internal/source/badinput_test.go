@@ -82,10 +82,7 @@ func readDeadLetters(t *testing.T, b sourcetest.Broker, topic string, n int) []s
 // Every kind of producer input arrives as it was sent, even through the retry topic, and is
 // acked.
 func TestPulsarOddMessagesComeAsTheyWereSent(t *testing.T) {
-	eachReader(t, pulsarOddMessagesComeAsTheyWereSent)
-}
-
-func pulsarOddMessagesComeAsTheyWereSent(t *testing.T, b pulsarBroker) {
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	big := bytes.Repeat([]byte("0123456789abcdef"), (5<<20-64<<10)/16) // as large as a broker takes it in one piece
 	const binary = "\xff\x00\xfe\xc3"
@@ -162,10 +159,7 @@ func digest(payload []byte) []byte {
 // Encrypted entries cannot be read here. They go to the dead letter topic unchanged, with
 // everything needed to decrypt them, and do not disturb other events.
 func TestPulsarEncryptedEventsAreDeadLettered(t *testing.T) {
-	eachReader(t, pulsarEncryptedEventsAreDeadLettered)
-}
-
-func pulsarEncryptedEventsAreDeadLettered(t *testing.T, b pulsarBroker) {
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	encrypt := &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}}
 	secret := []byte("nobody reads this")
@@ -205,29 +199,4 @@ func pulsarEncryptedEventsAreDeadLettered(t *testing.T, b pulsarBroker) {
 	if mine, _ := letters[0].Event.Property("mine"); mine != "kept" || letters[0].Key != "user-1" {
 		t.Errorf("letter of key %q with property %q, want both as sent", letters[0].Key, mine)
 	}
-}
-
-// The client gives back one permit for an encrypted batch of many, so that the broker
-// would stop sending after some of them.
-func TestPulsarManyEncryptedBatches(t *testing.T) { eachReader(t, pulsarManyEncryptedBatches) }
-
-func pulsarManyEncryptedBatches(t *testing.T, b pulsarBroker) {
-	topic := b.Topic(t, 0)
-	encrypt := &pulsar.ProducerEncryptionInfo{KeyReader: newPublicKey(t), Keys: []string{"their-key"}}
-	const batches, size = 10, 20
-	for range batches {
-		messages := make([]*pulsar.ProducerMessage, size)
-		for i := range messages {
-			messages[i] = &pulsar.ProducerMessage{Payload: []byte("x")}
-		}
-		send(t, b.client, pulsar.ProducerOptions{Topic: topic, Encryption: encrypt}, messages...)
-	}
-	b.Publish(t, topic, sourcetest.Message{Key: "user-1", Payload: "clear"})
-	cfg := sourcetest.Config(topic)
-	cfg.ReceiverQueueMax = 50
-	m := sourcetest.Start(t, b.source(t, cfg, sourcetest.NewMetrics()))
-	got := m.Take(1)
-	m.Done(got...)
-	m.AwaitIdle()
-	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
 }

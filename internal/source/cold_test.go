@@ -13,6 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/entries"
+	"github.com/ringfence/router/internal/broker/entries/fakebroker"
+	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
+	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 )
 
 const (
@@ -24,34 +28,33 @@ const (
 
 // BenchmarkCold measures a source as a busy member has it: 20,000 events are open,
 // verdicts come in another order than events, and whenever the source's turn comes
-// others have used the caches meanwhile, also since the client made its messages.
-// Acks are not sent.
+// others have used the caches meanwhile, also since the entries arrived.
 func BenchmarkCold(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := newCold()
+	c := newCold(b)
 	var receive, enter, settle time.Duration
-	for range coldHeld/c.source.cfg.BatchMax + 1 { // fill, unmeasured
-		c.arrive()
+	for c.came < coldHeld { // fill, unmeasured
+		c.arrive(b)
 		c.receive(b)
 		c.enter()
 	}
+	filled := c.came
 	b.ReportAllocs()
 	for b.Loop() {
-		c.arrive()
+		c.arrive(b)
 		c.evict()
 		receive += timed(b, func() { c.receive(b) })
 		enter += timed(b, c.enter)
 		c.answer()
 		c.evict()
 		settle += timed(b, func() { c.source.Settle(c.done) })
-		c.source.acks = c.source.acks[:0]
 	}
 	if open := c.source.ledger.Stats().Unsettled; open != len(c.sent) {
 		b.Fatalf("%d events are open, want %d", open, len(c.sent))
 	}
 	perEvent := func(d time.Duration, unit string) {
-		b.ReportMetric(float64(d)/float64(b.N*c.source.cfg.BatchMax), unit)
+		b.ReportMetric(float64(d)/float64(c.came-filled), unit)
 	}
 	perEvent(receive, "receive-ns/event")
 	perEvent(enter, "enter-ns/event")
@@ -59,49 +62,81 @@ func BenchmarkCold(b *testing.B) {
 	perEvent(receive+enter+settle, "cpu-ns/event")
 }
 
-const coldTopic = "persistent://public/default/t"
-
-// cold is a source, a client that brings it messages, and a router that settles them.
+// cold is a source, a broker that sends it entries, and a router that settles events.
 type cold struct {
-	source   *Source
-	reader   *clientReader
-	came     int // messages, ever
-	receipts []Receipt
-	batch    []Message
-	sent     []event.Handle // open, about in the order of their coming
-	done     []event.Verdict
-	rand     *rand.Rand
-	others   []byte
+	source    *Source
+	reader    *entryReader
+	cluster   *fakebroker.Cluster
+	topic     string
+	entry     []byte
+	published int // events, ever
+	came      int // of them
+	receipts  []Receipt
+	batch     []Message
+	sent      []event.Handle // open, about in the order of their coming
+	done      []event.Verdict
+	rand      *rand.Rand
+	others    []byte
 }
 
-func newCold() *cold {
+func newCold(b *testing.B) *cold {
+	b.Helper()
 	cfg := DefaultConfig()
 	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-	c := &cold{rand: rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches)}
-	c.source = newSource(cfg, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
-	c.reader = newClientReader(c.source.cfg, new(sdk), c.source.metrics, c.source.log)
-	c.reader.consumers[coldTopic] = &consumption{subscription: subscription{topic: coldTopic}}
+	c := &cold{rand: rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches), cluster: fakebroker.New()}
+	b.Cleanup(c.cluster.Close)
+	c.cluster.Broker("a:6650")
+	metrics, log := NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
+	c.source = newSource(cfg, metrics, log, nil)
+	c.topic = c.source.cfg.Topics[0]
+	options := entriesConfig(c.source.cfg, &pulsar.ClientOptions{URL: "pulsar://a:6650"})
+	var err error
+	if c.reader, err = newEntryReader(c.source.cfg, options, entries.Access{Dial: c.cluster.Dial}, metrics, log); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(c.reader.close)
+	if err := c.reader.subscribe(b.Context(), subscription{topic: c.topic, earliest: true, queue: coldHeld}); err != nil {
+		b.Fatal(err)
+	}
+	var batch []byte
+	for i := range coldEntry {
+		key := "user-" + strconv.Itoa(i)
+		if batch, err = wiretest.AppendSingle(batch, &pulsarpb.SingleMessageMetadata{PartitionKey: &key}, make([]byte, 256)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	m := fakebroker.Metadata()
+	m.NumMessagesInBatch = new(int32(coldEntry))
+	if c.entry, err = wiretest.Entry(m, batch); err != nil {
+		b.Fatal(err)
+	}
 	return c
 }
 
-// arrive makes the client's next messages.
-func (c *cold) arrive() {
-	for range c.source.cfg.BatchMax {
-		c.reader.messages <- pulsar.ConsumerMessage{Message: &clientMessage{
-			id:        &clientID{clientNumbers: &clientNumbers{ledger: 7, entry: int64(c.came / coldEntry), index: int32(c.came % coldEntry), size: coldEntry}},
-			published: time.UnixMilli(1_790_000_000_000), event: time.UnixMilli(0),
-			key: "user-" + strconv.Itoa(c.came), payload: make([]byte, 256), topic: coldTopic,
-		}}
-		c.came++
+// arrive makes the broker send what the next call of receive takes, and acks what is due.
+func (c *cold) arrive(b *testing.B) {
+	for _, a := range c.source.acks {
+		if err := c.reader.ack(a); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c.source.acks = c.source.acks[:0]
+	if c.published == c.came {
+		c.cluster.Publish(c.topic, c.entry, coldEntry)
+		c.published += coldEntry
+		for c.reader.queue.Len() == 0 {
+			runtime.Gosched()
+		}
 	}
 }
 
 func (c *cold) receive(b *testing.B) {
 	clear(c.receipts)
 	var err error
-	if c.receipts, err = c.reader.receive(b.Context(), c.receipts[:0]); err != nil || len(c.receipts) != c.source.cfg.BatchMax {
-		b.Fatalf("received %d, %v", len(c.receipts), err)
+	if c.receipts, err = c.reader.receive(b.Context(), c.receipts[:0]); err != nil {
+		b.Fatal(err)
 	}
+	c.came += len(c.receipts)
 }
 
 func (c *cold) enter() {
@@ -115,12 +150,12 @@ func (c *cold) enter() {
 // answer prepares the next verdicts.
 func (c *cold) answer() {
 	c.done = c.done[:0]
-	for i := range c.source.cfg.BatchMax {
+	for i := range c.batch {
 		j := i + c.rand.IntN(min(coldWindow, len(c.sent)-i))
 		c.sent[i], c.sent[j] = c.sent[j], c.sent[i]
 		c.done = append(c.done, event.Verdict{Handle: c.sent[i], Kind: event.Done})
 	}
-	c.sent = c.sent[c.source.cfg.BatchMax:]
+	c.sent = c.sent[len(c.batch):]
 }
 
 // evict has the effect of other work on the caches.
@@ -144,53 +179,3 @@ func timed(b *testing.B, call func()) time.Duration {
 	call()
 	return now() - before
 }
-
-// clientMessage lies in memory as the client's own messages do.
-type clientMessage struct {
-	pulsar.Message
-
-	published, event  time.Time
-	key, orderingKey  string
-	_                 string
-	payload           []byte
-	id                pulsar.MessageID
-	properties        map[string]string
-	topic             string
-	_                 [5]uint64
-	redelivered       uint32
-	_                 [6]uint64
-	encryptionContext *pulsar.EncryptionContext
-	_                 [4]uint64
-}
-
-func (m *clientMessage) Topic() string                                   { return m.topic }
-func (m *clientMessage) Properties() map[string]string                   { return m.properties }
-func (m *clientMessage) Payload() []byte                                 { return m.payload }
-func (m *clientMessage) ID() pulsar.MessageID                            { return m.id }
-func (m *clientMessage) PublishTime() time.Time                          { return m.published }
-func (m *clientMessage) EventTime() time.Time                            { return m.event }
-func (m *clientMessage) Key() string                                     { return m.key }
-func (m *clientMessage) OrderingKey() string                             { return m.orderingKey }
-func (m *clientMessage) RedeliveryCount() uint32                         { return m.redelivered }
-func (*clientMessage) ProducerName() string                              { return "p" }
-func (*clientMessage) SchemaVersion() []byte                             { return nil }
-func (m *clientMessage) GetEncryptionContext() *pulsar.EncryptionContext { return m.encryptionContext }
-
-// clientID is a message id with its numbers behind a pointer, as the client's.
-type clientID struct {
-	*clientNumbers
-	_ [6]uint64
-}
-
-type clientNumbers struct {
-	ledger, entry     int64
-	index, part, size int32
-}
-
-func (n *clientNumbers) Serialize() []byte   { return nil }
-func (n *clientNumbers) String() string      { return "" }
-func (n *clientNumbers) LedgerID() int64     { return n.ledger }
-func (n *clientNumbers) EntryID() int64      { return n.entry }
-func (n *clientNumbers) BatchIdx() int32     { return n.index }
-func (n *clientNumbers) PartitionIdx() int32 { return n.part }
-func (n *clientNumbers) BatchSize() int32    { return n.size }

@@ -19,7 +19,7 @@ type Config struct {
 	// FromEarliest makes a new subscription begin with the oldest message of the topic;
 	// otherwise it begins with the next one.
 	FromEarliest bool
-	// ConsumerName names the consumer in the broker's statistics; "": the client or the broker chooses a name.
+	// ConsumerName names the consumer in the broker's statistics; "": the broker chooses a name.
 	ConsumerName string
 
 	// RetryTopic receives events whose retry delay is too long for their owner to hold them,
@@ -32,35 +32,25 @@ type Config struct {
 	// once, and checked once a minute while copies are sent.
 	DeadLetterSubscription string `needed:"true"`
 
-	// Reader is the reader of the topics: client, which is Pulsar's Go client, or entries, the router's own. With entries, chunked
-	// messages of all producers arrive whole, and broken entries go to the dead letter topic; client truncates the former and
-	// drops the latter. Members of one group may have different readers.
-	Reader string `words:"client,entries"`
-
 	// DiscoverEvery is the interval at which the broker is asked for added topic partitions. A
 	// new one is read from its beginning.
 	DiscoverEvery time.Duration `above:"0"`
 
 	// BatchMax is the number of events that are handed to the sink at once.
 	BatchMax int `min:"1"`
-	// ReceiverQueueMax is the number of events that the client prefetches, over all partitions
-	// of a topic together.
+	// ReceiverQueueMax is the number of events that are prefetched, over all partitions of a topic
+	// together.
 	ReceiverQueueMax int `min:"1"`
-	// ChunkedMax is the number of incomplete chunked messages that the reader client holds for a topic
-	// partition; entries has ChunkedBytesMax instead.
-	ChunkedMax int `min:"1"`
-	// ChunkedBytesMax is the size of the incomplete chunked messages that the reader entries holds for a topic partition. For lack of room it
-	// returns the messages that began last to the broker; the chunks of a message that is larger on its own go to the dead letter topic.
+	// ChunkedBytesMax is the size of the incomplete chunked messages that are held for a topic partition. For lack of room
+	// the messages that began last return to the broker; the chunks of a message that is larger on its own go to the dead letter topic.
 	ChunkedBytesMax int `unit:"bytes" min:"5MiB"`
-	// PayloadBytesMax is the size of the largest entry or chunked message, after decompression, that the reader entries takes; a larger one
-	// goes to the dead letter topic as a broken entry. Producers compare the size before decompression with the broker's limit.
+	// PayloadBytesMax is the size of the largest entry or chunked message, after decompression; a larger one goes to the dead letter
+	// topic as a broken entry. Producers compare the size before decompression with the broker's limit.
 	PayloadBytesMax int `unit:"bytes" min:"5MiB"`
-	// ChunkedTimeout is the time after which the reader client acks and drops a message with missing
-	// chunks (v0.21.0 ignores AutoAckIncompleteChunk), and entries returns them to the broker. Chunks wait at the broker while reading
-	// stops, so it must be longer than any pause of the application; with client it costs a sleeping
-	// goroutine for each chunked message of that time.
+	// ChunkedTimeout is the time after which the chunks of a message with missing chunks return to the broker. Chunks wait at the
+	// broker while reading stops, so it must be longer than any pause of the application.
 	ChunkedTimeout time.Duration `above:"0"`
-	// EventBytesTypical is the average size of an event. The client prefetches by events, not by
+	// EventBytesTypical is the average size of an event. Events are prefetched by number, not by
 	// bytes, so this bounds nothing; but the memory bound is computed with it, and a warning is
 	// logged if events are larger.
 	EventBytesTypical int `unit:"bytes" min:"1"`
@@ -116,11 +106,9 @@ func DefaultConfig() Config {
 	return Config{
 		FromEarliest:           true,
 		DeadLetterSubscription: "ringfence",
-		Reader:                 ReaderEntries,
 		DiscoverEvery:          30 * time.Second,
 		BatchMax:               256,
 		ReceiverQueueMax:       5000,
-		ChunkedMax:             100,
 		ChunkedBytesMax:        32 << 20,
 		PayloadBytesMax:        64 << 20,
 		ChunkedTimeout:         time.Hour,

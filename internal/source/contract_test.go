@@ -102,22 +102,10 @@ func TestMemOverGRPCKeepsTheContract(t *testing.T) {
 	sourcetest.Run(t, memBroker{broker, func(testing.TB) source.MemBroker { return client }})
 }
 
-// pulsarBroker is a real one, whose sources read with one of the readers.
-type pulsarBroker struct {
-	client pulsar.Client
-	reader string
-}
+// pulsarBroker is a real one.
+type pulsarBroker struct{ client pulsar.Client }
 
-func newPulsarBroker(t *testing.T) pulsarBroker {
-	return pulsarBroker{pulsartest.Client(t), source.ReaderClient}
-}
-
-// eachReader runs a test with each reader.
-func eachReader(t *testing.T, test func(*testing.T, pulsarBroker)) {
-	for _, reader := range []string{source.ReaderClient, source.ReaderEntries} {
-		t.Run(reader, func(t *testing.T) { test(t, pulsarBroker{pulsartest.Client(t), reader}) })
-	}
-}
+func newPulsarBroker(t testing.TB) pulsarBroker { return pulsarBroker{pulsartest.Client(t)} }
 
 func (pulsarBroker) Topic(t testing.TB, partitions int) string {
 	return pulsartest.Topic(t, partitions)
@@ -157,8 +145,7 @@ func (b pulsarBroker) Source(t testing.TB, cfg source.Config) *source.Source {
 	return b.source(t, cfg, sourcetest.NewMetrics())
 }
 
-func (b pulsarBroker) source(t testing.TB, cfg source.Config, metrics *source.Metrics) *source.Source {
-	cfg.Reader = b.reader
+func (pulsarBroker) source(t testing.TB, cfg source.Config, metrics *source.Metrics) *source.Source {
 	return source.NewPulsar(cfg, source.Access{Client: pulsartest.Options(t)}, metrics, sourcetest.Quiet())
 }
 
@@ -177,14 +164,11 @@ func (pulsarBroker) Unacked(t testing.TB, topic, subscription string) int {
 	return stats.Backlog + stats.Unacked
 }
 
-func TestPulsarKeepsTheContract(t *testing.T) {
-	eachReader(t, func(t *testing.T, b pulsarBroker) { sourcetest.Run(t, b) })
-}
+func TestPulsarKeepsTheContract(t *testing.T) { sourcetest.Run(t, newPulsarBroker(t)) }
 
 // A chunked message is several entries, and all of them have to be acked.
-func TestPulsarChunkedMessage(t *testing.T) { eachReader(t, pulsarChunkedMessage) }
-
-func pulsarChunkedMessage(t *testing.T, b pulsarBroker) {
+func TestPulsarChunkedMessage(t *testing.T) {
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{
 		Topic: topic, DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 100 << 10,
@@ -212,9 +196,8 @@ func pulsarChunkedMessage(t *testing.T, b pulsarBroker) {
 
 // With acknowledgmentAtBatchIndexLevelEnabled, CountEvents acks single events, and only
 // the open ones come back.
-func TestPulsarBatchIndexAcks(t *testing.T) { eachReader(t, pulsarBatchIndexAcks) }
-
-func pulsarBatchIndexAcks(t *testing.T, b pulsarBroker) {
+func TestPulsarBatchIndexAcks(t *testing.T) {
+	b := newPulsarBroker(t)
 	if !pulsartest.BatchIndexAcks(t) {
 		t.Skip("this broker acks entries only: start one with tools/pulsar.sh run --set acknowledgmentAtBatchIndexLevelEnabled=true")
 	}
@@ -246,37 +229,12 @@ func pulsarBatchIndexAcks(t *testing.T, b pulsarBroker) {
 	}
 }
 
-// The client takes an empty message for a broken one, and acks it, as it acks really broken ones;
-// only its log shows that. If this test fails, the client has changed its behaviour or its words:
-// see discardWords.
-func TestPulsarClientDropsMessagesOfNothing(t *testing.T) {
-	b := newPulsarBroker(t)
-	topic := b.Topic(t, 0)
-	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, b.source(t, sourcetest.Config(topic), source.NewMetrics(reg)))
-	b.Publish(t, topic, sourcetest.Message{})
-	b.Publish(t, topic, sourcetest.Message{Key: "a key is nothing to it"})
-	b.Publish(t, topic, sourcetest.Message{Properties: map[string]string{"a": "b"}})
-	got := m.Take(1)
-	if _, ok := got[0].Event.Property("a"); !ok {
-		t.Error("a message of nothing came")
-	}
-	m.Done(got...)
-	m.AwaitIdle()
-	eventually.True(t, "the broker keeps nothing", func() bool { return b.Unacked(t, topic, sourcetest.Subscription) == 0 })
-	if discarded := metric(t, reg, "ringfence_source_discarded_total"); discarded != 2 {
-		t.Errorf("discarded = %v, want 2", discarded)
-	}
-}
-
 // A null value, which deletes its key from a compacted topic, reaches the application with
 // an empty payload. Its copies are null values again, and those of an empty payload are none.
-func TestPulsarTombstones(t *testing.T) { eachReader(t, pulsarTombstones) }
-
-func pulsarTombstones(t *testing.T, b pulsarBroker) {
+func TestPulsarTombstones(t *testing.T) {
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
-	reg := prometheus.NewRegistry()
-	m := sourcetest.Start(t, b.source(t, sourcetest.Config(topic), source.NewMetrics(reg)))
+	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
 	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true}, &pulsar.ProducerMessage{Key: "alone"})
 	send(t, b.client, pulsar.ProducerOptions{Topic: topic, DisableBatching: true},
 		&pulsar.ProducerMessage{Key: "with a property", Properties: map[string]string{"a": "b"}})
@@ -305,9 +263,6 @@ func pulsarTombstones(t *testing.T, b pulsarBroker) {
 	settle(event.Failed, check(m.Take(events)))
 	settle(event.Rejected, check(m.Take(events))) // by way of the retry topic
 	m.AwaitIdle()
-	if n := metric(t, reg, "ringfence_source_discarded_total"); n != 0 {
-		t.Errorf("%v events were discarded", n)
-	}
 	letters, err := b.client.Subscribe(pulsar.ConsumerOptions{
 		Topic: source.DeadLetterTopicName([]string{topic}, sourcetest.Subscription), SubscriptionName: sourcetest.Config(topic).DeadLetterSubscription,
 	})
@@ -327,9 +282,8 @@ func pulsarTombstones(t *testing.T, b pulsarBroker) {
 }
 
 // The broker reports how many ranges of acked entries lie between unacked ones.
-func TestPulsarAckHoles(t *testing.T) { eachReader(t, pulsarAckHoles) }
-
-func pulsarAckHoles(t *testing.T, b pulsarBroker) {
+func TestPulsarAckHoles(t *testing.T) {
+	b := newPulsarBroker(t)
 	for _, partitions := range []int{0, 2} {
 		topic := b.Topic(t, partitions)
 		to := topic
@@ -363,9 +317,8 @@ func pulsarAckHoles(t *testing.T, b pulsarBroker) {
 
 // Topic partitions that are added are read, and their events acked. One that cannot be subscribed, since another
 // consumer reads it with our subscription, does not affect the partitions that are read already.
-func TestPulsarTopicPartitionsAreAdded(t *testing.T) { eachReader(t, pulsarTopicPartitionsAreAdded) }
-
-func pulsarTopicPartitionsAreAdded(t *testing.T, b pulsarBroker) {
+func TestPulsarTopicPartitionsAreAdded(t *testing.T) {
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 2)
 	cfg := sourcetest.Config(topic)
 	cfg.DiscoverEvery = time.Second
@@ -414,9 +367,8 @@ func pulsarTopicPartitionsAreAdded(t *testing.T, b pulsarBroker) {
 
 // Where the broker makes no topics by itself, the client gives up on a consumer whose
 // topic is deleted, and closes it.
-func TestPulsarDeletedTopicIsAnError(t *testing.T) { eachReader(t, pulsarDeletedTopicIsAnError) }
-
-func pulsarDeletedTopicIsAnError(t *testing.T, b pulsarBroker) {
+func TestPulsarDeletedTopicIsAnError(t *testing.T) {
+	b := newPulsarBroker(t)
 	cfg := withoutAutoTopics(t)
 	src := b.Source(t, cfg)
 	ended := make(chan error, 1)
@@ -443,9 +395,8 @@ func pulsarDeletedTopicIsAnError(t *testing.T, b pulsarBroker) {
 
 // A dead letter topic that is deleted takes dead letters again when it is back, and has
 // a subscription that keeps them.
-func TestPulsarDeadLetterTopicComesBack(t *testing.T) { eachReader(t, pulsarDeadLetterTopicComesBack) }
-
-func pulsarDeadLetterTopicComesBack(t *testing.T, b pulsarBroker) {
+func TestPulsarDeadLetterTopicComesBack(t *testing.T) {
+	b := newPulsarBroker(t)
 	cfg := withoutAutoTopics(t)
 	cfg.CopyBackoffMax = 500 * time.Millisecond
 	reg := prometheus.NewRegistry()
@@ -497,13 +448,12 @@ func deleteTopic(t *testing.T, topic string) {
 // stuck: without spilling, the fifth batch would not come before one of them is done.
 // The source gets the allowance from its settings or from the broker.
 func TestPulsarAllowanceIsNotUsedUpByStuckEvents(t *testing.T) {
-	eachReader(t, func(t *testing.T, b pulsarBroker) {
-		t.Run("configured", func(t *testing.T) {
-			useUpAllowance(t, b, func(cfg *source.Config, allowance int) { cfg.UnackedConsumerMax = allowance })
-		})
-		t.Run("probed", func(t *testing.T) {
-			useUpAllowance(t, b, func(cfg *source.Config, _ int) { cfg.AdminURL = pulsartest.AdminURL(t) })
-		})
+	b := newPulsarBroker(t)
+	t.Run("configured", func(t *testing.T) {
+		useUpAllowance(t, b, func(cfg *source.Config, allowance int) { cfg.UnackedConsumerMax = allowance })
+	})
+	t.Run("probed", func(t *testing.T) {
+		useUpAllowance(t, b, func(cfg *source.Config, _ int) { cfg.AdminURL = pulsartest.AdminURL(t) })
 	})
 }
 
@@ -588,10 +538,7 @@ func limitUnacked(t *testing.T, topic string, unacked int) {
 // A broker that acks whole entries would never forget an entry whose events are acked singly: the
 // source must report that, not wait for it.
 func TestPulsarCountingOfAnotherBrokerIsRefused(t *testing.T) {
-	eachReader(t, pulsarCountingOfAnotherBrokerIsRefused)
-}
-
-func pulsarCountingOfAnotherBrokerIsRefused(t *testing.T, b pulsarBroker) {
+	b := newPulsarBroker(t)
 	if pulsartest.BatchIndexAcks(t) {
 		t.Log("this broker acks single events: nothing to refuse")
 		return
@@ -609,9 +556,6 @@ func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
 	brokers := map[string]func(*testing.T) sourcetest.Broker{
 		"mem":    func(*testing.T) sourcetest.Broker { return newMemBroker() },
 		"pulsar": func(t *testing.T) sourcetest.Broker { return newPulsarBroker(t) },
-		"pulsar, entries": func(t *testing.T) sourcetest.Broker {
-			return pulsarBroker{pulsartest.Client(t), source.ReaderEntries}
-		},
 	}
 	for name, open := range brokers {
 		t.Run(name, func(t *testing.T) {
@@ -655,12 +599,6 @@ func TestKeysOfAProducerThatKnowsNone(t *testing.T) {
 // BenchmarkPulsarSource measures the whole of it on a real broker: entries of a
 // producer's default batching, received, settled as done at once, and acked.
 func BenchmarkPulsarSource(b *testing.B) {
-	for _, reader := range []string{source.ReaderClient, source.ReaderEntries} {
-		b.Run(reader, func(b *testing.B) { benchmarkPulsarSource(b, reader) })
-	}
-}
-
-func benchmarkPulsarSource(b *testing.B, reader string) {
 	client := pulsartest.Client(b)
 	topic := pulsartest.Topic(b, 0)
 	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, MaxPendingMessages: 5000})
@@ -679,7 +617,7 @@ func benchmarkPulsarSource(b *testing.B, reader string) {
 	if err := producer.FlushWithCtx(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	src := pulsarBroker{client, reader}.Source(b, sourcetest.Config(topic))
+	src := pulsarBroker{client}.Source(b, sourcetest.Config(topic))
 	ctx, stop := context.WithCancel(b.Context())
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -705,10 +643,7 @@ func benchmarkPulsarSource(b *testing.B, reader string) {
 // A cursor that is reset brings events again as if for the first time: nothing in them distinguishes
 // a replay from redeliveries after a broker restart. So a replay has to be announced.
 func TestPulsarReplayLooksLikeAFirstDelivery(t *testing.T) {
-	eachReader(t, pulsarReplayLooksLikeAFirstDelivery)
-}
-
-func pulsarReplayLooksLikeAFirstDelivery(t *testing.T, b pulsarBroker) {
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
 	const n = 3

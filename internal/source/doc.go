@@ -3,7 +3,7 @@
 //
 // [Ledger] is a pure machine that tracks open events and the entries that they keep
 // unacked at the broker. [Source] drives it with a real broker
-// ([NewPulsar], which reads with pulsar-client-go or with package entries) or with an in-memory one
+// ([NewPulsar], which reads with package entries) or with an in-memory one
 // ([NewMem]); both meet the same contract, which package sourcetest checks.
 //
 // # Invariants
@@ -17,8 +17,7 @@
 //
 // # Concurrency
 //
-// [Source.Run] owns all goroutines: one reads and calls the sink, one acks (pulsar-client-go
-// blocks in Ack while it is disconnected), one for each of the retry and dead letter
+// [Source.Run] owns all goroutines: one reads and calls the sink, one acks, one for each of the retry and dead letter
 // topics sends copies, one publishes gauges. Calls of the client that take no context may
 // outlive Run; their results are closed. [Source.Settle], [Source.Drain] and [Source.Stats]
 // are safe for concurrent use and never wait for the broker, except Drain, which waits for

@@ -16,7 +16,6 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire/wiretest"
 	"github.com/ringfence/router/internal/broker/pulsartest"
@@ -24,11 +23,6 @@ import (
 	"github.com/ringfence/router/internal/source/sourcetest"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
-
-func entriesBroker(t *testing.T) pulsarBroker {
-	t.Helper()
-	return pulsarBroker{pulsartest.Client(t), source.ReaderEntries}
-}
 
 // awaitNothingKept waits until the broker has forgotten all entries of a topic.
 func awaitNothingKept(t *testing.T, b sourcetest.Broker, topic string) {
@@ -39,7 +33,7 @@ func awaitNothingKept(t *testing.T, b sourcetest.Broker, topic string) {
 // Chunked messages without an uncompressed size arrive whole, also when the chunks of two producers alternate. All chunks are acked, none
 // before its message is done.
 func TestEntriesChunksOfForeignProducers(t *testing.T) {
-	b := entriesBroker(t)
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	producers := []*rawProducer{newRawProducer(t, b, topic, "one"), newRawProducer(t, b, topic, "two")}
 	const chunks, size = 5, 1000
@@ -79,9 +73,9 @@ func TestEntriesChunksOfForeignProducers(t *testing.T) {
 	awaitNothingKept(t, b, topic)
 }
 
-// The client drops a message of its own with a key and nothing else; entries hands it on.
+// A message of its own with a key and nothing else is an event.
 func TestEntriesMessagesOfNothing(t *testing.T) {
-	b := entriesBroker(t)
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	b.Publish(t, topic, sourcetest.Message{Key: "only a key"})
 	b.Publish(t, topic, sourcetest.Message{})
@@ -177,7 +171,7 @@ func twoEvents(p *rawProducer) (batch []byte) {
 // Broken entries reach the dead letter topic as bytes, with the reason, and do not disturb others. Each is acked when its copy is
 // safe: without a dead letter topic, the broker keeps all of them.
 func TestEntriesBrokenEntriesAreDeadLettered(t *testing.T) {
-	b := entriesBroker(t)
+	b := newPulsarBroker(t)
 	cfg := withoutAutoTopics(t)
 	cfg.CopyBackoffMax = 100 * time.Millisecond
 	topic, letters := cfg.Topics[0], source.DeadLetterTopicName(cfg.Topics, cfg.Subscription)
@@ -237,7 +231,7 @@ func TestEntriesBrokenEntriesAreDeadLettered(t *testing.T) {
 
 // The parts of a chunked message that is broken as a whole are one dead letter.
 func TestEntriesBrokenChunkedMessage(t *testing.T) {
-	b := entriesBroker(t)
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	p := newRawProducer(t, b, topic, "p")
 	for i, part := range []string{"no ", "zstd ", "at all"} {
@@ -257,7 +251,7 @@ func TestEntriesBrokenChunkedMessage(t *testing.T) {
 
 // Encrypted batches use up as many permits as they have events, and give back as many: the source need not subscribe again.
 func TestEntriesEncryptedBatchesGiveBackTheirPermits(t *testing.T) {
-	b := entriesBroker(t)
+	b := newPulsarBroker(t)
 	reg := prometheus.NewRegistry()
 	topic := b.Topic(t, 0)
 	cfg := sourcetest.Config(topic)
@@ -287,79 +281,6 @@ func TestEntriesEncryptedBatchesGiveBackTheirPermits(t *testing.T) {
 	}
 }
 
-// Two members with different readers share a subscription. Nothing is lost when they change places.
-func TestEntriesAndClientShareASubscription(t *testing.T) {
-	b := entriesBroker(t)
-	topic := b.Topic(t, 2)
-	cfg := sourcetest.Config(topic)
-	cfg.ReceiverQueueMax = 100
-	members := make(map[string]*sourcetest.Member)
-	for _, reader := range []string{source.ReaderClient, source.ReaderEntries} {
-		members[reader] = sourcetest.Start(t, pulsarBroker{b.client, reader}.Source(t, cfg))
-	}
-	const entries, size = 100, 20
-	want := make(map[string]bool)
-	for i := range entries {
-		messages := make([]sourcetest.Message, size)
-		for j := range messages {
-			messages[j] = sourcetest.Message{Key: fmt.Sprint("k", j), Payload: fmt.Sprint(i, "-", j)}
-			want[messages[j].Payload] = true
-		}
-		b.Publish(t, fmt.Sprint(topic, "-partition-", i%2), messages...)
-	}
-	ids := make(map[event.MessageID]string)
-	came := func(reader string, e source.Message) {
-		if other, known := ids[e.Event.ID]; known && other != string(e.Event.Payload) {
-			t.Errorf("%v is %q and %q", e.Event.ID, other, e.Event.Payload)
-		}
-		ids[e.Event.ID] = string(e.Event.Payload)
-	}
-	counts := make(map[string]int)
-	open := make(map[string][]source.Message)
-	eventually.True(t, "all events have come", func() bool {
-		for reader, m := range members {
-			for range m.Left() {
-				e := m.Take(1)[0]
-				came(reader, e)
-				counts[reader]++
-				open[reader] = append(open[reader], e)
-			}
-		}
-		return len(ids) == len(want)
-	})
-	for reader, m := range members {
-		if counts[reader] < len(want)/10 {
-			t.Errorf("%s got %d of %d events", reader, counts[reader], len(want))
-		}
-		m.Stop() // with everything open
-	}
-	for _, reader := range []string{source.ReaderEntries, source.ReaderClient} {
-		m := sourcetest.Start(t, pulsarBroker{b.client, reader}.Source(t, cfg))
-		for range len(want) / 2 / size * size {
-			e := m.Take(1)[0]
-			if ids[e.Event.ID] != string(e.Event.Payload) {
-				t.Errorf("%v comes as %q, and was %q", e.Event.ID, e.Event.Payload, ids[e.Event.ID])
-			}
-			delete(want, string(e.Event.Payload))
-			m.Done(e)
-		}
-		if reader == source.ReaderEntries {
-			m.Stop()
-			continue
-		}
-		eventually.True(t, "all are done", func() bool {
-			for range m.Left() {
-				e := m.Take(1)[0]
-				delete(want, string(e.Event.Payload))
-				m.Done(e)
-			}
-			return len(want) == 0
-		})
-		m.AwaitIdle()
-	}
-	awaitNothingKept(t, b, topic)
-}
-
 // Nothing is lost when a broker unloads a topic under load.
 func TestEntriesUnloadsUnderLoad(t *testing.T) {
 	disturb(t, 10, func(b pulsarBroker, topic string) { b.Unload(t, topic) })
@@ -383,7 +304,7 @@ func TestEntriesRestartsUnderLoad(t *testing.T) {
 // disturb does something to a broker repeatedly, while events come and are acked.
 func disturb(t *testing.T, times int, something func(b pulsarBroker, topic string)) {
 	t.Helper()
-	b := entriesBroker(t)
+	b := newPulsarBroker(t)
 	topic := b.Topic(t, 0)
 	m := sourcetest.Start(t, b.Source(t, sourcetest.Config(topic)))
 	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, BatchingMaxPublishDelay: time.Millisecond, SendTimeout: -1})

@@ -103,6 +103,17 @@ func (m *memConnection) receipt(e *membroker.Entry, index int) Receipt {
 	}
 }
 
+func properties(from map[string]string) []event.Property {
+	if len(from) == 0 {
+		return nil
+	}
+	list := make([]event.Property, 0, len(from))
+	for name, value := range from {
+		list = append(list, event.Property{Name: name, Value: value})
+	}
+	return list
+}
+
 func (m *memConnection) ack(a Ack) error {
 	m.consumer.Ack(membroker.Ack{ID: membroker.EntryID(a.Entry), Index: -1})
 	return nil

@@ -29,9 +29,7 @@ type Metrics struct {
 	copyFailures   prometheus.Counter
 	copiesRefused  *prometheus.CounterVec
 	ackFailures    prometheus.Counter
-	discarded      prometheus.Counter
 
-	suspectedCut      prometheus.Counter
 	ackHoles          prometheus.Gauge
 	topicPartitions   prometheus.Gauge
 	discoveryFailures prometheus.Counter
@@ -56,13 +54,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		openEntries:    gauge("open_entries", "Entries with an unsettled event."),
 		pinnedEntries:  gauge("pinned_entries", "Open entries of which some events are settled."),
 		pinnedEvents:   gauge("pinned_events", "Settled events that the broker counts as unacked, because other events of their entry are open."),
-		allowance:      gauge("allowance_used", "Unacked events as the broker counts them, without those that the client fetched ahead."),
+		allowance:      gauge("allowance_used", "Unacked events as the broker counts them, without those that were fetched ahead."),
 		spilling:       gauge("spilling", "Unsettled events that are being copied to the retry topic, because they have been open for long and pin other events or fill the node."),
-		allowanceRatio: gauge("allowance_used_ratio", "Largest part of the broker's allowance of unacked events that this node uses of any topic partition, without what the client fetched ahead."),
+		allowanceRatio: gauge("allowance_used_ratio", "Largest part of the broker's allowance of unacked events that this node uses of any topic partition, without what was fetched ahead."),
 		oldest:         gauge("oldest_unsettled_seconds", "Age of the oldest open entry, 0 when there is none."),
 		received: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_received_total",
-			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted, or broken and read with pulsar.reader entries) go to the dead letter topic.",
+			Help: "Events received, by kind: fresh ones were handed on, joined ones are open already, repeated ones were settled here, unreadable ones (encrypted, or broken) go to the dead letter topic.",
 		}, []string{"kind"}),
 		copiesRefused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "ringfence_source_copies_refused_total",
@@ -76,9 +74,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ignored:           counter("ignored_verdicts_total", "Verdicts for events that were settled already."),
 		torn:              counter("torn_entries_total", "Entries that were given up because their delivery was cut in the middle; the broker delivers them again."),
 		copyFailures:      counter("copy_failures_total", "Copies that the broker did not take; each is sent again."),
-		discarded:         counter("discarded_total", "Entries that Pulsar's client acked by itself because it could not read them: broken checksum, batch or compression, or an empty message that was sent without a batch."),
 		ackHoles:          gauge("ack_holes", "Ranges of acked entries between unacked ones that the broker has of our subscription, on the topic partition with most of them; 0 without pulsar.admin_url."),
-		suspectedCut:      counter("suspected_cut_total", "Events that were sent in chunks and are no longer than one chunk: Pulsar's client has probably delivered their last chunk alone."),
 		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),
 		discoveryFailures: counter("discovery_failures_total", "Attempts to look for new topic partitions, or to read one, that failed; they are made again."),
 		ackFailures:       counter("ack_failures_total", "Acks that the client refused; the broker delivers these entries again."),

@@ -14,10 +14,10 @@ import (
 
 // Access has what a source needs beside its settings to reach Pulsar.
 type Access struct {
-	// Client describes the connection of pulsar-client-go, and its credentials. The source has its own client, which Run
-	// opens and closes. Its URL and timeouts serve the reader of entries, too.
+	// Client describes the connection of pulsar-client-go, which sends copies, and its credentials. The source has its own
+	// client, which Run opens and closes. Its URL and timeouts serve the reader, too.
 	Client pulsar.ClientOptions
-	// Entries has the credentials of the reader of entries.
+	// Entries has the credentials of the reader.
 	Entries entries.Access
 	// Admin makes the calls to the admin API, if the settings name one; nil is http.DefaultClient.
 	Admin *http.Client
@@ -28,38 +28,20 @@ type Access struct {
 // A null value (a tombstone) has a nil payload, and its copies are null values again.
 //
 // An encrypted entry arrives as one event, whose payload is the unchanged entry; it goes to the
-// dead letter topic, see PropertyEncryption.
-//
-// With ReaderEntries, an entry that cannot be read goes to the dead letter topic as bytes, see PropertyBroken. With
-// ReaderClient, messages that pulsar-client-go (v0.21.0) settles by itself never reach the source, but are counted
-// (ringfence_source_discarded_total): it acks an entry whose checksum, batch or compression is
-// broken, and also a message that was sent outside a batch, has neither payload nor properties,
-// and is not a null value, even with a key. It also acks the chunks of a message whose other
-// chunks do not arrive within ChunkedTimeout. A message that was sent outside a batch, compressed and with an empty
-// payload, arrives with the compressed form of an empty payload, a few bytes.
+// dead letter topic, see PropertyEncryption. An entry that cannot be read goes there as bytes, see PropertyBroken.
 func NewPulsar(cfg Config, access Access, metrics *Metrics, logger *slog.Logger) *Source {
 	return newSource(cfg, metrics, logger, func(ctx context.Context, cfg Config, unackedMax int, logger *slog.Logger) (connection, error) {
 		if access.Client.Logger == nil {
 			access.Client.Logger = pulsarlog.New(logger)
 		}
-		client := new(sdk)
-		reader, err := newReader(cfg, access, client, metrics, logger)
+		reader, err := newEntryReader(cfg, entriesConfig(cfg, &access.Client), access.Entries, metrics, logger)
 		if err != nil {
 			return nil, err
 		}
 		reader.bound(unackedMax)
-		p := newPulsarConnection(cfg, reader, client, access.Admin, metrics, logger)
-		options := access.Client
-		options.Logger = hookedLogger{options.Logger, logHooks{discardWords: metrics.discarded.Inc}}
-		return p, p.open(ctx, options)
+		p := newPulsarConnection(cfg, reader, new(sdk), access.Admin, metrics, logger)
+		return p, p.open(ctx, access.Client)
 	})
-}
-
-func newReader(cfg Config, access Access, client *sdk, metrics *Metrics, logger *slog.Logger) (reader, error) {
-	if cfg.Reader == ReaderEntries {
-		return newEntryReader(cfg, entriesConfig(cfg, &access.Client), access.Entries, metrics, logger)
-	}
-	return newClientReader(cfg, client, metrics, logger), nil
 }
 
 // pulsarConnection joins the parts that reading from Pulsar, and copying to it, need.

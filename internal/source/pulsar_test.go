@@ -26,15 +26,6 @@ type fakeClient struct {
 	subscribe func(pulsar.ConsumerOptions) (pulsar.Consumer, error)
 	produce   func(pulsar.ProducerOptions) (pulsar.Producer, error)
 	closed    atomic.Int32
-
-	partitions func(topic string) ([]string, error) // nil: no topic has any
-}
-
-func (c *fakeClient) TopicPartitions(topic string) ([]string, error) {
-	if c.partitions == nil {
-		return []string{topic}, nil
-	}
-	return c.partitions(topic)
 }
 
 func (c *fakeClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
@@ -47,12 +38,9 @@ func (c *fakeClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, 
 
 func (c *fakeClient) Close() { c.closed.Add(1) }
 
-type fakeConsumer struct {
-	pulsar.Consumer
-	closed atomic.Int32
-}
+type fakeConsumer struct{ pulsar.Consumer }
 
-func (c *fakeConsumer) Close() { c.closed.Add(1) }
+func (*fakeConsumer) Close() {}
 
 // fakeProducer answers a copy by a function of the test.
 type fakeProducer struct {
@@ -72,42 +60,57 @@ func answering(err error) *fakeProducer {
 	return &fakeProducer{answer: func(_ *pulsar.ProducerMessage, done func(error)) { done(err) }}
 }
 
-func fakeLink(client *fakeClient) *pulsarConnection {
-	cfg := DefaultConfig()
-	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
-	cfg = cfg.Resolved()
-	shared, metrics, log := &sdk{client: client}, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
-	return newPulsarConnection(cfg, newClientReader(cfg, shared, metrics, log), shared, nil, metrics, log)
+// fakeReader is a reader whose topics are functions of the test.
+type fakeReader struct {
+	reader
+	names  func(topic string) ([]string, error)
+	attach func(subscription) error
+	closed int
 }
 
-// reads returns the reader of p.
-func reads(p *pulsarConnection) *clientReader { return p.reader.(*clientReader) }
+func (r *fakeReader) partitions(_ context.Context, topic string) ([]string, error) {
+	return r.names(topic)
+}
+
+func (r *fakeReader) subscribe(_ context.Context, s subscription) error { return r.attach(s) }
+
+func (r *fakeReader) close() { r.closed++ }
+
+func fakeLink(client *fakeClient) *pulsarConnection { return fakeLinkOf(client, &fakeReader{}) }
+
+func fakeLinkOf(client *fakeClient, reader reader) *pulsarConnection {
+	cfg := DefaultConfig()
+	cfg.Topics, cfg.Subscription = []string{"t"}, "s"
+	return newPulsarConnection(cfg.Resolved(), reader, &sdk{client: client}, nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+}
 
 // A broker that does not answer does not delay a source that is stopped. The late result of the call
 // is undone, and only then the client is closed.
-func TestOpeningEndsWithItsContext(t *testing.T) {
+func TestCallsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
-		var late fakeConsumer // of both topics
-		client := &fakeClient{subscribe: func(pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+		late := answering(nil)
+		client := &fakeClient{produce: func(pulsar.ProducerOptions) (pulsar.Producer, error) {
 			<-answer
-			return &late, nil
+			return late, nil
 		}}
 		p := fakeLink(client)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		began := time.Now()
-		err := p.subscribeAll(ctx)
+		var err error
+		p.send(ctx, outgoing{topic: p.cfg.RetryTopic}, func(e error) { err = e })
 		if took := time.Since(began); !errors.Is(err, context.Canceled) || took != time.Second {
-			t.Errorf("subscribing ended with %v after %v, want %v after 1s", err, took, context.Canceled)
+			t.Errorf("sending ended with %v after %v, want %v after 1s", err, took, context.Canceled)
 		}
+		p.close()
 		if n := client.closed.Load(); n != 0 {
 			t.Error("the client was closed under a call")
 		}
 		close(answer)
 		synctest.Wait()
-		if late.closed.Load() != 2 || client.closed.Load() != 1 {
-			t.Errorf("late consumers were closed %d times, the client %d times, want both consumers and the client once", late.closed.Load(), client.closed.Load())
+		if late.closed.Load() != 1 || client.closed.Load() != 1 {
+			t.Errorf("a late producer was closed %d times, the client %d times, want once each", late.closed.Load(), client.closed.Load())
 		}
 		if _, err := await(t.Context(), p.sdk, func() (int, error) { return 1, nil }, func(int) {}); !errors.Is(err, errClosed) {
 			t.Errorf("a call after close: %v, want %v", err, errClosed)
@@ -216,65 +219,27 @@ func TestTheDeadLetterSubscriptionIsLookedAfter(t *testing.T) {
 	}
 }
 
-// The client closes a consumer that it gives up, for example because its topic was
-// deleted: receive must return an error. Consumers that the source closes cause none.
-func TestAConsumerThatTheClientGaveUpIsAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var closed []func(error) // of each consumer
-		p := fakeLink(&fakeClient{subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
-			closed = append(closed, func(cause error) { o.Interceptors.OnConsumerClose(nil, cause) })
-			return &fakeConsumer{}, nil
-		}})
-		if err := p.reader.subscribe(t.Context(), subscription{topic: "t", queue: 1}); err != nil {
-			t.Fatal(err)
-		}
-		failed := make(chan error, 1)
-		var reading sync.WaitGroup
-		defer reading.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		reading.Go(func() {
-			_, err := p.receive(ctx, nil)
-			failed <- err
-		})
-		closed[0](nil)
-		synctest.Wait()
-		select {
-		case err := <-failed:
-			t.Fatalf("receive = %v before anything was given up", err)
-		default:
-		}
-		gone := errors.New("TopicNotFound")
-		closed[0](gone)
-		closed[0](gone) // the second one has no taker, and must not wait for one
-		if err := <-failed; !errors.Is(err, errLost) || !errors.Is(err, gone) {
-			t.Errorf("receive = %v, want %v and %v", err, errLost, gone)
-		}
-	})
-}
-
 // Topic partitions that are added are read from their beginning. One that cannot be subscribed is
-// tried again, and does not affect the other partitions: the client itself would close all of them.
+// tried again, and does not affect the other partitions.
 func TestTopicPartitionsThatAreAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		made := make(map[string]*fakeConsumer)
-		positions := make(map[string]pulsar.SubscriptionInitialPosition)
+		made := make(map[string]subscription)
 		var mu sync.Mutex
 		busy := FullTopicName("t-partition-2")
 		partitions, lookupFails := 2, error(nil)
-		client := &fakeClient{subscribe: func(o pulsar.ConsumerOptions) (pulsar.Consumer, error) {
+		reader := &fakeReader{attach: func(s subscription) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if o.Topic == busy {
-				return nil, errors.New("ConsumerBusy")
+			if s.topic == busy {
+				return errors.New("ConsumerBusy")
 			}
-			if made[o.Topic] != nil {
-				t.Errorf("%s has a second consumer", o.Topic)
+			if _, twice := made[s.topic]; twice {
+				t.Errorf("%s has a second consumer", s.topic)
 			}
-			made[o.Topic], positions[o.Topic] = &fakeConsumer{}, o.SubscriptionInitialPosition
-			return made[o.Topic], nil
+			made[s.topic] = s
+			return nil
 		}}
-		client.partitions = func(topic string) ([]string, error) {
+		reader.names = func(topic string) ([]string, error) {
 			if topic != FullTopicName("t") {
 				return []string{topic}, nil
 			}
@@ -286,7 +251,7 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 			}
 			return names, lookupFails
 		}
-		p := fakeLink(client)
+		p := fakeLinkOf(&fakeClient{}, reader)
 		p.discovery.cfg.FromEarliest = false
 		if err := p.subscribeAll(t.Context()); err != nil {
 			t.Fatal(err)
@@ -316,24 +281,16 @@ func TestTopicPartitionsThatAreAdded(t *testing.T) {
 		check("when the broker does not answer", 4, 2)
 		look(4, nil, "")
 		check("when it can be had", 5, 2)
-		for i, want := range []pulsar.SubscriptionInitialPosition{
-			pulsar.SubscriptionPositionLatest, pulsar.SubscriptionPositionLatest,
-			pulsar.SubscriptionPositionEarliest, pulsar.SubscriptionPositionEarliest,
-		} {
-			if name := FullTopicName(fmt.Sprintf("t-partition-%d", i)); positions[name] != want {
-				t.Errorf("%s is read from %v, want %v", name, positions[name], want)
+		for i, want := range []bool{false, false, true, true} {
+			if name := FullTopicName(fmt.Sprintf("t-partition-%d", i)); made[name].earliest != want {
+				t.Errorf("%s is read from its beginning: %v, want %v", name, made[name].earliest, want)
 			}
 		}
-		for name, c := range made {
-			if c.closed.Load() != 0 {
-				t.Errorf("the consumer of %s was closed", name)
-			}
+		if reader.closed != 0 {
+			t.Error("the reader was closed")
 		}
-		p.close()
-		for name, c := range made {
-			if c.closed.Load() != 1 {
-				t.Errorf("the consumer of %s was closed %d times at the end", name, c.closed.Load())
-			}
+		if p.close(); reader.closed != 1 {
+			t.Errorf("the reader was closed %d times at the end", reader.closed)
 		}
 	})
 }
@@ -410,35 +367,6 @@ func TestCopiesThatAreNotConfirmedTakeUpTheirTopicOnly(t *testing.T) {
 			t.Errorf("a dead letter in its room: %v", err)
 		}
 	})
-}
-
-// The client does not report that it delivers only the last chunk of a message. A message that came
-// in chunks, but fits into one, is suspected and counted.
-func TestMessagesThatLookCutAreCounted(t *testing.T) {
-	p := fakeLink(&fakeClient{})
-	topic := FullTopicName("t")
-	reads(p).consumers[topic] = &consumption{subscription: subscription{topic: topic}}
-	for _, step := range []struct {
-		what       string
-		index      int32
-		bytes      int
-		encryption *pulsar.EncryptionContext
-		want       float64
-	}{
-		{"a message of its own", 0, 10, nil, 0},
-		{"one of a batch", 3, 10, nil, 0},
-		{"in chunks, and longer than one message", -1, chunkedBytesMin + 1, nil, 0},
-		{"in chunks, and no longer than one", -1, chunkedBytesMin, nil, 1},
-		{"an encrypted one", -1, 10, &pulsar.EncryptionContext{BatchSize: 1}, 1},
-		{"another one in chunks", -1, 10, nil, 2},
-	} {
-		reads(p).receipt(pulsar.ConsumerMessage{Message: &clientMessage{
-			id: &clientID{clientNumbers: &clientNumbers{index: step.index}}, payload: make([]byte, step.bytes), topic: topic, encryptionContext: step.encryption,
-		}}, nil)
-		if n := testutil.ToFloat64(p.discovery.metrics.suspectedCut); n != step.want {
-			t.Errorf("%s: %v suspected, want %v", step.what, n, step.want)
-		}
-	}
 }
 
 // The holes of the worst topic partition are published, and asked for once a minute.

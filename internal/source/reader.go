@@ -24,12 +24,6 @@ type reader interface {
 	close()
 }
 
-// The values of Config.Reader.
-const (
-	ReaderClient  = "client"
-	ReaderEntries = "entries"
-)
-
 // subscription names a topic partition for a reader, and the first entry and the events to fetch ahead.
 type subscription struct {
 	topic    string // full name with the partition

@@ -65,12 +65,6 @@ func (s *sdk) aside(call func()) error {
 	return nil
 }
 
-func (s *sdk) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
 // close allows no more calls, runs before, and closes the client. It does not wait for calls made by aside.
 func (s *sdk) close(before func()) {
 	s.mu.Lock()

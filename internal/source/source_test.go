@@ -27,7 +27,6 @@ func TestMain(m *testing.M) {
 		// The Pulsar client (v0.21.0) leaves these goroutines running for some time after Close.
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar/internal.(*connectionPool).checkAndCleanIdleConnections"),
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).failTimeoutMessages"),
-		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*chunkedMsgCtxMap).discardChunkIfExpire"),
 		// And this one for good, when it has given up on a producer: Close does nothing then.
 		goleak.IgnoreAnyFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).runEventsLoop.func1"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),

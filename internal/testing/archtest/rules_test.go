@@ -184,7 +184,7 @@ var pureFolders = []pure{
 	{dir: "internal/app", impure: []string{"manual.go", "server.go", "session.go"}},
 	{dir: "internal/node", impure: []string{"admit.go", "claims.go", "consume.go", "drain_cycle.go", "driver.go", "gossip_view.go", "health.go", "incarnation.go", "metrics.go", "node.go", "reach.go", "report.go", "shown.go", "steering.go"}},
 	{dir: "internal/pipeline", impure: []string{"admit.go", "pipeline.go", "relayed.go", "event_log.go", "traces.go", "observer.go"}},
-	{dir: "internal/source", impure: []string{"clientreader.go", "copier.go", "copies.go", "discovery.go", "entryreader.go", "holes.go", "mem.go", "outlet.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "source.go", "tracing.go"}},
+	{dir: "internal/source", impure: []string{"copier.go", "copies.go", "discovery.go", "entryreader.go", "holes.go", "mem.go", "outlet.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "source.go", "tracing.go"}},
 	{dir: "forward", impure: []string{"handover.go", "link.go", "pool.go", "server.go"}},
 	{dir: "chaos", impure: []string{"app.go", "broker.go", "faults.go", "group.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go"}},
 }
@@ -194,7 +194,6 @@ var pureFolders = []pure{
 var mayStartGoroutines = map[string]string{
 	"internal/base/stages/run.go":              "abandons a stage that does not drain, so it cannot wait for all",
 	"internal/broker/membroker/server.go":      "reads a stream whose Recv returns only when its handler has",
-	"internal/source/clientreader.go":          "gives up on calls of Pulsar's client that take no context, so it cannot wait for them",
 	"internal/source/sdk.go":                   "gives up on calls of Pulsar's client that take no context, so it cannot wait for them",
 	"internal/broker/entries/auth.go":          "gives up on calls of an authentication provider that take no context, so nobody waits for them",
 	"internal/source/sourcetest/sourcetest.go": "a test in all but the file's name: a call that must block is made beside the test",
