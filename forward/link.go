@@ -28,6 +28,9 @@ type end interface {
 	sendHot(number, receipt uint64) (sent bool, err error)
 	// sendReceipt sends a frame with only a receipt.
 	sendReceipt(receipt uint64) error
+	// receiptDelay returns how long a receipt may wait for a hot frame to carry it, if the frame that it is for came gap after the one
+	// before.
+	receiptDelay(gap time.Duration) time.Duration
 	// sendAside sends one frame that needs no receipt and can wait, if there is one. It
 	// returns how many ids of finished events the frame carried, also if err is not nil,
 	// and whether more wait.
@@ -53,6 +56,8 @@ type link struct {
 	receiptIn  atomic.Uint64 // newest hot frame of ours that the other end has receipted
 	sent       atomic.Uint64 // newest hot frame that we have sent
 	takenIn    atomic.Uint64 // newest hot frame of the other end that we have processed
+	takenAt    atomic.Int64  // when that was
+	takenGap   atomic.Int64  // and how long after the one before
 	receiptOut atomic.Uint64 // newest receipt that we have sent
 	heardAt    atomic.Int64  // when the other end's newest frame came
 	asked      atomic.Uint64 // newest Ping of the other end
@@ -105,6 +110,8 @@ func (l *link) arrived(number uint64) error {
 
 // took notes that a hot frame was processed, so that its receipt is sent.
 func (l *link) took(number uint64) {
+	now := l.heardAt.Load()
+	l.takenGap.Store(now - l.takenAt.Swap(now))
 	l.takenIn.Store(number)
 	l.wake()
 }
@@ -126,7 +133,8 @@ func (l *link) pong(k uint64) {
 // run is the sending goroutine of a stream. It returns why the stream ended.
 //
 // At most one hot frame is without a receipt. Meanwhile events collect in their queue, so
-// that frames grow with the load and no event waits for a timer.
+// that frames grow with the load. A receipt without a hot frame to carry it waits for one,
+// see [end.receiptDelay].
 func (l *link) run(ctx context.Context, e end) error {
 	defer l.silence.Stop()
 	sender := sender{link: l, sentAt: l.now()}
@@ -145,8 +153,8 @@ func (l *link) run(ctx context.Context, e end) error {
 		if err := sender.send(e); err != nil {
 			return err
 		}
-		if due {
-			timer.Reset(sender.untilPing())
+		if due || sender.holdingChanged {
+			timer.Reset(sender.untilDue())
 		}
 		more, err := sender.sendAside(e)
 		if err != nil {
@@ -167,6 +175,9 @@ type sender struct {
 	pingAt     clock.Instant
 	hotSince   clock.Instant
 
+	heldUntil      clock.Instant // a receipt waits until then for a hot frame; 0: none waits
+	holdingChanged bool          // by the last call of send
+
 	unprobed int    // ids sent aside since the newest probe
 	probed   int    // ids sent aside before that probe, which is not answered yet
 	probe    uint64 // the Ping that was sent behind them
@@ -183,6 +194,8 @@ func (p *sender) send(e end) error {
 		}
 	}
 	receipt := p.takenIn.Load()
+	held := p.heldUntil
+	defer func() { p.holdingChanged = p.heldUntil != held }()
 	if !p.waiting {
 		runtime.Gosched() // the waker may add more: let it finish, so that frames fill
 		number := p.sent.Load() + 1
@@ -193,20 +206,32 @@ func (p *sender) send(e end) error {
 			return err
 		}
 		if sent {
-			p.waiting, p.hotSince, p.sentAt = true, now, now
+			p.waiting, p.hotSince, p.sentAt, p.heldUntil = true, now, now, 0
 			return p.sendPingIfDue(now, e)
 		}
 		p.sent.Store(number - 1)
 		p.receiptOut.Store(before)
 	}
-	if receipt > p.receiptOut.Load() {
+	if receipt > p.receiptOut.Load() && !p.holds(now, e) {
 		p.receiptOut.Store(receipt)
-		p.sentAt = now
+		p.sentAt, p.heldUntil = now, 0
 		if err := e.sendReceipt(receipt); err != nil {
 			return err
 		}
 	}
 	return p.sendPingIfDue(now, e)
+}
+
+// holds reports whether the due receipt waits for a hot frame to carry it: a frame of its own costs both ends a wake-up.
+func (p *sender) holds(now clock.Instant, e end) bool {
+	delay := e.receiptDelay(time.Duration(p.takenGap.Load()))
+	if delay == 0 {
+		return false
+	}
+	if p.heldUntil == 0 {
+		p.heldUntil = now.Add(delay)
+	}
+	return now.Before(p.heldUntil)
 }
 
 // sendAside sends one frame aside, and a Ping behind the last one: frames are handled in
@@ -246,6 +271,14 @@ func (p *sender) sendPingIfDue(now clock.Instant, e end) error {
 func (p *sender) pingDue() clock.Instant {
 	quietSince := min(p.sentAt, clock.Instant(p.heardAt.Load()))
 	return max(quietSince, p.pingAt).Add(p.config.PingAfter)
+}
+
+// untilDue returns the time until a held receipt or the next Ping is due.
+func (p *sender) untilDue() time.Duration {
+	if p.heldUntil == 0 {
+		return p.untilPing()
+	}
+	return max(0, min(p.heldUntil.Sub(p.now()), p.untilPing()))
 }
 
 // untilPing returns the time until the next Ping is due if the stream stays idle. Frames

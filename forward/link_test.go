@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ringfence/router/internal/base/clock"
 )
 
@@ -23,8 +25,85 @@ func TestStreamsSleepUntilTheirBeat(t *testing.T) {
 		if !caller {
 			want = time.Hour
 		}
-		if got := p.untilPing(); got != want {
+		if got := p.untilDue(); got != want {
 			t.Errorf("caller %v: sleeps for %v, want %v", caller, got, want)
 		}
+		p.heldUntil = now.Add(time.Millisecond)
+		if got := p.untilDue(); got != time.Millisecond {
+			t.Errorf("caller %v: with a held receipt sleeps for %v, want 1ms", caller, got)
+		}
+	}
+}
+
+// fakeEnd records what a sender sends.
+type fakeEnd struct {
+	end
+
+	delay time.Duration
+	hot   bool // a hot frame is ready
+
+	hotReceipts, receipts []uint64
+}
+
+func (e *fakeEnd) sendHot(_, receipt uint64) (bool, error) {
+	ready := e.hot
+	if e.hot = false; ready {
+		e.hotReceipts = append(e.hotReceipts, receipt)
+	}
+	return ready, nil
+}
+
+func (e *fakeEnd) sendReceipt(receipt uint64) error {
+	e.receipts = append(e.receipts, receipt)
+	return nil
+}
+
+func (e *fakeEnd) receiptDelay(time.Duration) time.Duration { return e.delay }
+
+func TestReceiptsWaitForHotFrames(t *testing.T) {
+	const delay = time.Millisecond
+	for name, c := range map[string]struct {
+		delay              time.Duration
+		hotAfter           time.Duration // when a hot frame becomes ready
+		hot, alone, before int           // frames with the receipt, and frames after half the delay
+	}{
+		"none is due":         {delay: 0, hotAfter: time.Hour, alone: 1, before: 1},
+		"nothing to carry it": {delay: delay, hotAfter: time.Hour, alone: 1},
+		"a hot frame at once": {delay: delay, hot: 1, before: 1},
+		"a hot frame later":   {delay: delay, hotAfter: delay * 3 / 4, hot: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := clock.Instant(time.Hour)
+			l := newLink(DefaultConfig(), func() clock.Instant { return now }, NewMetrics(prometheus.NewRegistry()), func(error) {}, false)
+			defer l.silence.Stop()
+			p, e := sender{link: l, sentAt: now}, &fakeEnd{delay: c.delay}
+			l.took(1)
+			for passed := time.Duration(0); passed <= 2*delay; passed += delay / 4 {
+				if passed >= c.hotAfter {
+					e.hot, c.hotAfter = true, time.Hour
+				}
+				if err := p.send(e); err != nil {
+					t.Fatal(err)
+				}
+				if n := len(e.hotReceipts) + len(e.receipts); passed == delay/2 && n != c.before {
+					t.Errorf("%d frames after %v, want %d", n, passed, c.before)
+				}
+				now = now.Add(delay / 4)
+			}
+			if len(e.hotReceipts) != c.hot || len(e.receipts) != c.alone || l.receiptOut.Load() != 1 || p.heldUntil != 0 {
+				t.Errorf("%d hot frames and %d receipts, held until %v, want %d and %d, and none held", len(e.hotReceipts), len(e.receipts), p.heldUntil, c.hot, c.alone)
+			}
+		})
+	}
+}
+
+// A peer that may have more events ready gets its receipt at once.
+func TestReceiptsOfCloseFramesDoNotWait(t *testing.T) {
+	in := new(inbound)
+	if got := in.receiptDelay(rareAfter - 1); got != 0 {
+		t.Errorf("the receipt of a frame %v after another waits for %v", rareAfter-1, got)
+	}
+	if got := in.receiptDelay(rareAfter); got != acceptedDelay {
+		t.Errorf("the receipt of a frame %v after another waits for %v, want %v", rareAfter, got, acceptedDelay)
 	}
 }

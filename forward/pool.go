@@ -575,6 +575,21 @@ func (e *outEnd) sendReceipt(receipt uint64) error {
 	return sendError(e.stream.SendMsg(&e.frame))
 }
 
+// answeredDelay bounds the wait of a receipt for verdicts when the peer owes no other: its next ones answer events whose frame brings the
+// receipt.
+const answeredDelay = 100 * time.Millisecond
+
+// receiptDelay implements end.
+func (e *outEnd) receiptDelay(time.Duration) time.Duration {
+	p := e.peer.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.table.Unanswered(e.peer.id) > 0 {
+		return 0
+	}
+	return answeredDelay
+}
+
 // windowIDBytesMax bounds the encoded size of one id.
 const windowIDBytesMax = 40
 
