@@ -282,8 +282,9 @@ func TestConversation(t *testing.T) {
 		t.Errorf("result = %v after %v with %d bytes, want retry after 7ms, cut to 1024 bytes", got.Kind, got.After, len(got.Reason))
 	}
 	r.wantFinished("30:retry") // a kind that is not set
-	if f := w.recv(); f.GetReceipt() != 2 {
-		t.Errorf("frame = %v, want the receipt of Results 2", f)
+	w.ping(1)
+	if f := w.recv(); f.GetReceipt() != 2 || f.GetPong() == nil {
+		t.Errorf("frame = %v, want the receipt of Results 2 with the Pong, as nothing is unanswered", f)
 	}
 	if got := testutil.ToFloat64(r.metrics.ignored.WithLabelValues("unknown")); got != 2 {
 		t.Errorf("ignored results = %v, want 2", got)
@@ -602,6 +603,7 @@ func TestForcedDeliveryIsLostAfterTheLeaseAndTheStreamGoesOn(t *testing.T) {
 	r.ahead.Store(int64(2 * time.Hour))
 	r.wantFinished("10:lost")
 	w.results(1, 1, &appv1.Result{DeliveryId: 10, Kind: appv1.ResultKind_RESULT_KIND_DONE})
+	w.ping(2)
 	if f := w.recv(); f.GetReceipt() != 1 {
 		t.Errorf("frame = %v, want a receipt", f)
 	}
@@ -633,6 +635,20 @@ func TestDrainAndSuspend(t *testing.T) {
 	r.wantFinished("10:done")
 	if f := w.recv(); f.GetDeliveries() != nil {
 		t.Errorf("frame = %v, want no deliveries after Drain", f)
+	}
+}
+
+// A worker that drains waits for the receipt of its last answers.
+func TestDrainBringsTheLastReceipt(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.connect(&appv1.Hello{MaxInFlight: 10})
+	r.fill(delivery(1, 0))
+	w.recv()
+	w.results(1, 1, &appv1.Result{DeliveryId: 10, Kind: appv1.ResultKind_RESULT_KIND_DONE})
+	r.wantFinished("10:done")
+	w.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{}}})
+	if f := w.recv(); f.GetReceipt() != 1 || f.GetFrame() != nil {
+		t.Errorf("frame = %v, want the receipt of Results 1", f)
 	}
 }
 

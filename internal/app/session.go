@@ -305,6 +305,7 @@ func (w *session) drain(d *appv1.Drain) {
 		s.Log.Info("worker drains", "worker", w.name, "node", d.GetNode())
 	}
 	s.finish(results)
+	w.wake() // for the receipt of the last answers
 	if d.GetNode() {
 		select {
 		case s.drain <- cut(d.GetReason(), s.cfg.ReasonBytesMax):
@@ -489,11 +490,12 @@ func (w *session) flush() {
 }
 
 // onlyReceipt returns a frame that is nothing but the receipt that the worker waits
-// for, nil when it does not.
+// for, nil when it does not. A worker that has answered everything does not, unless it drains:
+// its next answers follow deliveries, whose frame carries the receipt.
 func (w *session) onlyReceipt() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.receipts == w.taken {
+	if w.receipts == w.taken || w.outstanding.Len() == 0 && !w.draining {
 		return nil
 	}
 	w.receipts = w.taken
