@@ -3,14 +3,15 @@ package entries
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
 )
 
-// Ack acks entries, or some of their events, including entries of earlier connections. The acks are sent in groups after at most
-// AckDelayMax, after a reconnect, and at Close.
+// Ack acks entries, or some of their events, including entries of earlier connections. Acks of whole entries are sent at once if none were
+// sent for AckDelayMax. Others are sent in groups after at most AckDelayMax, after a reconnect, and at Close.
 func (c *Consumer) Ack(ids ...wire.AckID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -18,15 +19,36 @@ func (c *Consumer) Ack(ids ...wire.AckID) error {
 		return c.over
 	}
 	c.acks.add(ids)
-	if c.acks.full(c.client.cfg.AckGroupMax) {
+	if c.acks.full(c.client.cfg.AckGroupMax) || c.idle() {
 		c.flush()
 	} else {
-		c.awake()
+		c.later()
 	}
 	return nil
 }
 
-// awake starts the timer after which acks and permits are sent.
+// idle reports whether acks need not wait to share a command. Acks of events of one entry follow each other. The caller holds the lock.
+func (c *Consumer) idle() bool {
+	return !c.acks.sets && time.Since(c.ackedAt) >= c.client.cfg.AckDelayMax //nolint:forbidigo // only groups acks
+}
+
+// later sends acks and permits after AckDelayMax, unless something else sends them before. The caller holds the lock.
+func (c *Consumer) later() {
+	if !c.delayed {
+		c.delayed = true
+		c.delay.Reset(c.client.cfg.AckDelayMax)
+	}
+}
+
+// flushLate sends acks and permits when their delay is over.
+func (c *Consumer) flushLate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delayed = false
+	c.flush()
+}
+
+// awake makes the goroutine of the consumer pass on receipts.
 func (c *Consumer) awake() { signal.Set(c.wake) }
 
 // flush sends all acks and permits, if there is a session. The caller holds the lock.
@@ -34,6 +56,13 @@ func (c *Consumer) flush() {
 	s := c.session
 	if s == nil {
 		return
+	}
+	if c.delayed {
+		c.delayed = false
+		c.delay.Stop()
+	}
+	if len(c.acks.ids) > 0 {
+		c.ackedAt = time.Now() //nolint:forbidigo // only groups acks
 	}
 	for _, ids := range c.acks.take(c.client.cfg.AckGroupMax) {
 		request := c.asked(s, ids)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ringfence/router/internal/broker/entries/pulsarpb"
 	"github.com/ringfence/router/internal/broker/entries/wire"
@@ -52,7 +53,7 @@ type Consumer struct {
 	client *Client
 	sub    Subscription
 	number int           // of its connection among the connections to the same broker
-	wake   chan struct{} // signals acks or permits that are not due yet, and receipts
+	wake   chan struct{} // signals receipts
 	gone   chan struct{} // closed when its goroutine has ended
 	cancel context.CancelFunc
 	chunks *chunks
@@ -60,6 +61,9 @@ type Consumer struct {
 	mu      sync.Mutex // guards the fields below
 	session *session   // nil while reconnecting
 	acks    ackGroup
+	delay   *time.Timer // calls flushLate
+	delayed bool        // delay runs
+	ackedAt time.Time   // when acks were sent last
 	settled []receipt
 	over    error // ErrClosed or a LostError; nil while it runs
 	seeds   *seeds
@@ -83,6 +87,8 @@ func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, er
 		wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
 		chunks: newChunks(c.cfg, c.metrics),
 	}
+	consumer.delay = time.AfterFunc(c.cfg.AckDelayMax, consumer.flushLate)
+	consumer.delay.Stop()
 	var first *session
 	err := c.retry(ctx, func(ctx context.Context) (err error) {
 		first, err = consumer.subscribe(ctx, address{})
@@ -157,7 +163,7 @@ func (c *Consumer) SetUnackedMax(events int) {
 	if c.session != nil {
 		c.session.permits.bound(events)
 	}
-	c.awake()
+	c.later()
 }
 
 func (c *Consumer) command(consumer, request uint64) *pulsarpb.BaseCommand {

@@ -19,9 +19,9 @@
 //
 // Each connection has three goroutines: one reads, parses and decompresses, and pushes entries to the queue; one writes; one sends pings
 // and ends a silent connection. The reader never blocks on the queue or on writes: the queue takes all entries that permits allow, and
-// writes only add to a bounded buffer. Each consumer has a goroutine that sends acks and permits after at most AckDelayMax, and reconnects.
-// Each attempt to dial has a goroutine, which several consumers may wait for. Client.Close waits for all of these, for little longer than
-// CloseTimeout. Calls of the authentication provider take no context and run on separate goroutines, which Close does not wait for.
+// writes only add to a bounded buffer. Each consumer has a goroutine that reconnects, and a timer that sends acks and permits after at
+// most AckDelayMax. Each attempt to dial has a goroutine, which several consumers may wait for. Client.Close waits for all goroutines,
+// for little longer than CloseTimeout. Calls of the authentication provider take no context and run on separate goroutines, which Close does not wait for.
 //
 // Locks are taken in the order consumer, client, connection, queue, and never held while waiting.
 package entries

@@ -44,12 +44,9 @@ func (c *Consumer) run(ctx context.Context, s *session) {
 	}
 }
 
-// serve sends the acks and permits of a session until the session or ctx ends.
+// serve passes on the receipts of a session until the session or ctx ends.
 func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 	cfg := c.client.cfg
-	due := time.NewTimer(cfg.AckDelayMax)
-	defer due.Stop()
-	waiting := true
 	ticker := time.NewTicker(cfg.tick())
 	defer ticker.Stop()
 	lasting := time.NewTimer(cfg.BackoffMax)
@@ -58,15 +55,6 @@ func (c *Consumer) serve(ctx context.Context, s *session) (steady bool) {
 		select {
 		case <-c.wake:
 			c.report()
-			if !waiting {
-				due.Reset(cfg.AckDelayMax)
-				waiting = true
-			}
-		case <-due.C:
-			waiting = false
-			c.mu.Lock()
-			c.flush()
-			c.mu.Unlock()
 		case <-ticker.C:
 			c.tick(s)
 		case <-lasting.C:
@@ -120,7 +108,7 @@ func (c *Consumer) tick(s *session) {
 		}
 		s.receipts[request] = a
 	}
-	c.awake()
+	c.later()
 }
 
 // farewell sends the last acks and closes the consumer at the broker.
@@ -213,6 +201,7 @@ func (c *Consumer) again(ctx context.Context, e ending, delay time.Duration, p *
 func (c *Consumer) quit(err error) {
 	c.chunks.drop()
 	c.mu.Lock()
+	c.delay.Stop()
 	if c.over == nil {
 		c.over = err
 	}

@@ -154,7 +154,7 @@ func (s *session) giveBack(cost int) {
 		s.flow(flow)
 		return
 	}
-	s.consumer.awake()
+	s.consumer.later()
 }
 
 // flow sends permits. The caller holds the consumer's lock.
