@@ -26,15 +26,19 @@ import (
 	"github.com/ringfence/router/internal/base/setting"
 )
 
-// Limits of a Ring's input. MembersMax keeps the time of one [New] well below any lease: the
-// library sorts the circle again for each member, which takes 1 ms for 3 members, 5 ms for 30,
-// and about 300 ms for MembersMax.
+// Limits of a Ring's input. MembersMax keeps the records of a group readable for each member:
+// everybody reads everybody's Beats (ADR 0036).
 const (
 	MembersMax      = 256
 	MemberBytesMax  = 256 // bytes of one name
 	VirtualNodesMax = 1000
 	LoadMax         = 1024 // a Load of at least the number of members bounds nothing
 )
+
+// fullMembersMax is the number of members up to which each has [Config.VirtualNodes] points. A
+// larger ring has as many points as this number of members together: the library sorts all
+// points again for each member (ADR 0037).
+const fullMembersMax = 25
 
 // Member is the stable name of a router. It outlives restarts (an incarnation
 // does not), so that a restarted member gets its partitions back.
@@ -48,7 +52,8 @@ func (m Member) String() string { return string(m) }
 // every new proposer reshuffles the table.
 type Config struct {
 	// VirtualNodes is the number of points of each member on the hash circle. More of them
-	// even out the shares and cost time to build.
+	// even out the shares and cost time to build. Members of a group of more than 25 have fewer:
+	// together as many as 25 members would have.
 	VirtualNodes int `min:"1" max:"1000" agree:"true"`
 
 	// Load is the greatest share of one member, as a multiple of the average. A value nearer
@@ -117,12 +122,17 @@ func (r *Ring) place(cfg Config) {
 	circle := consistent.New(candidates, consistent.Config{
 		Hasher:            hasher{},
 		PartitionCount:    Partitions,
-		ReplicationFactor: cfg.VirtualNodes,
+		ReplicationFactor: cfg.points(len(r.members)),
 		Load:              cfg.Load,
 	})
 	for p := range r.table {
 		r.table[p] = indexes[circle.GetPartitionOwner(p).(Member)]
 	}
+}
+
+// points returns the number of points of each of n members.
+func (c Config) points(n int) int {
+	return max(1, min(c.VirtualNodes, c.VirtualNodes*fullMembersMax/n))
 }
 
 // hasher places virtual nodes and partitions on the circle.

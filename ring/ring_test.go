@@ -39,6 +39,9 @@ func TestPlacementIsPinned(t *testing.T) {
 		3:  0x21b2891ccb9e4e80,
 		5:  0xab3949a6f60310fd,
 		12: 0x491ff8358afcfdef,
+		25: 0x3b460411f693df4a,
+		26: 0xd1595a50c8b0a4fa,
+		99: 0x7eecfa1c38ac8545,
 	} {
 		r := build(t, members(n), ring.DefaultConfig())
 		sum := xxhash.New()

@@ -183,5 +183,5 @@ var docs = map[string]string{
 	"retry.crashes_max":               "The number of crashes of workers that have the event after which it goes to the dead letter topic. Crashes are not failures, since the event need not be the cause.",
 	"retry.retry_hold_max":            "The longest delay during which the owner holds an event; with a longer delay the event goes by way of the retry topic.",
 	"ring.load":                       "The greatest share of one member, as a multiple of the average. A value nearer to 1 is more even, but moves more partitions between the remaining members when another member joins or leaves.",
-	"ring.virtual_nodes":              "The number of points of each member on the hash circle. More of them even out the shares and cost time to build.",
+	"ring.virtual_nodes":              "The number of points of each member on the hash circle. More of them even out the shares and cost time to build. Members of a group of more than 25 have fewer: together as many as 25 members would have.",
 }
