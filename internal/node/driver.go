@@ -32,6 +32,9 @@ type host struct {
 // Note implements driver.Host.
 func (h host) Note(n ownership.Note) { h.note(n) }
 
+// inputsMax is the number of inputs that wait for the driver, and that it takes in at once.
+const inputsMax = 64
+
 // driverLoop is the goroutine around the driver of one incarnation.
 type driverLoop struct {
 	driver  *driver.Driver
@@ -51,7 +54,7 @@ func newDriverLoop(machine driver.Machine, log driver.ControlLog, path dataPath,
 	d := &driverLoop{
 		driver:  driver.New(machine, host{log, path, note}),
 		machine: machine, path: path, news: news,
-		inputs: make(chan ownership.Input, 64), ended: make(chan struct{}), wake: make(chan struct{}, 1),
+		inputs: make(chan ownership.Input, inputsMax), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	d.status.Store(new(ownership.Status))
 	return d
@@ -92,15 +95,17 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 	defer timer.Stop()
 	defer pause.Stop()
 	telling := true // until pause ends
+	inputs := make([]ownership.Input, 0, inputsMax)
 	for {
-		var inputs []ownership.Input
+		clear(inputs)
+		inputs = inputs[:0]
 		select {
 		case <-ctx.Done():
 			return nil
 		case in := <-d.inputs:
-			inputs = append(inputs, in)
+			inputs = d.takeMore(append(inputs, in))
 		case <-d.wake:
-			inputs = append([]ownership.Input{d.takeIdle()}, d.news()...)
+			inputs = append(append(inputs, d.takeIdle()), d.news()...)
 		case <-timer.C:
 			inputs = append(inputs, ownership.Tick{})
 		case <-pause.C:
@@ -117,6 +122,19 @@ func (d *driverLoop) run(ctx context.Context) ownership.Effect {
 		}
 		timer.Reset(d.untilNext())
 	}
+}
+
+// takeMore appends the inputs that wait already, so that one wake-up takes in all records that came together.
+func (d *driverLoop) takeMore(inputs []ownership.Input) []ownership.Input {
+	for len(inputs) < inputsMax {
+		select {
+		case in := <-d.inputs:
+			inputs = append(inputs, in)
+		default:
+			return inputs
+		}
+	}
+	return inputs
 }
 
 // takeIdle checks again, now that the driver is at rest: a partition that is idle behind a

@@ -78,3 +78,50 @@ func TestWhatHasEndedIsToldBeforeTheBeat(t *testing.T) {
 	d.drained([]ring.Partition{7})
 	expect("rest", "hand over", "append")
 }
+
+// idlePath is the data path of a member without events.
+type idlePath struct{}
+
+func (idlePath) SetGates([]ownership.GateChange)                            {}
+func (idlePath) Revoke(ownership.Revoke)                                    {}
+func (idlePath) Force(ownership.ForceDrain)                                 {}
+func (idlePath) SetLease(ownership.Lease)                                   {}
+func (idlePath) SetTable(*ownership.Table)                                  {}
+func (idlePath) HandOver() (more bool)                                      { return false }
+func (idlePath) HandOverLate()                                              {}
+func (idlePath) Rest(asked ownership.Set) (ownership.Set, []ownership.Busy) { return asked, nil }
+
+// counting is a machine that counts its steps and the pictures of it.
+type counting struct{ steps, pictures int }
+
+func (c *counting) Step(_ clock.Instant, in ownership.Input) []ownership.Effect {
+	if _, ok := in.(ownership.CheckAnswer); ok {
+		c.steps++
+	}
+	if c.steps == inputsMax {
+		return []ownership.Effect{ownership.Left{}}
+	}
+	return nil
+}
+
+func (*counting) Next() clock.Instant { return clock.Forever }
+
+func (c *counting) Status(clock.Instant) ownership.Status {
+	c.pictures++
+	return ownership.Status{}
+}
+
+// Inputs that wait are taken in at once, not one for each turn of the driver.
+func TestInputsThatWaitAreTakenTogether(t *testing.T) {
+	m := &counting{}
+	d := newDriverLoop(m, nil, idlePath{}, nil, func() []ownership.Input { return nil })
+	for range inputsMax {
+		d.deliver(ownership.CheckAnswer{})
+	}
+	if _, ok := d.run(t.Context()).(ownership.Left); !ok || m.steps != inputsMax {
+		t.Fatalf("the driver ended after %d of %d inputs", m.steps, inputsMax)
+	}
+	if m.pictures > 2 { // the other one is of a Tick
+		t.Errorf("%d inputs that waited took %d turns", m.steps, m.pictures)
+	}
+}
