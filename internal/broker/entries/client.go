@@ -36,6 +36,7 @@ type Client struct {
 	mu        sync.Mutex // guards the fields below
 	closed    bool
 	conns     map[slot]*dialing
+	shares    map[slot]int // number of topic partitions
 	consumers map[*Consumer]struct{}
 }
 
@@ -63,7 +64,7 @@ func New(cfg Config, access Access, metrics *Metrics, log *slog.Logger) (*Client
 		cfg: cfg, access: access, metrics: metrics, log: log, seeds: &seeds{service: service},
 		trouble: loglimit.New(log, "reader_trouble", troubleEvery, metrics.lines),
 		auth:    newCredentials(access.Auth, cfg.ConnectTimeout),
-		conns:   make(map[slot]*dialing), consumers: make(map[*Consumer]struct{}),
+		conns:   make(map[slot]*dialing), shares: make(map[slot]int), consumers: make(map[*Consumer]struct{}),
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil

@@ -34,8 +34,9 @@ type Config struct {
 	ReconnectMax time.Duration `above:"0"`
 	// CloseTimeout bounds the wait for brokers to confirm that consumers are closed.
 	CloseTimeout time.Duration `above:"0"`
-	// ConnectionsPerBrokerMax is the number of connections that the consumers of one broker share.
-	ConnectionsPerBrokerMax int `min:"1"`
+	// ConnectionsPerBrokerMax is the number of connections over which the consumers of one broker are spread. Each connection has one goroutine
+	// that reads and decompresses.
+	ConnectionsPerBrokerMax int `min:"1" max:"64"`
 
 	// AckDelayMax bounds the time that an ack waits to share a command.
 	AckDelayMax time.Duration `above:"0"`

@@ -52,7 +52,6 @@ type Subscription struct {
 type Consumer struct {
 	client *Client
 	sub    Subscription
-	number int           // of its connection among the connections to the same broker
 	wake   chan struct{} // signals receipts
 	gone   chan struct{} // closed when its goroutine has ended
 	cancel context.CancelFunc
@@ -83,8 +82,7 @@ func (c *Client) Subscribe(ctx context.Context, sub Subscription) (*Consumer, er
 			sub.Topic, sub.Permits, sub.UnackedMax, sub.Type, Shared)
 	}
 	consumer := &Consumer{
-		client: c, sub: sub, number: int(c.ids.Add(1) % uint64(c.cfg.ConnectionsPerBrokerMax)),
-		wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
+		client: c, sub: sub, wake: make(chan struct{}, 1), gone: make(chan struct{}), seeds: c.seeds,
 		chunks: newChunks(c.cfg, c.metrics),
 	}
 	consumer.delay = time.AfterFunc(c.cfg.AckDelayMax, consumer.flushLate)
@@ -125,12 +123,22 @@ func (c *Consumer) subscribe(ctx context.Context, at address) (*session, error) 
 			return nil, err
 		}
 	}
-	k, err := c.client.connect(ctx, slot{to: at, number: c.number})
+	share := c.client.share(at)
+	s, err := c.join(ctx, share)
+	if err != nil {
+		c.client.unshare(share)
+	}
+	return s, err
+}
+
+// join makes a subscription on a connection.
+func (c *Consumer) join(ctx context.Context, at slot) (*session, error) {
+	k, err := c.client.connect(ctx, at)
 	if err != nil {
 		return nil, err
 	}
 	s := &session{
-		consumer: c, conn: k, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
+		consumer: c, conn: k, share: at, id: c.client.ids.Add(1), ended: make(chan struct{}), receipts: make(map[uint64]awaited),
 	}
 	if err := k.attach(s); err != nil {
 		return nil, err

@@ -13,6 +13,30 @@ type slot struct {
 	number int // less than ConnectionsPerBrokerMax
 }
 
+// share selects the connection to a broker that the fewest topic partitions use, and counts one more. The count includes those that still
+// connect, so that all topic partitions that subscribe at the same time, or again after a connection broke, are spread evenly.
+func (c *Client) share(to address) slot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	least := slot{to: to}
+	for number := range c.cfg.ConnectionsPerBrokerMax {
+		if at := (slot{to, number}); c.shares[at] < c.shares[least] {
+			least = at
+		}
+	}
+	c.shares[least]++
+	return least
+}
+
+// unshare ends the use of a connection by a topic partition.
+func (c *Client) unshare(at slot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shares[at]--; c.shares[at] == 0 {
+		delete(c.shares, at)
+	}
+}
+
 // dialing is a connection, or the attempt to open it. Any number of callers can wait for it.
 type dialing struct {
 	done chan struct{} // closed when the attempt has ended

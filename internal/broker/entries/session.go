@@ -13,6 +13,7 @@ import (
 type session struct {
 	consumer *Consumer
 	conn     *conn
+	share    slot // of conn, until the consumer leaves
 	id       uint64
 	ended    chan struct{} // closed when the broker has ended it
 
