@@ -54,6 +54,7 @@ func TestConfigLint(t *testing.T) {
 		"too small":            {file: "mailbox: {depth_max: 0}", says: "mailbox.depth_max = 0, want a whole number, 1 to 2147483647"},
 		"small for chunks":     {file: "pulsar: {chunked_bytes_max: 1MiB}", says: "router.yaml:1: pulsar.chunked_bytes_max = 1MiB, want a size (65536, 64KiB, 8MiB), 5MiB to 1TiB"},
 		"small for payloads":   {file: "pulsar: {payload_bytes_max: 64}", says: "router.yaml:1: pulsar.payload_bytes_max = 64, want a size (65536, 64KiB, 8MiB), 5MiB to 1TiB"},
+		"many connections":     {file: "pulsar: {broker_connections_max: 65}", says: "pulsar.broker_connections_max = 65, want a whole number, 1 to 64"},
 		"too large":            {file: "app: {workers_max: 100000}", says: "app.workers_max = 100000, want a whole number, 1 to 10000"},
 		"not one of the words": {file: "log: {level: loud}", says: `router.yaml:1: log.level = "loud", want debug, info, warn or error`},
 		"missing":              {args: []string{"--node.group", ""}, says: "node.group is not set"},

@@ -34,8 +34,8 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 	streamFrames := c.Forward.StreamBytes() + c.Forward.FrameEventsMax*256
 	return []MemoryPart{
 		{"chunked", topics * s.ChunkedBytesMax},
-		// One entry is being decompressed, perhaps after its chunks were joined.
-		{"reading", s.ChunkedBytesMax + s.PayloadBytesMax},
+		// Each connection to a broker decompresses one entry, perhaps after its chunks were joined.
+		{"reading", s.BrokerConnectionsMax * (s.ChunkedBytesMax + s.PayloadBytesMax)},
 		// Two batches are between the reader and the ledger.
 		{"fetched", (topics*s.ReceiverQueueMax + 2*s.BatchMax) * (event + fetchedOverhead)},
 		{"unsettled", s.UnsettledBytesMax + s.BatchMax*event + (s.UnsettledMax+s.BatchMax)*openOverhead},

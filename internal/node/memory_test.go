@@ -35,6 +35,11 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	from.CopiesMax *= 2
 	from.ChunkedBytesMax *= 2
 	from.PayloadBytesMax *= 2
+	connected := from
+	connected.BrokerConnectionsMax *= 2
+	if one, two := MemorySum(MemoryBound(cfg, from)), MemorySum(MemoryBound(cfg, connected)); two <= one {
+		t.Errorf("sum = %d with two connections, %d with one", two, one)
+	}
 	sum := 0
 	for i, p := range MemoryBound(cfg, from) {
 		if p.Bytes <= before[i].Bytes || before[i].Bytes <= 0 {

@@ -47,6 +47,10 @@ type Config struct {
 	// PayloadBytesMax is the size of the largest entry or chunked message, after decompression; a larger one goes to the dead letter
 	// topic as a broken entry. Producers compare the size before decompression with the broker's limit.
 	PayloadBytesMax int `unit:"bytes" min:"5MiB"`
+	// BrokerConnectionsMax is the number of connections to a broker over which its topic partitions are spread evenly. One goroutine
+	// reads and decompresses the entries of a connection, which keeps the rest of about four cores busy. Each connection counts in
+	// the memory bound.
+	BrokerConnectionsMax int `min:"1" max:"64"`
 	// ChunkedTimeout is the time after which the chunks of a message with missing chunks return to the broker. Chunks wait at the
 	// broker while reading stops, so it must be longer than any pause of the application.
 	ChunkedTimeout time.Duration `above:"0"`
@@ -111,6 +115,7 @@ func DefaultConfig() Config {
 		ReceiverQueueMax:       5000,
 		ChunkedBytesMax:        32 << 20,
 		PayloadBytesMax:        64 << 20,
+		BrokerConnectionsMax:   1,
 		ChunkedTimeout:         time.Hour,
 		EventBytesTypical:      4 << 10,
 		UnsettledMax:           20_000,

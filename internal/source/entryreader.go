@@ -36,6 +36,7 @@ func entriesConfig(cfg Config, options *pulsar.ClientOptions) entries.Config {
 	c.URL = options.URL
 	c.ChunkTimeout, c.CloseTimeout = cfg.ChunkedTimeout, cfg.CloseTimeout
 	c.ChunkBytesMax, c.PayloadBytesMax = cfg.ChunkedBytesMax, cfg.PayloadBytesMax
+	c.ConnectionsPerBrokerMax = cfg.BrokerConnectionsMax
 	if options.ConnectionTimeout > 0 {
 		c.ConnectTimeout = options.ConnectionTimeout
 	}

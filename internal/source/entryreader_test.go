@@ -165,6 +165,20 @@ func TestEntriesThatAreBroken(t *testing.T) {
 	}
 }
 
+// Topic partitions use as many connections to their broker as the setting allows.
+func TestEntriesOverSeveralConnections(t *testing.T) {
+	inMemory(t, func(c *Config) { c.BrokerConnectionsMax = 2 }, func(r *rig) {
+		for _, topic := range []string{"u", "v"} {
+			if err := r.subscribe(r.Context(), subscription{topic: FullTopicName(topic), earliest: true, queue: 1000}); err != nil {
+				r.Fatal(err)
+			}
+		}
+		if n := r.broker.Links(); n != 2 {
+			r.Errorf("three topics use %d connections, want 2", n)
+		}
+	})
+}
+
 // What exceeds a bound of the settings comes as broken bytes.
 func TestEntriesBeyondTheBounds(t *testing.T) {
 	metadata := fakebroker.Metadata()
