@@ -214,6 +214,15 @@ bench: ## Ringfence and the other ways of consuming, side by side on one broker
 bench-full: ## The same, and what happens at the edges: hours
 	tools/pulsar.sh run -- $(GO) run ./bench --suite full --repetitions 5 --out bench/out/full.json $(ARGS)
 
+# Packages with structures that all cores of a router share.
+contended := ./internal/broker/entries ./internal/source ./forward ./internal/mailbox ./internal/app
+
+.PHONY: contention
+contention: ## Throughput of what all cores share by the number of cores, as a picture (ARGS="-benchtime=2s")
+	mkdir -p bench/out
+	$(GO) test -run='^$$' -bench='^BenchmarkContention$$' -cpu=1,2,4,8,16 -count=3 -benchtime=300ms -timeout=15m $(ARGS) $(contended) >bench/out/contention.txt
+	$(GO) run ./bench contention --in bench/out/contention.txt --out bench/out
+
 .PHONY: demo
 demo: ## Three members, three applications, one kill, a verdict
 	$(GO) run ./cmd/router demo $(ARGS)

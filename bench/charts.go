@@ -14,6 +14,8 @@ type chart struct {
 	unit  string    // of the values
 	names []string  // of the bars or rows; of a curve, its x axis
 	xs    []float64 // of a curve
+	log2  bool      // the xs are logarithms to base 2, and the ticks are the numbers
+	mark  float64   // of a curve: a dashed line at this x; 0: none
 	parts []part
 }
 

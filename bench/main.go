@@ -4,6 +4,7 @@
 //	go run ./bench --modes shared,ringfence --handler none
 //	go run ./bench --suite core --out result.json
 //	go run ./bench plot --in result.json --out docs/img
+//	go run ./bench contention --in contention.txt --out docs/img
 //
 // Every consumer, application and router is a process of its own. The workloads:
 //
@@ -57,6 +58,8 @@ func main() {
 		exit(runRelay(os.Args[2:]))
 	case plotCommand:
 		exit(runPlot(os.Args[2:]))
+	case contentionCommand:
+		exit(runContention(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -200,6 +201,21 @@ func (c chart) drawCurves(p *plot.Plot) error {
 		c.legend(p, part, line, dot)
 	}
 	p.Y.Min = 0
+	if c.log2 {
+		ticks := make(plot.ConstantTicks, len(c.xs))
+		for i, x := range c.xs {
+			ticks[i] = plot.Tick{Value: x, Label: strconv.FormatFloat(math.Exp2(x), 'f', -1, 64)}
+		}
+		p.X.Tick.Marker = ticks
+	}
+	if c.mark > 0 {
+		line, err := plotter.NewLine(plotter.XYs{{X: c.mark, Y: 0}, {X: c.mark, Y: p.Y.Max}})
+		if err != nil {
+			return err
+		}
+		line.Dashes = plotutil.Dashes(1)
+		p.Add(line)
+	}
 	return nil
 }
 

@@ -15,7 +15,7 @@ var words = []string{
 }
 
 // anywhere lists the packages that every package may import: a few lines that stand for a loop or a select.
-var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/testing/eventually"}
+var anywhere = []string{"internal/base/signal", "internal/base/backoff", "internal/testing/eventually", "internal/testing/contention"}
 
 var stages = []string{"internal/source", "internal/key", "forward", "internal/mailbox", "internal/app"}
 
@@ -127,6 +127,7 @@ var arrows = map[string]arrow{
 	"chaos":                            {append([]string{"chaos"}, anything...), "drives whole processes from outside"},
 	"e2e":                              {anything, "drives whole processes from outside"},
 	"internal/testing/archtest":        {nil, "reads files"},
+	"internal/testing/contention":      {nil, "a loop of benchmarks"},
 	"internal/testing/eventually":      {nil, "a loop with a condition"},
 	"internal/testing/planted":         {nil, "the bottom: patched files of any package import it"},
 	"internal/testing/planted/overlay": {nil, "reads files, and starts the go command"},
