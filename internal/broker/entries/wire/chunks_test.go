@@ -401,7 +401,7 @@ func FuzzAssembler(f *testing.F) {
 	f.Add([]byte("\x00\x10\x20\x01\x11\x21\x02\x12\x22"))
 	// Each byte of a script selects the message and the chunk of an entry, or a wait. A chunk is repeated in another or in the same entry.
 	random := rand.New(rand.NewPCG(1, 2))
-	var messages [][][]byte
+	var messages [][]*Entry
 	var payloads [][]byte
 	for i := range 8 {
 		payload := make([]byte, 180+60*i)
@@ -410,10 +410,21 @@ func FuzzAssembler(f *testing.F) {
 		}
 		payloads = append(payloads, payload)
 		c := pulsarpb.CompressionType([]int32{0, 0, 0, 0, 0, 1, 2, 4}[i])
-		messages = append(messages, cut(named("p", string(rune('a'+i%3)), uint64(i)), c, payload, 20+i))
+		var chunks []*Entry
+		var script []byte // with which the message becomes complete
+		for j, entry := range cut(named("p", string(rune('a'+i%3)), uint64(i)), c, payload, 40+i) {
+			chunks = append(chunks, chunkOf(f, entry))
+			script = append(script, byte(i<<4|j))
+		}
+		if len(chunks) > 16 {
+			f.Fatalf("message %d has %d chunks: four bits of a script cannot select them", i, len(chunks))
+		}
+		messages = append(messages, chunks)
+		f.Add(script)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		const bytesMax = 5000
+		const bytesMax, scriptMax = 5000, 400 // longer scripts take long, and repeat what shorter ones do
+		script = script[:min(len(script), scriptMax)]
 		a := NewAssembler(bytesMax, chunkTimeout)
 		held := map[ID]bool{}
 		give := func(ids []ID, now ID) {
@@ -439,7 +450,8 @@ func FuzzAssembler(f *testing.F) {
 			if i%3 == 0 {
 				id.Entry += int64(i) * 100
 			}
-			e := chunkOf(t, messages[message][chunk])
+			copied := *messages[message][chunk] // Add changes it
+			e := &copied
 			got, err := a.Add(now, id, e, MessageSizeDefault)
 			if err != nil {
 				if key := identityOf(&e.Metadata); reasonOf(t, err) != ReasonSize || key.whole() <= bytesMax {
