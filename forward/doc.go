@@ -11,11 +11,20 @@
 // twice on one live stream; and it is settled exactly once: by the first final
 // verdict of any peer that has received it, or by [Table.Drop].
 //
+// A key's events from the source are sent in the order in which they came. Those that wait
+// are in two lists at most, each by age: the queue of their owner's lane, and behind it
+// the wait of their key, which a refusal begins. The queue's events up to the age
+// wait.passing are older than all in the wait; the others join it when Take reaches them.
+//
 // # Pieces
 //
 //	table.go    Table: hold, take, settle, route (pure: no goroutine, clock or lock)
-//	shelf.go    finds a held event by its handle
-//	held.go     the lists of the table; table_moves.go: the moves between them
+//	moves.go    what a call of the table asks its caller to do
+//	routes.go   lanes of peers, and which of them owns a partition
+//	waits.go    pauses of keys after refusals: parked, delayed, refused
+//	relay.go    third members, for owners that cannot be reached
+//	held.go     a held event; shelf.go finds it by its handle, ages.go knows its age
+//	list.go     events in one place, by age
 //	pool.go     Pool: a Table behind a mutex, and one outbound stream for each peer
 //	server.go   Server: inbound streams of peers (events in, verdicts out)
 //	link.go     the part that both ends of a stream share: receipts, pings, timeouts

@@ -1,13 +1,9 @@
 package forward
 
 import (
-	"cmp"
 	"slices"
-	"time"
 
-	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/ring"
 )
 
 // Place is the state of a held event. Every held event is in exactly one place.
@@ -17,12 +13,11 @@ type Place uint8
 
 // The places of a held event.
 const (
-	Queued   Place = iota // for its owner's stream to take
-	Relaying              // for a third member's stream to take, since its owner cannot be reached
-	Sent                  // at a mailbox: the local one, or that of a peer with a live stream
-	Parked                // its key's mailbox was full; waits for a credit or a delay
-	Delayed               // its owner has not read our epoch yet; waits for a delay
-	Refused               // no known owner accepts it; waits for a newer route
+	Queued  Place = iota // for its owner's stream to take, or that of a third member if its owner cannot be reached
+	Sent                 // at a mailbox: the local one, or that of a peer with a live stream
+	Parked               // its key's mailbox was full; waits for a credit or a delay
+	Delayed              // its key's owner has not read our epoch yet; waits for a delay
+	Refused              // no known owner accepts its key; waits for a newer route
 	places
 )
 
@@ -31,8 +26,6 @@ func (p Place) String() string {
 	switch p {
 	case Queued:
 		return "queued"
-	case Relaying:
-		return "relaying"
 	case Sent:
 		return "sent"
 	case Parked:
@@ -66,11 +59,6 @@ type extra struct {
 	past     []Peer // earlier holders: their final verdicts count too
 	relayed  bool   // relayed to us by its consumer node: it never waits here, see HoldRelayed
 	viaThird bool   // Sent: to a third member, to be relayed
-	released bool   // Queued: out of its key's parking; it does not go back there before it was sent
-
-	refuser   Peer           // Refused: the peer that refused it
-	refusedAt event.Position // Refused: the epoch that the refuser had applied
-	due       clock.Instant  // Refused: when it is retried without a newer route
 
 	told                  bool   // its owner has reported failures and keeps retrying:
 	attempts, crashes     uint32 // reported counts
@@ -87,7 +75,6 @@ func (h *held) ensureExtra() *extra {
 
 func (h *held) isRelayed() bool  { return h.extra != nil && h.extra.relayed }
 func (h *held) isViaThird() bool { return h.extra != nil && h.extra.viaThird }
-func (h *held) isReleased() bool { return h.extra != nil && h.extra.released }
 
 // isWith reports whether peer has the event now, as far as we know.
 func (h *held) isWith(peer Peer) bool { return h.on.place == Sent && h.on.lane.peer == peer }
@@ -100,8 +87,7 @@ func (h *held) had(peer Peer) bool {
 // given notes that the event was sent, to its owner or to a third member.
 func (h *held) given(relayed bool) {
 	if relayed || h.extra != nil {
-		r := h.ensureExtra()
-		r.viaThird, r.released = relayed, false
+		h.ensureExtra().viaThird = relayed
 	}
 }
 
@@ -144,237 +130,4 @@ func (h *held) refresh() {
 	}
 	ev.FirstError, ev.LastError = clip(ev.FirstError), clip(ev.LastError)
 	h.event, r.told, r.attempts, r.crashes, r.firstError, r.lastError = &ev, false, 0, 0, "", ""
-}
-
-// list is a queue of held events in one place. It is an array, not a linked list, so that
-// the cache misses of consecutive events overlap. Sent events are only counted, since
-// verdicts come in no order; see [shelf.on].
-type list struct {
-	place Place
-	lane  *lane // Queued, Relaying, Sent: the lane of the peer
-	n     int
-
-	items []*held // nil where an event was removed; items[head] is not nil
-	head  int     // items before it were removed
-	first int     // position of items[0]; positions move only with prepend
-}
-
-func (l *list) push(h *held) {
-	h.on = l
-	l.n++
-	if l.place == Sent {
-		return
-	}
-	if len(l.items) == cap(l.items) && l.head > len(l.items)/2 {
-		l.first += l.head
-		l.items = slices.Delete(l.items, 0, l.head)
-		l.head = 0
-	}
-	h.at = l.first + len(l.items)
-	l.items = append(l.items, h)
-}
-
-// prepend puts events before all others, in their order.
-func (l *list) prepend(events []*held) {
-	l.items = slices.Concat(events, l.items[l.head:])
-	l.first += l.head - len(events)
-	l.head = 0
-	l.n += len(events)
-	for i, h := range events {
-		h.on, h.at = l, l.first+i
-	}
-}
-
-func (l *list) remove(h *held) {
-	h.on = nil
-	l.n--
-	if l.place == Sent {
-		return
-	}
-	if at := h.at - l.first; at != l.head {
-		l.items[at] = nil
-		return
-	}
-	l.dropFront()
-}
-
-// pop removes the first event, which front has returned. Unlike remove it does not read
-// the event, and so avoids the cache miss.
-func (l *list) pop(h *held) {
-	h.on = nil
-	l.n--
-	l.dropFront()
-}
-
-func (l *list) dropFront() {
-	l.items[l.head] = nil
-	if l.n == 0 {
-		l.first += len(l.items)
-		l.items, l.head = l.items[:0], 0
-		return
-	}
-	for l.head++; l.items[l.head] == nil; l.head++ {
-	}
-}
-
-// front returns the first event, nil when there is none.
-func (l *list) front() *held {
-	if l.n == 0 {
-		return nil
-	}
-	return l.items[l.head]
-}
-
-// all returns the events in a new slice.
-func (l *list) all() []*held {
-	events := make([]*held, 0, l.n)
-	for _, h := range l.items[l.head:] {
-		if h != nil {
-			events = append(events, h)
-		}
-	}
-	return events
-}
-
-// cohort is the events of one call to Hold that are still held.
-type cohort struct {
-	since          clock.Instant
-	serial         uint64 // older ones have lower ones
-	given          uint32 // numbers given to its events, from 0
-	n              int    // events of it that are held
-	older, younger *cohort
-}
-
-// ages lists the cohorts by age.
-type ages struct {
-	oldest, youngest *cohort
-	serial           uint64
-}
-
-// begin starts a cohort.
-func (a *ages) begin(now clock.Instant) *cohort {
-	a.serial++
-	c := &cohort{since: now, serial: a.serial, older: a.youngest}
-	if a.youngest == nil {
-		a.oldest = c
-	} else {
-		a.youngest.younger = c
-	}
-	a.youngest = c
-	return c
-}
-
-// add makes h the youngest event of c.
-func (c *cohort) add(h *held) {
-	h.cohort, h.number = c, c.given
-	c.given++
-	c.n++
-}
-
-// remove takes an event out of its cohort.
-func (a *ages) remove(h *held) {
-	c := h.cohort
-	c.n--
-	a.endIfEmpty(c)
-}
-
-func (a *ages) endIfEmpty(c *cohort) {
-	if c.n > 0 {
-		return
-	}
-	if c.older == nil {
-		a.oldest = c.younger
-	} else {
-		c.older.younger = c.younger
-	}
-	if c.younger == nil {
-		a.youngest = c.older
-	} else {
-		c.younger.older = c.older
-	}
-}
-
-// byAge orders events by the time at which they were held.
-func byAge(a, b *held) int {
-	return cmp.Or(cmp.Compare(a.cohort.serial, b.cohort.serial), cmp.Compare(a.number, b.number))
-}
-
-// lane holds the events that wait for one peer and those that the peer has.
-type lane struct {
-	peer   Peer
-	up     bool
-	since  clock.Instant // when it came up, went down, or was first heard of
-	owner  uint16        // its number among the owners of partitions, 0 when the route gives it none
-	queued list
-	relays list // for other owners, which cannot be reached
-	sent   list
-}
-
-func newLane(peer Peer, now clock.Instant) *lane {
-	l := &lane{peer: peer, since: now}
-	l.queued = list{place: Queued, lane: l}
-	l.relays = list{place: Relaying, lane: l}
-	l.sent = list{place: Sent, lane: l}
-	return l
-}
-
-func (l *lane) empty() bool { return l.queued.n+l.relays.n+l.sent.n == 0 }
-
-// owners is the route as lanes by partition, so that the look-up for each event needs
-// neither the route nor a search for the lane, and stays in the cache.
-type owners struct {
-	lanes       []*lane // by number; nil for 0
-	byPartition [ring.Partitions]uint16
-}
-
-// of returns the lane of the owner of p, nil when there is none.
-func (o *owners) of(p ring.Partition) *lane {
-	if len(o.lanes) == 0 { // no route yet
-		return nil
-	}
-	return o.lanes[o.byPartition[p]]
-}
-
-// wait is a pause for some events: those of one parked key, or those that were
-// delayed until the same instant.
-type wait struct {
-	due    clock.Instant
-	index  int // in waits, -1 when it is not there
-	events list
-
-	// Parked events only.
-	key     event.Key
-	refuser Peer
-	asked   time.Duration // how long the refuser asked to wait
-	delay   time.Duration // how long to wait without a credit; grows with each refusal
-	burst   int           // number of events to send when it is due
-	probing bool          // a burst is out and no event of it was refused yet
-	drained bool          // nothing is parked; new events pass until one is refused
-}
-
-// waits is a heap of waits by due time, for container/heap.
-type waits []*wait
-
-func (w waits) Len() int           { return len(w) }
-func (w waits) Less(i, j int) bool { return w[i].due < w[j].due }
-func (w waits) Swap(i, j int) {
-	w[i], w[j] = w[j], w[i]
-	w[i].index, w[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (w *waits) Push(x any) {
-	e := x.(*wait)
-	e.index = len(*w)
-	*w = append(*w, e)
-}
-
-// Pop implements heap.Interface.
-func (w *waits) Pop() any {
-	old := *w
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*w = old[:len(old)-1]
-	e.index = -1
-	return e
 }

@@ -11,7 +11,7 @@ import (
 // Share is the held events of one key that are in one place.
 type Share struct {
 	Place  Place
-	With   Peer // Queued, Relaying, Sent: the peer of the stream, or Local for the own mailbox; Parked: the peer that refused them
+	With   Peer // Queued, Sent: the peer of the stream, or Local for the own mailbox; Parked: the peer that refused them
 	Events int
 	Oldest clock.Instant // when the oldest of them was held
 }
@@ -65,8 +65,8 @@ func (t *Table) share(key event.Key, h *held, look *lookup) {
 	switch {
 	case h.on.lane != nil:
 		with = h.on.lane.peer
-	case place == Parked && t.parked[key] != nil:
-		with = t.parked[key].refuser
+	case place == Parked:
+		with = t.waiting[key].refuser
 	}
 	i := slices.IndexFunc(look.shares, func(s Share) bool { return s.Place == place && s.With == with })
 	if i < 0 {

@@ -82,8 +82,8 @@ func TestAKeyThatWasParkedIsOpen(t *testing.T) {
 	tt.Credit(tt.now, peerNumber(1), nil, 0, &tt.out)
 	tt.wantTake(1, 3, 4)
 	tt.after(time.Hour)
-	if len(tt.parked) != 0 {
-		t.Errorf("%d keys are remembered", len(tt.parked))
+	if len(tt.waiting) != 0 {
+		t.Errorf("%d keys are remembered", len(tt.waiting))
 	}
 }
 

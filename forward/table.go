@@ -1,76 +1,21 @@
 package forward
 
 import (
-	"cmp"
-	"encoding/hex"
 	"fmt"
-	"iter"
 	"slices"
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/ring"
 )
-
-// Peer is one incarnation of a member, as the control log names it.
-type Peer [16]byte
-
-// String returns the first four bytes in hex, enough for people.
-func (p Peer) String() string { return hex.EncodeToString(p[:4]) }
-
-// MarshalText makes logs show the peer as String does.
-func (p Peer) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// Local is this node's own mailbox, independent of its incarnation.
-var Local Peer
-
-// Route maps partitions to owners, as of one epoch. It is immutable.
-type Route interface {
-	// Locate returns the owner of p, or false when there is none.
-	Locate(p ring.Partition) (owner Peer, ok bool)
-	// Owners yields all owners, in a fixed order.
-	Owners() iter.Seq[Peer]
-	// Epoch is the position of the table's epoch.
-	Epoch() event.Position
-}
-
-// Moves collects the effects of a call. The caller owns it, performs it and calls Reset
-// before it passes it again.
-type Moves struct {
-	Local []*event.Event // for the local mailbox
-	Wake  []Peer         // peers whose streams have events to take
-
-	// Verdicts end the journeys of Settled, the events in the same order. They are final (see
-	// [event.VerdictKind.Final]), except those of relayed events, see [Table.HoldRelayed].
-	// Read Settled only if you need it: each event is a cache miss.
-	Verdicts []event.Verdict
-	Settled  []*event.Event
-}
-
-// Reset empties m and keeps its memory.
-func (m *Moves) Reset() {
-	clear(m.Local)
-	clear(m.Verdicts)
-	clear(m.Settled)
-	m.Local, m.Wake, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Verdicts[:0], m.Settled[:0]
-}
-
-// Empty reports whether there is nothing to do.
-func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
-
-func (m *Moves) settle(ev *event.Event, v event.Verdict) {
-	m.Verdicts, m.Settled = append(m.Verdicts, v), append(m.Settled, ev)
-}
-
-func (m *Moves) wake(peer Peer) {
-	if !slices.Contains(m.Wake, peer) {
-		m.Wake = append(m.Wake, peer)
-	}
-}
 
 // Table holds the events of one consumer node until their verdicts, and decides where
 // each of them goes next. It is pure: the same calls give the same moves. The source
 // bounds the number of held events by ceasing to read.
+//
+// A key's events are sent in the order in which [Table.Hold] took them: none while an
+// earlier one waits in any place but Sent. An event that is refused goes back before the
+// later ones. Those that were sent after it cannot be called back, so a refusal may still
+// let the owner have them first.
 //
 // Calls must not overlap, and their instants must not go back. A call takes time in
 // proportion to its own events; only SetRoute visits all waiting events, and PeerDown all
@@ -87,29 +32,29 @@ type Table struct {
 	bytes int
 	count [places]int
 
-	local      *lane
-	lanes      []*lane             // in the order of their coming
-	parked     map[event.Key]*wait // parked keys, each kept for one pause after its last event was sent
-	parkedKeys int                 // those that are not drained
-	waits      waits
-	lastDelay  *wait // the newest wait of delayed events
-	refused    list  // by due time
-	turn       int   // whose turn it is to relay
-	ignored    uint64
-	resent     uint64
+	local   *lane
+	nobody  *lane   // for the events of partitions without an owner
+	lanes   []*lane // in the order of their coming
+	waiting map[event.Key]*wait
+	waits   waits // the same by due time
+	turn    int   // whose turn it is to relay
+	ignored uint64
+	resent  uint64
 }
 
 // NewTable returns an empty table without a route: held events wait for one. The
 // configuration must be valid.
 func NewTable(config Config) *Table {
-	local := newLane(Local, 0)
+	local, nobody := newLane(Local, 0), newLane(Peer{}, 0)
 	local.up = true
+	nobody.queued = list{place: Refused}
 	return &Table{
 		config:  config,
 		shelf:   shelf{beside: make(map[event.Handle]*held)},
 		local:   local,
-		parked:  make(map[event.Key]*wait),
-		refused: list{place: Refused},
+		nobody:  nobody,
+		owners:  owners{lanes: []*lane{nobody}},
+		waiting: make(map[event.Key]*wait),
 	}
 }
 
@@ -140,13 +85,13 @@ func (t *Table) holdAll(now clock.Instant, events []*event.Event, relayed bool, 
 			t.ignored++
 			continue
 		}
-		t.hold(now, ev, c, relayed, out)
+		t.hold(ev, c, relayed, out)
 	}
 	c.n--
 	t.ages.endIfEmpty(c)
 }
 
-func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, relayed bool, out *Moves) {
+func (t *Table) hold(ev *event.Event, c *cohort, relayed bool, out *Moves) {
 	weight := weightOf(ev)
 	if eventMax := t.config.FrameMax - frameOverheadMax; weight > eventMax {
 		out.settle(ev, event.Verdict{Handle: ev.Handle, Kind: event.Rejected, Detail: &event.Detail{
@@ -164,40 +109,47 @@ func (t *Table) hold(now clock.Instant, ev *event.Event, c *cohort, relayed bool
 	if relayed {
 		h.ensureExtra().relayed = true
 	}
-	c.add(h)
+	t.ages.add(c, h)
 	t.bytes += weight
-	t.send(now, h, out)
+	t.send(h, out)
 }
 
 // Take moves events that wait for peer to Sent and appends them to dst: up to eventsMax
 // events, and up to bytesMax bytes if there is more than one. It returns no events when
 // the peer is down. The peer must relay a batch with relay set to other owners.
 func (t *Table) Take(now clock.Instant, peer Peer, eventsMax, bytesMax int, dst []*event.Event) (batch []*event.Event, relay bool) {
-	l := t.find(peer)
+	l, n := t.find(peer), len(dst)
 	if l == nil || !l.up {
 		return dst, false
 	}
-	from := &l.queued
-	if l.relays.n > 0 {
-		from, relay = &l.relays, true
+	for _, unreachable := range t.lanes {
+		if unreachable.via == l {
+			if dst = t.take(&unreachable.queued, l, eventsMax, bytesMax, dst); len(dst) > n {
+				return dst, true
+			}
+		}
 	}
+	return t.take(&l.queued, l, eventsMax, bytesMax, dst), false
+}
+
+func (t *Table) take(from *list, by *lane, eventsMax, bytesMax int, dst []*event.Event) []*event.Event {
 	for bytes := 0; from.n > 0 && len(dst) < eventsMax; {
 		h := from.front()
-		if parking := t.parkingOf(h); parking != nil && !h.isReleased() && !h.isRelayed() {
-			t.move(h, &parking.events)
+		if w := t.behind(h); w != nil && !h.isRelayed() {
+			t.move(h, &w.events)
 			continue
 		}
 		t.refresh(h)
 		if bytes += int(h.bytes); bytes > bytesMax && len(dst) > 0 {
 			break
 		}
-		t.count[from.place]--
 		from.pop(h)
-		t.move(h, &l.sent)
-		h.given(relay)
+		t.count[from.place]--
+		t.move(h, &by.sent)
+		h.given(from != &by.queued)
 		dst = append(dst, h.event)
 	}
-	return dst, relay
+	return dst
 }
 
 // Settle takes verdicts of from, the local mailbox or a peer. A final verdict settles its
@@ -231,22 +183,24 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 		t.settle(h, *v, out)
 		return
 	}
-	l, relayed, detail := h.on.lane, h.isViaThird(), v.DetailOrZero()
+	l, owner, detail := h.on.lane, t.owners.of(h.event.Partition), v.DetailOrZero()
+	viaThird := h.isViaThird()
 	h.markPast()
 	t.resent++
 	switch {
-	case relayed: // the third member could not relay it; another one is tried later
+	case viaThird: // it could not relay the event; another one is tried later
+		if owner.via == l {
+			owner.via = nil
+		}
 		t.strand(now, h, l.peer, event.Position{})
 	case v.Kind == event.Overloaded:
-		t.park(now, h, l.peer, detail.Delay)
+		t.park(now, h, l.peer, t.clamp(detail.Delay))
+	case v.Kind == event.NotOwner && owner != l:
+		t.send(h, out)
 	case v.Kind == event.NotOwner:
-		if owner := t.owners.of(h.event.Partition); owner != nil && owner != l {
-			t.send(now, h, out)
-			return
-		}
 		t.strand(now, h, l.peer, detail.Epoch)
 	default: // NotYet, and kinds of later versions
-		t.delay(now, h, detail.Delay)
+		t.stop(now, t.waitOf(h.event.Key), h, Delayed, l.peer, t.clamp(detail.Delay))
 	}
 }
 
@@ -255,25 +209,13 @@ func (t *Table) refuse(now clock.Instant, h *held, v *event.Verdict, out *Moves)
 // are sent at once.
 func (t *Table) Credit(now clock.Instant, from Peer, keys []event.Key, events int, out *Moves) {
 	if len(keys) == 0 {
-		for _, parking := range t.parkedWhere(func(parking *wait) bool { return parking.refuser == from }) {
-			t.redeem(now, parking, parking.burst, out)
+		for _, w := range slices.Clone(t.waits) {
+			t.redeem(now, from, w, 0, out)
 		}
-		return
 	}
 	for _, key := range keys {
-		if parking := t.parked[key]; parking != nil && parking.refuser == from {
-			t.redeem(now, parking, cmp.Or(events, parking.burst), out)
-		}
+		t.redeem(now, from, t.waiting[key], events, out)
 	}
-}
-
-// redeem releases events of a parked key for a credit.
-func (t *Table) redeem(now clock.Instant, parking *wait, events int, out *Moves) {
-	if parking.drained {
-		return // nothing is parked
-	}
-	parking.delay = parking.asked
-	t.release(now, parking, events, out)
 }
 
 // SetRoute replaces the route and this node's incarnation. Waiting events follow the new
@@ -282,26 +224,10 @@ func (t *Table) redeem(now clock.Instant, parking *wait, events int, out *Moves)
 func (t *Table) SetRoute(now clock.Instant, self Peer, route Route, out *Moves) {
 	t.self, t.route = self, route
 	t.markOwners(now)
-	for _, l := range t.lanes {
-		t.resendIf(now, &l.queued, out, func(h *held) bool {
-			return t.owners.of(h.event.Partition) != l
-		})
-		t.resendIf(now, &l.relays, out, func(*held) bool { return true })
+	for _, l := range slices.Concat([]*lane{t.nobody}, t.lanes) {
+		t.resend(slices.DeleteFunc(l.queued.all(), func(h *held) bool { return t.owners.of(h.event.Partition) == l }), out)
 	}
-	t.resendIf(now, &t.refused, out, func(h *held) bool {
-		owner := t.owners.of(h.event.Partition)
-		return owner != nil && (owner.peer != h.extra.refuser || !route.Epoch().Before(h.extra.refusedAt))
-	})
-	moved := t.parkedWhere(func(parking *wait) bool {
-		if parking.events.n == 0 {
-			return false
-		}
-		owner := t.owners.of(parking.events.front().event.Partition)
-		return owner != nil && owner.peer != parking.refuser
-	})
-	for _, parking := range moved {
-		t.release(now, parking, parking.events.n, out)
-	}
+	t.follow(now, out)
 	t.prune()
 }
 
@@ -311,7 +237,7 @@ func (t *Table) PeerUp(now clock.Instant, peer Peer, out *Moves) {
 	if l.up {
 		return
 	}
-	l.up, l.since = true, now
+	l.up, l.since, l.via = true, now, nil
 	if l.queued.n > 0 {
 		out.wake(peer)
 	}
@@ -326,37 +252,32 @@ func (t *Table) PeerDown(now clock.Instant, peer Peer, out *Moves) {
 		return
 	}
 	l.up, l.since = false, now
-	var same, other []*held
-	for _, h := range t.shelf.on(&l.sent) {
-		h.markPast()
-		if t.owners.of(h.event.Partition) == l && !h.isRelayed() {
-			t.unlink(h)
-			same = append(same, h)
-		} else {
-			other = append(other, h)
+	for _, other := range t.lanes {
+		if other.via == l {
+			other.via = nil
 		}
 	}
-	t.resent += uint64(len(same) + len(other))
-	t.count[Queued] += len(same)
-	l.queued.prepend(same) // before events that came later
-	for _, h := range other {
-		t.send(now, h, out)
+	lost := t.shelf.on(&l.sent)
+	for _, h := range lost {
+		h.markPast()
 	}
-	t.resendIf(now, &l.relays, out, func(*held) bool { return true })
+	t.resent += uint64(len(lost))
+	lost = append(lost, l.queued.all()...)
+	slices.SortFunc(lost, byAge)
+	t.resend(lost, out)
 	t.prune()
 }
 
 // Tick does the work that is due at now. Call it at [Table.Next], or later.
 func (t *Table) Tick(now clock.Instant, out *Moves) {
 	for len(t.waits) > 0 && !t.waits[0].due.After(now) {
-		t.wakeUp(now, t.waits[0], out)
-	}
-	for h := t.refused.front(); h != nil && !h.extra.due.After(now); h = t.refused.front() {
-		t.send(now, h, out)
+		t.release(now, t.waits[0], t.waits[0].burst, out)
 	}
 	for _, l := range t.lanes {
-		if t.unreachable(now, l) && l.queued.n > 0 && t.third(l) != nil {
-			t.resendIf(now, &l.queued, out, func(*held) bool { return true })
+		if !t.relayAt(l).After(now) {
+			l.via = t.third(l)
+			t.turn = slices.Index(t.lanes, l.via) + 1
+			out.wake(l.via.peer)
 		}
 	}
 }
@@ -367,13 +288,8 @@ func (t *Table) Next() clock.Instant {
 	if len(t.waits) > 0 {
 		next = t.waits[0].due
 	}
-	if h := t.refused.front(); h != nil {
-		next = min(next, h.extra.due)
-	}
 	for _, l := range t.lanes {
-		if !l.up && l.queued.n > 0 && t.third(l) != nil {
-			next = min(next, l.since.Add(t.config.UnreachableHoldMax))
-		}
+		next = min(next, t.relayAt(l))
 	}
 	return next
 }
@@ -431,11 +347,95 @@ type Stats struct {
 	Ignored    uint64        // verdicts on events that are not held
 }
 
-// Stats returns a snapshot of the table, in constant time.
+// Stats returns a snapshot of the table. It visits the keys that wait.
 func (t *Table) Stats() Stats {
-	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, ParkedKeys: t.parkedKeys, Resent: t.resent, Ignored: t.ignored}
+	s := Stats{Events: t.shelf.n, Bytes: t.bytes, In: t.count, Resent: t.resent, Ignored: t.ignored}
+	for _, w := range t.waits {
+		if w.isParked() {
+			s.ParkedKeys++
+		}
+	}
 	if t.ages.oldest != nil {
 		s.Oldest = t.ages.oldest.since
 	}
 	return s
 }
+
+// send moves an event towards its owner, or to the place where it has to wait. A relayed
+// event that would have to wait is refused back to its sender.
+func (t *Table) send(h *held, out *Moves) {
+	w, l := t.behind(h), t.owners.of(h.event.Partition)
+	switch {
+	case (w != nil || !l.up) && h.isRelayed():
+		t.settle(h, event.Verdict{Handle: h.handle, Kind: event.NotYet, Detail: &event.Detail{Delay: t.config.DelayMin}}, out)
+	case w != nil:
+		t.move(h, &w.events)
+	case l == t.local:
+		t.refresh(h)
+		t.move(h, &l.sent)
+		h.given(false)
+		out.Local = append(out.Local, h.event)
+	default:
+		t.move(h, &l.queued)
+		if !l.up {
+			l = l.via
+		}
+		if l != nil {
+			out.wake(l.peer)
+		}
+	}
+}
+
+// resend sends events again, in their order.
+func (t *Table) resend(events []*held, out *Moves) {
+	for _, h := range events { // first, so that lists need not be merged
+		t.unlink(h)
+	}
+	for _, h := range events {
+		t.send(h, out)
+	}
+}
+
+func (t *Table) settle(h *held, v event.Verdict, out *Moves) {
+	out.settle(h.event, v)
+	t.forget(h)
+}
+
+// refresh updates an event before it is sent again.
+func (t *Table) refresh(h *held) {
+	if h.extra == nil || h.extra.past == nil {
+		return // no earlier holder
+	}
+	t.renew(h)
+}
+
+func (t *Table) renew(h *held) {
+	h.refresh()
+	weight := weightOf(h.event)
+	t.bytes += weight - int(h.bytes)
+	h.bytes = uint32(weight)
+}
+
+func (t *Table) forget(h *held) {
+	t.unlink(h)
+	t.ages.remove(h)
+	t.bytes -= int(h.bytes)
+	t.shelf.remove(h)
+}
+
+// move takes an event from where it is to l.
+func (t *Table) move(h *held, l *list) {
+	t.unlink(h)
+	t.count[l.place]++
+	l.push(h)
+}
+
+func (t *Table) unlink(h *held) {
+	if h.on != nil {
+		t.count[h.on.place]--
+		h.on.remove(h)
+	}
+}
+
+// weightOf returns an event's weight in frames: never less than its encoding.
+func weightOf(ev *event.Event) int { return ev.Bytes() + len(ev.Topic) }

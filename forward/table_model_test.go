@@ -55,6 +55,9 @@ type model struct {
 	ever     map[event.Handle]map[Peer]bool
 	settled  map[event.Handle]int
 	handles  []event.Handle // all that were given, in their order
+	keys     map[event.Handle]event.Key
+	waited   map[event.Handle]bool // before the last call, or held by it
+	handed   []event.Handle        // sent by the last call, in their order
 	epoch    int64
 	out      Moves
 	sent     int
@@ -67,6 +70,7 @@ func newModel() *model {
 		table: NewTable(modelConfig()), now: 1, self: peerNumber(0), up: map[Peer]bool{Local: true},
 		relayed: map[event.Handle]bool{}, open: map[event.Handle]bool{}, with: map[Peer]map[event.Handle]bool{Local: {}},
 		ever: map[event.Handle]map[Peer]bool{}, settled: map[event.Handle]int{},
+		keys: map[event.Handle]event.Key{}, waited: map[event.Handle]bool{},
 	}
 	for n := range 4 {
 		m.peers = append(m.peers, peerNumber(n))
@@ -109,10 +113,38 @@ func (m *model) perform(t fataler) {
 	}
 	m.out.Reset()
 	m.check(t)
+	m.checkOrder(t)
+}
+
+// checkOrder fails if the last call sent an event while an earlier one of its key waited. Relayed events
+// are of other consumer nodes, so that no order binds them.
+func (m *model) checkOrder(t fataler) {
+	for i, h := range m.handed {
+		if m.relayed[h] {
+			continue
+		}
+		for _, earlier := range m.handles[:slices.Index(m.handles, h)] {
+			if m.keys[earlier] != m.keys[h] || !m.open[earlier] || m.relayed[earlier] {
+				continue
+			}
+			place, _ := m.table.Has(earlier)
+			if place != Sent && m.waited[earlier] || slices.Index(m.handed, earlier) > i {
+				t.Fatalf("event %d was sent before event %d of its key, which is %s", h, earlier, place)
+			}
+		}
+	}
+	m.handed = m.handed[:0]
+	clear(m.waited)
+	for h := range m.open {
+		if place, _ := m.table.Has(h); place != Sent {
+			m.waited[h] = true
+		}
+	}
 }
 
 func (m *model) give(t fataler, peer Peer, h event.Handle) {
 	m.sent++
+	m.handed = append(m.handed, h)
 	if m.with[peer][h] {
 		t.Fatalf("event %d is given to %s twice", h, peer)
 	}
@@ -141,6 +173,9 @@ func (m *model) check(t fataler) {
 			t.Fatalf("event %d is not held", h)
 		}
 		in[place]++
+		if owner := m.table.owners.of(m.table.Newest(h).Partition); m.relayed[h] && place != Sent && !m.up[owner.peer] {
+			t.Fatalf("relayed event %d waits for %s", h, owner.peer)
+		}
 	}
 	if in != s.In {
 		t.Fatalf("places %v, counted %v", s.In, in)
@@ -172,7 +207,7 @@ func (m *model) event(t *rapid.T, handle event.Handle) *event.Event {
 		Handle: handle, Key: event.Key(fmt.Sprint("key", key)), Partition: ring.Partition(key),
 		Payload: make([]byte, rapid.IntRange(0, 1500).Draw(t, "payload")), Topic: "topic",
 	}
-	m.open[ev.Handle] = true
+	m.open[ev.Handle], m.waited[ev.Handle], m.keys[ev.Handle] = true, true, ev.Key
 	return ev
 }
 
@@ -213,8 +248,9 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			for _, ev := range batch {
 				bytes += weightOf(ev)
 				m.give(t, peer, ev.Handle)
-				if owner := m.table.owners.of(ev.Partition); !relay && (owner == nil || owner.peer != peer) {
-					t.Fatalf("event %d goes to %s, the route names %+v", ev.Handle, peer, owner)
+				owner := m.table.owners.of(ev.Partition).peer
+				if relay == m.up[owner] || relay == (owner == peer) {
+					t.Fatalf("event %d goes to %s, relayed: %t; the route names %s, up: %t", ev.Handle, peer, relay, owner, m.up[owner])
 				}
 			}
 			if len(batch) > 1 && bytes > 2000 {

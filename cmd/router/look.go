@@ -208,8 +208,6 @@ func placeWords(h report.Held) string {
 	switch h.Place {
 	case "queued":
 		return "queued for the stream to " + h.With
-	case "relaying":
-		return "queued for a third member, since their owner cannot be reached"
 	case "sent":
 		return "with " + h.With
 	case "parked":

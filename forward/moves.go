@@ -1,0 +1,41 @@
+package forward
+
+import (
+	"slices"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// Moves collects the effects of a call. The caller owns it, performs it and calls Reset
+// before it passes it again.
+type Moves struct {
+	Local []*event.Event // for the local mailbox
+	Wake  []Peer         // peers whose streams have events to take
+
+	// Verdicts end the journeys of Settled, the events in the same order. They are final (see
+	// [event.VerdictKind.Final]), except those of relayed events, see [Table.HoldRelayed].
+	// Read Settled only if you need it: each event is a cache miss.
+	Verdicts []event.Verdict
+	Settled  []*event.Event
+}
+
+// Reset empties m and keeps its memory.
+func (m *Moves) Reset() {
+	clear(m.Local)
+	clear(m.Verdicts)
+	clear(m.Settled)
+	m.Local, m.Wake, m.Verdicts, m.Settled = m.Local[:0], m.Wake[:0], m.Verdicts[:0], m.Settled[:0]
+}
+
+// Empty reports whether there is nothing to do.
+func (m *Moves) Empty() bool { return len(m.Local)+len(m.Wake)+len(m.Settled) == 0 }
+
+func (m *Moves) settle(ev *event.Event, v event.Verdict) {
+	m.Verdicts, m.Settled = append(m.Verdicts, v), append(m.Settled, ev)
+}
+
+func (m *Moves) wake(peer Peer) {
+	if !slices.Contains(m.Wake, peer) {
+		m.Wake = append(m.Wake, peer)
+	}
+}

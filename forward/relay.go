@@ -1,0 +1,22 @@
+package forward
+
+import "github.com/ringfence/router/internal/base/clock"
+
+// relayAt is when a third member begins to take the events of l, [clock.Forever] when none
+// is needed or none is there.
+func (t *Table) relayAt(l *lane) clock.Instant {
+	if l.up || l.via != nil || l.queued.n == 0 || t.third(l) == nil {
+		return clock.Forever
+	}
+	return l.since.Add(t.config.UnreachableHoldMax)
+}
+
+// third returns a peer that might reach l when this node cannot, in round robin.
+func (t *Table) third(l *lane) *lane {
+	for i := range t.lanes {
+		if other := t.lanes[(t.turn+i)%len(t.lanes)]; other != l && other.up {
+			return other
+		}
+	}
+	return nil
+}

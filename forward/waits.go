@@ -1,0 +1,171 @@
+package forward
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// wait is the pause of one key after a refusal. Its events are all of the key that are
+// not sent, except those that a queue has: up to the age passing they are to be sent,
+// the others join the wait when their turn comes.
+type wait struct {
+	key     event.Key
+	due     clock.Instant
+	index   int  // in waits
+	events  list // Parked, Delayed or Refused, as the newest refusal says
+	passing uint64
+
+	refuser   Peer
+	refusedAt event.Position // Refused: the epoch that the refuser had applied
+
+	// Parked keys only. A key whose parked events were all sent is kept for one more pause, so
+	// that a refusal finds the previous delay.
+	asked   time.Duration // how long the refuser asked to wait
+	delay   time.Duration // how long to wait without a credit; grows with each refusal
+	burst   int           // number of events to send when it is due
+	probing bool          // a burst is out and no event of it was refused yet
+}
+
+// behind returns the wait that an event has to join before it may be sent, nil when there
+// is none. Usually no key waits, and then it does not read the event.
+func (t *Table) behind(h *held) *wait {
+	if len(t.waiting) == 0 {
+		return nil
+	}
+	if w := t.waiting[h.event.Key]; w != nil && w.events.n > 0 && h.age() > w.passing {
+		return w
+	}
+	return nil
+}
+
+// waitOf returns the wait of a key, and makes it when there is none. The caller sets its due time.
+func (t *Table) waitOf(key event.Key) *wait {
+	w := t.waiting[key]
+	if w == nil {
+		w = &wait{key: key}
+		t.waiting[key] = w
+		heap.Push(&t.waits, w)
+	}
+	return w
+}
+
+// stop makes the whole key of a refused event wait for d: this event, those that are queued, and
+// those that come later.
+func (t *Table) stop(now clock.Instant, w *wait, h *held, place Place, refuser Peer, d time.Duration) {
+	t.count[w.events.place] -= w.events.n
+	t.count[place] += w.events.n
+	w.events.place = place
+	w.refuser, w.refusedAt, w.passing, w.due = refuser, event.Position{}, 0, now.Add(d)
+	heap.Fix(&t.waits, w.index)
+	t.move(h, &w.events)
+}
+
+// strand makes the key of an event wait until a route comes that is as new as at, or
+// names another owner.
+func (t *Table) strand(now clock.Instant, h *held, refuser Peer, at event.Position) {
+	w := t.waitOf(h.event.Key)
+	t.stop(now, w, h, Refused, refuser, t.config.RefusedRetry)
+	w.refusedAt = at
+}
+
+// park makes the key of an event wait until the refuser gives a credit. In case the credit
+// is lost, a small burst is sent after a pause; the pause doubles each time the burst is
+// refused.
+func (t *Table) park(now clock.Instant, h *held, refuser Peer, asked time.Duration) {
+	w := t.waitOf(h.event.Key)
+	switch {
+	case w.refuser != refuser || w.delay == 0:
+		w.delay = asked
+	case w.probing:
+		w.delay = max(w.delay, min(2*w.delay, t.config.ParkDelayMax))
+	}
+	w.asked, w.burst, w.probing = asked, t.config.ParkBurstMin, false
+	t.stop(now, w, h, Parked, refuser, w.delay)
+}
+
+// redeem releases events of a parked key for a credit of its refuser: so many, or a burst
+// if events is 0.
+func (t *Table) redeem(now clock.Instant, from Peer, w *wait, events int, out *Moves) {
+	if w != nil && w.isParked() && w.refuser == from {
+		w.delay = w.asked
+		t.release(now, w, cmp.Or(events, w.burst), out)
+	}
+}
+
+func (w *wait) isParked() bool { return w.events.place == Parked && w.events.n > 0 }
+
+// release sends the next n events of a parked key. The remaining ones wait again, and the
+// next burst is twice as large if none of this one is refused. The events of other keys
+// are sent all at once, and end their wait.
+func (t *Table) release(now clock.Instant, w *wait, n int, out *Moves) {
+	parked := w.isParked()
+	if !parked {
+		n = w.events.n
+	}
+	for range min(n, w.events.n) {
+		h := w.events.front()
+		w.passing = h.age()
+		t.send(h, out)
+	}
+	if !parked {
+		heap.Remove(&t.waits, w.index)
+		delete(t.waiting, w.key)
+		return
+	}
+	if w.probing {
+		w.delay = w.asked
+	}
+	w.probing = true
+	w.burst = min(2*w.burst, max(t.config.ParkBurstMin, t.config.FrameEventsMax))
+	w.due = now.Add(w.delay)
+	heap.Fix(&t.waits, w.index)
+}
+
+// follow releases the waiting events whose owner has changed, or has the epoch now at
+// which it refused them. The order depends only on earlier calls (a map's would not).
+func (t *Table) follow(now clock.Instant, out *Moves) {
+	for _, w := range slices.Clone(t.waits) {
+		if w.events.n == 0 {
+			continue
+		}
+		owner := t.owners.of(w.events.front().event.Partition)
+		if owner.peer != w.refuser || w.events.place == Refused && !t.route.Epoch().Before(w.refusedAt) {
+			t.release(now, w, w.events.n, out)
+		}
+	}
+}
+
+func (t *Table) clamp(d time.Duration) time.Duration {
+	return min(max(d, t.config.DelayMin), t.config.DelayMax)
+}
+
+// waits is a heap of waits by due time, for container/heap.
+type waits []*wait
+
+func (w waits) Len() int           { return len(w) }
+func (w waits) Less(i, j int) bool { return w[i].due < w[j].due }
+func (w waits) Swap(i, j int) {
+	w[i], w[j] = w[j], w[i]
+	w[i].index, w[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (w *waits) Push(x any) {
+	e := x.(*wait)
+	e.index = len(*w)
+	*w = append(*w, e)
+}
+
+// Pop implements heap.Interface.
+func (w *waits) Pop() any {
+	old := *w
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*w = old[:len(old)-1]
+	return e
+}
