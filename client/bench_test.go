@@ -84,7 +84,7 @@ func (b *endless) fill(n int) {
 func BenchmarkStream(b *testing.B) {
 	for _, network := range []string{"tcp", "unix"} {
 		for _, size := range []int{200, 4096} {
-			b.Run(fmt.Sprintf("%s/%dB", network, size), func(b *testing.B) { benchmarkStream(b, network, size, 1) })
+			b.Run(fmt.Sprintf("%s/%dB", network, size), func(b *testing.B) { benchmarkStream(b, network, size, 1, flood) })
 		}
 	}
 }
@@ -93,11 +93,25 @@ func BenchmarkStream(b *testing.B) {
 // processes.
 func BenchmarkWorkers(b *testing.B) {
 	for _, workers := range []int{1, 4, 8, 16, 64} {
-		b.Run(fmt.Sprint(workers), func(b *testing.B) { benchmarkStream(b, "tcp", 200, workers) })
+		b.Run(fmt.Sprint(workers), func(b *testing.B) { benchmarkStream(b, "tcp", 200, workers, flood) })
 	}
 }
 
-func benchmarkStream(b *testing.B, network string, size, workers int) {
+// BenchmarkBursts is BenchmarkStream with little load: 50 events come every 5 ms. It shows what
+// wake-ups cost.
+func BenchmarkBursts(b *testing.B) {
+	benchmarkStream(b, "tcp", 200, 1, func(b *testing.B, round func(events int)) {
+		for range b.N / 50 {
+			round(50)
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+}
+
+// flood makes all events ready at once.
+func flood(b *testing.B, round func(events int)) { round(b.N) }
+
+func benchmarkStream(b *testing.B, network string, size, workers int, load func(b *testing.B, round func(events int))) {
 	address := "127.0.0.1:0"
 	if network == "unix" {
 		address = filepath.Join(b.TempDir(), "s")
@@ -147,7 +161,7 @@ func benchmarkStream(b *testing.B, network string, size, workers int) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	before := cpuTime(b)
-	round(b.N)
+	load(b, round)
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/event")
 	b.StopTimer()
 	stop()

@@ -587,7 +587,7 @@ func (e *outEnd) receiptDelay(time.Duration) time.Duration {
 	if p.table.Unanswered(e.peer.id) > 0 {
 		return 0
 	}
-	return answeredDelay
+	return min(answeredDelay, p.config.PingAfter)
 }
 
 // windowIDBytesMax bounds the encoded size of one id.
