@@ -1,0 +1,28 @@
+// Package conformance checks whether a worker, a process that speaks ringfence.app.v1, keeps the
+// rules of docs/sdk-protocol.md. It plays the router: each scene starts a process of its own,
+// scripts its stream, and reads its standard output.
+//
+// The worker obeys instructions. The payload of each event is a JSON object:
+//
+//	{"id": 7, "do": "sleep", "ms": 500}
+//
+// "do" is one of done, fail, reject, retry_after (ms), sleep (ms, ended early by the
+// cancellation), progress (report progress, then be done), ignore_cancel (sleep for ms, whatever
+// happens) and crash (panic, throw). The handler writes a line when it starts and one when it ends,
+// before it returns; CLOCK is CLOCK_BOOTTIME in nanoseconds:
+//
+//	start ID KEY CLOCK
+//	end ID KEY CLOCK
+//
+// If its SDK cannot do what the instruction says, it writes "unsupported ID". Other lines are
+// ignored. SIGTERM stops the worker in order.
+//
+// Verdicts depend on the order of frames and on the clock of the worker's lines, never on how
+// fast the machine is, except for the time in which a worker must have done what it has to do
+// ([Options.Patience]).
+//
+// # Concurrency
+//
+// [Run] has a goroutine for each scene, and each scene has one for each stream and one for the
+// worker's output; all have ended when it returns.
+package conformance

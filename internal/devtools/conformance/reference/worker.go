@@ -1,0 +1,519 @@
+// Package reference is a worker on the bare protocol that keeps every rule of
+// docs/sdk-protocol.md, or breaks one on purpose: it tests the tests of workers.
+//
+// # Concurrency
+//
+// [Run] has a goroutine that reads frames in their order, one that sends Pings and watches
+// deadlines, and one for each handler. One lock guards all state, and is held while a frame is sent.
+package reference
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/ringfence/router/internal/base/clock"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
+// Faults are the planted faults, and the rule that each breaks.
+var Faults = map[string]string{
+	"hello-window":          "hello",              // asks for a window of 0
+	"accepts-any-version":   "version",            // works on with a version that it did not offer
+	"token-untrimmed":       "token",              // sends a token of its own making
+	"crashes-on-unknown":    "unknown",            // ends at an unknown field
+	"ping-gaps":             "pings",              // counts Pings in twos
+	"no-receipts":           "receipts",           // sends no receipt but with results
+	"receipt-beyond":        "receipts-exact",     // names a frame that was not sent
+	"starts-at-once":        "first-pong",         // needs no Pong
+	"from-receipt":          "deadline-from-ping", // a deadline counts from the receipt of the Pong
+	"one-lease":             "deadline-moves",     // only the first Pong counts for a handler
+	"no-watch":              "deadline-cancels",   // cancels nothing at a deadline
+	"late-pong-counts":      "late-pong",          // applies a Pong before it looks at the deadlines
+	"waits-for-the-lost":    "ignored-cancel",     // queues deliveries by key
+	"starts-revoked":        "revoke-waiting",     // revokes only what runs
+	"revokes-the-future":    "revoke-earlier",     // refuses later deliveries of revoked partitions
+	"revoked-moves":         "revoke-running",     // moves the deadlines of revoked deliveries
+	"ignores-draining":      "draining",           // moves none of them
+	"ignores-single":        "revoke-single",      // ignores Revoke.delivery_ids
+	"ignores-suspend":       "suspend",            // starts while it is suspended
+	"crash-is-done":         "answers",            // answers DONE for a crash
+	"long-reasons":          "answers",            // cuts no reason
+	"no-after":              "retry-after",        // forgets the delay
+	"no-progress":           "progress",           // sends no Progress
+	"answers-twice":         "answered-once",      // answers each delivery twice
+	"results-from-zero":     "results-numbers",    // counts Results from 0
+	"answers-early":         "one-handler",        // answers before the handler has ended
+	"half-a-batch":          "batch",              // drops what is beyond 1,000 of a frame
+	"small-frames":          "large",              // receives frames of gRPC's default size only
+	"forgets-waiting":       "in-flight",          // holds no more than 3,000 deliveries
+	"dials-at-once":         "go-away",            // ignores retry_after_ms
+	"waits-forever":         "silence",            // never gives a silent router up
+	"answers-on-new-stream": "reconnect",          // sends answers of the old stream on the new one
+	"starts-of-old-stream":  "reconnect",          // starts waiting deliveries of the old stream
+	"revives-old":           "old-deadline",       // moves deadlines of the old stream
+	"clock-stops":           "frozen",             // a clock that stands still while the process is stopped
+	"drops-at-drain":        "drain",              // answers nothing for waiting deliveries at SIGTERM
+	"exits-at-once":         "drain",              // ends at SIGTERM
+	"closes-early":          "drain-receipt",      // half-closes before the last receipt
+}
+
+const (
+	silenceMax = 10 * time.Second
+	checkEvery = 20 * time.Millisecond
+	version    = 1
+	frameMax   = 66 << 20
+	redial     = 50 * time.Millisecond
+)
+
+// Config is what a worker needs.
+type Config struct {
+	Endpoint, TokenFile string
+	InFlight            int
+	Fault               string // one of Faults, or empty
+	Out                 io.Writer
+}
+
+// Run works until ctx ends, and then drains.
+func Run(ctx context.Context, c Config) error {
+	w := &worker{Config: c}
+	defer w.handlers.Wait()
+	if c.is("exits-at-once") {
+		context.AfterFunc(ctx, func() { os.Exit(0) })
+	}
+	if c.is("hello-window") {
+		w.InFlight = 0
+	}
+	for ctx.Err() == nil {
+		pause, err := w.session(ctx)
+		if err != nil && ctx.Err() == nil {
+			fmt.Fprintln(os.Stderr, "no stream to the router:", err)
+		}
+		if ctx.Err() == nil {
+			time.Sleep(max(redial, pause))
+		}
+	}
+	return nil
+}
+
+func (c Config) is(fault string) bool { return c.Fault == fault }
+
+type worker struct {
+	Config
+	handlers sync.WaitGroup
+	mu       sync.Mutex // guards all sessions
+	left     []*delivery
+	old      []*appv1.Result // answers of earlier streams
+	ticks    time.Duration
+}
+
+// now is CLOCK_BOOTTIME.
+func (w *worker) now() time.Duration {
+	if w.is("clock-stops") {
+		return w.ticks
+	}
+	return clock.Read().Boot
+}
+
+type delivery struct {
+	*appv1.Delivery
+	order              int
+	session            *session
+	started, revoked   bool
+	cancelled          bool
+	deadline           time.Duration
+	cancel             context.CancelFunc
+	instruction        instruction
+	instructionMissing bool
+}
+
+type instruction struct {
+	ID uint64 `json:"id"`
+	Do string `json:"do"`
+	Ms int    `json:"ms"`
+}
+
+type session struct {
+	*worker
+	wire                               grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
+	cut                                context.CancelFunc
+	held                               map[uint64]*delivery
+	order                              int
+	pings                              map[uint64]time.Duration
+	k, receipt, sent, got              uint64
+	deadline, silence, every, sinceOne time.Duration
+	reasonMax                          int
+	pause                              time.Duration
+	suspended, draining, over, welcome bool
+	refused                            map[uint32]bool
+}
+
+// session is the life of one stream. It returns how long the router wants it to wait.
+func (w *worker) session(ctx context.Context) (time.Duration, error) {
+	size := frameMax
+	if w.is("small-frames") {
+		size = 4 << 20
+	}
+	conn, err := grpc.NewClient("passthrough:///"+w.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(size)))
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	alive, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	token, err := os.ReadFile(w.TokenFile)
+	if err != nil {
+		return 0, err
+	}
+	bearer := "Bearer " + strings.TrimSpace(string(token))
+	if w.is("token-untrimmed") {
+		bearer = "Bearer x" + strings.TrimSpace(string(token))
+	}
+	wire, err := appv1.NewAppServiceClient(conn).Work(metadata.AppendToOutgoingContext(alive, "authorization", bearer))
+	if err != nil {
+		return 0, err
+	}
+	s := &session{
+		worker: w, wire: wire, cut: cut, held: map[uint64]*delivery{}, pings: map[uint64]time.Duration{},
+		every: 200 * time.Millisecond, reasonMax: 100, refused: map[uint32]bool{},
+	}
+	s.begin()
+	stop := context.AfterFunc(ctx, s.drain)
+	defer stop()
+	ended := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { s.watch(ended) })
+	err = s.read()
+	s.breakOff()
+	close(ended)
+	watch.Wait()
+	return s.pause, err
+}
+
+func (s *session) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
+		MaxInFlight: uint32(s.InFlight), Sdk: "ringfence-reference/1", VersionMin: version, VersionMax: version,
+	}}})
+	s.ping()
+	if s.is("answers-on-new-stream") && len(s.old) > 0 {
+		s.results(s.old...)
+	}
+	if s.is("starts-of-old-stream") {
+		for _, d := range s.left {
+			s.start(d)
+		}
+	}
+}
+
+// send sends a frame. The lock is held, as in all methods below but read and watch.
+func (s *session) send(f *appv1.WorkRequest) {
+	if !s.over {
+		_ = s.wire.Send(f) // read notices the end
+	}
+}
+
+func (s *session) ping() {
+	s.k++
+	if s.is("ping-gaps") {
+		s.k++
+	}
+	s.pings[s.k] = s.now() // before it is sent
+	s.sinceOne = 0
+	s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Ping{Ping: &appv1.Ping{K: s.k}}})
+}
+
+func (s *session) read() error {
+	for {
+		f, err := s.wire.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.take(f); err != nil {
+			return err
+		}
+	}
+}
+
+// watch sends Pings, cancels handlers, and breaks a silent stream.
+func (s *session) watch(ended <-chan struct{}) {
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+		s.mu.Lock()
+		s.ticks += checkEvery
+		s.silence += checkEvery
+		s.sinceOne += checkEvery
+		if !s.is("late-pong-counts") {
+			s.check()
+		}
+		if s.sinceOne >= s.every {
+			s.ping()
+		}
+		if s.silence > silenceMax && s.welcome && !s.is("waits-forever") {
+			s.cut()
+		}
+		s.mu.Unlock()
+	}
+}
+
+// check cancels the handlers whose deadline has passed, those of earlier streams too.
+func (s *session) check() {
+	if s.is("no-watch") {
+		return
+	}
+	now := s.now()
+	for _, d := range s.left {
+		if d.started && now >= d.deadline {
+			d.cut()
+		}
+	}
+	for _, d := range s.held {
+		if d.started && now >= d.deadline {
+			d.cut()
+		}
+	}
+}
+
+func (d *delivery) cut() {
+	d.cancelled = true
+	d.cancel()
+}
+
+func (s *session) take(f *appv1.WorkResponse) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silence = 0
+	s.got = max(s.got, f.GetReceipt())
+	if s.is("crashes-on-unknown") && len(f.ProtoReflect().GetUnknown()) > 0 {
+		return errors.New("an unknown field")
+	}
+	switch frame := f.GetFrame().(type) {
+	case *appv1.WorkResponse_Welcome:
+		if frame.Welcome.GetVersion() != version && !s.is("accepts-any-version") {
+			return errors.New("no version in common")
+		}
+		s.welcome = true
+		s.every = time.Duration(frame.Welcome.GetLimits().GetPingIntervalMs()) * time.Millisecond
+		s.reasonMax = int(frame.Welcome.GetLimits().GetReasonMaxBytes())
+	case *appv1.WorkResponse_Deliveries:
+		s.deliveries(frame.Deliveries)
+	case *appv1.WorkResponse_Pong:
+		s.pong(frame.Pong)
+	case *appv1.WorkResponse_Revoke:
+		s.revoke(frame.Revoke)
+	case *appv1.WorkResponse_Suspend:
+		s.suspended = !s.is("ignores-suspend")
+	case *appv1.WorkResponse_Resume:
+		s.suspended = false
+	case *appv1.WorkResponse_GoAway:
+		if !s.is("dials-at-once") {
+			s.pause = time.Duration(frame.GoAway.GetRetryAfterMs()) * time.Millisecond
+		}
+	}
+	s.startAll()
+	s.endIfDrained()
+	return nil
+}
+
+func (s *session) deliveries(f *appv1.Deliveries) {
+	s.receipt = f.GetNumber()
+	if s.is("receipt-beyond") {
+		s.receipt++
+	}
+	if !s.is("no-receipts") {
+		s.send(&appv1.WorkRequest{Receipt: s.receipt})
+	}
+	for i, in := range f.GetDeliveries() {
+		if s.is("half-a-batch") && i >= 1000 || s.is("forgets-waiting") && len(s.held) >= 3000 {
+			break
+		}
+		s.order++
+		d := &delivery{Delivery: in, session: s, order: s.order}
+		d.instructionMissing = json.Unmarshal(in.GetPayload(), &d.instruction) != nil
+		if s.draining && s.is("drops-at-drain") {
+			continue
+		}
+		if s.draining || s.refused[in.GetPartition()] {
+			s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_NOT_STARTED})
+			continue
+		}
+		s.held[in.GetDeliveryId()] = d
+	}
+}
+
+func (s *session) pong(p *appv1.Pong) {
+	if !s.is("late-pong-counts") {
+		s.check() // a deadline that has passed is never extended
+	} else {
+		defer s.check()
+	}
+	sent, ok := s.pings[p.GetK()]
+	if !ok || p.GetRemainingNs() <= 0 {
+		return
+	}
+	if s.is("from-receipt") {
+		sent = s.now()
+	}
+	maps.DeleteFunc(s.pings, func(k uint64, _ time.Duration) bool { return k+8 <= s.k })
+	deadline := sent + time.Duration(p.GetRemainingNs())
+	s.deadline = max(s.deadline, deadline)
+	for id, d := range s.held {
+		move := !d.revoked || slices.Contains(p.GetDraining(), id) && !s.is("ignores-draining") || s.is("revoked-moves")
+		if d.started && !d.cancelled && move && !s.is("one-lease") {
+			d.deadline = max(d.deadline, deadline)
+		}
+	}
+	if s.is("revives-old") {
+		for _, d := range s.left {
+			d.deadline = max(d.deadline, deadline)
+		}
+	}
+}
+
+func (s *session) revoke(f *appv1.Revoke) {
+	for id, d := range s.held {
+		single := slices.Contains(f.GetDeliveryIds(), id) && !s.is("ignores-single")
+		if !f.GetAll() && !slices.Contains(f.GetPartitions(), d.GetPartition()) && !single {
+			continue
+		}
+		d.revoked = !s.is("starts-revoked") || d.started
+		switch {
+		case !d.started && d.revoked:
+			s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_NOT_STARTED})
+		case d.started && single:
+			d.cut()
+		}
+	}
+	if s.is("revokes-the-future") {
+		for _, p := range f.GetPartitions() {
+			s.refused[p] = true
+		}
+	}
+}
+
+// startAll starts what may start, in the order of arrival.
+func (s *session) startAll() {
+	if s.suspended || s.draining || s.now() >= s.deadline && !s.is("starts-at-once") {
+		return
+	}
+	var waiting []*delivery
+	busy := map[string]bool{}
+	for _, d := range s.held {
+		if !d.started {
+			waiting = append(waiting, d)
+		} else {
+			busy[string(d.GetKey())] = true
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *delivery) int { return a.order - b.order })
+	for _, d := range waiting {
+		if s.is("waits-for-the-lost") && busy[string(d.GetKey())] {
+			continue
+		}
+		s.start(d)
+	}
+}
+
+func (s *session) start(d *delivery) {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:contextcheck // its deadline ends it
+	d.started, d.cancel, d.deadline = true, cancel, s.deadline
+	if s.is("answers-early") {
+		s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE})
+	}
+	s.handlers.Go(func() {
+		defer cancel()
+		result := s.handle(ctx, d)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if d.cancelled && result.GetKind() == appv1.ResultKind_RESULT_KIND_RETRY {
+			result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_CANCELLED}
+		}
+		if !s.is("answers-early") {
+			d.session.answer(d, result)
+		}
+		s.startAll()
+		s.endIfDrained()
+	})
+}
+
+func (s *session) answer(d *delivery, result *appv1.Result) {
+	delete(s.held, d.GetDeliveryId())
+	s.left = slices.DeleteFunc(s.left, func(x *delivery) bool { return x == d })
+	result.DeliveryId = d.GetDeliveryId()
+	if s.over {
+		s.old = append(s.old, result)
+		return
+	}
+	s.results(result)
+	if s.is("answers-twice") {
+		s.results(result)
+	}
+}
+
+func (s *session) results(results ...*appv1.Result) {
+	number := s.sent + 1
+	if s.is("results-from-zero") {
+		number = s.sent
+	}
+	s.sent++
+	s.send(&appv1.WorkRequest{Receipt: s.receipt, Frame: &appv1.WorkRequest_Results{Results: &appv1.Results{Number: number, Results: results}}})
+}
+
+func (s *session) drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+	s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Drain{Drain: &appv1.Drain{Reason: "SIGTERM"}}})
+	for _, d := range s.held {
+		if !d.started && !s.is("drops-at-drain") {
+			s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_NOT_STARTED})
+		}
+	}
+	s.endIfDrained()
+}
+
+func (s *session) endIfDrained() {
+	if s.draining && !s.over && len(s.held) == 0 && (s.got >= s.sent || s.is("closes-early")) {
+		_ = s.wire.CloseSend() // read notices the end
+	}
+}
+
+// breakOff keeps the running handlers until their deadlines.
+func (s *session) breakOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for _, d := range s.held {
+		if d.started {
+			s.left = append(s.left, d)
+			if s.is("answers-on-new-stream") {
+				s.old = append(s.old, &appv1.Result{DeliveryId: d.GetDeliveryId(), Kind: appv1.ResultKind_RESULT_KIND_DONE})
+			}
+		} else if s.is("starts-of-old-stream") {
+			s.left = append(s.left, d)
+		}
+	}
+}

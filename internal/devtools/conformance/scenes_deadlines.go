@@ -1,0 +1,96 @@
+package conformance
+
+import "time"
+
+var deadlineScenes = []scene{
+	{rules: []string{"first-pong"}, play: playFirstPong},
+	{rules: []string{"deadline-from-ping"}, play: playHeldPong},
+	{rules: []string{"deadline-moves"}, play: playMoves},
+	{rules: []string{"deadline-cancels"}, play: playCancels},
+	{rules: []string{"late-pong"}, play: playLatePong},
+	{rules: []string{"ignored-cancel"}, play: playIgnoredCancel},
+}
+
+// notBefore waits for the start of a delivery and checks that it was after an instant.
+func (r *router) notBefore(rule string, id uint64, instant int64, why string) {
+	at := r.started(rule, id)
+	r.check(at >= instant, rule, "delivery %d started %v too early: %s", id, time.Duration(instant-at), why)
+}
+
+func playFirstPong(r *router) {
+	s := r.stream("first-pong", 1)
+	id := s.give(task{do: "done"})
+	s.receipted()
+	k := s.pinged(1)
+	s.answer(k+1000, long) // no such Ping
+	s.answer(0, long)
+	s.answer(k, 0)
+	s.answer(s.pinged(1), -time.Second)
+	s.pinged(3)
+	at := s.renew(long)
+	r.notBefore("first-pong", id, at, "no Pong had answered a Ping with a positive remaining_ns")
+	s.want("first-pong", id, kindDone)
+}
+
+// held is the remaining_ns of a Pong that is held back for longer. A worker remembers 8 Pings, of
+// 100 ms each.
+const held = 300 * time.Millisecond
+
+func playHeldPong(r *router) {
+	s := r.stream("deadline-from-ping", 1)
+	id := s.give(task{do: "done"})
+	s.receipted()
+	for range 3 {
+		k := s.pinged(1)
+		r.sleepUntil(bootTime() + int64(held)) // more than held since Ping k was received
+		s.answer(k, held)
+	}
+	s.pinged(2)
+	at := s.renew(long)
+	r.notBefore("deadline-from-ping", id, at, "each earlier Pong took longer than its remaining_ns, counted from the sending of its Ping")
+	s.want("deadline-from-ping", id, kindDone)
+}
+
+func playMoves(r *router) {
+	s := r.stream("deadline-moves", 1)
+	s.renew(1500 * time.Millisecond)
+	s.want("deadline-moves", s.give(task{do: "sleep", ms: 2500}), kindDone)
+}
+
+func playCancels(r *router) {
+	s := r.stream("deadline-cancels", 1)
+	id, until := s.runBriefly("deadline-cancels", task{do: "sleep", ms: 60_000})
+	s.lost("deadline-cancels", id)
+	end := r.finished("deadline-cancels", id)
+	r.check(end < until+int64(r.patience), "deadline-cancels", "the handler ended %v after its deadline", time.Duration(end-until))
+}
+
+// playLatePong stops the process until after its deadline, with a Pong for it to read when it
+// continues.
+func playLatePong(r *router) {
+	s := r.stream("late-pong", 1)
+	id, until := s.runBriefly("late-pong", task{do: "sleep", ms: 60_000})
+	r.signal(sigStop)
+	r.sleepUntil(until + int64(50*time.Millisecond))
+	r.mu.Lock()
+	k := uint64(len(s.pings))
+	r.mu.Unlock()
+	s.answer(k, long)
+	r.signal(sigCont)
+	s.lost("late-pong", id)
+	r.finished("late-pong", id)
+	s.renew(long)
+	s.want("late-pong", s.give(task{do: "done"}), kindDone)
+}
+
+func playIgnoredCancel(r *router) {
+	s := r.stream("ignored-cancel", 1)
+	id, until := s.runBriefly("ignored-cancel", task{do: "ignore_cancel", ms: 4000, key: "one"})
+	r.sleepUntil(until + int64(held))
+	second := s.give(task{do: "done", key: "one"})
+	s.renew(long)
+	start := r.started("ignored-cancel", second)
+	end := r.finished("ignored-cancel", id)
+	r.check(start < end, "ignored-cancel", "the next delivery of the key waited until the handler had ended")
+	s.want("ignored-cancel", second, kindDone)
+}
