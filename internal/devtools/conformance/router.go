@@ -297,6 +297,20 @@ func (r *router) sleepUntil(at int64) {
 // signal signals the worker.
 func (r *router) signal(s syscall.Signal) { signalGroup(r.cmd, s) }
 
+// freezeMax is the time that a process may take to stop.
+const freezeMax = time.Second
+
+// freeze stops the worker, and waits until it has stopped.
+func (r *router) freeze() {
+	if r.over() {
+		return
+	}
+	r.signal(sigStop)
+	for end := bootTime() + int64(freezeMax); !stopped(r.cmd) && bootTime() < end; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // stream waits for the worker's nth stream, from 1, and its Hello.
 func (r *router) stream(rule string, n int) *stream {
 	r.await(rule, fmt.Sprintf("stream %d with a Hello", n), func() bool { return len(r.streams) >= n && r.streams[n-1].hello != nil })

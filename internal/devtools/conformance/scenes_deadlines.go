@@ -70,7 +70,7 @@ func playCancels(r *router) {
 func playLatePong(r *router) {
 	s := r.stream("late-pong", 1)
 	id, until := s.runBriefly("late-pong", task{do: "sleep", ms: 60_000})
-	r.signal(sigStop)
+	r.freeze()
 	r.sleepUntil(until + int64(50*time.Millisecond))
 	r.mu.Lock()
 	k := uint64(len(s.pings))

@@ -12,7 +12,7 @@ var processScenes = []scene{
 func playFrozen(r *router) {
 	s := r.stream("frozen", 1)
 	id, until := s.runBriefly("frozen", task{do: "sleep", ms: 60_000})
-	r.signal(sigStop)
+	r.freeze()
 	waits := s.give(task{do: "done"})
 	r.sleepUntil(until + int64(50*time.Millisecond))
 	r.signal(sigCont)
@@ -20,7 +20,8 @@ func playFrozen(r *router) {
 	s.pinged(3)
 	s.lost("frozen", id)
 	at := s.renew(long)
-	r.notBefore("frozen", waits, at, "the deadline had passed while the process was stopped, and no Pong had followed")
+	start := r.started("frozen", waits)
+	r.check(start < until || start >= at, "frozen", "delivery %d started %v after the deadline, which had passed while the process was stopped, and no Pong had followed", waits, time.Duration(start-until))
 	s.want("frozen", waits, kindDone)
 }
 

@@ -1,6 +1,9 @@
 package conformance
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"os/exec"
 	"syscall"
 
@@ -25,3 +28,10 @@ func inGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: tr
 
 // signalGroup signals a worker and what it has started.
 func signalGroup(cmd *exec.Cmd, s syscall.Signal) { _ = syscall.Kill(-cmd.Process.Pid, s) } // fails only if it has ended
+
+// stopped reports whether a worker has stopped.
+func stopped(cmd *exec.Cmd) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+	_, state, ok := bytes.Cut(stat, []byte(") ")) // after the name of the command
+	return err != nil || !ok || bytes.HasPrefix(state, []byte("T"))
+}
