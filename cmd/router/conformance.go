@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -73,6 +71,6 @@ func showVerdicts(p *page, verdicts []conformance.Verdict) {
 		}
 		rows = append(rows, []string{v.Name, string(v.Result), text})
 	}
-	_ = slices.Clip(rows)
-	fmt.Fprintf(p.out, "\n%d passed, %d failed, %d skipped\n", count[conformance.Pass], count[conformance.Fail], count[conformance.Skipped])
+	p.table([]string{"RULE", "RESULT", ""}, rows)
+	p.line("\n%d passed, %d failed, %d skipped", count[conformance.Pass], count[conformance.Fail], count[conformance.Skipped])
 }

@@ -133,7 +133,9 @@ func Run(ctx context.Context, o Options) ([]Verdict, error) {
 			found, err := play(ctx, o, sc)
 			mu.Lock()
 			defer mu.Unlock()
-			failure = errors.Join(failure, err)
+			if failure == nil {
+				failure = err
+			}
 			for _, v := range found {
 				if old, ok := verdicts[v.Name]; !ok || v.worse(old) {
 					verdicts[v.Name] = v

@@ -1,0 +1,79 @@
+// Command conformance is the Go SDK's worker for `router conformance`: its handler obeys the
+// instruction in the payload, and writes a line when it starts and one when it ends.
+//
+//	go build -o worker ./examples/conformance && router conformance -- ./worker
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ringfence/router/client"
+)
+
+type instruction struct {
+	ID uint64 `json:"id"`
+	Do string `json:"do"`
+	Ms int    `json:"ms"`
+}
+
+// inFlight is the largest window of the protocol.
+const inFlight = 100_000
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	if err := client.Run(ctx, "", client.JSON(handle), client.WithMaxInFlight(inFlight), client.WithLogger(log)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func handle(ctx context.Context, e *client.Event, in instruction) error {
+	report("start", e, in)
+	defer report("end", e, in)
+	wait := time.Duration(in.Ms) * time.Millisecond
+	switch in.Do {
+	case "done":
+		return nil
+	case "fail":
+		return errors.New("told to fail" + strings.Repeat(" é", 500)) // longer than any reason may be
+	case "reject":
+		return client.Reject(errors.New("told to reject"))
+	case "retry_after":
+		return client.RetryAfter(errors.New("told to wait"), wait)
+	case "sleep":
+		select {
+		case <-time.After(wait):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	case "progress":
+		return e.Progress(ctx)
+	case "ignore_cancel":
+		time.Sleep(wait)
+		return nil
+	case "crash":
+		panic("told to crash") //nolint:forbidigo // the rules are about panics too
+	}
+	return fmt.Errorf("no such instruction: %q", in.Do)
+}
+
+func report(what string, e *client.Event, in instruction) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	fmt.Printf("%s %d %s %d\n", what, in.ID, e.Key, now.Nano()) //nolint:forbidigo // in one call, so that lines of handlers do not mix
+}
