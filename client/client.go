@@ -68,7 +68,7 @@ func (r *runner) connect(ctx context.Context) {
 	// The router is on this machine, so a short delay is cheap and finds a restarted router soon.
 	delays := backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	for ctx.Err() == nil {
-		worked, err := r.runStream(ctx)
+		worked, away, err := r.runStream(ctx)
 		if ctx.Err() != nil {
 			r.disconnected(nil)
 			return
@@ -77,7 +77,7 @@ func (r *runner) connect(ctx context.Context) {
 		if worked {
 			delays.Reset()
 		}
-		pause := backoff.Jitter(delays.Next(), rand.Uint64()) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
+		pause := max(away, backoff.Jitter(delays.Next(), rand.Uint64())) //nolint:forbidigo,gosec // keeps the workers of one router apart; nothing else depends on it
 		r.log.Warn("no stream to the router", "endpoint", r.endpoint.address, "error", err, "again_in", pause)
 		_ = backoff.Sleep(ctx, pause) // ctx ends the loop
 	}

@@ -153,6 +153,39 @@ func TestSessionsEndWithAKind(t *testing.T) {
 	}
 }
 
+// A router that is stopping says when its successor will be there.
+func TestGoAwayDelaysTheNextSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const away = 5 * time.Second // longer than any delay of the SDK's own
+		ctx, stop := context.WithCancel(t.Context())
+		var sessions []time.Time
+		listener := bufconn.Listen(1 << 16)
+		server := grpc.NewServer()
+		appv1.RegisterAppServiceServer(server, scripted{session: func(s appv1.AppService_WorkServer) error {
+			if sessions = append(sessions, time.Now()); len(sessions) == 2 {
+				stop()
+			}
+			if err := welcome(s, 1); err != nil {
+				return err
+			}
+			_ = s.Send(&appv1.WorkResponse{Frame: &appv1.WorkResponse_GoAway{GoAway: &appv1.GoAway{RetryAfterMs: uint32(away.Milliseconds())}}})
+			return status.Error(codes.Unavailable, "the router stops")
+		}})
+		var running sync.WaitGroup
+		defer running.Wait()
+		running.Go(func() { _ = server.Serve(listener) }) // it ends with Stop
+		defer server.Stop()
+		err := client.Run(ctx, "", done, client.WithLogger(slog.New(slog.DiscardHandler)),
+			client.WithDialer(func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		if err != nil || len(sessions) != 2 {
+			t.Fatalf("Run = %v after %d sessions, want nil after 2", err, len(sessions))
+		}
+		if got := sessions[1].Sub(sessions[0]); got < away {
+			t.Errorf("the next session began after %v, and the router wanted %v", got, away)
+		}
+	})
+}
+
 func TestArgumentsAreNamed(t *testing.T) {
 	nothing := func(client.Handler) client.Handler { return nil }
 	for argument, run := range map[string]func(ctx context.Context) error{

@@ -72,9 +72,10 @@ type stream struct {
 	holding   clock.Instant // since when something has been pending to send; 0 if nothing is
 	reasonMax int
 	session   Session
-	welcomed  bool  // session was set by the router's Welcome
-	goingAway bool  // the router has announced the end of the stream
-	err       error // why the reader ended
+	welcomed  bool          // session was set by the router's Welcome
+	goingAway bool          // the router has announced the end of the stream
+	away      time.Duration // how long the router wants no new stream after it
+	err       error         // why the reader ended
 
 	// Used by the sender alone.
 	results appwire.ToRouter // scratch
@@ -84,15 +85,16 @@ type stream struct {
 }
 
 // runStream dials, works until the stream breaks or ctx ends and everything is drained, and
-// returns the reason as an *Error. worked reports whether the router had sent its Welcome.
-func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
+// returns the reason as an *Error. worked reports whether the router had sent its Welcome, and away
+// is the least delay before the next stream.
+func (r *runner) runStream(ctx context.Context) (worked bool, away time.Duration, err error) {
 	token, err := r.token()
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
 	conn, err := r.dialRouter()
 	if err != nil {
-		return false, refusal(err)
+		return false, 0, refusal(err)
 	}
 	defer func() { _ = conn.Close() }() // the stream is over; its error says more
 	// The end of ctx aborts connecting; on an established stream it begins a drain.
@@ -105,10 +107,10 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	}
 	wire, err := appv1.NewAppServiceClient(conn).Work(streamCtx, grpc.ForceCodecV2(appwire.Codec{})) //nolint:contextcheck // the stream outlives ctx: see above
 	if err != nil {
-		return false, refusal(err)
+		return false, 0, refusal(err)
 	}
 	if !connected() {
-		return false, context.Cause(ctx)
+		return false, 0, context.Cause(ctx)
 	}
 	stopWaiting := context.AfterFunc(ctx, r.startGrace)
 	defer stopWaiting()
@@ -134,7 +136,7 @@ func (r *runner) runStream(ctx context.Context) (worked bool, err error) {
 	if s.err != nil { // more precise than the sender's error, which is EOF
 		err = s.err
 	}
-	return s.welcomed, s.failure(err, context.Cause(streamCtx)) //nolint:contextcheck // see above
+	return s.welcomed, s.away, s.failure(err, context.Cause(streamCtx)) //nolint:contextcheck // see above
 }
 
 // failure returns the error for a stream that has ended with err.
@@ -323,7 +325,7 @@ func (s *stream) control(f *appv1.WorkResponse) (lost, slow []*Event, err error)
 	case *appv1.WorkResponse_Resume:
 		s.inbox.Resume()
 	case *appv1.WorkResponse_GoAway:
-		s.goingAway = true
+		s.goingAway, s.away = true, time.Duration(frame.GoAway.GetRetryAfterMs())*time.Millisecond
 		s.runner.log.Info("the router ends the stream", "reason", frame.GoAway.GetReason())
 	}
 	return lost, slow, nil
