@@ -17,20 +17,22 @@ def handle(event):
     number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
     report("start", number, event.key.decode(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
     try:
-        obey(event, number, do, ms / 1000)
+        obey(event, do, ms / 1000)
     finally:
         report("end", number, event.key.decode(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
 
-def obey(event, number, do, seconds):
+def obey(event, do, seconds):
     if do == "fail":
         raise ValueError("told to fail" + 500 * " é")
     if do == "reject":
         raise worker.Reject("told to reject")
     if do == "crash":
         raise SystemExit("told to crash")
-    if do in ("retry_after", "progress"):
-        report("unsupported", number)
+    if do == "retry_after":
+        raise worker.RetryAfter(seconds, "told to wait")
+    if do == "progress":
+        event.progress()
     if do == "ignore_cancel":
         time.sleep(seconds)
     if do == "sleep":

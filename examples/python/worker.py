@@ -32,6 +32,14 @@ class Reject(Exception):
     """The event will never succeed: to the dead letter topic."""
 
 
+class RetryAfter(Exception):
+    """The event failed, and is to be tried again after this many seconds."""
+
+    def __init__(self, seconds, reason=""):
+        super().__init__(reason)
+        self.seconds = seconds
+
+
 class KeyLost(Exception):
     """Another process may work on the key now: write nothing."""
 
@@ -61,7 +69,8 @@ def now():
 class Event:
     """One event. key and payload are bytes."""
 
-    def __init__(self, d, frame):
+    def __init__(self, d, frame, stream):
+        self.stream = stream
         self.id, self.partition, self.key, self.payload = d.delivery_id, d.partition, d.key, d.payload
         self.attempt, self.topic = d.attempt, frame.topics[d.topic]
         self.fencing_token, self.turn = frame.tokens[d.token], d.turn
@@ -76,6 +85,13 @@ class Event:
         if now() >= self.deadline:
             raise KeyLost
 
+    def progress(self):
+        """Reports that the work goes on: handler.timeout starts anew."""
+        self.stream.requests.put(pb.WorkRequest(progress=pb.Progress(delivery_ids=[self.id])))
+
+
+SILENCE_MAX = 10  # seconds without a frame, after which the router is gone
+
 
 class Stream:
     """One stream to the router. The lock guards everything but the queue of requests."""
@@ -86,40 +102,59 @@ class Stream:
         self.requests = queue.SimpleQueue()  # WorkRequest, or None at the end
         self.events, self.pings = {}, {}  # by delivery id; k -> when it was sent
         self.deadline, self.interval = 0.0, 0.2
-        self.receipt = self.results = self.k = 0
+        self.receipt = self.results = self.received = self.k = 0  # received: the router's receipt
         self.over = threading.Event()
-        self.draining = False
+        self.draining = self.suspended = False
+        self.silence, self.away, self.reason_max = 0.0, 0.0, 500
         hello = pb.Hello(max_in_flight=max_in_flight, sdk="ringfence-python-example/1", capabilities=CAPABILITIES)
         self.requests.put(pb.WorkRequest(hello=hello))
 
-    def ping(self):
-        while not self.over.wait(self.interval):
+    def ping(self, cancel):
+        while True:
             with self.lock:
                 self.k += 1
                 self.pings[self.k] = now()  # before it is sent
+                self.pings.pop(self.k - 8, None)  # the router answers only the newest ones
                 self.requests.put(pb.WorkRequest(receipt=self.receipt, ping=pb.Ping(k=self.k)))
+                self.silence += self.interval  # counted in turns, so that time asleep is none
+                if self.silence > SILENCE_MAX:
+                    cancel()
+            if self.over.wait(self.interval):
+                return
 
     def read(self, responses):
         for response in responses:  # in order: a Revoke counts before any later Pong
             with self.lock:
+                self.silence, self.received = 0.0, max(self.received, response.receipt)
                 getattr(self, "on_" + (response.WhichOneof("frame") or "receipt"))(response)
+                self.end_if_drained()
 
     def on_receipt(self, _):
         pass
 
-    on_suspend = on_resume = on_receipt
+    def on_suspend(self, _):
+        self.suspended = True
+
+    def on_resume(self, _):
+        self.suspended = False
+        self.start()
 
     def on_welcome(self, response):
-        self.interval = response.welcome.limits.ping_interval_ms / 1000
+        if response.welcome.version != 1:
+            raise ConnectionError(f"the router speaks version {response.welcome.version}")
+        limits = response.welcome.limits
+        self.interval, self.reason_max = limits.ping_interval_ms / 1000, limits.reason_max_bytes
 
-    def on_go_away(self, _):
-        self.drain()
+    def on_go_away(self, response):
+        self.away = response.go_away.retry_after_ms / 1000
 
     def on_deliveries(self, response):
         frame = response.deliveries
         self.receipt = frame.number
         for d in frame.deliveries:
-            self.events[d.delivery_id] = Event(d, frame)
+            self.events[d.delivery_id] = e = Event(d, frame, self)
+            if self.draining:  # Drain and this frame have crossed
+                self.answer(e, NOT_STARTED)
         self.requests.put(pb.WorkRequest(receipt=self.receipt))
         self.start()
 
@@ -143,10 +178,12 @@ class Stream:
                 e.revoked = True
                 if not e.started:
                     self.answer(e, NOT_STARTED)
+                elif e.id in ids:
+                    e.deadline = 0.0  # it took too long: check raises at once
 
     def start(self):
-        if now() >= self.deadline:
-            return  # the next Pong lets them start
+        if self.suspended or now() >= self.deadline:
+            return  # Resume or the next Pong lets them start
         for e in self.events.values():
             if not e.started:
                 e.started, e.deadline = True, self.deadline
@@ -156,26 +193,29 @@ class Stream:
         with self.lock:
             if e.id not in self.events:
                 return
-            if e.revoked or self.draining or now() >= e.deadline:  # it has waited for a thread
+            if e.revoked or self.draining or self.over.is_set() or now() >= e.deadline:  # it has waited for a thread
                 self.answer(e, NOT_STARTED)
                 return
-        kind, reason = DONE, ""
+        kind, reason, after = DONE, "", 0
         try:
             self.handler(e)
         except Reject as err:
             kind, reason = REJECT, str(err)
         except KeyLost:
             kind = CANCELLED
-        except Exception as err:  # any failure of the handler: it is tried again
+        except RetryAfter as err:
+            kind, reason, after = RETRY, str(err), int(err.seconds * 1000)
+        except BaseException as err:  # any failure of the handler, and an attempt to exit: it is tried again
             kind, reason = (RETRY, repr(err)) if now() < e.deadline else (CANCELLED, "")
         with self.lock:
-            self.answer(e, kind, reason)
+            self.answer(e, kind, reason, after)
 
-    def answer(self, e, kind, reason=""):
+    def answer(self, e, kind, reason="", after=0):
         if self.events.pop(e.id, None) is None:
             return
         self.results += 1
-        result = pb.Result(delivery_id=e.id, kind=kind, reason=reason[:500])
+        reason = reason.encode()[:self.reason_max].decode(errors="ignore")
+        result = pb.Result(delivery_id=e.id, kind=kind, reason=reason, after_ms=after)
         self.requests.put(pb.WorkRequest(receipt=self.receipt, results=pb.Results(number=self.results, results=[result])))
         self.end_if_drained()
 
@@ -189,7 +229,7 @@ class Stream:
             self.end_if_drained()
 
     def end_if_drained(self):
-        if self.draining and not self.events:
+        if self.draining and not self.events and self.received == self.results:
             self.requests.put(None)
 
 
@@ -220,10 +260,11 @@ def run(handler, endpoint=None, max_in_flight=16):
         while not stopping.is_set():
             stream = Stream(handler, pool, max_in_flight)
             current[:] = [stream]
-            with grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", 16 << 20)]) as channel:
-                pinging = threading.Thread(target=stream.ping)
+            with grpc.insecure_channel(endpoint, options=[("grpc.max_receive_message_length", 66 << 20)]) as channel:
+                pinging = threading.Thread()
                 try:
                     responses = app_pb2_grpc.AppServiceStub(channel).Work(iter(stream.requests.get, None), metadata=credentials())
+                    pinging = threading.Thread(target=stream.ping, args=[responses.cancel])
                     pinging.start()
                     stream.read(responses)
                     pause = 0.05
@@ -235,5 +276,5 @@ def run(handler, endpoint=None, max_in_flight=16):
                     stream.requests.put(None)
                     if pinging.ident:  # it was started
                         pinging.join()
-            if not stopping.wait(pause * random.uniform(0.5, 1.5)):
+            if not stopping.wait(max(stream.away, pause * random.uniform(0.5, 1.5))):
                 pause = min(2 * pause, 2)
