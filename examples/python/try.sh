@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Runs the Python example beside three members, for a hundred events. Needs python3 (with venv and pip) and Go.
+# Runs the Python example beside three members, for a hundred events, and checks that its worker keeps the rules of the protocol. Needs python3 (with venv and pip) and Go.
 #
 # Usage: examples/python/try.sh [FOLDER]    where the virtual environment and the generated code go (default build/)
 
@@ -22,3 +22,4 @@ if [ "$handled" != 100 ] || grep -q 'Traceback\|no stream' "$build/output"; then
 	echo "handled $handled of 100 events at the first attempt" >&2
 	exit 1
 fi
+PYTHONPATH="$build" "$build/router" conformance -- "$build/venv/bin/python" "$PWD/conformance.py"

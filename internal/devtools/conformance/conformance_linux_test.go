@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/devtools/conformance/reference"
 )
@@ -51,8 +56,26 @@ func worker(t *testing.T, fault string) []string {
 
 func TestGoodWorkerPasses(t *testing.T) {
 	t.Parallel()
+	passes(t, worker(t, noFault))
+}
+
+func TestGoSDKPasses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the Go SDK's worker")
+	}
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "worker")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../../examples/conformance").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	passes(t, []string{program})
+}
+
+// passes checks that a worker keeps all rules.
+func passes(t *testing.T, command []string) {
+	t.Helper()
 	o := DefaultOptions()
-	o.Command, o.Patience = worker(t, noFault), 30*time.Second
+	o.Command, o.Patience = command, 2*time.Minute // for a busy machine: it ends long before
 	verdicts, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -67,22 +90,29 @@ func TestGoodWorkerPasses(t *testing.T) {
 	}
 }
 
+// The workers mostly wait, so more of them run at once than go test runs tests.
 func TestFaultsAreFound(t *testing.T) {
 	t.Parallel()
+	var all errgroup.Group
+	all.SetLimit(16)
 	for fault, rule := range reference.Faults {
-		t.Run(fault, func(t *testing.T) {
-			t.Parallel()
+		all.Go(func() error {
 			o := DefaultOptions()
 			o.Command, o.Only, o.Patience = worker(t, fault), []string{rule}, 4*time.Second
 			verdicts, err := Run(t.Context(), o)
 			if err != nil {
-				t.Fatal(err)
+				return fmt.Errorf("%s: %w", fault, err)
 			}
 			if len(verdicts) != 1 || verdicts[0].Result != Fail {
-				t.Fatalf("verdicts are %+v, want that %s fails", verdicts, rule)
+				t.Errorf("%s: verdicts are %+v, want that %s fails", fault, verdicts, rule)
+				return nil
 			}
-			t.Log(verdicts[0].Reason)
+			t.Logf("%s: %s", fault, verdicts[0].Reason)
+			return nil
 		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -95,6 +125,23 @@ func TestEachRuleHasASceneAndAFault(t *testing.T) {
 		if !slices.Contains(broken, rule.Name) {
 			t.Errorf("no planted fault breaks %s", rule.Name)
 		}
+	}
+}
+
+// TestProtocolPageListsTheRules: docs/sdk-protocol.md has a table of the rules, in their order.
+func TestProtocolPageListsTheRules(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/sdk-protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Check your worker\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var want strings.Builder
+	for _, rule := range rules {
+		fmt.Fprintf(&want, "| `%s` | %s |\n", rule.Name, rule.Why)
+	}
+	if !strings.Contains(section, want.String()) {
+		t.Errorf("its section \"Check your worker\" lacks this table:\n%s", want.String())
 	}
 }
 

@@ -1,8 +1,6 @@
 package conformance
 
 import (
-	"time"
-
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -30,10 +28,10 @@ func playRevokeWaiting(r *router) {
 }
 
 func playRevokeRunning(r *router) {
-	const rule, lease = "revoke-running", 1500 * time.Millisecond
+	const rule = "revoke-running"
 	s := r.stream(rule, 1)
-	ids := s.deliver(task{do: "sleep", ms: 3000, partition: 1}, task{do: "sleep", ms: 60_000, partition: 2})
-	s.renew(lease)
+	ids := s.deliver(task{do: "sleep", ms: 4500, partition: 1}, task{do: "sleep", ms: 60_000, partition: 2})
+	s.renew(generous)
 	r.started(rule, ids[0])
 	r.started(rule, ids[1])
 	s.revoke(&appv1.Revoke{All: true})

@@ -129,7 +129,6 @@ func (w *worker) now() time.Duration {
 
 type delivery struct {
 	*appv1.Delivery
-	order              int
 	session            *session
 	started, revoked   bool
 	cancelled          bool
@@ -150,7 +149,7 @@ type session struct {
 	wire                               grpc.BidiStreamingClient[appv1.WorkRequest, appv1.WorkResponse]
 	cut                                context.CancelFunc
 	held                               map[uint64]*delivery
-	order                              int
+	waiting                            []*delivery // in the order of arrival
 	pings                              map[uint64]time.Duration
 	k, receipt, sent, got              uint64
 	deadline, silence, every, sinceOne time.Duration
@@ -350,8 +349,7 @@ func (s *session) deliveries(f *appv1.Deliveries) {
 		if s.is("half-a-batch") && i >= 1000 || s.is("forgets-waiting") && len(s.held) >= 3000 {
 			break
 		}
-		s.order++
-		d := &delivery{Delivery: in, session: s, order: s.order}
+		d := &delivery{Delivery: in, session: s}
 		d.instructionMissing = json.Unmarshal(in.GetPayload(), &d.instruction) != nil
 		if s.draining && s.is("drops-at-drain") {
 			continue
@@ -360,7 +358,7 @@ func (s *session) deliveries(f *appv1.Deliveries) {
 			s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_NOT_STARTED})
 			continue
 		}
-		s.held[in.GetDeliveryId()] = d
+		s.held[in.GetDeliveryId()], s.waiting = d, append(s.waiting, d)
 	}
 }
 
@@ -419,22 +417,27 @@ func (s *session) startAll() {
 	if s.suspended || s.draining || s.now() >= s.deadline && !s.is("starts-at-once") {
 		return
 	}
-	var waiting []*delivery
-	busy := map[string]bool{}
-	for _, d := range s.held {
-		if !d.started {
-			waiting = append(waiting, d)
-		} else {
-			busy[string(d.GetKey())] = true
+	later := s.waiting[:0]
+	for _, d := range s.waiting {
+		switch busy := s.is("waits-for-the-lost") && s.busy(d); {
+		case s.held[d.GetDeliveryId()] != d: // it was answered
+		case busy:
+			later = append(later, d)
+		default:
+			s.start(d)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b *delivery) int { return a.order - b.order })
-	for _, d := range waiting {
-		if s.is("waits-for-the-lost") && busy[string(d.GetKey())] {
-			continue
+	s.waiting = later
+}
+
+// busy reports whether another delivery of the key runs.
+func (s *session) busy(d *delivery) bool {
+	for _, other := range s.held {
+		if other.started && string(other.GetKey()) == string(d.GetKey()) {
+			return true
 		}
-		s.start(d)
 	}
+	return false
 }
 
 func (s *session) start(d *delivery) {
