@@ -51,7 +51,7 @@ func worker(t *testing.T, fault string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []string{"env", faultEnv + "=" + fault, inFlightEnv + "=4096", self}
+	return []string{"env", faultEnv + "=" + fault, inFlightEnv + "=2500", self}
 }
 
 func TestGoodWorkerPasses(t *testing.T) {
@@ -90,6 +90,9 @@ func passes(t *testing.T, command []string) {
 	}
 }
 
+// tries are for a machine that is so busy that a faulty worker does nothing wrong in time.
+const tries = 3
+
 // The workers mostly wait, so more of them run at once than go test runs tests.
 func TestFaultsAreFound(t *testing.T) {
 	t.Parallel()
@@ -99,9 +102,15 @@ func TestFaultsAreFound(t *testing.T) {
 		all.Go(func() error {
 			o := DefaultOptions()
 			o.Command, o.Only, o.Patience = worker(t, fault), []string{rule}, 4*time.Second
-			verdicts, err := Run(t.Context(), o)
-			if err != nil {
-				return fmt.Errorf("%s: %w", fault, err)
+			var verdicts []Verdict
+			for range tries {
+				var err error
+				if verdicts, err = Run(t.Context(), o); err != nil {
+					return fmt.Errorf("%s: %w", fault, err)
+				}
+				if len(verdicts) == 1 && verdicts[0].Result == Fail {
+					break
+				}
 			}
 			if len(verdicts) != 1 || verdicts[0].Result != Fail {
 				t.Errorf("%s: verdicts are %+v, want that %s fails", fault, verdicts, rule)

@@ -95,7 +95,8 @@ func newRouter(ctx context.Context, o Options, sc scene) (*router, error) {
 		return nil, err
 	}
 	r := &router{
-		ctx: ctx, patience: o.Patience, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(),
+		ctx: ctx, patience: o.Patience, folder: folder, changed: make(chan struct{}), server: grpc.NewServer(grpc.WaitForHandlers(true)), // they add to work
+
 		begun: map[uint64]line{}, ended: map[uint64]line{}, cannot: map[uint64]bool{}, running: map[string]uint64{},
 		tasks: map[uint64]task{}, failures: map[string]string{}, skips: map[string]string{},
 		welcome: &appv1.Welcome{Node: "conformance", Group: "conformance", Version: 1, Worker: "w", Limits: &appv1.Limits{
@@ -377,13 +378,16 @@ type stream struct {
 // Work implements the service.
 func (r *router) Work(wire grpc.BidiStreamingServer[appv1.WorkRequest, appv1.WorkResponse]) error {
 	s := &stream{
-		r: r, wire: wire, end: make(chan error, 1), lease: r.lease,
+		r: r, wire: wire, end: make(chan error, 1),
 		given: map[uint64]bool{}, answers: map[uint64]*appv1.Result{}, progress: map[uint64]bool{},
 	}
 	if md, ok := metadata.FromIncomingContext(wire.Context()); ok {
 		s.token = strings.Join(md.Get("authorization"), ",")
 	}
-	r.change(func() { r.streams = append(r.streams, s) })
+	r.change(func() {
+		s.lease = r.lease
+		r.streams = append(r.streams, s)
+	})
 	r.work.Go(s.read)
 	select {
 	case err := <-s.end:

@@ -54,7 +54,7 @@ func playOnce(r *router) {
 	s := r.stream("answered-once", 1)
 	s.renew(long)
 	for range 10 {
-		s.want("answered-once", s.give(task{do: "sleep", ms: 5, key: "one"}), kindDone)
+		s.want("answered-once", s.give(task{do: "sleep", ms: 50, key: "one"}), kindDone)
 	}
 	var tasks []task
 	for range min(50, s.window()) {

@@ -58,7 +58,7 @@ var Faults = map[string]string{
 	"answers-early":         "one-handler",        // answers before the handler has ended
 	"half-a-batch":          "batch",              // drops what is beyond 1,000 of a frame
 	"small-frames":          "large",              // receives frames of gRPC's default size only
-	"forgets-waiting":       "in-flight",          // holds no more than 3,000 deliveries
+	"forgets-waiting":       "in-flight",          // holds no more than 2,200 deliveries
 	"dials-at-once":         "go-away",            // ignores retry_after_ms
 	"waits-forever":         "silence",            // never gives a silent router up
 	"answers-on-new-stream": "reconnect",          // sends answers of the old stream on the new one
@@ -346,7 +346,7 @@ func (s *session) deliveries(f *appv1.Deliveries) {
 		s.send(&appv1.WorkRequest{Receipt: s.receipt})
 	}
 	for i, in := range f.GetDeliveries() {
-		if s.is("half-a-batch") && i >= 1000 || s.is("forgets-waiting") && len(s.held) >= 3000 {
+		if s.is("half-a-batch") && i >= 1000 || s.is("forgets-waiting") && len(s.held) > 2200 {
 			break
 		}
 		d := &delivery{Delivery: in, session: s}
