@@ -1,7 +1,6 @@
 package reference
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,7 +11,7 @@ import (
 )
 
 // handle is the handler, and what an SDK makes of its end.
-func (s *session) handle(ctx context.Context, d *delivery) (result *appv1.Result) {
+func (s *session) handle(d *delivery) (result *appv1.Result) {
 	in := d.instruction
 	result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE}
 	failed := func(err error) {
@@ -48,8 +47,8 @@ func (s *session) handle(ctx context.Context, d *delivery) (result *appv1.Result
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-ctx.Done():
-			failed(context.Cause(ctx))
+		case <-d.lost:
+			failed(errors.New("the key is lost"))
 		}
 	case "ignore_cancel":
 		time.Sleep(wait)

@@ -133,7 +133,7 @@ type delivery struct {
 	started, revoked   bool
 	cancelled          bool
 	deadline           time.Duration
-	cancel             context.CancelFunc
+	lost               chan struct{} // closed at the cancellation
 	instruction        instruction
 	instructionMissing bool
 }
@@ -297,8 +297,10 @@ func (s *session) check() {
 }
 
 func (d *delivery) cut() {
-	d.cancelled = true
-	d.cancel()
+	if !d.cancelled {
+		d.cancelled = true
+		close(d.lost)
+	}
 }
 
 func (s *session) take(f *appv1.WorkResponse) error {
@@ -441,14 +443,12 @@ func (s *session) busy(d *delivery) bool {
 }
 
 func (s *session) start(d *delivery) {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:contextcheck // its deadline ends it
-	d.started, d.cancel, d.deadline = true, cancel, s.deadline
+	d.started, d.lost, d.deadline = true, make(chan struct{}), s.deadline
 	if s.is("answers-early") {
 		s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE})
 	}
 	s.handlers.Go(func() {
-		defer cancel()
-		result := s.handle(ctx, d)
+		result := s.handle(d)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if d.cancelled && result.GetKind() == appv1.ResultKind_RESULT_KIND_RETRY {
