@@ -95,7 +95,16 @@ func (b *broker) morePartitions(ctx context.Context) error {
 		return err
 	}
 	more := len(before) + partitionsStep
-	if err := b.admin.Call(ctx, http.MethodPost, pulsaradmin.TopicPath(eventsTopic)+"/partitions", more, nil); err != nil {
+	// A broker that has just restarted answers, and cannot write before its bookie has registered.
+	if err := eventually.Ask(ctx, time.Minute, "the broker adds topic partitions", func() error {
+		err := b.admin.Call(ctx, http.MethodPost, pulsaradmin.TopicPath(eventsTopic)+"/partitions", more, nil)
+		if err != nil {
+			if now, failed := b.eventPartitions(ctx); failed == nil && len(now) >= more {
+				return nil // an attempt that was answered with an error has added them
+			}
+		}
+		return err
+	}); err != nil {
 		return err
 	}
 	return eventually.Ask(ctx, time.Minute, "added topic partitions are used", func() error {
