@@ -64,15 +64,7 @@ unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) 
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e test-others
-
-.PHONY: test-others
-test-others: # the hunt for planted bugs computes while other tests wait
-	$(MAKE) --no-print-directory -j2 --output-sync unit test-computing
-
-.PHONY: test-computing
-test-computing:
-	nice $(MAKE) --no-print-directory planted test-reconnect
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e unit planted test-reconnect
 
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.
