@@ -12,7 +12,7 @@ import (
 // each of them goes next. It is pure: the same calls give the same moves. The source
 // bounds the number of held events by ceasing to read.
 //
-// A key's events are sent in the order in which [Table.Hold] took them: none while an
+// A key's events (except relayed ones, which never wait) are sent in the order in which [Table.Hold] took them: none while an
 // earlier one waits in any place but Sent. An event that is refused goes back before the
 // later ones. Those that were sent after it cannot be called back, so a refusal may still
 // let the owner have them first.

@@ -101,7 +101,7 @@ type Stats struct {
 	PinnedEntries int           // open entries of which some events are settled
 	Pinned        int           // settled events in them, which the broker still counts as unacked
 	Spilling      int           // unsettled events waiting for a copy, to free the events that they pin
-	Allowance     int           // unacked events as the broker counts them, without those still in the client's queue
+	Allowance     int           // unacked events as the broker counts them, without those still in the reader's queue
 	Torn          uint64        // entries that were given up because their delivery was cut in the middle, ever
 	Oldest        clock.Instant // when the oldest open entry came; clock.Forever when there is none
 }

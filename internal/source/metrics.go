@@ -77,6 +77,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ackHoles:          gauge("ack_holes", "Ranges of acked entries between unacked ones that the broker has of our subscription, on the topic partition with most of them; 0 without pulsar.admin_url."),
 		topicPartitions:   gauge("topic_partitions", "Topic partitions that are read, those of the retry topic included; a topic without partitions counts as one."),
 		discoveryFailures: counter("discovery_failures_total", "Attempts to look for new topic partitions, or to read one, that failed; they are made again."),
-		ackFailures:       counter("ack_failures_total", "Acks that the client refused; the broker delivers these entries again."),
+		ackFailures:       counter("ack_failures_total", "Acks that the reader refused; the broker delivers these entries again."),
 	}
 }

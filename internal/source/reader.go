@@ -82,4 +82,4 @@ func subscribeError(topic, subscription string, err error) error {
 
 // errLost says that a topic partition is no longer read. Nothing else shows it: the broker
 // has no consumer to report, and to the source the topic looks idle.
-var errLost = errors.New("the client has given up on a consumer")
+var errLost = errors.New("the reader has given up on a consumer")

@@ -194,7 +194,7 @@ func (s *Source) Run(ctx context.Context, sink Sink) error {
 	group.Go(func() error {
 		<-ctx.Done()
 		stopReading() // before the connection is closed, which the reader would take for an error
-		// The client may block in Ack while the broker is away; closing ends that.
+		// A connection may block in ack while the broker is away; closing ends that.
 		select {
 		case <-acked:
 		case <-time.After(s.cfg.CloseTimeout):
@@ -245,7 +245,7 @@ func (s *Source) adopt(ctx context.Context, broker connection) error {
 
 // Drain stops reading for good, and waits until every event that was handed on is settled or
 // ctx ends. Run must be running; it continues and must be ended soon afterwards, because the
-// client's prefetched events wait for that. The broker delivers unsettled events to other
+// reader's prefetched events wait for that. The broker delivers unsettled events to other
 // members, where they join the running execution at their owner.
 func (s *Source) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })

@@ -34,19 +34,19 @@ const eventsMax = 1 << 17
 // nothing and reports false. The receiver calls it once for each batch that is neither broken nor encrypted.
 func (d *Delivered) Split(dst []wire.Single) ([]wire.Single, bool) {
 	if d.Entry.Events > eventsMax {
-		d.breakDown(&wire.BrokenError{Reason: wire.ReasonBatch, What: "too many events"})
+		d.markBroken(&wire.BrokenError{Reason: wire.ReasonBatch, What: "too many events"})
 		return dst, false
 	}
 	singles, err := d.Entry.Split(dst)
 	if err != nil {
-		d.breakDown(err)
+		d.markBroken(err)
 		return dst, false
 	}
 	return singles, true
 }
 
-// breakDown sets Broken, and counts it.
-func (d *Delivered) breakDown(err error) {
+// markBroken sets Broken, and counts it.
+func (d *Delivered) markBroken(err error) {
 	if !errors.As(err, &d.Broken) {
 		d.Broken = &wire.BrokenError{Reason: wire.ReasonMetadata, What: err.Error()}
 	}

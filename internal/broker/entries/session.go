@@ -77,7 +77,7 @@ func (s *session) push(d *Delivered, err error) error {
 		return errOverrun
 	}
 	if err != nil {
-		d.breakDown(err)
+		d.markBroken(err)
 	}
 	c.sub.Queue.push(d)
 	return nil
