@@ -509,6 +509,7 @@ func TestDrainGrace(t *testing.T) {
 					t.Errorf("Run = %v after %v, want %v after %v", err, took, test.err, test.took)
 				}
 				close(release)
+				synctest.Wait() // until the router knows that the stream has ended: Expire renews the leases of those that live
 				r.Expire()
 				if got := d.Outcome(); got.Kind != test.outcome {
 					t.Errorf("outcome = %v, want %v", got, test.outcome)

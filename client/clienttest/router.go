@@ -215,7 +215,10 @@ func (r *Router) Lose(key string) {
 }
 
 // Expire lets the lease run out, as happens to a router that has lost its broker: every
-// running handler is cancelled with client.ErrKeyLost. Then there is a new lease.
+// running handler is cancelled with client.ErrKeyLost. Then there is a new lease, for each
+// worker that the router takes for connected: after the end of a Run, or Disconnect, that
+// can be the one that has gone. In a synctest bubble, synctest.Wait before Expire lets the
+// router notice.
 func (r *Router) Expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

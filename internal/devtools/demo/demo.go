@@ -135,8 +135,8 @@ func (d *demo) child(name string, line func(string), role string, arguments ...s
 
 const (
 	stopPatience  = 2 * time.Second
-	startPatience = 20 * time.Second
-	drainPatience = 20 * time.Second
+	startPatience = time.Minute
+	drainPatience = time.Minute
 	lookEvery     = 50 * time.Millisecond
 )
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Most is the longest wait of [True]: long enough for a machine that is busy with other tests.
-const Most = time.Minute
+const Most = 3 * time.Minute
 
 // The pauses between two questions: each is twice the one before, up to the last.
 const (
