@@ -430,7 +430,8 @@ type Hello struct {
 	Sdk string `protobuf:"bytes,4,opt,name=sdk,proto3" json:"sdk,omitempty"`
 	// Features of the worker beyond version 1 of this protocol. raw_clock: its deadlines run on a clock that NTP cannot
 	// slew and that runs while the machine sleeps (Linux: CLOCK_MONOTONIC_RAW + CLOCK_BOOTTIME - CLOCK_MONOTONIC).
-	// Without it Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
+	// conformant: its SDK passes all rules of `router conformance`; the router names workers that do not declare it.
+	// Without raw_clock Pong.remaining_ns is shorter by 11 %, the most by which NTP can slow a clock of Linux down; it is always
 	// shorter by 2 %, for the counters of two machines.
 	Capabilities []string `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// The lowest protocol version that the worker speaks; 0 means 1.
@@ -533,7 +534,8 @@ type Welcome struct {
 	Version uint32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// The name that the router uses for this worker.
 	Worker string `protobuf:"bytes,5,opt,name=worker,proto3" json:"worker,omitempty"`
-	// What the router can do beyond version 1.
+	// What the router can do, or asks for, beyond version 1. intervals: results of deliveries that were started carry
+	// started_ns and took_ns.
 	Capabilities  []string `protobuf:"bytes,6,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1094,7 +1096,12 @@ type Result struct {
 	// RETRY: how long to wait, in milliseconds; 0: the router's own back-off.
 	AfterMs uint64 `protobuf:"varint,3,opt,name=after_ms,json=afterMs,proto3" json:"after_ms,omitempty"`
 	// RETRY, REJECT: why, in words.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When the handler started, in nanoseconds of the boot clock of the worker's machine (Linux: CLOCK_BOOTTIME). 0: it did
+	// not start, or the router has not asked with the capability intervals.
+	StartedNs uint64 `protobuf:"varint,8,opt,name=started_ns,json=startedNs,proto3" json:"started_ns,omitempty"`
+	// How long the handler ran, in nanoseconds of the same clock.
+	TookNs        uint64 `protobuf:"varint,9,opt,name=took_ns,json=tookNs,proto3" json:"took_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1155,6 +1162,20 @@ func (x *Result) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Result) GetStartedNs() uint64 {
+	if x != nil {
+		return x.StartedNs
+	}
+	return 0
+}
+
+func (x *Result) GetTookNs() uint64 {
+	if x != nil {
+		return x.TookNs
+	}
+	return 0
 }
 
 // Progress reports that the work on these deliveries continues, so that their timeouts start anew.
@@ -1667,13 +1688,16 @@ const file_ringfence_app_v1_app_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"U\n" +
 	"\aResults\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
-	"\aresults\x18\x02 \x03(\v2\x18.ringfence.app.v1.ResultR\aresults\"\x94\x01\n" +
+	"\aresults\x18\x02 \x03(\v2\x18.ringfence.app.v1.ResultR\aresults\"\xcc\x01\n" +
 	"\x06Result\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\x04R\n" +
 	"deliveryId\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.ringfence.app.v1.ResultKindR\x04kind\x12\x19\n" +
 	"\bafter_ms\x18\x03 \x01(\x04R\aafterMs\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reasonJ\x04\b\x05\x10\b\"-\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"started_ns\x18\b \x01(\x04R\tstartedNs\x12\x17\n" +
+	"\atook_ns\x18\t \x01(\x04R\x06tookNsJ\x04\b\x05\x10\b\"-\n" +
 	"\bProgress\x12!\n" +
 	"\fdelivery_ids\x18\x01 \x03(\x04R\vdeliveryIds\"\x14\n" +
 	"\x04Ping\x12\f\n" +
