@@ -107,7 +107,13 @@ func (r *runner) handle() {
 	defer r.leave()
 	var result event.Result
 	for e := r.next(nil, nil); e != nil; e = r.next(e, &result) {
+		if !e.run.stream.intervals {
+			r.call(e, &result)
+			continue
+		}
+		began := clock.Read().Boot
 		r.call(e, &result)
+		result.Ran = &event.Interval{Start: began, Length: clock.Read().Boot - began}
 	}
 }
 

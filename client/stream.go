@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,6 +83,10 @@ type stream struct {
 	held    int              // at the last call of the Window hook
 
 	arrived arrivals // used by the reader alone
+
+	// intervals says that the router asks when handlers ran. The reader sets it before the first
+	// delivery arrives; handlers read it.
+	intervals bool
 }
 
 // runStream dials, works until the stream breaks or ctx ends and everything is drained, and
@@ -336,6 +341,9 @@ func (s *stream) welcome(w *appv1.Welcome) error {
 		return &Error{Kind: ErrVersion, Err: fmt.Errorf("the router chose %d, this SDK supports %d", w.GetVersion(), version)}
 	}
 	o := &s.runner.options
+	if !s.welcomed {
+		s.intervals = slices.Contains(w.GetCapabilities(), appwire.Intervals)
+	}
 	s.welcomed = true
 	s.session = Session{Node: w.GetNode(), Group: w.GetGroup(), Worker: w.GetWorker(), InFlightMax: o.maxInFlight}
 	if n := int(w.GetLimits().GetMaxInFlight()); n > 0 {
@@ -569,9 +577,9 @@ func (s *stream) introduce() error {
 // capabilities returns the optional features that Hello announces to the router.
 func capabilities() []string {
 	if clock.Slewable() {
-		return nil
+		return []string{appwire.Conformant}
 	}
-	return []string{appwire.RawClock}
+	return []string{appwire.Conformant, appwire.RawClock}
 }
 
 // ping requests new deadlines. The clock is read before the frame is sent: deadlines count

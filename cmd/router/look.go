@@ -65,6 +65,11 @@ func membersTable(p *page, m report.Members) {
 			}
 		}
 	}
+	for _, one := range m.Members {
+		for _, worker := range uncheckedOf(one) {
+			p.alarm("%s: %s", one.Name, worker.Unchecked())
+		}
+	}
 	for _, one := range report.Protections(m) {
 		p.line("%s: %s", strings.Join(one.Members, ", "), one.Listeners)
 		if len(one.Exposed) > 0 {
@@ -81,6 +86,13 @@ func checksOfMember(m report.Member) []report.Check {
 		return nil
 	}
 	return m.Status.Checks
+}
+
+func uncheckedOf(m report.Member) []report.Worker {
+	if m.Status == nil {
+		return nil
+	}
+	return m.Status.UncheckedWorkers
 }
 
 func ready(s *report.Status) string {
@@ -235,6 +247,9 @@ since each member was started. The verdict on a member is
   broken        an assertion of the router did not hold: a bug
   not promised  ownership.mode is gossip
 
+Workers are named whose SDK does not declare that it passes router conformance. That
+does not change the verdict.
+
 The exit code is 1 if the verdict on any member is not kept, or a member does not answer.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
@@ -261,6 +276,7 @@ type judged struct {
 	Verdict report.Verdict `json:"verdict"`
 	Reasons []string       `json:"reasons"`
 	report.Exclusivity
+	UncheckedWorkers []report.Worker `json:"unchecked_workers,omitempty"`
 }
 
 // unknown is the verdict on a member that does not answer.
@@ -275,7 +291,7 @@ func judge(m report.Members) []judged {
 		j := judged{Member: one.Name, Verdict: unknown, Reasons: []string{"it does not answer: " + one.Error}}
 		if one.Status != nil {
 			j.Verdict, j.Reasons = one.Status.Verdict()
-			j.Exclusivity = one.Status.Exclusivity
+			j.Exclusivity, j.UncheckedWorkers = one.Status.Exclusivity, one.Status.UncheckedWorkers
 		}
 		all = append(all, j)
 	}
@@ -295,6 +311,9 @@ func judgedTable(p *page, all []judged) {
 	for _, j := range all {
 		for _, reason := range j.Reasons {
 			p.alarm("%s: %s", j.Member, reason)
+		}
+		for _, worker := range j.UncheckedWorkers {
+			p.alarm("%s: %s", j.Member, worker.Unchecked())
 		}
 	}
 }

@@ -17,7 +17,7 @@ func TestNamesOfStrangersAreShownHarmless(t *testing.T) {
 		View: report.View{Member: hostile, Incarnation: hostile, Epoch: hostile, Position: hostile},
 		Members: []report.Member{
 			{Name: hostile, Incarnation: hostile, Address: hostile, Reach: hostile, Error: hostile},
-			{Name: "b", Status: &report.Status{Phase: hostile, Version: hostile, Checks: []report.Check{{Name: hostile, Error: hostile}}}},
+			{Name: "b", Status: &report.Status{Phase: hostile, Version: hostile, UncheckedWorkers: []report.Worker{{Name: hostile, SDK: hostile}}, Checks: []report.Check{{Name: hostile, Error: hostile}}}},
 		},
 		Disagreements: []string{hostile},
 	}

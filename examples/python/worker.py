@@ -46,7 +46,7 @@ class KeyLost(Exception):
 
 # Linux has a clock that NTP cannot slew, and one that goes on while the machine sleeps.
 RAW_CLOCK = hasattr(time, "CLOCK_MONOTONIC_RAW") and hasattr(time, "CLOCK_BOOTTIME")
-CAPABILITIES = ["raw_clock"] if RAW_CLOCK else []  # without it the router gives shorter deadlines
+CAPABILITIES = ["conformant"] + (["raw_clock"] if RAW_CLOCK else [])  # without it the router gives shorter deadlines
 
 asleep, asleep_lock = 0, threading.Lock()
 
@@ -64,6 +64,11 @@ def now():
         with asleep_lock:
             asleep = max(asleep, measured)
     return (raw + asleep) / 1e9
+
+
+def boot_ns():
+    """Nanoseconds of the clock by which the router asks when handlers ran."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Event:
@@ -104,7 +109,7 @@ class Stream:
         self.deadline, self.interval = 0.0, 0.2
         self.receipt = self.results = self.received = self.k = 0  # received: the router's receipt
         self.over = threading.Event()
-        self.draining = self.suspended = False
+        self.draining = self.suspended = self.intervals = False
         self.silence, self.away, self.reason_max = 0.0, 0.0, 500
         hello = pb.Hello(max_in_flight=max_in_flight, sdk="ringfence-python-example/1", capabilities=CAPABILITIES)
         self.requests.put(pb.WorkRequest(hello=hello))
@@ -142,6 +147,7 @@ class Stream:
     def on_welcome(self, response):
         if response.welcome.version != 1:
             raise ConnectionError(f"the router speaks version {response.welcome.version}")
+        self.intervals = "intervals" in response.welcome.capabilities
         limits = response.welcome.limits
         self.interval, self.reason_max = limits.ping_interval_ms / 1000, limits.reason_max_bytes
 
@@ -196,7 +202,7 @@ class Stream:
             if e.revoked or self.draining or self.over.is_set() or now() >= e.deadline:  # it has waited for a thread
                 self.answer(e, NOT_STARTED)
                 return
-        kind, reason, after = DONE, "", 0
+        kind, reason, after, began = DONE, "", 0, boot_ns()
         try:
             self.handler(e)
         except Reject as err:
@@ -207,15 +213,16 @@ class Stream:
             kind, reason, after = RETRY, str(err), int(err.seconds * 1000)
         except BaseException as err:  # any failure of the handler, and an attempt to exit: it is tried again
             kind, reason = (RETRY, repr(err)) if now() < e.deadline else (CANCELLED, "")
+        ended = boot_ns()
         with self.lock:
-            self.answer(e, kind, reason, after)
+            self.answer(e, kind, reason, after, (began, ended - began) if self.intervals else (0, 0))
 
-    def answer(self, e, kind, reason="", after=0):
+    def answer(self, e, kind, reason="", after=0, ran=(0, 0)):
         if self.events.pop(e.id, None) is None:
             return
         self.results += 1
         reason = reason.encode()[:self.reason_max].decode(errors="ignore")
-        result = pb.Result(delivery_id=e.id, kind=kind, reason=reason, after_ms=after)
+        result = pb.Result(delivery_id=e.id, kind=kind, reason=reason, after_ms=after, started_ns=ran[0], took_ns=ran[1])
         self.requests.put(pb.WorkRequest(receipt=self.receipt, results=pb.Results(number=self.results, results=[result])))
         self.end_if_drained()
 

@@ -11,6 +11,7 @@ import (
 // Metrics are the counters of this package.
 type Metrics struct {
 	workers    prometheus.Gauge
+	unchecked  *prometheus.GaugeVec
 	deliveries prometheus.Counter
 	frames     prometheus.Counter
 	results    *prometheus.CounterVec
@@ -32,6 +33,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "ringfence_app_workers",
 			Help: "Workers that are connected and take deliveries.",
 		}),
+		unchecked: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "ringfence_app_unchecked_workers",
+			Help: "1 for each connected worker whose SDK does not declare that it passes router conformance.",
+		}, []string{"worker", "sdk"}),
 		deliveries: f.NewCounter(prometheus.CounterOpts{
 			Name: "ringfence_app_deliveries_total",
 			Help: "Events handed to workers.",

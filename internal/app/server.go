@@ -234,6 +234,21 @@ func (s *Server) Workers() int {
 	return n
 }
 
+// Worker is a connected worker, as it has named itself and its SDK.
+type Worker struct{ Name, SDK string }
+
+// Unchecked returns the workers that take deliveries and whose SDK does not declare that it passes
+// `router conformance`, at most Config.WorkersMax.
+func (s *Server) Unchecked() []Worker {
+	var all []Worker
+	for _, w := range s.snapshot() {
+		if w.unchecked != "" && w.ready() { // unchecked and name do not change after admit
+			all = append(all, Worker{Name: w.name, SDK: w.unchecked})
+		}
+	}
+	return all
+}
+
 // Wake tells the worker's stream that there is something to take for it. Workers
 // that are gone are ignored. It does not block.
 func (s *Server) Wake(workers ...event.WorkerID) {
@@ -325,14 +340,18 @@ func (s *Server) admit(w *session, name string) (suspended string, err error) {
 	}
 	w.name = cmp.Or(name, fmt.Sprintf("worker#%d", w.id))
 	s.sessions[w.id] = w
+	if w.unchecked != "" { // written before, and never again
+		s.Metrics.unchecked.WithLabelValues(w.name, w.unchecked).Set(1)
+	}
 	return s.suspended, nil
 }
 
 // parted notes that the stream of an admitted session has ended.
-func (s *Server) parted() {
+func (s *Server) parted(w *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live--
+	s.Metrics.unchecked.DeleteLabelValues(w.name, w.unchecked)
 }
 
 // forget drops a session that is over.

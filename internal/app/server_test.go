@@ -28,6 +28,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
+	"github.com/ringfence/router/internal/netx/untrusted"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
@@ -480,6 +481,35 @@ func TestAWorkerThatFloods(t *testing.T) {
 	if f := bystander.recv(); f.GetPong().GetK() != 1 {
 		t.Errorf("the other worker got %v, want its Pong", f)
 	}
+}
+
+// A worker that does not declare that its SDK is checked is named, with text that cannot break a
+// line or a label, until its stream ends.
+func TestUncheckedWorkersAreNamed(t *testing.T) {
+	r := newRig(t, nil)
+	r.connect(&appv1.Hello{MaxInFlight: 1, Worker: "good", Sdk: "good/1", Capabilities: []string{appwire.Conformant}})
+	bad := r.connect(&appv1.Hello{MaxInFlight: 1, Worker: "bad", Sdk: "own\nline"})
+	r.wantWorkers(2)
+	want := []Worker{{Name: "bad", SDK: untrusted.Text("own\nline")}}
+	if got := r.server.Unchecked(); !slices.Equal(got, want) || strings.Contains(want[0].SDK, "\n") {
+		t.Errorf("unchecked = %q, want %q", got, want)
+	}
+	if n := testutil.ToFloat64(r.metrics.unchecked.WithLabelValues("bad", want[0].SDK)); n != 1 || testutil.CollectAndCount(r.metrics.unchecked) != 1 {
+		t.Errorf("the metric is %v in %d series, want 1 in 1", n, testutil.CollectAndCount(r.metrics.unchecked))
+	}
+	if err := bad.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	r.wantWorkers(1)
+	if got := r.server.Unchecked(); len(got) != 0 {
+		t.Errorf("unchecked = %q after the end of the worker", got)
+	}
+	eventually.NoError(t, eventually.Most, "no series is left", func() error {
+		if n := testutil.CollectAndCount(r.metrics.unchecked); n != 0 {
+			return fmt.Errorf("%d series", n)
+		}
+		return nil
+	})
 }
 
 func TestPongSaysHowLong(t *testing.T) {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -58,6 +59,7 @@ type session struct {
 	told      string // the last sent state
 	goodbye   string // why the router ends the stream
 	rawClock  bool   // the worker counts its deadlines on a clock that NTP cannot slew
+	unchecked string // the SDK, if it does not declare that it passes router conformance
 
 	quiet    uint8 // how often Expire has listened since the newest Ping
 	greeted  bool  // Hello was fine
@@ -191,6 +193,10 @@ func (w *session) hello(h *appv1.Hello) error {
 	w.mu.Lock()
 	w.outstanding = NewOutstanding(limit)
 	w.rawClock = slices.Contains(h.GetCapabilities(), appwire.RawClock)
+	conformant := slices.Contains(h.GetCapabilities(), appwire.Conformant)
+	if !conformant {
+		w.unchecked = cmp.Or(untrusted.Text(h.GetSdk()), "unnamed SDK")
+	}
 	w.mu.Unlock()
 	suspended, err := s.admit(w, untrusted.Text(h.GetWorker()))
 	switch {
@@ -203,12 +209,12 @@ func (w *session) hello(h *appv1.Hello) error {
 	s.Boxes.WorkerUp(w.id)
 	if !w.greet(limit) { // the stream has ended meanwhile
 		s.Boxes.WorkerGone(w.id)
-		s.parted()
+		s.parted(w)
 		s.forget(w)
 		return status.Error(codes.Canceled, "app: the stream has ended")
 	}
 	if log, due := s.comings.Line(); due {
-		log.Info("worker connected", "worker", w.name, "sdk", untrusted.Text(h.GetSdk()), "in_flight_max", limit, "raw_clock", w.rawClock)
+		log.Info("worker connected", "worker", w.name, "sdk", untrusted.Text(h.GetSdk()), "in_flight_max", limit, "raw_clock", w.rawClock, "conformant", conformant)
 	}
 	s.notify()
 	w.wake()
@@ -524,7 +530,7 @@ func (w *session) stop() {
 		return
 	}
 	s := w.server
-	s.parted()
+	s.parted(w)
 	if !drained {
 		s.Boxes.WorkerGone(w.id)
 	}

@@ -87,6 +87,9 @@ func (s *reporter) Status() report.Status {
 		Exclusivity: s.exclusivity(),
 		Listeners:   n.cfg.Listeners,
 	}
+	for _, w := range n.app.Unchecked() {
+		status.UncheckedWorkers = append(status.UncheckedWorkers, report.Worker(w))
+	}
 	if t := n.Table(); t != nil {
 		status.LogVersion = t.Version
 	}

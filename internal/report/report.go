@@ -53,6 +53,8 @@ type Status struct {
 	Generation   uint32  `json:"generation"`    // of fencing tokens
 	Workers      int     `json:"workers"`       // application streams that take deliveries
 
+	UncheckedWorkers []Worker `json:"unchecked_workers,omitempty"` // those whose SDK does not declare that it passes router conformance
+
 	LogVersion        uint32              `json:"log_version"`                   // in which the group decides; 0: not known
 	Settings          map[string]string   `json:"settings,omitempty"`            // on which the group must agree
 	TopicsNotConsumed map[string][]string `json:"topics_not_consumed,omitempty"` // topics that wait, and the members that do not list them
@@ -63,6 +65,17 @@ type Status struct {
 	Gates       Gates       `json:"gates"`
 	Events      Events      `json:"events"`
 	Exclusivity Exclusivity `json:"exclusivity"`
+}
+
+// Worker is a worker as it has named itself and its SDK: text from outside, made printable.
+type Worker struct {
+	Name string `json:"name"`
+	SDK  string `json:"sdk"`
+}
+
+// Unchecked says of a worker why the promise rests on its SDK alone.
+func (w Worker) Unchecked() string {
+	return fmt.Sprintf("worker %s (%s) does not declare that its SDK passes `router conformance`; a handler of it may outlive its deadline", w.Name, w.SDK)
 }
 
 // Listener is one address that a member listens on, and its protection.

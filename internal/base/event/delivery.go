@@ -74,4 +74,8 @@ type Result struct {
 	TimedOut bool          // ResultRetry: it was the router that lost patience
 	After    time.Duration // ResultRetry: the application's own delay, 0 when it has none
 	Reason   string        // ResultRetry, ResultReject: why
+	Ran      *Interval     // of the handler; nil: it did not start, or nobody has asked
 }
+
+// Interval is the time in which a handler ran, by CLOCK_BOOTTIME of the worker's machine.
+type Interval struct{ Start, Length time.Duration }

@@ -22,6 +22,7 @@ func Rules() []Rule { return slices.Clone(rules) }
 
 var rules = []Rule{
 	{"hello", "The first frame is a Hello of at most 4 KiB with a max_in_flight of 1 to 100,000 and versions that include 1; no later frame is one."},
+	{"declared", "Hello declares the capability conformant, so that routers do not name the worker as unchecked."},
 	{"version", "A Welcome with a version that Hello did not offer ends the session; the worker dials again."},
 	{"token", "The token file is read for each stream, and its content is sent without white space around it."},
 	{"unknown", "Unknown fields, frames and capabilities are ignored."},
@@ -43,6 +44,7 @@ var rules = []Rule{
 	{"answers", "The kind of each answer is what the handler did, its reason is valid UTF-8 within reason_max_bytes, and a crash of a handler is a RETRY."},
 	{"retry-after", "The delay that a handler asks for is in after_ms."},
 	{"progress", "A handler's report of progress is sent with its delivery_id."},
+	{"intervals", "If the Welcome has the capability intervals, the answer of a handler that ran says when it started and how long it ran, by the boot clock; otherwise none does."},
 	{"answered-once", "Each delivery is answered once, on the stream that it arrived on."},
 	{"results-numbers", "Results frames count from 1 without gaps."},
 	{"one-handler", "A key never runs in two handlers at once: a delivery is answered after its handler has ended."},

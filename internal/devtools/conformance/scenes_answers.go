@@ -1,7 +1,15 @@
 package conformance
 
+import (
+	"time"
+
+	"github.com/ringfence/router/internal/wire/appwire"
+	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
+)
+
 var answerScenes = []scene{
 	{rules: []string{"answers", "retry-after", "progress"}, play: playAnswers},
+	{rules: []string{"intervals"}, play: playIntervals, setup: func(r *router) { r.welcome.Capabilities = []string{appwire.Intervals} }},
 	{rules: []string{"receipts"}, play: playReceipts},
 	{rules: []string{"answered-once", "one-handler"}, play: playOnce},
 }
@@ -27,6 +35,46 @@ func playAnswers(r *router) {
 		s.want("progress", id, kindDone)
 		r.await("progress", "Progress frame", func() bool { return s.progress[id] })
 	}
+}
+
+// clocksDiffer is the resolution of the boot clock of a worker that knows it by /proc/uptime alone.
+const clocksDiffer = 25 * time.Millisecond
+
+func playIntervals(r *router) {
+	const ran = 300
+	s := r.stream("intervals", 1)
+	s.renew(long)
+	for _, t := range []task{{do: "ignore_cancel", ms: ran}, {do: "fail"}, {do: "done"}} {
+		id := s.give(t)
+		result := s.want("intervals", id, kindOf(t))
+		begun, ended := r.started("intervals", id), r.finished("intervals", id)
+		from, to := int64(result.GetStartedNs()), int64(result.GetStartedNs()+result.GetTookNs())
+		r.check(from > 0, "intervals", "the answer of delivery %d does not say when its handler started", id)
+		early, late := time.Duration(begun-from), time.Duration(to-ended)
+		r.check(early >= -clocksDiffer && late >= -clocksDiffer, "intervals", "by its answer the handler of delivery %d started %v before its first line and ended %v after its last", id, early, late)
+		r.check(early < r.patience && late < r.patience, "intervals", "by its answer the handler of delivery %d started %v before its first line and ended %v after its last", id, early, late)
+	}
+	s.suspend()
+	waiting := s.deliver(task{do: "done", partition: 7})
+	s.revoke(&appv1.Revoke{Partitions: []uint32{7}})
+	result := s.want("intervals", waiting[0], kindNotStarted)
+	r.check(result.GetStartedNs() == 0 && result.GetTookNs() == 0, "intervals", "the answer NOT_STARTED says when the handler ran")
+	s.resume()
+
+	r.change(func() { r.welcome.Capabilities = nil })
+	s.breakOff()
+	s = r.stream("intervals", 2)
+	s.renew(long)
+	result = s.want("intervals", s.give(task{do: "done"}), kindDone)
+	r.check(result.GetStartedNs() == 0, "intervals", "an answer says when its handler ran, and nobody has asked")
+}
+
+// kindOf is the kind of the answer to a task that is not cancelled.
+func kindOf(t task) appv1.ResultKind {
+	if t.do == "fail" {
+		return kindRetry
+	}
+	return kindDone
 }
 
 // may waits until the worker has started a task, and reports whether its SDK supports it.

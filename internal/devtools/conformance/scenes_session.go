@@ -2,11 +2,13 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -14,7 +16,7 @@ import (
 var slowScenes = []scene{{rules: []string{"silence"}, play: playSilence}}
 
 var sessionScenes = []scene{
-	{rules: []string{"hello", "pings", "receipts-exact", "results-numbers"}, play: playHello},
+	{rules: []string{"hello", "declared", "pings", "receipts-exact", "results-numbers"}, play: playHello},
 	{rules: []string{"version"}, play: playVersion, setup: func(r *router) { r.welcome.Version = 99 }},
 	{rules: []string{"token"}, play: playToken},
 	{rules: []string{"unknown"}, play: playUnknown, setup: addUnknown},
@@ -35,6 +37,7 @@ const firstPingMax = 5 * time.Second
 func playHello(r *router) {
 	r.change(func() { r.lease = long })
 	s := r.stream("hello", 1)
+	r.check(slices.Contains(s.hello.GetCapabilities(), appwire.Conformant), "declared", "the capabilities of Hello are %q", s.hello.GetCapabilities())
 	for range 5 {
 		s.want("answered-once", s.give(task{do: "done"}), kindDone)
 	}

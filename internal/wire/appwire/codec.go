@@ -16,6 +16,13 @@ import (
 // slew, see internal/base/clock. Workers without it get shorter deadlines.
 const RawClock = "raw_clock"
 
+// Conformant is the capability of a worker whose SDK passes all rules of `router conformance`.
+// The router names workers without it.
+const Conformant = "conformant"
+
+// Intervals is a capability of the router: it asks for [event.Result.Ran].
+const Intervals = "intervals"
+
 // frameBuffers is shared by all streams.
 var frameBuffers framepool.Pool
 

@@ -47,7 +47,7 @@ func (f *ToWorker) marshal() mem.BufferSlice {
 
 // marshal returns the wire form of the frame, with a pooled buffer for the results.
 func (f *ToRouter) marshal() mem.BufferSlice {
-	const most = 40 // of a result without its reason
+	const most = 60 // of a result without its reason
 	size := 0
 	for i := range f.Results {
 		size += most + len(f.Results[i].Reason)
@@ -70,6 +70,10 @@ func appendResult(b []byte, r *event.Result) []byte {
 	if r.After > 0 || r.Reason != "" {
 		b = hotframe.AppendNumber(b, 3, afterWire(r.After))
 		b = hotframe.AppendText(b, 4, r.Reason)
+	}
+	if r.Ran != nil {
+		b = hotframe.AppendNumber(b, 8, uint64(r.Ran.Start))
+		b = hotframe.AppendNumber(b, 9, uint64(r.Ran.Length))
 	}
 	return hotframe.End(b, begin, room)
 }

@@ -25,12 +25,14 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 // Faults are the planted faults, and the rule that each breaks.
 var Faults = map[string]string{
 	"hello-window":          "hello",              // asks for a window of 0
+	"undeclared":            "declared",           // has no capability
 	"accepts-any-version":   "version",            // works on with a version that it did not offer
 	"token-untrimmed":       "token",              // sends a token of its own making
 	"crashes-on-unknown":    "unknown",            // ends at an unknown field
@@ -53,6 +55,8 @@ var Faults = map[string]string{
 	"long-reasons":          "answers",            // cuts no reason
 	"no-after":              "retry-after",        // forgets the delay
 	"no-progress":           "progress",           // sends no Progress
+	"interval-of-answer":    "intervals",          // a handler starts when it has ended
+	"intervals-unasked":     "intervals",          // whatever the Welcome says
 	"answers-twice":         "answered-once",      // answers each delivery twice
 	"results-from-zero":     "results-numbers",    // counts Results from 0
 	"answers-early":         "one-handler",        // answers before the handler has ended
@@ -156,6 +160,7 @@ type session struct {
 	reasonMax                          int
 	pause                              time.Duration
 	suspended, draining, over, welcome bool
+	intervals                          bool
 	refused                            map[uint32]bool
 }
 
@@ -206,7 +211,7 @@ func (s *session) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.send(&appv1.WorkRequest{Frame: &appv1.WorkRequest_Hello{Hello: &appv1.Hello{
-		MaxInFlight: uint32(s.InFlight), Sdk: "ringfence-reference/1", VersionMin: version, VersionMax: version,
+		MaxInFlight: uint32(s.InFlight), Sdk: "ringfence-reference/1", VersionMin: version, VersionMax: version, Capabilities: s.capabilities(),
 	}}})
 	s.ping()
 	if s.is("answers-on-new-stream") && len(s.old) > 0 {
@@ -217,6 +222,13 @@ func (s *session) begin() {
 			s.start(d)
 		}
 	}
+}
+
+func (w *worker) capabilities() []string {
+	if w.is("undeclared") {
+		return nil
+	}
+	return []string{appwire.Conformant}
 }
 
 // send sends a frame. The lock is held, as in all methods below but read and watch.
@@ -317,6 +329,7 @@ func (s *session) take(f *appv1.WorkResponse) error {
 			return errors.New("no version in common")
 		}
 		s.welcome = true
+		s.intervals = slices.Contains(frame.Welcome.GetCapabilities(), appwire.Intervals) || s.is("intervals-unasked")
 		s.every = time.Duration(frame.Welcome.GetLimits().GetPingIntervalMs()) * time.Millisecond
 		s.reasonMax = int(frame.Welcome.GetLimits().GetReasonMaxBytes())
 	case *appv1.WorkResponse_Deliveries:
@@ -448,11 +461,19 @@ func (s *session) start(d *delivery) {
 		s.answer(d, &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_DONE})
 	}
 	s.handlers.Go(func() {
+		began := clock.Read().Boot
 		result := s.handle(d)
+		ended := clock.Read().Boot
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if d.cancelled && result.GetKind() == appv1.ResultKind_RESULT_KIND_RETRY {
 			result = &appv1.Result{Kind: appv1.ResultKind_RESULT_KIND_CANCELLED}
+		}
+		if s.intervals {
+			if s.is("interval-of-answer") {
+				began = ended
+			}
+			result.StartedNs, result.TookNs = uint64(began), uint64(ended-began)
 		}
 		if !s.is("answers-early") {
 			d.session.answer(d, result)
