@@ -55,7 +55,7 @@ type application struct {
 // runApp runs an application until ctx ends.
 func runApp(ctx context.Context, args []string) error {
 	var a application
-	var path, postgresURL, redisURL, pulsarURL string
+	var path, postgresURL, redisURL, pulsarURL, script string
 	f := flag.NewFlagSet(roleApp, flag.ContinueOnError)
 	f.StringVar(&path, "journal", "", "file to write")
 	f.Float64Var(&a.share, "share", 0, "of the keys, that write to the sinks")
@@ -63,6 +63,7 @@ func runApp(ctx context.Context, args []string) error {
 	f.StringVar(&postgresURL, "postgres", "", "sink")
 	f.StringVar(&redisURL, "redis", "", "sink")
 	f.StringVar(&pulsarURL, "pulsar", "", "consume SHARED from here, instead of asking a router")
+	f.StringVar(&script, "worker", "", "program that handles the events, and asks for each step")
 	err := f.Parse(args)
 	if err != nil {
 		return err
@@ -83,9 +84,12 @@ func runApp(ctx context.Context, args []string) error {
 		}
 		defer a.redis.Close()
 	}
-	if pulsarURL != "" {
+	switch {
+	case pulsarURL != "":
 		err = a.consume(ctx, pulsarURL)
-	} else {
+	case script != "":
+		err = a.serve(ctx, script)
+	default:
 		err = client.Run(ctx, "", a.handle, client.WithMaxInFlight(handlersMax))
 	}
 	return errors.Join(err, a.journal.Close())
@@ -104,43 +108,70 @@ func (a *application) handle(ctx context.Context, e *client.Event) error {
 // work handles one event. held reports whether the key is still ours: a process that was stopped
 // may wake up while it handles events of keys that it has lost.
 func (a *application) work(ctx context.Context, held func() bool, name, key string, fence event.Fence) error {
-	h, err := a.journal.Start(name, event.Key(key), fence)
+	h, err := a.begin(ctx, name, key, fence)
 	if err != nil {
 		return err
 	}
-	err = a.act(ctx, held, name, key, fence)
-	switch {
-	case err == nil:
-		return a.journal.End(h, journal.Done)
-	case ctx.Err() != nil || errors.Is(err, errStale):
-		return errors.Join(err, a.journal.End(h, journal.Cancelled))
-	}
-	return errors.Join(err, a.journal.End(h, journal.Failed))
+	return a.end(ctx, h, sleep(ctx, h.length), held)
 }
 
-// act is the handler: it claims the key at the sinks, works, and writes.
-func (a *application) act(ctx context.Context, held func() bool, name, key string, fence event.Fence) error {
-	hash := xxhash.Sum64String(key)
-	sampled := a.postgres != nil && float64(hash%10_000) < a.share*10_000
-	if sampled {
+// handling is one handling of an event.
+type handling struct {
+	journal.Handling
+	name, key string
+	fence     event.Fence
+	sampled   bool // it writes to the sinks
+	length    time.Duration
+}
+
+// begin writes the start of a handling down, and claims the key at the sinks.
+func (a *application) begin(ctx context.Context, name, key string, fence event.Fence) (h handling, err error) {
+	h = handling{name: name, key: key, fence: fence}
+	if h.Handling, err = a.journal.Start(name, event.Key(key), fence); err != nil {
+		return h, err
+	}
+	h.sampled = a.postgres != nil && float64(xxhash.Sum64String(key)%10_000) < a.share*10_000
+	h.length = a.lengthOf(name, h.sampled)
+	if h.sampled {
 		if err := a.write(ctx, "claim", key, fence.String(), a.postgresClaim, name); err != nil {
-			return err
+			return h, a.note(ctx, h, err)
 		}
 	}
-	timer := time.NewTimer(a.lengthOf(name, sampled))
+	return h, nil
+}
+
+// end writes to the sinks, if the work went well and the key is still ours, and writes the end down.
+func (a *application) end(ctx context.Context, h handling, err error, held func() bool) error {
+	switch {
+	case err != nil:
+	case !held():
+		err = errStale
+	case h.sampled:
+		err = a.write(ctx, "write", h.key, h.fence.String(), a.postgresWrite, h.name)
+	}
+	return a.note(ctx, h, err)
+}
+
+// note writes down how a handling has ended, and returns err.
+func (a *application) note(ctx context.Context, h handling, err error) error {
+	switch {
+	case err == nil:
+		return a.journal.End(h.Handling, journal.Done)
+	case ctx.Err() != nil || errors.Is(err, errStale):
+		return errors.Join(err, a.journal.End(h.Handling, journal.Cancelled))
+	}
+	return errors.Join(err, a.journal.End(h.Handling, journal.Failed))
+}
+
+func sleep(ctx context.Context, length time.Duration) error {
+	timer := time.NewTimer(length)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if !held() {
-		return errStale
-	}
-	if sampled {
-		return a.write(ctx, "write", key, fence.String(), a.postgresWrite, name)
-	}
-	return nil
 }
 
 func (a *application) postgresClaim(ctx context.Context, key, fence, _ string) (bool, error) {
@@ -166,7 +197,7 @@ func (a *application) write(ctx context.Context, what, key, fence string, postgr
 	if inPostgres && inRedis {
 		return nil
 	}
-	if err := a.note(what, inPostgres, inRedis, key, fence, name); err != nil {
+	if err := a.noteRefusal(what, inPostgres, inRedis, key, fence, name); err != nil {
 		return err
 	}
 	if a.stubborn {
@@ -175,8 +206,8 @@ func (a *application) write(ctx context.Context, what, key, fence string, postgr
 	return errStale
 }
 
-// note records a refusal.
-func (a *application) note(what string, inPostgres, inRedis bool, key, fence, name string) error {
+// noteRefusal records a refusal.
+func (a *application) noteRefusal(what string, inPostgres, inRedis bool, key, fence, name string) error {
 	at := clock.Shared() // the later delivery has begun before
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -102,7 +102,8 @@ func (g *group) newMember(n int) *member {
 		w.process = &process{
 			namespace: name, log: filepath.Join(g.dir, fmt.Sprintf("%s-app%d.log", name, i)),
 			launch: func(run int) (string, []string, []string) {
-				return g.launchApp(m, w, fmt.Sprintf("%s-%d-%d", name, i, run))
+				language := g.options.Apps[(n*g.options.workers()+i)%len(g.options.Apps)]
+				return g.launchApp(m, w, fmt.Sprintf("%s-%d-%d", name, i, run), language)
 			},
 			ended: func(_ int, at clock.Instant, killed bool) { g.appEnded(w, at, killed) },
 		}
@@ -112,7 +113,7 @@ func (g *group) newMember(n int) *member {
 }
 
 // launchApp notes the journal of the application that is about to start.
-func (g *group) launchApp(m *member, w *worker, name string) (binary string, args, env []string) {
+func (g *group) launchApp(m *member, w *worker, name, language string) (binary string, args, env []string) {
 	path := filepath.Join(g.dir, "journals", name+".journal")
 	g.mu.Lock()
 	w.newest = len(g.apps)
@@ -121,6 +122,9 @@ func (g *group) launchApp(m *member, w *worker, name string) (binary string, arg
 	args = []string{roleApp, "--journal", path, "--share", fmt.Sprint(g.options.Share), "--postgres", g.sinks[0], "--redis", g.sinks[1]}
 	if g.options.Stubborn {
 		args = append(args, "--stubborn")
+	}
+	if language != languages[0] {
+		args = append(args, "--worker", scriptOf(language))
 	}
 	if g.options.Control == controlShared {
 		args = append(args, "--pulsar", g.broker.url)

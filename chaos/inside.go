@@ -126,6 +126,14 @@ func prepare(ctx context.Context, o options, dir string) error {
 			return fmt.Errorf("go %s: %w (run it in the root of the repository)\n%s", strings.Join(args, " "), err, out)
 		}
 	}
+	for _, language := range o.Apps {
+		if language == languages[0] {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, scriptOf(language), "prepare").CombinedOutput(); err != nil {
+			return fmt.Errorf("%s prepare: %w\n%s", scriptOf(language), err, out)
+		}
+	}
 	if out, err := exec.CommandContext(ctx, "tools/pulsar.sh", "home").CombinedOutput(); err != nil {
 		return fmt.Errorf("tools/pulsar.sh home: %w\n%s", err, out)
 	}

@@ -23,6 +23,7 @@ type options struct {
 	Keys     int
 	Share    float64 // of the keys, whose handlings write to the sinks
 	Stubborn bool
+	Apps     []string // languages of the applications, which take turns
 	Control  string
 	Limits   bool
 	Keep     string
@@ -36,6 +37,9 @@ const (
 	controlNoWait = "nowait" // routers that take partitions over without waiting
 	controlSlewed = "slewed" // leases run on clocks that NTP steers
 )
+
+// languages are those that applications can have. Each but Go has a script in chaos/apps.
+var languages = []string{"go", "python", "node", "java"}
 
 // The hidden commands of the children.
 const (
@@ -70,7 +74,7 @@ func main() {
 
 func parse(args []string) (options, error) {
 	var o options
-	var list, output string
+	var list, output, apps string
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.IntVar(&o.Faults, "faults", 20, "how many faults")
 	f.Uint64Var(&o.Seed, "seed", 0, "what the faults are drawn from; 0: the time")
@@ -80,6 +84,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.Keys, "keys", 10_000, "distinct keys")
 	f.Float64Var(&o.Share, "sink-share", 0.05, "share of the keys whose handlings write to Postgres and Redis")
 	f.BoolVar(&o.Stubborn, "app-stubborn", false, "applications ignore their deadline: overlaps may happen, and the sinks must refuse every stale write")
+	f.StringVar(&apps, "apps", languages[0], "languages of the applications, which take turns beside the members: "+strings.Join(languages, ","))
 	f.StringVar(&o.Control, "control", "", "a run that must show overlaps: shared, gossip, nowait, slewed")
 	f.BoolVar(&o.Limits, "limits", false, "fail when takeovers, handoffs or waits take longer than docs/chaos.md says; for a machine that does nothing else")
 	f.StringVar(&o.Keep, "keep", "", "directory for the journals and logs, which are else removed unless the run fails")
@@ -97,7 +102,7 @@ func parse(args []string) (options, error) {
 	if list == "" && o.Limits {
 		of = slices.DeleteFunc(slices.Clone(of), func(k kind) bool { return k == kindSlew })
 	}
-	o.Kinds, o.JSON = of, output == "json"
+	o.Kinds, o.JSON, o.Apps = of, output == "json", strings.Split(apps, ",")
 	if o.Seed == 0 {
 		o.Seed = uint64(time.Now().UnixNano()) % 1_000_000
 	}
@@ -109,6 +114,16 @@ func parse(args []string) (options, error) {
 	check(!o.Stubborn || slices.ContainsFunc(o.Kinds, func(k kind) bool { return slices.Contains(leavers, k) }),
 		"--app-stubborn needs one of %v among --kinds: no other fault leaves work behind that could write late", leavers)
 	check(!o.Limits || !slices.Contains(o.Kinds, kindSlew), "--limits is for clocks that are right: leave slew out of --kinds")
+	for _, app := range o.Apps {
+		check(slices.Contains(languages, app), "--apps: %q is not one of %v", app, languages)
+	}
+	foreign := !slices.Equal(o.Apps, languages[:1])
+	check(!foreign || o.Control == "", "--apps has go alone with --control")
+	check(!foreign || !o.Stubborn, "--apps has go alone with --app-stubborn")
+	if foreign { // their clocks cannot be steered
+		check(list == "" || !slices.Contains(o.Kinds, kindSlew), "--apps has go alone with slew")
+		o.Kinds = slices.DeleteFunc(slices.Clone(o.Kinds), func(k kind) bool { return k == kindSlew })
+	}
 	check(output == "text" || output == "json", "--output = %q, want text or json", output)
 	switch o.Control {
 	case "", controlGossip, controlNoWait, controlSlewed:
@@ -132,6 +147,9 @@ func (o options) replay() string {
 	}
 	if o.Stubborn {
 		command += " --app-stubborn"
+	}
+	if len(o.Apps) > 0 && !slices.Equal(o.Apps, languages[:1]) {
+		command += " --apps " + strings.Join(o.Apps, ",")
 	}
 	if o.Control != "" {
 		command += " --control " + o.Control

@@ -61,6 +61,7 @@ func (p *process) spawn() error {
 	defer func() { _ = log.Close() }()   // the process has its own
 	cmd := exec.Command(binary, args...) //nolint:noctx // it ends on request
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a fault hits what it has started, too
 	cmd.Env = slices.Concat(os.Environ(), env, p.env)
 	if err := within(p.namespace, cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", binary, err)
@@ -113,7 +114,7 @@ func (p *process) kill(down time.Duration) clock.Instant {
 	cmd, done := p.cmd, p.done
 	p.mu.Unlock()
 	at := clock.Now()
-	_ = cmd.Process.Kill() // it may have ended
+	_ = signalGroup(cmd, syscall.SIGKILL) // it may have ended
 	<-done
 	return at
 }
@@ -121,8 +122,10 @@ func (p *process) kill(down time.Duration) clock.Instant {
 func (p *process) signal(s syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.cmd.Process.Signal(s) // it may have ended
+	_ = signalGroup(p.cmd, s) // it may have ended
 }
+
+func signalGroup(cmd *exec.Cmd, s syscall.Signal) error { return syscall.Kill(-cmd.Process.Pid, s) }
 
 // nextEnv adds to the environment of the next run.
 func (p *process) nextEnv(env []string) {
@@ -151,7 +154,7 @@ func (p *process) end(patience time.Duration) (killed bool) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		_ = cmd.Process.Kill()
+		_ = signalGroup(cmd, syscall.SIGKILL)
 		killed = true
 	}
 	p.keeper.Wait()

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == testApp {
 		os.Exit(runTestApp())
 	}
+	if len(os.Args) > 1 && os.Args[1] == testBridge {
+		os.Exit(runTestBridge())
+	}
 	forgetSettings()
 	os.Exit(m.Run())
 }

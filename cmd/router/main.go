@@ -85,6 +85,6 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(doctorCommand())
 	root.AddCommand(demoCommands()...)
 	root.AddCommand(devCommand())
-	root.AddCommand(conformanceCommand())
+	root.AddCommand(bridgeCommand(), conformanceCommand())
 	return root
 }

@@ -34,21 +34,44 @@ import (
 
 func runCommand() *cobra.Command {
 	var file string
+	grace := appGraceDefault
 	cmd := &cobra.Command{
-		Use:   "run",
+		Use:   "run [flags] [-- COMMAND [ARGUMENT...]]",
 		Short: "Run one member of a group, beside one application",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long: `Run one member of a group, beside one application.
+
+With a COMMAND the application is started beside the router, once the router listens,
+and finds it by RINGFENCE_APP_ENDPOINT (and RINGFENCE_APP_TOKEN_FILE with
+app.token_file); settings in variables RINGFENCE__* are not passed on. Both end as one.
+At SIGTERM or SIGINT the router drains while the application still answers; then the
+application gets SIGTERM, and SIGKILL after --app-grace. When the application ends by
+itself the router drains and ends, with exit code 1 unless the application's was 0.
+SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH go to the application.`,
+		Args: besideArgs,
+		RunE: func(cmd *cobra.Command, command []string) error {
 			loaded, err := load(cmd, file)
 			if err != nil {
 				return err
 			}
-			return runAlone(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
+			broker := throughPulsar(loaded.Config)
+			if len(command) == 0 {
+				return runAlone(cmd.Context(), loaded.Config, broker)
+			}
+			return runBeside(cmd.Context(), loaded.Config, broker, &application{command: command, grace: grace, stdout: os.Stdout, stderr: os.Stderr})
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	cmd.Flags().DurationVar(&grace, "app-grace", grace, "how long COMMAND may take to end after SIGTERM")
 	config.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// besideArgs takes a command only after --, so that a misplaced word is not started as one.
+func besideArgs(cmd *cobra.Command, arguments []string) error {
+	if before := cmd.ArgsLenAtDash(); before > 0 || before < 0 && len(arguments) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q; the application's command comes after --", arguments[0])}
+	}
+	return nil
 }
 
 func load(cmd *cobra.Command, file string) (*config.Loaded, error) {
@@ -67,6 +90,10 @@ type broker struct {
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no claims
+
+	// listening is called once the application can connect, which then waits for the node; nil: no
+	// call.
+	listening func(app net.Addr, log *slog.Logger) error
 }
 
 // throughPulsar reads events, the control log and the claims from Pulsar, each with a client of
@@ -157,6 +184,11 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	}
 	log.Info("starting", "group", cfg.Node.Group, "version", version(),
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
+	if b.listening != nil {
+		if err := b.listening(l.app.Addr(), log); err != nil {
+			return err
+		}
+	}
 	admin := adminOf(n, registry)
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)

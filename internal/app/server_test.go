@@ -27,8 +27,8 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
-	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/netx/untrusted"
+	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/internal/testing/eventually"
 	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"

@@ -3,13 +3,12 @@ package conformance
 import (
 	"time"
 
-	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
 var answerScenes = []scene{
 	{rules: []string{"answers", "retry-after", "progress"}, play: playAnswers},
-	{rules: []string{"intervals"}, play: playIntervals, setup: func(r *router) { r.welcome.Capabilities = []string{appwire.Intervals} }},
+	{rules: []string{"intervals"}, play: playIntervals, setup: func(r *router) { r.welcome.Capabilities = []string{intervals} }},
 	{rules: []string{"receipts"}, play: playReceipts},
 	{rules: []string{"answered-once", "one-handler"}, play: playOnce},
 }

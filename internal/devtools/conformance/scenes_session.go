@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -25,6 +24,12 @@ var sessionScenes = []scene{
 	{rules: []string{"old-deadline"}, play: playOldDeadline},
 }
 
+// The capabilities of the protocol that rules are about.
+const (
+	conformant = "conformant" // of a worker
+	intervals  = "intervals"  // of the router
+)
+
 // silenceMax is how long a worker waits for a frame, and silenceLate what more it may take.
 const (
 	silenceMax  = 10 * time.Second
@@ -37,7 +42,7 @@ const firstPingMax = 5 * time.Second
 func playHello(r *router) {
 	r.change(func() { r.lease = long })
 	s := r.stream("hello", 1)
-	r.check(slices.Contains(s.hello.GetCapabilities(), appwire.Conformant), "declared", "the capabilities of Hello are %q", s.hello.GetCapabilities())
+	r.check(slices.Contains(s.hello.GetCapabilities(), conformant), "declared", "the capabilities of Hello are %q", s.hello.GetCapabilities())
 	for range 5 {
 		s.want("answered-once", s.give(task{do: "done"}), kindDone)
 	}

@@ -69,6 +69,7 @@ var arrows = map[string]arrow{
 	"internal/netx/mtls/tlstest": {nil, "only makes certificates for tests"},
 
 	"internal/pipeline": {slices.Concat(words, stages, []string{"internal/mailbox/admission"}), "the only package that joins two stages"},
+	"internal/bridge":   {[]string{"client", "internal/base/clock", "internal/base/backoff"}, "an application: it knows the SDK, and nothing of the router"},
 	"internal/node": {
 		slices.Concat(words, stages, []string{"internal/mailbox/admission", "internal/pipeline", "internal/controllog", "internal/controllog/claim", "internal/membership", "internal/report", "internal/base/stages", "internal/telemetry/loglimit", "internal/netx/untrusted"}),
 		"one member: it builds the stages and hands them to internal/pipeline, which alone passes events between them",
@@ -98,6 +99,7 @@ var arrows = map[string]arrow{
 	},
 
 	"deploy":               {nil, "files, and the tests of them"},
+	"examples/bridge":      {[]string{"client", "client/clienttest", "internal/bridge"}, "tests of applications in other languages"},
 	"examples/orders":      {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
 	"examples/conformance": {[]string{"client"}, "an application: it knows the SDK, and nothing of the router"},
 
@@ -127,6 +129,9 @@ var arrows = map[string]arrow{
 		"a stranger: it knows the wire, the SDK and its own applications, and nothing of the router that it attacks",
 	},
 	"bench":                            {anything, "drives whole processes from outside"},
+	"bench/sdks":                       {anything, "plays the router to workers, with the router's own stream server"},
+	"bench/sdks/bare":                  {[]string{"proto"}, "the plain stream: no SDK"},
+	"bench/sdks/empty":                 {[]string{"client"}, "an application: it knows the SDK, and nothing of the router"},
 	"chaos":                            {append([]string{"chaos"}, anything...), "drives whole processes from outside"},
 	"e2e":                              {anything, "drives whole processes from outside"},
 	"internal/testing/archtest":        {nil, "reads files"},
@@ -190,7 +195,7 @@ var pureFolders = []pure{
 	{dir: "internal/pipeline", impure: []string{"admit.go", "pipeline.go", "relayed.go", "event_log.go", "traces.go", "observer.go"}},
 	{dir: "internal/source", impure: []string{"copier.go", "copies.go", "discovery.go", "entryreader.go", "holes.go", "mem.go", "outlet.go", "probe.go", "pulsar.go", "reader.go", "sdk.go", "source.go", "tracing.go"}},
 	{dir: "forward", impure: []string{"handover.go", "link.go", "pool.go", "server.go"}},
-	{dir: "chaos", impure: []string{"app.go", "broker.go", "faults.go", "group.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go"}},
+	{dir: "chaos", impure: []string{"app.go", "broker.go", "faults.go", "foreign.go", "group.go", "inside.go", "inside_other.go", "joiner.go", "load.go", "main.go", "network.go", "process.go", "proxies.go", "refusals.go", "run.go"}},
 }
 
 // mayStartGoroutines lists the files that may contain a go statement, with the reason why an

@@ -25,7 +25,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ringfence/router/internal/base/clock"
-	"github.com/ringfence/router/internal/wire/appwire"
 	appv1 "github.com/ringfence/router/proto/ringfence/app/v1"
 )
 
@@ -80,6 +79,9 @@ const (
 	version    = 1
 	frameMax   = 66 << 20
 	redial     = 50 * time.Millisecond
+
+	conformant = "conformant"
+	intervals  = "intervals"
 )
 
 // Config is what a worker needs.
@@ -228,7 +230,7 @@ func (w *worker) capabilities() []string {
 	if w.is("undeclared") {
 		return nil
 	}
-	return []string{appwire.Conformant}
+	return []string{conformant}
 }
 
 // send sends a frame. The lock is held, as in all methods below but read and watch.
@@ -329,7 +331,7 @@ func (s *session) take(f *appv1.WorkResponse) error {
 			return errors.New("no version in common")
 		}
 		s.welcome = true
-		s.intervals = slices.Contains(frame.Welcome.GetCapabilities(), appwire.Intervals) || s.is("intervals-unasked")
+		s.intervals = slices.Contains(frame.Welcome.GetCapabilities(), intervals) || s.is("intervals-unasked")
 		s.every = time.Duration(frame.Welcome.GetLimits().GetPingIntervalMs()) * time.Millisecond
 		s.reasonMax = int(frame.Welcome.GetLimits().GetReasonMaxBytes())
 	case *appv1.WorkResponse_Deliveries:

@@ -1,0 +1,16 @@
+package main
+
+import (
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// ownGroup gives an application a process group of its own, so that Ctrl-C in a terminal reaches the
+// router alone. It ends by SIGTERM when the router is killed: that happens when the thread that has
+// started it ends, so the caller's goroutine keeps its thread until unlock.
+func ownGroup(cmd *exec.Cmd) (unlock func()) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	runtime.LockOSThread()
+	return runtime.UnlockOSThread
+}

@@ -1,0 +1,161 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/report"
+	"github.com/ringfence/router/internal/source"
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+// lines is the output of an application.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p) //nolint:wrapcheck // it cannot fail
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// besideRun is a member of a group in memory with an application that it has started.
+type besideRun struct {
+	*testGroup
+	out  *lines
+	stop context.CancelFunc
+	end  chan error
+}
+
+func startBeside(t *testing.T, grace time.Duration, command ...string) *besideRun {
+	t.Helper()
+	r := &besideRun{
+		testGroup: &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), members: map[string]*testMember{}},
+		out:       &lines{}, end: make(chan error, 1),
+	}
+	cfg := r.settingsOf(t, "a")
+	r.members["a"] = &testMember{admin: cfg.Admin.Listen}
+	memory := broker{
+		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
+			return source.NewMem(from, r.broker, metrics, log)
+		},
+		controlLog: func(*slog.Logger) (controllog.Transport, error) { return r.log, nil },
+		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return r.claims, nil },
+	}
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		r.end <- runBeside(ctx, cfg, memory, &application{command: command, grace: grace, stdout: r.out, stderr: r.out})
+	})
+	t.Cleanup(func() {
+		r.stop()
+		running.Wait()
+		if t.Failed() {
+			t.Logf("the application printed:\n%s", r.out)
+		}
+	})
+	return r
+}
+
+func (r *besideRun) says(t *testing.T, line string) {
+	t.Helper()
+	eventually.NoError(t, eventually.Most, "the application prints "+line, func() error {
+		if out := r.out.String(); !strings.Contains(out, line) {
+			return fmt.Errorf("it has printed %q", out)
+		}
+		return nil
+	})
+}
+
+// The application finds the router, and ends after the router has drained.
+func TestRunStartsAnApplication(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startBeside(t, eventually.Most, self, testApp)
+	r.await(t, "a", "the application is connected", func(m report.Members) bool {
+		return len(m.Members) == 1 && m.Members[0].Status != nil && m.Members[0].Status.Gates.Open > 0 && m.Members[0].Status.Workers == 1
+	})
+	r.publish(t, "user-1")
+	r.says(t, "handled {}")
+	r.stop()
+	if err := <-r.end; err != nil {
+		t.Errorf("the run ended with %v", err)
+	}
+	if s := r.broker.SubscriptionStats("orders"); s.Published != 1 || s.Acked != 1 {
+		t.Errorf("%+v, want the event acked", s)
+	}
+}
+
+// The environment of the application has the way to the router, and none of its settings.
+func TestRunHidesSettingsFromTheApplication(t *testing.T) {
+	t.Setenv("RINGFENCE__PULSAR__TOKEN", "secret")
+	t.Setenv("RINGFENCE_APP_ENDPOINT", "of another router")
+	r := startBeside(t, eventually.Most, "sh", "-c", `env | grep ^RINGFENCE_; echo over; exec sleep 600`)
+	r.says(t, "over\n")
+	if out := r.out.String(); strings.Contains(out, "secret") || strings.Contains(out, "another") || strings.Count(out, "RINGFENCE_APP_ENDPOINT=") != 1 {
+		t.Errorf("the environment is\n%s", out)
+	}
+}
+
+// An application that ends takes the router along: in order, and with its failure.
+func TestRunEndsWithItsApplication(t *testing.T) {
+	t.Parallel()
+	for command, says := range map[string]string{"exit 0": "", "exit 3": "the application has ended: exit status 3"} {
+		r := startBeside(t, eventually.Most, "sh", "-c", command)
+		err := <-r.end
+		if says == "" && err != nil || says != "" && (!errors.Is(err, errApplication) || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v, want %q", command, err, says)
+		}
+	}
+}
+
+// An application that ignores SIGTERM is killed, with all that it has started, and it gets other signals.
+func TestRunKillsAnApplicationThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	r := startBeside(t, 100*time.Millisecond, "sh", "-c", `trap 'echo told to end' TERM; echo ready; while :; do sleep 0.05; done`)
+	r.says(t, "ready\n")
+	r.stop()
+	if err := <-r.end; err != nil {
+		t.Errorf("the run ended with %v", err)
+	}
+	r.says(t, "told to end\n")
+}
+
+func TestRunRefusesCommands(t *testing.T) {
+	t.Parallel()
+	r := startBeside(t, time.Second, "no-such-command-anywhere")
+	if err := <-r.end; exitCode(err) != exitUsage || !strings.Contains(err.Error(), "no-such-command-anywhere") {
+		t.Errorf("an unknown command: %v, exit code %d", err, exitCode(err))
+	}
+	for _, arguments := range [][]string{{"run", "app"}, {"run", "app", "--", "app"}} {
+		root := rootCommand()
+		root.SetArgs(arguments)
+		if err := root.Execute(); exitCode(err) != exitUsage || !strings.Contains(err.Error(), "comes after --") {
+			t.Errorf("%q: %v", arguments, err)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/client/clienttest"
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start runs a bridge to a URL beside a router in memory until the test ends.
+func start(t *testing.T, r *clienttest.Router, to string, change func(*Config)) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.To = to
+	if change != nil {
+		change(&cfg)
+	}
+	b, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Serve(listener)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := b.Run(ctx, listener.Addr().String(), r.WithClock(), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		b.http.CloseIdleConnections()
+	})
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.URL + "/events"
+}
+
+func TestVerdicts(t *testing.T) {
+	answers := map[string]func(w http.ResponseWriter){
+		"200":        func(w http.ResponseWriter) { fmt.Fprint(w, "fine") },
+		"204":        func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
+		"422":        func(w http.ResponseWriter) { http.Error(w, "no such product", http.StatusUnprocessableEntity) },
+		"422 long":   func(w http.ResponseWriter) { http.Error(w, strings.Repeat("é", 5000), http.StatusUnprocessableEntity) },
+		"422 binary": func(w http.ResponseWriter) { http.Error(w, "a\xffb", http.StatusUnprocessableEntity) },
+		"429": func(w http.ResponseWriter) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(http.StatusTooManyRequests)
+		},
+		"503": func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"503 nonsense": func(w http.ResponseWriter) {
+			w.Header().Set("Retry-After", "soon")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		},
+		"500":  func(w http.ResponseWriter) { http.Error(w, "the database is away", http.StatusInternalServerError) },
+		"302":  func(w http.ResponseWriter) { w.Header().Set("Location", "/elsewhere"); w.WriteHeader(http.StatusFound) },
+		"404":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) },
+		"none": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	}
+	to := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/events" || r.Method != http.MethodPost {
+			t.Errorf("%s %s, want POST /events alone", r.Method, r.URL.Path)
+		}
+		key, err := url.PathUnescape(r.Header.Get("ce-partitionkey"))
+		if err != nil {
+			t.Error(err)
+		}
+		answers[key](w)
+	})
+	r := clienttest.NewRouter(t)
+	start(t, r, to, nil)
+	for key, want := range map[string]clienttest.Outcome{
+		"200":          {Kind: clienttest.Done},
+		"204":          {Kind: clienttest.Done},
+		"422":          {Kind: clienttest.Reject, Reason: "422 Unprocessable Entity: no such product"},
+		"422 binary":   {Kind: clienttest.Reject, Reason: "422 Unprocessable Entity: a\uFFFDb"},
+		"429":          {Kind: clienttest.Retry, After: 7 * time.Second, Reason: "429 Too Many Requests"},
+		"503":          {Kind: clienttest.Retry, Reason: "503 Service Unavailable"},
+		"503 nonsense": {Kind: clienttest.Retry, Reason: "503 Service Unavailable"},
+		"500":          {Kind: clienttest.Retry, Reason: "500 Internal Server Error: the database is away"},
+		"302":          {Kind: clienttest.Retry, Reason: "302 Found"},
+		"404":          {Kind: clienttest.Retry, Reason: "404 Not Found"},
+		"none":         {Kind: clienttest.Retry, Reason: "the application did not answer: EOF"},
+	} {
+		if got := r.Deliver(&client.Event{Key: key}).Outcome(); got != want {
+			t.Errorf("%s: %+v, want %+v", key, got, want)
+		}
+	}
+	if got := r.Deliver(&client.Event{Key: "422 long"}).Outcome(); got.Kind != clienttest.Reject || len(got.Reason) < 900 || len(got.Reason) > reasonMax {
+		t.Errorf("a long reason: %v with %d bytes, want a reject with the part that fits", got.Kind, len(got.Reason))
+	}
+}
+
+// A request holds all that an event has, in the form of CloudEvents.
+func TestRequest(t *testing.T) {
+	type request struct {
+		header http.Header
+		body   string
+	}
+	requests := make(chan request, 10)
+	to := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		requests <- request{r.Header, string(body)}
+	})
+	r := clienttest.NewRouter(t)
+	start(t, r, to, func(c *Config) { c.Type = "order placed" })
+	at := time.Date(2026, 11, 27, 8, 0, 0, 5_000_000, time.UTC)
+	r.Deliver(&client.Event{
+		ID: client.MessageID{Ledger: 7, Entry: 8, Batch: 9, TopicPartition: -1}, Key: "user 1\xff\"%", Topic: "persistent://public/default/orders",
+		Payload: []byte(`{"cents": 500}`), PublishTime: at, Attempt: 3, Fence: client.Fence{Token: 4, Turn: 5},
+		Properties: []client.Property{{Name: "Traceparent", Value: "00-1-2-01"}, {Name: "colour", Value: "grün\n"}, {Name: "colour", Value: "second"}},
+	}).Outcome()
+	got := <-requests
+	if got.body != `{"cents": 500}` {
+		t.Errorf("body = %q", got.body)
+	}
+	for name, want := range map[string]string{
+		"ce-specversion": "1.0", "ce-id": "7:8:-1:9", "ce-source": "persistent://public/default/orders", "ce-type": "order%20placed",
+		"ce-time": "2026-11-27T08:00:00.005Z", "ce-partitionkey": "user%201%FF%22%25", "ce-attempt": "3", "ce-fence": client.Fence{Token: 4, Turn: 5}.String(),
+		"content-type": "application/json", "traceparent": "00-1-2-01", "ringfence-properties": `{%22colour%22:%22gr%C3%BCn\n%22}`,
+	} {
+		if got := got.header.Get(name); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+	until, err := time.Parse(time.RFC3339Nano, got.header.Get("ce-deadline"))
+	if left := time.Until(until); err != nil || left < 30*time.Minute || left > time.Hour {
+		t.Errorf("ce-deadline = %q, want the end of the lease in about an hour", got.header.Get("ce-deadline"))
+	}
+
+	r.Deliver(&client.Event{Key: "k", Payload: []byte("\x00plain")}).Outcome()
+	if got := (<-requests).header.Get("content-type"); got != "application/octet-stream" {
+		t.Errorf("content-type of bytes = %q", got)
+	}
+	r.Deliver(&client.Event{Key: "k", Payload: []byte("a;b"), Properties: []client.Property{{Name: "Content-Type", Value: "text/csv; header=absent"}}}).Outcome()
+	if got := (<-requests).header.Get("content-type"); got != "text/csv; header=absent" {
+		t.Errorf("content-type = %q, want the producer's", got)
+	}
+}
+
+// When the deadline of a key has passed, its request is cut.
+func TestRequestIsCut(t *testing.T) {
+	started, cut := make(chan struct{}), make(chan struct{})
+	to := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the server watches the connection once the body is read
+		close(started)
+		<-r.Context().Done()
+		close(cut)
+	})
+	r := clienttest.NewRouter(t)
+	start(t, r, to, nil)
+	d := r.Deliver(&client.Event{Key: "k"})
+	<-started
+	r.Lose("k")
+	<-cut
+	if got := d.Outcome(); got.Kind != clienttest.Cancelled {
+		t.Errorf("outcome = %v, want cancelled", got)
+	}
+}
+
+// An application that is started late, or again, has not failed.
+func TestAbsentApplication(t *testing.T) {
+	reserved, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := reserved.Addr().String()
+	if err := reserved.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := clienttest.NewRouter(t)
+	start(t, r, "http://"+address, func(c *Config) { c.AbsenceMax = time.Second })
+	var handled atomic.Int32
+	come := func() *http.Server {
+		t.Helper()
+		var listener net.Listener
+		eventually.NoError(t, eventually.Most, "the address is free", func() error {
+			listener, err = net.Listen("tcp", address)
+			return err
+		})
+		s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled.Add(1) }), ReadHeaderTimeout: time.Minute}
+		go func() { _ = s.Serve(listener) }() // it returns at Close
+		return s
+	}
+	first := r.Deliver(&client.Event{Key: "k"})
+	select {
+	case <-first.Over():
+		t.Fatalf("an event was taken before there was an application: %v", first.Outcome())
+	case <-time.After(100 * time.Millisecond):
+	}
+	app := come()
+	if got := first.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("outcome = %v, want done", got)
+	}
+
+	if err := app.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A request that crosses the end of an idle connection fails, since the application may have seen
+	// it: let the bridge notice the end first.
+	time.Sleep(200 * time.Millisecond)
+	d := r.Deliver(&client.Event{Key: "k"})
+	select {
+	case <-d.Over():
+		t.Fatalf("outcome without an application: %+v", d.Outcome())
+	case <-time.After(200 * time.Millisecond):
+	}
+	app = come()
+	if got := d.Outcome(); got.Kind != clienttest.Done {
+		t.Errorf("outcome = %v, want done at the first attempt", got)
+	}
+	if n := handled.Load(); n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+	if err := app.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 11, 27, 8, 0, 0, 0, time.UTC)
+	for header, want := range map[string]time.Duration{
+		"0": 0, "30": 30 * time.Second, "4294967295": retryAfterMax,
+		"Fri, 27 Nov 2026 08:01:00 GMT": time.Minute, "Fri, 27 Nov 2026 07:00:00 GMT": 0,
+		"": -1, "-1": -1, "soon": -1, "99999999999999999999": -1,
+	} {
+		got, ok := retryAfter(header, now)
+		if ok != (want >= 0) || ok && got != want {
+			t.Errorf("%q: %v, %v, want %v", header, got, ok, want)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Config)
+		says   string
+	}{
+		"no URL":        {func(c *Config) { c.To = "" }, "--to is missing"},
+		"no URL at all": {func(c *Config) { c.To = "http://[::1" }, "--to"},
+		"ftp":           {func(c *Config) { c.To = "ftp://host/" }, "want http:// or https://"},
+		"no host":       {func(c *Config) { c.To = "http:///events" }, "want http:// or https://"},
+		"password":      {func(c *Config) { c.To = "http://me:secret@host/" }, "me:xxxxx@host"},
+		"no type":       {func(c *Config) { c.Type = "" }, "--type"},
+		"no requests":   {func(c *Config) { c.InFlight = 0 }, "--max-in-flight = 0, want 1 to 100000"},
+		"no absence":    {func(c *Config) { c.AbsenceMax = time.Millisecond }, "--absence-max = 1ms, want at least 1s"},
+	} {
+		cfg := DefaultConfig()
+		cfg.To = "https://localhost/events"
+		if err := cfg.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		test.change(&cfg)
+		_, err := New(cfg, slog.New(slog.DiscardHandler))
+		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %q", name, err, test.says)
+		}
+	}
+}
