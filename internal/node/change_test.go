@@ -163,7 +163,7 @@ func TestMovedPartitionsBringWhatWasDone(t *testing.T) {
 	t.Logf("of %d events: %v", len(g.handled), answered)
 }
 
-// load publishes one event of every key in each round, spread over it.
+// load publishes one event of every key in each round, spread over it. What does not fit within loadMax is late.
 func (t *meter) load(keys int, round time.Duration) (stop func()) {
 	const pace = 10 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.t.Context())
@@ -180,6 +180,11 @@ func (t *meter) load(keys int, round time.Duration) (stop func()) {
 			case <-ticker.C:
 			}
 			due := int(clock.Now().Sub(begun) * time.Duration(keys) / round)
+			s := t.broker.SubscriptionStats("orders")
+			if room := max(0, loadMax-s.Backlog-s.Unacked); due > next+room {
+				begun = begun.Add(round * time.Duration(due-next-room) / time.Duration(keys))
+				due = next + room
+			}
 			t.mu.Lock()
 			var batch []membroker.Message
 			for ; next < due; next++ {

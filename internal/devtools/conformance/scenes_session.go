@@ -61,9 +61,8 @@ func playVersion(r *router) {
 	r.change(func() { r.welcome.Version, r.lease = 1, long })
 	for n := 2; n < 20 && !r.over(); n++ { // the worker may have got the wrong version once more
 		s = r.stream("version", n)
-		s.pinged(3)
 		gone := false
-		r.change(func() { gone = s.gone })
+		r.await("pings", "three Pings", func() bool { gone = s.gone; return gone || len(s.pings) >= 3 })
 		if !gone {
 			break
 		}

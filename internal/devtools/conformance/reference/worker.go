@@ -42,7 +42,7 @@ var Faults = map[string]string{
 	"from-receipt":          "deadline-from-ping", // a deadline counts from the receipt of the Pong
 	"one-lease":             "deadline-moves",     // only the first Pong counts for a handler
 	"no-watch":              "deadline-cancels",   // cancels nothing at a deadline
-	"late-pong-counts":      "late-pong",          // applies a Pong before it looks at the deadlines
+	"late-pong-counts":      "late-pong",          // looks at no deadline when a Pong comes, nor before
 	"waits-for-the-lost":    "ignored-cancel",     // queues deliveries by key
 	"starts-revoked":        "revoke-waiting",     // revokes only what runs
 	"revokes-the-future":    "revoke-earlier",     // refuses later deliveries of revoked partitions
@@ -382,8 +382,6 @@ func (s *session) deliveries(f *appv1.Deliveries) {
 func (s *session) pong(p *appv1.Pong) {
 	if !s.is("late-pong-counts") {
 		s.check() // a deadline that has passed is never extended
-	} else {
-		defer s.check()
 	}
 	sent, ok := s.pings[p.GetK()]
 	if !ok || p.GetRemainingNs() <= 0 {
