@@ -16,4 +16,5 @@ if [ -z "${ROUTER-}" ]; then
 	(cd ../.. && go build -o "$ROUTER" ./cmd/router)
 fi
 export PYTHONPATH=$PWD/src
-exec "$ROUTER" conformance "$@" -- "$PWD/build/venv/bin/python" "$PWD/conformance.py" "$style"
+# Dozens of interpreters start at once: they may take longer for that than the 10 s that the command waits by default.
+exec "$ROUTER" conformance --patience 60s "$@" -- "$PWD/build/venv/bin/python" "$PWD/conformance.py" "$style"

@@ -65,7 +65,12 @@ def wire() -> Event:
                 partition=362,
                 key=b"user-\xff",
                 payload=b"body",
-                properties=[pb.Property(name=0, value="web"), pb.Property(name=1, value="00-a"), pb.Property(name=2, value="s"), pb.Property(name=0, value="x")],
+                properties=[
+                    pb.Property(name=0, value="web"),
+                    pb.Property(name=1, value="00-a"),
+                    pb.Property(name=2, value="s"),
+                    pb.Property(name=0, value="x"),
+                ],
                 ledger_id=11,
                 entry_id=12,
                 batch_index=-1,

@@ -36,7 +36,9 @@ def test_endpoints(endpoint: str, target: str, monkeypatch: pytest.MonkeyPatch) 
     assert check(None, {}).target == target
 
 
-@pytest.mark.parametrize("endpoint", ["router", "router:", ":", "router:port", "router:0", "router:65536", "::1:16650", "unix:socket", "unix://socket"])
+@pytest.mark.parametrize(
+    "endpoint", ["router", "router:", ":", "router:port", "router:0", "router:65536", "::1:16650", "unix:socket", "unix://socket"]
+)
 def test_bad_endpoints(endpoint: str) -> None:
     with pytest.raises(ArgumentError, match="want host:port"):
         check(endpoint, {})

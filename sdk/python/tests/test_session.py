@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, work: Work, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None) -> None:
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
-        method = grpc.stream_stream_rpc_method_handler(work, pb.WorkRequest.FromString, None)
+        method: grpc.RpcMethodHandler[pb.WorkRequest, bytes] = grpc.stream_stream_rpc_method_handler(work, pb.WorkRequest.FromString, None)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("ringfence.app.v1.AppService", {"Work": method})])
         self.port = self._server.add_secure_port(address, credentials) if credentials else self._server.add_insecure_port(address)
         self._server.start()
@@ -119,9 +119,7 @@ def test_hello_and_token(tmp_path: pathlib.Path) -> None:
 
     token = tmp_path / "token"
     token.write_text("first\n")
-    with Server(work) as server, ringfence.Worker(
-        lambda event: None, server.endpoint, token_file=str(token), name="me", max_in_flight=77
-    ):
+    with Server(work) as server, ringfence.Worker(lambda event: None, server.endpoint, token_file=str(token), name="me", max_in_flight=77):
         request, authorization = seen.get(timeout=WAIT)
         hello = request.hello
         assert (hello.worker, hello.max_in_flight, hello.version_min, hello.version_max) == ("me", 77, 1, 1)

@@ -312,6 +312,7 @@ def test_a_handler_of_a_broken_stream_is_cancelled_at_its_deadline(ringfence_rou
 
 def test_a_late_handler_holds_up_no_other(ringfence_router: Router, gate: Gate) -> None:
     """The pool has one thread, and a cancelled handler that runs on does not count."""
+
     def handle(event: Event) -> None:
         if event.key == b"late":
             gate.stubborn(event)
@@ -364,7 +365,7 @@ def test_a_stopped_worker_finishes_what_runs(ringfence_router: Router, style: st
     runs = ringfence_router.deliver("runs")
     gate.wait_started()
     worker.stop()
-    until(lambda: worker._runner._stopping.is_set())
+    until(worker._runner._stopping.is_set)
     waits = ringfence_router.deliver("waits")
     assert not worker.join(0.1)
     gate.open()
@@ -510,7 +511,7 @@ def test_asyncio_in_handlers(ringfence_router: Router) -> None:
         except asyncio.TimeoutError:
             pass
         values = await asyncio.gather(asyncio.sleep(0, 1), asyncio.sleep(0.001, 2))
-        assert values == [1, 2]
+        assert list(values) == [1, 2]
         if number % 10 == 0:
             raise Reject(str(number))
 

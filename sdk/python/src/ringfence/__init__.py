@@ -79,7 +79,6 @@ __all__ = [
     "Session",
     "SessionError",
     "Silent",
-    "TLS",
     "TooManyWorkers",
     "Unauthenticated",
     "Unreachable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringfence.errors import Cancelled
@@ -255,13 +255,14 @@ class Event(Item):
 
 
 def _properties(d: Any, f: Any) -> dict[str, str]:
-    names, out = f.names, {}
+    names = f.names
+    out: dict[str, str] = {}
     for p in d.properties:
         out.setdefault(names[p.name], p.value)
     return out
 
 
-_READ = {
+_READ: dict[str, Callable[[Any, Any], Any]] = {
     "partition": lambda d, f: d.partition,
     "key": lambda d, f: d.key,
     "payload": lambda d, f: d.payload,

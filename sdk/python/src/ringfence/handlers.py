@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast, overload
 from ringfence.errors import Reject, RetryAfter
 from ringfence.event import Event
 from ringfence.inbox import CANCELLED, REJECT, RETRY, Answer
-from ringfence.options import Hooks, Result
+from ringfence.options import Result
 
 if TYPE_CHECKING:
     from ringfence.options import Settings

@@ -217,5 +217,3 @@ def _stays_here(endpoint: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host in ("", "localhost")
-
-

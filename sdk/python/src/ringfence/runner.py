@@ -17,8 +17,8 @@ from ringfence.errors import (
     DrainTimeout,
     Error,
     GoAway,
-    HandlerTimeout,
     HandlersStillRunning,
+    HandlerTimeout,
     KeyLost,
     Refused,
     SessionError,
@@ -125,7 +125,9 @@ class Runner:
                     pause = PAUSE_MIN
                 delay = max(stream.away if stream is not None else 0.0, pause * random.uniform(0.5, 1))
                 pause = min(2 * pause, PAUSE_MAX)
-                log.warning("no stream to the router at %s: %s: %s; dialing again in %.2f s", self.settings.endpoint, type(error).__name__, error, delay)
+                log.warning(
+                    "no stream to the router at %s: %s: %s; dialing again in %.2f s", self.settings.endpoint, type(error).__name__, error, delay
+                )
                 self._stopping.wait(delay)
         finally:
             self._streaming_over = True
@@ -137,10 +139,10 @@ class Runner:
         try:
             token = settings.token()
             channel = self._dial()
-        except SessionError as error:
-            return None, error
+        except SessionError as failure:
+            return None, failure
         stream = Stream(self)
-        error: SessionError | None = None
+        reason: SessionError | None = None
         call: Any = None
         with channel:
             with self.lock:
@@ -149,18 +151,17 @@ class Runner:
                 if self._stopping.is_set():
                     stream.drain()
             try:
-                call = channel.stream_stream(METHOD, request_serializer=None, response_deserializer=None)(
-                    stream.requests(), metadata=[("authorization", f"Bearer {token}")] if token else None
-                )
+                work: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+                call = work(stream.requests(), metadata=(("authorization", f"Bearer {token}"),) if token else None)
                 stream.cancel = call.cancel
                 for data in call:
                     stream.handle(data)
             except grpc.RpcError as failure:
-                error = _failure(stream, failure)
+                reason = _failure(stream, failure)
             except SessionError as failure:
-                error = failure
+                reason = failure
             except Exception as failure:  # a frame that cannot be decoded
-                error = Broken(f"a frame of the router: {failure!r}")
+                reason = Broken(f"a frame of the router: {failure!r}")
                 settings.log.exception("a frame of the router cannot be handled")
             finally:
                 with self.lock:
@@ -168,9 +169,9 @@ class Runner:
                     stream.end()
                 if call is not None:
                     call.cancel()
-        if error is None:
-            error = Broken("the router closed the stream") if stream.welcomed else Refused("the router closed the stream")
-        return stream, error
+        if reason is None:
+            reason = Broken("the router closed the stream") if stream.welcomed else Refused("the router closed the stream")
+        return stream, reason
 
     def _dial(self) -> grpc.Channel:
         settings = self.settings

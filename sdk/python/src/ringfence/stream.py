@@ -137,7 +137,7 @@ class Stream:
         for answer in answers:
             add(
                 delivery_id=answer.delivery_id,
-                kind=answer.kind,  # type: ignore[arg-type]
+                kind=answer.kind,
                 after_ms=answer.after_ms,
                 reason=self._cut(answer.reason),
                 started_ns=answer.started_ns,
@@ -261,9 +261,7 @@ class Stream:
         if welcome.version != PROTOCOL_VERSION:
             raise VersionMismatch(f"the router chose version {welcome.version}, and this SDK speaks {PROTOCOL_VERSION}: use another release of it")
         settings, limits = self.runner.settings, welcome.limits
-        session = Session(
-            welcome.node, welcome.group, welcome.worker, min(limits.max_in_flight or settings.max_in_flight, settings.max_in_flight)
-        )
+        session = Session(welcome.node, welcome.group, welcome.worker, min(limits.max_in_flight or settings.max_in_flight, settings.max_in_flight))
         with self.runner.lock:
             if self.welcomed:
                 return

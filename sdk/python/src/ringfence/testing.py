@@ -169,9 +169,7 @@ class _Stream:
         router = self.router
         if kind == "hello":
             self.window = request.hello.max_in_flight
-            limits = pb.Limits(
-                max_in_flight=self.window, frame_max_bytes=FRAME_MAX, ping_interval_ms=PING_INTERVAL_MS, reason_max_bytes=1 << 10
-            )
+            limits = pb.Limits(max_in_flight=self.window, frame_max_bytes=FRAME_MAX, ping_interval_ms=PING_INTERVAL_MS, reason_max_bytes=1 << 10)
             welcome = pb.Welcome(node="testing", group="testing", worker=request.hello.worker or "worker", version=1, limits=limits)
             self.send(pb.WorkResponse(welcome=welcome))
         elif kind == "ping":
@@ -217,7 +215,7 @@ class Router:
             futures.ThreadPoolExecutor(STREAMS_MAX, "ringfence-testing"),
             options=[("grpc.max_receive_message_length", FRAME_MAX), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)],
         )
-        work = grpc.stream_stream_rpc_method_handler(self._work, pb.WorkRequest.FromString, None)
+        work: grpc.RpcMethodHandler[pb.WorkRequest, bytes] = grpc.stream_stream_rpc_method_handler(self._work, pb.WorkRequest.FromString, None)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("ringfence.app.v1.AppService", {"Work": work})])
         self._port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
@@ -401,14 +399,10 @@ class Router:
                     frame.append(self._wire(delivery, box, tokens, topics, names, schemas))
             if frame:
                 stream.number += 1
-                deliveries = pb.Deliveries(
-                    number=stream.number, deliveries=frame, tokens=tokens, topics=topics, names=names, schema_versions=schemas
-                )
+                deliveries = pb.Deliveries(number=stream.number, deliveries=frame, tokens=tokens, topics=topics, names=names, schema_versions=schemas)
                 stream.send(pb.WorkResponse(deliveries=deliveries))
 
-    def _wire(
-        self, delivery: Delivery, box: _Box, tokens: list[int], topics: list[str], names: list[str], schemas: list[bytes]
-    ) -> pb.Delivery:
+    def _wire(self, delivery: Delivery, box: _Box, tokens: list[int], topics: list[str], names: list[str], schemas: list[bytes]) -> pb.Delivery:
         event = delivery._event
         properties = []
         for name, value in event.properties.items():

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-from ringfence.errors import ArgumentError, Error
+from ringfence.errors import ArgumentError
 from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, with_hooks
 from ringfence.options import check
 from ringfence.pools import LoopPool, ThreadPool
