@@ -206,6 +206,18 @@ def test_a_delivery_is_answered_once() -> None:
     assert box.done == []
 
 
+def test_a_turn_ends_one_delivery_and_starts_the_next() -> None:
+    box, works = given(3)
+    assert box.turn(None, None, 0) is None
+    ponged(box, 0, 0, SECOND)
+    assert box.turn(None, None, 0) is works[0]
+    assert box.turn(works[0], None, 0) is works[1]
+    box.revoke(of_partition(2))
+    assert box.turn(works[1], Answer(2, CANCELLED), 0) is works[2]
+    assert box.turn(works[2], None, SECOND) is None
+    assert (box.done, box.answers) == ([1, 3], [Answer(2, CANCELLED)])
+
+
 def test_sure_is_a_lower_bound_of_all_deadlines() -> None:
     box, _ = given(2)
     ponged(box, 0, 0, SECOND)
@@ -250,7 +262,9 @@ class Model:
         self.box.give([work])
 
     def take(self) -> None:
-        work = self.box.take(self.now)
+        self.begun(self.box.turn(None, None, self.now) if self.random.random() < 0.5 else self.box.take(self.now))
+
+    def begun(self, work: Work | None) -> None:
         if work is not None:
             self.started += 1
             assert work not in self.revoked
@@ -293,7 +307,10 @@ class Model:
     def end(self) -> None:
         for work in self.all:
             if self.runs(work):
-                self.box.end(work)
+                if self.random.random() < 0.5:
+                    self.box.end(work)
+                else:
+                    self.begun(self.box.turn(work, None, self.now))
                 return
 
     def wait(self) -> None:

@@ -47,7 +47,7 @@ class _RawClock(LeaseClock):
         self._raw, self._boot, self._monotonic = _CLOCK_MONOTONIC_RAW, _CLOCK_BOOTTIME, time.CLOCK_MONOTONIC
         self._asleep = 0
         self._lock = threading.Lock()
-        self._reading = (0, 0)  # CLOCK_BOOTTIME and the instant at the newest full reading
+        self.fast = self._fast()  # type: ignore[method-assign]
 
     def now(self) -> int:
         raw = self._read(self._raw)
@@ -58,17 +58,25 @@ class _RawClock(LeaseClock):
                 self._asleep = max(self._asleep, asleep)
         return raw + self._asleep
 
-    def fast(self) -> int:
-        # NTP slews CLOCK_BOOTTIME by 11 % at most, so within a millisecond it is off by 0.11 ms; it goes on in a suspend, so a
-        # reading of before a suspend is not used after it.
-        boot = self._read(self._boot)
-        at, instant = self._reading
-        if 0 <= boot - at < _FAST_FOR:
-            return instant + boot - at
-        # CLOCK_BOOTTIME was read first, so an interruption here makes extrapolated instants too great, never too small.
-        instant = self.now()
-        self._reading = (boot, instant)
-        return instant
+    def _fast(self) -> Callable[[], int]:
+        """Returns the method fast, which is a closure since each event calls it."""
+        read, number, now = self._read, self._boot, self.now
+        reading = (0, 0)  # CLOCK_BOOTTIME and the instant at the newest full reading
+
+        def fast() -> int:
+            # NTP slews CLOCK_BOOTTIME by 11 % at most, so within a millisecond it is off by 0.11 ms; it goes on in a suspend, so a
+            # reading of before a suspend is not used after it.
+            nonlocal reading
+            boot = read(number)
+            at, instant = reading
+            if 0 <= boot - at < _FAST_FOR:
+                return instant + boot - at
+            # CLOCK_BOOTTIME was read first, so an interruption here makes extrapolated instants too great, never too small.
+            instant = now()
+            reading = (boot, instant)
+            return instant
+
+        return fast
 
 
 class _SlewedClock(LeaseClock):

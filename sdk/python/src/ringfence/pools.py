@@ -16,12 +16,16 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, cast
 
 from ringfence.clock import boot_ns
+from ringfence.errors import Cancelled
 from ringfence.event import Event
 from ringfence.handlers import AsyncHandler, PlainHandler, answer_of
 from ringfence.inbox import DONE, Answer
 
 if TYPE_CHECKING:
     from ringfence.runner import Runner
+
+RETURNED = Cancelled("the handler has returned")
+"""The cause of events whose handler has returned: for a thread of the handler's that goes on and asks."""
 
 SLICE_NS = 1_000_000
 """Nanoseconds for which handlers that do not wait run one after the other before other tasks of the loop get their turn."""
@@ -97,51 +101,63 @@ class ThreadPool:
         """One thread of the pool."""
         runner, handler, context = self._runner, self._handler, self._context
         lock, fast, work, threads = runner.lock, runner.settings.clock.fast, self._work, runner.settings.threads
+        copy = context.copy
         event: Event | None = None
         answer: Answer | None = None
         woken = True
         while True:
             now = fast()  # before each start: the machine may have been asleep
             with lock:
+                live = runner.live
+                if event is not None:
+                    if event._cause is None:
+                        event._cause = RETURNED
+                    else:
+                        self._late -= 1
+                    if event._stream is not live:
+                        runner.returned(event, answer)
+                        event = None
                 if woken:
                     self._waking = woken = False
-                if event is not None:
-                    if event._cause is not None:
-                        self._late -= 1
-                    runner.returned(event, answer)
-                    ended = event._stream
-                    if ended is not None and ended is not runner.live:
-                        ended.tell()
-                live = runner.live
-                event = None
                 surplus = self._size - self._late > threads  # its handler was late, and another thread is in its place
-                if live is not None:
-                    if not surplus:
-                        event = live.inbox.take(now)
+                if live is None:
+                    event = None
+                elif surplus:
+                    if event is not None:
+                        live.inbox.end(event, answer)
+                        event = None
                     live.tell()
-                wake = event is not None and not self._waking and self.wanted()
+                else:
+                    event = live.inbox.turn(event, answer, now)
+                    if not live.quiet:
+                        live.tell()
                 if event is None:
                     if surplus or runner.retired:
                         self._size -= 1
                         return
                     self._parked += 1
+                wake = event is not None and not self._waking and self.wanted()
             if event is None:
                 work.get()
                 woken = True
                 continue
             if wake:
                 self.wake()
-            began = boot_ns() if cast(Any, event._stream).intervals else 0
+            began = boot_ns() if live.intervals else 0  # type: ignore[union-attr]
             answer = None
             try:
-                value = context.copy().run(handler, event)  # its context variables are its own
-                if value is not None and inspect.isawaitable(value):
-                    _close(value)
-                    raise TypeError("the handler returned an awaitable: pass a coroutine function (async def), not a function that calls one")
+                value = copy().run(handler, event)  # its context variables are its own
             except BaseException as error:  # also an attempt to exit
                 answer = answer_of(runner.settings, event, error)
+            else:
+                if value is not None and inspect.isawaitable(value):
+                    _close(value)
+                    answer = answer_of(runner.settings, event, TypeError(_AWAITABLE))
             if began:
                 answer = _timed(event, answer, began)
+
+
+_AWAITABLE = "the handler returned an awaitable: pass a coroutine function (async def), not a function that calls one"
 
 
 class LoopPool:
@@ -239,17 +255,24 @@ class LoopPool:
             now = fast()  # before each start: the machine may have been asleep
             yields = now - turn > SLICE_NS
             with lock:
-                if event is not None:
-                    runner.returned(event, answer)
-                    ended = event._stream
-                    if ended is not None and ended is not runner.live:
-                        ended.tell()
-                    event = None
                 live = runner.live
-                if live is not None:
-                    if not yields and not ending:
-                        event = live.inbox.take(now)
+                if event is not None:
+                    if event._cause is None:
+                        event._cause = RETURNED
+                    if event._stream is not live:
+                        runner.returned(event, answer)
+                        event = None
+                if live is None:
+                    event = None
+                elif yields or ending:
+                    if event is not None:
+                        live.inbox.end(event, answer)
+                        event = None
                     live.tell()
+                else:
+                    event = live.inbox.turn(event, answer, now)
+                    if not live.quiet:
+                        live.tell()
             if woken:
                 self._waking -= 1
             if ending:
@@ -279,11 +302,11 @@ class LoopPool:
             if live is not None and live.inbox.waiting:
                 self._spread(2 if woken else 1)
             woken = False
-            began = boot_ns() if cast(Any, live).intervals else 0
+            began = boot_ns() if live.intervals else 0  # type: ignore[union-attr]
             answer = None
             own = context.copy()  # its context variables are its own
             try:
-                handling = own.run(handler, event)
+                handling = handler(event)
                 waits = own.run(handling.send, None)
             except StopIteration:
                 pass
@@ -310,6 +333,8 @@ class LoopPool:
         answer = answer_of(self._runner.settings, event, error)
         if isinstance(error, KeyboardInterrupt):
             with self._runner.lock:
+                if event._cause is None:
+                    event._cause = RETURNED
                 self._runner.returned(event, answer)
             raise error
         return answer

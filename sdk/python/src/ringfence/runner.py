@@ -59,8 +59,6 @@ _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
 ]
 
-_RETURNED = Cancelled("the handler has returned")
-
 
 class Pool(Protocol):
     """What runs handlers. Methods marked so are called with the runner's lock held."""
@@ -202,12 +200,11 @@ class Runner:
     # Handlers.
 
     def returned(self, event: Event, answer: Answer | None) -> None:
-        """Answers an event whose handler has returned. The lock is held."""
+        """Answers an event whose handler has returned, of any stream. The lock is held."""
         stream = event._stream
         assert stream is not None
-        if event._cause is None:
-            event._cause = _RETURNED  # for a thread of the handler's that goes on and asks
         stream.inbox.end(event, answer)
+        stream.tell()
 
     def cancel(self, events: Iterable[Event], cause: type[Cancelled]) -> None:
         """Cancels running handlers. The first cause counts."""

@@ -55,11 +55,13 @@ class Stream:
         self.intervals = False  # the router asks when handlers ran
         self.over = False  # the call has ended
         self._signalled = False  # the sender was woken and has not looked yet
+        self.quiet = False  # nothing can be sent for a handler that has ended: the sender was woken, or a Results frame is in flight
         self._given = 0  # number of the newest Deliveries frame received
         self._told = 0  # number of the newest Deliveries frame for which a receipt was sent
         self._sent = 0  # number of the newest Results frame sent
         self._receipt = 0  # number of the newest Results frame that the router has received
         self._ongoing: list[int] = []  # deliveries whose progress is to be reported
+        self._results = pb.WorkRequest(results=pb.Results())  # the sender's alone
         self._drain_due = False
         self._ping_every = PING_DEFAULT
         self._reason_max = REASON_MAX_DEFAULT
@@ -108,7 +110,7 @@ class Stream:
         done: list[int] = []
         answers: list[Answer] = []
         with self.runner.lock:
-            self._signalled = False
+            self._signalled = self.quiet = False
             receipt = self._given
             inbox = self.inbox
             if self._drain_due:
@@ -127,13 +129,12 @@ class Stream:
                 self._told = receipt
                 return pb.WorkRequest(receipt=receipt).SerializeToString(), False
             else:
+                self.quiet = self._receipt != self._sent and not inbox.draining
                 return None, inbox.draining and not inbox.held() and not inbox.done and not inbox.answers and self._receipt == self._sent
-        frame = pb.WorkRequest(receipt=receipt)
-        results = frame.results
-        results.number = number
-        add = results.results.add
-        for delivery_id in done:
-            add(delivery_id=delivery_id, kind=_DONE)
+        frame = self._frame_of(done)
+        frame.receipt = receipt
+        frame.results.number = number
+        add = frame.results.results.add
         for answer in answers:
             add(
                 delivery_id=answer.delivery_id,
@@ -143,7 +144,23 @@ class Stream:
                 started_ns=answer.started_ns,
                 took_ns=answer.took_ns,
             )
-        return frame.SerializeToString(), False
+        data = frame.SerializeToString()
+        if answers:
+            del frame.results.results[len(done) :]
+        return data, False
+
+    def _frame_of(self, done: list[int]) -> pb.WorkRequest:
+        """Returns the frame of the previous results with DONE for these deliveries: to change ids costs half of adding results."""
+        results = self._results.results.results
+        missing = len(done) - len(results)
+        if missing > 0:
+            for _ in range(missing):
+                results.add(kind=_DONE)
+        elif missing < 0:
+            del results[missing:]
+        for result, delivery_id in zip(results, done, strict=True):
+            result.delivery_id = delivery_id
+        return self._results
 
     def _take_results(self) -> tuple[list[int], list[Answer]]:
         """Removes as many results as fit into a frame. The lock is held."""
@@ -165,6 +182,7 @@ class Stream:
         """Wakes the sender. The lock is held."""
         if not self._signalled:
             self._signalled = True
+            self.quiet = not self.inbox.draining
             self._wake.put(None)
 
     def tell(self) -> None:
