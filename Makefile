@@ -226,8 +226,8 @@ demo: ## Three members, three applications, one kill, a verdict
 	$(GO) run ./cmd/router demo $(ARGS)
 
 .PHONY: examples
-examples: ## Try the examples in other languages (needs python3; fetches grpcio into examples/python/build)
-	examples/python/try.sh
+examples: ## Try the examples in other languages (needs python3; fetches grpcio into examples/orders-python/build)
+	examples/orders-python/try.sh
 
 .PHONY: pulsar
 pulsar: ## Start a Pulsar and leave it running; prints its addresses and how to stop it

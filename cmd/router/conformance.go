@@ -16,7 +16,7 @@ RINGFENCE_APP_TOKEN_FILE. It needs Linux.
 COMMAND is a small program on the SDK under test, whose handler obeys the payload:
 {"id":7,"do":"sleep","ms":500}. It writes "start ID KEY CLOCK" when it begins and
 "end ID KEY CLOCK" before it returns; CLOCK is CLOCK_BOOTTIME in nanoseconds. docs/sdk-protocol.md has the
-instructions, and examples/conformance and examples/python/conformance.py obey them.
+instructions, and examples/conformance and sdk/python/conformance.py obey them.
 
 The exit code is 0 only if every rule passed. The rules:
 

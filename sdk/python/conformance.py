@@ -1,0 +1,85 @@
+"""The Python SDK's worker for ``router conformance``: its handler obeys the instruction in the payload.
+
+It writes a line when it starts and one when it ends. The argument chooses the style of the handler: async or threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+import ringfence
+
+MAX_IN_FLIGHT = 100_000  # the largest window of the protocol
+CHECK_EVERY = 0.01  # seconds
+
+
+def report(what: str, event: ringfence.Event, number: int) -> None:
+    line = f"{what} {number} {event.key_text} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\n"
+    os.write(1, line.encode())  # in one piece, so that lines of handlers do not mix
+
+
+def obey(event: ringfence.Event, do: str, ms: int) -> None:
+    if do == "fail":
+        raise ValueError("told to fail" + 500 * " é")  # longer than any reason may be
+    if do == "reject":
+        raise ringfence.Reject("told to reject")
+    if do == "retry_after":
+        raise ringfence.RetryAfter(ms / 1000, "told to wait")
+    if do == "crash":
+        raise SystemExit("told to crash")
+    if do == "progress":
+        event.progress()
+    elif do != "done":
+        raise ValueError(f"no such instruction: {do}")
+
+
+@ringfence.json_handler
+def in_thread(event: ringfence.Event, instruction: Any) -> None:
+    number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
+    report("start", event, number)
+    try:
+        if do == "ignore_cancel":
+            time.sleep(ms / 1000)
+        elif do == "sleep":
+            end = time.monotonic() + ms / 1000
+            while time.monotonic() < end:
+                event.check()
+                time.sleep(CHECK_EVERY)
+        else:
+            obey(event, do, ms)
+    finally:
+        report("end", event, number)
+
+
+@ringfence.json_handler
+async def in_task(event: ringfence.Event, instruction: Any) -> None:
+    number, do, ms = instruction["id"], instruction["do"], instruction["ms"]
+    report("start", event, number)
+    try:
+        if do == "ignore_cancel":
+            end = time.monotonic() + ms / 1000
+            while time.monotonic() < end:
+                try:
+                    await asyncio.sleep(end - time.monotonic())
+                except asyncio.CancelledError:
+                    pass
+        elif do == "sleep":
+            await asyncio.sleep(ms / 1000)
+        else:
+            obey(event, do, ms)
+    finally:
+        report("end", event, number)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.CRITICAL)
+    style = sys.argv[1] if len(sys.argv) > 1 else "async"
+    handlers: dict[str, ringfence.Handler] = {"async": in_task, "threads": in_thread}
+    if style not in handlers:
+        sys.exit(f"no style {style}: want async or threads")
+    ringfence.run(handlers[style], max_in_flight=MAX_IN_FLIGHT)

@@ -1,0 +1,91 @@
+"""The Python SDK of Ringfence: the application's side of the stream between a router and the application beside it.
+
+A handler is a function, plain or ``async``. :func:`run` calls it for the events of a key one by one, and for many keys at once; no two
+handlers of one key run at the same time, on any machine of the group::
+
+    import ringfence
+
+    def handle(event: ringfence.Event) -> None:
+        store.apply(event.key, event.fence.text, event.payload)
+
+    ringfence.run(handle)
+
+**What a handler does.** Returning means done: the event is acked. Raising :class:`RetryAfter` or any other exception means that the
+handler failed, and the event is retried, after your delay or the router's back-off. Raising :class:`Reject` means that the event will
+never succeed: it goes to the dead letter topic.
+
+**When the key is lost.** Keys move between machines. A handler that runs when its key moves may finish while the router still holds the
+lease. When the lease ends, it is cancelled, and from then on another machine may work on the key: stop at once, and write nothing. An
+asyncio handler is cancelled as a task is; in a plain one :meth:`Event.check` raises :class:`KeyLost`. Deadlines are checked every 50 ms;
+``check`` reads the clock itself, so call it before a write that must not be late. What such a handler raises counts as neither failure
+nor success; returning counts as success.
+
+Pass ``event.fence.text`` to your database with every write, and refuse a write whose fence is less than the greatest one seen for that
+key (docs/sinks.md): no lease can stop a process that is frozen between your last check and the write.
+"""
+
+from ringfence.errors import (
+    ArgumentError,
+    Broken,
+    Cancelled,
+    DrainTimeout,
+    Error,
+    GoAway,
+    HandlersStillRunning,
+    HandlerTimeout,
+    KeyLost,
+    Refused,
+    Reject,
+    RetryAfter,
+    SessionError,
+    Silent,
+    TooManyWorkers,
+    Unauthenticated,
+    Unreachable,
+    VersionMismatch,
+)
+from ringfence.event import Event, Fence, MessageID
+from ringfence.handlers import AsyncHandler, Handler, PlainHandler, json_handler
+from ringfence.options import DEFAULT_ENDPOINT, ENDPOINT_ENV, TLS, TOKEN_FILE_ENV, Hooks, Options, Result, Session
+from ringfence.version import VERSION as __version__
+from ringfence.worker import Worker, run, serve
+
+__all__ = [
+    "DEFAULT_ENDPOINT",
+    "ENDPOINT_ENV",
+    "TLS",
+    "TOKEN_FILE_ENV",
+    "ArgumentError",
+    "AsyncHandler",
+    "Broken",
+    "Cancelled",
+    "DrainTimeout",
+    "Error",
+    "Event",
+    "Fence",
+    "GoAway",
+    "Handler",
+    "HandlerTimeout",
+    "HandlersStillRunning",
+    "Hooks",
+    "KeyLost",
+    "MessageID",
+    "Options",
+    "PlainHandler",
+    "Refused",
+    "Reject",
+    "Result",
+    "RetryAfter",
+    "Session",
+    "SessionError",
+    "Silent",
+    "TooManyWorkers",
+    "Unauthenticated",
+    "Unreachable",
+    "VersionMismatch",
+    "Worker",
+    "__version__",
+    "json_handler",
+    "run",
+    "serve",
+]

@@ -1,0 +1,95 @@
+"""What handlers raise, how they are cancelled, and the failures between the SDK and the router."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+
+class Reject(Exception):
+    """Raised by a handler: the event will never succeed. It goes to the dead letter topic, with the text as a property.
+
+    Without arguments the text is that of the cause, as in ``raise Reject from error``.
+    """
+
+
+class RetryAfter(Exception):
+    """Raised by a handler: the event failed, and should be retried after ``delay``, in seconds. The key waits meanwhile.
+
+    Any other exception means a retry too, after the router's own back-off; so does a delay of 0 or less. The router may bound the
+    delay (``retry.after_max``). Raises ValueError if the delay is not a finite number.
+    """
+
+    def __init__(self, delay: float | datetime.timedelta, reason: object = "") -> None:
+        super().__init__(reason)
+        seconds = delay.total_seconds() if isinstance(delay, datetime.timedelta) else float(delay)
+        if not math.isfinite(seconds):
+            raise ValueError(f"RetryAfter: delay = {delay}, want a finite number of seconds")
+        self.delay = max(seconds, 0.0)
+
+
+class Cancelled(BaseException):
+    """Raised by :meth:`Event.check`: stop at once, and write nothing.
+
+    It is no Exception, as asyncio.CancelledError is none, so that ``except Exception`` around a write does not swallow it.
+    """
+
+
+class KeyLost(Cancelled):
+    """The lease on the key has ended. Another handler may work on the key now, on another machine."""
+
+
+class HandlerTimeout(Cancelled):
+    """The handler took longer than the router's ``handler.timeout`` without :meth:`Event.progress`. It counts as a failure."""
+
+
+class DrainTimeout(Cancelled):
+    """The handler did not end within the drain grace."""
+
+
+class Error(Exception):
+    """A failure that the SDK reports, as opposed to a failure of a handler."""
+
+
+class ArgumentError(Error, ValueError):
+    """An argument or option is out of range; the text begins with its name."""
+
+
+class HandlersStillRunning(Error):
+    """Handlers ignored even the cancellation after the drain grace."""
+
+
+class SessionError(Error):
+    """A session with the router ended, or could not begin. The SDK reconnects; the log and ``on_disconnected`` report it."""
+
+
+class Unreachable(SessionError):
+    """There is no router at the endpoint, TLS failed, or the router is stopping."""
+
+
+class Unauthenticated(SessionError):
+    """The token file cannot be read, or the router refuses its token."""
+
+
+class VersionMismatch(SessionError):
+    """The router and this SDK have no protocol version in common."""
+
+
+class TooManyWorkers(SessionError):
+    """The router already serves ``app.workers_max`` workers."""
+
+
+class Refused(SessionError):
+    """The router refused the session for another reason."""
+
+
+class GoAway(SessionError):
+    """The router ended the session in order, because it is stopping."""
+
+
+class Silent(SessionError):
+    """The router sent nothing for 10 s, though it answers Pings every 0.2 s; it, its machine or the network may be down."""
+
+
+class Broken(SessionError):
+    """An established session broke."""

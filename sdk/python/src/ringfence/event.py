@@ -1,0 +1,287 @@
+"""The event that a handler gets."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringfence.errors import Cancelled
+from ringfence.inbox import Item
+
+if TYPE_CHECKING:
+    from ringfence.app.v1 import app_pb2
+    from ringfence.stream import Stream
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_TOKEN_DIGITS, _TURN_DIGITS = 19, 20
+_TOKEN_MAX, _TURN_MAX = (1 << 63) - 1, (1 << 64) - 1
+
+
+class Fence(NamedTuple):
+    """Orders the deliveries of one key: each has a greater fence than all earlier ones, across machines and restarts.
+
+    Keep the greatest fence of each key in your database, and refuse a write whose fence is less (docs/sinks.md). Fences compare
+    as tuples do; fences of different keys cannot be compared.
+    """
+
+    token: int
+    """Grows whenever the key gets another owner. Needs 63 bits. 0 if the routers cannot order owners (mode gossip)."""
+    turn: int
+    """Grows with each delivery under one token. Needs 64 bits, signed ones are enough. 0 if the router has no turns."""
+
+    @property
+    def text(self) -> str:
+        """The fence as text of 40 characters; the texts' byte order is the order of the fences."""
+        return f"{self.token:019d}.{self.turn:020d}"
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def parse(cls, text: str) -> Fence:
+        """Returns the fence whose text this is. Raises ValueError if it is none."""
+        token, point, turn = text[:_TOKEN_DIGITS], text[_TOKEN_DIGITS : _TOKEN_DIGITS + 1], text[_TOKEN_DIGITS + 1 :]
+        if text.isascii() and point == "." and len(turn) == _TURN_DIGITS and token.isdigit() and turn.isdigit():
+            fence = cls(int(token), int(turn))
+            if fence.token <= _TOKEN_MAX and fence.turn <= _TURN_MAX:
+                return fence
+        raise ValueError(f"not the text of a fence: {text!r}; want 19 digits, a point and 20 digits")
+
+
+class MessageID(NamedTuple):
+    """Pulsar's id of an event, the same through all retries. As text it is ledger:entry:partition:batch, as Pulsar's tools have it."""
+
+    ledger: int = 0
+    entry: int = 0
+    batch: int = -1
+    """Index in the producer's batch, -1 without a batch."""
+    topic_partition: int = -1
+    """-1 if the topic is not partitioned."""
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}:{self.topic_partition}:{self.batch}"
+
+
+def _time(milliseconds: int) -> datetime.datetime:
+    try:
+        return _EPOCH + datetime.timedelta(milliseconds=milliseconds)
+    except OverflowError:  # a producer may set any number
+        return datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
+
+
+class Event(Item):
+    """One event as the producer sent it, with the router's data about its delivery.
+
+    It belongs to its handler until the handler returns. Its methods may be called from any thread. Make one yourself to call a
+    handler in a test; :class:`ringfence.testing.Router` tests more.
+    """
+
+    __slots__ = (
+        "_cause",
+        "_delivery",
+        "_frame",
+        "_stream",
+        "attempt",
+        "event_time",
+        "fence",
+        "key",
+        "message_id",
+        "payload",
+        "properties",
+        "publish_time",
+        "redelivery",
+        "schema_version",
+        "topic",
+    )
+
+    key: bytes
+    """Events with one key are handled one at a time. It may hold any bytes, up to 4096; see :attr:`key_text`."""
+    payload: bytes
+    """The producer's bytes."""
+    properties: Mapping[str, str]
+    """The producer's properties, in its order; the first one counts if a name occurs twice."""
+    topic: str
+    """The full name of the topic that the event was first sent to."""
+    message_id: MessageID
+    """Names the event, through all retries."""
+    publish_time: datetime.datetime
+    """The time of sending by the producer's clock, in UTC."""
+    event_time: datetime.datetime | None
+    """The time that the producer assigned to the event, in UTC; None if it did not."""
+    attempt: int
+    """1 for the first delivery; grows with each failure of a handler, not with moves of the key."""
+    redelivery: int
+    """Counts Pulsar's earlier deliveries of the event."""
+    schema_version: bytes | None
+    """The version of the payload's schema in Pulsar's registry for the topic; None if the producer gave none."""
+    fence: Fence
+    """Greater than that of any earlier delivery of the key. Pass its text to your database with every write."""
+
+    # Set by the SDK. _delivery and _frame are the wire's forms, from which the fields above are read when they are first used.
+    _delivery: app_pb2.Delivery | None
+    _frame: app_pb2.Deliveries | None
+    _stream: Stream | None
+    _cause: Cancelled | None  # why the handler must stop
+
+    def __init__(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        properties: Mapping[str, str] | None = None,
+        topic: str = "",
+        message_id: MessageID = MessageID(),
+        publish_time: datetime.datetime = _EPOCH,
+        event_time: datetime.datetime | None = None,
+        attempt: int = 1,
+        redelivery: int = 0,
+        schema_version: bytes | None = None,
+        fence: Fence = Fence(0, 0),
+    ) -> None:
+        self.key = key.encode() if isinstance(key, str) else key
+        self.payload = payload.encode() if isinstance(payload, str) else payload
+        self.properties = {} if properties is None else dict(properties)
+        self.topic = topic
+        self.message_id = message_id
+        self.publish_time, self.event_time = publish_time, event_time
+        self.attempt, self.redelivery = attempt, redelivery
+        self.schema_version = schema_version
+        self.fence = fence
+        self.id = self.partition = 0
+        self._delivery = self._frame = self._stream = self._cause = None
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for a field that is not set yet: most handlers read few fields, so none is read before its first use.
+        read = _READ.get(name)
+        if read is None:
+            raise AttributeError(f"an Event has no attribute {name!r}")
+        delivery, frame = self._delivery, self._frame
+        if delivery is None or frame is None:  # detach was faster, and has set all fields
+            return object.__getattribute__(self, name)
+        value = read(delivery, frame)
+        setattr(self, name, value)
+        return value
+
+    def __repr__(self) -> str:  # without key and payload, which must not get into logs
+        return f"<Event {self.message_id} attempt {self.attempt}>"
+
+    @property
+    def key_text(self) -> str:
+        """The key as text. Bytes that are not UTF-8 become surrogates, so different keys have different texts."""
+        return self.key.decode(errors="surrogateescape")
+
+    @property
+    def fencing_token(self) -> int:
+        """``fence.token``, for a database that keeps one number for each key.
+
+        It refuses writes of former owners of the key, but not writes of an earlier delivery by the same owner.
+        """
+        return self.fence.token
+
+    @property
+    def turn(self) -> int:
+        """``fence.turn``."""
+        return self.fence.turn
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context: that of this delivery if the router traces it, else the producer's; empty if there is none."""
+        return self._property("traceparent")
+
+    @property
+    def tracestate(self) -> str:
+        """The W3C trace state that belongs to :attr:`traceparent`, or empty."""
+        return self._property("tracestate")
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """The trace context as headers for outgoing calls of a handler, for applications without OpenTelemetry."""
+        headers = {"traceparent": self.traceparent, "tracestate": self.tracestate}
+        return {name: value for name, value in headers.items() if value} if headers["traceparent"] else {}
+
+    def _property(self, name: str) -> str:
+        for candidate, value in self.properties.items():
+            if candidate.lower() == name:
+                return value
+        return ""
+
+    @property
+    def cause(self) -> Cancelled | None:
+        """Why the handler was cancelled, None if it was not. It does not read the clock."""
+        return self._cause
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler must stop and write nothing. It reads the clock, so it is right even if the process was frozen."""
+        if self._cause is not None:
+            return True
+        stream = self._stream
+        return stream is not None and stream.overdue(self)
+
+    def check(self) -> None:
+        """Raises :class:`KeyLost`, :class:`HandlerTimeout` or :class:`DrainTimeout` if the handler must stop.
+
+        Call it before a write that must not be late; it reads the clock. Plain functions have no other way to learn of the end;
+        asyncio handlers are also cancelled.
+        """
+        if self.cancelled:
+            cause = self._cause
+            assert cause is not None
+            raise type(cause)(*cause.args)
+
+    def progress(self) -> None:
+        """Tells the router that the handler still works on this event, which restarts its ``handler.timeout``, if it has one.
+
+        It does not block. Raises as :meth:`check` does.
+        """
+        self.check()
+        stream = self._stream
+        if stream is not None:
+            stream.progress(self)
+
+    @property
+    def lease_until(self) -> datetime.datetime | None:
+        """The current end of the handler's lease in UTC, which is renewed as long as the key stays here.
+
+        Use it for planning alone, such as whether to begin another chunk of work: :meth:`check` is the signal to stop. None for an
+        event that no router delivered.
+        """
+        stream = self._stream
+        if stream is None:
+            return None
+        left = stream.left(self)
+        return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(microseconds=left // 1000)
+
+
+def _properties(d: Any, f: Any) -> dict[str, str]:
+    names = f.names
+    out: dict[str, str] = {}
+    for p in d.properties:
+        out.setdefault(names[p.name], p.value)
+    return out
+
+
+_READ: dict[str, Callable[[Any, Any], Any]] = {
+    "partition": lambda d, f: d.partition,
+    "key": lambda d, f: d.key,
+    "payload": lambda d, f: d.payload,
+    "properties": _properties,
+    "topic": lambda d, f: f.topics[d.topic],
+    "message_id": lambda d, f: MessageID(d.ledger_id, d.entry_id, d.batch_index, d.topic_partition),
+    "publish_time": lambda d, f: _time(d.publish_time_ms),
+    "event_time": lambda d, f: _time(d.event_time_ms) if d.event_time_ms else None,
+    "attempt": lambda d, f: d.attempt,
+    "redelivery": lambda d, f: d.redelivery_count,
+    "schema_version": lambda d, f: f.schema_versions[d.schema_version - 1] if d.schema_version else None,
+    "fence": lambda d, f: Fence(f.tokens[d.token], d.turn),
+}
+"""How each field is read from its delivery and its frame."""
+
+
+def detach(event: Event) -> None:
+    """Reads all fields, and lets go of the frame: an event that is held for long must not keep the whole frame in memory."""
+    if event._frame is not None:
+        for name in _READ:
+            getattr(event, name)
+        event._frame = event._delivery = None

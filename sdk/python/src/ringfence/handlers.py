@@ -1,0 +1,170 @@
+"""What becomes of a handler's return or exception, and the wrappers around handlers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast, overload
+
+from ringfence.errors import Reject, RetryAfter
+from ringfence.event import Event
+from ringfence.inbox import CANCELLED, REJECT, RETRY, Answer
+from ringfence.options import Result
+
+if TYPE_CHECKING:
+    from ringfence.options import Settings
+
+PlainHandler = Callable[[Event], None]
+AsyncHandler = Callable[[Event], Awaitable[None]]
+Handler = Union[PlainHandler, AsyncHandler]
+"""A function that handles one event. Returning means done; raising means retry, or what Reject and RetryAfter say."""
+
+V = TypeVar("V")
+
+_AFTER_MS_MAX = (1 << 63) - 1
+_KINDS = {RETRY: "retry", REJECT: "reject", CANCELLED: "cancelled"}
+
+
+def is_async(handler: Handler) -> bool:
+    """Reports whether a handler is to run on an event loop."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
+def kind_of(event: Event, error: BaseException) -> int:
+    """Returns the kind of answer for what a handler raised. After a cancellation it is no failure."""
+    if event._cause is not None:
+        return CANCELLED
+    return REJECT if isinstance(error, Reject) else RETRY
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the reason for an exception of a handler."""
+    try:
+        if not isinstance(error, (Reject, RetryAfter)):
+            text = str(error)
+            return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        text = str(error)
+        if text:
+            return text
+        return text_of(error.__cause__) if error.__cause__ is not None else type(error).__name__
+    except Exception as second:  # its __str__ raises
+        return f"{type(error).__name__}, whose text cannot be had: {type(second).__name__}"
+
+
+def answer_of(settings: Settings, event: Event, error: BaseException, started_ns: int = 0, took_ns: int = 0) -> Answer:
+    """Returns the answer for what a handler raised, and logs what nobody expects."""
+    kind = kind_of(event, error)
+    if kind == CANCELLED:
+        return Answer(event.id, CANCELLED, 0, "", started_ns, took_ns)
+    after_ms = 0
+    if isinstance(error, RetryAfter):
+        after_ms = min(math.ceil(error.delay * 1000), _AFTER_MS_MAX)
+    elif kind == RETRY:
+        settings.log.error("handler failed: message %s, attempt %d", event.message_id, event.attempt, exc_info=error)
+    return Answer(event.id, kind, after_ms, text_of(error), started_ns, took_ns)
+
+
+def with_hooks(settings: Settings, handler: Handler) -> Handler:
+    """Puts the hooks of the settings around a handler."""
+    hooks = settings.hooks
+    if hooks.started is None and hooks.finished is None:
+        return handler
+
+    def call(hook: Callable[..., object] | None, *arguments: object) -> None:
+        if hook is not None:
+            try:
+                hook(*arguments)
+            except Exception:
+                settings.log.exception("a hook failed")
+
+    def finished(event: Event, begun: float, error: BaseException | None) -> None:
+        kind = "done" if error is None else _KINDS[kind_of(event, error)]
+        call(hooks.finished, event, Result(kind, error, time.perf_counter() - begun))
+
+    if is_async(handler):
+        inner = cast(AsyncHandler, handler)
+
+        async def hooked_async(event: Event) -> None:
+            begun = time.perf_counter()
+            call(hooks.started, event)
+            try:
+                await inner(event)
+            except BaseException as error:
+                finished(event, begun, error)
+                raise
+            finished(event, begun, None)
+
+        return hooked_async
+
+    def hooked(event: Event) -> None:
+        begun = time.perf_counter()
+        call(hooks.started, event)
+        try:
+            value = cast(PlainHandler, handler)(event)
+        except BaseException as error:
+            finished(event, begun, error)
+            raise
+        finished(event, begun, None)
+        return value
+
+    return hooked
+
+
+class _Decode(Generic[V]):
+    def __init__(self, decode: Callable[[Any], V] | None) -> None:
+        self.decode = decode
+
+    def __call__(self, event: Event) -> V:
+        try:
+            value = json.loads(event.payload)
+            return cast(V, value) if self.decode is None else self.decode(value)
+        except Exception as error:  # whatever decode raises, trying again would not help
+            raise Reject(f"decode JSON: {text_of(error)}") from error
+
+
+@overload
+def json_handler(handler: Callable[[Event, Any], Awaitable[None]], /) -> AsyncHandler: ...
+@overload
+def json_handler(handler: Callable[[Event, Any], None], /) -> PlainHandler: ...
+@overload
+def json_handler(*, decode: Callable[[Any], V]) -> _JSONDecorator[V]: ...
+def json_handler(handler: Callable[[Event, Any], Any] | None = None, /, *, decode: Callable[[Any], Any] | None = None) -> Any:
+    """Makes a handler of a function that takes an event and its payload, decoded as JSON.
+
+    An event whose payload does not decode is rejected. ``decode`` turns the JSON value into one of yours, and raises if it
+    cannot::
+
+        @ringfence.json_handler(decode=lambda value: Order(**value))
+        def handle(event: ringfence.Event, order: Order) -> None: ...
+    """
+    make = _JSONDecorator(decode)
+    return make if handler is None else make(handler)
+
+
+class _JSONDecorator(Generic[V]):
+    def __init__(self, decode: Callable[[Any], V] | None) -> None:
+        self._decode = _Decode(decode)
+
+    @overload
+    def __call__(self, handler: Callable[[Event, V], Awaitable[None]], /) -> AsyncHandler: ...
+    @overload
+    def __call__(self, handler: Callable[[Event, V], None], /) -> PlainHandler: ...
+    def __call__(self, handler: Callable[[Event, V], Any], /) -> Any:
+        decode = self._decode
+        if inspect.iscoroutinefunction(handler):
+
+            @functools.wraps(handler)
+            async def handle_async(event: Event) -> None:
+                await handler(event, decode(event))
+
+            return handle_async
+
+        @functools.wraps(handler)
+        def handle(event: Event) -> Any:
+            return handler(event, decode(event))
+
+        return handle

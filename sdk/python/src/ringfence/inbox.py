@@ -1,0 +1,231 @@
+"""The rules that keep a key exclusive, as a pure machine: rules 1 to 7 of docs/sdk-protocol.md.
+
+An :class:`Inbox` tracks the deliveries of a worker on one stream, and their deadlines. It has no threads, and time is an
+argument, in nanoseconds of one clock. It is not safe for concurrent use: the SDK calls it under a lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+DONE = 1
+RETRY = 2
+REJECT = 3
+NOT_STARTED = 4
+CANCELLED = 5
+
+PINGS_REMEMBERED_MAX = 8
+"""The Pings that may still be answered: a router answers only the newest one that it has read."""
+
+NEVER = -(1 << 63)
+"""A deadline in the past, before the first Pong."""
+
+
+class Item:
+    """The inbox's part of a delivery. ``id`` and ``partition`` are set before :meth:`Inbox.give` and never after."""
+
+    __slots__ = ("deadline", "id", "partition")
+
+    id: int
+    partition: int
+    deadline: int  # of this delivery alone: set when it is frozen or lost
+
+
+class Answer(NamedTuple):
+    """The answer to one delivery. The times are nanoseconds, 0 if the handler did not run or the router did not ask."""
+
+    delivery_id: int
+    kind: int
+    after_ms: int = 0
+    reason: str = ""
+    started_ns: int = 0
+    took_ns: int = 0
+
+
+T = TypeVar("T", bound=Item)
+
+
+class Inbox(Generic[T]):
+    """The deliveries of one stream.
+
+    A deadline belongs to one delivery. Deliveries that are not revoked share the newest deadline; a Revoke freezes a copy of
+    it. A delivery is in one of four states: waiting, running, frozen (it runs and was revoked) or lost (it runs and was
+    cancelled for good: its deadline has passed, or it took too long).
+    """
+
+    __slots__ = ("_pings", "answers", "broken", "done", "draining", "frozen", "k", "lost", "newest", "running", "suspended", "waiting")
+
+    def __init__(self) -> None:
+        self.done: list[int] = []  # ids on their way to the router: answered DONE, and nothing else to say
+        self.answers: list[Answer] = []  # the other answers on their way to the router
+        self.waiting: deque[T] = deque()
+        self.running: dict[int, T] = {}
+        self.frozen: dict[int, T] = {}
+        self.lost: dict[int, T] = {}
+        self.newest = NEVER  # the deadline of deliveries that are not revoked
+        self.k = 0  # number of the newest Ping
+        self._pings: dict[int, int] = {}  # k: the instant before it was sent
+        self.suspended = False  # the router lets nothing start
+        self.draining = False  # we let nothing start
+        self.broken = False  # the stream has ended: deadlines stay, answers have nowhere to go
+
+    def give(self, items: Iterable[T]) -> None:
+        """Adds deliveries to the waiting ones."""
+        if self.broken:
+            return
+        if self.draining:
+            self._refuse(items)
+        else:
+            self.waiting.extend(items)
+
+    def take(self, now: int) -> T | None:
+        """Returns the next delivery to start, None if there is none or none may start.
+
+        A delivery starts only while the deadline of the newest Pong lies ahead. ``now`` must have been read right before.
+        """
+        if not self.waiting or now >= self.newest or self.suspended or self.broken:
+            return None
+        item = self.waiting.popleft()
+        self.running[item.id] = item
+        return item
+
+    def startable(self) -> bool:
+        """Reports whether :meth:`take` would return a delivery, judged without the clock."""
+        return bool(self.waiting) and not self.suspended and not self.broken
+
+    def end(self, item: T, answer: Answer | None = None) -> None:
+        """Answers a delivery whose handler has returned; None stands for DONE."""
+        if self.running.pop(item.id, None) is None and self.frozen.pop(item.id, None) is None and self.lost.pop(item.id, None) is None:
+            return  # answered before
+        if self.broken:
+            return  # only an answer on the same stream counts
+        if answer is None:
+            self.done.append(item.id)
+        else:
+            self.answers.append(answer)
+
+    def turn(self, ended: T | None, answer: Answer | None, now: int) -> T | None:
+        """Is :meth:`end`, if a delivery has ended, and then :meth:`take`: one call for each event instead of two."""
+        if ended is not None:
+            if answer is None and not self.broken and self.running.pop(ended.id, None) is not None:
+                self.done.append(ended.id)
+            else:
+                self.end(ended, answer)
+        waiting = self.waiting
+        if not waiting or now >= self.newest or self.suspended or self.broken:
+            return None
+        item = waiting.popleft()
+        self.running[item.id] = item
+        return item
+
+    def _refuse(self, items: Iterable[T]) -> None:
+        self.answers.extend(Answer(item.id, NOT_STARTED) for item in items)
+
+    def ping(self, now: int) -> int:
+        """Notes a Ping that is sent after ``now``, and returns its number."""
+        self.k += 1
+        self._pings[self.k] = now
+        self._pings.pop(self.k - PINGS_REMEMBERED_MAX, None)
+        return self.k
+
+    def pong(self, now: int, k: int, remaining: int, draining: Collection[int] = ()) -> list[T]:
+        """Takes a Pong in, and returns the deliveries whose deadline had passed before it came.
+
+        A deadline that has passed is never extended.
+        """
+        lost = self.check(now)
+        sent = self._pings.get(k)
+        if sent is None or remaining <= 0:
+            return lost
+        # The router computed remaining after it had received the Ping, so counting from before its sending is early enough.
+        deadline = sent + remaining
+        self.newest = max(self.newest, deadline)
+        for delivery_id in draining:
+            item = self.frozen.get(delivery_id)
+            if item is not None:
+                item.deadline = max(item.deadline, deadline)
+        return lost
+
+    def revoke(self, hit: Callable[[T], bool]) -> None:
+        """Takes deliveries back. Those that have not started are answered; started ones keep their deadlines."""
+        if self.waiting:
+            taken = [item for item in self.waiting if hit(item)]
+            if taken:
+                self.waiting = deque(item for item in self.waiting if not hit(item))
+                self._refuse(taken)
+        for item in [item for item in self.running.values() if hit(item)]:
+            del self.running[item.id]
+            item.deadline = self.newest
+            self.frozen[item.id] = item
+
+    def cut(self, hit: Callable[[T], bool]) -> list[T]:
+        """Takes single deliveries back that took too long, and returns those that run: their handlers must be cancelled.
+
+        Those that have not started are answered. Deadlines stay where they are.
+        """
+        self.revoke(hit)
+        return self._lose([item for item in self.frozen.values() if hit(item)], self.frozen)
+
+    def check(self, now: int) -> list[T]:
+        """Returns the running deliveries whose deadline has passed. Their handlers must be cancelled.
+
+        These deliveries stay lost, whatever follows.
+        """
+        lost: list[T] = []
+        if self.running and now >= self.newest:
+            lost = list(self.running.values())
+            for item in lost:
+                item.deadline = self.newest
+            self._lose(lost, self.running)
+        if self.frozen:
+            lost += self._lose([item for item in self.frozen.values() if now >= item.deadline], self.frozen)
+        return lost
+
+    def _lose(self, items: list[T], of: dict[int, T]) -> list[T]:
+        for item in items:
+            del of[item.id]
+            self.lost[item.id] = item
+        return items
+
+    def sure(self) -> int:
+        """Returns an instant before which no running handler's deadline passes. The greatest one returned so far counts."""
+        return NEVER if self.frozen or self.lost else self.newest
+
+    def deadline(self, item: T) -> int:
+        """Returns until when a delivery may run."""
+        if item.id in self.frozen or item.id in self.lost:
+            return item.deadline
+        return self.newest
+
+    def suspend(self) -> None:
+        """Lets nothing start until :meth:`resume`."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Ends a :meth:`suspend`."""
+        self.suspended = False
+
+    def drain(self) -> None:
+        """Starts no more deliveries: waiting ones, and those that still arrive, are answered as not started."""
+        self.draining = True
+        self._refuse(self.waiting)
+        self.waiting.clear()
+
+    def break_off(self) -> None:
+        """Records the end of the stream.
+
+        Running deliveries keep their last deadline; waiting ones are dropped, since their answers could not be sent.
+        """
+        self.broken = True
+        self.waiting.clear()
+        self.done, self.answers = [], []
+
+    def started(self) -> int:
+        """Returns how many handlers run."""
+        return len(self.running) + len(self.frozen) + len(self.lost)
+
+    def held(self) -> int:
+        """Returns how many deliveries have no answer: those that wait and those that run."""
+        return len(self.waiting) + self.started()

@@ -1,0 +1,219 @@
+"""The options of run, serve and Worker, and their limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from ringfence.clock import LeaseClock, system_clock
+from ringfence.errors import ArgumentError, SessionError, Unauthenticated
+
+if TYPE_CHECKING:
+    from ringfence.event import Event
+
+ENDPOINT_ENV = "RINGFENCE_APP_ENDPOINT"
+"""The environment variable with the router's endpoint."""
+TOKEN_FILE_ENV = "RINGFENCE_APP_TOKEN_FILE"
+"""The environment variable that names the token file."""
+DEFAULT_ENDPOINT = "127.0.0.1:16650"
+
+MAX_IN_FLIGHT_DEFAULT = 1000
+MAX_IN_FLIGHT_MAX = 100_000
+THREADS_DEFAULT = 128
+DRAIN_GRACE_DEFAULT = 30.0
+
+
+class Session(NamedTuple):
+    """A session with a router."""
+
+    node: str
+    """The router's member name."""
+    group: str
+    """The router group."""
+    worker: str
+    """The router's name for this worker, as in its logs."""
+    in_flight_max: int
+    """The most unanswered events: max_in_flight, or the router's lower bound."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hooks:
+    """Functions that report the SDK's activity, for metrics. They must neither block nor raise: events and Pings wait for them.
+
+    What they raise is logged.
+    """
+
+    started: Callable[[Event], object] | None = None
+    """Called before the handler of an event, in the handler's thread. Many calls may run at once."""
+    finished: Callable[[Event, Result], object] | None = None
+    """Called once for each ``started``, in the same thread."""
+    connected: Callable[[Session], object] | None = None
+    """Called when a session with the router is established, before its first event. Never at once with ``disconnected``."""
+    disconnected: Callable[[SessionError | None], object] | None = None
+    """Called at the end of a session and after a failed attempt to establish one; None means that the worker stops."""
+
+
+class Result(NamedTuple):
+    """How the handler of an event ended."""
+
+    kind: str
+    """done, retry, reject or cancelled"""
+    error: BaseException | None
+    """What the handler raised."""
+    seconds: float
+    """How long the handler took."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TLS:
+    """Mutual TLS, for a router on another machine. The files are read for each connection, so certificates may be renewed."""
+
+    ca_file: str
+    """The certificates of the authority that signed the router's certificate, as PEM."""
+    cert_file: str
+    """The certificate of this application, as PEM."""
+    key_file: str
+    """Its private key, as PEM."""
+    server_name: str = ""
+    """The name in the router's certificate; by default the host of the endpoint."""
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of run, serve and Worker, besides the endpoint."""
+
+    max_in_flight: int
+    """The most unanswered events of this worker: 1 to 100000, 1000 by default. The router may have a lower bound. It also bounds
+    the asyncio handlers that run at once."""
+    threads: int
+    """The most plain handlers that run at once, each in a thread: 1 to max_in_flight, by default 128, or max_in_flight if that is
+    less. A handler that was cancelled and runs on does not count, so it holds up no other. Threads start as they are needed."""
+    name: str
+    """The name of this worker in the router's logs. By default the router chooses one."""
+    drain_grace: float
+    """How long, in seconds, handlers may continue after the worker was told to stop: at least 0, 30 by default. Then they are
+    cancelled, with the cause DrainTimeout."""
+    leave_group: bool
+    """Makes the router leave its group when the worker stops: it hands all its keys over in order. For an application that ends
+    then. False by default."""
+    token_file: str | None
+    """A file with the token that a router with app.token_file requires, read anew for each stream. By default the environment
+    variable RINGFENCE_APP_TOKEN_FILE names it; None or an empty name: no token."""
+    tls: TLS | None
+    """Encrypts the connection. None by default, which suits loopback and Unix sockets alone."""
+    hooks: Hooks | None
+    """Functions for metrics."""
+    ready: Callable[[bool], object] | None
+    """Called with True when a session with the router is established and with False when it is lost, or could not be established:
+    for a readiness probe. Must not block."""
+    traces: bool | None
+    """Whether handlers run in the trace of their event, in a span of their own, by OpenTelemetry. By default they do if
+    opentelemetry-api is installed and the application has set a tracer provider. True without opentelemetry-api is refused."""
+    logger: logging.Logger | None
+    """The log for connections, failures of handlers and lost keys: by default that called ringfence. No key or payload is logged,
+    unless an exception of a handler holds them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options after their check."""
+
+    endpoint: str
+    target: str  # the endpoint as gRPC wants it
+    max_in_flight: int
+    threads: int
+    name: str
+    drain_grace: float
+    leave_group: bool
+    token_file: str | None
+    tls: TLS | None
+    hooks: Hooks
+    ready: Callable[[bool], object] | None
+    traces: bool | None
+    log: logging.Logger
+    clock: LeaseClock
+
+    def token(self) -> str | None:
+        """Reads the token, None if there is none. Raises Unauthenticated if the file cannot be read or is empty."""
+        if not self.token_file:
+            return None
+        try:
+            with open(self.token_file, encoding="ascii") as file:
+                token = file.read().strip()
+        except (OSError, UnicodeError) as error:
+            raise Unauthenticated(f"cannot read the token file: {error}") from error
+        if not token:
+            raise Unauthenticated(f"the token file {self.token_file} is empty: write the router's token into it")
+        return token
+
+
+def check(endpoint: str | None, options: Mapping[str, Any], clock: LeaseClock | None = None) -> Settings:
+    """Returns the settings. Raises ArgumentError if an option is out of range, and TypeError if there is no such option."""
+    unknown = sorted(set(options) - set(Options.__annotations__))
+    if unknown:
+        raise TypeError(f"there is no option {', '.join(unknown)}; the options are {', '.join(sorted(Options.__annotations__))}")
+    endpoint = endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT
+    target = _target(endpoint)
+    max_in_flight = _integer(options, "max_in_flight", MAX_IN_FLIGHT_DEFAULT, MAX_IN_FLIGHT_MAX)
+    threads = _integer(options, "threads", min(THREADS_DEFAULT, max_in_flight), max_in_flight)
+    grace = options.get("drain_grace", DRAIN_GRACE_DEFAULT)
+    if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not 0 <= grace < math.inf:
+        raise ArgumentError(f"drain_grace = {grace!r}, want a number of seconds, at least 0")
+    log = options.get("logger") or logging.getLogger("ringfence")
+    tls = options.get("tls")
+    if tls is None and not _stays_here(endpoint):
+        log.warning("the connection to %s is not encrypted: pass tls, unless the address is of this machine", endpoint)
+    return Settings(
+        endpoint=endpoint,
+        target=target,
+        max_in_flight=max_in_flight,
+        threads=threads,
+        name=options.get("name", ""),
+        drain_grace=float(grace),
+        leave_group=options.get("leave_group", False),
+        token_file=options["token_file"] if "token_file" in options else os.environ.get(TOKEN_FILE_ENV),
+        tls=tls,
+        hooks=options.get("hooks") or Hooks(),
+        ready=options.get("ready"),
+        traces=options.get("traces"),
+        log=log,
+        clock=clock or system_clock(),
+    )
+
+
+def _integer(options: Mapping[str, Any], name: str, default: int, most: int) -> int:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ArgumentError(f"{name} = {value!r}, want 1 to {most}")
+    return value
+
+
+def _target(endpoint: str) -> str:
+    """Returns gRPC's target for host:port, unix:///path or unix:/path."""
+    wrong = ArgumentError(f"endpoint {endpoint!r}: want host:port, unix:///path or unix:/path")
+    if endpoint.startswith("unix:"):
+        path = endpoint[len("unix:") :]
+        path = path[2:] if path.startswith("//") else path
+        if not path.startswith("/"):
+            raise wrong
+        return "unix:" + path
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise wrong
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise wrong
+    return f"dns:///{host or 'localhost'}:{port}"
+
+
+def _stays_here(endpoint: str) -> bool:
+    if endpoint.startswith("unix:"):
+        return True
+    host = endpoint.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("", "localhost")

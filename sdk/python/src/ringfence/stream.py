@@ -1,0 +1,322 @@
+"""One stream to a router: its frames, in their order, around an inbox."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ringfence import clock
+from ringfence.app.v1 import app_pb2 as pb
+from ringfence.errors import HandlerTimeout, KeyLost, VersionMismatch
+from ringfence.event import Event
+from ringfence.inbox import NEVER, Answer, Inbox
+from ringfence.options import Session
+from ringfence.version import SDK
+
+if TYPE_CHECKING:
+    from ringfence.runner import Runner
+
+METHOD = "/ringfence.app.v1.AppService/Work"
+PROTOCOL_VERSION = 1
+
+PING_DEFAULT = 0.2  # seconds between Pings, until the Welcome says otherwise
+REASON_MAX_DEFAULT = 1 << 10  # bytes of a reason, until the Welcome says otherwise
+PING_NEVER = 1e9  # seconds before any time at which a Ping was sent
+RESULTS_MAX = 32_768  # in one frame
+RESULT_BYTES_MAX = 1 << 20  # of the reasons in one frame, about
+RESULT_BYTES = 64  # of an answer besides its reason, at most
+
+_DONE = pb.RESULT_KIND_DONE
+
+
+class Stream:
+    """One stream. Three threads work on it: gRPC's sender, which pulls :meth:`requests` and so decides the order of frames; the
+    reader, which handles received frames in order and never waits for a handler; and the watch of the runner, which cancels handlers
+    when their deadline passes.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.clock = runner.settings.clock
+        self.cancel: Callable[[], Any] = lambda: None  # ends the call at once
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+        # Guarded by the runner's lock.
+        self.inbox: Inbox[Event] = Inbox()
+        self.sure = NEVER  # an instant before which no handler's deadline passes
+        self.silence = 0  # ticks of the watch since the newest received frame
+        self.silent = False  # it was given up because of that
+        self.welcomed = False
+        self.session: Session | None = None
+        self.going_away = False  # the router has announced the end of the stream
+        self.away = 0.0  # seconds that the router wants to pass before the next stream
+        self.intervals = False  # the router asks when handlers ran
+        self.over = False  # the call has ended
+        self._signalled = False  # the sender was woken and has not looked yet
+        self.quiet = False  # nothing can be sent for a handler that has ended: the sender was woken, or a Results frame is in flight
+        self._given = 0  # number of the newest Deliveries frame received
+        self._told = 0  # number of the newest Deliveries frame for which a receipt was sent
+        self._sent = 0  # number of the newest Results frame sent
+        self._receipt = 0  # number of the newest Results frame that the router has received
+        self._ongoing: list[int] = []  # deliveries whose progress is to be reported
+        self._results = pb.WorkRequest(results=pb.Results())  # the sender's alone
+        self._drain_due = False
+        self._ping_every = PING_DEFAULT
+        self._reason_max = REASON_MAX_DEFAULT
+
+    # The sender.
+
+    def requests(self) -> Iterator[bytes]:
+        """Yields the frames to send, until the stream breaks, or is drained and the router has received all results."""
+        settings = self.runner.settings
+        hello = pb.Hello(
+            worker=settings.name,
+            max_in_flight=settings.max_in_flight,
+            sdk=SDK,
+            version_min=PROTOCOL_VERSION,
+            version_max=PROTOCOL_VERSION,
+            capabilities=["conformant", "raw_clock"] if clock.RAW else ["conformant"],
+        )
+        yield pb.WorkRequest(hello=hello).SerializeToString()
+        pinged = -PING_NEVER  # when the last Ping was sent, for timing alone: deadlines count by the lease clock
+        while not self.over:
+            now = time.monotonic()
+            wait = pinged + self._ping_every - now
+            if wait <= 0:
+                late = -wait  # the next one is not later for that, so that their mean interval is right
+                pinged = now - late if late < self._ping_every else now
+                with self.runner.lock:
+                    k = self.inbox.ping(self.clock.now())  # before it is sent: deadlines count from this instant
+                yield pb.WorkRequest(ping=pb.Ping(k=k)).SerializeToString()
+                continue
+            frame, last = self._next()
+            if frame is not None:
+                yield frame
+            elif last:
+                return  # gRPC half-closes
+            else:
+                try:
+                    self._wake.get(timeout=wait)
+                except queue.Empty:
+                    pass
+
+    def _next(self) -> tuple[bytes | None, bool]:
+        """Returns the next frame if one is due, and whether there will be none any more.
+
+        At most one Results frame is in flight without a receipt; results are collected meanwhile.
+        """
+        done: list[int] = []
+        answers: list[Answer] = []
+        with self.runner.lock:
+            self._signalled = self.quiet = False
+            receipt = self._given
+            inbox = self.inbox
+            if self._drain_due:
+                self._drain_due = False
+                drain = pb.Drain(reason="the application stops", node=self.runner.settings.leave_group)
+                return pb.WorkRequest(drain=drain).SerializeToString(), False
+            if self._ongoing:
+                progress = pb.Progress(delivery_ids=self._ongoing)
+                self._ongoing, self._told = [], receipt
+                return pb.WorkRequest(receipt=receipt, progress=progress).SerializeToString(), False
+            if (inbox.done or inbox.answers) and self._receipt == self._sent:
+                self._sent += 1
+                number, self._told = self._sent, receipt
+                done, answers = self._take_results()
+            elif self._told < receipt:
+                self._told = receipt
+                return pb.WorkRequest(receipt=receipt).SerializeToString(), False
+            else:
+                self.quiet = self._receipt != self._sent and not inbox.draining
+                return None, inbox.draining and not inbox.held() and not inbox.done and not inbox.answers and self._receipt == self._sent
+        frame = self._frame_of(done)
+        frame.receipt = receipt
+        frame.results.number = number
+        add = frame.results.results.add
+        for answer in answers:
+            add(
+                delivery_id=answer.delivery_id,
+                kind=answer.kind,
+                after_ms=answer.after_ms,
+                reason=self._cut(answer.reason),
+                started_ns=answer.started_ns,
+                took_ns=answer.took_ns,
+            )
+        data = frame.SerializeToString()
+        if answers:
+            del frame.results.results[len(done) :]
+        return data, False
+
+    def _frame_of(self, done: list[int]) -> pb.WorkRequest:
+        """Returns the frame of the previous results with DONE for these deliveries: to change ids costs half of adding results."""
+        results = self._results.results.results
+        missing = len(done) - len(results)
+        if missing > 0:
+            for _ in range(missing):
+                results.add(kind=_DONE)
+        elif missing < 0:
+            del results[missing:]
+        for result, delivery_id in zip(results, done, strict=True):
+            result.delivery_id = delivery_id
+        return self._results
+
+    def _take_results(self) -> tuple[list[int], list[Answer]]:
+        """Removes as many results as fit into a frame. The lock is held."""
+        inbox = self.inbox
+        done, answers = inbox.done, inbox.answers
+        if len(done) + len(answers) <= RESULTS_MAX and len(answers) * (RESULT_BYTES + self._reason_max) <= RESULT_BYTES_MAX:
+            inbox.done, inbox.answers = [], []
+            return done, answers
+        room = RESULTS_MAX - min(len(done), RESULTS_MAX)
+        n = min(room, max(1, RESULT_BYTES_MAX // (RESULT_BYTES + self._reason_max)))
+        inbox.done, inbox.answers = done[RESULTS_MAX:], answers[n:]
+        return done[:RESULTS_MAX], answers[:n]
+
+    def _cut(self, reason: str) -> str:
+        """Returns a reason that is UTF-8 of at most as many bytes as the router wants."""
+        return reason.encode(errors="replace")[: self._reason_max].decode(errors="ignore") if reason else ""
+
+    def notify(self) -> None:
+        """Wakes the sender. The lock is held."""
+        if not self._signalled:
+            self._signalled = True
+            self.quiet = not self.inbox.draining
+            self._wake.put(None)
+
+    def tell(self) -> None:
+        """Wakes the sender if it may send something. The lock is held."""
+        inbox = self.inbox
+        if self._told != self._given or ((inbox.done or inbox.answers) and self._receipt == self._sent) or inbox.draining:
+            self.notify()
+
+    def drain(self) -> None:
+        """Asks the router for no further deliveries; what waits is answered as not started. The lock is held."""
+        if not self.inbox.draining:
+            self.inbox.drain()
+            self._drain_due = True
+            self.notify()
+
+    def end(self) -> None:
+        """Records that the call has ended. The lock is held."""
+        self.over = True
+        self.inbox.break_off()
+        self.notify()
+
+    # The reader.
+
+    def handle(self, data: bytes) -> None:
+        """Processes one received frame. Raises VersionMismatch, and protobuf's DecodeError."""
+        response = pb.WorkResponse.FromString(data)
+        kind = response.WhichOneof("frame")
+        runner = self.runner
+        if kind == "deliveries":
+            frame = response.deliveries
+            new = Event.__new__
+            events: list[Event] = []
+            append = events.append
+            for delivery in frame.deliveries:
+                event = new(Event)
+                event.id = delivery.delivery_id
+                event._delivery = delivery
+                event._frame = frame
+                event._stream = self
+                event._cause = None
+                append(event)
+            with runner.lock:
+                self.silence = 0
+                self._receipt = max(self._receipt, response.receipt)
+                self._given = frame.number
+                self.inbox.give(events)
+                wake = runner.pool.wanted()
+                self.notify()  # for the receipt
+            if wake:
+                runner.pool.wake()
+            return
+        lost: list[Event] = []
+        slow: list[Event] = []
+        with runner.lock:
+            self.silence = 0
+            self._receipt = max(self._receipt, response.receipt)
+            if kind == "pong":
+                pong = response.pong
+                lost = self.inbox.pong(self.clock.now(), pong.k, pong.remaining_ns, pong.draining)
+                self.sure = max(self.sure, self.inbox.sure())
+                self.clock.renewed(self.inbox.newest)
+            elif kind == "revoke":
+                slow = self._revoke(response.revoke)
+            elif kind == "suspend":
+                self.inbox.suspend()
+            elif kind == "resume":
+                self.inbox.resume()
+            elif kind == "go_away":
+                self.going_away, self.away = True, response.go_away.retry_after_ms / 1000
+            wake = runner.pool.wanted()
+            self.tell()
+        if wake:
+            runner.pool.wake()
+        if lost:
+            runner.cancel(lost, KeyLost)
+        if slow:
+            runner.cancel(slow, HandlerTimeout)
+        if kind == "welcome":
+            self._welcome(response.welcome)
+        elif kind == "go_away":
+            runner.settings.log.info("the router ends the stream: %s", response.go_away.reason)
+
+    def _revoke(self, revoke: pb.Revoke) -> list[Event]:
+        """Takes deliveries back; returns those that took too long. The lock is held."""
+        partitions = set(revoke.partitions)
+        if revoke.all:
+            self.inbox.revoke(lambda event: True)
+        elif partitions:
+            self.inbox.revoke(lambda event: event.partition in partitions)
+        ids = set(revoke.delivery_ids)
+        return self.inbox.cut(lambda event: event.id in ids) if ids else []
+
+    def _welcome(self, welcome: pb.Welcome) -> None:
+        if welcome.version != PROTOCOL_VERSION:
+            raise VersionMismatch(f"the router chose version {welcome.version}, and this SDK speaks {PROTOCOL_VERSION}: use another release of it")
+        settings, limits = self.runner.settings, welcome.limits
+        session = Session(welcome.node, welcome.group, welcome.worker, min(limits.max_in_flight or settings.max_in_flight, settings.max_in_flight))
+        with self.runner.lock:
+            if self.welcomed:
+                return
+            self.welcomed, self.session = True, session
+            self.intervals = "intervals" in welcome.capabilities
+            self._ping_every = limits.ping_interval_ms / 1000 or PING_DEFAULT
+            self._reason_max = limits.reason_max_bytes or REASON_MAX_DEFAULT
+            self.notify()
+        settings.log.info("connected to the router: node %s, group %s, worker %s", session.node, session.group, session.worker)
+        self.runner.connected(session)
+
+    # Handlers, by the methods of their event.
+
+    def overdue(self, event: Event) -> bool:
+        """Reports whether the deadline of a running delivery has passed, and then cancels all overdue handlers.
+
+        The lock is taken only near the deadline.
+        """
+        if self.clock.fast() < self.sure:
+            return False
+        with self.runner.lock:
+            now = self.clock.now()
+            if now < self.inbox.deadline(event):
+                return event._cause is not None
+            lost = self.inbox.check(now)
+        self.runner.cancel(lost, KeyLost)
+        self.runner.cancel([event], KeyLost)  # also if another thread has just found it, and has not got so far
+        return True
+
+    def progress(self, event: Event) -> None:
+        """Queues a report of progress."""
+        with self.runner.lock:
+            if len(self._ongoing) < self.runner.settings.max_in_flight:  # one for each event is enough
+                self._ongoing.append(event.id)
+                self.notify()
+
+    def left(self, event: Event) -> int:
+        """Returns how many nanoseconds of the lease are left."""
+        with self.runner.lock:
+            return self.inbox.deadline(event) - self.clock.now()

@@ -1,0 +1,195 @@
+"""Running a handler: run, serve and Worker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+from ringfence.errors import ArgumentError
+from ringfence.handlers import AsyncHandler, Handler, PlainHandler, is_async, with_hooks
+from ringfence.options import check
+from ringfence.pools import LoopPool, ThreadPool
+from ringfence.runner import Runner
+from ringfence.traces import with_traces
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from typing_extensions import Unpack
+
+    from ringfence.clock import LeaseClock
+    from ringfence.options import Options
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Runs a handler in the background, for an application whose main thread does something else.
+
+    ::
+
+        with ringfence.Worker(handle):
+            web_application.run()
+
+    The options are those of :func:`run`. A coroutine function runs in an event loop of the worker's own, in a thread; use
+    :func:`serve` to run it in yours. A worker starts once. All methods may be called from any thread.
+    """
+
+    def __init__(self, handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
+        """Checks the options. Raises ArgumentError if one is out of range, TypeError if there is none of that name."""
+        self._init(handler, endpoint, dict(options), None)
+
+    def _init(self, handler: Handler, endpoint: str | None, options: dict[str, Any], clock: LeaseClock | None) -> None:
+        if not callable(handler):
+            raise ArgumentError(f"handler = {handler!r}, want a function")
+        self._settings = check(endpoint, options, clock)
+        self._is_async = is_async(handler)
+        self._handler = with_hooks(self._settings, with_traces(self._settings, handler))
+        self._runner = Runner(self._settings)
+        self._done = threading.Event()
+        self._started = False
+        self._loop_thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the worker, which connects to the router in the background. Raises RuntimeError if it was started before."""
+        if not self._is_async:
+            self._start(None, None)
+            return
+        loop, over = asyncio.new_event_loop(), asyncio.Event()
+        self._start(loop, over)
+        self._loop_thread = threading.Thread(target=_run_loop, args=(loop, over), name="ringfence-loop", daemon=True)
+        self._loop_thread.start()
+
+    def _start(self, loop: asyncio.AbstractEventLoop | None, ended: asyncio.Event | None) -> None:
+        """Starts the worker; sets ``ended`` in the loop at its end. Plain functions run in threads, whatever the loop."""
+        if self._started:
+            raise RuntimeError("the worker was started before: make another one")
+        self._started = True
+
+        def over() -> None:
+            self._done.set()
+            if loop is not None and ended is not None:
+                try:
+                    loop.call_soon_threadsafe(ended.set)
+                except RuntimeError:
+                    self._settings.log.error("the event loop was closed before the worker had ended: await ringfence.serve to its end")
+
+        if loop is not None and self._is_async:
+            self._runner.pool = LoopPool(self._runner, cast(AsyncHandler, self._handler), loop)
+        else:
+            self._runner.pool = ThreadPool(self._runner, cast(PlainHandler, self._handler))
+        self._runner.start(over)
+
+    def stop(self) -> None:
+        """Begins to stop: no event starts any more, and running handlers have drain_grace seconds to end.
+
+        Returns at once, and may be called by a signal handler; a second call cancels the handlers. :meth:`join` waits for the end.
+        """
+        self._runner.stop()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits for the end of the worker, at most ``timeout`` seconds, and reports whether it has ended.
+
+        Raises HandlersStillRunning if handlers ignored even their cancellation.
+        """
+        if not self._done.wait(timeout):
+            return False
+        if self._loop_thread is not None:
+            self._loop_thread.join()
+        if self._runner.error is not None:
+            raise self._runner.error
+        return True
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.join()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, over: asyncio.Event) -> None:
+    """Runs the event loop of a worker until it is over."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(over.wait())
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def run(handler: Handler, endpoint: str | None = None, **options: Unpack[Options]) -> None:
+    """Calls ``handler`` for every event, until SIGTERM or SIGINT.
+
+    Events of one key are handled one at a time, on all machines of the group; different keys are handled at once. A plain function
+    runs in a pool of threads, a coroutine function in an event loop in this thread. Whenever the session breaks it reconnects,
+    without a limit of attempts.
+
+    ``endpoint`` is host:port or unix:///path; by default the value of RINGFENCE_APP_ENDPOINT, else 127.0.0.1:16650. The other
+    arguments are those of :class:`Options`.
+
+    At a signal no event starts any more, running handlers have ``drain_grace`` seconds to end, and ``run`` returns; a second signal
+    cancels them at once. Raises ArgumentError if an option is out of range, TypeError if there is none of that name, RuntimeError
+    outside the main thread, where Python handles no signals, and HandlersStillRunning if handlers ignored their cancellation.
+    """
+    worker = Worker(handler, endpoint, **options)
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("ringfence.run handles signals, which Python does in the main thread alone: use ringfence.Worker elsewhere")
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        worker.stop()
+
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    try:
+        if worker._is_async:
+            asyncio.run(_serve(worker))
+        else:
+            worker.start()
+            while not worker.join(_SIGNALS_EVERY):
+                pass
+    finally:
+        for number, handling in before.items():
+            signal.signal(number, handling)
+
+
+_SIGNALS_EVERY = 0.5  # seconds: where a wait cannot be interrupted, as on Windows, signals are handled between two waits
+
+
+async def serve(handler: Handler, endpoint: str | None = None, *, stop: asyncio.Event | None = None, **options: Unpack[Options]) -> None:
+    """Is :func:`run` inside an event loop: it handles events until ``stop`` is set, or the task that awaits it is cancelled.
+
+    Both begin a drain, and serve returns, or raises CancelledError, when that has ended; a second cancellation cancels the handlers.
+    It handles no signals. A coroutine function runs in this loop, a plain function in threads.
+    """
+    await _serve(Worker(handler, endpoint, **options), stop)
+
+
+async def _serve(worker: Worker, stop: asyncio.Event | None = None) -> None:
+    over = asyncio.Event()
+    worker._start(asyncio.get_running_loop(), over)
+    waits = {asyncio.ensure_future(over.wait())}
+    if stop is not None:
+        waits.add(asyncio.ensure_future(stop.wait()))
+    cancelled: asyncio.CancelledError | None = None
+    while not over.is_set():
+        try:
+            ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            waits -= ended
+            if not over.is_set():
+                worker.stop()
+        except asyncio.CancelledError as error:
+            cancelled = error
+            worker.stop()
+    for wait in waits:
+        wait.cancel()
+    if worker._runner.error is not None:
+        raise worker._runner.error
+    if cancelled is not None:
+        raise cancelled

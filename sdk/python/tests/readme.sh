@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+#
+# Tries the package as README.md says, in an environment that has only the built wheel and pytest: its files are written out as they stand there, the
+# handler runs beside three members, and the tests run.
+#
+# Usage: tests/readme.sh ROUTER    with build/dist built, and a router
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+router=$1
+
+clean=$PWD/build/clean
+work=$PWD/build/readme
+if [ ! -e "$clean/ready" ]; then
+	python3 -m venv --clear "$clean"
+	"$clean/bin/pip" install --quiet --disable-pip-version-check pytest "$(ls build/dist/ringfence-*.whl)"
+	touch "$clean/ready"
+fi
+"$clean/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall build/dist/ringfence-*.whl
+
+rm -rf "$work"
+mkdir -p "$work"
+awk -v folder="$work" '
+	/^<!-- file: .* -->$/ { file = folder "/" $3; next }
+	/^```python$/ && file != "" { writing = 1; next }
+	/^```$/ && writing { writing = 0; file = ""; next }
+	writing { print >file }
+' README.md
+
+cd "$work"
+unset PYTHONPATH
+lines=$(awk '/^def handle/ { counting = 1 } /^if __name__/ { counting = 0 } counting && NF { n++ } END { print n }' handler.py)
+[ "$lines" -le 10 ] || { echo "the first handler has $lines lines, want at most ten" >&2; exit 1; }
+"$clean/bin/python" -W error -m pytest -q -p no:cacheprovider . >tests.log 2>&1 || { cat tests.log >&2; exit 1; }
+"$router" dev --rate 100 --events 20 -- "$clean/bin/python" handler.py >dev.log 2>&1 || { cat dev.log >&2; exit 1; }
+handled=$(grep -o ' events, fence [0-9]\{19\}\.[0-9]\{20\}' dev.log | wc -l) # threads print: two lines may be one
+[ "$handled" = 20 ] || { cat dev.log >&2; echo "the handler of README.md handled $handled of 20 events" >&2; exit 1; }

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import functools
+from typing import Any
+
+import pytest
+
+from ringfence import Event, Reject, RetryAfter, json_handler
+from ringfence.errors import KeyLost
+from ringfence.handlers import answer_of, is_async, text_of
+from ringfence.inbox import CANCELLED, REJECT, RETRY
+from ringfence.options import check
+
+
+@dataclasses.dataclass
+class Order:
+    cents: int
+
+
+def test_retry_after() -> None:
+    assert RetryAfter(1.5, "busy").delay == 1.5
+    assert RetryAfter(datetime.timedelta(minutes=1)).delay == 60
+    assert RetryAfter(-1).delay == 0
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="finite"):
+            RetryAfter(bad)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_texts() -> None:
+    assert text_of(Reject("not JSON")) == "not JSON"
+    assert text_of(RetryAfter(1, "busy")) == "busy"
+    assert text_of(ValueError("bad")) == "ValueError: bad"
+    assert text_of(ValueError()) == "ValueError"
+    assert text_of(Reject()) == "Reject"
+    try:
+        raise Reject from ValueError("bad")
+    except Reject as error:
+        assert text_of(error) == "ValueError: bad"
+    assert "Unspeakable" in text_of(Unspeakable())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "after_ms"),
+    [
+        (ValueError("x"), RETRY, 0),
+        (SystemExit(1), RETRY, 0),
+        (Reject("x"), REJECT, 0),
+        (RetryAfter(0.0001), RETRY, 1),
+        (RetryAfter(4.321), RETRY, 4321),
+        (RetryAfter(1e300), RETRY, (1 << 63) - 1),
+        (KeyLost("of its own"), RETRY, 0),
+    ],
+)
+def test_answers(error: BaseException, kind: int, after_ms: int) -> None:
+    event = Event("k")
+    answer = answer_of(check(None, {}), event, error)
+    assert (answer.kind, answer.after_ms) == (kind, after_ms)
+    event._cause = KeyLost()
+    assert answer_of(check(None, {}), event, error).kind == CANCELLED, "after a cancellation nothing is a failure"
+
+
+def test_json() -> None:
+    seen: list[Any] = []
+
+    @json_handler
+    def handle(event: Event, value: Any) -> None:
+        seen.append(value)
+
+    @json_handler(decode=lambda value: Order(**value))
+    def handle_order(event: Event, order: Order) -> None:
+        seen.append(order)
+
+    handle(Event("k", '{"a": 1}'))
+    handle_order(Event("k", '{"cents": 3}'))
+    assert seen == [{"a": 1}, Order(3)]
+    for handler, payload in ((handle, b"gibberish"), (handle, b"\xff"), (handle_order, b'{"euros": 3}'), (handle_order, b"[]")):
+        with pytest.raises(Reject, match="decode JSON"):
+            handler(Event("k", payload))
+    assert len(seen) == 2
+
+
+def test_json_of_a_coroutine_function() -> None:
+    seen: list[Any] = []
+
+    @json_handler
+    async def handle(event: Event, value: Any) -> None:
+        seen.append(value)
+
+    @json_handler(decode=lambda value: Order(**value))
+    async def handle_order(event: Event, order: Order) -> None:
+        seen.append(order)
+
+    async def both() -> None:
+        await handle(Event("k", "[1]"))
+        await handle_order(Event("k", '{"cents": 3}'))
+        with pytest.raises(Reject):
+            await handle(Event("k", "["))
+
+    asyncio.run(both())
+    assert seen == [[1], Order(3)]
+    assert is_async(handle)
+    assert is_async(handle_order)
+
+
+def test_is_async() -> None:
+    class Plain:
+        def __call__(self, event: Event) -> None: ...
+
+    class Async:
+        async def __call__(self, event: Event) -> None: ...
+
+    async def handle(event: Event, more: int = 0) -> None: ...
+
+    assert is_async(handle)
+    assert is_async(functools.partial(handle, more=1))
+    assert is_async(Async())
+    assert not is_async(Plain())
+    assert not is_async(lambda event: None)

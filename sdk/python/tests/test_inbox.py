@@ -1,0 +1,344 @@
+"""The tests of internal/ownership/inbox, ported: names and cases are the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ringfence.inbox import CANCELLED, DONE, NOT_STARTED, PINGS_REMEMBERED_MAX, Answer, Inbox, Item
+
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+
+
+class Work(Item):
+    __slots__ = ()
+
+    def __init__(self, id: int, partition: int) -> None:
+        self.id, self.partition = id, partition
+
+
+Box = Inbox[Work]
+
+
+def given(n: int) -> tuple[Box, list[Work]]:
+    """An inbox with deliveries 1 … n of partitions 1 … n, no Pong yet."""
+    box: Box = Inbox()
+    works = [Work(i, i) for i in range(1, n + 1)]
+    box.give(works)
+    return box, works
+
+
+def ponged(box: Box, sent: int, now: int, remaining: int, *draining: int) -> list[Work]:
+    """Takes a Ping sent at one instant and its Pong at another."""
+    return box.pong(now, box.ping(sent), remaining, draining)
+
+
+def of_partition(p: int) -> Callable[[Work], bool]:
+    return lambda work: work.partition == p
+
+
+def kinds(box: Box) -> list[int]:
+    return [DONE] * len(box.done) + [answer.kind for answer in box.answers]
+
+
+def test_nothing_starts_before_the_pong() -> None:
+    box, works = given(1)
+    assert box.take(0) is None, "a delivery started without a Pong"
+    ponged(box, 10 * SECOND, 11 * SECOND, SECOND)  # the answer took as long as it was worth
+    assert box.take(11 * SECOND) is None, "a delivery started at its deadline"
+    ponged(box, 11 * SECOND, 11 * SECOND, SECOND)
+    assert box.take(12 * SECOND - 1) is works[0], "a delivery did not start before its deadline"
+
+
+def test_deadline_counts_from_before_the_ping() -> None:
+    box, works = given(1)
+    ponged(box, 10 * SECOND, 13 * SECOND, 5 * SECOND)
+    assert box.deadline(works[0]) == 15 * SECOND
+
+
+def _long_ago(box: Box) -> None:
+    k = box.k
+    for _ in range(PINGS_REMEMBERED_MAX):
+        box.ping(2 * SECOND)
+    box.pong(2 * SECOND, k, HOUR)
+
+
+@pytest.mark.parametrize(
+    "pong",
+    [
+        pytest.param(lambda box: box.pong(2 * SECOND, box.ping(2 * SECOND), 0), id="nothing remains"),
+        pytest.param(lambda box: box.pong(2 * SECOND, box.ping(2 * SECOND), -HOUR), id="less than nothing"),
+        pytest.param(lambda box: box.pong(2 * SECOND, 77, HOUR), id="no such ping"),
+        pytest.param(lambda box: box.pong(2 * SECOND, 0, HOUR), id="ping 0"),
+        pytest.param(_long_ago, id="a ping of long ago"),
+        pytest.param(lambda box: ponged(box, 2 * SECOND, 2 * SECOND, SECOND), id="an earlier deadline"),
+        pytest.param(lambda box: ponged(box, 0, SECOND, SECOND, 99), id="of another delivery set"),
+    ],
+)
+def test_pongs_that_move_nothing(pong: Callable[[Box], object]) -> None:
+    box, _ = given(1)
+    ponged(box, SECOND, SECOND, 4 * SECOND)
+    pong(box)
+    assert box.newest == 5 * SECOND
+
+
+def test_the_last_eight_pings_are_remembered() -> None:
+    box, _ = given(1)
+    first = box.ping(SECOND)
+    for _ in range(PINGS_REMEMBERED_MAX - 1):
+        box.ping(2 * SECOND)
+    box.pong(2 * SECOND, first, HOUR)
+    assert box.newest == SECOND + HOUR
+
+
+def test_passed_deadline_is_never_extended() -> None:
+    box, works = given(2)
+    ponged(box, 0, 0, SECOND)
+    box.take(0)
+    lost = ponged(box, SECOND, SECOND, 60 * SECOND)  # frozen since 0; no check ran meanwhile
+    assert lost == works[:1]
+    assert box.deadline(works[0]) == SECOND
+    assert box.take(SECOND) is works[1], "the delivery that had not started could not start under the new Pong"
+    assert box.check(2 * SECOND) == [], "a delivery was lost twice"
+
+
+def test_revoke() -> None:
+    box, works = given(3)
+    ponged(box, 0, 0, 10 * SECOND)
+    box.take(0)  # 1 runs
+    box.take(0)  # 2 runs; 3 waits
+    box.revoke(lambda work: work.id != 2)
+    assert box.answers == [Answer(3, NOT_STARTED)]
+
+    ponged(box, 5 * SECOND, 5 * SECOND, 10 * SECOND)
+    assert (box.deadline(works[0]), box.deadline(works[1])) == (10 * SECOND, 15 * SECOND)
+    ponged(box, 6 * SECOND, 6 * SECOND, 10 * SECOND, 1)
+    assert box.deadline(works[0]) == 16 * SECOND
+    ponged(box, 7 * SECOND, 7 * SECOND, 10 * SECOND)
+    assert box.check(16 * SECOND) == works[:1]
+    ponged(box, 16 * SECOND, 16 * SECOND, 10 * SECOND, 1)
+    assert box.deadline(works[0]) == 16 * SECOND, "Pong.draining moved a passed deadline"
+
+
+def test_cut() -> None:
+    """An overlong delivery is cancelled at once, and nothing revives it; a waiting delivery is never overlong."""
+    box, works = given(4)
+    ponged(box, 0, 0, 10 * SECOND)
+    for _ in range(3):
+        box.take(0)  # 1, 2 and 3 run; 4 waits
+    box.revoke(of_partition(2))
+    assert box.cut(lambda work: work.id != 3) == [works[1], works[0]]
+    assert kinds(box) == [NOT_STARTED]
+    ponged(box, 5 * SECOND, 5 * SECOND, 10 * SECOND, 1, 2)
+    assert [box.deadline(work) for work in works[:3]] == [10 * SECOND, 10 * SECOND, 15 * SECOND]
+    assert box.check(20 * SECOND) == works[2:3]
+    assert box.started() == 3, "being cut does not end a handler"
+
+
+def test_revoke_is_not_for_later_deliveries() -> None:  # the key came back
+    box, _ = given(0)
+    ponged(box, 0, 0, SECOND)
+    box.revoke(of_partition(1))
+    work = Work(1, 1)
+    box.give([work])
+    assert box.take(0) is work
+
+
+def test_frozen_application_starts_nothing_revoked() -> None:
+    """The process was frozen for long with a delivery that has not started; then come the Revoke and a fresh Pong."""
+    box, _ = given(1)
+    ponged(box, 0, 0, SECOND)
+    box.revoke(of_partition(1))
+    ponged(box, 40 * SECOND, 40 * SECOND, 60 * SECOND)
+    assert box.take(40 * SECOND) is None
+    assert kinds(box) == [NOT_STARTED]
+
+
+def test_suspended_machine_starts_nothing() -> None:
+    """The machine slept through the deadline; the clock has gone on."""
+    box, _ = given(2)
+    ponged(box, 0, 0, SECOND)
+    running = box.take(0)
+    assert box.take(HOUR) is None
+    assert box.check(HOUR) == [running]
+
+
+def test_broken_stream_keeps_the_last_deadline() -> None:
+    box, works = given(2)
+    ponged(box, 0, 0, 10 * SECOND)
+    box.take(0)
+    box.break_off()
+    box.give([Work(3, 3)])
+    assert box.take(SECOND) is None, "a delivery of a broken stream started"
+    assert box.deadline(works[0]) == 10 * SECOND
+    assert box.check(10 * SECOND - 1) == []
+    assert box.check(10 * SECOND) == works[:1]
+    box.end(works[0])
+    assert (kinds(box), box.started()) == ([], 0)
+
+
+def test_suspend_and_drain() -> None:
+    box, works = given(2)
+    ponged(box, 0, 0, 10 * SECOND)
+    box.suspend()
+    assert not box.startable()
+    assert box.take(0) is None, "a delivery started while suspended"
+    box.resume()
+    assert box.startable()
+    box.take(0)
+    box.drain()
+    box.give([Work(9, 0)])
+    assert kinds(box) == [NOT_STARTED, NOT_STARTED]
+    box.end(works[0])
+    assert (box.started(), kinds(box)) == (0, [DONE, NOT_STARTED, NOT_STARTED])
+
+
+def test_a_delivery_is_answered_once() -> None:
+    box, works = given(1)
+    ponged(box, 0, 0, SECOND)
+    box.take(0)
+    box.end(works[0], Answer(1, CANCELLED))
+    box.end(works[0])
+    assert box.answers == [Answer(1, CANCELLED)]
+    assert box.done == []
+
+
+def test_a_turn_ends_one_delivery_and_starts_the_next() -> None:
+    box, works = given(3)
+    assert box.turn(None, None, 0) is None
+    ponged(box, 0, 0, SECOND)
+    assert box.turn(None, None, 0) is works[0]
+    assert box.turn(works[0], None, 0) is works[1]
+    box.revoke(of_partition(2))
+    assert box.turn(works[1], Answer(2, CANCELLED), 0) is works[2]
+    assert box.turn(works[2], None, SECOND) is None
+    assert (box.done, box.answers) == ([1, 3], [Answer(2, CANCELLED)])
+
+
+def test_sure_is_a_lower_bound_of_all_deadlines() -> None:
+    box, _ = given(2)
+    ponged(box, 0, 0, SECOND)
+    box.take(0)
+    box.take(0)
+    assert box.sure() == SECOND
+    box.revoke(of_partition(1))
+    ponged(box, SECOND // 2, SECOND // 2, SECOND)
+    assert box.sure() <= SECOND, "the revoked delivery's deadline is earlier"
+
+
+class Model:
+    """Draws frames and clock steps, and checks rules 2 to 5 at each step."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.box: Box = Inbox()
+        self.now = 0
+        self.all: list[Work] = []
+        self.newest = 0
+        self.revoked: set[Work] = set()
+        self.lost: set[Work] = set()
+        self.started = 0
+
+    def open(self, work: Work) -> bool:
+        return self.waits(work) or self.runs(work)
+
+    def waits(self, work: Work) -> bool:
+        return any(work is other for other in self.box.waiting)
+
+    def runs(self, work: Work) -> bool:
+        return any(work.id in of for of in (self.box.running, self.box.frozen, self.box.lost))
+
+    def lose(self, works: list[Work]) -> None:
+        for work in works:
+            assert work not in self.lost, "lost twice"
+            self.lost.add(work)
+
+    def give(self) -> None:
+        work = Work(len(self.all) + 1, self.random.randint(0, 3))
+        self.all.append(work)
+        self.box.give([work])
+
+    def take(self) -> None:
+        self.begun(self.box.turn(None, None, self.now) if self.random.random() < 0.5 else self.box.take(self.now))
+
+    def begun(self, work: Work | None) -> None:
+        if work is not None:
+            self.started += 1
+            assert work not in self.revoked
+            assert self.now < self.newest
+            assert self.now < self.box.deadline(work)
+
+    def pong(self) -> None:
+        sent = self.now
+        k = self.box.ping(sent)
+        self.now += self.random.randint(0, 5)
+        remaining = self.random.randint(-2, 20)
+        before = {work: self.box.deadline(work) for work in self.all}
+        listed = [work.id for work in self.all if work in self.revoked and self.random.random() < 0.5]
+        self.lose(self.box.pong(self.now, k, remaining, listed))
+        if remaining > 0:
+            self.newest = max(self.newest, sent + remaining)
+        for work in self.all:
+            if not self.runs(work) or self.box.deadline(work) == before[work]:
+                continue
+            assert self.now < before[work], "a passed deadline moved"
+            assert work not in self.revoked or work.id in listed, "a revoked delivery's deadline moved, though it was not listed"
+            assert self.box.deadline(work) == sent + remaining
+
+    def revoke(self) -> None:
+        p = self.random.randint(0, 3)
+        self.revoked.update(work for work in self.all if work.partition == p and self.open(work))
+        self.box.revoke(of_partition(p))
+        assert not any(work.partition == p for work in self.box.waiting), "a revoked delivery still waits"
+
+    def cut(self) -> None:
+        delivery_id = self.random.randint(1, 1 + len(self.all))
+        for work in self.box.cut(lambda work: work.id == delivery_id):
+            assert work not in self.lost, "a delivery was cut twice"
+            self.lost.add(work)
+            self.revoked.add(work)
+
+    def check(self) -> None:
+        self.lose(self.box.check(self.now))
+
+    def end(self) -> None:
+        for work in self.all:
+            if self.runs(work):
+                if self.random.random() < 0.5:
+                    self.box.end(work)
+                else:
+                    self.begun(self.box.turn(work, None, self.now))
+                return
+
+    def wait(self) -> None:
+        self.now += self.random.randint(0, 30)
+
+    def step(self) -> None:
+        self.random.choice((self.give, self.take, self.pong, self.revoke, self.cut, self.check, self.end, self.wait))()
+        accounted = self.box.held() + len(self.box.done) + len(self.box.answers)
+        assert accounted == len(self.all), "a delivery is gone, or is counted twice"
+        for work in self.lost:
+            assert not self.runs(work) or work.id in self.box.lost, "a lost delivery was revived"
+        for work in self.all:
+            if self.runs(work) and work not in self.lost:
+                assert self.box.sure() <= self.box.deadline(work)
+
+
+def test_inbox_keeps_its_deadlines(request: pytest.FixtureRequest) -> None:
+    """For any inputs in any order, the rules hold. ``pytest --inbox-seed=N`` replays one seed."""
+    replay = request.config.getoption("--inbox-seed")
+    first = random.SystemRandom().randrange(1 << 32)
+    started = lost = 0
+    for seed in [replay] if replay is not None else range(first, first + 300):
+        model = Model(seed)
+        try:
+            for _ in range(100):
+                model.step()
+        except AssertionError as failure:
+            raise AssertionError(f"{failure}; replay with: pytest --inbox-seed={seed}") from failure
+        started += model.started
+        lost += len(model.lost)
+    assert replay is not None or (started > 100 and lost > 20), "the random inputs reach too little"
