@@ -147,6 +147,7 @@ export class Script {
   async end(): Promise<void> {
     this.stop();
     for (const stream of this.streams) stream.end(14, "the test ends");
+    this.clock.at += 3_600_000; // handlers that still run lose their keys
     await this.ended;
   }
 
