@@ -1,4 +1,5 @@
 import { Item, type DeliveryId, type Kind } from "./inbox.js";
+import { signalOf, type Cancellable } from "./signal.js";
 import { bytes, Reader, tag, varint } from "./wire.js";
 
 /** Pulsar's id of an event, the same through all retries. */
@@ -155,7 +156,8 @@ export class FrameTables {
 
 /** The session that an event came from. */
 export interface EventOwner {
-  signalOf(event: LeasedEvent): AbortSignal;
+  /** Compares the deadline of a handler with the clock, and sets its cause if it must stop. */
+  ask(event: LeasedEvent): void;
   leaseUntil(event: LeasedEvent): Date;
   progress(event: LeasedEvent): void;
 }
@@ -167,7 +169,7 @@ type Span = number;
  * An event of a session. The decoder (codec.ts) writes its fields; strings and bytes are made when they
  * are first asked for, since many handlers need few of them.
  */
-export class LeasedEvent extends Item implements Event {
+export class LeasedEvent extends Item implements Event, Cancellable {
   /** @internal */ owner: EventOwner;
   /** @internal */ frame: FrameTables;
   /** @internal */ keyAt: Span;
@@ -189,10 +191,8 @@ export class LeasedEvent extends Item implements Event {
   readonly attempt: number;
   readonly redelivery: number;
 
-  /** Why the handler must stop, undefined as long as it need not. @internal */
-  cause: Error | undefined = undefined;
-  /** Set once somebody has asked for the signal. @internal */
-  controller: AbortController | undefined = undefined;
+  /** @internal */ cause: Error | undefined = undefined;
+  /** @internal */ controller: AbortController | undefined = undefined;
   /** When the handler started, by the boot clock in nanoseconds. @internal */
   startedNs = 0;
   /** When the handler started, for Hooks.finished. @internal */
@@ -200,6 +200,7 @@ export class LeasedEvent extends Item implements Event {
   /** Of the handler's span. @internal */
   endSpan: ((kind: Kind) => void) | undefined = undefined;
 
+  #signal: AbortSignal | undefined = undefined;
   #key: string | undefined = undefined;
   #payload: Buffer | undefined = undefined;
   #properties: readonly Property[] | undefined = undefined;
@@ -300,7 +301,12 @@ export class LeasedEvent extends Item implements Event {
   }
 
   get signal(): AbortSignal {
-    return this.owner.signalOf(this);
+    return (this.#signal ??= signalOf(this));
+  }
+
+  /** @internal */
+  ask(): void {
+    this.owner.ask(this);
   }
 
   progress(): void {

@@ -33,22 +33,5 @@ export function json<T = unknown>(handle: (event: Event, value: T, signal: Abort
       throw new Reject(`decode JSON: ${textOf(err)}`, { cause: err });
     }
   };
-  if (takesAtMost(handle, 2)) return (event) => (handle as (event: Event, value: T) => unknown)(event, decode(event));
   return (event, signal) => handle(event, decode(event), signal);
-}
-
-/**
- * Whether a function certainly cannot see more than its first n arguments. It is true only for functions with a
- * plain list of parameters, and without a mention of `arguments` or `eval`.
- *
- * The runner makes no AbortSignal for a handler that could not see it: that takes longer than all else that the
- * SDK does for an event. Event.signal is made when it is asked for.
- */
-export function takesAtMost(handler: (...args: never[]) => unknown, n: number): boolean {
-  if (handler.length > n) return false;
-  const source = Function.prototype.toString.call(handler);
-  if (/\b(arguments|eval)\b|\[native code\]/.test(source)) return false;
-  const parameters = /^(?:async\s+)?(?:function\b\s*)?(?:[\w$]+\s*)?\(([\w$\s,]*)\)\s*(?:=>|\{)/.exec(source);
-  if (parameters) return parameters[1]!.split(",").filter((one) => one.trim() !== "").length <= n;
-  return n >= 1 && /^(?:async\s+)?[\w$]+\s*=>/.test(source);
 }

@@ -1,7 +1,7 @@
 import { systemClock, type Clock } from "./clock.js";
 import { DrainTimeoutError, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
 import type { LeasedEvent } from "./event.js";
-import { takesAtMost, type Handler } from "./handler.js";
+import type { Handler } from "./handler.js";
 import { Kind } from "./inbox.js";
 import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
 import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
@@ -296,14 +296,12 @@ export class Runner implements SessionUser {
 /** Calls a handler for each event. */
 export class Calls implements Source {
   readonly #handler: Handler;
-  readonly #signals: boolean; // the handler may look at its second argument
 
   constructor(
     private readonly runner: Runner,
     handler: Handler,
   ) {
     this.#handler = intercepted(handler, runner.settings);
-    this.#signals = !takesAtMost(this.#handler, 1);
   }
 
   ready(): boolean {
@@ -313,7 +311,7 @@ export class Calls implements Source {
   begin(event: LeasedEvent): void {
     let returned: unknown;
     try {
-      returned = this.runner.traces ? this.runner.traced(event, () => this.#call(event)) : this.#call(event);
+      returned = this.runner.traces ? this.runner.traced(event, () => this.#handler(event, event.signal)) : this.#handler(event, event.signal);
     } catch (err) {
       this.runner.failed(event, err);
       return;
@@ -321,10 +319,6 @@ export class Calls implements Source {
     if (returned instanceof Promise) returned.then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
     else if (isThenable(returned)) Promise.resolve(returned).then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
     else this.runner.done(event);
-  }
-
-  #call(event: LeasedEvent): unknown {
-    return this.#signals ? this.#handler(event, event.signal) : (this.#handler as unknown as (event: LeasedEvent) => unknown)(event);
   }
 }
 

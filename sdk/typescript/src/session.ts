@@ -6,7 +6,6 @@ import type { EventOwner, LeasedEvent } from "./event.js";
 import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
 import { Inbox, type DeliveryId, type Item } from "./inbox.js";
 import type { Session as Described, Settings } from "./options.js";
-import { leaseController } from "./signal.js";
 import type { Status, Wire } from "./transport.js";
 import { narrow } from "./wire.js";
 import { sdk } from "./version.js";
@@ -333,19 +332,11 @@ export class Session implements EventOwner {
     event.controller?.abort(cause);
   }
 
-  signalOf(event: LeasedEvent): AbortSignal {
-    if (event.controller === undefined) {
-      event.controller = leaseController(() => this.#ask(event));
-      if (event.cause !== undefined) event.controller.abort(event.cause);
-    }
-    return event.controller.signal;
-  }
-
   /**
    * Compares the deadline of a delivery with the clock, when a handler asks whether it is cancelled. After its answer its
    * deadline does not move any more, so what the handler has left behind learns of the end, too.
    */
-  #ask(event: LeasedEvent): void {
+  ask(event: LeasedEvent): void {
     if (event.cause !== undefined || this.#user.clock.now() < this.inbox.deadline(event)) return;
     if (event.list !== undefined) this.check();
     else this.cancel(event, new KeyLostError());
@@ -356,7 +347,7 @@ export class Session implements EventOwner {
   }
 
   progress(event: LeasedEvent): void {
-    this.#ask(event);
+    this.ask(event);
     if (event.cause !== undefined) throw event.cause;
     if (this.#over || event.list === undefined) return;
     this.#ongoing.add(event.id);

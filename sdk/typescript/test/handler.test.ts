@@ -1,40 +1,8 @@
 import assert from "node:assert/strict";
 import { describe, it, test } from "node:test";
 import { Fence, json, type Handler } from "../src/index.js";
-import { takesAtMost } from "../src/handler.js";
 import { isLocal, settingsOf, targetOf } from "../src/options.js";
 import { testRouter } from "../src/testing/index.js";
-
-describe("takesAtMost", () => {
-  const one: Record<string, (...args: never[]) => unknown> = {
-    arrow: (_e: never) => 1,
-    "async arrow": async (_e: never) => 1,
-    "no parameter": () => 1,
-    "function": function (_e: never) {},
-    "named async function": async function handle(_e: never) {},
-    method: { handle(_e: never) {} }.handle,
-  };
-  for (const [name, f] of Object.entries(one)) it(`sees that one argument is enough: ${name}`, () => assert.equal(takesAtMost(f, 1), true, String(f)));
-  it("sees it without parentheses", () => {
-    assert.equal(takesAtMost(new Function("return e => 1")() as never, 1), true);
-    assert.equal(takesAtMost(new Function("return async e => 1")() as never, 1), true);
-  });
-  const more: Record<string, (...args: never[]) => unknown> = {
-    "two parameters": (_e: never, _s: never) => 1,
-    rest: (..._all: never[]) => 1,
-    "one and rest": (_e: never, ..._all: never[]) => 1,
-    "a default": (_e: never, _s: unknown = 1) => 1,
-    "a default after a pattern": ({}: never, _s: unknown = 1) => 1,
-    arguments: function (_e: never) {
-      return arguments[1];
-    },
-    bound: function (this: unknown, _e: never, _s: never) {}.bind(null),
-    "a class": Array as never,
-    eval: (_e: never) => eval("1"),
-    pattern: ({}: never) => 1,
-  };
-  for (const [name, f] of Object.entries(more)) it(`makes a signal for: ${name}`, () => assert.equal(takesAtMost(f, 1), false, String(f)));
-});
 
 test("a handler gets its signal however it asks for it", async (t) => {
   const handlers: Record<string, (got: (signal: unknown) => void) => Handler> = {
