@@ -191,8 +191,8 @@ export class LeasedEvent extends Item implements Event, Cancellable {
   readonly attempt: number;
   readonly redelivery: number;
 
-  /** @internal */ cause: Error | undefined = undefined;
-  /** @internal */ controller: AbortController | undefined = undefined;
+  cause: Error | undefined = undefined;
+  controller: AbortController | undefined = undefined;
   /** When the handler started, by the boot clock in nanoseconds. @internal */
   startedNs = 0;
   /** When the handler started, for Hooks.finished. @internal */
@@ -304,7 +304,6 @@ export class LeasedEvent extends Item implements Event, Cancellable {
     return (this.#signal ??= signalOf(this));
   }
 
-  /** @internal */
   ask(): void {
     this.owner.ask(this);
   }

@@ -1,10 +1,42 @@
-import type * as OpenTelemetry from "@opentelemetry/api";
-import type { Context, Span, TextMapGetter } from "@opentelemetry/api";
 import type { LeasedEvent } from "./event.js";
 import { Kind } from "./inbox.js";
 
-/** The module @opentelemetry/api, or what behaves like it. */
-export type Traces = Pick<typeof OpenTelemetry, "context" | "propagation" | "trace" | "SpanKind" | "SpanStatusCode" | "ROOT_CONTEXT">;
+/** A context of OpenTelemetry. */
+interface Context {
+  getValue(key: symbol): unknown;
+  setValue(key: symbol, value: unknown): Context;
+  deleteValue(key: symbol): Context;
+}
+
+/** A span of OpenTelemetry. */
+interface Span {
+  isRecording(): boolean;
+  setAttribute(key: string, value: string | number): unknown;
+  setStatus(status: { code: number; message?: string }): unknown;
+  end(): void;
+}
+
+/** Reads fields of a carrier. */
+interface Getter<T> {
+  get(carrier: T, key: string): string | undefined;
+  keys(carrier: T): string[];
+}
+
+/**
+ * The module @opentelemetry/api, as far as the SDK needs it. It is described here, so that the types of this package can be
+ * read without it.
+ */
+export interface Traces {
+  readonly context: { with<T>(context: Context, call: () => T): T };
+  readonly propagation: { fields(): string[]; extract<T>(context: Context, carrier: T, getter: Getter<T>): Context };
+  readonly trace: {
+    getTracer(name: string): { startSpan(name: string, options: { kind: number }, context: Context): Span };
+    setSpan(context: Context, span: Span): Context;
+  };
+  readonly SpanKind: { readonly CONSUMER: number };
+  readonly SpanStatusCode: { readonly ERROR: number };
+  readonly ROOT_CONTEXT: Context;
+}
 
 /**
  * Returns @opentelemetry/api if it is installed and the application has set a propagator, else undefined:
@@ -25,7 +57,7 @@ export async function installedTraces(): Promise<Traces | undefined> {
  * Lets a propagator read the properties of an event: the router's trace context, which makes its span the
  * parent, and other fields of the producer, such as baggage. Names are case-insensitive.
  */
-const getter: TextMapGetter<LeasedEvent> = {
+const getter: Getter<LeasedEvent> = {
   get: (event, key) => event.properties.find((p) => p.name.toLowerCase() === key.toLowerCase())?.value,
   keys: (event) => event.properties.map((p) => p.name),
 };
@@ -42,7 +74,7 @@ export class Tracer {
     const parent = propagation.extract(ROOT_CONTEXT, event, getter);
     const span = trace.getTracer("@ringfence/client").startSpan(`process ${event.topic}`, { kind: SpanKind.CONSUMER }, parent);
     if (span.isRecording()) {
-      span.setAttributes({
+      const attributes = {
         "messaging.system": "pulsar",
         "messaging.operation.type": "process",
         "messaging.operation.name": "process",
@@ -51,7 +83,8 @@ export class Tracer {
         "messaging.message.body.size": event.payload.length,
         "ringfence.partition": event.partition,
         "ringfence.attempt": event.attempt,
-      });
+      };
+      for (const [key, value] of Object.entries(attributes)) span.setAttribute(key, value);
     }
     return { active: trace.setSpan(parent, span), end: (kind) => this.#end(span, kind) };
   }
