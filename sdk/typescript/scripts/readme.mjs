@@ -1,0 +1,73 @@
+// Runs the programs of README.md on an environment that has only the built package.
+import assert from "node:assert/strict";
+import { execFileSync, spawn } from "node:child_process";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const manifest = JSON.parse(readFileSync(join(root, "build/package/package.json"), "utf8"));
+const archive = join(root, `build/ringfence-client-${manifest.version}.tgz`);
+
+// A registry may take long to answer, so what npm installs is kept until the dependencies change; then only the package itself is replaced.
+const kept = join(root, "build/clean");
+const dependencies = JSON.stringify(manifest.dependencies);
+const marker = join(kept, "installed.json");
+const installed = join(kept, "node_modules/@ringfence/client");
+if (existsSync(marker) && readFileSync(marker, "utf8") === dependencies) {
+  rmSync(installed, { recursive: true, force: true });
+  mkdirSync(installed, { recursive: true });
+  execFileSync("tar", ["-xzf", archive, "-C", installed, "--strip-components=1"], { stdio: "inherit" });
+} else {
+  rmSync(kept, { recursive: true, force: true });
+  mkdirSync(kept, { recursive: true });
+  writeFileSync(join(kept, "package.json"), '{"private": true}\n');
+  execFileSync("npm", ["install", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error", archive], { cwd: kept, stdio: "inherit" });
+  writeFileSync(marker, dependencies);
+}
+
+// Outside of this folder, where Node finds the modules of the SDK's own development, too.
+const folder = mkdtempSync(join(tmpdir(), "ringfence-clean-"));
+process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
+cpSync(kept, folder, { recursive: true });
+assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemetry/api"), { code: "MODULE_NOT_FOUND" }, "the environment is not clean");
+
+const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
+assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "loop.mjs", "app.test.mjs"]);
+for (const [, name, text] of files) writeFileSync(join(folder, name), text);
+const first = files[0][2].slice(files[0][2].indexOf("await run")).trim().split("\n");
+assert.ok(first.length <= 10, `the first handler has ${first.length} lines, want at most 10`);
+
+// The types, all checks on, also of the declarations themselves.
+writeFileSync(
+  join(folder, "types.mts"),
+  `import { deliveries, Fence, json, run, type Event, type Handler, type Options } from "@ringfence/client";
+import { testRouter, type TestOutcome } from "@ringfence/client/testing";
+const options: Options = { maxInFlight: 5, hooks: { finished: (event: Event, outcome) => void [event.key, outcome.kind] } };
+const handler: Handler = json<{ cents: number }>(async (event, order, signal) => void [event.fence.before(Fence.parse("")), order.cents + 1, signal.aborted]);
+export const all = [() => run(handler, options), () => deliveries(options), testRouter];
+export const kind: TestOutcome["kind"] = "lost";
+`,
+);
+const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, target: "es2022", module: "nodenext", typeRoots: [join(root, "node_modules/@types")], types: ["node"] };
+writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts"] }));
+execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
+
+execFileSync(process.execPath, ["--test", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
+
+const { TestRouter } = await import(pathToFileURL(join(folder, "node_modules/@ringfence/client/dist/testing/index.js")));
+for (const [name, payload, kind, said] of [["app.mjs", '{"cents": 500}', "done", "alice 500"], ["app.mjs", '{"cents": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"]]) {
+  const router = new TestRouter();
+  const env = { ...process.env, RINGFENCE_APP_ENDPOINT: await router.serve() };
+  const app = spawn(process.execPath, [name], { cwd: folder, env, stdio: ["ignore", "pipe", "inherit"] });
+  let output = "";
+  app.stdout.on("data", (text) => (output += text));
+  const closed = new Promise((resolve) => app.once("close", resolve));
+  assert.equal((await router.deliver({ key: "alice", payload }).outcome()).kind, kind, name);
+  app.kill("SIGTERM");
+  assert.equal(await closed, 0, `${name} did not end with the exit code 0`);
+  assert.equal(output.trim(), said, name);
+  await router.stop();
+}

@@ -1,0 +1,135 @@
+/**
+ * Thrown by a handler: the event will never succeed. It goes to the dead letter topic, with the
+ * message as the reason.
+ */
+export class Reject extends Error {
+  override name = "Reject";
+}
+
+/**
+ * Thrown by a handler: the event failed and is to be retried after `afterMs`. The key waits
+ * meanwhile. Any other error means a retry after the router's own back-off.
+ */
+export class RetryAfter extends Error {
+  override name = "RetryAfter";
+
+  /** @param afterMs in milliseconds; 0 or less: the router's own back-off. */
+  constructor(
+    readonly afterMs: number,
+    message: string,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
+}
+
+/**
+ * The reason of a handler's signal: the lease on the key has ended. Another handler may work on the
+ * key now: write nothing.
+ */
+export class KeyLostError extends Error {
+  override name = "KeyLostError";
+
+  constructor() {
+    super("the key is lost: another handler may work on it now, write nothing");
+  }
+}
+
+/**
+ * The reason of a handler's signal: the handler took longer than the router's handler.timeout
+ * without Event.progress. It counts as a failure: the event is retried once the handler has ended.
+ */
+export class HandlerTimeoutError extends Error {
+  override name = "HandlerTimeoutError";
+
+  constructor() {
+    super("the handler took longer than handler.timeout: call event.progress() while long work goes on, or raise the timeout");
+  }
+}
+
+/** The reason of a handler's signal: the worker stops, and the handler did not end within drainGraceMs. */
+export class DrainTimeoutError extends Error {
+  override name = "DrainTimeoutError";
+
+  constructor() {
+    super("the worker stops, and the handler did not end within the drain grace");
+  }
+}
+
+/**
+ * What a {@link RingfenceError} means. run() rejects with `argument` and `drain_timeout`; after all
+ * others it connects again, and the log and Hooks.disconnected report them.
+ *
+ * - `argument`: an option is out of range; RingfenceError.argument names it.
+ * - `drain_timeout`: handlers ignored even the cancellation after the drain grace.
+ * - `unreachable`: there is no router at the endpoint, TLS failed, or the router is stopping.
+ * - `unauthenticated`: the token file cannot be read, or the router refuses its token.
+ * - `version`: the router and this SDK have no protocol version in common.
+ * - `too_many_workers`: the router already serves app.workers_max workers.
+ * - `refused`: the router refused the session for another reason, which the message gives.
+ * - `go_away`: the router ended the session in order, because it is stopping.
+ * - `silent`: the router sent nothing for 10 s, though it answers Pings every 0.2 s.
+ * - `broken`: an established session broke.
+ */
+export type ErrorCode =
+  | "argument"
+  | "drain_timeout"
+  | "unreachable"
+  | "unauthenticated"
+  | "version"
+  | "too_many_workers"
+  | "refused"
+  | "go_away"
+  | "silent"
+  | "broken";
+
+const meanings: Record<ErrorCode, string> = {
+  argument: "bad argument",
+  drain_timeout: "handlers did not end within the drain grace",
+  unreachable: "cannot reach the router",
+  unauthenticated: "no valid token",
+  version: "no common protocol version",
+  too_many_workers: "the router has too many workers",
+  refused: "the router refused the session",
+  go_away: "the router ended the session",
+  silent: "the router has been silent for 10 s; it, its machine or the network may be down",
+  broken: "the session broke",
+};
+
+/** A failure of the SDK or of its session with the router, as opposed to a failure of a handler. */
+export class RingfenceError extends Error {
+  override name = "RingfenceError";
+
+  /** @param argument with the code `argument`: the name of the option, else "". */
+  constructor(
+    readonly code: ErrorCode,
+    detail = "",
+    readonly argument = "",
+    options?: ErrorOptions,
+  ) {
+    super(detail === "" ? meanings[code] : `${meanings[code]}: ${detail}`, options);
+  }
+}
+
+/** The status codes of gRPC that end a stream in a way of its own. */
+const codes = new Map<number, ErrorCode>([
+  [14, "unreachable"], // UNAVAILABLE
+  [16, "unauthenticated"], // UNAUTHENTICATED
+  [9, "version"], // FAILED_PRECONDITION
+  [8, "too_many_workers"], // RESOURCE_EXHAUSTED
+]);
+
+/** Returns what a status means that ended a session before its Welcome. */
+export function refusal(status: number): ErrorCode {
+  return codes.get(status) ?? "refused";
+}
+
+/** Returns the text of anything that was thrown. It never throws, whatever that is. */
+export function textOf(thrown: unknown): string {
+  try {
+    if (thrown instanceof Error) return String(thrown.message);
+    return String(thrown);
+  } catch {
+    return "the handler threw a value that has no text";
+  }
+}

@@ -1,0 +1,17 @@
+/**
+ * The Node SDK of Ringfence: the application's side of the stream between a router and the application beside it.
+ *
+ *     await run(async (event, signal) => {
+ *       await store.apply(event.key, event.fence.toString(), event.payload, { signal });
+ *     });
+ *
+ * @packageDocumentation
+ */
+export { deliveries, type Deliveries, type Delivery } from "./deliveries.js";
+export { DrainTimeoutError, HandlerTimeoutError, KeyLostError, Reject, RetryAfter, RingfenceError, type ErrorCode } from "./errors.js";
+export { Fence, type Event, type MessageId, type Property } from "./event.js";
+export { json, type Handler, type Interceptor } from "./handler.js";
+export { defaultEndpoint, drainGraceDefault, endpointEnv, maxInFlightDefault, tokenFileEnv } from "./options.js";
+export type { Hooks, Logger, Options, Outcome, Session, TlsOptions } from "./options.js";
+export { run } from "./run.js";
+export type { Traces } from "./traces.js";

@@ -1,0 +1,220 @@
+import { readFileSync } from "node:fs";
+import type { Clock } from "./clock.js";
+import { RingfenceError } from "./errors.js";
+import type { Event } from "./event.js";
+import type { Interceptor } from "./handler.js";
+import type { Traces } from "./traces.js";
+import type { Connect } from "./transport.js";
+
+/** The environment variable with the router's endpoint, used without Options.endpoint. */
+export const endpointEnv = "RINGFENCE_APP_ENDPOINT";
+
+/** The environment variable that names the token file, used without Options.tokenFile. */
+export const tokenFileEnv = "RINGFENCE_APP_TOKEN_FILE";
+
+/** The default address of a router. */
+export const defaultEndpoint = "127.0.0.1:16650";
+
+/** The default of Options.maxInFlight. */
+export const maxInFlightDefault = 1000;
+
+/** The default of Options.drainGraceMs. */
+export const drainGraceDefault = 30_000;
+
+/**
+ * What the SDK logs: connections, lost keys, failures of handlers. It never logs a key or a payload.
+ * A console, pino or winston logger will do after a function of one line.
+ */
+export interface Logger {
+  info(message: string, fields: Readonly<Record<string, unknown>>): void;
+  warn(message: string, fields: Readonly<Record<string, unknown>>): void;
+  error(message: string, fields: Readonly<Record<string, unknown>>): void;
+}
+
+/** Mutual TLS, for a router on another machine. All values are PEM. */
+export interface TlsOptions {
+  /** The certificates of the authorities that the router's certificate is checked against. */
+  ca: string | Buffer;
+  /** The certificate of this application, which the router requires. */
+  cert: string | Buffer;
+  /** The private key of cert. */
+  key: string | Buffer;
+  /** The name in the router's certificate; the host of the endpoint by default. */
+  serverName?: string;
+}
+
+/** A session with the router. */
+export interface Session {
+  /** The router's member name. */
+  readonly node: string;
+  readonly group: string;
+  /** The router's name for this worker, as in its logs. */
+  readonly worker: string;
+  /** The most unanswered events: Options.maxInFlight, or the router's lower bound. */
+  readonly inFlightMax: number;
+}
+
+/** How the handler of an event ended. */
+export interface Outcome {
+  readonly kind: "done" | "retry" | "reject" | "cancelled";
+  /** What the handler threw; undefined for "done". */
+  readonly error: unknown;
+  /** How long the handler ran. */
+  readonly durationMs: number;
+}
+
+/**
+ * Functions that are called for metrics. They must not throw and not take long: events and Pings wait
+ * for them.
+ */
+export interface Hooks {
+  /** Before the handler of an event. */
+  started?(event: Event): void;
+  /** Once for each `started`. */
+  finished?(event: Event, outcome: Outcome): void;
+  /** A session with the router is established; before its first event. */
+  connected?(session: Session): void;
+  /** A session has ended, or an attempt to establish one has failed. undefined: the worker stops. */
+  disconnected?(error: RingfenceError | undefined): void;
+  /** The number of unanswered events has changed; about once for each frame. */
+  window?(held: number, limit: number): void;
+}
+
+/** Options of run and deliveries. All are optional. */
+export interface Options {
+  /** host:port or unix:///path. Default: the value of RINGFENCE_APP_ENDPOINT, else 127.0.0.1:16650. */
+  endpoint?: string;
+  /**
+   * Bounds the unanswered events of this worker, and so the handlers that run at once: 1 to 100000, 1000 by
+   * default. The router may have a lower bound.
+   */
+  maxInFlight?: number;
+  /** Names this worker in the router's logs. By default the router chooses a name. */
+  name?: string;
+  /** How long handlers may go on after the worker has begun to stop, in milliseconds: 30000 by default. Then their signals abort. */
+  drainGraceMs?: number;
+  /** At the end the router hands all its keys over and leaves its group. For an application that ends with its worker. */
+  leaveGroup?: boolean;
+  /** Stops the worker, in order, when it aborts. */
+  signal?: AbortSignal;
+  /** Stops the worker, in order, at SIGTERM and SIGINT; a second signal ends the process. Default: true, unless `signal` is given. */
+  handleSignals?: boolean;
+  /** Where to log. By default lines on standard error. */
+  logger?: Logger;
+  /** Functions around the handler; the first one is the outermost. */
+  interceptors?: readonly Interceptor[];
+  hooks?: Hooks;
+  /** Called with true when a session is established, and with false when it is lost or an attempt fails. For a readiness probe. */
+  ready?(is: boolean): void;
+  /**
+   * Spans of OpenTelemetry for handlers. Default: those of @opentelemetry/api, if it is installed and the application has
+   * set a propagator. false: none.
+   */
+  traces?: Traces | false;
+  /** Mutual TLS, for a router that is not on loopback. */
+  tls?: TlsOptions;
+  /** A file with the token that the router requires; read for each stream. Default: the value of RINGFENCE_APP_TOKEN_FILE. "": none. */
+  tokenFile?: string;
+  /** Opens streams in another way than by gRPC. For the test router. @internal */
+  connect?: Connect;
+  /** The clock that leases run on. For the test router. @internal */
+  clock?: Clock;
+}
+
+const optionNames: ReadonlySet<string> = new Set<keyof Options>([
+  "endpoint", "maxInFlight", "name", "drainGraceMs", "leaveGroup", "signal", "handleSignals", "logger", "interceptors", "hooks", "ready", "traces", "tls",
+  "tokenFile", "connect", "clock",
+]);
+
+/** Checked options with their defaults. */
+export interface Settings {
+  readonly endpoint: string;
+  readonly maxInFlight: number;
+  readonly name: string;
+  readonly drainGraceMs: number;
+  readonly leaveGroup: boolean;
+  readonly handleSignals: boolean;
+  readonly logger: Logger;
+  readonly interceptors: readonly Interceptor[];
+  readonly hooks: Hooks;
+  readonly tokenFile: string;
+  readonly options: Options;
+}
+
+/**
+ * Checks options and fills their defaults in.
+ * @throws RingfenceError with the code "argument" that names all options that are wrong.
+ */
+export function settingsOf(options: Options): Settings {
+  const wrong: [argument: string, text: string][] = [];
+  const bad = (is: boolean, argument: string, text: string) => {
+    if (is) wrong.push([argument, `${argument} ${text}`]);
+  };
+  for (const name of Object.keys(options)) bad(!optionNames.has(name), name, "is no option");
+  const { maxInFlight = maxInFlightDefault, drainGraceMs = drainGraceDefault, name = "", interceptors = [], tls, signal, logger = stderrLogger } = options;
+  bad(!Number.isInteger(maxInFlight) || maxInFlight < 1 || maxInFlight > 100_000, "maxInFlight", `is ${maxInFlight}, want 1 to 100000`);
+  bad(!(drainGraceMs >= 0 && drainGraceMs < 2 ** 31), "drainGraceMs", `is ${drainGraceMs}, want 0 to ${2 ** 31 - 1}`);
+  bad(typeof name !== "string", "name", "is no string");
+  bad(!["info", "warn", "error"].every((level) => typeof logger?.[level as "info"] === "function"), "logger", "has no methods info, warn and error");
+  bad(!interceptors.every((one: unknown) => typeof one === "function"), "interceptors", "contains something that is no function");
+  bad(signal !== undefined && typeof signal.addEventListener !== "function", "signal", "is no AbortSignal");
+  bad(tls !== undefined && !(tls.ca && tls.cert && tls.key), "tls", "has no ca, cert and key: the router requires a certificate of the application");
+  const endpoint = options.endpoint || process.env[endpointEnv] || defaultEndpoint;
+  const target = targetOf(endpoint);
+  bad(target === undefined, "endpoint", `is ${JSON.stringify(endpoint)}, want host:port or unix:///path`);
+  if (wrong.length > 0) throw new RingfenceError("argument", wrong.map(([, text]) => text).join("; "), wrong[0]![0]);
+  return {
+    endpoint: target!, maxInFlight, name, drainGraceMs, logger, interceptors,
+    leaveGroup: options.leaveGroup ?? false,
+    handleSignals: options.handleSignals ?? signal === undefined,
+    hooks: options.hooks ?? {},
+    tokenFile: options.tokenFile ?? process.env[tokenFileEnv] ?? "",
+    options,
+  };
+}
+
+/** Returns an endpoint as gRPC names it, undefined if it is none. */
+export function targetOf(endpoint: string): string | undefined {
+  const unix = /^unix:(?:\/\/)?(\/.+)$/.exec(endpoint);
+  if (unix) return `unix:${unix[1]}`;
+  const tcp = /^(\[[0-9a-fA-F:.]+\]|[^:/[\]\s]+):(\d+)$/.exec(endpoint);
+  return tcp && Number(tcp[2]) >= 1 && Number(tcp[2]) <= 65_535 ? endpoint : undefined;
+}
+
+/** Whether a connection to a target of targetOf does not leave this machine. */
+export function isLocal(target: string): boolean {
+  return /^(unix:|localhost:|127\.\d+\.\d+\.\d+:|\[::1\]:)/.test(target);
+}
+
+/**
+ * Reads the token, "" if there is none.
+ * @throws RingfenceError with the code "unauthenticated" if the file cannot be used.
+ */
+export function readToken(file: string): string {
+  if (file === "") return "";
+  let token: string;
+  try {
+    token = readFileSync(file, "utf8").trim();
+  } catch (err) {
+    throw new RingfenceError("unauthenticated", `token file: ${err instanceof Error ? err.message : String(err)}`, "", { cause: err });
+  }
+  if (token === "") throw new RingfenceError("unauthenticated", `token file: ${file} is empty`);
+  return token;
+}
+
+/** Writes lines to standard error, such as: ringfence: warn: no stream to the router endpoint=… error=… */
+const stderrLogger: Logger = {
+  info: (message, fields) => write("info", message, fields),
+  warn: (message, fields) => write("warn", message, fields),
+  error: (message, fields) => write("error", message, fields),
+};
+
+function write(level: string, message: string, fields: Readonly<Record<string, unknown>>): void {
+  let line = `ringfence: ${level}: ${message}`;
+  for (const [name, value] of Object.entries(fields)) {
+    const text = value instanceof Error ? value.message : String(value);
+    line += ` ${name}=${/^[^\s"=]+$/.test(text) ? text : JSON.stringify(text)}`;
+  }
+  process.stderr.write(`${line}\n`);
+}
+

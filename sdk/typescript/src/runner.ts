@@ -1,0 +1,348 @@
+import { systemClock, type Clock } from "./clock.js";
+import { DrainTimeoutError, Reject, RetryAfter, RingfenceError, textOf } from "./errors.js";
+import type { LeasedEvent } from "./event.js";
+import type { Handler } from "./handler.js";
+import { Kind } from "./inbox.js";
+import { isLocal, readToken, type Options, type Outcome, type Session as Described, type Settings, settingsOf } from "./options.js";
+import { checkEvery, Session, type SessionEnd, type SessionUser } from "./session.js";
+import { installedTraces, Tracer } from "./traces.js";
+import { grpcConnect, type Connect } from "./transport.js";
+
+/** The delays before a new stream, in milliseconds. The router is on this machine, so a short delay is cheap and finds a restarted one soon. */
+const delayMin = 50;
+const delayMax = 2000;
+
+/**
+ * How long, in milliseconds, a stopping worker waits for handlers that were cancelled at the end of the drain grace, and
+ * for a router that has not sent its Welcome.
+ */
+const patience = 1000;
+
+/** The least time between two lines about failed handlers, in milliseconds. */
+const failuresEvery = 1000;
+
+const outcomes: Record<Kind, Outcome["kind"]> = {
+  [Kind.Done]: "done", [Kind.Retry]: "retry", [Kind.Reject]: "reject", [Kind.Cancelled]: "cancelled", [Kind.NotStarted]: "cancelled",
+};
+
+/** How deliveries are started: by calls of a handler, or by an iterator that asks for them. */
+export interface Source {
+  ready(): boolean;
+  begin(event: LeasedEvent): void;
+}
+
+/** One worker: it opens one session after the other, and knows the handlers of all of them. */
+export class Runner implements SessionUser {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  source: Source | undefined;
+
+  readonly #connect: Connect;
+  readonly #sessions = new Set<Session>(); // the live one, and those whose handlers still run
+  #live: Session | undefined;
+  #running = 0; // handlers without an answer
+  #stopping = false;
+  #gaveUp = false;
+  #connecting = false; // the loop of connections has not ended
+  #delay = delayMin;
+  #pause: NodeJS.Timeout | undefined; // before the next stream
+  #ticks: NodeJS.Timeout | undefined;
+  readonly #ends: NodeJS.Timeout[] = [];
+  #tracer: Tracer | undefined;
+  #failures = 0; // not logged yet
+  #failuresLogged = -Infinity;
+  readonly #restore: (() => void)[] = []; // takes listeners away
+  #resolve: () => void = () => {};
+  #reject: (error: Error) => void = () => {};
+  readonly #done = new Promise<void>((resolve, reject) => {
+    this.#resolve = resolve;
+    this.#reject = reject;
+  });
+
+  /** @throws RingfenceError with the code "argument". */
+  constructor(options: Options) {
+    const settings = (this.settings = settingsOf(options));
+    try {
+      this.clock = options.clock ?? systemClock((text) => settings.logger.warn(text, {}));
+    } catch (err) {
+      throw new RingfenceError("argument", textOf(err), "clock", { cause: err });
+    }
+    this.#connect = options.connect ?? grpcConnect(settings.endpoint, options.tls);
+    if (options.connect === undefined && options.tls === undefined && !isLocal(settings.endpoint)) {
+      settings.logger.warn("the connection leaves this machine without TLS: set the option tls", { endpoint: settings.endpoint });
+    }
+  }
+
+  /** Works until it is stopped. Resolves when all handlers have ended and the router has their answers. */
+  async run(source: Source): Promise<void> {
+    this.source = source;
+    const { signal, traces } = this.settings.options;
+    const api = traces === undefined ? await installedTraces() : traces || undefined;
+    if (api !== undefined) this.#tracer = new Tracer(api);
+    const stop = () => this.stop();
+    if (signal !== undefined) {
+      if (signal.aborted) this.#stopping = true;
+      signal.addEventListener("abort", stop, { once: true });
+      this.#restore.push(() => signal.removeEventListener("abort", stop));
+    }
+    if (this.settings.handleSignals) {
+      const unlisten = () => {
+        process.off("SIGTERM", onSignal);
+        process.off("SIGINT", onSignal);
+      };
+      const onSignal = (name: string) => {
+        unlisten(); // a second signal ends the process
+        this.settings.logger.info("draining", { signal: name, running: this.#running, grace_ms: this.settings.drainGraceMs });
+        this.stop();
+      };
+      process.on("SIGTERM", onSignal);
+      process.on("SIGINT", onSignal);
+      this.#restore.push(unlisten);
+    }
+    this.#ticks = setInterval(() => this.#tick(), checkEvery);
+    this.#connecting = true;
+    if (this.#stopping) this.#disconnected(undefined);
+    else this.#open();
+    try {
+      await this.#done;
+    } finally {
+      clearInterval(this.#ticks);
+      for (const timer of this.#ends) clearTimeout(timer);
+      for (const restore of this.#restore) restore();
+      this.clock.ended?.();
+    }
+  }
+
+  /** Handlers without an answer. */
+  get running(): number {
+    return this.#running;
+  }
+
+  /** Begins to stop: requests no more events, and lets running handlers end within the grace. Further calls do nothing. */
+  stop(): void {
+    if (this.#stopping) return;
+    this.#stopping = true;
+    if (!this.#connecting) return; // run has not begun to connect, and will see it
+    const { drainGraceMs } = this.settings;
+    this.#ends.push(
+      setTimeout(() => this.#cut(), drainGraceMs),
+      setTimeout(() => this.#giveUp(), drainGraceMs + patience),
+    );
+    const live = this.#live;
+    if (live === undefined) {
+      clearTimeout(this.#pause);
+      this.#disconnected(undefined);
+      return;
+    }
+    if (!live.welcomed) {
+      this.#ends.push(setTimeout(() => live.welcomed || live.fail(new RingfenceError("unreachable", "there was no Welcome")), patience));
+    }
+    live.drain();
+  }
+
+  /** Cancels all handlers at the end of the grace. */
+  #cut(): void {
+    for (const session of this.#sessions) {
+      session.check(); // what has lost its key says so
+      const running: LeasedEvent[] = [];
+      session.inbox.cut(() => true, running);
+      for (const event of running) session.cancel(event, new DrainTimeoutError());
+    }
+  }
+
+  #giveUp(): void {
+    this.#gaveUp = true;
+    this.#live?.fail(new RingfenceError("drain_timeout"));
+    this.#settle();
+  }
+
+  #tick(): void {
+    for (const session of this.#sessions) session.check();
+    this.start(); // handlers that have lost their keys make room
+    this.#live?.tick();
+  }
+
+  #open(): void {
+    const session = new Session(this);
+    this.#live = session;
+    this.#sessions.add(session);
+    session.open((events) => this.#connect(readToken(this.settings.tokenFile), { frame: (bytes) => events.frame(bytes), end: (status) => events.end(status) }));
+  }
+
+  ended(session: Session, { welcomed, awayMs, error }: SessionEnd): void {
+    this.#live = undefined;
+    if (session.inbox.started === 0) this.#sessions.delete(session);
+    if (this.#stopping) {
+      if (error !== undefined) this.settings.logger.warn("the stream ended before the worker had drained", { error });
+      this.#disconnected(undefined);
+      return;
+    }
+    const reason = error ?? new RingfenceError("broken", "the router closed the stream");
+    this.settings.options.ready?.(false);
+    this.settings.hooks.disconnected?.(reason);
+    if (welcomed) this.#delay = delayMin;
+    // The jitter keeps the workers of one router apart.
+    const again = Math.max(awayMs, this.#delay * (1 - Math.random() / 2));
+    this.#delay = Math.min(2 * this.#delay, delayMax);
+    this.settings.logger.warn("no stream to the router", { endpoint: this.settings.endpoint, code: reason.code, error: reason, again_in_ms: Math.round(again) });
+    this.#pause = setTimeout(() => this.#open(), again);
+  }
+
+  /** There will be no further stream. */
+  #disconnected(error: RingfenceError | undefined): void {
+    this.#connecting = false;
+    this.settings.options.ready?.(false);
+    this.settings.hooks.disconnected?.(error);
+    this.#settle();
+  }
+
+  /** Ends run if nothing is left, or after the patience. */
+  #settle(): void {
+    if (!this.#stopping || this.#connecting) return;
+    if (this.#running === 0) this.#resolve();
+    else if (this.#gaveUp) this.#reject(new RingfenceError("drain_timeout", `${this.#running} are still running`));
+  }
+
+  connected(session: Described): void {
+    this.settings.hooks.connected?.(session);
+    this.settings.options.ready?.(true);
+  }
+
+  aliveElsewhere(session: Session): number {
+    let alive = 0;
+    for (const other of this.#sessions) if (other !== session) alive += other.inbox.alive;
+    return alive;
+  }
+
+  ready(): boolean {
+    return this.source!.ready();
+  }
+
+  /** Starts what may start, after the source has become ready. */
+  start(): void {
+    this.#live?.start();
+    this.#live?.tell();
+  }
+
+  begin(event: LeasedEvent): void {
+    this.#running++;
+    this.settings.hooks.started?.(event);
+    if (this.settings.hooks.finished !== undefined) event.begun = performance.now();
+    if ((event.owner as Session).intervals) event.startedNs = this.clock.bootNs();
+    this.source!.begin(event);
+  }
+
+  /** Calls a function with the trace of an event, if there is one. The span ends with the event. */
+  traced<T>(event: LeasedEvent, call: () => T): T {
+    if (this.#tracer === undefined) return call();
+    const { active, end } = this.#tracer.start(event);
+    event.endSpan = end;
+    return this.#tracer.with(active, call);
+  }
+
+  get traces(): boolean {
+    return this.#tracer !== undefined;
+  }
+
+  /** Answers an event whose handler has succeeded, even after it was cancelled. */
+  done(event: LeasedEvent): void {
+    this.#finish(event, Kind.Done, 0, "", undefined);
+  }
+
+  /** Answers an event whose handler has thrown. What a handler throws after its cancellation is not a failure. */
+  failed(event: LeasedEvent, thrown: unknown): void {
+    if (event.cause !== undefined) {
+      this.#finish(event, Kind.Cancelled, 0, "", thrown);
+    } else if (thrown instanceof Reject) {
+      this.#finish(event, Kind.Reject, 0, textOf(thrown), thrown);
+    } else if (thrown instanceof RetryAfter) {
+      const { afterMs } = thrown;
+      this.#finish(event, Kind.Retry, afterMs > 0 ? Math.min(Math.ceil(afterMs), Number.MAX_SAFE_INTEGER) : 0, textOf(thrown), thrown);
+    } else {
+      this.#logFailure(event, thrown);
+      this.#finish(event, Kind.Retry, 0, textOf(thrown), thrown);
+    }
+  }
+
+  /** Names the place of a failure, but not its text, which may contain parts of the event. */
+  #logFailure(event: LeasedEvent, thrown: unknown): void {
+    const now = performance.now();
+    this.#failures++;
+    if (now - this.#failuresLogged < failuresEvery) return;
+    this.settings.logger.warn("handler failed", { message_id: String(event.messageId), attempt: event.attempt, ...placeOf(thrown), failures: this.#failures });
+    this.#failuresLogged = now;
+    this.#failures = 0;
+  }
+
+  #finish(event: LeasedEvent, kind: Kind, afterMs: number, reason: string, error: unknown): void {
+    const session = event.owner as Session;
+    const tookNs = event.startedNs > 0 ? this.clock.bootNs() - event.startedNs : 0;
+    session.inbox.end(event, kind, afterMs, reason, event.startedNs, tookNs);
+    this.#running--;
+    event.endSpan?.(kind);
+    this.settings.hooks.finished?.(event, { kind: outcomes[kind], error, durationMs: performance.now() - event.begun });
+    if (session.over) {
+      if (session.inbox.started === 0) this.#sessions.delete(session);
+      this.#live?.start(); // it may have waited for room
+      this.#live?.tell();
+    } else {
+      session.start();
+      session.tell();
+    }
+    if (this.#stopping) this.#settle();
+  }
+}
+
+/** Calls a handler for each event. */
+export class Calls implements Source {
+  readonly #handler: Handler;
+
+  constructor(
+    private readonly runner: Runner,
+    handler: Handler,
+  ) {
+    this.#handler = intercepted(handler, runner.settings);
+  }
+
+  ready(): boolean {
+    return true;
+  }
+
+  begin(event: LeasedEvent): void {
+    let returned: unknown;
+    try {
+      returned = this.runner.traces ? this.runner.traced(event, () => this.#handler(event, event.signal)) : this.#handler(event, event.signal);
+    } catch (err) {
+      this.runner.failed(event, err);
+      return;
+    }
+    if (returned instanceof Promise) returned.then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
+    else if (isThenable(returned)) Promise.resolve(returned).then(() => this.runner.done(event), (err: unknown) => this.runner.failed(event, err));
+    else this.runner.done(event);
+  }
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
+}
+
+/** Puts the interceptors around a handler. */
+function intercepted(handler: Handler, { interceptors }: Settings): Handler {
+  if (typeof handler !== "function") throw new RingfenceError("argument", "handler is no function", "handler");
+  for (const [i, interceptor] of [...interceptors.entries()].reverse()) {
+    handler = interceptor(handler);
+    if (typeof handler !== "function") throw new RingfenceError("argument", `interceptors: number ${i + 1} returned no function`, "interceptors");
+  }
+  return handler;
+}
+
+/** The class of an error and the first lines of its stack. */
+function placeOf(thrown: unknown): { error: string; at?: string } {
+  if (!(thrown instanceof Error)) return { error: typeof thrown };
+  try {
+    const frames = String(thrown.stack).split("\n").filter((line) => /^\s+at /.test(line)).slice(0, 3);
+    return { error: String(thrown.name), at: frames.map((line) => line.trim().slice(3)).join(" < ") };
+  } catch {
+    return { error: "Error" };
+  }
+}

@@ -1,0 +1,395 @@
+import type { Clock } from "./clock.js";
+import { UptimeClock } from "./clock.js";
+import { decodeFrame, encodeReceipt, encodeRequest, encodeResults } from "./codec.js";
+import { HandlerTimeoutError, KeyLostError, refusal, RingfenceError } from "./errors.js";
+import type { EventOwner, LeasedEvent } from "./event.js";
+import type { Pong, Revoke, Welcome, WorkResponse } from "./gen/ringfence/app/v1/app_pb.js";
+import { Inbox, type DeliveryId, type Item } from "./inbox.js";
+import type { Session as Described, Settings } from "./options.js";
+import type { Status, Wire } from "./transport.js";
+import { narrow } from "./wire.js";
+import { sdk } from "./version.js";
+
+const protocolVersion = 1;
+
+/** How often deadlines are compared with the clock while a stream, or one of its handlers, lives. In milliseconds. */
+export const checkEvery = 50;
+
+/** The interval of Pings until the router's Welcome sets another one. In milliseconds. */
+const pingDefault = 200;
+
+/** The longest reason until the router's Welcome sets another bound. In bytes. */
+const reasonMaxDefault = 1024;
+
+/**
+ * How long the router may be silent, in milliseconds. A machine that vanishes closes no connection,
+ * and TCP notices only after a quarter of an hour. The router has the same bound (app.silence_max).
+ */
+const silenceMax = 10_000;
+
+/** Bounds the answers in a Results frame. In bytes. */
+const resultBytesMax = 1 << 20;
+
+/**
+ * How long handlers are started without a pause, in milliseconds: after that the event loop reads Pongs and
+ * sends Pings before the next one starts. Otherwise a thousand handlers that compute for 10 ms each would
+ * take all deadlines with them.
+ */
+const startsMax = 5;
+
+/** How the session ended. */
+export interface SessionEnd {
+  /** The router had sent its Welcome. */
+  welcomed: boolean;
+  /** How long the router wants no new stream, in milliseconds. */
+  awayMs: number;
+  /** Why; undefined at the end of a drain. */
+  error: RingfenceError | undefined;
+}
+
+/** What a session needs of its runner. */
+export interface SessionUser {
+  readonly settings: Settings;
+  readonly clock: Clock;
+  /** Whether a delivery that is taken can start at once. */
+  ready(): boolean;
+  /** Starts the handler of a delivery that was taken right before. It does not throw. */
+  begin(event: LeasedEvent): void;
+  /** Handlers of other sessions that have not lost their keys. */
+  aliveElsewhere(session: Session): number;
+  connected(session: Described): void;
+  ended(session: Session, end: SessionEnd): void;
+}
+
+/**
+ * One stream to the router: the shell around an inbox. All runs on the event loop, so frames are handled one by one and in
+ * order. It ends once, and remains the owner of the handlers that still run then, until their deadlines.
+ */
+export class Session implements EventOwner {
+  readonly inbox = new Inbox<LeasedEvent>();
+  /** The router asks when handlers ran. */
+  intervals = false;
+
+  readonly #user: SessionUser;
+  #wire: Wire | undefined;
+  #given = 0; // number of the newest Deliveries frame received
+  #told = 0; // number of the newest Deliveries frame for which a receipt was sent
+  #sent = 0; // number of the newest Results frame sent
+  #receipt = 0; // number of the newest Results frame that the router has received
+  readonly #ongoing = new Set<DeliveryId>(); // progress to be reported
+  #pingMs = pingDefault;
+  #pings: NodeJS.Timeout | undefined;
+  #silence = 0; // since the newest frame, in milliseconds of ticks
+  #reasonMax = reasonMaxDefault;
+  #described: Described | undefined; // since the Welcome
+  #goingAway = false;
+  #awayMs = 0;
+  #failed: RingfenceError | undefined; // why this side gave the stream up
+  #closing = false; // half-closed
+  #over = false;
+  #flushing = false; // a flush is scheduled
+  #starting = false; // start is running
+  #more: NodeJS.Immediate | undefined; // start goes on
+  #held = 0; // at the last call of the hook
+
+  constructor(user: SessionUser) {
+    this.#user = user;
+  }
+
+  /** Dials. The end is reported to the user, also that of an attempt that fails. */
+  open(connect: (session: Session) => Wire): void {
+    try {
+      this.#wire = connect(this);
+    } catch (err) {
+      this.#finish(err instanceof RingfenceError ? err : new RingfenceError("unreachable", err instanceof Error ? err.message : String(err), "", { cause: err }));
+      return;
+    }
+    const { name, maxInFlight } = this.#user.settings;
+    this.#send(encodeRequest(0, {
+      case: "hello",
+      // Not raw_clock: NTP can slew the clock (clock.ts).
+      value: { worker: name, maxInFlight, sdk, versionMin: protocolVersion, versionMax: protocolVersion, capabilities: ["conformant"] },
+    }));
+    this.#ping();
+    this.#schedulePings(pingDefault);
+  }
+
+  get over(): boolean {
+    return this.#over;
+  }
+
+  get welcomed(): boolean {
+    return this.#described !== undefined;
+  }
+
+  #send(frame: Buffer): void {
+    this.#wire?.send(frame);
+  }
+
+  /** Asks for new deadlines. The clock is read before the frame is sent: deadlines count from then (rule 1). */
+  #ping(): void {
+    if (this.#over || this.#closing) return;
+    const k = this.inbox.ping(this.#user.clock.sent());
+    this.#send(encodeRequest(0, { case: "ping", value: { k: BigInt(k) } }));
+  }
+
+  #schedulePings(ms: number): void {
+    clearInterval(this.#pings);
+    this.#pingMs = ms;
+    this.#pings = setInterval(() => this.#ping(), ms);
+  }
+
+  /** Handles a received frame. */
+  frame(bytes: Buffer): void {
+    if (this.#over || this.#failed) return;
+    this.#silence = 0;
+    try {
+      const frame = decodeFrame(bytes, this);
+      this.#receipt = Math.max(this.#receipt, frame.receipt);
+      if (frame.number > 0) {
+        this.#given = frame.number;
+        for (const event of frame.events) this.inbox.give(event);
+      }
+      if (frame.other !== undefined) this.#control(frame.other);
+    } catch (err) {
+      const error = err instanceof RingfenceError ? err : new RingfenceError("broken", `a frame of the router: ${err instanceof Error ? err.message : String(err)}`, "", { cause: err });
+      this.fail(error);
+      return;
+    }
+    this.start();
+    this.tell();
+  }
+
+  #control(frame: WorkResponse["frame"]): void {
+    switch (frame.case) {
+      case "welcome":
+        this.#welcome(frame.value);
+        return;
+      case "pong":
+        this.#pong(frame.value);
+        return;
+      case "revoke":
+        this.#revoke(frame.value);
+        return;
+      case "suspend":
+        this.inbox.suspend();
+        return;
+      case "resume":
+        this.inbox.resume();
+        return;
+      case "goAway":
+        this.#goingAway = true;
+        this.#awayMs = frame.value.retryAfterMs;
+        this.#user.settings.logger.info("the router ends the stream", { reason: frame.value.reason });
+        return;
+      default: // frames of later routers
+    }
+  }
+
+  #welcome(welcome: Welcome): void {
+    if (welcome.version !== protocolVersion) {
+      throw new RingfenceError("version", `the router chose ${welcome.version}, this SDK supports ${protocolVersion}`);
+    }
+    const { clock, settings } = this.#user;
+    const { limits } = welcome;
+    const first = !this.welcomed;
+    if (first) this.intervals = welcome.capabilities.includes("intervals");
+    this.#described = {
+      node: welcome.node, group: welcome.group, worker: welcome.worker,
+      inFlightMax: Math.min(limits?.maxInFlight || settings.maxInFlight, settings.maxInFlight),
+    };
+    if (limits?.pingIntervalMs && limits.pingIntervalMs !== this.#pingMs) this.#schedulePings(limits.pingIntervalMs);
+    if (limits?.reasonMaxBytes) this.#reasonMax = limits.reasonMaxBytes;
+    if (!first) return;
+    if (this.intervals && clock instanceof UptimeClock) clock.calibrate();
+    settings.logger.info("connected to the router", { node: welcome.node, group: welcome.group, worker: welcome.worker });
+    this.#user.connected(this.#described);
+  }
+
+  #pong(pong: Pong): void {
+    const lost: LeasedEvent[] = [];
+    const { clock } = this.#user;
+    this.inbox.pong(clock.now(), Number(pong.k), Number(pong.remainingNs) / 1e6, pong.draining.map(narrow), lost);
+    clock.renewed?.(this.inbox.newest);
+    this.#loseAll(lost);
+  }
+
+  #revoke(revoke: Revoke): void {
+    if (revoke.all || revoke.partitions.length > 0) {
+      const partitions = new Set(revoke.partitions);
+      this.inbox.revoke((item) => revoke.all || partitions.has(item.partition));
+    }
+    if (revoke.deliveryIds.length === 0) return;
+    const ids = new Set(revoke.deliveryIds.map(narrow));
+    const slow: LeasedEvent[] = [];
+    this.inbox.cut((item: Item) => ids.has(item.id), slow);
+    for (const event of slow) this.cancel(event, new HandlerTimeoutError());
+  }
+
+  /** Starts handlers as long as some may start. */
+  start(): void {
+    if (this.#starting || this.#more !== undefined || !this.inbox.startable) return;
+    this.#starting = true;
+    const user = this.#user;
+    const room = user.settings.maxInFlight - user.aliveElsewhere(this);
+    let now = user.clock.now();
+    const until = now + startsMax;
+    while (this.inbox.alive < room && user.ready()) {
+      const event = this.inbox.take(now);
+      if (event === undefined) break;
+      user.begin(event);
+      if (!this.inbox.startable) break;
+      now = user.clock.now(); // right before each start: the handler may have computed for long (rule 2)
+      if (now >= until) {
+        this.#more = setImmediate(() => {
+          this.#more = undefined;
+          this.start();
+          this.tell();
+        });
+        break;
+      }
+    }
+    this.#starting = false;
+  }
+
+  /**
+   * Sends what is to be sent, after the code that runs now and the promises that it has resolved: handlers that end
+   * at once add their answers to one frame.
+   */
+  tell(): void {
+    if (this.#flushing || this.#over || this.#starting) return;
+    if (this.#told === this.#given && this.#ongoing.size === 0 && !this.#canAnswer && !this.inbox.draining && this.#user.settings.hooks.window === undefined) return;
+    this.#flushing = true;
+    queueMicrotask(() => {
+      this.#flushing = false;
+      this.#flush();
+    });
+  }
+
+  get #canAnswer(): boolean {
+    return this.inbox.results.length > 0 && this.#receipt === this.#sent;
+  }
+
+  #flush(): void {
+    if (this.#over || this.#closing) return;
+    if (this.#ongoing.size > 0) {
+      this.#send(encodeRequest(this.#given, { case: "progress", value: { deliveryIds: Array.from(this.#ongoing, BigInt) } }));
+      this.#told = this.#given;
+      this.#ongoing.clear();
+    }
+    if (this.#canAnswer) {
+      const { results } = this.inbox;
+      const { frame, taken } = encodeResults(this.#given, ++this.#sent, results, this.#reasonMax, resultBytesMax);
+      this.inbox.results = taken === results.length ? [] : results.slice(taken);
+      this.#told = this.#given;
+      this.#send(frame);
+    } else if (this.#told < this.#given) {
+      this.#told = this.#given;
+      this.#send(encodeReceipt(this.#given));
+    }
+    this.#tellWindow();
+    if (this.inbox.draining && this.inbox.held === 0 && this.inbox.results.length === 0 && this.#receipt === this.#sent) {
+      this.#closing = true;
+      clearInterval(this.#pings);
+      this.#wire?.halfClose();
+    }
+  }
+
+  #tellWindow(): void {
+    const { window } = this.#user.settings.hooks;
+    const { held } = this.inbox;
+    if (window === undefined || held === this.#held || this.#described === undefined) return;
+    this.#held = held;
+    this.#user.settings.hooks.window!(held, this.#described.inFlightMax);
+  }
+
+  /**
+   * Cancels handlers whose deadline has passed. The runner calls it every checkEvery milliseconds, also after the end of
+   * the stream, as long as handlers run (rule 6).
+   */
+  check(): void {
+    const lost: LeasedEvent[] = [];
+    this.inbox.check(this.#user.clock.now(), lost);
+    this.#loseAll(lost);
+  }
+
+  /** Counts the silence of the router. In ticks, since a machine that was asleep could not receive anything. */
+  tick(): void {
+    if (this.#over) return;
+    this.#silence += checkEvery;
+    if (this.#silence > silenceMax) this.fail(new RingfenceError("silent"));
+  }
+
+  #loseAll(lost: LeasedEvent[]): void {
+    for (const event of lost) this.cancel(event, new KeyLostError());
+  }
+
+  /** Cancels a handler that runs. Only the first cause counts. */
+  cancel(event: LeasedEvent, cause: Error): void {
+    if (event.cause !== undefined) return;
+    event.cause = cause;
+    this.#user.settings.logger.warn("handler cancelled", { message_id: String(event.messageId), attempt: event.attempt, error: cause.message });
+    event.controller?.abort(cause);
+  }
+
+  /**
+   * Compares the deadline of a delivery with the clock, when a handler asks whether it is cancelled. After its answer its
+   * deadline does not move any more, so what the handler has left behind learns of the end, too.
+   */
+  ask(event: LeasedEvent): void {
+    if (event.cause !== undefined || this.#user.clock.now() < this.inbox.deadline(event)) return;
+    if (event.list !== undefined) this.check();
+    else this.cancel(event, new KeyLostError());
+  }
+
+  leaseUntil(event: LeasedEvent): Date {
+    return new Date(Date.now() + this.inbox.deadline(event) - this.#user.clock.now());
+  }
+
+  progress(event: LeasedEvent): void {
+    this.ask(event);
+    if (event.cause !== undefined) throw event.cause;
+    if (this.#over || event.list === undefined) return;
+    this.#ongoing.add(event.id);
+    this.tell();
+  }
+
+  /** Asks the router for no further deliveries, and ends the stream once all are answered. */
+  drain(): void {
+    if (this.inbox.draining || this.#over) return;
+    this.inbox.drain();
+    this.#send(encodeRequest(0, { case: "drain", value: { reason: "the application stops", node: this.#user.settings.leaveGroup } }));
+    this.tell();
+  }
+
+  /** Gives the stream up. */
+  fail(error: RingfenceError): void {
+    if (this.#over || this.#failed) return;
+    this.#failed = error;
+    this.inbox.breakOff(); // nothing starts until the transport reports the end
+    this.#wire?.cancel();
+  }
+
+  /** Called by the transport, once. */
+  end(status: Status): void {
+    const detail = status.details || `gRPC status ${status.code}`;
+    this.#finish(this.#failed ?? (this.#goingAway ? new RingfenceError("go_away", detail) : this.#ending(status.code, detail)));
+  }
+
+  #ending(code: number, detail: string): RingfenceError | undefined {
+    if (this.#closing && code === 0) return undefined;
+    if (this.welcomed) return new RingfenceError("broken", detail);
+    const kind = refusal(code);
+    return new RingfenceError(kind, kind === "unreachable" && /EACCES/.test(detail) ? `${detail}: the router's app.socket_mode and app.socket_owner set the permissions of its socket` : detail);
+  }
+
+  #finish(error: RingfenceError | undefined): void {
+    if (this.#over) return;
+    this.#over = true;
+    clearInterval(this.#pings);
+    clearImmediate(this.#more);
+    this.inbox.breakOff();
+    if (this.#held !== 0 && this.#described !== undefined) this.#user.settings.hooks.window?.(0, this.#described.inFlightMax);
+    this.#user.ended(this, { welcomed: this.welcomed, awayMs: this.#awayMs, error });
+  }
+}

@@ -1,0 +1,607 @@
+import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import { Server, ServerCredentials, status as codes, type ServerDuplexStream } from "@grpc/grpc-js";
+import type { Clock } from "../clock.js";
+import { deliveries, type Deliveries } from "../deliveries.js";
+import { Fence, type MessageId, type Property } from "../event.js";
+import { ResultKind, WorkRequestSchema, WorkResponseSchema, type Delivery, type Result, type WorkRequest } from "../gen/ringfence/app/v1/app_pb.js";
+import type { Handler } from "../handler.js";
+import type { Instant } from "../inbox.js";
+import type { Options } from "../options.js";
+import { run } from "../run.js";
+import type { Connect, WireEvents } from "../transport.js";
+
+/** The time between the router's clock and the end of its lease, in milliseconds. */
+const lease = 3_600_000;
+
+/** How long TestDelivery.outcome waits before it fails. In milliseconds. */
+const outcomeWait = 30_000;
+
+const pingIntervalMs = 20;
+const partitions = 4093;
+
+/** What a test framework's context offers: node:test, and others with a function `after`. */
+export interface TestContext {
+  after(cleanup: () => Promise<void>): void;
+}
+
+export interface TestRouterOptions {
+  /** A handler that takes longer without progress is cancelled, as with handler.timeout. In milliseconds of the test; 0: no timeout. */
+  handlerTimeoutMs?: number;
+  /** The most unanswered events of a worker, as with app.in_flight_max: 100000 by default. */
+  maxInFlight?: number;
+  /** Capabilities of the router, such as "intervals". */
+  capabilities?: readonly string[];
+}
+
+/** An event to deliver. All but the key has a default. */
+export interface EventInit {
+  key: string | Uint8Array;
+  payload?: string | Uint8Array;
+  properties?: readonly Property[];
+  topic?: string;
+  /** Counts up from 1 by default. */
+  messageId?: Partial<Omit<MessageId, "toString">>;
+  publishTime?: Date;
+  eventTime?: Date;
+  /** 1 by default. */
+  attempt?: number;
+  redelivery?: number;
+  schemaVersion?: Uint8Array;
+  /** Chosen by the router by default, greater with each delivery. */
+  fence?: Fence;
+}
+
+/** How a delivery ended. */
+export interface TestOutcome {
+  /**
+   * done: the handler succeeded. retry: it failed. reject: it threw a Reject. cancelled: it was cancelled because the key was
+   * lost. not_started: it was not called. lost: the stream broke, and the lease ran out without an answer.
+   */
+  readonly kind: "done" | "retry" | "reject" | "cancelled" | "not_started" | "lost";
+  /** retry: the delay that the handler asked for, 0 for none. */
+  readonly afterMs: number;
+  /** retry, reject: the text of the error. */
+  readonly reason: string;
+  /** When the handler ran, in nanoseconds, if the router has the capability "intervals"; else 0. */
+  readonly startedNs: bigint;
+  readonly tookNs: bigint;
+}
+
+const kinds: Record<ResultKind, TestOutcome["kind"]> = {
+  [ResultKind.UNSPECIFIED]: "retry",
+  [ResultKind.DONE]: "done",
+  [ResultKind.RETRY]: "retry",
+  [ResultKind.REJECT]: "reject",
+  [ResultKind.NOT_STARTED]: "not_started",
+  [ResultKind.CANCELLED]: "cancelled",
+};
+
+/** One delivery of an event to a handler, with its outcome. */
+export class TestDelivery {
+  #resolve: (outcome: TestOutcome) => void = () => {};
+  readonly #over = new Promise<TestOutcome>((resolve) => (this.#resolve = resolve));
+  #ended = false;
+
+  /** @internal */
+  constructor(
+    private readonly router: TestRouter,
+    /** @internal */ readonly init: EventInit,
+    /** @internal */ readonly attempt: number,
+    /** @internal */ readonly entry: bigint,
+  ) {}
+
+  /** Whether the delivery has ended. */
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  /** Waits for the end of the delivery. Rejects after 30 seconds. */
+  async outcome(): Promise<TestOutcome> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`no outcome after ${outcomeWait / 1000} s: is a worker running, and does its handler end?`)), outcomeWait);
+    });
+    try {
+      return await Promise.race([this.#over, late]);
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** Gives the event to the handler again, as the router would: with a greater fence, and with the next attempt if the handler failed. */
+  async redeliver(): Promise<TestDelivery> {
+    const { kind } = await this.outcome();
+    return this.router.redeliver(this, kind === "retry");
+  }
+
+  /** @internal */
+  end(outcome: TestOutcome): void {
+    this.#ended = true;
+    this.#resolve(outcome);
+  }
+}
+
+/** One key with deliveries: at most one of them runs. */
+interface Box {
+  readonly key: string;
+  readonly partition: number;
+  token: bigint;
+  readonly queue: TestDelivery[];
+  running: TestDelivery | undefined;
+}
+
+/** One open delivery of a stream. */
+interface Open {
+  readonly box: Box;
+  readonly delivery: TestDelivery;
+  timeout: NodeJS.Timeout | undefined;
+}
+
+/** A router in memory, for one test. Any worker of it gets any key. */
+export class TestRouter {
+  /** @internal */ readonly config: Required<TestRouterOptions>;
+  readonly #start = performance.now();
+  #ahead = 0; // how far the clock is ahead of the real one
+  #until: Instant; // the end of the lease
+  readonly #boxes = new Map<string, Box>();
+  readonly #ready: Box[] = []; // keys with waiting deliveries and no running one, in order
+  readonly #streams = new Set<Stream>();
+  readonly #orphans = new Set<Open>(); // of streams that broke
+  readonly #clocks = new Set<WorkerClock>();
+  readonly #changes = new Set<() => void>(); // those who wait for a change
+  readonly #workers: { stop: AbortController; ended: Promise<void> }[] = [];
+  readonly #servers: Server[] = [];
+  #entries = 0n;
+  #deliveries = 0n; // counts deliveries, and is the turn of the newest one
+  #streamed = 0;
+
+  constructor(options: TestRouterOptions = {}) {
+    this.config = { handlerTimeoutMs: 0, maxInFlight: 100_000, capabilities: [], ...options };
+    this.#until = this.at() + lease;
+  }
+
+  /** The router's clock. @internal */
+  at(): Instant {
+    return performance.now() - this.#start + this.#ahead + 1;
+  }
+
+  /** What remains of the lease. @internal */
+  get remaining(): number {
+    return this.#until - this.at();
+  }
+
+  /** Options with which run and deliveries reach this router, and use its clock. */
+  options(more: Options = {}): Options {
+    const clock = new WorkerClock(this);
+    const silent = { info() {}, warn() {}, error() {} };
+    return { handleSignals: false, logger: silent, connect: this.#connect, clock, ...more };
+  }
+
+  /** Is run against this router. */
+  run(handler: Handler, options: Options = {}): Promise<void> {
+    return run(handler, this.options(options));
+  }
+
+  /** Is deliveries against this router. */
+  deliveries(options: Options = {}): Deliveries {
+    return deliveries(this.options(options));
+  }
+
+  /** Runs a worker until stop. Resolves when it is connected; rejects if run refuses an option. */
+  async start(handler: Handler, options: Options = {}): Promise<void> {
+    const stop = new AbortController();
+    const before = this.#streamed;
+    const ended = run(handler, this.options({ signal: stop.signal, ...options }));
+    this.#workers.push({ stop, ended });
+    ended.catch(() => {}); // stop reports it
+    await Promise.race([ended, this.#when(() => this.#streamed > before)]);
+  }
+
+  /** Ends all workers, and rejects if one of them has failed, such as by handlers that do not end. */
+  async stop(): Promise<void> {
+    const workers = this.#workers.splice(0);
+    for (const worker of workers) worker.stop.abort();
+    const ends = await Promise.allSettled(workers.map((worker) => worker.ended));
+    for (const stream of [...this.#streams]) stream.close(codes.UNAVAILABLE, "the test router stops");
+    for (const server of this.#servers.splice(0)) server.forceShutdown();
+    for (const end of ends) if (end.status === "rejected") throw end.reason;
+  }
+
+  /** Queues an event for a handler. */
+  deliver(init: EventInit): TestDelivery {
+    return this.#add(new TestDelivery(this, init, init.attempt ?? 1, ++this.#entries));
+  }
+
+  /** @internal */
+  redeliver(before: TestDelivery, failed: boolean): TestDelivery {
+    return this.#add(new TestDelivery(this, before.init, before.attempt + (failed ? 1 : 0), before.entry));
+  }
+
+  #add(delivery: TestDelivery): TestDelivery {
+    const key = Buffer.from(delivery.init.key).toString("latin1");
+    let box = this.#boxes.get(key);
+    if (box === undefined) {
+      box = { key, partition: this.#boxes.size % partitions, token: 1n, queue: [], running: undefined };
+      this.#boxes.set(key, box);
+    }
+    box.queue.push(delivery);
+    if (box.running === undefined && box.queue.length === 1) this.#ready.push(box);
+    this.#pump();
+    return delivery;
+  }
+
+  /**
+   * Moves a key away: its waiting deliveries are not started, and its running handler is cancelled with a KeyLostError. Other
+   * keys are not affected. When it resolves, the router's clock is past the deadline of the handler, whose signal aborts within
+   * 50 ms. Later deliveries have a fence with a greater token.
+   */
+  async lose(key: string | Uint8Array): Promise<void> {
+    const box = this.#boxes.get(Buffer.from(key).toString("latin1"));
+    if (box === undefined) return;
+    box.token++;
+    const waiting = box.queue.splice(0);
+    const i = this.#ready.indexOf(box);
+    if (i >= 0) this.#ready.splice(i, 1);
+    for (const delivery of waiting) delivery.end(endOf("not_started"));
+    for (const stream of this.#streams) stream.send({ case: "revoke", value: { partitions: [box.partition], reason: "the test moves the key" } });
+    // A running handler may go on until the end of the present lease. Renew the lease for the other keys, and when all workers
+    // know, move the clock past the old end.
+    const old = this.#until;
+    this.#until = old + lease;
+    await this.#when(() => this.#streams.size === 0 || [...this.#clocks].every((clock) => clock.until > old));
+    this.#passTo(old);
+    this.#loseOrphans((open) => open.box === box);
+  }
+
+  /**
+   * Lets the lease run out, as for a router that has lost its broker: every running handler is cancelled with a KeyLostError.
+   * Then there is a new lease.
+   */
+  expire(): void {
+    this.#passTo(this.#until);
+    this.#until += lease;
+    this.#loseOrphans(() => true);
+  }
+
+  /** Breaks the streams of all workers, which connect again. Their running deliveries have the outcome "lost" after the next expire. */
+  disconnect(): void {
+    for (const stream of [...this.#streams]) stream.close(codes.UNAVAILABLE, "the test breaks the stream");
+  }
+
+  /** Lets nothing start until resume. */
+  suspend(): void {
+    for (const stream of this.#streams) stream.send({ case: "suspend", value: { reason: "the test" } });
+  }
+
+  resume(): void {
+    for (const stream of this.#streams) stream.send({ case: "resume", value: {} });
+  }
+
+  /**
+   * Also serves workers by gRPC, such as other processes, until stop. Their leases run on their own clock.
+   * @param address host:port or unix:///path; by default a free port on loopback.
+   * @returns the endpoint.
+   */
+  async serve(address = "127.0.0.1:0", credentials: ServerCredentials = ServerCredentials.createInsecure()): Promise<string> {
+    const server = new Server({ "grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1 });
+    const unchanged = (frame: Buffer): Buffer => frame;
+    const work = (call: ServerDuplexStream<Buffer, Buffer>) => {
+      const stream = this.open({
+        frame: (bytes) => void call.write(bytes),
+        end: ({ code, details }) => (code === codes.OK ? call.end() : call.emit("error", Object.assign(new Error(details), { code, details }))),
+      });
+      call.on("data", (frame: Buffer) => stream.receive(frame));
+      call.on("end", () => stream.halfClosed());
+      call.on("cancelled", () => stream.close(codes.CANCELLED, "cancelled"));
+    };
+    server.addService(
+      { work: { path: "/ringfence.app.v1.AppService/Work", requestStream: true, responseStream: true, requestSerialize: unchanged, requestDeserialize: unchanged, responseSerialize: unchanged, responseDeserialize: unchanged } },
+      { work },
+    );
+    const port = await new Promise<number>((resolve, reject) => server.bindAsync(address, credentials, (err, bound) => (err ? reject(err) : resolve(bound))));
+    this.#servers.push(server);
+    return address.startsWith("unix:") ? address : address.replace(/:\d+$/, `:${port}`);
+  }
+
+  /** Opens a stream in memory. Frames cross in order, each in a turn of its own. */
+  readonly #connect: Connect = (_, events) => {
+    let over = false;
+    const later = (do_: () => void) => queueMicrotask(() => over || do_());
+    const stream = this.open({
+      frame: (bytes) => later(() => events.frame(bytes)),
+      end: (status) =>
+        later(() => {
+          over = true;
+          events.end(status);
+        }),
+    });
+    return {
+      send: (frame) => later(() => stream.receive(frame)),
+      halfClose: () => later(() => stream.halfClosed()),
+      cancel: () => later(() => stream.close(codes.CANCELLED, "cancelled")),
+    };
+  };
+
+  /** @internal */
+  open(events: WireEvents): Stream {
+    const stream = new Stream(this, events);
+    return stream;
+  }
+
+  /** A worker has said Hello. @internal */
+  joined(stream: Stream): void {
+    this.#streams.add(stream);
+    this.#streamed++;
+    this.changed();
+    this.#pump();
+  }
+
+  /** @internal */
+  left(stream: Stream, open: Iterable<Open>): void {
+    this.#streams.delete(stream);
+    for (const one of open) this.#orphans.add(one);
+    this.changed();
+  }
+
+  #loseOrphans(hit: (open: Open) => boolean): void {
+    for (const open of this.#orphans) {
+      if (!hit(open)) continue;
+      this.#orphans.delete(open);
+      this.finish(open, endOf("lost"));
+    }
+    this.#pump();
+  }
+
+  /** @internal */
+  registered(clock: WorkerClock): void {
+    this.#clocks.add(clock);
+    this.changed();
+  }
+
+  /** @internal */
+  unregistered(clock: WorkerClock): void {
+    this.#clocks.delete(clock);
+    this.changed();
+  }
+
+  /** Takes the next deliveries, at most `limit`. @internal */
+  take(limit: number): { open: Open; id: bigint; wire: Partial<Omit<Delivery, "$typeName" | "$unknown" | "properties">>; tokens: bigint }[] {
+    const taken = [];
+    while (this.#ready.length > 0 && taken.length < limit) {
+      const box = this.#ready.shift()!;
+      const delivery = box.queue.shift()!;
+      box.running = delivery;
+      const id = ++this.#deliveries;
+      const { init } = delivery;
+      const { fence = new Fence(box.token, id), messageId = {} } = init;
+      taken.push({
+        open: { box, delivery, timeout: undefined }, id, tokens: fence.token,
+        wire: {
+          deliveryId: id, partition: box.partition, key: Buffer.from(box.key, "latin1"), payload: Buffer.from(init.payload ?? ""),
+          ledgerId: messageId.ledger ?? 1n, entryId: messageId.entry ?? delivery.entry, batchIndex: messageId.batch ?? -1, topicPartition: messageId.topicPartition ?? -1,
+          publishTimeMs: BigInt((init.publishTime ?? new Date()).getTime()), eventTimeMs: BigInt(init.eventTime?.getTime() ?? 0),
+          attempt: delivery.attempt, redeliveryCount: init.redelivery ?? 0, turn: fence.turn,
+        },
+      });
+    }
+    return taken;
+  }
+
+  /** @internal */
+  finish(open: Open, outcome: TestOutcome): void {
+    clearTimeout(open.timeout);
+    open.box.running = undefined;
+    if (open.box.queue.length > 0) this.#ready.push(open.box);
+    open.delivery.end(outcome);
+  }
+
+  /** @internal */
+  pump(): void {
+    this.#pump();
+  }
+
+  #pump(): void {
+    for (const stream of this.#streams) stream.pump();
+  }
+
+  /** @internal */
+  changed(): void {
+    for (const check of [...this.#changes]) check();
+  }
+
+  /** Resolves when a condition is met. */
+  #when(met: () => boolean): Promise<void> {
+    return new Promise((resolve) => {
+      const check = () => {
+        if (!met()) return;
+        this.#changes.delete(check);
+        resolve();
+      };
+      this.#changes.add(check);
+      check();
+    });
+  }
+
+  #passTo(instant: Instant): void {
+    this.#ahead += Math.max(instant - this.at(), 0);
+  }
+}
+
+/** Returns a router that stops at the end of a test, which then fails if a worker does not end in order. */
+export function testRouter(t: TestContext, options: TestRouterOptions = {}): TestRouter {
+  const router = new TestRouter(options);
+  t.after(() => router.stop());
+  return router;
+}
+
+function endOf(kind: TestOutcome["kind"]): TestOutcome {
+  return { kind, afterMs: 0, reason: "", startedNs: 0n, tookNs: 0n };
+}
+
+/** The lease clock of one worker. */
+class WorkerClock implements Clock {
+  until: Instant = 0;
+
+  constructor(private readonly router: TestRouter) {}
+
+  now(): Instant {
+    return this.router.at();
+  }
+
+  sent(): Instant {
+    return this.router.at();
+  }
+
+  bootNs(): number {
+    return Math.round(this.router.at() * 1e6);
+  }
+
+  renewed(until: Instant): void {
+    this.until = until;
+    this.router.registered(this);
+  }
+
+  ended(): void {
+    this.router.unregistered(this);
+  }
+}
+
+/** The router's side of one stream. */
+class Stream {
+  #welcomed = false;
+  #over = false;
+  #draining = false;
+  #window = 0;
+  #number = 0n; // of the newest Deliveries frame
+  #receipt = 0n; // of the newest one that the worker has received
+  #results = 0n; // number of the newest Results frame
+  readonly #open = new Map<bigint, Open>();
+
+  constructor(
+    private readonly router: TestRouter,
+    private readonly events: WireEvents,
+  ) {}
+
+  send(frame: MessageInitShape<typeof WorkResponseSchema>["frame"] | undefined): void {
+    if (this.#over) return;
+    const message = create(WorkResponseSchema, frame === undefined ? { receipt: this.#results } : { receipt: this.#results, frame });
+    this.events.frame(Buffer.from(toBinary(WorkResponseSchema, message)));
+  }
+
+  /** Handles a frame of the worker. A frame that violates the protocol ends the stream. */
+  receive(bytes: Buffer): void {
+    if (this.#over) return;
+    const request = fromBinary(WorkRequestSchema, bytes);
+    const wrong = this.#handle(request);
+    if (wrong !== undefined) this.close(codes.INVALID_ARGUMENT, wrong);
+  }
+
+  #handle({ receipt, frame }: WorkRequest): string | undefined {
+    if (receipt > this.#number) return `a receipt for the frame ${receipt}, which was not sent`;
+    this.#receipt = receipt > this.#receipt ? receipt : this.#receipt;
+    if (this.#welcomed === (frame.case === "hello")) return "the first frame, and only that, must be a Hello";
+    switch (frame.case) {
+      case "hello": {
+        const { maxInFlight, worker } = frame.value;
+        if (maxInFlight < 1 || maxInFlight > 100_000) return `max_in_flight is ${maxInFlight}`;
+        this.#welcomed = true;
+        this.#window = Math.min(maxInFlight, this.router.config.maxInFlight);
+        this.send({
+          case: "welcome",
+          value: {
+            node: "test", group: "test", version: 1, worker: worker || "worker", capabilities: [...this.router.config.capabilities],
+            limits: { maxInFlight: this.#window, frameMaxBytes: 9 << 20, pingIntervalMs, reasonMaxBytes: 1024 },
+          },
+        });
+        this.router.joined(this);
+        break;
+      }
+      case "ping":
+        this.send({ case: "pong", value: { k: frame.value.k, remainingNs: BigInt(Math.floor(this.router.remaining * 1e6)) } });
+        break;
+      case "results":
+        if (frame.value.number !== this.#results + 1n) return `the Results frame ${frame.value.number} after ${this.#results}`;
+        this.#results++;
+        for (const result of frame.value.results) this.#answer(result);
+        this.send(undefined);
+        break;
+      case "progress":
+        for (const id of frame.value.deliveryIds) this.#watch(id);
+        break;
+      case "drain":
+        this.#draining = true;
+        break;
+      default: // a receipt
+    }
+    this.router.pump();
+    return undefined;
+  }
+
+  #answer(result: Result): void {
+    const open = this.#open.get(result.deliveryId);
+    if (open === undefined) return;
+    this.#open.delete(result.deliveryId);
+    this.router.finish(open, { kind: kinds[result.kind], afterMs: Number(result.afterMs), reason: result.reason, startedNs: result.startedNs, tookNs: result.tookNs });
+  }
+
+  /** Starts the timeout of a handler anew. */
+  #watch(id: bigint): void {
+    const { handlerTimeoutMs } = this.router.config;
+    const open = this.#open.get(id);
+    if (handlerTimeoutMs === 0 || open === undefined) return;
+    clearTimeout(open.timeout);
+    open.timeout = setTimeout(() => this.send({ case: "revoke", value: { deliveryIds: [id], reason: "handler.timeout" } }), handlerTimeoutMs);
+  }
+
+  /** Sends deliveries, as far as the protocol lets it. */
+  pump(): void {
+    if (this.#over || this.#draining || this.#receipt < this.#number) return;
+    const taken = this.router.take(this.#window - this.#open.size);
+    if (taken.length === 0) return;
+    const tables = { topics: new Index<string>(), tokens: new Index<bigint>(), names: new Index<string>() };
+    const schemaVersions: Uint8Array[] = [];
+    const list = taken.map(({ open, id, wire, tokens }) => {
+      this.#open.set(id, open);
+      const { topic = "persistent://public/default/test", properties = [], schemaVersion } = open.delivery.init;
+      return {
+        ...wire,
+        topic: tables.topics.of(topic),
+        token: tables.tokens.of(tokens),
+        properties: properties.map(({ name, value }) => ({ name: tables.names.of(name), value })),
+        schemaVersion: schemaVersion === undefined ? 0 : schemaVersions.push(schemaVersion),
+      };
+    });
+    this.send({
+      case: "deliveries",
+      value: { number: ++this.#number, topics: tables.topics.list, tokens: tables.tokens.list, names: tables.names.list, schemaVersions, deliveries: list },
+    });
+    for (const { id } of taken) this.#watch(id);
+  }
+
+  halfClosed(): void {
+    this.close(this.#open.size === 0 ? codes.OK : codes.INVALID_ARGUMENT, "");
+  }
+
+  close(code: number, details: string): void {
+    if (this.#over) return;
+    this.#over = true;
+    for (const open of this.#open.values()) clearTimeout(open.timeout);
+    this.router.left(this, this.#open.values());
+    this.events.end({ code, details });
+  }
+}
+
+/** The values of a list in a frame, by index. */
+class Index<T> {
+  readonly list: T[] = [];
+  readonly #at = new Map<T, number>();
+
+  of(value: T): number {
+    let i = this.#at.get(value);
+    if (i === undefined) {
+      i = this.list.push(value) - 1;
+      this.#at.set(value, i);
+    }
+    return i;
+  }
+}

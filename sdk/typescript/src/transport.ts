@@ -1,0 +1,83 @@
+import { Client, credentials, Metadata, type ChannelCredentials, type ChannelOptions, type StatusObject } from "@grpc/grpc-js";
+import type { TlsOptions } from "./options.js";
+
+/** The worker's side of one stream. Frames are encoded WorkRequests. */
+export interface Wire {
+  /** Queues a frame; frames are sent in order. After the end of the stream it does nothing. */
+  send(frame: Buffer): void;
+  /** Says that no further frame follows. */
+  halfClose(): void;
+  /** Ends the stream at once. */
+  cancel(): void;
+}
+
+/** How a stream ended: a status of gRPC. */
+export interface Status {
+  readonly code: number;
+  readonly details: string;
+}
+
+/** What a stream tells the session. Calls come in order and one at a time. */
+export interface WireEvents {
+  /** A frame has arrived: an encoded WorkResponse. */
+  frame(bytes: Buffer): void;
+  /** The stream has ended. It is called once, and nothing after it. */
+  end(status: Status): void;
+}
+
+/** Opens a stream. `token` is "" if there is none. */
+export type Connect = (token: string, events: WireEvents) => Wire;
+
+/** More than the largest frame of any router. */
+const frameMax = 72 << 20;
+
+/** Lets the router send ahead this many bytes; Node's default of 64 KiB would take a round trip for each. */
+const windowBytes = 4 << 20;
+
+const path = "/ringfence.app.v1.AppService/Work";
+const unchanged = (frame: Buffer): Buffer => frame;
+
+/** Returns a function that opens streams by gRPC, each over a connection of its own. */
+export function grpcConnect(endpoint: string, tls: TlsOptions | undefined): Connect {
+  const options: ChannelOptions = {
+    "grpc.enable_retries": 0, // the runner connects again by itself, and a stream is not repeatable
+    "grpc.enable_http_proxy": 0, // the router is beside the application
+    "grpc.service_config_disable_resolution": 1,
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.max_receive_message_length": frameMax,
+    "grpc.max_send_message_length": -1,
+    "grpc-node.flow_control_window": windowBytes,
+  };
+  if (tls?.serverName !== undefined) options["grpc.ssl_target_name_override"] = tls.serverName;
+  return (token, events) => {
+    const client = new Client(endpoint, channelCredentials(tls), options);
+    const metadata = new Metadata();
+    if (token !== "") metadata.set("authorization", `Bearer ${token}`);
+    const call = client.makeBidiStreamRequest<Buffer, Buffer>(path, unchanged, unchanged, metadata);
+    let over = false;
+    call.on("data", (frame: Buffer) => {
+      if (!over) events.frame(frame);
+    });
+    call.on("error", () => {}); // the status says the same, and comes also without an error
+    call.on("status", (status: StatusObject) => {
+      if (over) return;
+      over = true;
+      client.close();
+      events.end(status);
+    });
+    return {
+      send: (frame) => void (over || call.write(frame)),
+      halfClose: () => void call.end(),
+      cancel: () => call.cancel(),
+    };
+  };
+}
+
+function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {
+  if (tls === undefined) return credentials.createInsecure();
+  return credentials.createSsl(bufferOf(tls.ca), bufferOf(tls.key), bufferOf(tls.cert));
+}
+
+function bufferOf(pem: string | Buffer): Buffer {
+  return typeof pem === "string" ? Buffer.from(pem) : pem;
+}

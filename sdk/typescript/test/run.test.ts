@@ -1,0 +1,398 @@
+import assert from "node:assert/strict";
+import { describe, it, test } from "node:test";
+import { DrainTimeoutError, KeyLostError, HandlerTimeoutError, Reject, RetryAfter, RingfenceError, run, type Event, type Handler, type Outcome, type Session } from "../src/index.js";
+import { testRouter } from "../src/testing/index.js";
+import { deferred, Script, settled } from "./script.js";
+
+describe("the answers of handlers", () => {
+  const wait = { afterMs: 0, reason: "", startedNs: 0n, tookNs: 0n };
+  const tests: Record<string, { handler: Handler; want: object }> = {
+    "a value is done": { handler: () => 7, want: { ...wait, kind: "done" } },
+    "a promise is done": { handler: async () => settled(), want: { ...wait, kind: "done" } },
+    "a thenable is done": { handler: () => ({ then: (ok: (value: number) => void) => ok(1) }), want: { ...wait, kind: "done" } },
+    "a thenable that fails": { handler: () => ({ then: (_: unknown, fail: (err: Error) => void) => fail(new Error("later")) }), want: { ...wait, kind: "retry", reason: "later" } },
+    "an error is a retry": { handler: () => Promise.reject(new Error("no database")), want: { ...wait, kind: "retry", reason: "no database" } },
+    "an error at once is a retry": {
+      handler: () => {
+        throw new TypeError("no function");
+      },
+      want: { ...wait, kind: "retry", reason: "no function" },
+    },
+    "a retry with its own delay": { handler: () => Promise.reject(new RetryAfter(90_000, "busy")), want: { ...wait, kind: "retry", afterMs: 90_000, reason: "busy" } },
+    "a delay of part of a millisecond": { handler: () => Promise.reject(new RetryAfter(0.1, "busy")), want: { ...wait, kind: "retry", afterMs: 1, reason: "busy" } },
+    "no delay": { handler: () => Promise.reject(new RetryAfter(-1, "busy")), want: { ...wait, kind: "retry", reason: "busy" } },
+    "a delay without an end": { handler: () => Promise.reject(new RetryAfter(Infinity, "busy")), want: { ...wait, kind: "retry", reason: "busy", afterMs: Number.MAX_SAFE_INTEGER } },
+    reject: { handler: () => Promise.reject(new Reject("not JSON")), want: { ...wait, kind: "reject", reason: "not JSON" } },
+    "a text": { handler: () => Promise.reject("nonsense"), want: { ...wait, kind: "retry", reason: "nonsense" } },
+    nothing: { handler: () => Promise.reject(undefined), want: { ...wait, kind: "retry", reason: "undefined" } },
+    "a value without a text": { handler: () => Promise.reject(Object.create(null)), want: { ...wait, kind: "retry", reason: "the handler threw a value that has no text" } },
+  };
+  for (const [name, { handler, want }] of Object.entries(tests)) {
+    it(name, async (t) => {
+      const router = testRouter(t);
+      await router.start(handler);
+      const delivery = router.deliver({ key: "k" });
+      assert.deepEqual(await delivery.outcome(), want);
+      assert.deepEqual(await (await delivery.redeliver()).outcome(), want);
+    });
+  }
+});
+
+test("an event has all that the router says of it", async (t) => {
+  const router = testRouter(t);
+  const seen = deferred<Event>();
+  await router.start((event) => seen.resolve(event));
+  const key = Buffer.of(0x61, 0xff);
+  await router.deliver({
+    key, payload: "hello", topic: "persistent://a/b/c", attempt: 3, redelivery: 2, schemaVersion: Buffer.of(0, 7),
+    messageId: { ledger: 2n ** 60n, entry: 5n, batch: 4, topicPartition: 6 }, publishTime: new Date(1_700_000_000_000), eventTime: new Date(1_600_000_000_000),
+    properties: [{ name: "source", value: "web" }, { name: "Traceparent", value: "00-1" }, { name: "tracestate", value: "a=b" }, { name: "source", value: "second" }],
+  }).outcome();
+  const event = await seen.promise;
+  assert.equal(event.key, "a\ufffd");
+  assert.deepEqual(event.keyBytes, key);
+  assert.equal(event.payload.toString(), "hello");
+  assert.equal(event.topic, "persistent://a/b/c");
+  assert.equal(event.property("source"), "web");
+  assert.equal(event.property("none"), undefined);
+  assert.equal(event.properties.length, 4);
+  assert.deepEqual([event.traceparent, event.tracestate], ["00-1", "a=b"]);
+  assert.deepEqual([event.attempt, event.redelivery], [3, 2]);
+  assert.equal(String(event.messageId), `${2n ** 60n}:5:6:4`);
+  assert.deepEqual([event.publishTime.getTime(), event.eventTime?.getTime()], [1_700_000_000_000, 1_600_000_000_000]);
+  assert.deepEqual(event.schemaVersion, Buffer.of(0, 7));
+  assert.deepEqual([event.fencingToken, event.turn], [1n, 1n]);
+  assert.equal(String(event.fence), "0000000000000000001.00000000000000000001");
+
+  assert.doesNotMatch((await import("node:util")).inspect(event), /hello/);
+});
+
+test("a fence of 63 and 64 bits reaches the handler unchanged", async (t) => {
+  const { Fence } = await import("../src/index.js");
+  const router = testRouter(t);
+  const seen = deferred<Event>();
+  await router.start((event) => seen.resolve(event));
+  const fence = new Fence(2n ** 62n + 1n, 2n ** 64n - 1n);
+  await router.deliver({ key: "k", fence }).outcome();
+  const event = await seen.promise;
+  assert.deepEqual(event.fence, fence);
+  assert.equal(String(event.fence), "4611686018427387905.18446744073709551615");
+});
+
+test("a key is lost", async (t) => {
+  const router = testRouter(t);
+  const started = deferred();
+  const reasons: unknown[] = [];
+  await router.start(async (event, signal) => {
+    if (event.key === "other") return;
+    started.resolve();
+    await new Promise((resolve) => signal.addEventListener("abort", resolve));
+    reasons.push(signal.reason);
+    throw signal.reason;
+  });
+  const running = router.deliver({ key: "k" });
+  const waiting = router.deliver({ key: "k" });
+  await started.promise;
+  await router.lose("k");
+  assert.equal((await running.outcome()).kind, "cancelled");
+  assert.equal((await waiting.outcome()).kind, "not_started");
+  assert.ok(reasons[0] instanceof KeyLostError);
+  assert.equal((await router.deliver({ key: "other" }).outcome()).kind, "done");
+});
+
+test("success after a cancellation is success", async (t) => {
+  const router = testRouter(t);
+  const started = deferred();
+  await router.start(async (_, signal) => {
+    started.resolve();
+    await new Promise((resolve) => signal.addEventListener("abort", resolve));
+  });
+  const delivery = router.deliver({ key: "k" });
+  await started.promise;
+  router.expire();
+  assert.equal((await delivery.outcome()).kind, "done");
+});
+
+test("a handler that takes too long is cancelled, unless it makes progress", async (t) => {
+  const router = testRouter(t, { handlerTimeoutMs: 100 });
+  const reasons: unknown[] = [];
+  await router.start(async (event, signal) => {
+    if (event.key === "slow") {
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      reasons.push(signal.reason);
+      throw signal.reason;
+    }
+    for (let i = 0; i < 10; i++) {
+      event.progress();
+      await new Promise((resolve) => setTimeout(resolve, 30));
+      signal.throwIfAborted();
+    }
+  });
+  const slow = router.deliver({ key: "slow" });
+  const steady = router.deliver({ key: "steady" });
+  assert.equal((await slow.outcome()).kind, "cancelled");
+  assert.ok(reasons[0] instanceof HandlerTimeoutError);
+  assert.equal((await steady.outcome()).kind, "done");
+});
+
+test("a handler that ignores its cancellation holds up no other event", async (t) => {
+  const router = testRouter(t);
+  const end = deferred();
+  const started = deferred();
+  let calls = 0;
+  await router.start(
+    () => {
+      if (calls++ > 0) return undefined;
+      started.resolve();
+      return end.promise;
+    },
+    { maxInFlight: 1 },
+  );
+  const ignores = router.deliver({ key: "k" });
+  await started.promise;
+  router.disconnect();
+  router.expire();
+  assert.equal((await ignores.outcome()).kind, "lost");
+  assert.equal((await router.deliver({ key: "k" }).outcome()).kind, "done");
+  end.resolve();
+});
+
+test("a worker takes at most maxInFlight events, also when a former stream's handlers still run", async () => {
+  const script = new Script();
+  const ends: (() => void)[] = [];
+  const stream = await script.start(() => new Promise<void>((resolve) => ends.push(resolve)), { maxInFlight: 2 });
+  stream.welcome();
+  stream.pong(1000);
+  stream.deliver(1, 2, 3);
+  assert.equal(ends.length, 2);
+  stream.end(14, "gone");
+  await script.until(() => script.streams.length === 2 && script.streams[1]!.pings.length > 0);
+  const next = script.streams[1]!;
+  next.welcome();
+  next.pong(60_000);
+  next.deliver(1, 2);
+  assert.equal(ends.length, 2, "more handlers than maxInFlight run");
+  ends[0]!();
+  await settled();
+  assert.equal(ends.length, 3, "no handler started when another had ended");
+  script.clock.at += 1000; // the other one has lost its key, and counts no longer
+  await script.until(() => script.log.some((l) => l.message === "handler cancelled"));
+  next.send(undefined);
+  assert.equal(ends.length, 4);
+  for (const end of ends) end();
+  await script.end();
+});
+
+describe("stopping", () => {
+  it("drains: running handlers end, waiting and later deliveries are not started", async () => {
+    const script = new Script();
+    const end = deferred();
+    const stream = await script.start(() => end.promise, { leaveGroup: true });
+    stream.welcome();
+    stream.pong(1000);
+    stream.deliver(1);
+    stream.send({ case: "suspend", value: {} });
+    stream.deliver(2);
+    script.stop();
+    stream.deliver(3);
+    await settled();
+    const drain = stream.requests.find(({ frame }) => frame.case === "drain")!.frame;
+    assert.ok(drain.case === "drain" && drain.value.node);
+    assert.deepEqual(stream.answers.map((a) => [Number(a.id), a.kind]), [[2, 4], [3, 4]]);
+    end.resolve();
+    await settled();
+    assert.equal(stream.answers.length, 2, "an answer went out before the receipt of the former frame");
+    assert.equal(stream.halfClosed, false);
+    stream.send(undefined, 1n);
+    await settled();
+    assert.deepEqual(stream.answers.length, 3);
+    assert.equal(stream.halfClosed, false, "it half-closed before the last receipt");
+    stream.send(undefined, 2n);
+    await settled();
+    assert.equal(stream.halfClosed, true);
+    stream.end(0);
+    await script.ended;
+    assert.deepEqual(script.log.map((l) => l.message), ["connected to the router"]);
+  });
+
+  it("pings until the last receipt", async () => {
+    const script = new Script();
+    const end = deferred();
+    const stream = await script.start(() => end.promise);
+    stream.welcome({ pingIntervalMs: 5 });
+    stream.pong(1000);
+    stream.deliver(1);
+    script.stop();
+    const before = stream.pings.length;
+    await script.until(() => stream.pings.length > before + 2);
+    end.resolve();
+    await script.until(() => stream.answers.length === 1);
+    const answered = stream.pings.length;
+    await script.until(() => stream.pings.length > answered);
+    stream.send(undefined, 1n);
+    await settled();
+    assert.equal(stream.requests.at(-1)!.frame.case, "ping");
+    stream.end(0);
+    await script.ended;
+  });
+
+  it("cancels after the grace, and fails if handlers ignore it", async (t) => {
+    const router = testRouter(t);
+    const stop = new AbortController();
+    const reasons: unknown[] = [];
+    const started = deferred();
+    const ended = router.run(
+      async (event, signal) => {
+        if (event.key === "ignores") return new Promise(() => {});
+        started.resolve();
+        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+        reasons.push(signal.reason);
+        throw signal.reason;
+      },
+      { signal: stop.signal, drainGraceMs: 20 },
+    );
+    const delivery = router.deliver({ key: "k" });
+    await started.promise;
+    router.deliver({ key: "ignores" });
+    await settled();
+    stop.abort();
+    await assert.rejects(ended, { name: "RingfenceError", code: "drain_timeout", message: /1 are still running/ });
+    assert.ok(reasons[0] instanceof DrainTimeoutError);
+    assert.equal((await delivery.outcome()).kind, "cancelled");
+  });
+
+  it("does not wait for a router that is not there", async () => {
+    const script = new Script();
+    await script.start(() => {});
+    script.stop();
+    await script.ended; // no Welcome, no end of the stream
+    assert.ok(script.streams[0]!.cancelled);
+  });
+
+  it("ends between two streams, and before the first one", async () => {
+    const script = new Script();
+    const stream = await script.start(() => {});
+    stream.end(14, "no router");
+    script.stop();
+    await script.ended;
+    const stopped = new Script();
+    stopped.stop();
+    await run(() => {}, stopped.options());
+    assert.equal(stopped.streams.length, 0);
+  });
+
+  it("happens at SIGTERM, once", async () => {
+    const script = new Script();
+    const { signal: _, ...options } = script.options();
+    const before = process.listenerCount("SIGTERM");
+    const ended = run(() => {}, options);
+    await script.until(() => script.streams.length === 1);
+    assert.equal(process.listenerCount("SIGTERM"), before + 1);
+    const stream = script.streams[0]!;
+    stream.welcome();
+    process.kill(process.pid, "SIGTERM");
+    await script.until(() => stream.halfClosed);
+    assert.equal(process.listenerCount("SIGTERM"), before, "a second signal would not end the process");
+    stream.end(0);
+    await ended;
+    assert.ok(script.log.some((l) => l.message === "draining" && l.fields.signal === "SIGTERM"));
+  });
+});
+
+test("hooks and readiness see sessions and handlers", async (t) => {
+  const router = testRouter(t);
+  const calls: string[] = [];
+  const sessions: Session[] = [];
+  const outcomes: Outcome[] = [];
+  const windows: number[][] = [];
+  const again = deferred();
+  await router.start(
+    (event) => {
+      calls.push(`handler ${event.key}`);
+      if (event.key === "b") throw new Error("b");
+    },
+    {
+      name: "me", maxInFlight: 5,
+      ready: (is) => {
+        calls.push(`ready ${is}`);
+        if (calls.filter((c) => c === "ready true").length === 2) again.resolve();
+      },
+      hooks: {
+        connected: (session) => sessions.push(session),
+        disconnected: (error) => calls.push(`disconnected ${error?.code}`),
+        started: (event) => calls.push(`started ${event.key}`),
+        finished: (_, outcome) => outcomes.push(outcome),
+        window: (held, limit) => windows.push([held, limit]),
+      },
+    },
+  );
+  await router.deliver({ key: "a" }).outcome();
+  await router.deliver({ key: "b" }).outcome();
+  router.disconnect();
+  await again.promise;
+  assert.deepEqual(calls, ["ready true", "started a", "handler a", "started b", "handler b", "ready false", "disconnected broken", "ready true"]);
+  assert.deepEqual(sessions, Array(2).fill({ node: "test", group: "test", worker: "me", inFlightMax: 5 }));
+  assert.deepEqual(outcomes.map((o) => [o.kind, (o.error as Error | undefined)?.message, o.durationMs >= 0]), [["done", undefined, true], ["retry", "b", true]]);
+  for (const [held, limit] of windows) assert.ok(held! >= 0 && held! <= 5 && limit === 5);
+});
+
+test("interceptors go around the handler, the first one outermost", async (t) => {
+  const router = testRouter(t);
+  const calls: string[] = [];
+  const around = (name: string) => (next: Handler): Handler => async (event, signal) => {
+    calls.push(`${name} before`);
+    await next(event, signal);
+    calls.push(`${name} after`);
+  };
+  await router.start((event, signal) => void calls.push(`handler ${event.signal === signal}`), { interceptors: [around("outer"), around("inner")] });
+  await router.deliver({ key: "k" }).outcome();
+  assert.deepEqual(calls, ["outer before", "inner before", "handler true", "inner after", "outer after"]);
+});
+
+test("failures are logged by their place, without their text, at most once a second", async () => {
+  const script = new Script();
+  const stream = await script.start(() => {
+    throw new TypeError("planted-payload");
+  });
+  stream.welcome();
+  stream.pong(1000);
+  stream.deliver(1, 2, 3);
+  await settled();
+  const failures = script.log.filter((l) => l.message === "handler failed");
+  assert.equal(failures.length, 1);
+  assert.equal(failures[0]!.fields.error, "TypeError");
+  assert.match(String(failures[0]!.fields.at), /run\.test/);
+  assert.doesNotMatch(JSON.stringify(script.log), /planted-payload/);
+  await script.end();
+});
+
+test("no line of the log has a key, a payload or a property", async () => {
+  const script = new Script();
+  const stream = await script.start(
+    (event) =>
+      new Promise((_, reject) => event.signal.addEventListener("abort", () => reject(new Error(`${event.key}${event.payload}`)))),
+  );
+  stream.welcome();
+  stream.pong(1000);
+  stream.send({
+    case: "deliveries",
+    value: { number: 1n, topics: ["t"], tokens: [1n], names: ["planted-name"], deliveries: [{ deliveryId: 1n, key: Buffer.from("planted-key"), payload: Buffer.from("planted-payload"), properties: [{ name: 0, value: "planted-value" }] }] },
+  });
+  script.clock.at += 1000;
+  await script.until(() => script.log.some((l) => l.message === "handler cancelled"));
+  await script.end();
+  assert.ok(script.log.length > 1);
+  assert.doesNotMatch(JSON.stringify(script.log), /planted/);
+});
+
+test("an error in options is thrown at once, with all that is wrong", async () => {
+  const wrong = run(() => {}, { maxInFlight: 0, drainGraceMs: -1, endpoint: "nowhere", maxInflight: 3 } as object);
+  await assert.rejects(wrong, (err: unknown) => {
+    assert.ok(err instanceof RingfenceError);
+    assert.equal(err.code, "argument");
+    for (const name of ["maxInFlight is 0, want 1 to 100000", "drainGraceMs is -1", 'endpoint is "nowhere", want host:port or unix:///path', "maxInflight is no option"]) assert.ok(err.message.includes(name), err.message);
+    return true;
+  });
+  await assert.rejects(run(undefined as never), { code: "argument", argument: "handler" });
+  await assert.rejects(run(() => {}, { interceptors: [() => undefined as never] }), { code: "argument", argument: "interceptors" });
+});
