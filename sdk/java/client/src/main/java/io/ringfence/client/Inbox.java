@@ -40,7 +40,7 @@ final class Inbox<T extends Inbox.Item> {
         private Item next;
         private long deadline; // frozen or lost: of this delivery alone
 
-        private void move(Chain to) {
+        final void move(Chain to) {
             if (chain != null) {
                 chain.remove(this);
             }
@@ -249,9 +249,23 @@ final class Inbox<T extends Inbox.Item> {
         results.clear();
     }
 
+    /** Passes all deliveries whose handlers run to {@code each}. */
+    void forStarted(Consumer<T> each) {
+        for (Chain chain : new Chain[] {running, frozen, lost}) {
+            for (Item item = chain.head; item != null; item = item.next) {
+                each.accept(cast(item));
+            }
+        }
+    }
+
     /** How many handlers run. */
     int started() {
         return running.size + frozen.size + lost.size;
+    }
+
+    /** How many deliveries have not started. */
+    int waiting() {
+        return waiting.size;
     }
 
     /** How many deliveries have no answer: those that wait and those that run. */
