@@ -1,0 +1,11 @@
+package io.ringfence.client;
+
+/** The handler took longer than the router's handler.timeout without {@link Event#progress}. It counts as a failure. */
+public final class HandlerTimeoutException extends HandlerCancelledException {
+    private static final long serialVersionUID = 1;
+
+    /** Makes one. */
+    public HandlerTimeoutException() {
+        super("the handler took longer than its timeout (handler.timeout): call Event.progress during long work");
+    }
+}

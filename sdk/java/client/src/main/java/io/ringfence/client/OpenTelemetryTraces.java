@@ -1,0 +1,99 @@
+package io.ringfence.client;
+
+import io.opentelemetry.api.GlobalOpenTelemetry;
+import io.opentelemetry.api.OpenTelemetry;
+import io.opentelemetry.api.common.AttributeKey;
+import io.opentelemetry.api.trace.Span;
+import io.opentelemetry.api.trace.SpanKind;
+import io.opentelemetry.api.trace.StatusCode;
+import io.opentelemetry.api.trace.Tracer;
+import io.opentelemetry.context.Context;
+import io.opentelemetry.context.Scope;
+import io.opentelemetry.context.propagation.TextMapGetter;
+import io.opentelemetry.context.propagation.TextMapPropagator;
+import java.util.List;
+import java.util.Locale;
+
+/**
+ * Gives each handler a span in the trace of its event. The span is the current one while the handler runs, so its calls of
+ * other services continue the trace. It needs OpenTelemetry's API, which is an optional dependency.
+ */
+public final class OpenTelemetryTraces implements Interceptor {
+    private static final AttributeKey<String> SYSTEM = AttributeKey.stringKey("messaging.system");
+    private static final AttributeKey<String> OPERATION_TYPE = AttributeKey.stringKey("messaging.operation.type");
+    private static final AttributeKey<String> OPERATION_NAME = AttributeKey.stringKey("messaging.operation.name");
+    private static final AttributeKey<String> DESTINATION = AttributeKey.stringKey("messaging.destination.name");
+    private static final AttributeKey<String> MESSAGE_ID = AttributeKey.stringKey("messaging.message.id");
+    private static final AttributeKey<Long> BODY_SIZE = AttributeKey.longKey("messaging.message.body.size");
+    private static final AttributeKey<Long> PARTITION = AttributeKey.longKey("ringfence.partition");
+    private static final AttributeKey<Long> ATTEMPT = AttributeKey.longKey("ringfence.attempt");
+    private static final AttributeKey<String> RESULT = AttributeKey.stringKey("ringfence.result");
+
+    /** Reads the properties of an event: the routers' trace context, and the producer's other fields, such as baggage. */
+    private static final TextMapGetter<Event> PROPERTIES = new TextMapGetter<>() {
+        @Override
+        public Iterable<String> keys(Event event) {
+            return event.properties().stream().map(Property::name).toList();
+        }
+
+        @Override
+        public String get(Event event, String name) {
+            if (event == null) {
+                return null;
+            }
+            return name.equals("traceparent") ? event.traceparent().orElse(null) : event.propertyOfAnyCase(name).orElse(null);
+        }
+    };
+
+    private final Tracer tracer;
+    private final TextMapPropagator propagator;
+
+    /**
+     * Makes the interceptor. Let it be the outermost one.
+     *
+     * @param openTelemetry has the provider of tracers and the propagator
+     */
+    public OpenTelemetryTraces(OpenTelemetry openTelemetry) {
+        tracer = openTelemetry.getTracer("io.ringfence.client");
+        propagator = openTelemetry.getPropagators().getTextMapPropagator();
+    }
+
+    /** Returns the interceptor of GlobalOpenTelemetry, or null if the application has not set that, or no propagator. */
+    static Interceptor global() {
+        if (!GlobalOpenTelemetry.isSet()) { // get would set it
+            return null;
+        }
+        OpenTelemetry openTelemetry = GlobalOpenTelemetry.get();
+        return openTelemetry.getPropagators().getTextMapPropagator().fields().isEmpty() ? null : new OpenTelemetryTraces(openTelemetry);
+    }
+
+    @Override
+    public Handler intercept(Handler next) {
+        return event -> handle(next, event);
+    }
+
+    private void handle(Handler next, Event event) throws Exception {
+        Context parent = propagator.extract(Context.root(), event, PROPERTIES);
+        Span span = tracer.spanBuilder("process " + event.topic()).setParent(parent).setSpanKind(SpanKind.CONSUMER).startSpan();
+        if (span.isRecording()) {
+            span.setAttribute(SYSTEM, "pulsar").setAttribute(OPERATION_TYPE, "process").setAttribute(OPERATION_NAME, "process")
+                    .setAttribute(DESTINATION, event.topic()).setAttribute(MESSAGE_ID, event.messageId().toString())
+                    .setAttribute(BODY_SIZE, (long) event.payloadSize()).setAttribute(PARTITION, (long) event.partition())
+                    .setAttribute(ATTEMPT, (long) event.attempt());
+        }
+        ResultKind kind = ResultKind.DONE;
+        try (Scope scope = parent.with(span).makeCurrent()) {
+            next.handle(event);
+        } catch (Throwable thrown) {
+            kind = event.isCancelled() ? ResultKind.CANCELLED
+                    : Runner.verdictOf(thrown) instanceof RejectException ? ResultKind.REJECT : ResultKind.RETRY;
+            throw thrown;
+        } finally {
+            span.setAttribute(RESULT, kind.name().toLowerCase(Locale.ROOT));
+            if (List.of(ResultKind.RETRY, ResultKind.REJECT).contains(kind)) {
+                span.setStatus(StatusCode.ERROR, kind.name().toLowerCase(Locale.ROOT));
+            }
+            span.end();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+package io.ringfence.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.condition.EnabledForJreRange;
+
+class OptionsTest {
+    @Test
+    void endpoints() {
+        assertEquals(new Endpoint(null, "127.0.0.1", 16650), Endpoint.parse("127.0.0.1:16650"));
+        assertEquals(new Endpoint(null, "127.0.0.1", 1), Endpoint.parse(":1"));
+        assertEquals(new Endpoint(null, "::1", 1), Endpoint.parse("[::1]:1"));
+        assertEquals(new Endpoint("/run/r.sock", null, 0), Endpoint.parse("unix:///run/r.sock"));
+        assertEquals(new Endpoint("/run/r.sock", null, 0), Endpoint.parse("unix:/run/r.sock"));
+        for (String text : List.of("localhost", "host:", "host:0", "host:65536", "host:x", "::1:80", "unix:relative", "unix://relative")) {
+            assertTrue(assertThrows(IllegalArgumentException.class, () -> Endpoint.parse(text), text).getMessage().contains("want host:port or unix:///path"));
+        }
+        for (String text : List.of("127.0.0.1:16650", "[::1]:1", "unix:///run/r.sock")) {
+            assertEquals(text, Endpoint.parse(text).toString());
+            assertTrue(Endpoint.parse(text).isLocal(), text);
+        }
+        assertEquals(false, Endpoint.parse("192.0.2.1:1").isLocal());
+    }
+
+    /** All mistakes at once, each by the name of its option. */
+    @Test
+    void optionsOutOfRangeAreRefused() {
+        IllegalArgumentException refused = assertThrows(IllegalArgumentException.class, () -> Worker.builder(null).endpoint("nowhere").maxInFlight(0)
+                .maxThreads(0).drainGrace(Duration.ofSeconds(-1)).logger(null).hooks(null).ready(null).leaseClock(null).start());
+        for (String name : List.of("endpoint", "handler", "maxInFlight = 0", "maxThreads", "drainGrace", "logger", "hooks", "ready", "leaseClock")) {
+            assertTrue(refused.getMessage().contains(name), name + " is missing in: " + refused.getMessage());
+        }
+        assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).maxInFlight(100_001).start());
+        assertTrue(assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).interceptors(next -> null).start())
+                .getMessage().contains("number 1"));
+    }
+
+    @Test
+    void virtualThreadsNeedAJavaThatHasThem() {
+        if (Runtime.version().feature() < 21) {
+            assertTrue(assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).virtualThreads(true).start())
+                    .getMessage().contains("Java 21"));
+        } else {
+            assertNotNull(Threads.virtual("x-").newThread(() -> { }));
+        }
+    }
+
+    @Test
+    @EnabledForJreRange(minVersion = 21)
+    void virtualThreadsAreNamed() throws InterruptedException {
+        Thread thread = Threads.virtual("ringfence-handler-").newThread(() -> { });
+        assertEquals("ringfence-handler-0", thread.getName());
+        assertTrue(thread.isDaemon());
+        thread.start();
+        thread.join();
+    }
+}

@@ -1,0 +1,98 @@
+package io.ringfence.conformance;
+
+import io.ringfence.client.Event;
+import io.ringfence.client.LeaseClock;
+import io.ringfence.client.RejectException;
+import io.ringfence.client.RetryAfterException;
+import io.ringfence.client.Worker;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * The Java SDK's worker for {@code router conformance}: its handler obeys the instruction in the payload, and writes a line
+ * when it starts and one when it ends.
+ */
+public final class ConformanceWorker {
+    /** An instruction is flat JSON of numbers and one word: this SDK brings no library for JSON. */
+    private static final Pattern FIELD = Pattern.compile("\"(id|do|ms)\"\\s*:\\s*\"?([a-z_0-9]+)\"?");
+
+    private static final FileOutputStream OUT = new FileOutputStream(FileDescriptor.out);
+
+    private record Instruction(long id, String verb, long ms) {
+        static Instruction parse(byte[] payload) {
+            long id = 0;
+            String verb = "";
+            long ms = 0;
+            Matcher field = FIELD.matcher(new String(payload, StandardCharsets.UTF_8));
+            while (field.find()) {
+                switch (field.group(1)) {
+                    case "id" -> id = Long.parseLong(field.group(2));
+                    case "ms" -> ms = Long.parseLong(field.group(2));
+                    default -> verb = field.group(2);
+                }
+            }
+            return new Instruction(id, verb, ms);
+        }
+    }
+
+    private ConformanceWorker() {}
+
+    /**
+     * Runs the worker until SIGTERM.
+     *
+     * @param arguments none
+     */
+    public static void main(String[] arguments) {
+        Worker.builder(ConformanceWorker::handle).maxInFlight(Worker.IN_FLIGHT_MAX).run();
+    }
+
+    private static void handle(Event event) throws Exception {
+        Instruction instruction = Instruction.parse(event.payload());
+        report("start", event, instruction);
+        try {
+            obey(event, instruction);
+        } finally {
+            report("end", event, instruction);
+        }
+    }
+
+    private static void obey(Event event, Instruction instruction) throws Exception {
+        Duration wait = Duration.ofMillis(instruction.ms);
+        switch (instruction.verb) {
+            case "done" -> { }
+            case "fail" -> throw new IllegalStateException("told to fail" + " é".repeat(500)); // longer than any reason may be
+            case "reject" -> throw new RejectException("told to reject");
+            case "retry_after" -> throw new RetryAfterException(wait, "told to wait");
+            case "sleep" -> Thread.sleep(wait.toMillis()); // interrupted when the key is lost
+            case "progress" -> event.progress();
+            case "ignore_cancel" -> sleepWhateverHappens(wait);
+            case "crash" -> throw new StackOverflowError("told to crash");
+            default -> throw new RejectException("no such instruction: " + instruction.verb);
+        }
+    }
+
+    private static void sleepWhateverHappens(Duration wait) {
+        long end = System.nanoTime() + wait.toNanos();
+        for (long left = wait.toNanos(); left > 0; left = end - System.nanoTime()) {
+            try {
+                Thread.sleep(left / 1_000_000, (int) (left % 1_000_000));
+            } catch (InterruptedException ignored) {
+                // told to
+            }
+        }
+    }
+
+    /** Writes a line in one piece, so that the lines of handlers do not mix. */
+    private static void report(String what, Event event, Instruction instruction) throws IOException {
+        String line = what + " " + instruction.id + " " + event.key() + " " + LeaseClock.system().bootNanos() + "\n";
+        byte[] bytes = line.getBytes(StandardCharsets.UTF_8);
+        synchronized (OUT) {
+            OUT.write(bytes);
+        }
+    }
+}

@@ -1,0 +1,657 @@
+package io.ringfence.junit5;
+
+import com.google.protobuf.ByteString;
+import io.grpc.BindableService;
+import io.grpc.Server;
+import io.grpc.Status;
+import io.grpc.inprocess.InProcessChannelBuilder;
+import io.grpc.inprocess.InProcessServerBuilder;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.Event;
+import io.ringfence.client.Fence;
+import io.ringfence.client.Handler;
+import io.ringfence.client.LeaseClock;
+import io.ringfence.client.MessageId;
+import io.ringfence.client.Property;
+import io.ringfence.client.Worker;
+import io.ringfence.client.proto.AppServiceGrpc;
+import io.ringfence.client.proto.Deliveries;
+import io.ringfence.client.proto.Hello;
+import io.ringfence.client.proto.Limits;
+import io.ringfence.client.proto.Pong;
+import io.ringfence.client.proto.Result;
+import io.ringfence.client.proto.Results;
+import io.ringfence.client.proto.Revoke;
+import io.ringfence.client.proto.Welcome;
+import io.ringfence.client.proto.WorkRequest;
+import io.ringfence.client.proto.WorkResponse;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.ResourceBundle;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+
+/**
+ * A router in memory: it tests a handler through the real SDK and a real stream, without a router process or a broker.
+ *
+ * <pre>{@code
+ * router.start(handler);
+ * TestRouter.Delivery delivery = router.deliver(Event.of("user-7").payload("hello"));
+ * assertEquals(Outcome.Kind.DONE, delivery.outcome().kind());
+ * }</pre>
+ *
+ * <p>Events of one key are given to the handler one at a time, in the order of {@link #deliver}; different keys run at
+ * once. The router retries nothing: it records the outcome, and {@link Delivery#redeliver} makes the next attempt.
+ * {@link #lose} moves a key to another machine while its handler runs, {@link #expire} lets the lease run out, and
+ * {@link #disconnect} breaks the streams. Leases last for an hour of the router's own clock, which lose and expire move
+ * forward, so a slow machine cancels nothing by accident.
+ *
+ * <p>All methods are safe for concurrent use.
+ */
+public final class TestRouter implements AutoCloseable {
+    /** The time between the router's clock and the end of its lease. */
+    static final Duration LEASE = Duration.ofHours(1);
+
+    /** How long {@link Delivery#outcome}, {@link #start} and {@link #lose} wait before they fail the test. */
+    public static final Duration WAIT_MAX = Duration.ofSeconds(30);
+
+    private static final int PARTITIONS = 4_093;
+    private static final int PING_INTERVAL_MS = 20;
+    private static final int REASON_BYTES_MAX = 500;
+    private static final int FRAME_BYTES_MAX = 9 << 20;
+    private static final int DELIVERIES_MAX = 2_048; // in one frame
+
+    private final Server server;
+    private final String address = "ringfence-" + UUID.randomUUID();
+    private final Duration handlerTimeout; // null: none
+    private final ScheduledExecutorService timer; // null without a timeout
+
+    /** How far the router's clock is ahead of the real one. Written under the lock. */
+    private volatile long ahead;
+
+    // Guarded by this.
+    private long until; // end of the lease
+    private final List<Session> sessions = new ArrayList<>();
+    private final Map<ByteBuffer, Box> boxes = new LinkedHashMap<>();
+    private final ArrayDeque<Box> ready = new ArrayDeque<>(); // keys with waiting deliveries and no running one, in order
+    private final Map<Integer, Long> tokens = new HashMap<>(); // of partitions that have moved
+    private final Map<WorkerClock, Long> deadlines = new HashMap<>();
+    private final List<Worker> workers = new ArrayList<>();
+    private long deliveries; // counts them, and is the turn of the newest one
+    private int partitions;
+    private long connections; // Welcomes so far
+    private boolean closed;
+
+    /** Starts a router without a timeout for handlers. */
+    public TestRouter() {
+        this(null);
+    }
+
+    /**
+     * Starts a router.
+     *
+     * @param handlerTimeout as handler.timeout of a router: a handler that takes longer without {@link Event#progress} is
+     *     cancelled, up to a quarter of the timeout later. It runs on the real time. Null for none
+     */
+    public TestRouter(Duration handlerTimeout) {
+        this.handlerTimeout = handlerTimeout;
+        until = now() + LEASE.toNanos();
+        try {
+            server = InProcessServerBuilder.forName(address).addService(new Service()).build().start();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+        if (handlerTimeout == null) {
+            timer = null;
+            return;
+        }
+        timer = Executors.newSingleThreadScheduledExecutor(task -> {
+            Thread thread = new Thread(task, "ringfence-test-router");
+            thread.setDaemon(true);
+            return thread;
+        });
+        long every = Math.max(1, handlerTimeout.toMillis() / 4);
+        timer.scheduleWithFixedDelay(this::cutOverlong, every, every, TimeUnit.MILLISECONDS);
+    }
+
+    /**
+     * Begins a worker beside this router, with the options of {@link #connect}.
+     *
+     * @param handler the handler
+     * @return a builder for one worker
+     */
+    public Worker.Builder worker(Handler handler) {
+        Worker.Builder options = Worker.builder(handler);
+        connect(options);
+        return options;
+    }
+
+    /**
+     * Makes a worker connect to this router: sets its connections, its clock, no token, and a log that discards everything.
+     * It is for a worker that is not built by this class, such as that of a framework.
+     *
+     * @param options the options of one worker
+     */
+    public void connect(Worker.Builder options) {
+        options.channels(() -> InProcessChannelBuilder.forName(address).maxInboundMessageSize(Integer.MAX_VALUE).build())
+                .leaseClock(new WorkerClock()).tokenFile(null).logger(new NoLog());
+    }
+
+    /**
+     * Starts a worker, and returns when its stream is established. It ends with the router.
+     *
+     * @param handler the handler
+     * @return the worker
+     */
+    public Worker start(Handler handler) {
+        return start(handler, options -> { });
+    }
+
+    /**
+     * Starts a worker with options, and returns when its stream is established. It ends with the router.
+     *
+     * @param handler the handler
+     * @param options sets options
+     * @return the worker
+     * @throws IllegalArgumentException if an option is refused
+     */
+    public Worker start(Handler handler, Consumer<Worker.Builder> options) {
+        Worker.Builder builder = worker(handler);
+        options.accept(builder);
+        synchronized (this) {
+            long before = connections;
+            Worker worker = builder.start();
+            workers.add(worker);
+            await(() -> connections > before, "the worker did not connect");
+            return worker;
+        }
+    }
+
+    /**
+     * Queues an event for the handler, as {@link #deliver(Event)} does.
+     *
+     * @param event the event to build
+     * @return its delivery
+     */
+    public Delivery deliver(Event.Builder event) {
+        return deliver(event.build());
+    }
+
+    /**
+     * Queues an event for the handler. All fields reach the handler unchanged, but a fence of which a number is 0: the
+     * router sets that number. Each delivery has a greater turn than the one before.
+     *
+     * @param event the event
+     * @return its delivery
+     */
+    public Delivery deliver(Event event) {
+        return add(new Delivery(event, event.attempt()));
+    }
+
+    private synchronized Delivery add(Delivery delivery) {
+        if (closed) {
+            throw new IllegalStateException("the test router is closed");
+        }
+        Box box = boxes.computeIfAbsent(ByteBuffer.wrap(delivery.event.keyBytes()), key -> new Box(partitions++ % PARTITIONS));
+        box.queue.add(delivery);
+        if (box.running == null && box.queue.size() == 1) {
+            ready.add(box);
+        }
+        dispatch();
+        return delivery;
+    }
+
+    /**
+     * Moves a key away: its waiting deliveries are not started, and its running handler is cancelled with KeyLostException.
+     * Other keys are not affected. When it returns, the router's clock is past the deadline of the handler, which is
+     * cancelled within 50 ms. Later deliveries have a fence with a higher token.
+     *
+     * @param key the key
+     */
+    public synchronized void lose(String key) {
+        Box box = boxes.get(ByteBuffer.wrap(key.getBytes(StandardCharsets.UTF_8)));
+        if (box == null) {
+            throw new IllegalArgumentException("no event of the key \"" + key + "\" was delivered");
+        }
+        tokens.merge(box.partition, 1L, Long::sum);
+        ready.removeIf(other -> other.partition == box.partition);
+        for (Box other : boxes.values()) {
+            if (other.partition == box.partition) {
+                other.queue.forEach(delivery -> delivery.end(Outcome.Kind.NOT_STARTED));
+                other.queue.clear();
+            }
+        }
+        Revoke revoke = Revoke.newBuilder().addPartitions(box.partition).setReason("the key moves").build();
+        sessions.forEach(session -> session.send(WorkResponse.newBuilder().setRevoke(revoke)));
+
+        // The running handler may continue until the end of the present lease. Renew it for the other keys, and when all
+        // workers know, move the clock past the old end.
+        long old = until;
+        until += LEASE.toNanos();
+        await(() -> sessions.isEmpty() || deadlines.values().stream().allMatch(deadline -> deadline > old), "the workers sent no Pings");
+        passTo(old);
+    }
+
+    /**
+     * Lets the lease run out, as happens to a router that has lost its broker: every running handler is cancelled with
+     * KeyLostException, and deliveries whose stream has broken are lost. Then there is a new lease.
+     */
+    public synchronized void expire() {
+        passTo(until);
+        until += LEASE.toNanos();
+        for (Box box : boxes.values()) {
+            if (box.running != null && box.running.session.gone) {
+                finish(box, box.running, new Outcome(Outcome.Kind.LOST, Duration.ZERO, ""));
+            }
+        }
+        dispatch();
+    }
+
+    /** Breaks the streams of all workers. They reconnect by themselves; their running deliveries are LOST at {@link #expire}. */
+    public synchronized void disconnect() {
+        List<Session> all = new ArrayList<>(sessions);
+        sessions.clear();
+        all.forEach(session -> session.fail(Status.UNAVAILABLE.withDescription("the test broke the stream")));
+    }
+
+    /** Ends all workers, which drain, and the router. */
+    @Override
+    public void close() {
+        List<Worker> all;
+        synchronized (this) {
+            if (closed) {
+                return;
+            }
+            closed = true;
+            all = new ArrayList<>(workers);
+        }
+        all.forEach(Worker::stop);
+        RuntimeException failed = null;
+        for (Worker worker : all) {
+            try {
+                worker.close();
+            } catch (RuntimeException e) {
+                failed = e;
+            }
+        }
+        server.shutdownNow();
+        if (timer != null) {
+            timer.shutdownNow();
+        }
+        if (failed != null) {
+            throw failed;
+        }
+    }
+
+    private long now() {
+        return System.nanoTime() + ahead;
+    }
+
+    /** Moves the clock forward to an instant. The lock is held. */
+    private void passTo(long instant) {
+        ahead += Math.max(0, instant - now());
+    }
+
+    /** A condition that a test waits for. */
+    private interface Condition {
+        boolean holds();
+    }
+
+    /** Waits for a condition, which changes with notifyAll. The lock is held, but not while it waits. */
+    private void await(Condition condition, String otherwise) {
+        long end = System.nanoTime() + WAIT_MAX.toNanos();
+        while (!condition.holds()) {
+            long left = end - System.nanoTime();
+            if (left <= 0) {
+                throw new AssertionError(otherwise + " for " + WAIT_MAX);
+            }
+            try {
+                TimeUnit.NANOSECONDS.timedWait(this, left);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new AssertionError("the test was interrupted while " + otherwise, e);
+            }
+        }
+    }
+
+    /** Gives ready deliveries to workers. The lock is held. */
+    private void dispatch() {
+        for (Session session : sessions) {
+            if (!session.takes() || ready.isEmpty()) {
+                continue;
+            }
+            Deliveries.Builder frame = Deliveries.newBuilder().setNumber(++session.framesSent);
+            while (!ready.isEmpty() && session.running.size() < session.window && frame.getDeliveriesCount() < DELIVERIES_MAX) {
+                Box box = ready.poll();
+                Delivery delivery = box.queue.poll();
+                box.running = delivery;
+                delivery.box = box;
+                delivery.session = session;
+                delivery.since = System.nanoTime();
+                long id = ++deliveries;
+                session.running.put(id, delivery);
+                delivery.write(frame, id, new Fence(1 + tokens.getOrDefault(box.partition, 0L), id));
+            }
+            session.send(WorkResponse.newBuilder().setDeliveries(frame));
+        }
+    }
+
+    /** Ends a delivery and makes the next one of its key ready. The lock is held. */
+    private void finish(Box box, Delivery delivery, Outcome outcome) {
+        box.running = null;
+        if (!box.queue.isEmpty()) {
+            ready.add(box);
+        }
+        delivery.future.complete(outcome);
+    }
+
+    private synchronized void cutOverlong() {
+        long before = System.nanoTime() - handlerTimeout.toNanos();
+        for (Session session : sessions) {
+            Revoke.Builder revoke = Revoke.newBuilder().setReason("handler.timeout");
+            session.running.forEach((id, delivery) -> {
+                if (!delivery.timedOut && delivery.since - before < 0) {
+                    delivery.timedOut = true;
+                    revoke.addDeliveryIds(id);
+                }
+            });
+            if (revoke.getDeliveryIdsCount() > 0) {
+                session.send(WorkResponse.newBuilder().setRevoke(revoke));
+            }
+        }
+    }
+
+    /** One key with deliveries. */
+    private static final class Box {
+        private final int partition;
+        private final ArrayDeque<Delivery> queue = new ArrayDeque<>();
+        private Delivery running;
+
+        Box(int partition) {
+            this.partition = partition;
+        }
+    }
+
+    /** The lease clock of one worker. */
+    private final class WorkerClock implements LeaseClock {
+        @Override
+        public long now() {
+            return TestRouter.this.now();
+        }
+
+        @Override
+        public long bootNanos() {
+            return LeaseClock.system().bootNanos();
+        }
+
+        @Override
+        public void renewed(long deadline) {
+            synchronized (TestRouter.this) {
+                deadlines.put(this, deadline);
+                TestRouter.this.notifyAll();
+            }
+        }
+
+        @Override
+        public void ended() {
+            synchronized (TestRouter.this) {
+                deadlines.remove(this);
+                TestRouter.this.notifyAll();
+            }
+        }
+    }
+
+    /**
+     * Returns the router as a gRPC service, for a server of the test's with a real socket. Its workers need the options of
+     * {@link #connect} too, with other channels.
+     *
+     * @return the service
+     */
+    public BindableService service() {
+        return new Service();
+    }
+
+    private final class Service extends AppServiceGrpc.AppServiceImplBase {
+        @Override
+        public StreamObserver<WorkRequest> work(StreamObserver<WorkResponse> out) {
+            return new Session(out);
+        }
+    }
+
+    /** The stream of one worker. Its fields are guarded by the router's lock. */
+    private final class Session implements StreamObserver<WorkRequest> {
+        private final StreamObserver<WorkResponse> out;
+        private final Map<Long, Delivery> running = new LinkedHashMap<>();
+        private int window;
+        private long framesSent;
+        private long receipt; // the newest of our frames that the worker has received
+        private long results; // Results frames received
+        private boolean draining;
+        private boolean gone;
+
+        Session(StreamObserver<WorkResponse> out) {
+            this.out = out;
+        }
+
+        boolean takes() {
+            return !draining && receipt == framesSent && running.size() < window;
+        }
+
+        void send(WorkResponse.Builder frame) {
+            if (!gone) {
+                out.onNext(frame.setReceipt(results).build());
+            }
+        }
+
+        void fail(Status status) {
+            if (!gone) {
+                gone = true;
+                out.onError(status.asRuntimeException());
+            }
+            leave();
+        }
+
+        private void leave() {
+            gone = true;
+            sessions.remove(this);
+            TestRouter.this.notifyAll();
+        }
+
+        @Override
+        public void onNext(WorkRequest frame) {
+            synchronized (TestRouter.this) {
+                if (gone) {
+                    return;
+                }
+                receipt = Math.max(receipt, frame.getReceipt());
+                switch (frame.getFrameCase()) {
+                    case HELLO -> hello(frame.getHello());
+                    case PING -> send(WorkResponse.newBuilder().setPong(Pong.newBuilder().setK(frame.getPing().getK()).setRemainingNs(until - now())));
+                    case RESULTS -> results(frame.getResults());
+                    case PROGRESS -> frame.getProgress().getDeliveryIdsList().forEach(id -> {
+                        Delivery delivery = running.get(id);
+                        if (delivery != null) {
+                            delivery.since = System.nanoTime();
+                        }
+                    });
+                    case DRAIN -> draining = true;
+                    default -> { } // only a receipt
+                }
+                dispatch();
+            }
+        }
+
+        private void hello(Hello hello) {
+            window = hello.getMaxInFlight();
+            sessions.add(this);
+            connections++;
+            Limits limits = Limits.newBuilder().setMaxInFlight(window).setFrameMaxBytes(FRAME_BYTES_MAX)
+                    .setPingIntervalMs(PING_INTERVAL_MS).setReasonMaxBytes(REASON_BYTES_MAX).build();
+            send(WorkResponse.newBuilder().setWelcome(Welcome.newBuilder().setNode("test-router").setGroup("test").setVersion(1)
+                    .setWorker(hello.getWorker().isEmpty() ? "worker-" + connections : hello.getWorker()).setLimits(limits).addCapabilities("intervals")));
+            TestRouter.this.notifyAll();
+        }
+
+        private void results(Results frame) {
+            if (frame.getNumber() != results + 1) {
+                fail(Status.INVALID_ARGUMENT.withDescription("Results number " + frame.getNumber() + " after " + results));
+                return;
+            }
+            results++;
+            for (Result result : frame.getResultsList()) {
+                Delivery delivery = running.remove(result.getDeliveryId());
+                if (delivery == null || delivery.box.running != delivery) {
+                    fail(Status.INVALID_ARGUMENT.withDescription("an answer for delivery " + result.getDeliveryId() + ", which is not running"));
+                    return;
+                }
+                finish(delivery.box, delivery, delivery.outcomeOf(result));
+            }
+            send(WorkResponse.newBuilder()); // the receipt
+        }
+
+        @Override
+        public void onError(Throwable failure) {
+            synchronized (TestRouter.this) {
+                leave();
+            }
+        }
+
+        @Override
+        public void onCompleted() {
+            synchronized (TestRouter.this) {
+                if (!gone) {
+                    leave();
+                    out.onCompleted();
+                }
+            }
+        }
+    }
+
+    /** One delivery of an event to the handler, with its outcome. */
+    public final class Delivery {
+        private final Event event;
+        private final int attempt;
+        private final CompletableFuture<Outcome> future = new CompletableFuture<>();
+
+        // Guarded by the router's lock.
+        private Box box; // while it runs
+        private Session session;
+        private long since; // when it was delivered, or its newest Progress
+        private boolean timedOut;
+
+        Delivery(Event event, int attempt) {
+            this.event = event;
+            this.attempt = attempt;
+        }
+
+        private void write(Deliveries.Builder frame, long id, Fence next) {
+            Fence chosen = event.fence();
+            Fence fence = new Fence(chosen.token() != 0 ? chosen.token() : next.token(), chosen.turn() != 0 ? chosen.turn() : next.turn());
+            MessageId message = event.messageId();
+            io.ringfence.client.proto.Delivery.Builder delivery = frame.addDeliveriesBuilder();
+            for (Property property : event.properties()) {
+                delivery.addPropertiesBuilder().setName(frame.getNamesCount()).setValue(property.value());
+                frame.addNames(property.name());
+            }
+            event.schemaVersion().ifPresent(version -> {
+                frame.addSchemaVersions(ByteString.copyFrom(version));
+                delivery.setSchemaVersion(frame.getSchemaVersionsCount());
+            });
+            event.eventTime().ifPresent(time -> delivery.setEventTimeMs(time.toEpochMilli()));
+            delivery.setDeliveryId(id).setPartition(box.partition)
+                    .setKey(ByteString.copyFrom(event.keyBytes())).setPayload(ByteString.copyFrom(event.payload()))
+                    .setLedgerId(message.ledger()).setEntryId(message.entry()).setBatchIndex(message.batch()).setTopicPartition(message.topicPartition())
+                    .setTopic(frame.getTopicsCount()).setToken(frame.getTokensCount()).setTurn(fence.turn())
+                    .setPublishTimeMs(event.publishTime().toEpochMilli()).setAttempt(attempt).setRedeliveryCount(event.redelivery());
+            frame.addTopics(event.topic()).addTokens(fence.token());
+        }
+
+        private Outcome outcomeOf(Result result) {
+            Duration after = Duration.ofMillis(result.getAfterMs());
+            return switch (result.getKind()) {
+                case RESULT_KIND_DONE -> new Outcome(Outcome.Kind.DONE, after, "");
+                case RESULT_KIND_REJECT -> new Outcome(Outcome.Kind.REJECT, after, result.getReason());
+                case RESULT_KIND_NOT_STARTED -> new Outcome(Outcome.Kind.NOT_STARTED, after, "");
+                // A handler that took longer than handler.timeout has failed.
+                case RESULT_KIND_CANCELLED -> timedOut ? new Outcome(Outcome.Kind.RETRY, after, "handler.timeout")
+                        : new Outcome(Outcome.Kind.CANCELLED, after, "");
+                default -> new Outcome(Outcome.Kind.RETRY, after, result.getReason());
+            };
+        }
+
+        private void end(Outcome.Kind kind) {
+            future.complete(new Outcome(kind, Duration.ZERO, ""));
+        }
+
+        /**
+         * Waits for the end of the delivery. It fails the test after {@link #WAIT_MAX}.
+         *
+         * @return the outcome
+         */
+        public Outcome outcome() {
+            try {
+                return future.get(WAIT_MAX.toNanos(), TimeUnit.NANOSECONDS);
+            } catch (TimeoutException e) {
+                throw new AssertionError("no outcome after " + WAIT_MAX);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new AssertionError("the test was interrupted while it waited for an outcome", e);
+            } catch (ExecutionException e) {
+                throw new AssertionError(e);
+            }
+        }
+
+        /**
+         * Reports whether the delivery has ended.
+         *
+         * @return whether {@link #outcome} would return at once
+         */
+        public boolean isOver() {
+            return future.isDone();
+        }
+
+        /**
+         * Gives the same event to the handler again, as the router would, after the end of this delivery: with a greater
+         * fence, unless the test chose one, and with the next attempt if the handler failed.
+         *
+         * @return the next delivery
+         */
+        public Delivery redeliver() {
+            return add(new Delivery(event, outcome().kind() == Outcome.Kind.RETRY ? attempt + 1 : attempt));
+        }
+    }
+
+    /** Discards everything: the outcomes say what went wrong. */
+    private static final class NoLog implements System.Logger {
+        @Override
+        public String getName() {
+            return "io.ringfence.junit5";
+        }
+
+        @Override
+        public boolean isLoggable(Level level) {
+            return false;
+        }
+
+        @Override
+        public void log(Level level, ResourceBundle bundle, String message, Throwable thrown) {}
+
+        @Override
+        public void log(Level level, ResourceBundle bundle, String format, Object... parameters) {}
+    }
+}

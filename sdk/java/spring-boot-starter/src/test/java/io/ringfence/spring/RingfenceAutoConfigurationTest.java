@@ -1,0 +1,196 @@
+package io.ringfence.spring;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.ringfence.client.Event;
+import io.ringfence.client.RejectException;
+import io.ringfence.client.RetryAfterException;
+import io.ringfence.junit5.Outcome;
+import io.ringfence.junit5.RingfenceTest;
+import io.ringfence.junit5.TestRouter;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import org.junit.jupiter.api.Test;
+import org.springframework.boot.actuate.health.HealthIndicator;
+import org.springframework.boot.actuate.health.Status;
+import org.springframework.boot.autoconfigure.AutoConfigurations;
+import org.springframework.boot.autoconfigure.jackson.JacksonAutoConfiguration;
+import org.springframework.boot.test.context.runner.ApplicationContextRunner;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+
+@RingfenceTest
+class RingfenceAutoConfigurationTest {
+    private static final String ORDERS = "persistent://public/default/orders";
+    private static final String TEXTS = "persistent://public/default/texts";
+
+    record Order(long cents) {}
+
+    static class Listeners {
+        final List<Object> seen = new CopyOnWriteArrayList<>();
+
+        @RingfenceListener(topics = ORDERS)
+        void order(Event event, Order order) {
+            if (order.cents() < 0) {
+                throw new RejectException("less than nothing");
+            }
+            if (order.cents() == 0) {
+                throw new RetryAfterException(Duration.ofSeconds(90), "nothing yet");
+            }
+            seen.add(event.key() + " " + order.cents());
+        }
+
+        @RingfenceListener(topics = TEXTS)
+        void text(String text) {
+            seen.add(text);
+        }
+
+        @RingfenceListener
+        void other(byte[] payload) throws Exception {
+            if (payload.length == 0) {
+                throw new Exception("checked");
+            }
+            seen.add(payload.length);
+        }
+    }
+
+    @Configuration(proxyBeanMethods = false)
+    static class ListenersConfiguration {
+        @Bean
+        Listeners listeners() {
+            return new Listeners();
+        }
+    }
+
+    /** An application whose worker connects to the router in memory. */
+    private static ApplicationContextRunner application(TestRouter router) {
+        return new ApplicationContextRunner()
+                .withConfiguration(AutoConfigurations.of(JacksonAutoConfiguration.class, RingfenceAutoConfiguration.class))
+                .withBean(RingfenceCustomizer.class, () -> router::connect);
+    }
+
+    @Test
+    void eventsReachTheListenerOfTheirTopic(TestRouter router) {
+        application(router).withUserConfiguration(ListenersConfiguration.class).run(context -> {
+            Listeners listeners = context.getBean(Listeners.class);
+            assertThat(router.deliver(Event.of("alice").topic(ORDERS).payload("{\"cents\": 7}")).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+            assertThat(router.deliver(Event.of("bob").topic(TEXTS).payload("hello")).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+            assertThat(router.deliver(Event.of("carol").topic("persistent://a/b/c").payload("four")).outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+            assertThat(listeners.seen).containsExactly("alice 7", "hello", 4);
+        });
+    }
+
+    @Test
+    void exceptionsOfListenersAreAnswers(TestRouter router) {
+        application(router).withUserConfiguration(ListenersConfiguration.class).run(context -> {
+            Outcome reject = router.deliver(Event.of("a").topic(ORDERS).payload("{\"cents\": -1}")).outcome();
+            assertThat(reject).isEqualTo(new Outcome(Outcome.Kind.REJECT, Duration.ZERO, "less than nothing"));
+            Outcome later = router.deliver(Event.of("b").topic(ORDERS).payload("{\"cents\": 0}")).outcome();
+            assertThat(later).isEqualTo(new Outcome(Outcome.Kind.RETRY, Duration.ofSeconds(90), "nothing yet"));
+            Outcome failed = router.deliver(Event.of("c").topic("x")).outcome();
+            assertThat(failed).isEqualTo(new Outcome(Outcome.Kind.RETRY, Duration.ZERO, "java.lang.Exception: checked"));
+            for (String broken : List.of("gibberish", "null", "")) {
+                Outcome decode = router.deliver(Event.of("d").topic(ORDERS).payload(broken)).outcome();
+                assertThat(decode.kind()).as(broken).isEqualTo(Outcome.Kind.REJECT);
+                assertThat(decode.reason()).startsWith("decode JSON");
+            }
+        });
+    }
+
+    static class OnlyOrders {
+        @RingfenceListener(topics = ORDERS)
+        void order(Order order) {}
+    }
+
+    @Test
+    void aTopicWithoutAListenerIsRetried(TestRouter router) {
+        application(router).withBean(OnlyOrders.class).run(context ->
+                assertThat(router.deliver(Event.of("a").topic(TEXTS)).outcome().reason()).contains("no @RingfenceListener for the topic " + TEXTS));
+    }
+
+    static class Slow {
+        final CountDownLatch started = new CountDownLatch(1);
+        final CountDownLatch release = new CountDownLatch(1);
+
+        @RingfenceListener
+        void slow(Event event) throws InterruptedException {
+            started.countDown();
+            if (!release.await(30, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("not released");
+            }
+        }
+    }
+
+    /** The end of the application waits for its listeners. */
+    @Test
+    void stopDrains(TestRouter router) {
+        AtomicReference<TestRouter.Delivery> running = new AtomicReference<>();
+        AtomicReference<TestRouter.Delivery> waiting = new AtomicReference<>();
+        AtomicReference<Slow> bean = new AtomicReference<>();
+        application(router).withPropertyValues("ringfence.max-threads=1", "ringfence.virtual-threads=false")
+                .withBean(Slow.class).run(context -> {
+                    Slow slow = context.getBean(Slow.class);
+                    bean.set(slow);
+                    running.set(router.deliver(Event.of("a")));
+                    slow.started.await();
+                    waiting.set(router.deliver(Event.of("b"))); // no thread is left for it
+                    RingfenceWorker worker = context.getBean(RingfenceWorker.class);
+                    CompletableFuture<Void> stopped = CompletableFuture.runAsync(worker::stop);
+                    assertThat(waiting.get().outcome().kind()).isEqualTo(Outcome.Kind.NOT_STARTED); // the drain has begun
+                    assertThat(stopped).isNotDone();
+                    assertThat(running.get().isOver()).isFalse();
+                    slow.release.countDown();
+                    stopped.get(30, TimeUnit.SECONDS);
+                    assertThat(worker.isRunning()).isFalse();
+                });
+        assertThat(running.get().outcome().kind()).isEqualTo(Outcome.Kind.DONE);
+    }
+
+    @Test
+    void healthIsThatOfTheSession(TestRouter router) {
+        application(router).withBean(OnlyOrders.class).run(context -> {
+            router.deliver(Event.of("a").topic(ORDERS).payload("{\"cents\": 1}")).outcome(); // there is a session now
+            HealthIndicator health = context.getBean(HealthIndicator.class);
+            assertThat(health.health().getStatus()).isEqualTo(Status.UP);
+            context.getBean(RingfenceWorker.class).stop();
+            assertThat(health.health().getStatus()).isEqualTo(Status.DOWN);
+        });
+    }
+
+    static class TwoForAll {
+        @RingfenceListener
+        void one(Event event) {}
+
+        @RingfenceListener
+        void two(Event event) {}
+    }
+
+    static class WrongParameters {
+        @RingfenceListener
+        void wrong(Order order, Event event) {}
+    }
+
+    @Test
+    void mistakesFailTheStart(TestRouter router) {
+        application(router).withBean(TwoForAll.class).run(context ->
+                assertThat(context).getFailure().rootCause().hasMessageContaining("name the topics of one of them"));
+        application(router).withBean(WrongParameters.class).run(context ->
+                assertThat(context).getFailure().rootCause().hasMessageContaining("an Event, a payload, or both in this order"));
+        application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.max-in-flight=0").run(context ->
+                assertThat(context).getFailure().rootCause().hasMessageContaining("maxInFlight = 0"));
+        application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.tls.certificate=/some.pem").run(context ->
+                assertThat(context).getFailure().rootCause().hasMessageContaining("set certificate and key"));
+    }
+
+    @Test
+    void doesNotStartWithoutListenersOrIfDisabled(TestRouter router) {
+        application(router).run(context -> assertThat(context.getBean(RingfenceWorker.class).isRunning()).isFalse());
+        application(router).withBean(OnlyOrders.class).withPropertyValues("ringfence.enabled=false")
+                .run(context -> assertThat(context).doesNotHaveBean(RingfenceWorker.class));
+    }
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+#
+# Tests the Java SDK: unit tests, packages, the programs of README.md on the built packages alone, the generated code, and all rules of router conformance.
+# What it needs goes to build/: a Maven repository (MAVEN_REPO_LOCAL for another one) and the router, unless ROUTER names one. It says little if all is well.
+#
+# Usage: sdk/java/test.sh    needs a JDK of 17 or later, Maven and Go
+
+set -euo pipefail
+cd "$(dirname "$0")"
+mkdir -p build
+export MAVEN_REPO_LOCAL=${MAVEN_REPO_LOCAL:-$PWD/build/m2}
+export ROUTER=${ROUTER:-$PWD/build/router}
+java=${JAVA:-java}
+
+# maven FOLDER GOAL… : without the network if it has been complete before with these POMs.
+maven() {
+	local folder=$1 stamp
+	shift
+	stamp=build/resolved-$(cat "$folder/pom.xml" ./*/pom.xml ../../examples/orders-java/pom.xml | cksum | cut -d' ' -f1)
+	local offline=()
+	[ ! -f "$stamp" ] || offline=(-o)
+	if mvn -q -B "${offline[@]}" -Dmaven.repo.local="$MAVEN_REPO_LOCAL" -f "$folder" "$@" >build/maven.log 2>&1; then
+		touch "$stamp"
+		return
+	fi
+	rm -f "$stamp" # perhaps something is missing after all: the next run asks the network
+	cat build/maven.log >&2
+	exit 1
+}
+
+if [ "$ROUTER" = "$PWD/build/router" ]; then
+	(cd ../.. && go build -o "$ROUTER" ./cmd/router)
+fi
+maven . install
+./generate.sh --check
+
+# The programs of README.md, in a project that knows nothing but the installed packages.
+version=$(sed -n 's:.*<version>\(.*\)</version>.*:\1:p' client/.flattened-pom.xml | head -1)
+rm -rf build/readme
+mkdir -p build/readme/src/main/java build/readme/src/test/java
+# block WORD: the Java of README.md that contains WORD
+block() { awk -v word="$1" '/^```java/ { on = 1; text = ""; next } /^```/ { if (on && index(text, word)) printf "%s", text; on = 0 } on { text = text $0 "\n" }' README.md; }
+block 'class App' >build/readme/src/main/java/App.java
+block 'class HandlerTest' >build/readme/src/test/java/HandlerTest.java
+sed "s/VERSION/$version/" readme-pom.xml >build/readme/pom.xml
+maven build/readme verify
+"$ROUTER" dev --rate 100 --events 100 -- "$java" -XX:TieredStopAtLevel=1 -cp "build/readme/target/classes:$(cat build/readme/target/classpath)" App >build/readme/output 2>&1 ||
+	{ cat build/readme/output >&2; exit 1; }
+handled=$(grep -c 'bytes, fence 0' build/readme/output || true)
+if [ "$handled" != 100 ]; then
+	cat build/readme/output >&2
+	echo "the program of README.md handled $handled of 100 events" >&2
+	exit 1
+fi
+
+./conformance.sh "$@" >build/conformance.log 2>&1 || { cat build/conformance.log >&2; exit 1; }
+tail -1 build/conformance.log
