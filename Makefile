@@ -64,7 +64,19 @@ unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) 
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
 test: ## All tests, on a real Pulsar that it sets up by itself
-	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory test-e2e unit planted test-reconnect
+	tools/pulsar.sh run --optional -- $(MAKE) --no-print-directory -j2 test-go sdks
+
+.PHONY: test-go
+test-go: # with PULSAR_URL set; one after the other
+	$(MAKE) --no-print-directory -j1 test-e2e
+	$(MAKE) --no-print-directory -j1 unit
+	$(MAKE) --no-print-directory -j1 planted
+	$(MAKE) --no-print-directory -j1 test-reconnect
+
+# At low priority beside the end-to-end tests, which mostly wait.
+.PHONY: sdks
+sdks: ## Test the SDKs in other languages: unit tests, package, README and conformance of each (SDKS= names some)
+	nice tools/sdks.sh $(SDKS)
 
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.
@@ -226,8 +238,11 @@ demo: ## Three members, three applications, one kill, a verdict
 	$(GO) run ./cmd/router demo $(ARGS)
 
 .PHONY: examples
-examples: ## Try the examples in other languages (needs python3; fetches grpcio into examples/orders-python/build)
+examples: ## Run the orders example in Go, Python, TypeScript, Java and by the bridge, with the same checks (needs all of them, and PHP)
+	$(GO) test -count=1 ./examples/orders
 	examples/orders-python/try.sh
+	tools/sdks.sh typescript java
+	RINGFENCE_TEST_EXAMPLES=1 $(GO) test -count=1 -v ./examples/bridge
 
 .PHONY: pulsar
 pulsar: ## Start a Pulsar and leave it running; prints its addresses and how to stop it

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+#
+# Tests the SDKs in other languages, one after the other, each by its own test.sh. One whose language is not installed is skipped and named; with CI set that is a failure.
+#
+# Usage: tools/sdks.sh [python] [typescript] [java]    all without arguments
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# has NAME reports whether the language of an SDK is installed.
+has() {
+	case "$1" in
+	python) python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' ;;
+	typescript) [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] && npm --version ;;
+	java) [ "$(javac -version 2>&1 | sed 's/javac \([0-9]*\).*/\1/')" -ge 17 ] && mvn --version ;;
+	esac >/dev/null 2>&1
+}
+
+wants() {
+	case "$1" in
+	python) echo "Python 3.10 or later with venv" ;;
+	typescript) echo "Node 20 or later with npm" ;;
+	java) echo "a JDK of 17 or later and Maven" ;;
+	*)
+		echo "tools/sdks.sh: there is no SDK $1" >&2
+		exit 2
+		;;
+	esac
+}
+
+[ "$#" -gt 0 ] || set -- python typescript java
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export ROUTER=$folder/router
+go build -o "$ROUTER" ./cmd/router
+for name in "$@"; do
+	needs=$(wants "$name")
+	if ! has "$name"; then
+		echo "sdk/$name is skipped: it needs $needs" >&2
+		[ -z "${CI:-}" ] || exit 1
+		continue
+	fi
+	begin=$SECONDS
+	"sdk/$name/test.sh"
+	echo "ok  	sdk/$name	$((SECONDS - begin))s"
+done
