@@ -69,12 +69,14 @@ async def run_aio(endpoint: str) -> None:
     async with grpc.aio.insecure_channel(endpoint, options=OPTIONS) as channel:
         call = channel.stream_stream(METHOD, pb.WorkRequest.SerializeToString, pb.WorkResponse.FromString)()
         await call.write(HELLO)
+        writing = asyncio.Lock()  # one write at a time
 
         async def pings() -> None:
             k = 0
             while True:
                 k += 1
-                await call.write(ping(k))
+                async with writing:
+                    await call.write(ping(k))
                 await asyncio.sleep(PING_EVERY)
 
         pinging = asyncio.ensure_future(pings())
@@ -82,7 +84,8 @@ async def run_aio(endpoint: str) -> None:
         async for response in call:
             if response.HasField("deliveries"):
                 number += 1
-                await call.write(answer(number, response.deliveries))
+                async with writing:
+                    await call.write(answer(number, response.deliveries))
         pinging.cancel()
 
 

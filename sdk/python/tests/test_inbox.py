@@ -19,25 +19,34 @@ class Work(Item):
     def __init__(self, id: int, partition: int) -> None:
         self.id, self.partition = id, partition
 
+    @property
+    def delivery_id(self) -> int:
+        return self.id
 
-Box = Inbox[Work]
+
+Box = Inbox[Work, Work]
+
+
+def give(box: Box, *works: Work) -> None:
+    box.give(works, lambda work: work)
+
+
+def waiting(box: Box) -> list[Work]:
+    return [work for batch in box._batches for work in reversed(batch.left)]
 
 
 def given(n: int) -> tuple[Box, list[Work]]:
     """An inbox with deliveries 1 … n of partitions 1 … n, no Pong yet."""
     box: Box = Inbox()
     works = [Work(i, i) for i in range(1, n + 1)]
-    box.give(works)
+    give(box, *works[: n // 2])  # in two frames
+    give(box, *works[n // 2 :])
     return box, works
 
 
 def ponged(box: Box, sent: int, now: int, remaining: int, *draining: int) -> list[Work]:
     """Takes a Ping sent at one instant and its Pong at another."""
     return box.pong(now, box.ping(sent), remaining, draining)
-
-
-def of_partition(p: int) -> Callable[[Work], bool]:
-    return lambda work: work.partition == p
 
 
 def kinds(box: Box) -> list[int]:
@@ -110,7 +119,7 @@ def test_revoke() -> None:
     ponged(box, 0, 0, 10 * SECOND)
     box.take(0)  # 1 runs
     box.take(0)  # 2 runs; 3 waits
-    box.revoke(lambda work: work.id != 2)
+    box.revoke({1, 3})
     assert box.answers == [Answer(3, NOT_STARTED)]
 
     ponged(box, 5 * SECOND, 5 * SECOND, 10 * SECOND)
@@ -129,8 +138,8 @@ def test_cut() -> None:
     ponged(box, 0, 0, 10 * SECOND)
     for _ in range(3):
         box.take(0)  # 1, 2 and 3 run; 4 waits
-    box.revoke(of_partition(2))
-    assert box.cut(lambda work: work.id != 3) == [works[1], works[0]]
+    box.revoke({2})
+    assert box.cut({1, 2, 4}) == [works[1], works[0]]
     assert kinds(box) == [NOT_STARTED]
     ponged(box, 5 * SECOND, 5 * SECOND, 10 * SECOND, 1, 2)
     assert [box.deadline(work) for work in works[:3]] == [10 * SECOND, 10 * SECOND, 15 * SECOND]
@@ -141,9 +150,9 @@ def test_cut() -> None:
 def test_revoke_is_not_for_later_deliveries() -> None:  # the key came back
     box, _ = given(0)
     ponged(box, 0, 0, SECOND)
-    box.revoke(of_partition(1))
+    box.revoke({1})
     work = Work(1, 1)
-    box.give([work])
+    give(box, work)
     assert box.take(0) is work
 
 
@@ -151,7 +160,7 @@ def test_frozen_application_starts_nothing_revoked() -> None:
     """The process was frozen for long with a delivery that has not started; then come the Revoke and a fresh Pong."""
     box, _ = given(1)
     ponged(box, 0, 0, SECOND)
-    box.revoke(of_partition(1))
+    box.revoke({1})
     ponged(box, 40 * SECOND, 40 * SECOND, 60 * SECOND)
     assert box.take(40 * SECOND) is None
     assert kinds(box) == [NOT_STARTED]
@@ -171,7 +180,7 @@ def test_broken_stream_keeps_the_last_deadline() -> None:
     ponged(box, 0, 0, 10 * SECOND)
     box.take(0)
     box.break_off()
-    box.give([Work(3, 3)])
+    give(box, Work(3, 3))
     assert box.take(SECOND) is None, "a delivery of a broken stream started"
     assert box.deadline(works[0]) == 10 * SECOND
     assert box.check(10 * SECOND - 1) == []
@@ -190,7 +199,7 @@ def test_suspend_and_drain() -> None:
     assert box.startable()
     box.take(0)
     box.drain()
-    box.give([Work(9, 0)])
+    give(box, Work(9, 0))
     assert kinds(box) == [NOT_STARTED, NOT_STARTED]
     box.end(works[0])
     assert (box.started(), kinds(box)) == (0, [DONE, NOT_STARTED, NOT_STARTED])
@@ -212,10 +221,19 @@ def test_a_turn_ends_one_delivery_and_starts_the_next() -> None:
     ponged(box, 0, 0, SECOND)
     assert box.turn(None, None, 0) is works[0]
     assert box.turn(works[0], None, 0) is works[1]
-    box.revoke(of_partition(2))
+    box.revoke({2})
     assert box.turn(works[1], Answer(2, CANCELLED), 0) is works[2]
     assert box.turn(works[2], None, SECOND) is None
     assert (box.done, box.answers) == ([1, 3], [Answer(2, CANCELLED)])
+
+
+def test_deliveries_start_in_their_order() -> None:
+    box, works = given(5)
+    ponged(box, 0, 0, SECOND)
+    box.revoke({2, 4})
+    assert [box.take(0) for _ in range(4)] == [works[0], works[2], works[4], None]
+    box.revoke()
+    assert (box.waiting, len(box.frozen)) == (0, 3)
 
 
 def test_sure_is_a_lower_bound_of_all_deadlines() -> None:
@@ -224,7 +242,7 @@ def test_sure_is_a_lower_bound_of_all_deadlines() -> None:
     box.take(0)
     box.take(0)
     assert box.sure() == SECOND
-    box.revoke(of_partition(1))
+    box.revoke({1})
     ponged(box, SECOND // 2, SECOND // 2, SECOND)
     assert box.sure() <= SECOND, "the revoked delivery's deadline is earlier"
 
@@ -246,7 +264,7 @@ class Model:
         return self.waits(work) or self.runs(work)
 
     def waits(self, work: Work) -> bool:
-        return any(work is other for other in self.box.waiting)
+        return any(work is other for other in waiting(self.box))
 
     def runs(self, work: Work) -> bool:
         return any(work.id in of for of in (self.box.running, self.box.frozen, self.box.lost))
@@ -257,9 +275,9 @@ class Model:
             self.lost.add(work)
 
     def give(self) -> None:
-        work = Work(len(self.all) + 1, self.random.randint(0, 3))
-        self.all.append(work)
-        self.box.give([work])
+        works = [Work(len(self.all) + 1 + i, self.random.randint(0, 3)) for i in range(self.random.randint(1, 3))]
+        self.all += works
+        give(self.box, *works)
 
     def take(self) -> None:
         self.begun(self.box.turn(None, None, self.now) if self.random.random() < 0.5 else self.box.take(self.now))
@@ -291,12 +309,12 @@ class Model:
     def revoke(self) -> None:
         p = self.random.randint(0, 3)
         self.revoked.update(work for work in self.all if work.partition == p and self.open(work))
-        self.box.revoke(of_partition(p))
-        assert not any(work.partition == p for work in self.box.waiting), "a revoked delivery still waits"
+        self.box.revoke({p})
+        assert not any(work.partition == p for work in waiting(self.box)), "a revoked delivery still waits"
 
     def cut(self) -> None:
         delivery_id = self.random.randint(1, 1 + len(self.all))
-        for work in self.box.cut(lambda work: work.id == delivery_id):
+        for work in self.box.cut({delivery_id}):
             assert work not in self.lost, "a delivery was cut twice"
             self.lost.add(work)
             self.revoked.add(work)
@@ -318,6 +336,7 @@ class Model:
 
     def step(self) -> None:
         self.random.choice((self.give, self.take, self.pong, self.revoke, self.cut, self.check, self.end, self.wait))()
+        assert self.box.waiting == len(waiting(self.box))
         accounted = self.box.held() + len(self.box.done) + len(self.box.answers)
         assert accounted == len(self.all), "a delivery is gone, or is counted twice"
         for work in self.lost:

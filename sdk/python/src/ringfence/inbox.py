@@ -7,8 +7,8 @@ argument, in nanoseconds of one clock. It is not safe for concurrent use: the SD
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Container, Iterable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 DONE = 1
 RETRY = 2
@@ -23,8 +23,17 @@ NEVER = -(1 << 63)
 """A deadline in the past, before the first Pong."""
 
 
+class Waiting(Protocol):
+    """A delivery that has not started, as its frame has it."""
+
+    @property
+    def delivery_id(self) -> int: ...
+    @property
+    def partition(self) -> int: ...
+
+
 class Item:
-    """The inbox's part of a delivery. ``id`` and ``partition`` are set before :meth:`Inbox.give` and never after."""
+    """The inbox's part of a delivery that has started. ``id`` and ``partition`` are those of the delivery, and never change."""
 
     __slots__ = ("deadline", "id", "partition")
 
@@ -44,23 +53,34 @@ class Answer(NamedTuple):
     took_ns: int = 0
 
 
+W = TypeVar("W", bound=Waiting)
 T = TypeVar("T", bound=Item)
 
 
-class Inbox(Generic[T]):
-    """The deliveries of one stream.
+class _Batch(Generic[W, T]):
+    """The waiting deliveries of one frame, the first one last."""
+
+    __slots__ = ("left", "start")
+
+    def __init__(self, left: list[W], start: Callable[[W], T]) -> None:
+        self.left, self.start = left, start
+
+
+class Inbox(Generic[W, T]):
+    """The deliveries of one stream. Waiting ones are of a type W, and become a T when they start.
 
     A deadline belongs to one delivery. Deliveries that are not revoked share the newest deadline; a Revoke freezes a copy of
     it. A delivery is in one of four states: waiting, running, frozen (it runs and was revoked) or lost (it runs and was
     cancelled for good: its deadline has passed, or it took too long).
     """
 
-    __slots__ = ("_pings", "answers", "broken", "done", "draining", "frozen", "k", "lost", "newest", "running", "suspended", "waiting")
+    __slots__ = ("_batches", "_pings", "answers", "broken", "done", "draining", "frozen", "k", "lost", "newest", "running", "suspended", "waiting")
 
     def __init__(self) -> None:
         self.done: list[int] = []  # ids on their way to the router: answered DONE, and nothing else to say
         self.answers: list[Answer] = []  # the other answers on their way to the router
-        self.waiting: deque[T] = deque()
+        self.waiting = 0  # how many deliveries wait
+        self._batches: deque[_Batch[W, T]] = deque()  # none is empty
         self.running: dict[int, T] = {}
         self.frozen: dict[int, T] = {}
         self.lost: dict[int, T] = {}
@@ -71,29 +91,46 @@ class Inbox(Generic[T]):
         self.draining = False  # we let nothing start
         self.broken = False  # the stream has ended: deadlines stay, answers have nowhere to go
 
-    def give(self, items: Iterable[T]) -> None:
-        """Adds deliveries to the waiting ones."""
+    def give(self, items: Iterable[W], start: Callable[[W], T]) -> None:
+        """Adds deliveries to the waiting ones. ``start`` makes the running form of one of them, when it starts."""
         if self.broken:
             return
         if self.draining:
             self._refuse(items)
-        else:
-            self.waiting.extend(items)
+            return
+        left = list(items)
+        if left:
+            left.reverse()
+            self._batches.append(_Batch(left, start))
+            self.waiting += len(left)
 
     def take(self, now: int) -> T | None:
         """Returns the next delivery to start, None if there is none or none may start.
 
         A delivery starts only while the deadline of the newest Pong lies ahead. ``now`` must have been read right before.
         """
+        return self.turn(None, None, now)
+
+    def turn(self, ended: T | None, answer: Answer | None, now: int) -> T | None:
+        """Is :meth:`end`, if a delivery has ended, and then :meth:`take`: one call for each event instead of two."""
+        if ended is not None:
+            if answer is None and not self.broken and self.running.pop(ended.id, None) is not None:
+                self.done.append(ended.id)
+            else:
+                self.end(ended, answer)
         if not self.waiting or now >= self.newest or self.suspended or self.broken:
             return None
-        item = self.waiting.popleft()
+        batch = self._batches[0]
+        item = batch.start(batch.left.pop())
+        self.waiting -= 1
+        if not batch.left:
+            self._batches.popleft()
         self.running[item.id] = item
         return item
 
     def startable(self) -> bool:
         """Reports whether :meth:`take` would return a delivery, judged without the clock."""
-        return bool(self.waiting) and not self.suspended and not self.broken
+        return self.waiting > 0 and not self.suspended and not self.broken
 
     def end(self, item: T, answer: Answer | None = None) -> None:
         """Answers a delivery whose handler has returned; None stands for DONE."""
@@ -106,22 +143,14 @@ class Inbox(Generic[T]):
         else:
             self.answers.append(answer)
 
-    def turn(self, ended: T | None, answer: Answer | None, now: int) -> T | None:
-        """Is :meth:`end`, if a delivery has ended, and then :meth:`take`: one call for each event instead of two."""
-        if ended is not None:
-            if answer is None and not self.broken and self.running.pop(ended.id, None) is not None:
-                self.done.append(ended.id)
-            else:
-                self.end(ended, answer)
-        waiting = self.waiting
-        if not waiting or now >= self.newest or self.suspended or self.broken:
-            return None
-        item = waiting.popleft()
-        self.running[item.id] = item
-        return item
+    def _refuse(self, items: Iterable[W]) -> None:
+        self.answers.extend(Answer(item.delivery_id, NOT_STARTED) for item in items)
 
-    def _refuse(self, items: Iterable[T]) -> None:
-        self.answers.extend(Answer(item.id, NOT_STARTED) for item in items)
+    def _refuse_all(self) -> None:
+        for batch in self._batches:
+            self._refuse(reversed(batch.left))
+        self._batches.clear()
+        self.waiting = 0
 
     def ping(self, now: int) -> int:
         """Notes a Ping that is sent after ``now``, and returns its number."""
@@ -148,25 +177,36 @@ class Inbox(Generic[T]):
                 item.deadline = max(item.deadline, deadline)
         return lost
 
-    def revoke(self, hit: Callable[[T], bool]) -> None:
-        """Takes deliveries back. Those that have not started are answered; started ones keep their deadlines."""
-        if self.waiting:
-            taken = [item for item in self.waiting if hit(item)]
-            if taken:
-                self.waiting = deque(item for item in self.waiting if not hit(item))
-                self._refuse(taken)
-        for item in [item for item in self.running.values() if hit(item)]:
-            del self.running[item.id]
-            item.deadline = self.newest
-            self.frozen[item.id] = item
+    def revoke(self, partitions: Container[int] | None = None) -> None:
+        """Takes the deliveries of these partitions back, or all of them.
 
-    def cut(self, hit: Callable[[T], bool]) -> list[T]:
+        Those that have not started are answered; started ones keep their deadlines.
+        """
+        if partitions is None:
+            self._take_back(lambda delivery_id, partition: True)
+        else:
+            self._take_back(lambda delivery_id, partition: partition in partitions)
+
+    def cut(self, delivery_ids: Container[int]) -> list[T]:
         """Takes single deliveries back that took too long, and returns those that run: their handlers must be cancelled.
 
         Those that have not started are answered. Deadlines stay where they are.
         """
-        self.revoke(hit)
-        return self._lose([item for item in self.frozen.values() if hit(item)], self.frozen)
+        self._take_back(lambda delivery_id, partition: delivery_id in delivery_ids)
+        return self._lose([item for item in self.frozen.values() if item.id in delivery_ids], self.frozen)
+
+    def _take_back(self, hit: Callable[[int, int], bool]) -> None:
+        for batch in self._batches:
+            hits = [hit(item.delivery_id, item.partition) for item in batch.left]
+            if any(hits):
+                self._refuse(item for item, is_hit in zip(batch.left, hits, strict=True) if is_hit)
+                batch.left = [item for item, is_hit in zip(batch.left, hits, strict=True) if not is_hit]
+        self._batches = deque(batch for batch in self._batches if batch.left)
+        self.waiting = sum(len(batch.left) for batch in self._batches)
+        for item in [item for item in self.running.values() if hit(item.id, item.partition)]:
+            del self.running[item.id]
+            item.deadline = self.newest
+            self.frozen[item.id] = item
 
     def check(self, now: int) -> list[T]:
         """Returns the running deliveries whose deadline has passed. Their handlers must be cancelled.
@@ -210,8 +250,7 @@ class Inbox(Generic[T]):
     def drain(self) -> None:
         """Starts no more deliveries: waiting ones, and those that still arrive, are answered as not started."""
         self.draining = True
-        self._refuse(self.waiting)
-        self.waiting.clear()
+        self._refuse_all()
 
     def break_off(self) -> None:
         """Records the end of the stream.
@@ -219,7 +258,8 @@ class Inbox(Generic[T]):
         Running deliveries keep their last deadline; waiting ones are dropped, since their answers could not be sent.
         """
         self.broken = True
-        self.waiting.clear()
+        self._batches.clear()
+        self.waiting = 0
         self.done, self.answers = [], []
 
     def started(self) -> int:
@@ -228,4 +268,4 @@ class Inbox(Generic[T]):
 
     def held(self) -> int:
         """Returns how many deliveries have no answer: those that wait and those that run."""
-        return len(self.waiting) + self.started()
+        return self.waiting + self.started()

@@ -100,14 +100,15 @@ class ThreadPool:
     def _run(self) -> None:
         """One thread of the pool."""
         runner, handler, context = self._runner, self._handler, self._context
-        lock, fast, work, threads = runner.lock, runner.settings.clock.fast, self._work, runner.settings.threads
-        copy = context.copy
+        fast, work, threads = runner.settings.clock.fast, self._work, runner.settings.threads
+        acquire, release, copy = runner.lock.acquire, runner.lock.release, context.copy
         event: Event | None = None
         answer: Answer | None = None
         woken = True
         while True:
             now = fast()  # before each start: the machine may have been asleep
-            with lock:
+            acquire()  # 80 ns less than a with statement
+            try:
                 live = runner.live
                 if event is not None:
                     if event._cause is None:
@@ -119,7 +120,7 @@ class ThreadPool:
                         event = None
                 if woken:
                     self._waking = woken = False
-                surplus = self._size - self._late > threads  # its handler was late, and another thread is in its place
+                surplus = self._size > threads and self._size - self._late > threads  # its handler was late, and another thread is in its place
                 if live is None:
                     event = None
                 elif surplus:
@@ -137,6 +138,8 @@ class ThreadPool:
                         return
                     self._parked += 1
                 wake = event is not None and not self._waking and self.wanted()
+            finally:
+                release()
             if event is None:
                 work.get()
                 woken = True
@@ -215,7 +218,7 @@ class LoopPool:
         live = self._runner.live
         if live is None:
             return
-        tasks = min(tasks, len(live.inbox.waiting))
+        tasks = min(tasks, live.inbox.waiting)
         while self._waking < tasks:
             self._waking += 1
             if self._parked:
@@ -245,7 +248,7 @@ class LoopPool:
     async def _run(self) -> None:
         """One task of the pool."""
         runner, handler, context = self._runner, cast(Callable[[Event], Coroutine[Any, Any, None]], self._handler), self._context
-        lock, fast = runner.lock, runner.settings.clock.fast
+        fast, acquire, release, copy = runner.settings.clock.fast, runner.lock.acquire, runner.lock.release, context.copy
         event: Event | None = None
         answer: Answer | None = None
         ending = False  # the task was cancelled, and must not run another handler
@@ -254,7 +257,8 @@ class LoopPool:
         while True:
             now = fast()  # before each start: the machine may have been asleep
             yields = now - turn > SLICE_NS
-            with lock:
+            acquire()  # 80 ns less than a with statement
+            try:
                 live = runner.live
                 if event is not None:
                     if event._cause is None:
@@ -273,6 +277,8 @@ class LoopPool:
                     event = live.inbox.turn(event, answer, now)
                     if not live.quiet:
                         live.tell()
+            finally:
+                release()
             if woken:
                 self._waking -= 1
             if ending:
@@ -304,7 +310,7 @@ class LoopPool:
             woken = False
             began = boot_ns() if live.intervals else 0  # type: ignore[union-attr]
             answer = None
-            own = context.copy()  # its context variables are its own
+            own = copy()  # its context variables are its own
             try:
                 handling = handler(event)
                 waits = own.run(handling.send, None)

@@ -44,7 +44,7 @@ class Stream:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
         # Guarded by the runner's lock.
-        self.inbox: Inbox[Event] = Inbox()
+        self.inbox: Inbox[pb.Delivery, Event] = Inbox()
         self.sure = NEVER  # an instant before which no handler's deadline passes
         self.silence = 0  # ticks of the watch since the newest received frame
         self.silent = False  # it was given up because of that
@@ -214,21 +214,22 @@ class Stream:
         if kind == "deliveries":
             frame = response.deliveries
             new = Event.__new__
-            events: list[Event] = []
-            append = events.append
-            for delivery in frame.deliveries:
+
+            def start(delivery: pb.Delivery) -> Event:
                 event = new(Event)
                 event.id = delivery.delivery_id
                 event._delivery = delivery
                 event._frame = frame
                 event._stream = self
                 event._cause = None
-                append(event)
+                return event
+
+            deliveries = list(frame.deliveries)
             with runner.lock:
                 self.silence = 0
                 self._receipt = max(self._receipt, response.receipt)
                 self._given = frame.number
-                self.inbox.give(events)
+                self.inbox.give(deliveries, start)
                 wake = runner.pool.wanted()
                 self.notify()  # for the receipt
             if wake:
@@ -269,11 +270,11 @@ class Stream:
         """Takes deliveries back; returns those that took too long. The lock is held."""
         partitions = set(revoke.partitions)
         if revoke.all:
-            self.inbox.revoke(lambda event: True)
+            self.inbox.revoke()
         elif partitions:
-            self.inbox.revoke(lambda event: event.partition in partitions)
+            self.inbox.revoke(partitions)
         ids = set(revoke.delivery_ids)
-        return self.inbox.cut(lambda event: event.id in ids) if ids else []
+        return self.inbox.cut(ids) if ids else []
 
     def _welcome(self, welcome: pb.Welcome) -> None:
         if welcome.version != PROTOCOL_VERSION:
