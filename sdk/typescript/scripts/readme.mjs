@@ -57,6 +57,8 @@ execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "
 
 execFileSync(process.execPath, ["--test", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
 
+assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
+
 const { TestRouter } = await import(pathToFileURL(join(folder, "node_modules/@ringfence/client/dist/testing/index.js")));
 for (const [name, payload, kind, said] of [["app.mjs", '{"cents": 500}', "done", "alice 500"], ["app.mjs", '{"cents": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"]]) {
   const router = new TestRouter();

@@ -64,9 +64,16 @@ interface Waiter {
 }
 
 /** The iterator of deliveries. */
-export class Deliveries implements AsyncIterableIterator<Delivery, undefined>, Source {
+export class Deliveries implements AsyncIterableIterator<Delivery, undefined> {
   readonly #runner: Runner;
   readonly #waiters: Waiter[] = [];
+  readonly #source: Source = {
+    ready: () => this.#waiters.length > 0,
+    begin: (event) => {
+      this.#runner.traced(event, () => {});
+      this.#waiters.shift()!.resolve({ done: false, value: new Delivery(this.#runner, event) });
+    },
+  };
   #running: Promise<void> | undefined;
   #over = false;
   #error: unknown;
@@ -80,18 +87,9 @@ export class Deliveries implements AsyncIterableIterator<Delivery, undefined>, S
     return this;
   }
 
-  ready(): boolean {
-    return this.#waiters.length > 0;
-  }
-
-  begin(event: LeasedEvent): void {
-    this.#runner.traced(event, () => {});
-    this.#waiters.shift()!.resolve({ done: false, value: new Delivery(this.#runner, event) });
-  }
-
   /** Resolves with the next delivery, right when it starts, or with the end once the worker has stopped. */
   next(): Promise<IteratorResult<Delivery, undefined>> {
-    this.#running ??= this.#runner.run(this).then(
+    this.#running ??= this.#runner.run(this.#source).then(
       () => this.#end(undefined),
       (err: unknown) => this.#end(err),
     );

@@ -47,7 +47,8 @@ export async function installedTraces(): Promise<Traces | undefined> {
   try {
     api = await import("@opentelemetry/api");
   } catch (err) {
-    if ((err as { code?: string }).code === "ERR_MODULE_NOT_FOUND") return undefined;
+    const { code, message } = err as { code?: string; message?: string };
+    if (code === "ERR_MODULE_NOT_FOUND" && message?.includes("'@opentelemetry/api'")) return undefined;
     throw err;
   }
   return api.propagation.fields().length > 0 ? api : undefined;
