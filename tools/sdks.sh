@@ -32,6 +32,8 @@ wants() {
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export ROUTER=$folder/router
+# Of all checkouts, as the other tools' caches are: a clean one need not fetch Java's libraries again.
+export MAVEN_REPO_LOCAL=${MAVEN_REPO_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/ringfence/m2}
 go build -o "$ROUTER" ./cmd/router
 for name in "$@"; do
 	needs=$(wants "$name")
