@@ -7,9 +7,9 @@ cd "$(dirname "$0")"
 sdk=$(cd ../../sdk/java && pwd)
 build=$sdk/build/chaos
 if [ "${1:-}" = prepare ]; then
-	"$sdk/build.sh" client
 	mkdir -p "$build"
-	javac -cp "$(cat "$sdk/build/client.classpath")" -d "$build" App.java
+	(cd "$sdk" && mvn -q -B -Dmaven.repo.local="${MAVEN_REPO_LOCAL:-$sdk/build/m2}" -pl conformance -am -DskipTests -Dmaven.javadoc.skip=true -Dmaven.source.skip=true package)
+	javac -cp "$(cat "$sdk/conformance/target/classpath")" -d "$build" App.java
 	exit
 fi
-exec java -XX:TieredStopAtLevel=1 -Xmx256m -cp "$build:$(cat "$sdk/build/client.classpath")" App
+exec java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xmx256m -cp "$build:$(cat "$sdk/conformance/target/classpath")" App

@@ -6,10 +6,11 @@ set -euo pipefail
 cd "$(dirname "$0")"
 sdk=$(cd ../../sdk/typescript && pwd)
 if [ "${1:-}" = prepare ]; then
-	(cd "$sdk" && npm ci --silent --no-audit --no-fund && npm run --silent build)
+	"$sdk/scripts/setup.sh"
+	(cd "$sdk" && npm run --silent build)
 	mkdir -p "$sdk/build/chaos/node_modules/@ringfence"
 	ln -sfn "$sdk" "$sdk/build/chaos/node_modules/@ringfence/client"
+	cp app.mjs "$sdk/build/chaos/" # Node looks for the package beside the program
 	exit
 fi
-cp app.mjs "$sdk/build/chaos/app-$$.mjs" # beside the package that it imports
-exec node "$sdk/build/chaos/app-$$.mjs"
+exec node "$sdk/build/chaos/app.mjs"

@@ -4,10 +4,8 @@
 
 set -euo pipefail
 cd "$(dirname "$0")"
-build=../../sdk/python/build/chaos
+sdk=../../sdk/python
 if [ "${1:-}" = prepare ]; then
-	[ -x "$build/bin/python" ] || python3 -m venv "$build"
-	"$build/bin/pip" install --quiet --disable-pip-version-check --upgrade ../../sdk/python
-	exit
+	exec "$sdk/setup.sh"
 fi
-exec "$build/bin/python" app.py
+PYTHONPATH=$sdk/src exec "$sdk/build/venv/bin/python" app.py
