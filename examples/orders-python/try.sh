@@ -10,7 +10,7 @@ build=${1:-build}
 mkdir -p "$build"
 build=$(cd "$build" && pwd)
 
-[ -x "$build/venv/bin/python" ] || python3 -m venv "$build/venv"
+[ -x "$build/venv/bin/pip" ] || python3 -m venv --clear "$build/venv"
 "$build/venv/bin/pip" install --quiet --disable-pip-version-check ../../sdk/python pytest
 (cd ../.. && go build -o "$build/router" ./cmd/router)
 
