@@ -159,6 +159,8 @@ describe("inbox", () => {
     b.end(items[0]!, Kind.Done);
     assert.equal(b.results.length, 0);
     assert.equal(b.held, 0);
+    b.give(new Item(3, 3));
+    assert.equal(b.take(second), undefined, "a delivery of a broken stream started");
   });
 
   it("suspends and drains", () => {

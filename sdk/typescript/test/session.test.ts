@@ -82,6 +82,23 @@ describe("session", () => {
     await script.end();
   });
 
+  // A clock with steps has two readings, each on its safe side.
+  it("counts deadlines from the earlier reading of the clock, and compares them with the later one", async () => {
+    const script = new Script();
+    script.clock.sent = () => script.clock.at - 10;
+    const { handler, started } = hanging();
+    const stream = await script.start(handler);
+    stream.welcome();
+    stream.pong(1000); // the Ping was sent at 990
+    script.clock.at = 1990;
+    stream.deliver(1);
+    assert.equal(started.length, 0, "the deadline counts from a later reading");
+    script.clock.at = 1989;
+    stream.deliver(2);
+    assert.equal(started.length, 2);
+    await script.end();
+  });
+
   it("starts nothing before the Pong, and between Suspend and Resume", async () => {
     const script = new Script();
     const { handler, started } = hanging();
