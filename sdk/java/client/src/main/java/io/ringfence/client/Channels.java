@@ -41,7 +41,8 @@ final class Channels implements Supplier<ManagedChannel>, AutoCloseable {
         NettyChannelBuilder builder;
         Class<? extends Channel> type = Epoll.isAvailable() ? EpollSocketChannel.class : NioSocketChannel.class;
         if (endpoint.unixPath() != null) {
-            builder = NettyChannelBuilder.forAddress(new DomainSocketAddress(endpoint.unixPath()), credentials).overrideAuthority("localhost");
+            builder = NettyChannelBuilder.forAddress(new DomainSocketAddress(endpoint.unixPath()), credentials).overrideAuthority("localhost")
+                    .withOption(ChannelOption.SO_KEEPALIVE, null); // gRPC sets it, and Netty warns of it there: null removes it
             type = EpollDomainSocketChannel.class;
         } else {
             builder = NettyChannelBuilder.forAddress(endpoint.host(), endpoint.port(), credentials);

@@ -1,0 +1,322 @@
+package io.ringfence.junit5;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.grpc.BindableService;
+import io.grpc.Metadata;
+import io.grpc.Server;
+import io.grpc.ServerBuilder;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
+import io.grpc.ServerInterceptors;
+import io.grpc.Status;
+import io.grpc.TlsChannelCredentials;
+import io.grpc.inprocess.InProcessChannelBuilder;
+import io.grpc.inprocess.InProcessServerBuilder;
+import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
+import io.grpc.netty.shaded.io.netty.channel.ChannelOption;
+import io.grpc.netty.shaded.io.netty.channel.epoll.EpollEventLoopGroup;
+import io.grpc.netty.shaded.io.netty.channel.epoll.EpollServerDomainSocketChannel;
+import io.grpc.netty.shaded.io.netty.channel.unix.DomainSocketAddress;
+import io.grpc.stub.StreamObserver;
+import io.ringfence.client.Event;
+import io.ringfence.client.Fence;
+import io.ringfence.client.Hooks;
+import io.ringfence.client.MessageId;
+import io.ringfence.client.RejectException;
+import io.ringfence.client.RingfenceException;
+import io.ringfence.client.Worker;
+import io.ringfence.client.proto.AppServiceGrpc;
+import io.ringfence.client.proto.GoAway;
+import io.ringfence.client.proto.Hello;
+import io.ringfence.client.proto.Welcome;
+import io.ringfence.client.proto.WorkRequest;
+import io.ringfence.client.proto.WorkResponse;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import java.util.logging.Level;
+import java.util.logging.Logger;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.DynamicTest;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestFactory;
+import org.junit.jupiter.api.condition.EnabledOnOs;
+import org.junit.jupiter.api.condition.OS;
+import org.junit.jupiter.api.io.TempDir;
+
+/** How sessions begin and end, over real sockets and with routers that refuse. */
+class SessionTest {
+    private static final long WAIT_SECONDS = 30;
+
+    /** gRPC's servers log the connections that the tests break. Kept, since the log of the JDK does not keep it. */
+    private static final Logger GRPC = Logger.getLogger("io.grpc.netty.shaded.io.grpc.netty.NettyServerTransport");
+
+    static {
+        GRPC.setLevel(Level.OFF);
+    }
+
+    private static <T> T take(BlockingQueue<T> queue) throws InterruptedException {
+        T item = queue.poll(WAIT_SECONDS, TimeUnit.SECONDS);
+        assertTrue(item != null, "nothing came for " + WAIT_SECONDS + " s");
+        return item;
+    }
+
+    private static final Event SENT = Event.of(new byte[] {'u', (byte) 0xff}).payload("payload").topic("persistent://public/default/orders")
+            .property("source", "web").property("TraceParent", "00-1-2-01").messageId(new MessageId(7, 8, -1, 3))
+            .publishTime(Instant.ofEpochMilli(1_763_000_000_123L)).eventTime(Instant.ofEpochMilli(5)).attempt(3).redelivery(2)
+            .fence(new Fence(1L << 60, 1L << 40)).schemaVersion(new byte[] {4}).build();
+
+    private static void handle(Event event) {
+        List<Object> got = fields(event);
+        if (!got.equals(fields(SENT))) {
+            throw new RejectException("got " + got);
+        }
+    }
+
+    private static List<Object> fields(Event event) {
+        return List.of(event.key(), event.keyBytes()[1], new String(event.payload()), event.topic(), event.properties(), event.messageId(),
+                event.publishTime(), event.eventTime(), event.attempt(), event.redelivery(), event.fence(), event.fence().toString(), event.fencingToken(),
+                event.turn(), event.traceparent(), event.schemaVersion().orElseThrow()[0]);
+    }
+
+    /** Rule 8: the fence, and all other fields, pass unchanged over every kind of connection. */
+    private static void passes(TestRouter router, String endpoint) {
+        Worker.Builder options = Worker.builder(SessionTest::handle);
+        router.connect(options);
+        try (Worker worker = options.channels(null).endpoint(endpoint).start()) {
+            assertEquals(new Outcome(Outcome.Kind.DONE, Duration.ZERO, ""), router.deliver(SENT).outcome());
+        }
+    }
+
+    @Test
+    void memory() {
+        try (TestRouter router = new TestRouter()) {
+            router.start(SessionTest::handle);
+            assertEquals(new Outcome(Outcome.Kind.DONE, Duration.ZERO, ""), router.deliver(SENT).outcome());
+        }
+    }
+
+    @Test
+    void tcp() throws IOException {
+        try (TestRouter router = new TestRouter()) {
+            Server server = ServerBuilder.forPort(0).addService(router.service()).build().start();
+            passes(router, "127.0.0.1:" + server.getPort());
+            passes(router, "localhost:" + server.getPort());
+            server.shutdownNow();
+        }
+    }
+
+    @Test
+    @EnabledOnOs(OS.LINUX)
+    void unixSockets(@TempDir Path folder) throws IOException {
+        Path socket = folder.resolve("s");
+        EpollEventLoopGroup loop = new EpollEventLoopGroup(1);
+        try (TestRouter router = new TestRouter()) {
+            Server server = NettyServerBuilder.forAddress(new DomainSocketAddress(socket.toString())).channelType(EpollServerDomainSocketChannel.class)
+                    .withChildOption(ChannelOption.SO_KEEPALIVE, null) // as in Channels
+                    .bossEventLoopGroup(loop).workerEventLoopGroup(loop).addService(router.service()).build().start();
+            passes(router, "unix://" + socket);
+            passes(router, "unix:" + socket);
+            server.shutdownNow();
+        } finally {
+            loop.shutdownGracefully(0, 1, TimeUnit.SECONDS);
+        }
+    }
+
+    /** The token is read for each stream, and sent without white space around it. */
+    @Test
+    void theTokenIsReadForEachStream(@TempDir Path folder) throws Exception {
+        BlockingQueue<String> tokens = new LinkedBlockingQueue<>();
+        ServerInterceptor reader = new ServerInterceptor() {
+            @Override
+            public <Q, R> ServerCall.Listener<Q> interceptCall(ServerCall<Q, R> call, Metadata headers, ServerCallHandler<Q, R> next) {
+                tokens.add(String.valueOf(headers.get(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER))));
+                return next.startCall(call, headers);
+            }
+        };
+        String name = UUID.randomUUID().toString();
+        BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+        BlockingQueue<Boolean> connections = new LinkedBlockingQueue<>();
+        Path file = folder.resolve("token");
+        Files.writeString(file, " first\n");
+        try (TestRouter router = new TestRouter()) {
+            Server server = InProcessServerBuilder.forName(name).addService(ServerInterceptors.intercept(router.service(), reader)).build().start();
+            router.start(event -> { }, options -> options.tokenFile(file).hooks(failuresTo(failures)).ready(up -> {
+                if (up) {
+                    connections.add(true);
+                }
+            }).channels(() -> InProcessChannelBuilder.forName(name).build()));
+            assertEquals("Bearer first", take(tokens));
+            take(connections);
+            Files.writeString(file, "second");
+            router.disconnect();
+            assertTrue(take(failures).startsWith("BROKEN"));
+            assertEquals("Bearer second", take(tokens));
+            take(connections);
+            Files.writeString(file, "\n");
+            router.disconnect();
+            assertTrue(take(failures).startsWith("BROKEN"));
+            assertEquals("UNAUTHENTICATED: no valid token: the token file " + file + " is empty", take(failures));
+            Files.delete(file);
+            for (String why = take(failures); !why.contains("cannot be read"); why = take(failures)) {
+                assertTrue(why.contains("is empty"), why);
+            }
+            Files.writeString(file, "third");
+            String next = take(tokens);
+            assertEquals("Bearer third", next, "there is no attempt without a token");
+            server.shutdownNow();
+        }
+    }
+
+    private static Hooks failuresTo(BlockingQueue<String> failures) {
+        return new Hooks() {
+            @Override
+            public void disconnected(RingfenceException failure) {
+                if (failure != null) {
+                    failures.add(failure.kind() + ": " + failure.getMessage());
+                }
+            }
+        };
+    }
+
+    /** A router that does one thing to each stream, after its Hello. */
+    private static final class OneThing extends AppServiceGrpc.AppServiceImplBase {
+        private final BlockingQueue<Hello> hellos = new LinkedBlockingQueue<>();
+        private final Consumer<StreamObserver<WorkResponse>> thing;
+
+        OneThing(Consumer<StreamObserver<WorkResponse>> thing) {
+            this.thing = thing;
+        }
+
+        @Override
+        public StreamObserver<WorkRequest> work(StreamObserver<WorkResponse> out) {
+            return new StreamObserver<>() {
+                @Override
+                public void onNext(WorkRequest frame) {
+                    if (frame.hasHello()) {
+                        hellos.add(frame.getHello());
+                        thing.accept(out);
+                    }
+                }
+
+                @Override
+                public void onError(Throwable failure) {}
+
+                @Override
+                public void onCompleted() {
+                    out.onCompleted();
+                }
+            };
+        }
+    }
+
+    private static Consumer<StreamObserver<WorkResponse>> fails(Status status) {
+        return out -> out.onError(status.withDescription("the reason").asRuntimeException());
+    }
+
+    private static WorkResponse welcome(int version) {
+        return WorkResponse.newBuilder().setWelcome(Welcome.newBuilder().setVersion(version)).build();
+    }
+
+    /** Each end of a session has its kind, and the worker dials again after all of them. */
+    @TestFactory
+    Stream<DynamicTest> endsOfSessions() {
+        Map<String, Consumer<StreamObserver<WorkResponse>>> ends = Map.of(
+                "UNREACHABLE", fails(Status.UNAVAILABLE), "UNAUTHENTICATED", fails(Status.UNAUTHENTICATED), "VERSION", fails(Status.FAILED_PRECONDITION),
+                "TOO_MANY_WORKERS", fails(Status.RESOURCE_EXHAUSTED), "REFUSED", fails(Status.INVALID_ARGUMENT),
+                "VERSION ", out -> out.onNext(welcome(2)),
+                "BROKEN", out -> {
+                    out.onNext(welcome(1));
+                    fails(Status.INVALID_ARGUMENT).accept(out);
+                },
+                "GO_AWAY", out -> {
+                    out.onNext(welcome(1));
+                    out.onNext(WorkResponse.newBuilder().setGoAway(GoAway.newBuilder().setReason("stops")).build());
+                    fails(Status.UNAVAILABLE).accept(out);
+                });
+        return ends.entrySet().stream().map(end -> DynamicTest.dynamicTest(end.getKey(), () -> {
+            OneThing router = new OneThing(end.getValue());
+            BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+            try (Running running = Running.beside(router, options -> options.hooks(failuresTo(failures)).name("w").maxInFlight(9))) {
+                Hello hello = take(router.hellos);
+                assertEquals("w", hello.getWorker());
+                assertEquals(9, hello.getMaxInFlight());
+                assertTrue(hello.getSdk().startsWith("ringfence-java/"), hello.getSdk());
+                assertTrue(hello.getCapabilitiesList().contains("conformant"));
+                String failure = take(failures);
+                assertTrue(failure.startsWith(end.getKey().trim() + ":"), failure);
+                take(router.hellos); // it has dialed again
+            }
+        }));
+    }
+
+    /** A worker beside a router in memory. */
+    private record Running(Server server, Worker worker) implements AutoCloseable {
+        static Running beside(BindableService router, Consumer<Worker.Builder> options) throws IOException {
+            String name = UUID.randomUUID().toString();
+            Server server = InProcessServerBuilder.forName(name).addService(router).build().start();
+            try (TestRouter quiet = new TestRouter()) { // for its log
+                Worker.Builder builder = quiet.worker(event -> { });
+                options.accept(builder);
+                return new Running(server, builder.channels(() -> InProcessChannelBuilder.forName(name).build()).start());
+            }
+        }
+
+        @Override
+        public void close() {
+            worker.close();
+            server.shutdownNow();
+        }
+    }
+
+    /** A worker that is closed before its router has answered does not wait for the drain grace. */
+    @Test
+    void closesWithoutARouterThatAnswers() throws Exception {
+        OneThing silent = new OneThing(out -> { });
+        long began;
+        try (Running running = Running.beside(silent, options -> options.drainGrace(Duration.ofMinutes(5)))) {
+            take(silent.hellos);
+            began = System.nanoTime();
+        }
+        assertTrue(System.nanoTime() - began < TimeUnit.MINUTES.toNanos(4), "it waited for the grace");
+    }
+
+    @Test
+    void closesWhileThereIsNoRouter() throws InterruptedException {
+        BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+        try (TestRouter quiet = new TestRouter()) {
+            Worker worker = quiet.worker(event -> { }).channels(null).endpoint("127.0.0.1:1").hooks(failuresTo(failures)).start();
+            assertTrue(take(failures).startsWith("UNREACHABLE"));
+            worker.close();
+        }
+    }
+
+    /** A router with TLS refuses a worker without it, and the other way round; the worker says so and does not hang. */
+    @Test
+    void tlsAgainstARouterWithoutItIsUnreachable() throws Exception {
+        BlockingQueue<String> failures = new LinkedBlockingQueue<>();
+        try (TestRouter router = new TestRouter()) {
+            Server server = ServerBuilder.forPort(0).addService(router.service()).build().start();
+            Worker.Builder options = router.worker(event -> { }).channels(null).endpoint("127.0.0.1:" + server.getPort())
+                    .tls(TlsChannelCredentials.create()).hooks(failuresTo(failures));
+            try (Worker worker = options.start()) {
+                assertTrue(take(failures).startsWith("UNREACHABLE"));
+            }
+            server.shutdownNow();
+        }
+        assertThrows(IllegalArgumentException.class, () -> Worker.builder(event -> { }).endpoint("unix:relative").start());
+    }
+}
