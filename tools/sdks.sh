@@ -12,7 +12,7 @@ has() {
 	case "$1" in
 	python) python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' ;;
 	typescript) [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] && npm --version ;;
-	java) [ "$(javac -version 2>&1 | sed 's/javac \([0-9]*\).*/\1/')" -ge 17 ] && mvn --version ;;
+	java) [ "$(javac -version 2>&1 | sed -n 's/^javac \([0-9]*\).*/\1/p')" -ge 17 ] && mvn --version ;; # it can print JAVA_TOOL_OPTIONS first
 	esac >/dev/null 2>&1
 }
 

@@ -32,4 +32,5 @@ if [ ! -f "$archive" ]; then
 fi
 [ ! -f "$archive" ] || worker+=(-XX:SharedArchiveFile="$archive")
 
-exec "$ROUTER" conformance --parallel "${PARALLEL:-6}" "$@" -- "${worker[@]}" -cp "$classpath" io.ringfence.conformance.ConformanceWorker
+# On a busy machine a start takes longer than the 10 s that the command waits by default.
+exec "$ROUTER" conformance --patience 60s --parallel "${PARALLEL:-6}" "$@" -- "${worker[@]}" -cp "$classpath" io.ringfence.conformance.ConformanceWorker

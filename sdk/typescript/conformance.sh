@@ -11,4 +11,5 @@ if [ -z "${ROUTER:-}" ]; then
 	ROUTER=$PWD/build/router
 	(cd ../.. && go build -o "$ROUTER" ./cmd/router)
 fi
-exec "$ROUTER" conformance "$@" -- node "$PWD/build/js/conformance/worker.js"
+# On a busy machine a start takes longer than the 10 s that the command waits by default.
+exec "$ROUTER" conformance --patience 60s "$@" -- node "$PWD/build/js/conformance/worker.js"
