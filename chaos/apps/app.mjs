@@ -24,8 +24,7 @@ lines.on("line", (line) => {
 });
 
 async function handle(event, signal) {
-  const text = new TextDecoder();
-  const begun = await ask({ do: "begin", event: text.decode(event.payload), key: text.decode(event.key), fence: event.fence.toString() });
+  const begun = await ask({ do: "begin", event: event.payload.toString(), key: event.key, fence: String(event.fence) });
   if (!begun.ok) throw new Error("the key is somebody else's");
   try {
     await sleep(begun.ms ?? 0, undefined, { signal });

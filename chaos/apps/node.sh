@@ -10,6 +10,7 @@ if [ "${1:-}" = prepare ]; then
 	(cd "$sdk" && npm run --silent build)
 	mkdir -p "$sdk/build/chaos/node_modules/@ringfence"
 	ln -sfn "$sdk" "$sdk/build/chaos/node_modules/@ringfence/client"
+	echo '{"private": true, "type": "module"}' >"$sdk/build/chaos/package.json" # else Node takes build/ for the package itself
 	cp app.mjs "$sdk/build/chaos/" # Node looks for the package beside the program
 	exit
 fi
