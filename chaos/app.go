@@ -18,6 +18,7 @@ import (
 
 	"github.com/ringfence/router/chaos/fencedsink"
 	"github.com/ringfence/router/client"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/devtools/journal"
@@ -112,7 +113,7 @@ func (a *application) work(ctx context.Context, held func() bool, name, key stri
 	if err != nil {
 		return err
 	}
-	return a.end(ctx, h, sleep(ctx, h.length), held)
+	return a.end(ctx, h, backoff.Sleep(ctx, h.length), held)
 }
 
 // handling is one handling of an event.
@@ -157,21 +158,10 @@ func (a *application) note(ctx context.Context, h handling, err error) error {
 	switch {
 	case err == nil:
 		return a.journal.End(h.Handling, journal.Done)
-	case ctx.Err() != nil || errors.Is(err, errStale):
+	case ctx.Err() != nil || errors.Is(err, errStale) || errors.Is(err, errCancelled):
 		return errors.Join(err, a.journal.End(h.Handling, journal.Cancelled))
 	}
 	return errors.Join(err, a.journal.End(h.Handling, journal.Failed))
-}
-
-func sleep(ctx context.Context, length time.Duration) error {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func (a *application) postgresClaim(ctx context.Context, key, fence, _ string) (bool, error) {

@@ -116,7 +116,8 @@ func (a *application) answerAll(ctx context.Context, questions io.Reader, answer
 				if q.Outcome != "done" {
 					result = errCancelled
 				}
-				r.OK = ok && a.endForeign(ctx, h, result) == nil
+				held := func() bool { return true } // the program has looked right before it asked
+				r.OK = ok && a.end(ctx, h, result, held) == nil
 			}
 			text, _ := json.Marshal(r) // it cannot fail
 			mu.Lock()
@@ -133,14 +134,4 @@ func (a *application) beginForeign(ctx context.Context, q question) (handling, e
 		return handling{}, err
 	}
 	return a.begin(ctx, q.Event, q.Key, event.Fence(fence))
-}
-
-// endForeign ends a handling whose program has said that it still has the key.
-func (a *application) endForeign(ctx context.Context, h handling, err error) error {
-	if errors.Is(err, errCancelled) {
-		cancelled, cancel := context.WithCancel(ctx)
-		cancel()
-		return a.end(cancelled, h, err, func() bool { return false })
-	}
-	return a.end(ctx, h, err, func() bool { return true })
 }

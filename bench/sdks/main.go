@@ -32,6 +32,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/ownership"
@@ -132,9 +133,9 @@ func measure(ctx context.Context, o options, command string) (f figures, err err
 
 	boxes.flood(true)
 	server.WakeAll()
-	pause(ctx, o.warm)
+	_ = backoff.Sleep(ctx, o.warm) // the end of ctx is returned below
 	before, beforeCPU, begun := boxes.count(), cpuOf(cmd.Process.Pid), clock.Now()
-	pause(ctx, o.seconds)
+	_ = backoff.Sleep(ctx, o.seconds)
 	events, cpu, took := boxes.count()-before, cpuOf(cmd.Process.Pid)-beforeCPU, clock.Now().Sub(begun)
 	boxes.flood(false)
 	if events == 0 {
@@ -153,13 +154,6 @@ func measure(ctx context.Context, o options, command string) (f figures, err err
 	boxes.settle(ctx)
 	f.p50, f.p99 = boxes.quantile(0.5), boxes.quantile(0.99)
 	return f, ctx.Err()
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // serve runs the router's side of the stream until ctx ends; wait waits for its end.
@@ -282,7 +276,7 @@ func (b *endless) settle(ctx context.Context) {
 		if left == 0 {
 			return
 		}
-		pause(ctx, time.Millisecond)
+		_ = backoff.Sleep(ctx, time.Millisecond) // the loop looks at ctx
 	}
 }
 

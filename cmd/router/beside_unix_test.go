@@ -3,46 +3,23 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ringfence/router/internal/broker/membroker"
-	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/report"
-	"github.com/ringfence/router/internal/source"
 	"github.com/ringfence/router/internal/testing/eventually"
 )
-
-// lines is the output of an application.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p) //nolint:wrapcheck // it cannot fail
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // besideRun is a member of a group in memory with an application that it has started.
 type besideRun struct {
 	*testGroup
-	out  *lines
+	out  *screen
 	stop context.CancelFunc
 	end  chan error
 }
@@ -50,23 +27,16 @@ type besideRun struct {
 func startBeside(t *testing.T, grace time.Duration, command ...string) *besideRun {
 	t.Helper()
 	r := &besideRun{
-		testGroup: &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), members: map[string]*testMember{}},
-		out:       &lines{}, end: make(chan error, 1),
+		testGroup: newTestGroup(),
+		out:       &screen{}, end: make(chan error, 1),
 	}
 	cfg := r.settingsOf(t, "a")
 	r.members["a"] = &testMember{admin: cfg.Admin.Listen}
-	memory := broker{
-		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
-			return source.NewMem(from, r.broker, metrics, log)
-		},
-		controlLog: func(*slog.Logger) (controllog.Transport, error) { return r.log, nil },
-		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return r.claims, nil },
-	}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {
-		r.end <- runBeside(ctx, cfg, memory, &application{command: command, grace: grace, stdout: r.out, stderr: r.out})
+		r.end <- runBeside(ctx, cfg, r.memory(), &application{command: command, grace: grace, stdout: r.out, stderr: r.out})
 	})
 	t.Cleanup(func() {
 		r.stop()

@@ -90,11 +90,26 @@ func freeAddress(t *testing.T) string {
 	return procgroup.Loopback(freePorts(t, 1)[0])
 }
 
+func newTestGroup() *testGroup {
+	return &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), members: map[string]*testMember{}}
+}
+
+// memory is the broker of all members.
+func (g *testGroup) memory() broker {
+	return broker{
+		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
+			return source.NewMem(from, g.broker, metrics, log)
+		},
+		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
+		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return g.claims, nil },
+	}
+}
+
 // startGroup starts members with applications that run handle, and waits until all of
 // them own something and agree.
 func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup {
 	t.Helper()
-	g := &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), members: map[string]*testMember{}}
+	g := newTestGroup()
 	for _, name := range names {
 		g.start(t, name, handle)
 	}
@@ -112,19 +127,12 @@ func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup
 func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 	t.Helper()
 	cfg := g.settingsOf(t, name)
-	memory := broker{
-		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
-			return source.NewMem(from, g.broker, metrics, log)
-		},
-		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
-		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return g.claims, nil },
-	}
 	g.members[name] = &testMember{admin: cfg.Admin.Listen}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	appCtx, stopApp := context.WithCancel(context.WithoutCancel(t.Context()))
 	var router, app sync.WaitGroup
 	router.Go(func() {
-		if err := run(ctx, cfg, memory); err != nil {
+		if err := run(ctx, cfg, g.memory()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
 	"github.com/ringfence/router/internal/bridge"
-	"github.com/ringfence/router/internal/testing/eventually"
+	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
 // wantAll makes a missing interpreter a failure: `make examples` sets it.
@@ -44,7 +44,11 @@ func TestOrders(t *testing.T) {
 
 func checkOrders(t *testing.T, interpreter string, arguments func(port string) []string) {
 	t.Helper()
-	port := freePort(t)
+	ports, err := procgroup.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := ports[0]
 	app := exec.Command(interpreter, arguments(strconv.Itoa(port))...)
 	app.Env = append(os.Environ(), "ORDERS="+filepath.Join(t.TempDir(), "orders.sqlite"), "PHP_CLI_SERVER_WORKERS=4")
 	if err := app.Start(); err != nil {
@@ -120,18 +124,4 @@ func sums(t *testing.T, port int) (got totals) {
 		t.Fatal(err)
 	}
 	return got
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	var port int
-	eventually.NoError(t, eventually.Most, "a port is free", func() error {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		port = l.Addr().(*net.TCPAddr).Port
-		return l.Close()
-	})
-	return port
 }

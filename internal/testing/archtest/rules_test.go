@@ -99,7 +99,7 @@ var arrows = map[string]arrow{
 	},
 
 	"deploy":               {nil, "files, and the tests of them"},
-	"examples/bridge":      {[]string{"client", "client/clienttest", "internal/bridge"}, "tests of applications in other languages"},
+	"examples/bridge":      {[]string{"client", "client/clienttest", "internal/bridge", "internal/devtools/procgroup"}, "tests of applications in other languages"},
 	"examples/orders":      {[]string{"client"}, "shows what an application needs: the SDK, and nothing of the router"},
 	"examples/conformance": {[]string{"client"}, "an application: it knows the SDK, and nothing of the router"},
 

@@ -11,7 +11,7 @@
 export interface Cancellable {
   /** Why the handler must stop, undefined as long as it need not. */
   cause: Error | undefined;
-  /** Of the signal of Node, once there is one. Whoever sets the cause aborts it. */
+  /** The controller of Node's AbortSignal, once there is one. Code that sets the cause must abort it, too. */
   controller: AbortController | undefined;
   /** Compares the deadline with the clock, and sets the cause if it has passed. */
   ask(): void;
