@@ -9,6 +9,7 @@ ARGS ?=
 RUNS     ?= 100 # make sim: how many seeds
 HOURS    ?= 1   # make sim: simulated hours for each
 SEED     ?=     # make sim: the seed to begin with, to replay a failure
+FAULTS   ?= 20  # make chaos: how many
 FUZZTIME ?= 30s # make fuzz: for each target
 SPEC     ?= quick
 
@@ -59,7 +60,9 @@ foreign: ## Type-check the router and the SDK as built for macOS and Windows
 # without a goroutine, in their tests too: they have nothing to race with, and check their invariants all the same.
 e2e_packages  = $(shell $(GO) list $(modules) | grep '/e2e\(/\|$$\)')
 pure_packages = ./ring ./internal/key ./internal/outcome ./internal/ownership/... ./internal/mailbox/admission ./internal/wire/... ./internal/broker/entries/wire/... ./internal/testing/... ./spec
-unit_packages = $(filter-out $(shell $(GO) list $(pure_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
+# The drivers of benchmarks and faults are not built for the race detector either: the clients of Redis and Postgres in them take long to compile.
+driver_packages = ./bench/... ./chaos/...
+unit_packages   = $(filter-out $(shell $(GO) list $(pure_packages) $(driver_packages)),$(shell $(GO) list $(modules) | grep -v '/e2e\(/\|$$\)'))
 
 # The end-to-end tests mostly wait, so they come first: in .ci/run, linters and compilers use the time.
 .PHONY: test
@@ -84,12 +87,14 @@ sdks: ## Test the SDKs in other languages: unit tests, package, README and confo
 unit: ## All tests but the end-to-end ones; those that need a Pulsar want PULSAR_URL
 	CGO_ENABLED=1 $(GO) test -race -p=3 -parallel=4 -timeout=15m $(ARGS) ./internal/node ./cmd/router ./internal/source $(unit_packages)
 	$(GO) test -tags invariants -timeout=15m $(ARGS) $(pure_packages)
+	$(GO) test -timeout=15m $(ARGS) $(driver_packages)
 
 # Packages compiled ahead, at low priority, do not take the CPUs from tests that measure leases. Go caches no linked tests.
 .PHONY: unit-compile
 unit-compile: ## Compile what make unit tests, without a test
 	CGO_ENABLED=1 $(GO) list -race -test -deps -export $(unit_packages) >/dev/null
 	$(GO) list -tags invariants -test -deps -export $(pure_packages) >/dev/null
+	$(GO) list -test -deps -export $(driver_packages) >/dev/null
 
 # pulsar-client-go races with itself when it reconnects, so the tests that make it do so skip under -race.
 .PHONY: test-reconnect
@@ -192,9 +197,9 @@ release: ## Publish the tag that is checked out, as a draft: .github/workflows/r
 	$(goreleaser) release --clean $(ARGS)
 
 .PHONY: chaos
-chaos: ## Twenty real faults on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
+chaos: ## Twenty real faults (FAULTS=) on a real broker; Linux and root (ARGS="--seed 1 --app-stubborn")
 	rm -rf bin/chaos
-	$(GO) run ./chaos --faults 20 --rate 2000 --keep bin/chaos $(ARGS)
+	$(GO) run ./chaos --faults $(FAULTS) --rate 2000 --keep bin/chaos $(ARGS)
 	$(MAKE) --no-print-directory trace JOURNALS=bin/chaos/journals ARGS="-spec.partitions=2 -spec.events=4000"
 
 .PHONY: chaos-stubborn

@@ -34,6 +34,9 @@ trap 'rm -rf "$folder"' EXIT
 export ROUTER=$folder/router
 # Of all checkouts, as the other tools' caches are: a clean one need not fetch Java's libraries again.
 export MAVEN_REPO_LOCAL=${MAVEN_REPO_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/ringfence/m2}
+# A registry that falls silent in mid-answer costs a minute, not the half hour that Maven would wait.
+export MAVEN_OPTS="${MAVEN_OPTS:-} -Dmaven.wagon.rto=60000 -Daether.connector.requestTimeout=60000"
+export PIP_DEFAULT_TIMEOUT=60 PIP_RETRIES=10 npm_config_fetch_timeout=60000 npm_config_fetch_retries=5
 go build -o "$ROUTER" ./cmd/router
 for name in "$@"; do
 	needs=$(wants "$name")
@@ -43,6 +46,11 @@ for name in "$@"; do
 		continue
 	fi
 	begin=$SECONDS
-	"sdk/$name/test.sh"
+	# On a busy machine the slowest takes seven minutes. A hang is shown, with the end of what its steps have written, and fails.
+	tools/limited.sh 900 "sdk/$name/test.sh" || {
+		code=$?
+		[ "$code" != 124 ] || find "sdk/$name/build" -maxdepth 2 -name '*.log' -newer "$ROUTER" -print -exec tail -n 30 {} ';' >&2
+		exit "$code"
+	}
 	echo "ok  	sdk/$name	$((SECONDS - begin))s"
 done

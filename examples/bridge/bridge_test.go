@@ -19,6 +19,7 @@ import (
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/client/clienttest"
 	"github.com/ringfence/router/internal/bridge"
+	"github.com/ringfence/router/internal/devtools/dev"
 	"github.com/ringfence/router/internal/devtools/procgroup"
 )
 
@@ -49,14 +50,18 @@ func checkOrders(t *testing.T, interpreter string, arguments func(port string) [
 		t.Fatal(err)
 	}
 	port := ports[0]
-	app := exec.Command(interpreter, arguments(strconv.Itoa(port))...)
-	app.Env = append(os.Environ(), "ORDERS="+filepath.Join(t.TempDir(), "orders.sqlite"), "PHP_CLI_SERVER_WORKERS=4")
-	if err := app.Start(); err != nil {
-		t.Fatal(err)
-	}
+	t.Setenv("ORDERS", filepath.Join(t.TempDir(), "orders.sqlite"))
+	t.Setenv("PHP_CLI_SERVER_WORKERS", "4")
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { // ends PHP's workers as well
+		if err := dev.RunCommand(ctx, append([]string{interpreter}, arguments(strconv.Itoa(port))...), "", os.Stdout, os.Stderr); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Cleanup(func() {
-		_ = app.Process.Kill() // it may have ended
-		_ = app.Wait()         // an error says that it was killed
+		stop()
+		running.Wait()
 	})
 
 	r := clienttest.NewRouter(t)
@@ -71,16 +76,10 @@ func checkOrders(t *testing.T, interpreter string, arguments func(port string) [
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
 	running.Go(func() {
 		if err := b.Run(ctx, listener.Addr().String(), r.WithClock(), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 			t.Error(err)
 		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
 	})
 
 	var sent int64

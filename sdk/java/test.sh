@@ -19,10 +19,14 @@ maven() {
 	stamp=build/resolved-$(cat "$folder/pom.xml" ./*/pom.xml ../../examples/orders-java/pom.xml | cksum | cut -d' ' -f1)
 	local offline=()
 	[ ! -f "$stamp" ] || offline=(-o)
-	if mvn -q -B "${offline[@]}" -Dmaven.repo.local="$MAVEN_REPO_LOCAL" -f "$folder" "$@" >build/maven.log 2>&1; then
-		touch "$stamp"
-		return
-	fi
+	for _ in 1 2 3 4 5; do
+		if mvn -q -B "${offline[@]+"${offline[@]}"}" -Dmaven.repo.local="$MAVEN_REPO_LOCAL" -f "$folder" "$@" >build/maven.log 2>&1; then
+			touch "$stamp"
+			return
+		fi
+		# Maven does not ask a second time when a registry falls silent.
+		grep -q 'Could not transfer.*timed out' build/maven.log || break
+	done
 	rm -f "$stamp" # perhaps something is missing after all: the next run asks the network
 	cat build/maven.log >&2
 	exit 1
@@ -44,7 +48,7 @@ block 'class App' >build/readme/src/main/java/App.java
 block 'class HandlerTest' >build/readme/src/test/java/HandlerTest.java
 sed "s/VERSION/$version/" readme-pom.xml >build/readme/pom.xml
 maven build/readme verify
-"$ROUTER" dev --rate 100 --events 100 -- "$java" -XX:TieredStopAtLevel=1 -cp "build/readme/target/classes:$(cat build/readme/target/classpath)" App >build/readme/output 2>&1 ||
+../../tools/limited.sh 120 "$ROUTER" dev --rate 100 --events 100 -- "$java" -XX:TieredStopAtLevel=1 -cp "build/readme/target/classes:$(cat build/readme/target/classpath)" App >build/readme/output 2>&1 ||
 	{ cat build/readme/output >&2; exit 1; }
 handled=$(grep -c 'bytes, fence 0' build/readme/output || true)
 if [ "$handled" != 100 ]; then

@@ -17,7 +17,7 @@ fi
 
 # quietly NAME COMMAND... shows the output of a command only if it fails.
 quietly() {
-	local log=build/logs/$1
+	local log=build/logs/$1.log
 	shift
 	"$@" >"$log" 2>&1 || {
 		echo "== $* failed" >&2

@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 router=$1
+limited=$PWD/../../tools/limited.sh
 
 clean=$PWD/build/clean
 work=$PWD/build/readme
@@ -32,6 +33,6 @@ unset PYTHONPATH
 lines=$(awk '/^def handle/ { counting = 1 } /^if __name__/ { counting = 0 } counting && NF { n++ } END { print n }' handler.py)
 [ "$lines" -le 10 ] || { echo "the first handler has $lines lines, want at most ten" >&2; exit 1; }
 "$clean/bin/python" -W error -m pytest -q -p no:cacheprovider . >tests.log 2>&1 || { cat tests.log >&2; exit 1; }
-"$router" dev --rate 100 --events 20 -- "$clean/bin/python" handler.py >dev.log 2>&1 || { cat dev.log >&2; exit 1; }
+"$limited" 120 "$router" dev --rate 100 --events 20 -- "$clean/bin/python" handler.py >dev.log 2>&1 || { cat dev.log >&2; exit 1; }
 handled=$(grep -o ' events, fence [0-9]\{19\}\.[0-9]\{20\}' dev.log | wc -l) # threads print: two lines may be one
 [ "$handled" = 20 ] || { cat dev.log >&2; echo "the handler of README.md handled $handled of 20 events" >&2; exit 1; }

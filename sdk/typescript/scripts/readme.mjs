@@ -55,7 +55,7 @@ const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, 
 writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts"] }));
 execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
 
-execFileSync(process.execPath, ["--test", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
+execFileSync(process.execPath, ["--test", "--test-timeout=120000", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
 
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 

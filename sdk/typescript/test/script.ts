@@ -1,3 +1,4 @@
+import { afterEach } from "node:test";
 import { create, fromBinary, toBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Clock } from "../src/clock.js";
 import { WorkRequestSchema, WorkResponseSchema, type ResultKind, type WorkRequest } from "../src/gen/ringfence/app/v1/app_pb.js";
@@ -102,6 +103,12 @@ export class ScriptedStream {
   }
 }
 
+// A worker that a failed test leaves behind would keep its process from ending, and the failure from being shown.
+const scripts = new Set<Script>();
+afterEach(async () => {
+  await Promise.all([...scripts].map((script) => script.end()));
+});
+
 /** A worker whose router is written by the test. */
 export class Script {
   readonly streams: ScriptedStream[] = [];
@@ -110,6 +117,10 @@ export class Script {
   readonly #waiting = new Set<() => void>();
   readonly #stop = new AbortController();
   ended: Promise<void> | undefined;
+
+  constructor() {
+    scripts.add(this);
+  }
 
   options(more: Options = {}): Options {
     const logging = (level: string) => (message: string, fields: Readonly<Record<string, unknown>>) => {
@@ -145,6 +156,7 @@ export class Script {
 
   /** Ends the worker whatever it does. */
   async end(): Promise<void> {
+    scripts.delete(this);
     this.stop();
     for (const stream of this.streams) stream.end(14, "the test ends");
     this.clock.at += 3_600_000; // handlers that still run lose their keys
@@ -155,12 +167,17 @@ export class Script {
     for (const check of [...this.#waiting]) check();
   }
 
-  /** Resolves when a condition is met; the frames of the worker and its log are looked at when they come. */
+  /** Resolves when a condition is met, and rejects after half a minute; the frames of the worker and its log are looked at when they come. */
   until(met: () => boolean): Promise<void> {
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
+      const late = setTimeout(() => {
+        this.#waiting.delete(check);
+        reject(new Error(`within half a minute there was no ${met}`));
+      }, 30_000);
       const check = () => {
         if (!met()) return;
         this.#waiting.delete(check);
+        clearTimeout(late);
         resolve();
       };
       this.#waiting.add(check);
