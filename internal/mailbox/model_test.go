@@ -44,7 +44,6 @@ type reference struct {
 	gates   map[ring.Partition]ownership.GateChange
 	events  []*refEvent // in the order in which they came; a key's order is theirs
 	window  []refDone
-	late    []event.MessageID // done on partitions that were no longer ours
 	gone    map[Sender]bool
 	workers []event.WorkerID
 }
@@ -60,6 +59,7 @@ type refDone struct {
 	id      event.MessageID
 	p       ring.Partition
 	at      clock.Instant
+	late    bool // its partition was not ours, and no handover has been taken since
 	leaves  bool // its partition was not ours afterwards
 	dropped bool // it still counts
 }
@@ -191,11 +191,8 @@ func (r *reference) finish(now clock.Instant, result event.Result) (said []addre
 	switch {
 	case o.Kind == outcome.Ack:
 		r.remove(e)
-		r.window = append(r.window, refDone{id: e.event.ID, p: p, at: now})
-		if !r.ours(p) {
-			r.late = append(r.late, e.event.ID)
-			r.takeHandover(p)
-		}
+		r.window = append(r.window, refDone{id: e.event.ID, p: p, at: now, late: !r.ours(p)})
+		r.takeHandover(p)
 		r.forget()
 		return r.say(e, verdict{Kind: event.Done}), ended
 	case o.Kind == outcome.DeadLetter:
@@ -278,12 +275,12 @@ func (r *reference) leaving(now clock.Instant, idsMax int) (done []event.Finishe
 			done = append(done, event.Finished{Partition: d.p, ID: d.id, At: d.at})
 		}
 	}
-	for _, id := range r.late {
-		if i := slices.IndexFunc(r.window, func(d refDone) bool { return d.id == id && !d.dropped }); i >= 0 {
+	for i := range r.window {
+		if r.window[i].late {
+			r.window[i].late = false
 			take(&r.window[i])
 		}
 	}
-	r.late = nil
 	idsMax += len(done)
 	for _, since := range []clock.Instant{now.Add(-youngMax), ever} {
 		for i := len(r.window) - 1; i >= 0 && len(done) < idsMax; i-- {
