@@ -79,7 +79,7 @@ test-go: # with PULSAR_URL set; one after the other
 # At low priority beside the end-to-end tests, which mostly wait.
 .PHONY: sdks
 sdks: ## Test the SDKs in other languages: unit tests, package, README and conformance of each (SDKS= names some)
-	nice tools/sdks.sh $(SDKS)
+	nice -n 5 tools/sdks.sh $(SDKS)
 
 # Tests that take long mostly wait, for leases and brokers: more packages, and more tests of each, run beside each other than there
 # are CPUs, and the packages that take longest begin first.

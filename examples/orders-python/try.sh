@@ -17,7 +17,7 @@ build=$(cd "$build" && pwd)
 "$build/venv/bin/python" -m pytest -q .
 
 # The generated events have no cents, but a turn, from 1. Each application says at its end what it has booked.
-ORDERS_CENTS_FIELD=turn ../../tools/limited.sh 120 "$build/router" dev --rate 100 --events 100 -- "$build/venv/bin/python" "$PWD/app.py" 2>&1 | tee "$build/output"
+ORDERS_CENTS_FIELD=turn ../../tools/limited.sh 600 "$build/router" dev --rate 100 --events 100 -- "$build/venv/bin/python" "$PWD/app.py" 2>&1 | tee "$build/output"
 
 booked=$(sed -n 's/^\(app-[0-9]*\).*"orders": \([0-9]*\).*/\1 \2/p' "$build/output" | awk '{last[$1] = $2} END {for (app in last) sum += last[app]; print sum + 0}')
 if [ "$booked" != 100 ] || grep -q 'Traceback\|no stream\|handler failed' "$build/output"; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # Tries the package as README.md says, in an environment that has only the built wheel and pytest: its files are written out as they stand there, the
-# handler runs beside three members, and the tests run.
+# handler runs beside three members, and the tests run. The programs in the quickstart and in the README of the repository run, too.
 #
 # Usage: tests/readme.sh ROUTER    with build/dist built, and a router
 
@@ -28,11 +28,25 @@ awk -v folder="$work" '
 	writing { print >file }
 ' README.md
 
+awk '/^```python$/ { writing = 1; next } /^```$/ { writing = 0 } writing' ../../docs/quickstart.md >"$work/quick.py"
+{
+	echo 'import ringfence, types'
+	echo 'store = types.SimpleNamespace(apply=lambda key, fence, payload: print(f" events, fence {fence}"))'
+	sed -n 's/^| \[Python\][^`]*`\([^`]*\)`.*/\1/p' ../../README.md
+} >"$work/line.py"
+
 cd "$work"
 unset PYTHONPATH
 lines=$(awk '/^def handle/ { counting = 1 } /^if __name__/ { counting = 0 } counting && NF { n++ } END { print n }' handler.py)
 [ "$lines" -le 10 ] || { echo "the first handler has $lines lines, want at most ten" >&2; exit 1; }
 "$clean/bin/python" -W error -m pytest -q -p no:cacheprovider . >tests.log 2>&1 || { cat tests.log >&2; exit 1; }
-"$limited" 120 "$router" dev --rate 100 --events 20 -- "$clean/bin/python" handler.py >dev.log 2>&1 || { cat dev.log >&2; exit 1; }
-handled=$(grep -o ' events, fence [0-9]\{19\}\.[0-9]\{20\}' dev.log | wc -l) # threads print: two lines may be one
-[ "$handled" = 20 ] || { cat dev.log >&2; echo "the handler of README.md handled $handled of 20 events" >&2; exit 1; }
+# handles PROGRAM PATTERN: whether it handles all of 20 events, and writes the pattern for each
+handles() {
+	"$limited" 600 "$router" dev --rate 100 --events 20 -- "$clean/bin/python" "$1" >"$1.log" 2>&1 || { cat "$1.log" >&2; exit 1; }
+	local handled
+	handled=$(grep -o "$2" "$1.log" | wc -l) # threads print: two lines may be one
+	[ "$handled" = 20 ] || { cat "$1.log" >&2; echo "$1 handled $handled of 20 events" >&2; exit 1; }
+}
+handles handler.py ' events, fence [0-9]\{19\}\.[0-9]\{20\}'
+handles line.py ' events, fence [0-9]\{19\}\.[0-9]\{20\}'
+handles quick.py '(attempt 1)'

@@ -1,4 +1,4 @@
-// Runs the programs of README.md on an environment that has only the built package.
+// Runs the programs of README.md, of the quickstart and of the repository's README on an environment that has only the built package.
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -37,6 +37,11 @@ assert.throws(() => createRequire(join(folder, "app.mjs")).resolve("@opentelemet
 const files = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/<!-- file: (\S+) -->\n```js\n(.*?)```/gs)];
 assert.deepEqual(files.map((f) => f[1]), ["app.mjs", "loop.mjs", "app.test.mjs"]);
 for (const [, name, text] of files) writeFileSync(join(folder, name), text);
+const quick = /```js\n(.*?)```/s.exec(readFileSync(join(root, "../../docs/quickstart.md"), "utf8"))[1];
+writeFileSync(join(folder, "quick.mjs"), quick);
+const line = /^\| \[TypeScript\][^`]*`([^`]*)`/m.exec(readFileSync(join(root, "../../README.md"), "utf8"))[1];
+const store = "const store = { apply: (key, fence, payload, signal) => console.log(`${key} ${fence.length} ${payload} ${signal.aborted}`) };";
+writeFileSync(join(folder, "line.mjs"), `import { run } from "@ringfence/client";\n${store}\n${line};\n`);
 const first = files[0][2].slice(files[0][2].indexOf("await run")).trim().split("\n");
 assert.ok(first.length <= 10, `the first handler has ${first.length} lines, want at most 10`);
 
@@ -55,12 +60,12 @@ const options = { noEmit: true, strict: true, exactOptionalPropertyTypes: true, 
 writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, files: ["types.mts"] }));
 execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: folder, stdio: "inherit" });
 
-execFileSync(process.execPath, ["--test", "--test-timeout=120000", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
+execFileSync(process.execPath, ["--test", "--test-timeout=600000", "app.test.mjs"], { cwd: folder, stdio: "inherit" });
 
 assert.ok(readFileSync(join(folder, "node_modules/@ringfence/client/dist/version.js"), "utf8").includes(manifest.version), "the SDK does not name its version");
 
 const { TestRouter } = await import(pathToFileURL(join(folder, "node_modules/@ringfence/client/dist/testing/index.js")));
-for (const [name, payload, kind, said] of [["app.mjs", '{"cents": 500}', "done", "alice 500"], ["app.mjs", '{"cents": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"]]) {
+for (const [name, payload, kind, said] of [["app.mjs", '{"cents": 500}', "done", "alice 500"], ["app.mjs", '{"cents": 0}', "reject", ""], ["loop.mjs", "hello", "done", "alice hello"], ["quick.mjs", "hello", "done", "alice: hello (attempt 1)"], ["line.mjs", "hello", "done", "alice 40 hello false"]]) {
   const router = new TestRouter();
   const env = { ...process.env, RINGFENCE_APP_ENDPOINT: await router.serve() };
   const app = spawn(process.execPath, [name], { cwd: folder, env, stdio: ["ignore", "pipe", "inherit"] });

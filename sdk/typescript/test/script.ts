@@ -167,13 +167,13 @@ export class Script {
     for (const check of [...this.#waiting]) check();
   }
 
-  /** Resolves when a condition is met, and rejects after half a minute; the frames of the worker and its log are looked at when they come. */
+  /** Resolves when a condition is met, and rejects after five minutes; the frames of the worker and its log are looked at when they come. */
   until(met: () => boolean): Promise<void> {
     return new Promise((resolve, reject) => {
       const late = setTimeout(() => {
         this.#waiting.delete(check);
-        reject(new Error(`within half a minute there was no ${met}`));
-      }, 30_000);
+        reject(new Error(`within five minutes there was no ${met}`));
+      }, 300_000);
       const check = () => {
         if (!met()) return;
         this.#waiting.delete(check);
