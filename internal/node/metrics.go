@@ -143,10 +143,12 @@ func (n *Node) noted(note ownership.Note) {
 		level = slog.LevelDebug
 	case ownership.NoteLeaseLapsed, ownership.NoteReopen, ownership.NoteRejoin, ownership.NoteBadRecord, ownership.NotePlaceFailed,
 		ownership.NoteCheckRepeated, ownership.NoteForced, ownership.NoteNameHeld, ownership.NoteRemoved, ownership.NoteLostTrust,
-		ownership.NoteNoOtherMember, ownership.NoteEvictedFromLog, ownership.NotePrefixDiffers:
+		ownership.NotePrefixDiffers:
 		level = slog.LevelWarn
 	case ownership.NoteAdopted, ownership.NoteGenesis, ownership.NoteEpoch, ownership.NoteProposed, ownership.NoteDeposed, ownership.NoteLeaseRegained,
-		ownership.NoteLogVersion:
+		ownership.NoteLogVersion,
+		ownership.NoteNoOtherMember,  // the last one leaves, as when a group is stopped
+		ownership.NoteEvictedFromLog: // as when members start together; a member that is voted out is "removed" before
 	}
 	attrs := []any{"kind", string(note.Kind)}
 	if !note.At.IsZero() {

@@ -391,6 +391,9 @@ func (v *visit) run(ctx context.Context) error {
 		case <-v.retryAt.C:
 			v.paused = false
 		case <-v.answer.C:
+			if v.caughtUp && !v.unread { // nothing was waited for, and nothing has happened meanwhile
+				continue
+			}
 			if !v.caughtUp && endKnown { // the last record cannot be read
 				endKnown = false
 				v.wasRead()

@@ -10,9 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -487,6 +489,29 @@ func TestLostClaims(t *testing.T) {
 	if err := a.end(t); !errors.Is(err, ErrTaken) {
 		t.Errorf("the group that has lost its claim: %v", err)
 	}
+}
+
+// A reader of a claims topic on which nothing happens is not replaced.
+func TestQuietClaimsKeepTheirReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		metrics := NewMetrics(registry)
+		s := memSite(t)
+		cfg := DefaultConfig()
+		cfg.Identity, cfg.Places = group("a"), s.places("persistent://t/control/__ring-orders", "s")
+		k := New(cfg, func(topic string) (controllog.Transport, error) { return s.open(t, topic) }, quiet(), metrics)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- k.Run(ctx) }()
+		time.Sleep(10 * answerMax)
+		if lost := testutil.ToFloat64(metrics.readers.WithLabelValues("lost")); lost > 0 || k.Check() != nil {
+			t.Errorf("%v readers are lost; %v", lost, k.Check())
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A broker that refuses ends a router at once, unless it can do without its claims.
