@@ -185,6 +185,9 @@ const (
 	ModeGossip = "gossip"
 )
 
+// ProfileFast is the value of Ownership.Profile for development.
+const ProfileFast = "fast"
+
 // Secret is a value that is never shown.
 type Secret = setting.Secret
 
@@ -216,9 +219,9 @@ func Default() Config {
 
 // profiles maps the values of Ownership.Profile to times.
 var profiles = map[string]func() ownership.Timing{
-	"default": ownership.DefaultTiming,
-	"fast":    ownership.FastTiming,
-	"calm":    ownership.CalmTiming,
+	"default":   ownership.DefaultTiming,
+	ProfileFast: ownership.FastTiming,
+	"calm":      ownership.CalmTiming,
 }
 
 // derive fills in the fields that follow from other settings.

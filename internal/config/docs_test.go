@@ -176,6 +176,7 @@ mailbox: {depth_max: 500}                file, given with --config
 
 A **size** is a number of bytes, or has a unit (64KiB, 8MiB). A **duration** has a unit (500ms, 2s, 5m). A **list** is a YAML list, or comma-separated.
 A **secret** is never shown, has no flag, and may be given as a file: append ` + "`_file`" + ` to the key, or ` + "`_FILE`" + ` to the variable.
+A variable with one underscore for two, as in RINGFENCE_PULSAR_URL, is no setting: the router warns of it, with the right name.
 Where the range has no maximum, a whole number is at most ` + setting.WholeMax + `, a size ` + setting.SizeMax + ` and a duration ` + setting.DurationMax + `.
 
 ` + "`router config lint`" + ` checks settings without starting anything and reports all problems, each with its line. ` + "`router config print --origin`" + ` shows all values with their origins.

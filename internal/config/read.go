@@ -91,6 +91,36 @@ func AddFlags(flags *pflag.FlagSet) {
 	}
 }
 
+// Names returns the names of all settings, in the order of their sections.
+func Names() (names []string) {
+	defaults := Default()
+	for _, f := range table(&defaults) {
+		names = append(names, f.Key)
+	}
+	return names
+}
+
+// Values returns the settings whose values are a few words, with these words.
+func Values() map[string][]string {
+	values := map[string][]string{}
+	defaults := Default()
+	for _, f := range table(&defaults) {
+		if f.Kind() == setting.Truth {
+			values[f.Key] = []string{"true", "false"}
+		}
+		if words := f.Tag.Get("words"); words != "" {
+			values[f.Key] = strings.Split(words, ",")
+		}
+	}
+	return values
+}
+
+// IsSecret reports whether a setting is secret.
+func IsSecret(key string) bool {
+	defaults := Default()
+	return slices.ContainsFunc(table(&defaults), func(f setting.Field) bool { return f.Key == key && f.Kind() == setting.Hidden })
+}
+
 // origin is the place where a value is set.
 type origin struct {
 	source string // "file PATH", "variable NAME" or "flag --NAME"; "": none
