@@ -44,6 +44,9 @@ type Options struct {
 	// channel that is closed when nothing is left. It does not end the process.
 	Drain func() <-chan struct{}
 
+	// DrainWaits returns what a drain waits for, "" for nothing; nil: that is not known.
+	DrainWaits func() string
+
 	// Undrain makes a node that drains, or has drained, take part again, and returns a
 	// channel that is closed when that begins: at once if it does not drain. An error
 	// means that it never will.
@@ -68,8 +71,8 @@ func NewHandler(a Options) http.Handler {
 	for pattern, page := range a.Pages {
 		mux.Handle(pattern, page)
 	}
-	mux.Handle("GET /drain", drain(a.Drain))
-	mux.Handle("POST /drain", drain(a.Drain))
+	mux.Handle("GET /drain", drain(a.Drain, a.DrainWaits))
+	mux.Handle("POST /drain", drain(a.Drain, a.DrainWaits))
 	mux.Handle("POST /undrain", undrain(a.Undrain))
 	return mux
 }
@@ -93,17 +96,25 @@ func probe(checks []Check, notice string) http.Handler {
 	})
 }
 
-func drain(begin func() <-chan struct{}) http.Handler {
-	return verb("drained", "draining", func() (<-chan struct{}, error) { return begin(), nil })
+func drain(begin func() <-chan struct{}, waits func() string) http.Handler {
+	doing := func() string {
+		if waits != nil {
+			if what := waits(); what != "" {
+				return "draining: " + what
+			}
+		}
+		return "draining"
+	}
+	return verb("drained", doing, func() (<-chan struct{}, error) { return begin(), nil })
 }
 
 func undrain(begin func() (<-chan struct{}, error)) http.Handler {
-	return verb("undrained", "it comes back when its drain is over", begin)
+	return verb("undrained", func() string { return "it comes back when its drain is over" }, begin)
 }
 
 // verb answers done if the operation that begin starts has ended within ?wait=, and otherwise
 // doing.
-func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handler {
+func verb(done string, doing func() string, begin func() (<-chan struct{}, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead { // which a pattern for GET matches too
 			answer(w, http.StatusMethodNotAllowed, "")
@@ -132,7 +143,7 @@ func verb(done, doing string, begin func() (<-chan struct{}, error)) http.Handle
 		case <-ended:
 			answer(w, http.StatusOK, done+"\n")
 		case <-timeout.C:
-			answer(w, http.StatusAccepted, doing+"\n")
+			answer(w, http.StatusAccepted, doing()+"\n")
 		case <-r.Context().Done():
 		}
 	})

@@ -95,6 +95,21 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// A drain in progress says what it waits for.
+func TestDrainWaits(t *testing.T) {
+	waits := "2 handlers still running"
+	h := adminhttp.NewHandler(adminhttp.Options{
+		Metrics: prometheus.NewRegistry(), DrainWaits: func() string { return waits },
+		Drain: func() <-chan struct{} { return make(chan struct{}) },
+	})
+	for _, want := range []string{"draining: 2 handlers still running\n", "draining\n"} {
+		if status, body := request(h, "POST", "/drain"); status != 202 || body != want {
+			t.Errorf("%d %q, want 202 %q", status, body, want)
+		}
+		waits = "" // it is over at this moment
+	}
+}
+
 func TestUndrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := make(chan struct{})

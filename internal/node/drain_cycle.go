@@ -11,6 +11,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/pipeline"
+	"github.com/ringfence/router/internal/report"
 )
 
 // drainCycle is one period of membership: from the start, or from an Undrain, to the end of
@@ -185,6 +186,36 @@ func (n *Node) unfinished(s *drainCycle) string {
 		lacks = append(lacks, "the subscription is not closed")
 	}
 	return strings.Join(lacks, "; ")
+}
+
+// DrainWaits returns what a drain waits for, "" when it waits for nothing. Numbers of several
+// conditions are read one after the other, so that they may disagree for a moment.
+func (n *Node) DrainWaits() string {
+	s := n.drainCycle()
+	if !s.isDraining() || s.isDrained() {
+		return ""
+	}
+	return n.drainWaits(s)
+}
+
+// drainWaits is DrainWaits for a cycle that drains.
+func (n *Node) drainWaits(s *drainCycle) string {
+	held := n.heldEvents()
+	switch {
+	case !isClosed(s.left) && held.Running > 0:
+		return report.Plural(held.Running, "handler") + " still running"
+	case !isClosed(s.left):
+		status := n.Status()
+		if status.Open+status.Waiting+status.Draining == 0 {
+			return "the control log has not recorded yet that it has left"
+		}
+		return report.Plural(status.Open+status.Waiting+status.Draining, "partition") + " not released yet"
+	case !isClosed(s.handedOver):
+		return "the next owners of its keys have not taken the ids of finished events yet"
+	case held.Unsettled > 0:
+		return report.Plural(held.Unsettled, "event") + " not settled yet"
+	}
+	return "the subscription is not closed yet"
 }
 
 // handOver sends the next owners the remaining ids of finished events. It gives up when that

@@ -41,6 +41,7 @@ func (n *Node) Probes() Probes {
 		Startup: []Check{{"claim", n.CheckClaim}, {"gossip", n.checkGossip}, {"control_log", n.checkControlLog}},
 		Ready: []Check{
 			{"drain", n.CheckDrain},
+			{"broker", n.checkBroker},
 			{"claim", n.CheckClaim},
 			{"member", n.CheckMember},
 			{"application", n.CheckApp},
@@ -71,9 +72,18 @@ func (n *Node) CheckDrain() error {
 	case s.isDrained():
 		return errors.New("drained: /undrain brings this router back")
 	case s.isDraining():
-		return errors.New("draining")
+		return fmt.Errorf("draining: %s", n.drainWaits(s))
 	}
 	return nil
+}
+
+// checkBroker returns why the broker does not serve this node, nil as long as nothing is known
+// against it.
+func (n *Node) checkBroker() error {
+	if n.parts.BrokerFault == nil {
+		return nil
+	}
+	return n.parts.BrokerFault()
 }
 
 // CheckMember returns why this node is not a member that takes part, nil when it is.
@@ -83,6 +93,9 @@ func (n *Node) CheckMember() error {
 		return errors.New("waiting for the state of the group")
 	case s.Phase == ownership.Leaving || s.Phase == ownership.Ended:
 		return errors.New("leaving the group")
+	case s.Rival != ownership.Incarnation{}:
+		return fmt.Errorf("another router, %v, is a member under the name %s: each needs a node.name of its own; this one ends if that lasts for %v",
+			s.Rival, n.cfg.Name, n.cfg.Timing.NameInUseAfter)
 	case !s.Member:
 		return errors.New("not in the newest epoch")
 	case s.Open == 0 && s.Waiting > 0:

@@ -107,6 +107,9 @@ type Parts struct {
 	Source func(topics []string) *source.Source
 	// ControlLog returns a new transport, for each incarnation. Not with Mode Gossip.
 	ControlLog func() (controllog.Transport, error)
+	// BrokerFault returns why the broker does not serve this node, as far as that is known; nil:
+	// no one looks.
+	BrokerFault func() error
 	// Claims holds the subscription for this group; nil: no claims. Run runs it.
 	Claims *claim.Keeper
 

@@ -564,8 +564,9 @@ type Status struct {
 	Open     int // gates
 	Waiting  int
 	Draining int
-	Pending  int // partitions, of anybody, with a tenure that is not proven dead
-	Withheld int // keys of partitions with an open gate that wait for an earlier owner's delivery
+	Pending  int         // partitions, of anybody, with a tenure that is not proven dead
+	Withheld int         // keys of partitions with an open gate that wait for an earlier owner's delivery
+	Rival    Incarnation // a member that sends Beats under our name; zero: none is known
 }
 
 // Status returns the picture at time now.
@@ -573,6 +574,9 @@ func (m *Machine) Status(now clock.Instant) Status {
 	st := Status{
 		Member: m.isMember(), Ready: m.ready(), Lease: m.lease, Applied: m.tail.last,
 		Open: m.gates.open.Len(), Waiting: m.gates.waiting.Len(), Draining: m.gates.running.Len(),
+	}
+	if rival := m.knownRival(); rival != nil {
+		st.Rival = rival.Inc
 	}
 	for _, keys := range m.gates.withheld { // a sum: the order does not matter
 		st.Withheld += len(keys)

@@ -117,6 +117,14 @@ func (m *Machine) rival() *Node {
 	return nil
 }
 
+// knownRival is a rival that was seen to beat, nil if there is none.
+func (m *Machine) knownRival() *Node {
+	if m.rivalSince == 0 || m.state == nil {
+		return nil
+	}
+	return m.rival()
+}
+
 // propose appends an Epoch when one is needed, in this node's turn and not too often. Any FRESH
 // node may propose, member or not: otherwise a dead sole member would block the nodes that have
 // adopted its state for ever. A late proposal loses the compare-and-set, or wins and is only

@@ -1,0 +1,78 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/client"
+)
+
+// failsBy waits until the readiness of a member fails by a check, with a text in its error.
+func (g *group) failsBy(m *member, check, text string) {
+	g.t.Helper()
+	g.eventually(check+" fails with "+text, func() error {
+		for _, c := range m.Probes().Ready {
+			if err := c.Ask(); c.Name == check && err != nil && strings.Contains(err.Error(), text) {
+				return nil
+			} else if c.Name == check {
+				return fmt.Errorf("%s: %w", check, errors.Join(err, errors.New("not yet")))
+			}
+		}
+		return errors.New("there is no such check")
+	})
+}
+
+// A member whose name another one has says so, and not only that it is not in the group.
+func TestReadinessNamesADuplicate(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	done := func(context.Context, *client.Event) error { return nil }
+	long := func(c *Config) { c.Timing.NameInUseAfter = time.Hour }
+	first := g.start("a", long)
+	g.plain(first, done)
+	g.ready(first)
+	second := g.start("a", long)
+	g.plain(second, done)
+	g.failsBy(second, "member", "is a member under the name a: each needs a node.name of its own; this one ends if that lasts for 1h0m0s")
+	if err := first.CheckMember(); err != nil {
+		t.Errorf("the first one: %v", err)
+	}
+}
+
+func TestReadinessNamesTheBrokersFault(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	m := g.startWith("a", nil, func(p *Parts) { p.BrokerFault = func() error { return errors.New("the broker refuses") } })
+	g.failsBy(m, "broker", "the broker refuses")
+}
+
+// A drain says what it waits for.
+func TestReadinessNamesWhatADrainWaitsFor(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	release, running := make(chan struct{}), make(chan struct{}, 1)
+	m := g.start("a", nil)
+	g.plain(m, func(context.Context, *client.Event) error {
+		running <- struct{}{}
+		<-release
+		return nil
+	})
+	g.ready(m)
+	if m.DrainWaits() != "" {
+		t.Errorf("without a drain it waits for %s", m.DrainWaits())
+	}
+	g.publish(1, 1)
+	<-running
+	drained := m.Drain()
+	g.failsBy(m, "drain", "draining: 1 handler still running")
+	close(release)
+	g.closes("it has drained", drained)
+	g.failsBy(m, "drain", "drained: /undrain")
+	if m.DrainWaits() != "" {
+		t.Errorf("after a drain it waits for %s", m.DrainWaits())
+	}
+}
