@@ -18,6 +18,19 @@ type Tracing struct {
 	Subscription string       // named in spans
 	Log          *slog.Logger // nil: no lines
 	Keys         bool         // keys are shown in both; they may be personal data
+	Watch        Watch        // nil: none
+}
+
+// Watch is told what becomes of each event, for a process that shows it to its user. Several
+// goroutines call its methods at once, on the path of events. It keeps no slice.
+type Watch interface {
+	// Failed gets a result other than done, at the owner of the key. e is the event before this
+	// result counts: its Attempts are the earlier failures.
+	Failed(e *event.Event, r event.Result)
+	// Settled gets final verdicts, each with its event, at the node that received the events from
+	// the broker. Verdicts on events that a peer relayed are not final here: skip those whose
+	// handle is a relayed one.
+	Settled(verdicts []event.Verdict, events []*event.Event)
 }
 
 // observer sees each step of an event and changes nothing but its trace context. The zero value
@@ -25,9 +38,11 @@ type Tracing struct {
 type observer struct {
 	traces *traces // nil: none are made
 	log    eventLog
+	watch  Watch // nil: none
 }
 
 func newObserver(s *Tracing) (o observer) {
+	o.watch = s.Watch
 	if s.Tracer != nil {
 		o.traces = newTraces(s)
 	}
@@ -45,6 +60,14 @@ func (o *observer) received(messages []source.Message, keyed []*event.Event, own
 		for _, e := range keyed {
 			o.traces.receive(e, owns(e.Partition))
 		}
+	}
+}
+
+// keyless is for an event that is rejected because it has no key.
+func (o *observer) keyless(v event.Verdict, e *event.Event, err error) {
+	o.log.keyless(e, err)
+	if o.watch != nil {
+		o.watch.Settled([]event.Verdict{v}, []*event.Event{e})
 	}
 }
 
@@ -88,12 +111,29 @@ func (o *observer) finished(results []event.Result, find func(event.DeliveryID) 
 		o.traces.finish(results)
 	}
 	o.log.finished(results, find)
+	if o.watch != nil {
+		o.failed(results, find)
+	}
+}
+
+func (o *observer) failed(results []event.Result, find func(event.DeliveryID) *event.Event) {
+	for i := range results {
+		if results[i].Kind == event.ResultDone {
+			continue
+		}
+		if e := find(results[i].Delivery); e != nil {
+			o.watch.Failed(e, results[i])
+		}
+	}
 }
 
 // settling returns the spans of settlements that begin now. End them when the settlements are made.
 func (o *observer) settling(verdicts []event.Verdict, events []*event.Event) (begun spans) {
 	if o.log.open() {
 		o.log.settled(verdicts, events)
+	}
+	if o.watch != nil {
+		o.watch.Settled(verdicts, events)
 	}
 	if o.traces != nil {
 		begun = o.traces.settling(verdicts, events)

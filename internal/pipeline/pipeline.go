@@ -234,10 +234,11 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 			ID:          m.Event.ID,
 		})
 		if err != nil {
-			p.observer.log.keyless(m.Event, err)
-			rejected = append(rejected, event.Verdict{
+			v := event.Verdict{
 				Handle: m.Event.Handle, Kind: event.Rejected, Detail: &event.Detail{Reason: err.Error(), Attempts: m.Event.Attempts},
-			})
+			}
+			p.observer.keyless(v, m.Event, err)
+			rejected = append(rejected, v)
 			continue
 		}
 		m.Event.Key, m.Event.Partition = k, ring.PartitionOf(string(k))

@@ -181,7 +181,7 @@ func TestResultFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"baseline_shared_overlaps", "duplicates", "events", "handled", "handoff_p99_ms", "lost", "overlaps",
+		"baseline_shared_overlaps", "dead_lettered", "duplicates", "events", "handled", "handoff_p99_ms", "lost", "overlaps",
 		"stale_same_token", "stale_token_writes", "takeover_ms", "throughput",
 	}
 	var got []string

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/devtools/ends"
 	"github.com/ringfence/router/internal/devtools/journal"
 	"github.com/ringfence/router/ring"
 )
@@ -17,13 +18,15 @@ type group struct {
 	part
 
 	members []*member
-	told    []int // number of partitions of each member when last printed; the drawer's own
+	ends    ends.Tally
+	shares  []int // number of partitions of each member when last printed; the drawer's own
 }
 
 // fenced runs the same load through Ringfence, and judges it.
 func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error) {
 	d.view.note("Now Ringfence: a router beside each application; each key belongs to one of them.\n" +
-		"(A new group first waits for old leases to expire, about 7 s.)")
+		"(A new group first waits for old leases to expire, about 7 s. The leases of ownership.profile\n" +
+		"fast are half of production's, so that keys move sooner; docs/settings.md#ownership.)")
 	g := &group{part: part{demo: d, title: "Ringfence", duration: d.options.Duration, against: int(plain.Overlaps)}}
 	g.addMembers = g.fill
 	for i := range d.options.Nodes {
@@ -40,6 +43,9 @@ func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error
 		if kills, err = g.load(ctx); err != nil {
 			return err
 		}
+		if open := g.unsettled(); open > 0 {
+			g.view.note("The load is over; now the %s events that are not settled yet have to end.", thousands(open))
+		}
 		drained = g.drain(ctx)
 		return nil
 	})
@@ -52,6 +58,7 @@ func (d *demo) fenced(ctx context.Context, plain journal.Report) (*Result, error
 		return nil, err
 	}
 	result.plain, result.BaselineSharedOverlaps = plain, plain.Overlaps
+	result.DeadLettered = g.deadLettered()
 	result.stayedAway = g.options.RestartAt > 0 && g.members[victim].figures().partitions == 0
 	return result, drained
 }
@@ -128,6 +135,23 @@ func (g *group) drain(ctx context.Context) error {
 	})
 }
 
+// told shows the failures that a member writes, and counts the ends of events.
+func (g *group) told(m *member, line string) {
+	r, err := ends.Read(line)
+	if err != nil {
+		return // no line of ends
+	}
+	g.ends.Add(r)
+	if r.Failure != nil {
+		g.view.note("%s: %s", m.node, r.Failure)
+	}
+}
+
+func (g *group) deadLettered() uint64 {
+	_, dead := g.ends.Counts()
+	return uint64(dead)
+}
+
 // judge reads the journals.
 func judge(journals []string, kills []journal.Kill, sent *publication) (*Result, error) {
 	files := make([]journal.File, len(journals))
@@ -191,10 +215,10 @@ func (g *group) fill(ctx context.Context, pic *picture) {
 	if g.partitions() != ring.Partitions {
 		return // they are moving
 	}
-	if moves := movesOf(g.members, g.told, shares); moves != "" {
+	if moves := movesOf(g.members, g.shares, shares); moves != "" {
 		g.view.note("%5.1f s  Partitions have moved: %s.", pic.elapsed.Seconds(), moves)
 	}
-	g.told = shares
+	g.shares = shares
 }
 
 // movesOf tells the difference between the shares before and after, "" when there is

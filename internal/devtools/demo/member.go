@@ -69,7 +69,7 @@ func (g *group) startRouter(m *member) error {
 	if err := os.WriteFile(file, settings.YAML(), 0o600); err != nil {
 		return err
 	}
-	router, err := g.child(m.node, func(string) {}, RoleMember, append([]string{"--config", file}, g.backend.arguments()...)...)
+	router, err := g.child(m.node, func(line string) { g.told(m, line) }, RoleMember, append([]string{"--config", file}, g.backend.arguments()...)...)
 	m.mu.Lock()
 	m.router, m.admin, m.killed = router, admin, false
 	m.mu.Unlock()

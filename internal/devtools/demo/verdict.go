@@ -11,11 +11,12 @@ import (
 
 // Result is the result of a demo. Its JSON is for machines: fields are only added.
 type Result struct {
-	Events     uint64 `json:"events"`     // published to Ringfence
-	Handled    uint64 `json:"handled"`    // of them, done at least once
-	Lost       uint64 `json:"lost"`       // of them, never done
-	Duplicates uint64 `json:"duplicates"` // handlings of an event that was done already
-	Overlaps   uint64 `json:"overlaps"`   // pairs of handlings of one key at the same time
+	Events       uint64 `json:"events"`        // published to Ringfence
+	Handled      uint64 `json:"handled"`       // of them, done at least once
+	Lost         uint64 `json:"lost"`          // of them, never done
+	DeadLettered uint64 `json:"dead_lettered"` // of those, sent to the dead letter topic
+	Duplicates   uint64 `json:"duplicates"`    // handlings of an event that was done already
+	Overlaps     uint64 `json:"overlaps"`      // pairs of handlings of one key at the same time
 
 	// StaleTokenWrites counts the handlings that began, or ended as done, after a
 	// greater fence of their key had been seen: the writes of a replaced handler.
@@ -56,6 +57,9 @@ func resultOf(r journal.Report, w journal.Waits) *Result {
 	result.Throughput = throughput(r)
 	return result
 }
+
+// pending is the number of events that were published, and neither done nor dead-lettered.
+func (r *Result) pending() uint64 { return r.Lost - min(r.Lost, r.DeadLettered) }
 
 func throughput(r journal.Report) float64 {
 	took := r.LastEnd.Sub(r.FirstStart)

@@ -247,6 +247,7 @@ func (v *view) result(r *Result, o Options, broken error) {
 		line("handoff at the return", "", fmt.Sprintf("%.1f ms", r.HandoffP99MS))
 	}
 	fmt.Fprintln(v.results)
+	fmt.Fprintf(v.results, "  %s done, %s dead-lettered, %s pending\n\n", thousands(r.Handled), thousands(r.DeadLettered), thousands(r.pending()))
 	if o.KillAt > 0 && r.Duplicates > 0 {
 		fmt.Fprintln(v.results, "  Duplicates come from the kill: what the dead member had not acked is delivered again, and a\n"+
 			"  batch is acked as a whole. Those whose owner lives are recognized; these were done by the dead one's.")

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +12,17 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ringfence/router/client"
 	"github.com/ringfence/router/internal/base/backoff"
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/devtools/demo"
+	"github.com/ringfence/router/internal/devtools/ends"
 	"github.com/ringfence/router/internal/devtools/procgroup"
+	"github.com/ringfence/router/internal/ownership"
 )
 
 // The hidden commands of the children, besides those of a demo.
@@ -46,6 +51,9 @@ const (
 	restartFirst = 500 * time.Millisecond
 	restartMax   = 10 * time.Second
 
+	// drainNoteEvery is how often a drain says what it waits for.
+	drainNoteEvery = 2 * time.Second
+
 	exitUsage    = 2 // of this binary
 	exitIdentity = 5
 )
@@ -57,8 +65,11 @@ type session struct {
 	out       *output
 	processes *procgroup.Group
 	broker    string // address of the one in memory, "" without
+	profile   string // the times of ownership, for the user
 	members   []*member
 	fail      context.CancelCauseFunc
+	ends      ends.Tally
+	published atomic.Int64 // generated events
 
 	restarts sync.WaitGroup
 }
@@ -103,7 +114,10 @@ func Run(ctx context.Context, o Options, e Environment) (err error) {
 	defer s.processes.StopAll()
 	err = s.run(running)
 	if ctx.Err() != nil || errors.Is(err, errAllHandled) {
-		return s.drain(context.WithoutCancel(ctx))
+		s.drain(context.WithoutCancel(ctx))
+		s.processes.StopAll() // the members have told all ends then
+		s.summarize()
+		return nil
 	}
 	if cause := context.Cause(running); cause != nil {
 		return cause
@@ -119,6 +133,7 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	s.out.note("%d members, each with: %s", len(s.members), s.what())
+	s.out.note("%s", s.profile)
 	s.out.note("the group is forming; a new group first waits for old leases to expire (about 7 s)")
 	if err := s.untilReady(ctx); err != nil {
 		return err
@@ -174,10 +189,37 @@ func (s *session) start(ctx context.Context) error {
 }
 
 func (s *session) startOne(name string, arguments []string) error {
-	if _, err := s.processes.Start(name, func(line string) { s.out.line(name, line) }, arguments...); err != nil {
+	line := func(line string) { s.out.line(name, line) }
+	if m, _ := s.find(name); m != nil && name == m.node {
+		line = func(line string) { s.tell(name, line) }
+	}
+	if _, err := s.processes.Start(name, line, arguments...); err != nil {
 		return fmt.Errorf("dev: %w", err)
 	}
 	return nil
+}
+
+// tell shows the failures that a member writes, and counts the ends of events.
+func (s *session) tell(name, line string) {
+	r, err := ends.Read(line)
+	if err != nil {
+		s.out.line(name, line)
+		return
+	}
+	s.ends.Add(r)
+	if r.Failure != nil {
+		s.out.line(name, r.Failure.String())
+	}
+}
+
+// summarize says how the events ended.
+func (s *session) summarize() {
+	done, dead := s.ends.Counts()
+	if s.broker == "" {
+		s.out.note("%d done, %d dead-lettered; the others stay in the subscription", done, dead)
+		return
+	}
+	s.out.note("%d done, %d dead-lettered, %d pending", done, dead, max(0, int(s.published.Load())-done-dead))
 }
 
 // plan gives every member its ports, its settings and its command lines.
@@ -208,6 +250,11 @@ func (s *session) plan() error {
 		if err := os.WriteFile(file, settings.YAML(), 0o600); err != nil {
 			return fmt.Errorf("dev: %w", err)
 		}
+		if i == 0 {
+			if err := s.check(file); err != nil {
+				return err
+			}
+		}
 		m.router = []string{"demo", demo.RoleMember, "--config", file, "--log.format", "text"}
 		if s.broker != "" {
 			m.router = append(m.router, "--broker", s.broker)
@@ -220,6 +267,29 @@ func (s *session) plan() error {
 		s.members = append(s.members, m)
 	}
 	return nil
+}
+
+// check checks the members' settings before any of them starts.
+func (s *session) check(file string) error {
+	flags, err := settingFlags(s.options.Settings)
+	if err != nil {
+		return err
+	}
+	loaded, err := config.Load(config.Sources{File: file, Flags: flags})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	s.profile = profileOf(loaded.Ownership)
+	return nil
+}
+
+// profileOf names the times of ownership, which differ from those of production by default.
+func profileOf(o config.Ownership) string {
+	if o.Profile == config.ProfileFast {
+		return fmt.Sprintf("ownership.profile is fast, for development: leases of %v. Production has %v: --set ownership.profile=default",
+			o.Lease, ownership.DefaultTiming().Lease)
+	}
+	return fmt.Sprintf("ownership.profile is %s: leases of %v", o.Profile, o.Lease)
 }
 
 // application is the command line of the process beside a member.
@@ -244,6 +314,9 @@ func (s *session) ended(ctx context.Context, name string, err error) {
 		return
 	case m == nil:
 		s.fail(fmt.Errorf("dev: %w", err))
+		return
+	case name == m.app && s.options.Exec == "" && !s.ends.Any(): // RunCommand has given up
+		s.fail(fmt.Errorf("%w, and no event was ever handled: the lines of %s above show why", errNoStart, name))
 		return
 	}
 	m.mu.Lock()
@@ -305,21 +378,35 @@ func (s *session) until(ctx context.Context, begun clock.Instant, m *member, pat
 }
 
 // drain lets every member leave in order.
-func (s *session) drain(ctx context.Context) error {
+func (s *session) drain(ctx context.Context) {
 	s.out.note("draining")
-	ctx, cancel := context.WithTimeout(ctx, drainPatience+lookEvery)
+	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
 	var asked sync.WaitGroup
 	for _, m := range s.members {
-		asked.Go(func() {
-			if status, body := get(ctx, m.admin, "/drain?wait="+drainPatience.String()); status != http.StatusOK {
-				s.out.note("%s has not drained (%s): its open events would be delivered again", m.node, strings.TrimSpace(body))
-			}
-		})
+		asked.Go(func() { s.drainOne(ctx, m) })
 	}
 	asked.Wait()
 	s.out.note("drained")
-	return nil
+}
+
+// drainOne drains a member, and says what that waits for whenever it changes.
+func (s *session) drainOne(ctx context.Context, m *member) {
+	said := ""
+	for {
+		status, body := get(ctx, m.admin, "/drain?wait="+drainNoteEvery.String())
+		body = strings.TrimSpace(body)
+		switch {
+		case status == http.StatusOK:
+			return
+		case status != http.StatusAccepted || ctx.Err() != nil:
+			s.out.note("%s has not drained (%s): its open events would be delivered again", m.node, cmp.Or(said, body))
+			return
+		case body != said:
+			said = body
+			s.out.note("%s is %s", m.node, body)
+		}
+	}
 }
 
 // bodyMax is as much of an answer as is read.

@@ -68,7 +68,7 @@ func handle(ctx context.Context, command string, e *client.Event, stdout, stderr
 	case exit.ExitCode() == exitReject:
 		return client.Reject(fmt.Errorf("%s: %w", command, err))
 	case exit.ExitCode() == exitNotFound || exit.ExitCode() == exitNotUsable:
-		fmt.Fprintf(stderr, "%s: the shell cannot run it (exit status %d)\n", command, exit.ExitCode())
+		return fmt.Errorf("%s: the shell cannot run it: %w", command, err)
 	}
 	return fmt.Errorf("%s: %w", command, err)
 }

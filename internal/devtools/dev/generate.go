@@ -56,6 +56,7 @@ func (s *session) generate(ctx context.Context) error {
 			if _, err := broker.Publish(ctx, topic, entry); err != nil {
 				return fmt.Errorf("dev: publish: %w", err)
 			}
+			s.published.Store(int64(sent))
 		}
 		if sent > 0 && sent == s.options.Events {
 			stats, err := broker.SubscriptionStats(ctx, s.options.Subscription)

@@ -1,9 +1,17 @@
 package dev
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
 	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/ringfence/router/internal/config"
 )
 
 // Options are the options of a development group.
@@ -62,12 +70,72 @@ func (o Options) Validate() error {
 	} else {
 		need(len(o.Topics) == 0, "--topic needs --pulsar: the broker in memory has generated events only")
 	}
-	for _, setting := range o.Settings {
-		key, _, ok := strings.Cut(setting, "=")
-		need(ok && strings.Contains(key, "."), "--set %q, want SECTION.KEY=VALUE", setting)
-	}
-	return errors.Join(errs...)
+	_, err := settingFlags(o.Settings)
+	return errors.Join(append(errs, err)...)
 }
+
+// CheckCommand returns an error if the command of the application, or the first word of the shell
+// command, is not there. A first word that is more than a name, as in $HOME/handle.sh, is not
+// checked.
+func (o Options) CheckCommand(ctx context.Context) error {
+	if o.Exec == "" {
+		if _, err := exec.LookPath(o.Command[0]); err != nil {
+			return fmt.Errorf("dev: the application cannot be started: %w", err)
+		}
+		return nil
+	}
+	word, _, _ := strings.Cut(strings.TrimSpace(o.Exec), " ")
+	if !plainWord.MatchString(word) {
+		return nil
+	}
+	if strings.Contains(word, "/") {
+		if _, err := exec.LookPath(word); err != nil {
+			return fmt.Errorf("dev: --exec: %w", err)
+		}
+		return nil
+	}
+	if shellHas(ctx, word) {
+		return nil
+	}
+	hint := ""
+	if _, err := os.Stat(word); err == nil {
+		hint = "; for the file in this folder, write ./" + word
+	}
+	return fmt.Errorf("dev: --exec: the shell finds no command %s%s", word, hint)
+}
+
+// plainWord matches a word that a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
+// settingFlags returns the flags of a router with these settings, given as SECTION.KEY=VALUE. The
+// error names every one that there is not.
+func settingFlags(settings []string) (*pflag.FlagSet, error) {
+	flags := pflag.NewFlagSet("settings", pflag.ContinueOnError)
+	config.AddFlags(flags)
+	var names []string
+	flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	var errs []error
+	for _, setting := range settings {
+		key, value, ok := strings.Cut(setting, "=")
+		switch near, isNear := config.Nearest(key, names, max(settingEditsMin, len(key)/3)); {
+		case !ok || !strings.Contains(key, "."):
+			errs = append(errs, fmt.Errorf("dev: --set %q, want SECTION.KEY=VALUE", setting))
+		case config.IsSecret(key):
+			errs = append(errs, fmt.Errorf("dev: --set %s: a secret has no place in a command line: want %s_file", key, key))
+		case flags.Lookup(key) != nil:
+			errs = append(errs, flags.Set(key, value)) // text: it cannot fail
+		case isNear:
+			errs = append(errs, fmt.Errorf("dev: --set %s: there is no setting of that name; did you mean %s?", key, near))
+		default:
+			errs = append(errs, fmt.Errorf("dev: --set %s: there is no setting of that name; `router config example` lists all", key))
+		}
+	}
+	return flags, errors.Join(errs...)
+}
+
+// settingEditsMin is the number of edits within which a name counts as a misspelling of a
+// setting's; a third of a long one is allowed too.
+const settingEditsMin = 2
 
 // logLevel is the members' log level. With an in-memory broker, the user cannot fix anything
 // that they warn of.

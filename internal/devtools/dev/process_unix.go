@@ -20,3 +20,8 @@ func inGroup(cmd *exec.Cmd) {
 func shell(ctx context.Context, command string) *exec.Cmd {
 	return exec.CommandContext(ctx, "sh", "-c", command) //nolint:gosec // the command comes from the command line
 }
+
+// shellHas reports whether the shell finds a command: a program, a function or a builtin.
+func shellHas(ctx context.Context, word string) bool {
+	return shell(ctx, "command -v -- "+word).Run() == nil
+}

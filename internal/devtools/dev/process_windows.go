@@ -12,3 +12,6 @@ func inGroup(cmd *exec.Cmd) { cmd.WaitDelay = appGrace }
 func shell(ctx context.Context, command string) *exec.Cmd {
 	return exec.CommandContext(ctx, "cmd", "/C", command)
 }
+
+// shellHas reports whether the shell finds a command. It reports true, as that shell cannot tell.
+func shellHas(context.Context, string) bool { return true }
