@@ -19,18 +19,25 @@ func configCommand() *cobra.Command {
 	return cmd
 }
 
-// withSettings gives a command the flags of `router run`.
+// withSettings gives a command the flags of `router run`, and takes the file as an argument too.
 func withSettings(cmd *cobra.Command, run func(cmd *cobra.Command, loaded *config.Loaded) error) *cobra.Command {
 	var file string
-	cmd.Args = noArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.Use += " [FILE]"
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > 1, len(args) == 1 && file != "":
+			return usageError{fmt.Errorf("%s takes one file, as its argument or by --config: see `%s --help`", cmd.CommandPath(), cmd.CommandPath())}
+		case len(args) == 1:
+			file = args[0]
+		}
 		loaded, err := load(cmd, file)
 		if err != nil {
 			return err
 		}
 		return run(cmd, loaded)
 	}
-	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML")
+	cmd.Flags().StringVar(&file, "config", "", "file with settings, in YAML; the same as FILE")
 	config.AddFlags(cmd.Flags())
 	return cmd
 }
@@ -52,6 +59,9 @@ be right. The exit code is 2 if anything is.`,
 		fmt.Fprintf(cmd.OutOrStdout(), "ok: %d settings, all others have their defaults\n", said)
 		for _, service := range config.Services(os.Environ()) {
 			fmt.Fprintf(cmd.OutOrStdout(), "# %s is ignored: Kubernetes gives it for a Service\n", service)
+		}
+		for _, v := range config.MisspelledVariables(os.Environ()) {
+			fmt.Fprintf(cmd.OutOrStdout(), "# %s is ignored: settings have two underscores, as %s\n", v.Variable, v.Want)
 		}
 		warnOfMode(cmd.OutOrStdout(), loaded.Config)
 		return nil

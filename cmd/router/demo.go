@@ -14,6 +14,7 @@ import (
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/devtools/demo"
+	"github.com/ringfence/router/internal/devtools/ends"
 	"github.com/ringfence/router/internal/devtools/procgroup"
 	"github.com/ringfence/router/internal/source"
 	demov1 "github.com/ringfence/router/proto/ringfence/demo/v1"
@@ -88,14 +89,14 @@ func demoChildren() []*cobra.Command {
 		if err != nil {
 			return err
 		}
-		if a.Broker == "" {
-			return runAlone(cmd.Context(), loaded.Config, throughPulsar(loaded.Config))
+		through := throughPulsar(loaded.Config)
+		if a.Broker != "" {
+			if through, err = throughMemory(loaded.Config, a.Broker); err != nil {
+				return err
+			}
 		}
-		memory, err := throughMemory(loaded.Config, a.Broker)
-		if err != nil {
-			return err
-		}
-		return runAlone(cmd.Context(), loaded.Config, memory)
+		through.watch = ends.NewWriter(os.Stdout, loaded.Retry)
+		return runAlone(cmd.Context(), loaded.Config, through)
 	})
 	app := child(demo.RoleApp, func(cmd *cobra.Command) error { return demo.RunApp(cmd.Context(), a, os.Stdout) })
 	plain := child(demo.RolePlain, func(cmd *cobra.Command) error { return demo.RunPlain(cmd.Context(), a, os.Stdout) })

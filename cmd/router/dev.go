@@ -25,8 +25,11 @@ application beside each, and events.
                                       failed, comes again
 
 Without --pulsar, events are generated: {"number":12,"user":"user-2","turn":2}, with
-the user as the key. An application that ends is started again. Ctrl-C drains: the
-members leave in order, and what was accepted is finished; a second one ends at once.`
+the user as the key. Each failure of an event is a line with its key, attempt and
+reason, and so is each event that goes to the dead letter topic. An application that
+ends is started again, unless it ends at once five times in a row before any event was
+handled: then this ends with an error. Ctrl-C drains: the members leave in order, and
+what was accepted is finished; a second one ends at once.`
 
 func devCommand() *cobra.Command {
 	o := dev.DefaultOptions()
@@ -37,6 +40,9 @@ func devCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			o.Command = arguments
 			if err := o.Validate(); err != nil {
+				return usageError{err}
+			}
+			if err := o.CheckCommand(cmd.Context()); err != nil {
 				return usageError{err}
 			}
 			executable, err := os.Executable()

@@ -180,17 +180,17 @@ func TestDevCommand(t *testing.T) {
 func TestDevWithBadOptions(t *testing.T) {
 	t.Parallel()
 	for want, arguments := range map[string][]string{
-		"--members = 0":                       {"--members", "0", "--exec", "true"},
-		"want your application's command":     {},
-		"and not both":                        {"--exec", "true", "--", "true"},
-		"--pulsar needs --topic":              {"--exec", "true", "--pulsar", "pulsar://localhost"},
-		`--set "lease", want`:                 {"--exec", "true", "--set", "lease"},
-		"no-such-command":                     {"--", "no-such-command"},
-		"unknown flag: --ownership.nonsense":  {"--exec", "true", "--set", "ownership.nonsense=1"},
-		"--events is for generated events":    {"--exec", "true", "--pulsar", "pulsar://localhost", "--topic", "a", "--events", "1"},
-		"--topic needs --pulsar":              {"--exec", "true", "--topic", "a"},
-		"--rate 0 never come":                 {"--exec", "true", "--rate", "0", "--events", "1"},
-		"--group and --subscription must not": {"--exec", "true", "--group", ""},
+		"--members = 0":                                 {"--members", "0", "--exec", "true"},
+		"want your application's command":               {},
+		"and not both":                                  {"--exec", "true", "--", "true"},
+		"--pulsar needs --topic":                        {"--exec", "true", "--pulsar", "pulsar://localhost"},
+		`--set "lease", want`:                           {"--exec", "true", "--set", "lease"},
+		"no-such-command":                               {"--", "no-such-command"},
+		"--set ownership.nonsense: there is no setting": {"--exec", "true", "--set", "ownership.nonsense=1"},
+		"--events is for generated events":              {"--exec", "true", "--pulsar", "pulsar://localhost", "--topic", "a", "--events", "1"},
+		"--topic needs --pulsar":                        {"--exec", "true", "--topic", "a"},
+		"--rate 0 never come":                           {"--exec", "true", "--rate", "0", "--events", "1"},
+		"--group and --subscription must not":           {"--exec", "true", "--group", ""},
 	} {
 		cmd, shown, _ := devProcess(t, arguments...)
 		_ = cmd.Run() // the exit code is checked

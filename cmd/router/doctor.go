@@ -254,17 +254,12 @@ func (d *doctor) seeds(ctx context.Context) {
 const dialTimeout = 5 * time.Second
 
 func (d *doctor) broker(ctx context.Context) {
-	_, rest, _ := strings.Cut(d.cfg.Pulsar.URL, "://")
-	hosts, _, _ := strings.Cut(rest, "/")
 	reached := false
-	for host := range strings.SplitSeq(hosts, ",") {
-		dialer := net.Dialer{Timeout: dialTimeout}
-		conn, err := dialer.DialContext(ctx, "tcp", withPort(host, d.cfg.Pulsar.URL))
-		if err != nil {
-			d.fail("pulsar.url", "start the broker, or set pulsar.url to where it is", "%s cannot be reached: %v", host, err)
+	for _, host := range brokerHosts(d.cfg.Pulsar.URL) {
+		if err := dialFault(ctx, host, withPort(host, d.cfg.Pulsar.URL)); err != nil {
+			d.fail("pulsar.url", "start the broker, or set pulsar.url to where it is", "%v", err)
 			continue
 		}
-		_ = conn.Close()
 		reached = true
 		d.ok("pulsar.url", "%s accepts connections", host)
 	}

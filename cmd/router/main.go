@@ -76,6 +76,8 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(wrongFlag)
+	root.Version = version()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.Args, root.RunE = requireSubcommand, requireSubcommand
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(lookCommands()...)
@@ -86,5 +88,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(demoCommands()...)
 	root.AddCommand(devCommand())
 	root.AddCommand(bridgeCommand(), conformanceCommand())
+	root.AddCommand(migrateCommand())
+	addCompletions(root)
 	return root
 }

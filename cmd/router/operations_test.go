@@ -57,7 +57,7 @@ func metricsOf(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newNode(cfg, broker{}, &listeners{listenerAuth: listenerAuth}, registry, log, pipeline.Tracing{}); err != nil {
+	if _, err := newNode(cfg, broker{}, &listeners{listenerAuth: listenerAuth}, nil, registry, log, pipeline.Tracing{}); err != nil {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 1000)

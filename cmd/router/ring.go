@@ -309,6 +309,7 @@ without asking anybody. The ring.* settings are read as for the router.`,
 		if s.After, err = changed(s.Before, change); err != nil {
 			return usageError{err}
 		}
+		s.Took = took(change, s.After)
 		if err := s.run(settings.Ring, present); err != nil {
 			return usageError{fmt.Errorf("--members: %w", err)}
 		}
@@ -400,6 +401,7 @@ func changed(names []string, change string) ([]string, error) {
 
 // simulation is a change of the membership, and the moves that it causes.
 type simulation struct {
+	Took        string          `json:"took"` // how --members was understood
 	Before      []string        `json:"before"`
 	After       []string        `json:"after"`
 	Partitions  int             `json:"partitions"`
@@ -448,7 +450,16 @@ func (s *simulation) run(cfg ring.Config, present []ring.Member) error {
 	return nil
 }
 
+// took says how --members was understood, for readers who meant something else.
+func took(change string, after []string) string {
+	if _, err := strconv.Atoi(change); err != nil || strings.ContainsAny(change[:1], "+-") {
+		return fmt.Sprintf("--members %s as: the members then are %s", change, strings.Join(after, ", "))
+	}
+	return fmt.Sprintf("--members %[1]s as the name of the only member; write +%[1]s for %[1]s more members", change)
+}
+
 func simulationPage(p *page, s simulation) {
+	p.line("took %s\n", s.Took)
 	var rows [][]string
 	for _, m := range s.Members {
 		rows = append(rows, []string{m.Name, strconv.Itoa(m.Before), strconv.Itoa(m.After), "+" + strconv.Itoa(m.Gains), "-" + strconv.Itoa(m.Loses)})

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,17 +95,26 @@ type broker struct {
 	// listening is called once the application can connect, which then waits for the node; nil: no
 	// call.
 	listening func(app net.Addr, log *slog.Logger) error
+
+	watch pipeline.Watch // nil: none
+
+	fault  func(context.Context) error // why the broker does not serve the router; nil: no one looks
+	absent func() []string             // topics that were not there at open, as far as known; nil: no one looked
 }
 
 // throughPulsar reads events, the control log and the claims from Pulsar, each with a client of
 // its own: the backpressure of events must not delay Beats.
 func throughPulsar(cfg config.Config) broker {
 	var auth *pulsarAuth
+	var absent []string
 	return broker{
+		fault:  func(ctx context.Context) error { return auth.brokerFault(ctx, cfg) },
+		absent: func() []string { return absent },
 		open: func(ctx context.Context, metrics *mtls.Metrics, log *slog.Logger) (err error) {
 			if auth, err = newPulsarAuth(cfg.Pulsar, metrics, log); err != nil {
 				return err
 			}
+			absent = auth.absentTopics(ctx, cfg.Topics()) // before anything uses them
 			if transient, err := auth.preflight(ctx, cfg.Pulsar.Topics[0]); !transient {
 				return err
 			}
@@ -136,6 +146,13 @@ func runAlone(ctx context.Context, cfg config.Config, b broker) error {
 // slewableClock names the risk where every clock can be slewed by NTP.
 const slewableClock = "leases run on a clock that NTP may slew, as this system has no other: keep its corrections below 1 % of the rate (chrony: maxslewrate 5000)"
 
+// warnOfVariables warns of variables that look like settings, but are none.
+func warnOfVariables(log *slog.Logger) {
+	for _, v := range config.MisspelledVariables(os.Environ()) {
+		log.Warn("a variable is ignored: settings have two underscores", "variable", v.Variable, "want", v.Want)
+	}
+}
+
 // servicesShownMax bounds the logged names of variables that look like settings but are not.
 const servicesShownMax = 10
 
@@ -152,6 +169,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 	if services := config.Services(os.Environ()); len(services) > 0 {
 		log.Info("variables are ignored: Kubernetes gives them for a Service", "variables", services[:min(len(services), servicesShownMax)], "count", len(services))
 	}
+	warnOfVariables(log)
 	if clock.Covers != "" {
 		log.Warn("lease clock", "error", clock.Covers)
 	}
@@ -178,9 +196,23 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 		return err
 	}
 	defer stopTraces()
-	n, err := newNode(cfg, b, l, registry, log, tracing)
+	tracing.Watch = b.watch
+	watch := &brokerWatch{find: b.fault}
+	n, err := newNode(cfg, b, l, watch.fault, registry, log, tracing)
 	if err != nil {
 		return err
+	}
+	notice := n.Notice()
+	if b.absent != nil && len(b.absent()) > 0 {
+		notice = joinNotices(notice, absentNotice(b.absent()))
+		log.Warn("topics were not there at the start", "topics", b.absent())
+	}
+	if b.fault != nil {
+		watching, stop := context.WithCancel(ctx)
+		var looks sync.WaitGroup
+		defer looks.Wait()
+		defer stop()
+		looks.Go(func() { watch.run(watching, func() bool { return servedBy(n) }, log) })
 	}
 	log.Info("starting", "group", cfg.Node.Group, "version", version(),
 		"app", l.app.Addr().String(), "peer", l.peerAddr, "admin", l.admin.Addr().String())
@@ -189,7 +221,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return err
 		}
 	}
-	admin := adminOf(n, registry)
+	admin := adminOf(n, notice, registry)
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
@@ -215,7 +247,7 @@ func serve(ctx context.Context, cfg config.Config, n *node.Node, l *listeners, s
 	return errors.Join(err, group.Wait())
 }
 
-func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Registry, log *slog.Logger, tracing pipeline.Tracing) (*node.Node, error) {
+func newNode(cfg config.Config, b broker, l *listeners, brokerFault func() error, registry *prometheus.Registry, log *slog.Logger, tracing pipeline.Tracing) (*node.Node, error) {
 	missing, err := key.ParseMissing(cfg.Key.Missing)
 	if err != nil {
 		return nil, usageError{err}
@@ -239,6 +271,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 			return b.source(from, sourceMetrics, log)
 		},
 		ControlLog:    func() (controllog.Transport, error) { return b.controlLog(log) },
+		BrokerFault:   brokerFault,
 		GossipLimiter: listen.NewLimiter("gossip", cfg.Gossip.ConnectionsMax, l.metrics),
 		Registry:      registry, Log: log, Tracing: tracing,
 	}
@@ -283,13 +316,13 @@ func modeOf(cfg config.Config) node.Mode {
 	return node.Strict
 }
 
-func adminOf(n *node.Node, registry *prometheus.Registry) adminhttp.Options {
+func adminOf(n *node.Node, notice string, registry *prometheus.Registry) adminhttp.Options {
 	probes := n.Probes()
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
-		Notice:  n.Notice(),
+		Notice:  notice,
 		Metrics: registry,
-		Drain:   n.Drain, Undrain: n.Undrain,
+		Drain:   n.Drain, Undrain: n.Undrain, DrainWaits: n.DrainWaits,
 		Pages: pagesOf(n),
 	}
 }

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/netx/mtls"
+)
+
+// An unknown host, a closed port and a network without an answer are told apart.
+func TestDialFaults(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"broker is unknown: no name server has such a host":                        &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "broker", IsNotFound: true}},
+		"broker cannot be looked up: the name server does not answer":              &net.OpError{Op: "dial", Err: &net.DNSError{Err: "i/o timeout", Name: "broker", IsTimeout: true}},
+		"broker is unreachable: no answer within 5s; look at routes and firewalls": &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded},
+	} {
+		if got := explainDial("broker", err); !strings.HasPrefix(got.Error(), want) || !errors.Is(got, err) {
+			t.Errorf("%v is explained as %v, want %s", err, got, want)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := dialFault(t.Context(), "broker", address); err != nil {
+		t.Errorf("an open port: %v", err)
+	}
+	_ = l.Close()
+	if err := dialFault(t.Context(), "broker", address); err == nil || !strings.HasPrefix(err.Error(), "broker refuses connections: the host is there, and no broker listens on that port") {
+		t.Errorf("a closed port: %v", err)
+	}
+	auth := authTo(t, config.Pulsar{URL: "pulsar://" + address + ",localhost:1"})
+	if err := auth.brokerFault(t.Context(), settings(t).Config); err == nil ||
+		!strings.Contains(err.Error(), "pulsar.url: "+address+" refuses connections") || !strings.Contains(err.Error(), "localhost:1 refuses connections") {
+		t.Errorf("two closed ports: %v", err)
+	}
+}
+
+func authTo(t *testing.T, settings config.Pulsar) *pulsarAuth {
+	t.Helper()
+	auth, err := newPulsarAuth(settings, mtls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auth
+}
+
+// With an admin API, a tenant, a namespace and a topic that are not there are named.
+func TestMissingPlaces(t *testing.T) {
+	t.Parallel()
+	says := map[string]string{
+		"/admin/v2/namespaces/public":                           `["public/default"]`,
+		"/admin/v2/persistent/public/default/orders/partitions": `{"partitions":0}`,
+		"/admin/v2/persistent/public/default/orders/stats":      `{}`,
+		"/admin/v2/persistent/public/default/parts/partitions":  `{"partitions":3}`,
+		"/admin/v2/persistent/public/default/absent/partitions": `{"partitions":0}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if text, ok := says[r.URL.Path]; ok {
+			_, _ = w.Write([]byte(text))
+			return
+		}
+		status := http.StatusNotFound
+		if strings.Contains(r.URL.Path, "forbidden") {
+			status = http.StatusUnauthorized
+		}
+		http.Error(w, "{}", status)
+	}))
+	defer server.Close()
+	pulsar := config.Pulsar{URL: "pulsar://127.0.0.1:1"}
+	pulsar.AdminURL = server.URL
+	auth := authTo(t, pulsar)
+	for topic, want := range map[string]string{
+		"persistent://public/default/orders": "",
+		"persistent://public/other/orders":   "the namespace public/other is not there: create it (pulsar-admin namespaces create public/other)",
+		"persistent://nobody/default/orders": "the tenant nobody is not there: create it (pulsar-admin tenants create nobody)",
+		"persistent://forbidden/x/orders":    "", // nothing is known
+	} {
+		err := auth.placeOf(t.Context(), topic)
+		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", topic, err, want)
+		}
+	}
+	const prefix = "persistent://public/default/"
+	topics := []string{prefix + "orders", prefix + "parts", prefix + "absent", "persistent://forbidden/x/orders", "persistent://nobody/default/orders"}
+	if absent := auth.absentTopics(t.Context(), topics); !slices.Equal(absent, []string{prefix + "absent"}) {
+		t.Errorf("absent are %v", absent)
+	}
+	if absent := authTo(t, config.Pulsar{URL: "pulsar://127.0.0.1:1"}).absentTopics(t.Context(), topics); absent != nil {
+		t.Errorf("without an admin API absent are %v", absent)
+	}
+	if notice := joinNotices("", absentNotice(nil), absentNotice([]string{"a", "b"})); notice !=
+		"not there when this router started (a broker may create a topic by its first use): a, b; are the names in pulsar.topics right?" {
+		t.Errorf("the notice is %q", notice)
+	}
+	if err := auth.missing("t", errors.New("server error: TopicNotFound: x")); !strings.Contains(err.Error(), "t: the topic, its namespace or its tenant is not there") {
+		t.Errorf("a topic that is not there: %v", err)
+	}
+}
+
+// The broker is looked at only while it does not serve, and each reason is logged once.
+func TestBrokerWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		serves, looks, why := false, 0, errors.New("refuses")
+		var log strings.Builder
+		w := &brokerWatch{find: func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			looks++
+			return why
+		}}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			w.run(ctx, func() bool { mu.Lock(); defer mu.Unlock(); return serves }, slog.New(slog.NewTextHandler(&log, nil)))
+		})
+		if w.fault() != nil {
+			t.Error("there is a reason before the first look")
+		}
+		time.Sleep(brokerLookFirst + 3*brokerLookEvery + time.Millisecond)
+		if err := w.fault(); err == nil || err.Error() != "refuses" {
+			t.Errorf("the reason is %v", err)
+		}
+		mu.Lock()
+		serves = true
+		before := looks
+		mu.Unlock()
+		time.Sleep(3 * brokerLookEvery)
+		mu.Lock()
+		if looks != before || before != 4 {
+			t.Errorf("%d looks while it does not serve, %d afterwards", before, looks-before)
+		}
+		mu.Unlock()
+		if err := w.fault(); err != nil {
+			t.Errorf("the reason of a broker that serves is %v", err)
+		}
+		stop()
+		running.Wait()
+		if n := strings.Count(log.String(), "the broker does not serve this router"); n != 1 {
+			t.Errorf("the log says it %d times:\n%s", n, &log)
+		}
+	})
+}
