@@ -16,7 +16,7 @@ import (
 
 // lookCommands show the activity of a group.
 func lookCommands() []*cobra.Command {
-	return []*cobra.Command{membersCommand(), locateCommand(), exclusivityCommand(), ringCommand()}
+	return []*cobra.Command{membersCommand(), keysCommand(), locateCommand(), exclusivityCommand(), ringCommand()}
 }
 
 // asking is a command that asks a router and shows the answer.
@@ -29,7 +29,7 @@ func asking(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *a
 }
 
 func membersCommand() *cobra.Command {
-	return asking(&cobra.Command{
+	return watched(&cobra.Command{
 		Use:   "members",
 		Short: "Show the members of the group, the state of each, and where they disagree",
 		Args:  noArgs,
@@ -121,7 +121,7 @@ func seconds(s float64) string {
 
 func locateCommand() *cobra.Command {
 	var encoded bool
-	cmd := asking(&cobra.Command{
+	cmd := watched(&cobra.Command{
 		Use:   "locate KEY",
 		Short: "Show the owner of a key and its waiting events",
 		Long: `Show the owner of a key and its waiting events.
@@ -236,7 +236,7 @@ func placeWords(h report.Held) string {
 var errNotKept = errors.New("exclusivity cannot be vouched for: see above")
 
 func exclusivityCommand() *cobra.Command {
-	return asking(&cobra.Command{
+	return watched(&cobra.Command{
 		Use:   "exclusivity",
 		Short: "Show whether anything has happened that breaks the promise of one handler per key",
 		Long: `Show whether anything has happened that breaks the promise of one handler per key,

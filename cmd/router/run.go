@@ -189,7 +189,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return err
 		}
 	}
-	admin := adminOf(n, registry)
+	admin := adminOf(n, registry, cfg.Log.Keys == telemetry.KeysRevealed)
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
@@ -283,14 +283,14 @@ func modeOf(cfg config.Config) node.Mode {
 	return node.Strict
 }
 
-func adminOf(n *node.Node, registry *prometheus.Registry) adminhttp.Options {
+func adminOf(n *node.Node, registry *prometheus.Registry, keysRevealed bool) adminhttp.Options {
 	probes := n.Probes()
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  n.Notice(),
 		Metrics: registry,
 		Drain:   n.Drain, Undrain: n.Undrain,
-		Pages: pagesOf(n),
+		Pages: pagesOf(n, keysRevealed),
 	}
 }
 
