@@ -37,12 +37,20 @@ their hashes. Each member lists at most --limit keys; the rest is counted.`,
 		if err := a.get(cmd.Context(), "/v1/keys?"+question.Encode(), &k); err != nil {
 			return err
 		}
-		return o.show(cmd.OutOrStdout(), k, func(p *page) { keysTable(p, k) })
+		table := keysTable
+		if *which[report.KeysHot] {
+			table = hotTable
+		}
+		return o.show(cmd.OutOrStdout(), k, func(p *page) {
+			table(p, k)
+			keysNotes(p, k)
+		})
 	})
 	for name, usage := range map[string]string{
 		report.KeysWaiting: "only keys whose first event waits",
 		report.KeysRunning: "only keys of which an event runs",
 		report.KeysFailing: "only keys whose first event has failed, or crashed a worker",
+		report.KeysHot:     "the keys with the most events and the busiest handlers of the last ten seconds",
 	} {
 		which[name] = cmd.Flags().Bool(name, false, usage)
 	}
@@ -67,17 +75,47 @@ func keysQuestion(which map[string]*bool, limit int) (url.Values, error) {
 }
 
 func keysTable(p *page, k report.Keys) {
-	heading := "HASH"
-	if k.Named {
-		heading = "KEY"
-	}
 	var rows [][]string
 	for i := range k.Keys {
 		rows = append(rows, keyRow(&k.Keys[i]))
 	}
-	p.table([]string{heading, "PARTITION", "OWNER", "WAITS FOR", "FOR", "AGE", "FAILED", "BEHIND"}, rows)
+	p.table([]string{keyHeading(k), "PARTITION", "OWNER", "WAITS FOR", "FOR", "AGE", "FAILED", "BEHIND"}, rows)
 	p.line("\n%s: %d wait, %d run, %d fail; events of %d more are in no mailbox", report.Plural(k.Counts.Keys, "key"),
 		k.Counts.Waiting, k.Counts.Running, k.Counts.Failing, k.Counts.Unsent)
+}
+
+func hotTable(p *page, k report.Keys) {
+	var rows [][]string
+	for i := range k.Keys {
+		one := &k.Keys[i]
+		rows = append(rows, []string{
+			shownKey(one), strconv.Itoa(int(one.Partition)), one.Owner, fmt.Sprintf("%.1f", one.Rate),
+			fmt.Sprintf("%.0f %%", one.Busy*100), outgrowsWords(one), strconv.Itoa(one.Behind),
+		})
+	}
+	p.table([]string{keyHeading(k), "PARTITION", "OWNER", "EVENTS/S", "BUSY", "OUTGROWS ITS TURN", "BEHIND"}, rows)
+	p.line("\nof the last ten seconds; a key that is busy for all of its time gets more events than can be handled one at a time")
+}
+
+func outgrowsWords(k *report.ListedKey) string {
+	switch {
+	case k.OutgrowsIn == nil:
+		return "-"
+	case *k.OutgrowsIn == 0:
+		return "now"
+	}
+	return "in " + seconds(*k.OutgrowsIn)
+}
+
+func keyHeading(k report.Keys) string {
+	if k.Named {
+		return "KEY"
+	}
+	return "HASH"
+}
+
+// keysNotes says what a list leaves out, and who made it.
+func keysNotes(p *page, k report.Keys) {
 	if k.Cut > 0 {
 		p.line("%d are not listed: --limit lists up to %d", k.Cut, report.KeysLimitMax)
 	}

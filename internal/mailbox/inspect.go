@@ -52,6 +52,7 @@ type KeyState struct {
 	// Attempts counts its failures, Accepted is when it came.
 	Event    event.MessageID
 	Attempts uint32
+	Crashes  uint32 // how often a worker crashed that had it
 	Accepted clock.Instant
 
 	Depth     int              // waiting events, besides a running one
@@ -84,7 +85,7 @@ func (a *actor) state() KeyState {
 	s := KeyState{
 		Partition: a.part.number, Gate: a.part.gate,
 		Wait: a.wait, Since: a.since, Depth: int(a.depth), HeldUntil: a.heldUntil,
-		Event: it.id, Attempts: it.attempts, Accepted: it.cohort.at, Delivery: it.delivery,
+		Event: it.id, Attempts: it.attempts, Crashes: it.crashes, Accepted: it.cohort.at, Delivery: it.delivery,
 	}
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id

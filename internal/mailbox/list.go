@@ -26,13 +26,12 @@ type ListedKey struct {
 	Key  event.Key
 	Hash ring.KeyHash
 	KeyState
-	Crashes uint32 // of the first event
 }
 
 // Weight estimates how long the events of the key have been here, all of them together, in
 // seconds. The list of the worst keys is in its order: it is great for a key that is stuck,
 // fails again and again, or gets more events than its handler can do.
-func (k *ListedKey) Weight(now clock.Instant) float64 {
+func (k *KeyState) Weight(now clock.Instant) float64 {
 	return weightOf(now, k.Accepted, k.Depth, k.Wait)
 }
 
@@ -105,7 +104,7 @@ func (w *WorstKeys) consider(a *actor) {
 		heap.Pop(&w.heap)
 	}
 	heap.Push(&w.heap, weighedKey{weight, ListedKey{
-		Key: event.Key(strings.Clone(string(a.key))), Hash: ring.HashOf(string(a.key)), KeyState: a.state(), Crashes: it.crashes,
+		Key: event.Key(strings.Clone(string(a.key))), Hash: a.id, KeyState: a.state(),
 	}})
 }
 

@@ -96,6 +96,7 @@ func (s *reporter) Status() report.Status {
 		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
 		Events:      n.heldEvents(),
+		Rates:       report.Rates(n.boxes.Rates()),
 		Exclusivity: s.exclusivity(),
 		Listeners:   n.cfg.Listeners,
 	}

@@ -39,8 +39,9 @@ func (l *local) Keys(context.Context, KeysQuestion) KeysAt {
 	return KeysAt{}
 }
 
-func (l *local) Members() []Member                     { return []Member{{Name: "a", Reach: ReachSelf}} }
-func (l *local) Owner(ring.Partition) (*Member, int64) { return nil, 0 }
+func (l *local) Members() []Member                               { return []Member{{Name: "a", Reach: ReachSelf}} }
+func (l *local) History(context.Context, ring.KeyHash) HistoryAt { return HistoryAt{} }
+func (l *local) Owner(ring.Partition) (*Member, int64)           { return nil, 0 }
 
 // However many peers ask, a member makes its report four times a second at most.
 func TestPeersShareAnAnswer(t *testing.T) {

@@ -26,6 +26,8 @@ type Local interface {
 	Key(ctx context.Context, key event.Key) KeyAt
 	// Keys returns the worst keys at this member. q is valid.
 	Keys(ctx context.Context, q KeysQuestion) KeysAt
+	// History returns what this member remembers of a key.
+	History(ctx context.Context, key ring.KeyHash) HistoryAt
 	// Members returns all known members, itself included, by name, without their reports.
 	Members() []Member
 	// Owner returns the member that should act for p, and the token of that tenure; nil before

@@ -20,6 +20,7 @@ import (
 //	GET /v1/partitions[?member=NAME]  Partitions, as one member sees them
 //	GET /v1/keys?key=KEY              Key; KEY may have any bytes, percent-encoded
 //	GET /v1/keys[?which=WHICH][&limit=N]  Keys, the worst ones
+//	GET /v1/history?key=KEY           History; or ?hash=HASH, as Keys have it
 //
 // Lists name keys if mayNameKeys says that the caller may know them, and have their hashes
 // otherwise.
@@ -43,6 +44,17 @@ func Handlers(g *Group, mayNameKeys func(*http.Request) bool) map[string]http.Ha
 				return nil, badRequest(fmt.Sprintf("the key has %d bytes, want at most %d", len(key), event.KeyMax))
 			}
 			return takingTurns(ctx, g, func(ctx context.Context) Key { return g.Key(ctx, key) })
+		}),
+		"GET /v1/history": page(func(ctx context.Context, r *http.Request) (any, error) {
+			query := r.URL.Query()
+			if query.Has("key") == query.Has("hash") {
+				return nil, badRequest("say which key: /v1/history?key=KEY, percent-encoded, or ?hash=HASH")
+			}
+			key, err := keyOf(query.Get("key"), query.Get("hash"))
+			if err != nil {
+				return nil, err
+			}
+			return takingTurns(ctx, g, func(ctx context.Context) History { return g.History(ctx, key) })
 		}),
 	}
 }

@@ -26,6 +26,7 @@ const (
 	KeysWaiting = "waiting" // the first event of the key waits
 	KeysRunning = "running" // an event of the key runs
 	KeysFailing = "failing" // the first event has failed, or a worker crashed that had it
+	KeysHot     = "hot"     // the keys with the most events and the busiest handlers of the last ten seconds
 )
 
 // KeysQuestion selects keys.
@@ -37,8 +38,8 @@ type KeysQuestion struct {
 
 // Check returns the fault of a question.
 func (q *KeysQuestion) Check() error {
-	if !slices.Contains([]string{"", KeysWaiting, KeysRunning, KeysFailing}, q.Which) {
-		return fmt.Errorf("which = %q, want %s, %s or %s; without it every key is meant", q.Which, KeysWaiting, KeysRunning, KeysFailing)
+	if !slices.Contains([]string{"", KeysWaiting, KeysRunning, KeysFailing, KeysHot}, q.Which) {
+		return fmt.Errorf("which = %q, want %s, %s, %s or %s; without it every key is meant", q.Which, KeysWaiting, KeysRunning, KeysFailing, KeysHot)
 	}
 	if q.Limit < 1 || q.Limit > KeysLimitMax {
 		return fmt.Errorf("limit = %d, want 1 to %d", q.Limit, KeysLimitMax)
@@ -105,6 +106,11 @@ type ListedKey struct {
 	Event    string  `json:"event,omitempty"`            // its message id
 	Worker   uint64  `json:"worker,omitempty"`           // the stream that has it, or that the key sticks to
 
+	// Of the last ten seconds, if the key is hot.
+	Rate       float64  `json:"events_per_second,omitempty"`   // that were handled
+	Busy       float64  `json:"busy,omitempty"`                // the part of the time in which its handler ran
+	OutgrowsIn *float64 `json:"outgrows_in_seconds,omitempty"` // until it gets more events than can be handled one at a time, if it goes on as in the last minute; 0: it does; none: not foreseen
+
 	EventSeconds float64 `json:"event_seconds"` // the time that the events of the key have been there, all of them together, as an estimate: lists are in its order
 }
 
@@ -123,20 +129,26 @@ func (k *ListedKey) SetKey(key string) {
 	k.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(key))
 }
 
-// HashText is the hash of a key as reports have it.
-func HashText(hash uint64) string { return fmt.Sprintf("%016x", hash) }
-
 // byWeight orders keys, the worst first.
 func byWeight(a, b ListedKey) int {
 	return cmp.Or(-cmp.Compare(a.EventSeconds, b.EventSeconds), cmp.Compare(a.Hash, b.Hash), cmp.Compare(a.At, b.At))
 }
 
+// byBusy orders hot keys, the busiest first.
+func byBusy(a, b ListedKey) int {
+	return cmp.Or(-cmp.Compare(a.Busy, b.Busy), -cmp.Compare(a.Rate, b.Rate), byWeight(a, b))
+}
+
 // Bound sorts a list and cuts it to what a question and the limits permit.
-func (k *KeysAt) Bound(limit int) {
-	slices.SortFunc(k.Keys, byWeight)
+func (k *KeysAt) Bound(q KeysQuestion) {
+	order := byWeight
+	if q.Which == KeysHot {
+		order = byBusy
+	}
+	slices.SortFunc(k.Keys, order)
 	bytes := 0
 	for i, one := range k.Keys {
-		if bytes += len(one.Key) + len(one.KeyBase64); i == limit || bytes > KeysBytesMax {
+		if bytes += len(one.Key) + len(one.KeyBase64); i == q.Limit || bytes > KeysBytesMax {
 			k.Keys = k.Keys[:i]
 			break
 		}
@@ -159,7 +171,7 @@ func (g *Group) Keys(ctx context.Context, q KeysQuestion) Keys {
 		sum.Counts.add(lists[i].Counts)
 		sum.Keys = append(sum.Keys, lists[i].Keys...)
 	}
-	sum.Bound(q.Limit)
+	sum.Bound(q)
 	all.Counts, all.Cut, all.Keys = sum.Counts, sum.Cut, append(all.Keys, sum.Keys...)
 	return all
 }

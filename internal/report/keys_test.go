@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ringfence/router/ring"
 )
 
 // A list is cut to the question's limit, and to the bytes that a member may send; what is cut is
@@ -16,13 +18,13 @@ import (
 func TestListsOfKeysAreBounded(t *testing.T) {
 	k := KeysAt{Counts: KeyCounts{Selected: 900}}
 	for i := range 600 {
-		k.Keys = append(k.Keys, ListedKey{Hash: HashText(uint64(i)), Key: strings.Repeat("k", 4<<10), EventSeconds: float64(i)})
+		k.Keys = append(k.Keys, ListedKey{Hash: ring.KeyHash(i).String(), Key: strings.Repeat("k", 4<<10), EventSeconds: float64(i)})
 	}
-	k.Bound(KeysLimitMax)
+	k.Bound(KeysQuestion{Limit: KeysLimitMax})
 	if len(k.Keys) != KeysBytesMax/(4<<10) || k.Cut != 900-len(k.Keys) || k.Keys[0].EventSeconds != 599 {
 		t.Errorf("%d keys, %d cut, the first has %v", len(k.Keys), k.Cut, k.Keys[0].EventSeconds)
 	}
-	k.Bound(7)
+	k.Bound(KeysQuestion{Limit: 7})
 	if len(k.Keys) != 7 || k.Cut != 893 {
 		t.Errorf("%d keys, %d cut", len(k.Keys), k.Cut)
 	}
@@ -45,13 +47,13 @@ func TestSetKey(t *testing.T) {
 type listing struct{ aLocal }
 
 func (listing) Keys(_ context.Context, q KeysQuestion) KeysAt {
-	k := KeysAt{Counts: KeyCounts{Keys: 2, Waiting: 2, Selected: 2}, Keys: []ListedKey{{Hash: HashText(1), EventSeconds: 1}, {Hash: HashText(2), EventSeconds: 2}}}
+	k := KeysAt{Counts: KeyCounts{Keys: 2, Waiting: 2, Selected: 2}, Keys: []ListedKey{{Hash: ring.KeyHash(1).String(), EventSeconds: 1}, {Hash: ring.KeyHash(2).String(), EventSeconds: 2}}}
 	if q.Named {
 		for i := range k.Keys {
 			k.Keys[i].SetKey("secret")
 		}
 	}
-	k.Bound(q.Limit)
+	k.Bound(q)
 	return k
 }
 
@@ -73,7 +75,7 @@ func TestKeysPage(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &k); err != nil || code != http.StatusOK {
 		t.Fatalf("%d %s %v", code, text, err)
 	}
-	if len(k.Keys) != 1 || k.Keys[0].Hash != HashText(2) || k.Cut != 1 || k.Named || strings.Contains(text, "secret") {
+	if len(k.Keys) != 1 || k.Keys[0].Hash != ring.KeyHash(2).String() || k.Cut != 1 || k.Named || strings.Contains(text, "secret") {
 		t.Errorf("without a token: %s", text)
 	}
 	if len(k.Silent) != 1 || !strings.HasPrefix(k.Silent[0], "silent: ") {

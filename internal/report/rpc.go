@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
+	"github.com/ringfence/router/ring"
 )
 
 // Server answers other members for the local one.
@@ -56,6 +57,8 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 			return nil, status.Error(codes.InvalidArgument, fault.Error())
 		}
 		text, err = json.Marshal(s.local.Keys(ctx, q))
+	case reportv1.Subject_SUBJECT_HISTORY:
+		text, err = json.Marshal(s.local.History(ctx, ring.KeyHash(request.GetKeyHash())))
 	case reportv1.Subject_SUBJECT_UNSPECIFIED:
 		fallthrough
 	default:

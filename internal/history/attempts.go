@@ -1,0 +1,122 @@
+package history
+
+import (
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+// End is what became of an event that was in a mailbox.
+type End uint8
+
+// The ends.
+const (
+	Open     End = iota // it is there: it waits, or runs
+	Done                // its handler did it
+	Retried             // it failed, and stays for its next attempt
+	Copied              // it failed, and leaves by way of the retry topic
+	Rejected            // it goes to the dead letter topic
+	Returned            // the delivery ended without a failure, and it stays
+	Moved               // its partition has moved, and it is sent on to the next owner
+)
+
+// String returns the name of the end, as reports have it.
+func (e End) String() string {
+	switch e {
+	case Open:
+		return "open"
+	case Done:
+		return "done"
+	case Retried:
+		return "retried"
+	case Copied:
+		return "copied"
+	case Rejected:
+		return "rejected"
+	case Returned:
+		return "returned"
+	case Moved:
+		return "moved"
+	}
+	return "unknown"
+}
+
+// Attempt is one attempt to handle an event at its owner, from the mailbox to the answer.
+type Attempt struct {
+	Key       ring.KeyHash
+	ID        event.MessageID
+	Accepted  clock.Instant    // when the mailbox took the event
+	Delivered clock.Instant    // to the worker; 0: never
+	Ended     clock.Instant    // when the answer came, or the event left; 0: not yet
+	Fence     event.Fence      // of the delivery; zero: there was none, or its tenure is forgotten
+	Ran       event.Interval   // of the handler, see [event.Result.Ran]; zero: not known
+	Number    uint16           // of the attempt, from 1
+	Result    event.ResultKind // the worker's answer; 0: none
+	End       End
+	TimedOut  bool // the router lost patience
+}
+
+// failed reports whether the application failed the event.
+func (a *Attempt) failed() bool {
+	switch a.Result {
+	case event.ResultRetry, event.ResultReject, event.ResultLost, event.ResultCrashed:
+		return true
+	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff:
+	}
+	return a.Number > 1
+}
+
+// Attempts keeps the attempts of one shard.
+type Attempts struct {
+	newest newest[Attempt]
+	failed newest[Attempt]
+}
+
+// NewAttempts returns the attempts of one of so many shards.
+func (c Config) NewAttempts(shards int) *Attempts {
+	bytes := c.BytesMax / parts * attemptsPart / shards
+	return &Attempts{newest: newRing[Attempt](bytes - bytes/failedPart), failed: newRing[Attempt](bytes / failedPart)}
+}
+
+// Add adds an attempt that has ended. keyFailed says that an earlier one of its key has failed
+// while the key had events.
+func (t *Attempts) Add(a *Attempt, keyFailed bool) {
+	to := &t.newest
+	if keyFailed || a.failed() {
+		to = &t.failed
+	}
+	at, _ := to.next()
+	*at = *a
+}
+
+// Oldest returns the end of the oldest attempt from which on all are remembered, clock.Forever if
+// there is none.
+func (t *Attempts) Oldest() clock.Instant {
+	if t.newest.end == 0 {
+		return clock.Forever
+	}
+	return t.newest.at(t.newest.first()).Ended
+}
+
+// AttemptSearch is a search for the attempts of one key.
+type AttemptSearch struct {
+	Key    ring.KeyHash
+	Found  []Attempt
+	Oldest clock.Instant // all newer attempts are known; clock.Forever: there are none
+
+	rings [2]cursor
+}
+
+// Step goes on with a search, and reports whether there is more to do.
+func (t *Attempts) Step(s *AttemptSearch) (more bool) {
+	visit := func(a *Attempt) {
+		if a.Key == s.Key {
+			s.Found = append(s.Found, *a)
+		}
+	}
+	if step(&t.failed, &s.rings[0], visit) {
+		return true
+	}
+	s.Oldest = t.Oldest()
+	return step(&t.newest, &s.rings[1], visit)
+}
