@@ -69,6 +69,7 @@ func TestHistoryOverAKillAndAMove(t *testing.T) {
 	var mu sync.Mutex
 	deliveries := 0
 	started := make(chan string, 10) // the member at which a delivery began
+	moved := make(chan struct{})     // closed when the partition has moved away from the second owner
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var apps sync.WaitGroup
 	t.Cleanup(func() {
@@ -84,10 +85,15 @@ func TestHistoryOverAKillAndAMove(t *testing.T) {
 				last := deliveries == 3
 				mu.Unlock()
 				started <- name
-				if !last {
-					<-ctx.Done()
+				if last {
+					return nil
 				}
-				return ctx.Err()
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-moved:
+					return errors.New("it does not work any more")
+				}
 			}, client.WithLogger(slog.New(slog.DiscardHandler)))
 			if err != nil && !errors.Is(err, context.Canceled) {
 				t.Errorf("application of %s: %v", name, err)
@@ -118,6 +124,17 @@ func TestHistoryOverAKillAndAMove(t *testing.T) {
 	if status, body := pods[drained].get("/drain"); status != http.StatusOK && status != http.StatusAccepted {
 		t.Fatalf("/drain: %d %s", status, body)
 	}
+	var at report.Key
+	eventually.NoError(t, eventually.Most, "the partition moves on", func() error {
+		if err := pods[drained].ask("/v1/keys?key="+key, &at); err != nil {
+			return err
+		}
+		if at.Owner == drained {
+			return fmt.Errorf("the key is at %+v", at)
+		}
+		return nil
+	})
+	close(moved)
 	last := <-started
 	first.settled()
 	if status, body := pods[drained].get("/undrain?wait=30s"); status != http.StatusOK && status != http.StatusAccepted {
@@ -157,8 +174,9 @@ func TestHistoryOverAKillAndAMove(t *testing.T) {
 	taken := find("the move away from the killed member", moves(killed))
 	find("the mailbox of the second owner", is(report.StepQueued, drained))
 	second := find("the delivery at the second owner", is(report.StepDelivered, drained))
-	find("its answer", is(report.StepAnswered, drained))
 	handed := find("the planned move", moves(drained))
+	find("the answer of the second owner", is(report.StepAnswered, drained))
+	find("the event's move", is(report.StepMoved, drained))
 	find("the mailbox of the third owner", is(report.StepQueued, last))
 	third := find("the delivery at the third owner", is(report.StepDelivered, last))
 	answer := find("its answer", is(report.StepAnswered, last))

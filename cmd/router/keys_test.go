@@ -133,13 +133,29 @@ func TestKeys(t *testing.T) {
 			}
 		}
 	})
+	t.Run("hot", func(t *testing.T) {
+		eventually.NoError(t, eventually.Most, "the hot key is the busiest that is not stuck", func() error {
+			g.publishAll(t, repeated("hot", 10)...)
+			k := list(t, "--hot", "--limit", "1")
+			if len(k.Keys) != 1 || k.Keys[0].Key != "hot" || k.Keys[0].Busy < 0.5 || k.Keys[0].Rate <= 0 {
+				return fmt.Errorf("hot keys: %+v", k)
+			}
+			return nil
+		})
+		out, says, code := cli(t, "keys", "--hot", admin, tokenFile)
+		for _, want := range []string{"EVENTS/S", "BUSY", "OUTGROWS ITS TURN", "\nhot "} {
+			if code != exitOK || !strings.Contains(out, want) {
+				t.Errorf("exit code %d %s: %q is missing in\n%s", code, says, want, out)
+			}
+		}
+	})
 	t.Run("without the token", func(t *testing.T) {
 		if out, says, code := cli(t, "keys", admin); code != exitFailed || !strings.Contains(says, "requires a token") {
 			t.Errorf("exit code %d: %s\n%s", code, says, out)
 		}
 	})
 	t.Run("wrong", func(t *testing.T) {
-		for _, args := range [][]string{{"--failing", "--running"}, {"--limit", "0"}, {"--limit", "1001"}, {"--watch=1ms"}} {
+		for _, args := range [][]string{{"--failing", "--running"}, {"--failing", "--hot"}, {"--limit", "0"}, {"--limit", "1001"}, {"--watch=1ms"}} {
 			if _, says, code := cli(t, append([]string{"keys", admin, tokenFile}, args...)...); code != exitUsage {
 				t.Errorf("%v: exit code %d: %s", args, code, says)
 			}

@@ -89,11 +89,10 @@ func (t *Attempts) Add(a *Attempt, keyFailed bool) {
 	*at = *a
 }
 
-// Oldest returns the end of the oldest attempt from which on all are remembered, clock.Forever if
-// there is none.
+// Oldest returns from when on all attempts are remembered, 0 if none was forgotten.
 func (t *Attempts) Oldest() clock.Instant {
-	if t.newest.end == 0 {
-		return clock.Forever
+	if !t.newest.forgets() {
+		return 0
 	}
 	return t.newest.at(t.newest.first()).Ended
 }
@@ -102,7 +101,7 @@ func (t *Attempts) Oldest() clock.Instant {
 type AttemptSearch struct {
 	Key    ring.KeyHash
 	Found  []Attempt
-	Oldest clock.Instant // all newer attempts are known; clock.Forever: there are none
+	Oldest clock.Instant // all later attempts are remembered; 0: no attempt was forgotten
 
 	rings [2]cursor
 }

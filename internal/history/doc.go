@@ -76,6 +76,9 @@ func (r *newest[T]) next() (*T, uint64) {
 // first returns the serial of the oldest record.
 func (r *newest[T]) first() uint64 { return r.end - min(r.end, uint64(r.countMax)) }
 
+// forgets reports whether a record was replaced.
+func (r *newest[T]) forgets() bool { return r.end > uint64(r.countMax) }
+
 // at returns the record with a serial from first to before end.
 func (r *newest[T]) at(serial uint64) *T {
 	place := int(serial % uint64(r.countMax))

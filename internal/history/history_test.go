@@ -47,6 +47,9 @@ func TestAttemptsOfKeysThatFailedAreKeptLongest(t *testing.T) {
 	for i := range 100_000 {
 		add(poison, i, event.ResultRetry, false)
 	}
+	if untouched, _ := attemptsOf(Config{BytesMax: small}.NewAttempts(2), 1); untouched.Oldest != 0 {
+		t.Errorf("nothing was forgotten before %d", untouched.Oldest)
+	}
 	if s, _ := attemptsOf(a, poison); len(s.Found) != a.failed.countMax {
 		t.Errorf("%d failures are remembered, want %d", len(s.Found), a.failed.countMax)
 	}
@@ -127,7 +130,7 @@ func TestJourneys(t *testing.T) {
 	if len(got.Journeys) != 2 || got.Journeys[0].Ended != 30 || got.Journeys[0].Verdict != event.Done || got.Journeys[1].Ended != 0 {
 		t.Errorf("journeys %+v", got.Journeys)
 	}
-	if got.Names[got.Journeys[0].Owner] != "a" || got.Names[got.Journeys[1].Owner] != "b" || got.Oldest != 10 {
+	if got.Names[got.Journeys[0].Owner] != "a" || got.Names[got.Journeys[1].Owner] != "b" || got.Oldest != 0 {
 		t.Errorf("%+v", got)
 	}
 	if len(got.Moves) != 2 || got.Moves[1].Token != 7 || got.Names[got.Moves[1].From] != "a" || got.Names[got.Moves[1].To] != "b" || got.Moves[1].At != 35 {

@@ -172,7 +172,7 @@ type Told struct {
 	Journeys []Journey
 	Moves    []Move        // of its partition
 	Names    []string      // by Name
-	Oldest   clock.Instant // all later journeys are known; clock.Forever: there are none
+	Oldest   clock.Instant // all later journeys are remembered; 0: none was forgotten
 }
 
 // Tell returns what is remembered about a key of a partition.
@@ -192,8 +192,8 @@ func (j *Journeys) Tell(key ring.KeyHash, p ring.Partition) Told {
 					t.Moves = append(t.Moves, *m)
 				}
 			})
-		t.Names, t.Oldest = j.names[:len(j.names):len(j.names)], clock.Forever
-		if j.newest.end > 0 {
+		t.Names = j.names[:len(j.names):len(j.names)]
+		if j.newest.forgets() {
 			t.Oldest = j.newest.at(j.newest.first()).Received
 		}
 		j.mu.Unlock()

@@ -81,7 +81,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 		},
 		oldest: desc("oldest_event_seconds", "Age of the oldest event here, 0 when there is none."),
 
-		remembered: desc("history_seconds", "How far back all deliveries are remembered, 0 when there was none."),
+		remembered: desc("history_seconds", "How far back all deliveries are remembered, 0 while none was forgotten."),
 		handled:    desc("handler_seconds", "Time from the delivery of an event to a worker to its answer."),
 		queued:     desc("queue_seconds", "Time that events wait in their mailbox for their first delivery."),
 		hotBusy:    desc("hot_key_busy_ratio", "Part of the last ten seconds in which the handler of a hot key ran, by the hash of the key: at 1 it gets more events than it can do.", "key"),
@@ -121,7 +121,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.value(stats.Counters)), labels...)
 	}
 	age := func(since clock.Instant) float64 {
-		if since == clock.Forever {
+		if since == clock.Forever || since == 0 {
 			return 0
 		}
 		return m.boxes.now().Sub(since).Seconds()

@@ -19,9 +19,9 @@ func (m *Mailboxes) Remember(c history.Config) {
 }
 
 // History returns the attempts of a key, those that are open last, and from when on all of them
-// are remembered.
+// are remembered, 0 if none was forgotten.
 func (m *Mailboxes) History(key ring.KeyHash) (attempts []history.Attempt, oldest clock.Instant) {
-	search := history.AttemptSearch{Key: key, Oldest: clock.Forever}
+	search := history.AttemptSearch{Key: key}
 	for more := true; more; {
 		m.of(key.Partition(), func(b *Boxes) {
 			if more = b.records != nil && b.records.attempts.Step(&search); !more {
@@ -32,20 +32,13 @@ func (m *Mailboxes) History(key ring.KeyHash) (attempts []history.Attempt, oldes
 	return search.Found, search.Oldest
 }
 
-// Remembered returns from when on all attempts are remembered, clock.Forever if there is none.
-func (m *Mailboxes) Remembered() clock.Instant {
-	since, any := clock.Instant(0), false
+// Remembered returns from when on all attempts are remembered, 0 if none was forgotten.
+func (m *Mailboxes) Remembered() (since clock.Instant) {
 	m.each(func(b *Boxes) {
-		if b.records == nil {
-			return
-		}
-		if oldest := b.records.attempts.Oldest(); oldest != clock.Forever {
-			since, any = max(since, oldest), true
+		if b.records != nil {
+			since = max(since, b.records.attempts.Oldest())
 		}
 	})
-	if !any {
-		return clock.Forever
-	}
 	return since
 }
 

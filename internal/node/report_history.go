@@ -32,17 +32,9 @@ func (s *reporter) History(ctx context.Context, key ring.KeyHash) report.History
 	for i := range attempts {
 		t.attempt(&attempts[i])
 	}
-	all := report.HistoryAt{View: s.reporter(), Steps: t.steps, Since: t.wall.of(max(s.since, known(oldest), known(told.Oldest)))}
+	all := report.HistoryAt{View: s.reporter(), Steps: t.steps, Since: t.wall.of(max(s.since, oldest, told.Oldest))}
 	all.Bound()
 	return all
-}
-
-// known is an instant, or 0 if there is none.
-func known(i clock.Instant) clock.Instant {
-	if i == clock.Forever {
-		return 0
-	}
-	return i
 }
 
 // wall tells the time of day of instants, by what both clocks show now.

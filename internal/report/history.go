@@ -45,6 +45,14 @@ type Step struct {
 	Token   int64     `json:"token,string,omitempty"` // moved: of the new tenure
 }
 
+// order is the place of a step among those of one instant.
+func (s *Step) order() int {
+	if s.Kind == StepMoved && s.Event != "" { // after the answer
+		return len(stepOrder)
+	}
+	return slices.Index(stepOrder, s.Kind)
+}
+
 // History is what happened to one key, by all members that answer.
 type History struct {
 	View
@@ -76,7 +84,7 @@ type HistoryAt struct {
 // Bound sorts the steps and drops the oldest ones beyond [HistoryStepsMax].
 func (h *HistoryAt) Bound() {
 	slices.SortStableFunc(h.Steps, func(a, b Step) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(slices.Index(stepOrder, a.Kind), slices.Index(stepOrder, b.Kind)))
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order(), b.order()))
 	})
 	if cut := len(h.Steps) - HistoryStepsMax; cut > 0 {
 		h.Cut += cut
