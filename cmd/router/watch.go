@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -14,7 +15,7 @@ import (
 
 const (
 	watchEvery = 2 * time.Second // unless --watch says another time
-	watchMin   = 500 * time.Millisecond
+	watchLeast = 500 * time.Millisecond
 )
 
 // watched is asking with the flag --watch, which shows the answer again and again.
@@ -24,8 +25,8 @@ func watched(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *
 		if every == 0 {
 			return run(cmd, args, a, o)
 		}
-		if every < watchMin {
-			return usageError{fmt.Errorf("--watch = %v, want %v or more", every, watchMin)}
+		if every < watchLeast {
+			return usageError{fmt.Errorf("--watch = %v, want %v or more", every, watchLeast)}
 		}
 		return watch(cmd, every, func() error { return run(cmd, args, a, o) })
 	})
@@ -42,8 +43,8 @@ type round struct {
 	out io.Writer // where it will be shown
 }
 
-// clear takes a terminal to its first line and erases what is there.
-const clear = "\x1b[H\x1b[2J"
+// erase takes a terminal to its first line and erases what is there.
+const erase = "\x1b[H\x1b[2J"
 
 // watch runs a command every so often, and shows what it says, until ctx ends. An error of a
 // round is shown like an answer, since the next one may succeed; only a wrong command line ends
@@ -57,7 +58,7 @@ func watch(cmd *cobra.Command, every time.Duration, ask func() error) error {
 		shown := &round{out: out}
 		cmd.SetOut(shown)
 		err := ask()
-		if usage, wrong := err.(usageError); wrong {
+		if usage, wrong := errors.AsType[usageError](err); wrong {
 			return usage
 		}
 		if cmd.Context().Err() != nil {
@@ -67,7 +68,7 @@ func watch(cmd *cobra.Command, every time.Duration, ask func() error) error {
 			fmt.Fprintln(shown, "router:", untrusted.Lines(err.Error()))
 		}
 		if isTerminal(out) {
-			fmt.Fprint(out, clear)
+			fmt.Fprint(out, erase)
 		}
 		if _, err := shown.WriteTo(out); err != nil {
 			return err

@@ -48,7 +48,7 @@ type Attempt struct {
 	Accepted  clock.Instant    // when the mailbox took the event
 	Delivered clock.Instant    // to the worker; 0: never
 	Ended     clock.Instant    // when the answer came, or the event left; 0: not yet
-	Fence     event.Fence      // of the delivery; zero: there was none, or its tenure is forgotten
+	Fence     event.Fence      // of the delivery; zero: there was none
 	Ran       event.Interval   // of the handler, see [event.Result.Ran]; zero: not known
 	Number    uint16           // of the attempt, from 1
 	Result    event.ResultKind // the worker's answer; 0: none
@@ -56,14 +56,14 @@ type Attempt struct {
 	TimedOut  bool // the router lost patience
 }
 
-// failed reports whether the application failed the event.
-func (a *Attempt) failed() bool {
-	switch a.Result {
+// Failed reports whether a result is a failure of the application.
+func Failed(r event.ResultKind) bool {
+	switch r {
 	case event.ResultRetry, event.ResultReject, event.ResultLost, event.ResultCrashed:
 		return true
 	case event.ResultDone, event.ResultNotStarted, event.ResultCancelled, event.ResultPutOff:
 	}
-	return a.Number > 1
+	return false
 }
 
 // Attempts keeps the attempts of one shard.
@@ -78,15 +78,19 @@ func (c Config) NewAttempts(shards int) *Attempts {
 	return &Attempts{newest: newRing[Attempt](bytes - bytes/failedPart), failed: newRing[Attempt](bytes / failedPart)}
 }
 
-// Add adds an attempt that has ended. keyFailed says that an earlier one of its key has failed
-// while the key had events.
-func (t *Attempts) Add(a *Attempt, keyFailed bool) {
+// Peek loads the place of a later attempt, the nth from now on, so that cache misses overlap. The
+// result is of no meaning.
+func (t *Attempts) Peek(n int) int { return int(t.newest.peek(n).Ended) }
+
+// Next adds an attempt, and returns it for the caller to set all of it. failed says that it has
+// failed, or that an earlier one of its event, or of its key while that had events, has.
+func (t *Attempts) Next(failed bool) *Attempt {
 	to := &t.newest
-	if keyFailed || a.failed() {
+	if failed {
 		to = &t.failed
 	}
 	at, _ := to.next()
-	*at = *a
+	return at
 }
 
 // Oldest returns from when on all attempts are remembered, 0 if none was forgotten.

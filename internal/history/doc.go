@@ -76,6 +76,18 @@ func (r *newest[T]) next() (*T, uint64) {
 // first returns the serial of the oldest record.
 func (r *newest[T]) first() uint64 { return r.end - min(r.end, uint64(r.countMax)) }
 
+// peek returns the place of the nth next record, or a zero one if that has no memory yet.
+func (r *newest[T]) peek(n int) *T {
+	place := r.place + n
+	if place >= r.countMax {
+		place -= r.countMax
+	}
+	if place >= r.countMax || r.blocks[place/blockLen] == nil {
+		return new(T)
+	}
+	return &r.blocks[place/blockLen][place%blockLen]
+}
+
 // forgets reports whether a record was replaced.
 func (r *newest[T]) forgets() bool { return r.end > uint64(r.countMax) }
 

@@ -8,8 +8,8 @@ import (
 // durationBuckets is the number of bounds of Durations: each is four times the one before.
 const durationBuckets = 12
 
-// durationMin is the first bound.
-const durationMin = 100 * time.Microsecond
+// firstBound is the first bound.
+const firstBound = 100 * time.Microsecond
 
 // Durations counts durations by size: up to 100 µs, 400 µs, 1.6 ms and so on to 7 minutes, and
 // more. The zero value is ready for use. It is not safe for concurrent use.
@@ -29,10 +29,10 @@ func (d *Durations) Add(took time.Duration) {
 
 // bucketOf returns the first bound that is not less than a duration.
 func bucketOf(took time.Duration) int {
-	if took <= durationMin {
+	if took <= firstBound {
 		return 0
 	}
-	return min((bits.Len64(uint64((took-1)/durationMin))+1)/2, durationBuckets)
+	return min((bits.Len64(uint64((took-1)/firstBound))+1)/2, durationBuckets)
 }
 
 // Plus returns the durations of both.
@@ -49,7 +49,7 @@ func (d Durations) Plus(e Durations) Durations {
 // seconds, and how many of them are at most as long as each bound.
 func (d *Durations) Histogram() (n uint64, sum float64, buckets map[float64]uint64) {
 	buckets = make(map[float64]uint64, durationBuckets)
-	bound, upTo := durationMin, uint64(0)
+	bound, upTo := firstBound, uint64(0)
 	for _, count := range d.counts[:durationBuckets] {
 		upTo += count
 		buckets[float64(bound)/float64(time.Second)] = upTo // a round number, unlike bound.Seconds()

@@ -25,7 +25,7 @@ func TestAttemptsOfKeysThatFailedAreKeptLongest(t *testing.T) {
 	a := Config{BytesMax: small}.NewAttempts(2)
 	const poison, quiet, spoiled = 7, 8, 9
 	add := func(key ring.KeyHash, at int, result event.ResultKind, keyFailed bool) {
-		a.Add(&Attempt{Key: key, Ended: clock.Instant(at), Number: 1, Result: result}, keyFailed)
+		*a.Next(keyFailed || Failed(result)) = Attempt{Key: key, Ended: clock.Instant(at), Number: 1, Result: result}
 	}
 	add(poison, 1, event.ResultRetry, false)
 	add(spoiled, 2, event.ResultDone, true)
@@ -60,13 +60,13 @@ func TestAttemptsOfKeysThatFailedAreKeptLongest(t *testing.T) {
 func TestSearchesMakeSteps(t *testing.T) {
 	a := Config{BytesMax: 16 << 20}.NewAttempts(1)
 	for i := range a.newest.countMax {
-		a.Add(&Attempt{Key: ring.KeyHash(i % 2), Ended: clock.Instant(i), Result: event.ResultDone, Number: 1}, false)
+		*a.Next(false) = Attempt{Key: ring.KeyHash(i % 2), Ended: clock.Instant(i), Result: event.ResultDone, Number: 1}
 	}
 	s, steps := AttemptSearch{Key: 1}, 1
 	for a.Step(&s) {
 		steps++
 		for range 10 {
-			a.Add(&Attempt{Key: 1, Ended: clock.Forever - 1, Result: event.ResultDone, Number: 1}, false)
+			*a.Next(false) = Attempt{Key: 1, Ended: clock.Forever - 1, Result: event.ResultDone, Number: 1}
 		}
 	}
 	if want := (a.newest.countMax + stepMax - 1) / stepMax; steps < want {
@@ -91,7 +91,7 @@ func TestRecordsAllocateNothing(t *testing.T) {
 	all := func() {
 		handle++
 		events[0].Handle = event.NewHandle(handle, int32(handle%100))
-		a.Add(&Attempt{Key: 1, Number: 1}, false)
+		*a.Next(false) = Attempt{Key: 1, Number: 1}
 		j.Received(1, events)
 		j.Settled(2, []event.Verdict{{Handle: events[0].Handle, Kind: event.Done}})
 	}
@@ -173,7 +173,7 @@ func TestJourneysThatFailedAreKeptLongest(t *testing.T) {
 
 // Each duration is counted at the first bound that is not less.
 func TestDurations(t *testing.T) {
-	bound := durationMin
+	bound := firstBound
 	for i := range durationBuckets {
 		for took, want := range map[time.Duration]int{bound: i, bound + 1: i + 1} {
 			if got := bucketOf(took); got != want {

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -192,7 +193,7 @@ func (j *Journeys) Tell(key ring.KeyHash, p ring.Partition) Told {
 					t.Moves = append(t.Moves, *m)
 				}
 			})
-		t.Names = j.names[:len(j.names):len(j.names)]
+		t.Names = slices.Clip(j.names)
 		if j.newest.forgets() {
 			t.Oldest = j.newest.at(j.newest.first()).Received
 		}

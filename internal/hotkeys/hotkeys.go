@@ -5,12 +5,13 @@
 // one of 256 sets, and each set keeps four keys with counters. An event of a key that has no
 // counter takes over the least one of its set, with its count. So of the W in a set:
 //
-//   - a counter is never too small, and too great by its Error at most, which is at most W/4;
+//   - a counter is never too small, and too great by the least of its set at most, which is at most W/4;
 //   - every key with more than W/4 has a counter.
 //
 // W is about a 256th of everything, so that a key with more than a thousandth of all events, or of
-// all time in handlers, has a counter, unless four greater keys are in its set. Sketches count
-// for a window of time, and [Windows] compares the windows.
+// all time in handlers, has a counter, unless four greater keys are in its set. A set is one cache
+// line: most of the cost of an event is to load it. Sketches count for a window of time, and
+// [Windows] compares the windows.
 package hotkeys
 
 import (
@@ -28,100 +29,133 @@ const (
 )
 
 // SketchBytes is the memory of the sketches of a shard: one counts, and the one before is looked at.
-const SketchBytes = 2 * 2 * sets * ways * 32
+const SketchBytes = 2 * 2 * sets * 64
 
-// counter is a key in one set. Weight is what the set is ordered by.
-type counter struct {
-	key    ring.KeyHash
-	weight uint64 // at most so much
-	err    uint64 // of weight: may be of other keys
-	other  uint64 // the other measure, since the key has the counter
+// set is four keys and their counters. An unused counter is 0.
+type set struct {
+	keys   [ways]ring.KeyHash
+	counts [ways]uint64
 }
 
 // table is a Space-Saving in sets.
-type table [sets][ways]counter
+type table [sets]set
 
-// add counts weight for a key, which must not be 0.
-func (t *table) add(key ring.KeyHash, weight, other uint64) {
-	set := &t[uint64(key)>>56] // the partition depends on all bits, so that those of one shard spread over all sets
-	least := &set[0]
-	for i := range set {
-		c := &set[i]
-		if c.key == key {
-			c.weight += weight
-			c.other += other
-			return
+// of returns the set of a key. The partition of a key depends on all bits of its hash, so the keys
+// of one shard are in all sets.
+func (t *table) of(key ring.KeyHash) *set { return &t[uint64(key)>>56] }
+
+// at returns the place of a key in its set, or that of the least counter.
+func (s *set) at(key ring.KeyHash) (place int, found bool) {
+	for i := range s.keys {
+		if s.keys[i] == key && s.counts[i] > 0 {
+			return i, true
 		}
-		if c.weight < least.weight {
-			least = c
+		if s.counts[i] < s.counts[place] {
+			place = i
 		}
 	}
-	least.key, least.err = key, least.weight
-	least.weight += weight
-	least.other = other
+	return place, false
 }
+
+// least returns the least counter of a set: no counter of it is too great by more.
+func (s *set) least() uint64 { return min(s.counts[0], s.counts[1], s.counts[2], s.counts[3]) }
 
 // Sketch counts the events of keys, and the time that they take. The zero value is ready for use.
 type Sketch struct {
-	byEvents table // other: nanoseconds
-	byTime   table // other: events
+	byEvents table
+	byTime   table // each counter has microseconds above eventBits, and below them the events since the key has it
 }
+
+const (
+	eventBits = 24
+	eventMask = 1<<eventBits - 1
+)
 
 // Add counts one event and the time that its handler took.
 func (s *Sketch) Add(key ring.KeyHash, took time.Duration) {
-	nanos := uint64(max(1, took))
-	s.byEvents.add(key, 1, nanos)
-	s.byTime.add(key, nanos, 1)
+	often := s.byEvents.of(key)
+	at, _ := often.at(key)
+	often.keys[at] = key
+	often.counts[at]++
+
+	long := s.byTime.of(key)
+	at, found := long.at(key)
+	if !found {
+		long.keys[at] = key
+		long.counts[at] &^= eventMask
+	}
+	long.counts[at] += uint64(max(1, took.Microseconds()))<<eventBits + 1
+}
+
+// Peek loads what Add will need, so that the cache misses of many events overlap. The result is of
+// no meaning.
+func (s *Sketch) Peek(key ring.KeyHash) int {
+	return int(s.byEvents.of(key).counts[0] + s.byTime.of(key).counts[0])
 }
 
 // Count is what a sketch knows of a key. Both measures are at most so great, and never less than
-// the true one minus its error.
+// the true one minus its error. Busy is 0 if the key has no counter for it, and Events are then
+// those since the key had one.
 type Count struct {
 	Key         ring.KeyHash
 	Events      uint64
 	EventsError uint64
-	Busy        time.Duration // in handlers
+	Busy        time.Duration // in handlers, each rounded down to microseconds, and 1 at least
 	BusyError   time.Duration
 }
+
+// count returns what is known of a key.
+func (s *Sketch) count(key ring.KeyHash) Count {
+	c := Count{Key: key}
+	long, often := s.byTime.of(key), s.byEvents.of(key)
+	if at, found := long.at(key); found {
+		c.Busy, c.BusyError = timeOf(long.counts[at]), timeOf(long.least())
+		c.Events = long.counts[at] & eventMask
+	}
+	if at, found := often.at(key); found {
+		c.Events, c.EventsError = often.counts[at], often.least()
+	}
+	return c
+}
+
+func timeOf(count uint64) time.Duration { return time.Duration(count>>eventBits) * time.Microsecond }
 
 // Top returns up to most keys with the most events and up to most that are busiest, by what is
 // certain of them.
 func (s *Sketch) Top(most int) []Count {
-	found := make(map[ring.KeyHash]Count)
-	for _, c := range s.byEvents.top(most) {
-		found[c.key] = Count{Key: c.key, Events: c.weight, EventsError: c.err, Busy: time.Duration(c.other)}
+	keys := append(s.byEvents.top(most), s.byTime.top(most)...)
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	all := make([]Count, len(keys))
+	for i, key := range keys {
+		all[i] = s.count(key)
 	}
-	for _, c := range s.byTime.top(most) {
-		one, known := found[c.key]
-		one.Key, one.Busy, one.BusyError = c.key, time.Duration(c.weight), time.Duration(c.err)
-		if !known {
-			one.Events = c.other
-		}
-		found[c.key] = one
-	}
-	all := make([]Count, 0, len(found))
-	for _, c := range found {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(b.Busy-b.BusyError, a.Busy-a.BusyError), cmp.Compare(a.Key, b.Key))
-	})
+	slices.SortStableFunc(all, func(a, b Count) int { return cmp.Compare(b.Busy-b.BusyError, a.Busy-a.BusyError) })
 	return all
 }
 
-func (t *table) top(most int) []counter {
-	var all []counter
+// top returns the keys with the greatest counters, by what is certain of them.
+func (t *table) top(most int) []ring.KeyHash {
+	type certain struct {
+		key    ring.KeyHash
+		weight uint64
+	}
+	var all []certain
 	for i := range t {
-		for _, c := range t[i] {
-			if c.weight > c.err {
-				all = append(all, c)
+		for j, count := range t[i].counts {
+			if least := t[i].least(); count > least {
+				all = append(all, certain{t[i].keys[j], count - least})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b counter) int {
-		return cmp.Or(cmp.Compare(b.weight-b.err, a.weight-a.err), cmp.Compare(a.key, b.key))
+	slices.SortFunc(all, func(a, b certain) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.key, b.key))
 	})
-	return all[:min(most, len(all))]
+	keys := make([]ring.KeyHash, min(most, len(all)))
+	for i := range keys {
+		keys[i] = all[i].key
+	}
+	return keys
 }
 
 const (

@@ -19,29 +19,36 @@ func hashOf(n int) ring.KeyHash {
 // error at most, and a key with more than a quarter of its set has one.
 func TestCountersAreOffByTheirErrorAtMost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var sketch table
+		var sketch Sketch
 		keys := rapid.IntRange(1, 40).Draw(t, "keys")
-		truth := map[ring.KeyHash]uint64{}
-		var sum uint64
+		type truth struct {
+			events uint64
+			busy   time.Duration
+		}
+		of := map[ring.KeyHash]truth{}
+		var all truth
 		for range rapid.IntRange(0, 400).Draw(t, "events") {
-			key := ring.KeyHash(1 + rapid.IntRange(0, keys-1).Draw(t, "key")) // all in one set
-			weight := rapid.Uint64Range(1, 1000).Draw(t, "weight")
-			sketch.add(key, weight, 1)
-			truth[key] += weight
-			sum += weight
+			key := ring.KeyHash(rapid.IntRange(0, keys-1).Draw(t, "key")) // all in one set
+			took := time.Duration(rapid.IntRange(1, 1000).Draw(t, "took")) * time.Microsecond
+			sketch.Add(key, took)
+			of[key] = truth{of[key].events + 1, of[key].busy + took}
+			all = truth{all.events + 1, all.busy + took}
 		}
-		found := map[ring.KeyHash]counter{}
-		for _, c := range sketch[0] {
-			if c.weight > 0 {
-				found[c.key] = c
-				if c.weight < truth[c.key] || c.weight-c.err > truth[c.key] || c.err > sum/ways {
-					t.Fatalf("%+v, and it has %d of %d", c, truth[c.key], sum)
-				}
+		for key, want := range of {
+			c := sketch.count(key)
+			_, often := sketch.byEvents.of(key).at(key)
+			if often && (c.Events < want.events || c.Events-c.EventsError > want.events || c.EventsError > all.events/ways) {
+				t.Fatalf("%+v, and it is %+v of %+v", c, want, all)
 			}
-		}
-		for key, weight := range truth {
-			if _, has := found[key]; !has && weight > sum/ways {
-				t.Fatalf("key %d with %d of %d has no counter", key, weight, sum)
+			_, long := sketch.byTime.of(key).at(key)
+			if long && (c.Busy < want.busy || c.Busy-c.BusyError > want.busy || c.BusyError > all.busy/ways) {
+				t.Fatalf("%+v, and it is %+v of %+v", c, want, all)
+			}
+			if !often && want.events > all.events/ways || !long && want.busy > all.busy/ways {
+				t.Fatalf("key %d has no counter: it is %+v of %+v", key, want, all)
+			}
+			if !often && c.Events > want.events {
+				t.Fatalf("%+v, and it is %+v", c, want)
 			}
 		}
 	})

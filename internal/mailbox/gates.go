@@ -17,12 +17,7 @@ type part struct {
 	token    ownership.Token
 	running  int            // deliveries of any tenure that are not over
 	withheld []ring.KeyHash // keys that may not run although the gate is open
-
-	// For records: the turns before token, and before the one that was there earlier.
-	tokenTurn, formerTurn uint64
-	former                ownership.Token
-
-	actors *actor // all active keys of the partition, linked by inPart
+	actors   *actor         // all active keys of the partition, linked by inPart
 
 	// Window records with lower serials belong to the next owner, unless the partition is
 	// ours. Later records do not: the next owner may hand its own ids over before our table
@@ -89,7 +84,7 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 	opens := c.Gate == ownership.Open && p.gate != ownership.Open
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
 	if c.Token != p.token {
-		p.former, p.formerTurn, p.tokenTurn = p.token, p.tokenTurn, b.turn()
+		b.keepFences(p)
 	}
 	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
 	for a := p.actors; a != nil; {

@@ -16,6 +16,7 @@ type records struct {
 	attempts *history.Attempts
 	hot      *hotkeys.Sketch // of the window that has begun
 	times    Times
+	fences   map[event.DeliveryID]event.Fence // of running deliveries under earlier tokens of their partitions
 }
 
 // Times are how long the deliveries have taken.
@@ -37,19 +38,21 @@ func (b *Boxes) record(now clock.Instant, it *item, r *event.Result, o outcome.O
 		b.records.times.Queued.Add(a.since.Sub(it.cohort.at))
 	}
 	end := b.endOf(it, r, o)
-	attempt := history.Attempt{
-		Key: a.id, ID: it.id, Accepted: it.cohort.at, Delivered: a.since, Ended: now,
-		Fence: b.fenceOf(it), Number: uint16(min(it.attempts, attemptMax) + 1), Result: r.Kind, End: end, TimedOut: r.TimedOut,
-	}
+	at := b.records.attempts.Next(a.fails || history.Failed(r.Kind) || it.attempts > 0)
+	at.Key, at.ID, at.Accepted, at.Delivered, at.Ended = a.id, it.id, it.cohort.at, a.since, now
+	at.Fence, at.Number, at.Result, at.End, at.TimedOut = b.fenceOf(it), numberOf(it), r.Kind, end, r.TimedOut
+	at.Ran = event.Interval{}
 	if r.Ran != nil {
-		attempt.Ran = *r.Ran
+		at.Ran = *r.Ran
 	}
-	b.records.attempts.Add(&attempt, a.fails)
 	a.fails = a.fails || end == history.Retried
+	if len(b.records.fences) > 0 {
+		delete(b.records.fences, it.delivery)
+	}
 }
 
-// attemptMax bounds the number of an attempt in a history.
-const attemptMax = 1<<16 - 2
+// numberOf returns the number of an event's attempt, as far as a history has room for it.
+func numberOf(it *item) uint16 { return uint16(min(it.attempts, 1<<16-2) + 1) }
 
 // endOf returns what becomes of the event of a delivery.
 func (b *Boxes) endOf(it *item, r *event.Result, o outcome.Outcome) history.End {
@@ -73,22 +76,35 @@ func (b *Boxes) recordMoved(now clock.Instant, it *item) {
 	if b.records == nil {
 		return
 	}
-	b.records.attempts.Add(&history.Attempt{
-		Key: it.actor.id, ID: it.id, Accepted: it.cohort.at, Ended: now, Number: uint16(min(it.attempts, attemptMax) + 1), End: history.Moved,
-	}, it.actor.fails)
+	*b.records.attempts.Next(it.actor.fails || it.attempts > 0) = history.Attempt{
+		Key: it.actor.id, ID: it.id, Accepted: it.cohort.at, Ended: now, Number: numberOf(it), End: history.Moved,
+	}
 }
 
-// fenceOf returns the fence of a running delivery; none if its tenure is not known any more.
-func (b *Boxes) fenceOf(it *item) event.Fence {
-	p, turn := it.actor.part, uint64(it.delivery)/uint64(b.shards)>>placeBits
-	token := p.token
-	if turn <= p.tokenTurn {
-		token = p.former
+// keepFences notes the fences of the running deliveries of a partition before its token changes.
+func (b *Boxes) keepFences(p *part) {
+	if b.records == nil || p.running == 0 {
+		return
 	}
-	if token == 0 || turn <= p.formerTurn {
+	for a := p.actors; a != nil; a = a.inPart.next {
+		if a.running != nil {
+			b.records.fences[a.running.delivery] = b.fenceOf(a.running)
+		}
+	}
+}
+
+// fenceOf returns the fence of a running delivery.
+func (b *Boxes) fenceOf(it *item) event.Fence {
+	if len(b.records.fences) > 0 {
+		if fence, kept := b.records.fences[it.delivery]; kept {
+			return fence
+		}
+	}
+	token := it.actor.part.token
+	if token == 0 {
 		return event.Fence{}
 	}
-	return event.Fence{Token: int64(token), Turn: turn}
+	return event.Fence{Token: int64(token), Turn: uint64(it.delivery) / uint64(b.shards) >> placeBits}
 }
 
 // listedMax bounds the events of a key that wait and are shown in its history.
@@ -101,7 +117,7 @@ func (b *Boxes) open(key ring.KeyHash, dst []history.Attempt) []history.Attempt 
 		return dst
 	}
 	add := func(it *item) {
-		one := history.Attempt{Key: key, ID: it.id, Accepted: it.cohort.at, Number: uint16(min(it.attempts, attemptMax) + 1)}
+		one := history.Attempt{Key: key, ID: it.id, Accepted: it.cohort.at, Number: numberOf(it)}
 		if it == a.running {
 			one.Delivered, one.Fence = a.since, b.fenceOf(it)
 		}

@@ -126,9 +126,9 @@ func (m *remembering) takeOneOf(key event.Key) event.Delivery {
 	return event.Delivery{}
 }
 
-// The fence of a delivery whose tenure is two tenures back is not known any more: none is shown,
-// rather than a wrong one.
-func TestForgottenTenuresHaveNoFence(t *testing.T) {
+// A delivery has the fence under which it began, however often its partition moves until it ends,
+// and none is kept of it then.
+func TestFencesOfEarlierTenures(t *testing.T) {
 	m := newRemembering(t)
 	const key = "alice"
 	p := ring.PartitionOf(key)
@@ -140,9 +140,14 @@ func TestForgottenTenuresHaveNoFence(t *testing.T) {
 		m.gate(p, ownership.Draining, token)
 	}
 	m.finish(d, event.Result{Kind: event.ResultDone})
-	if got, _ := m.History(ring.HashOf(key)); len(got) != 1 || got[0].Fence != (event.Fence{}) || got[0].End != history.Done {
+	if got, _ := m.History(ring.HashOf(key)); len(got) != 1 || got[0].Fence != d.Fence() || got[0].End != history.Done {
 		t.Errorf("attempts %+v", got)
 	}
+	m.each(func(b *Boxes) {
+		if n := len(b.records.fences); n > 0 {
+			t.Errorf("%d fences are kept", n)
+		}
+	})
 }
 
 // A key whose handler runs all the time is the hottest of the last window, with its name while

@@ -14,7 +14,9 @@ import (
 // Remember makes the mailboxes keep a history of their deliveries and find hot keys. It must be
 // called before any other method.
 func (m *Mailboxes) Remember(c history.Config) {
-	m.each(func(b *Boxes) { b.records = &records{attempts: c.NewAttempts(len(m.shards)), hot: new(hotkeys.Sketch)} })
+	m.each(func(b *Boxes) {
+		b.records = &records{attempts: c.NewAttempts(len(m.shards)), hot: new(hotkeys.Sketch), fences: make(map[event.DeliveryID]event.Fence)}
+	})
 	m.hot.since = m.now()
 }
 
