@@ -114,7 +114,7 @@ func tell(j *Journeys, key string) Told { return j.Tell(ring.HashOf(key), ring.P
 // on another event of the slot changes nothing.
 func TestJourneys(t *testing.T) {
 	j := DefaultConfig().NewJourneys()
-	j.Owned(1, func(ring.Partition) (string, int64) { return "a", 5 })
+	j.Owned(1, ring.Partitions, func(ring.Partition) (string, int64) { return "a", 5 })
 	const slot = 3
 	first, second := event.NewHandle(1, slot), event.NewHandle(2, slot)
 	receive(j, 10, "alice", first)
@@ -123,7 +123,7 @@ func TestJourneys(t *testing.T) {
 		t.Fatalf("after a failure that is no end: %+v", got)
 	}
 	j.Settled(30, []event.Verdict{{Handle: first, Kind: event.Done}})
-	j.Owned(35, func(ring.Partition) (string, int64) { return "b", 7 })
+	j.Owned(35, ring.Partitions, func(ring.Partition) (string, int64) { return "b", 7 })
 	receive(j, 40, "alice", second)
 	j.Settled(50, []event.Verdict{{Handle: first, Kind: event.Rejected}, {Handle: event.NewRelayedHandle(slot), Kind: event.Done}, {Handle: event.NewHandle(9, 77), Kind: event.Done}})
 	got := tell(j, "alice")

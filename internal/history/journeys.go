@@ -130,11 +130,12 @@ func (j *Journeys) find(h event.Handle) *Journey {
 	return nil
 }
 
-// Owned notes the owners of all partitions, and the tokens of their tenures.
-func (j *Journeys) Owned(now clock.Instant, owner func(ring.Partition) (name string, token int64)) {
+// Owned notes the owners of all partitions, of which there are [ring.Partitions] at most, and the
+// tokens of their tenures.
+func (j *Journeys) Owned(now clock.Instant, partitions int, owner func(ring.Partition) (name string, token int64)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for p := range ring.Partition(ring.Partitions) {
+	for p := range ring.Partition(min(partitions, len(j.owners))) {
 		name, token := owner(p)
 		to := j.name(name)
 		if to == j.owners[p] {

@@ -59,7 +59,7 @@ func (deaf) SetEpoch(event.Position)                  {}
 
 // move publishes a table in which everything belongs to one owner.
 func (t *teller) move(epoch int64, owner ownership.Incarnation, members ...ownership.Incarnation) {
-	table := &ownership.Table{Cur: event.Position{Ledger: 1, Entry: epoch}, Tokens: make([]ownership.Token, ring.Partitions)}
+	table := &ownership.Table{Cur: event.Position{Ledger: 1, Entry: epoch}}
 	for _, inc := range members {
 		table.Members = append(table.Members, ownership.Node{Inc: inc})
 	}
