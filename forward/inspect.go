@@ -39,11 +39,16 @@ const blocksAtOnce = 16
 
 // inspect is one step of a search.
 func (t *Table) inspect(key event.Key, look *lookup) {
+	t.visit(look, func(h *held) { t.share(key, h, look) })
+}
+
+// visit calls f for the places of one step.
+func (t *Table) visit(look *lookup, f func(*held)) {
 	end := min(look.block+blocksAtOnce, len(t.shelf.blocks))
 	for ; look.block < end; look.block++ {
 		if b := t.shelf.blocks[look.block]; b != nil {
 			for i := range b {
-				t.share(key, &b[i], look)
+				f(&b[i])
 			}
 		}
 	}
@@ -51,7 +56,7 @@ func (t *Table) inspect(key event.Key, look *lookup) {
 		return
 	}
 	for _, h := range t.shelf.beside {
-		t.share(key, h, look)
+		f(h)
 	}
 	look.done = true
 }
@@ -61,19 +66,24 @@ func (t *Table) share(key event.Key, h *held, look *lookup) {
 	if h.event == nil || h.event.Key != key {
 		return
 	}
-	place, with := h.on.place, Peer{}
-	switch {
-	case h.on.lane != nil:
-		with = h.on.lane.peer
-	case place == Parked:
-		with = t.waiting[key].refuser
-	}
+	place, with := h.on.place, t.with(h)
 	i := slices.IndexFunc(look.shares, func(s Share) bool { return s.Place == place && s.With == with })
 	if i < 0 {
 		i, look.shares = len(look.shares), append(look.shares, Share{Place: place, With: with, Oldest: clock.Forever})
 	}
 	look.shares[i].Events++
 	look.shares[i].Oldest = min(look.shares[i].Oldest, h.cohort.since)
+}
+
+// with returns the peer that an event is for, see [Share.With].
+func (t *Table) with(h *held) Peer {
+	switch {
+	case h.on.lane != nil:
+		return h.on.lane.peer
+	case h.on.place == Parked:
+		return t.waiting[h.event.Key].refuser
+	}
+	return Peer{}
 }
 
 func (l *lookup) result() []Share {

@@ -21,5 +21,8 @@ type KeyHash = partition.KeyHash
 // HashOf returns the hash of a key. It neither allocates nor locks.
 func HashOf(key string) KeyHash { return partition.HashOf(key) }
 
+// ParseKeyHash reads a hash as [KeyHash.String] writes it.
+func ParseKeyHash(text string) (KeyHash, error) { return partition.ParseKeyHash(text) }
+
 // PartitionOf returns the partition of a key. It neither allocates nor locks.
 func PartitionOf(key string) Partition { return partition.Of(key) }

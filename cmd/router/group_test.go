@@ -31,7 +31,8 @@ type testGroup struct {
 	log     *controllog.Mem
 	claims  *controllog.Mem
 	members map[string]*testMember
-	seed    string // address of the first member
+	seed    string   // address of the first member
+	environ []string // further settings of all members
 }
 
 // testMember is a member and its application.
@@ -49,6 +50,7 @@ func (g *testGroup) settingsOf(t *testing.T, name string) config.Config {
 		"RINGFENCE__GOSSIP__LISTEN=" + freeAddress(t), "RINGFENCE__LOG__LEVEL=" + cmp.Or(os.Getenv("ROUTER_TEST_LOG"), "error"),
 		"RINGFENCE__PEER__PING_AFTER=5s", "RINGFENCE__PEER__DEAD_AFTER=20s", // these tests are not about a busy machine
 	}
+	environ = append(environ, g.environ...)
 	if g.seed != "" {
 		environ = append(environ, "RINGFENCE__GOSSIP__SEEDS="+g.seed)
 	}
@@ -110,6 +112,13 @@ func (g *testGroup) memory() broker {
 func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup {
 	t.Helper()
 	g := newTestGroup()
+	g.startAll(t, handle, names...)
+	return g
+}
+
+// startAll is startGroup for a group that is empty.
+func (g *testGroup) startAll(t *testing.T, handle client.Handler, names ...string) {
+	t.Helper()
 	for _, name := range names {
 		g.start(t, name, handle)
 	}
@@ -121,7 +130,6 @@ func startGroup(t *testing.T, handle client.Handler, names ...string) *testGroup
 		}
 		return len(m.Members) == len(names) && len(m.Disagreements) == 0
 	})
-	return g
 }
 
 func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {

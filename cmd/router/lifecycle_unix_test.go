@@ -32,6 +32,10 @@ type pod struct {
 	broker   *membroker.Broker
 	address  string // of the broker
 	file     string // settings
+	name     string // of the member
+	listen   string // for the application
+	gossip   string
+	seeds    []string // gossip of the other members
 	admin    string
 	endpoint string
 	sidecar  *podProcess
@@ -60,17 +64,23 @@ func newPod(t *testing.T, settings string) *pod {
 	t.Cleanup(server.Stop)
 	ports := freePorts(t, 3)
 	dir := t.TempDir()
-	var listen string
-	listen, p.endpoint = procgroup.AppAddress(filepath.Join(dir, "app.sock"), ports[2])
+	p.listen, p.endpoint = procgroup.AppAddress(filepath.Join(dir, "app.sock"), ports[2])
 	p.admin, p.file = procgroup.Loopback(ports[1]), filepath.Join(dir, "router.yaml")
-	yaml := procgroup.Settings{
-		Group: "orders", Name: "pod-0", Topics: []string{topicOfPod}, Subscription: "orders",
-		Namespace: "public/default", App: listen, Gossip: procgroup.Loopback(ports[0]), Admin: p.admin,
-	}.YAML()
-	if err := os.WriteFile(p.file, append(yaml, settings...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	p.name, p.gossip = "pod-0", procgroup.Loopback(ports[0])
+	p.writeSettings(settings)
 	return p
+}
+
+// writeSettings writes the file with the settings of the sidecar.
+func (p *pod) writeSettings(further string) {
+	p.t.Helper()
+	s := procgroup.Settings{
+		Group: "orders", Name: p.name, Topics: []string{topicOfPod}, Subscription: "orders",
+		Namespace: "public/default", App: p.listen, Gossip: p.gossip, Admin: p.admin, Seeds: p.seeds,
+	}
+	if err := os.WriteFile(p.file, append(s.YAML(), further...), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // start starts this binary as a child, which ends with the test at the latest.

@@ -16,7 +16,7 @@ import (
 
 // lookCommands show the activity of a group.
 func lookCommands() []*cobra.Command {
-	return []*cobra.Command{membersCommand(), locateCommand(), exclusivityCommand(), ringCommand()}
+	return []*cobra.Command{membersCommand(), keysCommand(), locateCommand(), historyCommand(), exclusivityCommand(), ringCommand()}
 }
 
 // asking is a command that asks a router and shows the answer.
@@ -29,7 +29,7 @@ func asking(cmd *cobra.Command, run func(cmd *cobra.Command, args []string, a *a
 }
 
 func membersCommand() *cobra.Command {
-	return asking(&cobra.Command{
+	return watched(&cobra.Command{
 		Use:   "members",
 		Short: "Show the members of the group, the state of each, and where they disagree",
 		Args:  noArgs,
@@ -121,7 +121,7 @@ func seconds(s float64) string {
 
 func locateCommand() *cobra.Command {
 	var encoded bool
-	cmd := asking(&cobra.Command{
+	cmd := watched(&cobra.Command{
 		Use:   "locate KEY",
 		Short: "Show the owner of a key and its waiting events",
 		Long: `Show the owner of a key and its waiting events.
@@ -135,22 +135,30 @@ which events of the key it has received and holds until their verdict. It waits 
   slot      its worker has no room, or the owner's lease is over`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
-		key := args[0]
-		if encoded {
-			raw, err := base64.StdEncoding.DecodeString(key)
-			if err != nil {
-				return usageError{fmt.Errorf("KEY is not base64: %w", err)}
-			}
-			key = string(raw)
+		query, err := keyQuery(args[0], encoded)
+		if err != nil {
+			return err
 		}
 		var k report.Key
-		if err := a.get(cmd.Context(), "/v1/keys?key="+url.QueryEscape(key), &k); err != nil {
+		if err := a.get(cmd.Context(), "/v1/keys?"+query.Encode(), &k); err != nil {
 			return err
 		}
 		return o.show(cmd.OutOrStdout(), k, func(p *page) { keyPage(p, k) })
 	})
 	cmd.Flags().BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
 	return cmd
+}
+
+// keyQuery is the query for a key, as the command line has it.
+func keyQuery(key string, encoded bool) (url.Values, error) {
+	if encoded {
+		raw, err := base64.StdEncoding.DecodeString(key)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("KEY is not base64: %w", err)}
+		}
+		key = string(raw)
+	}
+	return url.Values{"key": {key}}, nil
 }
 
 func keyPage(p *page, k report.Key) {
@@ -236,7 +244,7 @@ func placeWords(h report.Held) string {
 var errNotKept = errors.New("exclusivity cannot be vouched for: see above")
 
 func exclusivityCommand() *cobra.Command {
-	return asking(&cobra.Command{
+	return watched(&cobra.Command{
 		Use:   "exclusivity",
 		Short: "Show whether anything has happened that breaks the promise of one handler per key",
 		Long: `Show whether anything has happened that breaks the promise of one handler per key,

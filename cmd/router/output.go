@@ -86,8 +86,16 @@ func unquote(n *yaml.Node) {
 // mayColour reports whether w is a terminal whose user has nothing against colours
 // (https://no-color.org).
 func mayColour(w io.Writer) bool {
+	if r, collected := w.(*round); collected {
+		w = r.out
+	}
+	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+	if !ok {
 		return false
 	}
 	info, err := f.Stat()

@@ -42,7 +42,7 @@ func partitionsOf(ctx context.Context, a *asker, member string) (report.Partitio
 func ringShowCommand() *cobra.Command {
 	var member string
 	var all bool
-	cmd := asking(&cobra.Command{
+	cmd := watched(&cobra.Command{
 		Use:   "show",
 		Short: "Show how many partitions each member owns; with --partitions, each of them",
 		Args:  noArgs,
@@ -130,7 +130,7 @@ func ranges(numbers []uint16) string {
 var errDiffer = errors.New("the members do not see the same ring: if it lasts, `router members` shows which one lags")
 
 func ringDiffCommand() *cobra.Command {
-	return asking(&cobra.Command{
+	return watched(&cobra.Command{
 		Use:   "diff [MEMBER...]",
 		Short: "Compare the rings of all members, or of the named ones",
 		Long: `Compare the rings of all members, or of the named ones:

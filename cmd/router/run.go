@@ -221,7 +221,7 @@ func run(ctx context.Context, cfg config.Config, b broker) error {
 			return err
 		}
 	}
-	admin := adminOf(n, notice, registry)
+	admin := adminOf(n, notice, registry, cfg.Log.Keys == telemetry.KeysRevealed)
 	maps.Copy(admin.Pages, adminhttp.LevelPages(level, log))
 	return serve(ctx, cfg, n, l, admin, loglimit.NewMetrics(registry), log)
 }
@@ -292,7 +292,7 @@ const ownershipJournal = "RINGFENCE_OWNERSHIP_JOURNAL"
 func nodeConfigOf(cfg config.Config) node.Config {
 	return node.Config{
 		Group: cfg.Node.Group, Name: cfg.Node.Name, Build: version(),
-		App: cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, Ring: cfg.Ring,
+		App: cfg.App.Config, Forward: cfg.Peer.Config, Mailbox: cfg.Mailbox, Retry: cfg.Retry, History: cfg.History, Ring: cfg.Ring,
 		Mode: modeOf(cfg), Timing: cfg.Ownership.Timing, ControlLog: cfg.ControlLog.Config, Membership: cfg.Gossip.Config,
 		DrainTimeout: cfg.Drain.Timeout, CopiesSigned: cfg.Pulsar.CopiesSigned(),
 		Identity: cfg.Identity(), Topics: cfg.Topics(), LogVersion: uint32(cfg.ControlLog.Version), Generation: uint32(cfg.Ownership.Generation),
@@ -316,14 +316,14 @@ func modeOf(cfg config.Config) node.Mode {
 	return node.Strict
 }
 
-func adminOf(n *node.Node, notice string, registry *prometheus.Registry) adminhttp.Options {
+func adminOf(n *node.Node, notice string, registry *prometheus.Registry, keysRevealed bool) adminhttp.Options {
 	probes := n.Probes()
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  notice,
 		Metrics: registry,
 		Drain:   n.Drain, Undrain: n.Undrain, DrainWaits: n.DrainWaits,
-		Pages: pagesOf(n),
+		Pages: pagesOf(n, keysRevealed),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/ringfence/router/internal/adminhttp"
 	"github.com/ringfence/router/internal/adminhttp/statuspage"
 	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/pipeline"
 	"github.com/ringfence/router/internal/report"
@@ -19,9 +20,9 @@ import (
 const flushTimeout = 3 * time.Second
 
 // pagesOf returns the pages about a member's group, as JSON and as HTML.
-func pagesOf(n *node.Node) map[string]http.Handler {
+func pagesOf(n *node.Node, keysRevealed bool) map[string]http.Handler {
 	group := n.Reports()
-	pages := report.Handlers(group)
+	pages := report.Handlers(group, func(r *http.Request) bool { return keysRevealed || listen.ShowsToken(r) })
 	whole := func(*http.Request) string { return "" }
 	member := func(r *http.Request) string { return r.URL.Query().Get("member") }
 	pages["GET /{$}"] = adminhttp.Rendered(statuspage.NewPage(group), whole)

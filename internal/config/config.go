@@ -28,6 +28,7 @@ import (
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
 	"github.com/ringfence/router/internal/netx/listen"
@@ -55,6 +56,7 @@ type Config struct {
 	Ring       ring.Config
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
+	History    history.Config
 	Drain      Drain
 	Log        telemetry.LogConfig
 }
@@ -212,6 +214,7 @@ func Default() Config {
 		Ring:       ring.DefaultConfig(),
 		Mailbox:    mailbox.DefaultConfig(),
 		Retry:      outcome.DefaultConfig(),
+		History:    history.DefaultConfig(),
 		Drain:      Drain{Timeout: 45 * time.Second},
 		Log:        telemetry.DefaultLogConfig(),
 	}

@@ -66,6 +66,7 @@ var docs = map[string]string{
 	"gossip.verify_incoming":          "With keys, verify_incoming drops unencrypted gossip, and verify_outgoing encrypts ours. Turn them off only while a group changes over to encryption.",
 	"gossip.verify_outgoing":          "With keys, verify_incoming drops unencrypted gossip, and verify_outgoing encrypts ours. Turn them off only while a group changes over to encryption.",
 	"handler.timeout":                 "How long a handler may work on an event without an answer or Progress; then the event is taken back and counts as failed. 0: no limit.",
+	"history.bytes_max":               "bytes_max bounds the memory for the history of keys, which `router history` shows. It holds about 5,000 events for each MiB, and events that failed as long as 1,000 of them for each MiB last.",
 	"key.from":                        "Place of the key: message_key, property:NAME or json:PATH.",
 	"key.missing":                     "Treatment of events without a key: reject, or spread, which derives a key from the message id.",
 	"log.format":                      "Json, text, or auto: text on a terminal, else json.",

@@ -67,11 +67,12 @@ func (b *Boxes) accept(group *cohort, from address, senderEpoch event.Position, 
 		return
 	}
 	if a == nil {
-		if ring.PartitionOf(string(e.Key)) != e.Partition {
+		id := ring.HashOf(string(e.Key))
+		if id.Partition() != e.Partition {
 			b.refuseMisplaced(from, e, out)
 			return
 		}
-		a = b.activate(p, e.Key, seen.key)
+		a = b.activate(p, e.Key, seen.key, id)
 	} else if a.part != p {
 		b.refuseMisplaced(from, e, out)
 		return

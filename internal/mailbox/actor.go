@@ -6,6 +6,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
 )
 
 // item is one queued or running event. It copies the fields that Take needs, so that
@@ -52,14 +53,16 @@ type actor struct {
 	depth     int32         // number of waiting events, at most itemsMax
 	wait      Wait
 	keyOwn    bool // key is a copy; otherwise it lies in the memory of the first event
+	fails     bool // an event of the key has failed here, for records alone
 
 	key       event.Key
-	workers   uint32    // workers.generation when worker was chosen
-	place     uint32    // index in Boxes.actors
-	hash      uint32    // of the key
-	heldIndex int32     // index in Boxes.held
-	inQueue   uint64    // its number in a worker's queue
-	inPart    neighbors // its neighbours in its partition
+	workers   uint32       // workers.generation when worker was chosen
+	place     uint32       // index in Boxes.actors
+	hash      uint32       // of the key, for Boxes.keys
+	heldIndex int32        // index in Boxes.held
+	inQueue   uint64       // its number in a worker's queue
+	inPart    neighbors    // its neighbours in its partition
+	id        ring.KeyHash // of the key
 }
 
 // ref returns the reference that Boxes.keys holds for the actor.
@@ -147,9 +150,9 @@ func (b *Boxes) hashOfKey(key event.Key) uint32 {
 }
 
 // activate creates the actor of a key.
-func (b *Boxes) activate(p *part, key event.Key, hash uint32) *actor {
+func (b *Boxes) activate(p *part, key event.Key, hash uint32, id ring.KeyHash) *actor {
 	a, place := b.actors.get()
-	a.key, a.place, a.hash = key, place, hash
+	a.key, a.place, a.hash, a.id = key, place, hash, id
 	p.addActor(a)
 	b.keys.add(a.hash, a.ref())
 	return a

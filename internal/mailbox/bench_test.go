@@ -7,6 +7,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
@@ -87,6 +88,7 @@ func BenchmarkMailboxes(b *testing.B) {
 
 func benchmarkMailboxes(b *testing.B, from Sender) {
 	boxes := NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now)
+	boxes.Remember(history.DefaultConfig())
 	var out Output
 	boxes.SetGates(openAll(), event.Position{}, &out)
 	boxes.WorkerUp(1, &out)

@@ -52,6 +52,7 @@ type Boxes struct {
 	lookups    []lookup // scratch of Accept
 	batchBytes int      // of this Accept, without placeBytes, see unpin
 	loaded     int      // keeps the loads of prefetch.go alive
+	records    *records // nil: nothing is remembered
 }
 
 // New returns the Boxes of a node with one shard. cfg and retry must be valid; member

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/outcome"
 	"github.com/ringfence/router/ring"
 )
@@ -86,6 +87,7 @@ func newCold(perEntry int64) *cold {
 		boxes:    NewMailboxes(DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now),
 		rand:     rand.New(rand.NewPCG(1, 2)), others: make([]byte, coldCaches),
 	}
+	c.boxes.Remember(history.DefaultConfig())
 	c.boxes.SetGates(openAll(), event.Position{}, &c.out)
 	c.boxes.WorkerUp(1, &c.out)
 	c.boxes.WorkerUp(2, &c.out)

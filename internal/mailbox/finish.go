@@ -26,6 +26,11 @@ func (b *Boxes) Finish(now clock.Instant, results []event.Result, out *Output) {
 
 func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output) {
 	a, p := it.actor, it.actor.part
+	var o outcome.Outcome // of those that are no acks
+	if !outcome.IsAck(r.Kind) {
+		o = outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r)
+	}
+	b.record(now, it, r, o)
 	b.running--
 	it.delivery = 0
 	a.running, a.wait = nil, WaitNothing
@@ -40,7 +45,7 @@ func (b *Boxes) finish(now clock.Instant, it *item, r *event.Result, out *Output
 			p.leaves = b.window.end
 		}
 	} else {
-		b.fail(now, it, outcome.Of(b.retry, it.id, it.attempts, it.crashes, *r), out)
+		b.fail(now, it, o, out)
 	}
 	b.repayKey(a, out)
 	b.enqueue(now, a, out)

@@ -83,12 +83,15 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 	// Even if this were violated, a running key would not run twice here.
 	opens := c.Gate == ownership.Open && p.gate != ownership.Open
 	invariant.Check(!opens || p.running == 0, "mailbox: a gate opens only when nothing of an earlier tenure runs")
+	if c.Token != p.token {
+		b.keepFences(p)
+	}
 	p.gate, p.token, p.withheld = c.Gate, c.Token, c.Withheld
 	for a := p.actors; a != nil; {
 		next := a.inPart.next
 		b.dequeueWaiting(a)
 		if !p.ours() {
-			b.refuseWaiting(a, out)
+			b.refuseWaiting(now, a, out)
 			b.cancelDebts(a)
 		}
 		if a.running == nil {
@@ -104,12 +107,13 @@ func (b *Boxes) setGate(now clock.Instant, c ownership.GateChange, out *Output) 
 }
 
 // refuseWaiting sends the waiting events of a key to their next owner.
-func (b *Boxes) refuseWaiting(a *actor, out *Output) {
+func (b *Boxes) refuseWaiting(now clock.Instant, a *actor, out *Output) {
 	it := a.head
 	a.head, a.tail, a.depth, a.heldUntil = nil, nil, 0, 0
 	for it != nil {
 		next := it.next
 		b.counters.Moved++
+		b.recordMoved(now, it)
 		b.settle(it, event.NotOwner, b.notOwner, out)
 		it = next
 	}

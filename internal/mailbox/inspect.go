@@ -52,6 +52,7 @@ type KeyState struct {
 	// Attempts counts its failures, Accepted is when it came.
 	Event    event.MessageID
 	Attempts uint32
+	Crashes  uint32 // how often a worker crashed that had it
 	Accepted clock.Instant
 
 	Depth     int              // waiting events, besides a running one
@@ -60,21 +61,32 @@ type KeyState struct {
 	Worker    event.WorkerID   // WaitHandler, WaitSlot: the worker that the key sticks to
 }
 
+// Behind returns the number of events behind the one that runs, or runs next.
+func (k *KeyState) Behind() int {
+	if k.Wait == WaitHandler {
+		return k.Depth
+	}
+	return k.Depth - 1
+}
+
 // Inspect returns the state of a key. A key without events here has WaitNothing.
 func (b *Boxes) Inspect(key event.Key) KeyState {
-	p := b.part(ring.PartitionOf(string(key)))
-	s := KeyState{Partition: p.number, Gate: p.gate}
 	a := b.actor(key, b.hashOfKey(key))
 	if a == nil {
-		return s
+		p := b.part(ring.PartitionOf(string(key)))
+		return KeyState{Partition: p.number, Gate: p.gate}
 	}
-	it := a.head
-	if a.running != nil {
-		it = a.running
+	return a.state()
+}
+
+// state returns the state of a key with events here.
+func (a *actor) state() KeyState {
+	it := a.first()
+	s := KeyState{
+		Partition: a.part.number, Gate: a.part.gate,
+		Wait: a.wait, Since: a.since, Depth: int(a.depth), HeldUntil: a.heldUntil,
+		Event: it.id, Attempts: it.attempts, Crashes: it.crashes, Accepted: it.cohort.at, Delivery: it.delivery,
 	}
-	s.Wait, s.Since, s.Depth, s.HeldUntil = a.wait, a.since, int(a.depth), a.heldUntil
-	s.Event, s.Attempts, s.Accepted = it.id, it.attempts, it.cohort.at
-	s.Delivery = it.delivery
 	if a.wait == WaitHandler || a.wait == WaitSlot {
 		s.Worker = a.worker.id
 	}

@@ -28,6 +28,8 @@ type Mailboxes struct {
 	events    sync.Pool     // of *buckets[*event.Event]
 	results   sync.Pool     // of *buckets[event.Result]
 
+	hot hot
+
 	unpinBytes uint64 // growth of peerBytes after which the shards check their frames
 }
 

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/history"
 )
 
 // Metrics exports the stats of a node's [Mailboxes] to Prometheus. It reads them at each
@@ -13,7 +14,17 @@ type Metrics struct {
 	gauges []gauge
 	counts []count
 	oldest *prometheus.Desc
+
+	remembered       *prometheus.Desc
+	handled, queued  *prometheus.Desc
+	hotBusy, hotRate *prometheus.Desc
 }
+
+// Of the hot keys that are exported: each is a time series that stays in a database of metrics.
+const (
+	hotExportedMax = 5
+	hotExportedMin = 0.1 // of its time the handler of the key must run
+)
 
 type gauge struct {
 	desc  *prometheus.Desc
@@ -69,6 +80,12 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{ended, "ignored", func(c Counters) uint64 { return c.Ignored }},
 		},
 		oldest: desc("oldest_event_seconds", "Age of the oldest event here, 0 when there is none."),
+
+		remembered: desc("history_seconds", "How far back all deliveries are remembered, 0 while none was forgotten."),
+		handled:    desc("handler_seconds", "Time from the delivery of an event to a worker to its answer."),
+		queued:     desc("queue_seconds", "Time that events wait in their mailbox for their first delivery."),
+		hotBusy:    desc("hot_key_busy_ratio", "Part of the last ten seconds in which the handler of a hot key ran, by the hash of the key: at 1 it gets more events than it can do.", "key"),
+		hotRate:    desc("hot_key_events_per_second", "Events of a hot key that were handled in the last ten seconds, by the hash of the key.", "key"),
 	}
 	reg.MustRegister(m)
 	return m
@@ -83,6 +100,11 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 		out <- c.desc
 	}
 	out <- m.oldest
+	out <- m.remembered
+	out <- m.handled
+	out <- m.queued
+	out <- m.hotBusy
+	out <- m.hotRate
 }
 
 // Collect implements prometheus.Collector.
@@ -98,9 +120,29 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.value(stats.Counters)), labels...)
 	}
-	age := 0.0
-	if stats.Oldest != clock.Forever {
-		age = m.boxes.now().Sub(stats.Oldest).Seconds()
+	age := func(since clock.Instant) float64 {
+		if since == clock.Forever || since == 0 {
+			return 0
+		}
+		return m.boxes.now().Sub(since).Seconds()
 	}
-	out <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age)
+	out <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, age(stats.Oldest))
+	out <- prometheus.MustNewConstMetric(m.remembered, prometheus.GaugeValue, age(m.boxes.Remembered()))
+	times := m.boxes.Times()
+	for _, one := range []struct {
+		desc  *prometheus.Desc
+		times *history.Durations
+	}{{m.handled, &times.Handled}, {m.queued, &times.Queued}} {
+		n, sum, buckets := one.times.Histogram()
+		out <- prometheus.MustNewConstHistogram(one.desc, n, sum, buckets)
+	}
+	exported := 0
+	for _, k := range m.boxes.HotKeys() {
+		if exported == hotExportedMax || k.Busy < hotExportedMin {
+			break // the busiest come first
+		}
+		exported++
+		out <- prometheus.MustNewConstMetric(m.hotBusy, prometheus.GaugeValue, k.Busy, k.Hash.String())
+		out <- prometheus.MustNewConstMetric(m.hotRate, prometheus.GaugeValue, k.Rate, k.Hash.String())
+	}
 }

@@ -83,6 +83,9 @@ func (b *Boxes) readAhead(results []event.Result) {
 		}
 		a := it.actor
 		sum += it.load() + a.load() + a.part.running + it.cohort.items + int(b.spans.at(it.span).done[0])
+		if b.records != nil {
+			sum += b.records.hot.Peek(a.id) + b.records.attempts.Peek(i)
+		}
 		if a.head == nil { // the actor will be passivated
 			sum += b.keys.peek(a.hash)
 			if a.inPart.prev != nil {

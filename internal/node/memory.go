@@ -1,6 +1,7 @@
 package node
 
 import (
+	"github.com/ringfence/router/internal/hotkeys"
 	"github.com/ringfence/router/internal/mailbox/admission"
 	"github.com/ringfence/router/internal/source"
 )
@@ -46,6 +47,7 @@ func MemoryBound(c Config, s source.Config) []MemoryPart {
 		{"mailboxes", c.Mailbox.BytesMax},
 		{"frames", c.Mailbox.FramesBytesMax},
 		{"window", c.Mailbox.WindowBytesMax},
+		{"history", c.History.BytesMax + c.Mailbox.Shards*hotkeys.SketchBytes},
 		{"handover", c.Forward.HandoverMax*idOverhead + admission.WaitBytesMax},
 		{"peers", c.Forward.PeersTypical * (streamFrames + s.UnsettledMax*verdictOverhead)},
 		{"workers", c.App.WorkersMax * (c.App.StreamBytes() + c.App.InFlightMax*sentOverhead)},

@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/broker/membroker"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/source"
 )
@@ -30,6 +31,7 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 	cfg.Mailbox.BytesMax *= 2
 	cfg.Mailbox.FramesBytesMax *= 2
 	cfg.Mailbox.WindowBytesMax *= 2
+	cfg.History.BytesMax *= 2
 	from.ReceiverQueueMax *= 2
 	from.UnsettledBytesMax *= 2
 	from.CopiesMax *= 2
@@ -54,7 +56,7 @@ func TestMemoryBoundFollowsTheSettings(t *testing.T) {
 
 // overloadedConfig has bounds that a test of a few seconds reaches.
 func overloadedConfig() (Config, source.Config) {
-	cfg := Config{App: app.DefaultConfig(), Forward: forward.DefaultConfig(), Mailbox: mailbox.DefaultConfig()}
+	cfg := Config{App: app.DefaultConfig(), Forward: forward.DefaultConfig(), Mailbox: mailbox.DefaultConfig(), History: history.DefaultConfig()}
 	adjustOverloaded(&cfg)
 	from := source.DefaultConfig()
 	from.Topics, from.Subscription = []string{"orders"}, "orders"

@@ -34,6 +34,7 @@ import (
 	"github.com/ringfence/router/internal/base/stages"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/controllog/claim"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -58,6 +59,7 @@ type Config struct {
 	Forward    forward.Config
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
+	History    history.Config
 	Ring       ring.Config
 	Mode       Mode
 	Timing     ownership.Timing
@@ -193,7 +195,7 @@ func New(cfg Config, parts Parts) (*Node, error) {
 	tracing.Log = parts.Log
 	var err error
 	n.pipeline, err = pipeline.New(pipeline.Parts{
-		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing,
+		Ended: n.deliveriesEnded, Judged: newRefusals(n).judged, Now: clock.Now, Tracing: tracing, History: cfg.History,
 	}, n.buildStages)
 	if err != nil {
 		return nil, err
@@ -209,7 +211,9 @@ func (n *Node) buildStages(p *pipeline.Pipeline) (pipeline.Stages, error) {
 	if cfg.CopiesSigned {
 		n.boxes.TrustCopies()
 	}
+	n.boxes.Remember(cfg.History)
 	mailbox.NewMetrics(parts.Registry, n.boxes)
+	pipeline.NewMetrics(parts.Registry, p)
 	n.reach = newReach(n.reachChanged)
 
 	forwardMetrics := forward.NewMetrics(parts.Registry)

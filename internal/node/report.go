@@ -26,7 +26,7 @@ import (
 // Reports returns the reports of this node and its group, and lets its peers query it too. Call
 // it once, before Run.
 func (n *Node) Reports() *report.Group {
-	s := &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}
+	s := newReporter(n)
 	n.peers.Also(report.NewServer(s).Register)
 	return report.NewGroup(s, n.parts.ClientCreds)
 }
@@ -36,13 +36,25 @@ type reporter struct {
 	node  *Node
 	since clock.Instant
 	keys  *rate.Limiter // looks for a key, which go through all held events
+	lists *rate.Limiter // lists of keys, which go through all keys too
 }
 
 // keysPerSecond bounds the queries about keys from all callers; further ones wait for their
 // turn.
 const keysPerSecond = 20
 
-func newKeyTurns() *rate.Limiter { return rate.NewLimiter(keysPerSecond, keysPerSecond) }
+// listsPerSecond bounds the lists of keys for all callers.
+const listsPerSecond = 4
+
+// tooMany is the error of a question about keys that gets no turn.
+const tooMany = "too many questions about keys: ask again in a moment"
+
+func newReporter(n *Node) *reporter {
+	return &reporter{
+		node: n, since: clock.Now(),
+		keys: rate.NewLimiter(keysPerSecond, keysPerSecond), lists: rate.NewLimiter(listsPerSecond, listsPerSecond),
+	}
+}
 
 func (s *reporter) reporter() report.View {
 	n := s.node
@@ -84,6 +96,7 @@ func (s *reporter) Status() report.Status {
 		Phase: string(st.Phase), Listed: st.Member, Generation: st.Gen, Workers: n.Workers(),
 		Gates:       report.Gates{Open: st.Open, Waiting: st.Waiting, Draining: st.Draining, Pending: st.Pending, Withheld: st.Withheld},
 		Events:      n.heldEvents(),
+		Rates:       report.Rates(n.boxes.Rates()),
 		Exclusivity: s.exclusivity(),
 		Listeners:   n.cfg.Listeners,
 	}
@@ -258,7 +271,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 	defer cancel()
 	if s.keys.Wait(ctx) != nil {
 		s.node.metrics.questionsRefused.Inc()
-		return report.KeyAt{View: s.reporter(), Error: "too many questions about keys: ask again in a moment"}
+		return report.KeyAt{View: s.reporter(), Error: tooMany}
 	}
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
 	at := report.KeyAt{View: s.reporter(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
@@ -266,7 +279,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 		return at
 	}
 	at.Seconds, at.Age = age(now, state.Since), age(now, state.Accepted)
-	at.Queued, at.Event, at.Failures, at.Worker = state.Depth, state.Event.String(), state.Attempts, uint64(state.Worker)
+	at.Queued, at.Event, at.Failures, at.Worker = state.Behind(), state.Event.String(), state.Attempts, uint64(state.Worker)
 	if state.HeldUntil != 0 {
 		at.RetryIn = max(0, state.HeldUntil.Sub(now).Seconds())
 	}
@@ -309,13 +322,17 @@ func (s *reporter) blockers(ctx context.Context, partitions ...ring.Partition) [
 func (s *reporter) held(now clock.Instant, key event.Key) []report.Held {
 	var all []report.Held
 	for _, share := range s.node.pool.Inspect(key) {
-		h := report.Held{Place: share.Place.String(), Events: share.Events, Seconds: age(now, share.Oldest)}
-		if share.Place != forward.Delayed && share.Place != forward.Refused {
-			h.With = s.nameOf(share.With)
-		}
-		all = append(all, h)
+		all = append(all, report.Held{Place: share.Place.String(), Events: share.Events, Seconds: age(now, share.Oldest), With: s.with(share)})
 	}
 	return all
+}
+
+// with names the member that events wait for, or that has them; "" for none.
+func (s *reporter) with(share forward.Share) string {
+	if share.Place == forward.Delayed || share.Place == forward.Refused {
+		return ""
+	}
+	return s.nameOf(share.With)
 }
 
 // nameOf returns the name of a peer, as the table has it.

@@ -60,7 +60,7 @@ func standing(t *testing.T) (*reporter, *incarnation) {
 	}
 	n.pipeline.SetGates(closed)
 	n.incarnation.Store(l)
-	return &reporter{node: n, since: clock.Now(), keys: newKeyTurns()}, l
+	return newReporter(n), l
 }
 
 // TestQuestionsNeverReachTheDriver: 60 clients ask repeatedly why the gates wait. The goroutine that renews the lease

@@ -10,6 +10,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/outcome"
@@ -102,7 +103,8 @@ func benchmarkJourney(b *testing.B, tracing Tracing, properties []event.Property
 		b.Fatal(err)
 	}
 	boxes := mailbox.NewMailboxes(mailbox.DefaultConfig(), outcome.DefaultConfig(), "a", clock.Now)
-	p := newPipeline(b, Parts{Now: clock.Now, Tracing: tracing}, Stages{Key: extractor, Holder: holder{a}, Boxes: boxes, App: nobody{}})
+	boxes.Remember(history.DefaultConfig())
+	p := newPipeline(b, Parts{Now: clock.Now, Tracing: tracing, History: history.DefaultConfig()}, Stages{Key: extractor, Holder: holder{a}, Boxes: boxes, App: nobody{}})
 	a.Pipeline = p
 	p.SetSource(settler{a})
 	gates := make([]ownership.GateChange, ring.Partitions)

@@ -12,6 +12,7 @@ import (
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/source"
@@ -37,7 +38,7 @@ func BenchmarkCold(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := newPipeline(b, Parts{Now: clock.Now}, Stages{Key: extractor, Holder: silentHolder{}, Peers: deaf{}, App: nobody{}})
+	p := newPipeline(b, Parts{Now: clock.Now, History: history.DefaultConfig()}, Stages{Key: extractor, Holder: silentHolder{}, Peers: deaf{}, App: nobody{}})
 	p.SetSource(silent{})
 	random := rand.New(rand.NewPCG(1, 2))
 	keys, messages := make([]string, 10_000), make([]source.Message, batch)

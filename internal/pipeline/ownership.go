@@ -116,6 +116,7 @@ func (p *Pipeline) SetLease(l ownership.Lease) {
 func (p *Pipeline) SetTable(t *ownership.Table) {
 	p.knowOwners(t) // before anybody can learn of it by way of us
 	p.table.Store(t)
+	p.journeys.Owned(p.now(), len(t.Tokens), func(q ring.Partition) (string, int64) { return t.Owner(q).Name, int64(t.Tokens[q]) })
 	p.Peers.SetEpoch(t.Cur)
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(nil, t.Cur, out) })
 	p.Holder.SetRoute(forward.Peer(*p.self.Load()), route{t})

@@ -25,6 +25,7 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/base/signal"
+	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/mailbox/admission"
@@ -85,6 +86,7 @@ type Parts struct {
 	Judged  func(admission.Judged)
 	Now     func() clock.Instant // the lease clock
 	Tracing Tracing
+	History history.Config
 }
 
 // Pipeline joins the stages of one node.
@@ -94,6 +96,7 @@ type Pipeline struct {
 	now      func() clock.Instant
 	nearer   chan struct{} // of capacity one: Boxes.Next has come nearer
 	observer observer
+	journeys *history.Journeys
 	source   atomic.Pointer[Settler] // the newest one, nil before the first
 
 	self     atomic.Pointer[ownership.Incarnation]
@@ -118,7 +121,7 @@ type Pipeline struct {
 func New(parts Parts, build func(*Pipeline) (Stages, error)) (*Pipeline, error) {
 	p := &Pipeline{
 		ended: parts.Ended, now: parts.Now, nearer: make(chan struct{}, 1),
-		observer: newObserver(&parts.Tracing),
+		observer: newObserver(&parts.Tracing), journeys: parts.History.NewJourneys(),
 	}
 	p.self.Store(&ownership.Incarnation{})
 	p.lease.Store(&ownership.Lease{})
@@ -163,6 +166,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 			p.with(p.Boxes.Tick)
 		}
 		p.refuseLate()
+		p.Boxes.CountHotKeys()
 		timer.Reset(min(max(p.Boxes.Next().Sub(p.now()), resolution), look))
 	}
 }
@@ -247,6 +251,7 @@ func (p *Pipeline) Received(_ context.Context, messages []source.Message) {
 	p.observer.received(messages, events, p.owns) //nolint:contextcheck // a span of an event comes from the event
 	p.settle(rejected)
 	if len(events) > 0 {
+		p.journeys.Received(p.now(), events)
 		p.Holder.Hold(events)
 	}
 	clear(events)
@@ -263,6 +268,7 @@ func (p *Pipeline) Newest(handles []event.Handle, dst []*event.Event) []*event.E
 // with them: when copies of these events arrive, they join or are recognised as finished.
 func (p *Pipeline) Drop(handles []event.Handle) {
 	p.observer.dropped(handles)
+	p.journeys.Dropped(p.now(), handles)
 	p.Holder.Drop(handles)
 }
 
@@ -283,6 +289,7 @@ func (p *Pipeline) accept(from mailbox.Sender, epoch event.Position, events []*e
 // stream that they came on.
 func (p *Pipeline) Settle(verdicts []event.Verdict, events []*event.Event) {
 	defer p.observer.settling(verdicts, events).end()
+	p.journeys.Settled(p.now(), verdicts)
 	p.settle(p.relayed.settle(verdicts, p.Peers))
 }
 

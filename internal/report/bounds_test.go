@@ -34,8 +34,14 @@ func (l *local) Key(context.Context, event.Key) KeyAt {
 	return KeyAt{}
 }
 
-func (l *local) Members() []Member                     { return []Member{{Name: "a", Reach: ReachSelf}} }
-func (l *local) Owner(ring.Partition) (*Member, int64) { return nil, 0 }
+func (l *local) Keys(context.Context, KeysQuestion) KeysAt {
+	l.keys.Add(1)
+	return KeysAt{}
+}
+
+func (l *local) Members() []Member                               { return []Member{{Name: "a", Reach: ReachSelf}} }
+func (l *local) History(context.Context, ring.KeyHash) HistoryAt { return HistoryAt{} }
+func (l *local) Owner(ring.Partition) (*Member, int64)           { return nil, 0 }
 
 // However many peers ask, a member makes its report four times a second at most.
 func TestPeersShareAnAnswer(t *testing.T) {
@@ -66,7 +72,7 @@ func TestPeersShareAnAnswer(t *testing.T) {
 // Queries about keys get their turn; a query that would wait for too long is refused.
 func TestKeyQuestionsTakeTurns(t *testing.T) {
 	l := new(local)
-	page := Handlers(NewGroup(l, insecure.NewCredentials()))["GET /v1/keys"]
+	page := Handlers(NewGroup(l, insecure.NewCredentials()), func(*http.Request) bool { return false })["GET /v1/keys"]
 	ask := func(ctx context.Context) int {
 		w := httptest.NewRecorder()
 		page.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/v1/keys?key=a", nil))

@@ -24,6 +24,10 @@ type Local interface {
 	Status() Status
 	Partitions(ctx context.Context) Partitions
 	Key(ctx context.Context, key event.Key) KeyAt
+	// Keys returns the worst keys at this member. q is valid.
+	Keys(ctx context.Context, q KeysQuestion) KeysAt
+	// History returns what this member remembers of a key.
+	History(ctx context.Context, key ring.KeyHash) HistoryAt
 	// Members returns all known members, itself included, by name, without their reports.
 	Members() []Member
 	// Owner returns the member that should act for p, and the token of that tenure; nil before
@@ -67,7 +71,7 @@ func (g *Group) status(ctx context.Context, m Member) (Status, error) {
 		return g.local.Status(), nil
 	}
 	var status Status
-	err := g.ask(ctx, m, aboutStatus, "", &status)
+	err := g.ask(ctx, m, about(reportv1.Subject_SUBJECT_STATUS), &status)
 	return status, err
 }
 
@@ -81,7 +85,7 @@ func (g *Group) Partitions(ctx context.Context, member string) (Partitions, erro
 		return g.local.Partitions(ctx), nil
 	}
 	var partitions Partitions
-	err = g.ask(ctx, m, aboutPartitions, "", &partitions)
+	err = g.ask(ctx, m, about(reportv1.Subject_SUBJECT_PARTITIONS), &partitions)
 	return partitions, err
 }
 
@@ -90,11 +94,21 @@ var errUnnamed = errors.New("report: not asked: only gossip knows this member, a
 
 // ask queries a member that the control log names. Addresses from gossip alone are never
 // dialed, since outsiders may have put them there.
-func (g *Group) ask(ctx context.Context, m Member, about reportv1.Subject, key event.Key, word any) error {
+func (g *Group) ask(ctx context.Context, m Member, request *reportv1.ReportRequest, word any) error {
 	if m.Unnamed {
 		return errUnnamed
 	}
-	return g.peers.ask(ctx, m.Address, about, key, word)
+	return g.peers.ask(ctx, m.Address, request, word)
+}
+
+// about is the request for a report on a subject that needs no more words.
+func about(subject reportv1.Subject) *reportv1.ReportRequest {
+	return &reportv1.ReportRequest{Subject: subject}
+}
+
+// asked returns the members that can be asked.
+func (g *Group) asked() []Member {
+	return slices.DeleteFunc(g.local.Members(), func(m Member) bool { return m.Unnamed })
 }
 
 // find returns the member of a name: of several incarnations the one in the table.
@@ -140,7 +154,7 @@ func (g *Group) Key(ctx context.Context, key event.Key) Key {
 	if m, token := g.local.Owner(ring.Partition(answer.Partition)); m != nil {
 		answer.Owner, answer.OwnerAddress, answer.Token, owner = m.Name, m.Address, token, m.Incarnation
 	}
-	members := slices.DeleteFunc(g.local.Members(), func(m Member) bool { return m.Unnamed })
+	members := g.asked()
 	slices.SortStableFunc(members, func(a, b Member) int { return rank(a, owner) - rank(b, owner) })
 	words := make([]KeyAt, len(members))
 	each(indexes(members), func(i *int) { words[*i] = g.key(ctx, members[*i], key) })
@@ -157,7 +171,7 @@ func (g *Group) key(ctx context.Context, m Member, key event.Key) KeyAt {
 		return g.local.Key(ctx, key)
 	}
 	var word KeyAt
-	if err := g.ask(ctx, m, aboutKey, key, &word); err != nil {
+	if err := g.ask(ctx, m, &reportv1.ReportRequest{Subject: reportv1.Subject_SUBJECT_KEY, Key: []byte(key)}, &word); err != nil {
 		return KeyAt{View: View{Member: m.Name, Incarnation: m.Incarnation}, Error: err.Error()}
 	}
 	return word

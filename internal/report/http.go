@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/ringfence/router/internal/base/event"
@@ -18,7 +19,12 @@ import (
 //	GET /v1/members                   Members
 //	GET /v1/partitions[?member=NAME]  Partitions, as one member sees them
 //	GET /v1/keys?key=KEY              Key; KEY may have any bytes, percent-encoded
-func Handlers(g *Group) map[string]http.Handler {
+//	GET /v1/keys[?which=WHICH][&limit=N]  Keys, the worst ones
+//	GET /v1/history?key=KEY           History; or ?hash=HASH, as Keys have it
+//
+// Lists name keys if mayNameKeys says that the caller may know them, and have their hashes
+// otherwise.
+func Handlers(g *Group, mayNameKeys func(*http.Request) bool) map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /v1/status": page(func(ctx context.Context, r *http.Request) (any, error) {
 			return g.Status(ctx, r.URL.Query().Get("member"))
@@ -31,20 +37,50 @@ func Handlers(g *Group) map[string]http.Handler {
 		}),
 		"GET /v1/keys": page(func(ctx context.Context, r *http.Request) (any, error) {
 			if !r.URL.Query().Has("key") {
-				return nil, badRequest("say which key: /v1/keys?key=KEY, percent-encoded")
+				return g.keysPage(ctx, r, mayNameKeys(r))
 			}
 			key := event.Key(r.URL.Query().Get("key"))
 			if len(key) > event.KeyMax {
 				return nil, badRequest(fmt.Sprintf("the key has %d bytes, want at most %d", len(key), event.KeyMax))
 			}
-			ctx, cancel := context.WithTimeout(ctx, keyWaitMax)
-			defer cancel()
-			if g.keys.Wait(ctx) != nil {
-				return nil, errTooMany
+			return takingTurns(ctx, g, func(ctx context.Context) Key { return g.Key(ctx, key) })
+		}),
+		"GET /v1/history": page(func(ctx context.Context, r *http.Request) (any, error) {
+			query := r.URL.Query()
+			if query.Has("key") == query.Has("hash") {
+				return nil, badRequest("say which key: /v1/history?key=KEY, percent-encoded, or ?hash=HASH")
 			}
-			return g.Key(ctx, key), nil
+			key, err := keyOf(query.Get("key"), query.Get("hash"))
+			if err != nil {
+				return nil, err
+			}
+			return takingTurns(ctx, g, func(ctx context.Context) History { return g.History(ctx, key) })
 		}),
 	}
+}
+
+func (g *Group) keysPage(ctx context.Context, r *http.Request, named bool) (any, error) {
+	q := KeysQuestion{Which: r.URL.Query().Get("which"), Limit: KeysLimit, Named: named}
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if q.Limit, err = strconv.Atoi(text); err != nil {
+			return nil, badRequest("limit: want a number")
+		}
+	}
+	if err := q.Check(); err != nil {
+		return nil, badRequest(err.Error())
+	}
+	return takingTurns(ctx, g, func(ctx context.Context) Keys { return g.Keys(ctx, q) })
+}
+
+// takingTurns answers a question about keys when its turn has come.
+func takingTurns[T any](ctx context.Context, g *Group, answer func(context.Context) T) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, keyWaitMax)
+	defer cancel()
+	if g.keys.Wait(ctx) != nil {
+		return nil, errTooMany
+	}
+	return answer(ctx), nil
 }
 
 // Of questions about keys: each of them asks all members.

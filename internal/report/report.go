@@ -64,6 +64,7 @@ type Status struct {
 	Checks      []Check     `json:"checks"`              // of readiness
 	Gates       Gates       `json:"gates"`
 	Events      Events      `json:"events"`
+	Rates       Rates       `json:"rates"`
 	Exclusivity Exclusivity `json:"exclusivity"`
 }
 
@@ -112,6 +113,15 @@ type Events struct {
 	Keys              int     `json:"keys"`                // of these events
 	HeldKeys          int     `json:"held_keys"`           // keys that wait for the next attempt of a failed event
 	OldestHereSeconds float64 `json:"oldest_here_seconds"` // age of the oldest in the mailboxes; 0: none
+}
+
+// Rates are events a second in the last ten seconds, of a member as an owner.
+type Rates struct {
+	Accepted float64 `json:"accepted"`    // taken into mailboxes
+	Done     float64 `json:"done"`        // handled
+	Retried  float64 `json:"retried"`     // failed, and stayed for another attempt
+	Copied   float64 `json:"retry_topic"` // failed, and left by way of the retry topic
+	Rejected float64 `json:"dead_letter"` // rejected, or failed for the last time: to the dead letter topic
 }
 
 // Exclusivity counts incidents that could have broken the promise. Its counters are those of

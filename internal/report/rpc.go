@@ -15,6 +15,7 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/netx/untrusted"
 	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
+	"github.com/ringfence/router/ring"
 )
 
 // Server answers other members for the local one.
@@ -50,6 +51,14 @@ func (s *Server) Report(ctx context.Context, request *reportv1.ReportRequest) (*
 			return nil, status.Errorf(codes.InvalidArgument, "the key has %d bytes, want at most %d", len(request.GetKey()), event.KeyMax)
 		}
 		text, err = json.Marshal(s.local.Key(ctx, event.Key(request.GetKey())))
+	case reportv1.Subject_SUBJECT_KEYS:
+		q := KeysQuestion{Which: request.GetKeys().GetWhich(), Limit: int(request.GetKeys().GetLimit()), Named: request.GetKeys().GetNamed()}
+		if fault := q.Check(); fault != nil {
+			return nil, status.Error(codes.InvalidArgument, fault.Error())
+		}
+		text, err = json.Marshal(s.local.Keys(ctx, q))
+	case reportv1.Subject_SUBJECT_HISTORY:
+		text, err = json.Marshal(s.local.History(ctx, ring.KeyHash(request.GetKeyHash())))
 	case reportv1.Subject_SUBJECT_UNSPECIFIED:
 		fallthrough
 	default:
@@ -94,24 +103,18 @@ func (m *memo) get(ctx context.Context, word func() any) ([]byte, error) {
 	return text, nil
 }
 
-const (
-	aboutStatus     = reportv1.Subject_SUBJECT_STATUS
-	aboutPartitions = reportv1.Subject_SUBJECT_PARTITIONS
-	aboutKey        = reportv1.Subject_SUBJECT_KEY
-)
-
 // peers asks other members.
 type peers struct {
 	creds credentials.TransportCredentials
 }
 
 // reportBytesMax is the largest report that is taken from another member: one of all
-// partitions has less than half a megabyte.
+// partitions has less than half a megabyte, and a list of keys less than three.
 const reportBytesMax = 4 << 20
 
 // ask puts the report of the member at address into word. A connection lives as long as its
 // query, because queries are rare.
-func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, key event.Key, word any) error {
+func (p peers) ask(ctx context.Context, address string, request *reportv1.ReportRequest, word any) error {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(p.creds), grpc.WithDisableRetry(),
@@ -120,7 +123,6 @@ func (p peers) ask(ctx context.Context, address string, about reportv1.Subject, 
 		return fmt.Errorf("report: ask %s: %w", address, err)
 	}
 	defer conn.Close()
-	request := &reportv1.ReportRequest{Subject: about, Key: []byte(key)}
 	response, err := reportv1.NewReportServiceClient(conn).Report(ctx, request)
 	switch {
 	case err != nil:

@@ -17,10 +17,12 @@ import (
 // aLocal knows itself and others.
 type aLocal struct{ others []Member }
 
-func (l aLocal) Status() Status                        { return Status{View: View{Member: "self"}} }
-func (l aLocal) Partitions(context.Context) Partitions { return Partitions{} }
-func (l aLocal) Key(context.Context, event.Key) KeyAt  { return KeyAt{Wait: WaitsForNothing} }
-func (l aLocal) Owner(ring.Partition) (*Member, int64) { return nil, 0 }
+func (l aLocal) Status() Status                                  { return Status{View: View{Member: "self"}} }
+func (l aLocal) Partitions(context.Context) Partitions           { return Partitions{} }
+func (l aLocal) Key(context.Context, event.Key) KeyAt            { return KeyAt{Wait: WaitsForNothing} }
+func (l aLocal) Keys(context.Context, KeysQuestion) KeysAt       { return KeysAt{} }
+func (l aLocal) History(context.Context, ring.KeyHash) HistoryAt { return HistoryAt{} }
+func (l aLocal) Owner(ring.Partition) (*Member, int64)           { return nil, 0 }
 func (l aLocal) Members() []Member {
 	return append([]Member{{Name: "self", Incarnation: "11", Reach: ReachSelf, Listed: true}}, l.others...)
 }

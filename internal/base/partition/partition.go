@@ -4,7 +4,13 @@
 // [github.com/ringfence/router/ring] maps partitions to members.
 package partition
 
-import "github.com/cespare/xxhash/v2"
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/cespare/xxhash/v2"
+)
 
 // ID names one slice of the key space, the unit of ownership: 0 … Count−1.
 // (Pulsar's own partitions are always called topic partitions here.)
@@ -25,5 +31,20 @@ type KeyHash uint64
 // HashOf returns the hash of a key. It neither allocates nor locks.
 func HashOf(key string) KeyHash { return KeyHash(xxhash.Sum64String(key)) }
 
+// String returns the hash as reports and metrics have it.
+func (h KeyHash) String() string { return fmt.Sprintf("%016x", uint64(h)) }
+
+// ParseKeyHash reads a hash as String writes it.
+func ParseKeyHash(text string) (KeyHash, error) {
+	n, err := strconv.ParseUint(text, 16, 64)
+	if err != nil || len(text) != len("0123456789abcdef") {
+		return 0, errors.New("the hash of a key has 16 hexadecimal digits")
+	}
+	return KeyHash(n), nil
+}
+
+// Partition returns the partition of the keys with a hash.
+func (h KeyHash) Partition() ID { return ID(h % Count) }
+
 // Of returns the partition of a key. It neither allocates nor locks.
-func Of(key string) ID { return ID(xxhash.Sum64String(key) % Count) }
+func Of(key string) ID { return HashOf(key).Partition() }

@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
@@ -78,8 +79,24 @@ func (g Guard) Protect(handler http.Handler) http.Handler {
 			return
 		}
 		keep(r.Context())
+		if same(bearerToken(r), g.Token()) {
+			r = r.WithContext(context.WithValue(r.Context(), tokenShown{}, true))
+		}
 		handler.ServeHTTP(w, r)
 	})
+}
+
+// tokenShown is in the context of a request that shows the token.
+type tokenShown struct{}
+
+// ShowsToken reports whether a request, as [Guard.Protect] hands it on, shows the token: the
+// same page may tell other callers less.
+func ShowsToken(r *http.Request) bool { return r.Context().Value(tokenShown{}) != nil }
+
+// bearerToken returns the token that a request shows, "" if it shows none.
+func bearerToken(r *http.Request) string {
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return token
 }
 
 var crossOrigin = http.NewCrossOriginProtection()
@@ -96,7 +113,7 @@ func (g Guard) judge(r *http.Request) *refusal {
 	case g.LoopbackOnly && (!loopback || !namesLoopback(r)):
 		return &refusal{http.StatusForbidden, host, "only callers on loopback may use this, with localhost or an address as the host name"}
 	}
-	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	given := bearerToken(r)
 	if drain && (g.DrainOpen || same(given, g.DrainToken)) {
 		return nil
 	}

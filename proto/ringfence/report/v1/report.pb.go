@@ -35,6 +35,10 @@ const (
 	Subject_SUBJECT_PARTITIONS Subject = 2
 	// What one key does at this member.
 	Subject_SUBJECT_KEY Subject = 3
+	// The keys with events at this member, the worst ones.
+	Subject_SUBJECT_KEYS Subject = 4
+	// What happened to one key at this member.
+	Subject_SUBJECT_HISTORY Subject = 5
 )
 
 // Enum value maps for Subject.
@@ -44,12 +48,16 @@ var (
 		1: "SUBJECT_STATUS",
 		2: "SUBJECT_PARTITIONS",
 		3: "SUBJECT_KEY",
+		4: "SUBJECT_KEYS",
+		5: "SUBJECT_HISTORY",
 	}
 	Subject_value = map[string]int32{
 		"SUBJECT_UNSPECIFIED": 0,
 		"SUBJECT_STATUS":      1,
 		"SUBJECT_PARTITIONS":  2,
 		"SUBJECT_KEY":         3,
+		"SUBJECT_KEYS":        4,
+		"SUBJECT_HISTORY":     5,
 	}
 )
 
@@ -86,7 +94,11 @@ type ReportRequest struct {
 	// What the report is about.
 	Subject Subject `protobuf:"varint,1,opt,name=subject,proto3,enum=ringfence.report.v1.Subject" json:"subject,omitempty"`
 	// The key, with SUBJECT_KEY.
-	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Which keys, with SUBJECT_KEYS.
+	Keys *KeysQuestion `protobuf:"bytes,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	// The hash of the key, with SUBJECT_HISTORY.
+	KeyHash       uint64 `protobuf:"fixed64,4,opt,name=key_hash,json=keyHash,proto3" json:"key_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +147,84 @@ func (x *ReportRequest) GetKey() []byte {
 	return nil
 }
 
+func (x *ReportRequest) GetKeys() *KeysQuestion {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ReportRequest) GetKeyHash() uint64 {
+	if x != nil {
+		return x.KeyHash
+	}
+	return 0
+}
+
+// KeysQuestion selects keys.
+type KeysQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their state: empty for any, or waiting, running, failing or hot.
+	Which string `protobuf:"bytes,1,opt,name=which,proto3" json:"which,omitempty"`
+	// At most so many.
+	Limit uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The answer names them; else it has their hashes alone.
+	Named         bool `protobuf:"varint,3,opt,name=named,proto3" json:"named,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeysQuestion) Reset() {
+	*x = KeysQuestion{}
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeysQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeysQuestion) ProtoMessage() {}
+
+func (x *KeysQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeysQuestion.ProtoReflect.Descriptor instead.
+func (*KeysQuestion) Descriptor() ([]byte, []int) {
+	return file_ringfence_report_v1_report_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *KeysQuestion) GetWhich() string {
+	if x != nil {
+		return x.Which
+	}
+	return ""
+}
+
+func (x *KeysQuestion) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *KeysQuestion) GetNamed() bool {
+	if x != nil {
+		return x.Named
+	}
+	return false
+}
+
 // ReportResponse is one report.
 type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -146,7 +236,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_ringfence_report_v1_report_proto_msgTypes[1]
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -158,7 +248,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ringfence_report_v1_report_proto_msgTypes[1]
+	mi := &file_ringfence_report_v1_report_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -171,7 +261,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_ringfence_report_v1_report_proto_rawDescGZIP(), []int{1}
+	return file_ringfence_report_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ReportResponse) GetJson() []byte {
@@ -185,17 +275,25 @@ var File_ringfence_report_v1_report_proto protoreflect.FileDescriptor
 
 const file_ringfence_report_v1_report_proto_rawDesc = "" +
 	"\n" +
-	" ringfence/report/v1/report.proto\x12\x13ringfence.report.v1\"Y\n" +
+	" ringfence/report/v1/report.proto\x12\x13ringfence.report.v1\"\xab\x01\n" +
 	"\rReportRequest\x126\n" +
 	"\asubject\x18\x01 \x01(\x0e2\x1c.ringfence.report.v1.SubjectR\asubject\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\fR\x03key\"$\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x125\n" +
+	"\x04keys\x18\x03 \x01(\v2!.ringfence.report.v1.KeysQuestionR\x04keys\x12\x19\n" +
+	"\bkey_hash\x18\x04 \x01(\x06R\akeyHash\"P\n" +
+	"\fKeysQuestion\x12\x14\n" +
+	"\x05which\x18\x01 \x01(\tR\x05which\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x14\n" +
+	"\x05named\x18\x03 \x01(\bR\x05named\"$\n" +
 	"\x0eReportResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\fR\x04json*_\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json*\x86\x01\n" +
 	"\aSubject\x12\x17\n" +
 	"\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSUBJECT_STATUS\x10\x01\x12\x16\n" +
 	"\x12SUBJECT_PARTITIONS\x10\x02\x12\x0f\n" +
-	"\vSUBJECT_KEY\x10\x032b\n" +
+	"\vSUBJECT_KEY\x10\x03\x12\x10\n" +
+	"\fSUBJECT_KEYS\x10\x04\x12\x13\n" +
+	"\x0fSUBJECT_HISTORY\x10\x052b\n" +
 	"\rReportService\x12Q\n" +
 	"\x06Report\x12\".ringfence.report.v1.ReportRequest\x1a#.ringfence.report.v1.ReportResponseB@Z>github.com/ringfence/router/proto/ringfence/report/v1;reportv1b\x06proto3"
 
@@ -212,21 +310,23 @@ func file_ringfence_report_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ringfence_report_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ringfence_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_ringfence_report_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_ringfence_report_v1_report_proto_goTypes = []any{
 	(Subject)(0),           // 0: ringfence.report.v1.Subject
 	(*ReportRequest)(nil),  // 1: ringfence.report.v1.ReportRequest
-	(*ReportResponse)(nil), // 2: ringfence.report.v1.ReportResponse
+	(*KeysQuestion)(nil),   // 2: ringfence.report.v1.KeysQuestion
+	(*ReportResponse)(nil), // 3: ringfence.report.v1.ReportResponse
 }
 var file_ringfence_report_v1_report_proto_depIdxs = []int32{
 	0, // 0: ringfence.report.v1.ReportRequest.subject:type_name -> ringfence.report.v1.Subject
-	1, // 1: ringfence.report.v1.ReportService.Report:input_type -> ringfence.report.v1.ReportRequest
-	2, // 2: ringfence.report.v1.ReportService.Report:output_type -> ringfence.report.v1.ReportResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	2, // 1: ringfence.report.v1.ReportRequest.keys:type_name -> ringfence.report.v1.KeysQuestion
+	1, // 2: ringfence.report.v1.ReportService.Report:input_type -> ringfence.report.v1.ReportRequest
+	3, // 3: ringfence.report.v1.ReportService.Report:output_type -> ringfence.report.v1.ReportResponse
+	3, // [3:4] is the sub-list for method output_type
+	2, // [2:3] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_report_v1_report_proto_init() }
@@ -240,7 +340,7 @@ func file_ringfence_report_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_report_v1_report_proto_rawDesc), len(file_ringfence_report_v1_report_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,49 @@
+package forward
+
+import (
+	"strings"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// HeldKey is the events of one key that no mailbox has: they wait at this node.
+type HeldKey struct {
+	Key event.Key
+	Share
+}
+
+// unsent collects the keys of held events that were not sent.
+type unsent struct {
+	lookup
+
+	place map[event.Key]int // in keys
+	keys  []HeldKey
+}
+
+// add notes an event that was not sent: of each key the place of the first one that is found.
+func (t *Table) add(h *held, all *unsent) {
+	if h.event == nil || h.on.place == Sent {
+		return
+	}
+	i, known := all.place[h.event.Key]
+	if !known {
+		i = len(all.keys)
+		key := event.Key(strings.Clone(string(h.event.Key))) // it outlives the event
+		all.place[key], all.keys = i, append(all.keys, HeldKey{key, Share{Place: h.on.place, With: t.with(h), Oldest: h.cohort.since}})
+	}
+	all.keys[i].Events++
+	all.keys[i].Oldest = min(all.keys[i].Oldest, h.cohort.since)
+}
+
+// Unsent returns the keys with events that wait at this node because their owner is not known,
+// cannot be reached or has no room. It visits all held events, so it is meant for operators'
+// requests only. An event that moves meanwhile may be counted twice or not at all.
+func (p *Pool) Unsent() []HeldKey {
+	all := unsent{place: make(map[event.Key]int)}
+	for !all.done {
+		p.mu.Lock()
+		p.table.visit(&all.lookup, func(h *held) { p.table.add(h, &all) })
+		p.mu.Unlock()
+	}
+	return all.keys
+}

@@ -1,0 +1,194 @@
+package history
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/base/clock"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/ring"
+)
+
+const small = 1 << 20 // bytes
+
+// attemptsOf returns all that is remembered of a key, and the number of steps that it took.
+func attemptsOf(t *Attempts, key ring.KeyHash) (s AttemptSearch, steps int) {
+	s.Key = key
+	for steps = 1; t.Step(&s); steps++ {
+	}
+	return s, steps
+}
+
+// The memory is bounded whatever comes: the newest attempts stay, and those of keys that failed
+// stay although many others come after them.
+func TestAttemptsOfKeysThatFailedAreKeptLongest(t *testing.T) {
+	a := Config{BytesMax: small}.NewAttempts(2)
+	const poison, quiet, spoiled = 7, 8, 9
+	add := func(key ring.KeyHash, at int, result event.ResultKind, keyFailed bool) {
+		*a.Next(keyFailed || Failed(result)) = Attempt{Key: key, Ended: clock.Instant(at), Number: 1, Result: result}
+	}
+	add(poison, 1, event.ResultRetry, false)
+	add(spoiled, 2, event.ResultDone, true)
+	add(quiet, 3, event.ResultDone, false)
+	const flood = 100_000
+	for i := range flood {
+		add(1, 10+i, event.ResultDone, false)
+	}
+	for key, want := range map[ring.KeyHash]int{poison: 1, spoiled: 1, quiet: 0} {
+		if s, _ := attemptsOf(a, key); len(s.Found) != want {
+			t.Errorf("key %d has %d attempts, want %d", key, len(s.Found), want)
+		}
+	}
+	s, _ := attemptsOf(a, 1)
+	newest := small / parts * attemptsPart / 2 * (failedPart - 1) / failedPart / 96
+	if len(s.Found) != newest || s.Found[newest-1].Ended != 10+flood-1 || s.Oldest != s.Found[0].Ended || a.newest.countMax != newest {
+		t.Errorf("%d attempts are remembered since %d, want the newest %d", len(s.Found), s.Oldest, newest)
+	}
+	for i := range 100_000 {
+		add(poison, i, event.ResultRetry, false)
+	}
+	if untouched, _ := attemptsOf(Config{BytesMax: small}.NewAttempts(2), 1); untouched.Oldest != 0 {
+		t.Errorf("nothing was forgotten before %d", untouched.Oldest)
+	}
+	if s, _ := attemptsOf(a, poison); len(s.Found) != a.failed.countMax {
+		t.Errorf("%d failures are remembered, want %d", len(s.Found), a.failed.countMax)
+	}
+}
+
+// A search makes short steps, between which attempts may be added: it neither loses one that
+// stays nor finds one that came later.
+func TestSearchesMakeSteps(t *testing.T) {
+	a := Config{BytesMax: 16 << 20}.NewAttempts(1)
+	for i := range a.newest.countMax {
+		*a.Next(false) = Attempt{Key: ring.KeyHash(i % 2), Ended: clock.Instant(i), Result: event.ResultDone, Number: 1}
+	}
+	s, steps := AttemptSearch{Key: 1}, 1
+	for a.Step(&s) {
+		steps++
+		for range 10 {
+			*a.Next(false) = Attempt{Key: 1, Ended: clock.Forever - 1, Result: event.ResultDone, Number: 1}
+		}
+	}
+	if want := (a.newest.countMax + stepMax - 1) / stepMax; steps < want {
+		t.Errorf("%d steps, want %d", steps, want)
+	}
+	if lost := a.newest.countMax/2 - len(s.Found); lost != 0 {
+		t.Errorf("%d of the attempts are lost", lost)
+	}
+	for _, one := range s.Found {
+		if one.Ended == clock.Forever-1 {
+			t.Fatal("an attempt is found that came later")
+		}
+	}
+}
+
+// To add an attempt, a receipt or a verdict allocates nothing once the memory is there.
+func TestRecordsAllocateNothing(t *testing.T) {
+	c := Config{BytesMax: small}
+	a, j := c.NewAttempts(1), c.NewJourneys()
+	events := []*event.Event{{Key: "a"}}
+	handle := uint64(0)
+	all := func() {
+		handle++
+		events[0].Handle = event.NewHandle(handle, int32(handle%100))
+		*a.Next(false) = Attempt{Key: 1, Number: 1}
+		j.Received(1, events)
+		j.Settled(2, []event.Verdict{{Handle: events[0].Handle, Kind: event.Done}})
+	}
+	for range 20_000 {
+		all()
+	}
+	if n := testing.AllocsPerRun(1000, all); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// receive notes the receipt of one event of a key.
+func receive(j *Journeys, at clock.Instant, key string, handle event.Handle) {
+	j.Received(at, []*event.Event{{Handle: handle, Key: event.Key(key), Partition: ring.PartitionOf(key), ID: event.MessageID{Ledger: 1, Entry: int64(handle)}}})
+}
+
+func tell(j *Journeys, key string) Told { return j.Tell(ring.HashOf(key), ring.PartitionOf(key)) }
+
+// A journey has the owner at its receipt and its end, also if its slot was used before; a verdict
+// on another event of the slot changes nothing.
+func TestJourneys(t *testing.T) {
+	j := DefaultConfig().NewJourneys()
+	j.Owned(1, ring.Partitions, func(ring.Partition) (string, int64) { return "a", 5 })
+	const slot = 3
+	first, second := event.NewHandle(1, slot), event.NewHandle(2, slot)
+	receive(j, 10, "alice", first)
+	j.Settled(20, []event.Verdict{{Handle: first, Kind: event.Attempted}})
+	if got := tell(j, "alice").Journeys; len(got) != 1 || got[0].Ended != 0 {
+		t.Fatalf("after a failure that is no end: %+v", got)
+	}
+	j.Settled(30, []event.Verdict{{Handle: first, Kind: event.Done}})
+	j.Owned(35, ring.Partitions, func(ring.Partition) (string, int64) { return "b", 7 })
+	receive(j, 40, "alice", second)
+	j.Settled(50, []event.Verdict{{Handle: first, Kind: event.Rejected}, {Handle: event.NewRelayedHandle(slot), Kind: event.Done}, {Handle: event.NewHandle(9, 77), Kind: event.Done}})
+	got := tell(j, "alice")
+	if len(got.Journeys) != 2 || got.Journeys[0].Ended != 30 || got.Journeys[0].Verdict != event.Done || got.Journeys[1].Ended != 0 {
+		t.Errorf("journeys %+v", got.Journeys)
+	}
+	if got.Names[got.Journeys[0].Owner] != "a" || got.Names[got.Journeys[1].Owner] != "b" || got.Oldest != 0 {
+		t.Errorf("%+v", got)
+	}
+	if len(got.Moves) != 2 || got.Moves[1].Token != 7 || got.Names[got.Moves[1].From] != "a" || got.Names[got.Moves[1].To] != "b" || got.Moves[1].At != 35 {
+		t.Errorf("moves %+v", got.Moves)
+	}
+	j.Dropped(60, []event.Handle{second})
+	if got := tell(j, "alice").Journeys[1]; !got.Spilled || got.Ended != 60 {
+		t.Errorf("a spilled event: %+v", got)
+	}
+	times := j.Times()
+	if n, _, _ := times.Histogram(); n != 1 {
+		t.Errorf("%d times to settle, want that of the one that was settled", n)
+	}
+}
+
+// Journeys that failed stay although many others come after them, once each.
+func TestJourneysThatFailedAreKeptLongest(t *testing.T) {
+	j := Config{BytesMax: small}.NewJourneys()
+	receive(j, 10, "poison", event.NewHandle(1, 0))
+	receive(j, 10, "quiet", event.NewHandle(1, 1))
+	j.Settled(20, []event.Verdict{{Handle: event.NewHandle(1, 0), Kind: event.Rejected}, {Handle: event.NewHandle(1, 1), Kind: event.Done}})
+	if got := tell(j, "poison").Journeys; len(got) != 1 {
+		t.Fatalf("it is told %d times", len(got))
+	}
+	for i := range 100_000 {
+		h := event.NewHandle(uint64(i+2), int32(i%50))
+		receive(j, clock.Instant(i), "user", h)
+		j.Settled(clock.Instant(i+1), []event.Verdict{{Handle: h, Kind: event.Done}})
+	}
+	poison, quiet, user := tell(j, "poison").Journeys, tell(j, "quiet").Journeys, tell(j, "user").Journeys
+	if len(poison) != 1 || poison[0].Received != 10 || poison[0].Ended != 20 || len(quiet) != 0 || len(user) != j.newest.countMax {
+		t.Errorf("%+v, %+v, and %d of %d", poison, quiet, len(user), j.newest.countMax)
+	}
+	for _, one := range user {
+		if one.Ended == 0 {
+			t.Fatalf("a journey has no end: %+v", one)
+		}
+	}
+}
+
+// Each duration is counted at the first bound that is not less.
+func TestDurations(t *testing.T) {
+	bound := firstBound
+	for i := range durationBuckets {
+		for took, want := range map[time.Duration]int{bound: i, bound + 1: i + 1} {
+			if got := bucketOf(took); got != want {
+				t.Errorf("%v is in bucket %d, want %d", took, got, want)
+			}
+		}
+		bound *= 4
+	}
+	var d Durations
+	for _, took := range []time.Duration{-1, time.Millisecond, time.Second, time.Hour} {
+		d.Add(took)
+	}
+	sum := d.Plus(d)
+	n, seconds, buckets := sum.Histogram()
+	if n != 8 || seconds != 2*3601.001 || buckets[0.0001] != 2 || buckets[0.0016] != 4 || buckets[1.6384] != 6 || len(buckets) != durationBuckets {
+		t.Errorf("%d durations of %v s: %v", n, seconds, buckets)
+	}
+}

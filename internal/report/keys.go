@@ -1,0 +1,194 @@
+package report
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	reportv1 "github.com/ringfence/router/proto/ringfence/report/v1"
+)
+
+// The lengths of a list of keys.
+const (
+	KeysLimit    = 50   // unless the question says another one
+	KeysLimitMax = 1000 // of each member's list, and of the group's
+
+	// KeysBytesMax bounds the bytes of all keys in a member's list: the rest of it is cut.
+	KeysBytesMax = 1 << 20
+)
+
+// The selections of a [KeysQuestion]; "" is every key.
+const (
+	KeysWaiting = "waiting" // the first event of the key waits
+	KeysRunning = "running" // an event of the key runs
+	KeysFailing = "failing" // the first event has failed, or a worker crashed that had it
+	KeysHot     = "hot"     // the keys with the most events and the busiest handlers of the last ten seconds
+)
+
+// KeysQuestion selects keys.
+type KeysQuestion struct {
+	Which string
+	Limit int  // 1 … KeysLimitMax
+	Named bool // the answer names the keys; else it has their hashes alone
+}
+
+// Check returns the fault of a question.
+func (q *KeysQuestion) Check() error {
+	if !slices.Contains([]string{"", KeysWaiting, KeysRunning, KeysFailing, KeysHot}, q.Which) {
+		return fmt.Errorf("which = %q, want %s, %s, %s or %s; without it every key is meant", q.Which, KeysWaiting, KeysRunning, KeysFailing, KeysHot)
+	}
+	if q.Limit < 1 || q.Limit > KeysLimitMax {
+		return fmt.Errorf("limit = %d, want 1 to %d", q.Limit, KeysLimitMax)
+	}
+	return nil
+}
+
+// Keys is the worst keys of the group: each key at each member that has events of it and waits,
+// or lets its application work on them.
+type Keys struct {
+	View
+	Named  bool        `json:"named"` // the keys themselves are shown
+	Counts KeyCounts   `json:"counts"`
+	Keys   []ListedKey `json:"keys"` // the worst first
+	Cut    int         `json:"cut"`  // selected keys that are not listed
+	Silent []string    `json:"silent,omitempty"`
+}
+
+// KeysAt is the worst keys at one member.
+type KeysAt struct {
+	View
+	Error  string      `json:"error,omitempty"` // why this member gave no list; nothing below counts then
+	Counts KeyCounts   `json:"counts"`
+	Keys   []ListedKey `json:"keys"`
+	Cut    int         `json:"cut"`
+}
+
+// KeyCounts counts keys by their state.
+type KeyCounts struct {
+	Keys     int `json:"keys"`     // with events in mailboxes
+	Waiting  int `json:"waiting"`  // of these
+	Running  int `json:"running"`  // of these
+	Failing  int `json:"failing"`  // of these: the first event has failed, or a worker crashed that had it
+	Unsent   int `json:"unsent"`   // keys with events that a member has received and no mailbox has
+	Selected int `json:"selected"` // those that the question asks for
+}
+
+func (c *KeyCounts) add(d KeyCounts) {
+	c.Keys += d.Keys
+	c.Waiting += d.Waiting
+	c.Running += d.Running
+	c.Failing += d.Failing
+	c.Unsent += d.Unsent
+	c.Selected += d.Selected
+}
+
+// ListedKey is one key at one member.
+type ListedKey struct {
+	Hash      string `json:"hash"`                 // of the key: equal at all members
+	Key       string `json:"key,omitempty"`        // only in a list that is named
+	KeyBase64 string `json:"key_base64,omitempty"` // instead of key, if that is not UTF-8
+	Partition uint16 `json:"partition"`
+	Owner     string `json:"owner"` // by the table of that member
+	At        string `json:"at"`    // the member that has the events
+
+	Wait     string  `json:"wait"`                       // reason: handler, retry, gate, worker or slot; of events that no mailbox has their place: queued, parked, delayed or refused
+	With     string  `json:"with,omitempty"`             // for a place: the member that the events wait for
+	Seconds  float64 `json:"seconds"`                    // for how long
+	Age      float64 `json:"age_seconds"`                // how long the first event has been there
+	Failures uint32  `json:"failures"`                   // how often the application has failed that event
+	Crashes  uint32  `json:"crashes"`                    // how often a worker crashed that had it
+	RetryIn  float64 `json:"retry_in_seconds,omitempty"` // until its next attempt is due
+	Behind   int     `json:"behind"`                     // events behind it
+	Event    string  `json:"event,omitempty"`            // its message id
+	Worker   uint64  `json:"worker,omitempty"`           // the stream that has it, or that the key sticks to
+
+	// Of the last ten seconds, if the key is hot.
+	Rate       float64  `json:"events_per_second,omitempty"`   // that were handled
+	Busy       float64  `json:"busy,omitempty"`                // the part of the time in which its handler ran
+	OutgrowsIn *float64 `json:"outgrows_in_seconds,omitempty"` // until it gets more events than can be handled one at a time, if it goes on as in the last minute; 0: it does; none: not foreseen
+
+	EventSeconds float64 `json:"event_seconds"` // the time that the events of the key have been there, all of them together, as an estimate: lists are in its order
+}
+
+// InMailbox reports whether Wait is the reason of a mailbox, and not the place of events that
+// no mailbox has.
+func (k *ListedKey) InMailbox() bool {
+	return slices.Contains([]string{"handler", "retry", "gate", "worker", "slot"}, k.Wait)
+}
+
+// SetKey names the key.
+func (k *ListedKey) SetKey(key string) {
+	if utf8.ValidString(key) {
+		k.Key = key
+		return
+	}
+	k.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(key))
+}
+
+// byWeight orders keys, the worst first.
+func byWeight(a, b ListedKey) int {
+	return cmp.Or(-cmp.Compare(a.EventSeconds, b.EventSeconds), cmp.Compare(a.Hash, b.Hash), cmp.Compare(a.At, b.At))
+}
+
+// byBusy orders hot keys, the busiest first.
+func byBusy(a, b ListedKey) int {
+	return cmp.Or(-cmp.Compare(a.Busy, b.Busy), -cmp.Compare(a.Rate, b.Rate), byWeight(a, b))
+}
+
+// Bound sorts a list and cuts it to what a question and the limits permit.
+func (k *KeysAt) Bound(q KeysQuestion) {
+	order := byWeight
+	if q.Which == KeysHot {
+		order = byBusy
+	}
+	slices.SortFunc(k.Keys, order)
+	bytes := 0
+	for i, one := range k.Keys {
+		if bytes += len(one.Key) + len(one.KeyBase64); i == q.Limit || bytes > KeysBytesMax {
+			k.Keys = k.Keys[:i]
+			break
+		}
+	}
+	k.Cut = k.Counts.Selected - len(k.Keys)
+}
+
+// Keys asks all members for their worst keys. q must be valid.
+func (g *Group) Keys(ctx context.Context, q KeysQuestion) Keys {
+	all := Keys{View: g.local.Status().View, Named: q.Named, Keys: []ListedKey{}}
+	members := g.asked()
+	lists := make([]KeysAt, len(members))
+	each(indexes(members), func(i *int) { lists[*i] = g.keysOf(ctx, members[*i], q) })
+	sum := KeysAt{}
+	for i := range lists {
+		if lists[i].Error != "" {
+			all.Silent = append(all.Silent, members[i].Name+": "+lists[i].Error)
+			continue
+		}
+		sum.Counts.add(lists[i].Counts)
+		sum.Keys = append(sum.Keys, lists[i].Keys...)
+	}
+	sum.Bound(q)
+	all.Counts, all.Cut, all.Keys = sum.Counts, sum.Cut, append(all.Keys, sum.Keys...)
+	return all
+}
+
+func (g *Group) keysOf(ctx context.Context, m Member, q KeysQuestion) KeysAt {
+	if m.Reach == ReachSelf {
+		return g.local.Keys(ctx, q)
+	}
+	var word KeysAt
+	request := &reportv1.ReportRequest{Subject: reportv1.Subject_SUBJECT_KEYS, Keys: &reportv1.KeysQuestion{Which: q.Which, Limit: uint32(q.Limit), Named: q.Named}}
+	if err := g.ask(ctx, m, request, &word); err != nil {
+		return KeysAt{Error: err.Error()}
+	}
+	if len(word.Keys) > q.Limit {
+		return KeysAt{Error: errTooLong.Error()}
+	}
+	return word
+}
+
+var errTooLong = errors.New("report: its list is longer than was asked for")
