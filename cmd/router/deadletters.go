@@ -74,6 +74,9 @@ func (f *letterFilter) selection(now time.Time) (s deadletter.Selection, err err
 	return s, err
 }
 
+// wallClock returns the time to which relative times refer, as messages have it.
+func wallClock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
 // timeOf reads a time, or a duration before now; "" is the zero time.
 func timeOf(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
@@ -92,13 +95,14 @@ func timeOf(flag, text string, now time.Time) (time.Time, error) {
 // actFlags holds the flags of commands that change something.
 type actFlags struct {
 	yes        bool
-	why        string
+	by, why    string
 	rate, max  int
 	duplicates bool
 }
 
 func (f *actFlags) addTo(cmd *cobra.Command, maximum int) {
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do it; without this flag the command only says what it would do")
+	cmd.Flags().StringVar(&f.by, "by", whoActs(), "who, for the audit trail: what is proven is only that they had the credentials of pulsar.url")
 	cmd.Flags().StringVar(&f.why, "reason", "", "why, for the audit trail; required with --yes")
 	cmd.Flags().IntVar(&f.max, "max", maximum, "most events of one command")
 	cmd.Flags().BoolVar(&f.duplicates, "accept-duplicates", false, "go on if it cannot be known whether the last batch of an interrupted replay was sent: its events may be sent twice")
@@ -116,10 +120,10 @@ func (f *actFlags) options() (o deadletter.Options, err error) {
 		return o, usageError{fmt.Errorf("--rate = %d, want 1 to %d", f.rate, rateMax)}
 	case f.yes && strings.TrimSpace(f.why) == "":
 		return o, usageError{errors.New("--yes needs --reason TEXT, which goes into the audit trail")}
-	case len(f.why) > propertyShownMax:
-		return o, usageError{fmt.Errorf("--reason has %d bytes, at most %d are possible", len(f.why), propertyShownMax)}
+	case len(f.why) > propertyShownMax || len(f.by) > propertyShownMax:
+		return o, usageError{fmt.Errorf("--reason and --by have at most %d bytes", propertyShownMax)}
 	}
-	return deadletter.Options{Who: whoActs(), Why: f.why, Rate: f.rate, Max: f.max, DryRun: !f.yes, AcceptDuplicates: f.duplicates}, nil
+	return deadletter.Options{Who: f.by, Why: f.why, Rate: f.rate, Max: f.max, DryRun: !f.yes, AcceptDuplicates: f.duplicates}, nil
 }
 
 // whoActs returns user@host, as this machine has them.
@@ -165,6 +169,7 @@ func letterConfig(c config.Config) (deadletter.Config, error) {
 		return deadletter.Config{}, usageError{err}
 	}
 	cfg := deadletter.DefaultConfig()
+	cfg.Now = time.Now
 	if cfg.Key, err = key.Parse(c.Key.From, missing); err != nil {
 		return cfg, usageError{err}
 	}
@@ -193,7 +198,7 @@ func lettersClient(ctx context.Context, cfg config.Config) (pulsar.Client, error
 }
 
 // audit writes who did what, when and why to stderr: a line for people and one of the log. The record that stays is in
-// the acts topic already. Keys are in that record only.
+// the replays topic already. Keys are in that record only.
 func audit(cmd *cobra.Command, r deadletter.Record) {
 	p := page{out: cmd.ErrOrStderr()}
 	p.line("act %s %s: %s by %s, because: %s", r.Act, r.Step, r.What, r.Who, r.Why)
@@ -309,7 +314,7 @@ nothing. Everything in a letter is what its producer wrote, which need not be a 
 		if limit < 0 || limit > lettersShownMax {
 			return usageError{fmt.Errorf("--limit = %d, want 0 to %d", limit, lettersShownMax)}
 		}
-		sel, err := f.selection(deadletter.Now())
+		sel, err := f.selection(wallClock())
 		if err != nil {
 			return err
 		}
@@ -472,7 +477,7 @@ command that is interrupted, or run twice, sends no letter twice: see docs/deadl
 }
 
 func selectionOfAct(f *letterFilter, all bool) (deadletter.Selection, error) {
-	sel, err := f.selection(deadletter.Now())
+	sel, err := f.selection(wallClock())
 	if err == nil && sel.Empty() != all {
 		err = usageError{errors.New("select letters with --key, --id, --match, --since or --until, or all of them with --all alone")}
 	}
@@ -556,7 +561,7 @@ func countsPage(p *page, c deadletter.Counts, dry bool) {
 		p.alarm("%d selected ones are left: --max", c.Left)
 	}
 	if c.Foreign > 0 {
-		p.alarm("%d messages of the acts topic are no records of acts, and were ignored", c.Foreign)
+		p.alarm("%d messages of the replays topic are no records of acts, and were ignored", c.Foreign)
 	}
 	if c.Reach != "" {
 		p.line("%s", c.Reach)

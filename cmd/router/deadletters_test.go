@@ -17,7 +17,6 @@ import (
 	"github.com/ringfence/router/internal/base/event"
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 	"github.com/ringfence/router/internal/broker/pulsartest"
-	"github.com/ringfence/router/internal/deadletter"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -199,7 +198,7 @@ func TestDeadLetterCommands(t *testing.T) {
 		run(exitUsage, append([]string{"replay"}, wrong...)...)
 	}
 	run(exitOK, "deadletters", "replay", "--all", "--yes", "--reason=a test")
-	until := deadletter.Now().Add(time.Millisecond)
+	until := wallClock().Add(time.Millisecond)
 	time.Sleep(5 * time.Millisecond)
 	args := []string{"replay", "--from=" + until.Add(-time.Hour).Format(time.RFC3339Nano), "--until=" + until.Format(time.RFC3339Nano), "--keys=user-0,user-2"}
 	if dry := run(exitOK, args...); !strings.Contains(dry, "3 would be sent") || !strings.Contains(dry, "handled after newer events") {

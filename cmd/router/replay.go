@@ -41,7 +41,7 @@ if a command is interrupted or run twice: see docs/deadletters.md.`,
 		if options.Rate < 1 {
 			return usageError{errors.New("--rate = 0, want 1 or more")}
 		}
-		sel, err := r.selection(deadletter.Now(), act.yes, cfg.Topics)
+		sel, err := r.selection(wallClock(), act.yes, cfg.Topics)
 		if err != nil {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -32,7 +31,7 @@ func (b *Broker) List(ctx context.Context, sel Selection, show func(*Letter) err
 		}
 		c.Selected++
 		return show(&l.Letter)
-	})
+	}, nothing)
 	return c, err
 }
 
@@ -44,13 +43,13 @@ func (b *Broker) Find(ctx context.Context, id string) (found *Letter, err error)
 		}
 		found = &l.Letter
 		return errStop
-	})
+	}, nothing)
 	return found, err
 }
 
 // CheckTarget reports the fault of a topic to which letters are to be sent.
 func (b *Broker) CheckTarget(topic string) error {
-	if slices.Contains([]string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ActsTopic()}, source.FullTopicName(topic)) {
+	if slices.Contains([]string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}, source.FullTopicName(topic)) {
 		return fmt.Errorf("deadletter: letters are not sent to %s, which is a topic of the group's own", topic)
 	}
 	return nil
@@ -81,10 +80,7 @@ func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c
 		seen[e.sent.Identity] = true
 		return s.add(ctx, e, &c)
 	}
-	if err := b.replayLetters(ctx, sel, o, a.memory, &c, send, func(l *received) error { return l.ack() }); err != nil {
-		return c, err
-	}
-	if err := s.flush(ctx, &c); err != nil {
+	if err := b.replayLetters(ctx, sel, o, a.memory, &c, send, func(l *received) error { return l.ack() }, func() error { return s.flush(ctx, &c) }); err != nil {
 		return c, err
 	}
 	return c, a.end(ctx, c)
@@ -115,12 +111,12 @@ func (b *Broker) wouldReplay(ctx context.Context, sel Selection, o Options) (c C
 		seen[e.sent.Identity] = true
 		return nil
 	}
-	return c, b.replayLetters(ctx, sel, o, memory, &c, send, func(*received) error { return nil })
+	return c, b.replayLetters(ctx, sel, o, memory, &c, send, func(*received) error { return nil }, nothing)
 }
 
 // replayLetters decides about each letter: send gets those to be sent, remove those that were sent before.
 func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, memory *Memory, c *Counts,
-	send func(*received, batched) error, remove func(*received) error,
+	send func(*received, batched) error, remove func(*received) error, flush func() error,
 ) (err error) {
 	c.Foreign = memory.foreign
 	c.Reach, err = b.letters(ctx, func(l *received) error {
@@ -151,7 +147,7 @@ func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, me
 		}
 		marks := map[string]string{PropertyReplayLetter: id.Letter}
 		return send(l, batched{outgoing: l.again(cmp.Or(sel.To, l.Topic), l.origin(), marks), sent: id, ack: l.ack})
-	})
+	}, flush)
 	return err
 }
 
@@ -180,7 +176,7 @@ func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts,
 		}
 		c.Purged++
 		return nil
-	})
+	}, nothing)
 	if err != nil || o.DryRun {
 		return c, err
 	}
@@ -188,7 +184,7 @@ func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts,
 }
 
 // ErrTooMany says that more events were selected than the limit.
-var ErrTooMany = errors.New("deadletter: more events are selected than --max: narrow the selection, or raise it")
+var ErrTooMany = errors.New("more events are selected than --max: narrow the selection, or raise it")
 
 // ReplayEvents sends events of topics again, to the topic of each. sel.Since, sel.Until and sel.Run
 // must be set. Events of which the topic holds a copy made by a replay of the same name are not sent.
@@ -298,7 +294,7 @@ func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen
 	id := m.identity(m.originOfEvent()) // with the content, so that no false claim hides an event
 	if m.property(PropertyReplayRun) == sel.Run && m.property(PropertyReplayOf) != "" {
 		if len(copies) >= o.Max {
-			return fmt.Errorf("%w: there are more copies of the replay %q", ErrTooMany, sel.Run)
+			return fmt.Errorf("deadletter: %w: there are more copies of the replay %q", ErrTooMany, sel.Run)
 		}
 		copies[id] = true
 		return nil
@@ -316,7 +312,7 @@ func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen
 		return nil
 	}
 	if len(chosen) >= o.Max {
-		return fmt.Errorf("%w: %d", ErrTooMany, o.Max)
+		return fmt.Errorf("deadletter: %w: %d", ErrTooMany, o.Max)
 	}
 	if m.Schema {
 		c.Schema++
@@ -324,6 +320,3 @@ func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen
 	chosen[id] = true
 	return nil
 }
-
-// Now returns the time to which a replay of events reaches by default.
-func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

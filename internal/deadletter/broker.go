@@ -33,10 +33,11 @@ type Config struct {
 	LateMax   time.Duration // for which messages of a command that was killed may still arrive
 	SkewMax   time.Duration // between the clocks of producers
 
-	Audit func(Record) // called with the beginning and the end of an act that the acts topic has accepted
+	Now   func() time.Time // wall clock, for records
+	Audit func(Record)     // called with the beginning and the end of an act that the replays topic has accepted
 }
 
-// DefaultConfig returns the defaults, without topics.
+// DefaultConfig returns the defaults, without topics and clock.
 func DefaultConfig() Config {
 	return Config{
 		ReadMax: 1_000_000, QuietMax: 5 * time.Second, AnswerMax: 30 * time.Second, BusyMax: 10 * time.Second,
@@ -44,8 +45,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// ActsTopic returns the name of the acts topic.
-func (c Config) ActsTopic() string { return c.LettersTopic + "-ACTS" }
+// ReplaysTopic returns the name of the replays topic.
+func (c Config) ReplaysTopic() string { return c.LettersTopic + "-REPLAYS" }
 
 // Broker performs acts with a client of Pulsar. New makes it without I/O.
 type Broker struct {
@@ -57,10 +58,12 @@ type Broker struct {
 func New(cfg Config, client pulsar.Client) *Broker { return &Broker{cfg: cfg, client: client} }
 
 // ErrConsumed says that somebody else consumes the dead letters.
-var ErrConsumed = errors.New("deadletter: another consumer is attached to the subscription of the dead letters: stop it first")
+var ErrConsumed = errors.New("another consumer is attached: stop it first")
 
 // errStop ends a reading early.
 var errStop = errors.New("enough")
+
+func nothing() error { return nil }
 
 // received is a letter on its subscription.
 type received struct {
@@ -69,8 +72,9 @@ type received struct {
 }
 
 // letters reads the letters that are not acked, in the order of each topic partition, until each
-// returns errStop. reach says why it ended, "" at the end of the topic.
-func (b *Broker) letters(ctx context.Context, each func(*received) error) (reach string, err error) {
+// returns errStop. At the end of each topic partition it calls flush: after that its letters cannot be
+// acked. reach says why it ended, "" at the end of the topic.
+func (b *Broker) letters(ctx context.Context, each func(*received) error, flush func() error) (reach string, err error) {
 	topics, err := b.client.TopicPartitions(b.cfg.LettersTopic)
 	if err != nil {
 		return "", fmt.Errorf("deadletter: %s: %w", b.cfg.LettersTopic, err)
@@ -78,7 +82,7 @@ func (b *Broker) letters(ctx context.Context, each func(*received) error) (reach
 	left := b.cfg.ReadMax
 	var reaches []string
 	for _, topic := range topics {
-		reach, err := b.lettersOf(ctx, topic, &left, each)
+		reach, err := b.lettersOf(ctx, topic, &left, each, flush)
 		if errors.Is(err, errStop) {
 			return strings.Join(reaches, "; "), nil
 		}
@@ -92,12 +96,17 @@ func (b *Broker) letters(ctx context.Context, each func(*received) error) (reach
 	return strings.Join(reaches, "; "), nil
 }
 
-func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each func(*received) error) (reach string, err error) {
+func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each func(*received) error, flush func() error) (reach string, err error) {
 	consumer, err := b.attach(ctx, topic)
 	if err != nil {
 		return "", err
 	}
 	defer consumer.Close()
+	defer func() {
+		if err == nil {
+			err = flush()
+		}
+	}()
 	ends, err := consumer.GetLastMessageIDs()
 	if err != nil {
 		return "", fmt.Errorf("deadletter: end of %s: %w", topic, err)
@@ -126,23 +135,34 @@ func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each fu
 }
 
 // attach subscribes to the letters. The consumer is exclusive, so that no letter goes to two commands.
-func (b *Broker) attach(ctx context.Context, topic string) (pulsar.Consumer, error) {
-	patience, cancel := context.WithTimeout(ctx, b.cfg.BusyMax)
-	defer cancel()
-	delays := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
-	for {
-		consumer, err := b.client.Subscribe(pulsar.ConsumerOptions{
+func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Consumer, err error) {
+	err = b.patiently(ctx, ErrConsumed, []string{"ConsumerBusy", "different type"}, func() (err error) {
+		consumer, err = b.client.Subscribe(pulsar.ConsumerOptions{
 			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
 			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 			ReceiverQueueSize:           100, AckWithResponse: true, Decryption: undecrypted(),
 		})
-		switch {
-		case err == nil:
-			return consumer, nil
-		case !strings.Contains(err.Error(), "ConsumerBusy") && !strings.Contains(err.Error(), "different type"):
-			return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", b.cfg.Subscription, topic, err)
-		case backoff.Sleep(patience, delays.Next()) != nil:
-			return nil, fmt.Errorf("%w: %q on %s: %w", ErrConsumed, b.cfg.Subscription, topic, err)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", b.cfg.Subscription, topic, err)
+	}
+	return consumer, nil
+}
+
+// patiently tries until the broker has no more one of the words for busy, for at most BusyMax: it may
+// not yet have seen the end of a command that was killed.
+func (b *Broker) patiently(ctx context.Context, busy error, words []string, try func() error) error {
+	patience, cancel := context.WithTimeout(ctx, b.cfg.BusyMax)
+	defer cancel()
+	delays := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for {
+		err := try()
+		if err == nil || !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(err.Error(), word) }) {
+			return err
+		}
+		if backoff.Sleep(patience, delays.Next()) != nil {
+			return fmt.Errorf("%w: %w", busy, err)
 		}
 	}
 }
@@ -257,9 +277,13 @@ func isLast(m pulsar.Message, end Place) bool {
 
 // partitionOf returns the number of a topic partition, -1 if the topic is not partitioned.
 func partitionOf(topic string) int32 {
-	_, number, ok := strings.Cut(topic, "-partition-")
-	n, err := strconv.ParseInt(number, 10, 32)
-	if !ok || err != nil {
+	const mark = "-partition-"
+	at := strings.LastIndex(topic, mark)
+	if at < 0 {
+		return -1
+	}
+	n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32)
+	if err != nil {
 		return -1
 	}
 	return int32(n)

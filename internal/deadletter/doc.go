@@ -3,11 +3,11 @@
 //
 // # What is sent once
 //
-// The acts topic beside the dead letter topic holds a record of each act, and of each batch of dead
+// The replays topic beside the dead letter topic holds a record of each act, and of each batch of dead
 // letters before it is sent ([Record]). [Memory] is computed from these records: which letters were
 // sent, and which are in doubt because the command that sent them ended before the broker's answer.
 // The next command looks for those in their topics, so that a command that was killed, or is run
-// twice, sends no letter twice. A producer with exclusive access to the acts topic is the lock: one
+// twice, sends no letter twice. A producer with exclusive access to the replays topic is the lock: one
 // act at a time, and a command that has lost it sends no further batch.
 //
 // Events of topics are not recorded one by one: a replayed event carries the id of its original, and
@@ -18,7 +18,7 @@
 // Anyone who may produce to the dead letter topic can write anything into it. A letter's claims
 // choose neither a topic outside of the settings nor, by a false id, the end of another letter:
 // letters are the same only if they have the same original and the same content. Who may produce
-// to the acts topic can make letters count as sent.
+// to the replays topic can make letters count as sent.
 //
 // # Concurrency
 //

@@ -20,7 +20,7 @@ import (
 const (
 	PropertyReplayOf     = "x-ringfence-replay-of"     // id of the original
 	PropertyReplayLetter = "x-ringfence-replay-letter" // id of the dead letter; absent if an event of a topic was sent again
-	PropertyReplayAct    = "x-ringfence-replay-act"    // the act, as the acts topic names it
+	PropertyReplayAct    = "x-ringfence-replay-act"    // the act, as the replays topic names it
 	PropertyReplayRun    = "x-ringfence-replay-run"    // name of a replay of events; absent on a dead letter
 )
 

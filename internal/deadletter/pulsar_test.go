@@ -33,7 +33,7 @@ func newGroup(t *testing.T, partitions int) *group {
 	g := &group{t: t, topic: pulsartest.Topic(t, partitions), client: pulsartest.Client(t)}
 	cfg := DefaultConfig()
 	cfg.LettersTopic, cfg.RetryTopic, cfg.Subscription, cfg.Topics = g.topic+"-DLQ", g.topic+"-RETRY", "kept", []string{g.topic}
-	cfg.Key = extractor(t)
+	cfg.Key, cfg.Now = extractor(t), time.Now
 	cfg.LateMax = 100 * time.Millisecond
 	cfg.Audit = func(r Record) { g.acts = append(g.acts, r) }
 	g.Broker = New(cfg, g.client)
@@ -235,7 +235,7 @@ func (g *group) interrupt(send bool, numbers ...int) {
 		}
 		s.batch = append(s.batch, e)
 		return nil
-	})
+	}, nothing)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -344,6 +344,7 @@ func TestOneActAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.cfg.BusyMax = 300 * time.Millisecond
 	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrActing) {
 		t.Errorf("beside another act: %v", err)
 	}
@@ -353,7 +354,6 @@ func TestOneActAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer consumer.Close()
-	g.cfg.BusyMax = 300 * time.Millisecond
 	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrConsumed) {
 		t.Errorf("beside another consumer: %v", err)
 	}
@@ -398,7 +398,7 @@ func TestReplayEvents(t *testing.T) {
 				g.publish(g.topic, pulsar.ProducerMessage{Key: fmt.Sprintf("user-%d", i%3), Payload: []byte(strconv.Itoa(i))})
 			}
 			time.Sleep(10 * time.Millisecond)
-			sel := Selection{Keys: []string{"user-1", "user-2"}, Since: from, Until: Now(), Run: "r"}
+			sel := Selection{Keys: []string{"user-1", "user-2"}, Since: from, Until: time.Now(), Run: "r"}
 			time.Sleep(10 * time.Millisecond)
 			g.publish(g.topic, pulsar.ProducerMessage{Key: "user-1", Payload: []byte("later")})
 			g.publish(g.topic, pulsar.ProducerMessage{Key: "user-1", Payload: []byte("forged"), Properties: map[string]string{PropertyReplayRun: "r", PropertyReplayOf: "1:1:-1:-1"}})

@@ -26,7 +26,7 @@ const (
 	StepEnded    = "ended"
 )
 
-// Record is one record of the acts topic. Who and Why are the claims of the command.
+// Record is one record of the replays topic. Who and Why are the claims of the command.
 type Record struct {
 	Act       string     `json:"act"` // 16 hex digits, random
 	Step      string     `json:"step"`
@@ -75,7 +75,7 @@ func decodeRecord(data []byte) (r Record, err error) {
 	return r, nil
 }
 
-// Memory is what the records of the acts topic say. The zero Memory is not usable.
+// Memory is what the records of the replays topic say. The zero Memory is not usable.
 type Memory struct {
 	letters    map[string]string   // letters that were sent → act
 	identities map[Identity]string // their events → act
@@ -128,7 +128,7 @@ type Counts struct {
 	SentBefore int            `json:"sent_before"`         // by an act before; letters are removed, not sent
 	Repeated   int            `json:"repeated"`            // the same event as a letter that was sent; removed, not sent
 	Left       int            `json:"left"`                // selected, beyond the limit
-	Foreign    int            `json:"foreign,omitempty"`   // messages of the acts topic that are no records; ignored
+	Foreign    int            `json:"foreign,omitempty"`   // messages of the replays topic that are no records; ignored
 	Doubt      int            `json:"doubt"`               // in a dry run: of an interrupted act, perhaps sent; the next act finds out
 	Obstacles  map[string]int `json:"obstacles,omitempty"` // selected letters that cannot be sent, by reason; they stay
 	Schema     int            `json:"schema"`              // sent without the schema version that the original has

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -16,16 +15,16 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarsend"
 )
 
-// actsSubscription keeps the broker from deleting records. Nobody acks on it.
-const actsSubscription = "ringfence"
+// replaysSubscription keeps the broker from deleting records. Nobody acks on it.
+const replaysSubscription = "ringfence"
 
 // ErrActing says that another command acts.
-var ErrActing = errors.New("deadletter: another command acts on this group's dead letters or replays its events")
+var ErrActing = errors.New("another command acts on this group's dead letters, or replays its events")
 
 // ErrTrimmed says that a topic no longer holds the messages that would tell whether a letter was sent.
-var ErrTrimmed = errors.New("deadletter: it cannot be known whether letters of an interrupted replay were sent")
+var ErrTrimmed = errors.New("it cannot be known whether letters of an interrupted replay were sent")
 
-// acting is an act under way. It holds the lock of the acts topic.
+// acting is an act under way. It holds the lock of the replays topic.
 type acting struct {
 	broker   *Broker
 	producer pulsar.Producer
@@ -33,10 +32,10 @@ type acting struct {
 	act      Record // act, what, who, why and selection
 }
 
-// remember reads the acts topic.
+// remember reads the replays topic.
 func (b *Broker) remember(ctx context.Context) (*Memory, error) {
 	memory := newMemory()
-	_, err := b.read(ctx, b.cfg.ActsTopic(), Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error {
+	_, err := b.read(ctx, b.cfg.ReplaysTopic(), Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error {
 		r, err := decodeRecord(m.Payload())
 		if err != nil { // an error would let a stranger prevent all acts
 			memory.foreign++
@@ -52,22 +51,23 @@ func (b *Broker) remember(ctx context.Context) (*Memory, error) {
 // must close the returned one.
 func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (*acting, error) {
 	keeper, err := b.client.Subscribe(pulsar.ConsumerOptions{
-		Topic: b.cfg.ActsTopic(), SubscriptionName: actsSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
+		Topic: b.cfg.ReplaysTopic(), SubscriptionName: replaysSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", actsSubscription, b.cfg.ActsTopic(), err)
+		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", replaysSubscription, b.cfg.ReplaysTopic(), err)
 	}
 	keeper.Close()
-	producer, err := b.client.CreateProducer(pulsar.ProducerOptions{
-		Topic: b.cfg.ActsTopic(), ProducerAccessMode: pulsar.ProducerAccessModeExclusive,
-		SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, DisableBlockIfQueueFull: true,
+	var producer pulsar.Producer
+	err = b.patiently(ctx, ErrActing, []string{"ProducerFenced", "ProducerBusy"}, func() (err error) {
+		producer, err = b.client.CreateProducer(pulsar.ProducerOptions{
+			Topic: b.cfg.ReplaysTopic(), ProducerAccessMode: pulsar.ProducerAccessModeExclusive,
+			SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, DisableBlockIfQueueFull: true,
+		})
+		return err
 	})
 	if err != nil {
-		if strings.Contains(err.Error(), "ProducerFenced") || strings.Contains(err.Error(), "ProducerBusy") {
-			return nil, fmt.Errorf("%w (%s): %w", ErrActing, b.cfg.ActsTopic(), err)
-		}
-		return nil, fmt.Errorf("deadletter: producer for %s: %w", b.cfg.ActsTopic(), err)
+		return nil, fmt.Errorf("deadletter: producer for %s: %w", b.cfg.ReplaysTopic(), err)
 	}
 	a := &acting{broker: b, producer: producer, act: act}
 	if err := a.start(ctx, acceptDuplicates); err != nil {
@@ -119,7 +119,7 @@ func (a *acting) end(ctx context.Context, counts Counts) error {
 
 // record writes a record that stays. It fails if another command holds the lock.
 func (a *acting) record(ctx context.Context, r Record) error {
-	r.At = time.Now().UTC()
+	r.At = a.broker.cfg.Now().UTC()
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("deadletter: record: %w", err)
@@ -129,7 +129,7 @@ func (a *acting) record(ctx context.Context, r Record) error {
 	a.producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: data, DisableReplication: true},
 		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
 	if err := <-answer; err != nil {
-		return fmt.Errorf("deadletter: record in %s: %w", a.broker.cfg.ActsTopic(), err)
+		return fmt.Errorf("deadletter: record in %s: %w", a.broker.cfg.ReplaysTopic(), err)
 	}
 	a.memory.apply(r)
 	if r.Step == StepBegan || r.Step == StepEnded {
@@ -151,7 +151,7 @@ func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err 
 		first := true
 		_, err := b.read(ctx, topic, place, time.Time{}, func(m pulsar.Message) error {
 			if first && !place.precedes(placeOf(m.ID())) {
-				return fmt.Errorf("%w: %d letters of act %s of %v, and %s begins at %v, after %v; --accept-duplicates sends those that remain",
+				return fmt.Errorf("deadletter: %w: %d letters of act %s of %v, and %s begins at %v, after %v; --accept-duplicates sends those that remain",
 					ErrTrimmed, len(doubt.Letters), doubt.Act, doubt.At, topic, placeOf(m.ID()), place)
 			}
 			first = false
