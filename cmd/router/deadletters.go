@@ -192,8 +192,8 @@ func lettersClient(ctx context.Context, cfg config.Config) (pulsar.Client, error
 	}
 	options := auth.options()
 	options.OperationTimeout = 15 * time.Second
-	options.Logger = pulsarlog.New(log)
-	options.MetricsRegisterer = prometheus.NewRegistry() // this client's metrics are not exported
+	options.Logger = pulsarlog.New(slog.New(slog.DiscardHandler)) // calls return their errors; closing a new consumer logs one that is none
+	options.MetricsRegisterer = prometheus.NewRegistry()          // this client's metrics are not exported
 	return pulsar.NewClient(options)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -55,7 +56,7 @@ func lettersGroup(t *testing.T, letters int) (topic string, flags []string) {
 	}
 	return topic, []string{
 		"--node.group=orders", "--node.name=cli", "--pulsar.url=" + pulsartest.URL(t), "--pulsar.topics=" + topic, "--pulsar.subscription=workers",
-		"--peer.insecure", "--gossip.insecure",
+		"--peer.insecure=true", "--gossip.insecure=true",
 	}
 }
 
@@ -68,9 +69,11 @@ func topicReader(t *testing.T, topic string) func() pulsar.Message {
 	}
 	t.Cleanup(reader.Close)
 	return func() pulsar.Message {
-		m, err := reader.Next(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		m, err := reader.Next(ctx)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("no further event in %s: %v", topic, err)
 		}
 		return m
 	}
@@ -102,6 +105,13 @@ func TestReplayedUnderKills(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+				t.Logf("a command said:\n%s", out)
+			}
+		})
 		for range 1 + rand.IntN(17) {
 			if arrived == letters {
 				break
