@@ -406,12 +406,25 @@ func (s *shownLetter) setPayload(payload []byte, bytesMax int) {
 }
 
 func letterPage(p *page, l shownLetter) {
+	originalAt := ""
+	if !l.OriginalAt.IsZero() {
+		originalAt = l.OriginalAt.Format(time.RFC3339Nano)
+	}
 	rows := [][]string{
-		{"letter", l.ID}, {"published", l.Published.Format(time.RFC3339Nano)}, {"key", l.Key}, {"reason", l.Reason},
-		{"attempts", strconv.FormatUint(l.Attempts, 10)}, {"crashes", strconv.FormatUint(l.Crashes, 10)},
-		{"first error", l.FirstError}, {"last error", l.LastError}, {"owner", l.Owner},
-		{"original", l.Original}, {"original topic", l.Topic}, {"original published", l.OriginalAt.Format(time.RFC3339Nano)},
-		{"payload bytes", strconv.Itoa(l.Bytes)}, {"broken", l.Broken},
+		{"letter", l.ID},
+		{"published", l.Published.Format(time.RFC3339Nano)},
+		{"key", l.Key},
+		{"reason", l.Reason},
+		{"attempts", strconv.FormatUint(l.Attempts, 10)},
+		{"crashes", strconv.FormatUint(l.Crashes, 10)},
+		{"first error", l.FirstError},
+		{"last error", l.LastError},
+		{"owner", l.Owner},
+		{"original", l.Original},
+		{"original topic", l.Topic},
+		{"original published", originalAt},
+		{"payload bytes", strconv.Itoa(l.Bytes)},
+		{"broken", l.Broken},
 	}
 	p.table([]string{"FIELD", "VALUE"}, rows)
 	names := make([]string, 0, len(l.Properties))

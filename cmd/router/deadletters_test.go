@@ -183,8 +183,15 @@ func TestDeadLetterCommands(t *testing.T) {
 	}
 	run(exitFailed, "deadletters", "show", "1:1:1:1")
 	for _, wrong := range [][]string{
-		{"replay"}, {"replay", "--all", "--yes"}, {"replay", "--all", "--key=a"}, {"replay", "--all", "--rate=0"}, {"replay", "--all", "--to=" + topic + "-workers-DLQ"},
-		{"purge"}, {"purge", "--all", "--max=0"}, {"list", "--since=yesterday"}, {"list", "--limit=100000"},
+		{"replay"},
+		{"replay", "--all", "--yes"},
+		{"replay", "--all", "--key=a"},
+		{"replay", "--all", "--rate=0"},
+		{"replay", "--all", "--to=" + topic + "-workers-DLQ"},
+		{"purge"},
+		{"purge", "--all", "--max=0"},
+		{"list", "--since=yesterday"},
+		{"list", "--limit=100000"},
 	} {
 		run(exitUsage, append([]string{"deadletters"}, wrong...)...)
 	}
@@ -202,8 +209,12 @@ func TestDeadLetterCommands(t *testing.T) {
 	}
 
 	for _, wrong := range [][]string{
-		{"--all"}, {"--from=1h"}, {"--from=1h", "--keys=a", "--all"}, {"--from=1h", "--all", "--yes", "--reason=x"},
-		{"--from=2026-01-02T00:00:00Z", "--until=2026-01-01T00:00:00Z", "--all"}, {"--from=1h", "--all", "--topic=payments"},
+		{"--all"},
+		{"--from=1h"},
+		{"--from=1h", "--keys=a", "--all"},
+		{"--from=1h", "--all", "--yes", "--reason=x"},
+		{"--from=2026-01-02T00:00:00Z", "--until=2026-01-01T00:00:00Z", "--all"},
+		{"--from=1h", "--all", "--topic=payments"},
 	} {
 		run(exitUsage, append([]string{"replay"}, wrong...)...)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,8 +208,6 @@ func (m *message) again(topic, original string, marks map[string]string) outgoin
 	for _, p := range m.own() {
 		o.properties[p.Name] = p.Value
 	}
-	for name, value := range marks {
-		o.properties[name] = value
-	}
+	maps.Copy(o.properties, marks)
 	return o
 }
