@@ -84,6 +84,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(drainCommands()...)
 	root.AddCommand(groupCommand())
 	root.AddCommand(forgetCommand())
+	root.AddCommand(deadLettersCommand(), replayCommand())
 	root.AddCommand(doctorCommand())
 	root.AddCommand(demoCommands()...)
 	root.AddCommand(devCommand())

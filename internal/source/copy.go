@@ -122,7 +122,7 @@ func formatUint(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // restore turns a copy, of which there is no refusalReason, back into the original with its history.
 func restore(ev *event.Event) {
-	id, err := parseMessageID(property(ev, PropertyMessageID))
+	id, err := event.ParseMessageID(property(ev, PropertyMessageID))
 	if err != nil {
 		stripCopy(ev)
 		return
@@ -167,19 +167,4 @@ func parseUint(s string) uint32 {
 		return 0
 	}
 	return uint32(n)
-}
-
-// parseMessageID reads the output of event.MessageID.String.
-func parseMessageID(s string) (event.MessageID, error) {
-	var n [4]int64
-	rest := s
-	for i, bits := range [4]int{64, 64, 32, 32} {
-		field, tail, more := strings.Cut(rest, ":")
-		v, err := strconv.ParseInt(field, 10, bits)
-		if err != nil || more != (i < 3) {
-			return event.MessageID{}, fmt.Errorf("source: %q is not a message id", s)
-		}
-		n[i], rest = v, tail
-	}
-	return event.MessageID{Ledger: n[0], Entry: n[1], TopicPartition: int32(n[2]), Batch: int32(n[3])}, nil
 }

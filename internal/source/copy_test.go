@@ -90,7 +90,7 @@ func FuzzRestore(f *testing.F) {
 		if ev.ID == own && (ev.Topic != "retry" || ev.Attempts != 0 || ev.Round != 0) {
 			t.Fatalf("an event of its own took over %q, %d, %d", ev.Topic, ev.Attempts, ev.Round)
 		}
-		if parsed, err := parseMessageID(id); err == nil && ev.ID != parsed {
+		if parsed, err := event.ParseMessageID(id); err == nil && ev.ID != parsed {
 			t.Fatalf("message id = %v, want %v", ev.ID, parsed)
 		}
 	})
@@ -98,12 +98,12 @@ func FuzzRestore(f *testing.F) {
 
 func TestMessageIDsReadBackAsWritten(t *testing.T) {
 	want := event.MessageID{Ledger: 12, Entry: 34, Batch: -1, TopicPartition: 5}
-	if got, err := parseMessageID(want.String()); got != want || err != nil {
-		t.Errorf("parseMessageID(%q) = %v, %v", want, got, err)
+	if got, err := event.ParseMessageID(want.String()); got != want || err != nil {
+		t.Errorf("event.ParseMessageID(%q) = %v, %v", want, got, err)
 	}
 	for _, bad := range []string{"", "1", "1:2:3", "1:2:3:4:5", "1:2:3:", "a:2:3:4", "1:2:3:4294967296", " 1:2:3:4"} {
-		if got, err := parseMessageID(bad); err == nil {
-			t.Errorf("parseMessageID(%q) = %v, want an error", bad, got)
+		if got, err := event.ParseMessageID(bad); err == nil {
+			t.Errorf("event.ParseMessageID(%q) = %v, want an error", bad, got)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (o *outgoing) seal(keys [][]byte) {
 // was altered. With keys one of them must have signed it, unless unsigned is set.
 func refusalReason(m *Message, keys [][]byte, unsigned bool) string {
 	ev := m.Event
-	if _, err := parseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
+	if _, err := event.ParseMessageID(property(ev, PropertyMessageID)); err != nil || parseUint(property(ev, PropertyRound)) == 0 {
 		return copyNoID
 	}
 	c := copied{key: m.Key, orderingKey: m.OrderingKey, payload: ev.Payload, eventTime: ev.EventTime}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ringfence/router/internal/base/clock"
@@ -38,6 +39,21 @@ type MessageID struct {
 // String formats the id as Pulsar's tools do: ledger:entry:partition:batch.
 func (m MessageID) String() string {
 	return fmt.Sprintf("%d:%d:%d:%d", m.Ledger, m.Entry, m.TopicPartition, m.Batch)
+}
+
+// ParseMessageID reads the output of [MessageID.String].
+func ParseMessageID(s string) (MessageID, error) {
+	var n [4]int64
+	rest := s
+	for i, bits := range [4]int{64, 64, 32, 32} {
+		field, tail, more := strings.Cut(rest, ":")
+		v, err := strconv.ParseInt(field, 10, bits)
+		if err != nil || more != (i < 3) {
+			return MessageID{}, fmt.Errorf("event: %q is not a message id", s)
+		}
+		n[i], rest = v, tail
+	}
+	return MessageID{Ledger: n[0], Entry: n[1], TopicPartition: int32(n[2]), Batch: int32(n[3])}, nil
 }
 
 // Finished names an event that was done, and the partition of its key.

@@ -64,6 +64,10 @@ var arrows = map[string]arrow{
 		slices.Concat(words, []string{"internal/controllog"}),
 		"the group of a subscription: it needs a log of records, and nothing of the group's work",
 	},
+	"internal/deadletter": {
+		[]string{"internal/base/event", "internal/broker/pulsarsend", "internal/key", "internal/source"},
+		"works on topics from outside, beside running routers: of the source it knows the names that copies carry",
+	},
 	"internal/membership": {slices.Concat(words, []string{"internal/netx/reload", "internal/telemetry/loglimit", "internal/netx/untrusted"}), "addresses and evidence; the decisions about them are made elsewhere"},
 
 	"internal/netx/listen":       {[]string{"internal/base/clock", "internal/telemetry/loglimit"}, "admission of callers, independent of the service"},
@@ -147,7 +151,7 @@ var arrows = map[string]arrow{
 var libraries = []only{
 	{
 		"github.com/apache/pulsar-client-go",
-		[]string{"internal/source", "internal/controllog", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/broker/pulsartest", "internal/broker/entries", "cmd", "attack", "bench", "e2e", "chaos", "internal/devtools/demo"},
+		[]string{"internal/source", "internal/controllog", "internal/broker/pulsarlog", "internal/broker/pulsarsend", "internal/broker/pulsartest", "internal/broker/entries", "internal/deadletter", "cmd", "attack", "bench", "e2e", "chaos", "internal/devtools/demo"},
 		"its peculiarities are handled in one place for data and in one for control; all other packages only produce load",
 	},
 	{

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/source"
+)
+
+// lettersGroup makes a topic with dead letters on a real broker, and returns the flags of its group.
+func lettersGroup(t *testing.T, letters int) (topic string, flags []string) {
+	t.Helper()
+	client := pulsartest.Client(t)
+	topic = pulsartest.Topic(t, 0)
+	keep := func(topic, subscription string) {
+		consumer, err := client.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: subscription})
+		if err != nil {
+			t.Fatal(err)
+		}
+		consumer.Close()
+	}
+	dead := topic + "-workers-DLQ"
+	keep(topic, "workers")
+	keep(dead, settings(t).Config.Pulsar.DeadLetterSubscription)
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: dead, DisableBatching: true, SendTimeout: pulsarsend.NoTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for n := range letters {
+		_, err := producer.Send(t.Context(), &pulsar.ProducerMessage{
+			Key: fmt.Sprintf("user-%d", n%3), Payload: []byte(strconv.Itoa(n)),
+			Properties: map[string]string{
+				source.PropertyMessageID: event.MessageID{Ledger: 9, Entry: int64(n), Batch: -1, TopicPartition: -1}.String(),
+				source.PropertyTopic:     topic, source.PropertyReason: "failed 3 times: no \x1b[31mstock", source.PropertyAttempts: "3", source.PropertyOwner: "pod-0",
+				source.PropertyFirstError: "no stock",
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return topic, []string{
+		"--node.group=orders", "--node.name=cli", "--pulsar.url=" + pulsartest.URL(t), "--pulsar.topics=" + topic, "--pulsar.subscription=workers",
+		"--peer.insecure=true", "--gossip.insecure=true",
+	}
+}
+
+// topicReader returns a function that waits for the next message of a topic, from its beginning on.
+func topicReader(t *testing.T, topic string) func() pulsar.Message {
+	t.Helper()
+	reader, err := pulsartest.Client(t).CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.EarliestMessageID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reader.Close)
+	return func() pulsar.Message {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		m, err := reader.Next(ctx)
+		if err != nil {
+			t.Fatalf("no further event in %s: %v", topic, err)
+		}
+		return m
+	}
+}
+
+// TestReplayedUnderKills: the replaying command is killed again and again, each time when one of its events has just
+// arrived, which is before it is acked. No letter is lost, and none is sent twice.
+func TestReplayedUnderKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills the command several times")
+	}
+	t.Parallel()
+	const letters, kills = 120, 6
+	topic, flags := lettersGroup(t, letters)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := func() (*exec.Cmd, *bytes.Buffer) {
+		var out bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Args = append([]string{asRouter, "deadletters", "replay", "--all", "--yes", "--reason=stock is back", "--rate=15"}, flags...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		return cmd, &out
+	}
+	next, arrived := topicReader(t, topic), 0
+	for range kills {
+		cmd, out := command()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+				t.Logf("a command said:\n%s", out)
+			}
+		})
+		for range 1 + rand.IntN(17) {
+			if arrived == letters {
+				break
+			}
+			next()
+			arrived++
+		}
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		t.Logf("killed when %d had arrived:\n%s", arrived, out)
+	}
+	cmd, out := command()
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("the last replay: %v\n%s", err, out)
+	}
+	t.Logf("at last:\n%s", out)
+
+	counts := map[string]int{}
+	read := topicReader(t, topic)
+	for range letters {
+		counts[string(read().Payload())]++
+	}
+	for n := range letters {
+		if counts[strconv.Itoa(n)] != 1 {
+			t.Errorf("letter %d is in the topic %d times", n, counts[strconv.Itoa(n)])
+		}
+	}
+	stats := pulsartest.Stats(t, topic, "workers")
+	if stats.Backlog != letters {
+		t.Errorf("the topic has %d events, want %d", stats.Backlog, letters)
+	}
+	list, stderr, code := cli(t, append([]string{"deadletters", "list"}, flags...)...)
+	if code != exitOK || !strings.Contains(list, "0 dead letters read") {
+		t.Errorf("the dead letters at the end (%d): %s%s", code, list, stderr)
+	}
+}
+
+// TestDeadLetterCommands: what the commands show, and what they refuse.
+func TestDeadLetterCommands(t *testing.T) {
+	t.Parallel()
+	topic, flags := lettersGroup(t, 5)
+	run := func(want int, args ...string) string {
+		t.Helper()
+		out, stderr, code := cli(t, append(args, flags...)...)
+		if code != want {
+			t.Fatalf("%v ends with %d, want %d: %s%s", args, code, want, out, stderr)
+		}
+		return out + stderr
+	}
+	list := run(exitOK, "deadletters", "list", "--limit=2")
+	for _, want := range []string{"user-1", `failed 3 times: no \x1b[31mstock`, "5 dead letters read, 5 selected, 2 shown", "3 selected letters are not shown", "pod-0", topic} {
+		if !strings.Contains(list, want) {
+			t.Errorf("the list has no %q:\n%s", want, list)
+		}
+	}
+	var shown shownLetters
+	if err := json.Unmarshal([]byte(run(exitOK, "deadletters", "list", "--key=user-1", "-o=json")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	if len(shown.Letters) != 2 || shown.Selected != 2 || shown.Letters[0].Original != "9:1:-1:-1" {
+		t.Fatalf("of one key: %+v", shown)
+	}
+	id := shown.Letters[0].ID
+	if page := run(exitOK, "deadletters", "show", id); !strings.Contains(page, "9:1:-1:-1") || !strings.Contains(page, "no stock") || strings.Contains(page, "payload (text)") {
+		t.Errorf("show says:\n%s", page)
+	}
+	if page := run(exitOK, "deadletters", "show", id, "--payload"); !strings.Contains(page, "payload (text):\n1\n") {
+		t.Errorf("show --payload says:\n%s", page)
+	}
+	run(exitFailed, "deadletters", "show", "1:1:1:1")
+	for _, wrong := range [][]string{
+		{"replay"},
+		{"replay", "--all", "--yes"},
+		{"replay", "--all", "--key=a"},
+		{"replay", "--all", "--rate=0"},
+		{"replay", "--all", "--to=" + topic + "-workers-DLQ"},
+		{"purge"},
+		{"purge", "--all", "--max=0"},
+		{"list", "--since=yesterday"},
+		{"list", "--limit=100000"},
+	} {
+		run(exitUsage, append([]string{"deadletters"}, wrong...)...)
+	}
+	if dry := run(exitOK, "deadletters", "replay", "--match=stock"); !strings.Contains(dry, "5 would be sent") || !strings.Contains(dry, "nothing was changed") {
+		t.Errorf("a dry run says:\n%s", dry)
+	}
+	done := run(exitOK, "deadletters", "purge", "--id="+id, "--yes", "--reason=a test")
+	for _, want := range []string{"1 removed", "purge of dead letters by " + whoActs() + ", because: a test", `"msg":"act"`, `"step":"ended"`, `"purged":1`} {
+		if !strings.Contains(done, want) {
+			t.Errorf("a purge has no %q:\n%s", want, done)
+		}
+	}
+	if strings.Contains(done, "user-1") {
+		t.Errorf("a purge shows a key:\n%s", done)
+	}
+
+	for _, wrong := range [][]string{
+		{"--all"},
+		{"--from=1h"},
+		{"--from=1h", "--keys=a", "--all"},
+		{"--from=1h", "--all", "--yes", "--reason=x"},
+		{"--from=2026-01-02T00:00:00Z", "--until=2026-01-01T00:00:00Z", "--all"},
+		{"--from=1h", "--all", "--topic=payments"},
+	} {
+		run(exitUsage, append([]string{"replay"}, wrong...)...)
+	}
+	run(exitOK, "deadletters", "replay", "--all", "--yes", "--reason=a test")
+	until := wallClock().Add(time.Millisecond)
+	time.Sleep(5 * time.Millisecond)
+	args := []string{"replay", "--from=" + until.Add(-time.Hour).Format(time.RFC3339Nano), "--until=" + until.Format(time.RFC3339Nano), "--keys=user-0,user-2"}
+	if dry := run(exitOK, args...); !strings.Contains(dry, "3 would be sent") || !strings.Contains(dry, "handled after newer events") {
+		t.Errorf("a dry run of events says:\n%s", dry)
+	}
+	args = append(args, "--yes", "--reason=a test")
+	if done := run(exitOK, args...); !strings.Contains(done, "3 sent") {
+		t.Errorf("a replay of events says:\n%s", done)
+	}
+	if again := run(exitOK, args...); !strings.Contains(again, "an earlier replay sent them") {
+		t.Errorf("a second one says:\n%s", again)
+	}
+	if stats := pulsartest.Stats(t, topic, "workers"); stats.Backlog != 4+3 {
+		t.Errorf("the topic has %d events, want 7", stats.Backlog)
+	}
+}
+
+func TestShownPayload(t *testing.T) {
+	for name, c := range map[string]struct {
+		payload  string
+		max      int
+		text, is string
+	}{
+		"text":        {"grün", 10, "grün", "text"},
+		"cut":         {"grün", 3, "gr", "text, cut to 3 of 5 bytes: --payload-max"},
+		"binary":      {"\xff\xfe", 10, "//4=", "base64"},
+		"cut binary":  {"\xff\xfe\xfd\xfc\xfb\xfa", 5, "//79/Ps=", "base64, cut to 5 of 6 bytes: --payload-max"},
+		"empty":       {"", 10, "", "text"},
+		"cut to none": {"abc", 0, "", "text, cut to 0 of 3 bytes: --payload-max"},
+	} {
+		var s shownLetter
+		s.setPayload([]byte(c.payload), c.max)
+		if *s.Payload != c.text || s.PayloadIs != c.is {
+			t.Errorf("%s: %q (%s), want %q (%s)", name, *s.Payload, s.PayloadIs, c.text, c.is)
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package deadletter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/source"
+)
+
+// Options of an act.
+type Options struct {
+	Who, Why         string
+	Rate             int  // events a second, at least 1
+	Max              int  // letters or events selected, at least 1
+	DryRun           bool // count only
+	Again            bool // send a letter though its event was sent before
+	AcceptDuplicates bool // send letters of which it cannot be known whether they were sent
+}
+
+// List calls show with the letters that are selected, and returns what it read.
+func (b *Broker) List(ctx context.Context, sel Selection, show func(*Letter) error) (c Counts, err error) {
+	c.Reach, err = b.letters(ctx, func(l *received) error {
+		c.Read++
+		if !sel.has(&l.Letter) {
+			return nil
+		}
+		c.Selected++
+		return show(&l.Letter)
+	}, nothing)
+	return c, err
+}
+
+// Find returns the letter with this id, nil if there is none.
+func (b *Broker) Find(ctx context.Context, id string) (found *Letter, err error) {
+	_, err = b.letters(ctx, func(l *received) error {
+		if l.ID.String() != id {
+			return nil
+		}
+		found = &l.Letter
+		return errStop
+	}, nothing)
+	return found, err
+}
+
+// CheckTarget reports the fault of a topic to which letters are to be sent.
+func (b *Broker) CheckTarget(topic string) error {
+	if slices.Contains([]string{b.cfg.LettersTopic, b.cfg.RetryTopic, b.cfg.ReplaysTopic()}, source.FullTopicName(topic)) {
+		return fmt.Errorf("deadletter: letters are not sent to %s, which is a topic of the group's own", topic)
+	}
+	return nil
+}
+
+// ReplayLetters sends the selected letters again, each to its topic or to sel.To, and removes them
+// from the dead letters when the broker has confirmed that.
+func (b *Broker) ReplayLetters(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
+	if o.DryRun {
+		return b.wouldReplay(ctx, sel, o)
+	}
+	a, err := b.begin(ctx, Record{What: ActReplayLetters, Who: o.Who, Why: o.Why, Selection: &sel}, o.AcceptDuplicates)
+	if err != nil {
+		return c, err
+	}
+	defer a.close()
+	s := newSender(a, o.Rate)
+	defer s.close()
+	seen := map[Identity]bool{}
+	send := func(l *received, e batched) error {
+		if seen[e.sent.Identity] && !o.Again {
+			c.Repeated++
+			if err := s.flush(ctx, &c); err != nil { // the other one may wait in the batch
+				return err
+			}
+			return l.ack()
+		}
+		seen[e.sent.Identity] = true
+		return s.add(ctx, e, &c)
+	}
+	if err := b.replayLetters(ctx, sel, o, a.memory, &c, send, func(l *received) error { return l.ack() }, func() error { return s.flush(ctx, &c) }); err != nil {
+		return c, err
+	}
+	return c, a.end(ctx, c)
+}
+
+// wouldReplay counts what a replay would do.
+func (b *Broker) wouldReplay(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
+	memory, err := b.remember(ctx)
+	if err != nil {
+		return c, err
+	}
+	doubt := map[string]bool{}
+	for _, r := range memory.interrupted() {
+		for _, s := range r.Letters {
+			doubt[s.Letter] = true
+		}
+	}
+	seen := map[Identity]bool{}
+	send := func(_ *received, e batched) error {
+		switch {
+		case doubt[e.sent.Letter]:
+			c.Doubt++
+		case seen[e.sent.Identity] && !o.Again:
+			c.Repeated++
+		default:
+			c.Sent++
+		}
+		seen[e.sent.Identity] = true
+		return nil
+	}
+	return c, b.replayLetters(ctx, sel, o, memory, &c, send, func(*received) error { return nil }, nothing)
+}
+
+// replayLetters decides about each letter: send gets those to be sent, remove those that were sent before.
+func (b *Broker) replayLetters(ctx context.Context, sel Selection, o Options, memory *Memory, c *Counts,
+	send func(*received, batched) error, remove func(*received) error, flush func() error,
+) (err error) {
+	c.Foreign = memory.foreign
+	c.Reach, err = b.letters(ctx, func(l *received) error {
+		c.Read++
+		id := Sent{l.ID.String(), l.identity(l.origin())}
+		if _, ok := memory.letters[id.Letter]; ok { // selected or not: an act has sent it, and the ack was lost
+			c.SentBefore++
+			return remove(l)
+		}
+		if !sel.has(&l.Letter) {
+			return nil
+		}
+		c.Selected++
+		if why := l.obstacle(b.cfg.Topics, sel.To); why != "" {
+			c.obstacle(why)
+			return nil
+		}
+		if _, ok := memory.identities[id.Identity]; ok && !o.Again {
+			c.Repeated++
+			return remove(l)
+		}
+		if c.Sent >= o.Max { // of a batch that is not sent yet: see sender.add
+			c.Left++
+			return nil
+		}
+		if l.Schema {
+			c.Schema++
+		}
+		marks := map[string]string{PropertyReplayLetter: id.Letter}
+		return send(l, batched{outgoing: l.again(cmp.Or(sel.To, l.Topic), l.origin(), marks), sent: id, ack: l.ack})
+	}, flush)
+	return err
+}
+
+// Purge removes the selected letters.
+func (b *Broker) Purge(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
+	remove := func(*received) error { return nil }
+	var a *acting
+	if !o.DryRun {
+		if a, err = b.begin(ctx, Record{What: ActPurge, Who: o.Who, Why: o.Why, Selection: &sel}, o.AcceptDuplicates); err != nil {
+			return c, err
+		}
+		defer a.close()
+		remove = func(l *received) error { return l.ack() }
+	}
+	c.Reach, err = b.letters(ctx, func(l *received) error {
+		c.Read++
+		if !sel.has(&l.Letter) {
+			return nil
+		}
+		if c.Selected++; c.Selected > o.Max {
+			c.Left++
+			return nil
+		}
+		if err := remove(l); err != nil {
+			return fmt.Errorf("deadletter: ack of %s: %w", l.ID, err)
+		}
+		c.Purged++
+		return nil
+	}, nothing)
+	if err != nil || o.DryRun {
+		return c, err
+	}
+	return c, a.end(ctx, c)
+}
+
+// ErrTooMany says that more events were selected than the limit.
+var ErrTooMany = errors.New("more events are selected than --max: narrow the selection, or raise it")
+
+// ReplayEvents sends events of topics again, to the topic of each. sel.Since, sel.Until and sel.Run
+// must be set. Events of which the topic holds a copy made by a replay of the same name are not sent.
+func (b *Broker) ReplayEvents(ctx context.Context, sel Selection, o Options) (c Counts, err error) {
+	var a *acting
+	if !o.DryRun {
+		if a, err = b.begin(ctx, Record{What: ActReplayEvents, Who: o.Who, Why: o.Why, Selection: &sel}, o.AcceptDuplicates); err != nil {
+			return c, err
+		}
+		defer a.close()
+	}
+	p, err := b.plan(ctx, sel, o, &c)
+	if err != nil {
+		return c, err
+	}
+	if o.DryRun {
+		c.Sent = len(p.chosen)
+		return c, nil
+	}
+	s := newSender(a, o.Rate)
+	defer s.close()
+	marks := map[string]string{PropertyReplayRun: sel.Run}
+	for _, at := range p.partitions {
+		_, err := b.read(ctx, at.partition, Place{Entry: -1}, sel.Since, func(m pulsar.Message) error {
+			if at.end.before(placeOf(m.ID())) {
+				return errStop
+			}
+			one := messageOf(m, at.partition)
+			id := one.identity(one.originOfEvent())
+			if !p.chosen[id] || !b.selects(&sel, &one) {
+				return nil
+			}
+			delete(p.chosen, id)
+			return s.add(ctx, batched{outgoing: one.again(at.topic, one.originOfEvent(), marks)}, &c)
+		})
+		if err != nil && !errors.Is(err, errStop) {
+			return c, err
+		}
+	}
+	if err := s.flush(ctx, &c); err != nil {
+		return c, err
+	}
+	if len(p.chosen) > 0 {
+		return c, fmt.Errorf("deadletter: %d of the selected events are no longer in their topics", len(p.chosen))
+	}
+	return c, a.end(ctx, c)
+}
+
+// plan is what a replay of events sends.
+type plan struct {
+	partitions []span
+	chosen     map[Identity]bool
+}
+
+// span is a topic partition with its end when the plan was made: copies come after it.
+type span struct {
+	topic, partition string
+	end              Place
+}
+
+func (m *message) originOfEvent() string {
+	if of := m.property(PropertyReplayOf); of != "" {
+		return of
+	}
+	return m.ID.String()
+}
+
+func (b *Broker) selects(sel *Selection, m *message) bool {
+	return !m.Encrypted && sel.hasTime(m.Published) && sel.hasKey(m.key(b.cfg.Key))
+}
+
+// plan reads the topics to their ends, for the events and for their copies: these may be in any topic partition.
+func (b *Broker) plan(ctx context.Context, sel Selection, o Options, c *Counts) (plan, error) {
+	p := plan{chosen: map[Identity]bool{}}
+	copies := map[Identity]bool{}
+	topics := sel.Topics
+	if len(topics) == 0 {
+		topics = b.cfg.Topics
+	}
+	for _, topic := range topics {
+		partitions, err := b.client.TopicPartitions(topic)
+		if err != nil {
+			return p, fmt.Errorf("deadletter: %s: %w", topic, err)
+		}
+		for _, partition := range partitions {
+			end, err := b.read(ctx, partition, Place{Entry: -1}, sel.Since, func(m pulsar.Message) error {
+				one := messageOf(m, partition)
+				return b.choose(&sel, o, c, &one, p.chosen, copies)
+			})
+			if err != nil {
+				return p, err
+			}
+			p.partitions = append(p.partitions, span{topic, partition, end})
+		}
+	}
+	for id := range copies {
+		if p.chosen[id] {
+			delete(p.chosen, id)
+			c.SentBefore++
+		}
+	}
+	return p, nil
+}
+
+func (b *Broker) choose(sel *Selection, o Options, c *Counts, m *message, chosen, copies map[Identity]bool) error {
+	c.Read++
+	id := m.identity(m.originOfEvent()) // with the content, so that no false claim hides an event
+	if m.property(PropertyReplayRun) == sel.Run && m.property(PropertyReplayOf) != "" {
+		if len(copies) >= o.Max {
+			return fmt.Errorf("deadletter: %w: there are more copies of the replay %q", ErrTooMany, sel.Run)
+		}
+		copies[id] = true
+		return nil
+	}
+	if m.Encrypted && sel.hasTime(m.Published) {
+		c.obstacle(ObstacleEncrypted)
+		return nil
+	}
+	if !b.selects(sel, m) {
+		return nil
+	}
+	c.Selected++
+	if chosen[id] {
+		c.Repeated++
+		return nil
+	}
+	if len(chosen) >= o.Max {
+		return fmt.Errorf("deadletter: %w: %d", ErrTooMany, o.Max)
+	}
+	if m.Schema {
+		c.Schema++
+	}
+	chosen[id] = true
+	return nil
+}

@@ -1,0 +1,329 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/key"
+)
+
+// Config of a [Broker].
+type Config struct {
+	LettersTopic string        // full name
+	Subscription string        // of the dead letter topic
+	RetryTopic   string        // full name; nothing is sent to it
+	Topics       []string      // full names of the topics of the group
+	Key          key.Extractor // of the group
+
+	ReadMax   int           // letters that one command reads
+	QuietMax  time.Duration // silence that counts as the end of the letters, if the topic's last message is acked
+	AnswerMax time.Duration // for an answer of the broker
+	BusyMax   time.Duration // to wait for another consumer of the letters: routers attach one for a moment once a minute
+	LateMax   time.Duration // for which messages of a command that was killed may still arrive
+	SkewMax   time.Duration // between the clocks of producers
+
+	Now   func() time.Time // wall clock, for records
+	Audit func(Record)     // called with the beginning and the end of an act that the replays topic has accepted
+}
+
+// DefaultConfig returns the defaults, without topics and clock.
+func DefaultConfig() Config {
+	return Config{
+		ReadMax: 1_000_000, QuietMax: 5 * time.Second, AnswerMax: 30 * time.Second, BusyMax: 10 * time.Second,
+		LateMax: 3 * time.Second, SkewMax: 10 * time.Minute, Audit: func(Record) {},
+	}
+}
+
+// ReplaysTopic returns the name of the replays topic.
+func (c Config) ReplaysTopic() string { return c.LettersTopic + "-REPLAYS" }
+
+// Broker performs acts with a client of Pulsar. New makes it without I/O.
+type Broker struct {
+	cfg    Config
+	client pulsar.Client
+}
+
+// New returns a Broker. The client stays the caller's.
+func New(cfg Config, client pulsar.Client) *Broker { return &Broker{cfg: cfg, client: client} }
+
+// ErrConsumed says that somebody else consumes the dead letters.
+var ErrConsumed = errors.New("another consumer is attached: stop it first")
+
+// errStop ends a reading early.
+var errStop = errors.New("enough")
+
+func nothing() error { return nil }
+
+// received is a letter on its subscription.
+type received struct {
+	Letter
+	ack func() error
+}
+
+// letters reads the letters that are not acked, in the order of each topic partition, until each
+// returns errStop. At the end of each topic partition it calls flush: after that its letters cannot be
+// acked. reach says why it ended, "" at the end of the topic.
+func (b *Broker) letters(ctx context.Context, each func(*received) error, flush func() error) (reach string, err error) {
+	topics, err := b.client.TopicPartitions(b.cfg.LettersTopic)
+	if err != nil {
+		return "", fmt.Errorf("deadletter: %s: %w", b.cfg.LettersTopic, err)
+	}
+	left := b.cfg.ReadMax
+	var reaches []string
+	for _, topic := range topics {
+		reach, err := b.lettersOf(ctx, topic, &left, each, flush)
+		if errors.Is(err, errStop) {
+			return strings.Join(reaches, "; "), nil
+		}
+		if err != nil {
+			return "", err
+		}
+		if reach != "" {
+			reaches = append(reaches, reach)
+		}
+	}
+	return strings.Join(reaches, "; "), nil
+}
+
+func (b *Broker) lettersOf(ctx context.Context, topic string, left *int, each func(*received) error, flush func() error) (reach string, err error) {
+	consumer, err := b.attach(ctx, topic)
+	if err != nil {
+		return "", err
+	}
+	defer consumer.Close()
+	defer func() {
+		if err == nil {
+			err = flush()
+		}
+	}()
+	ends, err := consumer.GetLastMessageIDs()
+	if err != nil {
+		return "", fmt.Errorf("deadletter: end of %s: %w", topic, err)
+	}
+	if len(ends) != 1 || ends[0].EntryID() < 0 {
+		return "", nil // it holds nothing
+	}
+	end := placeOf(ends[0])
+	for ; *left > 0; *left-- {
+		m, err := receive(ctx, consumer.Receive, b.cfg.QuietMax)
+		switch {
+		case errors.Is(err, errQuiet):
+			return fmt.Sprintf("no further letter of %s came within %v", topic, b.cfg.QuietMax), nil
+		case err != nil:
+			return "", err
+		}
+		letter := &received{Letter: newLetter(messageOf(m, topic), b.cfg.Key), ack: func() error { return consumer.AckID(m.ID()) }}
+		if err := each(letter); err != nil {
+			return "", err
+		}
+		if isLast(m, end) {
+			return "", nil
+		}
+	}
+	return fmt.Sprintf("%d letters were read, which is the most that one command reads", b.cfg.ReadMax), nil
+}
+
+// attach subscribes to the letters. The consumer is exclusive, so that no letter goes to two commands.
+func (b *Broker) attach(ctx context.Context, topic string) (consumer pulsar.Consumer, err error) {
+	err = b.patiently(ctx, ErrConsumed, []string{"ConsumerBusy", "different type"}, func() (err error) {
+		consumer, err = b.client.Subscribe(pulsar.ConsumerOptions{
+			Topic: topic, SubscriptionName: b.cfg.Subscription, Type: pulsar.Exclusive,
+			SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+			ReceiverQueueSize:           100, AckWithResponse: true, Decryption: undecrypted(),
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", b.cfg.Subscription, topic, err)
+	}
+	return consumer, nil
+}
+
+// patiently tries until the broker has no more one of the words for busy, for at most BusyMax: it may
+// not yet have seen the end of a command that was killed.
+func (b *Broker) patiently(ctx context.Context, busy error, words []string, try func() error) error {
+	patience, cancel := context.WithTimeout(ctx, b.cfg.BusyMax)
+	defer cancel()
+	delays := backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for {
+		err := try()
+		if err == nil || !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(err.Error(), word) }) {
+			return err
+		}
+		if backoff.Sleep(patience, delays.Next()) != nil {
+			return fmt.Errorf("%w: %w", busy, err)
+		}
+	}
+}
+
+// errQuiet says that no message came in time.
+var errQuiet = errors.New("deadletter: no message came")
+
+// receive calls next with a timeout.
+func receive(ctx context.Context, next func(context.Context) (pulsar.Message, error), within time.Duration) (pulsar.Message, error) {
+	timed, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	m, err := next(timed)
+	if err != nil && ctx.Err() == nil && timed.Err() != nil {
+		return nil, errQuiet
+	}
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: receive: %w", err)
+	}
+	return m, nil
+}
+
+// read reads a topic partition up to its present end, from a place (inclusive), or, if since is
+// set, from a time. It returns that end.
+func (b *Broker) read(ctx context.Context, topic string, from Place, since time.Time, each func(pulsar.Message) error) (end Place, err error) {
+	options := pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReceiverQueueSize: 500, Decryption: undecrypted(),
+	}
+	if from.Entry >= 0 {
+		options.StartMessageID = pulsar.NewMessageID(from.Ledger, from.Entry, -1, max(0, partitionOf(topic)))
+		options.StartMessageIDInclusive = true
+	}
+	reader, err := b.client.CreateReader(options)
+	if err != nil {
+		return end, fmt.Errorf("deadletter: reader of %s: %w", topic, err)
+	}
+	defer reader.Close()
+	last, err := reader.GetLastMessageID()
+	if err != nil {
+		return end, fmt.Errorf("deadletter: end of %s: %w", topic, err)
+	}
+	if end = placeOf(last); end.Entry < 0 || end.before(from) {
+		return end, nil
+	}
+	within := b.cfg.AnswerMax
+	if !since.IsZero() {
+		if err := reader.SeekByTime(since); err != nil {
+			return end, fmt.Errorf("deadletter: %s at %v: %w", topic, since, err)
+		}
+		within = b.cfg.QuietMax // there may be nothing since then, which the client does not say
+	}
+	for first := true; ; first = false {
+		m, err := receive(ctx, reader.Next, within)
+		if errors.Is(err, errQuiet) && first && !since.IsZero() && !reader.HasNext() {
+			return end, nil
+		}
+		if err != nil {
+			return end, fmt.Errorf("%w: %s up to %v", err, topic, end)
+		}
+		within = b.cfg.AnswerMax
+		if end.before(placeOf(m.ID())) {
+			return end, nil
+		}
+		if err := each(m); err != nil {
+			return end, err
+		}
+		if isLast(m, end) {
+			return end, nil
+		}
+	}
+}
+
+// ends returns the place of the last message of each topic partition.
+func (b *Broker) ends(topic string) (map[string]Place, error) {
+	partitions, err := b.client.TopicPartitions(topic)
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: %s: %w", topic, err)
+	}
+	all := make(map[string]Place, len(partitions))
+	for _, one := range partitions {
+		reader, err := b.client.CreateReader(pulsar.ReaderOptions{Topic: one, StartMessageID: pulsar.LatestMessageID(), ReceiverQueueSize: 1})
+		if err != nil {
+			return nil, fmt.Errorf("deadletter: reader of %s: %w", one, err)
+		}
+		last, err := reader.GetLastMessageID()
+		reader.Close()
+		if err != nil {
+			return nil, fmt.Errorf("deadletter: end of %s: %w", one, err)
+		}
+		all[one] = placeOf(last)
+	}
+	return all, nil
+}
+
+func placeOf(id pulsar.MessageID) Place {
+	p := Place{Ledger: id.LedgerID(), Entry: id.EntryID()}
+	if p.Entry < 0 || p.Entry == math.MaxInt64 {
+		p.Entry = -1
+	}
+	return p
+}
+
+func (p Place) before(other Place) bool {
+	return p.Ledger < other.Ledger || p.Ledger == other.Ledger && p.Entry < other.Entry
+}
+
+// isLast reports whether m is the last message of the entry at end, or later.
+func isLast(m pulsar.Message, end Place) bool {
+	id := m.ID()
+	at := placeOf(id)
+	return end.before(at) || at == end && id.BatchIdx() >= id.BatchSize()-1
+}
+
+// partitionOf returns the number of a topic partition, -1 if the topic is not partitioned.
+func partitionOf(topic string) int32 {
+	const mark = "-partition-"
+	at := strings.LastIndex(topic, mark)
+	if at < 0 {
+		return -1
+	}
+	n, err := strconv.ParseInt(topic[at+len(mark):], 10, 32)
+	if err != nil {
+		return -1
+	}
+	return int32(n)
+}
+
+func messageOf(m pulsar.Message, topic string) message {
+	id := m.ID()
+	r := message{
+		ID:         event.MessageID{Ledger: id.LedgerID(), Entry: id.EntryID(), Batch: -1, TopicPartition: partitionOf(topic)},
+		MessageKey: m.Key(), OrderingKey: m.OrderingKey(), Payload: m.Payload(), Null: m.IsNullValue(),
+		EventTime: m.EventTime().UnixMilli(), Published: m.PublishTime().UTC(), Schema: len(m.SchemaVersion()) > 0,
+	}
+	if encryption := m.GetEncryptionContext(); encryption != nil && len(encryption.Keys) > 0 {
+		r.Encrypted = true
+	}
+	if id.BatchSize() > 1 {
+		r.ID.Batch, r.Batched = id.BatchIdx(), true
+	}
+	for name, value := range m.Properties() {
+		r.Properties = append(r.Properties, event.Property{Name: name, Value: value})
+	}
+	slices.SortFunc(r.Properties, func(a, b event.Property) int { return strings.Compare(a.Name, b.Name) })
+	return r
+}
+
+// undecrypted makes the client hand over encrypted messages as they are. Without it they never arrive.
+func undecrypted() *pulsar.MessageDecryptionInfo {
+	return &pulsar.MessageDecryptionInfo{KeyReader: noKeys{}, ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume}
+}
+
+type noKeys struct{}
+
+var errNoKeys = errors.New("deadletter: there are no keys to decrypt events")
+
+// PublicKey implements crypto.KeyReader.
+func (noKeys) PublicKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return nil, errNoKeys
+}
+
+// PrivateKey implements crypto.KeyReader.
+func (noKeys) PrivateKey(string, map[string]string) (*crypto.EncryptionKeyInfo, error) {
+	return nil, errNoKeys
+}

@@ -1,0 +1,169 @@
+package deadletter
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/key"
+	"github.com/ringfence/router/internal/source"
+)
+
+const orders = "persistent://public/default/orders"
+
+func extractor(t *testing.T) key.Extractor {
+	t.Helper()
+	x, err := key.Parse("message_key", key.Reject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// written is a letter as a router writes it.
+func written() message {
+	return message{
+		ID: event.MessageID{Ledger: 7, Entry: 8, Batch: -1, TopicPartition: -1}, MessageKey: "alice", Payload: []byte("{}"),
+		Published: time.UnixMilli(5000),
+		Properties: []event.Property{
+			{Name: "colour", Value: "red"},
+			{Name: source.PropertyAttempts, Value: "10"},
+			{Name: source.PropertyFirstError, Value: "no such order"},
+			{Name: source.PropertyMessageID, Value: "1:2:-1:3"},
+			{Name: source.PropertyOwner, Value: "pod-0"},
+			{Name: source.PropertyPublishTime, Value: "4000"},
+			{Name: source.PropertyReason, Value: "failed 10 times"},
+			{Name: source.PropertyTopic, Value: orders},
+			{Name: PropertyReplayAct, Value: "of an earlier replay"},
+		},
+	}
+}
+
+func set(m message, name, value string) message {
+	m.Properties = slices.Clone(m.Properties)
+	m.Properties = slices.DeleteFunc(m.Properties, func(p event.Property) bool { return p.Name == name })
+	m.Properties = append(m.Properties, event.Property{Name: name, Value: value})
+	return m
+}
+
+func TestLetter(t *testing.T) {
+	l := newLetter(written(), extractor(t))
+	if l.Key != "alice" || l.Original != "1:2:-1:3" || l.Topic != orders || l.Attempts != 10 || l.Reason != "failed 10 times" ||
+		l.FirstError != "no such order" || l.Owner != "pod-0" || !l.OriginalPublished.Equal(time.UnixMilli(4000)) {
+		t.Errorf("the letter is %+v", l)
+	}
+	o := l.again(orders, l.origin(), map[string]string{PropertyReplayLetter: "7:8:-1:-1"})
+	want := map[string]string{"colour": "red", PropertyReplayOf: "1:2:-1:3", PropertyReplayLetter: "7:8:-1:-1"}
+	if len(o.properties) != len(want) {
+		t.Errorf("it is sent with %v, want %v", o.properties, want)
+	}
+	for name, value := range want {
+		if o.properties[name] != value {
+			t.Errorf("it is sent with %v, want %v", o.properties, want)
+		}
+	}
+}
+
+// TestHostileLetter: nothing that a stranger writes is taken for what it is not.
+func TestHostileLetter(t *testing.T) {
+	x := extractor(t)
+	for _, text := range []string{"", "-1", "99999999999999999999", "\x00", strings.Repeat("9", 1<<20), "1:2", "1:2:3:4:5"} {
+		m := written()
+		for _, name := range []string{source.PropertyMessageID, source.PropertyAttempts, source.PropertyPublishTime, source.PropertyCrashes} {
+			m = set(m, name, text)
+		}
+		l := newLetter(m, x)
+		if l.Original != "" || l.origin() != "7:8:-1:-1" {
+			t.Errorf("with %.20q its original is %q, its origin %q", text, l.Original, l.origin())
+		}
+	}
+}
+
+func TestObstacle(t *testing.T) {
+	x := extractor(t)
+	batched := written()
+	batched.Batched = true
+	for name, c := range map[string]struct {
+		m        message
+		to, want string
+	}{
+		"of a router":         {written(), "", ""},
+		"foreign topic":       {set(written(), source.PropertyTopic, "persistent://public/default/payments"), "", ObstacleTopic},
+		"foreign topic, to":   {set(written(), source.PropertyTopic, "persistent://public/default/payments"), orders, ""},
+		"a topic's lookalike": {set(written(), source.PropertyTopic, orders+"-partition-0"), "", ObstacleTopic},
+		"no topic":            {set(written(), source.PropertyTopic, ""), "", ObstacleTopic},
+		"encrypted":           {set(written(), source.PropertyEncryption, "{}"), orders, ObstacleEncrypted},
+		"broken":              {set(written(), source.PropertyBroken, "checksum"), orders, ObstacleBroken},
+		"batched":             {batched, orders, ObstacleBatched},
+	} {
+		l := newLetter(c.m, x)
+		if got := l.obstacle([]string{orders}, c.to); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestIdentity: letters are the same only with the same original and the same content; what a router adds
+// is no content.
+func TestIdentity(t *testing.T) {
+	first := written()
+	of := func(m message) Identity { l := newLetter(m, extractor(t)); return l.identity(l.origin()) }
+	same := map[string]message{
+		"failed again": set(first, source.PropertyAttempts, "11"), "traced": set(first, "traceparent", "00-1"),
+		"replayed": set(first, PropertyReplayOf, "1:1:1:1"),
+	}
+	other := map[string]message{
+		"original": set(first, source.PropertyMessageID, "1:2:-1:4"), "property": set(first, "colour", "blue"),
+		"invalid text": set(first, "colour", "red\xff"), "another": set(first, "colour", "red\xfe"),
+	}
+	withKey, withPayload, withTime, withOrdering := first, first, first, first
+	withKey.MessageKey, withPayload.Payload, withTime.EventTime, withOrdering.OrderingKey = "bob", []byte("{ }"), 1, "alice"
+	other["key"], other["payload"], other["event time"], other["ordering key"] = withKey, withPayload, withTime, withOrdering
+	for name, m := range same {
+		if of(m) != of(first) {
+			t.Errorf("%s: it is another one", name)
+		}
+	}
+	seen := map[Identity]string{of(first): "the first"}
+	for name, m := range other {
+		if before, ok := seen[of(m)]; ok {
+			t.Errorf("%s: it is %s", name, before)
+		}
+		seen[of(m)] = name
+	}
+	empty, null := first, first
+	empty.Payload, null.Payload, null.Null = []byte{}, nil, true
+	if of(empty) != of(null) {
+		t.Error("an empty value and a null value differ, which a reader of the topic cannot tell in all cases")
+	}
+}
+
+func TestSelection(t *testing.T) {
+	l := newLetter(written(), extractor(t))
+	for name, c := range map[string]struct {
+		s    Selection
+		want bool
+	}{
+		"all":            {Selection{}, true},
+		"key":            {Selection{Keys: []string{"bob", "alice"}}, true},
+		"other key":      {Selection{Keys: []string{"bob"}}, false},
+		"reason":         {Selection{Match: "10 times"}, true},
+		"first error":    {Selection{Match: "no such"}, true},
+		"no match":       {Selection{Match: "timeout"}, false},
+		"since":          {Selection{Since: time.UnixMilli(5000)}, true},
+		"later":          {Selection{Since: time.UnixMilli(5001)}, false},
+		"until":          {Selection{Until: time.UnixMilli(5000)}, false},
+		"until later":    {Selection{Until: time.UnixMilli(5001)}, true},
+		"id":             {Selection{IDs: []string{"7:8:-1:-1"}}, true},
+		"id of original": {Selection{IDs: []string{"1:2:-1:3"}}, false},
+	} {
+		if got := c.s.has(&l); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if c.s.Empty() != (name == "all") {
+			t.Errorf("%s: Empty() = %v", name, c.s.Empty())
+		}
+	}
+}

@@ -1,0 +1,437 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/source"
+)
+
+// group is a topic with its dead letters on a real broker.
+type group struct {
+	*Broker
+	t      *testing.T
+	topic  string
+	client pulsar.Client
+	acts   []Record
+}
+
+func newGroup(t *testing.T, partitions int) *group {
+	t.Helper()
+	g := &group{t: t, topic: pulsartest.Topic(t, partitions), client: pulsartest.Client(t)}
+	cfg := DefaultConfig()
+	cfg.LettersTopic, cfg.RetryTopic, cfg.Subscription, cfg.Topics = g.topic+"-DLQ", g.topic+"-RETRY", "kept", []string{g.topic}
+	cfg.Key, cfg.Now = extractor(t), time.Now
+	cfg.LateMax = 100 * time.Millisecond
+	cfg.Audit = func(r Record) { g.acts = append(g.acts, r) }
+	g.Broker = New(cfg, g.client)
+	g.keep(cfg.LettersTopic, "kept")
+	return g
+}
+
+// keep creates a subscription, without which a topic deletes its messages.
+func (g *group) keep(topic, subscription string) {
+	g.t.Helper()
+	consumer, err := g.client.Subscribe(pulsar.ConsumerOptions{Topic: topic, SubscriptionName: subscription, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	consumer.Close()
+}
+
+func (g *group) publish(topic string, messages ...pulsar.ProducerMessage) {
+	g.t.Helper()
+	producer, err := g.client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true, SendTimeout: pulsarsend.NoTimeout})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer producer.Close()
+	for i := range messages {
+		if _, err := producer.Send(g.t.Context(), &messages[i]); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+// letter is a dead letter as a router writes it, of event n.
+func (g *group) letter(n int) pulsar.ProducerMessage {
+	return pulsar.ProducerMessage{
+		Key: fmt.Sprintf("user-%d", n%3), Payload: []byte(strconv.Itoa(n)), EventTime: time.UnixMilli(1000),
+		Properties: map[string]string{
+			"colour": "red", source.PropertyMessageID: event.MessageID{Ledger: 9, Entry: int64(n), Batch: -1, TopicPartition: -1}.String(),
+			source.PropertyTopic: g.topic, source.PropertyReason: "failed 10 times", source.PropertyAttempts: "10",
+		},
+	}
+}
+
+func (g *group) letters(numbers ...int) {
+	g.t.Helper()
+	var all []pulsar.ProducerMessage
+	for _, n := range numbers {
+		all = append(all, g.letter(n))
+	}
+	g.publish(g.cfg.LettersTopic, all...)
+}
+
+// held returns the payloads that a topic holds, with their numbers.
+func (g *group) held(topic string) map[string]int {
+	g.t.Helper()
+	all := map[string]int{}
+	partitions, err := g.client.TopicPartitions(topic)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, one := range partitions {
+		_, err := g.read(g.t.Context(), one, Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error {
+			all[string(m.Payload())]++
+			return nil
+		})
+		if err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func (g *group) wantHeld(what string, want ...string) {
+	g.t.Helper()
+	got := g.held(g.topic)
+	for payload, n := range got {
+		if n != 1 {
+			g.t.Errorf("%s: %q is in the topic %d times", what, payload, n)
+		}
+	}
+	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, want) {
+		g.t.Errorf("%s: the topic holds %q, want %q", what, names, want)
+	}
+}
+
+// waiting returns the payloads of the letters that are not acked.
+func (g *group) waiting() string {
+	g.t.Helper()
+	var all []string
+	if _, err := g.List(g.t.Context(), Selection{}, func(l *Letter) error { all = append(all, string(l.Payload)); return nil }); err != nil {
+		g.t.Fatal(err)
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func (g *group) replay(sel Selection, change func(*Options)) (Counts, error) {
+	o := Options{Who: "me@here", Why: "a test", Rate: 1000, Max: 1000}
+	if change != nil {
+		change(&o)
+	}
+	return g.ReplayLetters(g.t.Context(), sel, o)
+}
+
+func dry(o *Options) { o.DryRun = true }
+
+func (g *group) mustReplay(sel Selection, change func(*Options)) Counts {
+	g.t.Helper()
+	c, err := g.replay(sel, change)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return c
+}
+
+func TestReplayLetters(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int{0, 3} {
+		t.Run(strconv.Itoa(partitions), func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, partitions)
+			g.keep(g.topic, "orders")
+			g.letters(0, 1, 2, 3, 4, 4)
+			foreign := g.letter(5)
+			foreign.Properties[source.PropertyTopic] = "persistent://public/default/" + pulsartest.Name(t)
+			g.publish(g.cfg.LettersTopic, foreign)
+
+			c := g.mustReplay(Selection{}, dry)
+			if c.Read != 7 || c.Sent != 5 || c.Repeated != 1 || c.Obstacles[ObstacleTopic] != 1 || len(g.acts) != 0 {
+				t.Errorf("a dry run: %+v, %d acts", c, len(g.acts))
+			}
+			g.wantHeld("after a dry run")
+			if got := g.waiting(); got != "0 1 2 3 4 4 5" {
+				t.Errorf("after a dry run these wait: %s", got)
+			}
+
+			c = g.mustReplay(Selection{Keys: []string{"user-1"}}, nil)
+			if c.Sent != 2 || c.Repeated != 1 {
+				t.Errorf("one key: %+v", c)
+			}
+			g.wantHeld("one key", "1", "4")
+			c = g.mustReplay(Selection{}, nil)
+			if c.Sent != 3 || c.SentBefore != 0 {
+				t.Errorf("the rest: %+v", c)
+			}
+			g.wantHeld("all", "0", "1", "2", "3", "4")
+			if got := g.waiting(); got != "5" {
+				t.Errorf("at the end these wait: %s", got)
+			}
+			if len(g.acts) != 4 || g.acts[3].Step != StepEnded || g.acts[3].Who != "me@here" || g.acts[3].Why != "a test" || g.acts[3].Counts.Sent != 3 {
+				t.Errorf("the acts are %+v", g.acts)
+			}
+		})
+	}
+}
+
+// TestReplayedEventIsTheOriginal: content, key and properties are those of the original, with the marks.
+func TestReplayedEventIsTheOriginal(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(4)
+	null := g.letter(5)
+	null.Payload = nil
+	g.publish(g.cfg.LettersTopic, null)
+	g.mustReplay(Selection{}, nil)
+	var all []pulsar.Message
+	if _, err := g.read(t.Context(), g.topic, Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error { all = append(all, m); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	m := all[0]
+	if m.Key() != "user-1" || string(m.Payload()) != "4" || m.EventTime().UnixMilli() != 1000 || m.IsNullValue() || !all[1].IsNullValue() {
+		t.Errorf("it is key %q, payload %q, event time %v", m.Key(), m.Payload(), m.EventTime())
+	}
+	p := m.Properties()
+	if p["colour"] != "red" || p[PropertyReplayOf] != "9:4:-1:-1" || p[PropertyReplayAct] != g.acts[0].Act || p[PropertyReplayLetter] == "" || len(p) != 4 {
+		t.Errorf("its properties are %v", p)
+	}
+}
+
+// interrupt sends a batch and ends before it is acked, as a command that is killed at that moment.
+func (g *group) interrupt(send bool, numbers ...int) {
+	g.t.Helper()
+	ctx := g.t.Context()
+	a, err := g.begin(ctx, Record{What: ActReplayLetters, Who: "me@here", Why: "a test", Selection: &Selection{}}, false)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer a.close()
+	s := newSender(a, 1000)
+	defer s.close()
+	_, err = g.Broker.letters(ctx, func(l *received) error {
+		n, err := strconv.Atoi(string(l.Payload))
+		if err != nil || !slices.Contains(numbers, n) {
+			return err
+		}
+		e := batched{outgoing: l.again(g.topic, l.origin(), map[string]string{PropertyReplayLetter: l.ID.String()}), sent: Sent{l.ID.String(), l.identity(l.origin())}}
+		if send {
+			return s.add(ctx, e, new(Counts))
+		}
+		s.batch = append(s.batch, e)
+		return nil
+	}, nothing)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if send {
+		err = s.flush(ctx, new(Counts))
+	} else { // killed between the record and the batch
+		err = s.open(g.topic)
+		r := Record{Act: a.act.Act, Step: StepSending, From: s.ends[g.topic]}
+		for _, e := range s.batch {
+			r.Letters = append(r.Letters, e.sent)
+		}
+		err = errors.Join(err, a.record(ctx, r))
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// TestInterruptedReplay: the next replay finds out what the last one has sent, whatever it selects itself.
+func TestInterruptedReplay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before []string // that the topic held
+		sent   bool
+		want   Counts
+	}{
+		"sent, not acked":            {nil, true, Counts{Sent: 2, SentBefore: 2}},
+		"sent, with events before":   {[]string{"x", "y"}, true, Counts{Sent: 2, SentBefore: 2}},
+		"recorded only":              {nil, false, Counts{Sent: 4}},
+		"recorded, events before it": {[]string{"x"}, false, Counts{Sent: 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, 0)
+			g.keep(g.topic, "orders")
+			for _, payload := range c.before {
+				g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte(payload)})
+			}
+			g.letters(0, 1, 2, 3)
+			g.interrupt(c.sent, 1, 2)
+			if got := g.waiting(); got != "0 1 2 3" {
+				t.Fatalf("after the interruption these wait: %s", got)
+			}
+			if d := g.mustReplay(Selection{}, dry); d.Doubt != 2 || d.Sent != 2 {
+				t.Errorf("a dry run: %+v", d)
+			}
+			got := g.mustReplay(Selection{}, nil)
+			if got.Sent != c.want.Sent || got.SentBefore != c.want.SentBefore {
+				t.Errorf("sent %d, sent before %d, want %d, %d", got.Sent, got.SentBefore, c.want.Sent, c.want.SentBefore)
+			}
+			g.wantHeld("at the end", append([]string{"0", "1", "2", "3"}, c.before...)...)
+			if got := g.waiting(); got != "" {
+				t.Errorf("at the end these wait: %s", got)
+			}
+		})
+	}
+}
+
+// TestForgedCopy: a message that claims to be a letter's copy does not count as one with other content.
+func TestForgedCopy(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.keep(g.topic, "orders")
+	g.letters(1)
+	g.interrupt(false, 1)
+	var id string
+	if _, err := g.List(t.Context(), Selection{}, func(l *Letter) error { id = l.ID.String(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("forged"), Key: "user-1", Properties: map[string]string{
+		PropertyReplayLetter: id, PropertyReplayOf: "9:1:-1:-1",
+	}})
+	if c := g.mustReplay(Selection{}, nil); c.Sent != 1 || c.SentBefore != 0 {
+		t.Errorf("%+v", c)
+	}
+	g.wantHeld("at the end", "1", "forged")
+}
+
+// TestTrimmedTopic: if the messages that would tell are gone, nothing is sent without consent.
+func TestTrimmedTopic(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("before")})
+	g.letters(1)
+	g.interrupt(true, 1)
+	pulsartest.Admin(t, "DELETE", "persistent/public/default/"+g.topic[strings.LastIndex(g.topic, "/")+1:]+"?force=true", nil, nil)
+	g.publish(g.topic, pulsar.ProducerMessage{Payload: []byte("after")})
+	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrTrimmed) {
+		t.Fatalf("the error is %v", err)
+	}
+	if got := g.waiting(); got != "1" {
+		t.Errorf("these wait: %s", got)
+	}
+	g.keep(g.topic, "orders")
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.AcceptDuplicates = true }); c.Sent != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestOneActAtATime: a second command is refused, as is one beside a foreign consumer.
+func TestOneActAtATime(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.letters(1)
+	a, err := g.begin(t.Context(), Record{What: ActPurge, Selection: &Selection{}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.cfg.BusyMax = 300 * time.Millisecond
+	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrActing) {
+		t.Errorf("beside another act: %v", err)
+	}
+	a.close()
+	consumer, err := g.client.Subscribe(pulsar.ConsumerOptions{Topic: g.cfg.LettersTopic, SubscriptionName: "kept", Type: pulsar.Shared})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer consumer.Close()
+	if _, err := g.replay(Selection{}, nil); !errors.Is(err, ErrConsumed) {
+		t.Errorf("beside another consumer: %v", err)
+	}
+}
+
+func TestPurgeAndLimits(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 0)
+	g.letters(0, 1, 2, 3, 4, 5)
+	o := Options{Who: "me@here", Why: "a test", Rate: 1000, Max: 1, DryRun: true}
+	c, err := g.Purge(t.Context(), Selection{Keys: []string{"user-0"}}, o)
+	if err != nil || c.Purged != 1 || c.Left != 1 || g.waiting() != "0 1 2 3 4 5" {
+		t.Errorf("a dry run: %+v, %v", c, err)
+	}
+	o.DryRun = false
+	if c, err = g.Purge(t.Context(), Selection{Keys: []string{"user-0"}}, o); err != nil || c.Purged != 1 || c.Left != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if got := g.waiting(); got != "1 2 3 4 5" {
+		t.Errorf("these wait: %s", got)
+	}
+	g.keep(g.topic, "orders")
+	if c := g.mustReplay(Selection{}, func(o *Options) { o.Max = 2 }); c.Sent != 2 || c.Left != 3 {
+		t.Errorf("%+v", c)
+	}
+	g.wantHeld("with a limit", "1", "2")
+	if l, err := g.Find(t.Context(), "1:1:1:1"); l != nil || err != nil {
+		t.Errorf("a letter that is not there: %v, %v", l, err)
+	}
+}
+
+// TestReplayEvents: each event is sent once by all replays of a name, by content.
+func TestReplayEvents(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int{0, 3} {
+		t.Run(strconv.Itoa(partitions), func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t, partitions)
+			g.keep(g.topic, "orders")
+			from := time.Now().Add(-time.Minute)
+			for i := range 6 {
+				g.publish(g.topic, pulsar.ProducerMessage{Key: fmt.Sprintf("user-%d", i%3), Payload: []byte(strconv.Itoa(i))})
+			}
+			time.Sleep(10 * time.Millisecond)
+			sel := Selection{Keys: []string{"user-1", "user-2"}, Since: from, Until: time.Now(), Run: "r"}
+			time.Sleep(10 * time.Millisecond)
+			g.publish(g.topic, pulsar.ProducerMessage{Key: "user-1", Payload: []byte("later")})
+			g.publish(g.topic, pulsar.ProducerMessage{Key: "user-1", Payload: []byte("forged"), Properties: map[string]string{PropertyReplayRun: "r", PropertyReplayOf: "1:1:-1:-1"}})
+			o := Options{Who: "me@here", Why: "a test", Rate: 1000, Max: 100}
+			d := o
+			d.DryRun = true
+			if c, err := g.ReplayEvents(t.Context(), sel, d); err != nil || c.Sent != 4 || len(g.acts) != 0 {
+				t.Errorf("a dry run: %+v, %v", c, err)
+			}
+			few := o
+			few.Max = 3
+			if _, err := g.ReplayEvents(t.Context(), sel, few); !errors.Is(err, ErrTooMany) {
+				t.Errorf("beyond the limit: %v", err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			g.cfg.Audit = func(r Record) { cancel() } // in the middle of nothing: the act has begun
+			if _, err := g.ReplayEvents(ctx, sel, o); err == nil {
+				t.Error("a cancelled replay has no error")
+			}
+			g.cfg.Audit = func(Record) {}
+			c, err := g.ReplayEvents(t.Context(), sel, o)
+			if err != nil || c.Sent != 4 {
+				t.Fatalf("%+v, %v", c, err)
+			}
+			c, err = g.ReplayEvents(t.Context(), sel, o)
+			if err != nil || c.Sent != 0 || c.SentBefore != 4 {
+				t.Errorf("again: %+v, %v", c, err)
+			}
+			got := g.held(g.topic)
+			want := map[string]int{"0": 1, "1": 2, "2": 2, "3": 1, "4": 2, "5": 2, "later": 1, "forged": 1}
+			if !maps.Equal(got, want) {
+				t.Errorf("the topic holds %v, want %v", got, want)
+			}
+		})
+	}
+}

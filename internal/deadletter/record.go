@@ -1,0 +1,143 @@
+package deadletter
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+// The acts.
+const (
+	ActReplayLetters = "replay of dead letters"
+	ActPurge         = "purge of dead letters"
+	ActReplayEvents  = "replay of events"
+)
+
+// The steps of an act.
+const (
+	StepBegan    = "began"
+	StepSending  = "sending"  // a batch is about to be sent; with the letters of the batch, the batch before was sent
+	StepResolved = "resolved" // the letters of the last batch of an act that was interrupted, and that were found in their topics
+	StepEnded    = "ended"
+)
+
+// Record is one record of the replays topic. Who and Why are the claims of the command.
+type Record struct {
+	Act       string     `json:"act"` // 16 hex digits, random
+	Step      string     `json:"step"`
+	At        time.Time  `json:"at"`
+	What      string     `json:"what,omitempty"`
+	Who       string     `json:"who,omitempty"`
+	Why       string     `json:"why,omitempty"`
+	Selection *Selection `json:"selection,omitempty"`
+
+	From    map[string]Place `json:"from,omitempty"`    // by topic partition, full name: the last message before the batch
+	Letters []Sent           `json:"letters,omitempty"` // of the batch
+	Counts  *Counts          `json:"counts,omitempty"`  // at the end
+}
+
+// Place is the place of an entry in a topic partition. An Entry of -1 is the place before the first one.
+type Place struct {
+	Ledger int64 `json:"ledger"`
+	Entry  int64 `json:"entry"`
+}
+
+// Sent names a letter, by its place in the dead letter topic and by its event.
+type Sent struct {
+	Letter   string   `json:"letter"`
+	Identity Identity `json:"identity"`
+}
+
+// recordBytesMax bounds a record that is read.
+const recordBytesMax = 4 << 20
+
+// decodeRecord reads a record that anybody may have written.
+func decodeRecord(data []byte) (r Record, err error) {
+	if len(data) > recordBytesMax {
+		return r, fmt.Errorf("a record of %d bytes, at most %d are read", len(data), recordBytesMax)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, err
+	}
+	if r.Act == "" || !slices.Contains([]string{StepBegan, StepSending, StepResolved, StepEnded}, r.Step) {
+		return r, errors.New("a record without an act or a known step")
+	}
+	for _, s := range r.Letters {
+		if _, err := event.ParseMessageID(s.Letter); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// Memory is what the records of the replays topic say. The zero Memory is not usable.
+type Memory struct {
+	letters    map[string]string   // letters that were sent → act
+	identities map[Identity]string // their events → act
+	foreign    int                 // records that no command of ours wrote
+	open       map[string]Record   // act → its last batch, or its beginning, while it has not ended
+}
+
+func newMemory() *Memory {
+	return &Memory{letters: map[string]string{}, identities: map[Identity]string{}, open: map[string]Record{}}
+}
+
+// apply adds a record. A batch counts as sent when a later record of its act says so.
+func (m *Memory) apply(r Record) {
+	last, open := m.open[r.Act]
+	switch r.Step {
+	case StepBegan:
+		m.open[r.Act] = r
+	case StepSending:
+		m.noteSent(last)
+		m.open[r.Act] = r
+	case StepEnded:
+		if open {
+			m.noteSent(last)
+		}
+		delete(m.open, r.Act)
+	case StepResolved:
+		m.noteSent(r)
+		delete(m.open, r.Act)
+	}
+}
+
+func (m *Memory) noteSent(r Record) {
+	for _, s := range r.Letters {
+		m.letters[s.Letter] = r.Act
+		m.identities[s.Identity] = r.Act
+	}
+}
+
+// interrupted returns the records of the acts that have not ended, with their last batches, the oldest first.
+func (m *Memory) interrupted() []Record {
+	return slices.SortedFunc(maps.Values(m.open), func(a, b Record) int { return a.At.Compare(b.At) })
+}
+
+// Counts are what an act did, or would do. Each letter that was read counts once, except in Schema.
+type Counts struct {
+	Read       int            `json:"read"`                // letters or events that were looked at
+	Selected   int            `json:"selected"`            // of these
+	Sent       int            `json:"sent"`                // again, confirmed by the broker; in a dry run: would be
+	Purged     int            `json:"purged"`              // in a dry run: would be
+	SentBefore int            `json:"sent_before"`         // by an act before; letters are removed, not sent
+	Repeated   int            `json:"repeated"`            // the same event as a letter that was sent; removed, not sent
+	Left       int            `json:"left"`                // selected, beyond the limit
+	Foreign    int            `json:"foreign,omitempty"`   // messages of the replays topic that are no records; ignored
+	Doubt      int            `json:"doubt"`               // in a dry run: of an interrupted act, perhaps sent; the next act finds out
+	Obstacles  map[string]int `json:"obstacles,omitempty"` // selected letters that cannot be sent, by reason; they stay
+	Schema     int            `json:"schema"`              // sent without the schema version that the original has
+	Reach      string         `json:"reach,omitempty"`     // why reading ended, when not at the end of the topic
+}
+
+func (c *Counts) obstacle(reason string) {
+	if c.Obstacles == nil {
+		c.Obstacles = map[string]int{}
+	}
+	c.Obstacles[reason]++
+}

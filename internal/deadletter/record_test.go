@@ -1,0 +1,94 @@
+package deadletter
+
+import (
+	"strings"
+	"testing"
+)
+
+func sending(act string, letters ...string) Record {
+	r := Record{Act: act, Step: StepSending}
+	for _, l := range letters {
+		r.Letters = append(r.Letters, Sent{l, Identity("of " + l)})
+	}
+	return r
+}
+
+// TestMemory: a batch counts as sent when the next record of its act says so, and not before.
+func TestMemory(t *testing.T) {
+	began := Record{Act: "a", Step: StepBegan}
+	for name, c := range map[string]struct {
+		records []Record
+		sent    string
+		open    int
+	}{
+		"nothing":           {nil, "", 0},
+		"began":             {[]Record{began}, "", 1},
+		"in doubt":          {[]Record{began, sending("a", "1:1:-1:-1")}, "", 1},
+		"one sent":          {[]Record{began, sending("a", "1:1:-1:-1"), sending("a", "1:2:-1:-1")}, "1:1:-1:-1", 1},
+		"ended":             {[]Record{began, sending("a", "1:1:-1:-1"), {Act: "a", Step: StepEnded}}, "1:1:-1:-1", 0},
+		"found":             {[]Record{began, sending("a", "1:1:-1:-1", "1:2:-1:-1"), {Act: "a", Step: StepResolved, Letters: sending("a", "1:2:-1:-1").Letters}}, "1:2:-1:-1", 0},
+		"none found":        {[]Record{began, sending("a", "1:1:-1:-1"), {Act: "a", Step: StepResolved}}, "", 0},
+		"of another act":    {[]Record{began, sending("a", "1:1:-1:-1"), {Act: "b", Step: StepBegan}, {Act: "b", Step: StepEnded}}, "", 1},
+		"end of a stranger": {[]Record{{Act: "x", Step: StepEnded, Letters: sending("x", "1:1:-1:-1").Letters}}, "", 0},
+	} {
+		m := newMemory()
+		for _, r := range c.records {
+			m.apply(r)
+		}
+		var sent []string
+		for l := range m.letters {
+			sent = append(sent, l)
+			if _, ok := m.identities[Identity("of "+l)]; !ok {
+				t.Errorf("%s: the event of %s is not known", name, l)
+			}
+		}
+		if got := strings.Join(sent, " "); got != c.sent || len(m.interrupted()) != c.open {
+			t.Errorf("%s: sent %q, open %d, want %q, %d", name, got, len(m.interrupted()), c.sent, c.open)
+		}
+	}
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add([]byte(`{"act":"0123456789abcdef","step":"sending","letters":[{"letter":"1:2:-1:-1","identity":"00"}],"from":{"t":{"ledger":1,"entry":-1}}}`))
+	f.Add([]byte(`{"act":"a","step":"began","selection":{"keys":["a"]}}`))
+	f.Add([]byte(`{"step":"ended"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := decodeRecord(data)
+		if err != nil {
+			return
+		}
+		m := newMemory()
+		m.apply(r)
+		m.interrupted()
+	})
+}
+
+func TestDecodeRecord(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON": "x", "no act": `{"step":"began"}`, "no step": `{"act":"a","step":"slept"}`,
+		"no id": `{"act":"a","step":"sending","letters":[{"letter":"1"}]}`, "too long": `{"act":"` + strings.Repeat("a", recordBytesMax) + `"}`,
+	} {
+		if _, err := decodeRecord([]byte(text)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestPrecedes(t *testing.T) {
+	for name, c := range map[string]struct {
+		p, first Place
+		want     bool
+	}{
+		"itself":         {Place{1, 5}, Place{1, 5}, true},
+		"a later one":    {Place{1, 5}, Place{1, 6}, false},
+		"a later ledger": {Place{1, 5}, Place{2, 0}, false},
+		"was empty":      {Place{-1, -1}, Place{4, 0}, true},
+		"of this ledger": {Place{4, -1}, Place{4, 0}, true},
+		"of a later one": {Place{4, -1}, Place{5, 0}, false},
+		"begin is gone":  {Place{-1, -1}, Place{4, 1}, false},
+	} {
+		if got := c.p.precedes(c.first); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package deadletter
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/broker/pulsarsend"
+)
+
+// replaysSubscription keeps the broker from deleting records. Nobody acks on it.
+const replaysSubscription = "ringfence"
+
+// ErrActing says that another command acts.
+var ErrActing = errors.New("another command acts on this group's dead letters, or replays its events")
+
+// ErrTrimmed says that a topic no longer holds the messages that would tell whether a letter was sent.
+var ErrTrimmed = errors.New("it cannot be known whether letters of an interrupted replay were sent")
+
+// acting is an act under way. It holds the lock of the replays topic.
+type acting struct {
+	broker   *Broker
+	producer pulsar.Producer
+	memory   *Memory
+	act      Record // act, what, who, why and selection
+}
+
+// remember reads the replays topic.
+func (b *Broker) remember(ctx context.Context) (*Memory, error) {
+	memory := newMemory()
+	_, err := b.read(ctx, b.cfg.ReplaysTopic(), Place{Entry: -1}, time.Time{}, func(m pulsar.Message) error {
+		r, err := decodeRecord(m.Payload())
+		if err != nil { // an error would let a stranger prevent all acts
+			memory.foreign++
+			return nil //nolint:nilerr // it is counted
+		}
+		memory.apply(r)
+		return nil
+	})
+	return memory, err
+}
+
+// begin takes the lock, resolves interrupted acts and records the beginning of one. The caller
+// must close the returned one.
+func (b *Broker) begin(ctx context.Context, act Record, acceptDuplicates bool) (*acting, error) {
+	keeper, err := b.client.Subscribe(pulsar.ConsumerOptions{
+		Topic: b.cfg.ReplaysTopic(), SubscriptionName: replaysSubscription, Type: pulsar.Failover, ReceiverQueueSize: 1,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: subscription %q on %s: %w", replaysSubscription, b.cfg.ReplaysTopic(), err)
+	}
+	keeper.Close()
+	var producer pulsar.Producer
+	err = b.patiently(ctx, ErrActing, []string{"ProducerFenced", "ProducerBusy"}, func() (err error) {
+		producer, err = b.client.CreateProducer(pulsar.ProducerOptions{
+			Topic: b.cfg.ReplaysTopic(), ProducerAccessMode: pulsar.ProducerAccessModeExclusive,
+			SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, DisableBlockIfQueueFull: true,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: producer for %s: %w", b.cfg.ReplaysTopic(), err)
+	}
+	a := &acting{broker: b, producer: producer, act: act}
+	if err := a.start(ctx, acceptDuplicates); err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *acting) start(ctx context.Context, acceptDuplicates bool) (err error) {
+	if a.memory, err = a.broker.remember(ctx); err != nil {
+		return err
+	}
+	interrupted := a.memory.interrupted()
+	if len(interrupted) > 0 {
+		if err := backoff.Sleep(ctx, a.broker.cfg.LateMax); err != nil { // the broker may still be handling its last messages
+			return err
+		}
+	}
+	for _, r := range interrupted {
+		found, err := a.broker.findSent(ctx, r)
+		if errors.Is(err, ErrTrimmed) && acceptDuplicates {
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		resolved := Record{Act: r.Act, Step: StepResolved, Letters: found, Who: a.act.Who}
+		if err := a.record(ctx, resolved); err != nil {
+			return err
+		}
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	a.act.Act = hex.EncodeToString(id[:])
+	began := a.act
+	began.Step = StepBegan
+	return a.record(ctx, began)
+}
+
+func (a *acting) close() { a.producer.Close() }
+
+// end records the end of the act.
+func (a *acting) end(ctx context.Context, counts Counts) error {
+	r := a.act
+	r.Step, r.Counts = StepEnded, &counts
+	return a.record(ctx, r)
+}
+
+// record writes a record that stays. It fails if another command holds the lock.
+func (a *acting) record(ctx context.Context, r Record) error {
+	r.At = a.broker.cfg.Now().UTC()
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("deadletter: record: %w", err)
+	}
+	answer := make(chan error, 1)
+	done := pulsarsend.Within(a.broker.cfg.AnswerMax, func(err error) { answer <- err })
+	a.producer.SendAsync(ctx, &pulsar.ProducerMessage{Payload: data, DisableReplication: true},
+		func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { done(err) })
+	if err := <-answer; err != nil {
+		return fmt.Errorf("deadletter: record in %s: %w", a.broker.cfg.ReplaysTopic(), err)
+	}
+	a.memory.apply(r)
+	if r.Step == StepBegan || r.Step == StepEnded {
+		a.broker.cfg.Audit(r)
+	}
+	return nil
+}
+
+// findSent looks for the letters of the last batch of an act that was interrupted, in their topics.
+func (b *Broker) findSent(ctx context.Context, doubt Record) (found []Sent, err error) {
+	wanted := map[string]Identity{}
+	for _, s := range doubt.Letters {
+		wanted[s.Letter] = s.Identity
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	for topic, place := range doubt.From {
+		first := true
+		_, err := b.read(ctx, topic, place, time.Time{}, func(m pulsar.Message) error {
+			if first && !place.precedes(placeOf(m.ID())) {
+				return fmt.Errorf("deadletter: %w: %d letters of act %s of %v, and %s begins at %v, after %v; --accept-duplicates sends those that remain",
+					ErrTrimmed, len(doubt.Letters), doubt.Act, doubt.At, topic, placeOf(m.ID()), place)
+			}
+			first = false
+			if m.PublishTime().After(doubt.At.Add(b.cfg.SkewMax)) {
+				return errStop
+			}
+			copied := messageOf(m, topic)
+			letter := copied.property(PropertyReplayLetter)
+			if id, ok := wanted[letter]; ok && copied.identity(copied.property(PropertyReplayOf)) == id {
+				found = append(found, Sent{letter, id})
+				delete(wanted, letter)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errStop) {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// precedes reports whether first, the first message found when reading from p on, shows that none
+// is missing: it is the message at p, or the first of a topic that was empty.
+func (p Place) precedes(first Place) bool {
+	if p.Entry < 0 {
+		return first.Entry == 0 && (p.Ledger < 0 || p.Ledger == first.Ledger)
+	}
+	return first == p
+}

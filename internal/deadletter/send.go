@@ -1,0 +1,178 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"golang.org/x/time/rate"
+
+	"github.com/ringfence/router/internal/broker/pulsarsend"
+)
+
+// Bounds of a batch, which is what an interrupted act leaves in doubt.
+const (
+	batchMax      = 100
+	batchBytesMax = 8 << 20
+)
+
+// sender sends batches at a bounded rate.
+type sender struct {
+	acting    *acting
+	limiter   *rate.Limiter
+	size      int // of a batch
+	producers map[string]pulsar.Producer
+	ends      map[string]map[string]Place // topic → topic partition → its last message that is known
+
+	batch []batched
+	bytes int
+}
+
+// batched is one event of a batch.
+type batched struct {
+	outgoing
+	sent Sent         // zero for an event of a topic
+	ack  func() error // nil: nothing to ack
+}
+
+func newSender(a *acting, perSecond int) *sender {
+	size := min(batchMax, perSecond)
+	return &sender{
+		acting: a, size: size, limiter: rate.NewLimiter(rate.Limit(perSecond), size),
+		producers: map[string]pulsar.Producer{}, ends: map[string]map[string]Place{},
+	}
+}
+
+func (s *sender) close() {
+	for _, p := range s.producers {
+		p.Close()
+	}
+}
+
+// add adds an event to the batch, and sends the batch when it is full. c.Sent counts the event at
+// once, since it is one of the limited number of events of the act.
+func (s *sender) add(ctx context.Context, e batched, c *Counts) error {
+	e.properties[PropertyReplayAct] = s.acting.act.Act
+	s.batch = append(s.batch, e)
+	s.bytes += len(e.message.Payload)
+	c.Sent++
+	if len(s.batch) < s.size && s.bytes < batchBytesMax {
+		return nil
+	}
+	return s.flush(ctx, c)
+}
+
+// flush sends the batch, and takes from c.Sent what the broker has not confirmed. After an error the
+// act must not go on: the next one finds out what was sent.
+func (s *sender) flush(ctx context.Context, c *Counts) error {
+	batch := s.batch
+	s.batch, s.bytes = nil, 0
+	if len(batch) == 0 {
+		return nil
+	}
+	sent, err := s.sendRecorded(ctx, batch)
+	c.Sent -= len(batch) - sent
+	return err
+}
+
+// sendRecorded records the batch before it sends it.
+func (s *sender) sendRecorded(ctx context.Context, batch []batched) (sent int, err error) {
+	if err := s.limiter.WaitN(ctx, len(batch)); err != nil {
+		return 0, err
+	}
+	r := Record{Act: s.acting.act.Act, Step: StepSending, From: map[string]Place{}}
+	for _, e := range batch {
+		if err := s.open(e.topic); err != nil {
+			return 0, err
+		}
+		maps.Copy(r.From, s.ends[e.topic])
+		if e.sent != (Sent{}) {
+			r.Letters = append(r.Letters, e.sent)
+		}
+	}
+	if err := s.acting.record(ctx, r); err != nil {
+		return 0, err
+	}
+	return s.send(ctx, batch)
+}
+
+// send sends a batch, waits for all answers, and acks what was confirmed. It is not interrupted by ctx: the answers of a batch that is under way are awaited.
+func (s *sender) send(ctx context.Context, batch []batched) (sent int, err error) {
+	ctx = context.WithoutCancel(ctx)
+	type result struct {
+		at  int
+		err error
+	}
+	ids := make([]pulsar.MessageID, len(batch))
+	results := make(chan result, len(batch))
+	for i := range batch {
+		done := pulsarsend.Within(s.acting.broker.cfg.AnswerMax, func(err error) { results <- result{i, err} })
+		s.producers[batch[i].topic].SendAsync(ctx, batch[i].producerMessage(), func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+			ids[i] = id
+			done(err)
+		})
+	}
+	var errs []error
+	for range batch {
+		r := <-results
+		e := &batch[r.at]
+		if r.err == nil {
+			s.moveEnd(e.topic, ids[r.at])
+			sent++
+			if e.ack != nil {
+				r.err = e.ack()
+			}
+		}
+		if r.err != nil {
+			errs = append(errs, fmt.Errorf("deadletter: %s to %s: %w", e.message.ID, e.topic, r.err))
+		}
+	}
+	return sent, errors.Join(errs[:min(len(errs), 3)]...)
+}
+
+func (s *sender) moveEnd(topic string, id pulsar.MessageID) {
+	for partition := range s.ends[topic] {
+		if n := partitionOf(partition); n == id.PartitionIdx() || n < 0 {
+			if at := placeOf(id); s.ends[topic][partition].before(at) {
+				s.ends[topic][partition] = at
+			}
+		}
+	}
+}
+
+// open opens a producer for a topic, once, after it has learned the topic's end.
+func (s *sender) open(topic string) (err error) {
+	if s.producers[topic] != nil {
+		return nil
+	}
+	if s.ends[topic], err = s.acting.broker.ends(topic); err != nil {
+		return err
+	}
+	s.producers[topic], err = s.acting.broker.client.CreateProducer(pulsar.ProducerOptions{
+		Topic: topic, SendTimeout: pulsarsend.NoTimeout, DisableBatching: true, EnableChunking: true,
+		DisableBlockIfQueueFull: true, MaxPendingMessages: 10 * batchMax, // an event may be several chunks
+	})
+	if err != nil {
+		delete(s.producers, topic)
+		return fmt.Errorf("deadletter: producer for %s: %w", topic, err)
+	}
+	return nil
+}
+
+func (o *outgoing) producerMessage() *pulsar.ProducerMessage {
+	m := &pulsar.ProducerMessage{
+		Payload: o.message.Payload, Key: o.message.MessageKey, OrderingKey: o.message.OrderingKey, Properties: o.properties,
+	}
+	if o.message.Null {
+		m.Payload = nil
+	} else if m.Payload == nil {
+		m.Payload = []byte{}
+	}
+	if o.message.EventTime != 0 {
+		m.EventTime = time.UnixMilli(o.message.EventTime)
+	}
+	return m
+}
