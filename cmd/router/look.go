@@ -65,6 +65,9 @@ func membersTable(p *page, m report.Members) {
 			}
 		}
 	}
+	for _, says := range withoutActs(m) {
+		p.alarm("%s", says)
+	}
 	for _, one := range m.Members {
 		for _, worker := range uncheckedOf(one) {
 			p.alarm("%s: %s", one.Name, worker.Unchecked())
@@ -132,16 +135,13 @@ which events of the key it has received and holds until their verdict. It waits 
   retry     its event has failed: for the next attempt
   gate      an earlier owner may still work on it
   worker    no application is connected to the owner
-  slot      its worker has no room, or the owner's lease is over`,
+  slot      its worker has no room, or the owner's lease is over
+  hold      an operator holds the key (router hold)`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
-		key := args[0]
-		if encoded {
-			raw, err := base64.StdEncoding.DecodeString(key)
-			if err != nil {
-				return usageError{fmt.Errorf("KEY is not base64: %w", err)}
-			}
-			key = string(raw)
+		key, err := keyOf(args[0], encoded)
+		if err != nil {
+			return err
 		}
 		var k report.Key
 		if err := a.get(cmd.Context(), "/v1/keys?key="+url.QueryEscape(key), &k); err != nil {
@@ -149,8 +149,24 @@ which events of the key it has received and holds until their verdict. It waits 
 		}
 		return o.show(cmd.OutOrStdout(), k, func(p *page) { keyPage(p, k) })
 	})
-	cmd.Flags().BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
+	addBase64(cmd, &encoded)
 	return cmd
+}
+
+func addBase64(cmd *cobra.Command, encoded *bool) {
+	cmd.Flags().BoolVar(encoded, "base64", false, "KEY is in base64, for binary keys")
+}
+
+// keyOf returns the key of an argument.
+func keyOf(argument string, encoded bool) (string, error) {
+	if !encoded {
+		return argument, nil
+	}
+	raw, err := base64.StdEncoding.DecodeString(argument)
+	if err != nil {
+		return "", usageError{fmt.Errorf("KEY is not base64: %w", err)}
+	}
+	return string(raw), nil
 }
 
 func keyPage(p *page, k report.Key) {
@@ -184,6 +200,9 @@ func doing(at report.KeyAt) []string {
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}
+	if h := at.Hold; h != nil && at.Gate != "closed" {
+		lines = append(lines, holdWords(*h))
+	}
 	for _, b := range at.Blockers {
 		switch {
 		case b.OwnApplication():
@@ -212,6 +231,8 @@ func waitWords(at report.KeyAt) string {
 		return "an application: none is connected"
 	case "slot":
 		return "room at its worker, or the lease"
+	case "hold":
+		return "its release"
 	}
 	return at.Wait
 }

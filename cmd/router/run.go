@@ -21,6 +21,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/mtls"
@@ -90,6 +91,7 @@ type broker struct {
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no claims
+	acts       func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no acts
 
 	// listening is called once the application can connect, which then waits for the node; nil: no
 	// call.
@@ -124,6 +126,7 @@ func throughPulsar(cfg config.Config) broker {
 		claims: func(topic string, log *slog.Logger) (controllog.Transport, error) {
 			return claimsAt(auth, topic, log)
 		},
+		acts: func(topic string, log *slog.Logger) (controllog.Transport, error) { return actsAt(auth, topic, log) },
 	}
 }
 
@@ -249,6 +252,7 @@ func newNode(cfg config.Config, b broker, l *listeners, registry *prometheus.Reg
 	if b.claims != nil {
 		parts.Claims = claims
 	}
+	parts.Acts = newActs(cfg, b, registry, log)
 	return node.New(nodeConfig, parts)
 }
 
@@ -284,13 +288,14 @@ func modeOf(cfg config.Config) node.Mode {
 }
 
 func adminOf(n *node.Node, registry *prometheus.Registry) adminhttp.Options {
-	probes := n.Probes()
+	probes, pages := n.Probes(), pagesOf(n)
+	maps.Copy(pages, act.Handlers(n.Acts(), noActs))
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  n.Notice(),
 		Metrics: registry,
 		Drain:   n.Drain, Undrain: n.Undrain,
-		Pages: pagesOf(n),
+		Pages: pages,
 	}
 }
 
