@@ -214,6 +214,8 @@ var lures = []struct {
 	{"GET /drain from another site", http.MethodGet, "/drain", []string{"Sec-Fetch-Site", "cross-site"}},
 	{"GET /drain with Sec-Fetch-Site: none", http.MethodGet, "/drain", []string{"Sec-Fetch-Site", "none"}},
 	{"an image of /drain in a page without TLS", http.MethodGet, "/drain", []string{"User-Agent", "Mozilla/5.0 (X11; Linux x86_64)"}},
+	{"POST of a hold with a foreign Origin", http.MethodPost, "/v1/acts/hold?key=k&by=b&reason=r", []string{"Origin", "http://evil.example"}},
+	{"GET of a hold with Sec-Fetch-Site: none", http.MethodGet, "/v1/acts/hold?key=k&by=b&reason=r", []string{"Sec-Fetch-Site", "none"}},
 	{"GET /undrain of a program", http.MethodGet, "/undrain", nil},
 }
 

@@ -143,6 +143,11 @@ func throughMemory(cfg config.Config, address string) (broker, error) {
 	if err != nil {
 		return broker{}, usageError{err}
 	}
+	topicLog := func(topic string, _ *slog.Logger) (controllog.Transport, error) {
+		c := controllog.DefaultRemoteConfig()
+		c.Topic = topic
+		return controllog.NewRemote(c, demov1.NewBrokerServiceClient(log))
+	}
 	return broker{
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 			return source.NewMem(from, membroker.NewClient(events), metrics, log)
@@ -152,10 +157,6 @@ func throughMemory(cfg config.Config, address string) (broker, error) {
 			c.Topic, c.SendTimeout = cfg.Node.Group, cfg.Ownership.Lease
 			return controllog.NewRemote(c, demov1.NewBrokerServiceClient(log))
 		},
-		claims: func(topic string, _ *slog.Logger) (controllog.Transport, error) {
-			c := controllog.DefaultRemoteConfig()
-			c.Topic = topic
-			return controllog.NewRemote(c, demov1.NewBrokerServiceClient(log))
-		},
+		claims: topicLog, acts: topicLog,
 	}, nil
 }

@@ -30,6 +30,7 @@ type testGroup struct {
 	broker  *membroker.Broker
 	log     *controllog.Mem
 	claims  *controllog.Mem
+	acts    *controllog.Mem // nil: members take no acts
 	members map[string]*testMember
 	seed    string   // address of the first member
 	environ []string // further settings of all members
@@ -93,18 +94,22 @@ func freeAddress(t *testing.T) string {
 }
 
 func newTestGroup() *testGroup {
-	return &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), members: map[string]*testMember{}}
+	return &testGroup{broker: membroker.New(membroker.DefaultConfig()), log: controllog.NewMem(), claims: controllog.NewMem(), acts: controllog.NewMem(), members: map[string]*testMember{}}
 }
 
-// memory is the broker of all members.
+// memory is the broker of the members that are started from now on.
 func (g *testGroup) memory() broker {
-	return broker{
+	b := broker{
 		source: func(from source.Config, metrics *source.Metrics, log *slog.Logger) *source.Source {
 			return source.NewMem(from, g.broker, metrics, log)
 		},
 		controlLog: func(*slog.Logger) (controllog.Transport, error) { return g.log, nil },
 		claims:     func(string, *slog.Logger) (controllog.Transport, error) { return g.claims, nil },
 	}
+	if acts := g.acts; acts != nil {
+		b.acts = func(string, *slog.Logger) (controllog.Transport, error) { return acts, nil }
+	}
+	return b
 }
 
 // startGroup starts members with applications that run handle, and waits until all of
@@ -139,8 +144,9 @@ func (g *testGroup) start(t *testing.T, name string, handle client.Handler) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	appCtx, stopApp := context.WithCancel(context.WithoutCancel(t.Context()))
 	var router, app sync.WaitGroup
+	memory := g.memory()
 	router.Go(func() {
-		if err := run(ctx, cfg, g.memory()); err != nil {
+		if err := run(ctx, cfg, memory); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	})

@@ -65,6 +65,9 @@ func membersTable(p *page, m report.Members) {
 			}
 		}
 	}
+	for _, says := range withoutActs(m) {
+		p.alarm("%s", says)
+	}
 	for _, one := range m.Members {
 		for _, worker := range uncheckedOf(one) {
 			p.alarm("%s: %s", one.Name, worker.Unchecked())
@@ -132,7 +135,8 @@ which events of the key it has received and holds until their verdict. It waits 
   retry     its event has failed: for the next attempt
   gate      an earlier owner may still work on it
   worker    no application is connected to the owner
-  slot      its worker has no room, or the owner's lease is over`,
+  slot      its worker has no room, or the owner's lease is over
+  hold      an operator holds the key (router hold)`,
 		Args: oneArg("KEY"),
 	}, func(cmd *cobra.Command, args []string, a *asker, o *outputForm) error {
 		query, err := keyQuery(args[0], encoded)
@@ -145,20 +149,33 @@ which events of the key it has received and holds until their verdict. It waits 
 		}
 		return o.show(cmd.OutOrStdout(), k, func(p *page) { keyPage(p, k) })
 	})
-	cmd.Flags().BoolVar(&encoded, "base64", false, "KEY is in base64, for binary keys")
+	addBase64(cmd, &encoded)
 	return cmd
 }
 
+func addBase64(cmd *cobra.Command, encoded *bool) {
+	cmd.Flags().BoolVar(encoded, "base64", false, "KEY is in base64, for binary keys")
+}
+
 // keyQuery is the query for a key, as the command line has it.
-func keyQuery(key string, encoded bool) (url.Values, error) {
-	if encoded {
-		raw, err := base64.StdEncoding.DecodeString(key)
-		if err != nil {
-			return nil, usageError{fmt.Errorf("KEY is not base64: %w", err)}
-		}
-		key = string(raw)
+func keyQuery(argument string, encoded bool) (url.Values, error) {
+	key, err := keyOf(argument, encoded)
+	if err != nil {
+		return nil, err
 	}
 	return url.Values{"key": {key}}, nil
+}
+
+// keyOf returns the key of an argument.
+func keyOf(argument string, encoded bool) (string, error) {
+	if !encoded {
+		return argument, nil
+	}
+	raw, err := base64.StdEncoding.DecodeString(argument)
+	if err != nil {
+		return "", usageError{fmt.Errorf("KEY is not base64: %w", err)}
+	}
+	return string(raw), nil
 }
 
 func keyPage(p *page, k report.Key) {
@@ -192,6 +209,9 @@ func doing(at report.KeyAt) []string {
 	case len(at.Held) == 0:
 		lines = append(lines, "no event of it waits or runs here; gate "+at.Gate)
 	}
+	if h := at.Hold; h != nil && at.Gate != "closed" {
+		lines = append(lines, holdWords(*h))
+	}
 	for _, b := range at.Blockers {
 		switch {
 		case b.OwnApplication():
@@ -220,6 +240,8 @@ func waitWords(at report.KeyAt) string {
 		return "an application: none is connected"
 	case "slot":
 		return "room at its worker, or the lease"
+	case "hold":
+		return "its release"
 	}
 	return at.Wait
 }

@@ -82,6 +82,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
+	root.AddCommand(actCommands()...)
 	root.AddCommand(groupCommand())
 	root.AddCommand(forgetCommand())
 	root.AddCommand(deadLettersCommand(), replayCommand())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ringfence/router/internal/broker/pulsaradmin"
+	"github.com/ringfence/router/internal/node"
 	"github.com/ringfence/router/internal/source"
 )
 
@@ -35,6 +36,7 @@ func (d *doctor) policies(ctx context.Context, admin pulsaradmin.Client) {
 	d.ackHoles(ctx, admin, settings)
 	d.controlTopic(ctx, admin, settings)
 	d.claimsTopics(ctx, admin)
+	d.actsTopic(ctx, admin, settings)
 }
 
 // counting compares the broker's way of counting acks with the router's settings.
@@ -180,29 +182,62 @@ func (d *doctor) limit(ctx context.Context, admin pulsaradmin.Client, path, name
 
 // controlTopic checks that the broker keeps every record for as long as members may need it.
 func (d *doctor) controlTopic(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
-	const check = "control topic"
 	topic := d.cfg.ControlTopic()
+	there, usable := d.logTopic(ctx, admin, "control topic", topic)
+	if !usable {
+		return
+	}
 	path := pulsaradmin.TopicPath(topic)
-	partitions, err := partitionsOfTopic(ctx, admin, path)
-	switch {
-	case err != nil && strings.Contains(err.Error(), "404"):
-		d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", topic)
+	if !there {
 		path = "namespaces/" + d.cfg.ControlLog.Namespace
-	case err != nil:
-		d.warn(check, "grant the router's role access", "%s: %v", topic, err)
-		return
-	case partitions > 0:
-		d.fail(check, "create it as a topic that is not partitioned; a broker that creates topics by itself needs allowAutoTopicCreationType=non-partitioned",
-			"%s has %d partitions: its records would have no order", topic, partitions)
-		return
-	default:
-		d.ok(check, "%s, not partitioned", topic)
 	}
 	d.retention(ctx, admin, path)
 	d.expiry(ctx, admin, path)
 	if settings["brokerDeleteInactiveTopicsEnabled"] == "true" && settings["brokerDeleteInactiveTopicsMode"] != "delete_when_no_subscriptions" {
 		d.warn("inactive topics", "set brokerDeleteInactiveTopicsMode=delete_when_no_subscriptions, or brokerDeleteInactiveTopicsEnabled=false",
 			"the broker deletes topics whose consumers are gone: the group would begin anew, and wait")
+	}
+}
+
+// logTopic checks that the records of a topic have one order. It reports whether the topic is there, and whether routers
+// can use it, or create it.
+func (d *doctor) logTopic(ctx context.Context, admin pulsaradmin.Client, check, topic string) (there, usable bool) {
+	partitions, err := partitionsOfTopic(ctx, admin, pulsaradmin.TopicPath(topic))
+	switch {
+	case err != nil && strings.Contains(err.Error(), "404"):
+		d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", topic)
+		return false, true
+	case err != nil:
+		d.warn(check, "grant the router's role access", "%s: %v", topic, err)
+		return false, false
+	case partitions > 0:
+		d.fail(check, "create it as a topic that is not partitioned; a broker that creates topics by itself needs allowAutoTopicCreationType=non-partitioned",
+			"%s has %d partitions: its records would have no order", topic, partitions)
+		return true, false
+	}
+	d.ok(check, "%s, not partitioned", topic)
+	return true, true
+}
+
+// actsTopic checks that acts of operators reach all members, and stay until they end.
+func (d *doctor) actsTopic(ctx context.Context, admin pulsaradmin.Client, settings map[string]string) {
+	const check = "acts topic"
+	topic := d.cfg.ActsTopic()
+	if !d.cfg.Acts.Enabled || modeOf(d.cfg) == node.Gossip {
+		d.ok(check, "no acts: acts.enabled is false, or ownership.mode is gossip")
+		return
+	}
+	there, usable := d.logTopic(ctx, admin, check, topic)
+	switch {
+	case !usable:
+	case !there && settings["allowAutoTopicCreation"] == "false":
+		d.warn(check, "pulsar-admin topics create "+topic+", or set acts.enabled to false", "%s is not there, and the broker creates no topics: router hold will not work", topic)
+	case there:
+		var ttl *int
+		if d.policy(ctx, admin, pulsaradmin.TopicPath(topic), "messageTTL", &ttl) && ttl != nil && *ttl > 0 {
+			d.warn(check, "exempt it: pulsar-admin topics set-message-ttl "+topic+" -t 0",
+				"records of %s expire after %d s: a router that starts later does not know older holds", topic, *ttl)
+		}
 	}
 }
 
@@ -218,21 +253,14 @@ func (d *doctor) claimsTopics(ctx context.Context, admin pulsaradmin.Client) {
 	for _, p := range places {
 		path := pulsaradmin.TopicPath(p.Topic)
 		namespace := "namespaces/" + strings.TrimPrefix(p.Topic[:strings.LastIndex(p.Topic, "/")], "persistent://")
-		partitions, err := partitionsOfTopic(ctx, admin, path)
+		there, usable := d.logTopic(ctx, admin, check, p.Topic)
 		switch {
-		case err != nil && strings.Contains(err.Error(), "404"):
-			d.ok(check, "%s is not there yet; the first router creates it, unless brokers may not create topics", p.Topic)
-			path = namespace
-		case err != nil:
-			d.warn(check, "grant the router's role access", "%s: %v", p.Topic, err)
+		case !usable:
 			continue
-		case partitions > 0:
-			d.fail(check, "create it as a topic that is not partitioned; a broker that creates topics by itself needs allowAutoTopicCreationType=non-partitioned",
-				"%s has %d partitions: its records would have no order", p.Topic, partitions)
-			continue
-		default:
-			d.ok(check, "%s, not partitioned", p.Topic)
+		case there:
 			d.claims = append(d.claims, p)
+		default:
+			path = namespace
 		}
 		var ttl, expiration *int
 		if d.policy(ctx, admin, path, "messageTTL", &ttl) && ttl != nil && *ttl > 0 {

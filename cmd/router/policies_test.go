@@ -24,7 +24,7 @@ import (
 // healthy returns answers of a broker's admin API for which the doctor has no findings.
 func healthy() map[string]string {
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
-	const claims = "/admin/v2/persistent/public/default/__ringfence-claims"
+	const claims, acts = "/admin/v2/persistent/public/default/__ringfence-claims", "/admin/v2/persistent/public/default/__acts-orders"
 	return map[string]string{
 		"/admin/v2/brokers/version":               "4.0.8",
 		"/admin/v2/brokers/configuration/runtime": `{"acknowledgmentAtBatchIndexLevelEnabled":"false","brokerDeleteInactiveTopicsEnabled":"false"}`,
@@ -33,6 +33,7 @@ func healthy() map[string]string {
 		events + "/maxUnackedMessagesOnConsumer":  "50000", events + "/maxUnackedMessagesOnSubscription": "200000",
 		control + "/partitions": `{"partitions":0}`, control + "/retention": `{"retentionTimeInMinutes":1440,"retentionSizeInMB":-1}`,
 		claims + "/partitions": `{"partitions":0}`, claims + "/messageTTL": "", "/admin/v2/namespaces/public/default/subscriptionExpirationTime": "0",
+		acts + "/partitions": `{"partitions":0}`, acts + "/messageTTL": "",
 		control + "/messageTTL": "", control + "/compactionThreshold": "0", control + "/backlogQuotaMap": `{}`,
 	}
 }
@@ -80,7 +81,7 @@ func TestDoctorOfPolicies(t *testing.T) {
 		t.Fatalf("a healthy broker: %+v", unwell)
 	}
 	const events, control = "/admin/v2/persistent/public/default/orders", "/admin/v2/persistent/public/default/__ring-orders"
-	const claims = "/admin/v2/persistent/public/default/__ringfence-claims"
+	const claims, acts = "/admin/v2/persistent/public/default/__ringfence-claims", "/admin/v2/persistent/public/default/__acts-orders"
 	runtime := "/admin/v2/brokers/configuration/runtime"
 	for name, test := range map[string]struct {
 		path, says string
@@ -97,6 +98,8 @@ func TestDoctorOfPolicies(t *testing.T) {
 		"expiry":                {control + "/messageTTL", "3600", "", resultFail, "records expire after 3600 s"},
 		"partitioned claims":    {claims + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
 		"expiry of claims":      {claims + "/messageTTL", "3600", "", resultFail, "a group that is stopped for longer loses its subscription"},
+		"partitioned acts":      {acts + "/partitions", `{"partitions":2}`, "", resultFail, "has 2 partitions: its records would have no order"},
+		"expiry of acts":        {acts + "/messageTTL", "3600", "", resultWarn, "a router that starts later does not know older holds"},
 		"expiry of the anchor":  {"/admin/v2/namespaces/public/default/subscriptionExpirationTime", "60", "", resultFail, "deletes subscriptions that are unused for 60 minutes"},
 		"another group's":       {events + "/partitioned-stats", `{"subscriptions":{"orders":{"type":"Shared","subscriptionProperties":{"ringfence-group":"billing","ringfence-control-topic":"persistent://public/default/__ring-orders"}}}}`, "", resultWarn, "ringfence-group=billing, and this router has orders"},
 		"compaction":            {control + "/compactionThreshold", "1000", "", resultWarn, "after 1000 bytes"},
@@ -114,6 +117,14 @@ func TestDoctorOfPolicies(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no acts topic, and no topic is created", func(t *testing.T) {
+		says := healthy()
+		delete(says, acts+"/partitions")
+		says[runtime] = `{"acknowledgmentAtBatchIndexLevelEnabled":"false","allowAutoTopicCreation":"false"}`
+		if unwell := examined(t, says); len(unwell) != 1 || unwell[0].Result != resultWarn || !strings.Contains(unwell[0].Advice, "pulsar-admin topics create persistent://public/default/__acts-orders") {
+			t.Errorf("found %+v", unwell)
+		}
+	})
 	t.Run("no topics yet", func(t *testing.T) {
 		says := healthy()
 		for path := range says {

@@ -22,6 +22,7 @@ import (
 	"github.com/ringfence/router/internal/broker/pulsarlog"
 	"github.com/ringfence/router/internal/config"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/key"
 	"github.com/ringfence/router/internal/netx/listen"
 	"github.com/ringfence/router/internal/netx/mtls"
@@ -91,6 +92,7 @@ type broker struct {
 	source     func(source.Config, *source.Metrics, *slog.Logger) *source.Source
 	controlLog func(*slog.Logger) (controllog.Transport, error)
 	claims     func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no claims
+	acts       func(topic string, log *slog.Logger) (controllog.Transport, error) // nil: no acts
 
 	// listening is called once the application can connect, which then waits for the node; nil: no
 	// call.
@@ -134,6 +136,7 @@ func throughPulsar(cfg config.Config) broker {
 		claims: func(topic string, log *slog.Logger) (controllog.Transport, error) {
 			return claimsAt(auth, topic, log)
 		},
+		acts: func(topic string, log *slog.Logger) (controllog.Transport, error) { return actsAt(auth, topic, log) },
 	}
 }
 
@@ -282,6 +285,7 @@ func newNode(cfg config.Config, b broker, l *listeners, brokerFault func() error
 	if b.claims != nil {
 		parts.Claims = claims
 	}
+	parts.Acts = newActs(cfg, b, registry, log)
 	return node.New(nodeConfig, parts)
 }
 
@@ -317,13 +321,14 @@ func modeOf(cfg config.Config) node.Mode {
 }
 
 func adminOf(n *node.Node, notice string, registry *prometheus.Registry, keysRevealed bool) adminhttp.Options {
-	probes := n.Probes()
+	probes, pages := n.Probes(), pagesOf(n, keysRevealed)
+	maps.Copy(pages, act.Handlers(n.Acts(), noActs))
 	return adminhttp.Options{
 		Startup: checksOf(probes.Startup), Ready: checksOf(probes.Ready), Live: checksOf(probes.Live),
 		Notice:  notice,
 		Metrics: registry,
 		Drain:   n.Drain, Undrain: n.Undrain, DrainWaits: n.DrainWaits,
-		Pages: pagesOf(n, keysRevealed),
+		Pages: pages,
 	}
 }
 

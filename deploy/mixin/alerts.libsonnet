@@ -125,6 +125,15 @@
             'a group with other settings was refused, or the claims topic has unreadable records; the log of this router has the details.',
           ),
           alert(
+            'RingfenceActsUnreadable',
+            'warning',
+            ring(member),
+            one('ringfence_act_topic_readable') + ' == 0',
+            'A router cannot read the acts topic.',
+            'holds and releases of keys that are made now do not reach this router; its log names the reason.',
+            '5m',
+          ),
+          alert(
             'RingfenceTopicsNotConsumed',
             'warning',
             ring(member),

@@ -96,6 +96,11 @@ local cases = {
     fires: [s('ringfence_claim_records_total', a, '0 1x10', 'result="refused"')],
     quiet: [s('ringfence_claim_records_total', a, '3x10', 'result="refused"'), s('ringfence_claim_records_total', a, '0+1x10', 'result="confirmed"')],
   },
+  RingfenceActsUnreadable: {
+    fires: [s('ringfence_act_topic_readable', a, '0x20')],
+    quiet: [s('ringfence_act_topic_readable', a, '0x3 1x20')],
+    value: '0',
+  },
   RingfenceTopicsNotConsumed: {
     fires: [s('ringfence_node_topics_not_consumed', a, '2x30')],
     quiet: [s('ringfence_node_topics_not_consumed', a, '2x5 0x30')],

@@ -28,6 +28,7 @@ import (
 	"github.com/ringfence/router/internal/app"
 	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/mailbox"
 	"github.com/ringfence/router/internal/membership"
@@ -53,6 +54,7 @@ type Config struct {
 	Debug      Debug
 	Ownership  Ownership
 	ControlLog ControlLog
+	Acts       act.Config
 	Ring       ring.Config
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
@@ -211,6 +213,7 @@ func Default() Config {
 		Debug:      Debug{Listen: "off"},
 		Ownership:  Ownership{Mode: ModeStrict, Profile: "default", Timing: ownership.DefaultTiming()},
 		ControlLog: ControlLog{Namespace: "public/default", Version: ownership.LogVersionMax, Config: controllog.DefaultConfig()},
+		Acts:       act.DefaultConfig(),
 		Ring:       ring.DefaultConfig(),
 		Mailbox:    mailbox.DefaultConfig(),
 		Retry:      outcome.DefaultConfig(),

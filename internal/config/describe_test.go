@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ringfence/router/internal/base/setting"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/ownership"
 	"github.com/ringfence/router/ring"
 )
@@ -106,6 +107,9 @@ func TestTagsAreTheConstants(t *testing.T) {
 		{"mailbox.shards", "max", ring.Partitions},
 		{"ownership.generation", "max", ownership.GenMax},
 		{"ownership.lease", "max", float64(ownership.LeaseMax)},
+		{"acts.hold_for", "max", float64(act.DurationMax)},
+		{"acts.hold_for_max", "max", float64(act.DurationMax)},
+		{"acts.held_max", "max", act.HeldLimit},
 		{"control_log.version", "min", ownership.LogVersionMin},
 		{"control_log.version", "max", ownership.LogVersionMax},
 	} {
@@ -155,7 +159,7 @@ func TestEveryRuleCanBreak(t *testing.T) {
 		"ownership: {lease: 1500us, beat_every: 1s, beat_spacing: 2s, guard: 1s, drain_timeout: 1h, lost_after: 1h}",
 		"control_log: {namespace: a, beats_max: 16}",
 		"mailbox: {shards: 4000, window_bytes_max: 128}",
-		"retry: {backoff_min: 1h}",
+		"{retry: {backoff_min: 1h}, acts: {hold_for: 2h, hold_for_max: 1h}}",
 		"{app: {listen: '127.0.0.1:1'}, peer: {listen: ':1'}, gossip: {listen: '0.0.0.0:1'}, admin: {listen: '127.0.0.1:1'}, debug: {listen: '127.0.0.1:1'}}",
 	} {
 		path := filepath.Join(t.TempDir(), "router.yaml")

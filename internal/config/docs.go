@@ -4,6 +4,12 @@ package config
 
 // docs is the comment of the field of each setting.
 var docs = map[string]string{
+	"acts.enabled":                    "Operators may act on single keys of the group, by a topic __acts-<group> beside the control topic.",
+	"acts.held_max":                   "The most keys that are held at a time: this router refuses further holds.",
+	"acts.hold_for":                   "How long a key is held if the operator names no duration.",
+	"acts.hold_for_max":               "The longest hold that this router accepts.",
+	"acts.keep_for":                   "How long the acts topic keeps records of acts that have no effect any more.",
+	"acts.start_wait":                 "How long a router waits at its start for the acts topic to be read; then it takes part without the holds that it has not read, and says so.",
 	"admin.connections_max":           "Most open connections; a further one replaces the one that has been slow for longest.",
 	"admin.drain_open":                "/drain needs no token, from any address; instead of drain_token.",
 	"admin.drain_token":               "Accepted for /drain only. It is meant for Kubernetes hooks, whose headers are visible to all users who may read pods.",

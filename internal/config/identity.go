@@ -12,6 +12,11 @@ func (c Config) ControlTopic() string {
 	return "persistent://" + c.ControlLog.Namespace + "/__ring-" + c.Node.Group
 }
 
+// ActsTopic returns the full name of the topic that has the acts of operators on single keys of the group.
+func (c Config) ActsTopic() string {
+	return "persistent://" + c.ControlLog.Namespace + "/__acts-" + c.Node.Group
+}
+
 // The properties of a subscription that mirror its claim (ADR 0029).
 const (
 	PropertyGroup        = "ringfence-group"

@@ -37,11 +37,13 @@ type Boxes struct {
 	window  window
 	late    []uint64 // window serials of events that finished after their partition had moved
 
-	workers workers
-	ready   int   // keys in the workers' queues
-	orphans queue // ready keys while there is no worker
-	held    heldHeap
-	ages    ages
+	workers  workers
+	ready    int   // keys in the workers' queues
+	orphans  queue // ready keys while there is no worker
+	held     heldHeap
+	onHold   map[event.Key]struct{} // keys that an operator holds, see Hold
+	heldHere int                    // keys with events here that wait for their release
+	ages     ages
 
 	unpinned   clock.Instant // when Tick last called unpin
 	peerBytes  uint64        // total received from peers by this node, see unpin

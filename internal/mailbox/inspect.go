@@ -20,6 +20,7 @@ const (
 	WaitGate                // the gate is not open, since an earlier tenure may still run
 	WaitWorker              // no worker is up
 	WaitSlot                // its worker has no room, or the lease has expired
+	WaitHold                // an operator holds the key
 )
 
 // String returns the name of the wait, as the admin page shows it.
@@ -37,6 +38,8 @@ func (w Wait) String() string {
 		return "worker"
 	case WaitSlot:
 		return "slot"
+	case WaitHold:
+		return "hold"
 	}
 	return "unknown"
 }
@@ -56,7 +59,7 @@ type KeyState struct {
 	Accepted clock.Instant
 
 	Depth     int              // waiting events, besides a running one
-	HeldUntil clock.Instant    // WaitRetry, and WaitGate if not zero: when the next attempt is due
+	HeldUntil clock.Instant    // WaitRetry, and WaitGate and WaitHold if not zero: when the next attempt is due
 	Delivery  event.DeliveryID // WaitHandler
 	Worker    event.WorkerID   // WaitHandler, WaitSlot: the worker that the key sticks to
 }
@@ -138,6 +141,7 @@ type Stats struct {
 	Keys      int           // with events here
 	Ready     int           // keys that wait for room at their worker, or for the lease
 	Held      int           // keys that wait for their next attempt
+	OnHold    int           // keys with events here that wait until an operator releases them
 	Bytes     int           // of all events
 	WindowIDs int           // ids of recently finished events
 	Oldest    clock.Instant // when the oldest event came in, clock.Forever when there is none
@@ -152,6 +156,7 @@ func (b *Boxes) Stats() Stats {
 		Keys:      b.actors.len(),
 		Ready:     b.ready,
 		Held:      len(b.held),
+		OnHold:    b.heldHere,
 		Bytes:     b.bytes,
 		WindowIDs: b.window.n,
 		Oldest:    clock.Forever,
@@ -170,6 +175,7 @@ func (s Stats) add(t Stats) Stats {
 	s.Keys += t.Keys
 	s.Ready += t.Ready
 	s.Held += t.Held
+	s.OnHold += t.OnHold
 	s.Bytes += t.Bytes
 	s.WindowIDs += t.WindowIDs
 	s.Oldest = min(s.Oldest, t.Oldest)

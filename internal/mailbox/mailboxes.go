@@ -155,6 +155,28 @@ func (m *Mailboxes) SetGates(changes []ownership.GateChange, epoch event.Positio
 	}
 }
 
+// Hold is [Boxes.Hold]. No delivery of these keys begins after it has returned.
+func (m *Mailboxes) Hold(keys []event.Key, out *Output) {
+	m.byKey(keys, func(b *Boxes, now clock.Instant, keys []event.Key) { b.Hold(now, keys, out) })
+}
+
+// Release is [Boxes.Release].
+func (m *Mailboxes) Release(keys []event.Key, out *Output) {
+	m.byKey(keys, func(b *Boxes, now clock.Instant, keys []event.Key) { b.Release(now, keys, out) })
+}
+
+// byKey runs a machine call on each shard that has one of the keys.
+func (m *Mailboxes) byKey(keys []event.Key, call func(*Boxes, clock.Instant, []event.Key)) {
+	now := m.now()
+	var sorted buckets[event.Key]
+	sorted.fill(keys, len(m.shards), func(k *event.Key) int { return int(ring.PartitionOf(string(*k))) % len(m.shards) })
+	for i := range m.shards {
+		if mine := sorted.of(i); len(mine) > 0 {
+			m.shards[i].with(func(b *Boxes) { call(b, now, mine) })
+		}
+	}
+}
+
 // Running is [Boxes.Running].
 func (m *Mailboxes) Running(p ring.Partition) (running int) {
 	m.of(p, func(b *Boxes) { running = b.Running(p) })

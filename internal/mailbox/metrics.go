@@ -56,6 +56,7 @@ func NewMetrics(reg prometheus.Registerer, boxes *Mailboxes) *Metrics {
 			{desc("active_keys", "Keys with events here."), func(s Stats) int { return s.Keys }},
 			{desc("ready_keys", "Keys that are ready and wait for room at their worker, or for the lease."), func(s Stats) int { return s.Ready }},
 			{desc("held_keys", "Keys that wait for the next attempt of a failed event."), func(s Stats) int { return s.Held }},
+			{desc("on_hold_keys", "Keys with events here that wait because an operator holds them."), func(s Stats) int { return s.OnHold }},
 			{desc("bytes", "Weight of all events here."), func(s Stats) int { return s.Bytes }},
 			{desc("window_bytes", "Weight of the ids of recently finished events."), func(s Stats) int { return s.WindowIDs * recordBytes }},
 		},

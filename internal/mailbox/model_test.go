@@ -42,6 +42,7 @@ var modelRetry = outcome.Config{
 type reference struct {
 	epoch   event.Position
 	gates   map[ring.Partition]ownership.GateChange
+	onHold  map[event.Key]bool
 	events  []*refEvent // in the order in which they came; a key's order is theirs
 	window  []refDone
 	gone    map[Sender]bool
@@ -64,8 +65,11 @@ type refDone struct {
 	dropped bool // it still counts
 }
 
-// lets reports whether the gate of a key's partition lets it through.
-func (r *reference) lets(key event.Key) bool {
+// lets reports whether a key may run: the gate of its partition lets it through, and no operator holds it.
+func (r *reference) lets(key event.Key) bool { return r.gateLets(key) && !r.onHold[key] }
+
+// gateLets reports whether the gate of a key's partition lets it through.
+func (r *reference) gateLets(key event.Key) bool {
 	c := r.gates[ring.PartitionOf(string(key))]
 	return c.Gate == ownership.Open && !slices.Contains(c.Withheld, ring.HashOf(string(key)))
 }
@@ -324,6 +328,7 @@ type model struct {
 	mayTake    map[event.WorkerID]bool // was woken, and has not found its queue empty since
 	stuckTo    map[event.Key]event.WorkerID
 	fences     map[event.Key]event.Fence // of the newest delivery
+	held       uint64                    // looks at a key that waited on hold
 }
 
 // modelKeys returns six keys, two on each of three partitions.
@@ -343,7 +348,7 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		T: t, boxes: New(modelConfig, modelRetry, "me"), keys: modelKeys,
 		now:     clock.Instant(rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "since the machine started")),
-		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, gone: map[Sender]bool{}},
+		ref:     reference{gates: map[ring.Partition]ownership.GateChange{}, onHold: map[event.Key]bool{}, gone: map[Sender]bool{}},
 		open:    map[address]bool{},
 		senders: []Sender{Local},
 		mayTake: map[event.WorkerID]bool{}, stuckTo: map[event.Key]event.WorkerID{}, fences: map[event.Key]event.Fence{},
@@ -487,7 +492,7 @@ func (m *model) started(w event.WorkerID, d event.Delivery) {
 	case head.heldUntil.After(m.now):
 		m.Fatalf("delivery of event %v at %d, held until %d", d.Event.ID, m.now, head.heldUntil)
 	case !m.ref.lets(key):
-		m.Fatalf("delivery of key %q with gate %+v", key, m.ref.gates[d.Partition])
+		m.Fatalf("delivery of key %q with gate %+v, on hold: %v", key, m.ref.gates[d.Partition], m.ref.onHold[key])
 	case d.Partition != head.event.Partition || d.Token != int64(m.ref.gates[d.Partition].Token):
 		m.Fatalf("delivery %+v, want partition %d and token %d", d, head.event.Partition, m.ref.gates[d.Partition].Token)
 	case d.Turn == 0 || !m.fences[key].Before(d.Fence()):
@@ -578,6 +583,24 @@ func (m *model) release() {
 	c := m.ref.gates[p]
 	c.Withheld = nil
 	m.changeGate(c)
+}
+
+// hold puts some keys on hold, or releases them, whether they are already or not.
+func (m *model) hold() {
+	var keys []event.Key
+	for range rapid.IntRange(1, 3).Draw(m.T, "keys") {
+		keys = append(keys, pick(m, m.keys, "key"))
+	}
+	held := m.chance(30, "hold")
+	for _, key := range keys {
+		m.ref.onHold[key] = held
+	}
+	if held {
+		m.boxes.Hold(m.now, keys, &m.out)
+	} else {
+		m.boxes.Release(m.now, keys, &m.out)
+	}
+	m.expect("Hold or Release", nil)
 }
 
 func (m *model) setGate(p ring.Partition, gate ownership.Gate, withheld ...ring.KeyHash) {
@@ -708,6 +731,9 @@ func (m *model) check() {
 			want.Ready++
 		case WaitRetry:
 			want.Held++
+		case WaitHold:
+			want.OnHold++
+			m.held++
 		case WaitNothing, WaitHandler, WaitGate, WaitWorker:
 		}
 		if s.Wait != WaitNothing {
@@ -746,7 +772,9 @@ func (m *model) checkKey(key event.Key, s KeyState) {
 	case WaitHandler:
 		ok = m.ref.runningOf(key) == 1
 	case WaitGate:
-		ok = head != nil && m.ref.ours(p) && !m.ref.lets(key)
+		ok = head != nil && m.ref.ours(p) && !m.ref.gateLets(key)
+	case WaitHold:
+		ok = head != nil && m.ref.gateLets(key) && m.ref.onHold[key]
 	case WaitRetry:
 		ok = head != nil && m.ref.lets(key) && head.heldUntil == s.HeldUntil && m.boxes.Next() <= s.HeldUntil
 	case WaitWorker:
@@ -765,6 +793,9 @@ func (m *model) comeToRest() {
 	for len(m.ref.workers) == 0 {
 		m.worker()
 	}
+	m.boxes.Release(m.now, m.keys, &m.out)
+	clear(m.ref.onHold)
+	m.expect("Release", nil)
 	for range 100 {
 		var results []event.Result
 		for _, d := range m.deliveries {
@@ -783,7 +814,7 @@ func (m *model) comeToRest() {
 		}
 	}
 	s := m.boxes.Stats()
-	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
+	if s.Events+s.Running+s.Keys+s.Ready+s.Held+s.OnHold+s.Bytes+s.WindowIDs != 0 || m.boxes.ages.oldest != nil || m.boxes.ages.youngest != nil || m.boxes.spans.places.len()+m.boxes.keys.n != 0 {
 		m.Fatalf("something is left: %+v, %+v, %d ids, %d keys", s, m.boxes.ages, m.boxes.spans.places.len(), m.boxes.keys.n)
 	}
 	for p := range m.boxes.parts {
@@ -801,29 +832,31 @@ func (m *model) comeToRest() {
 // TestBoxesMatchTheReference plays random histories on Boxes and on a reference.
 func TestBoxesMatchTheReference(t *testing.T) {
 	var total Counters
+	var held uint64
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		actions := []func(){
 			func() {}, // first, for a failing history to shrink to
 			m.accept, m.accept, m.accept, m.take, m.take, m.take, m.finish, m.finish, m.finish,
-			m.tick, m.gate, m.release, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
+			m.tick, m.gate, m.release, m.hold, m.takeHandover, m.takeOver, m.worker, m.senderGone, m.takeAll,
 		}
 		m.worker()
 		for _, p := range m.partitions {
 			m.setGate(p, ownership.Open)
 		}
-		for range 300 {
+		for range 350 {
 			pick(m, actions, "action")()
 			m.check()
 		}
 		m.comeToRest()
 		total = total.add(m.boxes.counters)
+		held += m.held
 	})
 	for what, n := range map[string]uint64{
 		"accepted": total.Accepted, "joined": total.Joined, "duplicates": total.Duplicates,
 		"overloaded": total.Overloaded, "not owner": total.NotOwner, "not yet": total.NotYet, "moved": total.Moved,
 		"done": total.Done, "failed": total.Failed, "retried": total.Retried, "rejected": total.Rejected,
-		"returned": total.Returned, "ignored": total.Ignored,
+		"returned": total.Returned, "ignored": total.Ignored, "seen on hold": held,
 	} {
 		if n < 50 {
 			t.Errorf("%d times %s: these histories proved little", n, what)

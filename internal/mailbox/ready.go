@@ -6,14 +6,17 @@ import (
 	"github.com/ringfence/router/internal/base/clock"
 )
 
-// enqueue files an idle actor under the reason why its first event waits: gate, retry, worker
-// or slot.
+// enqueue files an idle actor under the reason why its first event waits: gate, hold, retry,
+// worker or slot.
 func (b *Boxes) enqueue(now clock.Instant, a *actor, out *Output) {
 	switch {
 	case a.head == nil:
 		b.passivate(a)
 	case !a.part.mayRun(a.key):
 		a.wait, a.since = WaitGate, now
+	case b.isOnHold(a.key):
+		a.wait, a.since = WaitHold, now
+		b.heldHere++
 	case a.heldUntil.After(now):
 		a.wait, a.since = WaitRetry, now
 		heap.Push(&b.held, a)
@@ -59,6 +62,8 @@ func (b *Boxes) dequeueWaiting(a *actor) {
 		heap.Remove(&b.held, int(a.heldIndex))
 	case WaitWorker, WaitSlot:
 		b.dequeue(a)
+	case WaitHold:
+		b.heldHere--
 	case WaitNothing, WaitGate:
 	}
 	a.wait = WaitNothing

@@ -46,7 +46,7 @@ func (n *Node) live(ctx context.Context) error {
 	if n.cfg.Mode == Gossip {
 		n.log.Warn("ownership is not exclusive", "reason", NotExclusive)
 	}
-	if !n.awaitClaims(ctx) {
+	if !n.awaitClaims(ctx) || !n.awaitActs(ctx) {
 		return nil
 	}
 	for {

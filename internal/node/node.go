@@ -33,6 +33,7 @@ import (
 	"github.com/ringfence/router/internal/base/signal"
 	"github.com/ringfence/router/internal/base/stages"
 	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
 	"github.com/ringfence/router/internal/controllog/claim"
 	"github.com/ringfence/router/internal/history"
 	"github.com/ringfence/router/internal/key"
@@ -114,6 +115,8 @@ type Parts struct {
 	BrokerFault func() error
 	// Claims holds the subscription for this group; nil: no claims. Run runs it.
 	Claims *claim.Keeper
+	// Acts makes acts of operators on single keys take effect; nil: there are none. Run runs it.
+	Acts *act.Keeper
 
 	GossipLimiter membership.Limiter // bounds the connections of gossip; nil: nothing does
 
@@ -257,6 +260,7 @@ func (n *Node) Run(ctx context.Context) error {
 			stages.Stage{Name: "app", Run: n.app.Run},
 			stages.Stage{Name: "app streams", Run: n.serveApp},
 			stages.Stage{Name: "claims", Run: n.keepClaims},
+			stages.Stage{Name: "acts", Run: n.keepActs},
 		)
 	})
 	wait.Go(func() { n.keepDrainCycles(stageCtx) })

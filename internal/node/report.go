@@ -111,6 +111,7 @@ func (s *reporter) Status() report.Status {
 		status.Settings[one.Name] = one.Value
 	}
 	status.TopicsNotConsumed = n.TopicsNotConsumed()
+	status.Acts = n.actsStatus()
 	if other := n.otherSettings.Load(); other != nil && clock.Now().Sub(other.at) < otherSettingsShownMax {
 		status.OtherSettings = other.reason
 	}
@@ -133,6 +134,7 @@ func (n *Node) heldEvents() report.Events {
 	boxes, now := n.boxes.Stats(), clock.Now()
 	events := report.Events{
 		Mailboxes: boxes.Events, Running: boxes.Running, Keys: boxes.Keys, HeldKeys: boxes.Held,
+		OnHoldKeys:        boxes.OnHold,
 		OldestHereSeconds: age(now, boxes.Oldest),
 	}
 	if src := n.source.Load(); src != nil {
@@ -274,7 +276,7 @@ func (s *reporter) Key(ctx context.Context, key event.Key) report.KeyAt {
 		return report.KeyAt{View: s.reporter(), Error: tooMany}
 	}
 	now, state := clock.Now(), s.node.boxes.Inspect(key)
-	at := report.KeyAt{View: s.reporter(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key)}
+	at := report.KeyAt{View: s.reporter(), Gate: state.Gate.String(), Wait: state.Wait.String(), Held: s.held(now, key), Hold: s.node.holdOf(key)}
 	if at.Wait == report.WaitsForNothing {
 		return at
 	}

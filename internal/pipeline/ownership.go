@@ -18,6 +18,16 @@ func (p *Pipeline) SetGates(changes []ownership.GateChange) {
 	p.with(func(out *mailbox.Output) { p.Boxes.SetGates(changes, p.epoch(), out) })
 }
 
+// HoldKeys makes the events of keys wait until ReleaseKeys. When it returns, no delivery of them begins.
+func (p *Pipeline) HoldKeys(keys []event.Key) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Hold(keys, out) })
+}
+
+// ReleaseKeys undoes HoldKeys.
+func (p *Pipeline) ReleaseKeys(keys []event.Key) {
+	p.with(func(out *mailbox.Output) { p.Boxes.Release(keys, out) })
+}
+
 // HandoverPause is the pause before the next owners get more ids: a joining member gets ids from all
 // other members, while it takes over its first events.
 const HandoverPause = 16 * time.Millisecond

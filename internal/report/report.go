@@ -19,6 +19,7 @@ package report
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Plural returns a number with a noun, for people: "1 event", "2 events".
@@ -60,12 +61,20 @@ type Status struct {
 	TopicsNotConsumed map[string][]string `json:"topics_not_consumed,omitempty"` // topics that wait, and the members that do not list them
 	OtherSettings     string              `json:"other_settings,omitempty"`      // how a router differed that wanted to join in the last ten minutes
 
+	Acts *Acts `json:"acts,omitempty"` // nil: this member takes no acts on keys, or its version does not tell
+
 	Listeners   []Listener  `json:"listeners,omitempty"` // none: a version that does not tell
 	Checks      []Check     `json:"checks"`              // of readiness
 	Gates       Gates       `json:"gates"`
 	Events      Events      `json:"events"`
 	Rates       Rates       `json:"rates"`
 	Exclusivity Exclusivity `json:"exclusivity"`
+}
+
+// Acts is what a member knows of the acts of operators on single keys.
+type Acts struct {
+	HeldKeys int    `json:"held_keys"`       // of the group
+	Error    string `json:"error,omitempty"` // why acts that are made now do not reach it
 }
 
 // Worker is a worker as it has named itself and its SDK: text from outside, made printable.
@@ -112,6 +121,7 @@ type Events struct {
 	Running           int     `json:"running"`             // of these, with the application
 	Keys              int     `json:"keys"`                // of these events
 	HeldKeys          int     `json:"held_keys"`           // keys that wait for the next attempt of a failed event
+	OnHoldKeys        int     `json:"on_hold_keys"`        // keys that wait because an operator holds them
 	OldestHereSeconds float64 `json:"oldest_here_seconds"` // age of the oldest in the mailboxes; 0: none
 }
 
@@ -197,7 +207,7 @@ type KeyAt struct {
 
 	// In the member's mailboxes.
 	Gate     string    `json:"gate"`               // closed, waiting, open or draining
-	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker or slot
+	Wait     string    `json:"wait"`               // reason: nothing, handler, retry, gate, worker, slot or hold
 	Seconds  float64   `json:"seconds"`            // for how long
 	Queued   int       `json:"queued"`             // events behind the one that runs, or would run next
 	Event    string    `json:"event,omitempty"`    // message id of the running or next event, as ledger:entry:partition:batch
@@ -207,8 +217,19 @@ type KeyAt struct {
 	Worker   uint64    `json:"worker,omitempty"`   // the stream that has it, or that the key sticks to
 	Blockers []Blocker `json:"blockers,omitempty"` // with gate: whose tenures may still run
 
+	Hold *Hold `json:"hold,omitempty"` // by which an operator keeps the key waiting; nil: there is none that this member has read
+
 	// Held for their verdict, as the node that received them.
 	Held []Held `json:"held,omitempty"`
+}
+
+// Hold is what keeps a key waiting because an operator wants it.
+type Hold struct {
+	By     string    `json:"by"` // in their own words
+	Via    string    `json:"via"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
 }
 
 // Blocker is one reason why a gate waits, or withholds a key.

@@ -23,6 +23,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ActKind is what an operator did to a key.
+type ActKind int32
+
+const (
+	// Not used.
+	ActKind_ACT_KIND_UNSPECIFIED ActKind = 0
+	// Nothing: the record marks the end of the log for a member that reads it.
+	ActKind_ACT_KIND_MARK ActKind = 1
+	// The key's events wait, until until_ms or a release.
+	ActKind_ACT_KIND_HOLD ActKind = 2
+	// A hold of the key ends.
+	ActKind_ACT_KIND_RELEASE ActKind = 3
+)
+
+// Enum value maps for ActKind.
+var (
+	ActKind_name = map[int32]string{
+		0: "ACT_KIND_UNSPECIFIED",
+		1: "ACT_KIND_MARK",
+		2: "ACT_KIND_HOLD",
+		3: "ACT_KIND_RELEASE",
+	}
+	ActKind_value = map[string]int32{
+		"ACT_KIND_UNSPECIFIED": 0,
+		"ACT_KIND_MARK":        1,
+		"ACT_KIND_HOLD":        2,
+		"ACT_KIND_RELEASE":     3,
+	}
+)
+
+func (x ActKind) Enum() *ActKind {
+	p := new(ActKind)
+	*p = x
+	return p
+}
+
+func (x ActKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ActKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_ringfence_controllog_v1_controllog_proto_enumTypes[0].Descriptor()
+}
+
+func (ActKind) Type() protoreflect.EnumType {
+	return &file_ringfence_controllog_v1_controllog_proto_enumTypes[0]
+}
+
+func (x ActKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ActKind.Descriptor instead.
+func (ActKind) EnumDescriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{0}
+}
+
 // Record is one entry of the control log.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1363,6 +1420,124 @@ func (x *Claim) GetForce() bool {
 	return false
 }
 
+// Act is one record of an acts topic: a log of what operators did to single keys of a group.
+type Act struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The format of the record: 1.
+	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// What was done.
+	Kind ActKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ringfence.controllog.v1.ActKind" json:"kind,omitempty"`
+	// Names the act: a random number of 16 bytes.
+	Id []byte `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	// The key. Empty with a mark.
+	Key []byte `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// Who did it, in their own words.
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// The member that took the act, and where the request came from.
+	Via string `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When, in milliseconds since 1970 by the clock of that member.
+	AtMs int64 `protobuf:"varint,8,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	// When its effect ends, likewise. Equal to at_ms if it has none that lasts.
+	UntilMs       int64 `protobuf:"varint,9,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Act) Reset() {
+	*x = Act{}
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Act) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Act) ProtoMessage() {}
+
+func (x *Act) ProtoReflect() protoreflect.Message {
+	mi := &file_ringfence_controllog_v1_controllog_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Act.ProtoReflect.Descriptor instead.
+func (*Act) Descriptor() ([]byte, []int) {
+	return file_ringfence_controllog_v1_controllog_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Act) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Act) GetKind() ActKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ActKind_ACT_KIND_UNSPECIFIED
+}
+
+func (x *Act) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Act) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Act) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Act) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *Act) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Act) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *Act) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
 var File_ringfence_controllog_v1_controllog_proto protoreflect.FileDescriptor
 
 const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
@@ -1484,7 +1659,22 @@ const file_ringfence_controllog_v1_controllog_proto_rawDesc = "" +
 	"\x03gen\x18\x05 \x01(\rR\x03gen\x12\x14\n" +
 	"\x05began\x18\x06 \x01(\bR\x05began\x12\x18\n" +
 	"\arelease\x18\a \x01(\bR\arelease\x12\x14\n" +
-	"\x05force\x18\b \x01(\bR\x05forceBHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
+	"\x05force\x18\b \x01(\bR\x05force\"\xe1\x01\n" +
+	"\x03Act\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x124\n" +
+	"\x04kind\x18\x02 \x01(\x0e2 .ringfence.controllog.v1.ActKindR\x04kind\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\fR\x02id\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\fR\x03key\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x10\n" +
+	"\x03via\x18\x06 \x01(\tR\x03via\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x13\n" +
+	"\x05at_ms\x18\b \x01(\x03R\x04atMs\x12\x19\n" +
+	"\buntil_ms\x18\t \x01(\x03R\auntilMs*_\n" +
+	"\aActKind\x12\x18\n" +
+	"\x14ACT_KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rACT_KIND_MARK\x10\x01\x12\x11\n" +
+	"\rACT_KIND_HOLD\x10\x02\x12\x14\n" +
+	"\x10ACT_KIND_RELEASE\x10\x03BHZFgithub.com/ringfence/router/proto/ringfence/controllog/v1;controllogv1b\x06proto3"
 
 var (
 	file_ringfence_controllog_v1_controllog_proto_rawDescOnce sync.Once
@@ -1498,60 +1688,64 @@ func file_ringfence_controllog_v1_controllog_proto_rawDescGZIP() []byte {
 	return file_ringfence_controllog_v1_controllog_proto_rawDescData
 }
 
-var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_ringfence_controllog_v1_controllog_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_ringfence_controllog_v1_controllog_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_ringfence_controllog_v1_controllog_proto_goTypes = []any{
-	(*Record)(nil),       // 0: ringfence.controllog.v1.Record
-	(*Position)(nil),     // 1: ringfence.controllog.v1.Position
-	(*Node)(nil),         // 2: ringfence.controllog.v1.Node
-	(*Setting)(nil),      // 3: ringfence.controllog.v1.Setting
-	(*Genesis)(nil),      // 4: ringfence.controllog.v1.Genesis
-	(*Epoch)(nil),        // 5: ringfence.controllog.v1.Epoch
-	(*Beat)(nil),         // 6: ringfence.controllog.v1.Beat
-	(*BusyKeys)(nil),     // 7: ringfence.controllog.v1.BusyKeys
-	(*PartitionSet)(nil), // 8: ringfence.controllog.v1.PartitionSet
-	(*Hello)(nil),        // 9: ringfence.controllog.v1.Hello
-	(*Snap)(nil),         // 10: ringfence.controllog.v1.Snap
-	(*State)(nil),        // 11: ringfence.controllog.v1.State
-	(*Pending)(nil),      // 12: ringfence.controllog.v1.Pending
-	(*Claim)(nil),        // 13: ringfence.controllog.v1.Claim
+	(ActKind)(0),         // 0: ringfence.controllog.v1.ActKind
+	(*Record)(nil),       // 1: ringfence.controllog.v1.Record
+	(*Position)(nil),     // 2: ringfence.controllog.v1.Position
+	(*Node)(nil),         // 3: ringfence.controllog.v1.Node
+	(*Setting)(nil),      // 4: ringfence.controllog.v1.Setting
+	(*Genesis)(nil),      // 5: ringfence.controllog.v1.Genesis
+	(*Epoch)(nil),        // 6: ringfence.controllog.v1.Epoch
+	(*Beat)(nil),         // 7: ringfence.controllog.v1.Beat
+	(*BusyKeys)(nil),     // 8: ringfence.controllog.v1.BusyKeys
+	(*PartitionSet)(nil), // 9: ringfence.controllog.v1.PartitionSet
+	(*Hello)(nil),        // 10: ringfence.controllog.v1.Hello
+	(*Snap)(nil),         // 11: ringfence.controllog.v1.Snap
+	(*State)(nil),        // 12: ringfence.controllog.v1.State
+	(*Pending)(nil),      // 13: ringfence.controllog.v1.Pending
+	(*Claim)(nil),        // 14: ringfence.controllog.v1.Claim
+	(*Act)(nil),          // 15: ringfence.controllog.v1.Act
 }
 var file_ringfence_controllog_v1_controllog_proto_depIdxs = []int32{
-	4,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
-	5,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
-	6,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
-	9,  // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
-	10, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
-	1,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
-	2,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
-	3,  // 7: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
-	1,  // 8: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
-	1,  // 9: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
-	3,  // 10: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
-	2,  // 11: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
-	1,  // 12: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
-	1,  // 13: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
-	8,  // 14: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
-	8,  // 15: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
-	7,  // 16: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
-	2,  // 17: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
-	3,  // 18: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
-	1,  // 19: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
-	11, // 20: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
-	1,  // 21: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
-	2,  // 22: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
-	1,  // 23: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
-	12, // 24: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
-	1,  // 25: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
-	3,  // 26: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
-	1,  // 27: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
-	1,  // 28: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
-	8,  // 29: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
-	3,  // 30: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	5,  // 0: ringfence.controllog.v1.Record.genesis:type_name -> ringfence.controllog.v1.Genesis
+	6,  // 1: ringfence.controllog.v1.Record.epoch:type_name -> ringfence.controllog.v1.Epoch
+	7,  // 2: ringfence.controllog.v1.Record.beat:type_name -> ringfence.controllog.v1.Beat
+	10, // 3: ringfence.controllog.v1.Record.hello:type_name -> ringfence.controllog.v1.Hello
+	11, // 4: ringfence.controllog.v1.Record.snap:type_name -> ringfence.controllog.v1.Snap
+	2,  // 5: ringfence.controllog.v1.Node.since:type_name -> ringfence.controllog.v1.Position
+	3,  // 6: ringfence.controllog.v1.Genesis.members:type_name -> ringfence.controllog.v1.Node
+	4,  // 7: ringfence.controllog.v1.Genesis.identity:type_name -> ringfence.controllog.v1.Setting
+	2,  // 8: ringfence.controllog.v1.Genesis.after:type_name -> ringfence.controllog.v1.Position
+	2,  // 9: ringfence.controllog.v1.Epoch.prev:type_name -> ringfence.controllog.v1.Position
+	4,  // 10: ringfence.controllog.v1.Epoch.identity:type_name -> ringfence.controllog.v1.Setting
+	3,  // 11: ringfence.controllog.v1.Epoch.nodes:type_name -> ringfence.controllog.v1.Node
+	2,  // 12: ringfence.controllog.v1.Beat.applied:type_name -> ringfence.controllog.v1.Position
+	2,  // 13: ringfence.controllog.v1.Beat.cur:type_name -> ringfence.controllog.v1.Position
+	9,  // 14: ringfence.controllog.v1.Beat.draining:type_name -> ringfence.controllog.v1.PartitionSet
+	9,  // 15: ringfence.controllog.v1.Beat.acquired:type_name -> ringfence.controllog.v1.PartitionSet
+	8,  // 16: ringfence.controllog.v1.Beat.busy:type_name -> ringfence.controllog.v1.BusyKeys
+	3,  // 17: ringfence.controllog.v1.Hello.node:type_name -> ringfence.controllog.v1.Node
+	4,  // 18: ringfence.controllog.v1.Hello.identity:type_name -> ringfence.controllog.v1.Setting
+	2,  // 19: ringfence.controllog.v1.Snap.for_hello:type_name -> ringfence.controllog.v1.Position
+	12, // 20: ringfence.controllog.v1.Snap.state:type_name -> ringfence.controllog.v1.State
+	2,  // 21: ringfence.controllog.v1.State.cur:type_name -> ringfence.controllog.v1.Position
+	3,  // 22: ringfence.controllog.v1.State.nodes:type_name -> ringfence.controllog.v1.Node
+	2,  // 23: ringfence.controllog.v1.State.start_positions:type_name -> ringfence.controllog.v1.Position
+	13, // 24: ringfence.controllog.v1.State.pending:type_name -> ringfence.controllog.v1.Pending
+	2,  // 25: ringfence.controllog.v1.State.genesis:type_name -> ringfence.controllog.v1.Position
+	4,  // 26: ringfence.controllog.v1.State.identity:type_name -> ringfence.controllog.v1.Setting
+	2,  // 27: ringfence.controllog.v1.Pending.start:type_name -> ringfence.controllog.v1.Position
+	2,  // 28: ringfence.controllog.v1.Pending.dep:type_name -> ringfence.controllog.v1.Position
+	9,  // 29: ringfence.controllog.v1.Pending.partitions:type_name -> ringfence.controllog.v1.PartitionSet
+	4,  // 30: ringfence.controllog.v1.Claim.identity:type_name -> ringfence.controllog.v1.Setting
+	0,  // 31: ringfence.controllog.v1.Act.kind:type_name -> ringfence.controllog.v1.ActKind
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_ringfence_controllog_v1_controllog_proto_init() }
@@ -1571,13 +1765,14 @@ func file_ringfence_controllog_v1_controllog_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ringfence_controllog_v1_controllog_proto_rawDesc), len(file_ringfence_controllog_v1_controllog_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   14,
+			NumEnums:      1,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_ringfence_controllog_v1_controllog_proto_goTypes,
 		DependencyIndexes: file_ringfence_controllog_v1_controllog_proto_depIdxs,
+		EnumInfos:         file_ringfence_controllog_v1_controllog_proto_enumTypes,
 		MessageInfos:      file_ringfence_controllog_v1_controllog_proto_msgTypes,
 	}.Build()
 	File_ringfence_controllog_v1_controllog_proto = out.File

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"os/user"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/config"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/controllog/act"
+	"github.com/ringfence/router/internal/node"
+	"github.com/ringfence/router/internal/report"
+)
+
+// noActs explains why a router takes no acts.
+const noActs = "this router takes no acts on keys: acts.enabled is false, or ownership.mode is gossip"
+
+// newActs returns what takes acts of operators on a router; nil: nothing does.
+func newActs(cfg config.Config, b broker, registry *prometheus.Registry, log *slog.Logger) *act.Keeper {
+	metrics := act.NewMetrics(registry)
+	if !cfg.Acts.Enabled || modeOf(cfg) == node.Gossip {
+		return nil
+	}
+	if most := holdMax(cfg); most < cfg.Acts.HoldForMax {
+		log.Warn("holds are shorter than acts.hold_for_max", "most", most, "reason", "pulsar.spill.rounds_max: a held event that is copied to the retry topic too often becomes a dead letter")
+		cfg.Acts.HoldForMax = most
+	}
+	open := func() (controllog.Transport, error) { return b.acts(cfg.ActsTopic(), log) }
+	keeper := act.New(cfg.Acts, cfg.Node.Name, open, time.Now, log, metrics)
+	if b.acts == nil {
+		return nil
+	}
+	return keeper
+}
+
+// holdMax is half of the time in which a held event makes its rounds through the retry topic, if it is copied as often
+// as can be; the other half is for the time before and after the hold.
+func holdMax(cfg config.Config) time.Duration {
+	spill := cfg.Pulsar.Spill
+	return time.Duration(min(float64(spill.RoundsMax)*float64(spill.DelayMax)/2, float64(act.DurationMax)))
+}
+
+// actsReconnectMax is the longest pause between two attempts to reach the broker: each is a line in the log.
+const actsReconnectMax = 10 * time.Second
+
+// actsAt returns the log of an acts topic.
+func actsAt(auth *pulsarAuth, topic string, log *slog.Logger) (controllog.Transport, error) {
+	c := controllog.DefaultPulsarConfig()
+	c.Topic, c.DeniedIsFinal, c.ReconnectMax = topic, true, actsReconnectMax
+	return controllog.NewPulsar(c, auth.options(), log)
+}
+
+// actCommands act on single keys.
+func actCommands() []*cobra.Command {
+	return []*cobra.Command{holdCommand(), releaseCommand(), actsCommand()}
+}
+
+// order is an act that the command line asks for.
+type order struct {
+	reason, by string
+	encoded    bool
+}
+
+func (o *order) addTo(cmd *cobra.Command) {
+	addBase64(cmd, &o.encoded)
+	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the audit trail (required)")
+	cmd.Flags().StringVar(&o.by, "by", "", "who you are, for the audit trail (default: the name of your account and host)")
+}
+
+// send asks the router for an act on the key of an argument. more is added to the request.
+func (o *order) send(ctx context.Context, a *asker, what, argument string, more url.Values) (key string, done act.Done, err error) {
+	if o.reason == "" {
+		return "", act.Done{}, usageError{errors.New("--reason is missing: say why, for those who will wonder")}
+	}
+	if key, err = keyOf(argument, o.encoded); err != nil {
+		return "", act.Done{}, err
+	}
+	more.Set("key", key)
+	more.Set("reason", o.reason)
+	more.Set("by", cmp.Or(o.by, account()))
+	_, text, err := a.call(ctx, http.MethodPost, "/v1/acts/"+what+"?"+more.Encode(), askTimeout)
+	if err != nil {
+		return "", act.Done{}, err
+	}
+	if err := json.Unmarshal(text, &done); err != nil {
+		return "", act.Done{}, fmt.Errorf("unexpected answer, perhaps of another version of router: %w", err)
+	}
+	return key, done, nil
+}
+
+// account names the person at the terminal, as far as the system knows.
+func account() string {
+	name, host := "unknown", "unknown host"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}
+
+func holdCommand() *cobra.Command {
+	var o order
+	var duration time.Duration
+	cmd := asking(&cobra.Command{
+		Use:   "hold KEY",
+		Short: "Keep the events of a key waiting, in their order, until a release or for a time",
+		Long: `Keep the events of a key waiting, in their order, until a release or for a time.
+
+A delivery that already runs finishes, and its result counts. Further events of the key, and
+retries of that one, wait at the owner. The hold outlasts moves of the key and the death of its
+owner. It ends by itself after --for. The act is written to the group's acts topic, with who,
+when and why: see router acts.
+
+The command prints the state of the key at its owner, and which members do not know the hold.
+The exit code is 1 if the owner does not know it.`,
+		Args: oneArg("KEY"),
+	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		more := url.Values{}
+		if duration != 0 {
+			more.Set("for", duration.String())
+		}
+		key, done, err := o.send(cmd.Context(), a, "hold", args[0], more)
+		if err != nil {
+			return err
+		}
+		held := heldKey{Done: done}
+		if done.Result == act.Full {
+			return errors.New("not held: the group holds as many keys as the acts topic allows; release some")
+		}
+		known, err := held.find(cmd.Context(), a, key)
+		if err != nil {
+			return err
+		}
+		if err := form.show(cmd.OutOrStdout(), held, func(p *page) { heldPage(p, held) }); err != nil {
+			return err
+		}
+		if !known {
+			return errors.New("the hold is recorded, but the owner of the key does not know it: see above")
+		}
+		return nil
+	})
+	cmd.Flags().DurationVar(&duration, "for", 0, "when the hold ends by itself (default acts.hold_for of the router; at most acts.hold_for_max)")
+	o.addTo(cmd)
+	return cmd
+}
+
+// heldKey is a hold, and what has become of it.
+type heldKey struct {
+	act.Done
+	State   report.Key `json:"state"`   // of the key, at its owner and elsewhere
+	Without []string   `json:"without"` // members that do not know it, in sentences
+}
+
+// holdKnownWithin is how long the owner may take to read a hold.
+const holdKnownWithin = 5 * time.Second
+
+// find waits until the owner of the key knows the hold, and reports whether it does.
+func (h *heldKey) find(ctx context.Context, a *asker, key string) (known bool, err error) {
+	deadline, cancel := context.WithTimeout(ctx, holdKnownWithin)
+	defer cancel()
+	pauses := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for {
+		h.State = report.Key{}
+		if err := a.get(ctx, "/v1/keys?key="+url.QueryEscape(key), &h.State); err != nil {
+			return false, err
+		}
+		at := h.State.At
+		if known = len(at) > 0 && at[0].Error == "" && at[0].Hold != nil; known || backoff.Sleep(deadline, pauses.Next()) != nil {
+			break
+		}
+	}
+	var m report.Members
+	if err := a.get(ctx, "/v1/members", &m); err != nil {
+		return known, err
+	}
+	h.Without = withoutActs(m)
+	return known, nil
+}
+
+// withoutActs names the members that do not know all acts.
+func withoutActs(m report.Members) []string {
+	all := []string{}
+	for _, one := range m.Members {
+		switch {
+		case one.Unnamed || one.Status != nil && one.Status.Mode != "strict":
+		case one.Status == nil:
+			all = append(all, one.Name+" does not answer: it is not known whether it keeps keys on hold")
+		case one.Status.Acts == nil:
+			all = append(all, one.Name+" takes no acts (acts.enabled is false, or an older version): keys that are held would run there")
+		case one.Status.Acts.Error != "":
+			all = append(all, one.Name+" cannot use the acts topic now, keys that are held later would run there: "+one.Status.Acts.Error)
+		}
+	}
+	return all
+}
+
+func heldPage(p *page, h heldKey) {
+	p.line("held until %s by %s because %q\n", timeWords(h.Act.Until), h.Act.By, h.Act.Reason)
+	keyPage(p, h.State)
+	for _, says := range h.Without {
+		p.alarm("%s", says)
+	}
+}
+
+// holdWords describes a hold at a member.
+func holdWords(h report.Hold) string {
+	return fmt.Sprintf("held until %s by %s because %q, since %s", timeWords(h.Until), h.By, h.Reason, timeWords(h.Since))
+}
+
+func timeWords(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+func releaseCommand() *cobra.Command {
+	var o order
+	cmd := asking(&cobra.Command{
+		Use:   "release KEY",
+		Short: "End the hold of a key: its events run in their order",
+		Args:  oneArg("KEY"),
+	}, func(cmd *cobra.Command, args []string, a *asker, form *outputForm) error {
+		_, done, err := o.send(cmd.Context(), a, "release", args[0], url.Values{})
+		if err != nil {
+			return err
+		}
+		return form.show(cmd.OutOrStdout(), done, func(p *page) {
+			if done.Result == act.NotHeld {
+				p.line("the key was not held; nothing has changed")
+				return
+			}
+			p.line("released by %s because %q", done.Act.By, done.Act.Reason)
+		})
+	})
+	o.addTo(cmd)
+	return cmd
+}
+
+func actsCommand() *cobra.Command {
+	return asking(&cobra.Command{
+		Use:   "acts",
+		Short: "List the acts of operators on single keys: what is held now, and what was done, by whom and why",
+		Args:  noArgs,
+	}, func(cmd *cobra.Command, _ []string, a *asker, o *outputForm) error {
+		var acts act.Acts
+		if err := a.get(cmd.Context(), "/v1/acts", &acts); err != nil {
+			return err
+		}
+		return o.show(cmd.OutOrStdout(), acts, func(p *page) { actsTable(p, acts) })
+	})
+}
+
+func actsTable(p *page, acts act.Acts) {
+	var rows [][]string
+	for _, one := range acts.Acts {
+		key, until := one.Key, "-"
+		if one.KeyBase64 != "" {
+			key = "base64 " + one.KeyBase64
+		}
+		if one.Active {
+			until = timeWords(one.Until)
+		}
+		rows = append(rows, []string{timeWords(one.At), one.Act, key, until, one.By, one.Reason, one.Via})
+	}
+	p.table([]string{"WHEN", "ACT", "KEY", "HELD UNTIL", "BY", "WHY", "VIA"}, rows)
+	p.line("\nas %s has read them", acts.Member)
+	if acts.Error != "" {
+		p.alarm("%s cannot use the acts topic now, newer acts may be missing: %s", acts.Member, acts.Error)
+	}
+}

@@ -1,0 +1,242 @@
+package act
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ringfence/router/internal/base/event"
+)
+
+var noon = time.UnixMilli(1_800_000_000_000)
+
+// record returns a record that is within all bounds.
+func record(kind Kind, key event.Key, at time.Time, duration time.Duration) Record {
+	return Record{Kind: kind, ID: newID(), Key: key, By: "alice@laptop", Via: "router-0, asked from 127.0.0.1:1", Reason: "poison pill", At: at, Until: at.Add(duration)}
+}
+
+func encoded(t interface{ Fatal(...any) }, r Record) []byte {
+	data, err := Encode(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestFoldMatchesTheReference: which keys are held at an instant is decided by the newest act on each key in the
+// log, whatever the writers' clocks say and however often a record is read.
+func TestFoldMatchesTheReference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var f, again Fold
+		type entry struct {
+			at   event.Position
+			data []byte
+		}
+		var log []entry
+		newest := map[event.Key]Record{}
+		position := event.Position{Ledger: 1}
+		for range rapid.IntRange(1, 40).Draw(t, "records") {
+			position.Entry += rapid.Int64Range(1, 3).Draw(t, "step")
+			key := event.Key(rapid.SampledFrom([]string{"a", "b", "", "\xff"}).Draw(t, "key"))
+			at := noon.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "clock")) * time.Second)
+			kind := rapid.SampledFrom([]Kind{Hold, Hold, Release, Mark}).Draw(t, "kind")
+			duration := time.Duration(0)
+			if kind == Hold {
+				duration = time.Duration(rapid.IntRange(1, 200).Draw(t, "duration")) * time.Second
+			}
+			r := record(kind, key, at, duration)
+			log = append(log, entry{position, encoded(t, r)})
+			if kind != Mark {
+				newest[key] = r
+			}
+		}
+		for i, e := range log {
+			if _, result := f.Apply(e.at, e.data); result == Repeated || result == Malformed || result == Later || result == Full {
+				t.Fatalf("record %d is %s", i, result)
+			}
+			again.Apply(e.at, e.data)
+			back := log[rapid.IntRange(0, i).Draw(t, "back")]
+			if _, result := again.Apply(back.at, back.data); result != Repeated {
+				t.Fatalf("a record that was read before is %s", result)
+			}
+		}
+		for range 5 {
+			now := noon.Add(time.Duration(rapid.IntRange(-200, 400).Draw(t, "now")) * time.Second)
+			var want []event.Key
+			var next time.Time
+			for key, r := range newest {
+				if r.Kind == Hold && now.Before(r.Until) {
+					want = append(want, key)
+					if next.IsZero() || r.Until.Before(next) {
+						next = r.Until
+					}
+				}
+			}
+			got, same := f.Keys(now), again.Keys(now)
+			for _, keys := range [][]event.Key{want, got, same} {
+				slices.SortFunc(keys, func(a, b event.Key) int { return cmp.Compare(a, b) })
+			}
+			if !slices.Equal(got, want) || !slices.Equal(same, want) {
+				t.Fatalf("held are %q, and with records read twice %q, want %q", got, same, want)
+			}
+			if at, ok := f.Next(now); ok != (len(want) > 0) || ok && !at.Equal(next) {
+				t.Fatalf("the next one expires at %v (%v), want %v", at, ok, next)
+			}
+			for _, key := range want {
+				if r, ok := f.Held(key, now); !ok || r != newest[key] {
+					t.Fatalf("the hold of %q is %+v, want %+v", key, r, newest[key])
+				}
+			}
+		}
+	})
+}
+
+// TestFoldIsBounded: there are no more holds than HeldLimit and no more listed records than listMax; holds that have
+// expired make room.
+func TestFoldIsBounded(t *testing.T) {
+	var f Fold
+	at := event.Position{Ledger: 1}
+	apply := func(r Record) Result {
+		at.Entry++
+		_, result := f.Apply(at, encoded(t, r))
+		return result
+	}
+	for i := range HeldLimit {
+		if got := apply(record(Hold, event.Key(fmt.Sprint(i)), noon, time.Minute)); got != Held {
+			t.Fatalf("hold %d is %s", i, got)
+		}
+	}
+	if got := apply(record(Hold, "one more", noon, time.Minute)); got != Full {
+		t.Errorf("one more is %s", got)
+	}
+	if got := apply(record(Hold, "7", noon, time.Hour)); got != Renewed {
+		t.Errorf("a longer hold of a held key is %s", got)
+	}
+	if got := apply(record(Release, "8", noon, 0)); got != Released {
+		t.Errorf("a release is %s", got)
+	}
+	if got := apply(record(Release, "8", noon, 0)); got != NotHeld {
+		t.Errorf("another release is %s", got)
+	}
+	if got := apply(record(Hold, "8b", noon, time.Minute)); got != Held {
+		t.Errorf("in the place of the released one is %s", got)
+	}
+	later := noon.Add(2 * time.Minute)
+	if got := apply(record(Hold, "one more", later, time.Minute)); got != Held || len(f.holds) != 2 {
+		t.Errorf("when the others have expired it is %s, beside %d", got, len(f.holds))
+	}
+	if len(f.list) != listMax {
+		t.Errorf("%d records are listed, want %d", len(f.list), listMax)
+	}
+	list := f.List(later)
+	if len(list) != listMax || list[0].Key != "one more" || !list[0].Active || list[1].Key != "7" || !list[1].Active || list[2].Active {
+		t.Errorf("%d are listed, first %+v", len(list), list[:3])
+	}
+}
+
+// TestWrongClocksHoldNoKeyForLong: a hold from the far future has no effect.
+func TestWrongClocksHoldNoKeyForLong(t *testing.T) {
+	var f Fold
+	f.Apply(event.Position{Ledger: 1, Entry: 1}, encoded(t, record(Hold, "k", noon.Add(10*365*24*time.Hour), time.Hour)))
+	if r, held := f.Held("k", noon); held {
+		t.Errorf("held until %v", r.Until)
+	}
+}
+
+// TestOldRecordsMayGo: a record is kept while it has an effect, and for some time after; so are all behind it.
+func TestOldRecordsMayGo(t *testing.T) {
+	var f Fold
+	for i, r := range []Record{
+		record(Hold, "a", noon, time.Minute),
+		record(Release, "b", noon, 0),
+		record(Hold, "c", noon, 10*time.Hour),
+		record(Release, "d", noon, 0),
+	} {
+		f.Apply(event.Position{Ledger: 1, Entry: int64(i)}, encoded(t, r))
+	}
+	const keep = time.Hour
+	for after, want := range map[time.Duration]int64{0: -1, time.Hour: -1, time.Hour + 2*time.Minute: 1, 11*time.Hour + time.Second: 3} {
+		upTo, ok := f.Old(noon.Add(after), keep)
+		if ok != (want >= 0) || ok && upTo.Entry != want {
+			t.Errorf("after %v: up to %v (%v), want entry %d", after, upTo, ok, want)
+		}
+	}
+	for i := range listMax { // now the list forgets the first ones, one of which has an effect for long
+		f.Apply(event.Position{Ledger: 2, Entry: int64(i)}, encoded(t, record(Release, "e", noon, 0)))
+	}
+	if upTo, ok := f.Old(noon.Add(5*time.Hour), keep); ok {
+		t.Errorf("up to %v, though a hold that is not listed any more has an effect", upTo)
+	}
+	if _, held := f.Held("c", noon.Add(5*time.Hour)); !held {
+		t.Error("the list has forgotten a hold, and so it has no effect")
+	}
+	if _, ok := f.Old(noon.Add(12*time.Hour), keep); !ok {
+		t.Error("nothing may go when all is over")
+	}
+}
+
+func TestRecordsAreBounded(t *testing.T) {
+	good := record(Hold, "key", noon, time.Hour)
+	with := func(change func(*Record)) Record {
+		r := good
+		change(&r)
+		return r
+	}
+	for name, r := range map[string]Record{
+		"no kind":               with(func(r *Record) { r.Kind = 0 }),
+		"another kind":          with(func(r *Record) { r.Kind = 9 }),
+		"a long key":            with(func(r *Record) { r.Key = event.Key(strings.Repeat("k", event.KeyMax+1)) }),
+		"nobody":                with(func(r *Record) { r.By = "" }),
+		"no reason":             with(func(r *Record) { r.Reason = "" }),
+		"a long reason":         with(func(r *Record) { r.Reason = strings.Repeat("r", reasonMax+1) }),
+		"an escape sequence":    with(func(r *Record) { r.Reason = "\x1b[31mred" }),
+		"a second line":         with(func(r *Record) { r.By = "alice\nlevel=ERROR" }),
+		"broken UTF-8":          with(func(r *Record) { r.Via = "\xff" }),
+		"no time":               with(func(r *Record) { r.Until = r.At }),
+		"a negative time":       with(func(r *Record) { r.Until = r.At.Add(-1 * time.Second) }),
+		"more than DurationMax": with(func(r *Record) { r.Until = r.At.Add(DurationMax + time.Millisecond) }),
+		"a release with a time": with(func(r *Record) { r.Kind = Release }),
+	} {
+		if _, err := Encode(r); err == nil {
+			t.Errorf("a record with %s is encoded", name)
+		}
+	}
+	data := encoded(t, good)
+	if got, err := Decode(data); err != nil || got != good {
+		t.Errorf("%+v (%v), want %+v", got, err, good)
+	}
+	var f Fold
+	if _, got := f.Apply(event.Position{Ledger: 1}, data[:len(data)-3]); got != Malformed {
+		t.Errorf("a cut record is %s", got)
+	}
+	if _, got := f.Apply(event.Position{Ledger: 1, Entry: 1}, append([]byte{0x08, 0x07}, data[2:]...)); got != Later {
+		t.Errorf("a record of version 7 is %s", got)
+	}
+}
+
+// FuzzDecode: whatever stands in the topic, a record that is taken is within its bounds and can be shown.
+func FuzzDecode(f *testing.F) {
+	f.Add(encoded(f, record(Hold, "key", noon, time.Hour)))
+	f.Add(encoded(f, record(Release, "\xff", noon, 0)))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := Decode(data)
+		if err != nil {
+			return
+		}
+		if _, err := Encode(r); err != nil {
+			t.Errorf("taken, and not encoded: %v", err)
+		}
+		if _, err := r.shown(false).At.MarshalJSON(); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.shown(false).Until.MarshalJSON(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,513 @@
+package act
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ringfence/router/internal/base/backoff"
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+	"github.com/ringfence/router/ring"
+)
+
+// Config of a [Keeper].
+type Config struct {
+	Enabled bool // operators may act on single keys of the group, by a topic __acts-<group> beside the control topic
+
+	// HoldFor is how long a key is held if the operator names no duration.
+	HoldFor time.Duration `above:"0" max:"720h"`
+	// HoldForMax is the longest hold that this router accepts.
+	HoldForMax time.Duration `above:"0" max:"720h"`
+	// HeldMax is the most keys that are held at a time: this router refuses further holds.
+	HeldMax int `min:"1" max:"1024"`
+	// StartWait is how long a router waits at its start for the acts topic to be read; then it takes
+	// part without the holds that it has not read, and says so.
+	StartWait time.Duration `min:"0s"`
+	// KeepFor is how long the acts topic keeps records of acts that have no effect any more.
+	KeepFor time.Duration `above:"0"`
+}
+
+// DefaultConfig returns the default bounds.
+func DefaultConfig() Config {
+	return Config{
+		Enabled: true, HoldFor: time.Hour, HoldForMax: 24 * time.Hour, HeldMax: 1000,
+		StartWait: 10 * time.Second, KeepFor: 30 * 24 * time.Hour,
+	}
+}
+
+// Constants of a Keeper.
+const (
+	prefetch   = 100
+	answerMax  = 10 * time.Second // for a record to be read back, or for the topic to be read to its end
+	orderMax   = 7 * time.Second  // for an act: the answer must go out within the write timeout of the admin endpoint
+	pauseFirst = 200 * time.Millisecond
+	pauseMax   = 30 * time.Second
+	lookEvery  = 5 * time.Second // at holds that expire, since the wall clock may jump
+	trimEvery  = time.Hour
+	lineEvery  = time.Second // between log lines about acts: any writer of the topic can cause them
+	lineBurst  = 20
+)
+
+// Errors of acts.
+var (
+	// ErrUnreadable says that the acts topic cannot be read or written.
+	ErrUnreadable = errors.New("the acts topic cannot be used now")
+	// ErrUnknown says that the record of an act may or may not stand in the topic, now or later.
+	ErrUnknown = errors.New("it is not known whether the act takes effect: look at the acts, and try again")
+	// ErrRefused says that an act is out of the bounds of the settings.
+	ErrRefused = errors.New("refused")
+)
+
+// Keys are the mailboxes of a member, for which a Keeper holds keys. The calls come from one goroutine, one at a time.
+type Keys interface {
+	HoldKeys(keys []event.Key)
+	ReleaseKeys(keys []event.Key)
+}
+
+// Keeper follows the acts topic of a group and appends to it. Its methods are safe for concurrent use.
+type Keeper struct {
+	cfg     Config
+	member  string
+	open    func() (controllog.Transport, error)
+	wall    func() time.Time
+	log     *slog.Logger
+	lines   *loglimit.Limit
+	metrics *Metrics
+	read    chan struct{} // closed when the topic was read to its end for the first time
+
+	held map[event.Key]struct{} // what the mailboxes know; of Run's goroutine
+
+	mu        sync.Mutex
+	fold      Fold
+	transport controllog.Transport // nil: none at present
+	why       error                // why the topic cannot be used now; nil: it can
+	waiting   map[ID]chan Result   // acts of this member that are not read back yet
+}
+
+// New returns a Keeper of the member of a name. open returns a new log of records on the acts topic, and wall the time of
+// day. It does no I/O.
+func New(cfg Config, member string, open func() (controllog.Transport, error), wall func() time.Time, log *slog.Logger, metrics *Metrics) *Keeper {
+	k := &Keeper{
+		cfg: cfg, member: member, open: open, wall: wall, metrics: metrics,
+		log:  log.With("component", "act"),
+		read: make(chan struct{}), held: map[event.Key]struct{}{},
+		why: errors.New("not read yet"), waiting: map[ID]chan Result{},
+	}
+	k.lines = loglimit.NewBurst(k.log, "acts", lineEvery, lineBurst, metrics.lines)
+	metrics.watch(k)
+	return k
+}
+
+// Read is closed when the topic was read to its end, and the mailboxes know all keys that are held.
+func (k *Keeper) Read() <-chan struct{} { return k.read }
+
+// StartWait returns how long a member should wait for Read at its start.
+func (k *Keeper) StartWait() time.Duration { return k.cfg.StartWait }
+
+// Check returns why the topic cannot be used now, nil if it can.
+func (k *Keeper) Check() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.why
+}
+
+// Held returns the hold of a key, and whether there is one.
+func (k *Keeper) Held(key event.Key) (Record, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fold.Held(key, k.wall())
+}
+
+// HeldKeys returns how many keys are held in the group, as this member has read.
+func (k *Keeper) HeldKeys() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.fold.Keys(k.wall()))
+}
+
+// List returns the acts that this member has read: those with an effect first, each newest first.
+func (k *Keeper) List() []Shown {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fold.List(k.wall())
+}
+
+// Order is what an operator asks for.
+type Order struct {
+	Key    event.Key
+	By     string        // who, in their own words
+	From   string        // where the request came from
+	Reason string        // why
+	For    time.Duration // of a hold; 0: Config.HoldFor
+}
+
+// Hold makes the key's events wait at every member that reads the acts topic. It returns when the record was read
+// back: then this member holds the key, and the others do so in a moment.
+func (k *Keeper) Hold(ctx context.Context, o Order) (Record, Result, error) {
+	if o.For == 0 {
+		o.For = min(k.cfg.HoldFor, k.cfg.HoldForMax)
+	}
+	o.For = o.For.Truncate(time.Millisecond)
+	if o.For <= 0 || o.For > k.cfg.HoldForMax {
+		return Record{}, "", fmt.Errorf("%w: a hold for %v, want more than 0s and at most %v (acts.hold_for_max, and half of what pulsar.spill.rounds_max allows)", ErrRefused, o.For, k.cfg.HoldForMax)
+	}
+	if _, held := k.Held(o.Key); !held && k.HeldKeys() >= k.cfg.HeldMax {
+		k.metrics.refused.Inc()
+		return Record{}, "", fmt.Errorf("%w: %d keys are held already (acts.held_max)", ErrRefused, k.cfg.HeldMax)
+	}
+	return k.perform(ctx, Hold, o)
+}
+
+// Release ends the hold of a key. The result is NotHeld if there was none.
+func (k *Keeper) Release(ctx context.Context, o Order) (Record, Result, error) {
+	o.For = 0
+	return k.perform(ctx, Release, o)
+}
+
+// perform appends the record of an act and waits until it is read back.
+func (k *Keeper) perform(ctx context.Context, kind Kind, o Order) (Record, Result, error) {
+	at := k.wall().Truncate(time.Millisecond)
+	r := Record{
+		Kind: kind, ID: newID(), Key: o.Key, By: o.By, Via: k.member + ", asked from " + o.From, Reason: o.Reason,
+		At: at, Until: at.Add(o.For),
+	}
+	if err := r.validate(); err != nil {
+		return Record{}, "", fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if why := k.Check(); why != nil { // or the record would be read back before the mailboxes go by it
+		return Record{}, "", fmt.Errorf("%w: %w", ErrUnreadable, why)
+	}
+	ctx, cancel := context.WithTimeout(ctx, orderMax)
+	defer cancel()
+	result, err := k.append(ctx, r)
+	return r, result, err
+}
+
+// append appends a record and waits until it is read back.
+func (k *Keeper) append(ctx context.Context, r Record) (Result, error) {
+	data, err := Encode(r)
+	if err != nil {
+		return "", err
+	}
+	read, failed := make(chan Result, 1), make(chan error, 1)
+	k.mu.Lock()
+	transport, why := k.transport, k.why
+	if transport != nil {
+		k.waiting[r.ID] = read
+	}
+	k.mu.Unlock()
+	if transport == nil {
+		return "", fmt.Errorf("%w: %w", ErrUnreadable, why)
+	}
+	defer func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.waiting, r.ID)
+	}()
+	transport.Append(data, func(err error) { failed <- err })
+	for {
+		select {
+		case result := <-read:
+			k.metrics.appends.WithLabelValues("ok").Inc()
+			return result, nil
+		case err := <-failed:
+			if err == nil {
+				failed = nil
+				continue
+			}
+			k.metrics.appends.WithLabelValues("failed").Inc()
+			return "", fmt.Errorf("%w: %w", ErrUnknown, err)
+		case <-ctx.Done():
+			k.metrics.appends.WithLabelValues("failed").Inc()
+			return "", fmt.Errorf("%w: its record was not read back in time", ErrUnknown)
+		}
+	}
+}
+
+// Run follows the topic until ctx ends. It ends for no other reason: a member without acts is better than none.
+func (k *Keeper) Run(ctx context.Context, keys Keys) error {
+	pauses := backoff.Backoff{Min: pauseFirst, Max: pauseMax}
+	for ctx.Err() == nil {
+		v := &visit{Keeper: k, keys: keys}
+		if err := v.run(ctx); ctx.Err() == nil {
+			if v.caughtUp {
+				pauses.Reset()
+			}
+			k.lost(ctx, cmp.Or(err, controllog.ErrReaderLost), pauses.Next(), keys)
+		}
+	}
+	return nil
+}
+
+// lost notes that the topic cannot be used, and pauses.
+func (k *Keeper) lost(ctx context.Context, why error, pause time.Duration, keys Keys) {
+	k.setTransport(nil, why)
+	k.metrics.readers.WithLabelValues("lost").Inc()
+	k.log.Warn("acts topic not readable; trying again", "error", why, "pause", pause, "held_keys", len(k.held))
+	k.wait(ctx, pause, keys)
+}
+
+// wait lets holds expire meanwhile.
+func (k *Keeper) wait(ctx context.Context, pause time.Duration, keys Keys) {
+	for pause > 0 && ctx.Err() == nil {
+		step := min(pause, lookEvery)
+		_ = backoff.Sleep(ctx, step) // ctx ends the loop
+		pause -= step
+		if isClosed(k.read) { // before, the fold may lack a release
+			k.settle(keys)
+		}
+	}
+}
+
+func (k *Keeper) setTransport(t controllog.Transport, why error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.transport, k.why = t, why
+}
+
+// settle makes the mailboxes hold the keys that are held now, and no other. It returns when to look again.
+func (k *Keeper) settle(keys Keys) time.Duration {
+	now := k.wall()
+	k.mu.Lock()
+	want := k.fold.Keys(now)
+	next, expires := k.fold.Next(now)
+	var added, removed []event.Key
+	for key := range k.held {
+		if _, held := k.fold.Held(key, now); !held {
+			removed = append(removed, key)
+		}
+	}
+	k.mu.Unlock()
+	for _, key := range want {
+		if _, held := k.held[key]; !held {
+			added = append(added, key)
+			k.held[key] = struct{}{}
+		}
+	}
+	for _, key := range removed {
+		delete(k.held, key)
+	}
+	if len(added) > 0 {
+		keys.HoldKeys(added)
+	}
+	if len(removed) > 0 {
+		keys.ReleaseKeys(removed)
+		if log, due := k.lines.Line(); due {
+			log.Info("keys are not held any more: released or expired", "keys", len(removed), "held_keys", len(k.held))
+		}
+	}
+	if !expires {
+		return lookEvery
+	}
+	return max(time.Millisecond, min(lookEvery, next.Sub(now)))
+}
+
+func newID() (id ID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// visit is one reader of the topic.
+type visit struct {
+	*Keeper
+
+	keys     Keys
+	caughtUp bool // the fold covers the topic up to the start of the visit, or later
+}
+
+func (v *visit) run(ctx context.Context) error {
+	transport, err := v.open()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer stop()
+		return transport.Run(ctx)
+	})
+	group.Go(func() error {
+		defer stop()
+		return v.follow(ctx, group, transport)
+	})
+	return group.Wait()
+}
+
+// follow reads the topic: at first from its first record, later from the newest one that was read.
+func (v *visit) follow(ctx context.Context, group *errgroup.Group, transport controllog.Transport) error {
+	from := controllog.First
+	if last, some := v.fold.Last(); some { // written by this goroutine alone
+		from = last
+	}
+	entries, opened, lost := make(chan controllog.Entry), make(chan struct{}), make(chan error, 1)
+	group.Go(func() error {
+		lost <- transport.Tail(ctx, from, prefetch, sync.OnceFunc(func() { close(opened) }), func(e controllog.Entry) {
+			select {
+			case entries <- e:
+			case <-ctx.Done():
+			}
+		})
+		return nil
+	})
+	v.metrics.readers.WithLabelValues("opened").Inc()
+	select {
+	case <-opened:
+	case err := <-lost:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+	asking, done := context.WithTimeout(ctx, answerMax)
+	end, err := transport.End(asking)
+	done()
+	if err != nil {
+		return err
+	}
+	v.setTransport(transport, errors.New("not read to its end yet"))
+	var mark chan error
+	if end.Entry < 0 { // it is empty, or does not tell: a record that is read back shows that the end was reached
+		mark = make(chan error, 1)
+		group.Go(func() error {
+			marking, done := context.WithTimeout(ctx, answerMax)
+			defer done()
+			now := v.wall()
+			_, err := v.append(marking, Record{Kind: Mark, ID: newID(), At: now, Until: now})
+			mark <- err
+			return nil
+		})
+	}
+	return v.loop(ctx, loopInputs{entries: entries, lost: lost, mark: mark, end: end, transport: transport})
+}
+
+type loopInputs struct {
+	entries   <-chan controllog.Entry
+	lost      <-chan error
+	mark      <-chan error // the answer to the mark; nil: there is none
+	end       event.Position
+	transport controllog.Transport
+}
+
+func (v *visit) loop(ctx context.Context, in loopInputs) error {
+	late := time.NewTimer(answerMax)
+	defer late.Stop()
+	look := time.NewTimer(lookEvery)
+	defer look.Stop()
+	trim := time.NewTicker(trimEvery)
+	defer trim.Stop()
+	for {
+		if last, some := v.fold.Last(); !v.caughtUp && in.end.Entry >= 0 && some && !last.Before(in.end) {
+			v.reachedEnd(in.transport)
+			late.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-in.lost:
+			return err
+		case e := <-in.entries:
+			v.apply(e)
+		case err := <-in.mark:
+			if err != nil {
+				return err
+			}
+			in.mark = nil
+			v.reachedEnd(in.transport)
+			late.Stop()
+		case <-look.C:
+		case <-trim.C:
+			v.trim(ctx, in.transport)
+		case <-late.C:
+			return fmt.Errorf("it was not read to its end within %v", answerMax)
+		}
+		if v.caughtUp {
+			look.Reset(v.settle(v.keys))
+		}
+	}
+}
+
+// reachedEnd notes that every record of the topic was read.
+func (v *visit) reachedEnd(transport controllog.Transport) {
+	v.caughtUp = true
+	v.settle(v.keys)
+	v.setTransport(transport, nil)
+	if isClosed(v.read) {
+		v.log.Info("acts topic readable again", "held_keys", len(v.held))
+		return
+	}
+	close(v.read)
+	v.log.Info("acts topic read", "held_keys", len(v.held))
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// apply takes one record, reports it, and answers the act that waits for it.
+func (v *visit) apply(e controllog.Entry) {
+	v.mu.Lock()
+	r, result := v.fold.Apply(e.At, e.Data)
+	v.mu.Unlock()
+	if result == Repeated {
+		return
+	}
+	v.metrics.records.WithLabelValues(string(result)).Inc()
+	if v.caughtUp {
+		v.settle(v.keys) // before the operator hears that it is done
+	}
+	v.mu.Lock()
+	waits := v.waiting[r.ID]
+	delete(v.waiting, r.ID)
+	v.mu.Unlock()
+	if waits != nil {
+		waits <- result
+	}
+	if v.caughtUp || result == Malformed || result == Later { // earlier acts were reported when they were done
+		v.report(e.At, r, result)
+	}
+}
+
+func (v *visit) report(at event.Position, r Record, result Result) {
+	if result == Marked {
+		return
+	}
+	log, due := v.lines.Line()
+	if !due {
+		return
+	}
+	if result == Malformed || result == Later {
+		log.Warn("act record ignored", "position", at.String(), "reason", string(result))
+		return
+	}
+	log.Info("act", "act", r.Kind.String(), "result", string(result), "key_hash", fmt.Sprintf("%016x", ring.HashOf(string(r.Key))),
+		"by", r.By, "via", r.Via, "reason", r.Reason, "until", r.Until.UTC().Format(time.RFC3339), "position", at.String())
+}
+
+// trim lets the broker delete records that nobody needs any more.
+func (v *visit) trim(ctx context.Context, transport controllog.Transport) {
+	v.mu.Lock()
+	upTo, ok := v.fold.Old(v.wall(), v.cfg.KeepFor)
+	v.mu.Unlock()
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerMax)
+	defer cancel()
+	if err := transport.MoveAnchor(ctx, upTo); err != nil && !errors.Is(err, context.Canceled) {
+		v.log.Warn("old acts are not deleted", "position", upTo.String(), "error", err)
+	}
+}

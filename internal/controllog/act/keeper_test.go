@@ -1,0 +1,404 @@
+package act
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/ringfence/router/internal/base/event"
+	"github.com/ringfence/router/internal/broker/pulsartest"
+	"github.com/ringfence/router/internal/controllog"
+	"github.com/ringfence/router/internal/testing/eventually"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pulsartest.LeftBehind()...) }
+
+// boxes are the mailboxes of a member.
+type boxes struct {
+	mu   sync.Mutex
+	held map[event.Key]bool
+	log  []string
+}
+
+func (b *boxes) HoldKeys(keys []event.Key) { b.set("hold", true, keys) }
+
+func (b *boxes) ReleaseKeys(keys []event.Key) { b.set("release", false, keys) }
+
+func (b *boxes) set(what string, held bool, keys []event.Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range keys {
+		if b.held[key] == held {
+			b.log = append(b.log, fmt.Sprintf("%s %q twice", what, key))
+		}
+		b.held[key] = held
+	}
+}
+
+func (b *boxes) holds(key event.Key) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held[key]
+}
+
+// watch is a time of day that a test sets.
+type watch struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (w *watch) read() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+func (w *watch) advance(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+// keeper is a Keeper that runs.
+type keeper struct {
+	*Keeper
+	boxes    *boxes
+	watch    *watch
+	registry *prometheus.Registry
+	stop     func()
+}
+
+func startKeeper(t *testing.T, name string, open func() (controllog.Transport, error), change func(*Config)) *keeper {
+	t.Helper()
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if os.Getenv("ACT_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	k := &keeper{boxes: &boxes{held: map[event.Key]bool{}}, watch: &watch{now: noon}, registry: prometheus.NewRegistry()}
+	k.Keeper = New(cfg, name, open, k.watch.read, log, NewMetrics(k.registry))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := k.Run(ctx, k.boxes); err != nil {
+			t.Errorf("%s ended with %v", name, err)
+		}
+	})
+	k.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(func() {
+		k.stop()
+		for _, bad := range k.boxes.log {
+			t.Errorf("%s: %s", name, bad)
+		}
+	})
+	return k
+}
+
+func (k *keeper) ready(t *testing.T) {
+	t.Helper()
+	eventually.NoError(t, eventually.Most, "the topic is read", k.Check)
+	select {
+	case <-k.Read():
+	default:
+		t.Fatal("the topic is readable, but not read")
+	}
+}
+
+func order(key event.Key) Order {
+	return Order{Key: key, By: "alice", From: "127.0.0.1:9", Reason: "poison pill"}
+}
+
+// logs are the topics that the contract of a Keeper is tried on.
+var logs = map[string]func(*testing.T) func() (controllog.Transport, error){
+	"memory": func(*testing.T) func() (controllog.Transport, error) {
+		log := controllog.NewMem()
+		return func() (controllog.Transport, error) { return log, nil }
+	},
+	"a log that does not tell its end": func(*testing.T) func() (controllog.Transport, error) {
+		log := endless{controllog.NewMem()}
+		return func() (controllog.Transport, error) { return log, nil }
+	},
+	"Pulsar": func(t *testing.T) func() (controllog.Transport, error) {
+		pulsartest.URL(t) // or skip
+		topic := pulsartest.Topic(t, 0) + "-acts"
+		return func() (controllog.Transport, error) {
+			cfg := controllog.DefaultPulsarConfig()
+			cfg.Topic, cfg.DeniedIsFinal = topic, true
+			options := pulsartest.Options(t)
+			options.MetricsRegisterer = prometheus.NewRegistry()
+			return controllog.NewPulsar(cfg, options, slog.New(slog.DiscardHandler))
+		}
+	},
+}
+
+type endless struct{ controllog.Transport }
+
+func (endless) End(context.Context) (event.Position, error) { return event.Position{Entry: -1}, nil }
+
+// TestContract: every member that reads the topic holds the same keys, also one that starts later, and a release or
+// the end of a hold ends it everywhere.
+func TestContract(t *testing.T) {
+	for name, topic := range logs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := topic(t)
+			a, b := startKeeper(t, "a", open, nil), startKeeper(t, "b", open, nil)
+			a.ready(t)
+			b.ready(t)
+			r, result, err := a.Hold(t.Context(), order("k\xff"))
+			if err != nil || result != Held || r.Until.Sub(r.At) != a.cfg.HoldFor {
+				t.Fatalf("hold: %+v %s %v", r, result, err)
+			}
+			if !a.boxes.holds("k\xff") {
+				t.Error("the member that has taken the hold does not hold the key")
+			}
+			eventually.True(t, "the other member holds it", func() bool { return b.boxes.holds("k\xff") })
+			if got, held := b.Held("k\xff"); !held || got != r {
+				t.Errorf("b has the hold as %+v, want %+v", got, r)
+			}
+			if _, result, err := b.Hold(t.Context(), Order{Key: "short", By: "bob", From: "1.2.3.4:5", Reason: "a look", For: time.Minute}); err != nil || result != Held {
+				t.Fatalf("hold: %s %v", result, err)
+			}
+			c := startKeeper(t, "c", open, nil)
+			c.ready(t)
+			if !c.boxes.holds("k\xff") || !c.boxes.holds("short") {
+				t.Error("a member that starts later does not hold the keys when it has read the topic")
+			}
+			c.watch.advance(2 * time.Minute)
+			eventually.True(t, "the short hold has expired", func() bool { return !c.boxes.holds("short") && c.HeldKeys() == 1 })
+			if _, result, err := c.Release(t.Context(), order("k\xff")); err != nil || result != Released {
+				t.Fatalf("release: %s %v", result, err)
+			}
+			eventually.True(t, "it is released everywhere", func() bool { return !a.boxes.holds("k\xff") && !b.boxes.holds("k\xff") && !c.boxes.holds("k\xff") })
+			if _, result, err := a.Release(t.Context(), order("k\xff")); err != nil || result != NotHeld {
+				t.Errorf("another release: %s %v", result, err)
+			}
+			eventually.True(t, "all acts are listed", func() bool { return len(b.List()) == 4 })
+			trail := b.List()
+			var acts []string
+			for _, one := range trail {
+				acts = append(acts, one.Act+" by "+one.By)
+				if one.Reason == "" || one.Via == "" || one.At.IsZero() {
+					t.Errorf("the trail is incomplete: %+v", one)
+				}
+			}
+			// For b, whose clock is behind, one hold has an effect: it comes first.
+			if want := []string{"hold by bob", "release by alice", "release by alice", "hold by alice"}; !slices.Equal(acts, want) {
+				t.Errorf("the trail is %q, want %q", acts, want)
+			}
+		})
+	}
+}
+
+// TestSettingsBoundActs: no hold is longer or one too many, and none is made without a reason.
+func TestSettingsBoundActs(t *testing.T) {
+	log := controllog.NewMem()
+	k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, func(c *Config) { c.HeldMax, c.HoldForMax = 1, 30*time.Minute })
+	k.ready(t)
+	long, nameless := order("k"), order("k")
+	long.For, nameless.Reason = time.Hour, ""
+	for _, o := range []Order{long, nameless} {
+		if _, _, err := k.Hold(t.Context(), o); !errors.Is(err, ErrRefused) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if r, _, err := k.Hold(t.Context(), order("k")); err != nil || r.Until.Sub(r.At) != 30*time.Minute {
+		t.Errorf("by default until %v: %v", r.Until, err)
+	}
+	if _, _, err := k.Hold(t.Context(), order("k2")); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "acts.held_max") {
+		t.Errorf("a second key: %v", err)
+	}
+	if _, result, err := k.Hold(t.Context(), order("k")); err != nil || result != Renewed {
+		t.Errorf("the same key again: %s %v", result, err)
+	}
+	if n := testutil.ToFloat64(k.metrics.refused); n != 1 {
+		t.Errorf("%v holds are counted as refused", n)
+	}
+}
+
+// breakable is a log whose readers and writers fail while it is broken.
+type breakable struct {
+	*controllog.Mem
+	mu     sync.Mutex
+	broken chan struct{} // closed: it is
+}
+
+func (b *breakable) now() chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.broken
+}
+
+func (b *breakable) breakIt() { close(b.now()) }
+
+func (b *breakable) repair() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.broken = make(chan struct{})
+}
+
+var errBroken = errors.New("broken on purpose")
+
+func (b *breakable) Tail(ctx context.Context, from event.Position, prefetch int, opened func(), record func(controllog.Entry)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	broken := b.now()
+	if isClosed(broken) {
+		return errBroken
+	}
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-broken:
+			cancel()
+		case <-stop:
+		}
+	})
+	defer watching.Wait()
+	defer close(stop)
+	_ = b.Mem.Tail(ctx, from, prefetch, opened, record)
+	return errBroken
+}
+
+// TestHoldsOutlastAnUnreadableTopic: without the topic, known holds stay and still expire, new acts are refused, and
+// acts of others come with the topic.
+func TestHoldsOutlastAnUnreadableTopic(t *testing.T) {
+	log := &breakable{Mem: controllog.NewMem(), broken: make(chan struct{})}
+	whole := func() (controllog.Transport, error) { return log.Mem, nil }
+	a, b := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil), startKeeper(t, "b", whole, nil)
+	a.ready(t)
+	b.ready(t)
+	short := order("short")
+	short.For = time.Minute
+	for _, o := range []Order{short, order("long")} {
+		if _, _, err := a.Hold(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log.breakIt()
+	eventually.True(t, "a knows that it cannot read", func() bool { return errors.Is(a.Check(), errBroken) })
+	if _, _, err := a.Hold(t.Context(), order("k")); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("an act without the topic: %v", err)
+	}
+	if _, _, err := b.Hold(t.Context(), order("of b")); err != nil {
+		t.Fatal(err)
+	}
+	a.watch.advance(2 * time.Minute)
+	eventually.True(t, "the short hold has expired", func() bool { return !a.boxes.holds("short") })
+	if !a.boxes.holds("long") || a.boxes.holds("of b") {
+		t.Errorf("without the topic a holds %v", a.boxes.held)
+	}
+	log.repair()
+	eventually.True(t, "a holds what b has held", func() bool { return a.boxes.holds("of b") && a.Check() == nil })
+	if !a.boxes.holds("long") {
+		t.Error("the long hold is gone")
+	}
+}
+
+// TestTrim: records that have been without an effect for long may be deleted.
+func TestTrim(t *testing.T) {
+	log := &anchored{Mem: controllog.NewMem()}
+	k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+	k.ready(t)
+	if _, _, err := k.Hold(t.Context(), order("k")); err != nil {
+		t.Fatal(err)
+	}
+	v := &visit{Keeper: k.Keeper, keys: k.boxes}
+	v.trim(t.Context(), log)
+	if log.upTo != (event.Position{}) {
+		t.Fatalf("while the hold has an effect, records up to %v may go", log.upTo)
+	}
+	k.watch.advance(k.cfg.KeepFor + 2*time.Hour)
+	v.trim(t.Context(), log)
+	if end, _ := log.End(t.Context()); log.upTo != end {
+		t.Errorf("records up to %v may go, want %v", log.upTo, end)
+	}
+}
+
+type anchored struct {
+	*controllog.Mem
+	upTo event.Position
+}
+
+func (a *anchored) MoveAnchor(_ context.Context, to event.Position) error { a.upTo = to; return nil }
+
+// TestPages: an order needs a key, a reason and a person; its answer tells what became of it.
+func TestPages(t *testing.T) {
+	log := controllog.NewMem()
+	k := startKeeper(t, "a", func() (controllog.Transport, error) { return log, nil }, nil)
+	k.ready(t)
+	mux := http.NewServeMux()
+	for pattern, page := range Handlers(k.Keeper, "") {
+		mux.Handle(pattern, page)
+	}
+	ask := func(method, path string, answer any) int {
+		t.Helper()
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
+		if w.Code == http.StatusOK {
+			if err := json.Unmarshal(w.Body.Bytes(), answer); err != nil {
+				t.Errorf("%s: %v in %s", path, err, w.Body)
+			}
+		}
+		return w.Code
+	}
+	const good = "&by=alice&reason=poison+pill"
+	key := url.QueryEscape("a key/with?all&of ä\x00\xff")
+	var done Done
+	for path, want := range map[string]int{
+		"hold?by=alice&reason=r":                                      400,
+		"hold?key=k&reason=r":                                         400,
+		"hold?key=k&by=alice":                                         400,
+		"hold?key=k&for=soon" + good:                                  400,
+		"hold?key=k&for=-1s" + good:                                   400,
+		"hold?key=k&for=1000h" + good:                                 400,
+		"hold?key=" + strings.Repeat("k", 5000) + good:                400,
+		"release?key=k&by=alice&reason=" + url.QueryEscape("\x1b[2J"): 400,
+	} {
+		if got := ask("POST", "/v1/acts/"+path, &done); got != want {
+			t.Errorf("POST %.60s: %d, want %d", path, got, want)
+		}
+	}
+	if got := ask("GET", "/v1/acts/hold?key=k"+good, &done); got != http.StatusMethodNotAllowed {
+		t.Errorf("GET of a hold: %d", got)
+	}
+	if code := ask("POST", "/v1/acts/hold?for=10m&key="+key+good, &done); code != 200 || done.Result != Held || !done.Act.Active || done.Act.KeyBase64 == "" || done.Act.Until.Sub(done.Act.At) != 10*time.Minute {
+		t.Errorf("%d %+v", code, done)
+	}
+	var acts Acts
+	if code := ask("GET", "/v1/acts", &acts); code != 200 || acts.Member != "a" || acts.Error != "" || len(acts.Acts) != 1 || acts.Acts[0] != done.Act {
+		t.Errorf("%d %+v, want %+v", code, acts, done.Act)
+	}
+	limited := false
+	for range 2 * ordersBurst {
+		limited = limited || ask("POST", "/v1/acts/release?key="+key+good, &done) == http.StatusTooManyRequests
+	}
+	if !limited {
+		t.Error("nothing bounds the rate of acts")
+	}
+	off := Handlers(nil, "off")
+	w := httptest.NewRecorder()
+	off["POST /v1/acts/hold"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/v1/acts/hold?key=k"+good, nil))
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "off") {
+		t.Errorf("without acts: %d %s", w.Code, w.Body)
+	}
+}

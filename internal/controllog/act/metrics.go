@@ -1,0 +1,67 @@
+package act
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/ringfence/router/internal/telemetry/loglimit"
+)
+
+// Metrics of a [Keeper].
+type Metrics struct {
+	factory promauto.Factory
+	lines   *loglimit.Metrics
+	records *prometheus.CounterVec
+	appends *prometheus.CounterVec
+	readers *prometheus.CounterVec
+	refused prometheus.Counter
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
+	m := &Metrics{
+		factory: with,
+		lines:   loglimit.NewMetrics(reg),
+		records: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_act_records_total",
+			Help: "Records read from the acts topic, by effect (held, renewed, released, not_held, full: too many keys are held, marked, malformed, version).",
+		}, []string{"result"}),
+		appends: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_act_appends_total",
+			Help: "Records that this router has written to the acts topic, by result (ok, failed).",
+		}, []string{"result"}),
+		readers: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "ringfence_act_readers_total",
+			Help: "Readers of the acts topic, by event (opened, lost).",
+		}, []string{"event"}),
+		refused: with.NewCounter(prometheus.CounterOpts{
+			Name: "ringfence_act_refused_total",
+			Help: "Holds that this router has refused because acts.held_max keys are held.",
+		}),
+	}
+	// An increase is only seen from a count that was there before it.
+	for _, result := range []Result{Held, Released, Full, Malformed, Later} {
+		m.records.WithLabelValues(string(result))
+	}
+	m.appends.WithLabelValues("failed")
+	m.readers.WithLabelValues("lost")
+	return m
+}
+
+// watch exports the state of a Keeper.
+func (m *Metrics) watch(k *Keeper) {
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_act_held_keys",
+		Help: "Keys of the group that operators hold, as this router has read; at most acts.held_max.",
+	}, func() float64 { return float64(k.HeldKeys()) })
+	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ringfence_act_topic_readable",
+		Help: "1 while this router reads the acts topic; 0 while holds and releases that are made now do not reach it.",
+	}, func() float64 {
+		if k.Check() == nil {
+			return 1
+		}
+		return 0
+	})
+}
