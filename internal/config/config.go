@@ -26,6 +26,7 @@ import (
 
 	"github.com/ringfence/router/forward"
 	"github.com/ringfence/router/internal/app"
+	"github.com/ringfence/router/internal/audit"
 	"github.com/ringfence/router/internal/base/setting"
 	"github.com/ringfence/router/internal/controllog"
 	"github.com/ringfence/router/internal/mailbox"
@@ -56,6 +57,7 @@ type Config struct {
 	Mailbox    mailbox.Config
 	Retry      outcome.Config
 	Drain      Drain
+	Audit      audit.Config
 	Log        telemetry.LogConfig
 }
 
@@ -210,6 +212,7 @@ func Default() Config {
 		Mailbox:    mailbox.DefaultConfig(),
 		Retry:      outcome.DefaultConfig(),
 		Drain:      Drain{Timeout: 45 * time.Second},
+		Audit:      audit.DefaultConfig(),
 		Log:        telemetry.DefaultLogConfig(),
 	}
 }
