@@ -80,7 +80,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(runCommand(), configCommand(), versionCommand())
 	root.AddCommand(lookCommands()...)
 	root.AddCommand(drainCommands()...)
-	root.AddCommand(groupCommand())
+	root.AddCommand(groupCommand(), auditCommand())
 	root.AddCommand(forgetCommand())
 	root.AddCommand(doctorCommand())
 	root.AddCommand(demoCommands()...)
