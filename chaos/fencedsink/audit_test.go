@@ -35,7 +35,7 @@ type lockOf struct {
 
 func (l lockOf) acquire(ctx context.Context, key string) error {
 	for {
-		ok, err := l.db.SetNX(ctx, key, l.holder, lockExpiry).Result() //nolint:staticcheck // as thousands of services do it
+		ok, err := l.db.SetNX(ctx, key, l.holder, lockExpiry).Result()
 		if ok || err != nil {
 			return err
 		}

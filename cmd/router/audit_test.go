@@ -84,7 +84,7 @@ func TestCollect(t *testing.T) {
 		}
 	}
 	get := func(path string) string {
-		response, err := http.Get("http://" + found[2] + path) //nolint:noctx // of this test's own server
+		response, err := http.Get("http://" + found[2] + path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,6 @@ type Trip struct {
 	There      time.Duration // of the answering member, in between
 }
 
-// tripsMax bounds the trips of one report.
-const tripsMax = 16
-
 // Clock is what a process says about its clocks at one moment.
 type Clock struct {
 	ID     ClockID       // of Boot

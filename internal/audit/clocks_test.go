@@ -16,6 +16,7 @@ type machine struct {
 func (m *machine) bootAt(t time.Duration) time.Duration {
 	return m.boot + time.Duration(float64(t)*m.bootRate)
 }
+
 func (m *machine) leaseAt(t time.Duration) time.Duration {
 	return m.lease + time.Duration(float64(t)*m.leaseRate)
 }

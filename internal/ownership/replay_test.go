@@ -133,8 +133,8 @@ func TestReplayFindsForgeries(t *testing.T) {
 			return records
 		}, "not before it"},
 		"a Snap with other tokens": {func(t *testing.T, records []read) []read {
-			for i := len(records) - 1; i >= 0; i-- {
-				if snap, ok := records[i].rec.Body.(*Snap); ok && snap.State != nil {
+			for i, one := range slices.Backward(records) {
+				if snap, ok := one.rec.Body.(*Snap); ok && snap.State != nil {
 					forged := snap.State.clone()
 					forged.Start[0].Entry++
 					records[i].rec.Body = &Snap{ForHello: snap.ForHello, State: forged}
@@ -177,8 +177,8 @@ func TestReplayFindsForgeries(t *testing.T) {
 // lastBeatOf returns a copy of the newest Beat for which hit holds, of a sender that has sent several, and its index.
 func lastBeatOf(t *testing.T, records []read, hit func(*Beat) bool) (Beat, int) {
 	t.Helper()
-	for i := len(records) - 1; i >= 0; i-- {
-		b, ok := records[i].rec.Body.(*Beat)
+	for i, one := range slices.Backward(records) {
+		b, ok := one.rec.Body.(*Beat)
 		if !ok || !hit(b) {
 			continue
 		}
